@@ -1,0 +1,36 @@
+# Targets people type. Everything a target needs is set up by tools/setup, once; a second run does no set-up.
+PY := .venv/bin/python
+
+.PHONY: demo test check format lock setup setup-dev bpf clean
+demo: setup ## run the main job: three clusters, one export, sixty calls
+	@$(PY) -m isthmus lab demo
+
+test: setup-dev ## every test but the slow suites
+	@$(PY) -m pytest
+
+check: setup-dev ## format, lint, types, import contracts
+	@.venv/bin/ruff format --check src tests tools benchmarks examples
+	@.venv/bin/ruff check src tests tools benchmarks examples
+	@.venv/bin/mypy
+	@.venv/bin/lint-imports --no-cache
+
+format: setup-dev ## let ruff write the files
+	@.venv/bin/ruff format src tests tools benchmarks examples
+	@.venv/bin/ruff check --fix src tests tools benchmarks examples
+
+setup: ## what `make demo` needs
+	@tools/setup run
+
+setup-dev: ## what `make check test` needs
+	@tools/setup dev
+
+bpf: ## compile the datapath
+	@tools/setup bpf
+
+lock: ## pin every package with its hashes (needs uv)
+	uv pip compile -q --universal --python-version 3.11 --generate-hashes --extra lab --group build --no-header pyproject.toml -o requirements/run.lock
+	uv pip compile -q --universal --python-version 3.11 --generate-hashes --extra lab --group build --group dev --no-header pyproject.toml -o requirements/dev.lock
+	uv pip compile -q --universal --python-version 3.11 --generate-hashes --group bpf --no-header -o requirements/bpf.lock
+
+clean:
+	rm -rf .venv src/isthmus/datapath/*.bpf.o

@@ -1,0 +1,1 @@
+"""The local unix socket of a process: follow any table, status."""

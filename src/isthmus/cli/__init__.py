@@ -1,0 +1,1 @@
+"""The ``isthmus`` command: one module per command group."""

@@ -1,0 +1,1 @@
+"""Names (pure: rows → answers), the node's server."""

@@ -1,0 +1,1 @@
+"""Active probes: one verdict per backend. (Empty until probes are built.)"""

@@ -1,0 +1,1 @@
+"""Input rows → frontends, backends, plans; hashing. Pure: no I/O, no time, no logging."""

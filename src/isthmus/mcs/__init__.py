@@ -1,0 +1,1 @@
+"""Multi-Cluster Services API: merge (pure), imports, derived Services, EndpointSlices, conditions."""

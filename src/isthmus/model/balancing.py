@@ -1,0 +1,119 @@
+"""Derived rows: what clients call, what answers, and what a call is spread over."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Literal
+
+from msgspec import Struct
+
+from isthmus.model.names import ClusterName, ServiceName
+from isthmus.model.services import Affinity, Condition, Family, Protocol
+
+
+class Scope(IntEnum):
+    """From where a frontend is called: outside (any pod), or inside where internalTrafficPolicy differs."""
+
+    EXTERNAL = 0
+    INTERNAL = 1
+
+
+class PlanKey(Struct, frozen=True, gc=False, order=True):
+    """What has one plan: a port of a service, for one address family and scope. ``port`` is the service's port."""
+
+    service: ServiceName
+    port: int
+    protocol: Protocol
+    family: Family
+    scope: Scope = Scope.EXTERNAL
+
+    def __str__(self) -> str:
+        return f"{self.service}:{self.port}/{self.protocol}/{self.family}" + ("/i" if self.scope else "")
+
+
+class FrontendKey(Struct, frozen=True, gc=False, order=True):
+    """What a client calls. ``address`` is canonical text of either family."""
+
+    address: str
+    port: int
+    protocol: Protocol
+    scope: Scope = Scope.EXTERNAL
+
+    def __str__(self) -> str:
+        host = f"[{self.address}]" if ":" in self.address else self.address
+        return f"{host}:{self.port}/{self.protocol}" + ("/i" if self.scope else "")
+
+
+class Frontend(Struct, frozen=True, gc=False, kw_only=True):
+    """An address that is ours to answer, and the plan that says how. The winner where several services claim it."""
+
+    key: FrontendKey
+    service: ServiceName
+    port_name: str
+    plan: PlanKey
+    type: Literal["ClusterIP", "NodePort", "ExternalIP", "LoadBalancer", "HostPort", "Import", "LocalRedirect"] = (
+        "ClusterIP"
+    )
+    shadowed: tuple[ServiceName, ...] = ()
+    """Other services that claim the address and lost."""
+    import_of: ServiceName = ServiceName("")
+    """The import that the service stands for, which is what people call it; empty for a plain Service."""
+
+
+class BackendKey(Struct, frozen=True, gc=False, order=True):
+    """A backend of a service: the same address in two clusters, or for two services, is two rows."""
+
+    service: ServiceName
+    cluster: ClusterName
+    address: str
+    port: int
+    protocol: Protocol
+
+
+class Backend(Struct, frozen=True, gc=False, kw_only=True):
+    """An address that answers for a service. For an import that service is its derived one, as for its frontends."""
+
+    key: BackendKey
+    port_names: tuple[str, ...]
+    condition: Condition = Condition.READY
+    source: str = ""
+    hostname: str = ""
+    node: str = ""
+    zone: str = ""
+    for_zones: tuple[str, ...] = ()
+    pod: str = ""
+    import_of: ServiceName = ServiceName("")
+
+
+class Target(Struct, frozen=True, gc=False, order=True):
+    """A backend as a plan refers to it and the kernel needs it."""
+
+    address: str
+    port: int
+    protocol: Protocol
+    cluster: ClusterName
+    proxy: bool = False
+
+
+class Group(Struct, frozen=True, gc=False):
+    """Backends among which one is picked uniformly. A lower tier is preferred; weight is relative within a tier."""
+
+    targets: tuple[Target, ...]
+    tier: int = 0
+    weight: int = 1
+
+
+class Plan(Struct, frozen=True, gc=False, kw_only=True):
+    """What the calls of some frontends are spread over: all the datapath needs of them, and nothing else."""
+
+    key: PlanKey
+    frontends: tuple[FrontendKey, ...]
+    """Sorted. A plan without frontends is not programmed."""
+    groups: tuple[Group, ...]
+    """Targets sorted in each group. No target at all: a call is refused at once."""
+    affinity: Affinity = "None"
+    affinity_timeout: int = 0
+    """Seconds a client stays with its backend; 0 without affinity."""
+    awaited: tuple[str, ...] = ()
+    """Sources and clusters whose first list is not whole: what an earlier process left of them stays."""
+    import_of: ServiceName = ServiceName("")

@@ -1,0 +1,37 @@
+"""Input rows: the clusters of the clusterset."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from isthmus.model.names import ClusterName
+
+
+class Cluster(Struct, frozen=True, gc=False, kw_only=True):
+    """A cluster of the clusterset: what is configured about it, what it says of itself, how its connection does."""
+
+    name: ClusterName
+    id: int = 0
+    """1 to 255 (or 511); 0 where the cluster has not said yet."""
+    own: bool = False
+    state: Literal["connecting", "listing", "ready", "stale", "refused", "leaving"] = "connecting"
+    """stale: it was ready and cannot be reached; what it last said still counts."""
+    since: str = ""
+    """When it came into this state, RFC 3339."""
+    reason: str = ""
+    """Why it is refused or stale, as a sentence for people."""
+    endpoints: tuple[str, ...] = ()
+    """Addresses of its etcd."""
+    synced: tuple[str, ...] = ()
+    """Kinds of record whose first list is whole: 'services', 'serviceexports'."""
+    exports_enabled: bool | None = None
+    cached: bool = False
+    network: str = ""
+    """Clusters of one network reach each other's pods; empty: the network everybody is on."""
+    region: str = ""
+    zone: str = ""
+    failures: int = 0
+    dropped: int = 0
+    """Records of this peer that were refused: bad JSON, another's name, too large."""

@@ -1,0 +1,58 @@
+"""Derived rows of the operator: exports merged, what is published to peers, what is wanted in the own API server."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from isthmus.model.names import ClusterName, ServiceName
+from isthmus.model.services import Affinity, Family, ImportType, Labels, Port
+
+
+class Conflict(Struct, frozen=True, gc=False):
+    """A field on which exporting clusters disagree: the reason of facts/cilium-mcs.md §3.2 and a sentence."""
+
+    reason: str
+    message: str
+
+
+class Merged(Struct, frozen=True, gc=False, kw_only=True):
+    """The clusterset's one view of a service, from all valid exports; the oldest export wins what cannot be joined."""
+
+    name: ServiceName
+    type: ImportType
+    ports: tuple[Port, ...]
+    affinity: Affinity = "None"
+    affinity_timeout: int | None = None
+    families: tuple[Family, ...] = ()
+    internal_policy: Literal["Cluster", "Local"] | None = None
+    distribution: str | None = None
+    labels: Labels = ()
+    annotations: Labels = ()
+    clusters: tuple[ClusterName, ...] = ()
+    """Exporting clusters, oldest export first."""
+    conflicts: tuple[Conflict, ...] = ()
+
+
+RecordKind = Literal["serviceexports", "services", "endpointslices"]
+
+
+class Record(Struct, frozen=True, gc=False):
+    """What the own cluster publishes: one key of its etcd below ``cilium/state/<kind>/v1/<cluster>/``."""
+
+    kind: RecordKind
+    name: ServiceName
+    value: bytes
+
+
+class Object(Struct, frozen=True, gc=False, kw_only=True):
+    """An object wanted in the own API server, or a part of one: only the fields that are ours to say."""
+
+    kind: str
+    """'ServiceImport', 'Service', 'EndpointSlice', 'ServiceExport' …"""
+    name: ServiceName
+    body: bytes
+    """Canonical JSON (sorted keys) of apiVersion, kind, metadata and spec; empty: only the status is ours."""
+    status: bytes = b""
+    """Canonical JSON of the status that is ours to say; empty: none."""

@@ -1,0 +1,51 @@
+"""Names: what identifies a service, a cluster, and what the derived Service of an import is called."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from typing import Final, NewType
+
+ServiceName = NewType("ServiceName", str)
+"""``namespace/name``; a namespace of one name is the same in every cluster of the clusterset."""
+
+ClusterName = NewType("ClusterName", str)
+"""At most 32 characters, lower-case letters, digits and dashes (Cilium ClusterMesh)."""
+
+LOCAL: Final = ClusterName("")
+"""The own cluster in rows of sources that do not know what it is called (files)."""
+
+CLUSTER: Final = re.compile(r"([a-z0-9][-a-z0-9]{0,30})?[a-z0-9]\Z")
+DERIVED_PREFIX: Final = "derived-"
+
+
+def service_name(namespace: str, name: str) -> ServiceName:
+    """The name of a service from its parts."""
+    return ServiceName(f"{namespace}/{name}")
+
+
+def split(name: ServiceName) -> tuple[str, str]:
+    """(namespace, name) of a service name."""
+    namespace, _, short = name.partition("/")
+    return namespace, short
+
+
+def derived(name: ServiceName) -> ServiceName:
+    """The Service that stands for an import: ``derived-`` and ten base32hex characters of SHA-256 (MCS reference).
+
+    >>> derived(ServiceName("default/my-svc"))
+    'default/derived-b8s174v3sn'
+    """
+    digest = hashlib.sha256(name.encode()).digest()
+    return service_name(split(name)[0], DERIVED_PREFIX + base64.b32hexencode(digest)[:10].decode().lower())
+
+
+def is_derived(name: ServiceName) -> bool:
+    """Whether this is what a derived Service is called; the hash is one-way, the import is found by its row."""
+    return split(name)[1].startswith(DERIVED_PREFIX)
+
+
+def valid_cluster(name: str) -> bool:
+    """Whether a cluster may be called so; ``default`` is what unnamed ones are called and is refused."""
+    return bool(CLUSTER.match(name)) and name != "default"

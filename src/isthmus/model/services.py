@@ -1,0 +1,171 @@
+"""Input rows: the units the sources speak in. A source replaces or removes whole rows and nothing else."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Literal
+
+from msgspec import Struct
+
+from isthmus.model.names import ClusterName, ServiceName
+
+Protocol = Literal["TCP", "UDP", "SCTP"]
+Family = Literal["IPv4", "IPv6"]
+Labels = tuple[tuple[str, str], ...]
+"""Labels or annotations: sorted pairs, so that equal maps are equal rows."""
+
+ImportType = Literal["ClusterSetIP", "Headless"]
+Affinity = Literal["None", "ClientIP"]
+
+
+class Port(Struct, frozen=True, gc=False):
+    """A port of a service, an export or an endpoint. An empty name is a name: that of an unnamed port."""
+
+    name: str
+    port: int
+    protocol: Protocol = "TCP"
+    app_protocol: str = ""
+    node_port: int = 0
+
+
+class Service(Struct, frozen=True, gc=False, kw_only=True):
+    """A Service as one source tells it."""
+
+    name: ServiceName
+    source: str
+    type: str = "ClusterIP"
+    ports: tuple[Port, ...] = ()
+    cluster_ips: tuple[str, ...] = ()
+    external_ips: tuple[str, ...] = ()
+    load_balancer_ips: tuple[str, ...] = ()
+    headless: bool = False
+    families: tuple[Family, ...] = ()
+    selector: Labels = ()
+    affinity: Affinity = "None"
+    affinity_timeout: int = 10800
+    internal_policy: Literal["Cluster", "Local"] = "Cluster"
+    external_policy: Literal["Cluster", "Local"] = "Cluster"
+    distribution: str = ""
+    publish_not_ready: bool = False
+    labels: Labels = ()
+    annotations: Labels = ()
+    created: str = ""
+    """RFC 3339, UTC, whole seconds; empty where the source does not know."""
+    import_of: ServiceName = ServiceName("")
+    """The import this derived Service stands for; empty for any other Service."""
+    uid: str = ""
+
+
+class Condition(IntEnum):
+    """What an EndpointSlice says of an endpoint (KEP-1669): order is preference."""
+
+    READY = 0
+    TERMINATING = 1  # serving while it ends: used only where nothing is ready
+    NOT_READY = 2
+    GONE = 3  # terminating and not serving
+
+
+class Endpoint(Struct, frozen=True, gc=False):
+    """One address that answers, with the ports it answers on."""
+
+    address: str
+    ports: tuple[Port, ...]
+    condition: Condition = Condition.READY
+    hostname: str = ""
+    node: str = ""
+    zone: str = ""
+    for_zones: tuple[str, ...] = ()
+    pod: str = ""
+    """namespace/name of the Pod behind the address, where the source knows it."""
+
+
+class EndpointSet(Struct, frozen=True, gc=False, kw_only=True):
+    """One part of a service's endpoints: an EndpointSlice, a service record, an entry of a file."""
+
+    service: ServiceName
+    cluster: ClusterName
+    source: str
+    part: str
+    endpoints: tuple[Endpoint, ...] = ()
+    shared: bool = True
+    """False: the cluster publishes the service but keeps its endpoints for itself."""
+
+
+class Export(Struct, frozen=True, gc=False, kw_only=True):
+    """A cluster's export of a Service, as its record says (facts/cilium-mcs.md §2.1)."""
+
+    cluster: ClusterName
+    name: ServiceName
+    created: str
+    """ServiceExport's creation time, RFC 3339 UTC, whole seconds: the oldest export wins a conflict."""
+    type: ImportType = "ClusterSetIP"
+    ports: tuple[Port, ...] = ()
+    affinity: Affinity = "None"
+    affinity_timeout: int | None = None
+    families: tuple[Family, ...] = ()
+    internal_policy: Literal["Cluster", "Local"] | None = None
+    distribution: str | None = None
+    labels: Labels = ()
+    annotations: Labels = ()
+
+
+class ExportMark(Struct, frozen=True, gc=False, kw_only=True):
+    """A ServiceExport object of the own cluster: the wish to export, not yet what is exported."""
+
+    name: ServiceName
+    created: str
+    uid: str = ""
+    generation: int = 0
+    labels: Labels = ()
+    annotations: Labels = ()
+
+
+class Import(Struct, frozen=True, gc=False, kw_only=True):
+    """A ServiceImport object of the own cluster's API server."""
+
+    name: ServiceName
+    type: ImportType = "ClusterSetIP"
+    ports: tuple[Port, ...] = ()
+    ips: tuple[str, ...] = ()
+    affinity: Affinity = "None"
+    affinity_timeout: int | None = None
+    families: tuple[Family, ...] = ()
+    internal_policy: Literal["Cluster", "Local"] | None = None
+    distribution: str | None = None
+    clusters: tuple[ClusterName, ...] = ()
+    derived: str = ""
+    """Name of its derived Service, from the annotation ``multicluster.kubernetes.io/derived-service``."""
+    labels: Labels = ()
+    annotations: Labels = ()
+    uid: str = ""
+
+
+class Namespace(Struct, frozen=True, gc=False):
+    """A namespace of the own cluster."""
+
+    name: str
+    annotations: Labels = ()
+    terminating: bool = False
+
+
+class Node(Struct, frozen=True, gc=False):
+    """A node of the own cluster."""
+
+    name: str
+    addresses: tuple[str, ...] = ()
+    zone: str = ""
+    region: str = ""
+
+
+class Pod(Struct, frozen=True, gc=False, kw_only=True):
+    """A pod of this node."""
+
+    name: str
+    """namespace/name"""
+    uid: str
+    node: str = ""
+    addresses: tuple[str, ...] = ()
+    ready: bool = False
+    labels: Labels = ()
+    ports: tuple[Port, ...] = ()
+    phase: str = ""

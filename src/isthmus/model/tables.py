@@ -1,0 +1,103 @@
+"""Every table, declared once. Adding a table is a row struct beside this module and a declaration here."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from isthmus.model.balancing import Backend, BackendKey, Frontend, FrontendKey, Plan, PlanKey
+from isthmus.model.clusters import Cluster
+from isthmus.model.dns import Name
+from isthmus.model.mcs import Merged, Object, Record
+from isthmus.model.names import ClusterName, ServiceName
+from isthmus.model.services import EndpointSet, Export, ExportMark, Import, Namespace, Node, Pod, Service
+from isthmus.statedb import Status, Table
+
+SERVICES: Final = Table[tuple[ServiceName, str], Service](
+    "services",
+    Service,
+    key=lambda row: (row.name, row.source),
+    indexes={
+        "name": lambda row: (row.name,),
+        "address": lambda row: {*row.cluster_ips, *row.external_ips, *row.load_balancer_ips},
+        "import": lambda row: (row.import_of,) if row.import_of else (),
+        "namespace": lambda row: (row.name.partition("/")[0],),
+    },
+)
+
+ENDPOINT_SETS: Final = Table[tuple[ServiceName, ClusterName, str, str], EndpointSet](
+    "endpoint_sets",
+    EndpointSet,
+    key=lambda row: (row.service, row.cluster, row.source, row.part),
+    indexes={"service": lambda row: (row.service,), "cluster": lambda row: (row.cluster,)},
+)
+
+IMPORTS: Final = Table[ServiceName, Import](
+    "imports",
+    Import,
+    key=lambda row: row.name,
+    indexes={
+        "derived": lambda row: (f"{row.name.partition('/')[0]}/{row.derived}",) if row.derived else (),
+        "address": lambda row: row.ips,
+        "namespace": lambda row: (row.name.partition("/")[0],),
+    },
+)
+
+EXPORT_MARKS: Final = Table[ServiceName, ExportMark](
+    "export_marks",
+    ExportMark,
+    key=lambda row: row.name,
+    indexes={"namespace": lambda row: (row.name.partition("/")[0],)},
+)
+
+EXPORTS: Final = Table[tuple[ClusterName, ServiceName], Export](
+    "exports",
+    Export,
+    key=lambda row: (row.cluster, row.name),
+    indexes={
+        "name": lambda row: (row.name,),
+        "cluster": lambda row: (row.cluster,),
+        "namespace": lambda row: (row.name.partition("/")[0],),
+    },
+)
+
+CLUSTERS: Final = Table[ClusterName, Cluster]("clusters", Cluster, key=lambda row: row.name)
+NAMESPACES: Final = Table[str, Namespace]("namespaces", Namespace, key=lambda row: row.name)
+NODES: Final = Table[str, Node]("nodes", Node, key=lambda row: row.name)
+PODS: Final = Table[str, Pod]("pods", Pod, key=lambda row: row.name)
+
+FRONTENDS: Final = Table[FrontendKey, Frontend](
+    "frontends",
+    Frontend,
+    key=lambda row: row.key,
+    indexes={"service": lambda row: (row.service,), "plan": lambda row: (row.plan,)},
+)
+
+BACKENDS: Final = Table[BackendKey, Backend](
+    "backends",
+    Backend,
+    key=lambda row: row.key,
+    indexes={"service": lambda row: (row.key.service,)},
+)
+
+PLANS: Final = Table[PlanKey, Plan](
+    "plans", Plan, key=lambda row: row.key, indexes={"service": lambda row: (row.key.service,)}
+)
+
+NAMES: Final = Table[tuple[str, str], Name](
+    "names",
+    Name,
+    key=lambda row: (row.name, row.type),
+    indexes={"name": lambda row: (row.name,), "service": lambda row: (row.service,)},
+)
+
+PLANS_STATUS: Final = Table[PlanKey, Status]("plans_status", Status, key=lambda row: row.key)
+
+MERGED: Final = Table[ServiceName, Merged]("merged", Merged, key=lambda row: row.name)
+
+RECORDS: Final = Table[tuple[str, ServiceName], Record](
+    "records", Record, key=lambda row: (row.kind, row.name), indexes={"name": lambda row: (row.name,)}
+)
+
+OBJECTS: Final = Table[tuple[str, ServiceName], Object](
+    "objects", Object, key=lambda row: (row.kind, row.name), indexes={"name": lambda row: (row.name,)}
+)

@@ -1,0 +1,153 @@
+"""The one loop that fills a table from a watchable store: list → replace → watch → expired → list again.
+
+Kubernetes and etcd share it; transports differ. A transport is a :class:`Store`; what becomes of the items is the
+business of a :class:`Sink`. In doubt the loop lists again: at the first surprise after a watch that gave nothing, and
+never faster than its back-off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from isthmus import logs
+
+T = TypeVar("T")
+T_contra = TypeVar("T_contra", contravariant=True)
+
+log = logs.get("reflector")
+
+
+class Expired(Exception):  # noqa: N818 the field's own word for it
+    """The store no longer has the revision (410 Gone, compacted, another instance): only a list helps."""
+
+
+class Transient(Exception):  # noqa: N818
+    """The store cannot be reached or broke off; what was known still counts. The message is for people."""
+
+
+class Listing(NamedTuple, Generic[T]):
+    """All items by key, and the revision they are of. ``partial``: there may be more, so nothing may be removed."""
+
+    items: Mapping[str, T]
+    revision: str
+    partial: bool = False
+
+
+class Event(NamedTuple, Generic[T]):
+    """One key put, or deleted where ``item`` is None."""
+
+    key: str
+    item: T | None
+
+
+class Batch(NamedTuple, Generic[T]):
+    """Events that came together, and the revision after them; without events it is a bookmark."""
+
+    events: Sequence[Event[T]]
+    revision: str
+
+
+class Store(Protocol[T]):
+    """A transport. Both methods raise Expired or Transient and translate everything foreign into them."""
+
+    async def list(self) -> Listing[T]:
+        """Everything there is."""
+        ...
+
+    def watch(self, revision: str) -> AsyncIterator[Batch[T]]:
+        """What changes after a revision. Ends when the server closes the stream, which is no error."""
+        ...
+
+
+class Sink(Protocol[T_contra]):
+    """Where items go."""
+
+    def replace(self, items: Mapping[str, T_contra], *, partial: bool) -> None:
+        """These are all items; those known before and not among them are gone, unless the list is partial."""
+        ...
+
+    def apply(self, events: Sequence[Event[Any]]) -> None:
+        """These changed."""
+        ...
+
+
+class State(NamedTuple):
+    """How a reflector does, for status and metrics."""
+
+    synced: bool
+    connected: bool
+    lists: int
+    failures: int
+    last_failure: str
+
+
+class Reflector(Generic[T]):
+    """Keeps one sink true to one store. :meth:`run` never returns and never raises but for a bug or cancellation."""
+
+    def __init__(
+        self,
+        store: Store[T],
+        sink: Sink[T],
+        *,
+        name: str,
+        first_delay: float = 0.1,
+        most_delay: float = 30.0,
+        jitter: Callable[[], float] = random.random,
+        on_state: Callable[[State], None] = lambda state: None,
+    ) -> None:
+        self._store = store
+        self._sink = sink
+        self._first = first_delay
+        self._most = most_delay
+        self._jitter = jitter
+        self._on_state = on_state
+        self.name = name
+        self.state = State(synced=False, connected=False, lists=0, failures=0, last_failure="")
+
+    def __repr__(self) -> str:
+        return f"<Reflector {self.name}: {self.state}>"
+
+    async def run(self) -> None:
+        """List and watch, for ever."""
+        revision: str | None = None
+        attempt = 0
+        while True:
+            before = self.state.lists
+            try:
+                if revision is None:
+                    revision = await self._list()
+                async for batch in self._store.watch(revision):
+                    if batch.events:
+                        self._sink.apply(batch.events)
+                    revision, attempt = batch.revision, 0
+                    if not self.state.connected:
+                        self._tell(connected=True)
+                continue
+            except Expired as why:
+                log.info("listing again", store=self.name, why=str(why))
+                revision = None
+                attempt = 0 if self.state.lists == before and attempt == 0 else attempt + 1
+            except Transient as why:
+                attempt += 1
+                self._tell(connected=False, failures=self.state.failures + 1, last_failure=str(why))
+                log.info("store unavailable", store=self.name, why=str(why), attempt=attempt)
+            if attempt:
+                await asyncio.sleep(self._delay(attempt))
+
+    async def _list(self) -> str:
+        listing = await self._store.list()
+        self._sink.replace(listing.items, partial=listing.partial)
+        self._tell(synced=True, connected=True, lists=self.state.lists + 1)
+        return listing.revision
+
+    def _delay(self, attempt: int) -> float:
+        """Seconds: doubling, capped, between half and the whole of it so that many do not come back at once."""
+        most = min(self._most, self._first * 2.0 ** min(attempt - 1, 30))
+        return float(most * (0.5 + self._jitter() / 2))
+
+    def _tell(self, **changes: Any) -> None:
+        self.state = self.state._replace(**changes)
+        self._on_state(self.state)

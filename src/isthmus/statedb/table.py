@@ -1,0 +1,46 @@
+"""What a table is: a name, a row type, a primary key and secondary indexes. It holds no rows; a Database does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, Generic, TypeVar
+
+from isthmus.statedb.errors import StateError
+
+K = TypeVar("K", bound=Hashable)
+R = TypeVar("R")
+
+NAME: Final = re.compile(r"[a-z][a-z0-9_\-]{0,30}\Z")
+
+
+class Table(Generic[K, R]):
+    """A declaration, made once per table and used as the handle to it in every database.
+
+    ``key`` gives a row's primary key. ``indexes`` name functions from a row to the values it is found under: none,
+    one or several, which need not be unique. Keys and values are hashable; rows are immutable and compare by value.
+    """
+
+    __slots__ = ("indexes", "key", "name", "row")
+
+    def __init__(
+        self,
+        name: str,
+        row: type[R],
+        *,
+        key: Callable[[R], K],
+        indexes: Mapping[str, Callable[[R], Iterable[Hashable]]] | None = None,
+    ) -> None:
+        if not NAME.match(name):
+            raise StateError(f"table name '{name}': want lower-case letters, digits, - and _, 31 at most")
+        self.name = name
+        self.row = row
+        self.key = key
+        self.indexes: Mapping[str, Callable[[R], Iterable[Hashable]]] = MappingProxyType(dict(indexes or {}))
+
+    def __repr__(self) -> str:
+        return f"<Table {self.name} of {self.row.__name__}, indexes: {', '.join(self.indexes) or 'none'}>"
+
+
+AnyTable = Table[Any, Any]
