@@ -89,6 +89,8 @@ class DnsSection(Section, frozen=True):
     cluster_dns: str = ""
     upstream: str = ""
     """Where questions that are not ours go; empty: to ``cluster_dns``."""
+    agent: str = ""
+    """The agent's admin socket, where the names come from."""
     deadline: float = 1.0
     """Seconds after which the kernel stops steering questions to a server that does not say it is alive."""
 

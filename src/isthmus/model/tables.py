@@ -101,3 +101,5 @@ RECORDS: Final = Table[tuple[str, ServiceName], Record](
 OBJECTS: Final = Table[tuple[str, ServiceName], Object](
     "objects", Object, key=lambda row: (row.kind, row.name), indexes={"name": lambda row: (row.name,)}
 )
+
+OBJECTS_STATUS: Final = Table[tuple[str, ServiceName], Status]("objects_status", Status, key=lambda row: row.key)

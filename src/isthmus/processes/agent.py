@@ -1,0 +1,98 @@
+"""The agent, one per node: rows from the API server and from peers become plans, and plans become map entries.
+
+Its parts meet in tables. Nothing is programmed away at its start: where an earlier agent left maps, the first round
+waits until every source has said its first list, or for ``sync.timeout`` where one does not answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from isthmus import dns, kube, loadbalancer, logs
+from isthmus.admin import Server
+from isthmus.clusterset.follower import Follower
+from isthmus.config import Config
+from isthmus.datapath import Datapath
+from isthmus.model import tables
+from isthmus.model.names import ClusterName
+from isthmus.processes.start import require, start
+from isthmus.sources import kubernetes
+from isthmus.statedb import Backoff, Database, Derivations, Reconciler
+
+log = logs.get("agent")
+
+KUBERNETES = ("services", "endpoint_sets", "imports", "namespaces", "nodes", "pods")
+
+
+def run(config: Config) -> int:
+    """The process; its exit code."""
+    return start("agent", main, config)
+
+
+async def main(config: Config) -> None:
+    """Wire the parts and keep them going."""
+    require(config, cluster__name=config.cluster.name, node__name=config.node.name, admin__socket=config.admin.socket)
+    cluster = ClusterName(config.cluster.name)
+    db = Database(
+        tables.SERVICES,
+        tables.ENDPOINT_SETS,
+        tables.IMPORTS,
+        tables.NAMESPACES,
+        tables.NODES,
+        tables.PODS,
+        tables.CLUSTERS,
+        tables.FRONTENDS,
+        tables.BACKENDS,
+        tables.PLANS,
+        tables.PLANS_STATUS,
+        tables.NAMES,
+    )
+    async with await kube.connect(config.kubernetes) as client, asyncio.TaskGroup() as tasks:
+        reflectors = kubernetes.reflectors(db, client, tables=KUBERNETES, cluster=cluster, node=config.node.name)
+        follower = Follower(db, cluster=config.cluster, section=config.clusterset, kinds=("services",))
+        balancing = loadbalancer.derived(cluster, config.node.name, services=config.datapath.services)
+        derivations = Derivations(db, *balancing, dns.derived(config.dns.zone))
+        parts: dict[str, Any] = {"reflectors": reflectors, "derivations": derivations}
+        for reflector in reflectors:
+            tasks.create_task(reflector.run(), name=reflector.name)
+        tasks.create_task(follower.run(), name="follower")
+        tasks.create_task(derivations.run(), name="derivations")
+        if config.datapath.cgroup:
+            tasks.create_task(program(db, config, parts), name="datapath")
+        server = Server(db, config.admin.socket, status=lambda: status(parts), timeout=config.sync.timeout)
+        tasks.create_task(server.run(), name="admin")
+
+
+async def program(db: Database, config: Config, parts: dict[str, Any]) -> None:
+    """Keep the kernel's maps as the plans say."""
+    datapath = Datapath.open(config.datapath, config.dns)
+    try:
+        target = datapath.target()
+        if datapath.restored:
+            await complete(db, config.sync.timeout)
+        plans = Reconciler(db, tables.PLANS, target, status=tables.PLANS_STATUS, backoff=Backoff(0.2, 30.0))
+        parts["plans"] = plans
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(plans.run(), name="plans")
+            tasks.create_task(target.sweep(), name="sweep")
+    finally:
+        datapath.close()
+
+
+async def complete(db: Database, timeout: float) -> None:
+    """Wait until the plans know every source, or until one that does not answer has been waited for long enough."""
+    try:
+        async with asyncio.timeout(timeout):
+            await db.until(lambda snapshot: snapshot.initialized(tables.PLANS))
+    except TimeoutError:
+        log.warning("going on without every source", waiting_for=sorted(db.snapshot().pending(tables.ENDPOINT_SETS)))
+
+
+def status(parts: dict[str, Any]) -> dict[str, Any]:
+    """What the process has and has not got, for `isthmus status`."""
+    return {
+        "reflectors": {r.name: r.state._asdict() for r in parts["reflectors"]},
+        "derivations": repr(parts["derivations"]),
+        "plans": repr(parts["plans"]) if "plans" in parts else "no datapath",
+    }

@@ -1,0 +1,76 @@
+"""The node's name server, a process of its own: names are served while the agent is busy, restarting or away.
+
+It follows the agent's ``names`` over the admin socket and works from what it last knew. The kernel steers questions
+here only until the deadline that this process renews, and it does so only while it has names and its loop turns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from isthmus import dns, logs
+from isthmus.admin import Server as AdminServer
+from isthmus.admin.client import TableStore
+from isthmus.config import Config
+from isthmus.datapath.alive import Alive
+from isthmus.model import tables
+from isthmus.model.dns import Name
+from isthmus.processes.start import CannotStart, require, start
+from isthmus.reflector import Reflector
+from isthmus.sources.sink import RowSink
+from isthmus.statedb import Database
+
+log = logs.get("dns")
+
+
+def run(config: Config) -> int:
+    """The process; its exit code."""
+    return start("dns", main, config)
+
+
+async def main(config: Config) -> None:
+    """Wire the parts and keep them going."""
+    require(config, dns__cluster_dns=config.dns.cluster_dns, dns__agent=config.dns.agent)
+    db = Database(tables.NAMES)
+    store = TableStore(config.dns.agent, tables.NAMES)
+    reflector = Reflector[Name](store, RowSink(db, tables.NAMES), name="names", most_delay=1.0)
+    server = dns.Server(
+        db,
+        zone=config.dns.zone,
+        listen=_address(config.dns.listen, "dns.listen"),
+        upstream=_address(config.dns.upstream or config.dns.cluster_dns, "dns.upstream"),
+    )
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(reflector.run(), name="names")
+        tasks.create_task(server.run(), name="server")
+        if config.datapath.cgroup:
+            tasks.create_task(stay_alive(db, server, config), name="alive")
+        if config.admin.socket:
+            admin = AdminServer(db, config.admin.socket, status=lambda: status(reflector, server), timeout=5.0)
+            tasks.create_task(admin.run(), name="admin")
+
+
+async def stay_alive(db: Database, server: dns.Server, config: Config) -> None:
+    """Renew the deadline thrice in its time, from the loop that answers: a loop that hangs renews nothing."""
+    await db.until(lambda snapshot: snapshot.initialized(tables.NAMES))
+    await server.listening()
+    alive = await Alive.open(config.datapath.pin)
+    try:
+        while True:
+            alive.renew(config.dns.deadline)
+            await asyncio.sleep(config.dns.deadline / 3)
+    finally:
+        alive.withdraw()
+
+
+def _address(text: str, field: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":") if ":" in text else (text, ":", "53")
+    if not host or not port.isdigit():
+        raise CannotStart(f"{field} = '{text}': want address:port")
+    return host, int(port)
+
+
+def status(reflector: Reflector[Name], server: dns.Server) -> dict[str, Any]:
+    """What the process has and has not got, for `isthmus status`."""
+    return {"reflectors": {"names": reflector.state._asdict()}, "server": server.stats()}

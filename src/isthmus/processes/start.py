@@ -1,0 +1,66 @@
+"""How a process of ours begins and ends: one event loop, SIGTERM and SIGINT end it cleanly, one line says why not."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+
+from isthmus import logs
+from isthmus.config import Config, ConfigError
+
+Main = Callable[[Config], Awaitable[None]]
+
+
+class CannotStart(Exception):  # noqa: N818
+    """A process lacks something it cannot do without; the message says what, and how to get it."""
+
+
+def start(name: str, main: Main, config: Config) -> int:
+    """Run a process to its end; its exit code. 0: told to stop, 1: it cannot run, and stderr says why."""
+    logs.configure(level=config.log.level, form=config.log.format)
+    log = logs.get(name)
+    # Rows are immutable and without cycles: the collector finds nothing in them and need not look often.
+    gc.set_threshold(50_000, 20, 20)
+    try:
+        asyncio.run(_until_told(main, config))
+    except (CannotStart, ConfigError) as why:
+        print(f"isthmus {name}: {why}", file=sys.stderr)
+        return 1
+    except BaseExceptionGroup as group:
+        known, unknown = group.split((CannotStart, ConfigError))
+        for why in _leaves(known):
+            print(f"isthmus {name}: {why}", file=sys.stderr)
+        if unknown is not None:
+            raise unknown from None
+        return 1
+    log.info("stopped")
+    return 0
+
+
+async def _until_told(main: Main, config: Config) -> None:
+    loop = asyncio.get_running_loop()
+    task = asyncio.ensure_future(main(config))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, task.cancel)
+    try:
+        await task
+    except asyncio.CancelledError:
+        if not task.cancelled():
+            raise
+
+
+def _leaves(group: BaseExceptionGroup[BaseException] | None) -> list[BaseException]:
+    found: list[BaseException] = []
+    for each in group.exceptions if group else ():
+        found += _leaves(each) if isinstance(each, BaseExceptionGroup) else [each]
+    return found
+
+
+def require(config: Config, **fields: str | int | tuple[str, ...]) -> None:
+    """CannotStart unless each named configuration field has a value."""
+    empty = [name.replace("__", ".") for name, value in fields.items() if not value]
+    if empty:
+        raise CannotStart(f"not configured: {', '.join(empty)}; set them in the file or with --set section.field=value")

@@ -1,0 +1,32 @@
+"""What the machine can run decides what is skipped; ``ISTHMUS_NO_SKIP=1`` makes a skip a failure (CI sets it)."""
+
+from __future__ import annotations
+
+import functools
+import os
+
+import pytest
+
+NO_SKIP = os.environ.get("ISTHMUS_NO_SKIP") == "1"
+
+
+@functools.cache
+def missing() -> list[str]:
+    """What this machine lacks for BPF and labs, as sentences."""
+    from isthmus.datapath import requirements
+
+    return requirements()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if not any(item.get_closest_marker(name) for name in ("bpf", "lab")):
+            continue
+        if missing() and not NO_SKIP:
+            item.add_marker(pytest.mark.skip(reason="; ".join(missing())))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    needs_kernel = any(item.get_closest_marker(name) for name in ("bpf", "lab"))
+    if NO_SKIP and needs_kernel and missing():
+        pytest.fail(f"this machine should run BPF tests, but: {'; '.join(missing())}", pytrace=False)
