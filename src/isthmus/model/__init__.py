@@ -10,5 +10,6 @@ nothing), so that equal things are equal rows.
     balancing.py  derived: frontends, backends, plans
     mcs.py        derived: merged exports, records to publish, objects wanted in the API server
     dns.py        derived: names and their answers
+    exports.py    what the own cluster exports
     tables.py     every table, declared once
 """
