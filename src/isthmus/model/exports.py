@@ -9,6 +9,7 @@ from typing import Final, Literal
 
 from msgspec import Struct, structs
 
+from isthmus.model.mcs import Merged
 from isthmus.model.names import ClusterName, ServiceName, split
 from isthmus.model.services import Export, ExportMark, Namespace, Port, Service
 from isthmus.model.tables import EXPORT_MARKS, NAMESPACES, SERVICES
@@ -81,6 +82,15 @@ def exported(reader: Reader, name: ServiceName, *, cluster: ClusterName, default
     if refusal(mark, service=service, namespace=namespace, default=default) is not None:
         return None
     return own_export(cluster, service=service, mark=mark)
+
+
+def agreed_ports(export: Export, merged: Merged) -> frozenset[str]:
+    """Names of the export's ports that mean in the clusterset what they mean here: same name, number and protocol.
+
+    Endpoints answer for no other: a call to the import's port 80 must not reach what another cluster calls so.
+    """
+    wanted = {(port.name, port.port, port.protocol) for port in merged.ports}
+    return frozenset(port.name for port in export.ports if (port.name, port.port, port.protocol) in wanted)
 
 
 def _without_node_port(port: Port) -> Port:

@@ -55,4 +55,11 @@ class Object(Struct, frozen=True, gc=False, kw_only=True):
     body: bytes
     """Canonical JSON (sorted keys) of apiVersion, kind, metadata and spec; empty: only the status is ours."""
     status: bytes = b""
-    """Canonical JSON of the status that is ours to say; empty: none."""
+    """Canonical JSON of the status that is ours to say, its conditions without times; empty: none."""
+    service: ServiceName = ServiceName("")
+    """The import that it is part of; all objects of one are computed together."""
+    owner: tuple[str, ServiceName] | None = None
+    """Kind and name of the object that controls it; its uid is known only when that is written."""
+    seen: str = ""
+    """How the API server was last seen to hold it: '' not at all, '=' as it should, else a digest of what differs.
+    It says nothing new of what is wanted, but a change of it asks for writing again: so edits are undone."""

@@ -8,7 +8,7 @@ from isthmus.model.balancing import Backend, BackendKey, Frontend, FrontendKey, 
 from isthmus.model.clusters import Cluster
 from isthmus.model.dns import Name
 from isthmus.model.mcs import Merged, Object, Record
-from isthmus.model.names import ClusterName, ServiceName
+from isthmus.model.names import ClusterName, ServiceName, derived
 from isthmus.model.services import EndpointSet, Export, ExportMark, Import, Namespace, Node, Pod, Service
 from isthmus.statedb import Status, Table
 
@@ -92,14 +92,26 @@ NAMES: Final = Table[tuple[str, str], Name](
 
 PLANS_STATUS: Final = Table[PlanKey, Status]("plans_status", Status, key=lambda row: row.key)
 
-MERGED: Final = Table[ServiceName, Merged]("merged", Merged, key=lambda row: row.name)
+MERGED: Final = Table[ServiceName, Merged](
+    "merged",
+    Merged,
+    key=lambda row: row.name,
+    indexes={
+        "derived": lambda row: (derived(row.name),),
+        "namespace": lambda row: (row.name.partition("/")[0],),
+        "cluster": lambda row: row.clusters,
+    },
+)
 
 RECORDS: Final = Table[tuple[str, ServiceName], Record](
     "records", Record, key=lambda row: (row.kind, row.name), indexes={"name": lambda row: (row.name,)}
 )
 
 OBJECTS: Final = Table[tuple[str, ServiceName], Object](
-    "objects", Object, key=lambda row: (row.kind, row.name), indexes={"name": lambda row: (row.name,)}
+    "objects",
+    Object,
+    key=lambda row: (row.kind, row.name),
+    indexes={"name": lambda row: (row.name,), "service": lambda row: (row.service,)},
 )
 
 OBJECTS_STATUS: Final = Table[tuple[str, ServiceName], Status]("objects_status", Status, key=lambda row: row.key)
