@@ -7,6 +7,8 @@ import os
 
 import pytest
 
+pytest_plugins = ["etcd_server"]
+
 NO_SKIP = os.environ.get("ISTHMUS_NO_SKIP") == "1"
 
 
