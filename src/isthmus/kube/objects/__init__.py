@@ -1,1 +1,5 @@
-"""Thin wire structs, a module per API group: only the fields we use; unknown fields are skipped when decoding."""
+"""Thin wire structs, a module per API group: only the fields we use; unknown fields are skipped when decoding.
+
+Whatever a server may write as null is None here, closed sets of words are plain strings: a word that a newer server
+says must not cost the object. What the words mean is the business of ``sources``.
+"""

@@ -1,0 +1,232 @@
+"""The verbs of one API server, for any kind.
+
+Bodies are plain dictionaries of what the caller wants to say; what comes back is the kind's thin struct. A kind that a
+server may serve in one of several versions is asked for once and remembered until the server says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from isthmus.config import KubernetesSection
+from isthmus.kube.access import access
+from isthmus.kube.errors import NotFound, NotServed, Unreachable
+from isthmus.kube.kind import Kind, Object
+from isthmus.kube.store import KubeStore, pages
+from isthmus.kube.transport import Transport
+
+T = TypeVar("T", bound=Object)
+
+PatchType = Literal["merge", "json", "strategic"]
+_PATCHES: Final[dict[PatchType, str]] = {
+    "merge": "application/merge-patch+json",
+    "json": "application/json-patch+json",
+    "strategic": "application/strategic-merge-patch+json",
+}
+
+
+class _Resource(Struct, frozen=True, gc=False):
+    name: str
+
+
+class _Resources(Struct, frozen=True, gc=False):
+    resources: list[_Resource] | None = None
+
+
+async def connect(section: KubernetesSection) -> Client:
+    """A client of the configured API server. Nothing is sent yet; ConfigError says what cannot be used."""
+    return Client(Transport(access(section)))
+
+
+class Client:
+    """One API server. Use as an async context manager, or close with :meth:`close`."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._versions: dict[tuple[str, str], str] = {}
+
+    def __repr__(self) -> str:
+        return f"<Client of {self._transport!r}>"
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End every request, watches included."""
+        await self._transport.close()
+
+    async def served(self, kind: Kind[T]) -> Kind[T]:
+        """The kind in the version that the server has; NotServed where it has none."""
+        if not kind.older:
+            return kind
+        known = self._versions.get((kind.group, kind.resource))
+        for version in (known,) if known else (kind.version, *kind.older):
+            candidate = msgspec.structs.replace(kind, version=version)
+            if known or await self._serves(candidate):
+                self._versions[kind.group, kind.resource] = version
+                return candidate
+        versions = ", ".join((kind.version, *kind.older))
+        raise NotServed(f"{kind}: not served in {versions}; is its CustomResourceDefinition installed?")
+
+    def forget(self, kind: Kind[Any]) -> None:
+        """The server says it does not serve the kind in the version it had: ask again next time."""
+        self._versions.pop((kind.group, kind.resource), None)
+
+    async def get(self, kind: Kind[T], name: str, namespace: str = "") -> T:
+        """One object; NotFound where there is none."""
+        return await self._object("GET", kind, namespace, name)
+
+    async def list(
+        self, kind: Kind[T], namespace: str = "", *, label_selector: str = "", field_selector: str = ""
+    ) -> list[T]:
+        """All objects, of one namespace or of all; those we cannot read are left out, with a warning each."""
+        served = await self.served(kind)
+        items, _ = await pages(
+            self._transport,
+            served,
+            served.path(namespace),
+            label_selector=label_selector,
+            field_selector=field_selector,
+        )
+        return [*items.values()]
+
+    def store(
+        self, kind: Kind[T], namespace: str = "", *, label_selector: str = "", field_selector: str = ""
+    ) -> KubeStore[T]:
+        """The same as something to follow: a reflector's Store, keyed 'namespace/name' or 'name'."""
+        return KubeStore(
+            self, self._transport, kind, namespace, label_selector=label_selector, field_selector=field_selector
+        )
+
+    async def create(self, kind: Kind[T], namespace: str, body: Mapping[str, Any]) -> T:
+        """A new object; AlreadyExists where its name is taken."""
+        return await self._object("POST", kind, namespace, body=body)
+
+    async def replace(
+        self, kind: Kind[T], namespace: str, name: str, body: Mapping[str, Any], *, subresource: str = ""
+    ) -> T:
+        """The whole object anew; with metadata.resourceVersion in the body, Conflict where it has changed since."""
+        return await self._object("PUT", kind, namespace, name, body=body, subresource=subresource)
+
+    async def apply(
+        self,
+        kind: Kind[T],
+        namespace: str,
+        name: str,
+        body: Mapping[str, Any],
+        *,
+        field_manager: str,
+        force: bool = True,
+        subresource: str = "",
+    ) -> T:
+        """Server-side apply: the fields in the body are ours; those we said before and no longer say go."""
+        metadata = {**body.get("metadata", {}), "name": name, **({"namespace": namespace} if namespace else {})}
+        return await self._object(
+            "PATCH",
+            kind,
+            namespace,
+            name,
+            body={**body, "metadata": metadata},
+            subresource=subresource,
+            content_type="application/apply-patch+yaml",
+            params={"fieldManager": field_manager, "force": "true" if force else "false"},
+        )
+
+    async def patch(
+        self,
+        kind: Kind[T],
+        namespace: str,
+        name: str,
+        body: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+        *,
+        type: PatchType = "merge",
+        subresource: str = "",
+        field_manager: str = "",
+    ) -> T:
+        """Change some fields."""
+        params = {"fieldManager": field_manager} if field_manager else {}
+        served = await self.served(kind)
+        path = served.path(namespace, name, subresource=subresource)
+        encoded = msgspec.json.encode(body)
+        return await self._send("PATCH", served, path, namespace, name, encoded, _PATCHES[type], params)
+
+    async def delete(self, kind: Kind[Any], namespace: str, name: str, *, uid: str = "") -> bool:
+        """Remove an object (only the one with this uid, if given); whether it was there."""
+        options: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"}
+        if uid:
+            options["preconditions"] = {"uid": uid}
+        served = await self.served(kind)
+        try:
+            await self._transport.request(
+                "DELETE",
+                served.path(namespace, name),
+                body=msgspec.json.encode(options),
+                what=_what("DELETE", served, namespace, name),
+            )
+        except NotFound:
+            return False
+        return True
+
+    async def _object(
+        self,
+        method: str,
+        kind: Kind[T],
+        namespace: str,
+        name: str = "",
+        *,
+        body: Mapping[str, Any] | None = None,
+        subresource: str = "",
+        content_type: str = "application/json",
+        params: Mapping[str, str] | None = None,
+    ) -> T:
+        served = await self.served(kind)
+        path = served.path(namespace, name, subresource=subresource)
+        whole = {**body, "apiVersion": served.api_version, "kind": served.kind} if body is not None else None
+        encoded = msgspec.json.encode(whole) if whole is not None else None
+        return await self._send(method, served, path, namespace, name, encoded, content_type, params)
+
+    async def _send(
+        self,
+        method: str,
+        kind: Kind[T],
+        path: str,
+        namespace: str,
+        name: str,
+        body: bytes | None,
+        content_type: str,
+        params: Mapping[str, str] | None,
+    ) -> T:
+        what = _what(method, kind, namespace, name)
+        try:
+            answer = await self._transport.request(
+                method, path, params=params, body=body, content_type=content_type, what=what
+            )
+        except NotServed:
+            self.forget(kind)
+            raise
+        try:
+            return msgspec.json.decode(answer, type=kind.struct)
+        except msgspec.MsgspecError as error:
+            raise Unreachable(f"{what}: the answer is no {kind.kind}: {error}") from None
+
+    async def _serves(self, kind: Kind[Any]) -> bool:
+        try:
+            answer = await self._transport.request("GET", kind.root, what=f"GET {kind.root}")
+        except NotFound:
+            return False
+        try:
+            listed = msgspec.json.decode(answer, type=_Resources)
+        except msgspec.MsgspecError as error:
+            raise Unreachable(f"GET {kind.root}: the answer is no list of resources: {error}") from None
+        return any(each.name == kind.resource for each in listed.resources or ())
+
+
+def _what(method: str, kind: Kind[Any], namespace: str, name: str) -> str:
+    return f"{method} {kind.resource} {'/'.join(part for part in (namespace, name) if part)}".rstrip()

@@ -1,0 +1,28 @@
+"""coordination.k8s.io/v1: leases."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from isthmus.kube.kind import Kind
+from isthmus.kube.objects.meta import Meta, Wire
+
+
+class LeaseSpec(Wire, frozen=True):
+    """Who holds a lease, since when, and how long after the last renewal it counts."""
+
+    holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
+    acquire_time: str | None = None
+    renew_time: str | None = None
+    lease_transitions: int | None = None
+
+
+class Lease(Wire, frozen=True):
+    """A lease."""
+
+    metadata: Meta
+    spec: LeaseSpec = LeaseSpec()
+
+
+LEASE: Final = Kind("coordination.k8s.io", "v1", "leases", "Lease", Lease)

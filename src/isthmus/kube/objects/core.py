@@ -1,0 +1,171 @@
+"""core/v1: services, namespaces, nodes, pods, events."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import field
+
+from isthmus.kube.kind import Kind
+from isthmus.kube.objects.meta import Condition, Meta, Wire
+
+
+class ServicePort(Wire, frozen=True):
+    """A port of a Service."""
+
+    port: int
+    name: str | None = None
+    protocol: str | None = None
+    app_protocol: str | None = None
+    node_port: int | None = None
+    target_port: int | str | None = None
+
+
+class ClientIP(Wire, frozen=True):
+    """How long a client stays."""
+
+    timeout_seconds: int | None = None
+
+
+class SessionAffinityConfig(Wire, frozen=True):
+    """Settings of session affinity."""
+
+    client_ip: ClientIP | None = field(default=None, name="clientIP")
+
+
+class ServiceSpec(Wire, frozen=True):
+    """What is wanted of a Service."""
+
+    type: str = "ClusterIP"
+    ports: list[ServicePort] | None = None
+    cluster_ip: str = field(default="", name="clusterIP")
+    cluster_ips: list[str] | None = field(default=None, name="clusterIPs")
+    external_ips: list[str] | None = field(default=None, name="externalIPs")
+    external_name: str | None = None
+    ip_families: list[str] | None = None
+    selector: dict[str, str] | None = None
+    session_affinity: str | None = None
+    session_affinity_config: SessionAffinityConfig | None = None
+    internal_traffic_policy: str | None = None
+    external_traffic_policy: str | None = None
+    traffic_distribution: str | None = None
+    publish_not_ready_addresses: bool | None = None
+
+
+class LoadBalancerIngress(Wire, frozen=True):
+    """An address that a load balancer gave."""
+
+    ip: str | None = None
+    ip_mode: str | None = None
+
+
+class LoadBalancerStatus(Wire, frozen=True):
+    """Addresses that a load balancer gave."""
+
+    ingress: list[LoadBalancerIngress] | None = None
+
+
+class ServiceStatus(Wire, frozen=True):
+    """How a Service is."""
+
+    load_balancer: LoadBalancerStatus | None = None
+
+
+class Service(Wire, frozen=True):
+    """A Service."""
+
+    metadata: Meta
+    spec: ServiceSpec = ServiceSpec()
+    status: ServiceStatus = ServiceStatus()
+
+
+class NamespaceStatus(Wire, frozen=True):
+    """How a Namespace is."""
+
+    phase: str | None = None
+
+
+class Namespace(Wire, frozen=True):
+    """A Namespace."""
+
+    metadata: Meta
+    status: NamespaceStatus = NamespaceStatus()
+
+
+class NodeAddress(Wire, frozen=True):
+    """An address of a Node, by type."""
+
+    type: str
+    address: str
+
+
+class NodeStatus(Wire, frozen=True):
+    """How a Node is."""
+
+    addresses: list[NodeAddress] | None = None
+
+
+class Node(Wire, frozen=True):
+    """A Node."""
+
+    metadata: Meta
+    status: NodeStatus = NodeStatus()
+
+
+class ContainerPort(Wire, frozen=True):
+    """A port that a container says it has."""
+
+    container_port: int
+    name: str | None = None
+    protocol: str | None = None
+
+
+class Container(Wire, frozen=True):
+    """A container of a Pod."""
+
+    name: str = ""
+    ports: list[ContainerPort] | None = None
+
+
+class PodSpec(Wire, frozen=True):
+    """What is wanted of a Pod."""
+
+    node_name: str | None = None
+    containers: list[Container] | None = None
+
+
+class PodIP(Wire, frozen=True):
+    """An address of a Pod."""
+
+    ip: str = ""
+
+
+class PodStatus(Wire, frozen=True):
+    """How a Pod is."""
+
+    phase: str | None = None
+    pod_ip: str | None = field(default=None, name="podIP")
+    pod_ips: list[PodIP] | None = field(default=None, name="podIPs")
+    conditions: list[Condition] | None = None
+
+
+class Pod(Wire, frozen=True):
+    """A Pod."""
+
+    metadata: Meta
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+
+class Event(Wire, frozen=True):
+    """An Event, as the recorder needs it."""
+
+    metadata: Meta
+    count: int | None = None
+
+
+SERVICE: Final = Kind("", "v1", "services", "Service", Service)
+NAMESPACE: Final = Kind("", "v1", "namespaces", "Namespace", Namespace, namespaced=False)
+NODE: Final = Kind("", "v1", "nodes", "Node", Node, namespaced=False)
+POD: Final = Kind("", "v1", "pods", "Pod", Pod)
+EVENT: Final = Kind("", "v1", "events", "Event", Event)

@@ -1,0 +1,69 @@
+"""discovery.k8s.io/v1: endpoint slices."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from isthmus.kube.kind import Kind
+from isthmus.kube.objects.meta import Meta, Wire
+
+
+class EndpointConditions(Wire, frozen=True):
+    """KEP-1669: unknown (None) counts as ready, as serving where ready, as not terminating."""
+
+    ready: bool | None = None
+    serving: bool | None = None
+    terminating: bool | None = None
+
+
+class ForZone(Wire, frozen=True):
+    """A zone that should use an endpoint."""
+
+    name: str
+
+
+class EndpointHints(Wire, frozen=True):
+    """Who should use an endpoint."""
+
+    for_zones: list[ForZone] | None = None
+
+
+class TargetRef(Wire, frozen=True):
+    """What is behind an endpoint."""
+
+    kind: str = ""
+    namespace: str = ""
+    name: str = ""
+
+
+class Endpoint(Wire, frozen=True):
+    """One endpoint; its addresses are fungible."""
+
+    addresses: list[str] | None = None
+    conditions: EndpointConditions | None = None
+    hostname: str | None = None
+    node_name: str | None = None
+    zone: str | None = None
+    hints: EndpointHints | None = None
+    target_ref: TargetRef | None = None
+
+
+class EndpointPort(Wire, frozen=True):
+    """A port of all endpoints of a slice."""
+
+    name: str | None = None
+    port: int | None = None
+    protocol: str | None = None
+    app_protocol: str | None = None
+
+
+class EndpointSlice(Wire, frozen=True):
+    """A part of a Service's endpoints."""
+
+    metadata: Meta
+    address_type: str = "IPv4"
+    endpoints: list[Endpoint] | None = None
+    ports: list[EndpointPort] | None = None
+
+
+ENDPOINT_SLICE: Final = Kind("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice", EndpointSlice)

@@ -1,0 +1,225 @@
+"""List and watch of one kind, as the store of a reflector.
+
+Paged lists, watches with bookmarks, events in the batches they came in. Lines are split here and not by the HTTP
+library, whose own limit is below what an object may weigh. An object that cannot be read costs itself only: one
+warning, and it counts as not there, in a list as in a watch.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Iterable
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+import msgspec
+from msgspec import Raw, Struct
+
+from isthmus import logs
+from isthmus.kube.errors import Invalid, KubeError, NotServed, Status, Unreachable, failure
+from isthmus.kube.kind import Kind, Object, key_of
+from isthmus.kube.objects.meta import ListMeta, Meta
+from isthmus.kube.transport import Transport
+from isthmus.reflector import Batch, Event, Expired, Listing, Transient
+
+if TYPE_CHECKING:
+    from isthmus.kube.client import Client
+
+T = TypeVar("T", bound=Object)
+
+PAGE: Final = 500
+WATCH_SECONDS: Final = 300
+"""The server ends a watch after this long to twice as long, so that not all clients come back at once."""
+GRACE: Final = 15.0
+"""Seconds a server may be late to end a watch before the stream counts as dead."""
+LARGEST: Final = 64 * 1024 * 1024
+"""Bytes of one event beyond which this is no API server; etcd takes objects of 1.5 MB."""
+
+log = logs.get("kube")
+
+
+class _Page(Struct, frozen=True, gc=False):
+    metadata: ListMeta = ListMeta()
+    items: list[Raw] | None = None
+
+
+class _WatchEvent(Struct, frozen=True, gc=False):
+    type: str
+    object: Raw
+
+
+class _OnlyMeta(Struct, frozen=True, gc=False):
+    metadata: Meta
+
+
+_page = msgspec.json.Decoder(_Page)
+_event = msgspec.json.Decoder(_WatchEvent)
+_only_meta = msgspec.json.Decoder(_OnlyMeta)
+_status = msgspec.json.Decoder(Status)
+
+
+class KubeStore(Generic[T]):
+    """All objects of a kind, or those of a namespace or selector; see :class:`isthmus.reflector.Store`."""
+
+    def __init__(
+        self,
+        client: Client,
+        transport: Transport,
+        kind: Kind[T],
+        namespace: str = "",
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+    ) -> None:
+        self._client = client
+        self._transport = transport
+        self._kind = kind
+        self._namespace = namespace
+        self._selectors = _selectors(label_selector, field_selector)
+        self._decoder = msgspec.json.Decoder(kind.struct)
+
+    def __repr__(self) -> str:
+        return f"<KubeStore of {self._kind}>"
+
+    async def list(self) -> Listing[T]:
+        """Everything, page by page, all of one revision."""
+        try:
+            served = await self._client.served(self._kind)
+            items, revision = await pages(self._transport, served, served.path(self._namespace), **self._selectors)
+        except NotServed as error:
+            self._client.forget(self._kind)
+            raise Transient(str(error)) from None
+        except KubeError as error:
+            raise _transient(error) from None
+        return Listing(items, revision)
+
+    async def watch(self, revision: str) -> AsyncIterator[Batch[T]]:
+        """What changes after a revision. The first batch is empty and says that the watch stands."""
+        seconds = int(WATCH_SECONDS * (1 + random.random()))
+        try:
+            served = await self._client.served(self._kind)
+            what = f"watch {served.resource}"
+            async with self._transport.stream(
+                served.path(self._namespace),
+                params=self._parameters(revision, seconds),
+                silence=seconds + GRACE,
+                what=what,
+            ) as chunks:
+                yield Batch((), revision)
+                async for lines in _lines(chunks, what):
+                    batch, error = self._batch(lines, revision, what)
+                    revision = batch.revision
+                    yield batch
+                    if error is not None:
+                        raise error
+        except (NotServed, Invalid) as error:
+            self._client.forget(self._kind)
+            raise Expired(str(error)) from None
+        except KubeError as error:
+            raise _transient(error) from None
+
+    def _parameters(self, revision: str, seconds: int) -> dict[str, str]:
+        return {
+            "watch": "1",
+            "resourceVersion": revision,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(seconds),
+            **_query(**self._selectors),
+        }
+
+    def _batch(self, lines: Iterable[bytes], revision: str, what: str) -> tuple[Batch[T], Exception | None]:
+        """The events of some lines, up to the first that ends the watch, and that one as an error."""
+        events: list[Event[T]] = []
+        for line in lines:
+            try:
+                said = _event.decode(line)
+                if said.type == "ERROR":
+                    return Batch(events, revision), failure(what, _status.decode(said.object))
+                meta = _only_meta.decode(said.object).metadata
+            except msgspec.MsgspecError as error:
+                return Batch(events, revision), Expired(f"{what}: an event cannot be read: {error}")
+            revision = meta.resource_version or revision
+            if said.type == "DELETED":
+                events.append(Event(key_of(meta), None))
+            elif said.type in ("ADDED", "MODIFIED"):
+                events.append(Event(key_of(meta), _read(self._decoder, said.object, self._kind)))
+        return Batch(events, revision), None
+
+
+async def pages(
+    transport: Transport, kind: Kind[T], path: str, *, label_selector: str = "", field_selector: str = ""
+) -> tuple[dict[str, T], str]:
+    """All objects under a path by key, and their revision. Pages that ran out are followed by one whole list."""
+    decoder = msgspec.json.Decoder(kind.struct)
+    query = _query(label_selector=label_selector, field_selector=field_selector)
+    items: dict[str, T] = {}
+    limit, following = PAGE, ""
+    while True:
+        params = query | ({"limit": str(limit)} if limit else {}) | ({"continue": following} if following else {})
+        try:
+            page = await _fetch(transport, path, params, f"list {kind.resource}")
+        except Expired:
+            if not following:
+                raise
+            items, limit, following = {}, 0, ""
+            continue
+        for raw in page.items or ():
+            if (item := _read(decoder, raw, kind)) is not None:
+                items[key_of(item.metadata)] = item
+        following = page.metadata.continue_
+        if not following:
+            return items, page.metadata.resource_version
+
+
+async def _fetch(transport: Transport, path: str, params: dict[str, str], what: str) -> _Page:
+    answer = await transport.request("GET", path, params=params, what=what)
+    try:
+        return _page.decode(answer)
+    except msgspec.MsgspecError as error:
+        raise Unreachable(f"{what}: the answer is no list: {error}") from None
+
+
+async def _lines(chunks: AsyncIterator[bytes], what: str) -> AsyncIterator[list[bytes]]:
+    """The whole lines of each chunk; what is left when the stream ends was cut off and is dropped."""
+    rest: list[bytes] = []
+    size = 0
+    async for chunk in chunks:
+        head, newline, tail = chunk.rpartition(b"\n")
+        if not newline:
+            rest.append(chunk)
+            size += len(chunk)
+            if size > LARGEST:
+                raise Unreachable(f"{what}: an event of more than {LARGEST} bytes; is this an API server?")
+            continue
+        whole = b"".join((*rest, head))
+        rest, size = [tail], len(tail)
+        if lines := [line for line in whole.split(b"\n") if line.strip()]:
+            yield lines
+
+
+def _read(decoder: msgspec.json.Decoder[T], raw: Raw, kind: Kind[Any]) -> T | None:
+    """The object, or None and a warning naming it and the field at fault."""
+    try:
+        return decoder.decode(raw)
+    except msgspec.MsgspecError as error:
+        log.warning("object cannot be read", kind=kind.kind, name=_name(raw), why=str(error))
+        return None
+
+
+def _name(raw: Raw) -> str:
+    try:
+        return key_of(_only_meta.decode(raw).metadata)
+    except msgspec.MsgspecError:
+        return "(without a readable name)"
+
+
+def _selectors(label_selector: str, field_selector: str) -> dict[str, str]:
+    return {"label_selector": label_selector, "field_selector": field_selector}
+
+
+def _query(*, label_selector: str, field_selector: str) -> dict[str, str]:
+    return {k: v for k, v in (("labelSelector", label_selector), ("fieldSelector", field_selector)) if v}
+
+
+def _transient(error: KubeError) -> Transient:
+    """A refusal is no reason to give up either: a role or a definition may be on its way."""
+    return error if isinstance(error, Transient) else Transient(str(error))
