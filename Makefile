@@ -1,7 +1,7 @@
 # Targets people type. Everything a target needs is set up by tools/setup, once; a second run does no set-up.
 PY := .venv/bin/python
 
-.PHONY: demo test check format lock setup setup-dev bpf clean
+.PHONY: demo test check format lock setup setup-dev bpf kube-tools clean
 demo: setup ## run the main job: three clusters, one export, sixty calls
 	@$(PY) -m isthmus lab demo
 
@@ -26,6 +26,9 @@ setup-dev: ## what `make check test` needs
 
 bpf: ## compile the datapath
 	@tools/setup bpf
+
+kube-tools: ## build kube-apiserver and its friends from pinned Go modules, once
+	@tools/kube-tools
 
 lock: ## pin every package with its hashes (needs uv)
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --extra lab --group build --no-header pyproject.toml -o requirements/run.lock
