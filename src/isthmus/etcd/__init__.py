@@ -3,3 +3,47 @@
 What belongs here: the protocol and its failure modes. What never does: key layouts and values, which are the business
 of ``clusterset``.
 """
+
+from isthmus.etcd.errors import Denied, EtcdError, LeaseGone, TooLarge
+from isthmus.etcd.lease import Lease
+from isthmus.etcd.session import Session
+from isthmus.etcd.store import PrefixStore
+from isthmus.etcd.transport import Credentials, Tls
+from isthmus.etcd.values import (
+    Compare,
+    Delete,
+    Get,
+    KeyValue,
+    Listing,
+    Op,
+    Put,
+    RangeResult,
+    Status,
+    TxnResult,
+    WatchBatch,
+    WatchEvent,
+)
+
+__all__ = [
+    "Compare",
+    "Credentials",
+    "Delete",
+    "Denied",
+    "EtcdError",
+    "Get",
+    "KeyValue",
+    "Lease",
+    "LeaseGone",
+    "Listing",
+    "Op",
+    "PrefixStore",
+    "Put",
+    "RangeResult",
+    "Session",
+    "Status",
+    "Tls",
+    "TooLarge",
+    "TxnResult",
+    "WatchBatch",
+    "WatchEvent",
+]

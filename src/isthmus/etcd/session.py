@@ -1,0 +1,131 @@
+"""A session with an etcd: everything the rest of Isthmus asks of one.
+
+Calls raise Transient when the store cannot be reached (within ``timeout`` seconds), Expired for a revision that is
+compacted, Denied where we may not, EtcdError for what the store refuses. Nothing is retried here but a stale token:
+callers are loops of their own and know better what to do meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Self
+
+from isthmus.etcd import wire
+from isthmus.etcd.errors import TooLarge
+from isthmus.etcd.lease import Lease
+from isthmus.etcd.transport import Credentials, Tls, Transport
+from isthmus.etcd.values import (
+    Compare,
+    KeyValue,
+    Listing,
+    Op,
+    RangeResult,
+    Status,
+    TxnResult,
+    WatchBatch,
+    encode,
+    end_of,
+    key_value,
+    start_of,
+    txn_result,
+)
+from isthmus.etcd.watching import watch
+
+
+class Session:
+    """An etcd, by its endpoints. ``async with Session(["https://host:2379"], tls=Tls("ca.crt")) as session: …``"""
+
+    def __init__(
+        self,
+        endpoints: Sequence[str],
+        *,
+        tls: Tls | None = None,
+        credentials: Credentials | None = None,
+        timeout: float = 10.0,
+        progress: float = 60.0,
+    ) -> None:
+        self._transport = Transport(endpoints, tls=tls, credentials=credentials, timeout=timeout)
+        self._progress = progress
+
+    def __repr__(self) -> str:
+        return f"<Session with {self._transport.endpoint}>"
+
+    async def __aenter__(self) -> Self:
+        self._transport.open()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._transport.close()
+
+    async def get(self, key: str) -> KeyValue | None:
+        """One key, or None."""
+        response = await self._transport.call(wire.RANGE, wire.RangeRequest(key=encode(key)))
+        return key_value(response.kvs[0]) if response.kvs else None
+
+    async def list(self, prefix: str, *, page: int = 1000) -> Listing:
+        """Everything below a prefix, of one revision, read in pages."""
+        kvs: list[KeyValue] = []
+        revision, start, end = 0, start_of(prefix), end_of(prefix)
+        while True:
+            try:
+                got = await self._range(start, end, page, revision)
+            except TooLarge:
+                if page == 1:
+                    raise
+                page = max(1, page // 8)
+                continue
+            kvs += got.kvs
+            revision = revision or got.revision
+            if not got.more:
+                return Listing(kvs, revision)
+            start = encode(got.kvs[-1].key) + b"\0"
+
+    async def range(self, start: str, end: str, limit: int = 0, revision: int = 0) -> RangeResult:
+        """Keys from ``start`` up to and without ``end``, at most ``limit``, as of ``revision``; 0: no limit, now."""
+        return await self._range(encode(start), encode(end), limit, revision)
+
+    async def put(self, key: str, value: bytes, *, lease: int = 0) -> int:
+        """Write a key; gives the revision."""
+        request = wire.PutRequest(key=encode(key), value=value, lease=lease)
+        return int((await self._transport.call(wire.PUT, request)).header.revision)
+
+    async def delete(self, key: str) -> bool:
+        """Delete a key; whether it was there."""
+        return bool((await self._transport.call(wire.DELETE_RANGE, wire.DeleteRangeRequest(key=encode(key)))).deleted)
+
+    async def delete_prefix(self, prefix: str) -> int:
+        """Delete everything below a prefix; gives how many keys."""
+        request = wire.DeleteRangeRequest(key=start_of(prefix), range_end=end_of(prefix))
+        return int((await self._transport.call(wire.DELETE_RANGE, request)).deleted)
+
+    async def txn(self, compare: Sequence[Compare], success: Sequence[Op], failure: Sequence[Op] = ()) -> TxnResult:
+        """Do ``success`` where every condition holds, else ``failure``, at one revision. At most 128 of them."""
+        request = wire.TxnRequest(
+            compare=[each.message() for each in compare],
+            success=[each.message() for each in success],
+            failure=[each.message() for each in failure],
+        )
+        return txn_result(await self._transport.call(wire.TXN, request))
+
+    def watch(self, prefix: str, revision: int) -> AsyncIterator[WatchBatch]:
+        """What happens below a prefix from ``revision`` on. Raises Expired, or Transient on any loss."""
+        return watch(self._transport, prefix, revision, progress=self._progress)
+
+    async def grant_lease(self, ttl: int) -> Lease:
+        """A lease of ``ttl`` seconds; run its ``keep`` in a task group."""
+        response = await self._transport.call(wire.LEASE_GRANT, wire.LeaseGrantRequest(ttl=ttl))
+        return Lease(self._transport, lease=response.id, ttl=response.ttl)
+
+    async def compact(self, revision: int) -> None:
+        """Forget what was before a revision."""
+        await self._transport.call(wire.COMPACT, wire.CompactRequest(revision=revision))
+
+    async def status(self) -> Status:
+        """Ask the member that answers how it is."""
+        got = await self._transport.call(wire.STATUS, wire.StatusRequest())
+        return Status(got.version, got.db_size, got.header.revision, got.header.cluster_id)
+
+    async def _range(self, start: bytes, end: bytes, limit: int, revision: int) -> RangeResult:
+        request = wire.RangeRequest(key=start, range_end=end, limit=limit, revision=revision)
+        got: Any = await self._transport.call(wire.RANGE, request)
+        return RangeResult([key_value(kv) for kv in got.kvs], got.more, got.header.revision, got.count)

@@ -1,0 +1,36 @@
+"""The keys below a prefix as something the reflector can follow."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from isthmus.etcd.errors import EtcdError
+from isthmus.etcd.session import Session
+from isthmus.etcd.values import KeyValue
+from isthmus.reflector import Batch, Event, Listing, Transient
+
+
+class PrefixStore:
+    """A ``reflector.Store`` of everything below a prefix; its keys are relative to it."""
+
+    def __init__(self, session: Session, prefix: str) -> None:
+        self._session = session
+        self._prefix = prefix
+
+    def __repr__(self) -> str:
+        return f"<PrefixStore {self._prefix}>"
+
+    async def list(self) -> Listing[KeyValue]:
+        """Everything there is."""
+        try:
+            listing = await self._session.list(self._prefix)
+        except EtcdError as refused:
+            raise Transient(str(refused)) from None
+        items = {kv.key.removeprefix(self._prefix): kv for kv in listing.kvs}
+        return Listing(items, str(listing.revision))
+
+    async def watch(self, revision: str) -> AsyncIterator[Batch[KeyValue]]:
+        """What changes after a revision."""
+        async for batch in self._session.watch(self._prefix, int(revision) + 1):
+            events = [Event(event.key.removeprefix(self._prefix), event.kv) for event in batch.events]
+            yield Batch(events, str(batch.revision))

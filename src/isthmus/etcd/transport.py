@@ -1,0 +1,183 @@
+"""Calls to an etcd: endpoints, TLS, the token of a user, and gRPC's errors as ours.
+
+A channel per endpoint is made when the session opens; calls go to one endpoint until it cannot be reached, then to
+the next. A channel is never closed while the session is open: closing cancels the calls of others on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
+
+import grpc
+import grpc.aio
+
+from isthmus.etcd import wire
+from isthmus.etcd.errors import EtcdError, stale_token, translated
+from isthmus.reflector import Transient
+
+MESSAGE_LIMIT: Final = 64 * 1024 * 1024
+OPTIONS: Final = (
+    ("grpc.max_receive_message_length", MESSAGE_LIMIT),
+    ("grpc.max_send_message_length", MESSAGE_LIMIT),
+    ("grpc.keepalive_time_ms", 10_000),  # the server closes connections that ping more often than every 5 s
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 2_000),
+    ("grpc.max_reconnect_backoff_ms", 5_000),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),
+)
+
+
+END: Final[Any] = vars(grpc.aio)["EOF"]  # missing from the package's type stubs
+
+
+class Tls(NamedTuple):
+    """Files of the CA that signed the server and of our certificate; empty: the system's CAs, no certificate."""
+
+    ca_file: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+    server_name: str = ""
+    """Name that the server's certificate must have, where it is not the endpoint's."""
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        """The files as gRPC wants them; EtcdError names the one that cannot be read."""
+        return grpc.ssl_channel_credentials(_read(self.ca_file), _read(self.key_file), _read(self.cert_file))
+
+
+class Credentials(NamedTuple):
+    """An etcd user."""
+
+    username: str
+    password: str
+
+
+class Transport:
+    """One etcd as callables. Used inside its session's ``async with``."""
+
+    def __init__(
+        self, endpoints: Sequence[str], *, tls: Tls | None, credentials: Credentials | None, timeout: float
+    ) -> None:
+        if not endpoints:
+            raise EtcdError("no etcd endpoint is configured")
+        self.endpoints = tuple(endpoints)
+        self._tls = tls
+        self._credentials = credentials
+        self._timeout = timeout
+        self._channels: list[Any] = []
+        self._current = 0
+        self._token = ""
+
+    @property
+    def endpoint(self) -> str:
+        """The endpoint that calls go to at present."""
+        return self.endpoints[self._current]
+
+    def open(self) -> None:
+        """Make the channels; connections follow with the first call."""
+        self._channels = [self._channel(endpoint) for endpoint in self.endpoints]
+
+    async def close(self) -> None:
+        """End every call and connection."""
+        channels, self._channels = self._channels, []
+        for channel in channels:
+            await channel.close()
+
+    async def call(self, method: wire.Method, request: Any, *, timeout: float | None = None) -> Any:
+        """One request, one response; a token that has expired is renewed and the call repeated once."""
+        for last in (False, True):
+            at = self._current
+            try:
+                metadata = await self._metadata()
+                call = method.on(self._open_channel(at))
+                return await call(request, timeout=timeout or self._timeout, metadata=metadata)
+            except grpc.aio.AioRpcError as error:
+                if self._credentials and not last and stale_token(error):
+                    self._token = ""
+                    continue
+                raise self.failed(error, at) from None
+        raise AssertionError("unreachable")
+
+    async def stream(self, method: wire.Method, *, leader: bool = False) -> tuple[Any, int]:
+        """A two-way stream, and the endpoint it goes to; its errors are for :meth:`failed`."""
+        at = self._current
+        try:
+            metadata = await self._metadata()
+        except grpc.aio.AioRpcError as error:
+            raise self.failed(error, at) from None
+        if leader:  # a member cut off from its peers ends the stream instead of falling silent
+            metadata = (*metadata, ("hasleader", "true"))
+        return method.on(self._open_channel(at))(metadata=metadata), at
+
+    def failed(self, error: grpc.aio.AioRpcError, at: int) -> Exception:
+        """What the error of a call means; the next call goes to the next endpoint if this one is out of reach."""
+        if self._credentials and stale_token(error):
+            self._token = ""
+        translation = translated(error, self.endpoints[at])
+        if type(translation) is Transient:
+            self.avoid(at)
+        return translation
+
+    def forget_token(self) -> None:
+        """Authenticate again before the next call."""
+        self._token = ""
+
+    def avoid(self, at: int) -> None:
+        """Go to the next endpoint, unless that has been done."""
+        if at == self._current:
+            self._current = (at + 1) % len(self.endpoints)
+
+    def _open_channel(self, at: int) -> Any:
+        if not self._channels:
+            raise EtcdError("this etcd session is closed; use it inside 'async with'")
+        return self._channels[at]
+
+    async def _metadata(self) -> tuple[tuple[str, str], ...]:
+        if self._credentials is None:
+            return ()
+        if not self._token:
+            request = wire.AuthRequest(name=self._credentials.username, password=self._credentials.password)
+            call = wire.AUTHENTICATE.on(self._open_channel(self._current))
+            self._token = (await call(request, timeout=self._timeout)).token
+        return (("token", self._token),)
+
+    def _channel(self, endpoint: str) -> Any:
+        scheme, target = _target(endpoint)
+        if scheme == "http" or (not scheme and self._tls is None):
+            return grpc.aio.insecure_channel(target, options=OPTIONS)
+        tls = self._tls or Tls()
+        name = (("grpc.ssl_target_name_override", tls.server_name),) if tls.server_name else ()
+        return grpc.aio.secure_channel(target, tls.credentials(), options=(*OPTIONS, *name))
+
+
+async def reply(stream: Any) -> Any:
+    """The next message of a stream, or None at its end."""
+    message = await stream.read()
+    return None if message is END else message
+
+
+def _target(endpoint: str) -> tuple[str, str]:
+    """(scheme, address for gRPC) of an endpoint: a URL, or host:port without one."""
+    url = urlsplit(endpoint if "://" in endpoint else f"//{endpoint}")
+    try:
+        port = url.port or 2379
+    except ValueError:
+        port = 0
+    if url.scheme not in ("", "http", "https") or not url.hostname or not port:
+        raise EtcdError(f"etcd endpoint '{endpoint}': want http://host:port or https://host:port")
+    host = f"[{url.hostname}]" if ":" in url.hostname else url.hostname
+    return url.scheme, f"{host}:{port}"
+
+
+def _read(path: str) -> bytes | None:
+    if not path:
+        return None
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise EtcdError(f"{path}: cannot be read: {error.strerror}") from None

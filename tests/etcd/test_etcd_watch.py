@@ -1,0 +1,149 @@
+"""Watches against every etcd of this machine, and what happens to them when the etcd goes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+
+import pytest
+from etcd_server import EtcdServer
+
+from isthmus.etcd import KeyValue, PrefixStore, Session, WatchBatch
+from isthmus.reflector import Event, Expired, Reflector, Transient
+
+
+async def take(batches: AsyncIterator[WatchBatch], events: int) -> list[str]:
+    """The next events as text."""
+    seen: list[str] = []
+    while len(seen) < events:
+        async with asyncio.timeout(10):
+            batch = await anext(batches)
+        seen += [f"{event.key}={event.kv.value.decode() if event.kv else 'gone'}" for event in batch.events]
+    return seen
+
+
+async def test_a_watch_tells_what_happened_from_a_revision_on(store: Session) -> None:
+    await store.put("w/a", b"0")
+    since = await store.put("w/a", b"1")
+    await store.put("w/b", b"2")
+    await store.put("v/c", b"elsewhere")
+    await store.delete("w/a")
+    assert await take(store.watch("w/", since), 3) == ["w/a=1", "w/b=2", "w/a=gone"]
+
+
+async def test_a_delete_carries_what_there_was(store: Session) -> None:
+    since = await store.put("w/a", b"before")
+    batches = store.watch("w/", since + 1)
+    await store.delete("w/a")
+    batch = await anext(batches)
+    assert batch.events[0].kv is None
+    assert batch.events[0].prev_kv is not None
+    assert batch.events[0].prev_kv.value == b"before"
+    assert batch.revision == since + 1
+
+
+async def test_a_compacted_revision_is_expired(store: Session) -> None:
+    old = await store.put("w/a", b"1")
+    await store.compact(await store.put("w/a", b"2"))
+    with pytest.raises(Expired, match="compacted"):
+        await take(store.watch("w/", old), 1)
+
+
+async def test_an_idle_watch_advances_by_bookmarks(each_shared_etcd: EtcdServer) -> None:
+    async with Session([each_shared_etcd.endpoint], progress=0.05) as session:
+        await each_shared_etcd.ready(session)
+        since = await session.put("idle/a", b"")
+        batches = session.watch("idle/", since + 1)
+        elsewhere = await session.put("busy/a", b"")
+        async with asyncio.timeout(10):
+            while (batch := await anext(batches)).revision < elsewhere:
+                pass
+        assert batch.events == []
+
+
+async def test_two_thousand_events_arrive_in_order(store: Session) -> None:
+    since = await store.put("w/start", b"")
+
+    async def write() -> None:
+        for n in range(0, 2000, 100):
+            await asyncio.gather(*(store.put(f"w/{n + i:05}", b"v") for i in range(100)))
+
+    batches = store.watch("w/", since + 1)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(write())
+        seen = await take(batches, 2000)
+    assert len(set(seen)) == 2000
+
+
+async def test_a_watch_breaks_when_the_etcd_goes_and_resumes_when_it_is_back(own_etcd: EtcdServer) -> None:
+    async with Session([own_etcd.endpoint]) as session:
+        await own_etcd.ready(session)
+        since = await session.put("w/a", b"1")
+        batches = session.watch("w/", since)
+        assert await take(batches, 1) == ["w/a=1"]
+        own_etcd.stop()
+        with pytest.raises(Transient):
+            await take(batches, 1)
+        own_etcd.start()
+        await own_etcd.ready(session)
+        await session.put("w/b", b"2")
+        assert await take(session.watch("w/", since + 1), 1) == ["w/b=2"]
+
+
+async def test_an_etcd_that_lost_its_data_is_expired_and_not_silent(own_etcd: EtcdServer) -> None:
+    async with Session([own_etcd.endpoint]) as session:
+        await own_etcd.ready(session)
+        for _ in range(10):
+            since = await session.put("w/a", b"1")
+        own_etcd.stop()
+        own_etcd.wipe()
+        own_etcd.start()
+        await own_etcd.ready(session)
+        with pytest.raises(Expired, match="lost its data"):
+            await take(session.watch("w/", since + 1), 1)
+
+
+class Seen:
+    """A sink that remembers."""
+
+    def __init__(self) -> None:
+        self.items: dict[str, bytes] = {}
+        self.changed = asyncio.Event()
+
+    def replace(self, items: Mapping[str, KeyValue], *, partial: bool) -> None:
+        self.items = {key: kv.value for key, kv in items.items()}
+        self.changed.set()
+
+    def apply(self, events: Sequence[Event[KeyValue]]) -> None:
+        for key, kv in events:
+            if kv is None:
+                self.items.pop(key, None)
+            else:
+                self.items[key] = kv.value
+        self.changed.set()
+
+    async def until(self, items: dict[str, bytes]) -> None:
+        async with asyncio.timeout(20):
+            while self.items != items:
+                self.changed.clear()
+                await self.changed.wait()
+
+
+async def test_the_reflector_follows_a_prefix_over_compaction_and_loss_of_data(own_etcd: EtcdServer) -> None:
+    async with Session([own_etcd.endpoint]) as session:
+        await own_etcd.ready(session)
+        await session.put("p/a", b"1")
+        seen = Seen()
+        reflector = Reflector(PrefixStore(session, "p/"), seen, name="test")
+        task = asyncio.create_task(reflector.run())
+        await seen.until({"a": b"1"})
+        await session.delete("p/a")
+        await session.put("p/b", b"2")
+        await seen.until({"b": b"2"})
+        own_etcd.stop()
+        own_etcd.wipe()
+        own_etcd.start()
+        await own_etcd.ready(session)
+        await session.put("p/c", b"3")
+        await seen.until({"c": b"3"})
+        task.cancel()
