@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Literal
+from typing import Final, Literal
 
 from msgspec import Struct
 
@@ -13,6 +13,9 @@ Protocol = Literal["TCP", "UDP", "SCTP"]
 Family = Literal["IPv4", "IPv6"]
 Labels = tuple[tuple[str, str], ...]
 """Labels or annotations: sorted pairs, so that equal maps are equal rows."""
+
+TOPOLOGY_MODE: Final = "service.kubernetes.io/topology-mode"
+"""Annotation that asks for zone hints; ``trafficDistribution`` is its successor."""
 
 ImportType = Literal["ClusterSetIP", "Headless"]
 Affinity = Literal["None", "ClientIP"]

@@ -9,8 +9,24 @@ from isthmus.model.clusters import Cluster
 from isthmus.model.dns import Name
 from isthmus.model.mcs import Merged, Object, Record
 from isthmus.model.names import ClusterName, ServiceName, derived
-from isthmus.model.services import EndpointSet, Export, ExportMark, Import, Namespace, Node, Pod, Service
+from isthmus.model.services import (
+    TOPOLOGY_MODE,
+    EndpointSet,
+    Export,
+    ExportMark,
+    Import,
+    Labels,
+    Namespace,
+    Node,
+    Pod,
+    Service,
+)
 from isthmus.statedb import Status, Table
+
+
+def _prefers_zone(annotations: Labels) -> bool:
+    return any(name == TOPOLOGY_MODE for name, _ in annotations)
+
 
 SERVICES: Final = Table[tuple[ServiceName, str], Service](
     "services",
@@ -21,6 +37,7 @@ SERVICES: Final = Table[tuple[ServiceName, str], Service](
         "address": lambda row: {*row.cluster_ips, *row.external_ips, *row.load_balancer_ips},
         "import": lambda row: (row.import_of,) if row.import_of else (),
         "namespace": lambda row: (row.name.partition("/")[0],),
+        "topology": lambda row: (True,) if row.distribution or _prefers_zone(row.annotations) else (),
     },
 )
 
@@ -39,6 +56,8 @@ IMPORTS: Final = Table[ServiceName, Import](
         "derived": lambda row: (f"{row.name.partition('/')[0]}/{row.derived}",) if row.derived else (),
         "address": lambda row: row.ips,
         "namespace": lambda row: (row.name.partition("/")[0],),
+        "service": lambda row: (derived(row.name),),
+        "topology": lambda row: (True,) if row.distribution or _prefers_zone(row.annotations) else (),
     },
 )
 
