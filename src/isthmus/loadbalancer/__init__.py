@@ -1,1 +1,36 @@
-"""Input rows → frontends, backends, plans; hashing. Pure: no I/O, no time, no logging."""
+"""From what sources say to what is called, what answers, and what a call is spread over.
+
+What belongs here: pure functions from input rows to frontends, backends and plans, and what decides between sources.
+What never does: I/O, time, the kernel, anything that remembers. The order in which rows came never matters, because
+nothing here knows it.
+
+    services.py   what a service is, over all rows that speak of it; precedence between sources
+    frontends.py  claims on addresses, and who wins one
+    backends.py   endpoints of all clusters and sources joined
+    selection.py  the rules of selection, one function each
+    plans.py      ``plan``, the one place that chooses
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from isthmus.loadbalancer import backends, frontends, plans
+from isthmus.loadbalancer.selection import Place, Reasons
+from isthmus.loadbalancer.services import Effective, Which
+from isthmus.model.names import ClusterName
+from isthmus.statedb import Derived
+
+__all__ = ["Effective", "Place", "Reasons", "derived"]
+
+
+def derived(cluster: ClusterName, node: str, *, services: Which = "multicluster") -> list[Derived[Any]]:
+    """Frontends, backends and plans as a node of a cluster sees them.
+
+    ``services``: only what crosses clusters (imports, global Services), or what kube-proxy would do as well.
+    """
+    return [
+        frontends.derived(which=services),
+        backends.derived(cluster, which=services),
+        plans.derived(cluster, node, which=services),
+    ]

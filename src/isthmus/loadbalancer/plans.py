@@ -1,0 +1,115 @@
+"""Plans: what the calls of a frontend are spread over. ``plan`` is the one place that chooses, and it is pure.
+
+The unit is a service: a backend that comes or goes changes the plans of all its ports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+
+from isthmus.loadbalancer.selection import Place, Reasons, select, silent
+from isthmus.loadbalancer.services import Effective, Which, effective, names_for_import
+from isthmus.model.balancing import Backend, Frontend, Group, Plan, PlanKey, Target
+from isthmus.model.names import ClusterName, ServiceName
+from isthmus.model.services import Import, Node, Service
+from isthmus.model.tables import BACKENDS, FRONTENDS, IMPORTS, NODES, PLANS, SERVICES
+from isthmus.statedb import Derived, Reader
+
+
+def derived(cluster: ClusterName, node: str, *, which: Which) -> Derived[Plan]:
+    """The declaration of the table, as this node of this cluster sees it."""
+    return Derived(
+        PLANS,
+        compute=partial(compute, cluster=cluster, node=node, which=which),
+        reads={
+            FRONTENDS: by_frontend,
+            BACKENDS: by_backend,
+            SERVICES: by_service,
+            IMPORTS: by_import,
+            NODES: partial(by_node, node=node),
+        },
+        unit="service",
+    )
+
+
+def plan(
+    key: PlanKey,
+    *,
+    of: Effective,
+    frontends: Sequence[Frontend],
+    backends: Iterable[Backend],
+    at: Place,
+    reasons: Reasons = silent,
+) -> Plan:
+    """What calls of these frontends, all of one plan, are spread over; ``reasons`` hears what was left out and why."""
+    first = min(frontends, key=lambda frontend: frontend.key)
+    chosen = select(key, backends, of=of, at=at, port_name=first.port_name, type_=first.type, reasons=reasons)
+    targets = tuple(sorted(_target(backend) for backend in chosen))
+    return Plan(
+        key=key,
+        frontends=tuple(sorted(frontend.key for frontend in frontends)),
+        groups=(Group(targets),) if targets else (),
+        affinity=of.affinity,
+        affinity_timeout=of.affinity_timeout,
+        import_of=of.import_of,
+    )
+
+
+def compute(reader: Reader, service: ServiceName, *, cluster: ClusterName, node: str, which: Which) -> Iterator[Plan]:
+    """Every plan of a service: one for each port, family and scope that has a frontend."""
+    by_plan: dict[PlanKey, list[Frontend]] = {}
+    for frontend in reader.by(FRONTENDS, "service", service):
+        by_plan.setdefault(frontend.plan, []).append(frontend)
+    subject = effective(reader, service, which=which) if by_plan else None
+    if subject is None:
+        return
+    backends = reader.by(BACKENDS, "service", service)
+    at = place(reader, cluster, node)
+    for key, frontends in by_plan.items():
+        yield plan(key, of=subject, frontends=frontends, backends=backends, at=at)
+
+
+def place(reader: Reader, cluster: ClusterName, node: str) -> Place:
+    """Where this node is, as far as its row says."""
+    row = reader.get(NODES, node)
+    return Place(cluster, node, row.zone if row else "")
+
+
+def by_frontend(reader: Reader, old: Frontend | None, new: Frontend | None) -> Iterator[ServiceName]:
+    """A frontend affects the service that has it and the one that had it."""
+    yield from {row.service for row in (old, new) if row is not None}
+
+
+def by_backend(reader: Reader, old: Backend | None, new: Backend | None) -> Iterator[ServiceName]:
+    """A backend affects its service."""
+    row = new or old
+    if row is not None:
+        yield row.key.service
+
+
+def by_service(reader: Reader, old: Service | None, new: Service | None) -> Iterator[ServiceName]:
+    """A Service affects its own plans: policies, affinity and distribution are its to say."""
+    row = new or old
+    if row is not None:
+        yield row.name
+
+
+def by_import(reader: Reader, old: Import | None, new: Import | None) -> Iterator[ServiceName]:
+    """An import affects the plans of what stands for it."""
+    yield from names_for_import(reader, old, new)
+
+
+def by_node(reader: Reader, old: Node | None, new: Node | None, *, node: str) -> Iterator[ServiceName]:
+    """This node's zone affects the services that prefer their zone; another node affects nothing."""
+    row = new or old
+    if row is not None and row.name == node and (old.zone if old else "") != (new.zone if new else ""):
+        for service in reader.by(SERVICES, "topology", True):
+            yield service.name
+        for imported in reader.by(IMPORTS, "topology", True):
+            yield from names_for_import(reader, imported)
+
+
+def _target(backend: Backend) -> Target:
+    key = backend.key
+    return Target(key.address, key.port, key.protocol, key.cluster)

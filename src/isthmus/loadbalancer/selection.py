@@ -1,0 +1,135 @@
+"""Which backends a call may reach: every rule of selection, one function each, in the order they are applied.
+
+Each rule takes backends and gives those it leaves, and says to ``reasons`` why another went, so that explaining a
+plan runs the same code as making it. Nothing here reads a table, a clock or the network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from isthmus.loadbalancer.services import Effective
+from isthmus.model.balancing import Backend, PlanKey, Scope
+from isthmus.model.names import ClusterName
+from isthmus.model.services import Condition
+
+Reasons = Callable[[Backend, str], None]
+"""Called with each backend that is left out, and why, as a part of a sentence."""
+
+Backends = Sequence[Backend]
+
+SAME_NODE: Final = "PreferSameNode"
+SAME_ZONE: Final = "PreferSameZone"
+
+
+class Place(Struct, frozen=True, gc=False):
+    """Where the decision is taken: the own cluster, this node and its zone."""
+
+    cluster: ClusterName
+    node: str = ""
+    zone: str = ""
+
+
+def silent(backend: Backend, reason: str) -> None:
+    """The collector of nobody who asks."""
+
+
+def select(
+    key: PlanKey, backends: Iterable[Backend], *, of: Effective, at: Place, port_name: str, type_: str, reasons: Reasons
+) -> list[Backend]:
+    """The backends that calls of a plan are spread over, sorted."""
+    left: Backends = sorted(backends, key=lambda backend: backend.key)
+    left = matching(left, key=key, port_name=port_name, reasons=reasons)
+    if local_only(of, type_, key.scope):
+        left = on_this_node(left, at=at, reasons=reasons)
+    left = usable(left, reasons=reasons)
+    left = near(left, of=of, at=at, reasons=reasons)
+    left = preferred_clusters(left, of=of, at=at, reasons=reasons)
+    return list(ready_first(left, reasons=reasons))
+
+
+def matching(backends: Backends, *, key: PlanKey, port_name: str, reasons: Reasons) -> Backends:
+    """The same protocol, address family and port name."""
+
+    def mismatch(backend: Backend) -> str:
+        if backend.key.protocol != key.protocol:
+            return f"its protocol is {backend.key.protocol}"
+        if (":" in backend.key.address) != (key.family == "IPv6"):
+            return f"it is not {key.family}"
+        if port_name not in backend.port_names:
+            return f"its port is not '{port_name}'"
+        return ""
+
+    return _keep(backends, mismatch, reasons)
+
+
+def local_only(of: Effective, type_: str, scope: Scope) -> bool:
+    """Whether a traffic policy wants endpoints of this node only, for calls of this kind of address."""
+    if scope is Scope.INTERNAL or type_ in ("ClusterIP", "Import"):
+        return of.internal_policy == "Local"
+    return type_ in ("NodePort", "LoadBalancer", "ExternalIP") and of.external_policy == "Local"
+
+
+def on_this_node(backends: Backends, *, at: Place, reasons: Reasons) -> Backends:
+    """Traffic policy Local: only what runs on this node."""
+    return _keep(backends, lambda b: "" if _same_node(b, at) else "traffic policy Local, another node", reasons)
+
+
+def usable(backends: Backends, *, reasons: Reasons) -> Backends:
+    """What serves: ready, or terminating and still serving."""
+    said = {Condition.NOT_READY: "it is not ready", Condition.GONE: "it has ended"}
+    return _keep(backends, lambda backend: said.get(backend.condition, ""), reasons)
+
+
+def near(backends: Backends, *, of: Effective, at: Place, reasons: Reasons) -> Backends:
+    """Traffic distribution: this node, else this zone by hints; never at the price of having nothing."""
+    if of.internal_policy == "Local":
+        return backends
+    if of.distribution == SAME_NODE:
+        here = [b for b in backends if _same_node(b, at) and b.condition is Condition.READY]
+        if here:
+            return _keep(backends, lambda b: "" if b in here else "one on this node is preferred", reasons)
+    if of.distribution in (SAME_NODE, SAME_ZONE) and _hints_hold(backends, at):
+        return _keep(backends, lambda b: "" if at.zone in b.for_zones else f"not meant for zone {at.zone}", reasons)
+    return backends
+
+
+def preferred_clusters(backends: Backends, *, of: Effective, at: Place, reasons: Reasons) -> Backends:
+    """The clusters' affinity of a global service (facts/cilium-mcs.md §6): own or other clusters first."""
+    own = [b for b in backends if b.key.cluster == at.cluster]
+    other = [b for b in backends if b.key.cluster != at.cluster]
+    if of.preference == "local" and other and any(b.condition is Condition.READY for b in own):
+        return _keep(backends, lambda b: "" if b.key.cluster == at.cluster else "the own cluster is preferred", reasons)
+    if of.preference == "remote" and other:
+        return _keep(backends, lambda b: "other clusters are preferred" if b.key.cluster == at.cluster else "", reasons)
+    return backends
+
+
+def ready_first(backends: Backends, *, reasons: Reasons) -> Backends:
+    """What is terminating serves only where nothing is ready (KEP-1669)."""
+    if not any(b.condition is Condition.READY for b in backends):
+        return backends
+    return _keep(backends, lambda b: "" if b.condition is Condition.READY else "it is terminating", reasons)
+
+
+def _keep(backends: Backends, why_not: Callable[[Backend], str], reasons: Reasons) -> Backends:
+    left = []
+    for backend in backends:
+        if reason := why_not(backend):
+            reasons(backend, reason)
+        else:
+            left.append(backend)
+    return left
+
+
+def _same_node(backend: Backend, at: Place) -> bool:
+    return backend.node == at.node and backend.key.cluster == at.cluster and bool(at.node)
+
+
+def _hints_hold(backends: Backends, at: Place) -> bool:
+    """Kubernetes' safeguards: every ready endpoint has hints, one of them is for this zone, and the zone is known."""
+    ready = [b for b in backends if b.condition is Condition.READY]
+    return bool(at.zone) and all(b.for_zones for b in ready) and any(at.zone in b.for_zones for b in ready)

@@ -1,0 +1,162 @@
+"""What a service is, seen over all rows that speak of it: its Service from the best source, or the import in its stead.
+
+Precedence is stated here once. Between sources the better one is right about the whole service or about a cluster's
+whole set of endpoints, never about single addresses; the other surfaces when the better one's rows go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, Literal
+
+from msgspec import Struct
+
+from isthmus.model.names import ServiceName, derived
+from isthmus.model.services import TOPOLOGY_MODE, Affinity, Import, Labels, Port, Service
+from isthmus.model.tables import IMPORTS, SERVICES
+from isthmus.statedb import Reader
+
+SOURCES: Final = ("clusterset", "kubernetes", "karmada", "files")
+"""Best first. A peer's record is nearer to its endpoints than any copy of them in the own API server."""
+
+PRIORITY: Final = {source: rank for rank, source in enumerate(SOURCES)}
+
+GLOBAL: Final = "service.cilium.io/global"
+GLOBAL_ALIAS: Final = "io.cilium/global-service"
+CLUSTER_AFFINITY: Final = "service.cilium.io/affinity"
+CLUSTER_AFFINITY_ALIAS: Final = "io.cilium/service-affinity"
+
+Which = Literal["multicluster", "all"]
+Preference = Literal["none", "local", "remote"]
+
+
+class Effective(Struct, frozen=True, gc=False, kw_only=True):
+    """A service as its calls see it. ``multicluster``: endpoints of other clusters count."""
+
+    name: ServiceName
+    import_of: ServiceName
+    multicluster: bool
+    ports: tuple[Port, ...]
+    headless: bool
+    affinity: Affinity
+    affinity_timeout: int
+    internal_policy: Literal["Cluster", "Local"]
+    external_policy: Literal["Cluster", "Local"]
+    distribution: str
+    preference: Preference
+    """Own or other clusters first (``service.cilium.io/affinity``)."""
+
+
+def rank(source: str) -> int:
+    """The place of a source in the order of precedence; unknown ones come last."""
+    return PRIORITY.get(source, len(SOURCES))
+
+
+def annotation(annotations: Labels, name: str, alias: str = "") -> str:
+    """An annotation's value, or its alias's where it is missing, or nothing."""
+    found = dict(annotations)
+    return found.get(name, found.get(alias, ""))
+
+
+def is_global(service: Service) -> bool:
+    """Whether a Service of this name takes endpoints of every cluster's Service of the same name."""
+    return annotation(service.annotations, GLOBAL, GLOBAL_ALIAS).lower() == "true"
+
+
+def best(reader: Reader, name: ServiceName) -> Service | None:
+    """The row that is right about a service: the one of the best source, then by the source's name."""
+    rows = reader.by(SERVICES, "name", name)
+    if len(rows) < 2:
+        return rows[0] if rows else None
+    return min(rows, key=lambda row: (rank(row.source), row.source))
+
+
+def is_best(reader: Reader, service: Service) -> bool:
+    """Whether no better source speaks of this service."""
+    return best(reader, service.name) is service
+
+
+def stands_alone(reader: Reader, row: Import) -> bool:
+    """Whether an import has no derived Service, so that it has to be called by its own addresses."""
+    return not reader.by(SERVICES, "import", row.name)
+
+
+def wanted(service: Service, which: Which) -> bool:
+    """Whether calls of a Service are ours to answer."""
+    return which == "all" or bool(service.import_of) or is_global(service)
+
+
+def effective(reader: Reader, name: ServiceName, *, which: Which) -> Effective | None:
+    """What is known of a service whose calls are ours to answer; None where nothing is, or they are not."""
+    service = best(reader, name)
+    if service is not None:
+        if not wanted(service, which):
+            return None
+        imported = reader.get(IMPORTS, service.import_of) if service.import_of else None
+        return _of_service(service, imported)
+    for imported in reader.by(IMPORTS, "service", name):
+        if stands_alone(reader, imported):
+            return _of_import(name, imported)
+    return None
+
+
+def names_for_import(reader: Reader, *rows: Import | None) -> Iterator[ServiceName]:
+    """The services an import is about: the one named by its hash, and any that says it stands for it."""
+    for row in rows:
+        if row is not None:
+            yield derived(row.name)
+            for service in reader.by(SERVICES, "import", row.name):
+                yield service.name
+
+
+def _of_service(service: Service, imported: Import | None) -> Effective:
+    affinity, timeout = service.affinity, service.affinity_timeout
+    if imported is not None and affinity == "None" and imported.affinity != "None":
+        affinity, timeout = imported.affinity, _timeout(imported)
+    return Effective(
+        name=service.name,
+        import_of=service.import_of,
+        multicluster=bool(service.import_of) or is_global(service),
+        ports=service.ports,
+        headless=service.headless,
+        affinity=affinity,
+        affinity_timeout=timeout if affinity != "None" else 0,
+        internal_policy=service.internal_policy,
+        external_policy=service.external_policy,
+        distribution=_distribution(service.distribution, service.annotations),
+        preference=_preference(service.annotations),
+    )
+
+
+def _of_import(name: ServiceName, row: Import) -> Effective:
+    return Effective(
+        name=name,
+        import_of=row.name,
+        multicluster=True,
+        ports=row.ports,
+        headless=row.type == "Headless",
+        affinity=row.affinity,
+        affinity_timeout=_timeout(row) if row.affinity != "None" else 0,
+        internal_policy=row.internal_policy or "Cluster",
+        external_policy="Cluster",
+        distribution=_distribution(row.distribution or "", row.annotations),
+        preference=_preference(row.annotations),
+    )
+
+
+def _timeout(row: Import) -> int:
+    return 10800 if row.affinity_timeout is None else row.affinity_timeout
+
+
+def _distribution(distribution: str, annotations: Labels) -> str:
+    """PreferClose is PreferSameZone's old name; topology mode Auto means the same hints."""
+    if not distribution and annotation(annotations, TOPOLOGY_MODE).lower() == "auto":
+        return "PreferSameZone"
+    return "PreferSameZone" if distribution == "PreferClose" else distribution
+
+
+def _preference(annotations: Labels) -> Preference:
+    value = annotation(annotations, CLUSTER_AFFINITY, CLUSTER_AFFINITY_ALIAS)
+    if value == "local":
+        return "local"
+    return "remote" if value == "remote" else "none"

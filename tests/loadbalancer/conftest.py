@@ -1,0 +1,152 @@
+"""A database with the derived tables of a node, and rows to put into it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from isthmus import loadbalancer
+from isthmus.model import names
+from isthmus.model.balancing import Backend, Frontend, Plan
+from isthmus.model.services import Condition, Endpoint, EndpointSet, Import, Port, Service
+from isthmus.model.tables import (
+    BACKENDS,
+    ENDPOINT_SETS,
+    FRONTENDS,
+    IMPORTS,
+    NAMESPACES,
+    NODES,
+    PLANS,
+    PODS,
+    SERVICES,
+)
+from isthmus.statedb import Database, Derivations, Table
+
+HTTP = Port("http", 80)
+ECHO = names.service_name("demo", "echo")
+DERIVED = names.derived(ECHO)
+INPUTS = (SERVICES, ENDPOINT_SETS, IMPORTS, NODES, PODS, NAMESPACES)
+TABLES: dict[type, Table[Any, Any]] = {table.row: table for table in INPUTS}
+
+
+class World:
+    """Rows of one node, n1 of cluster c1, and what follows from them."""
+
+    def __init__(self, services: Any = "multicluster", *, units_per_pass: int = 2_000) -> None:
+        self.db = Database(*INPUTS, FRONTENDS, BACKENDS, PLANS)
+        derived = loadbalancer.derived(names.ClusterName("c1"), "n1", services=services)
+        self.derivations = Derivations(self.db, *derived, units_per_pass=units_per_pass)
+
+    def put(self, *rows: Any) -> World:
+        with self.db.write() as txn:
+            for row in rows:
+                txn.put(TABLES[type(row)], row)
+        return self
+
+    def delete(self, *rows: Any) -> World:
+        with self.db.write() as txn:
+            for row in rows:
+                table = TABLES[type(row)]
+                txn.delete(table, table.key(row))
+        return self
+
+    def settle(self) -> World:
+        while self.derivations.step():
+            pass
+        return self
+
+    def _all(self, table: Table[Any, Any]) -> list[Any]:
+        self.settle()
+        return sorted(self.db.snapshot().all(table), key=table.key)
+
+    @property
+    def frontends(self) -> list[Frontend]:
+        return self._all(FRONTENDS)
+
+    @property
+    def backends(self) -> list[Backend]:
+        return self._all(BACKENDS)
+
+    @property
+    def plans(self) -> list[Plan]:
+        return self._all(PLANS)
+
+    def called(self) -> dict[str, str]:
+        """Address → service."""
+        return {str(row.key): row.service for row in self.frontends}
+
+    def reached(self) -> dict[str, list[str]]:
+        """Plan → backends as cluster/address:port."""
+        return {
+            str(row.key): [f"{t.cluster}/{t.address}:{t.port}" for group in row.groups for t in group.targets]
+            for row in self.plans
+        }
+
+
+class Make:
+    """Rows with defaults: the import demo/echo, its derived Service at 10.96.0.7, endpoints of a cluster."""
+
+    ECHO = ECHO
+    DERIVED = DERIVED
+
+    @staticmethod
+    def service(name: str = "demo/echo", **fields: Any) -> Service:
+        defaults: dict[str, Any] = {"source": "kubernetes", "ports": (HTTP,), "cluster_ips": ("10.96.0.7",)}
+        return Service(name=names.ServiceName(name), **(defaults | fields))
+
+    @classmethod
+    def derived(cls, of: str = ECHO, **fields: Any) -> Service:
+        imported = names.ServiceName(of)
+        return cls.service(names.derived(imported), **({"import_of": imported} | fields))
+
+    @classmethod
+    def globally(cls, name: str = "demo/echo", *, affinity: str = "", **fields: Any) -> Service:
+        annotations = (("service.cilium.io/affinity", affinity),) if affinity else ()
+        return cls.service(name, annotations=(*annotations, ("service.cilium.io/global", "true")), **fields)
+
+    @staticmethod
+    def imported(name: str = ECHO, **fields: Any) -> Import:
+        defaults: dict[str, Any] = {"ports": (HTTP,), "ips": ("10.96.0.7",)}
+        return Import(name=names.ServiceName(name), **(defaults | fields))
+
+    @staticmethod
+    def endpoint(address: str, *, ports: Iterable[Port] = (Port("http", 8080),), **fields: Any) -> Endpoint:
+        return Endpoint(address, tuple(ports), **fields)
+
+    @classmethod
+    def endpoints(
+        cls, cluster: str, *endpoints: str | Endpoint, service: str = DERIVED, part: str = "", **fields: Any
+    ) -> EndpointSet:
+        own = cluster == "c1"
+        defaults: dict[str, Any] = {
+            "source": "kubernetes" if own else "clusterset",
+            "part": part or ("slice" if own else "record"),
+        }
+        return EndpointSet(
+            service=names.ServiceName(service),
+            cluster=names.ClusterName(cluster),
+            endpoints=tuple(cls.endpoint(each) if isinstance(each, str) else each for each in endpoints),
+            **(defaults | fields),
+        )
+
+    @classmethod
+    def terminating(cls, address: str, **fields: Any) -> Endpoint:
+        return cls.endpoint(address, condition=Condition.TERMINATING, **fields)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+def every() -> World:
+    """With every Service taken over, not only those that cross clusters."""
+    return World("all")
+
+
+@pytest.fixture
+def make() -> type[Make]:
+    return Make
