@@ -1,0 +1,141 @@
+"""A process in its place: network namespace, control group, own process ids, output to a file.
+
+Everything happens between fork and exec, so the program is never anywhere but where it belongs. Ends are awaited by
+pid descriptor: no signal handler, no thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+
+from isthmus.lab import cgroups, kernel
+
+PREPARATION_FAILED: Final = 126
+
+
+class Place(Struct, frozen=True):
+    """Where a process runs."""
+
+    cgroup: Path
+    namespace: Path | None = None
+    """Network namespace; None: that of the caller."""
+    own_pids: bool = False
+    """The process is number 1 of a PID namespace of its own."""
+    prepare: Callable[[], None] | None = None
+    """Run last before exec, in the new process."""
+
+
+class Process:
+    """A child. :meth:`wait` may be awaited by many."""
+
+    def __init__(self, child: subprocess.Popen[bytes]) -> None:
+        self._child = child
+        self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._pidfd = os.pidfd_open(child.pid)
+        asyncio.get_running_loop().add_reader(self._pidfd, self._reap)
+        self.pid = child.pid
+
+    def __repr__(self) -> str:
+        return f"<Process {self.pid}: {'running' if self.code is None else self.code}>"
+
+    @property
+    def code(self) -> int | None:
+        """Exit code, 128 + signal as shells have it; None while it runs."""
+        return self._ended.result() if self._ended.done() else None
+
+    async def wait(self) -> int:
+        """The exit code, when it has ended."""
+        return await asyncio.shield(self._ended)
+
+    def signal(self, number: int) -> None:
+        """Send a signal; none is sent once it has ended, so no stranger is ever hit."""
+        if not self._ended.done():
+            signal.pidfd_send_signal(self._pidfd, number)
+
+    async def stop(self, *, grace: float) -> int:
+        """SIGTERM, and SIGKILL after the grace."""
+        self.signal(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(grace):
+                return await self.wait()
+        except TimeoutError:
+            self.signal(signal.SIGKILL)
+            return await self.wait()
+
+    def _reap(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._pidfd)
+        code = self._child.wait()
+        os.close(self._pidfd)
+        self._ended.set_result(code if code >= 0 else 128 - code)
+
+
+def start(
+    command: Sequence[str],
+    *,
+    place: Place,
+    environment: Mapping[str, str],
+    output: Path,
+    inherit: Sequence[int] = (),
+    directory: str | None = None,
+) -> Process:
+    """Run a program; OSError where it cannot be executed. What fails before that is in its output, code 126."""
+    home = os.open("/proc/self/ns/pid", os.O_RDONLY)
+    log = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        if place.own_pids:
+            kernel.unshare(kernel.CLONE_NEWPID)  # of the next child, not of this process
+        try:
+            return Process(_fork(command, place, environment, log, inherit, directory))
+        finally:
+            if place.own_pids:
+                kernel.setns(home, kernel.CLONE_NEWPID)
+    finally:
+        os.close(log)
+        os.close(home)
+
+
+def _fork(
+    command: Sequence[str],
+    place: Place,
+    environment: Mapping[str, str],
+    log: int,
+    inherit: Sequence[int],
+    directory: str | None,
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        list(command),
+        env=dict(environment),
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        pass_fds=tuple(inherit),
+        start_new_session=True,
+        preexec_fn=lambda: _enter(place, directory),
+    )
+
+
+def _enter(place: Place, directory: str | None) -> None:
+    try:
+        cgroups.enter(place.cgroup)
+        if place.namespace is not None:
+            with open(place.namespace) as there:
+                kernel.setns(there.fileno(), kernel.CLONE_NEWNET)
+        if place.prepare is not None:
+            place.prepare()
+        if directory is not None:
+            os.chdir(directory)
+    except OSError as error:
+        print(f"isthmus lab: cannot be started: {error}", file=sys.stderr, flush=True)
+        if not error.errno:
+            traceback.print_exc()
+        os._exit(PREPARATION_FAILED)
