@@ -1,0 +1,62 @@
+"""ServiceExports and ServiceImports as the API server tells them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from isthmus.kube.objects import mcs
+from isthmus.model.names import ClusterName
+from isthmus.model.services import Affinity, ExportMark, Import, ImportType
+from isthmus.sources.normal import (
+    Policy,
+    addresses,
+    affinity_seconds,
+    families,
+    name_of,
+    pairs,
+    ports,
+    word,
+)
+
+DERIVED: Final = "multicluster.kubernetes.io/derived-service"
+"""Annotation of an import: the name of the Service that stands for it."""
+
+
+def export_mark(wire: mcs.ServiceExport) -> ExportMark:
+    """The row of a ServiceExport; its labels and annotations are those that travel, not its own."""
+    spec = wire.spec or mcs.ServiceExportSpec()
+    return ExportMark(
+        name=name_of(wire.metadata),
+        created=wire.metadata.creation_timestamp or "",
+        uid=wire.metadata.uid,
+        generation=wire.metadata.generation,
+        labels=pairs(spec.exported_labels),
+        annotations=pairs(spec.exported_annotations),
+    )
+
+
+def service_import(wire: mcs.ServiceImport) -> Import:
+    """The row of a ServiceImport."""
+    spec = wire.spec or mcs.ServiceImportSpec()
+    exporters = (wire.status.clusters or ()) if wire.status else ()
+    ips = addresses(spec.ips, field="spec.ips")
+    return Import(
+        name=name_of(wire.metadata),
+        type=word(spec.type, of=ImportType, default="ClusterSetIP"),
+        ports=ports(spec.ports),
+        ips=ips,
+        affinity=word(spec.session_affinity, of=Affinity, default="None"),
+        affinity_timeout=affinity_seconds(spec.session_affinity_config),
+        families=families(spec.ip_families, ()),
+        internal_policy=_policy(spec.internal_traffic_policy),
+        distribution=spec.traffic_distribution,
+        clusters=tuple(ClusterName(each.cluster) for each in exporters if each.cluster),
+        derived=(wire.metadata.annotations or {}).get(DERIVED, ""),
+        labels=pairs(wire.metadata.labels),
+        annotations=pairs(wire.metadata.annotations),
+        uid=wire.metadata.uid,
+    )
+
+
+def _policy(said: str | None) -> Policy | None:
+    return word(said, of=Policy, default="Cluster") if said else None

@@ -1,0 +1,94 @@
+"""What all conversions share: canonical addresses, sorted labels, words of a closed set."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Literal, TypeVar, cast, get_args
+
+from isthmus.kube.objects.core import ServicePort, SessionAffinityConfig
+from isthmus.kube.objects.meta import Meta
+from isthmus.model.names import ServiceName, service_name
+from isthmus.model.services import Family, Labels, Port, Protocol
+from isthmus.sources.sink import Malformed
+
+W = TypeVar("W", bound=str)
+
+NOISE: Final = frozenset(
+    {
+        "kubectl.kubernetes.io/last-applied-configuration",
+        "endpoints.kubernetes.io/last-change-trigger-time",
+        "control-plane.alpha.kubernetes.io/leader",
+    }
+)
+"""Annotations that change, or weigh much, and mean nothing to us."""
+
+PROTOCOLS: Final[frozenset[str]] = frozenset(get_args(Protocol))
+FAMILIES: Final[frozenset[str]] = frozenset(get_args(Family))
+Policy = Literal["Cluster", "Local"]
+
+
+def name_of(meta: Meta) -> ServiceName:
+    """An object's name as rows have it."""
+    if not meta.namespace or not meta.name:
+        raise Malformed("metadata: name or namespace is missing")
+    return service_name(meta.namespace, meta.name)
+
+
+def pairs(labels: Mapping[str, str] | None) -> Labels:
+    """Labels, or annotations without noise, as sorted pairs."""
+    return tuple(sorted((k, v) for k, v in (labels or {}).items() if k not in NOISE))
+
+
+def address(text: str, *, field: str) -> str:
+    """An address as everybody writes it: '2001:DB8:0::1' is '2001:db8::1'. An IPv4 one in IPv6 clothes is IPv4."""
+    try:
+        parsed = ipaddress.ip_address(text)
+    except ValueError:
+        raise Malformed(f"{field}: '{text}' is no IP address") from None
+    mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
+    return str(mapped or parsed)
+
+
+def addresses(texts: Iterable[str] | None, *, field: str) -> tuple[str, ...]:
+    """Canonical addresses in their order, each once; 'None' and empty ones are no addresses."""
+    return tuple(dict.fromkeys(address(t, field=field) for t in texts or () if t and t != "None"))
+
+
+def word(value: str | None, *, of: Any, default: W) -> W:
+    """A word of a closed set; a missing or unknown one is the default, since it must cost the field and no more."""
+    return cast("W", value) if value in get_args(of) else default
+
+
+def families(values: Iterable[str] | None, known: Iterable[str]) -> tuple[Family, ...]:
+    """The families said, in their order, or where none are, those of the addresses."""
+    said = [value for value in values or () if value in FAMILIES] or ["IPv6" if ":" in a else "IPv4" for a in known]
+    return cast("tuple[Family, ...]", tuple(dict.fromkeys(said)))
+
+
+def ports(wire: Iterable[ServicePort] | None) -> tuple[Port, ...]:
+    """Ports of a Service or an import, in their order. One of an unknown protocol is left out."""
+    return tuple(
+        Port(
+            name=each.name or "",
+            port=port_number(each.port, field="spec.ports"),
+            protocol=cast("Protocol", each.protocol or "TCP"),
+            app_protocol=each.app_protocol or "",
+            node_port=each.node_port or 0,
+        )
+        for each in wire or ()
+        if (each.protocol or "TCP") in PROTOCOLS
+    )
+
+
+def port_number(value: int, *, field: str) -> int:
+    """A port, if it can be one."""
+    if not 0 < value < 65536:
+        raise Malformed(f"{field}: {value} is no port")
+    return value
+
+
+def affinity_seconds(config: SessionAffinityConfig | None) -> int | None:
+    """How long a client stays with its backend; None where nothing (or 0, which the API forbids) is said."""
+    client = config.client_ip if config else None
+    return (client.timeout_seconds or None) if client else None

@@ -1,0 +1,73 @@
+"""Services as the API server tells them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from isthmus.kube.objects import core
+from isthmus.model.names import ServiceName, derived, service_name
+from isthmus.model.services import Affinity, Service
+from isthmus.sources.normal import (
+    Policy,
+    address,
+    addresses,
+    affinity_seconds,
+    families,
+    name_of,
+    pairs,
+    ports,
+    word,
+)
+
+SOURCE: Final = "kubernetes"
+OF_IMPORT: Final = "multicluster.kubernetes.io/service-name"
+"""Label of a derived Service and of its slices: the name of the import."""
+AFFINITY_SECONDS: Final = 10800
+
+
+def service(wire: core.Service) -> Service:
+    """The row of a Service."""
+    name, spec = name_of(wire.metadata), wire.spec
+    cluster_ips = addresses(spec.cluster_ips or [spec.cluster_ip], field="spec.clusterIPs")
+    return Service(
+        name=name,
+        source=SOURCE,
+        type=spec.type,
+        ports=ports(spec.ports),
+        cluster_ips=cluster_ips,
+        external_ips=tuple(sorted(addresses(spec.external_ips, field="spec.externalIPs"))),
+        load_balancer_ips=_load_balancer_ips(wire.status),
+        headless=spec.cluster_ip == "None",
+        families=families(spec.ip_families, cluster_ips),
+        selector=pairs(spec.selector),
+        affinity=word(spec.session_affinity, of=Affinity, default="None"),
+        affinity_timeout=affinity_seconds(spec.session_affinity_config) or AFFINITY_SECONDS,
+        internal_policy=word(spec.internal_traffic_policy, of=Policy, default="Cluster"),
+        external_policy=word(spec.external_traffic_policy, of=Policy, default="Cluster"),
+        distribution=spec.traffic_distribution or "",
+        publish_not_ready=bool(spec.publish_not_ready_addresses),
+        labels=pairs(wire.metadata.labels),
+        annotations=pairs(wire.metadata.annotations),
+        created=wire.metadata.creation_timestamp or "",
+        import_of=import_of(wire, name),
+        uid=wire.metadata.uid,
+    )
+
+
+def import_of(wire: core.Service, name: ServiceName) -> ServiceName:
+    """The import that a Service stands for: its owner, else the one that its label says and its name is the hash of."""
+    namespace = wire.metadata.namespace
+    for owner in wire.metadata.owner_references or ():
+        if owner.kind == "ServiceImport":
+            return service_name(namespace, owner.name)
+    said = (wire.metadata.labels or {}).get(OF_IMPORT, "")
+    if said and derived(candidate := service_name(namespace, said)) == name:
+        return candidate
+    return ServiceName("")
+
+
+def _load_balancer_ips(status: core.ServiceStatus) -> tuple[str, ...]:
+    """Addresses whose packets arrive as they are; one that a proxy stands behind is not ours to answer."""
+    ingress = (status.load_balancer.ingress or ()) if status.load_balancer else ()
+    field = "status.loadBalancer.ingress"
+    return tuple(sorted({address(i.ip, field=field) for i in ingress if i.ip and i.ip_mode in (None, "", "VIP")}))
