@@ -1,1 +1,40 @@
-"""Multi-Cluster Services API: merge (pure), imports, derived Services, EndpointSlices, conditions."""
+"""The Multi-Cluster Services API: exports of all clusters → what the own API server is wanted to hold.
+
+What belongs here: the merge of exports, the ServiceImport, derived Service, EndpointSlices and conditions that follow
+from it, all pure, and the one target that writes them. What never does: records between clusters (clusterset), choice
+of backends (loadbalancer).
+
+    merge.py             exports → the clusterset's one view, and every conflict
+    merged.py            the table of that
+    view.py              all that is known of one name
+    imports.py  derived_services.py  slices.py  conditions.py      its objects
+    objects.py           the table of those
+    wire.py              labels, annotations, canonical JSON
+    target.py            writes them: server-side apply
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from isthmus.mcs import merged, objects
+from isthmus.mcs.target import ApiTarget
+from isthmus.mcs.view import Settings
+from isthmus.model.names import ClusterName
+from isthmus.model.services import Family
+from isthmus.statedb import Derived
+
+__all__ = ["ApiTarget", "derived"]
+
+
+def derived(
+    cluster: ClusterName, families: Sequence[Family] = ("IPv4",), *, default_global: bool = True
+) -> list[Derived[Any]]:
+    """The derived tables ``merged`` and ``objects`` of the operator.
+
+    ``families`` are those that Services of the cluster can have; ``default_global`` says whether a namespace without
+    the annotation takes part in the clusterset.
+    """
+    settings = Settings(cluster=cluster, families=tuple(families), default_global=default_global)
+    return [merged.derived(cluster, default_global=default_global), objects.derived(settings)]

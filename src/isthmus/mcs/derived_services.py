@@ -1,0 +1,91 @@
+"""The derived Service of an import: where it is called inside the cluster. It selects nothing, slices stand behind it.
+
+Its name is a function of the import's name, so the derived Services of all clusters are one global service: a Cilium
+cluster of the clusterset finds its peers' endpoints by it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from isthmus.mcs import wire
+from isthmus.mcs.view import View
+from isthmus.model.mcs import Merged, Object
+from isthmus.model.names import split
+from isthmus.model.services import Port, Service
+
+DEFAULT_TIMEOUT: Final = 10800
+
+
+def derived_service(view: View, merged: Merged) -> Object:
+    """The Service wanted for an import that can be used here."""
+    uid = view.found_import.uid if view.found_import is not None else ""
+    return wire.wanted(
+        "Service",
+        view.derived,
+        service=view.name,
+        content={"spec": _spec(merged)},
+        labels=labels(view, merged),
+        annotations=_annotations(view, merged),
+        owner=("ServiceImport", view.name, uid),
+        remake=_remake(view.derived_service, merged),
+        seen=_seen(view.derived_service, view, merged),
+    )
+
+
+def labels(view: View, merged: Merged) -> dict[str, str]:
+    """Labels of the derived Service, which its slices have too."""
+    return {**dict(merged.labels), wire.SERVICE_NAME: split(view.name)[1]}
+
+
+def _annotations(view: View, merged: Merged) -> dict[str, str]:
+    return {**dict(merged.annotations), wire.SUPPORTED_FAMILIES: ",".join(view.families), wire.GLOBAL: "true"}
+
+
+def _spec(merged: Merged) -> dict[str, Any]:
+    spec: dict[str, Any] = {
+        "type": "ClusterIP",
+        "ipFamilyPolicy": "PreferDualStack",
+        "ports": [_port(port) for port in merged.ports],
+        "sessionAffinity": merged.affinity,
+        "internalTrafficPolicy": merged.internal_policy or "Cluster",
+    }
+    if merged.affinity == "ClientIP":
+        spec["sessionAffinityConfig"] = {"clientIP": {"timeoutSeconds": _timeout(merged)}}
+    if merged.type == "Headless":
+        spec["clusterIP"] = "None"
+    return {**spec, **wire.without_empty({"trafficDistribution": merged.distribution})}
+
+
+def _timeout(merged: Merged) -> int:
+    return DEFAULT_TIMEOUT if merged.affinity_timeout is None else merged.affinity_timeout
+
+
+def _port(port: Port) -> dict[str, Any]:
+    """A port of a Service. No target port: endpoints say what they listen on."""
+    named = wire.without_empty({"name": port.name, "appProtocol": port.app_protocol})
+    return {"port": port.port, "protocol": port.protocol, **named}
+
+
+def _remake(found: Service | None, merged: Merged) -> str:
+    """A Service cannot become headless, nor cease to be."""
+    return found.uid if found is not None and found.headless != (merged.type == "Headless") else ""
+
+
+def _seen(found: Service | None, view: View, merged: Merged) -> str:
+    if found is None:
+        return ""
+    timeout = {"affinity_timeout": _timeout(merged)} if merged.affinity == "ClientIP" else {}
+    return wire.seen(
+        found,
+        type="ClusterIP",
+        ports=tuple(merged.ports),
+        headless=merged.type == "Headless",
+        affinity=merged.affinity,
+        **timeout,
+        internal_policy=merged.internal_policy or "Cluster",
+        distribution=merged.distribution or "",
+        selector=(),
+        labels=labels(view, merged),
+        annotations={**_annotations(view, merged), wire.MANAGED_BY: wire.MANAGER},
+    )

@@ -1,0 +1,118 @@
+"""The ServiceImport of a name: what the clusterset offers, where it answers here, and whether it can be used."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+from isthmus.mcs import wire
+from isthmus.mcs.view import View, ours
+from isthmus.model.mcs import Merged, Object
+from isthmus.model.names import split
+from isthmus.model.services import Family, Import, Port
+
+MOST_ADDRESSES: Final = 2
+
+
+def service_import(view: View, merged: Merged) -> Object:
+    """The ServiceImport wanted for a name that somebody exports."""
+    annotations = _annotations(view, merged)
+    ips = addresses(view, merged)
+    return wire.wanted(
+        "ServiceImport",
+        view.name,
+        service=view.name,
+        content={"spec": _spec(merged, ips)},
+        labels=dict(merged.labels),
+        annotations=annotations,
+        status={"clusters": [{"cluster": name} for name in merged.clusters], "conditions": _conditions(view, ips)},
+        seen=_seen(view.found_import, merged, ips, annotations),
+    )
+
+
+def addresses(view: View, merged: Merged) -> tuple[str, ...]:
+    """The addresses the import answers at: the derived Service's, one of each family, in the import's order."""
+    service = view.derived_service
+    if service is None or merged.type == "Headless":
+        return ()
+    first = (next((ip for ip in service.cluster_ips if family(ip) == each), "") for each in view.families)
+    return tuple(ip for ip in first if ip)[:MOST_ADDRESSES]
+
+
+def family(address: str) -> Family:
+    """The family of an address."""
+    return "IPv6" if ":" in address else "IPv4"
+
+
+def _spec(merged: Merged, ips: tuple[str, ...]) -> dict[str, Any]:
+    affinity: dict[str, Any] = {"sessionAffinity": merged.affinity}
+    if merged.affinity_timeout is not None:
+        affinity["sessionAffinityConfig"] = {"clientIP": {"timeoutSeconds": merged.affinity_timeout}}
+    spec = {
+        "ipFamilies": list(merged.families),
+        "internalTrafficPolicy": merged.internal_policy,
+        "trafficDistribution": merged.distribution,
+    }
+    return {
+        "type": merged.type,
+        "ports": [_port(port) for port in merged.ports],
+        "ips": list(ips),
+        **affinity,
+        **wire.without_empty(spec),
+    }
+
+
+def _port(port: Port) -> dict[str, Any]:
+    named = wire.without_empty({"name": port.name, "appProtocol": port.app_protocol})
+    return {"port": port.port, "protocol": port.protocol, **named}
+
+
+def _annotations(view: View, merged: Merged) -> dict[str, str]:
+    """The exported ones, and ours: they win, since others act on them."""
+    derived = {wire.DERIVED_SERVICE: split(view.derived)[1]} if view.derived_service is not None else {}
+    return {**dict(merged.annotations), **derived, wire.SUPPORTED_FAMILIES: ",".join(view.families)}
+
+
+def _conditions(view: View, ips: tuple[str, ...]) -> list[wire.ConditionBody]:
+    conditions = [_ready(view, ips)]
+    if view.stale:
+        said = f"not reachable: {', '.join(view.stale)}; what they last said still counts"
+        conditions.append(wire.condition("Stale", True, reason="ClusterUnreachable", message=said))
+    return conditions
+
+
+def _ready(view: View, ips: tuple[str, ...]) -> wire.ConditionBody:
+    """The first reason that holds."""
+
+    def not_ready(
+        reason: Literal["NamespaceNotGlobal", "IPFamilyNotSupported", "Pending"], message: str
+    ) -> wire.ConditionBody:
+        return wire.condition("Ready", False, reason=reason, message=message)
+
+    if not view.shared:
+        return not_ready("NamespaceNotGlobal", f"namespace {view.namespace.name} is not global in this cluster")
+    if not view.families:
+        return not_ready("IPFamilyNotSupported", f"this cluster has {','.join(view.settings.families)} only")
+    if view.taken:
+        return not_ready("Pending", f"Service {view.derived} exists and is not managed by {wire.MANAGER}")
+    headless = view.merged is not None and view.merged.type == "Headless"
+    if view.derived_service is None or not (ips or headless):
+        return not_ready("Pending", f"Service {view.derived} has no address yet")
+    return wire.condition("Ready", True, reason="Ready")
+
+
+def _seen(found: Import | None, merged: Merged, ips: tuple[str, ...], annotations: dict[str, str]) -> str:
+    if found is None or not ours(found.annotations):
+        return ""
+    return wire.seen(
+        found,
+        type=merged.type,
+        ports=merged.ports,
+        ips=ips,
+        affinity=merged.affinity,
+        affinity_timeout=merged.affinity_timeout,
+        families=merged.families,
+        internal_policy=merged.internal_policy,
+        distribution=merged.distribution,
+        labels=dict(merged.labels),
+        annotations={**annotations, wire.MANAGED_BY: wire.MANAGER},
+    )

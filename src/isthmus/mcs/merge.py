@@ -1,0 +1,168 @@
+"""All exports of a service → the clusterset's one view of it. Pure: every cluster comes to the same, in any order.
+
+The oldest export wins what cannot be joined, the cluster's name where two are of one second. Ports are joined, address
+families intersected, everything else is the oldest's. Whatever exports differ in is a conflict, and each is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple
+
+from isthmus.model.mcs import Conflict, Merged
+from isthmus.model.names import ClusterName
+from isthmus.model.services import Export, Family, Labels, Port
+
+TOLD: Final = 5
+"""Differences spelled out in one message; the rest is counted."""
+
+
+class _Field(NamedTuple):
+    """A field that the oldest export decides for all."""
+
+    name: str
+    reason: str
+    value: Callable[[Export], Any]
+    comparable: Callable[[Export, Export], bool] = lambda one, other: True
+
+
+FIELDS: Final = (
+    _Field("type", "TypeConflict", lambda e: e.type),
+    _Field("sessionAffinity", "SessionAffinityConflict", lambda e: e.affinity),
+    _Field(
+        "sessionAffinityConfig.clientIP.timeoutSeconds",
+        "SessionAffinityConfigConflict",
+        lambda e: e.affinity_timeout,
+        lambda one, other: one.affinity == other.affinity,  # with another affinity there is nothing to time
+    ),
+    _Field("exportedAnnotations", "AnnotationsConflict", lambda e: e.annotations),
+    _Field("exportedLabels", "LabelsConflict", lambda e: e.labels),
+    _Field("internalTrafficPolicy", "InternalTrafficPolicyConflict", lambda e: e.internal_policy or "Cluster"),
+    _Field("trafficDistribution", "TrafficDistributionConflict", lambda e: e.distribution),
+)
+
+
+def merge(exports: Iterable[Export]) -> Merged | None:
+    """The one view of exports of the same name, one per cluster; None where nobody exports."""
+    ranked = sorted(exports, key=lambda export: (export.created, export.cluster))
+    if not ranked:
+        return None
+    oldest = ranked[0]
+    ports, port_conflict = _ports(ranked)
+    families, family_conflict = _families(ranked)
+    fields = [_field(field, ranked) for field in FIELDS]
+    return Merged(
+        name=oldest.name,
+        type=oldest.type,
+        ports=ports,
+        affinity=oldest.affinity,
+        affinity_timeout=oldest.affinity_timeout,
+        families=families,
+        internal_policy=oldest.internal_policy,
+        distribution=oldest.distribution,
+        labels=oldest.labels,
+        annotations=oldest.annotations,
+        clusters=tuple(export.cluster for export in ranked),
+        conflicts=tuple(c for c in (port_conflict, family_conflict, *fields) if c is not None),
+    )
+
+
+def _ports(ranked: list[Export]) -> tuple[tuple[Port, ...], Conflict | None]:
+    """The union of all ports. A port is a number and a protocol and has one name: the oldest giver's stands."""
+    union: dict[tuple[int, str], tuple[Port, Export]] = {}
+    named: dict[str, tuple[Port, Export]] = {}
+    differences: list[str] = []
+    told: set[ClusterName] = set()
+    for export in ranked:
+        for port in export.ports:
+            known = named.get(port.name) or union.get((port.port, port.protocol))
+            clash = _unnamed_clash(port, named) if known is None else _difference(port, *known)
+            if clash:
+                differences.append(f"{export.cluster} has {_told(port)}{clash}")
+                told.add(export.cluster)
+            elif known is None:
+                named[port.name] = union[port.port, port.protocol] = (port, export)
+    ports = tuple(port for port, _ in union.values())
+    differences += _missing([export for export in ranked if export.cluster not in told], ports)
+    return ports, Conflict("PortConflict", f"ports: {_sentence(differences)}") if differences else None
+
+
+def _unnamed_clash(port: Port, named: dict[str, tuple[Port, Export]]) -> str:
+    """A Service has one port, or names for all of them: what cannot stand beside the others is left out."""
+    if named and not port.name:
+        return ", which has no name and cannot stand beside others"
+    if "" in named:
+        return f", which cannot stand beside the unnamed port of {named[''][1].cluster}"
+    return ""
+
+
+def _meaning(port: Port) -> tuple[str, int, str, str]:
+    return port.name, port.port, port.protocol, port.app_protocol
+
+
+def _told(port: Port) -> str:
+    return f"{port.name or '(unnamed)'} {port.port}/{port.protocol}" + (
+        f" {port.app_protocol}" * bool(port.app_protocol)
+    )
+
+
+def _difference(port: Port, kept: Port, keeper: Export) -> str:
+    """Where a port disagrees with the one that stands: what is in use instead; empty where they agree."""
+    return f" (in use: {_told(kept)} of {keeper.cluster})" if _meaning(port) != _meaning(kept) else ""
+
+
+def _missing(ranked: list[Export], union: tuple[Port, ...]) -> list[str]:
+    """Exports that lack a port of the union. Their order means nothing: only which there are."""
+    differences = []
+    for export in ranked:
+        have = {_meaning(port) for port in export.ports}
+        lacking = [port for port in union if _meaning(port) not in have]
+        if lacking:
+            told = ", ".join(_told(port) for port in lacking[:TOLD])
+            differences.append(f"{export.cluster} lacks {told}" + (" and others" if len(lacking) > TOLD else ""))
+    return differences
+
+
+def _sentence(differences: list[str]) -> str:
+    more = len(differences) - TOLD
+    return "; ".join(differences[:TOLD]) + (f"; and {more} more" if more > 0 else "")
+
+
+def _families(ranked: list[Export]) -> tuple[tuple[Family, ...], Conflict | None]:
+    """What all have in common, in the oldest's order. Who would leave nothing is left out, as is who says nothing."""
+    common: tuple[Family, ...] = ()
+    refused: list[Export] = []
+    for export in ranked:
+        both = tuple(f for f in common if f in export.families) if common else export.families
+        if export.families and not both:
+            refused.append(export)
+        common = both or common
+    if not refused:
+        return common, None
+    told = "; ".join(f"{export.cluster} has {','.join(export.families)}" for export in refused[:TOLD])
+    return common, Conflict("IPFamilyConflict", f"ipFamilies: {told}; in use: {','.join(common)}")
+
+
+def _field(field: _Field, ranked: list[Export]) -> Conflict | None:
+    oldest = ranked[0]
+    kept = field.value(oldest)
+    others = [export for export in ranked[1:] if field.comparable(oldest, export) and field.value(export) != kept]
+    if not others:
+        return None
+    said = "; ".join(f"{export.cluster} has {_shown(field.value(export))}" for export in others[:TOLD])
+    return Conflict(
+        field.reason,
+        f"{field.name}: {len(others)}/{len(ranked)} clusters disagree: {said}; "
+        f"in use: {_shown(kept)} of {oldest.cluster}, the oldest export",
+    )
+
+
+def _shown(value: str | int | Labels | None) -> str:
+    """A value for people; long maps are cut."""
+    if value is None:
+        return "none"
+    if isinstance(value, tuple):
+        return (
+            "{" + ", ".join(f"{key}={text[:64]}" for key, text in value[:TOLD]) + (", …}" if len(value) > TOLD else "}")
+        )
+    return str(value)

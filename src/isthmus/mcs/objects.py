@@ -1,0 +1,106 @@
+"""The table ``objects``: what the own API server is wanted to hold for each name, computed together.
+
+Nobody exports it: no import, no derived Service, no slices; a ServiceExport that exports nothing is told why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from isthmus.mcs import slices
+from isthmus.mcs.conditions import export_status
+from isthmus.mcs.derived_services import derived_service
+from isthmus.mcs.imports import service_import
+from isthmus.mcs.view import Settings, read
+from isthmus.model.clusters import Cluster
+from isthmus.model.mcs import Merged, Object
+from isthmus.model.names import ServiceName
+from isthmus.model.services import EndpointSet, ExportMark, Import, Namespace, Service
+from isthmus.model.tables import (
+    CLUSTERS,
+    ENDPOINT_SETS,
+    EXPORT_MARKS,
+    IMPORTS,
+    MERGED,
+    NAMESPACES,
+    OBJECTS,
+    SERVICES,
+)
+from isthmus.statedb import Derived, Reader
+
+
+def derived(settings: Settings) -> Derived[Object]:
+    """The declaration of ``objects`` for a cluster."""
+
+    def compute(reader: Reader, name: ServiceName) -> Iterable[Object]:
+        return wanted(reader, name, settings=settings)
+
+    return Derived(
+        OBJECTS,
+        compute=compute,
+        unit="service",
+        reads={
+            MERGED: _name,
+            EXPORT_MARKS: _name,
+            IMPORTS: _name,
+            SERVICES: _service,
+            ENDPOINT_SETS: _endpoint_set,
+            NAMESPACES: _namespace,
+            CLUSTERS: _cluster,
+        },
+    )
+
+
+def wanted(reader: Reader, name: ServiceName, *, settings: Settings) -> list[Object]:
+    """All objects of one name. They are written in this order: each controls those after it."""
+    view = read(reader, name, settings=settings)
+    if view is None:
+        return []
+    objects = []
+    if view.merged is not None:
+        objects.append(service_import(view, view.merged))
+        if view.shared and view.families:
+            objects += [derived_service(view, view.merged), *slices.mirrored(view, view.merged)]
+    if view.mark is not None:
+        objects.append(export_status(view, view.mark))
+    return objects
+
+
+def _name(
+    _: Reader, old: Merged | ExportMark | Import | None, new: Merged | ExportMark | Import | None
+) -> Iterable[ServiceName]:
+    return {row.name for row in (old, new) if row is not None}
+
+
+def _service(reader: Reader, old: Service | None, new: Service | None) -> Iterable[ServiceName]:
+    """The name itself, and the import whose derived Service is called so."""
+    names = {row.name for row in (old, new) if row is not None}
+    return names | {merged.name for name in names for merged in reader.by(MERGED, "derived", name)}
+
+
+def _endpoint_set(reader: Reader, old: EndpointSet | None, new: EndpointSet | None) -> Iterable[ServiceName]:
+    """What is exported under the service's name, or stands behind it as a derived one; any other service is skipped."""
+    names = {row.service for row in (old, new) if row is not None}
+    exported = {name for name in names if reader.get(MERGED, name) is not None}
+    return exported | {merged.name for name in names for merged in reader.by(MERGED, "derived", name)}
+
+
+def _namespace(reader: Reader, old: Namespace | None, new: Namespace | None) -> Iterable[ServiceName]:
+    row = new or old
+    if row is None:
+        return set()
+    known: list[Merged | ExportMark | Import] = [
+        *reader.by(MERGED, "namespace", row.name),
+        *reader.by(EXPORT_MARKS, "namespace", row.name),
+        *reader.by(IMPORTS, "namespace", row.name),
+    ]
+    return {each.name for each in known}
+
+
+def _cluster(reader: Reader, old: Cluster | None, new: Cluster | None) -> Iterable[ServiceName]:
+    """What a cluster exports, when it becomes stale or is back."""
+    states = [row.state if row is not None else "" for row in (old, new)]
+    row = new or old
+    if row is None or states[0] == states[1] or "stale" not in states:
+        return set()
+    return {merged.name for merged in reader.by(MERGED, "cluster", row.name)}

@@ -1,0 +1,107 @@
+"""How wanted objects are written down: canonical JSON, so that equal wishes are equal rows; and the words on them."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct, structs
+
+from isthmus.model.mcs import Object
+from isthmus.model.names import ServiceName, split
+
+MANAGER: Final = "isthmus-operator"
+MANAGED_BY: Final = "isthmus.io/managed-by"
+"""Annotation of every object that is wholly ours; one without it that we did not make is never touched."""
+
+SERVICE_NAME: Final = "multicluster.kubernetes.io/service-name"
+SOURCE_CLUSTER: Final = "multicluster.kubernetes.io/source-cluster"
+DERIVED_SERVICE: Final = "multicluster.kubernetes.io/derived-service"
+SUPPORTED_FAMILIES: Final = "clustermesh.cilium.io/supported-ip-families"
+GLOBAL: Final = "service.cilium.io/global"
+SLICE_SERVICE: Final = "kubernetes.io/service-name"
+SLICE_MANAGED_BY: Final = "endpointslice.kubernetes.io/managed-by"
+SLICE_MANAGER: Final = "endpointslice-mcs-controller.isthmus.io"
+SOURCE_SLICE: Final = "isthmus.io/source-slice"
+HEADLESS: Final = "service.kubernetes.io/headless"
+
+API_VERSIONS: Final = {
+    "ServiceImport": "multicluster.x-k8s.io/v1beta1",
+    "ServiceExport": "multicluster.x-k8s.io/v1beta1",
+    "Service": "v1",
+    "EndpointSlice": "discovery.k8s.io/v1",
+}
+
+ConditionBody = dict[str, str | int]
+"""A condition as the API has it, without the time of its last change: that is not known here."""
+
+SEEN_AS_WANTED: Final = "="
+
+
+def encode(value: dict[str, Any]) -> bytes:
+    """Canonical JSON: keys sorted, nothing between."""
+    return msgspec.json.encode(value, order="sorted")
+
+
+def wanted(
+    kind: str,
+    name: ServiceName,
+    *,
+    service: ServiceName,
+    content: dict[str, Any],
+    labels: dict[str, str],
+    annotations: dict[str, str],
+    status: dict[str, Any] | None = None,
+    owner: tuple[str, ServiceName, str] | None = None,
+    remake: str = "",
+    seen: str = "",
+) -> Object:
+    """An object that is wholly ours. ``content`` is what stands beside metadata: spec, or a slice's fields."""
+    namespace, short = split(name)
+    metadata = {
+        "name": short,
+        "namespace": namespace,
+        "labels": labels,
+        "annotations": {**annotations, MANAGED_BY: MANAGER},
+    }
+    body = {"apiVersion": API_VERSIONS[kind], "kind": kind, "metadata": metadata, **content}
+    return Object(
+        kind=kind,
+        name=name,
+        body=encode(body),
+        status=encode(status) if status is not None else b"",
+        service=service,
+        owner=owner,
+        remake=remake,
+        seen=seen,
+    )
+
+
+def condition(kind: str, status: bool, *, reason: str, message: str = "", generation: int = 0) -> ConditionBody:
+    """One condition."""
+    said: ConditionBody = {
+        "type": kind,
+        "status": "True" if status else "False",
+        "reason": reason,
+        "message": message,
+    }
+    return {**said, "observedGeneration": generation} if generation else said
+
+
+def without_empty(value: dict[str, Any]) -> dict[str, Any]:
+    """The fields that say something."""
+    return {key: each for key, each in value.items() if each not in (None, "", [], {})}
+
+
+def seen(found: Struct, **ours: Any) -> str:
+    """How an object stands in the API server: its row, and the fields of it that are ours to say.
+
+    Of labels and annotations only those we write are compared; others may add theirs.
+    """
+    for field in ("labels", "annotations"):
+        if field in ours:
+            ours[field] = tuple(sorted({**dict(getattr(found, field)), **ours[field]}.items()))
+    if structs.replace(found, **ours) == found:
+        return SEEN_AS_WANTED
+    return hashlib.sha256(repr(found).encode()).hexdigest()[:12]
