@@ -1,8 +1,11 @@
 """The one loop that fills a table from a watchable store: list → replace → watch → expired → list again.
 
 Kubernetes and etcd share it; transports differ. A transport is a :class:`Store`; what becomes of the items is the
-business of a :class:`Sink`. In doubt the loop lists again: at the first surprise after a watch that gave nothing, and
-never faster than its back-off.
+business of a :class:`Sink`. In doubt the loop lists again.
+
+Nothing it does can spin. A round is one list (where needed) and one watch. One that did well for a while costs
+nothing; a short one, however it ended, makes the pause before the next one longer. Lists are dear, so a watch must
+have stood longer before the store may expire it for free.
 """
 
 from __future__ import annotations
@@ -10,12 +13,15 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from isthmus import logs
 
 T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
+
+STEADY: Final = 1.0
+"""Seconds after which a watch counts as one that works."""
 
 log = logs.get("reflector")
 
@@ -58,7 +64,11 @@ class Store(Protocol[T]):
         ...
 
     def watch(self, revision: str) -> AsyncIterator[Batch[T]]:
-        """What changes after a revision. Ends when the server closes the stream, which is no error."""
+        """What changes after a revision. Ends when the server closes the stream, which is no error.
+
+        The first batch should come as soon as the stream stands, and be empty if nothing has changed: a watch may
+        be silent for minutes, and until then nobody can know that the store is reached.
+        """
         ...
 
 
@@ -104,6 +114,8 @@ class Reflector(Generic[T]):
         self._most = most_delay
         self._jitter = jitter
         self._on_state = on_state
+        self._stood: float | None = None
+        """When this round first got something."""
         self.name = name
         self.state = State(synced=False, connected=False, lists=0, failures=0, last_failure="")
 
@@ -115,31 +127,48 @@ class Reflector(Generic[T]):
         revision: str | None = None
         attempt = 0
         while True:
-            before = self.state.lists
+            self._stood = None
+            started = _now()
             try:
                 if revision is None:
                     revision = await self._list()
+                # No await in the body: the generator always ends by itself and needs no closing.
                 async for batch in self._store.watch(revision):
-                    if batch.events:
-                        self._sink.apply(batch.events)
-                    revision, attempt = batch.revision, 0
-                    if not self.state.connected:
-                        self._tell(connected=True)
-                continue
+                    self._take(batch)
+                    revision = batch.revision
+                attempt = 0 if _now() - started >= STEADY else attempt + 1
             except Expired as why:
-                log.info("listing again", store=self.name, why=str(why))
+                attempt = 0 if self._did_well_for(self._most) else attempt + 1
                 revision = None
-                attempt = 0 if self.state.lists == before and attempt == 0 else attempt + 1
+                log.info("listing again", store=self.name, why=str(why))
             except Transient as why:
-                attempt += 1
-                self._tell(connected=False, failures=self.state.failures + 1, last_failure=str(why))
-                log.info("store unavailable", store=self.name, why=str(why), attempt=attempt)
+                attempt = 1 if self._did_well_for(STEADY) else attempt + 1
+                self._failed(str(why), attempt)
             if attempt:
                 await asyncio.sleep(self._delay(attempt))
+
+    def _take(self, batch: Batch[T]) -> None:
+        if batch.events:
+            self._sink.apply(batch.events)
+        if self._stood is None:
+            self._stood = _now()
+        if not self.state.connected:
+            self._tell(connected=True)
+
+    def _did_well_for(self, seconds: float) -> bool:
+        """Whether this round got something and then went on for so long."""
+        return self._stood is not None and _now() - self._stood >= seconds
+
+    def _failed(self, why: str, attempt: int) -> None:
+        """Said once; the same again is said only to those who look for it."""
+        again = why == self.state.last_failure and not self.state.connected
+        (log.debug if again else log.warning)("store unavailable", store=self.name, why=why, attempt=attempt)
+        self._tell(connected=False, failures=self.state.failures + 1, last_failure=why)
 
     async def _list(self) -> str:
         listing = await self._store.list()
         self._sink.replace(listing.items, partial=listing.partial)
+        self._stood = _now()
         self._tell(synced=True, connected=True, lists=self.state.lists + 1)
         return listing.revision
 
@@ -151,3 +180,7 @@ class Reflector(Generic[T]):
     def _tell(self, **changes: Any) -> None:
         self.state = self.state._replace(**changes)
         self._on_state(self.state)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

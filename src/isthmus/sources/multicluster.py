@@ -59,4 +59,5 @@ def service_import(wire: mcs.ServiceImport) -> Import:
 
 
 def _policy(said: str | None) -> Policy | None:
-    return word(said, of=Policy, default="Cluster") if said else None
+    cluster: Policy = "Cluster"
+    return word(said, of=Policy, default=cluster) if said else None
