@@ -1,2 +1,130 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-char LICENSE[] __attribute__((section("license"), used)) = "Dual BSD/GPL";
+/*
+ * The decision where the call is made: programs of a pod cgroup's socket hooks. Functions give 0 or a negative errno;
+ * -ENOENT is "not ours". Only the entry points turn that into what the hook wants to hear.
+ */
+#include <linux/errno.h>
+#include <linux/in.h>
+#include <stdbool.h>
+
+#include "maps.h"
+
+#include "select.h"
+#include "sockets.h"
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
+
+const volatile __u32 has_set_retval = 1; /* 5.18; without it a refused call sees EPERM */
+
+static __always_inline bool is_alive(__u32 server)
+{
+	struct alive *found = bpf_map_lookup_elem(&alive, &server);
+
+	return found && bpf_ktime_get_ns() < READ_ONCE(found->deadline);
+}
+
+/* A question to the cluster DNS goes to the node's server while that says it is alive. */
+static __always_inline int steer(const struct frontend_key *key, const struct config *cfg, struct call *call)
+{
+	if (!(cfg->flags & CONFIG_DNS) || key->protocol != IPPROTO_UDP || key->port != cfg->dns_port)
+		return -ENOENT;
+	if (!same_address(key->address, cfg->dns) || !is_alive(ALIVE_DNS) || is_exempt(cfg))
+		return -ENOENT;
+	copy_address(call->chosen, cfg->server);
+	call->chosen_port = cfg->server_port;
+	return 0;
+}
+
+/* Where a call goes: 0 with call filled in, -ENOENT for one that is not ours. */
+static __always_inline int route(struct bpf_sock_addr *ctx, const struct frontend_key *key, struct call *call)
+{
+	struct choice choice = {};
+	__u32 zero = 0;
+	struct config *cfg = bpf_map_lookup_elem(&config, &zero);
+	int err;
+
+	if (!cfg)
+		return -ENOENT;
+	err = steer(key, cfg, call);
+	if (!err) {
+		choice.verdict = VERDICT_STEERED;
+	} else {
+		err = choose(ctx, key, cfg, call, &choice);
+		if (err == -ENOENT)
+			return err;
+	}
+	if (!err)
+		err = remember(ctx, key, call);
+	if (err == -EEXIST)
+		return 0; /* a further datagram of the same call */
+	count(&choice);
+	return err;
+}
+
+static __always_inline int call4(struct bpf_sock_addr *ctx)
+{
+	struct frontend_key key = {
+		.address = { 0, 0, bpf_htonl(0xffff), ctx->user_ip4 },
+		.port = ctx->user_port,
+		.protocol = ctx->protocol,
+	};
+	struct call call = {};
+	int err;
+
+	if (key.protocol != IPPROTO_TCP && key.protocol != IPPROTO_UDP)
+		return -ENOENT;
+	err = route(ctx, &key, &call);
+	if (err)
+		return err;
+	ctx->user_ip4 = call.chosen[3];
+	ctx->user_port = call.chosen_port;
+	return 0;
+}
+
+static __always_inline int answered4(struct bpf_sock_addr *ctx)
+{
+	const __be32 from[4] = { 0, 0, bpf_htonl(0xffff), ctx->user_ip4 };
+	const struct call *call = recall(ctx, from, ctx->user_port);
+
+	if (!call)
+		return -ENOENT;
+	ctx->user_ip4 = call->called[3];
+	ctx->user_port = call->called_port;
+	return 0;
+}
+
+/* 1: the call goes on, rewritten or as it was; 0: it ends here with err. */
+static __always_inline int verdict(int err)
+{
+	if (!err || err == -ENOENT)
+		return 1;
+	if (has_set_retval)
+		bpf_set_retval(err);
+	return 0;
+}
+
+SEC("cgroup/connect4")
+int connect4(struct bpf_sock_addr *ctx)
+{
+	return verdict(call4(ctx));
+}
+
+SEC("cgroup/sendmsg4")
+int sendmsg4(struct bpf_sock_addr *ctx)
+{
+	return verdict(call4(ctx));
+}
+
+SEC("cgroup/recvmsg4")
+int recvmsg4(struct bpf_sock_addr *ctx)
+{
+	answered4(ctx);
+	return 1;
+}
+
+SEC("cgroup/getpeername4")
+int getpeername4(struct bpf_sock_addr *ctx)
+{
+	answered4(ctx);
+	return 1;
+}

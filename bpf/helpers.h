@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* The few kernel helpers we call, by their number in enum bpf_func_id of linux/bpf.h, and how maps are declared. */
+#pragma once
+
+#include <linux/bpf.h>
+
+#define SEC(name) __attribute__((section(name), used))
+#undef __always_inline /* some linux/stddef.h has a weaker one */
+#define __always_inline inline __attribute__((always_inline))
+
+/* A map is a struct of pointers whose types tell libbpf, through BTF, what the map is. */
+#define __uint(name, value) int(*name)[value]
+#define __type(name, value) typeof(value) *name
+
+#define READ_ONCE(x) (*(const volatile typeof(x) *)&(x))
+#define barrier() asm volatile("" ::: "memory")
+
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+#define bpf_htons(x) __builtin_bswap16(x)
+#define bpf_htonl(x) __builtin_bswap32(x)
+#else
+#define bpf_htons(x) (x)
+#define bpf_htonl(x) (x)
+#endif
+
+static void *(*const bpf_map_lookup_elem)(void *map, const void *key) = (void *)BPF_FUNC_map_lookup_elem;
+static long (*const bpf_map_update_elem)(void *map, const void *key, const void *value,
+					 __u64 flags) = (void *)BPF_FUNC_map_update_elem;
+static __u64 (*const bpf_ktime_get_ns)(void) = (void *)BPF_FUNC_ktime_get_ns;
+static __u32 (*const bpf_get_prandom_u32)(void) = (void *)BPF_FUNC_get_prandom_u32;
+static __u64 (*const bpf_get_socket_cookie)(void *ctx) = (void *)BPF_FUNC_get_socket_cookie;
+static __u64 (*const bpf_get_netns_cookie)(void *ctx) = (void *)BPF_FUNC_get_netns_cookie;
+static __u64 (*const bpf_get_current_ancestor_cgroup_id)(int level) =
+	(void *)BPF_FUNC_get_current_ancestor_cgroup_id;
+static void *(*const bpf_sk_storage_get)(void *map, void *sk, void *value, __u64 flags) =
+	(void *)BPF_FUNC_sk_storage_get;
+static int (*const bpf_set_retval)(int retval) = (void *)BPF_FUNC_set_retval;

@@ -1,0 +1,291 @@
+"""libbpf.so.1 by ctypes: the few calls we use, each with errno, none with a policy.
+
+File descriptors returned here belong to the caller. What libbpf logs while an object is opened or loaded (the
+verifier's last words among it) becomes part of the error.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from collections.abc import Sequence
+from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_void_p
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+SONAME = "libbpf.so.1"
+ANY = 0
+_KEEP = 40
+_PRINT = ctypes.CFUNCTYPE(c_int, c_int, c_char_p, c_void_p)
+_log: list[str] = []
+
+
+class BpfError(OSError):
+    """A call failed: errno, and a sentence naming what was tried."""
+
+
+class _MapInfo(ctypes.Structure):
+    """The first fields of struct bpf_map_info, which never move."""
+
+    _fields_ = (
+        ("type", c_uint32),
+        ("id", c_uint32),
+        ("key_size", c_uint32),
+        ("value_size", c_uint32),
+        ("max_entries", c_uint32),
+        ("map_flags", c_uint32),
+    )
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """The library; OSError where it is not installed."""
+    lib = ctypes.CDLL(SONAME, use_errno=True)
+    pointers: dict[str, tuple[Any, ...]] = {
+        "bpf_object__open_file": (c_char_p, c_void_p),
+        "bpf_object__find_map_by_name": (c_void_p, c_char_p),
+        "bpf_object__next_map": (c_void_p, c_void_p),
+        "bpf_object__find_program_by_name": (c_void_p, c_char_p),
+        "bpf_object__btf": (c_void_p,),
+        "bpf_map__name": (c_void_p,),
+        "bpf_program__attach_cgroup": (c_void_p, c_int),
+        "bpf_link__open": (c_char_p,),
+        "btf__raw_data": (c_void_p, POINTER(c_uint32)),
+    }
+    integers: dict[str, tuple[Any, ...]] = {
+        "bpf_object__load": (c_void_p,),
+        "bpf_map__fd": (c_void_p,),
+        "bpf_map__set_pin_path": (c_void_p, c_char_p),
+        "bpf_map__set_max_entries": (c_void_p, c_uint32),
+        "bpf_map__max_entries": (c_void_p,),
+        "bpf_program__fd": (c_void_p,),
+        "bpf_link__pin": (c_void_p, c_char_p),
+        "bpf_link__update_program": (c_void_p, c_void_p),
+        "bpf_link__detach": (c_void_p,),
+        "bpf_link__destroy": (c_void_p,),
+        "bpf_obj_get": (c_char_p,),
+        "bpf_obj_get_info_by_fd": (c_int, c_void_p, POINTER(c_uint32)),
+        "bpf_map_update_elem": (c_int, c_void_p, c_void_p, c_uint64),
+        "bpf_map_lookup_elem": (c_int, c_void_p, c_void_p),
+        "bpf_map_delete_elem": (c_int, c_void_p),
+        "bpf_map_get_next_key": (c_int, c_void_p, c_void_p),
+        "bpf_map_update_batch": (c_int, c_void_p, c_void_p, POINTER(c_uint32), c_void_p),
+        "bpf_map_delete_batch": (c_int, c_void_p, POINTER(c_uint32), c_void_p),
+        "bpf_map_lookup_batch": (c_int, c_void_p, c_void_p, c_void_p, c_void_p, POINTER(c_uint32), c_void_p),
+        "libbpf_probe_bpf_helper": (c_int, c_int, c_void_p),
+    }
+    for name, arguments in pointers.items():
+        function = getattr(lib, name)
+        function.argtypes, function.restype = arguments, c_void_p
+    for name, arguments in integers.items():
+        function = getattr(lib, name)
+        function.argtypes, function.restype = arguments, c_int
+    lib.bpf_map__name.restype = c_char_p
+    lib.bpf_object__close.argtypes, lib.bpf_object__close.restype = (c_void_p,), None
+    lib.libbpf_set_print.argtypes, lib.libbpf_set_print.restype = (_PRINT,), c_void_p
+    lib.libbpf_set_print(_remember)
+    return lib
+
+
+@_PRINT
+def _remember(_level: int, form: bytes, arguments: int) -> int:
+    buffer = ctypes.create_string_buffer(4096)
+    _vsnprintf()(buffer, len(buffer), form, arguments)
+    _log.extend(line for line in buffer.value.decode(errors="replace").splitlines() if line.strip())
+    del _log[:-_KEEP]
+    return 0
+
+
+@cache
+def _vsnprintf() -> Any:
+    function = ctypes.CDLL(None).vsnprintf
+    function.argtypes = (c_void_p, c_size_t, c_char_p, c_void_p)
+    return function
+
+
+def _failed(what: str, *, log: bool = False) -> BpfError:
+    code = ctypes.get_errno()
+    said = f"{what}: {os.strerror(code)}"
+    if log and _log:
+        said += "\n  " + "\n  ".join(_log[-8:])
+    return BpfError(code, said)
+
+
+def _checked(result: int | None, what: str, *, log: bool = False) -> int:
+    if result is None or result < 0:
+        raise _failed(what, log=log)
+    return result
+
+
+class Object:
+    """A compiled object: opened, told where its maps live, loaded."""
+
+    def __init__(self, path: Path) -> None:
+        _log.clear()
+        self._lib = library()
+        self._pointer = self._lib.bpf_object__open_file(os.fsencode(path), None)
+        if not self._pointer:
+            raise _failed(f"cannot open {path}", log=True)
+        self.path = path
+
+    def maps(self) -> dict[str, int]:
+        """Its maps by name, as libbpf's pointers; internal ones (.rodata) are left out."""
+        found: dict[str, int] = {}
+        pointer: int | None = None
+        while pointer := self._lib.bpf_object__next_map(self._pointer, pointer):
+            name = self._lib.bpf_map__name(pointer).decode()
+            if "." not in name:
+                found[name] = pointer
+        return found
+
+    def btf(self) -> bytes:
+        """The raw BTF of the object."""
+        size = c_uint32()
+        data = self._lib.btf__raw_data(self._lib.bpf_object__btf(self._pointer), byref(size))
+        if not data:
+            raise _failed(f"{self.path} carries no BTF")
+        return ctypes.string_at(data, size.value)
+
+    def pin_map(self, map_pointer: int, path: Path) -> None:
+        """At load the map found pinned there is taken, or a new one is pinned there."""
+        _checked(self._lib.bpf_map__set_pin_path(map_pointer, os.fsencode(path)), f"cannot pin at {path}")
+
+    def resize(self, map_pointer: int, entries: int) -> None:
+        """How many entries a map that is not there yet will have room for."""
+        _checked(self._lib.bpf_map__set_max_entries(map_pointer, entries), "cannot set the size of a map")
+
+    def load(self) -> None:
+        """Into the kernel: maps, then programs."""
+        _log.clear()
+        _checked(self._lib.bpf_object__load(self._pointer), f"cannot load {self.path.name}", log=True)
+
+    def map_fd(self, map_pointer: int) -> int:
+        """A descriptor of a loaded map that outlives the object."""
+        return os.dup(_checked(self._lib.bpf_map__fd(map_pointer), "map is not loaded"))
+
+    def program(self, name: str) -> int:
+        """A program of the object, as libbpf's pointer."""
+        pointer = self._lib.bpf_object__find_program_by_name(self._pointer, name.encode())
+        if not pointer:
+            raise _failed(f"{self.path.name} has no program {name}")
+        return int(pointer)
+
+    def attach_cgroup(self, program: int, cgroup_fd: int, pin: Path) -> None:
+        """Attach by a link (multi mode) that lives on at ``pin``."""
+        link = self._lib.bpf_program__attach_cgroup(program, cgroup_fd)
+        if not link:
+            raise _failed(f"cannot attach {pin.name}")
+        try:
+            _checked(self._lib.bpf_link__pin(link, os.fsencode(pin)), f"cannot pin at {pin}")
+        finally:
+            self._lib.bpf_link__destroy(link)
+
+    def close(self) -> None:
+        """Free libbpf's memory; what is pinned or attached stays."""
+        if self._pointer:
+            self._lib.bpf_object__close(self._pointer)
+            self._pointer = None
+
+
+def update_link(pin: Path, program: int) -> None:
+    """Put another program in the place of a pinned link's, with no moment without one."""
+    with _Link(pin) as link:
+        _checked(library().bpf_link__update_program(link, program), f"cannot update the link at {pin}")
+
+
+def detach_link(pin: Path) -> None:
+    """Detach at once, whoever else holds the link; one whose cgroup is gone is detached already."""
+    with _Link(pin) as link:
+        if library().bpf_link__detach(link) < 0 and ctypes.get_errno() != errno.ENOLINK:
+            raise _failed(f"cannot detach the link at {pin}")
+
+
+class _Link:
+    def __init__(self, pin: Path) -> None:
+        self._pin = pin
+
+    def __enter__(self) -> int:
+        self._pointer = library().bpf_link__open(os.fsencode(self._pin))
+        if not self._pointer:
+            raise _failed(f"cannot open the link at {self._pin}")
+        return int(self._pointer)
+
+    def __exit__(self, *_: object) -> None:
+        library().bpf_link__destroy(self._pointer)
+
+
+def open_pinned(path: Path) -> int:
+    """A descriptor of the map pinned at ``path``."""
+    return _checked(library().bpf_obj_get(os.fsencode(path)), f"cannot open {path}")
+
+
+def map_info(fd: int) -> tuple[int, int, int]:
+    """(key size, value size, entries) of a map."""
+    info = _MapInfo()
+    size = c_uint32(ctypes.sizeof(info))
+    _checked(library().bpf_obj_get_info_by_fd(fd, byref(info), byref(size)), "cannot read about a map")
+    return info.key_size, info.value_size, info.max_entries
+
+
+def has_helper(program_type: int, helper: int) -> bool:
+    """Whether this kernel lets programs of a type call a helper."""
+    return bool(library().libbpf_probe_bpf_helper(program_type, helper, None) == 1)
+
+
+def update(fd: int, key: bytes, value: bytes) -> None:
+    """Write one entry."""
+    _checked(library().bpf_map_update_elem(fd, key, value, ANY), "cannot write to a map")
+
+
+def delete(fd: int, key: bytes) -> None:
+    """Delete one entry; BpfError with ENOENT where it is not there."""
+    _checked(library().bpf_map_delete_elem(fd, key), "cannot delete from a map")
+
+
+def lookup(fd: int, key: bytes, value_size: int) -> bytes | None:
+    """One entry's value; nothing where it is not there."""
+    value = ctypes.create_string_buffer(value_size)
+    if library().bpf_map_lookup_elem(fd, key, value) < 0:
+        if ctypes.get_errno() == errno.ENOENT:
+            return None
+        raise _failed("cannot read a map")
+    return value.raw
+
+
+def update_batch(fd: int, items: Sequence[tuple[bytes, bytes]]) -> tuple[int, int]:
+    """Write entries in order; (how many were written, errno that stopped it or 0)."""
+    number = c_uint32(len(items))
+    keys, values = b"".join(k for k, _ in items), b"".join(v for _, v in items)
+    if library().bpf_map_update_batch(fd, keys, values, byref(number), None) >= 0:
+        return len(items), 0
+    return _done(number.value, len(items)), ctypes.get_errno()
+
+
+def delete_batch(fd: int, keys: Sequence[bytes]) -> tuple[int, int]:
+    """Delete entries in order; (how many were deleted, errno that stopped it or 0)."""
+    number = c_uint32(len(keys))
+    if library().bpf_map_delete_batch(fd, b"".join(keys), byref(number), None) >= 0:
+        return len(keys), 0
+    return _done(number.value, len(keys)), ctypes.get_errno()
+
+
+def _done(reported: int, asked: int) -> int:
+    """A kernel that refuses a batch before its first entry leaves the count as it was."""
+    return reported if reported < asked else 0
+
+
+def items(fd: int) -> list[tuple[bytes, bytes]]:
+    """Every entry of a hash or array map, one by one by key: right also while others write."""
+    key_size, value_size, entries = map_info(fd)
+    found: dict[bytes, bytes] = {}
+    previous: bytes | None = None
+    following = ctypes.create_string_buffer(key_size)
+    for _ in range(2 * entries + 1):
+        if library().bpf_map_get_next_key(fd, previous, following) < 0:
+            break
+        previous = following.raw
+        if previous not in found and (value := lookup(fd, previous, value_size)) is not None:
+            found[previous] = value
+    return list(found.items())
