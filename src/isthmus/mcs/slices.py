@@ -30,12 +30,17 @@ def mirrored(view: View, merged: Merged) -> Iterator[Object]:
     if view.own is None:
         return
     agreed = agreed_ports(view.own, merged)
+    taken: set[str] = set()
     for each in view.sets:
         endpoints = [
             kept for e in each.endpoints if (kept := _agreeing(e, agreed)) and family(e.address) in view.families
         ]
         for number, part in enumerate(_parts(endpoints)):
-            yield _slice(view, merged, part, source=each, number=number)
+            name = mirror_name(view, each.part, number)
+            if name in taken:
+                name = _hashed(name, each.part)
+            taken.add(name)
+            yield _slice(view, merged, part, source=each, name=name)
 
 
 def _agreeing(endpoint: Endpoint, agreed: frozenset[str]) -> Endpoint | None:
@@ -55,8 +60,7 @@ def _parts(endpoints: Iterable[Endpoint]) -> Iterator[list[Endpoint]]:
             yield part
 
 
-def _slice(view: View, merged: Merged, endpoints: list[Endpoint], *, source: EndpointSet, number: int) -> Object:
-    name = mirror_name(view, source.part, number)
+def _slice(view: View, merged: Merged, endpoints: list[Endpoint], *, source: EndpointSet, name: str) -> Object:
     content = {
         "addressType": family(endpoints[0].address),
         "endpoints": [_endpoint(endpoint) for endpoint in endpoints],
@@ -89,9 +93,12 @@ def mirror_name(view: View, source: str, number: int = 0) -> str:
     """What the mirror of a slice is called: the derived Service's name, then what told the source from its siblings."""
     rest = source.removeprefix(split(view.name)[1]).lstrip("-.") + (f"-{number}" if number else "")
     name = f"{split(view.derived)[1]}-{rest}".rstrip("-.")
-    if len(name) <= MOST_NAME:
-        return name
-    digest = hashlib.sha256(name.encode()).hexdigest()[:10]
+    return name if len(name) <= MOST_NAME else _hashed(name, name)
+
+
+def _hashed(name: str, source: str) -> str:
+    """A name told apart by a digest, within the limit."""
+    digest = hashlib.sha256(source.encode()).hexdigest()[:10]
     return f"{name[: MOST_NAME - 11].rstrip('-.')}-{digest}"
 
 

@@ -1,0 +1,424 @@
+"""What the operator of cluster c1 wants of its API server, as what it knows changes.
+
+Whole objects stand in ``expected/`` as JSON; ``ISTHMUS_UPDATE_EXPECTED=1`` writes them anew.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from mcs_world import HTTP, World
+
+from isthmus.mcs import wire
+from isthmus.model import tables
+from isthmus.model.clusters import Cluster
+from isthmus.model.names import ClusterName, ServiceName, derived
+from isthmus.model.services import Condition, Endpoint, Namespace, Port
+
+EXPECTED = Path(__file__).parent / "expected"
+DERIVED = "demo/derived-qieggqc27v"
+POD = Endpoint("10.1.1.5", (Port("http", 8080),), pod="demo/echo-1", node="n1")
+
+
+def check(world: World, name: str) -> None:
+    """Everything wanted is what the file says."""
+    found: list[Any] = []
+    for row in world.objects:
+        each = msgspec.json.decode(row.body) if row.body else {"kind": row.kind, "name": row.name}
+        found.append({**each, **({"status": msgspec.json.decode(row.status)} if row.status else {})})
+    text = msgspec.json.format(msgspec.json.encode(found, order="sorted"), indent=2).decode() + "\n"
+    path = EXPECTED / f"{name}.json"
+    if os.environ.get("ISTHMUS_UPDATE_EXPECTED") == "1":
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "hashed"),
+    [
+        ("default/full", "9jo8ljlgl7"),
+        ("default/my-svc", "b8s174v3sn"),
+        ("test/echo", "h8gu71nsf1"),
+        ("my-ns/my-svc", "a2v4k9sqn6"),
+    ],
+)
+def test_a_derived_service_is_called_as_in_every_implementation(name: str, hashed: str) -> None:
+    namespace = name.partition("/")[0]
+    assert derived(ServiceName(name)) == f"{namespace}/derived-{hashed}"
+
+
+class TestLifecycle:
+    def test_nothing_is_wanted_of_a_service_that_nobody_exports(self, world: World) -> None:
+        world.service()
+        world.slice("echo-abc", POD)
+        assert world.objects == []
+
+    def test_another_clusters_export_makes_an_import_without_a_local_service(self, world: World) -> None:
+        world.export("c2", labels=(("team", "red"),), annotations=(("note", "hi"),))
+        check(world, "import_only")
+
+    def test_an_own_export_makes_all_objects(self, world: World) -> None:
+        world.service(affinity="ClientIP", affinity_timeout=42)
+        world.mark(labels=(("team", "red"),))
+        world.slice("echo-abc", POD)
+        check(world, "own_export")
+
+    def test_the_derived_services_address_becomes_the_imports(self, world: World) -> None:
+        world.export()
+        world.imported()
+        world.derived()
+        check(world, "import_ready")
+
+    def test_unexported_everywhere_leaves_nothing(self, world: World) -> None:
+        world.service()
+        world.mark()
+        world.slice("echo-abc", POD)
+        world.export("c2")
+        world.withdraw("c2")
+        assert world.kinds == ["EndpointSlice", "Service", "ServiceExport", "ServiceImport"]
+        world.delete(tables.EXPORT_MARKS, ServiceName("demo/echo"))
+        assert world.objects == []
+
+    def test_unexported_here_keeps_the_import_of_others_without_own_endpoints(self, world: World) -> None:
+        world.service()
+        world.mark()
+        world.slice("echo-abc", POD)
+        world.export("c2")
+        world.delete(tables.EXPORT_MARKS, ServiceName("demo/echo"))
+        assert world.kinds == ["Service", "ServiceImport"]
+        assert world.status("ServiceImport")["clusters"] == [{"cluster": "c2"}]
+
+    def test_a_withdrawn_export_is_as_if_it_had_never_been(self, world: World) -> None:
+        world.export("c3", created="2026-01-05T00:00:00Z")
+        before = world.objects
+        world.export("c2", type="Headless", labels=(("team", "red"),))
+        assert world.objects != before
+        world.withdraw("c2")
+        assert world.objects == before
+
+    def test_an_own_record_coming_back_from_a_peer_is_not_counted_twice(self, world: World) -> None:
+        world.export("c1")
+        assert world.objects == []
+
+    def test_an_import_stays_while_its_cluster_cannot_be_reached_and_says_so(self, world: World) -> None:
+        world.export()
+        world.put(tables.CLUSTERS, Cluster(name=ClusterName("c2"), state="ready"))
+        assert world.condition("ServiceImport", "Stale") is None
+        world.put(tables.CLUSTERS, Cluster(name=ClusterName("c2"), state="stale"))
+        stale = world.condition("ServiceImport", "Stale")
+        assert stale is not None
+        assert stale["status"] == "True"
+        assert stale["message"] == "not reachable: c2; what they last said still counts"
+        assert "Service" in world.kinds
+        world.put(tables.CLUSTERS, Cluster(name=ClusterName("c2"), state="ready"))
+        assert world.condition("ServiceImport", "Stale") is None
+
+
+class TestNamespaces:
+    def test_nothing_is_imported_into_a_namespace_that_does_not_exist(self, world: World) -> None:
+        world.export(name="later/echo")
+        assert world.objects == []
+
+    def test_a_namespace_that_appears_later_gets_its_imports(self, world: World) -> None:
+        world.export(name="later/echo")
+        world.put(tables.NAMESPACES, Namespace("later"))
+        assert world.row("ServiceImport", "later/echo")
+
+    def test_nothing_is_wanted_in_a_namespace_that_ends(self, world: World) -> None:
+        world.export()
+        world.put(tables.NAMESPACES, Namespace("demo", terminating=True))
+        assert world.objects == []
+
+    @pytest.mark.parametrize(("said", "shared"), [("true", True), ("True", True), ("1", False), ("false", False)])
+    def test_a_namespace_says_whether_it_takes_part(self, world: World, said: str, shared: bool) -> None:
+        world.put(tables.NAMESPACES, Namespace("demo", annotations=(("clustermesh.cilium.io/global", said),)))
+        world.export()
+        ready = world.condition("ServiceImport", "Ready")
+        assert ready is not None
+        assert ready["reason"] == ("Pending" if shared else "NamespaceNotGlobal")
+        assert ("Service" in world.kinds) == shared
+
+    def test_without_annotation_the_clusters_default_decides(self) -> None:
+        world = World(default_global=False)
+        world.service()
+        world.mark()
+        valid = world.condition("ServiceExport", "Valid")
+        assert valid is not None
+        assert valid["reason"] == "NamespaceNotGlobal"
+        assert world.merged is None
+
+    def test_an_export_of_a_namespace_not_global_is_not_merged(self, world: World) -> None:
+        world.put(tables.NAMESPACES, Namespace("demo", annotations=(("clustermesh.cilium.io/global", "false"),)))
+        world.service()
+        world.mark()
+        world.export("c2")
+        assert world.status("ServiceImport")["clusters"] == [{"cluster": "c2"}]
+
+
+class TestExportConditions:
+    def test_a_valid_export_is_ready_and_without_conflict(self, world: World) -> None:
+        world.service()
+        world.mark(generation=3)
+        assert world.status("ServiceExport")["conditions"] == [
+            {"type": "Valid", "status": "True", "reason": "Valid", "message": "", "observedGeneration": 3},
+            {"type": "Ready", "status": "True", "reason": "Ready", "message": "", "observedGeneration": 3},
+            {"type": "Conflict", "status": "False", "reason": "NoConflicts", "message": "", "observedGeneration": 3},
+        ]
+
+    def test_conflicts_are_told_to_the_winner_too_all_in_one_condition(self, world: World) -> None:
+        world.service()
+        world.mark(created="2025-01-01T00:00:00Z")
+        world.export("c2", type="Headless", ports=(Port("http", 8080),))
+        conflict = world.condition("ServiceExport", "Conflict")
+        assert conflict == {
+            "type": "Conflict",
+            "status": "True",
+            "reason": "PortConflict,TypeConflict",
+            "message": "ports: c2 has http 8080/TCP (in use: http 80/TCP of c1). "
+            "type: 1/2 clusters disagree: c2 has Headless; in use: ClusterSetIP of c1, the oldest export",
+            "observedGeneration": 1,
+        }
+
+    def test_an_export_without_service_is_invalid_and_says_nothing_of_conflicts(self, world: World) -> None:
+        world.mark()
+        check(world, "export_without_service")
+
+    def test_an_external_name_is_not_exported(self, world: World) -> None:
+        world.service(type="ExternalName")
+        world.mark()
+        assert world.kinds == ["ServiceExport"]
+        valid = world.condition("ServiceExport", "Valid")
+        assert valid is not None
+        assert valid["reason"] == "InvalidServiceType"
+
+    def test_a_dangling_export_does_not_block_the_import_of_others(self, world: World) -> None:
+        world.mark()
+        world.export("c2")
+        assert world.kinds == ["Service", "ServiceExport", "ServiceImport"]
+        assert world.status("ServiceImport")["clusters"] == [{"cluster": "c2"}]
+
+    def test_what_is_imported_is_not_exported_again(self, world: World) -> None:
+        world.export()
+        world.imported()
+        world.derived()
+        world.mark(DERIVED)
+        valid = world.condition("ServiceExport", "Valid", DERIVED)
+        assert valid is not None
+        assert valid["reason"] == "InvalidServiceType"
+
+
+class TestTheDerivedService:
+    def test_headless_imports_have_no_address_and_are_ready_without(self, world: World) -> None:
+        world.export(type="Headless")
+        assert world.object("Service", DERIVED)["spec"]["clusterIP"] == "None"
+        world.imported(type="Headless")
+        world.derived(headless=True, cluster_ips=())
+        assert world.object("ServiceImport")["spec"]["ips"] == []
+        ready = world.condition("ServiceImport", "Ready")
+        assert ready is not None
+        assert ready["status"] == "True"
+
+    def test_a_type_that_flips_makes_the_service_anew(self, world: World) -> None:
+        world.export()
+        world.imported()
+        world.derived()
+        assert world.row("Service", DERIVED).remake == ""
+        world.export(type="Headless")
+        assert world.row("Service", DERIVED).remake == "service-uid"
+        assert world.object("ServiceImport")["spec"]["ips"] == []
+
+    def test_somebody_elses_service_of_its_name_gives_no_address(self, world: World) -> None:
+        world.export()
+        world.service(DERIVED)
+        ready = world.condition("ServiceImport", "Ready")
+        assert ready is not None
+        assert ready["message"] == f"Service {DERIVED} exists and is not managed by isthmus-operator"
+        assert world.object("ServiceImport")["spec"]["ips"] == []
+        assert wire.DERIVED_SERVICE not in world.object("ServiceImport")["metadata"]["annotations"]
+
+    def test_addresses_are_one_of_each_family_in_the_imports_order(self, dual: World) -> None:
+        dual.export(families=("IPv6", "IPv4"))
+        dual.imported()
+        dual.derived(cluster_ips=("10.96.7.7", "fd00::7"))
+        assert dual.object("ServiceImport")["spec"]["ips"] == ["fd00::7", "10.96.7.7"]
+
+    def test_families_that_the_cluster_lacks_are_left_out(self, world: World) -> None:
+        world.export(families=("IPv6", "IPv4"))
+        spec = world.object("ServiceImport")["spec"]
+        annotations = world.object("ServiceImport")["metadata"]["annotations"]
+        assert spec["ipFamilies"] == ["IPv6", "IPv4"]
+        assert annotations[wire.SUPPORTED_FAMILIES] == "IPv4"
+
+    def test_an_import_of_no_family_that_the_cluster_has_is_not_called(self, world: World) -> None:
+        world.export(families=("IPv6",))
+        assert world.kinds == ["ServiceImport"]
+        ready = world.condition("ServiceImport", "Ready")
+        assert ready is not None
+        assert ready["reason"] == "IPFamilyNotSupported"
+        assert world.object("ServiceImport")["metadata"]["annotations"][wire.SUPPORTED_FAMILIES] == ""
+
+    def test_where_nobody_says_a_family_the_clusters_own_are_taken(self, dual: World) -> None:
+        dual.export(families=())
+        annotations = dual.object("ServiceImport")["metadata"]["annotations"]
+        assert annotations[wire.SUPPORTED_FAMILIES] == "IPv4,IPv6"
+        assert "ipFamilies" not in dual.object("ServiceImport")["spec"]
+
+    def test_exported_annotations_reach_it_but_never_override_ours(self, world: World) -> None:
+        world.export(annotations=(("service.cilium.io/affinity", "local"), (wire.GLOBAL, "false")))
+        annotations = world.object("Service", DERIVED)["metadata"]["annotations"]
+        assert annotations["service.cilium.io/affinity"] == "local"
+        assert annotations[wire.GLOBAL] == "true"
+
+    def test_it_is_controlled_by_its_import(self, world: World) -> None:
+        world.export()
+        assert world.row("Service", DERIVED).owner == ("ServiceImport", "demo/echo", "")
+        world.imported()
+        assert world.row("Service", DERIVED).owner == ("ServiceImport", "demo/echo", "import-uid")
+
+
+class TestMirroredSlices:
+    def export_here(self, world: World, **fields: Any) -> None:
+        world.service(**fields)
+        world.mark()
+
+    def slices(self, world: World) -> dict[str, dict[str, Any]]:
+        found = [msgspec.json.decode(row.body) for row in world.objects if row.kind == "EndpointSlice"]
+        return {each["metadata"]["name"]: each for each in found}
+
+    def test_each_slice_has_its_mirror(self, world: World) -> None:
+        self.export_here(world)
+        world.slice("echo-abc", POD)
+        world.slice("echo-xyz", Endpoint("10.1.1.6", POD.ports))
+        assert list(self.slices(world)) == ["derived-qieggqc27v-abc", "derived-qieggqc27v-xyz"]
+
+    def test_a_changed_endpoint_changes_one_mirror(self, world: World) -> None:
+        self.export_here(world)
+        world.slice("echo-abc", POD)
+        world.slice("echo-xyz", Endpoint("10.1.1.6", POD.ports))
+        before = self.slices(world)
+        world.slice("echo-xyz", Endpoint("10.1.1.6", POD.ports, Condition.NOT_READY))
+        after = self.slices(world)
+        assert [name for name in after if after[name] != before[name]] == ["derived-qieggqc27v-xyz"]
+
+    def test_a_slice_that_goes_takes_its_mirror_along(self, world: World) -> None:
+        self.export_here(world)
+        world.slice("echo-abc", POD)
+        world.delete(tables.ENDPOINT_SETS, ("demo/echo", "c1", "kubernetes", "echo-abc"))
+        assert self.slices(world) == {}
+
+    def test_conditions_hostname_zone_and_hints_are_kept(self, world: World) -> None:
+        self.export_here(world)
+        endpoint = Endpoint(
+            "10.1.1.5",
+            POD.ports,
+            Condition.TERMINATING,
+            hostname="web-0",
+            node="n1",
+            zone="z1",
+            for_zones=("z1", "z2"),
+            pod="demo/web-0",
+        )
+        world.slice("echo-abc", endpoint)
+        [mirror] = self.slices(world).values()
+        assert mirror["endpoints"] == [
+            {
+                "addresses": ["10.1.1.5"],
+                "conditions": {"ready": False, "serving": True, "terminating": True},
+                "hostname": "web-0",
+                "nodeName": "n1",
+                "zone": "z1",
+                "hints": {"forZones": [{"name": "z1"}, {"name": "z2"}]},
+                "targetRef": {"kind": "Pod", "namespace": "demo", "name": "web-0"},
+            }
+        ]
+
+    def test_a_port_that_disagrees_with_the_import_is_left_out(self, world: World) -> None:
+        self.export_here(world, ports=(HTTP, Port("admin", 9000)))
+        world.export("c2", ports=(HTTP, Port("admin", 9999)))
+        world.slice("echo-abc", Endpoint("10.1.1.5", (Port("admin", 9000), Port("http", 8080))))
+        [mirror] = self.slices(world).values()
+        assert mirror["ports"] == [{"name": "http", "port": 8080, "protocol": "TCP"}]
+
+    def test_where_no_port_agrees_there_is_no_mirror(self, world: World) -> None:
+        self.export_here(world)
+        world.slice("echo-abc", POD)
+        world.export("c2", ports=(Port("http", 8080),))
+        assert self.slices(world) == {}
+
+    def test_a_headless_service_without_ports_is_mirrored_for_its_names(self, world: World) -> None:
+        self.export_here(world, ports=(), headless=True, cluster_ips=())
+        world.slice("echo-abc", Endpoint("10.1.1.5", (), hostname="web-0"))
+        [mirror] = self.slices(world).values()
+        assert mirror["ports"] == []
+        assert mirror["metadata"]["labels"][wire.HEADLESS] == ""
+
+    def test_a_family_that_the_import_lacks_is_not_mirrored(self, dual: World) -> None:
+        self.export_here(dual)
+        dual.slice("echo-v6", Endpoint("fd00::5", POD.ports))
+        assert self.slices(dual) == {}
+
+    def test_many_endpoints_are_a_hundred_a_slice(self, world: World) -> None:
+        self.export_here(world)
+        world.slice("echo-abc", *(Endpoint(f"10.1.{n // 200}.{n % 200}", POD.ports) for n in range(250)))
+        assert {name: len(each["endpoints"]) for name, each in self.slices(world).items()} == {
+            "derived-qieggqc27v-abc": 100,
+            "derived-qieggqc27v-abc-1": 100,
+            "derived-qieggqc27v-abc-2": 50,
+        }
+
+    def test_a_source_that_is_not_called_like_the_service_keeps_its_name(self, world: World) -> None:
+        self.export_here(world)
+        world.slice("by-hand", POD)
+        assert list(self.slices(world)) == ["derived-qieggqc27v-by-hand"]
+
+    def test_a_name_over_the_limit_is_shortened_and_still_tells_sources_apart(self, world: World) -> None:
+        self.export_here(world)
+        world.slice("x" * 250 + "-a", POD)
+        world.slice("x" * 250 + "-b", Endpoint("10.1.1.6", POD.ports))
+        names = list(self.slices(world))
+        assert len(names) == 2
+        assert all(len(name) <= 253 for name in names)
+
+    def test_sources_that_would_give_one_name_give_two(self, world: World) -> None:
+        self.export_here(world)
+        world.slice("echo-abc", POD)
+        world.slice("abc", Endpoint("10.1.1.6", POD.ports))
+        assert len(self.slices(world)) == 2
+
+
+class TestWhatIsSeen:
+    def test_an_object_that_is_as_wanted_is_seen_so(self, world: World) -> None:
+        world.service()
+        world.mark()
+        world.slice("echo-abc", POD)
+        world.imported()
+        world.derived()
+        found = world.object("ServiceImport")
+        annotations = tuple(sorted({**found["metadata"]["annotations"], "kubectl": "x"}.items()))
+        world.imported(ips=("10.96.7.7",), families=("IPv4",), internal_policy="Cluster", annotations=annotations)
+        world.slice("derived-qieggqc27v-abc", POD, service=DERIVED)
+        assert {row.kind: row.seen for row in world.objects if row.body} == {
+            "ServiceImport": "=",
+            "Service": "=",
+            "EndpointSlice": "=",
+        }
+
+    def test_an_edit_of_what_is_ours_changes_the_row(self, world: World) -> None:
+        world.export()
+        world.imported(families=("IPv4",))
+        before = world.row("ServiceImport")
+        assert before.seen == "="
+        world.imported(families=("IPv4",), ports=(Port("http", 81),))
+        after = world.row("ServiceImport")
+        assert after.body == before.body
+        assert after.seen not in ("", "=")
+
+    def test_a_removed_import_is_wanted_anew(self, world: World) -> None:
+        world.export()
+        world.imported()
+        world.delete(tables.IMPORTS, ServiceName("demo/echo"))
+        assert world.row("ServiceImport").seen == ""

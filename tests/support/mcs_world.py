@@ -1,0 +1,128 @@
+"""A cluster ``c1`` of the clusterset, as tables: what goes in, and what the operator wants of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from isthmus import mcs
+from isthmus.model import tables
+from isthmus.model.mcs import Merged, Object
+from isthmus.model.names import ClusterName, ServiceName
+from isthmus.model.services import (
+    Endpoint,
+    EndpointSet,
+    Export,
+    ExportMark,
+    Import,
+    Namespace,
+    Port,
+    Service,
+)
+from isthmus.statedb import Database, Derivations
+
+HTTP = Port("http", 80)
+INPUTS = (
+    tables.SERVICES,
+    tables.ENDPOINT_SETS,
+    tables.EXPORT_MARKS,
+    tables.IMPORTS,
+    tables.NAMESPACES,
+    tables.CLUSTERS,
+    tables.EXPORTS,
+)
+
+
+class World:
+    """The operator's tables of cluster c1, with demo as a namespace; each change is followed by a pass."""
+
+    def __init__(self, *families: Any, default_global: bool = True) -> None:
+        self.db = Database(*INPUTS, tables.MERGED, tables.OBJECTS)
+        derived = mcs.derived(ClusterName("c1"), families or ("IPv4",), default_global=default_global)
+        self.derivations = Derivations(self.db, *derived)
+        self.put(tables.NAMESPACES, Namespace("demo"))
+
+    def put(self, table: Any, row: Any) -> None:
+        with self.db.write() as txn:
+            txn.put(table, row)
+        self.settle()
+
+    def delete(self, table: Any, key: Any) -> None:
+        with self.db.write() as txn:
+            assert txn.delete(table, key) is not None
+        self.settle()
+
+    def settle(self) -> None:
+        while self.derivations.step():
+            pass
+
+    def service(self, name: str = "demo/echo", **fields: Any) -> None:
+        given = {"ports": (HTTP,), "cluster_ips": ("10.96.0.9",), "families": ("IPv4",), **fields}
+        self.put(tables.SERVICES, Service(name=ServiceName(name), source="kubernetes", **given))
+
+    def mark(self, name: str = "demo/echo", **fields: Any) -> None:
+        given = {"created": "2026-01-02T00:00:00Z", "generation": 1, "uid": "mark-uid", **fields}
+        self.put(tables.EXPORT_MARKS, ExportMark(name=ServiceName(name), **given))
+
+    def export(self, cluster: str = "c2", name: str = "demo/echo", **fields: Any) -> None:
+        given = {"created": "2026-01-01T00:00:00Z", "ports": (HTTP,), "families": ("IPv4",), **fields}
+        self.put(tables.EXPORTS, Export(cluster=ClusterName(cluster), name=ServiceName(name), **given))
+
+    def withdraw(self, cluster: str = "c2", name: str = "demo/echo") -> None:
+        self.delete(tables.EXPORTS, (ClusterName(cluster), ServiceName(name)))
+
+    def slice(self, part: str, *endpoints: Endpoint, service: str = "demo/echo") -> None:
+        row = EndpointSet(
+            service=ServiceName(service), cluster=ClusterName("c1"), source="kubernetes", part=part, endpoints=endpoints
+        )
+        self.put(tables.ENDPOINT_SETS, row)
+
+    def imported(self, name: str = "demo/echo", **fields: Any) -> None:
+        """The API server has the import, as far as it was written."""
+        body = self.object("ServiceImport", name)
+        annotations = tuple(sorted(body["metadata"]["annotations"].items()))
+        given = {"uid": "import-uid", "ports": (HTTP,), "annotations": annotations, **fields}
+        self.put(tables.IMPORTS, Import(name=ServiceName(name), **given))
+
+    def derived(self, name: str = "demo/derived-qieggqc27v", **fields: Any) -> None:
+        """The API server has the derived Service of demo/echo, as it was written, with an address."""
+        body = self.object("Service", name)
+        given = {
+            "uid": "service-uid",
+            "import_of": ServiceName("demo/echo"),
+            "labels": tuple(sorted(body["metadata"]["labels"].items())),
+            "annotations": tuple(sorted(body["metadata"]["annotations"].items())),
+            "cluster_ips": ("10.96.7.7",),
+            **fields,
+        }
+        self.service(name, **given)
+
+    @property
+    def merged(self) -> Merged | None:
+        return self.db.snapshot().get(tables.MERGED, ServiceName("demo/echo"))
+
+    @property
+    def objects(self) -> list[Object]:
+        return sorted(self.db.snapshot().all(tables.OBJECTS), key=lambda row: (row.kind, row.name))
+
+    @property
+    def kinds(self) -> list[str]:
+        return [row.kind for row in self.objects]
+
+    def row(self, kind: str, name: str = "demo/echo") -> Object:
+        found = self.db.snapshot().get(tables.OBJECTS, (kind, ServiceName(name)))
+        assert found is not None, f"no {kind} {name} among {[(o.kind, o.name) for o in self.objects]}"
+        return found
+
+    def object(self, kind: str, name: str = "demo/echo") -> dict[str, Any]:
+        body: dict[str, Any] = msgspec.json.decode(self.row(kind, name).body)
+        return body
+
+    def status(self, kind: str, name: str = "demo/echo") -> dict[str, Any]:
+        status: dict[str, Any] = msgspec.json.decode(self.row(kind, name).status)
+        return status
+
+    def condition(self, kind: str, type: str, name: str = "demo/echo") -> dict[str, Any] | None:
+        found = [c for c in self.status(kind, name)["conditions"] if c["type"] == type]
+        return found[0] if found else None
