@@ -157,11 +157,15 @@ class Client:
         encoded = msgspec.json.encode(body)
         return await self._send("PATCH", served, path, namespace, name, encoded, _PATCHES[type], params)
 
-    async def delete(self, kind: Kind[Any], namespace: str, name: str, *, uid: str = "") -> bool:
-        """Remove an object (only the one with this uid, if given); whether it was there."""
+    async def delete(
+        self, kind: Kind[Any], namespace: str, name: str, *, uid: str = "", grace: int | None = None
+    ) -> bool:
+        """Remove an object (only the one with this uid, if given; with this grace in seconds); whether it was there."""
         options: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"}
         if uid:
             options["preconditions"] = {"uid": uid}
+        if grace is not None:
+            options["gracePeriodSeconds"] = grace
         served = await self.served(kind)
         try:
             await self._transport.request(
