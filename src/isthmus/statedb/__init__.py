@@ -16,7 +16,7 @@ snapshot across an ``await`` never sees a later write.
 
 from isthmus.statedb.database import Change, Changes, Database, Initializer, Reader, Snapshot, WriteTxn
 from isthmus.statedb.derive import Derivations, Derived
-from isthmus.statedb.errors import StateError
+from isthmus.statedb.errors import Overrun, StateError
 from isthmus.statedb.reconciler import Backoff, Reconciler, Status, Target
 from isthmus.statedb.table import Table
 
@@ -28,6 +28,7 @@ __all__ = [
     "Derivations",
     "Derived",
     "Initializer",
+    "Overrun",
     "Reader",
     "Reconciler",
     "Snapshot",

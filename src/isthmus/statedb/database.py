@@ -16,7 +16,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from immutables import Map
 
-from isthmus.statedb.errors import StateError
+from isthmus.statedb.errors import Overrun, StateError
 from isthmus.statedb.table import AnyTable, Table
 
 K = TypeVar("K", bound=Hashable)
@@ -211,11 +211,14 @@ class Changes(Generic[R]):
     """One reader of a table's changes, deletions included; it starts with every present row as an insert.
 
     Read with :meth:`next`, wait with :meth:`wait`, end with :meth:`close`: an abandoned reader keeps what it missed.
+    With a ``limit`` it keeps no more than that many keys: one that falls further behind gets Overrun.
     """
 
-    def __init__(self, database: Database, table: Table[Any, R]) -> None:
+    def __init__(self, database: Database, table: Table[Any, R], *, limit: int | None = None) -> None:
         self._database = database
         self._table = table
+        self._limit = limit
+        self._overrun = False
         self._seen_before: dict[Any, R | None] = dict.fromkeys(database.snapshot()._rows(table).keys())
         self._wake = asyncio.Event()
         if self._seen_before:
@@ -229,8 +232,15 @@ class Changes(Generic[R]):
         """How many keys have changed since the last read."""
         return len(self._seen_before)
 
+    @property
+    def ready(self) -> bool:
+        """Whether :meth:`wait` would return at once."""
+        return self._wake.is_set()
+
     def next(self) -> tuple[Snapshot, list[Change[R]]]:
         """The present snapshot, and what changed up to it since the last call, in order of first change."""
+        if self._overrun:
+            raise Overrun(f"more than {self._limit} rows of '{self._table.name}' changed between two reads")
         snapshot = self._database.snapshot()
         before, self._seen_before = self._seen_before, {}
         self._wake.clear()
@@ -244,11 +254,15 @@ class Changes(Generic[R]):
 
     def close(self) -> None:
         """Stop tracking; the reader must not be used again."""
+        self._seen_before = {}
         self._database._readers[self._table.name].discard(self)
 
     def _committed(self, touched: dict[Any, Any]) -> None:
         for key, old in touched.items():
             self._seen_before.setdefault(key, old)
+        if self._limit is not None and len(self._seen_before) > self._limit:
+            self._overrun = True
+            self.close()
         self._wake.set()
 
 
@@ -317,14 +331,14 @@ class Database:
         self._root = {**self._root, **{name: draft.finish() for name, draft in drafts.items()}}
         for name, draft in drafts.items():
             if draft.touched:
-                for reader in self._readers[name]:
+                for reader in tuple(self._readers[name]):
                     reader._committed(draft.touched)
         for watcher in self._watchers:
             watcher.set()
 
-    def changes(self, table: Table[Any, R]) -> Changes[R]:
-        """A new reader of the table's changes."""
-        reader = Changes(self, table)
+    def changes(self, table: Table[Any, R], *, limit: int | None = None) -> Changes[R]:
+        """A new reader of the table's changes; with a limit to how many changed keys it may leave unread."""
+        reader = Changes(self, table, limit=limit)
         self._readers[table.name].add(reader)
         return reader
 

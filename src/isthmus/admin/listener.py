@@ -1,0 +1,56 @@
+"""The unix socket itself: for its owner only, in the place of one that a dead process left, never of a living one's."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+from isthmus.config import ConfigError
+
+LONGEST = 107
+"""Bytes of a path that fit into sockaddr_un."""
+
+
+def listen(path: Path) -> socket.socket:
+    """A listening socket at a path, mode 0600; ConfigError says why it cannot be."""
+    beside = path.with_name(path.name + "~")
+    if len(os.fsencode(beside)) > LONGEST:
+        raise ConfigError(f"admin.socket = '{path}': longer than the {LONGEST - 1} bytes a socket's path may have")
+    if answers(path):
+        raise ConfigError(f"admin.socket = '{path}': another process serves there; stop it or choose another path")
+    found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        beside.unlink(missing_ok=True)
+        found.bind(str(beside))
+        beside.chmod(0o600)  # nobody can have connected before: it listens only from the next line on
+        found.listen(128)
+        beside.rename(path)
+    except OSError as error:
+        found.close()
+        raise ConfigError(f"admin.socket = '{path}': {error.strerror}") from None
+    found.setblocking(False)
+    return found
+
+
+def answers(path: Path) -> bool:
+    """Whether a living process listens there."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(path))
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+        except OSError:
+            return path.is_socket()
+        return True
+
+
+def forget(path: Path, inode: int) -> None:
+    """Take the socket's name away, unless another process has put its own there since."""
+    try:
+        if path.stat().st_ino == inode:
+            path.unlink()
+    except FileNotFoundError:
+        pass

@@ -1,0 +1,111 @@
+"""Questions to an admin socket from a command: blocking, on the standard library alone, so that commands start fast."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from isthmus.admin.wire import VERSION, Failure, Line, Listing
+
+
+class QueryError(Exception):
+    """The question was not answered; the message says why, and what to do."""
+
+
+class NoTable(QueryError):  # noqa: N818
+    """The process answers and has no such table."""
+
+
+class Unreachable(QueryError):  # noqa: N818
+    """No process answers at the socket."""
+
+
+class Socket:
+    """One process's admin socket."""
+
+    def __init__(self, path: Path, *, timeout: float = 10.0) -> None:
+        self.path = path
+        self._timeout = timeout
+
+    def __repr__(self) -> str:
+        return f"<Socket {self.path}>"
+
+    def status(self) -> dict[str, Any]:
+        """What the process says of itself."""
+        with self._get("status") as response:
+            found: dict[str, Any] = msgspec.json.decode(response.read())
+        return found
+
+    def tables(self) -> dict[str, Any]:
+        """The names of its tables, with their numbers."""
+        with self._get("tables") as response:
+            found: dict[str, Any] = msgspec.json.decode(response.read())["tables"]
+        return found
+
+    def table(self, name: str, *, wait: float = 0.0) -> Listing[Any]:
+        """Every row of a table as JSON has it, complete or not after so many seconds."""
+        with self._get(f"tables/{quote(name, safe='')}", wait=wait) as response:
+            return msgspec.json.decode(response.read(), type=Listing[Any])
+
+    def follow(self, name: str) -> Iterator[Line[Any]]:
+        """The table as a first line, then its changes, until the process ends or this is closed."""
+        with self._get(f"tables/{quote(name, safe='')}", watch=1, wait=0) as response:
+            self._patient(response)
+            try:
+                while text := response.readline():
+                    yield msgspec.json.decode(text, type=Line[Any])
+            except (OSError, http.client.HTTPException, msgspec.DecodeError):
+                return  # the process went in the middle of a line: the same as its end
+
+    def _get(self, path: str, **query: float) -> http.client.HTTPResponse:
+        connection = _UnixConnection(self.path, timeout=self._timeout)
+        try:
+            connection.request("GET", f"/{VERSION}/{path}?{urlencode(query)}", headers={"Connection": "close"})
+            response = connection.getresponse()
+        except (OSError, http.client.HTTPException) as error:
+            raise Unreachable(_why(self.path, error)) from None
+        if response.status == 200:
+            return response
+        text = response.read()
+        try:
+            error_text = msgspec.json.decode(text, type=Failure).error
+        except msgspec.DecodeError:
+            error_text = f"{self.path}: HTTP {response.status}"
+        raise (NoTable if response.status == 404 else QueryError)(error_text)
+
+    def _patient(self, response: http.client.HTTPResponse) -> None:
+        """A quiet table is no dead process."""
+        raw = getattr(response.fp, "raw", None)
+        if raw is not None:
+            raw._sock.settimeout(None)
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: Path, *, timeout: float) -> None:
+        super().__init__("isthmus", timeout=timeout)
+        self._path = str(path)
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+def _why(path: Path, error: Exception) -> str:
+    match error:
+        case FileNotFoundError():
+            return f"no process serves {path}: start it, or name its socket with --socket"
+        case ConnectionRefusedError():
+            return f"the process that served {path} has ended: start it again"
+        case PermissionError():
+            return f"{path} is its owner's only: run this command as that user (sudo)"
+        case TimeoutError():
+            return f"{path}: no answer in time: the process is busy or stopped"
+        case _:
+            return f"{path}: {error}"

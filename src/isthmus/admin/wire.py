@@ -1,0 +1,60 @@
+"""What goes over the admin socket: rows as JSON, keys as text that is the same in every process and at every time."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+R = TypeVar("R")
+
+VERSION = "v1"
+GONE = 410
+"""What was asked for is of another instance or no longer kept: only a list helps."""
+
+
+class Listing(Struct, Generic[R]):
+    """A whole table. Not complete: the sources in ``pending`` have not told everything, so nothing may be removed."""
+
+    instance: str
+    revision: int
+    complete: bool
+    pending: list[str]
+    keys: list[str]
+    rows: list[R]
+
+
+class Event(Struct, Generic[R]):
+    """One row put, or deleted where ``row`` is null."""
+
+    key: str
+    row: R | None
+
+
+class Line(Struct, Generic[R], omit_defaults=True):
+    """A line of a watch: the list, a batch of events, or why the stream ends here and a new list is needed."""
+
+    list: Listing[R] | None = None
+    revision: int = 0
+    events: tuple[Event[R], ...] = ()
+    expired: str = ""
+
+
+class Failure(Struct):
+    """What is said with a status of 400 and more."""
+
+    error: str
+
+
+def key_text(key: Any) -> str:
+    """A primary key as text, unambiguously: as it is, as its type writes itself, or as compact JSON.
+
+    >>> key_text("demo/echo"), key_text(("c1", "demo/echo"))
+    ('demo/echo', '["c1","demo/echo"]')
+    """
+    if isinstance(key, str):
+        return key
+    if isinstance(key, Struct) and type(key).__str__ is not object.__str__:
+        return str(key)
+    return msgspec.json.encode(key).decode()
