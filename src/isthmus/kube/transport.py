@@ -6,6 +6,7 @@ is gone breaks the stream within half a minute.
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -111,7 +112,8 @@ def _said(error: Exception) -> str:
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return f"its certificate is not trusted: {error.certificate_error}"
     if isinstance(error, aiohttp.ClientConnectorError):
-        return error.os_error.strerror or str(error.os_error)
+        number = error.os_error.errno
+        return os.strerror(number) if number and number > 0 else str(error.os_error)
     if isinstance(error, aiohttp.ServerDisconnectedError):
         return "closed the connection before it answered"
     return str(error) or type(error).__name__
