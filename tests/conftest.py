@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import os
 
@@ -10,6 +11,11 @@ import pytest
 pytest_plugins = ["etcd_server"]
 
 NO_SKIP = os.environ.get("ISTHMUS_NO_SKIP") == "1"
+
+
+def pytest_sessionstart() -> None:
+    """A test without a loop has none: else a plugin that asks for it makes one that nobody closes."""
+    asyncio.set_event_loop(None)
 
 
 @functools.cache
