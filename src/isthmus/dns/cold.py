@@ -1,0 +1,71 @@
+"""Questions that are not ordinary, by dnspython: other opcodes and classes, ANY, transfers, EDNS versions, garbage."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import dns.exception
+import dns.message
+import dns.name
+import dns.rdatatype
+
+from isthmus.dns import codec
+from isthmus.dns.codec import Answer, Query
+from isthmus.dns.zone import Zone
+
+FORWARD: Final = b""
+"""What is said of a packet that is not ours: somebody else answers it."""
+
+TRANSFERS: Final = (codec.IXFR, codec.AXFR)
+
+
+def respond(packet: bytes, zone: Zone, *, limit: int) -> bytes | None:
+    """The reply to any packet: bytes, FORWARD, or None where none is owed (a reply, or less than a header)."""
+    if len(packet) < 12:
+        return None
+    ident, flags, questions, *_ = codec.HEADER.unpack_from(packet)
+    if flags & codec.QR:
+        return None
+    end = codec.name_end(packet, 12)
+    if not questions or end < 0 or end + 4 > len(packet):
+        return _refuse(ident, flags, codec.FORMERR)
+    name = packet[12:end].lower()
+    if not zone.ours(name, int.from_bytes(packet[end : end + 2], "big")):
+        return FORWARD
+    if flags & codec.OPCODE:
+        return _refuse(ident, flags, codec.NOTIMP)
+    try:
+        message = dns.message.from_wire(packet, ignore_trailing=True)
+    except (dns.exception.DNSException, ValueError):
+        return _refuse(ident, flags, codec.FORMERR)
+    if questions != 1 or flags & codec.TC:
+        return _refuse(ident, flags, codec.FORMERR)
+    type_, cls = int(message.question[0].rdtype), int(message.question[0].rdclass)
+    query = Query(ident, flags, packet[12 : end + 4], name, type_, cls, _size(message, limit), b"")
+    if message.edns >= 0:
+        query = query._replace(edns=codec.opt(message.ednsflags & 0x8000))
+    if message.edns > 0:
+        badvers = codec.opt(message.ednsflags & 0x8000, extended=codec.BADVERS >> 4)
+        return codec.build(query._replace(edns=badvers), Answer(codec.BADVERS, authoritative=False))
+    return codec.build(query, unusual(query, zone))
+
+
+def unusual(query: Query, zone: Zone) -> Answer:
+    """What is said to a well-formed question of ours, whatever its type and class."""
+    if query.cls != codec.IN or query.type in TRANSFERS:
+        return Answer(codec.REFUSED, authoritative=False)
+    if query.type == codec.ANY and (types := zone.types(query.name)):
+        return zone.answer(query._replace(type=types[0]))  # one set of records is enough (RFC 8482 §4.1)
+    return zone.answer(query)
+
+
+def _size(message: dns.message.Message, limit: int) -> int:
+    if limit == codec.TCP_SIZE:
+        return limit
+    return min(limit, max(codec.PLAIN_SIZE, message.payload)) if message.edns >= 0 else codec.PLAIN_SIZE
+
+
+def _refuse(ident: int, flags: int, rcode: int) -> bytes:
+    """A reply without a question, for packets whose question cannot be trusted."""
+    said = codec.QR | codec.RA | (flags & (codec.OPCODE | codec.RD)) | rcode
+    return codec.HEADER.pack(ident, said, 0, 0, 0, 0)

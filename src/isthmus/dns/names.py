@@ -1,0 +1,167 @@
+"""Names: what the clusterset answers for, as rows. Pure: imports, backends and namespaces in, names out.
+
+Only namespaces of the own cluster have names, and only imports whose name is a DNS label. The unit is an import; the
+unit "" is the zone itself. What one cluster calls its endpoints is its own affair (facts/cilium-mcs.md §3.5):
+
+    svc.ns.svc.zone                 A, AAAA     addresses of the import, or of each ready endpoint where headless
+    host.cluster.svc.ns.svc.zone    A, AAAA     one endpoint of a headless import
+    _port._proto.svc.ns.svc.zone    SRV         to the name of the import, or of each endpoint where headless
+    <address>.in-addr.arpa          PTR         an address of an import
+    dns-version.zone                TXT         the version of this scheme
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Final
+
+from isthmus.model import names
+from isthmus.model.balancing import Backend
+from isthmus.model.dns import Name
+from isthmus.model.names import ServiceName
+from isthmus.model.services import Condition, Import, Namespace, Service
+from isthmus.model.tables import BACKENDS, IMPORTS, NAMES, NAMESPACES, SERVICES
+from isthmus.statedb import Derived, Reader
+
+LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
+SCHEMA: Final = "1.1.0"
+SCHEMA_TTL: Final = 28800
+APEX: Final = ServiceName("")
+"""The unit of the zone's own names."""
+
+
+def derived(zone: str) -> Derived[Name]:
+    """The declaration of the table, for a zone such as ``clusterset.local``."""
+    return Derived(
+        NAMES,
+        compute=partial(compute, zone=zone.strip(".").lower()),
+        reads={IMPORTS: by_import, SERVICES: by_service, BACKENDS: by_backend, NAMESPACES: by_namespace},
+        unit="service",
+    )
+
+
+def compute(reader: Reader, unit: ServiceName, *, zone: str) -> Iterator[Name]:
+    """Every name of an import, or of the zone itself."""
+    if unit == APEX:
+        yield Name(f"dns-version.{zone}", "TXT", (f'"{SCHEMA}"',), ttl=SCHEMA_TTL)
+        return
+    row = reader.get(IMPORTS, unit)
+    if row is None or not named(reader, row):
+        return
+    namespace, short = names.split(unit)
+    apex = f"{short}.{namespace}.svc.{zone}"
+    if row.type == "Headless":
+        yield from _headless(reader, row, apex)
+    else:
+        yield from _addresses(apex, row.ips, unit)
+        yield from _ports(row, apex)
+        yield from _reverse(reader, row, apex)
+
+
+def named(reader: Reader, row: Import) -> bool:
+    """Whether an import has names here: its namespace exists, and its name can be a label."""
+    namespace, short = names.split(row.name)
+    return reader.get(NAMESPACES, namespace) is not None and bool(LABEL.match(short))
+
+
+def by_import(reader: Reader, old: Import | None, new: Import | None) -> Iterator[ServiceName]:
+    """An import affects its own names, and those of imports that give the same address: it has one PTR."""
+    for row in (old, new):
+        if row is not None:
+            yield row.name
+            yield from _sharing(reader, row)
+
+
+def by_service(reader: Reader, old: Service | None, new: Service | None) -> Iterator[ServiceName]:
+    """A derived Service is where the backends of its import are found."""
+    for row in (old, new):
+        if row is not None and row.import_of:
+            yield row.import_of
+
+
+def by_backend(reader: Reader, old: Backend | None, new: Backend | None) -> Iterator[ServiceName]:
+    """A backend affects the names of its import where that is headless; another's names do not show it."""
+    for row in (old, new):
+        if row is not None and row.import_of:
+            imported = reader.get(IMPORTS, row.import_of)
+            if imported is not None and imported.type == "Headless":
+                yield row.import_of
+
+
+def by_namespace(reader: Reader, old: Namespace | None, new: Namespace | None) -> Iterator[ServiceName]:
+    """A namespace affects its imports when it comes or goes."""
+    yield APEX
+    row = new or old
+    if row is not None and (old is None or new is None):
+        for imported in reader.by(IMPORTS, "namespace", row.name):
+            yield imported.name
+            yield from _sharing(reader, imported)
+
+
+def _sharing(reader: Reader, row: Import) -> Iterator[ServiceName]:
+    for address in row.ips:
+        yield from (other.name for other in reader.by(IMPORTS, "address", address))
+
+
+def _addresses(name: str, addresses: Iterable[str], unit: ServiceName) -> Iterator[Name]:
+    found = sorted(set(addresses))
+    four = tuple(address for address in found if ":" not in address)
+    six = tuple(address for address in found if ":" in address)
+    if four:
+        yield Name(name, "A", four, unit)
+    if six:
+        yield Name(name, "AAAA", six, unit)
+
+
+def _ports(row: Import, apex: str) -> Iterator[Name]:
+    """An import is one target, whatever answers behind it."""
+    if row.ips:
+        for port in row.ports:
+            if port.name:
+                yield Name(
+                    f"_{port.name}._{port.protocol.lower()}.{apex}", "SRV", (f"0 100 {port.port} {apex}.",), row.name
+                )
+
+
+def _reverse(reader: Reader, row: Import, apex: str) -> Iterator[Name]:
+    """Of several imports with one address, which only a mistake can bring about, the first by name has its PTR."""
+    for address in sorted(set(row.ips)):
+        claims = [o.name for o in reader.by(IMPORTS, "address", address) if o.type == row.type and named(reader, o)]
+        if min(claims) == row.name:
+            yield Name(ipaddress.ip_address(address).reverse_pointer, "PTR", (f"{apex}.",), row.name)
+
+
+def _headless(reader: Reader, row: Import, apex: str) -> Iterator[Name]:
+    ready = [b for b in _backends(reader, row) if b.condition is Condition.READY]
+    yield from _addresses(apex, (b.key.address for b in ready), row.name)
+    hosts: dict[str, list[str]] = {}
+    targets: dict[str, set[tuple[int, str]]] = {}
+    for backend in ready:
+        host = f"{hostname(backend)}.{backend.key.cluster}.{apex}"
+        hosts.setdefault(host, []).append(backend.key.address)
+        for name in backend.port_names:
+            if name and backend.key.port:
+                port = f"_{name}._{backend.key.protocol.lower()}.{apex}"
+                targets.setdefault(port, set()).add((backend.key.port, host))
+    for host, addresses in hosts.items():
+        yield from _addresses(host, addresses, row.name)
+    for port, found in targets.items():
+        weight = max(1, 100 // len(found))
+        answers = tuple(f"0 {weight} {number} {host}." for number, host in sorted(found))
+        yield Name(port, "SRV", answers, row.name)
+
+
+def _backends(reader: Reader, row: Import) -> Iterator[Backend]:
+    """Those of the derived Service, by whichever name it goes."""
+    services = {names.derived(row.name), *(service.name for service in reader.by(SERVICES, "import", row.name))}
+    for service in services:
+        yield from (b for b in reader.by(BACKENDS, "service", service) if b.import_of == row.name)
+
+
+def hostname(backend: Backend) -> str:
+    """What an endpoint is called: as it says, or after its address."""
+    said = backend.hostname.lower()
+    return said if LABEL.match(said) else backend.key.address.replace(".", "-").replace(":", "-")

@@ -1,0 +1,35 @@
+"""One packet in, one verdict out: the reply, FORWARD, or nothing. Pure, so it can be fed anything at all."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from isthmus.dns import codec, cold
+from isthmus.dns.codec import Answer
+from isthmus.dns.cold import FORWARD
+from isthmus.dns.zone import Zone
+
+__all__ = ["FORWARD", "failure", "respond"]
+
+ORDINARY: Final = 128
+"""Types from here on ask about names, not for records of them (RFC 6895 §3.1)."""
+
+
+def respond(packet: bytes, zone: Zone, *, limit: int) -> bytes | None:
+    """What to do with a packet from a client. ``limit``: the most its transport carries."""
+    query = codec.parse(packet, limit=limit)  # hot:
+    if query is None:
+        return cold.respond(packet, zone, limit=limit)
+    if not zone.ours(query.name, query.type):
+        return FORWARD
+    if query.cls == codec.IN and query.type < ORDINARY:
+        return codec.build(query, zone.answer(query))
+    return codec.build(query, cold.unusual(query, zone))
+
+
+def failure(packet: bytes, *, limit: int) -> bytes | None:
+    """SERVFAIL to a question that could not be passed on; None where it cannot even be read."""
+    query = codec.parse(packet, limit=limit)
+    if query is None:
+        return None
+    return codec.build(query, Answer(codec.SERVFAIL, authoritative=False))

@@ -1,0 +1,168 @@
+"""The node's name server: ours from the table of names, the rest passed on to the cluster DNS.
+
+The UDP side is a drain loop on the socket, without a task or a future per question. Nothing that a client sends ends
+it: what cannot be read is answered FORMERR or not at all, what cannot be sent is counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any, Final
+
+from isthmus.dns import codec
+from isthmus.dns.respond import FORWARD, respond
+from isthmus.dns.stream import Stream
+from isthmus.dns.upstream import Address, Upstream
+from isthmus.dns.zone import Zone
+from isthmus.model.tables import NAMES
+from isthmus.statedb import Database
+
+BATCH: Final = 64
+"""Packets read before the loop may do something else."""
+CHANGES: Final = 1_000
+RECEIVE_BUFFER: Final = 1 << 20
+LARGEST_QUESTION: Final = 4096
+
+
+class CannotListen(Exception):  # noqa: N818
+    """The address cannot be used; the message says which and why."""
+
+
+class Server:
+    """Answers on one address, from the ``names`` of a database.
+
+    :meth:`run` never returns. Names are taken in as the table changes; until its sources have completed, a name of
+    ours that is not known is answered SERVFAIL, while everything else is passed on from the first moment.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        zone: str,
+        listen: tuple[str, int],
+        upstream: tuple[str, int],
+        timeout: float = 3.0,
+    ) -> None:
+        if listen == upstream:
+            raise CannotListen(f"{listen[0]}:{listen[1]} is the upstream too: questions would go round for ever")
+        self._database = database
+        self._listen = listen
+        self._zone = Zone(zone)
+        self._upstream = Upstream(upstream, send=self._send, timeout=timeout)
+        self._stream = Stream(self._zone, upstream=upstream)
+        self._listening = asyncio.Event()
+        self._socket: socket.socket | None = None
+        self.questions = self.replies = self.unsent = 0
+
+    def __repr__(self) -> str:
+        return f"<Server {self._listen[0]}:{self._listen[1]} of {self._zone!r}>"
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens, once it does: the port that was chosen where 0 was asked for."""
+        assert self._socket is not None, "it does not listen yet; await listening()"
+        host, port, *_ = self._socket.getsockname()
+        return host, port
+
+    async def listening(self) -> None:
+        """Return when questions are answered."""
+        await self._listening.wait()
+
+    async def run(self) -> None:
+        """Listen and answer, for ever."""
+        datagrams = self._socket = _bind(self._listen, socket.SOCK_DGRAM)
+        connections: socket.socket | None = None
+        server: asyncio.Server | None = None
+        loop = asyncio.get_running_loop()
+        try:
+            connections = _bind(self.address, socket.SOCK_STREAM)
+            self._upstream.open()
+            loop.add_reader(datagrams, self._drain)
+            server = await asyncio.start_server(self._stream.serve, sock=connections)
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._upstream.run(), name="dns upstream")
+                tasks.create_task(self._follow(), name="dns names")
+                self._listening.set()
+        finally:
+            self._listening.clear()
+            loop.remove_reader(datagrams)
+            if server is not None:
+                server.close()
+            self._stream.close()
+            self._upstream.close()
+            datagrams.close()
+            if connections is not None:
+                connections.close()
+
+    def stats(self) -> dict[str, Any]:
+        """What was done so far, and what is known."""
+        return {
+            "names": len(self._zone),
+            "complete": self._zone.complete,
+            "unwritable": self._zone.unwritable,
+            "questions": self.questions,
+            "replies": self.replies,
+            "unsent": self.unsent,
+            "upstream": self._upstream.stats(),
+            "tcp": {"open": self._stream.open, "questions": self._stream.questions, "relayed": self._stream.relayed},
+        }
+
+    async def _follow(self) -> None:
+        """Keep the answers as the table is."""
+        reader = self._database.changes(NAMES)
+        try:
+            while True:
+                snapshot, changes = reader.next()
+                for number, change in enumerate(changes, 1):
+                    self._zone.replace(change.old, change.new)
+                    if number % CHANGES == 0:
+                        await asyncio.sleep(0)
+                self._zone.complete = snapshot.initialized(NAMES)
+                await self._database.until(
+                    lambda now: bool(reader.unread) or now.initialized(NAMES) != self._zone.complete
+                )
+        finally:
+            reader.close()
+
+    def _drain(self) -> None:
+        assert self._socket is not None
+        for _ in range(BATCH):  # hot:
+            try:
+                packet, client = self._socket.recvfrom(LARGEST_QUESTION)
+            except BlockingIOError:
+                return
+            except OSError:
+                continue
+            self.questions += 1
+            reply = respond(packet, self._zone, limit=codec.UDP_SIZE)
+            if reply:
+                self._send(reply, client)
+            elif reply == FORWARD:
+                self._upstream.forward(packet, client)
+
+    def _send(self, reply: bytes, client: Address) -> None:
+        assert self._socket is not None
+        try:
+            self._socket.sendto(reply, client)
+        except OSError:  # a full buffer, an unreachable client, port 0: the client asks again
+            self.unsent += 1
+        else:
+            self.replies += 1
+
+
+def _bind(address: tuple[str, int], kind: socket.SocketKind) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+    sock = socket.socket(family, kind | socket.SOCK_NONBLOCK)
+    try:
+        if kind == socket.SOCK_STREAM:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        else:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
+        sock.bind(address)
+    except OSError as error:
+        sock.close()
+        transport = "udp" if kind == socket.SOCK_DGRAM else "tcp"
+        raise CannotListen(f"dns.listen = {address[0]}:{address[1]} ({transport}): {error.strerror}") from None
+    return sock

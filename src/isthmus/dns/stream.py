@@ -1,0 +1,94 @@
+"""DNS over TCP: each message behind its length. Rare, so plain coroutines; bounded in connections and in time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Final
+
+from isthmus.dns import codec
+from isthmus.dns.respond import FORWARD, failure, respond
+from isthmus.dns.zone import Zone
+
+CONNECTIONS: Final = 256
+IDLE: Final = 10.0
+RELAY: Final = 5.0
+
+
+class Stream:
+    """The TCP side of the server. A question that is not ours goes to the upstream over a connection of its own."""
+
+    def __init__(self, zone: Zone, *, upstream: tuple[str, int], idle: float = IDLE, relay: float = RELAY) -> None:
+        self._zone = zone
+        self._upstream = upstream
+        self._idle = idle
+        self._relay = relay
+        self._writers: set[asyncio.StreamWriter] = set()
+        self.questions = self.relayed = self.refused = 0
+
+    def __repr__(self) -> str:
+        return f"<Stream {self.open} connections>"
+
+    @property
+    def open(self) -> int:
+        """Connections there are."""
+        return len(self._writers)
+
+    def close(self) -> None:
+        """End every connection at once."""
+        for writer in self._writers:
+            writer.transport.abort()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection, until the client ends it, sends nothing for a while, or is one too many."""
+        self._writers.add(writer)
+        try:
+            if self.open > CONNECTIONS:
+                self.refused += 1
+                return
+            while (packet := await self._next(reader)) is not None:
+                self.questions += 1
+                reply = await self._reply(packet)
+                if reply is None:
+                    return
+                writer.write(len(reply).to_bytes(2, "big") + reply)
+                async with asyncio.timeout(self._idle):
+                    await writer.drain()
+        except (OSError, TimeoutError):
+            pass  # the client went away: nobody is left to tell
+        finally:
+            self._writers.discard(writer)
+            writer.close()
+
+    async def _next(self, reader: asyncio.StreamReader) -> bytes | None:
+        try:
+            async with asyncio.timeout(self._idle):
+                return await _message(reader)
+        except (TimeoutError, asyncio.IncompleteReadError):
+            return None
+
+    async def _reply(self, packet: bytes) -> bytes | None:
+        reply = respond(packet, self._zone, limit=codec.TCP_SIZE)
+        if reply != FORWARD:
+            return reply
+        self.relayed += 1
+        try:
+            async with asyncio.timeout(self._relay):
+                return await self._ask(packet)
+        except (OSError, TimeoutError, asyncio.IncompleteReadError):
+            return failure(packet, limit=codec.TCP_SIZE)
+
+    async def _ask(self, packet: bytes) -> bytes:
+        reader, writer = await asyncio.open_connection(*self._upstream)
+        try:
+            writer.write(len(packet).to_bytes(2, "big") + packet)
+            return await _message(reader)
+        finally:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+
+async def _message(reader: asyncio.StreamReader) -> bytes:
+    length = int.from_bytes(await reader.readexactly(2), "big")
+    return await reader.readexactly(length)

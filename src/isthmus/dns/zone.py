@@ -1,0 +1,143 @@
+"""The answers of the clusterset's zone, ready to be sent, and what is said where there is none.
+
+A question for an address is one look-up here. Names between the zone's apex and a name with records exist without
+records (NODATA), but for the level of clusters: ``cluster.svc.ns.svc.zone`` is no name (facts/cilium-mcs.md §3.5).
+Until the first list is whole, a name that is not known may exist: the answer is SERVFAIL, for our own zone only.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+from isthmus.dns import codec
+from isthmus.dns.codec import Answer, Query
+from isthmus.model.dns import Name
+
+NEGATIVE_TTL: Final = 5
+APEX_TTL: Final = 5
+
+Key = tuple[bytes, int]
+
+
+class Zone:
+    """What we answer for: :meth:`replace` rows as they change, :meth:`ours` and :meth:`answer` questions."""
+
+    def __init__(self, zone: str) -> None:
+        self.name = zone.strip(".").lower()
+        self.complete = False
+        """Whether the first list of names was whole: only then does an unknown name not exist."""
+        self._apex = codec.wire_name(self.name)
+        self._depth = self.name.count(".") + 1
+        self._records: dict[Key, tuple[int, bytes]] = {}
+        self._existing: Counter[bytes] = Counter()
+        self._serial = 1
+        self._turn = 0
+        self.unwritable = 0
+
+    def __repr__(self) -> str:
+        return f"<Zone {self.name}: {len(self._records)} answers{'' if self.complete else ', not complete'}>"
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def replace(self, old: Name | None, new: Name | None) -> None:
+        """A row took another's place, came or went. A name that cannot be written is counted and left out."""
+        self._serial = self._serial % 0xFFFFFFFF + 1
+        if old is not None:
+            self._remove(old)
+        if new is not None:
+            try:
+                self._add(new)
+            except ValueError:
+                self.unwritable += 1
+
+    def ours(self, name: bytes, type_: int) -> bool:
+        """Whether a question is ours: below the apex, or the reverse of one of our addresses."""
+        if (name, type_) in self._records:  # hot: most questions that come here
+            return True
+        return name.endswith(self._apex) and len(name) - len(self._apex) in _label_starts(name)
+
+    def answer(self, query: Query) -> Answer:
+        """What is said to a question of ours."""
+        found = self._records.get((query.name, query.type))  # hot: every ordinary question ends here
+        if found is not None:
+            count, records = found
+            return Answer(codec.NOERROR, count, self._rotated(count, records))
+        if query.name == self._apex:
+            return self._of_apex(query.type)
+        if query.name in self._existing:
+            return self._nothing(codec.NOERROR)
+        if not self.complete:
+            return Answer(codec.SERVFAIL, authoritative=False)
+        return self._nothing(codec.NXDOMAIN)
+
+    def types(self, name: bytes) -> list[int]:
+        """The types a name has records of."""
+        return [type_ for type_ in codec.TYPES.values() if (name, type_) in self._records]
+
+    def _add(self, row: Name) -> None:
+        name = codec.wire_name(row.name)
+        found = codec.records(row)
+        self._records[name, codec.TYPES[row.type]] = found
+        for existing in self._chain(name):
+            self._existing[existing] += 1
+
+    def _remove(self, row: Name) -> None:
+        try:
+            name = codec.wire_name(row.name)
+        except codec.Unwritable:
+            return
+        if self._records.pop((name, codec.TYPES[row.type]), None) is None:
+            return
+        for existing in self._chain(name):
+            self._existing[existing] -= 1
+            if not self._existing[existing]:
+                del self._existing[existing]
+
+    def _chain(self, name: bytes) -> Iterator[bytes]:
+        """A name and those between it and the apex, but for the level of clusters."""
+        if not name.endswith(self._apex):
+            return
+        starts = _label_starts(name)
+        for position, start in enumerate(starts[: len(starts) - self._depth]):
+            below = len(starts) - position - self._depth
+            is_cluster = below == 4 and name[start + 1 : start + 2] != b"_"
+            if not position or not is_cluster:
+                yield name[start:]
+
+    def _of_apex(self, type_: int) -> Answer:
+        if type_ == codec.SOA:
+            return Answer(codec.NOERROR, 1, codec.record(codec.SOA, APEX_TTL, self._soa()))
+        if type_ == codec.NS:
+            return Answer(codec.NOERROR, 1, codec.record(codec.NS, APEX_TTL, b"\2ns\3dns" + self._apex))
+        return self._nothing(codec.NOERROR)
+
+    def _nothing(self, rcode: int) -> Answer:
+        soa = codec.record(codec.SOA, NEGATIVE_TTL, self._soa(), owner=self._apex)
+        return Answer(rcode, authority=soa)
+
+    def _soa(self) -> bytes:
+        return codec.soa(self._apex, serial=self._serial, ttl=NEGATIVE_TTL)
+
+    def _rotated(self, count: int, records: bytes) -> bytes:
+        """Several addresses take turns in being the first, which is all that some clients try."""
+        if count < 2:
+            return records
+        (length,) = struct.unpack_from(">H", records, 10)
+        if len(records) != count * (12 + length):
+            return records
+        self._turn += 1
+        cut = self._turn % count * (12 + length)
+        return records[cut:] + records[:cut]
+
+
+def _label_starts(name: bytes) -> list[int]:
+    """Offsets of the labels of a name in wire format, without the root."""
+    starts, at = [], 0
+    while name[at]:
+        starts.append(at)
+        at += name[at] + 1
+    return starts

@@ -1,0 +1,165 @@
+"""Which names there are, from imports, backends and namespaces."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from isthmus import dns, loadbalancer
+from isthmus.model import names
+from isthmus.model.dns import Name
+from isthmus.model.services import Condition, Endpoint, EndpointSet, Import, Namespace, Port, Service
+from isthmus.model.tables import (
+    BACKENDS,
+    ENDPOINT_SETS,
+    FRONTENDS,
+    IMPORTS,
+    NAMES,
+    NAMESPACES,
+    NODES,
+    PLANS,
+    PODS,
+    SERVICES,
+)
+from isthmus.statedb import Database, Derivations
+
+ECHO = names.service_name("demo", "echo")
+DERIVED = names.derived(ECHO)
+APEX = "echo.demo.svc.clusterset.local"
+HTTP = Port("http", 80)
+TABLES: dict[type, Any] = {t.row: t for t in (SERVICES, ENDPOINT_SETS, IMPORTS, NODES, PODS, NAMESPACES)}
+
+
+class World:
+    def __init__(self) -> None:
+        self.db = Database(*TABLES.values(), FRONTENDS, BACKENDS, PLANS, NAMES)
+        balancing = loadbalancer.derived(names.ClusterName("c1"), "n1")
+        self.derivations = Derivations(self.db, *balancing, dns.derived("clusterset.local"))
+
+    def put(self, *rows: Any) -> None:
+        with self.db.write() as txn:
+            for row in rows:
+                txn.put(TABLES[type(row)], row)
+
+    def delete(self, *rows: Any) -> None:
+        with self.db.write() as txn:
+            for row in rows:
+                txn.delete(TABLES[type(row)], TABLES[type(row)].key(row))
+
+    def names(self) -> dict[tuple[str, str], tuple[str, ...]]:
+        """Everything but the zone's own names."""
+        while self.derivations.step():
+            pass
+        rows: list[Name] = list(self.db.snapshot().all(NAMES))
+        return {(row.name, row.type): row.answers for row in rows if row.service}
+
+
+@pytest.fixture
+def world() -> World:
+    world = World()
+    world.put(Namespace("demo"))
+    return world
+
+
+def imported(name: str = ECHO, **fields: Any) -> Import:
+    defaults: dict[str, Any] = {"ports": (HTTP,), "ips": ("10.96.0.7",)}
+    return Import(name=names.ServiceName(name), **(defaults | fields))
+
+
+def headless(*endpoints: Endpoint, cluster: str = "c2") -> tuple[Any, ...]:
+    return (
+        imported(type="Headless", ips=()),
+        Service(name=DERIVED, source="kubernetes", headless=True, ports=(HTTP,), import_of=ECHO),
+        EndpointSet(
+            service=DERIVED,
+            cluster=names.ClusterName(cluster),
+            source="clusterset",
+            part="record",
+            endpoints=endpoints,
+        ),
+    )
+
+
+def test_an_import_has_its_addresses_a_service_record_and_a_reverse(world: World) -> None:
+    world.put(imported(ips=("10.96.0.7", "fd00::7")))
+    assert world.names() == {
+        (APEX, "A"): ("10.96.0.7",),
+        (APEX, "AAAA"): ("fd00::7",),
+        (f"_http._tcp.{APEX}", "SRV"): (f"0 100 80 {APEX}.",),
+        ("7.0.96.10.in-addr.arpa", "PTR"): (f"{APEX}.",),
+        ("7." + "0." * 27 + "d.f.ip6.arpa".replace("d.f", "0.0.d.f"), "PTR"): (f"{APEX}.",),
+    }
+
+
+def test_an_import_without_address_has_no_name(world: World) -> None:
+    world.put(imported(ips=()))
+    assert world.names() == {}
+
+
+def test_only_namespaces_of_the_own_cluster_have_names(world: World) -> None:
+    world.put(imported("other/echo"))
+    assert world.names() == {}
+    world.put(Namespace("other"))
+    assert ("echo.other.svc.clusterset.local", "A") in world.names()
+    world.delete(Namespace("other"))
+    assert world.names() == {}
+
+
+def test_a_headless_import_has_the_addresses_of_what_is_ready_and_a_name_for_each(world: World) -> None:
+    ports = (Port("http", 8080),)
+    world.put(
+        *headless(
+            Endpoint("10.2.1.2", ports, hostname="web-0"),
+            Endpoint("10.2.1.3", ports),
+            Endpoint("10.2.1.4", ports, Condition.NOT_READY),
+        )
+    )
+    assert world.names() == {
+        (APEX, "A"): ("10.2.1.2", "10.2.1.3"),
+        (f"web-0.c2.{APEX}", "A"): ("10.2.1.2",),
+        (f"10-2-1-3.c2.{APEX}", "A"): ("10.2.1.3",),
+        (f"_http._tcp.{APEX}", "SRV"): (f"0 50 8080 10-2-1-3.c2.{APEX}.", f"0 50 8080 web-0.c2.{APEX}."),
+    }
+
+
+def test_a_headless_import_follows_its_endpoints(world: World) -> None:
+    world.put(*headless(Endpoint("10.2.1.2", ())))
+    assert world.names()[APEX, "A"] == ("10.2.1.2",)
+    world.put(*headless(Endpoint("10.2.1.9", (), hostname="b")))
+    assert world.names() == {(APEX, "A"): ("10.2.1.9",), (f"b.c2.{APEX}", "A"): ("10.2.1.9",)}
+
+
+def test_an_import_that_becomes_headless_loses_its_address(world: World) -> None:
+    world.put(imported())
+    world.put(*headless(Endpoint("10.2.1.2", ())))
+    assert set(world.names()) == {(APEX, "A"), (f"10-2-1-2.c2.{APEX}", "A")}
+
+
+def test_one_address_of_two_imports_has_one_reverse_and_the_other_surfaces(world: World) -> None:
+    world.put(imported("demo/b"), imported("demo/a"))
+    reverse = ("7.0.96.10.in-addr.arpa", "PTR")
+    assert world.names()[reverse] == ("a.demo.svc.clusterset.local.",)
+    world.delete(imported("demo/a"))
+    assert world.names()[reverse] == ("b.demo.svc.clusterset.local.",)
+    world.put(imported("demo/a"))
+    assert world.names()[reverse] == ("a.demo.svc.clusterset.local.",)
+
+
+def test_an_import_whose_name_is_no_label_has_no_name(world: World) -> None:
+    world.put(imported("demo/a.c2.echo"))
+    assert world.names() == {}
+
+
+def test_the_zone_says_the_version_of_its_scheme(world: World) -> None:
+    world.names()
+    row = world.db.snapshot().get(NAMES, ("dns-version.clusterset.local", "TXT"))
+    assert row is not None
+    assert (row.answers, row.ttl) == (('"1.1.0"',), 28800)
+
+
+def test_names_go_with_their_import(world: World) -> None:
+    world.put(imported())
+    world.names()
+    world.delete(imported())
+    assert world.names() == {}
