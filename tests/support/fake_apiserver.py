@@ -92,6 +92,8 @@ class FakeApiServer:
         self.page_limit = 0
         self.served: dict[str, list[str]] = {}
         self.token = ""
+        self.cut_off: set[str] = set()
+        """Tokens of clients that no longer reach us."""
         self.asked: list[Request] = []
         self.faults: list[tuple[Callable[[Request], bool], Fault]] = []
         self.streams: list[tuple[str, Stream]] = []
@@ -165,6 +167,9 @@ class FakeApiServer:
             writer.close()
 
     async def _serve(self, request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        if request.headers.get("authorization", "").removeprefix("Bearer ") in self.cut_off:
+            reset(writer)
+            return False
         for index, (matches, fault) in enumerate(self.faults):
             if matches(request):
                 del self.faults[index]

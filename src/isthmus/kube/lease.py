@@ -1,0 +1,181 @@
+"""Leader election by a Lease: of several replicas one acts.
+
+The invariant: whoever leads stops before anybody else may start. A leader that cannot renew for DEADLINE stops by
+itself; another takes over only after the lease has not changed for DURATION, by its own clock: wall clocks of two
+machines are never compared. A clean stop gives the lease away at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from isthmus import logs
+from isthmus.kube.client import Client
+from isthmus.kube.errors import Conflict, KubeError, NotFound, NotServed
+from isthmus.kube.objects.coordination import LEASE, Lease, LeaseSpec
+from isthmus.reflector import Expired
+
+DURATION: Final = 12
+DEADLINE: Final = 8.0
+RETRY: Final = 2.0
+RELEASE: Final = 2.0
+
+log = logs.get("lease")
+
+
+class _Lost(Exception):  # noqa: N818 not an error: the end of a time in office
+    pass
+
+
+async def lead(
+    client: Client, *, name: str, namespace: str, identity: str, while_leading: Callable[[], Awaitable[None]]
+) -> None:
+    """Call ``while_leading`` whenever we are the leader; see :meth:`Election.run`."""
+    await Election(client, name=name, namespace=namespace, identity=identity).run(while_leading)
+
+
+class Election:
+    """One candidate. ``identity`` must be this process's own; ``holder`` is who leads as far as we know."""
+
+    def __init__(self, client: Client, *, name: str, namespace: str, identity: str) -> None:
+        self._client = client
+        self._name = name
+        self._namespace = namespace
+        self._seen: LeaseSpec | None = None
+        self._seen_at = 0.0
+        self.identity = identity
+        self.holder = ""
+        self.terms = 0
+
+    def __repr__(self) -> str:
+        return f"<Election {self._namespace}/{self._name}: {self.holder or 'nobody'} leads, we are {self.identity}>"
+
+    @property
+    def leading(self) -> bool:
+        """Whether it is us."""
+        return self.holder == self.identity
+
+    async def run(self, while_leading: Callable[[], Awaitable[None]]) -> None:
+        """Wait for the lease and lead; again whenever it was lost, until ``while_leading`` returns or we are cancelled.
+
+        Losing the lease cancels ``while_leading``, which is called anew for each time in office.
+        """
+        while True:
+            await self._win()
+            self.terms += 1
+            log.info("leading", lease=self._name, identity=self.identity)
+            if await self._in_office(while_leading):
+                return
+
+    async def _in_office(self, while_leading: Callable[[], Awaitable[None]]) -> bool:
+        """Lead and renew until one of both ends; whether the work was done, and not the lease lost."""
+        done = False
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                renewing = tasks.create_task(self._renew())
+                await while_leading()
+                done = True
+                renewing.cancel()
+        except* _Lost:
+            log.warning("leading no more", lease=self._name, identity=self.identity)
+        finally:
+            await self._release()
+        return done
+
+    async def _win(self) -> None:
+        while not await self._attempt(RETRY * 2):  # noqa: ASYNC110 the lease is elsewhere
+            await asyncio.sleep(RETRY)
+
+    async def _renew(self) -> None:
+        """Renew for ever; _Lost when another has the lease, or when we have not reached it for too long."""
+        held = _now()
+        while True:
+            await asyncio.sleep(RETRY)
+            tried = _now()
+            if await self._attempt(max(0.0, held + DEADLINE - tried)):
+                held = tried
+            elif not self.leading or _now() + RETRY - held >= DEADLINE:
+                self.holder = "" if self.leading else self.holder
+                raise _Lost
+
+    async def _attempt(self, seconds: float) -> bool:
+        """Try to get or keep the lease; whether we have it now. A failure is said once until it is another."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._claim()
+        except TimeoutError:
+            log.warning("lease not reached in time", lease=self._name)
+        except Conflict:
+            log.debug("another was faster", lease=self._name)
+        except (KubeError, Expired) as why:
+            log.warning("lease not reached", lease=self._name, why=str(why))
+        return False
+
+    async def _claim(self) -> bool:
+        try:
+            lease = await self._client.get(LEASE, self._name, self._namespace)
+        except NotServed:
+            raise
+        except NotFound:
+            await self._client.create(LEASE, self._namespace, self._body(None))
+            return self._is(self.identity)
+        if self._is_taken(lease.spec):
+            return self._is(lease.spec.holder_identity or "")
+        await self._client.replace(LEASE, self._namespace, self._name, self._body(lease))
+        return self._is(self.identity)
+
+    def _is(self, holder: str) -> bool:
+        self.holder = holder
+        return self.leading
+
+    def _is_taken(self, spec: LeaseSpec) -> bool:
+        """Whether another has it: it counts for as long as it says since we last saw it change."""
+        if spec != self._seen:
+            self._seen, self._seen_at = spec, _now()
+        if spec.holder_identity in (None, "", self.identity):
+            return False
+        return _now() - self._seen_at < (spec.lease_duration_seconds or DURATION)
+
+    async def _release(self) -> None:
+        """Give the lease away, if we still have it; who stops must not be kept by a server that does not answer."""
+        if not self.leading:
+            return
+        self.holder = ""
+        try:
+            async with asyncio.timeout(RELEASE):
+                lease = await self._client.get(LEASE, self._name, self._namespace)
+                if lease.spec.holder_identity == self.identity:
+                    await self._client.replace(LEASE, self._namespace, self._name, self._body(lease, free=True))
+        except (KubeError, Expired, TimeoutError) as why:
+            log.warning("lease not released", lease=self._name, why=str(why))
+
+    def _body(self, lease: Lease | None, *, free: bool = False) -> dict[str, Any]:
+        """What is written: over this lease, and only if it has not changed since it was read."""
+        before = lease.spec if lease else LeaseSpec()
+        now = _stamp()
+        ours = before.holder_identity == self.identity
+        taken = {
+            "holderIdentity": self.identity,
+            "acquireTime": before.acquire_time if ours and before.acquire_time else now,
+            "leaseTransitions": (before.lease_transitions or 0) + (0 if ours or lease is None else 1),
+        }
+        left = {"leaseTransitions": before.lease_transitions or 0}
+        return {
+            "metadata": {
+                "name": self._name,
+                "namespace": self._namespace,
+                **({"resourceVersion": lease.metadata.resource_version} if lease else {}),
+            },
+            "spec": {"leaseDurationSeconds": 1 if free else DURATION, "renewTime": now, **(left if free else taken)},
+        }
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _stamp() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
