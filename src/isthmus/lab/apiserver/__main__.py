@@ -1,0 +1,118 @@
+"""The program: one server and its controllers over one etcd.
+
+``python -m isthmus.lab.apiserver --etcd URL --listen HOST:PORT [--fd N] --token-file F --service-cidr 10.96.0.0/16``
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import ipaddress
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from aiohttp import web
+
+from isthmus import logs
+from isthmus.etcd import Session
+from isthmus.lab import controllers
+from isthmus.lab.apiserver.addresses import Addresses, Network
+from isthmus.lab.apiserver.api import Api
+from isthmus.lab.apiserver.bootstrap import bootstrap
+from isthmus.lab.apiserver.http import Server
+from isthmus.lab.apiserver.kinds import Registry
+from isthmus.lab.apiserver.storage import Store
+
+
+class Options(NamedTuple):
+    """What the command line says."""
+
+    etcd: tuple[str, ...]
+    host: str
+    port: int
+    fds: tuple[int, ...]
+    token: str
+    service_cidrs: tuple[Network, ...]
+    level: str
+
+
+class UsageError(Exception):
+    """The command line cannot be used; the message names the flag."""
+
+
+def options(arguments: Sequence[str]) -> Options:
+    """The command line, read; a UsageError says what is wrong with it."""
+    parser = argparse.ArgumentParser(prog="isthmus.lab.apiserver", description=__doc__)
+    parser.add_argument("--etcd", required=True, help="URLs of the cluster's etcd, joined by commas")
+    parser.add_argument("--listen", required=True, metavar="HOST:PORT")
+    parser.add_argument("--fd", type=int, action="append", default=[], help="an inherited listening socket")
+    parser.add_argument("--token-file", type=Path, help="what clients must carry as bearer token; none: all may")
+    parser.add_argument("--service-cidr", default="10.96.0.0/16", help="where ClusterIPs come from, joined by commas")
+    parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
+    given = parser.parse_args(arguments)
+    host, _, port = given.listen.rpartition(":")
+    try:
+        address = ipaddress.ip_address(host.strip("[]"))
+        number = int(port)
+    except ValueError:
+        raise UsageError(f"--listen {given.listen}: want an address and a port, as in 127.0.0.1:6443") from None
+    try:
+        cidrs = tuple(ipaddress.ip_network(cidr) for cidr in given.service_cidr.split(","))
+    except ValueError as error:
+        raise UsageError(f"--service-cidr {given.service_cidr}: {error}") from None
+    try:
+        token = given.token_file.read_text().strip() if given.token_file else ""
+    except OSError as error:
+        raise UsageError(f"--token-file {given.token_file}: {error.strerror}") from None
+    return Options(tuple(given.etcd.split(",")), str(address), number, tuple(given.fd), token, cidrs, given.log_level)
+
+
+async def serve(given: Options) -> None:
+    """Run until SIGTERM or SIGINT. Requests that come before etcd has been read wait for it."""
+    stop, ready = asyncio.Event(), asyncio.Event()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(signum, stop.set)
+    async with Session(given.etcd) as session:
+        store = Store(session)
+        api = Api(store, Registry(), Addresses(given.service_cidrs))
+        application = Server(api, token=given.token, ready=ready).application()
+        runner = web.AppRunner(application, access_log=None, handler_cancellation=True, shutdown_timeout=0.2)
+        await runner.setup()
+        try:
+            for site in _sites(runner, given):
+                await site.start()
+            async with asyncio.TaskGroup() as tasks:
+                parts = [store.run(), bootstrap(api, ready, host=given.host, port=given.port), controllers.run(api)]
+                running = [tasks.create_task(part) for part in parts]
+                await stop.wait()
+                for task in running:
+                    task.cancel()
+        finally:
+            await runner.cleanup()
+
+
+def _sites(runner: web.AppRunner, given: Options) -> list[web.BaseSite]:
+    """Where to listen: the address, and sockets that were opened elsewhere."""
+    inherited = [socket.socket(fileno=fd) for fd in given.fds]
+    sites: list[web.BaseSite] = [web.SockSite(runner, sock) for sock in inherited]
+    return [web.TCPSite(runner, given.host, given.port), *sites]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The program; gives its exit status."""
+    try:
+        given = options(arguments)
+        logs.configure(level=given.level)
+        asyncio.run(serve(given))
+    except (UsageError, OSError) as error:
+        print(f"isthmus.lab.apiserver: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,148 @@
+"""Addresses of Services: who has which is in the Services themselves, so nothing has to be kept or repaired.
+
+Addresses are drawn at random from the range beyond its first part, which is for those who ask for a certain one, so an
+address is not soon somebody else's. What is drawn is held until the write that uses it has come back.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from isthmus.lab.apiserver import errors
+from isthmus.lab.apiserver.errors import Problem
+from isthmus.lab.apiserver.objects import Object, at, items, name_of
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+NODE_PORTS = range(30000, 32768)
+
+
+class Addresses:
+    """Gives out cluster addresses and node ports."""
+
+    def __init__(self, networks: Sequence[Network], *, choose: random.Random | None = None) -> None:
+        self._networks = {f"IPv{network.version}": network for network in networks}
+        self._random = choose or random.Random()
+        self._held: set[str | int] = set()
+
+    @contextmanager
+    def given(self, service: Object, others: Iterable[Object]) -> Iterator[None]:
+        """Fill in the addresses a Service lacks; while the block runs nobody else gets them.
+
+        Raises an ApiError where an address asked for is taken or outside of the range.
+        """
+        others = list(others)
+        held: list[str | int] = [*self._cluster_ips(service, others), *self._node_ports(service, others)]
+        self._held.update(held)
+        try:
+            yield
+        finally:
+            self._held.difference_update(held)
+
+    def first(self) -> str:
+        """The address of the Service ``kubernetes``."""
+        network = next(iter(self._networks.values()))
+        return str(network[1])
+
+    def _cluster_ips(self, service: Object, others: list[Object]) -> list[str]:
+        spec = service["spec"]
+        if spec["type"] == "ExternalName":
+            return []
+        headless = spec.get("clusterIP") == "None" or spec.get("clusterIPs") == ["None"]
+        families = self._families(service, headless=headless)
+        if headless:
+            spec["clusterIP"], spec["clusterIPs"] = "None", ["None"]
+            return []
+        used = {ip for other in others for ip in at(other, "spec", "clusterIPs", default=())}
+        asked = list(spec.get("clusterIPs") or ([spec["clusterIP"]] if spec.get("clusterIP") else []))
+        for address in asked:
+            self._check(service, address, used)
+        given = [*asked, *(self._draw(family, used) for family in families[len(asked) :])]
+        spec["clusterIP"], spec["clusterIPs"] = given[0], given
+        return given
+
+    def _families(self, service: Object, *, headless: bool) -> list[str]:
+        """The families of a Service, in order; writes what it decides into the Service."""
+        spec = service["spec"]
+        policy = spec.setdefault("ipFamilyPolicy", "SingleStack")
+        known = list(self._networks)
+        asked = list(spec.get("ipFamilies") or ())
+        if not asked and not headless:
+            ips = spec.get("clusterIPs") or ([spec["clusterIP"]] if spec.get("clusterIP") else [])
+            asked = [f"IPv{ipaddress.ip_address(ip).version}" for ip in ips if _is_address(ip)]
+        most = 1 if policy == "SingleStack" else 2
+        families = [*asked, *(family for family in known if family not in asked)][: max(most, len(asked))]
+        missing = [family for family in families if family not in known]
+        if missing or (policy == "RequireDualStack" and len(families) < 2):
+            why = (
+                "this cluster is not configured for dual-stack services"
+                if not missing
+                else "not configured on this cluster"
+            )
+            raise _refused(service, Problem("spec.ipFamilies", "Invalid value", why, missing or families))
+        spec["ipFamilies"] = families
+        return families
+
+    def _check(self, service: Object, address: str, used: set[str]) -> None:
+        field = "spec.clusterIPs"
+        if not _is_address(address):
+            raise _refused(service, Problem(f"{field}[0]", "Invalid value", "must be a valid IP address", address))
+        parsed = ipaddress.ip_address(address)
+        if not any(parsed in network for network in self._networks.values()):
+            ranges = ", ".join(map(str, self._networks.values()))
+            why = f"failed to allocate IP {address}: the provided IP is not in the valid range ({ranges})"
+            raise _refused(service, Problem(field, "Invalid value", why, [address]))
+        if address in used or address in self._held:
+            why = f"failed to allocate IP {address}: provided IP is already allocated"
+            raise _refused(service, Problem(field, "Invalid value", why, [address]))
+
+    def _draw(self, family: str, used: set[str]) -> str:
+        network = self._networks[family]
+        size = min(network.num_addresses, 1 << 16)
+        first = min(max(16, size // 16), 256)
+        for low, high in ((first, size - 1), (1, first)):
+            for _ in range(64):
+                address = str(network[self._random.randrange(low, high)])
+                if address not in used and address not in self._held:
+                    return address
+            for offset in range(low, high):
+                if (address := str(network[offset])) not in used and address not in self._held:
+                    return address
+        raise errors.ApiError(500, "InternalError", f"no address is left in {network}")
+
+    def _node_ports(self, service: Object, others: list[Object]) -> list[int]:
+        if service["spec"]["type"] not in ("NodePort", "LoadBalancer"):
+            return []
+        used = {port["nodePort"] for other in others for port in items(other, "spec", "ports") if port.get("nodePort")}
+        given: list[int] = []
+        for index, port in enumerate(items(service, "spec", "ports")):
+            number: Any = port.get("nodePort")
+            if number and (number in used or number not in NODE_PORTS):
+                known = f"{NODE_PORTS.start}-{NODE_PORTS.stop - 1}"
+                taken = number in used
+                why = (
+                    "provided port is already allocated"
+                    if taken
+                    else f"provided port is not in the valid range. The range of valid ports is {known}"
+                )
+                raise _refused(service, Problem(f"spec.ports[{index}].nodePort", "Invalid value", why, number))
+            if not number:
+                free = [p for p in NODE_PORTS if p not in used and p not in self._held and p not in given]
+                number = port["nodePort"] = self._random.choice(free)
+            given.append(number)
+        return given
+
+
+def _refused(service: Object, problem: Problem) -> errors.ApiError:
+    return errors.invalid("Service", "", name_of(service), [problem])
+
+
+def _is_address(text: Any) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,179 @@
+"""What a field is when nobody says, for the kinds whose readers count on it. Each changes the object it is given."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+from isthmus.lab.apiserver.objects import Object, at, items
+
+
+def nothing(obj: Object) -> None:
+    """No defaults."""
+
+
+def namespace(obj: Object) -> None:
+    """Emptied before it goes, and found by its name as a label."""
+    obj.setdefault("spec", {}).setdefault("finalizers", ["kubernetes"])
+    obj.setdefault("status", {}).setdefault("phase", "Active")
+    labels = obj["metadata"].get("labels") or {}
+    obj["metadata"]["labels"] = labels | {"kubernetes.io/metadata.name": obj["metadata"].get("name", "")}
+
+
+def service(obj: Object) -> None:
+    """Type, policies and ports; addresses are given out by ``addresses``."""
+    spec = obj.setdefault("spec", {})
+    kind = spec.setdefault("type", "ClusterIP")
+    if spec.setdefault("sessionAffinity", "None") == "ClientIP":
+        spec["sessionAffinityConfig"] = spec.get("sessionAffinityConfig") or {"clientIP": {"timeoutSeconds": 10800}}
+    for port in items(spec, "ports"):
+        port.setdefault("protocol", "TCP")
+        if not port.get("targetPort"):
+            port["targetPort"] = port.get("port")
+    if kind != "ExternalName":
+        spec.setdefault("internalTrafficPolicy", "Cluster")
+    if kind in ("NodePort", "LoadBalancer"):
+        spec.setdefault("externalTrafficPolicy", "Cluster")
+    if kind == "LoadBalancer":
+        spec.setdefault("allocateLoadBalancerNodePorts", True)
+    obj.setdefault("status", {}).setdefault("loadBalancer", {})
+
+
+def pod(obj: Object) -> None:
+    """The pod's spec, and Pending until a node says otherwise."""
+    pod_spec(obj.setdefault("spec", {}))
+    obj["spec"].setdefault("enableServiceLinks", True)
+    obj["spec"].setdefault("serviceAccountName", "default")
+    obj["spec"].setdefault("preemptionPolicy", "PreemptLowerPriority")
+    obj["spec"].setdefault("priority", 0)
+    status = obj.setdefault("status", {})
+    status.setdefault("phase", "Pending")
+    status.setdefault("qosClass", "BestEffort")
+
+
+def pod_spec(spec: Object) -> None:
+    """What a pod's spec and a template's share."""
+    spec.setdefault("restartPolicy", "Always")
+    spec.setdefault("terminationGracePeriodSeconds", 30)
+    spec.setdefault("dnsPolicy", "ClusterFirst")
+    spec.setdefault("schedulerName", "default-scheduler")
+    spec.setdefault("securityContext", {})
+    for name in ("containers", "initContainers"):
+        for container in items(spec, name):
+            _container(container)
+    for volume in items(spec, "volumes"):
+        _volume(volume)
+
+
+def deployment(obj: Object) -> None:
+    """One replica, rolling a quarter at a time."""
+    spec = obj.setdefault("spec", {})
+    spec.setdefault("replicas", 1)
+    spec.setdefault("revisionHistoryLimit", 10)
+    spec.setdefault("progressDeadlineSeconds", 600)
+    strategy = spec.setdefault("strategy", {})
+    if strategy.setdefault("type", "RollingUpdate") == "RollingUpdate":
+        rolling = strategy.get("rollingUpdate") or {}
+        strategy["rollingUpdate"] = {"maxUnavailable": "25%", "maxSurge": "25%"} | rolling
+    _template(spec)
+
+
+def replica_set(obj: Object) -> None:
+    """One replica; the selector is the template's labels where it has none."""
+    obj.setdefault("spec", {}).setdefault("replicas", 1)
+    _template(obj["spec"])
+    obj.setdefault("status", {}).setdefault("replicas", 0)
+
+
+def stateful_set(obj: Object) -> None:
+    """Ordered, rolling from the last."""
+    spec = obj.setdefault("spec", {})
+    spec.setdefault("replicas", 1)
+    spec.setdefault("revisionHistoryLimit", 10)
+    spec.setdefault("podManagementPolicy", "OrderedReady")
+    strategy = spec.setdefault("updateStrategy", {})
+    if strategy.setdefault("type", "RollingUpdate") == "RollingUpdate":
+        strategy["rollingUpdate"] = {"partition": 0} | (strategy.get("rollingUpdate") or {})
+    _template(spec)
+
+
+def daemon_set(obj: Object) -> None:
+    """One pod per node, replaced one at a time."""
+    spec = obj.setdefault("spec", {})
+    spec.setdefault("revisionHistoryLimit", 10)
+    strategy = spec.setdefault("updateStrategy", {})
+    if strategy.setdefault("type", "RollingUpdate") == "RollingUpdate":
+        strategy["rollingUpdate"] = {"maxUnavailable": 1, "maxSurge": 0} | (strategy.get("rollingUpdate") or {})
+    _template(spec)
+
+
+def job(obj: Object) -> None:
+    """One completion, six tries."""
+    spec = obj.setdefault("spec", {})
+    spec.setdefault("parallelism", 1)
+    spec.setdefault("completions", 1)
+    spec.setdefault("backoffLimit", 6)
+    spec.setdefault("completionMode", "NonIndexed")
+    spec.setdefault("suspend", False)
+    _template(spec)
+
+
+def secret(obj: Object) -> None:
+    """``stringData`` is written and never read."""
+    obj.setdefault("type", "Opaque")
+    texts = obj.pop("stringData", None) or {}
+    if texts:
+        encoded = {key: base64.b64encode(str(text).encode()).decode() for key, text in texts.items()}
+        obj["data"] = (obj.get("data") or {}) | encoded
+
+
+def endpoint_slice(obj: Object) -> None:
+    """Ports have a name, if an empty one, and a protocol."""
+    for port in items(obj, "ports"):
+        port.setdefault("name", "")
+        port.setdefault("protocol", "TCP")
+
+
+def service_import(obj: Object) -> None:
+    """The protocol of ports, as the CRD's schema has it."""
+    for port in items(obj, "spec", "ports"):
+        port.setdefault("protocol", "TCP")
+
+
+def _template(spec: dict[str, Any]) -> None:
+    template = spec.setdefault("template", {})
+    template.setdefault("metadata", {})
+    pod_spec(template.setdefault("spec", {}))
+
+
+def _container(container: Object) -> None:
+    container.setdefault("resources", {})
+    container.setdefault("terminationMessagePath", "/dev/termination-log")
+    container.setdefault("terminationMessagePolicy", "File")
+    image = str(container.get("image", ""))
+    latest = ":" not in image.rsplit("/", 1)[-1] or image.endswith(":latest")
+    container.setdefault("imagePullPolicy", "Always" if latest else "IfNotPresent")
+    for port in items(container, "ports"):
+        port.setdefault("protocol", "TCP")
+    for name in ("livenessProbe", "readinessProbe", "startupProbe"):
+        if isinstance(container.get(name), dict):
+            _probe(container[name])
+    for variable in items(container, "env"):
+        if isinstance(ref := at(variable, "valueFrom", "fieldRef"), dict):
+            ref.setdefault("apiVersion", "v1")
+
+
+def _probe(probe: Object) -> None:
+    for name, value in (("timeoutSeconds", 1), ("periodSeconds", 10), ("successThreshold", 1), ("failureThreshold", 3)):
+        probe.setdefault(name, value)
+    if isinstance(http := probe.get("httpGet"), dict):
+        http.setdefault("path", "/")
+        http.setdefault("scheme", "HTTP")
+
+
+def _volume(volume: Object) -> None:
+    if len(volume) == 1:
+        volume["emptyDir"] = {}
+    for name in ("configMap", "secret", "projected", "downwardAPI"):
+        if isinstance(volume.get(name), dict):
+            volume[name].setdefault("defaultMode", 420)

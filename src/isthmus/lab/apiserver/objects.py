@@ -1,0 +1,85 @@
+"""Reading untyped objects: a Kubernetes object here is the dict its JSON decodes to.
+
+What is stored is shared and never changed in place; who wants to change an object takes a copy first.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+Object = dict[str, Any]
+
+
+def metadata(obj: Mapping[str, Any]) -> dict[str, Any]:
+    """The object's metadata, {} where it has none."""
+    found = obj.get("metadata")
+    return found if isinstance(found, dict) else {}
+
+
+def name_of(obj: Mapping[str, Any]) -> str:
+    """Its name, or ''."""
+    return str(metadata(obj).get("name") or "")
+
+
+def namespace_of(obj: Mapping[str, Any]) -> str:
+    """Its namespace, or ''."""
+    return str(metadata(obj).get("namespace") or "")
+
+
+def labels_of(obj: Mapping[str, Any]) -> dict[str, str]:
+    """Its labels, {} where it has none."""
+    return metadata(obj).get("labels") or {}
+
+
+def deleting(obj: Mapping[str, Any]) -> bool:
+    """Whether somebody has asked for its deletion."""
+    return "deletionTimestamp" in metadata(obj)
+
+
+def at(obj: Any, *path: str | int, default: Any = None) -> Any:
+    """The value at a path of keys and list positions, or the default where the path ends early or at null."""
+    for step in path:
+        if isinstance(step, int):
+            obj = obj[step] if isinstance(obj, list) and -len(obj) <= step < len(obj) else None
+        else:
+            obj = obj.get(step) if isinstance(obj, dict) else None
+    return default if obj is None else obj
+
+
+def items(obj: Any, *path: str | int) -> Iterator[dict[str, Any]]:
+    """The objects in the list at a path; whatever else is in it is passed over."""
+    found = at(obj, *path, default=())
+    return (item for item in (found if isinstance(found, list) else ()) if isinstance(item, dict))
+
+
+def condition(obj: Any, kind: str) -> str:
+    """The status of a condition of the object: 'True', 'False', 'Unknown', or '' where it has none."""
+    return next((str(c.get("status", "")) for c in items(obj, "status", "conditions") if c.get("type") == kind), "")
+
+
+def controller_of(obj: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The owner reference of the one that manages this object."""
+    return next((owner for owner in items(obj, "metadata", "ownerReferences") if owner.get("controller")), None)
+
+
+def clone(obj: Object) -> Object:
+    """A copy that may be changed."""
+    return copy.deepcopy(obj)
+
+
+def timestamp(when: datetime | None = None) -> str:
+    """A time as metadata has it, to the second."""
+    return (when or datetime.now(UTC)).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def micro_timestamp() -> str:
+    """Now as a MicroTime has it (Lease, Event)."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def parse_time(text: str) -> datetime:
+    """The time an RFC 3339 string says; ValueError where it says none."""
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))

@@ -1,0 +1,78 @@
+"""What lists of objects mean: which are maps by a key, which are sets. Everything else is replaced as a whole.
+
+Strategic merge patches and server-side apply ask for it by path; ``*`` stands for an element of a list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+Path = tuple[str, ...]
+
+
+class ListRule(NamedTuple):
+    """A list whose elements are told apart by ``keys`` (server-side apply) and ``merge`` (strategic merge).
+
+    Without keys it is a set of values. ``merge`` '' is a list that strategic merge replaces.
+    """
+
+    keys: tuple[str, ...] = ()
+    merge: str = ""
+    defaults: Mapping[str, str] = {}
+
+
+Lists = Mapping[Path, ListRule]
+
+SET: Final = ListRule()
+ELEMENT: Final = "*"
+
+
+def by(key: str) -> ListRule:
+    """A map by one key, for both."""
+    return ListRule((key,), key)
+
+
+def under(path: str, rules: Lists) -> Lists:
+    """The same rules further down, below a path with dots."""
+    return {(*path.split("."), *key): rule for key, rule in rules.items()}
+
+
+METADATA: Final[Lists] = {
+    ("metadata", "ownerReferences"): by("uid"),
+    ("metadata", "finalizers"): ListRule(merge="="),
+}
+
+CONDITIONS: Final[Lists] = {("status", "conditions"): by("type")}
+
+CONTAINER: Final[Lists] = {
+    ("env",): by("name"),
+    ("ports",): ListRule(("containerPort", "protocol"), "containerPort", {"protocol": "TCP"}),
+    ("volumeMounts",): by("mountPath"),
+    ("volumeDevices",): by("devicePath"),
+}
+
+POD_SPEC: Final[Lists] = {
+    **{(name,): by("name") for name in ("containers", "initContainers", "ephemeralContainers", "volumes")},
+    ("imagePullSecrets",): by("name"),
+    ("hostAliases",): by("ip"),
+    ("topologySpreadConstraints",): ListRule(("topologyKey", "whenUnsatisfiable"), "topologyKey"),
+    **{
+        (containers, ELEMENT, *path): rule
+        for containers in ("containers", "initContainers", "ephemeralContainers")
+        for path, rule in CONTAINER.items()
+    },
+}
+
+POD: Final[Lists] = {**under("spec", POD_SPEC), **CONDITIONS, ("status", "podIPs"): by("ip")}
+
+WORKLOAD: Final[Lists] = {**under("spec.template.spec", POD_SPEC), **CONDITIONS}
+
+SERVICE: Final[Lists] = {
+    ("spec", "ports"): ListRule(("port", "protocol"), "port", {"protocol": "TCP"}),
+    **CONDITIONS,
+}
+
+NODE: Final[Lists] = {**CONDITIONS, ("status", "addresses"): by("type"), ("spec", "taints"): by("key")}
+
+SERVICE_IMPORT: Final[Lists] = {**CONDITIONS, ("status", "clusters"): by("cluster")}

@@ -1,0 +1,88 @@
+"""The parts of objects that are addressed by themselves: scale, binding, finalize."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from isthmus.lab.apiserver import errors, patches, requests
+from isthmus.lab.apiserver.api import Api, By
+from isthmus.lab.apiserver.columns import selector
+from isthmus.lab.apiserver.objects import Object, at, metadata
+from isthmus.lab.apiserver.replies import reply
+from isthmus.lab.apiserver.requests import Target
+from isthmus.lab.apiserver.storage import Item
+
+
+async def answer(api: Api, request: web.Request, target: Target) -> web.StreamResponse:
+    """The reply to a request for a subresource other than status."""
+    by = requests.by(request, target.version)
+    match target.subresource, request.method:
+        case "scale", "GET":
+            return reply(scale(api.get(target.kind, target.namespace, target.name)))
+        case "scale", "PUT" | "PATCH":
+            return reply(scale(await _scale(api, request, target, by)))
+        case "binding", "POST":
+            await bind(api, target, at(await requests.body(request), "target", "name", default=""), by=by)
+            return reply({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}, status=201)
+        case "finalize", "PUT":
+            return await _finalize(api, request, target, by)
+    raise errors.method_not_allowed(f"the server does not allow {request.method} on {request.path}")
+
+
+def scale(item: Item) -> Object:
+    """The Scale of a workload."""
+    meta = metadata(item.body)
+    kept = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+    status = {"replicas": at(item.body, "status", "replicas", default=0)}
+    chosen = selector("spec", "selector")(item.body)
+    return {
+        "kind": "Scale",
+        "apiVersion": "autoscaling/v1",
+        "metadata": {name: meta[name] for name in kept if name in meta},
+        "spec": {"replicas": at(item.body, "spec", "replicas", default=0)},
+        "status": status | ({"selector": chosen} if chosen != "<none>" else {}),
+    }
+
+
+async def bind(api: Api, target: Target, node: str, *, by: By) -> Item:
+    """Give a pod to a node, once."""
+    kind, _, namespace, name, _ = target
+
+    def to_node(old: Object) -> Object:
+        if at(old, "spec", "nodeName", default=node) != node:
+            raise errors.conflict(
+                kind.qualified, name, f"pod {name} is already assigned to node {old['spec']['nodeName']!r}"
+            )
+        return old | {"spec": old["spec"] | {"nodeName": node}}
+
+    if not node:
+        raise errors.bad_request("a Binding names a node in target.name")
+    return await api.edit(kind, namespace, name, to_node, by=by)
+
+
+async def _scale(api: Api, request: web.Request, target: Target, by: By) -> Item:
+    kind, _, namespace, name, _ = target
+    body = await requests.body(request)
+
+    def change(old: Object) -> Object:
+        now = scale(Item(kind.qualified, "", 0, old, b""))
+        match request.content_type:
+            case "application/json-patch+json":
+                wanted = patches.json_patch(now, body)
+            case _ if request.method == "PATCH":
+                wanted = patches.merge(now, body)
+            case _:
+                wanted = body
+        replicas = at(wanted, "spec", "replicas", default=0)
+        revision = at(wanted, "metadata", "resourceVersion", default=old["metadata"]["resourceVersion"])
+        meta = old["metadata"] | {"resourceVersion": revision}
+        return old | {"metadata": meta, "spec": old["spec"] | {"replicas": replicas}}
+
+    return await api.edit(kind, namespace, name, change, by=by)
+
+
+async def _finalize(api: Api, request: web.Request, target: Target, by: By) -> web.Response:
+    kind, _, namespace, name, _ = target
+    finalizers = at(await requests.body(request), "spec", "finalizers", default=[])
+    item = await api.edit(kind, namespace, name, lambda old: old | {"spec": {"finalizers": finalizers}}, by=by)
+    return reply(item.body)
