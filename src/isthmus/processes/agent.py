@@ -15,6 +15,7 @@ from isthmus.clusterset.follower import Follower
 from isthmus.config import Config
 from isthmus.datapath import Datapath
 from isthmus.model import tables
+from isthmus.model.mcs import RecordKind
 from isthmus.model.names import ClusterName
 from isthmus.processes.start import require, start
 from isthmus.sources import kubernetes
@@ -23,6 +24,8 @@ from isthmus.statedb import Backoff, Database, Derivations, Reconciler
 log = logs.get("agent")
 
 KUBERNETES = ("services", "endpoint_sets", "imports", "namespaces", "nodes", "pods")
+
+KINDS: tuple[RecordKind, ...] = ("services",)
 
 
 def run(config: Config) -> int:
@@ -50,7 +53,7 @@ async def main(config: Config) -> None:
     )
     async with await kube.connect(config.kubernetes) as client, asyncio.TaskGroup() as tasks:
         reflectors = kubernetes.reflectors(db, client, tables=KUBERNETES, cluster=cluster, node=config.node.name)
-        follower = Follower(db, cluster=config.cluster, section=config.clusterset, kinds=("services",))
+        follower = Follower(db, cluster=config.cluster, section=config.clusterset, kinds=KINDS)
         balancing = loadbalancer.derived(cluster, config.node.name, services=config.datapath.services)
         derivations = Derivations(db, *balancing, dns.derived(config.dns.zone))
         parts: dict[str, Any] = {"reflectors": reflectors, "derivations": derivations}

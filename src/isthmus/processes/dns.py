@@ -18,7 +18,7 @@ from isthmus.model import tables
 from isthmus.model.dns import Name
 from isthmus.processes.start import CannotStart, require, start
 from isthmus.reflector import Reflector
-from isthmus.sources.sink import RowSink
+from isthmus.sources.sink import TableSink
 from isthmus.statedb import Database
 
 log = logs.get("dns")
@@ -34,16 +34,13 @@ async def main(config: Config) -> None:
     require(config, dns__cluster_dns=config.dns.cluster_dns, dns__agent=config.dns.agent)
     db = Database(tables.NAMES)
     store = TableStore(config.dns.agent, tables.NAMES)
-    reflector = Reflector[Name](store, RowSink(db, tables.NAMES), name="names", most_delay=1.0)
-    server = dns.Server(
-        db,
-        zone=config.dns.zone,
-        listen=_address(config.dns.listen, "dns.listen"),
-        upstream=_address(config.dns.upstream or config.dns.cluster_dns, "dns.upstream"),
+    reflector = Reflector[Name](
+        store, TableSink(db, tables.NAMES, "agent", lambda row: row), name="names", most_delay=1.0
     )
+    server = _server(db, config)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(reflector.run(), name="names")
-        tasks.create_task(server.run(), name="server")
+        tasks.create_task(serve(server), name="server")
         if config.datapath.cgroup:
             tasks.create_task(stay_alive(db, server, config), name="alive")
         if config.admin.socket:
@@ -51,9 +48,26 @@ async def main(config: Config) -> None:
             tasks.create_task(admin.run(), name="admin")
 
 
+def _server(db: Database, config: Config) -> dns.Server:
+    listen = _address(config.dns.listen, "dns.listen")
+    upstream = _address(config.dns.upstream or config.dns.cluster_dns, "dns.upstream")
+    try:
+        return dns.Server(db, zone=config.dns.zone, listen=listen, upstream=upstream)
+    except dns.CannotListen as why:
+        raise CannotStart(f"dns.listen: {why}") from None
+
+
+async def serve(server: dns.Server) -> None:
+    """The server, its one fatal error told as a process's."""
+    try:
+        await server.run()
+    except dns.CannotListen as why:
+        raise CannotStart(f"dns.listen: {why}") from None
+
+
 async def stay_alive(db: Database, server: dns.Server, config: Config) -> None:
     """Renew the deadline thrice in its time, from the loop that answers: a loop that hangs renews nothing."""
-    await db.until(lambda snapshot: snapshot.initialized(tables.NAMES))
+    await db.until(lambda snapshot: snapshot.initialized(tables.NAMES) or snapshot.count(tables.NAMES) > 0)
     await server.listening()
     alive = await Alive.open(config.datapath.pin)
     try:

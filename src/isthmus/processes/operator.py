@@ -19,6 +19,7 @@ from isthmus.clusterset.publisher import Publisher
 from isthmus.config import Config
 from isthmus.kube.lease import lead
 from isthmus.model import tables
+from isthmus.model.mcs import RecordKind
 from isthmus.model.names import ClusterName
 from isthmus.processes.start import require, start
 from isthmus.sources import kubernetes
@@ -28,6 +29,8 @@ log = logs.get("operator")
 
 KUBERNETES = ("services", "endpoint_sets", "export_marks", "imports", "namespaces")
 
+KINDS: tuple[RecordKind, ...] = ("serviceexports",)
+
 
 def run(config: Config) -> int:
     """The process; its exit code."""
@@ -36,7 +39,9 @@ def run(config: Config) -> int:
 
 async def main(config: Config) -> None:
     """Wait to lead, then wire the parts and keep them going."""
-    require(config, cluster__name=config.cluster.name, cluster__id=config.cluster.id, etcd__endpoints=config.etcd.endpoints)
+    require(
+        config, cluster__name=config.cluster.name, cluster__id=config.cluster.id, etcd__endpoints=config.etcd.endpoints
+    )
     async with await kube.connect(config.kubernetes) as client:
         await lead(
             client,
@@ -65,7 +70,7 @@ async def reconcile(config: Config, client: kube.Client) -> None:
     )
     async with etcd.Session(config.etcd.endpoints) as session, asyncio.TaskGroup() as tasks:
         reflectors = kubernetes.reflectors(db, client, tables=KUBERNETES, cluster=cluster)
-        follower = Follower(db, cluster=config.cluster, section=config.clusterset, kinds=("serviceexports",))
+        follower = Follower(db, cluster=config.cluster, section=config.clusterset, kinds=KINDS)
         derivations = Derivations(db, *mcs.derived(cluster), records.derived(cluster, config.cluster.id))
         publisher = Publisher(db, session, config.cluster)
         objects = Reconciler(

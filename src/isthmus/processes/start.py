@@ -31,8 +31,8 @@ def start(name: str, main: Main, config: Config) -> int:
         return 1
     except BaseExceptionGroup as group:
         known, unknown = group.split((CannotStart, ConfigError))
-        for why in _leaves(known):
-            print(f"isthmus {name}: {why}", file=sys.stderr)
+        for cause in _leaves(known):
+            print(f"isthmus {name}: {cause}", file=sys.stderr)
         if unknown is not None:
             raise unknown from None
         return 1
