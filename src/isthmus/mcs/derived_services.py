@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 from isthmus.mcs import wire
+from isthmus.mcs.slices import Behind
 from isthmus.mcs.view import View
 from isthmus.model.mcs import Merged, Object
-from isthmus.model.names import split
+from isthmus.model.names import ClusterName, split
 from isthmus.model.services import Port, Service
 
 DEFAULT_TIMEOUT: Final = 10800
@@ -36,6 +37,18 @@ def derived_service(view: View, merged: Merged) -> Object:
 def labels(view: View, merged: Merged) -> dict[str, str]:
     """Labels of the derived Service, which its slices have too."""
     return {**dict(merged.labels), wire.SERVICE_NAME: split(view.name)[1]}
+
+
+def behind(view: View, merged: Merged, *, cluster: ClusterName) -> Behind:
+    """What slices of a cluster's endpoints say of the derived Service."""
+    return Behind(
+        of=view.name,
+        service=view.derived,
+        uid=view.derived_service.uid if view.derived_service is not None else "",
+        cluster=cluster,
+        labels=labels(view, merged),
+        headless=merged.type == "Headless",
+    )
 
 
 def _annotations(view: View, merged: Merged) -> dict[str, str]:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from isthmus.mcs import slices
+from isthmus.mcs import remote
 from isthmus.mcs.conditions import export_status
 from isthmus.mcs.derived_services import derived_service
 from isthmus.mcs.imports import service_import
+from isthmus.mcs.mirror import mirrored
 from isthmus.mcs.view import Settings, read
-from isthmus.model.clusters import Cluster
+from isthmus.model.clusters import Cluster, flat
+from isthmus.model.exports import KUBERNETES
 from isthmus.model.mcs import Merged, Object
 from isthmus.model.names import ServiceName
 from isthmus.model.services import EndpointSet, ExportMark, Import, Namespace, Service
@@ -60,7 +62,10 @@ def wanted(reader: Reader, name: ServiceName, *, settings: Settings) -> list[Obj
     if view.merged is not None:
         objects.append(service_import(view, view.merged))
         if view.shared and view.families:
-            objects += [derived_service(view, view.merged), *slices.mirrored(view, view.merged)]
+            objects.append(derived_service(view, view.merged))
+            objects += [*mirrored(view, view.merged), *remote.of_import(view, view.merged)]
+    if view.service is not None and view.shared:
+        objects += remote.of_global(view, view.service)
     if view.mark is not None:
         objects.append(export_status(view, view.mark))
     return objects
@@ -80,9 +85,17 @@ def _service(reader: Reader, old: Service | None, new: Service | None) -> Iterab
 
 def _endpoint_set(reader: Reader, old: EndpointSet | None, new: EndpointSet | None) -> Iterable[ServiceName]:
     """What is exported under the service's name, or stands behind it as a derived one; any other service is skipped."""
-    names = {row.service for row in (old, new) if row is not None}
-    exported = {name for name in names if reader.get(MERGED, name) is not None}
-    return exported | {merged.name for name in names for merged in reader.by(MERGED, "derived", name)}
+    row = new or old
+    return _served_by(reader, row.service) if row is not None else set()
+
+
+def _served_by(reader: Reader, service: ServiceName) -> set[ServiceName]:
+    """The names whose slices follow from endpoints of a service."""
+    names = {merged.name for merged in reader.by(MERGED, "derived", service)}
+    own = reader.get(SERVICES, (service, KUBERNETES))
+    if reader.get(MERGED, service) is not None or (own is not None and remote.is_global(own)):
+        names.add(service)
+    return names
 
 
 def _namespace(reader: Reader, old: Namespace | None, new: Namespace | None) -> Iterable[ServiceName]:
@@ -94,13 +107,21 @@ def _namespace(reader: Reader, old: Namespace | None, new: Namespace | None) -> 
         *reader.by(EXPORT_MARKS, "namespace", row.name),
         *reader.by(IMPORTS, "namespace", row.name),
     ]
-    return {each.name for each in known}
+    services = [each for each in reader.by(SERVICES, "namespace", row.name) if remote.is_global(each)]
+    return {each.name for each in (*known, *services)}
 
 
 def _cluster(reader: Reader, old: Cluster | None, new: Cluster | None) -> Iterable[ServiceName]:
-    """What a cluster exports, when it becomes stale or is back."""
-    states = [row.state if row is not None else "" for row in (old, new)]
+    """What a cluster exports, when it becomes stale or is back; what it has endpoints of, when its network changes."""
     row = new or old
-    if row is None or states[0] == states[1] or "stale" not in states:
+    if row is None:
         return set()
-    return {merged.name for merged in reader.by(MERGED, "cluster", row.name)}
+    names: set[ServiceName] = set()
+    states = [each.state if each is not None else "" for each in (old, new)]
+    if states[0] != states[1] and "stale" in states:
+        names.update(merged.name for merged in reader.by(MERGED, "cluster", row.name))
+    if not flat(old, new):
+        peers = [each.name for each in reader.all(CLUSTERS)] if row.own else [row.name]
+        sets = (each for peer in peers for each in reader.by(ENDPOINT_SETS, "cluster", peer))
+        names.update(name for each in sets for name in _served_by(reader, each.service))
+    return names

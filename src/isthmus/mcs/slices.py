@@ -1,66 +1,103 @@
-"""EndpointSlices of a derived Service: the own cluster's endpoints of the exported Service, mirrored slice by slice.
+"""EndpointSlices: how endpoints are cut into them and how one is written down.
 
-A changed endpoint rewrites one slice. Only ports that the clusterset agrees on are offered: a call to the import's
-port 80 must not reach what this cluster alone calls so.
+A change of one endpoint rewrites one slice, whatever its place among the others: which part an endpoint belongs to is a
+function of its address. A part that grows beyond a hundred splits in two, and one half keeps the name.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
-from itertools import islice
-from typing import Any, Final
+from collections.abc import Collection, Iterator
+from typing import Any, Final, NamedTuple
 
-from msgspec import structs
-
-from isthmus.mcs import derived_services, wire
+from isthmus.mcs import wire
 from isthmus.mcs.imports import family
-from isthmus.mcs.view import View
-from isthmus.model.exports import agreed_ports
-from isthmus.model.mcs import Merged, Object
-from isthmus.model.names import service_name, split
+from isthmus.model.mcs import Object
+from isthmus.model.names import ClusterName, ServiceName, service_name, split
 from isthmus.model.services import Condition, Endpoint, EndpointSet, Family, Port
 
 MOST_ENDPOINTS: Final = 100
 MOST_NAME: Final = 253
+DEPTH: Final = 64
+"""Bits after which no part is split again: so many addresses cannot agree in."""
+
+CONDITIONS: Final = {
+    Condition.READY: {"ready": True, "serving": True, "terminating": False},
+    Condition.TERMINATING: {"ready": False, "serving": True, "terminating": True},
+    Condition.NOT_READY: {"ready": False, "serving": False, "terminating": False},
+    Condition.GONE: {"ready": False, "serving": False, "terminating": True},
+}
 
 
-def mirrored(view: View, merged: Merged) -> Iterator[Object]:
-    """The slices wanted for the endpoints of the own cluster, where it exports the Service."""
-    if view.own is None:
-        return
-    agreed = agreed_ports(view.own, merged)
-    taken: set[str] = set()
-    for each in view.sets:
-        endpoints = [
-            kept for e in each.endpoints if (kept := _agreeing(e, agreed)) and family(e.address) in view.families
-        ]
-        for number, part in enumerate(_parts(endpoints)):
-            name = mirror_name(view, each.part, number)
-            if name in taken:
-                name = _hashed(name, each.part)
-            taken.add(name)
-            yield _slice(view, merged, part, source=each, name=name)
+class Behind(NamedTuple):
+    """The Service that slices stand behind, and what they say of it."""
+
+    of: ServiceName
+    """The name whose objects these are."""
+    service: ServiceName
+    uid: str
+    """The Service's, empty while it is not written."""
+    cluster: ClusterName
+    """Whose endpoints these are."""
+    labels: dict[str, str]
+    headless: bool
 
 
-def _agreeing(endpoint: Endpoint, agreed: frozenset[str]) -> Endpoint | None:
-    """The endpoint with the ports that agree; None where it has ports and none does."""
-    ports = tuple(port for port in endpoint.ports if port.name in agreed)
-    return structs.replace(endpoint, ports=ports) if ports or not endpoint.ports else None
-
-
-def _parts(endpoints: Iterable[Endpoint]) -> Iterator[list[Endpoint]]:
-    """Endpoints that can stand in one slice: of one family, on the same ports, a hundred at most."""
+def group(endpoints: Collection[Endpoint]) -> dict[tuple[Family, tuple[Port, ...]], list[Endpoint]]:
+    """Endpoints that can stand in one slice: of one family, on the same ports; by address."""
     groups: dict[tuple[Family, tuple[Port, ...]], list[Endpoint]] = {}
-    for endpoint in endpoints:
+    for endpoint in sorted(endpoints, key=lambda each: each.address):
         groups.setdefault((family(endpoint.address), endpoint.ports), []).append(endpoint)
-    for group in groups.values():
-        rest = iter(group)
-        while part := list(islice(rest, MOST_ENDPOINTS)):
-            yield part
+    return groups
 
 
-def _slice(view: View, merged: Merged, endpoints: list[Endpoint], *, source: EndpointSet, name: str) -> Object:
+def parts(endpoints: list[Endpoint], *, bits: str = "") -> Iterator[tuple[str, list[Endpoint]]]:
+    """Endpoints cut into parts of a hundred at most, each with what tells it from its siblings.
+
+    Parts are the leaves of a tree over the bits of a hash of the address. A leaf is named by its bits without the
+    zeros at the end, so the first half of what splits is called as the whole was: at first by nothing.
+    """
+    if len(endpoints) <= MOST_ENDPOINTS or len(bits) == DEPTH:
+        if endpoints:
+            yield bits.rstrip("0"), endpoints
+        return
+    halves: tuple[list[Endpoint], list[Endpoint]] = ([], [])
+    for endpoint in endpoints:
+        halves[_bit(endpoint.address, len(bits))].append(endpoint)
+    yield from parts(halves[0], bits=f"{bits}0")
+    yield from parts(halves[1], bits=f"{bits}1")
+
+
+def _bit(address: str, position: int) -> int:
+    digest = hashlib.sha256(address.encode()).digest()
+    return digest[position // 8] >> (position % 8) & 1
+
+
+def named(*words: str) -> str:
+    """A slice's name from its words, within the limit."""
+    name = "-".join(word for word in words if word).rstrip("-.")
+    if len(name) <= MOST_NAME:
+        return name
+    return f"{name[: MOST_NAME - 11].rstrip('-.')}-{digest(name)}"
+
+
+def digest(text: str) -> str:
+    """Ten characters that tell texts apart."""
+    return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+
+def endpoint_slice(
+    behind: Behind, endpoints: list[Endpoint], *, name: str, found: EndpointSet | None, annotations: dict[str, str]
+) -> Object:
+    """One slice of endpoints that can stand in one."""
+    namespace, service = split(behind.service)
+    labels = {
+        **behind.labels,
+        **({wire.HEADLESS: ""} if behind.headless else {}),
+        wire.SLICE_SERVICE: service,
+        wire.SOURCE_CLUSTER: behind.cluster,
+        wire.SLICE_MANAGED_BY: wire.SLICE_MANAGER,
+    }
     content = {
         "addressType": family(endpoints[0].address),
         "endpoints": [_endpoint(endpoint) for endpoint in endpoints],
@@ -68,38 +105,14 @@ def _slice(view: View, merged: Merged, endpoints: list[Endpoint], *, source: End
     }
     return wire.wanted(
         "EndpointSlice",
-        service_name(view.namespace.name, name),
-        service=view.name,
+        service_name(namespace, name),
+        service=behind.of,
         content=content,
-        labels=_labels(view, merged),
-        annotations={wire.SOURCE_SLICE: source.part},
-        owner=("Service", view.derived, view.derived_service.uid if view.derived_service is not None else ""),
-        seen=_seen(view.mirrored.get(name), endpoints),
+        labels=labels,
+        annotations=annotations,
+        owner=("Service", behind.service, behind.uid),
+        seen="" if found is None else wire.seen(found, endpoints=tuple(endpoints)),
     )
-
-
-def _labels(view: View, merged: Merged) -> dict[str, str]:
-    headless = {wire.HEADLESS: ""} if merged.type == "Headless" else {}
-    return {
-        **derived_services.labels(view, merged),
-        **headless,
-        wire.SLICE_SERVICE: split(view.derived)[1],
-        wire.SOURCE_CLUSTER: view.settings.cluster,
-        wire.SLICE_MANAGED_BY: wire.SLICE_MANAGER,
-    }
-
-
-def mirror_name(view: View, source: str, number: int = 0) -> str:
-    """What the mirror of a slice is called: the derived Service's name, then what told the source from its siblings."""
-    rest = source.removeprefix(split(view.name)[1]).lstrip("-.") + (f"-{number}" if number else "")
-    name = f"{split(view.derived)[1]}-{rest}".rstrip("-.")
-    return name if len(name) <= MOST_NAME else _hashed(name, name)
-
-
-def _hashed(name: str, source: str) -> str:
-    """A name told apart by a digest, within the limit."""
-    digest = hashlib.sha256(source.encode()).hexdigest()[:10]
-    return f"{name[: MOST_NAME - 11].rstrip('-.')}-{digest}"
 
 
 def _endpoint(endpoint: Endpoint) -> dict[str, Any]:
@@ -118,20 +131,7 @@ def _endpoint(endpoint: Endpoint) -> dict[str, Any]:
     }
 
 
-CONDITIONS: Final = {
-    Condition.READY: {"ready": True, "serving": True, "terminating": False},
-    Condition.TERMINATING: {"ready": False, "serving": True, "terminating": True},
-    Condition.NOT_READY: {"ready": False, "serving": False, "terminating": False},
-    Condition.GONE: {"ready": False, "serving": False, "terminating": True},
-}
-
-
 def _port(port: Port) -> dict[str, Any]:
     """A port of a slice. An unnamed one says so: it is matched with the Service's port by name."""
-    return {"name": port.name, "port": port.port, "protocol": port.protocol} | wire.without_empty(
-        {"appProtocol": port.app_protocol}
-    )
-
-
-def _seen(found: EndpointSet | None, endpoints: list[Endpoint]) -> str:
-    return "" if found is None else wire.seen(found, endpoints=tuple(endpoints))
+    said = {"name": port.name, "port": port.port, "protocol": port.protocol}
+    return {**said, **wire.without_empty({"appProtocol": port.app_protocol})}

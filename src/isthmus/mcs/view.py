@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from isthmus.mcs.wire import MANAGED_BY
+from isthmus.model.clusters import flat
 from isthmus.model.exports import KUBERNETES, exported, is_global
 from isthmus.model.mcs import Merged
 from isthmus.model.names import ClusterName, ServiceName, derived, split
 from isthmus.model.services import EndpointSet, Export, ExportMark, Family, Import, Labels, Namespace, Service
-from isthmus.model.tables import CLUSTERS, ENDPOINT_SETS, EXPORT_MARKS, IMPORTS, MERGED, NAMESPACES, SERVICES
+from isthmus.model.tables import CLUSTERS, ENDPOINT_SETS, EXPORT_MARKS, EXPORTS, IMPORTS, MERGED, NAMESPACES, SERVICES
 from isthmus.statedb import Reader
+
+PEERS: Final = "clusterset"
+"""The source of what peers tell of their endpoints."""
 
 
 class Settings(NamedTuple):
@@ -40,8 +44,12 @@ class View(NamedTuple):
     """What is called as the derived Service, ours or not."""
     sets: tuple[EndpointSet, ...]
     """The own cluster's endpoints of the Service, a slice each."""
-    mirrored: dict[str, EndpointSet]
-    """What the API server has of the derived Service's slices for the own cluster, by name."""
+    found_slices: dict[str, EndpointSet]
+    """Slices in the API server that stand behind the derived Service, or bring others' endpoints to the own one."""
+    told: tuple[EndpointSet, ...]
+    """What peers tell of their endpoints, of the derived Service and of the name itself."""
+    exports: dict[ClusterName, Export]
+    """What peers export under this name."""
     stale: tuple[ClusterName, ...]
     """Exporting clusters that cannot be reached: what they last said still counts."""
 
@@ -55,6 +63,10 @@ class View(NamedTuple):
         """The clusterset's address families that this cluster can serve; where nobody says any, what it can."""
         common = self.merged.families if self.merged is not None else ()
         return tuple(f for f in common if f in self.settings.families) if common else self.settings.families
+
+    def remote(self, service: ServiceName) -> list[EndpointSet]:
+        """What peers tell of a service's endpoints, where they can be reached from here."""
+        return [each for each in self.told if each.service == service]
 
     @property
     def taken(self) -> bool:
@@ -90,7 +102,9 @@ def read(reader: Reader, name: ServiceName, *, settings: Settings) -> View | Non
         found_import=reader.get(IMPORTS, name),
         found_service=reader.get(SERVICES, (derived(name), KUBERNETES)),
         sets=_own_sets(reader, name, settings),
-        mirrored={each.part: each for each in _own_sets(reader, derived(name), settings)},
+        found_slices={each.part: each for each in _found_slices(reader, name, settings)},
+        told=_told(reader, name, settings),
+        exports={each.cluster: each for each in reader.by(EXPORTS, "name", name)},
         stale=_stale(reader, merged),
     )
 
@@ -99,6 +113,21 @@ def _own_sets(reader: Reader, service: ServiceName, settings: Settings) -> tuple
     found = reader.by(ENDPOINT_SETS, "service", service)
     own = (each for each in found if each.cluster == settings.cluster and each.source == KUBERNETES)
     return tuple(sorted(own, key=lambda each: each.part))
+
+
+def _found_slices(reader: Reader, name: ServiceName, settings: Settings) -> list[EndpointSet]:
+    behind = [each for each in reader.by(ENDPOINT_SETS, "service", derived(name)) if each.source == KUBERNETES]
+    beside = [each for each in reader.by(ENDPOINT_SETS, "service", name) if each.source == KUBERNETES]
+    return [*behind, *(each for each in beside if each.cluster != settings.cluster)]
+
+
+def _told(reader: Reader, name: ServiceName, settings: Settings) -> tuple[EndpointSet, ...]:
+    """By cluster. A cluster on another network is left out, and so is one that keeps its endpoints for itself."""
+    own = reader.get(CLUSTERS, settings.cluster)
+    found = [*reader.by(ENDPOINT_SETS, "service", derived(name)), *reader.by(ENDPOINT_SETS, "service", name)]
+    peers = (each for each in found if each.source == PEERS and each.cluster != settings.cluster and each.shared)
+    near = (each for each in peers if flat(own, reader.get(CLUSTERS, each.cluster)))
+    return tuple(sorted(near, key=lambda each: (each.cluster, each.part)))
 
 
 def _stale(reader: Reader, merged: Merged | None) -> tuple[ClusterName, ...]:

@@ -35,3 +35,8 @@ class Cluster(Struct, frozen=True, gc=False, kw_only=True):
     failures: int = 0
     dropped: int = 0
     """Records of this peer that were refused: bad JSON, another's name, too large."""
+
+
+def flat(one: Cluster | None, other: Cluster | None) -> bool:
+    """Whether the pods of two clusters reach each other. One not known yet says nothing of a network of its own."""
+    return (one.network if one is not None else "") == (other.network if other is not None else "")

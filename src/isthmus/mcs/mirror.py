@@ -1,0 +1,60 @@
+"""The own cluster's endpoints of an exported Service, mirrored behind its derived Service slice by slice.
+
+Only ports that the clusterset agrees on are offered: a call to the import's port 80 must not reach what this cluster
+alone calls so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec import structs
+
+from isthmus.mcs import derived_services, slices, wire
+from isthmus.mcs.imports import family
+from isthmus.mcs.view import View
+from isthmus.model.exports import agreed_ports
+from isthmus.model.mcs import Merged, Object
+from isthmus.model.names import split
+from isthmus.model.services import Endpoint, EndpointSet
+
+
+def mirrored(view: View, merged: Merged) -> Iterator[Object]:
+    """The slices wanted for the endpoints of the own cluster, where it exports the Service."""
+    if view.own is None:
+        return
+    agreed = agreed_ports(view.own, merged)
+    behind = derived_services.behind(view, merged, cluster=view.settings.cluster)
+    taken: set[str] = set()
+    for each in view.sets:
+        for suffix, endpoints in _cut(view, each, agreed):
+            name = mirror_name(view, each.part, suffix)
+            if name in taken:
+                name = slices.named(name, slices.digest(each.part))
+            taken.add(name)
+            yield slices.endpoint_slice(
+                behind,
+                endpoints,
+                name=name,
+                found=view.found_slices.get(name),
+                annotations={wire.SOURCE_SLICE: each.part},
+            )
+
+
+def agreeing(endpoint: Endpoint, agreed: frozenset[str]) -> Endpoint | None:
+    """The endpoint with the ports that agree; None where it has ports and none does."""
+    ports = tuple(port for port in endpoint.ports if port.name in agreed)
+    return structs.replace(endpoint, ports=ports) if ports or not endpoint.ports else None
+
+
+def mirror_name(view: View, source: str, suffix: str = "") -> str:
+    """What the mirror of a slice is called: the derived Service's name, then what told the source from its siblings."""
+    rest = source.removeprefix(split(view.name)[1]).lstrip("-.")
+    return slices.named(split(view.derived)[1], rest, suffix)
+
+
+def _cut(view: View, source: EndpointSet, agreed: frozenset[str]) -> Iterator[tuple[str, list[Endpoint]]]:
+    """The endpoints of one source as they are mirrored: one part, unless it is larger than any we write."""
+    kept = [each for e in source.endpoints if (each := agreeing(e, agreed)) and family(e.address) in view.families]
+    for endpoints in slices.group(kept).values():
+        yield from slices.parts(endpoints)
