@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 
 from isthmus.etcd.errors import EtcdError
 from isthmus.etcd.session import Session
@@ -22,15 +23,23 @@ class PrefixStore:
 
     async def list(self) -> Listing[KeyValue]:
         """Everything there is."""
-        try:
+        with _worth_another_try():
             listing = await self._session.list(self._prefix)
-        except EtcdError as refused:
-            raise Transient(str(refused)) from None
         items = {kv.key.removeprefix(self._prefix): kv for kv in listing.kvs}
         return Listing(items, str(listing.revision))
 
     async def watch(self, revision: str) -> AsyncIterator[Batch[KeyValue]]:
         """What changes after a revision."""
-        async for batch in self._session.watch(self._prefix, int(revision) + 1):
-            events = [Event(event.key.removeprefix(self._prefix), event.kv) for event in batch.events]
-            yield Batch(events, str(batch.revision))
+        with _worth_another_try():
+            async for batch in self._session.watch(self._prefix, int(revision) + 1):
+                events = [Event(event.key.removeprefix(self._prefix), event.kv) for event in batch.events]
+                yield Batch(events, str(batch.revision))
+
+
+@contextmanager
+def _worth_another_try() -> Iterator[None]:
+    """A reflector knows two failures: what the store refuses today it may take when somebody has mended it."""
+    try:
+        yield
+    except EtcdError as refused:
+        raise Transient(str(refused)) from None

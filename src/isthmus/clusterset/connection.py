@@ -1,0 +1,334 @@
+"""One peer: a connection to its etcd, what it says of itself, and its records as rows.
+
+States of its row in ``clusters``: connecting → listing → ready; stale when it was ready and cannot be reached, with
+all rows kept; refused when what it says of itself cannot be (rows drained); leaving while its rows are taken away.
+A connection is run anew when its file or certificates change, without touching a row; a peer whose id changes is
+drained and read from scratch, since what it said was said by another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from msgspec import structs
+
+from isthmus import logs
+from isthmus.clusterset import identity, keys, sinks
+from isthmus.clusterset.errors import RecordError
+from isthmus.clusterset.gate import GatedStore
+from isthmus.clusterset.identity import ClusterConfig
+from isthmus.clusterset.peers import Peer
+from isthmus.clusterset.wire import format_time
+from isthmus.etcd import EtcdError, KeyValue, Session
+from isthmus.model.clusters import Cluster
+from isthmus.model.mcs import RecordKind
+from isthmus.model.names import ClusterName
+from isthmus.model.tables import CLUSTERS
+from isthmus.reflector import Event, Reflector, State
+from isthmus.statedb import Database, Initializer, WriteTxn
+
+log = logs.get("clusterset")
+
+MOST_DELAY: Final = 3.0
+DOWN: Final = State(synced=False, connected=False, lists=0, failures=0, last_failure="")
+
+
+def wall_clock() -> datetime:
+    """The time of day, for people."""
+    return datetime.now(UTC)
+
+
+class Ids:
+    """Which cluster has which id: no two the same, first come, first served."""
+
+    def __init__(self, own: ClusterName, own_id: int) -> None:
+        self._holders: dict[int, ClusterName] = {own_id: own} if own_id else {}
+
+    def reserve(self, cluster: ClusterName, wanted: int) -> str:
+        """Take an id for a cluster, and give up the one it had; the reason as a sentence where it is another's."""
+        holder = self._holders.setdefault(wanted, cluster)
+        if holder != cluster:
+            return f"its cluster id {wanted} is that of cluster {holder}"
+        for other in [each for each, name in self._holders.items() if name == cluster and each != wanted]:
+            del self._holders[other]
+        return ""
+
+    def release(self, cluster: ClusterName) -> None:
+        """Give up what a cluster had."""
+        self._holders = {each: name for each, name in self._holders.items() if name != cluster}
+
+
+class Card:
+    """The row of a peer in ``clusters``; written when it changes."""
+
+    def __init__(self, db: Database, name: ClusterName, *, now: Callable[[], datetime]) -> None:
+        self._db = db
+        self._now = now
+        self.row = Cluster(name=name, since=format_time(now()))
+
+    def say(self, txn: WriteTxn | None = None, **changes: Any) -> None:
+        """Change the row; a new state gets the time of now."""
+        if "state" in changes and changes["state"] != self.row.state:
+            changes["since"] = format_time(self._now())
+            log.info("cluster", name=self.row.name, state=changes["state"], reason=changes.get("reason", ""))
+        self.row = structs.replace(self.row, **changes)
+        if txn is not None:
+            txn.put(CLUSTERS, self.row)
+            return
+        with self._db.write() as own:
+            own.put(CLUSTERS, self.row)
+
+
+class Connection:
+    """Follows one peer. :meth:`run` is one connection and never ends by itself; the object outlives it."""
+
+    def __init__(
+        self,
+        db: Database,
+        peer: Peer,
+        *,
+        kinds: Collection[RecordKind],
+        ids: Ids,
+        most: identity.Most,
+        initializers: Mapping[RecordKind, Initializer],
+        lifetime: float = 0.0,
+        now: Callable[[], datetime] = wall_clock,
+    ) -> None:
+        self._db = db
+        self._kinds = tuple(kinds)
+        self._ids = ids
+        self._most = most
+        self._initializers = initializers
+        self._lifetime = lifetime
+        self._config: ClusterConfig | None = None
+        self._said: KeyValue | None = None
+        self._news = asyncio.Event()
+        self._states: dict[str, State] = {}
+        self._bad: dict[RecordKind, int] = {}
+        self._failures = 0
+        self._lost: asyncio.Event = asyncio.Event()
+        self._back: asyncio.Event = asyncio.Event()
+        self.name = peer.name
+        self.peer = peer
+        self.card = Card(db, peer.name, now=now)
+
+    def __repr__(self) -> str:
+        row = self.card.row
+        return f"<Connection with {self.name}: {row.state} {row.reason}>"
+
+    async def run(self) -> None:
+        """Connect, and follow what the peer says, until cancelled or, where its file is of no use, at once."""
+        self._states = dict.fromkeys(("config", *self._kinds), DOWN)
+        self.card.say(endpoints=self.peer.endpoints)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._expire(), name=f"{self.name} lifetime")
+            tasks.create_task(self._connect(), name=f"{self.name} session")
+
+    async def _connect(self) -> None:
+        if self.peer.problem:
+            self._unreachable(self.peer.problem)
+            return
+        try:
+            async with self.peer.session() as session, asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._follow_config(session), name=f"{self.name} config")
+                tasks.create_task(self._follow_description(session), name=f"{self.name} description")
+                tasks.create_task(self._follow_records(session), name=f"{self.name} records")
+        except EtcdError as why:
+            self._unreachable(str(why))
+
+    def drain(self) -> None:
+        """The peer has left: nothing of it stays, and nobody waits for it."""
+        self._ids.release(self.name)
+        with self._db.write() as txn:
+            self._drain(txn)
+            txn.delete(CLUSTERS, self.name)
+
+    def reconsider(self) -> None:
+        """Another cluster has left: what was refused for its sake may be had now."""
+        if self.card.row.state == "refused" and self._said is not None:
+            self._configured(self._said)
+
+    async def _follow_config(self, session: Session) -> None:
+        store = GatedStore(session, keys.config(self.name))
+        await self._reflect(store, _OneKey(self._configured), name="config")
+
+    async def _follow_description(self, session: Session) -> None:
+        """Only clusters of Isthmus have one, and not every peer lets us read it: it does not count for its state."""
+        store = GatedStore(session, keys.description(self.name))
+        await Reflector(store, _OneKey(self._described), name=f"{self.name}/description", most_delay=60.0).run()
+
+    async def _reflect(self, store: GatedStore, sink: Any, *, name: str) -> None:
+        def told(state: State) -> None:
+            self._connected(name, state)
+
+        reflector = Reflector(store, sink, name=f"{self.name}/{name}", most_delay=MOST_DELAY, on_state=told)
+        await reflector.run()
+
+    async def _follow_records(self, session: Session) -> None:
+        """Follow every kind with the configuration that the peer has; with another one, start over."""
+        while True:
+            self._news.clear()
+            config = self._config
+            if config is None:
+                await self._news.wait()
+                continue
+            self._states |= dict.fromkeys(self._kinds, DOWN)
+            async with asyncio.TaskGroup() as tasks:
+                running = [
+                    tasks.create_task(self._follow_kind(session, kind, config), name=f"{self.name} {kind}")
+                    for kind in self._kinds
+                ]
+                await self._news.wait()
+                for task in running:
+                    task.cancel()
+
+    async def _follow_kind(self, session: Session, kind: RecordKind, config: ClusterConfig) -> None:
+        capabilities = config.capabilities
+        if kind == "serviceexports" and capabilities.service_exports_enabled is None:
+            del self._states[kind]
+            with self._db.write() as txn:
+                sinks.drain(txn, kind, self.name)
+                self._synced(txn, kind)
+            return
+        cached = capabilities.cached
+        canary = keys.canary(kind, self.name, cached=cached) if capabilities.synced_canaries else ""
+        store = GatedStore(session, keys.prefix(kind, self.name, cached=cached), canary=canary)
+        sink = sinks.RecordSink(
+            self._db,
+            kind,
+            cluster=self.name,
+            decode=sinks.decoder(kind, cluster=self.name, cluster_id=config.id),
+            listed=lambda txn: self._synced(txn, kind),
+            dropped=lambda count: self._dropped(kind, count),
+        )
+        await self._reflect(store, sink, name=kind)
+
+    def _configured(self, kv: KeyValue | None) -> None:
+        """The peer said who it is. An absent or unreadable configuration changes nothing of what is followed."""
+        self._said = kv
+        if kv is None:
+            self.card.say(reason="it has not published its configuration")
+            return
+        try:
+            config = identity.decode_config(kv.value)
+        except RecordError as why:
+            self.card.say(reason=f"its configuration cannot be read: {why}")
+            return
+        reason = config.refusal(most=self._most) or self._ids.reserve(self.name, config.id)
+        if reason:
+            self._refuse(reason)
+        elif config != self._config:
+            self._accept(config)
+        else:
+            self.card.say(reason=self._remark(config))
+
+    def _accept(self, config: ClusterConfig) -> None:
+        before, self._config = self._config, config
+        capabilities = config.capabilities
+        with self._db.write() as txn:
+            if before is not None and before.id != config.id:
+                for kind in self._kinds:
+                    sinks.drain(txn, kind, self.name)
+            self.card.say(
+                txn,
+                id=config.id,
+                state="listing",
+                synced=(),
+                reason=self._remark(config),
+                cached=capabilities.cached,
+                exports_enabled=capabilities.service_exports_enabled,
+            )
+        self._news.set()
+
+    def _refuse(self, reason: str) -> None:
+        self._config = None
+        self._ids.release(self.name)
+        with self._db.write() as txn:
+            self._drain(txn)
+            self.card.say(txn, state="refused", reason=reason, synced=(), id=0)
+        self._news.set()
+
+    def _remark(self, config: ClusterConfig) -> str:
+        theirs = config.capabilities.max_connected_clusters
+        return f"its maxConnectedClusters is {theirs}, ours {self._most}" if theirs not in (0, self._most) else ""
+
+    def _described(self, kv: KeyValue | None) -> None:
+        said = identity.decode_description(kv.value) if kv else identity.Description()
+        self.card.say(network=said.network, region=said.region, zone=said.zone)
+
+    def _synced(self, txn: WriteTxn, kind: RecordKind) -> None:
+        """The first list of a kind is whole."""
+        if kind in self._initializers:
+            self._initializers[kind].complete(txn)
+        synced = tuple(each for each in self._kinds if each == kind or each in self.card.row.synced)
+        ready = len(synced) == len(self._kinds)
+        self.card.say(txn, synced=synced, **({"state": "ready"} if ready else {}))
+
+    def _dropped(self, kind: RecordKind, count: int) -> None:
+        self._bad[kind] = count
+        if self.card.row.dropped != (total := sum(self._bad.values())):
+            self.card.say(dropped=total)
+
+    def _connected(self, name: str, state: State) -> None:
+        """A reflector tells how it does; the peer is connected when all of them are."""
+        before = self._states.get(name)
+        self._states[name] = state
+        self._failures += state.failures - (before.failures if before else 0)
+        if not state.connected and state.last_failure:
+            self._unreachable(state.last_failure)
+        elif all(each.connected for each in self._states.values()) and self.card.row.state in ("stale", "connecting"):
+            self._reachable()
+
+    def _unreachable(self, reason: str) -> None:
+        self._back.clear()
+        self._lost.set()
+        row = self.card.row
+        state = row.state if row.state in ("connecting", "refused") else "stale" if row.synced else "connecting"
+        self.card.say(state=state, reason=reason, failures=self._failures)
+
+    def _reachable(self) -> None:
+        self._lost.clear()
+        self._back.set()
+        config = self._config
+        ready = config is not None and len(self.card.row.synced) == len(self._kinds)
+        if config is not None:
+            self.card.say(state="ready" if ready else "listing", reason=self._remark(config), failures=self._failures)
+
+    async def _expire(self) -> None:
+        """Endpoints of a peer that has been away for the cache lifetime go; everything else of it stays."""
+        while self._lifetime:
+            await self._lost.wait()
+            try:
+                async with asyncio.timeout(self._lifetime):
+                    await self._back.wait()
+            except TimeoutError:
+                with self._db.write() as txn:
+                    gone = sinks.drain(txn, "services", self.name) if "services" in self._kinds else 0
+                log.warning("cache lifetime is over", cluster=self.name, endpoint_sets=gone)
+                await self._back.wait()
+
+    def _drain(self, txn: WriteTxn) -> None:
+        for kind in self._kinds:
+            sinks.drain(txn, kind, self.name)
+            if kind in self._initializers:
+                self._initializers[kind].complete(txn)
+
+
+class _OneKey:
+    """A sink for a prefix of which one key is meant: the prefix itself."""
+
+    def __init__(self, told: Callable[[KeyValue | None], None]) -> None:
+        self._told = told
+
+    def replace(self, items: Mapping[str, KeyValue], *, partial: bool) -> None:
+        """Everything below the prefix."""
+        self._told(items.get(""))
+
+    def apply(self, events: Sequence[Event[KeyValue]]) -> None:
+        """What changed below the prefix."""
+        for key, kv in events:
+            if key == "":
+                self._told(kv)

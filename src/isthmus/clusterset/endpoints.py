@@ -1,0 +1,130 @@
+"""The service record: the endpoints that one cluster has for one service, import or global.
+
+Inside ``frontends`` and ``backends`` the keys ``Protocol`` and ``Port`` are capitalised. The record carries no
+readiness: the writer leaves out what is not to be called. One address that is none costs the whole record: half a
+set of endpoints would look like a scale-down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from isthmus.clusterset import wire
+from isthmus.clusterset.errors import RecordError
+from isthmus.model.names import ClusterName, ServiceName, split
+from isthmus.model.services import Condition, Endpoint, EndpointSet, Labels, Port
+
+LIMIT: Final = 4 * 1024 * 1024
+SOURCE: Final = "clusterset"
+PART: Final = "record"
+
+
+class _Port(Struct, gc=False):
+    port: int = msgspec.field(name="Port")
+    protocol: str = msgspec.field(name="Protocol", default="")
+
+
+class _Named(Struct, gc=False):
+    name: str = ""
+
+
+class _Zone(Struct, gc=False):
+    zone: str = ""
+    for_zones: list[_Named] | None = msgspec.field(name="forZones", default=None)
+
+
+class _Service(Struct):
+    cluster: str
+    namespace: str
+    name: str
+    backends: dict[str, dict[str, _Port]] | None = None
+    hostnames: dict[str, str] | None = None
+    zones: dict[str, _Zone] | None = None
+    shared: bool = False
+    cluster_id: int = msgspec.field(name="clusterID", default=0)
+
+
+_decoder = msgspec.json.Decoder(_Service)
+
+
+def decode(value: bytes, *, cluster: ClusterName, cluster_id: int, name: ServiceName) -> EndpointSet | None:
+    """The endpoints that a record of this cluster tells of; None where it keeps them for itself (not shared)."""
+    said = wire.decode(value, _decoder, limit=LIMIT)
+    wire.check_owner(
+        cluster=said.cluster, namespace=said.namespace, name=said.name, expected_cluster=cluster, expected=name
+    )
+    if said.cluster_id != cluster_id:
+        raise RecordError(f"its clusterID is {said.cluster_id}, the cluster's is {cluster_id}")
+    if not said.shared:
+        return None
+    hostnames, zones = said.hostnames or {}, said.zones or {}
+    endpoints = [
+        _endpoint(text, ports, hostname=hostnames.get(text, ""), zone=zones.get(text))
+        for text, ports in (said.backends or {}).items()
+    ]
+    endpoints.sort(key=lambda endpoint: endpoint.address)
+    return EndpointSet(service=name, cluster=cluster, source=SOURCE, part=PART, endpoints=tuple(endpoints))
+
+
+def encode(
+    name: ServiceName,
+    *,
+    cluster: ClusterName,
+    cluster_id: int,
+    endpoints: Iterable[Endpoint],
+    frontends: Mapping[str, Iterable[Port]],
+    labels: Labels = (),
+    selector: Labels = (),
+) -> bytes:
+    """The record of a service. Endpoints that end are told only where nothing else is left."""
+    namespace, short = split(name)
+    chosen = {endpoint.address: endpoint for endpoint in callable_endpoints(endpoints)}
+    told = [chosen[each] for each in sorted(chosen)]
+    hostnames = {each.address: each.hostname for each in told if each.hostname}
+    zones = {each.address: _zone_json(each) for each in told if each.zone}
+    said: dict[str, Any] = {"cluster": cluster, "namespace": namespace, "name": short}
+    said |= {"frontends": {address: _ports_json(ports) for address, ports in sorted(frontends.items())}}
+    said |= {"backends": {each.address: _ports_json(each.ports) for each in told}}
+    said |= {"hostnames": hostnames} if hostnames else {}
+    said |= {"zones": zones} if zones else {}
+    said |= {"labels": dict(labels), "selector": dict(selector)}
+    said |= {"includeExternal": True, "shared": True, "clusterID": cluster_id}
+    return msgspec.json.encode(said)
+
+
+def callable_endpoints(endpoints: Iterable[Endpoint]) -> list[Endpoint]:
+    """The ready ones; where there are none, those that still serve while they end."""
+    known = list(endpoints)
+    ready = [each for each in known if each.condition is Condition.READY]
+    return ready or [each for each in known if each.condition is Condition.TERMINATING]
+
+
+def _endpoint(text: str, ports: dict[str, _Port], *, hostname: str, zone: _Zone | None) -> Endpoint:
+    return Endpoint(
+        address=wire.address(text),
+        ports=tuple(sorted((_port(name, port) for name, port in ports.items()), key=lambda port: port.name)),
+        hostname=hostname,
+        zone=zone.zone if zone else "",
+        for_zones=tuple(each.name for each in (zone.for_zones if zone else None) or ()),
+    )
+
+
+def _port(name: str, said: _Port) -> Port:
+    protocol = wire.protocol(said.protocol)
+    if protocol is None or not 0 < said.port < 65_536:
+        raise RecordError(f"port {name!r}: {said.port}/{said.protocol} is no port")
+    return Port(name, said.port, protocol)
+
+
+def _ports_json(ports: Iterable[Port]) -> dict[str, Any]:
+    return {port.name: {"Protocol": port.protocol, "Port": port.port} for port in ports}
+
+
+def _zone_json(endpoint: Endpoint) -> dict[str, Any]:
+    return {"zone": endpoint.zone} | (
+        {"forZones": [{"name": zone} for zone in endpoint.for_zones]} if endpoint.for_zones else {}
+    )

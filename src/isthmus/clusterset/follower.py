@@ -1,0 +1,133 @@
+"""Follows the other clusters: one connection per file of the configuration directory.
+
+Rows of one peer are written by its connection alone, and only its own: a peer speaks for itself. A file that appears
+is connected to, one that changes is reconnected without touching a row, one that goes takes its peer's rows along.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from typing import Any, Final
+
+from isthmus import logs
+from isthmus.clusterset import sinks
+from isthmus.clusterset.connection import Connection, Ids
+from isthmus.clusterset.peers import Directory, Peer
+from isthmus.config import ClusterSection, ClustersetSection
+from isthmus.model.clusters import Cluster
+from isthmus.model.mcs import RecordKind
+from isthmus.model.names import ClusterName
+from isthmus.model.tables import CLUSTERS
+from isthmus.statedb import Database
+
+log = logs.get("clusterset")
+
+LOOK_EVERY: Final = 0.5
+AFTER_A_BUG: Final = 5.0
+
+
+class Follower:
+    """Fills clusters, and per kind exports (serviceexports) and endpoint_sets (services). :meth:`run` never returns."""
+
+    def __init__(
+        self,
+        db: Database,
+        *,
+        cluster: ClusterSection,
+        section: ClustersetSection,
+        kinds: Collection[RecordKind],
+    ) -> None:
+        self._db = db
+        self._section = section
+        self._kinds = tuple(kinds)
+        own = ClusterName(cluster.name)
+        self._ids = Ids(own, cluster.id)
+        self._directory = Directory(section.directory, own=own)
+        self._connections: dict[ClusterName, Connection] = {}
+        self._tasks: dict[ClusterName, asyncio.Task[None]] = {}
+        with db.write() as txn:
+            txn.put(CLUSTERS, _own_row(cluster))
+        for peer in self._directory.read().values():
+            self._connections[peer.name] = self._connection(peer, awaited=True)
+
+    def __repr__(self) -> str:
+        return f"<Follower {', '.join(map(repr, self._connections.values())) or 'of nobody'}>"
+
+    def stats(self) -> dict[str, Any]:
+        """State and reason of each peer."""
+        rows = {name: connection.card.row for name, connection in self._connections.items()}
+        return {name: {"state": row.state, "reason": row.reason} for name, row in rows.items()}
+
+    async def run(self) -> None:
+        """Follow, for ever."""
+        async with asyncio.TaskGroup() as tasks:
+            for name, connection in self._connections.items():
+                self._tasks[name] = tasks.create_task(_supervised(connection), name=f"peer {name}")
+            while True:
+                await asyncio.sleep(LOOK_EVERY)
+                await self._look(tasks)
+
+    async def _look(self, tasks: asyncio.TaskGroup) -> None:
+        """Compare the directory with what is followed."""
+        peers = self._directory.read()
+        for name in self._connections.keys() - peers.keys():
+            await self._stop(name)
+            self._connections.pop(name).drain()
+            log.info("cluster left", name=name)
+            for other in self._connections.values():
+                other.reconsider()
+        for name, peer in peers.items():
+            connection = self._connections.get(name)
+            if connection is None:
+                connection = self._connections[name] = self._connection(peer, awaited=False)
+            elif connection.peer == peer:
+                continue
+            await self._stop(name)
+            connection.peer = peer
+            self._tasks[name] = tasks.create_task(_supervised(connection), name=f"peer {name}")
+
+    async def _stop(self, name: ClusterName) -> None:
+        if (task := self._tasks.pop(name, None)) is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+    def _connection(self, peer: Peer, *, awaited: bool) -> Connection:
+        """A connection not yet run. What joins later was in nobody's tables before: no table waits for it."""
+        initializers = (
+            {kind: self._db.initializer(sinks.TABLES[kind], f"clusterset/{peer.name}") for kind in self._kinds}
+            if awaited
+            else {}
+        )
+        return Connection(
+            self._db,
+            peer,
+            kinds=self._kinds,
+            ids=self._ids,
+            most=self._section.max_connected_clusters,
+            initializers=initializers,
+            lifetime=self._section.cache_lifetime,
+        )
+
+
+async def _supervised(connection: Connection) -> None:
+    """Whatever one peer makes us stumble over, the others go on."""
+    while True:
+        try:
+            return await connection.run()
+        except Exception:
+            log.exception("the connection with a peer failed and is made anew", cluster=connection.name)
+            await asyncio.sleep(AFTER_A_BUG)
+
+
+def _own_row(cluster: ClusterSection) -> Cluster:
+    return Cluster(
+        name=ClusterName(cluster.name),
+        id=cluster.id,
+        own=True,
+        state="ready",
+        network=cluster.network,
+        region=cluster.region,
+        zone=cluster.zone,
+        exports_enabled=True,
+    )

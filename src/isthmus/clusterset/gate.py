@@ -1,0 +1,47 @@
+"""A peer's records as a store to follow: not before its canary, and never resumed over a lost connection.
+
+What answers after a break may be another store: wiped, restored from a backup, another replica. Revisions of one mean
+nothing in the other, so the list is read again, behind the canary again: a store that is being refilled has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from isthmus.etcd import KeyValue, PrefixStore, Session
+from isthmus.reflector import Batch, Expired, Listing
+
+
+class GatedStore:
+    """A ``reflector.Store`` below a prefix. ``canary`` is the key that lets it be listed; empty: none is awaited."""
+
+    def __init__(self, session: Session, prefix: str, *, canary: str = "") -> None:
+        self._store = PrefixStore(session, prefix)
+        self._canary = PrefixStore(session, canary) if canary else None
+        self._listed = False
+
+    async def list(self) -> Listing[KeyValue]:
+        """Everything there is, once the canary says that it is everything."""
+        if self._canary is not None:
+            await _appearance(self._canary)
+        listing = await self._store.list()
+        self._listed = True
+        return listing
+
+    async def watch(self, revision: str) -> AsyncIterator[Batch[KeyValue]]:
+        """What changes after the list; Expired when there was a break since."""
+        if not self._listed:
+            raise Expired("the connection was lost since the last list")
+        self._listed = False
+        async for batch in self._store.watch(revision):
+            yield batch
+
+
+async def _appearance(canary: PrefixStore) -> None:
+    """Return when the key exists, which is the prefix itself."""
+    listing = await canary.list()
+    if "" in listing.items:
+        return
+    async for batch in canary.watch(listing.revision):
+        if any(event.key == "" and event.item is not None for event in batch.events):
+            return

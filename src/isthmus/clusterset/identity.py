@@ -1,0 +1,95 @@
+"""What a cluster says of itself: Cilium's cluster configuration, and beside it a description of our own."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import Struct
+
+from isthmus.clusterset import wire
+from isthmus.clusterset.errors import RecordError
+from isthmus.config import ClusterSection
+
+LIMIT: Final = 64 * 1024
+Most = Literal[255, 511]
+
+
+class Capabilities(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
+    """What a cluster's publisher does. Absent fields are what older ones do; unknown ones are skipped."""
+
+    synced_canaries: bool = False
+    cached: bool = False
+    max_connected_clusters: int = 0
+    service_exports_enabled: bool | None = None
+    """Presence is what counts: None is a publisher that knows no service exports."""
+    endpoint_slices_export_mode: str = ""
+
+
+class ClusterConfig(Struct, frozen=True, gc=False, omit_defaults=True):
+    """Cilium's cluster configuration."""
+
+    id: int = 0
+    capabilities: Capabilities = Capabilities()
+
+    def refusal(self, *, most: Most) -> str:
+        """Why a cluster that says so cannot be followed, as a sentence; empty where it can."""
+        if not 0 < self.id <= most:
+            return f"its cluster id is {self.id}: want 1 to {most}"
+        theirs = self.capabilities.max_connected_clusters
+        if most == 511 and theirs != most:
+            return f"its maxConnectedClusters is {theirs or 'not set'}, ours {most}: ids of one could not be told apart"
+        return ""
+
+
+class Description(Struct, frozen=True, gc=False, omit_defaults=True):
+    """What Cilium has no place for."""
+
+    network: str = ""
+    region: str = ""
+    zone: str = ""
+    version: str = ""
+
+
+class _Config(Struct, gc=False):
+    id: int = 0
+    capabilities: Capabilities | None = None
+
+
+_config = msgspec.json.Decoder(_Config)
+_description = msgspec.json.Decoder(Description)
+
+
+def decode_config(value: bytes) -> ClusterConfig:
+    """A cluster's configuration; RecordError where it is none."""
+    said = wire.decode(value, _config, limit=LIMIT)
+    return ClusterConfig(said.id, said.capabilities or Capabilities())
+
+
+def decode_description(value: bytes) -> Description:
+    """A cluster's description of itself; one that cannot be read is an empty one."""
+    try:
+        return wire.decode(value, _description, limit=LIMIT)
+    except RecordError:
+        return Description()
+
+
+def encode(said: ClusterConfig | Description) -> bytes:
+    """As JSON."""
+    return msgspec.json.encode(said)
+
+
+def own_config(section: ClusterSection, *, most: Most) -> ClusterConfig:
+    """What we say of ourselves to Cilium and to each other."""
+    capabilities = Capabilities(synced_canaries=True, max_connected_clusters=most, service_exports_enabled=True)
+    return ClusterConfig(section.id, capabilities)
+
+
+def own_description(section: ClusterSection, *, version: str) -> Description:
+    """What we say of ourselves to other clusters of Isthmus."""
+    return Description(section.network, section.region, section.zone, version)
+
+
+def stats(config: ClusterConfig) -> dict[str, Any]:
+    """For status."""
+    return msgspec.structs.asdict(config.capabilities) | {"id": config.id}

@@ -1,0 +1,57 @@
+"""The key layout of ClusterMesh: where in an etcd which record lies.
+
+Watched prefixes end in a slash, so that cluster ``c1`` never matches ``c11``. A canary names the base of a kind,
+without the cluster: ``cilium/synced/c1/cilium/state/services/v1``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from isthmus.clusterset.errors import RecordError
+from isthmus.model.names import ClusterName, ServiceName
+
+HEARTBEAT: Final = "cilium/.heartbeat"
+SILENT_KINDS: Final = ("nodes", "identities", "ip", "endpointslices")
+"""Kinds that we publish nothing of; Cilium's readers wait for their canaries nevertheless."""
+
+_LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+_NAME: Final = re.compile(rf"{_LABEL}/{_LABEL}\Z")
+
+
+def base(kind: str, *, cached: bool = False) -> str:
+    """Above the records of all clusters of a kind; ``cached``: as a mirror copies them."""
+    return f"cilium/{'cache' if cached else 'state'}/{kind}/v1"
+
+
+def prefix(kind: str, cluster: ClusterName, *, cached: bool = False) -> str:
+    """Above the records of one cluster."""
+    return f"{base(kind, cached=cached)}/{cluster}/"
+
+
+def record(kind: str, cluster: ClusterName, name: ServiceName) -> str:
+    """The key of a record."""
+    return prefix(kind, cluster) + name
+
+
+def canary(kind: str, cluster: ClusterName, *, cached: bool = False) -> str:
+    """The key that says that a cluster's first list of a kind is whole."""
+    return f"cilium/synced/{cluster}/{base(kind, cached=cached)}"
+
+
+def config(cluster: ClusterName) -> str:
+    """The key of a cluster's configuration."""
+    return f"cilium/cluster-config/{cluster}"
+
+
+def description(cluster: ClusterName) -> str:
+    """The key of what a cluster of Isthmus says of itself beside that."""
+    return f"isthmus/clusters/v1/{cluster}"
+
+
+def parse(name: str) -> ServiceName:
+    """The service that a key below :func:`prefix` names; RecordError where it names none."""
+    if not _NAME.match(name):
+        raise RecordError("the key is not <namespace>/<name>")
+    return ServiceName(name)

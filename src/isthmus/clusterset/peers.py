@@ -1,0 +1,167 @@
+"""The configuration directory: one file per peer, called as the cluster is, in Cilium's format.
+
+    endpoints: ["https://c2.mesh.example:2379"]
+    trusted-ca-file: /etc/isthmus/c2/ca.crt
+    cert-file: /etc/isthmus/c2/client.crt
+    key-file: /etc/isthmus/c2/client.key
+
+The directory is looked at every half second, through symlinks, so that a Secret's atomic swap is seen as one change.
+A certificate that is renewed in place changes the peer's digest as a changed file does. A file that cannot be used
+costs its own cluster only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from msgspec import Struct
+
+from isthmus import logs
+from isthmus.clusterset.errors import PeerFileError
+from isthmus.etcd import Credentials, Session, Tls
+from isthmus.model.names import ClusterName, valid_cluster
+
+log = logs.get("peers")
+
+MARK: Final = b"endpoints:"
+LIMIT: Final = 1024 * 1024
+
+
+class Peer(Struct, frozen=True, gc=False, kw_only=True):
+    """How to reach the etcd of another cluster. ``problem`` says why it cannot be reached at all."""
+
+    name: ClusterName
+    endpoints: tuple[str, ...] = ()
+    ca_file: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+    username: str = ""
+    password: str = ""
+    digest: str = ""
+    problem: str = ""
+
+    def session(self) -> Session:
+        """A session with it, to be entered; EtcdError names a certificate that cannot be read."""
+        tls = Tls(self.ca_file, self.cert_file, self.key_file) if self.ca_file or self.cert_file else None
+        credentials = Credentials(self.username, self.password) if self.username else None
+        return Session(self.endpoints, tls=tls, credentials=credentials)
+
+
+class Directory:
+    """Reads the directory; :meth:`read` is cheap while nothing has changed."""
+
+    def __init__(self, path: str, *, own: ClusterName) -> None:
+        self._path = Path(path) if path else None
+        self._own = own
+        self._seen: object = None
+        self._peers: dict[ClusterName, Peer] = {}
+        self._broken: dict[ClusterName, str] = {}
+
+    def __repr__(self) -> str:
+        return f"<Directory {self._path or 'none'}: {', '.join(self._peers) or 'no peers'}>"
+
+    def read(self) -> Mapping[ClusterName, Peer]:
+        """The peers as the files say now. The own cluster's file is ignored."""
+        if self._path is None:
+            return {}
+        if (seen := self._signature(self._path)) != self._seen or self._broken:
+            self._peers = self._parse(self._path)
+            self._seen = seen
+        return self._peers
+
+    def _signature(self, folder: Path) -> object:
+        """What changes when a file does: those of the directory and those that peers refer to."""
+        files = {str(path) for path in _files(folder)}
+        for peer in self._peers.values():
+            files |= {path for path in (peer.ca_file, peer.cert_file, peer.key_file) if path}
+        return tuple(sorted((path, _stamp(path)) for path in files))
+
+    def _parse(self, folder: Path) -> dict[ClusterName, Peer]:
+        peers, broken = {}, {}
+        for path in _files(folder):
+            name = ClusterName(path.name)
+            try:
+                content = _content(path)
+                if MARK in content and name != self._own:
+                    peers[name] = parse(content, name=name, path=path)
+            except PeerFileError as why:
+                broken[name] = str(why)
+                if self._broken.get(name) != str(why):
+                    log.warning("file cannot be used", why=str(why))
+                before = self._peers.get(name)  # what worked goes on working while a file is being mended
+                peers[name] = before if before and not before.problem else Peer(name=name, problem=str(why))
+        self._broken = broken
+        return peers
+
+
+def parse(content: bytes, *, name: ClusterName, path: Path) -> Peer:
+    """A peer from its file; PeerFileError names file and field."""
+    if not valid_cluster(name):
+        raise PeerFileError(f"{path}: '{name}' cannot be a cluster's name")
+    try:
+        said = yaml.safe_load(content)
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise PeerFileError(f"{path}: it is no YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(said, dict):
+        raise PeerFileError(f"{path}: want a mapping with 'endpoints'")
+    endpoints = said.get("endpoints")
+    if not isinstance(endpoints, list) or not endpoints or not all(isinstance(each, str) for each in endpoints):
+        raise PeerFileError(f"{path}: endpoints: want a list of URLs")
+    peer = Peer(
+        name=name,
+        endpoints=tuple(endpoints),
+        ca_file=_text(said, "trusted-ca-file", path),
+        cert_file=_text(said, "cert-file", path),
+        key_file=_text(said, "key-file", path),
+        username=_text(said, "username", path),
+        password=_text(said, "password", path),
+    )
+    return _with_digest(peer, content)
+
+
+def _with_digest(peer: Peer, content: bytes) -> Peer:
+    digest = hashlib.sha256(content)
+    for file in (peer.ca_file, peer.cert_file, peer.key_file):
+        if file:
+            digest.update(hashlib.sha256(_content(Path(file))).digest())
+    values = {field: getattr(peer, field) for field in Peer.__struct_fields__}
+    return Peer(**values | {"digest": digest.hexdigest()})
+
+
+def _text(said: Mapping[Any, Any], field: str, path: Path) -> str:
+    value = said.get(field, "")
+    if not isinstance(value, str):
+        raise PeerFileError(f"{path}: {field}: want text, got {value!r}")
+    return value
+
+
+def _files(folder: Path) -> list[Path]:
+    """Regular files, links to such included; hidden ones are the machinery of mounted Secrets."""
+    try:
+        return sorted(path for path in folder.iterdir() if not path.name.startswith(".") and path.is_file())
+    except OSError:
+        return []
+
+
+def _content(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            content = file.read(LIMIT + 1)
+    except OSError as error:
+        raise PeerFileError(f"{path}: cannot be read: {error.strerror}") from None
+    if len(content) > LIMIT:
+        raise PeerFileError(f"{path}: larger than {LIMIT} bytes")
+    return content
+
+
+def _stamp(path: str) -> tuple[int, ...]:
+    try:
+        stat = os.stat(path)  # noqa: PTH116 twice a second for each file
+    except OSError:
+        return ()
+    return (stat.st_mtime_ns, stat.st_size, stat.st_ino, stat.st_dev)

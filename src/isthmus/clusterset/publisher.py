@@ -1,0 +1,140 @@
+"""What we tell the other clusters: configuration, records, canaries and a heartbeat in the own etcd.
+
+Order matters to readers. The configuration comes first. Records come next, only what changed, and what an earlier
+process left and nobody wants any more is pruned. A canary says that a kind's records are whole, so it is written
+when every source of RECORDS is complete, everything is written and the store is pruned, and not before.
+
+Records, configuration and canaries have no lease: a publisher that is down withdraws nothing. Only the heartbeat has.
+A store that comes back without its data gets everything again in the same order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Final
+
+from isthmus import __version__, logs
+from isthmus.clusterset import identity, keys
+from isthmus.clusterset.publishing import KINDS, RecordTarget
+from isthmus.clusterset.wire import format_time
+from isthmus.config import ClusterSection
+from isthmus.etcd import EtcdError, Lease, LeaseGone, Session
+from isthmus.model.names import ClusterName
+from isthmus.model.tables import RECORDS
+from isthmus.reflector import Expired, Transient
+from isthmus.statedb import Backoff, Database, Reconciler
+
+log = logs.get("publisher")
+
+HEARTBEAT_EVERY: Final = 60.0
+HEARTBEAT_TTL: Final = 900
+RETRY: Final = Backoff(0.1, 5.0)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+class Publisher:
+    """Publishes RECORDS of a database as one cluster. :meth:`run` never returns."""
+
+    def __init__(
+        self,
+        db: Database,
+        session: Session,
+        cluster: ClusterSection,
+        *,
+        max_connected_clusters: identity.Most = 255,
+        now: Callable[[], datetime] = _now,
+    ) -> None:
+        self._db = db
+        self._session = session
+        self._name = ClusterName(cluster.name)
+        self._now = now
+        self._target = RecordTarget(session, self._name)
+        self._said = {
+            keys.config(self._name): identity.encode(identity.own_config(cluster, most=max_connected_clusters)),
+            keys.description(self._name): identity.encode(identity.own_description(cluster, version=__version__)),
+        }
+        self._lease: Lease | None = None
+        self.reconciler = Reconciler(db, RECORDS, self._target, backoff=RETRY)
+        self.outcome = "has not run"
+
+    def __repr__(self) -> str:
+        return f"<Publisher of {self._name}: {self.outcome}; {self._target}; {self.reconciler}>"
+
+    async def run(self) -> None:
+        """Publish, for ever."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.reconciler.run(), name="records")
+            tasks.create_task(self._presence(), name="presence")
+            tasks.create_task(self._heartbeat(), name="heartbeat")
+
+    async def _presence(self) -> None:
+        """Say who we are and that all is said, and say it again whenever the store was lost or lost it."""
+        attempts = 0
+        while True:
+            try:
+                revision = await self._establish()
+                attempts = 0
+                await self._undisturbed(revision)
+                self.outcome = "somebody else changed our configuration; writing it again"
+                log.warning("somebody else changed our configuration", key=keys.config(self._name))
+                await asyncio.sleep(RETRY.most)  # two publishers of one name must not outdo each other
+            except (Transient, Expired, EtcdError) as why:
+                attempts += 1
+                self.outcome = f"cannot publish: {why}"
+                log.warning("cannot publish", why=str(why), attempt=attempts)
+                await asyncio.sleep(RETRY.delay(attempts))
+
+    async def _establish(self) -> int:
+        """Configuration, records, canaries; gives the revision at which all of it is there."""
+        revision = 0
+        for key, value in self._said.items():
+            held = await self._session.get(key)
+            if held is None or held.value != value:
+                revision = await self._session.put(key, value)
+        await self._target.repair()
+        await self._complete()
+        for kind in (*KINDS, *keys.SILENT_KINDS):
+            revision = await self._session.put(keys.canary(kind, self._name), format_time(self._now()).encode())
+        self.outcome = f"published; {len(KINDS)} kinds are whole"
+        log.info("published", cluster=self._name, records=self._db.snapshot().count(RECORDS))
+        return revision
+
+    async def _complete(self) -> None:
+        """Wait until the sources are complete and the store holds what they say and nothing else of ours."""
+        self.outcome = "waiting for the sources of records"
+        await self._db.until(lambda snapshot: snapshot.initialized(RECORDS))
+        self.outcome = "writing records"
+        await self._target.pruned.wait()
+        await self.reconciler.wait_until_reconciled(self._db.snapshot().revision(RECORDS))
+
+    async def _undisturbed(self, revision: int) -> None:
+        """Return when somebody else writes or deletes our configuration; raises when the store is lost."""
+        key = keys.config(self._name)
+        async for batch in self._session.watch(key, revision + 1):
+            for event in batch.events:
+                if event.key == key and (event.kv is None or event.kv.value != self._said[key]):
+                    return
+
+    async def _heartbeat(self) -> None:
+        """Say that somebody is there, and let it lapse when nobody is."""
+        while True:
+            try:
+                await self._beat()
+                wait = HEARTBEAT_EVERY
+            except LeaseGone:
+                self._lease, wait = None, 0.0
+            except (Transient, EtcdError):
+                wait = RETRY.most
+            await asyncio.sleep(wait)
+
+    async def _beat(self) -> None:
+        if self._lease is None:
+            self._lease = await self._session.grant_lease(HEARTBEAT_TTL)
+        else:
+            await self._lease.renew()
+        await self._session.put(keys.HEARTBEAT, format_time(self._now()).encode(), lease=self._lease.id)

@@ -1,0 +1,90 @@
+"""JSON of peers: decoded with bounds, encoded as they expect it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from ipaddress import IPv6Address, ip_address
+from typing import TypeVar
+
+import msgspec
+
+from isthmus.clusterset.errors import RecordError
+from isthmus.model.names import ClusterName, ServiceName, service_name
+from isthmus.model.services import Labels, Protocol
+
+T = TypeVar("T")
+
+
+def decode(value: bytes, decoder: msgspec.json.Decoder[T], *, limit: int) -> T:
+    """A value as a struct; RecordError where it is too large, no JSON, too deep, or has a field of the wrong type."""
+    if len(value) > limit:
+        raise RecordError(f"{len(value)} bytes, at most {limit} are taken")
+    try:
+        return decoder.decode(value)
+    except msgspec.MsgspecError as error:
+        raise RecordError(str(error)) from None
+    except UnicodeDecodeError:
+        raise RecordError("it is not UTF-8") from None
+    except RecursionError:
+        raise RecordError("it is nested too deep") from None
+
+
+def check_owner(
+    *, cluster: str, namespace: str, name: str, expected_cluster: ClusterName, expected: ServiceName
+) -> None:
+    """A peer may only speak for itself, and a record only for its key."""
+    if cluster != expected_cluster:
+        raise RecordError(f"it speaks for cluster {cluster!r}, not for {expected_cluster}")
+    if service_name(namespace, name) != expected:
+        raise RecordError(f"it speaks for {namespace}/{name}, not for its key")
+
+
+def address(text: str) -> str:
+    """An endpoint's address in canonical text; RecordError for what no endpoint may have, as Kubernetes has it."""
+    try:
+        parsed = ip_address(text)
+    except ValueError:
+        raise RecordError(f"{text!r} is not an IP address") from None
+    if isinstance(parsed, IPv6Address):
+        if parsed.scope_id is not None:
+            raise RecordError(f"{text!r} has a zone")
+        parsed = parsed.ipv4_mapped or parsed
+    if parsed.is_unspecified or parsed.is_loopback or parsed.is_link_local or parsed.is_multicast:
+        raise RecordError(f"{text!r} cannot be an endpoint's address")
+    return str(parsed)
+
+
+def protocol(text: str) -> Protocol | None:
+    """A protocol we know; an absent one is TCP."""
+    match text.upper():
+        case "" | "TCP":
+            return "TCP"
+        case "UDP":
+            return "UDP"
+        case "SCTP":
+            return "SCTP"
+        case _:
+            return None
+
+
+def timestamp(text: str) -> str:
+    """A time in UTC and whole seconds, so that times compare as text."""
+    try:
+        time = datetime.fromisoformat(text)
+        time = time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise RecordError(f"{text!r} is not a time") from None
+    if time.year <= 1:
+        raise RecordError("its time is not set")
+    return format_time(time)
+
+
+def format_time(time: datetime) -> str:
+    """RFC 3339, UTC, whole seconds."""
+    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def labels(pairs: Iterable[tuple[str, str]]) -> Labels:
+    """A map as rows have it."""
+    return tuple(sorted(pairs))
