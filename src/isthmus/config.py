@@ -79,6 +79,8 @@ class DatapathSection(Section, frozen=True):
     max_entries: int = 65536
     grace: float = 1.0
     """Seconds for which what a connect may still have read is kept."""
+    exempt: tuple[str, ...] = ()
+    """Cgroups whose calls, and those of all below them, are never touched."""
 
 
 class DnsSection(Section, frozen=True):
