@@ -183,7 +183,11 @@ async def test_a_token_file_is_read_again_when_the_server_refuses_us(server: Fak
             await client.get(SERVICE, "echo", "demo")
         file.write_text("new\n")
         await client.get(SERVICE, "echo", "demo")
-    assert [r.headers["authorization"].split()[1] for r in server.asked] == ["old", "old", "old", "new"]
+        file.unlink()
+        server.token = "newest"
+        with pytest.raises(kube.Unauthorized):
+            await client.get(SERVICE, "echo", "demo")
+    assert [r.headers["authorization"].split()[1] for r in server.asked[:4]] == ["old", "old", "old", "new"]
 
 
 async def test_the_version_that_the_server_has_is_used_everywhere(server: FakeApiServer, client: kube.Client) -> None:

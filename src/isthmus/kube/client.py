@@ -31,6 +31,8 @@ _PATCHES: Final[dict[PatchType, str]] = {
 
 class _Resource(Struct, frozen=True, gc=False):
     name: str
+    kind: str = ""
+    namespaced: bool = True
 
 
 class _Resources(Struct, frozen=True, gc=False):
@@ -74,6 +76,15 @@ class Client:
                 return candidate
         versions = ", ".join((kind.version, *kind.older))
         raise NotServed(f"{kind}: not served in {versions}; is its CustomResourceDefinition installed?")
+
+    async def kind(self, api_version: str, kind: str, struct: type[T]) -> Kind[T]:
+        """A kind as manifests call it, found by asking the server; NotServed where it has none."""
+        group, _, version = api_version.rpartition("/")
+        wanted = Kind(group, version, "", kind, struct)
+        for each in await self._resources(wanted):
+            if each.kind == kind and "/" not in each.name:
+                return msgspec.structs.replace(wanted, resource=each.name, namespaced=each.namespaced)
+        raise NotServed(f"{kind} of {api_version}: the API server has no such kind")
 
     def forget(self, kind: Kind[Any]) -> None:
         """The server says it does not serve the kind in the version it had: ask again next time."""
@@ -221,15 +232,18 @@ class Client:
             raise Unreachable(f"{what}: the answer is no {kind.kind}: {error}") from None
 
     async def _serves(self, kind: Kind[Any]) -> bool:
+        return any(each.name == kind.resource for each in await self._resources(kind))
+
+    async def _resources(self, kind: Kind[Any]) -> list[_Resource]:
+        """What the server has in the kind's group and version."""
         try:
             answer = await self._transport.request("GET", kind.root, what=f"GET {kind.root}")
         except NotFound:
-            return False
+            return []
         try:
-            listed = msgspec.json.decode(answer, type=_Resources)
+            return msgspec.json.decode(answer, type=_Resources).resources or []
         except msgspec.MsgspecError as error:
             raise Unreachable(f"GET {kind.root}: the answer is no list of resources: {error}") from None
-        return any(each.name == kind.resource for each in listed.resources or ())
 
 
 def _what(method: str, kind: Kind[Any], namespace: str, name: str) -> str:

@@ -14,6 +14,8 @@ from typing import Any, Final
 
 import aiohttp
 
+from isthmus import logs
+from isthmus.config import ConfigError
 from isthmus.kube.access import Access
 from isthmus.kube.errors import Unreachable, failure, status_of
 
@@ -26,6 +28,8 @@ _KEEPALIVE: Final = (
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
     (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 25_000),
 )
+
+log = logs.get("kube")
 
 
 class Transport:
@@ -103,7 +107,11 @@ class Transport:
 
     def _renew(self) -> bool:
         """Read the token again; whether it is another one, and so worth a second try."""
-        before, self._token = self._token, self._access.bearer()
+        before = self._token
+        try:
+            self._token = self._access.bearer()
+        except ConfigError as why:
+            log.warning("token not renewed", why=str(why))
         return self._token != before
 
 
