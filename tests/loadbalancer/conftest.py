@@ -150,3 +150,20 @@ def every() -> World:
 @pytest.fixture
 def make() -> type[Make]:
     return Make
+
+
+class Worlds:
+    """Makes worlds, for tests that need more than one."""
+
+    def __call__(self, services: str, **fields: Any) -> World:
+        return World(services, **fields)
+
+    @staticmethod
+    def key(row: Any) -> tuple[str, Any]:
+        table = TABLES[type(row)]
+        return table.name, table.key(row)
+
+
+@pytest.fixture
+def worlds() -> Worlds:
+    return Worlds()

@@ -30,7 +30,7 @@ def derived(cluster: ClusterName, node: str, *, services: Which = "multicluster"
     ``services``: only what crosses clusters (imports, global Services), or what kube-proxy would do as well.
     """
     return [
-        frontends.derived(which=services),
+        frontends.derived(node, which=services),
         backends.derived(cluster, which=services),
         plans.derived(cluster, node, which=services),
     ]

@@ -10,23 +10,16 @@ The unit is one address and port, found through indexes in either direction, so 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import partial
 from typing import Final, Literal, NamedTuple
 
-from isthmus.loadbalancer.services import (
-    Which,
-    best,
-    is_best,
-    rank,
-    stands_alone,
-    wanted,
-)
+from isthmus.loadbalancer.services import Which, best, external_policy, rank, stands_alone, wanted
 from isthmus.model import names
 from isthmus.model.balancing import Frontend, FrontendKey, PlanKey, Scope
 from isthmus.model.names import ServiceName
-from isthmus.model.services import Family, Import, Port, Protocol, Service
-from isthmus.model.tables import FRONTENDS, IMPORTS, SERVICES
+from isthmus.model.services import Family, Import, Node, Port, Service
+from isthmus.model.tables import FRONTENDS, IMPORTS, NODES, SERVICES
 from isthmus.statedb import Derived, Reader
 
 Type = Literal["ClusterIP", "NodePort", "ExternalIP", "LoadBalancer", "HostPort", "Import", "LocalRedirect"]
@@ -39,6 +32,8 @@ RANK: Final[dict[str, int]] = {
     "HostPort": 4,
     "NodePort": 5,
 }
+
+NODE_PORTS: Final = range(30000, 32768)
 
 UNKNOWN_AGE: Final = "~"
 """Sorts after every date: who does not know its age is the youngest."""
@@ -55,24 +50,26 @@ class Claim(NamedTuple):
     source: str
     created: str
     ours: bool
+    scope: Scope
+    """Of the plan: which of the two traffic policies applies."""
 
     def order(self) -> tuple[int, int, str, str]:
         """What decides between claims of one address: the least wins."""
         return (RANK[self.type], rank(self.source), self.created or UNKNOWN_AGE, self.service)
 
 
-def derived(*, which: Which) -> Derived[Frontend]:
-    """The declaration of the table."""
+def derived(node: str, *, which: Which) -> Derived[Frontend]:
+    """The declaration of the table, as this node sees it."""
     return Derived(
         FRONTENDS,
-        compute=partial(compute, which=which),
-        reads={SERVICES: by_service, IMPORTS: by_import},
+        compute=partial(compute, node=node, which=which),
+        reads={SERVICES: partial(by_service, node=node), IMPORTS: by_import, NODES: partial(by_node, node=node)},
     )
 
 
-def compute(reader: Reader, key: FrontendKey, *, which: Which) -> Iterable[Frontend]:
+def compute(reader: Reader, key: FrontendKey, *, node: str, which: Which) -> Iterable[Frontend]:
     """The frontend at an address: that of the strongest claim, if it is ours to answer."""
-    claims = sorted(_claims_at(reader, key, which=which), key=Claim.order)
+    claims = sorted(claims_at(reader, key, node=node, which=which), key=Claim.order)
     if not claims or not claims[0].ours:
         return ()
     winner = claims[0]
@@ -82,7 +79,7 @@ def compute(reader: Reader, key: FrontendKey, *, which: Which) -> Iterable[Front
             key=key,
             service=winner.service,
             port_name=winner.port.name,
-            plan=PlanKey(winner.service, winner.port.port, key.protocol, family(key.address), key.scope),
+            plan=PlanKey(winner.service, winner.port.port, key.protocol, family(key.address), winner.scope),
             type=winner.type,
             shadowed=tuple(losers),
             import_of=winner.import_of,
@@ -95,11 +92,12 @@ def family(address: str) -> Family:
     return "IPv6" if ":" in address else "IPv4"
 
 
-def by_service(reader: Reader, old: Service | None, new: Service | None) -> Iterator[FrontendKey]:
+def by_service(reader: Reader, old: Service | None, new: Service | None, *, node: str) -> Iterator[FrontendKey]:
     """A Service affects its own addresses, those of its rows from other sources, and those of its import."""
     rows = [row for row in (old, new) if row is not None]
+    lent = _lent(reader, node)
     for row in (*rows, *reader.by(SERVICES, "name", rows[0].name)):
-        yield from (key for key, _, _ in _addresses(row))
+        yield from (claim.key for claim in _claims(row, lent=lent, ours=True))
         imported = reader.get(IMPORTS, row.import_of) if row.import_of else None
         for each in (imported, *reader.by(IMPORTS, "service", row.name)):
             if each is not None:
@@ -113,19 +111,79 @@ def by_import(reader: Reader, old: Import | None, new: Import | None) -> Iterato
             yield from _keys_of_import(row)
 
 
-def _claims_at(reader: Reader, key: FrontendKey, *, which: Which) -> Iterator[Claim]:
-    for service in reader.by(SERVICES, "address", key.address):
-        if is_best(reader, service):
-            yield from (claim for claim in _claims(service, which=which) if claim.key == key)
+def by_node(reader: Reader, old: Node | None, new: Node | None, *, node: str) -> Iterator[FrontendKey]:
+    """This node's addresses that come or go affect every node port; another's only who may claim its node ports."""
+    moved = set(old.addresses if old else ()) ^ set(new.addresses if new else ())
+    row = new or old
+    if row is not None and row.name == node and moved:
+        for service in reader.by(SERVICES, "exposed", True):
+            yield from (claim.key for claim in _on_node(service, lent=moved, ours=True))
+        for address in moved:
+            yield from (frontend.key for frontend in reader.by(FRONTENDS, "lent", address))
+    for address in moved:
+        for service in reader.by(SERVICES, "address", address):
+            yield from (claim.key for claim in _claims(service, lent=(), ours=True) if claim.key.address == address)
+
+
+def claims_at(reader: Reader, key: FrontendKey, *, node: str, which: Which) -> Iterator[Claim]:
+    """Every claim on an address and port that counts."""
+    lent = _lent(reader, node)
+    services = {row.name: row for row in reader.by(SERVICES, "address", key.address)}
+    if key.address in lent:
+        services |= {row.name: row for row in reader.by(SERVICES, "node_port", (key.port, key.protocol))}
+    of_a_node = key.port in NODE_PORTS and bool(reader.by(NODES, "address", key.address))
+    for name in services:
+        service = best(reader, name)
+        if service is None:
+            continue
+        for claim in _claims(service, lent=lent, ours=wanted(service, which)):
+            # what sends the node ports of a node elsewhere would take them from all Services that have one
+            if claim.key == key and not (of_a_node and claim.type in ("LoadBalancer", "ExternalIP")):
+                yield claim
     for row in reader.by(IMPORTS, "address", key.address):
         if row.type == "ClusterSetIP" and stands_alone(reader, row):
             yield from (claim for claim in _claims_of_import(reader, row) if claim.key == key)
 
 
-def _claims(service: Service, *, which: Which) -> Iterator[Claim]:
-    ours = wanted(service, which)
-    for key, type_, port in _addresses(service):
-        yield Claim(key, type_, service.name, service.import_of, port, service.source, service.created, ours)
+def _claims(service: Service, *, lent: Collection[str], ours: bool) -> Iterator[Claim]:
+    """Everything a Service wants to be called at. A ClusterIP is called from inside, all else from outside."""
+    differ = external_policy(service) != service.internal_policy
+    if not service.headless:
+        scope = Scope.INTERNAL if differ else Scope.EXTERNAL
+        yield from _expand(service, "ClusterIP", service.cluster_ips, ours=ours, plan=scope)
+    yield from _expand(service, "ExternalIP", service.external_ips, ours=ours)
+    if service.type == "LoadBalancer":
+        yield from _expand(service, "LoadBalancer", service.load_balancer_ips, ours=ours)
+        if differ:
+            yield from _expand(service, "LoadBalancer", service.load_balancer_ips, ours=ours, at=Scope.INTERNAL)
+    yield from _on_node(service, lent=lent, ours=ours)
+
+
+def _on_node(service: Service, *, lent: Collection[str], ours: bool) -> Iterator[Claim]:
+    if service.type in ("NodePort", "LoadBalancer"):
+        yield from _expand(service, "NodePort", lent, ours=ours)
+        if external_policy(service) != service.internal_policy:
+            yield from _expand(service, "NodePort", lent, ours=ours, at=Scope.INTERNAL)
+
+
+def _expand(
+    service: Service,
+    type_: Type,
+    addresses: Iterable[str],
+    *,
+    ours: bool,
+    at: Scope = Scope.EXTERNAL,
+    plan: Scope | None = None,
+) -> Iterator[Claim]:
+    """One claim for each address and port. ``at``: where it is called from; ``plan``: if not the same, whose plan."""
+    scope = at if plan is None else plan
+    for address in addresses:
+        for port in service.ports:
+            number = port.node_port if type_ == "NodePort" else port.port
+            if number:
+                key = FrontendKey(address, number, port.protocol, at)
+                of = (service.name, service.import_of)
+                yield Claim(key, type_, *of, port, service.source, service.created, ours, scope)
 
 
 def _claims_of_import(reader: Reader, row: Import) -> Iterator[Claim]:
@@ -135,7 +193,7 @@ def _claims_of_import(reader: Reader, row: Import) -> Iterator[Claim]:
     for address in row.ips:
         for port in row.ports:
             key = FrontendKey(address, port.port, port.protocol)
-            yield Claim(key, "Import", service, row.name, port, "kubernetes", "", True)
+            yield Claim(key, "Import", service, row.name, port, "kubernetes", "", True, Scope.EXTERNAL)
 
 
 def _keys_of_import(row: Import) -> Iterator[FrontendKey]:
@@ -144,26 +202,7 @@ def _keys_of_import(row: Import) -> Iterator[FrontendKey]:
             yield FrontendKey(address, port.port, port.protocol)
 
 
-def _addresses(service: Service) -> Iterator[tuple[FrontendKey, Type, Port]]:
-    """Every address and port a Service is called at, with what kind of address it is."""
-    if not service.headless:
-        yield from _expand(service, "ClusterIP", service.cluster_ips, (Scope.EXTERNAL,))
-    yield from _expand(service, "ExternalIP", service.external_ips, (Scope.EXTERNAL,))
-    if service.type == "LoadBalancer":
-        yield from _expand(service, "LoadBalancer", service.load_balancer_ips, _scopes(service))
-
-
-def _expand(
-    service: Service, type_: Type, addresses: Iterable[str], scopes: Iterable[Scope]
-) -> Iterator[tuple[FrontendKey, Type, Port]]:
-    for address in addresses:
-        for port in service.ports:
-            protocol: Protocol = port.protocol
-            for scope in scopes:
-                yield FrontendKey(address, port.port, protocol, scope), type_, port
-
-
-def _scopes(service: Service) -> tuple[Scope, ...]:
-    """Calls from inside and from outside differ only where the two policies do."""
-    differ = service.internal_policy != service.external_policy
-    return (Scope.EXTERNAL, Scope.INTERNAL) if differ else (Scope.EXTERNAL,)
+def _lent(reader: Reader, node: str) -> tuple[str, ...]:
+    """This node's addresses, which it lends to every node port."""
+    row = reader.get(NODES, node)
+    return row.addresses if row else ()

@@ -44,7 +44,7 @@ def plan(
 ) -> Plan:
     """What calls of these frontends, all of one plan, are spread over; ``reasons`` hears what was left out and why."""
     first = min(frontends, key=lambda frontend: frontend.key)
-    chosen = select(key, backends, of=of, at=at, port_name=first.port_name, type_=first.type, reasons=reasons)
+    chosen = select(key, backends, of=of, at=at, port_name=first.port_name, reasons=reasons)
     targets = tuple(sorted(_target(backend) for backend in chosen))
     return Plan(
         key=key,

@@ -38,12 +38,12 @@ def silent(backend: Backend, reason: str) -> None:
 
 
 def select(
-    key: PlanKey, backends: Iterable[Backend], *, of: Effective, at: Place, port_name: str, type_: str, reasons: Reasons
+    key: PlanKey, backends: Iterable[Backend], *, of: Effective, at: Place, port_name: str, reasons: Reasons
 ) -> list[Backend]:
     """The backends that calls of a plan are spread over, sorted."""
     left: Backends = sorted(backends, key=lambda backend: backend.key)
     left = matching(left, key=key, port_name=port_name, reasons=reasons)
-    if local_only(of, type_, key.scope):
+    if local_only(of, key.scope):
         left = on_this_node(left, at=at, reasons=reasons)
     left = usable(left, reasons=reasons)
     left = near(left, of=of, at=at, reasons=reasons)
@@ -66,11 +66,9 @@ def matching(backends: Backends, *, key: PlanKey, port_name: str, reasons: Reaso
     return _keep(backends, mismatch, reasons)
 
 
-def local_only(of: Effective, type_: str, scope: Scope) -> bool:
-    """Whether a traffic policy wants endpoints of this node only, for calls of this kind of address."""
-    if scope is Scope.INTERNAL or type_ in ("ClusterIP", "Import"):
-        return of.internal_policy == "Local"
-    return type_ in ("NodePort", "LoadBalancer", "ExternalIP") and of.external_policy == "Local"
+def local_only(of: Effective, scope: Scope) -> bool:
+    """Whether the traffic policy for calls from inside, or from outside, wants endpoints of this node only."""
+    return (of.internal_policy if scope is Scope.INTERNAL else of.external_policy) == "Local"
 
 
 def on_this_node(backends: Backends, *, at: Place, reasons: Reasons) -> Backends:
@@ -87,7 +85,7 @@ def usable(backends: Backends, *, reasons: Reasons) -> Backends:
 def near(backends: Backends, *, of: Effective, at: Place, reasons: Reasons) -> Backends:
     """Traffic distribution: this node, else this zone by hints; never at the price of having nothing."""
     if of.internal_policy == "Local":
-        return backends
+        return backends  # Kubernetes gives no hints there
     if of.distribution == SAME_NODE:
         here = [b for b in backends if _same_node(b, at) and b.condition is Condition.READY]
         if here:

@@ -28,6 +28,7 @@ CLUSTER_AFFINITY_ALIAS: Final = "io.cilium/service-affinity"
 
 Which = Literal["multicluster", "all"]
 Preference = Literal["none", "local", "remote"]
+Locality = Literal["Cluster", "Local"]
 
 
 class Effective(Struct, frozen=True, gc=False, kw_only=True):
@@ -40,8 +41,8 @@ class Effective(Struct, frozen=True, gc=False, kw_only=True):
     headless: bool
     affinity: Affinity
     affinity_timeout: int
-    internal_policy: Literal["Cluster", "Local"]
-    external_policy: Literal["Cluster", "Local"]
+    internal_policy: Locality
+    external_policy: Locality
     distribution: str
     preference: Preference
     """Own or other clusters first (``service.cilium.io/affinity``)."""
@@ -71,11 +72,6 @@ def best(reader: Reader, name: ServiceName) -> Service | None:
     return min(rows, key=lambda row: (rank(row.source), row.source))
 
 
-def is_best(reader: Reader, service: Service) -> bool:
-    """Whether no better source speaks of this service."""
-    return best(reader, service.name) is service
-
-
 def stands_alone(reader: Reader, row: Import) -> bool:
     """Whether an import has no derived Service, so that it has to be called by its own addresses."""
     return not reader.by(SERVICES, "import", row.name)
@@ -84,6 +80,12 @@ def stands_alone(reader: Reader, row: Import) -> bool:
 def wanted(service: Service, which: Which) -> bool:
     """Whether calls of a Service are ours to answer."""
     return which == "all" or bool(service.import_of) or is_global(service)
+
+
+def external_policy(service: Service) -> Locality:
+    """The policy for calls from outside; that for inside where a Service is not exposed and nobody ever set one."""
+    exposed = service.type in ("NodePort", "LoadBalancer") or bool(service.external_ips)
+    return service.external_policy if exposed else service.internal_policy
 
 
 def effective(reader: Reader, name: ServiceName, *, which: Which) -> Effective | None:
@@ -122,7 +124,7 @@ def _of_service(service: Service, imported: Import | None) -> Effective:
         affinity=affinity,
         affinity_timeout=timeout if affinity != "None" else 0,
         internal_policy=service.internal_policy,
-        external_policy=service.external_policy,
+        external_policy=external_policy(service),
         distribution=_distribution(service.distribution, service.annotations),
         preference=_preference(service.annotations),
     )
@@ -138,7 +140,7 @@ def _of_import(name: ServiceName, row: Import) -> Effective:
         affinity=row.affinity,
         affinity_timeout=_timeout(row) if row.affinity != "None" else 0,
         internal_policy=row.internal_policy or "Cluster",
-        external_policy="Cluster",
+        external_policy=row.internal_policy or "Cluster",
         distribution=_distribution(row.distribution or "", row.annotations),
         preference=_preference(row.annotations),
     )

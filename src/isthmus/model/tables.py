@@ -38,6 +38,8 @@ SERVICES: Final = Table[tuple[ServiceName, str], Service](
         "import": lambda row: (row.import_of,) if row.import_of else (),
         "namespace": lambda row: (row.name.partition("/")[0],),
         "topology": lambda row: (True,) if row.distribution or _prefers_zone(row.annotations) else (),
+        "node_port": lambda row: {(port.node_port, port.protocol) for port in row.ports if port.node_port},
+        "exposed": lambda row: (True,) if row.type in ("NodePort", "LoadBalancer") else (),
     },
 )
 
@@ -81,14 +83,18 @@ EXPORTS: Final = Table[tuple[ClusterName, ServiceName], Export](
 
 CLUSTERS: Final = Table[ClusterName, Cluster]("clusters", Cluster, key=lambda row: row.name)
 NAMESPACES: Final = Table[str, Namespace]("namespaces", Namespace, key=lambda row: row.name)
-NODES: Final = Table[str, Node]("nodes", Node, key=lambda row: row.name)
+NODES: Final = Table[str, Node]("nodes", Node, key=lambda row: row.name, indexes={"address": lambda row: row.addresses})
 PODS: Final = Table[str, Pod]("pods", Pod, key=lambda row: row.name)
 
 FRONTENDS: Final = Table[FrontendKey, Frontend](
     "frontends",
     Frontend,
     key=lambda row: row.key,
-    indexes={"service": lambda row: (row.service,), "plan": lambda row: (row.plan,)},
+    indexes={
+        "service": lambda row: (row.service,),
+        "plan": lambda row: (row.plan,),
+        "lent": lambda row: (row.key.address,) if row.type in ("NodePort", "HostPort") else (),
+    },
 )
 
 BACKENDS: Final = Table[BackendKey, Backend](

@@ -1,0 +1,105 @@
+"""The final rows alone decide: whatever order they came in, through whatever passes, the derived rows are the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from isthmus.model.names import ClusterName, ServiceName, derived
+from isthmus.model.services import Condition, Endpoint, EndpointSet, Import, Node, Port, Service
+
+IMPORTS_ = [ServiceName("demo/a"), ServiceName("demo/b")]
+NAMES = [*IMPORTS_, *map(derived, IMPORTS_)]
+ADDRESSES = ["10.96.0.1", "10.96.0.2", "fd00::1", "172.30.1.11"]
+PORTS = [
+    Port("http", 80, node_port=30080),
+    Port("http", 80, "UDP"),
+    Port("admin", 30080),
+    Port("", 81, node_port=30081),
+]
+POLICIES = st.sampled_from(["Cluster", "Local"])
+
+
+def subsets(values: list[Any], most: int = 2) -> st.SearchStrategy[tuple[Any, ...]]:
+    return st.lists(st.sampled_from(values), max_size=most, unique=True).map(tuple)
+
+
+services = st.builds(
+    Service,
+    name=st.sampled_from(NAMES),
+    source=st.sampled_from(["kubernetes", "files"]),
+    type=st.sampled_from(["ClusterIP", "NodePort", "LoadBalancer"]),
+    ports=subsets(PORTS, 3),
+    cluster_ips=subsets(ADDRESSES),
+    external_ips=subsets(ADDRESSES, 1),
+    load_balancer_ips=subsets(ADDRESSES, 1),
+    headless=st.booleans(),
+    affinity=st.sampled_from(["None", "ClientIP"]),
+    internal_policy=POLICIES,
+    external_policy=POLICIES,
+    distribution=st.sampled_from(["", "PreferClose", "PreferSameNode"]),
+    annotations=st.sampled_from([(), (("service.cilium.io/affinity", "local"), ("service.cilium.io/global", "true"))]),
+    created=st.sampled_from(["", "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"]),
+    import_of=st.sampled_from([ServiceName(""), *IMPORTS_]),
+)
+imports = st.builds(
+    Import,
+    name=st.sampled_from(IMPORTS_),
+    type=st.sampled_from(["ClusterSetIP", "Headless"]),
+    ports=subsets(PORTS),
+    ips=subsets(ADDRESSES),
+    affinity=st.sampled_from(["None", "ClientIP"]),
+    distribution=st.sampled_from([None, "PreferSameZone"]),
+)
+endpoint = st.builds(
+    Endpoint,
+    address=st.sampled_from(["10.1.0.1", "10.1.0.2", "fd01::1"]),
+    ports=subsets([Port("http", 8080), Port("", 8081), Port("admin", 8080)]),
+    condition=st.sampled_from(list(Condition)),
+    node=st.sampled_from(["", "n1", "n2"]),
+    for_zones=st.sampled_from([(), ("z1",), ("z2",)]),
+)
+endpoints = st.builds(
+    EndpointSet,
+    service=st.sampled_from(NAMES),
+    cluster=st.sampled_from([ClusterName(name) for name in ("", "c1", "c2")]),
+    source=st.sampled_from(["clusterset", "kubernetes", "files"]),
+    part=st.sampled_from(["x", "y"]),
+    endpoints=st.lists(endpoint, max_size=2).map(tuple),
+    shared=st.booleans(),
+)
+nodes = st.builds(
+    Node,
+    name=st.sampled_from(["n1", "n2"]),
+    addresses=subsets(["172.30.1.11", "172.30.1.12", "10.96.0.1"]),
+    zone=st.sampled_from(["", "z1", "z2"]),
+)
+row = st.one_of(services, services, imports, endpoints, endpoints, nodes)
+steps = st.lists(st.tuples(st.sampled_from(["put", "put", "delete", "pass"]), row), max_size=40)
+
+
+def tables(world: Any) -> tuple[Any, ...]:
+    return world.frontends, world.backends, world.plans
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=steps, which=st.sampled_from(["all", "multicluster"]), per_pass=st.sampled_from([1, 2, 2_000]))
+def test_any_order_of_changes_ends_where_the_final_rows_do(
+    worlds: Any, steps: list[tuple[str, Any]], which: str, per_pass: int
+) -> None:
+    world, final = worlds(which, units_per_pass=per_pass), {}
+    for step, each in steps:
+        if step == "pass":
+            world.derivations.step()
+            continue
+        getattr(world, step)(each)
+        key = worlds.key(each)
+        if step == "put":
+            final[key] = each
+        else:
+            final.pop(key, None)
+    assert tables(world) == tables(worlds(which).put(*final.values()))
+    world.delete(*final.values())
+    assert tables(world) == ([], [], [])
