@@ -234,7 +234,7 @@ class Client:
     async def _serves(self, kind: Kind[Any]) -> bool:
         return any(each.name == kind.resource for each in await self._resources(kind))
 
-    async def _resources(self, kind: Kind[Any]) -> list[_Resource]:
+    async def _resources(self, kind: Kind[Any]) -> Sequence[_Resource]:
         """What the server has in the kind's group and version."""
         try:
             answer = await self._transport.request("GET", kind.root, what=f"GET {kind.root}")
