@@ -70,18 +70,14 @@ PLAN = Shape(
 )
 SLOT_KEY = Shape("slot_key", plan="I", group="I", n="I")
 SLOT = Shape("slot", plan="I", backend="I", generation="I")
-BACKEND = Shape(
-    "backend", generation="I", address="16s", port="2s", protocol="B", flags="B", cluster="H", reserved="H"
-)
+BACKEND = Shape("backend", generation="I", address="16s", port="2s", protocol="B", flags="B", cluster="H", reserved="H")
 MEMBER_KEY = Shape("member_key", plan="I", backend="I")
 MEMBER = Shape("member", generation="I")
 AFFINITY_KEY = Shape("affinity_key", client="Q", service="I", reserved="I")
 AFFINITY = Shape("affinity", used="Q", backend="I", generation="I")
 SERVICE = Shape("service", name="160s")
 CLUSTER = Shape("cluster", name="32s")
-CONFIG = Shape(
-    "config", layout="I", flags="I", dns="16s", server="16s", dns_port="2s", server_port="2s", reserved="I"
-)
+CONFIG = Shape("config", layout="I", flags="I", dns="16s", server="16s", dns_port="2s", server_port="2s", reserved="I")
 ALIVE = Shape("alive", deadline="Q")
 COUNTER_KEY = Shape("counter_key", service="I", cluster="H", verdict="B", reserved="B")
 COUNTER = Shape("counter", calls="Q")
@@ -108,7 +104,9 @@ def check(found: Mapping[str, Layout]) -> None:
     shapes = {shape.name: shape for pair in MAPS.values() for shape in pair if shape.name} | {GROUP.name: GROUP}
     for name, shape in sorted(shapes.items()):
         if found.get(name) != shape.layout():
-            raise DatapathError(f"struct {name} of the compiled datapath is not what this version expects; run make bpf")
+            raise DatapathError(
+                f"struct {name} of the compiled datapath is not what this version expects; run make bpf"
+            )
 
 
 def address(text: str) -> bytes:

@@ -85,17 +85,19 @@ def library() -> ctypes.CDLL:
     lib.bpf_map__name.restype = c_char_p
     lib.bpf_object__close.argtypes, lib.bpf_object__close.restype = (c_void_p,), None
     lib.libbpf_set_print.argtypes, lib.libbpf_set_print.restype = (_PRINT,), c_void_p
-    lib.libbpf_set_print(_remember)
+    lib.libbpf_set_print(_heard)
     return lib
 
 
-@_PRINT
-def _remember(_level: int, form: bytes, arguments: int) -> int:
+def _hear(_level: int, form: bytes, arguments: int) -> int:
     buffer = ctypes.create_string_buffer(4096)
     _vsnprintf()(buffer, len(buffer), form, arguments)
     _log.extend(line for line in buffer.value.decode(errors="replace").splitlines() if line.strip())
     del _log[:-_KEEP]
     return 0
+
+
+_heard = _PRINT(_hear)
 
 
 @cache

@@ -1,0 +1,126 @@
+"""Load, pin, attach, detach.
+
+``<pin>/v<layout>/`` holds the maps, ``<pin>/links/`` the links. A process that starts takes the maps it finds, loads
+its own programs over them, and puts them into the links in the place of the old: no call is without a program, and
+nothing detaches because a process ends.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from isthmus.datapath import btf, codecs, libbpf
+from isthmus.datapath.errors import DatapathError
+
+OBJECT: Final = Path(__file__).with_name("isthmus.bpf.o")
+PROGRAMS: Final = ("connect4", "sendmsg4", "recvmsg4", "getpeername4")
+SIZES: Final = {"frontends": 1, "plans": 1, "slots": 4, "backends": 1, "members": 4, "services": 1, "counters": 4}
+"""Room in each map that grows with services, in multiples of ``datapath.max_entries``."""
+
+
+def directory(pin: str) -> Path:
+    """Where the maps of this layout are pinned."""
+    return Path(pin) / f"v{codecs.LAYOUT}"
+
+
+def links(pin: str) -> Path:
+    """Where the links are pinned."""
+    return Path(pin) / "links"
+
+
+def load(pin: str, *, cgroup: str, max_entries: int) -> Mapping[str, int]:
+    """Load the programs over the maps pinned at ``pin``, attach them to a cgroup; descriptors of the maps, by name."""
+    _require_bpffs(Path(pin))
+    if not OBJECT.exists():
+        raise DatapathError(f"{OBJECT} is missing: compile it with `make bpf`")
+    try:
+        return _load(pin, cgroup=cgroup, max_entries=max_entries)
+    except libbpf.BpfError as error:
+        raise DatapathError(str(error.strerror)) from None
+
+
+def _load(pin: str, *, cgroup: str, max_entries: int) -> Mapping[str, int]:
+    opened = libbpf.Object(OBJECT)
+    try:
+        codecs.check(btf.layouts(opened.btf()))
+        directory(pin).mkdir(parents=True, exist_ok=True)
+        links(pin).mkdir(exist_ok=True)
+        for name, pointer in opened.maps().items():
+            _prepare(opened, pointer, directory(pin) / name, entries=SIZES.get(name, 0) * max_entries)
+        opened.load()
+        _attach(opened, cgroup=cgroup, where=links(pin))
+        return {name: opened.map_fd(pointer) for name, pointer in opened.maps().items()}
+    finally:
+        opened.close()
+
+
+def _prepare(opened: libbpf.Object, pointer: int, path: Path, *, entries: int) -> None:
+    """Pin a map; one that is pinned already keeps its size until the datapath is removed."""
+    if path.exists():
+        entries = entries and pinned_entries(path)
+    if entries:
+        opened.resize(pointer, entries)
+    opened.pin_map(pointer, path)
+
+
+def pinned_entries(path: Path) -> int:
+    """For how many entries a pinned map has room."""
+    fd = libbpf.open_pinned(path)
+    try:
+        return libbpf.map_info(fd)[2]
+    finally:
+        os.close(fd)
+
+
+def _attach(opened: libbpf.Object, *, cgroup: str, where: Path) -> None:
+    try:
+        fd = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise DatapathError(f"datapath.cgroup {cgroup}: {error.strerror}") from None
+    try:
+        for name in PROGRAMS:
+            program, path = opened.program(name), where / name
+            if path.exists():
+                try:
+                    libbpf.update_link(path, program)
+                    continue
+                except libbpf.BpfError:  # the cgroup it was attached to is gone, and another was made since
+                    path.unlink()
+            opened.attach_cgroup(program, fd, path)
+    finally:
+        os.close(fd)
+
+
+def remove(pin: str) -> None:
+    """Detach every program and unpin everything; nothing there is nothing to do."""
+    for path in _entries(links(pin)):
+        try:
+            libbpf.detach_link(path)
+        except libbpf.BpfError as error:
+            raise DatapathError(str(error.strerror)) from None
+    for where in (links(pin), *_entries(Path(pin))):
+        if where.is_dir():
+            for path in _entries(where):
+                path.unlink()
+            where.rmdir()
+    if Path(pin).is_dir():
+        Path(pin).rmdir()
+
+
+def _entries(where: Path) -> list[Path]:
+    return sorted(where.iterdir()) if where.is_dir() else []
+
+
+def _require_bpffs(pin: Path) -> None:
+    mount, kind = Path("/"), ""
+    existing = next(path for path in (pin, *pin.parents) if path.exists()).resolve()
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        fields = line.split()
+        point, fstype = Path(fields[4]), fields[fields.index("-") + 1]
+        if existing.is_relative_to(point) and point.is_relative_to(mount):
+            mount, kind = point, fstype
+    if kind != "bpf":
+        raise DatapathError(f"datapath.pin {pin} is not on a BPF file system: mount -t bpf bpf {pin.parent}")

@@ -1,0 +1,90 @@
+"""The datapath of a node, put together: loaded, restored, attached, told where DNS is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from isthmus.config import DatapathSection, DnsSection
+from isthmus.datapath import attach, codecs, libbpf, view
+from isthmus.datapath.errors import DatapathError
+from isthmus.datapath.installed import State
+from isthmus.datapath.maps import KernelMaps
+from isthmus.datapath.restore import restore
+from isthmus.datapath.target import PlanTarget
+
+
+class Datapath:
+    """An attached datapath. Closing it leaves everything as it is: calls go on while the agent is away."""
+
+    def __init__(self, maps: KernelMaps, state: State, *, grace: float) -> None:
+        self.maps = maps
+        self.state = state
+        self.restored = bool(state.plans or state.frontends or state.backends)
+        """An earlier process left something that a source not yet heard from may still want."""
+        self._grace = grace
+
+    @classmethod
+    def open(cls, section: DatapathSection, dns: DnsSection) -> Datapath:
+        """Load over what is pinned, restore, attach. DatapathError says what is missing."""
+        if not section.cgroup:
+            raise DatapathError("datapath.cgroup is empty: name the cgroup of this node's pods")
+        settings = _settings(section, dns)
+        exempt = [_cgroup_id(path) for path in section.exempt]
+        maps = KernelMaps(attach.load(section.pin, cgroup=section.cgroup, max_entries=section.max_entries))
+        maps.drop("exempt", [key for key, _ in maps.items("exempt") if key not in exempt])
+        _require(maps.put("exempt", [(key, codecs.ID.pack(1)) for key in exempt]))
+        _require(maps.put("config", [(codecs.ID.pack(0), settings)]))
+        return cls(maps, restore(maps), grace=section.grace)
+
+    def target(self, *, clock: Callable[[], float] = time.monotonic) -> PlanTarget:
+        """What the reconciler of plans drives; its ``sweep()`` is a task of the process."""
+        return PlanTarget(self.maps, self.state, grace=self._grace, clock=clock)
+
+    def counters(self) -> list[dict[str, Any]]:
+        """Calls by service (a plan's key as text), cluster of the backend and verdict."""
+        return view.dump(self.maps)["counters"]
+
+    def close(self) -> None:
+        """Give descriptors back; nothing detaches."""
+        self.maps.close()
+
+
+def open_maps(pin: str) -> KernelMaps:
+    """The maps pinned at ``pin``, to look at. DatapathError where there are none."""
+    try:
+        return KernelMaps({name: libbpf.open_pinned(attach.directory(pin) / name) for name in codecs.MAPS})
+    except libbpf.BpfError as error:
+        raise DatapathError(f"no datapath at {pin}: {error.strerror}") from None
+
+
+def _settings(section: DatapathSection, dns: DnsSection) -> bytes:
+    flags = codecs.CONFIG_EXEMPT if section.exempt else 0
+    if not dns.cluster_dns:
+        return codecs.CONFIG.pack(codecs.LAYOUT, flags, b"", b"", b"", b"", 0)
+    address, port = _endpoint(dns.cluster_dns, "dns.cluster_dns")
+    server, server_port = _endpoint(dns.listen, "dns.listen")
+    return codecs.CONFIG.pack(codecs.LAYOUT, flags | codecs.CONFIG_DNS, address, server, port, server_port, 0)
+
+
+def _endpoint(text: str, field: str) -> tuple[bytes, bytes]:
+    """An address with or without a port, 53 if none."""
+    host, colon, port = text.rpartition(":") if text.count(":") == 1 or text.startswith("[") else (text, "", "")
+    try:
+        return codecs.address(host.strip("[]")), codecs.port(int(port) if colon else 53)
+    except (ValueError, OverflowError):
+        raise DatapathError(f"{field} = '{text}': want an address, or address:port") from None
+
+
+def _cgroup_id(path: str) -> bytes:
+    try:
+        return codecs.CGROUP.pack(Path(path).stat().st_ino)
+    except OSError as error:
+        raise DatapathError(f"datapath.exempt {path}: {error.strerror}") from None
+
+
+def _require(failures: object) -> None:
+    if failures:
+        raise DatapathError(f"cannot configure the datapath: {failures}")

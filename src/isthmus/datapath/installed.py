@@ -1,0 +1,233 @@
+"""What is in the maps, as objects: the mirror that changes are computed against.
+
+A slot holds its backend: each slot entry that may exist in the kernel counts one reference, so a backend's entry goes
+only when no connect can come to it any more. What a failed write leaves uncertain is said so (``sure``), and the next
+change then takes a new plan instead of trusting it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from isthmus.datapath import codecs
+from isthmus.datapath.ids import Ids
+from isthmus.model.balancing import Target
+from isthmus.model.names import ClusterName
+
+
+class Named:
+    """A number and the name it stands for: a service's or a cluster's."""
+
+    __slots__ = ("id", "name", "refs", "written")
+
+    def __init__(self, number: int, name: str, *, written: bool = False) -> None:
+        self.id = number
+        self.name = name
+        self.refs = 0
+        self.written = written
+
+
+class Backend:
+    """An entry of ``backends``."""
+
+    __slots__ = ("cluster", "generation", "id", "refs", "target", "written")
+
+    def __init__(self, number: int, target: Target, *, generation: int, cluster: Named, written: bool = False) -> None:
+        self.id = number
+        self.target = target
+        self.generation = generation
+        self.cluster = cluster
+        self.refs = 0
+        self.written = written
+
+    def value(self) -> bytes:
+        """The bytes of the entry."""
+        return codecs.backend(self.target, generation=self.generation, cluster=self.cluster.id)
+
+
+class Installed:
+    """An entry of ``plans`` with its slots and members. Immutable by convention, but for what failures add to it."""
+
+    __slots__ = ("extent", "extra", "flags", "id", "restored", "service", "shares", "slots", "sure", "timeout")
+
+    def __init__(
+        self,
+        number: int,
+        *,
+        service: int,
+        flags: int,
+        timeout: int,
+        shares: tuple[tuple[int, int], ...],
+        slots: list[list[int]],
+    ) -> None:
+        self.id = number
+        self.service = service
+        self.flags = flags
+        self.timeout = timeout
+        self.shares = shares
+        """(tier, weight) of each group."""
+        self.slots = slots
+        """Backend ids of each group, as far as its count goes."""
+        self.extent = [len(group) for group in slots]
+        """How many slots of each group may exist."""
+        self.extra: list[int] = []
+        """Backends held beyond ``slots``: by slots a failure left uncertain."""
+        self.sure = True
+        self.restored: frozenset[int] = frozenset()
+        """Backends that an earlier process put here and no complete row has confirmed."""
+
+    def held(self) -> list[int]:
+        """Every backend held, once for each slot that may hold it."""
+        return [number for group in self.slots for number in group] + self.extra
+
+    def members(self) -> set[int]:
+        """The backends that a client with affinity may stay with."""
+        return {number for group in self.slots for number in group} if self.flags & codecs.PLAN_AFFINITY else set()
+
+    def value(self, generation: int) -> bytes:
+        """The bytes of the entry."""
+        counts = [len(group) for group in self.slots]
+        until = shares([(tier, weight, n) for (tier, weight), n in zip(self.shares, counts, strict=True)])
+        groups = b"".join(
+            codecs.GROUP.pack(bound, weight, n, tier)
+            for bound, (tier, weight), n in zip(until, self.shares, counts, strict=True)
+        )
+        return codecs.PLAN.pack(generation, self.id, self.service, self.flags, self.timeout, 0, len(counts), groups)
+
+
+def shares(groups: list[tuple[int, int, int]]) -> list[int]:
+    """Each group's upper bound on the die, from (tier, weight, count): the lowest tier with a backend has it all."""
+    usable = [tier for tier, weight, count in groups if weight and count]
+    if not usable:
+        return [0] * len(groups)
+    total = sum(weight for tier, weight, count in groups if count and tier == min(usable))
+    bounds, so_far = [], 0
+    for tier, weight, count in groups:
+        mine = bool(weight and count and tier == min(usable))
+        so_far += weight if mine else 0
+        bounds.append(codecs.DICE * so_far // total if mine else 0)
+    return bounds
+
+
+class Unit:
+    """All that one plan row has in the maps. ``older``: plans that a frontend may still point to."""
+
+    __slots__ = ("current", "frontends", "name", "older")
+
+    def __init__(self, name: Named) -> None:
+        self.name = name
+        self.current: Installed | None = None
+        self.older: list[Installed] = []
+        self.frontends: frozenset[bytes] = frozenset()
+
+    def plan_ids(self) -> set[int]:
+        """Plans that are this unit's."""
+        return {plan.id for plan in (*self.older, *([self.current] if self.current else []))}
+
+
+class State:
+    """The mirror, and the allocators."""
+
+    def __init__(self) -> None:
+        self.units: dict[str, Unit] = {}
+        self.frontends: dict[bytes, int] = {}
+        """Plan id by frontend key."""
+        self.plans: dict[int, Installed] = {}
+        self.backends: dict[int, Backend] = {}
+        self.by_target: dict[Target, Backend] = {}
+        self.clusters: dict[ClusterName, Named] = {}
+        self.strays: list[Named] = []
+        """Services restored twice, for pruning."""
+        self.doomed: list[tuple[str, Ids, int]] = []
+        """(map, allocator, number): entries that go as soon as the kernel lets them, and numbers that are free then."""
+        self.service_ids = Ids()
+        self.plan_ids = Ids()
+        self.backend_ids = Ids()
+        self.cluster_ids = Ids(most=0xFFFF)
+        self.generation = 0
+
+    def __repr__(self) -> str:
+        return (
+            f"<State: {len(self.units)} services, {len(self.frontends)} frontends, {len(self.plans)} plans, "
+            f"{len(self.backends)} backends>"
+        )
+
+    def next_generation(self) -> int:
+        """A number no value in the maps carries."""
+        self.generation = self.generation % 0xFFFF_FFFF + 1
+        return self.generation
+
+    def hold(self, target: Target) -> Backend:
+        """The backend of a target, held once more; a new one is not written yet."""
+        backend = self.by_target.get(target)
+        if backend is None:
+            backend = Backend(
+                self.backend_ids.take(),
+                target,
+                generation=self.next_generation(),
+                cluster=self._cluster(target.cluster),
+            )
+            self.backends[backend.id] = self.by_target[target] = backend
+        backend.refs += 1
+        return backend
+
+    def _cluster(self, name: ClusterName) -> Named:
+        cluster = self.clusters.get(name)
+        if cluster is None:
+            cluster = self.clusters[name] = Named(self.cluster_ids.take(), name)
+        cluster.refs += 1
+        return cluster
+
+    def let_go(self, held: Iterable[int]) -> None:
+        """Give references back; what nobody holds any more is doomed."""
+        for number, times in Counter(held).items():
+            backend = self.backends[number]
+            backend.refs -= times
+            if backend.refs <= 0:
+                self._forget(backend)
+
+    def let_go_unheld(self) -> None:
+        """Doom what was restored and nobody took up."""
+        for backend in [backend for backend in self.backends.values() if backend.refs <= 0]:
+            self._forget(backend)
+        for cluster in [cluster for cluster in self.clusters.values() if cluster.refs <= 0]:
+            self._forget_cluster(cluster)
+
+    def _forget(self, backend: Backend) -> None:
+        del self.backends[backend.id]
+        if self.by_target.get(backend.target) is backend:
+            del self.by_target[backend.target]
+        self.doomed.append(("backends", self.backend_ids, backend.id))
+        backend.cluster.refs -= 1
+        if backend.cluster.refs <= 0:
+            self._forget_cluster(backend.cluster)
+
+    def _forget_cluster(self, cluster: Named) -> None:
+        if self.clusters.pop(ClusterName(cluster.name), None) is not None:
+            self.doomed.append(("clusters", self.cluster_ids, cluster.id))
+
+    def forget_service(self, name: Named) -> None:
+        """A service's number is not needed any more."""
+        self.doomed.append(("services", self.service_ids, name.id))
+
+    def unit(self, name: str) -> Unit:
+        """The unit of a plan row's name, made where there is none."""
+        unit = self.units.get(name)
+        if unit is None:
+            unit = self.units[name] = Unit(Named(self.service_ids.take(), name))
+        return unit
+
+    def sizes(self) -> Mapping[str, int]:
+        """How much there is of each thing; all zero once everything is deleted and swept."""
+        return {
+            "units": len(self.units),
+            "frontends": len(self.frontends),
+            "plans": len(self.plans),
+            "backends": len(self.backends),
+            "clusters": len(self.clusters),
+            "service_ids": len(self.service_ids),
+            "plan_ids": len(self.plan_ids),
+            "backend_ids": len(self.backend_ids),
+            "cluster_ids": len(self.cluster_ids),
+        }

@@ -1,0 +1,120 @@
+"""The maps as bytes: those of the kernel, and a dict with the same face for what needs no kernel.
+
+Both give failures by position, each a sentence, and go on with the rest: one entry never costs another.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+from isthmus.datapath import codecs, libbpf
+
+CHUNK = 4096
+_RETRIES = 3
+
+
+class Maps(Protocol):
+    """Writes keep the order they are given in."""
+
+    def put(self, name: str, items: Sequence[tuple[bytes, bytes]]) -> Mapping[int, str]:
+        """Write entries; the failures by position."""
+        ...
+
+    def drop(self, name: str, keys: Sequence[bytes]) -> Mapping[int, str]:
+        """Delete entries; one that is not there is no failure."""
+        ...
+
+    def items(self, name: str) -> Iterable[tuple[bytes, bytes]]:
+        """Every entry."""
+        ...
+
+
+class KernelMaps:
+    """Maps of the kernel, by batches."""
+
+    def __init__(self, descriptors: Mapping[str, int]) -> None:
+        self._fds = dict(descriptors)
+
+    def fd(self, name: str) -> int:
+        """The descriptor of a map; ours, not the caller's."""
+        return self._fds[name]
+
+    def put(self, name: str, items: Sequence[tuple[bytes, bytes]]) -> Mapping[int, str]:
+        """Write entries; the failures by position."""
+        fd = self._fds[name]
+        failures: dict[int, str] = {}
+        at = tries = 0
+        while at < len(items):
+            done, code = libbpf.update_batch(fd, items[at : at + CHUNK])
+            at += done
+            if not code:
+                continue
+            # The allocator of a hash map refills behind our back: what it has not got now it has in a moment.
+            tries = tries + 1 if not done else 1
+            if code == errno.ENOMEM and tries <= _RETRIES:
+                continue
+            failures[at] = self._sentence(name, code)
+            at, tries = at + 1, 0
+        return failures
+
+    def drop(self, name: str, keys: Sequence[bytes]) -> Mapping[int, str]:
+        """Delete entries; one that is not there is no failure."""
+        fd = self._fds[name]
+        failures: dict[int, str] = {}
+        at = 0
+        while at < len(keys):
+            done, code = libbpf.delete_batch(fd, keys[at : at + CHUNK])
+            at += done
+            if not code:
+                continue
+            if code != errno.ENOENT:
+                failures[at] = self._sentence(name, code)
+            at += 1
+        return failures
+
+    def items(self, name: str) -> Iterable[tuple[bytes, bytes]]:
+        """Every entry."""
+        return libbpf.items(self._fds[name])
+
+    def close(self) -> None:
+        """Give the descriptors back; the maps stay where they are pinned."""
+        for fd in self._fds.values():
+            os.close(fd)
+        self._fds.clear()
+
+    def _sentence(self, name: str, code: int) -> str:
+        match code:
+            case errno.E2BIG:
+                entries = libbpf.map_info(self._fds[name])[2]
+                return f"map {name} is full ({entries} entries): raise datapath.max_entries"
+            case errno.ENOMEM:
+                return f"map {name}: the kernel has no memory for another entry"
+            case errno.EPERM | errno.EACCES:
+                return f"map {name} may not be written: the agent needs CAP_BPF and CAP_NET_ADMIN"
+            case _:
+                return f"map {name}: {os.strerror(code)}"
+
+
+class DictMaps:
+    """Maps of a dict."""
+
+    def __init__(self) -> None:
+        self.maps: dict[str, dict[bytes, bytes]] = {name: {} for name in codecs.MAPS}
+
+    def put(self, name: str, items: Sequence[tuple[bytes, bytes]]) -> Mapping[int, str]:
+        """Write entries."""
+        self.maps[name].update(items)
+        return {}
+
+    def drop(self, name: str, keys: Sequence[bytes]) -> Mapping[int, str]:
+        """Delete entries."""
+        for key in keys:
+            self.maps[name].pop(key, None)
+        return {}
+
+    def items(self, name: str) -> Iterable[tuple[bytes, bytes]]:
+        """Every entry."""
+        return list(self.maps[name].items())

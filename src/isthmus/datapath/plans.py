@@ -1,0 +1,210 @@
+"""A plan row → the changes that bring the maps there. Pure but for numbers and references taken from the state.
+
+Two ways. In place: slots are written first, then the plan's counts; what a hole held and what lies beyond a count
+stays for the grace period. Under a new plan: all of it is written where nobody looks yet, then the frontends are
+flipped. Either way a connect finds a backend of the old plan or of the new at every moment between two writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+
+from isthmus.datapath import codecs
+from isthmus.datapath.installed import Backend, Installed, Named, State, Unit
+from isthmus.model.balancing import Group, Plan
+
+ORDER = ("services", "clusters", "backends", "slots", "members", "plans", "frontends")
+SMALL = 16
+MOST_WEIGHT = 1 << 24
+Entry = tuple[bytes, bytes]
+
+
+class Refused(Exception):  # noqa: N818
+    """A plan that the maps cannot hold; the message says why."""
+
+
+class Change(Struct, kw_only=True, gc=False):
+    """What brings one unit to its row. ``held`` were taken for it; ``freed`` go back when the grace period is over."""
+
+    unit: Unit
+    plan: Installed
+    puts: dict[str, list[Entry]]
+    backends: list[Backend]
+    """The plan's backends that no write has been seen for."""
+    held: list[int]
+    freed: list[int]
+    stale: list[tuple[int, int]]
+    """(group, n) of slots beyond the new counts."""
+    gone: set[int]
+    """Backends that are members no more."""
+    frontends: frozenset[bytes]
+    in_place: bool
+
+
+def change(state: State, row: Plan) -> Change:
+    """The change from what is there to a row; nothing to write where they agree. Refused leaves the state as it was."""
+    groups = _groups(row)
+    unit = state.unit(str(row.key))
+    awaited = _awaited(state, unit, row)
+    wanted = [[state.hold(target).id for target in dict.fromkeys(group.targets)] for group in groups]
+    if awaited:
+        groups, wanted = groups or [Group(())], wanted or [[]]
+        present = {number for group in wanted for number in group}
+        wanted[0] += [state.hold(state.backends[number].target).id for number in sorted(awaited - present)]
+    flags = codecs.PLAN_AFFINITY if row.affinity == "ClientIP" else 0
+    plan = Installed(
+        0,
+        service=unit.name.id,
+        flags=flags,
+        timeout=row.affinity_timeout if flags else 0,
+        shares=tuple((group.tier, group.weight) for group in groups),
+        slots=wanted,
+    )
+    plan.restored = awaited
+    found = _in_place(state, unit, plan) or _anew(state, unit, plan)
+    found.frontends = frozenset(map(codecs.frontend_key, row.frontends))
+    found.puts["frontends"] = [
+        (key, codecs.frontend(key, plan=found.plan.id))
+        for key in sorted(found.frontends)
+        if state.frontends.get(key) != found.plan.id
+    ]
+    _names(state, found)
+    return found
+
+
+def _awaited(state: State, unit: Unit, row: Plan) -> frozenset[int]:
+    """What an earlier process left of clusters that have not been heard from: it stays until they have."""
+    if not row.awaited or unit.current is None:
+        return frozenset()
+    awaited = {name.rpartition("/")[2] for name in row.awaited}
+    return frozenset(n for n in unit.current.restored if state.backends[n].target.cluster in awaited)
+
+
+def _groups(row: Plan) -> list[Group]:
+    if len(row.groups) > codecs.MAX_GROUPS:
+        raise Refused(f"{len(row.groups)} groups of backends; the datapath has room for {codecs.MAX_GROUPS}")
+    if any(group.weight > MOST_WEIGHT or group.weight < 0 for group in row.groups):
+        raise Refused(f"the weight of a group is not between 0 and {MOST_WEIGHT}")
+    return sorted(row.groups, key=lambda group: group.tier)
+
+
+def _anew(state: State, unit: Unit, plan: Installed) -> Change:
+    plan.id = state.plan_ids.take()
+    state.plans[plan.id] = plan
+    return Change(
+        unit=unit,
+        plan=plan,
+        puts={
+            "slots": [
+                _slot(state, plan.id, g, n, b) for g, group in enumerate(plan.slots) for n, b in enumerate(group)
+            ],
+            "members": [_member(state, plan.id, number) for number in sorted(plan.members())],
+            "plans": [(codecs.ID.pack(plan.id), plan.value(state.next_generation()))],
+        },
+        backends=_unwritten(state, plan),
+        held=[],
+        freed=[],
+        stale=[],
+        gone=set(),
+        frontends=frozenset(),
+        in_place=False,
+    )
+
+
+def _in_place(state: State, unit: Unit, plan: Installed) -> Change | None:
+    """The change within the plan that is there, where that is small and known; plan becomes its successor."""
+    old = unit.current
+    if old is None or not old.sure or old.flags != plan.flags or _tiers(old) != _tiers(plan):
+        return None
+    moves = [_moves(before, after) for before, after in zip(old.slots, plan.slots, strict=True)]
+    writes = [(g, n, number) for g, (_, written) in enumerate(moves) for n, number in written]
+    if len(writes) > max(SMALL, sum(map(len, plan.slots)) // 2):
+        return None
+    before, after = old.members(), plan.members()
+    # One reference was taken for each target wanted; one is due for each slot written. What stays put has its own.
+    wanted = [number for group in plan.slots for number in group]
+    held = [number for _, _, number in writes]
+    for number in held:
+        state.backends[number].refs += 1
+    state.let_go(wanted)
+    plan.slots = [slots for slots, _ in moves]
+    plan.id, plan.extra = old.id, old.extra
+    plan.extent = [max(e, len(g)) for e, g in zip(old.extent, plan.slots, strict=True)]
+    same = (plan.slots, plan.shares, plan.timeout) == (old.slots, old.shares, old.timeout)
+    return Change(
+        unit=unit,
+        plan=plan,
+        puts={
+            "slots": [_slot(state, plan.id, g, n, number) for g, n, number in writes],
+            "members": [_member(state, plan.id, number) for number in sorted(after - before)],
+            "plans": [] if same else [(codecs.ID.pack(plan.id), plan.value(state.next_generation()))],
+        },
+        backends=_unwritten(state, plan),
+        held=held,
+        freed=[old.slots[g][n] for g, n, _ in writes if n < len(old.slots[g])]
+        + [number for g, group in enumerate(old.slots) for number in group[len(plan.slots[g]) :]],
+        stale=[(g, n) for g, group in enumerate(old.slots) for n in range(len(plan.slots[g]), len(group))],
+        gone=before - after,
+        frontends=frozenset(),
+        in_place=True,
+    )
+
+
+def _tiers(plan: Installed) -> list[int]:
+    return [tier for tier, _ in plan.shares]
+
+
+def _moves(old: Sequence[int], new: Iterable[int]) -> tuple[list[int], list[tuple[int, int]]]:
+    """(the group afterwards, the slots to write): the fewest writes that make old hold exactly new, each once."""
+    added = dict.fromkeys(new)
+    slots = list(old)
+    holes = []
+    for n, number in enumerate(old):
+        if number in added:
+            del added[number]
+        else:
+            holes.append(n)
+    writes: list[tuple[int, int]] = []
+    for number in added:
+        if holes:
+            writes.append((holes.pop(0), number))
+            slots[writes[-1][0]] = number
+        else:
+            writes.append((len(slots), number))
+            slots.append(number)
+    while holes:
+        last = slots.pop()
+        if holes[-1] == len(slots):
+            holes.pop()
+        else:
+            writes.append((holes.pop(0), last))
+            slots[writes[-1][0]] = last
+    return slots, writes
+
+
+def _slot(state: State, plan: int, group: int, n: int, number: int) -> Entry:
+    generation = state.backends[number].generation
+    return codecs.SLOT_KEY.pack(plan, group, n), codecs.SLOT.pack(plan, number, generation)
+
+
+def _member(state: State, plan: int, number: int) -> Entry:
+    return codecs.MEMBER_KEY.pack(plan, number), codecs.MEMBER.pack(state.backends[number].generation)
+
+
+def _unwritten(state: State, plan: Installed) -> list[Backend]:
+    numbers = {number for group in plan.slots for number in group}
+    return [backend for number in sorted(numbers) if not (backend := state.backends[number]).written]
+
+
+def _names(state: State, found: Change) -> None:
+    """What shall be written before the rest: names of numbers, and backends. Shared ones are in several changes."""
+    clusters = {backend.cluster.id: backend.cluster for backend in found.backends}
+    found.puts["services"] = _name(found.unit.name, codecs.SERVICE)
+    found.puts["clusters"] = [entry for cluster in clusters.values() for entry in _name(cluster, codecs.CLUSTER)]
+    found.puts["backends"] = [(codecs.ID.pack(backend.id), backend.value()) for backend in found.backends]
+
+
+def _name(named: Named, shape: codecs.Shape) -> list[Entry]:
+    return [] if named.written else [(codecs.ID.pack(named.id), shape.pack(named.name.encode()))]

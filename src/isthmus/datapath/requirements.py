@@ -1,0 +1,66 @@
+"""What this machine lacks for the datapath, as sentences that say how to get it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from pathlib import Path
+
+from isthmus.datapath import libbpf
+from isthmus.datapath.attach import OBJECT
+
+KERNEL = (5, 10)
+_CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
+
+
+def requirements() -> list[str]:
+    """Nothing where the datapath can run."""
+    checks = (_capabilities, _kernel, _cgroup, _btf, _library, _object)
+    return [missing for check in checks if (missing := check())]
+
+
+def _capabilities() -> str:
+    found = re.search(r"^CapEff:\s*([0-9a-f]+)$", Path("/proc/self/status").read_text(), re.MULTILINE)
+    held = int(found[1], 16) if found else 0
+    missing = [name for name, bit in _CAPABILITIES.items() if not held >> bit & 1]
+    return f"{' and '.join(missing)} missing: run as root (sudo)" if missing else ""
+
+
+def _kernel() -> str:
+    release = platform.release()
+    version = tuple(int(part) for part in re.findall(r"\d+", release)[:2])
+    wanted = ".".join(map(str, KERNEL))
+    return "" if version >= KERNEL else f"kernel {release} is older than {wanted}: boot a newer one"
+
+
+def cgroup_root() -> Path | None:
+    """Where cgroup v2 is mounted."""
+    for line in Path("/proc/mounts").read_text().splitlines():
+        _, mount, kind, *_ = line.split()
+        if kind == "cgroup2":
+            return Path(mount)
+    return None
+
+
+def _cgroup() -> str:
+    return "" if cgroup_root() else "cgroup v2 is not mounted: mount -t cgroup2 none /sys/fs/cgroup/unified"
+
+
+def _btf() -> str:
+    present = os.access("/sys/kernel/btf/vmlinux", os.R_OK)
+    return (
+        "" if present else "the kernel has no BTF (/sys/kernel/btf/vmlinux): use one built with CONFIG_DEBUG_INFO_BTF"
+    )
+
+
+def _library() -> str:
+    try:
+        libbpf.library()
+    except (OSError, AttributeError):
+        return f"{libbpf.SONAME} (1.0 or newer) is not installed: apt-get install libbpf1"
+    return ""
+
+
+def _object() -> str:
+    return "" if OBJECT.exists() else f"{OBJECT.name}, the compiled datapath, is missing: make bpf"

@@ -1,0 +1,309 @@
+"""The reconciler's target: carries changes out by batches, each row a unit that holds or fails whole.
+
+A row that fails costs no other row anything; what it wrote before it failed nobody looks at, and goes with the sweep.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from msgspec import Struct
+
+from isthmus.datapath import codecs, plans
+from isthmus.datapath.installed import Installed, Named, State, Unit
+from isthmus.datapath.maps import Maps
+from isthmus.datapath.plans import Change, Entry
+from isthmus.model.balancing import Plan, PlanKey
+
+
+class Leftover(Struct, gc=False):
+    """What a connect may still have read, and when it surely has not any more."""
+
+    due: float
+    plan: Installed
+    retired: bool = False
+    """The whole plan goes; else only ``stale`` slots of it, and the references ``freed``."""
+    stale: list[tuple[int, int]] = []
+    freed: list[int] = []
+    service: Named | None = None
+
+
+class PlanTarget:
+    """Where plans take effect. ``state`` is what the maps hold, restored before the first call."""
+
+    def __init__(
+        self, maps: Maps, state: State, *, grace: float = 1.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.state = state
+        self._maps = maps
+        self._grace = grace
+        self._clock = clock
+        self._leftovers: deque[Leftover] = deque()
+
+    def __repr__(self) -> str:
+        return f"<PlanTarget: {self.state!r}, {len(self._leftovers)} waiting to be swept>"
+
+    async def update(self, rows: Sequence[Plan]) -> Mapping[PlanKey, str]:
+        """Make the maps hold these plans; what failed, by key."""
+        failures = dict(await self.delete([row for row in rows if not row.frontends]))
+        changes: dict[PlanKey, Change] = {}
+        for row in rows:
+            if row.frontends:
+                try:
+                    changes[row.key] = plans.change(self.state, row)
+                except plans.Refused as why:
+                    failures[row.key] = str(why)
+        self._write(changes, failures)
+        self._flip(changes, failures)
+        return failures
+
+    async def delete(self, rows: Sequence[Plan]) -> Mapping[PlanKey, str]:
+        """Make the maps hold none of these plans; what failed, by key."""
+        names = {str(row.key): row.key for row in rows}
+        return {names[name]: why for name, why in self._delete(names).items()}
+
+    async def prune(self, rows: Iterable[Plan]) -> str:
+        """Remove what an earlier process left and no row wants, and what nobody knows of."""
+        wanted = {str(row.key) for row in rows if row.frontends}
+        unwanted = [name for name in self.state.units if name not in wanted]
+        failures = self._delete(unwanted)
+        known = {key for unit in self.state.units.values() for key in unit.frontends}
+        strays = [key for key in self.state.frontends if key not in known]
+        self._drop_frontends(strays)
+        orphans = self._retire_orphans()
+        self.state.let_go_unheld()
+        for service in self.state.strays:
+            self.state.forget_service(service)
+        self.state.strays = []
+        said = f"{len(unwanted)} services, {len(strays)} frontends and {orphans} plans pruned"
+        return f"{said}, {len(failures)} failed" if failures else said
+
+    async def sweep(self) -> None:
+        """Delete what the grace period has kept, as it ends, for ever."""
+        while True:
+            self.sweep_due()
+            await asyncio.sleep(self._grace / 4)
+
+    def sweep_due(self) -> int:
+        """Delete what the grace period has kept until now; how many things went."""
+        due: list[Leftover] = []
+        while self._leftovers and self._leftovers[0].due <= self._clock():
+            due.append(self._leftovers.popleft())
+        if due and not self._sweep(due):
+            self._leftovers.extendleft(reversed(due))
+        return len(due) + self._finish_doomed()
+
+    # Writing
+
+    def _write(self, changes: Mapping[PlanKey, Change], failures: dict[PlanKey, str]) -> None:
+        """Everything but the frontends: what nobody sees yet, or sees whole with the plan's entry."""
+        for name in plans.ORDER[:-1]:
+            self._put(name, changes, failures)
+            if name == "services":
+                self._mark_services(changes, failures)
+        for key, change in changes.items():
+            if key in failures:
+                self._abort(change)
+            else:
+                self._commit(change)
+        self._drop_members(changes, failures)
+
+    def _flip(self, changes: Mapping[PlanKey, Change], failures: dict[PlanKey, str]) -> None:
+        """The frontends; then the plans nobody points to are left over."""
+        live = {key: change for key, change in changes.items() if key not in failures}
+        for entry in self._put("frontends", live, failures):
+            self.state.frontends[entry[0]] = codecs.FRONTEND.unpack(entry[1])[-1]
+        for key, change in live.items():
+            unit = change.unit
+            ours = unit.plan_ids()
+            leaving = [k for k in unit.frontends - change.frontends if self.state.frontends.get(k) in ours]
+            if leaving and (why := self._drop_frontends(leaving)):
+                failures[key] = why
+            candidates = unit.frontends | change.frontends
+            unit.frontends = frozenset(k for k in candidates if self.state.frontends.get(k) in ours)
+            if key not in failures:
+                self._retire(unit.older)
+                unit.older = []
+
+    def _put(self, name: str, changes: Mapping[PlanKey, Change], failures: dict[PlanKey, str]) -> list[Entry]:
+        """Write one map's entries of every change that has not failed; the entries that held."""
+        entries: dict[bytes, bytes] = {}
+        owners: dict[bytes, list[PlanKey]] = {}
+        for key, change in changes.items():
+            if key not in failures:
+                for entry in change.puts.get(name, ()):
+                    entries[entry[0]] = entry[1]
+                    owners.setdefault(entry[0], []).append(key)
+        items = list(entries.items())
+        failed = self._maps.put(name, items) if items else {}
+        for position, why in failed.items():
+            for owner in owners[items[position][0]]:
+                failures.setdefault(owner, why)
+        held = [entry for position, entry in enumerate(items) if position not in failed] if failed else items
+        self._mark_written(name, held)
+        return held
+
+    def _mark_written(self, name: str, held: Sequence[Entry]) -> None:
+        if name == "backends":
+            for key, _ in held:
+                self.state.backends[codecs.ID.unpack(key)[0]].written = True
+        elif name == "clusters":
+            numbers = {codecs.ID.unpack(key)[0] for key, _ in held}
+            for cluster in self.state.clusters.values():
+                cluster.written = cluster.written or cluster.id in numbers
+
+    def _mark_services(self, changes: Mapping[PlanKey, Change], failures: Mapping[PlanKey, str]) -> None:
+        for key, change in changes.items():
+            change.unit.name.written = change.unit.name.written or key not in failures
+
+    def _commit(self, change: Change) -> None:
+        unit, plan = change.unit, change.plan
+        if not change.in_place and unit.current is not None:
+            unit.older.append(unit.current)
+        unit.current = self.state.plans[plan.id] = plan
+        if change.stale or change.freed:
+            due = self._clock() + self._grace
+            self._leftovers.append(Leftover(due, plan, stale=change.stale, freed=change.freed))
+
+    def _abort(self, change: Change) -> None:
+        """Nobody looks at a plan that was new. One that was changed in place holds old and new until it is replaced."""
+        if not change.in_place:
+            self._retire([change.plan])
+        elif change.unit.current is not None:
+            current = change.unit.current
+            current.sure = False
+            current.extra += change.held
+            current.extent = [max(pair) for pair in zip(current.extent, change.plan.extent, strict=True)]
+
+    def _drop_members(self, changes: Mapping[PlanKey, Change], failures: dict[PlanKey, str]) -> None:
+        """At once, without grace: a client must not stay with a backend that has left."""
+        keys = [
+            (key, change.plan, codecs.MEMBER_KEY.pack(change.plan.id, number))
+            for key, change in changes.items()
+            if key not in failures
+            for number in change.gone
+        ]
+        for position, why in (self._maps.drop("members", [k for _, _, k in keys]) if keys else {}).items():
+            key, plan, _ = keys[position]
+            plan.sure = False
+            failures[key] = why
+
+    # Taking away
+
+    def _delete(self, names: Iterable[str]) -> dict[str, str]:
+        failures: dict[str, str] = {}
+        for name in names:
+            unit = self.state.units.get(name)
+            if unit is None:
+                continue
+            ours = unit.plan_ids()
+            why = self._drop_frontends([k for k in unit.frontends if self.state.frontends.get(k) in ours])
+            if why:
+                failures[name] = why
+            else:
+                self._forget(unit)
+        return failures
+
+    def _forget(self, unit: Unit) -> None:
+        gone = [*unit.older, *([unit.current] if unit.current else [])]
+        self._retire(gone, service=unit.name)
+        if not gone:
+            self.state.forget_service(unit.name)
+        del self.state.units[unit.name.name]
+
+    def _retire(self, gone: Sequence[Installed], *, service: Named | None = None) -> None:
+        due = self._clock() + self._grace
+        for plan in gone:
+            last = plan is gone[-1]
+            self._leftovers.append(Leftover(due, plan, retired=True, service=service if last else None))
+
+    def _retire_orphans(self) -> int:
+        known = {number for unit in self.state.units.values() for number in unit.plan_ids()}
+        known |= {leftover.plan.id for leftover in self._leftovers if leftover.retired}
+        orphans = [plan for plan in self.state.plans.values() if plan.id not in known]
+        self._retire(orphans)
+        return len(orphans)
+
+    def _drop_frontends(self, keys: Sequence[bytes]) -> str:
+        """Delete frontends; a sentence where one is left."""
+        failed = self._maps.drop("frontends", keys) if keys else {}
+        for position, key in enumerate(keys):
+            if position not in failed:
+                self.state.frontends.pop(key, None)
+        return next(iter(failed.values()), "")
+
+    # The sweep
+
+    def _sweep(self, due: Sequence[Leftover]) -> bool:
+        """Plans, then slots and members, then references. False: a write failed, and all of it is to be done again."""
+        retired = [leftover.plan for leftover in due if leftover.retired]
+        drops = {
+            "plans": [codecs.ID.pack(plan.id) for plan in retired],
+            "slots": [codecs.SLOT_KEY.pack(*slot) for leftover in due for slot in self._stale(leftover)],
+            "members": [
+                codecs.MEMBER_KEY.pack(plan.id, number)
+                for plan in retired
+                if plan.flags & codecs.PLAN_AFFINITY
+                for number in set(plan.held())
+            ],
+        }
+        if any(self._maps.drop(name, keys) for name, keys in drops.items() if keys):
+            return False
+        for leftover in due:
+            self._let_go(leftover)
+        return True
+
+    def _stale(self, leftover: Leftover) -> list[tuple[int, int, int]]:
+        plan = leftover.plan
+        if leftover.retired:
+            return [(plan.id, g, n) for g, extent in enumerate(plan.extent) for n in range(extent)]
+        now = self.state.plans.get(plan.id)
+        if now is None:
+            return []
+        return [(plan.id, g, n) for g, n in leftover.stale if n >= len(now.slots[g])]
+
+    def _let_go(self, leftover: Leftover) -> None:
+        plan = leftover.plan
+        if leftover.retired:
+            self.state.plans.pop(plan.id, None)
+            self.state.plan_ids.release(plan.id)
+            self.state.let_go(plan.held())
+        else:
+            self.state.let_go(leftover.freed)
+            now = self.state.plans.get(plan.id)
+            for g, n in reversed(leftover.stale):
+                if now is not None and now.extent[g] == n + 1 > len(now.slots[g]):
+                    now.extent[g] = n
+        if leftover.service is not None:
+            self.state.forget_service(leftover.service)
+
+    def _finish_doomed(self) -> int:
+        """Delete entries nobody refers to, and give their numbers back; what the kernel refuses stays doomed."""
+        doomed, self.state.doomed = self.state.doomed, []
+        for name in ("backends", "services", "clusters"):
+            mine = [each for each in doomed if each[0] == name]
+            failed = self._maps.drop(name, [codecs.ID.pack(number) for _, _, number in mine]) if mine else {}
+            for position, each in enumerate(mine):
+                if position in failed:
+                    self.state.doomed.append(each)
+                else:
+                    each[1].release(each[2])
+        self._forget_counters(doomed)
+        return len(doomed) - len(self.state.doomed)
+
+    def _forget_counters(self, doomed: Iterable[tuple[str, object, int]]) -> None:
+        """A number that is given out again starts from nothing."""
+        services = {number for name, _, number in doomed if name == "services"}
+        clusters = {number for name, _, number in doomed if name == "clusters"}
+        if services or clusters:
+            keys = [key for key, _ in self._maps.items("counters") if _names(key, services, clusters)]
+            if keys:
+                self._maps.drop("counters", keys)
+
+
+def _names(key: bytes, services: set[int], clusters: set[int]) -> bool:
+    service, cluster, _, _ = codecs.COUNTER_KEY.unpack(key)
+    return service in services or cluster in clusters

@@ -1,0 +1,54 @@
+"""A client process of the datapath's tests: reads calls from stdin as JSON lines, says what became of each."""
+
+from __future__ import annotations
+
+import errno
+import json
+import socket
+import sys
+from typing import Any
+
+TIMEOUT = 2.0
+kept: dict[str, socket.socket] = {}
+
+
+def tcp(host: str, port: int) -> dict[str, Any]:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
+        sock.settimeout(TIMEOUT)
+        sock.connect((host, port))
+        peer = sock.getpeername()
+        return {"answer": sock.recv(200).decode(), "peer": f"{peer[0]}:{peer[1]}"}
+
+
+def udp(host: str, port: int, *, connected: bool = False, name: str = "") -> dict[str, Any]:
+    """One question from a socket of its own, or from one kept under a name."""
+    sock = kept.get(name) or socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sock.settimeout(TIMEOUT)
+    peer = ""
+    if connected:
+        sock.connect((host, port))
+        peer = "{}:{}".format(*sock.getpeername())
+        sock.send(b"?")
+    else:
+        sock.sendto(b"?", (host, port))
+    answer, source = sock.recvfrom(200)
+    if name:
+        kept[name] = sock
+    else:
+        sock.close()
+    return {"answer": answer.decode(), "from": f"{source[0]}:{source[1]}", "peer": peer}
+
+
+def main() -> None:
+    for line in sys.stdin:
+        asked = json.loads(line)
+        call = {"tcp": tcp, "udp": udp}[asked.pop("call")]
+        for _ in range(asked.pop("times", 1)):
+            try:
+                said = call(**asked)
+            except OSError as error:
+                said = {"error": errno.errorcode.get(error.errno or 0, str(error))}
+            print(json.dumps(said), flush=True)
+
+
+main()

@@ -1,0 +1,179 @@
+"""A small world for the datapath's tests: two namespaces joined by a wire, a cgroup for the caller, a bpffs.
+
+Everything carries this process's number in its name and goes with ``close``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from isthmus.config import DatapathSection, DnsSection
+from isthmus.datapath import Datapath, PlanTarget, cgroup_root, remove
+from isthmus.model.balancing import FrontendKey, Group, Plan, PlanKey, Target
+from isthmus.model.names import ClusterName, ServiceName
+from isthmus.model.services import Protocol
+
+HERE = Path(__file__).parent
+CLUSTER_DNS = "10.96.0.10"
+SERVER_DNS = "10.8.0.53"
+BACKENDS = tuple(f"10.8.0.{n}:8080" for n in range(1, 9))
+_numbers = itertools.count()
+
+
+def target(endpoint: str, *, protocol: Protocol = "TCP", cluster: str = "c1") -> Target:
+    """A target from ``address:port``."""
+    host, port = endpoint.rsplit(":", 1)
+    return Target(host, int(port), protocol, ClusterName(cluster))
+
+
+def plan(name: str, vip: str, *groups: Group, protocol: Protocol = "TCP", port: int = 80, affinity: int = 0) -> Plan:
+    """A plan with one frontend."""
+    return Plan(
+        key=PlanKey(ServiceName(f"demo/{name}"), port, protocol, "IPv4"),
+        frontends=(FrontendKey(vip, port, protocol),),
+        groups=groups,
+        affinity="ClientIP" if affinity else "None",
+        affinity_timeout=affinity,
+    )
+
+
+def group(*endpoints: str, protocol: Protocol = "TCP", tier: int = 0, weight: int = 1, cluster: str = "c1") -> Group:
+    """A group of targets."""
+    targets = tuple(sorted(target(e, protocol=protocol, cluster=cluster) for e in endpoints))
+    return Group(targets, tier, weight)
+
+
+def ip(*arguments: str) -> None:
+    """The ip command; an error fails the test."""
+    subprocess.run(["ip", *arguments], check=True, capture_output=True)
+
+
+class Caller:
+    """A process in a cgroup and the client's namespace, that calls when told."""
+
+    def __init__(self, namespace: str, cgroup: Path) -> None:
+        self._process = subprocess.Popen(
+            ["ip", "netns", "exec", namespace, sys.executable, str(HERE / "bpf_caller.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: _join(cgroup),
+        )
+
+    def calls(self, call: str, host: str, port: int, *, times: int = 1, **more: Any) -> list[dict[str, str]]:
+        """Make a call a number of times; what became of each."""
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps({"call": call, "host": host, "port": port, "times": times, **more}) + "\n")
+        process.stdin.flush()
+        return [json.loads(process.stdout.readline()) for _ in range(times)]
+
+    def tcp(self, host: str, port: int = 80) -> dict[str, str]:
+        """One TCP call."""
+        return self.calls("tcp", host, port)[0]
+
+    def udp(self, host: str, port: int = 80, **more: Any) -> dict[str, str]:
+        """One question by UDP."""
+        return self.calls("udp", host, port, **more)[0]
+
+    def close(self) -> None:
+        """End the process."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(5)
+        self._process.stdout.close()
+
+
+def _join(cgroup: Path) -> None:
+    (cgroup / "cgroup.procs").write_text(str(os.getpid()))
+
+
+class World:
+    """Namespaces, servers, cgroups and a bpffs; a datapath is opened on it as often as a test likes."""
+
+    def __init__(self, directory: Path) -> None:
+        self.name = f"isthmus-test-{os.getpid()}-{next(_numbers)}"
+        self.client, self.server = f"{self.name}-a", f"{self.name}-b"
+        root = cgroup_root()
+        assert root is not None
+        self.cgroup = root / self.name
+        self.bpffs = directory / "bpf"
+        self.pin = str(self.bpffs / "pin")
+        self._callers: list[Caller] = []
+        self._wire()
+        self.cgroup.mkdir()
+        self.bpffs.mkdir()
+        subprocess.run(["mount", "-t", "bpf", "bpf", str(self.bpffs)], check=True)
+        self._echo = self._serve([*BACKENDS, f"{SERVER_DNS}:53", f"{CLUSTER_DNS}:53", f"{CLUSTER_DNS}:80"])
+        self.caller = self.call_from(self.cgroup)
+
+    def _wire(self) -> None:
+        ip("netns", "add", self.client)
+        ip("netns", "add", self.server)
+        wires = ("name", "eth0", "netns", self.client, "type", "veth", "peer", "name", "eth0", "netns", self.server)
+        ip("link", "add", *wires)
+        for namespace, address in ((self.client, "10.7.0.1/24"), (self.server, "10.7.0.2/24")):
+            ip("-n", namespace, "link", "set", "lo", "up")
+            ip("-n", namespace, "addr", "add", address, "dev", "eth0")
+            ip("-n", namespace, "link", "set", "eth0", "up")
+        ip("-n", self.client, "route", "add", "10.0.0.0/8", "via", "10.7.0.2")
+        ip("-n", self.server, "addr", "add", "10.8.0.0/24", "dev", "lo")
+        for address in (*(e.split(":")[0] for e in BACKENDS), SERVER_DNS, CLUSTER_DNS):
+            ip("-n", self.server, "addr", "add", f"{address}/32", "dev", "lo")
+
+    def _serve(self, endpoints: list[str]) -> subprocess.Popen[str]:
+        command = ["ip", "netns", "exec", self.server, sys.executable, str(HERE / "bpf_echo.py"), *endpoints]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        return process
+
+    def call_from(self, cgroup: Path) -> Caller:
+        """A caller in a cgroup, which is made where it is missing; it ends with the world."""
+        cgroup.mkdir(parents=True, exist_ok=True)
+        self._callers.append(Caller(self.client, cgroup))
+        return self._callers[-1]
+
+    def open(self, **more: Any) -> Datapath:
+        """The datapath of a process that starts now."""
+        dns = DnsSection(cluster_dns=CLUSTER_DNS, listen=f"{SERVER_DNS}:53")
+        section: dict[str, Any] = {"cgroup": str(self.cgroup), "pin": self.pin, "max_entries": 1024, "grace": 0.0}
+        return Datapath.open(DatapathSection(**(section | more)), dns)
+
+    def close(self) -> None:
+        """Away with all of it."""
+        for caller in self._callers:
+            caller.close()
+        self._echo.kill()
+        self._echo.wait(5)
+        assert self._echo.stdout is not None
+        self._echo.stdout.close()
+        remove(self.pin)
+        subprocess.run(["umount", str(self.bpffs)], check=True)
+        for cgroup in sorted(self.cgroup.rglob("*"), reverse=True):
+            if cgroup.is_dir():
+                cgroup.rmdir()
+        self.cgroup.rmdir()
+        for namespace in (self.client, self.server):
+            ip("netns", "del", namespace)
+
+
+def programmed(to: PlanTarget, *rows: Plan) -> None:
+    """Make the maps hold exactly these rows; any failure fails the test."""
+
+    async def rounds() -> None:
+        assert await to.update(rows) == {}
+        await to.prune(rows)
+        to.sweep_due()
+        to.sweep_due()
+
+    asyncio.run(rounds())
