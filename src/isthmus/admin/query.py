@@ -19,7 +19,11 @@ class QueryError(Exception):
 
 
 class NoTable(QueryError):  # noqa: N818
-    """The process answers and has no such table."""
+    """The process answers and has no such table; ``tables`` are those it has."""
+
+    def __init__(self, message: str, tables: list[str]) -> None:
+        super().__init__(message)
+        self.tables = tables
 
 
 class Unreachable(QueryError):  # noqa: N818
@@ -72,12 +76,13 @@ class Socket:
             raise Unreachable(_why(self.path, error)) from None
         if response.status == 200:
             return response
-        text = response.read()
         try:
-            error_text = msgspec.json.decode(text, type=Failure).error
+            failure = msgspec.json.decode(response.read(), type=Failure)
         except msgspec.DecodeError:
-            error_text = f"{self.path}: HTTP {response.status}"
-        raise (NoTable if response.status == 404 else QueryError)(error_text)
+            failure = Failure(error=f"{self.path}: HTTP {response.status}")
+        if response.status == 404:
+            raise NoTable(failure.error, failure.tables)
+        raise QueryError(failure.error)
 
     def _patient(self, response: http.client.HTTPResponse) -> None:
         """A quiet table is no dead process."""

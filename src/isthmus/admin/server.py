@@ -114,8 +114,9 @@ class Server:
     async def _table(self, request: web.Request) -> web.StreamResponse:
         table = self._db.tables.get(request.match_info["table"])
         if table is None:
-            known = ", ".join(self._db.tables)
-            return _failure(404, f"no table '{request.match_info['table']}' here; there are: {known}")
+            known = list(self._db.tables)
+            why = f"no table '{request.match_info['table']}' here; there are: {', '.join(known)}"
+            return _json(Failure(error=why, tables=known), status=404)
         query = request.query
         try:
             wait = float(query["wait"]) if "wait" in query else self._timeout

@@ -45,6 +45,8 @@ class Failure(Struct):
     """What is said with a status of 400 and more."""
 
     error: str
+    tables: list[str] = []
+    """Where there is no such table: those there are."""
 
 
 def key_text(key: Any) -> str:

@@ -1,1 +1,35 @@
-"""The ``isthmus`` command: one module per command group."""
+"""The command line: one module per command group, imported when that group is called and not before.
+
+What belongs here: options, where to ask, and how answers look. What never does: anything a process or a lab does.
+Results go to stdout; what went wrong is one line on stderr. Exit codes: 0 fine, 1 it failed, 2 asked in a wrong way.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import click
+
+from isthmus import __version__
+from isthmus.cli.lazy import LazyGroup
+
+COMMANDS: Final = {
+    "lab": ("isthmus.cli.lab:group", "Clusters on this machine: up, demo, exec, status, down."),
+    "get": ("isthmus.cli.get:get", "Rows of a process's tables: clusters, imports, plans, names, …"),
+    "status": ("isthmus.cli.status:status", "What the processes have, and what they have not got."),
+    "bpf": ("isthmus.cli.bpf:group", "What is really in the kernel."),
+    "agent": ("isthmus.cli.run:agent", "Run a node's agent."),
+    "dns": ("isthmus.cli.run:dns", "Run a node's name server."),
+    "operator": ("isthmus.cli.run:operator", "Run a cluster's operator."),
+}
+
+
+@click.group(cls=LazyGroup, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, message="isthmus %(version)s")
+def root() -> None:
+    """Isthmus: a Kubernetes Service exported in one cluster, callable by name from every other one."""
+
+
+def main() -> None:
+    """The ``isthmus`` command."""
+    root.main(prog_name="isthmus")

@@ -1,0 +1,79 @@
+"""``isthmus bpf``: what is really in the kernel, decoded; it needs no process of ours to be running."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from isthmus.cli import output, sockets
+from isthmus.config import ConfigError, DatapathSection, load
+
+
+@click.group()
+def group() -> None:
+    """What is really in the kernel."""
+
+
+@group.command()
+@click.argument("only", metavar="[MAP]...", nargs=-1)
+@click.option("-o", "--output", "form", type=click.Choice(["table", "json"]), default="table")
+@click.option("--mask-ids", is_flag=True, help="Leave out ids and generations, which differ from run to run.")
+@click.option("--pin", metavar="DIR", help=f"Where the maps are pinned. [default: {DatapathSection().pin}]")
+@click.option("--cluster", metavar="CLUSTER", help="A cluster of a lab on this machine: c1, c2, …")
+@click.option("--lab", metavar="LAB", help="The lab of --cluster. [default: demo, or the only one]")
+def maps(
+    only: tuple[str, ...], form: str, mask_ids: bool, pin: str | None, cluster: str | None, lab: str | None
+) -> None:
+    """Every entry of our maps, or of the maps named, with names beside numbers."""
+    from isthmus import datapath
+    from isthmus.datapath import view
+
+    where = pin or (_pin_of(sockets.directory(cluster=cluster, lab=lab)) if cluster or lab else DatapathSection().pin)
+    try:
+        opened = datapath.open_maps(where)
+    except datapath.DatapathError as why:
+        raise click.ClickException(str(why)) from None
+    try:
+        dumped = view.dump(opened, masked=mask_ids)
+    finally:
+        opened.close()
+    if unknown := [name for name in only if name not in dumped]:
+        raise click.UsageError(f"no map '{unknown[0]}'; there are: {', '.join(dumped)}")
+    chosen = {name: rows for name, rows in dumped.items() if not only or name in only}
+    if form == "json":
+        output.json(chosen)
+    else:
+        _print(chosen)
+
+
+def _print(maps: Mapping[str, list[dict[str, Any]]]) -> None:
+    for name, rows in maps.items():
+        if not rows:
+            continue
+        fields = list(dict.fromkeys(field for row in rows for field in row))
+        print(f"{name} ({len(rows)})")
+        heads = ["  " + fields[0].upper(), *(field.upper().replace("_", "-") for field in fields[1:])]
+        output.table(heads, [_cells(fields, row) for row in rows])
+        print()
+
+
+def _cells(fields: list[str], row: Mapping[str, Any]) -> list[str]:
+    first, *rest = (_text(row.get(field)) for field in fields)
+    return ["  " + first, *rest]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return "; ".join(" ".join(f"{name}={each}" for name, each in part.items()) for part in value)
+    return "" if value is None else str(value)
+
+
+def _pin_of(cluster: Path) -> str:
+    """Where the agent of a lab's cluster (of its first node) pins its maps, as its configuration says."""
+    try:
+        return load(cluster / "n1" / "agent.toml", environment={}).datapath.pin
+    except ConfigError as why:
+        raise click.ClickException(f"{why}; name the directory with --pin") from None

@@ -1,0 +1,255 @@
+"""What people see of a row: columns for the tables we know, and something sensible for any other. Pure.
+
+Rows are as JSON has them. A name is that of the import where the row belongs to one: ``derived-…`` is nobody's word.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+Row = Mapping[str, Any]
+
+SHOWN: Final = 3
+"""How many parts of a list a narrow column has room for."""
+
+
+class Column(NamedTuple):
+    """A column: its head, its text of a row, whether only ``-o wide`` shows it."""
+
+    head: str
+    text: Callable[[Row], str]
+    wide: bool = False
+
+
+ALIASES: Final = {
+    "svc": "services",
+    "serviceimports": "imports",
+    "svcim": "imports",
+    "serviceexports": "export_marks",
+    "svcex": "export_marks",
+    "endpointslices": "endpoint_sets",
+    "endpoints": "endpoint_sets",
+    "ns": "namespaces",
+}
+
+CLUSTER_SCOPED: Final = {"clusters", "namespaces", "nodes"}
+OWN_NAME: Final = {"services", "names"}
+"""Tables whose rows are called by their own name, whatever they belong to."""
+
+
+def table_name(typed: str) -> str:
+    """The table somebody means: by an alias, in the singular, or by its name."""
+    name = typed.lower().replace("-", "_")
+    name = ALIASES.get(name, name)
+    return f"{name}s" if f"{name}s" in COLUMNS else name
+
+
+def names(row: Row) -> list[str]:
+    """What a row can be asked for by: first what people call it. ``namespace/name``, or a bare name."""
+    key = row.get("key")
+    inner = key if isinstance(key, Mapping) else {}
+    found = [row.get("import_of"), row.get("service"), inner.get("service"), row.get("name")]
+    if not any(found) and isinstance(key, Sequence):
+        found = [key if isinstance(key, str) else " ".join(map(str, key))]
+    return list(dict.fromkeys(name for name in found if name))
+
+
+def title(table: str, row: Row) -> str:
+    """What stands under NAME."""
+    name: str = row["name"] if table in OWN_NAME else next(iter(names(row)), "")
+    return name.partition("/")[2] or name
+
+
+def namespace(table: str, row: Row) -> str | None:
+    """The namespace a row is in; None for what is in none."""
+    if table in CLUSTER_SCOPED:
+        return None
+    return next((name.partition("/")[0] for name in names(row) if "/" in name), None)
+
+
+def columns(table: str, sample: Row) -> Sequence[Column]:
+    """The columns of a table; for an unknown one they follow from its first row."""
+    return COLUMNS.get(table) or [
+        Column(head.upper().replace("_", "-"), _field(head)) for head in sample if head not in {"name", "service"}
+    ]
+
+
+def text(value: Any) -> str:
+    """Any JSON value in one line."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "yes" if value else "no"
+        case list():
+            return _some([text(each) for each in value])
+        case dict():
+            return " ".join(f"{name}={text(each)}" for name, each in value.items() if text(each))
+        case str() if len(value) > 60:
+            return value[:57] + "..."
+        case _:
+            return str(value)
+
+
+def _field(name: str) -> Callable[[Row], str]:
+    return lambda row: text(row.get(name))
+
+
+def _all(name: str) -> Callable[[Row], str]:
+    return lambda row: ",".join(map(str, row.get(name) or ()))
+
+
+def _some(parts: Iterable[str], shown: int = SHOWN) -> str:
+    found = list(parts)
+    return ",".join(found[:shown]) + (f" +{len(found) - shown} more" if len(found) > shown else "")
+
+
+def _ports(row: Row) -> str:
+    return ",".join(f"{port['port']}/{port['protocol']}" for port in row["ports"])
+
+
+def _endpoint(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _frontend(key: Row) -> str:
+    return f"{_endpoint(key['address'], key['port'])}/{key['protocol']}" + ("/i" if key.get("scope") else "")
+
+
+def _affinity(row: Row) -> str:
+    if row.get("affinity") != "ClientIP":
+        return ""
+    return f"ClientIP {row['affinity_timeout']}s" if row.get("affinity_timeout") else "ClientIP"
+
+
+def _cluster_of(target: Row) -> str:
+    return target["cluster"] or "local"
+
+
+def _targets(row: Row) -> str:
+    """How many targets each cluster has: ``c2:1 c3:2``; groups of a lower tier stand after a bar."""
+    tiers = sorted({group["tier"] for group in row["groups"]})
+    counts = [
+        Counter(_cluster_of(target) for group in row["groups"] if group["tier"] == tier for target in group["targets"])
+        for tier in tiers
+    ]
+    return (
+        " | ".join(" ".join(f"{name}:{n}" for name, n in sorted(count.items())) for count in counts if count) or "none"
+    )
+
+
+def _addresses(row: Row) -> str:
+    targets = [target for group in row["groups"] for target in group["targets"]]
+    return _some([f"{_endpoint(t['address'], t['port'])}@{_cluster_of(t)}" for t in targets], shown=10)
+
+
+CONDITIONS: Final = ("ready", "terminating", "not ready", "gone")
+
+
+def _conditions(row: Row) -> str:
+    counts = Counter(CONDITIONS[each["condition"]] for each in row["endpoints"])
+    return ", ".join(f"{n} {what}" for what, n in counts.items()) or "none"
+
+
+COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
+    "clusters": [
+        Column("ID", lambda row: str(row["id"] or "?")),
+        Column("STATE", lambda row: f"{row['state']}{' (own)' if row['own'] else ''}"),
+        Column("SYNCED", _all("synced")),
+        Column("SINCE", _field("since")),
+        Column("DROPPED", _field("dropped"), wide=True),
+        Column("FAILURES", _field("failures"), wide=True),
+        Column("NETWORK", _field("network"), wide=True),
+        Column("ENDPOINTS", _all("endpoints"), wide=True),
+        Column("REASON", lambda row: row["reason"]),
+    ],
+    "exports": [
+        Column("CLUSTER", _field("cluster")),
+        Column("TYPE", _field("type")),
+        Column("PORTS", _ports),
+        Column("AFFINITY", _affinity, wide=True),
+        Column("CREATED", _field("created")),
+    ],
+    "export_marks": [Column("CREATED", _field("created")), Column("UID", _field("uid"), wide=True)],
+    "imports": [
+        Column("TYPE", _field("type")),
+        Column("IPS", _all("ips")),
+        Column("PORTS", _ports),
+        Column("CLUSTERS", _all("clusters")),
+        Column("AFFINITY", _affinity, wide=True),
+        Column("DERIVED", _field("derived"), wide=True),
+    ],
+    "merged": [
+        Column("TYPE", _field("type")),
+        Column("PORTS", _ports),
+        Column("CLUSTERS", _all("clusters")),
+        Column("CONFLICTS", lambda row: ",".join(each["reason"] for each in row["conflicts"])),
+    ],
+    "services": [
+        Column("IMPORT", lambda row: row["import_of"].partition("/")[2]),
+        Column("SOURCE", _field("source")),
+        Column("TYPE", lambda row: "Headless" if row["headless"] else row["type"]),
+        Column("CLUSTER-IP", _all("cluster_ips")),
+        Column("PORTS", _ports),
+        Column("AFFINITY", _affinity, wide=True),
+        Column("EXTERNAL-IPS", lambda row: ",".join([*row["external_ips"], *row["load_balancer_ips"]]), wide=True),
+        Column("SELECTOR", lambda row: ",".join(f"{k}={v}" for k, v in row["selector"]), wide=True),
+    ],
+    "endpoint_sets": [
+        Column("CLUSTER", _field("cluster")),
+        Column("SOURCE", _field("source")),
+        Column("PART", _field("part")),
+        Column("ENDPOINTS", lambda row: _some([each["address"] for each in row["endpoints"]])),
+        Column("CONDITIONS", _conditions),
+    ],
+    "frontends": [
+        Column("ADDRESS", lambda row: _frontend(row["key"])),
+        Column("TYPE", _field("type")),
+        Column("PORT-NAME", _field("port_name")),
+        Column("SERVICE", _field("service"), wide=True),
+        Column("SHADOWED", _all("shadowed"), wide=True),
+    ],
+    "backends": [
+        Column("CLUSTER", lambda row: _cluster_of(row["key"])),
+        Column("ADDRESS", lambda row: _frontend(row["key"])),
+        Column("CONDITION", lambda row: CONDITIONS[row["condition"]]),
+        Column("NODE", _field("node")),
+        Column("SOURCE", _field("source"), wide=True),
+        Column("ZONE", _field("zone"), wide=True),
+        Column("POD", _field("pod"), wide=True),
+        Column("PORT-NAMES", _all("port_names"), wide=True),
+        Column("SERVICE", lambda row: row["key"]["service"], wide=True),
+    ],
+    "plans": [
+        Column("PORT", lambda row: f"{row['key']['port']}/{row['key']['protocol']}"),
+        Column("FRONTENDS", lambda row: _some([_frontend(key) for key in row["frontends"]])),
+        Column("TARGETS", _targets),
+        Column("AFFINITY", _affinity, wide=True),
+        Column("AWAITED", _all("awaited"), wide=True),
+        Column("ADDRESSES", _addresses, wide=True),
+    ],
+    "names": [
+        Column("TYPE", _field("type")),
+        Column("ANSWERS", lambda row: _some(row["answers"])),
+        Column("TTL", _field("ttl"), wide=True),
+    ],
+    "records": [Column("KIND", _field("kind"))],
+    "objects": [Column("KIND", _field("kind")), Column("OBJECT", lambda row: row["name"])],
+    "namespaces": [
+        Column("STATUS", lambda row: "Terminating" if row["terminating"] else "Active"),
+        Column("ANNOTATIONS", lambda row: ",".join(f"{k}={v}" for k, v in row["annotations"]), wide=True),
+    ],
+    "nodes": [
+        Column("ADDRESSES", _all("addresses")),
+        Column("ZONE", _field("zone")),
+        Column("REGION", _field("region")),
+    ],
+    "pods": [
+        Column("READY", _field("ready")),
+        Column("PHASE", _field("phase")),
+        Column("ADDRESSES", _all("addresses")),
+        Column("NODE", _field("node")),
+    ],
+}

@@ -1,0 +1,222 @@
+"""``isthmus get``: rows of any table of any process, once or as they change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple
+
+import click
+
+from isthmus.admin.query import NoTable, QueryError, Socket
+from isthmus.admin.wire import Listing
+from isthmus.cli import columns, output, sockets
+from isthmus.cli.columns import Row
+from isthmus.cli.follow import Change, follow
+
+Format = Literal["table", "wide", "json", "yaml"]
+
+STATUS_OF: Final = {"plans": "plans_status", "objects": "objects_status"}
+"""Tables whose rows are put into effect by a reconciler, and where it says what it could not do."""
+
+
+class Selection(NamedTuple):
+    """Which rows of which table. ``namespace`` None: all."""
+
+    table: str
+    name: str | None
+    namespace: str | None
+
+    def has(self, row: Row) -> bool:
+        """Whether a row is meant."""
+        where = columns.namespace(self.table, row)
+        if self.namespace is not None and where is not None and where != self.namespace:
+            return False
+        return self.name is None or any(self.name in (name, name.rpartition("/")[2]) for name in columns.names(row))
+
+    def __str__(self) -> str:
+        called = f" called '{self.name}'" if self.name else ""
+        return f"{self.table}{called}" + (f" in namespace {self.namespace}" if self.namespace else "")
+
+
+class View(NamedTuple):
+    """How rows become lines of cells."""
+
+    selection: Selection
+    wide: bool
+    status: dict[str, Row] | None
+    """Failures of the reconciler by key text; None where the table has no such thing."""
+
+    def heads(self, sample: Row, *, event: bool = False) -> list[str]:
+        """The first line."""
+        fixed = [*(["EVENT"] if event else []), *(["NAMESPACE"] if self._has_namespaces(sample) else []), "NAME"]
+        return [
+            *fixed,
+            *(column.head for column in self._columns(sample)),
+            *(["STATUS"] if self.status is not None else []),
+        ]
+
+    def cells(self, key: str, row: Row, *, sample: Row | None = None, event: str = "") -> list[str]:
+        """A row's line."""
+        table = self.selection.table
+        fixed = [event] if event else []
+        if self._has_namespaces(sample or row):
+            fixed.append(columns.namespace(table, row) or "")
+        cells = [*fixed, columns.title(table, row), *(column.text(row) for column in self._columns(sample or row))]
+        return cells if self.status is None else [*cells, self._status(key)]
+
+    def _columns(self, sample: Row) -> list[columns.Column]:
+        return [column for column in columns.columns(self.selection.table, sample) if self.wide or not column.wide]
+
+    def _has_namespaces(self, sample: Row) -> bool:
+        table = self.selection.table
+        return self.selection.namespace is None and columns.namespace(table, sample) is not None
+
+    def _status(self, key: str) -> str:
+        failure = (self.status or {}).get(key)
+        return f"{failure['error']} (tried {failure['attempts']}×)" if failure else "ok"
+
+
+@click.command()
+@click.argument("table")
+@click.argument("name", required=False)
+@click.option("-n", "--namespace", metavar="NS", help="The namespace. [default: default]")
+@click.option("-A", "--all-namespaces", is_flag=True, help="All namespaces.")
+@click.option("-o", "--output", "form", type=click.Choice(["table", "wide", "json", "yaml"]), default="table")
+@click.option("-w", "--watch", is_flag=True, help="Go on with what changes.")
+@sockets.options
+def get(
+    table: str,
+    name: str | None,
+    namespace: str | None,
+    all_namespaces: bool,
+    form: Format,
+    watch: bool,
+    socket: Path | None,
+    cluster: str | None,
+    lab: str | None,
+) -> None:
+    """Rows of TABLE: clusters, exports, imports, services, frontends, backends, plans, names, or any other.
+
+    NAME, or NAMESPACE/NAME, gives those of one service. Where it is not said which process to ask, it is this
+    node's agent, else the operator; --cluster c2 asks those of a lab's cluster.
+    """
+    if watch and form == "yaml":
+        raise click.UsageError("-w goes with -o table, wide or json")
+    if name and "/" in name:
+        all_namespaces = True
+    selection = Selection(columns.table_name(table), name, None if all_namespaces else namespace or "default")
+    candidates = sockets.find(socket=socket, cluster=cluster, lab=lab)
+    asked, listing = sockets.ask(candidates, lambda each: each.table(selection.table))
+    status = _statuses(asked, selection.table)
+    if watch:
+        _watch(asked, View(selection, form == "wide", status), as_json=form == "json")
+    else:
+        _print(listing, View(selection, form == "wide", status), form=form)
+
+
+def _print(listing: Listing[Any], view: View, *, form: Format) -> None:
+    rows = [(key, row) for key, row in zip(listing.keys, listing.rows, strict=True) if view.selection.has(row)]
+    rows.sort(key=lambda pair: (columns.namespace(view.selection.table, pair[1]) or "", pair[0]))
+    if form in ("json", "yaml"):
+        document = {"table": view.selection.table, "complete": listing.complete, "pending": listing.pending}
+        write: Callable[[Any], None] = output.json if form == "json" else output.yaml
+        write(document | {"rows": [_with_status(key, row, view.status) for key, row in rows]})
+    elif rows:
+        output.table(view.heads(rows[0][1]), [view.cells(key, row, sample=rows[0][1]) for key, row in rows])
+    if not listing.complete and form in ("table", "wide"):
+        output.note(f"not complete: still waiting for {', '.join(listing.pending)}")
+    if not rows:
+        _nothing(view.selection, form=form)
+
+
+def _nothing(selection: Selection, *, form: Format) -> None:
+    hint = (
+        "; -A looks in all namespaces" if selection.namespace and selection.table not in columns.CLUSTER_SCOPED else ""
+    )
+    if selection.name:
+        raise click.ClickException(f"no {selection}{hint}")
+    if form in ("table", "wide"):
+        output.note(f"No {selection}{hint}")
+
+
+def _watch(socket: Socket, view: View, *, as_json: bool) -> None:
+    """Rows as they are, then each change in a line of its own."""
+    tell = _json_teller(view) if as_json else _line_teller(view)
+    try:
+        for changes in _selected(socket, view):
+            tell(changes)
+    except KeyboardInterrupt:
+        return
+    except QueryError as why:
+        raise click.ClickException(str(why)) from None
+
+
+def _json_teller(view: View) -> Callable[[list[Change]], None]:
+    def tell(changes: list[Change]) -> None:
+        for change in changes:
+            row = change.row and _with_status(change.key, change.row, view.status)
+            output.json({"event": change.event, "key": change.key, "row": row}, indent=0)
+
+    return tell
+
+
+def _line_teller(view: View) -> Callable[[list[Change]], None]:
+    widths: list[int] = []
+    sample: Row = {}
+
+    def tell(changes: list[Change]) -> None:
+        nonlocal sample
+        rows = [(change, change.row or change.old or {}) for change in changes]
+        if not rows:
+            return
+        head = [] if sample else [view.heads(rows[0][1], event=True)]
+        sample = sample or rows[0][1]
+        cells = [view.cells(change.key, row, sample=sample, event=change.event) for change, row in rows]
+        output.lines([*head, *cells], widths=widths)
+
+    return tell
+
+
+def _selected(socket: Socket, view: View) -> Iterator[list[Change]]:
+    """Changes of the selected rows, those of their status included: then the row is told again."""
+    table, statuses = view.selection.table, view.status
+    rows: dict[str, Row] = {}
+    for changes in follow(socket, {table: {}} | ({STATUS_OF[table]: statuses} if statuses is not None else {})):
+        told: dict[str, Change] = {}
+        for change in changes:
+            _keep(rows if change.table == table else statuses or rows, change)
+            row = change.row or change.old or {}
+            if change.table != table:
+                row = rows.get(change.key, {})
+                change = Change(table, "STATUS", change.key, row, row)
+            if row and view.selection.has(row):
+                told[change.key] = change
+        yield list(told.values())
+
+
+def _keep(rows: dict[str, Row], change: Change) -> None:
+    if change.row is None:
+        rows.pop(change.key, None)
+    else:
+        rows[change.key] = change.row
+
+
+def _statuses(socket: Socket, table: str) -> dict[str, Row] | None:
+    """What the reconciler of a table could not do, by key; None for a table without."""
+    if table not in STATUS_OF:
+        return None
+    try:
+        listing = socket.table(STATUS_OF[table])
+    except NoTable:
+        return None
+    except QueryError as why:
+        raise click.ClickException(str(why)) from None
+    return dict(zip(listing.keys, listing.rows, strict=True))
+
+
+def _with_status(key: str, row: Row, statuses: Mapping[str, Row] | None) -> Row:
+    if statuses is None:
+        return row
+    failure = statuses.get(key)
+    return {**row, "status": {"ok": failure is None} | ({"error": failure["error"]} if failure else {})}

@@ -1,0 +1,55 @@
+"""``isthmus agent``, ``dns``, ``operator``: read the configuration and become that process."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from isthmus.config import Config, ConfigError, load
+
+_OPTIONS = (
+    click.option("--config", "file", type=click.Path(path_type=Path), help="A TOML file; see docs/configuration."),
+    click.option("--set", "flags", multiple=True, metavar="SECTION.FIELD=VALUE", help="Set one field; repeatable."),
+)
+
+
+def _with_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+@click.command()
+@_with_options
+def agent(file: Path | None, flags: tuple[str, ...]) -> None:
+    """Run a node's agent: rows from the API server and from peers become entries of the kernel's maps."""
+    _run("agent", file, flags)
+
+
+@click.command()
+@_with_options
+def dns(file: Path | None, flags: tuple[str, ...]) -> None:
+    """Run a node's name server: the names of the clusterset, from the agent's tables."""
+    _run("dns", file, flags)
+
+
+@click.command()
+@_with_options
+def operator(file: Path | None, flags: tuple[str, ...]) -> None:
+    """Run a cluster's operator: its exports out to the peers, the peers' exports in."""
+    _run("operator", file, flags)
+
+
+def _run(process: str, file: Path | None, flags: tuple[str, ...]) -> None:
+    try:
+        config = load(file, environment=os.environ, flags=flags)
+    except ConfigError as why:
+        raise click.ClickException(str(why)) from None
+    run: Callable[[Config], int] = importlib.import_module(f"isthmus.processes.{process}").run
+    sys.exit(run(config))
