@@ -30,6 +30,7 @@ log = logs.get("publisher")
 
 HEARTBEAT_EVERY: Final = 60.0
 HEARTBEAT_TTL: Final = 900
+AFTER_A_FOREIGN_WRITE: Final = 5.0
 RETRY: Final = Backoff(0.1, 5.0)
 
 
@@ -82,7 +83,7 @@ class Publisher:
                 await self._undisturbed(revision)
                 self.outcome = "somebody else changed our configuration; writing it again"
                 log.warning("somebody else changed our configuration", key=keys.config(self._name))
-                await asyncio.sleep(RETRY.most)  # two publishers of one name must not outdo each other
+                await asyncio.sleep(AFTER_A_FOREIGN_WRITE)  # two publishers of one name must not outdo each other
             except (Transient, Expired, EtcdError) as why:
                 attempts += 1
                 self.outcome = f"cannot publish: {why}"
@@ -96,7 +97,7 @@ class Publisher:
             held = await self._session.get(key)
             if held is None or held.value != value:
                 revision = await self._session.put(key, value)
-        await self._target.repair()
+        await self._target.settle()
         await self._complete()
         for kind in (*KINDS, *keys.SILENT_KINDS):
             revision = await self._session.put(keys.canary(kind, self._name), format_time(self._now()).encode())
@@ -109,7 +110,8 @@ class Publisher:
         self.outcome = "waiting for the sources of records"
         await self._db.until(lambda snapshot: snapshot.initialized(RECORDS))
         self.outcome = "writing records"
-        await self._target.pruned.wait()
+        await self._target.complete.wait()
+        await self._target.settle()
         await self.reconciler.wait_until_reconciled(self._db.snapshot().revision(RECORDS))
 
     async def _undisturbed(self, revision: int) -> None:

@@ -36,8 +36,8 @@ class RecordTarget:
         self._cluster = cluster
         self._wanted: dict[str, bytes] = {}
         self._held: dict[str, bytes] | None = None
-        self._turn = asyncio.Lock()  # repair comes from another task than the reconciler's calls
-        self.pruned = asyncio.Event()
+        self._turn = asyncio.Lock()  # settle comes from another task than the reconciler's calls
+        self.complete = asyncio.Event()
         self.refused: dict[str, str] = {}
         self.writes = 0
 
@@ -67,28 +67,29 @@ class RecordTarget:
         """Delete what is below our prefixes and no row wants; write again what somebody else removed."""
         async with self._turn:
             self._wanted = {self._key(row): row.value for row in rows}
-            return await self._prune()
+            self.complete.set()
+            try:
+                return f"{await self._settle()} stale keys pruned"
+            except Transient as why:  # the publisher settles before it calls anything whole
+                return f"not pruned: {why}"
 
-    async def repair(self) -> None:
-        """Read again what the store holds and write what it lacks, as after a connection was lost; may be Transient."""
+    async def settle(self) -> None:
+        """Read what the store holds, write what it lacks, delete what is stale if that is known; Transient if not."""
         async with self._turn:
-            self._held = None
-            failed = await self._write([Put(key, value) for key, value in self._wanted.items()])
-        if failed:
-            raise Transient(next(iter(failed.values())))
+            await self._settle()
 
-    async def _prune(self) -> str:
+    async def _settle(self) -> int:
         self._held = None
         try:
-            stale = [key for key in await self._read() if key not in self._wanted]
-        except (Transient, Expired, EtcdError) as why:
-            return f"not pruned: {why}"
+            held = await self._read()
+        except (Expired, EtcdError) as why:
+            raise Transient(str(why)) from None
+        stale = [key for key in held if key not in self._wanted] if self.complete.is_set() else []
         wanted = [Put(key, value) for key, value in self._wanted.items()]
         failed = await self._write([*(Delete(key) for key in stale), *wanted])
         if failed:
-            return f"not pruned: {next(iter(failed.values()))}"
-        self.pruned.set()
-        return f"{len(stale)} stale keys pruned"
+            raise Transient(next(iter(failed.values())))
+        return len(stale)
 
     async def _read(self) -> dict[str, bytes]:
         if self._held is None:

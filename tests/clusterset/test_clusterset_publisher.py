@@ -1,0 +1,290 @@
+"""What the own cluster says, in a real etcd."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from etcd_server import EtcdServer
+
+from isthmus.clusterset import publishing, records
+from isthmus.clusterset.publisher import Publisher
+from isthmus.config import ClusterSection
+from isthmus.etcd import KeyValue, Session
+from isthmus.model import tables
+from isthmus.model.mcs import Merged, Record
+from isthmus.model.names import ClusterName, ServiceName, derived
+from isthmus.model.services import Endpoint, EndpointSet, ExportMark, Namespace, Port, Service
+from isthmus.reflector import Transient
+from isthmus.statedb import Database, Derivations, Initializer
+
+OWN = ClusterSection(name="c1", id=1, network="blue", region="eu", zone="eu-1")
+NAME = ServiceName("demo/echo")
+HTTP = Port("http", 80)
+CREATED = "2026-01-01T00:00:00Z"
+SYNCED = "cilium/synced/c1/cilium/state/"
+
+
+@pytest.fixture
+async def etcd(shared_etcd: EtcdServer) -> AsyncIterator[Session]:
+    async with Session([shared_etcd.endpoint]) as session:
+        await shared_etcd.ready(session)
+        await session.delete_prefix("")
+        yield session
+
+
+class Cluster:
+    """The own cluster's tables, filled as its sources would."""
+
+    def __init__(self) -> None:
+        self.db = Database(
+            tables.SERVICES,
+            tables.ENDPOINT_SETS,
+            tables.EXPORT_MARKS,
+            tables.NAMESPACES,
+            tables.MERGED,
+            tables.RECORDS,
+        )
+        self.source: Initializer = self.db.initializer(tables.SERVICES, "kubernetes")
+
+    def put(self, *rows: tuple[Any, Any]) -> None:
+        with self.db.write() as txn:
+            for table, row in rows:
+                txn.put(table, row)
+
+    def export(self, name: str = NAME, *addresses: str) -> None:
+        service = ServiceName(name)
+        endpoints = tuple(Endpoint(address, (Port("http", 8080),)) for address in addresses)
+        self.put(
+            (tables.NAMESPACES, Namespace(name.split("/")[0])),
+            (tables.SERVICES, Service(name=service, source="kubernetes", ports=(HTTP,), cluster_ips=("10.96.0.7",))),
+            (tables.EXPORT_MARKS, ExportMark(name=service, created=CREATED)),
+            (tables.MERGED, Merged(name=service, type="ClusterSetIP", ports=(HTTP,), clusters=(ClusterName("c1"),))),
+            (
+                tables.ENDPOINT_SETS,
+                EndpointSet(
+                    service=service, cluster=ClusterName("c1"), source="kubernetes", part="a", endpoints=endpoints
+                ),
+            ),
+        )
+
+    def unexport(self, name: str = NAME) -> None:
+        with self.db.write() as txn:
+            txn.delete(tables.EXPORT_MARKS, ServiceName(name))
+
+    def complete(self) -> None:
+        with self.db.write() as txn:
+            self.source.complete(txn)
+
+
+@asynccontextmanager
+async def publishing_cluster(session: Session, cluster: Cluster) -> AsyncIterator[Publisher]:
+    publisher = Publisher(cluster.db, session, OWN)
+    derivations = Derivations(cluster.db, records.derived(ClusterName("c1"), 1))
+    tasks = [asyncio.create_task(derivations.run()), asyncio.create_task(publisher.run())]
+    try:
+        yield publisher
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        assert all(task.cancelled() for task in tasks), [task.exception() for task in tasks if not task.cancelled()]
+
+
+async def appears(session: Session, key: str) -> KeyValue:
+    async with asyncio.timeout(15):
+        while True:
+            try:
+                if (kv := await session.get(key)) is not None:
+                    return kv
+            except Transient:
+                pass
+            await asyncio.sleep(0.02)
+
+
+async def vanishes(session: Session, key: str) -> None:
+    async with asyncio.timeout(15):
+        while await session.get(key) is not None:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+def service_key(name: str = NAME, cluster: str = "c1") -> str:
+    return f"cilium/state/services/v1/{cluster}/{derived(ServiceName(name))}"
+
+
+def export_key(name: str = NAME) -> str:
+    return f"cilium/state/serviceexports/v1/c1/{name}"
+
+
+async def test_an_export_is_told_with_its_endpoints_under_the_derived_name(etcd: Session) -> None:
+    cluster = Cluster()
+    cluster.export(NAME, "10.1.1.1", "10.1.1.2")
+    async with publishing_cluster(etcd, cluster):
+        said = json.loads((await appears(etcd, service_key())).value)
+        assert said["backends"] == {a: {"http": {"Protocol": "TCP", "Port": 8080}} for a in ("10.1.1.1", "10.1.1.2")}
+        assert (said["cluster"], said["clusterID"], said["name"]) == ("c1", 1, derived(NAME).split("/")[1])
+        export = json.loads((await appears(etcd, export_key())).value)
+        assert (export["name"], export["namespace"], export["exportCreationTimestamp"]) == ("echo", "demo", CREATED)
+
+
+async def test_the_configuration_says_what_readers_need(etcd: Session) -> None:
+    async with publishing_cluster(etcd, Cluster()):
+        said = json.loads((await appears(etcd, "cilium/cluster-config/c1")).value)
+        capabilities = {"syncedCanaries": True, "maxConnectedClusters": 255, "serviceExportsEnabled": True}
+        assert said == {"id": 1, "capabilities": capabilities}
+        ours = json.loads((await appears(etcd, "isthmus/clusters/v1/c1")).value)
+        assert (ours["network"], ours["region"], ours["zone"]) == ("blue", "eu", "eu-1")
+
+
+async def test_no_canary_before_the_sources_are_complete_and_the_data_is_there(etcd: Session) -> None:
+    cluster = Cluster()
+    cluster.export(NAME, "10.1.1.1")
+    async with publishing_cluster(etcd, cluster):
+        await appears(etcd, service_key())
+        assert await etcd.get(f"{SYNCED}services/v1") is None
+        cluster.export("demo/late", "10.1.1.9")
+        cluster.complete()
+        canary = await appears(etcd, f"{SYNCED}services/v1")
+        late = await etcd.get(service_key("demo/late"))
+        assert late is not None
+        assert late.create_revision < canary.create_revision
+
+
+async def test_canaries_are_there_for_kinds_that_only_others_publish(etcd: Session) -> None:
+    cluster = Cluster()
+    cluster.complete()
+    async with publishing_cluster(etcd, cluster):
+        await appears(etcd, f"{SYNCED}endpointslices/v1")
+        kinds = {kv.key.removeprefix(SYNCED) for kv in (await etcd.list(SYNCED)).kvs}
+        assert {"services/v1", "serviceexports/v1", "nodes/v1", "identities/v1", "ip/v1"} <= kinds
+
+
+async def test_stale_keys_of_an_earlier_process_are_gone_when_the_canary_comes(etcd: Session) -> None:
+    stale = [service_key("demo/old"), export_key("demo/old")]
+    others = [service_key("demo/old", cluster="c11"), service_key("demo/old", cluster="c2")]
+    for key in (*stale, *others):
+        await etcd.put(key, b"{}")
+    cluster = Cluster()
+    cluster.complete()
+    async with publishing_cluster(etcd, cluster):
+        await appears(etcd, f"{SYNCED}services/v1")
+        assert [await etcd.get(key) for key in stale] == [None, None]
+        assert None not in [await etcd.get(key) for key in others]
+
+
+async def test_stale_keys_stay_while_a_source_has_not_answered(etcd: Session) -> None:
+    await etcd.put(service_key("demo/old"), b"{}")
+    cluster = Cluster()
+    cluster.export(NAME, "10.1.1.1")
+    async with publishing_cluster(etcd, cluster):
+        await appears(etcd, service_key())
+        assert await etcd.get(service_key("demo/old")) is not None
+
+
+async def test_a_second_process_writes_no_record_that_has_not_changed(etcd: Session) -> None:
+    cluster = Cluster()
+    cluster.export(NAME, "10.1.1.1")
+    cluster.complete()
+    async with publishing_cluster(etcd, cluster):
+        await appears(etcd, f"{SYNCED}ip/v1")
+    before = await etcd.list("cilium/state/")
+    config = await etcd.get("cilium/cluster-config/c1")
+    await etcd.delete_prefix("cilium/synced/")
+    again = Cluster()
+    again.export(NAME, "10.1.1.1")
+    again.complete()
+    async with publishing_cluster(etcd, again):
+        await appears(etcd, f"{SYNCED}ip/v1")
+    assert (await etcd.list("cilium/state/")).kvs == before.kvs
+    assert await etcd.get("cilium/cluster-config/c1") == config
+
+
+async def test_an_unexport_withdraws_both_records(etcd: Session) -> None:
+    cluster = Cluster()
+    cluster.export(NAME, "10.1.1.1")
+    async with publishing_cluster(etcd, cluster):
+        await appears(etcd, service_key())
+        await appears(etcd, export_key())
+        cluster.unexport()
+        await vanishes(etcd, service_key())
+        await vanishes(etcd, export_key())
+
+
+async def test_only_the_heartbeat_has_a_lease(etcd: Session) -> None:
+    cluster = Cluster()
+    cluster.export(NAME, "10.1.1.1")
+    cluster.complete()
+    async with publishing_cluster(etcd, cluster):
+        assert (await appears(etcd, "cilium/.heartbeat")).lease
+        await appears(etcd, f"{SYNCED}ip/v1")
+        leased = [kv.key for kv in (await etcd.list("")).kvs if kv.lease]
+        assert leased == ["cilium/.heartbeat"]
+
+
+async def test_a_configuration_that_somebody_deletes_comes_back(etcd: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("isthmus.clusterset.publisher.AFTER_A_FOREIGN_WRITE", 0.05)
+    cluster = Cluster()
+    cluster.complete()
+    async with publishing_cluster(etcd, cluster):
+        await appears(etcd, f"{SYNCED}endpointslices/v1")
+        await etcd.delete("cilium/cluster-config/c1")
+        await appears(etcd, "cilium/cluster-config/c1")
+
+
+async def test_a_store_that_lost_everything_gets_everything_again_and_the_canary_last(own_etcd: EtcdServer) -> None:
+    async with Session([own_etcd.endpoint]) as session:
+        await own_etcd.ready(session)
+        cluster = Cluster()
+        cluster.export(NAME, "10.1.1.1")
+        cluster.complete()
+        async with publishing_cluster(session, cluster):
+            await appears(session, f"{SYNCED}endpointslices/v1")
+            own_etcd.stop()
+            own_etcd.wipe()
+            own_etcd.start()
+            canary = await appears(session, f"{SYNCED}services/v1")
+            record = await session.get(service_key())
+            assert record is not None
+            assert record.create_revision < canary.create_revision
+
+
+async def test_an_etcd_that_starts_late_gets_everything(own_etcd: EtcdServer) -> None:
+    own_etcd.stop()
+    async with Session([own_etcd.endpoint]) as session:
+        cluster = Cluster()
+        cluster.export(NAME, "10.1.1.1")
+        cluster.complete()
+        async with publishing_cluster(session, cluster) as publisher:
+            async with asyncio.timeout(10):
+                while "cannot publish" not in publisher.outcome:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+            own_etcd.start()
+            await appears(session, f"{SYNCED}services/v1")
+            assert await session.get(service_key()) is not None
+
+
+async def test_a_record_the_store_will_never_take_keeps_no_other_from_being_whole(etcd: Session) -> None:
+    db = Database(tables.RECORDS)
+    target = publishing.RecordTarget(etcd, ClusterName("c1"))
+    rows = [Record("services", ServiceName(f"demo/s{n}"), b"x") for n in range(5)]
+    large = Record("services", ServiceName("demo/large"), b"x" * 3_000_000)
+    assert db.tables
+    assert await target.update([*rows[:2], large, *rows[2:]]) == {}
+    assert len((await etcd.list("cilium/state/services/v1/c1/")).kvs) == 5
+    assert list(target.refused) == ["cilium/state/services/v1/c1/demo/large"]
+
+
+async def test_a_thousand_records_go_in_few_transactions(etcd: Session) -> None:
+    target = publishing.RecordTarget(etcd, ClusterName("c1"))
+    rows = [Record("services", ServiceName(f"demo/s{n}"), b"x" * 2_000) for n in range(1_000)]
+    before = (await etcd.status()).revision
+    assert await target.update(rows) == {}
+    assert (await etcd.status()).revision - before == 10
+    assert await target.update(rows) == {}
+    assert (await etcd.status()).revision - before == 10
+    assert await target.delete(rows) == {}
+    assert (await etcd.list("cilium/state/")).kvs == []
