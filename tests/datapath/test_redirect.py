@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from bpf_world import BACKENDS, CLUSTER_DNS, World, group, plan, programmed
 
@@ -32,3 +34,103 @@ def test_a_call_that_is_not_ours_is_untouched(world: World, datapath: Datapath) 
     assert direct == {"answer": "10.8.0.2:8080 10.7.0.1", "peer": "10.8.0.2:8080"}
     assert world.caller.tcp(CLUSTER_DNS)["answer"] == f"{CLUSTER_DNS}:80 10.7.0.1"
     assert datapath.counters() == []
+
+
+def test_every_backend_of_a_group_gets_calls(world: World, datapath: Datapath) -> None:
+    programmed(datapath.target(), plan("echo", VIP, group(*BACKENDS[:3])))
+    answers = _answers(world, 90)
+    assert set(answers) == set(BACKENDS[:3])
+    assert min(answers.values()) >= 10
+
+
+def test_groups_share_calls_by_weight_and_a_weight_of_zero_is_never(world: World, datapath: Datapath) -> None:
+    groups = (group(BACKENDS[0], weight=3), group(BACKENDS[1], weight=1), group(BACKENDS[2], weight=0))
+    programmed(datapath.target(), plan("echo", VIP, *groups))
+    answers = _answers(world, 200)
+    assert set(answers) == set(BACKENDS[:2])
+    assert 120 <= answers[BACKENDS[0]] <= 180
+
+
+def test_a_tier_is_used_only_while_every_lower_one_is_empty(world: World, datapath: Datapath) -> None:
+    target = datapath.target()
+    programmed(target, plan("echo", VIP, group(BACKENDS[1], tier=1), group(BACKENDS[0], tier=0)))
+    assert set(_answers(world, 20)) == {BACKENDS[0]}
+    programmed(target, plan("echo", VIP, group(BACKENDS[1], tier=1), group(tier=0)))
+    assert set(_answers(world, 20)) == {BACKENDS[1]}
+
+
+def test_a_service_without_backends_refuses_at_once(world: World, datapath: Datapath) -> None:
+    programmed(
+        datapath.target(),
+        plan("echo", VIP),
+        plan("echo", VIP, protocol="UDP"),
+    )
+    assert world.caller.tcp(VIP) == {"error": "ECONNREFUSED"}
+    assert world.caller.udp(VIP) == {"error": "ECONNREFUSED"}
+    assert _counts(datapath) == {
+        ("demo/echo:80/TCP/IPv4", "", "refused"): 1,
+        ("demo/echo:80/UDP/IPv4", "", "refused"): 1,
+    }
+
+
+def test_calls_are_counted_by_service_and_cluster(world: World, datapath: Datapath) -> None:
+    groups = (group(BACKENDS[0], cluster="c1"), group(BACKENDS[1], cluster="c2"))
+    programmed(datapath.target(), plan("echo", VIP, *groups), plan("other", "10.96.7.8", group(BACKENDS[2])))
+    answers = _answers(world, 60)
+    assert _counts(datapath) == {
+        ("demo/echo:80/TCP/IPv4", "c1", "called"): answers[BACKENDS[0]],
+        ("demo/echo:80/TCP/IPv4", "c2", "called"): answers[BACKENDS[1]],
+    }
+    assert sum(answers.values()) == 60
+
+
+def test_a_client_with_affinity_stays_until_its_backend_leaves(world: World, datapath: Datapath) -> None:
+    target = datapath.target()
+    programmed(target, plan("echo", VIP, group(*BACKENDS[:4]), affinity=600))
+    [first] = _answers(world, 20)
+    rest = [each for each in BACKENDS[:4] if each != first]
+    programmed(target, plan("echo", VIP, group(*rest), affinity=600))
+    [second] = _answers(world, 20)
+    assert second in rest
+    programmed(target, plan("echo", VIP, group(*BACKENDS[:4]), affinity=600))
+    assert set(_answers(world, 20)) == {second}
+
+
+def test_affinity_ends_when_its_time_is_over(world: World, datapath: Datapath) -> None:
+    target = datapath.target()
+    programmed(target, plan("echo", VIP, group(*BACKENDS[:4]), affinity=600))
+    assert len(_answers(world, 20)) == 1
+    programmed(target, plan("echo", VIP, group(*BACKENDS[:4]), affinity=0))
+    assert len(_answers(world, 40)) > 1
+
+
+def test_one_udp_socket_stays_with_its_backend_and_knows_it_by_each_name(world: World, datapath: Datapath) -> None:
+    names = [f"10.96.9.{n}" for n in range(1, 5)]
+    rows = [plan(f"s{n}", vip, group(*BACKENDS[:3], protocol="UDP"), protocol="UDP") for n, vip in enumerate(names)]
+    programmed(datapath.target(), *rows)
+    first = [world.caller.udp(vip, name="kept") for vip in names]
+    again = [world.caller.udp(vip, name="kept") for vip in names]
+    assert [said["from"] for said in (*first, *again)] == [f"{vip}:80" for vip in names] * 2
+    assert [said["answer"] for said in first] == [said["answer"] for said in again]
+
+
+def test_an_exempt_cgroup_and_all_below_it_are_never_touched(world: World, datapath: Datapath) -> None:
+    exempt = world.cgroup / "exempt"
+    inside = world.call_from(exempt / "below")
+    datapath.close()
+    reopened = world.open(exempt=(str(exempt),))
+    try:
+        programmed(reopened.target(), plan("echo", CLUSTER_DNS, group(BACKENDS[0])))
+        assert world.caller.tcp(CLUSTER_DNS)["answer"] == f"{BACKENDS[0]} 10.7.0.1"
+        assert inside.tcp(CLUSTER_DNS)["answer"] == f"{CLUSTER_DNS}:80 10.7.0.1"
+    finally:
+        reopened.close()
+
+
+def _answers(world: World, times: int) -> Counter[str]:
+    """Which backend answered how often."""
+    return Counter(said["answer"].split()[0] for said in world.caller.calls("tcp", VIP, 80, times=times))
+
+
+def _counts(datapath: Datapath) -> dict[tuple[str, str, str], int]:
+    return {(row["service"], row["cluster"], row["verdict"]): row["calls"] for row in datapath.counters()}

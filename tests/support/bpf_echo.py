@@ -21,15 +21,18 @@ def main(endpoints: list[str]) -> None:
     print("ready", flush=True)
     while True:
         for key, _ in ready.select():
-            sock = key.fileobj
-            assert isinstance(sock, socket.socket)
-            if sock.type == socket.SOCK_STREAM:
-                taken, peer = sock.accept()
-                taken.sendall(f"{key.data} {peer[0]}".encode())
-                taken.close()
-            else:
-                _, peer = sock.recvfrom(200)
-                sock.sendto(f"{key.data} {peer[0]}".encode(), peer)
+            assert isinstance(key.fileobj, socket.socket)
+            answer(key.fileobj, key.data)
+
+
+def answer(sock: socket.socket, name: str) -> None:
+    if sock.type == socket.SOCK_STREAM:
+        taken, peer = sock.accept()
+        taken.sendall(f"{name} {peer[0]}".encode())
+        taken.close()
+    else:
+        _, peer = sock.recvfrom(200)
+        sock.sendto(f"{name} {peer[0]}".encode(), peer)
 
 
 main(sys.argv[1:])

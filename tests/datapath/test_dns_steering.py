@@ -1,0 +1,54 @@
+"""Questions to the cluster DNS go to the node's server while it says it is alive, and only then."""
+
+from __future__ import annotations
+
+import pytest
+from bpf_world import BACKENDS, CLUSTER_DNS, SERVER_DNS, World, group, plan, programmed
+
+from isthmus.datapath import Datapath
+from isthmus.datapath.alive import Alive
+
+pytestmark = pytest.mark.bpf
+
+ORDINARY = {"answer": f"{CLUSTER_DNS}:53 10.7.0.1", "from": f"{CLUSTER_DNS}:53", "peer": ""}
+STEERED = {"answer": f"{SERVER_DNS}:53 10.7.0.1", "from": f"{CLUSTER_DNS}:53", "peer": ""}
+
+
+async def test_questions_are_steered_until_the_deadline_and_no_longer(world: World, datapath: Datapath) -> None:
+    assert world.caller.udp(CLUSTER_DNS, 53) == ORDINARY
+    alive = await Alive.open(world.pin)
+    alive.renew(60)
+    assert world.caller.udp(CLUSTER_DNS, 53) == STEERED
+    alive.renew(-0.001)
+    assert world.caller.udp(CLUSTER_DNS, 53) == ORDINARY
+    alive.renew(60)
+    alive.withdraw()
+    assert world.caller.udp(CLUSTER_DNS, 53) == ORDINARY
+    alive.close()
+    assert [row["calls"] for row in datapath.counters() if row["verdict"] == "steered"] == [1]
+
+
+async def test_a_connected_socket_believes_it_talks_to_the_cluster_dns(world: World, datapath: Datapath) -> None:
+    alive = await Alive.open(world.pin)
+    alive.renew(60)
+    said = world.caller.udp(CLUSTER_DNS, 53, connected=True)
+    assert said == STEERED | {"peer": f"{CLUSTER_DNS}:53"}
+    alive.close()
+
+
+async def test_a_socket_that_asked_a_steered_question_can_ask_an_ordinary_one(world: World, datapath: Datapath) -> None:
+    alive = await Alive.open(world.pin)
+    alive.renew(60)
+    assert world.caller.udp(CLUSTER_DNS, 53, name="both") == STEERED
+    alive.withdraw()
+    assert world.caller.udp(CLUSTER_DNS, 53, name="both") == ORDINARY
+    alive.close()
+
+
+async def test_only_udp_to_port_53_of_that_address_is_steered(world: World, datapath: Datapath) -> None:
+    programmed(datapath.target(), plan("echo", "10.96.7.7", group(BACKENDS[0])))
+    alive = await Alive.open(world.pin)
+    alive.renew(60)
+    assert world.caller.tcp(CLUSTER_DNS, 53)["answer"] == f"{CLUSTER_DNS}:53 10.7.0.1"
+    assert world.caller.udp(CLUSTER_DNS, 80)["answer"] == f"{CLUSTER_DNS}:80 10.7.0.1"
+    alive.close()
