@@ -74,6 +74,11 @@ class View(NamedTuple):
         return self.found_service is not None and not ours(self.found_service.annotations)
 
     @property
+    def import_taken(self) -> bool:
+        """Somebody else's import has this name: another implementation serves it, and nothing is built on it."""
+        return self.found_import is not None and not ours(self.found_import.annotations)
+
+    @property
     def derived_service(self) -> Service | None:
         """The derived Service as the API server has it."""
         return None if self.taken else self.found_service
