@@ -24,7 +24,8 @@ from isthmus.reflector import Expired, Transient
 
 log = logs.get("apiserver")
 
-REGISTRY = "/registry/"
+REGISTRY = "/isthmus/registry/"
+"""Not where a kube-apiserver keeps its own: the two may be run over one etcd by mistake."""
 WINDOW = 4096
 """Changes kept in memory for watches that begin a little in the past; older ones are asked of etcd."""
 PATIENCE = 10.0

@@ -4,6 +4,25 @@ Each is level-triggered: it looks at what is there, never at what happened, so a
 They read the server's memory and write through its verbs, as any client would over HTTP.
 """
 
-from isthmus.lab.controllers.loop import run
+from __future__ import annotations
 
-__all__ = ["run"]
+import asyncio
+
+from isthmus.lab.apiserver.api import Api
+from isthmus.lab.controllers import deployments, endpoints, garbage, namespaces, replicasets, scheduler
+from isthmus.lab.controllers.loop import Controller
+
+PARTS = (namespaces, garbage, scheduler, replicasets, deployments, endpoints)
+
+
+def controllers(api: Api) -> list[Controller]:
+    """All of them, not running."""
+    return [part.controller(api) for part in PARTS]
+
+
+async def run(api: Api) -> None:
+    """Run all of them, until cancelled."""
+    await api.store.ready.wait()
+    async with asyncio.TaskGroup() as tasks:
+        for controller in controllers(api):
+            tasks.create_task(controller.run(), name=controller.name)

@@ -1,0 +1,205 @@
+"""Deployments: a ReplicaSet per pod template, and pods moved from the old ones to the new one a few at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+from isthmus.lab.apiserver import kinds
+from isthmus.lab.apiserver.api import Api, Deletion
+from isthmus.lab.apiserver.objects import Object, at, clone, deleting, name_of, namespace_of
+from isthmus.lab.apiserver.storage import Change, Item
+from isthmus.lab.controllers import pods
+from isthmus.lab.controllers.loop import Controller, by
+
+KIND = kinds.DEPLOYMENT
+BY = by("deployment-controller")
+HASH: Final = "pod-template-hash"
+REVISION: Final = "deployment.kubernetes.io/revision"
+
+
+class Size(NamedTuple):
+    """How many pods a ReplicaSet has been asked for, and how many of them can be called."""
+
+    wanted: int
+    available: int
+
+
+def controller(api: Api) -> Controller:
+    """The controller of Deployments."""
+
+    async def reconcile(key: str) -> float | None:
+        item = api.store.get(KIND.qualified, key)
+        if item is not None and not deleting(item.body):
+            await _reconcile(api, item)
+        return None
+
+    return Controller(api, name="deployments", follows=[KIND, kinds.REPLICA_SET], keys=_keys, reconcile=reconcile)
+
+
+def sizes(new: Size, old: list[Size], *, replicas: int, surge: int, unavailable: int) -> tuple[int, list[int]]:
+    """What the new ReplicaSet and the old ones should have next, of what they have.
+
+    Never more than ``replicas + surge`` pods in all, never fewer than ``replicas - unavailable`` that can be called;
+    old pods that cannot be called go first.
+    """
+    total = new.wanted + sum(each.wanted for each in old)
+    room = max(0, replicas + surge - total)
+    grown = min(replicas, new.wanted + room)
+    callable_now = new.available + sum(each.available for each in old)
+    spare = max(0, callable_now - (replicas - unavailable))
+    left = []
+    for each in old:
+        broken = each.wanted - each.available
+        healthy = min(each.available, spare)
+        spare -= healthy
+        left.append(each.wanted - broken - healthy)
+    return grown, left
+
+
+def _keys(change: Change) -> Iterable[str]:
+    return [change.key] if change.resource == KIND.qualified else pods.owner_keys(change, KIND)
+
+
+async def _reconcile(api: Api, item: Item) -> None:
+    deployment = item.body
+    sets = sorted(pods.owned(api, kinds.REPLICA_SET, deployment), key=_revision)
+    want = pods.template_hash(deployment["spec"]["template"])
+    new = next((each for each in sets if each.body["metadata"]["labels"].get(HASH) == want), None)
+    old = [each for each in sets if each is not new]
+    if not deployment["spec"].get("paused"):
+        if new is None:
+            new = await _create(api, deployment, want, old)
+        await _number(api, deployment, new, old)
+        await _roll(api, deployment, new, old)
+    sets = pods.owned(api, kinds.REPLICA_SET, deployment)
+    await pods.write_status(api, KIND, item, _status(deployment, sets, want), by=BY)
+    await _clean_up(api, deployment, old)
+
+
+async def _create(api: Api, deployment: Object, want: str, old: list[Item]) -> Item:
+    """The ReplicaSet of the template as it is now; how many pods it gets is for the roll to say."""
+    template = clone(deployment["spec"]["template"])
+    labels = template["metadata"]["labels"] | {HASH: want}
+    template["metadata"]["labels"] = labels
+    selector = clone(deployment["spec"]["selector"])
+    selector["matchLabels"] = (selector.get("matchLabels") or {}) | {HASH: want}
+    first = deployment["spec"]["replicas"] if not old else 0
+    spec: Object = {"replicas": first, "selector": selector, "template": template}
+    if "minReadySeconds" in deployment["spec"]:
+        spec["minReadySeconds"] = deployment["spec"]["minReadySeconds"]
+    revision = str(max((_revision(each) for each in old), default=0) + 1)
+    meta = {
+        "name": f"{name_of(deployment)}-{want}",
+        "labels": labels,
+        "annotations": {REVISION: revision},
+        "ownerReferences": [pods.reference(KIND, deployment)],
+    }
+    return await api.create(kinds.REPLICA_SET, namespace_of(deployment), {"metadata": meta, "spec": spec}, by=BY)
+
+
+async def _number(api: Api, deployment: Object, new: Item, old: list[Item]) -> None:
+    """The template in use has the highest revision, also when it was in use before (an undo)."""
+    revision = _revision(new)
+    highest = max((_revision(each) for each in old), default=0)
+    if revision <= highest:
+        revision = highest + 1
+        await _annotate(api, kinds.REPLICA_SET, new.body, revision)
+    if at(deployment, "metadata", "annotations", REVISION) != str(revision):
+        await _annotate(api, KIND, deployment, revision)
+
+
+async def _annotate(api: Api, kind: kinds.Kind, obj: Object, revision: int) -> None:
+    def edit(old: Object) -> Object:
+        annotations = at(old, "metadata", "annotations", default={}) | {REVISION: str(revision)}
+        return old | {"metadata": old["metadata"] | {"annotations": annotations}}
+
+    await api.edit(kind, namespace_of(obj), name_of(obj), edit, by=BY)
+
+
+async def _roll(api: Api, deployment: Object, new: Item, old: list[Item]) -> None:
+    spec = deployment["spec"]
+    replicas = spec["replicas"]
+    if at(spec, "strategy", "type") == "Recreate":
+        gone = all(at(each.body, "status", "replicas", default=0) == 0 for each in old)
+        grown, left = (replicas if gone else 0), [0] * len(old)
+    else:
+        surge, unavailable = bounds(spec)
+        have = [_size(each) for each in old]
+        grown, left = sizes(_size(new), have, replicas=replicas, surge=surge, unavailable=unavailable)
+    for each, wanted in zip([new, *old], [grown, *left], strict=True):
+        await _scale(api, each, wanted)
+
+
+def bounds(spec: Object) -> tuple[int, int]:
+    """How many pods more, and how many fewer than asked for there may be; not both 0."""
+    rolling = at(spec, "strategy", "rollingUpdate", default={})
+    surge = _share(rolling.get("maxSurge", "25%"), spec["replicas"], up=True)
+    unavailable = _share(rolling.get("maxUnavailable", "25%"), spec["replicas"], up=False)
+    return surge, unavailable if surge or unavailable else 1
+
+
+def _share(amount: Any, of: int, *, up: bool) -> int:
+    if isinstance(amount, str) and amount.endswith("%"):
+        exact = int(amount[:-1]) * of / 100
+        return math.ceil(exact) if up else math.floor(exact)
+    return int(amount)
+
+
+async def _scale(api: Api, replica_set: Item, wanted: int) -> None:
+    if replica_set.body["spec"]["replicas"] == wanted:
+        return
+
+    def edit(old: Object) -> Object:
+        return old | {"spec": old["spec"] | {"replicas": wanted}}
+
+    namespace, name = namespace_of(replica_set.body), name_of(replica_set.body)
+    await api.edit(kinds.REPLICA_SET, namespace, name, edit, by=BY)
+
+
+def _status(deployment: Object, sets: list[Item], want: str) -> pods.Status:
+    def total(field: str, among: list[Item]) -> int:
+        return sum(at(each.body, "status", field, default=0) for each in among)
+
+    new = [each for each in sets if each.body["metadata"]["labels"].get(HASH) == want]
+    wanted, available = deployment["spec"]["replicas"], total("availableReplicas", sets)
+    counts = {
+        "replicas": total("replicas", sets),
+        "updatedReplicas": total("replicas", new),
+        "readyReplicas": total("readyReplicas", sets),
+        "availableReplicas": available,
+        "unavailableReplicas": max(0, max(wanted, total("replicas", sets)) - available),
+    }
+    _, unavailable = bounds(deployment["spec"])
+    enough = available >= wanted - unavailable
+    done = counts["updatedReplicas"] == counts["replicas"] == wanted == total("availableReplicas", new)
+    name = f'ReplicaSet "{name_of(deployment)}-{want}"'
+    found = pods.conditions(
+        deployment,
+        Available=(True, "MinimumReplicasAvailable", "Deployment has minimum availability.")
+        if enough
+        else (False, "MinimumReplicasUnavailable", "Deployment does not have minimum availability."),
+        Progressing=(True, "NewReplicaSetAvailable", f"{name} has successfully progressed.")
+        if done
+        else (True, "ReplicaSetUpdated", f"{name} is progressing."),
+    )
+    shown = {field: count for field, count in counts.items() if count}
+    return {"observedGeneration": deployment["metadata"]["generation"], **shown, "conditions": found}
+
+
+async def _clean_up(api: Api, deployment: Object, old: list[Item]) -> None:
+    """Old templates are kept for an undo, but not all."""
+    idle = [each for each in old if _size(each) == (0, 0) and not at(each.body, "status", "replicas", default=0)]
+    for each in idle[: max(0, len(idle) - deployment["spec"]["revisionHistoryLimit"])]:
+        how = Deletion(uid=each.body["metadata"]["uid"])
+        await api.delete(kinds.REPLICA_SET, namespace_of(each.body), name_of(each.body), how)
+
+
+def _size(replica_set: Item) -> Size:
+    wanted = replica_set.body["spec"]["replicas"]
+    return Size(wanted, min(wanted, at(replica_set.body, "status", "availableReplicas", default=0)))
+
+
+def _revision(replica_set: Item) -> int:
+    return int(at(replica_set.body, "metadata", "annotations", REVISION, default=0))
