@@ -38,6 +38,7 @@ class Shape:
         self.size = self._struct.size
         self.pack = self._struct.pack
         self.unpack = self._struct.unpack
+        self.unpack_from = self._struct.unpack_from
 
     def layout(self) -> Layout:
         """What the compiler should have made of it."""

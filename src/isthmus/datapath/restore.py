@@ -90,9 +90,7 @@ def _plan(state: State, number: int, value: bytes | None, slots: dict[int, dict[
         codecs.PLAN.named(value) if value else {"service": 0, "flags": 0, "affinity_timeout": 0, "size": 0}
     )
     state.generation = max(state.generation, raw.get("generation", 0))
-    groups = [
-        codecs.GROUP.unpack(raw["groups"][n * codecs.GROUP.size :][: codecs.GROUP.size]) for n in range(raw["size"])
-    ]
+    groups = [codecs.GROUP.unpack_from(raw["groups"], n * codecs.GROUP.size) for n in range(raw["size"])]
     counted = [
         [slots[g].get(n) for n in range(count)] if g in slots else [] for g, (_, _, count, _) in enumerate(groups)
     ]

@@ -1,0 +1,242 @@
+"""Any sequence of plans ends in the maps that the last ones give; at every write on the way each call has a backend."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from functools import partial
+
+from bpf_model import Died, TellingMaps, wanted
+from bpf_world import done
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from isthmus.datapath import PlanTarget, view
+from isthmus.datapath.installed import State
+from isthmus.datapath.restore import restore
+from isthmus.model.balancing import FrontendKey, Group, Plan, PlanKey, Target
+from isthmus.model.names import ClusterName, ServiceName
+
+GRACE = 1.0
+VIPS = [FrontendKey(f"10.96.0.{n}", 80, "TCP") for n in range(6)]
+TARGETS = [Target(f"10.{n % 3}.0.{n}", 80, "TCP", ClusterName(f"c{n % 3}")) for n in range(40)]
+
+groups = st.builds(
+    lambda chosen, tier, weight: Group(tuple(sorted(chosen)), tier, weight),
+    st.sets(st.sampled_from(TARGETS), max_size=30),
+    st.integers(0, 2),
+    st.integers(0, 3),
+)
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> Plan:
+    service = draw(st.integers(0, 2))
+    extra = draw(st.integers(0, 1))
+    affinity = draw(st.booleans())
+    return Plan(
+        key=PlanKey(ServiceName(f"demo/s{service}"), 80, "TCP", "IPv4"),
+        frontends=tuple(VIPS[2 * service : 2 * service + 1 + extra]),
+        groups=tuple(draw(st.lists(groups, max_size=3))),
+        affinity="ClientIP" if affinity else "None",
+        affinity_timeout=60 if affinity else 0,
+    )
+
+
+steps = st.lists(
+    st.one_of(
+        rows().map(lambda row: ("update", row)), rows().map(lambda row: ("delete", row)), st.just(("sweep", None))
+    ),
+    max_size=12,
+)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Story:
+    """A target over telling maps, and the rows that should be in them."""
+
+    def __init__(self) -> None:
+        self.maps = TellingMaps()
+        self.clock = Clock()
+        self.want: dict[PlanKey, Plan] = {}
+        self.target = self.start()
+
+    def start(self) -> PlanTarget:
+        self.target = PlanTarget(self.maps, restore(self.maps), grace=GRACE, clock=self.clock)
+        return self.target
+
+    def play(self, kind: str, row: Plan | None) -> Mapping[PlanKey, str]:
+        if row is None:
+            self.clock.now += GRACE
+            self.target.sweep_due()
+            return {}
+        if kind == "delete":
+            self.want.pop(row.key, None)
+            return done(self.target.delete([row]))
+        self.want[row.key] = row
+        return done(self.target.update([row]))
+
+    def settle(self) -> None:
+        self.maps.fails = lambda: False
+        for row in list(self.want.values()):
+            assert done(self.target.update([row])) == {}
+        done(self.target.prune(self.want.values()))
+        for _ in range(3):
+            self.clock.now += GRACE
+            self.target.sweep_due()
+
+    def close(self) -> None:
+        for row in list(self.want.values()):
+            self.play("delete", row)
+        self.settle()
+
+
+def fresh(want: Mapping[PlanKey, Plan]) -> dict[str, list[view.Row]]:
+    """What the maps look like when these plans are all there ever was."""
+    maps = TellingMaps()
+    assert done(PlanTarget(maps, State()).update(list(want.values()))) == {}
+    return canonical(maps)
+
+
+def canonical(maps: TellingMaps) -> dict[str, list[view.Row]]:
+    """A masked dump in which the order of a group's slots means nothing."""
+    dumped = view.dump(maps, masked=True)
+    for row in dumped["slots"]:
+        del row["n"]
+    dumped["slots"].sort(key=str)
+    return dumped
+
+
+@given(steps)
+def test_any_sequence_ends_in_the_maps_of_the_last_rows(steps: list[tuple[str, Plan | None]]) -> None:
+    story = Story()
+    for kind, row in steps:
+        assert story.play(kind, row) == {}
+    story.settle()
+    assert canonical(story.maps) == fresh(story.want)
+
+
+@given(steps)
+def test_deleting_all_leaves_maps_and_allocators_empty(steps: list[tuple[str, Plan | None]]) -> None:
+    story = Story()
+    for kind, row in steps:
+        story.play(kind, row)
+    story.close()
+    assert not any(story.maps.maps.values())
+    assert set(story.target.state.sizes().values()) == {0}
+
+
+@given(steps)
+def test_a_connect_gets_a_backend_of_the_old_or_the_new_plan_at_every_write(
+    steps: list[tuple[str, Plan | None]],
+) -> None:
+    story = Story()
+    for kind, row in steps:
+        old = story.want.get(row.key) if row else None
+        new = row if kind == "update" else None
+        others = [each for each in story.want.values() if row is None or each.key != row.key]
+        story.maps.after = partial(check, story.maps, old, new, others)
+        story.play(kind, row)
+        story.maps.after = lambda: None
+
+
+def check(maps: TellingMaps, old: Plan | None, new: Plan | None, others: list[Plan]) -> None:
+    """Every frontend that is there leads to targets of the one plan or the other; what neither drops is there."""
+    for row in others:
+        assert all(picked(maps, key) == wanted(row) for key in row.frontends)
+    before, after = (set(row.frontends) if row else set() for row in (old, new))
+    allowed = {target for row in (old, new) if row for target in wanted(row)}
+    for key in before | after:
+        found = picked(maps, key)
+        assert found is not None or key not in before & after
+        assert found is None or found <= allowed
+        if old and new and wanted(old) and wanted(new):
+            assert found is None or found
+
+
+def picked(maps: TellingMaps, key: FrontendKey) -> set[Target] | None:
+    plan = maps.find(key)
+    return None if plan is None else maps.picks(plan)
+
+
+@given(steps)
+def test_a_connect_that_read_its_plan_before_a_change_still_finds_all_of_it(
+    steps: list[tuple[str, Plan | None]],
+) -> None:
+    """Every (plan, group, n) that could be read leads somewhere until a grace period after it could no more."""
+    story = Story()
+    for kind, row in steps:
+        story.maps.after = partial(reach, story.maps, slots(story.maps))
+        if kind != "sweep":
+            story.play(kind, row)
+        story.maps.after = lambda: None
+        if kind == "sweep":
+            story.play(kind, row)
+
+
+def reach(maps: TellingMaps, readable: list[tuple[int, int, int]]) -> None:
+    for slot in readable:
+        maps.target(*slot)
+
+
+def slots(maps: TellingMaps) -> list[tuple[int, int, int]]:
+    return [
+        (plan["plan_id"], n, slot)
+        for plan in view.dump(maps)["plans"]
+        for n, group in enumerate(plan["groups"])
+        for slot in range(group["count"])
+    ]
+
+
+@settings(max_examples=200)
+@given(steps, st.integers())
+def test_failing_writes_are_put_right_and_nothing_leaks(steps: list[tuple[str, Plan | None]], seed: int) -> None:
+    story, chance = Story(), random.Random(seed)
+    story.maps.fails = lambda: chance.random() < 0.1
+    for kind, row in steps:
+        story.play(kind, row)
+    story.settle()
+    assert canonical(story.maps) == fresh(story.want)
+    story.close()
+    assert not any(story.maps.maps.values())
+    assert set(story.target.state.sizes().values()) == {0}
+
+
+@settings(max_examples=200)
+@given(steps, st.integers(0, 200))
+def test_killed_at_any_write_a_restart_converges_and_keeps_numbers(
+    steps: list[tuple[str, Plan | None]], life: int
+) -> None:
+    story = Story()
+    stable = Plan(
+        key=PlanKey(ServiceName("demo/stable"), 80, "TCP", "IPv4"),
+        frontends=(FrontendKey("10.96.9.9", 80, "TCP"),),
+        groups=(Group(tuple(TARGETS[:5])),),
+    )
+    story.play("update", stable)
+    numbers = [row for row in view.dump(story.maps)["slots"] if row["plan"] == str(stable.key)]
+    left = iter(range(life))
+
+    def after() -> None:
+        assert picked(story.maps, stable.frontends[0]) == set(TARGETS[:5])
+        if next(left, None) is None:
+            raise Died
+
+    story.maps.after = after
+    try:
+        for kind, row in steps:
+            story.play(kind, row)
+    except Died:
+        pass
+    story.maps.after = lambda: None
+    story.start()
+    story.settle()
+    assert canonical(story.maps) == fresh(story.want)
+    assert [row for row in view.dump(story.maps)["slots"] if row["plan"] == str(stable.key)] == numbers

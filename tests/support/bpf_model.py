@@ -1,0 +1,84 @@
+"""A ten-line kernel for property tests: maps of dicts that tell after every single write, fail on demand or die.
+
+``pick`` is what bpf/select.h does, written the slow way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from isthmus.datapath import codecs
+from isthmus.datapath.maps import DictMaps
+from isthmus.model.balancing import FrontendKey, Plan, Target
+from isthmus.model.names import ClusterName
+
+
+class Died(BaseException):
+    """The process was killed here."""
+
+
+class TellingMaps(DictMaps):
+    """``after`` is called after each write; ``fails`` says of each write whether the kernel refuses it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.after: Callable[[], None] = lambda: None
+        self.fails: Callable[[], bool] = lambda: False
+
+    def put(self, name: str, items: Sequence[tuple[bytes, bytes]]) -> Mapping[int, str]:
+        """Write entries one by one."""
+        failures = {}
+        for position, item in enumerate(items):
+            if self.fails():
+                failures[position] = f"map {name}: refused"
+            else:
+                super().put(name, [item])
+                self.after()
+        return failures
+
+    def drop(self, name: str, keys: Sequence[bytes]) -> Mapping[int, str]:
+        """Delete entries one by one."""
+        failures = {}
+        for position, key in enumerate(keys):
+            if self.fails():
+                failures[position] = f"map {name}: refused"
+            else:
+                super().drop(name, [key])
+                self.after()
+        return failures
+
+    def find(self, key: FrontendKey) -> int | None:
+        """The plan a connect to this frontend finds."""
+        value = self.maps["frontends"].get(codecs.frontend_key(key))
+        return codecs.FRONTEND.unpack(value)[-1] if value else None
+
+    def picks(self, plan_id: int) -> set[Target]:
+        """Every target that a connect which found this plan can be given; a missing piece fails the test."""
+        plan = codecs.PLAN.named(self.maps["plans"][codecs.ID.pack(plan_id)])
+        assert plan["id"] == plan_id
+        groups = [codecs.GROUP.unpack_from(plan["groups"], n * codecs.GROUP.size) for n in range(plan["size"])]
+        return {
+            self.target(plan_id, group, n)
+            for group, (until, _, count, _) in enumerate(groups)
+            for n in range(count if until else 0)
+        }
+
+    def target(self, plan_id: int, group: int, n: int) -> Target:
+        """What a slot leads to, with every check the kernel makes."""
+        key = codecs.SLOT_KEY.pack(plan_id, group, n)
+        owner, number, generation = codecs.SLOT.unpack(self.maps["slots"][key])
+        backend = codecs.BACKEND.named(self.maps["backends"][codecs.ID.pack(number)])
+        assert (owner, generation) == (plan_id, backend["generation"])
+        return Target(
+            codecs.address_text(backend["address"]),
+            int.from_bytes(backend["port"], "big"),
+            codecs.PROTOCOL_NAMES[backend["protocol"]],
+            ClusterName(codecs.text(self.maps["clusters"][codecs.ID.pack(backend["cluster"])])),
+            bool(backend["flags"]),
+        )
+
+
+def wanted(row: Plan) -> set[Target]:
+    """Every target that a row lets a connect be given."""
+    usable = [group.tier for group in row.groups if group.targets and group.weight]
+    return {t for g in row.groups if g.weight and usable and g.tier == min(usable) for t in g.targets}
