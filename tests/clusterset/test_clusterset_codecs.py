@@ -1,0 +1,271 @@
+"""Records byte by byte: the shapes of ClusterMesh, read and written."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isthmus.clusterset import endpoints, exports, identity, keys
+from isthmus.clusterset.errors import RecordError
+from isthmus.model.names import ClusterName, ServiceName
+from isthmus.model.services import Endpoint, EndpointSet, Export, Port
+
+C1, C3 = ClusterName("cluster1"), ClusterName("cluster3")
+BASIC, ECHO = ServiceName("default/basic"), ServiceName("ns-alpha/echo-service")
+
+EXPORT = (
+    b'{"cluster":"cluster1","name":"basic","namespace":"default","annotations":{"a":"1"},"labels":{"l":"2"},'
+    b'"exportCreationTimestamp":"2026-01-01T00:00:00Z","ports":[{"name":"my-port-1","protocol":"TCP","port":80}],'
+    b'"type":"ClusterSetIP","sessionAffinity":"ClientIP","sessionAffinityConfig":{"clientIP":{"timeoutSeconds":42}},'
+    b'"ipFamilies":["IPv4"],"internalTrafficPolicy":"Local","trafficDistribution":"PreferClose",'
+    b'"Annotations":{"a":"1"},"Labels":{"l":"2"}}'
+)
+EXPORTED = Export(
+    cluster=C1,
+    name=BASIC,
+    created="2026-01-01T00:00:00Z",
+    ports=(Port("my-port-1", 80),),
+    affinity="ClientIP",
+    affinity_timeout=42,
+    families=("IPv4",),
+    internal_policy="Local",
+    distribution="PreferClose",
+    labels=(("l", "2"),),
+    annotations=(("a", "1"),),
+)
+SERVICE = (
+    b'{"cluster":"cluster3","namespace":"ns-alpha","name":"echo-service",'
+    b'"frontends":{"10.96.0.10":{"http":{"Protocol":"TCP","Port":80}}},'
+    b'"backends":{"10.244.1.10":{"http":{"Protocol":"TCP","Port":8080}}},'
+    b'"labels":{},"selector":{"app":"echo"},"includeExternal":true,"shared":true,"clusterID":3}'
+)
+SERVED = EndpointSet(
+    service=ECHO,
+    cluster=C3,
+    source="clusterset",
+    part="record",
+    endpoints=(Endpoint("10.244.1.10", (Port("http", 8080),)),),
+)
+
+
+def changed(value: bytes, **fields: Any) -> bytes:
+    """The record with other fields; None takes one away."""
+    said = json.loads(value) | fields
+    return json.dumps({key: field for key, field in said.items() if field is not None}).encode()
+
+
+def read_export(**fields: Any) -> Export:
+    return exports.decode(changed(EXPORT, **fields), cluster=C1, name=BASIC)
+
+
+def read_service(**fields: Any) -> EndpointSet | None:
+    return endpoints.decode(changed(SERVICE, **fields), cluster=C3, cluster_id=3, name=ECHO)
+
+
+def test_the_export_record_is_written_to_the_byte() -> None:
+    assert exports.encode(EXPORTED) == EXPORT
+
+
+def test_the_export_record_is_read() -> None:
+    assert exports.decode(EXPORT, cluster=C1, name=BASIC) == EXPORTED
+
+
+def test_what_an_export_does_not_have_is_not_written() -> None:
+    said = json.loads(exports.encode(Export(cluster=C1, name=BASIC, created="2026-01-01T00:00:00Z")))
+    assert said == {
+        "cluster": "cluster1",
+        "name": "basic",
+        "namespace": "default",
+        "exportCreationTimestamp": "2026-01-01T00:00:00Z",
+        "ports": [],
+        "type": "ClusterSetIP",
+        "sessionAffinity": "None",
+    }
+
+
+def test_the_spelling_of_older_writers_is_read() -> None:
+    old = read_export(labels=None, annotations=None)
+    assert (old.labels, old.annotations) == (EXPORTED.labels, EXPORTED.annotations)
+
+
+def test_ports_that_are_null_are_none() -> None:
+    assert read_export(ports=None).ports == ()
+    assert exports.decode(EXPORT.replace(b'[{"name"', b'null,"x":[{"name"'), cluster=C1, name=BASIC).ports == ()
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "value"),
+    [
+        ({"type": "Mesh"}, "type", "ClusterSetIP"),
+        ({"sessionAffinity": ""}, "affinity", "None"),
+        ({"sessionAffinity": "Cookie"}, "affinity", "None"),
+        ({"internalTrafficPolicy": "Zone"}, "internal_policy", None),
+        ({"trafficDistribution": "PreferMoon"}, "distribution", None),
+        ({"ipFamilies": ["IPv6", "IPv9"]}, "families", ("IPv6",)),
+        ({"ports": [{"port": 1, "protocol": "QUIC"}, {"port": 2, "protocol": "UDP"}]}, "ports", (Port("", 2, "UDP"),)),
+        ({"ports": [{"port": 0}, {"port": 65536}, {"port": 7}]}, "ports", (Port("", 7),)),
+        ({"sessionAffinityConfig": {"clientIP": None}}, "affinity_timeout", None),
+        ({"sessionAffinityConfig": {"clientIP": {"timeoutSeconds": -1}}}, "affinity_timeout", None),
+        ({"new": {"deep": [1, 2]}}, "type", "ClusterSetIP"),
+        ({"exportCreationTimestamp": "2026-01-01T01:00:00.9+01:00"}, "created", "2026-01-01T00:00:00Z"),
+    ],
+)
+def test_an_unknown_value_costs_the_field_and_not_the_export(fields: dict[str, Any], field: str, value: Any) -> None:
+    export = read_export(**fields)
+    assert getattr(export, field) == value
+    assert export.name == BASIC
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"cluster": "cluster2"}, "speaks for cluster 'cluster2'"),
+        ({"name": "other"}, "speaks for default/other"),
+        ({"namespace": ""}, "speaks for /basic"),
+        ({"exportCreationTimestamp": "0001-01-01T00:00:00Z"}, "not set"),
+        ({"exportCreationTimestamp": "yesterday"}, "not a time"),
+        ({"exportCreationTimestamp": None}, "exportCreationTimestamp"),
+        ({"labels": ["a"]}, "labels"),
+        ({"annotations": {"a": "x" * 300_000}}, "at most"),
+    ],
+)
+def test_an_export_that_cannot_be_used_says_why(fields: dict[str, Any], why: str) -> None:
+    with pytest.raises(RecordError, match=why):
+        read_export(**fields)
+
+
+def test_the_service_record_is_written_to_the_byte() -> None:
+    written = endpoints.encode(
+        ECHO,
+        cluster=C3,
+        cluster_id=3,
+        endpoints=SERVED.endpoints,
+        frontends={"10.96.0.10": (Port("http", 80),)},
+        selector=(("app", "echo"),),
+    )
+    assert written == SERVICE
+
+
+def test_the_service_record_is_read() -> None:
+    assert read_service() == SERVED
+
+
+def test_hostnames_and_zones_are_read() -> None:
+    row = read_service(
+        hostnames={"10.244.1.10": "web-0"}, zones={"10.244.1.10": {"zone": "a", "forZones": [{"name": "b"}]}}
+    )
+    assert row is not None
+    assert (row.endpoints[0].hostname, row.endpoints[0].zone, row.endpoints[0].for_zones) == ("web-0", "a", ("b",))
+
+
+def test_addresses_are_canonical_and_sorted() -> None:
+    row = read_service(backends={"fd00:0::2": {}, "::ffff:10.0.0.1": {}, "10.0.0.2": {}})
+    assert row is not None
+    assert [endpoint.address for endpoint in row.endpoints] == ["10.0.0.1", "10.0.0.2", "fd00::2"]
+
+
+def test_a_record_that_is_not_shared_is_none() -> None:
+    assert read_service(shared=False) is None
+
+
+def test_a_record_without_backends_is_one() -> None:
+    assert read_service(backends=None) == EndpointSet(service=ECHO, cluster=C3, source="clusterset", part="record")
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"backends": {"fe80::1%eth0": {}}}, "has a zone"),
+        ({"backends": {"10.1.1.300": {}, "10.1.1.1": {}}}, "not an IP address"),
+        ({"backends": {"127.0.0.1": {}}}, "cannot be an endpoint's"),
+        ({"backends": {"169.254.7.1": {}}}, "cannot be an endpoint's"),
+        ({"backends": {"0.0.0.0": {}}}, "cannot be an endpoint's"),
+        ({"backends": {"::ffff:127.0.0.1": {}}}, "cannot be an endpoint's"),
+        ({"backends": {"10.1.1.1": {"http": {"Protocol": "TCP", "Port": 0}}}}, "is no port"),
+        ({"backends": {"10.1.1.1": {"http": {"Protocol": "QUIC", "Port": 1}}}}, "is no port"),
+        ({"backends": {"10.1.1.1": {"http": {"protocol": "TCP", "port": 1}}}}, "Port"),
+        ({"clusterID": 4}, "its clusterID is 4"),
+        ({"cluster": "cluster1"}, "speaks for cluster"),
+    ],
+)
+def test_a_service_record_that_cannot_be_used_says_why(fields: dict[str, Any], why: str) -> None:
+    with pytest.raises(RecordError, match=why):
+        read_service(**fields)
+
+
+def test_the_cluster_configuration_is_read_and_written() -> None:
+    raw = (
+        b'{"id":5,"capabilities":{"syncedCanaries":true,"maxConnectedClusters":255,'
+        b'"serviceExportsEnabled":false,"endpointSlicesExportMode":"endpoints-only"}}'
+    )
+    config = identity.decode_config(raw)
+    assert config.capabilities.service_exports_enabled is False
+    assert identity.encode(config) == raw
+
+
+def test_an_old_configuration_has_only_an_id() -> None:
+    config = identity.decode_config(b'{"id":7}')
+    assert (config.id, config.capabilities) == (7, identity.Capabilities())
+    assert identity.decode_config(b'{"id":7,"capabilities":{"quantum":{"a":[1]}},"x":1}') == config
+
+
+def test_keys_are_where_clustermesh_has_them() -> None:
+    assert keys.record("serviceexports", C1, BASIC) == "cilium/state/serviceexports/v1/cluster1/default/basic"
+    assert keys.prefix("services", C3, cached=True) == "cilium/cache/services/v1/cluster3/"
+    assert keys.canary("services", C3) == "cilium/synced/cluster3/cilium/state/services/v1"
+    assert keys.config(C3) == "cilium/cluster-config/cluster3"
+
+
+names = st.from_regex(r"[a-z]([-a-z0-9]{0,10}[a-z0-9])?", fullmatch=True)
+ports = st.builds(Port, st.sampled_from(["", "http", "grpc"]), st.integers(1, 65535), st.sampled_from(["TCP", "UDP"]))
+unique_ports = st.lists(ports, unique_by=lambda port: port.name).map(
+    lambda each: tuple(sorted(each, key=lambda p: p.name))
+)
+addresses = st.ip_addresses(v=4, network="10.0.0.0/8").map(str) | st.ip_addresses(v=6, network="fd00::/8").map(str)
+labels = st.dictionaries(names, names).map(lambda each: tuple(sorted(each.items())))
+
+
+@given(st.lists(st.builds(Endpoint, addresses, unique_ports), unique_by=lambda endpoint: endpoint.address))
+def test_every_service_record_reads_as_it_was_written(given_endpoints: list[Endpoint]) -> None:
+    raw = endpoints.encode(ECHO, cluster=C3, cluster_id=3, endpoints=given_endpoints, frontends={})
+    row = endpoints.decode(raw, cluster=C3, cluster_id=3, name=ECHO)
+    assert row is not None
+    assert row.endpoints == tuple(sorted(given_endpoints, key=lambda endpoint: endpoint.address))
+
+
+@given(
+    st.builds(
+        Export,
+        cluster=st.just(C1),
+        name=st.just(BASIC),
+        created=st.just("2026-01-01T00:00:00Z"),
+        type=st.sampled_from(["ClusterSetIP", "Headless"]),
+        ports=st.lists(ports).map(tuple),
+        affinity=st.sampled_from(["None", "ClientIP"]),
+        affinity_timeout=st.none() | st.integers(1, 86_400),
+        families=st.sampled_from([(), ("IPv4",), ("IPv6", "IPv4")]),
+        internal_policy=st.sampled_from([None, "Cluster", "Local"]),
+        distribution=st.sampled_from([None, "PreferClose"]),
+        labels=labels,
+        annotations=labels,
+    )
+)
+def test_every_export_reads_as_it_was_written(export: Export) -> None:
+    assert exports.decode(exports.encode(export), cluster=C1, name=BASIC) == export
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_do_more_than_raise_a_record_error(raw: bytes) -> None:
+    for read in (
+        lambda: exports.decode(raw, cluster=C1, name=BASIC),
+        lambda: endpoints.decode(raw, cluster=C3, cluster_id=3, name=ECHO),
+        lambda: identity.decode_config(raw),
+    ):
+        try:
+            read()
+        except RecordError:
+            pass
