@@ -34,7 +34,7 @@ def make(path: Path) -> Path:
 
 def enter(path: Path) -> None:
     """Move this process into a group; allowed between fork and exec."""
-    with open(path / "cgroup.procs", "w") as procs:
+    with (path / "cgroup.procs").open("w") as procs:
         procs.write("0")
 
 
@@ -74,7 +74,7 @@ def remove(path: Path) -> bool:
         return True
     for directory, _, _ in os.walk(path, topdown=False):
         try:
-            os.rmdir(directory)
+            Path(directory).rmdir()
         except FileNotFoundError:
             continue
         except OSError:

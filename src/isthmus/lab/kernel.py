@@ -53,9 +53,7 @@ def setns(descriptor: int, flags: int = 0) -> None:
     _check(_libc.setns(descriptor, flags), "setns")
 
 
-def mount(
-    source: str | Path, target: str | Path, kind: str = "", flags: int = 0, data: str = ""
-) -> None:
+def mount(source: str | Path, target: str | Path, kind: str = "", flags: int = 0, data: str = "") -> None:
     """mount(2)."""
     result = _libc.mount(
         str(source).encode(), str(target).encode(), kind.encode() or None, ctypes.c_ulong(flags), data.encode() or None
@@ -93,7 +91,7 @@ def prctl(option: int, argument: int = 0) -> None:
 @contextmanager
 def inside(namespace: Path) -> Iterator[None]:
     """This thread is in a network namespace for the body, which must not wait: no ``await`` in it."""
-    with open("/proc/thread-self/ns/net") as home, open(namespace) as there:
+    with Path("/proc/thread-self/ns/net").open() as home, namespace.open() as there:
         setns(there.fileno(), CLONE_NEWNET)
         try:
             yield

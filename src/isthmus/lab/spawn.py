@@ -21,6 +21,8 @@ from msgspec import Struct
 from isthmus.lab import cgroups, kernel
 
 PREPARATION_FAILED: Final = 126
+_own: Final[set[int]] = set()
+"""Pids of children that are being waited for by those who started them."""
 
 
 class Place(Struct, frozen=True):
@@ -31,6 +33,8 @@ class Place(Struct, frozen=True):
     """Network namespace; None: that of the caller."""
     own_pids: bool = False
     """The process is number 1 of a PID namespace of its own."""
+    beside: int | None = None
+    """A process whose PID namespace is joined."""
     prepare: Callable[[], None] | None = None
     """Run last before exec, in the new process."""
 
@@ -44,6 +48,7 @@ class Process:
         self._pidfd = os.pidfd_open(child.pid)
         asyncio.get_running_loop().add_reader(self._pidfd, self._reap)
         self.pid = child.pid
+        _own.add(child.pid)
 
     def __repr__(self) -> str:
         return f"<Process {self.pid}: {'running' if self.code is None else self.code}>"
@@ -75,6 +80,7 @@ class Process:
     def _reap(self) -> None:
         asyncio.get_running_loop().remove_reader(self._pidfd)
         code = self._child.wait()
+        _own.discard(self.pid)
         os.close(self._pidfd)
         self._ended.set_result(code if code >= 0 else 128 - code)
 
@@ -92,16 +98,22 @@ def start(
     home = os.open("/proc/self/ns/pid", os.O_RDONLY)
     log = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
-        if place.own_pids:
-            kernel.unshare(kernel.CLONE_NEWPID)  # of the next child, not of this process
+        _choose_pids(place)  # those of the next child: this process stays where it is
         try:
             return Process(_fork(command, place, environment, log, inherit, directory))
         finally:
-            if place.own_pids:
-                kernel.setns(home, kernel.CLONE_NEWPID)
+            kernel.setns(home, kernel.CLONE_NEWPID)
     finally:
         os.close(log)
         os.close(home)
+
+
+def _choose_pids(place: Place) -> None:
+    if place.own_pids:
+        kernel.unshare(kernel.CLONE_NEWPID)
+    elif place.beside is not None:
+        with Path(f"/proc/{place.beside}/ns/pid").open() as there:
+            kernel.setns(there.fileno(), kernel.CLONE_NEWPID)
 
 
 def _fork(
@@ -128,7 +140,7 @@ def _enter(place: Place, directory: str | None) -> None:
     try:
         cgroups.enter(place.cgroup)
         if place.namespace is not None:
-            with open(place.namespace) as there:
+            with place.namespace.open() as there:
                 kernel.setns(there.fileno(), kernel.CLONE_NEWNET)
         if place.prepare is not None:
             place.prepare()
@@ -139,3 +151,27 @@ def _enter(place: Place, directory: str | None) -> None:
         if not error.errno:
             traceback.print_exc()
         os._exit(PREPARATION_FAILED)
+
+
+def reap_strangers() -> None:
+    """Fetch the exit codes of processes that became ours when their parents died; those we started are left alone."""
+    asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, _reap_strangers)
+
+
+def _reap_strangers() -> None:
+    for pid in _zombies():
+        if pid not in _own:
+            os.waitpid(pid, os.WNOHANG)
+
+
+def _zombies() -> list[int]:
+    """Children of this process that have ended. waitid(P_ALL) would show only one, and that may be one of our own."""
+    found = []
+    for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if state == "Z":
+            found.append(int(pid))
+    return found

@@ -6,10 +6,9 @@ import asyncio
 from ipaddress import ip_network
 from typing import Any, Final
 
-from pyroute2 import AsyncIPRoute
-
 from isthmus.lab.layout import NODE_LOCAL, Cluster, Lab, Node
 from isthmus.lab.network import namespaces
+from isthmus.lab.network.netlink import within
 
 LOOPBACK: Final = 1
 SCOPE_HOST: Final = 254
@@ -29,7 +28,7 @@ async def build(lab: Lab) -> None:
             namespaces.create(node.namespace)
             namespaces.set_kernel_parameters(node.namespace, ROUTER)
     namespaces.set_kernel_parameters(lab.fabric, ROUTER)
-    async with AsyncIPRoute(netns=lab.fabric) as fabric:
+    async with within(lab.fabric) as fabric:
         await fabric.link("set", index=LOOPBACK, state="up")
         for cluster in lab.clusters:
             await fabric.addr("add", index=LOOPBACK, address=cluster.gateway, prefixlen=32)
@@ -37,7 +36,7 @@ async def build(lab: Lab) -> None:
             for node in cluster.nodes:
                 await _cable(fabric, node.wire, node.namespace, node.address)
     await asyncio.gather(*(_join(cluster) for cluster in lab.clusters))
-    async with AsyncIPRoute(netns=lab.fabric) as fabric:
+    async with within(lab.fabric) as fabric:
         for cluster in lab.clusters:
             for node in cluster.nodes:
                 await _pods_behind(fabric, node)
@@ -58,7 +57,7 @@ async def _join(cluster: Cluster) -> None:
 
 
 async def _member(namespace: str, *, address: str, gateway: str, local: str = "") -> None:
-    async with AsyncIPRoute(netns=namespace) as here:
+    async with within(namespace) as here:
         await here.link("set", index=LOOPBACK, state="up")
         if local:  # scope host, else it would become the node's source address towards its pods
             await here.addr("add", index=LOOPBACK, address=local, prefixlen=32, scope=SCOPE_HOST)

@@ -27,7 +27,7 @@ def create(name: str) -> None:
     _prepare()
     target = path(name)
     target.touch(mode=0o444, exist_ok=True)
-    with open("/proc/thread-self/ns/net") as home:
+    with Path("/proc/thread-self/ns/net").open() as home:
         kernel.unshare(kernel.CLONE_NEWNET)
         try:
             kernel.mount("/proc/thread-self/ns/net", target, flags=kernel.MS_BIND)

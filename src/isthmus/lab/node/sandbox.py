@@ -16,9 +16,15 @@ from msgspec import Struct
 from isthmus.lab import kernel
 
 CAPABILITIES: Final = frozenset({0, 1, 3, 4, 5, 6, 7, 8, 10, 13, 18, 29, 31})
-"""CHOWN DAC_OVERRIDE FOWNER FSETID KILL SETGID SETUID SETPCAP NET_BIND_SERVICE NET_RAW SYS_CHROOT AUDIT_WRITE SETFCAP"""
+"""CHOWN DAC_OVERRIDE FOWNER FSETID KILL SETGID SETUID SETPCAP NET_BIND_SERVICE NET_RAW SYS_CHROOT AUDIT SETFCAP"""
 DEVICES: Final = ("null", "zero", "full", "random", "urandom", "tty")
-LINKS: Final = (("fd", "/proc/self/fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2"), ("ptmx", "pts/ptmx"))
+LINKS: Final = (
+    ("fd", "/proc/self/fd"),
+    ("stdin", "fd/0"),
+    ("stdout", "fd/1"),
+    ("stderr", "fd/2"),
+    ("ptmx", "pts/ptmx"),
+)
 QUIET: Final = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
 VIRTUAL: Final = ("/proc", "/sys", "/dev", "/run", "/tmp", "/mnt")
 

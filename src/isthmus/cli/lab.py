@@ -1,0 +1,170 @@
+"""``isthmus lab``: clusters on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from isthmus.lab.layout import Lab
+
+_name = click.option("--name", default="demo", show_default=True, help="What the lab is called.")
+
+
+@click.group()
+def group() -> None:
+    """Make a clusterset on this machine, look at it, and remove it without a trace."""
+
+
+@group.command()
+@_name
+@click.option("--clusters", default=3, show_default=True, help="How many: c1, c2, …")
+@click.option("--nodes", default=1, show_default=True, help="Nodes of each cluster.")
+@click.option("--from", "directory", type=click.Path(path_type=Path), help="Apply DIR/*.yaml and DIR/CLUSTER/*.yaml.")
+@click.option("--without-isthmus", is_flag=True, hidden=True, help="Clusters only: no agent, dns, operator.")
+def up(name: str, clusters: int, nodes: int, directory: Path | None, without_isthmus: bool) -> None:
+    """Start a lab and wait until all of it is ready."""
+    from isthmus.lab import manifests, removal, starting
+    from isthmus.lab.layout import Lab
+
+    lab = Lab(name, clusters, nodes)
+    try:
+        starting.check(lab)
+        wanted = manifests.of_lab(directory, lab) if directory else {}
+        starting.start(lab, images={}, isthmus=not without_isthmus)
+        asyncio.run(starting.follow(lab, _tell))
+    except (starting.CannotStart, manifests.BadManifest) as why:
+        raise click.ClickException(str(why)) from None
+    except KeyboardInterrupt:
+        removal.remove(lab)
+        raise click.ClickException("interrupted; the lab is removed") from None
+    if wanted and (failures := asyncio.run(_apply(lab, wanted))):
+        raise click.ClickException("not everything could be applied:\n" + "\n".join(f"  {line}" for line in failures))
+    click.echo(f"lab {name} is up: isthmus lab exec, isthmus lab status, KUBECONFIG={lab.kubeconfig}")
+
+
+@group.command()
+@_name
+def down(name: str) -> None:
+    """Remove a lab, whatever state it is in."""
+    from isthmus.lab import removal
+    from isthmus.lab.layout import Lab
+
+    lab = Lab(name)
+    if not removal.exists(lab):
+        raise click.ClickException(f"there is no lab {name}{_others()}")
+    try:
+        removal.remove(lab)
+    except (removal.StillThere, OSError) as why:
+        raise click.ClickException(str(why)) from None
+    click.echo(f"lab {name} is gone")
+
+
+@group.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@_name
+@click.option("-c", "--container", default="", help="A container of the pod; the first if not given.")
+@click.argument("cluster")
+@click.argument("pod", metavar="NAMESPACE/POD")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND…")
+def exec(name: str, container: str, cluster: str, pod: str, command: tuple[str, ...]) -> None:
+    """Run a command in a pod (NAMESPACE/POD or NAMESPACE/deploy/NAME); its exit code is passed on."""
+    from isthmus.lab import entering
+
+    lab = _known(name)
+    if (where := lab.cluster(cluster)) is None:
+        raise click.ClickException(f"lab {name} has no cluster {cluster}: it has c1 to c{lab.size}")
+    try:
+        found = entering.find(where, pod, container=container)
+        sys.exit(entering.wait(entering.run(found, command)))
+    except entering.NoSuchPod as why:
+        raise click.ClickException(str(why)) from None
+    except OSError as error:
+        print(f"Error: {command[0]}: {error.strerror}", file=sys.stderr)
+        sys.exit(127 if isinstance(error, FileNotFoundError) else 126)
+
+
+@group.command()
+@_name
+@click.option("--content", is_flag=True, help="Print the file, not where it is.")
+def kubeconfig(name: str, content: bool) -> None:
+    """Print the path of a kubeconfig with a context per cluster: c1, c2, …"""
+    lab = _known(name)
+    if not lab.kubeconfig.exists():
+        raise click.ClickException(f"lab {name} has no kubeconfig yet: isthmus lab status")
+    click.echo(lab.kubeconfig.read_text() if content else str(lab.kubeconfig), nl=not content)
+
+
+@group.command()
+@_name
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table")
+def status(name: str, output: str) -> None:
+    """Show the lab's processes and pods."""
+    from isthmus.cli import output as show
+
+    found = asyncio.run(_status(_known(name)))
+    if output == "json":
+        show.json(found)
+        return
+    show.table(["PROCESS", "STATE", "PID", "RESTARTS", "WHY"], [_program(each) for each in found["programs"]])
+    if found["pods"]:
+        print()
+        heads = ["CLUSTER", "POD", "STATE", "ADDRESS", "WHY"]
+        show.table(heads, [[p["cluster"], p["pod"], p["state"], p["address"], p["why"]] for p in found["pods"]])
+    for line in found["trouble"]:
+        print(line, file=sys.stderr)
+
+
+def _program(each: dict[str, Any]) -> list[str]:
+    return [each["name"], each["state"], str(each["pid"] or ""), str(each["restarts"]), each["failure"]]
+
+
+def _tell(step: dict[str, Any]) -> None:
+    if step.get("ready"):
+        return
+    said = f"  {step['failure']}" if "failure" in step else ""
+    click.echo(f"{step['seconds']:7.2f} s  {step['step']}{said}", err=True)
+
+
+async def _apply(lab: Lab, wanted: dict[str, list[Any]]) -> list[str]:
+    from isthmus import kube
+    from isthmus.config import KubernetesSection
+    from isthmus.lab import manifests
+
+    async def one(cluster: str) -> list[str]:
+        section = KubernetesSection(kubeconfig=str(lab.kubeconfig), context=cluster)
+        async with await kube.connect(section) as client:
+            return [f"{cluster}: {why}" for why in await manifests.apply(client, wanted[cluster])]
+
+    return [line for lines in await asyncio.gather(*map(one, wanted)) for line in lines]
+
+
+async def _status(lab: Lab) -> dict[str, Any]:
+    from isthmus.lab import looking
+
+    return await looking.status(lab)
+
+
+def _known(name: str) -> Lab:
+    from isthmus.lab import starting
+
+    try:
+        return starting.known(name)
+    except KeyError:
+        raise click.ClickException(f"there is no lab {name}{_others()}") from None
+    except PermissionError:
+        raise click.ClickException("labs are root's only: run this command with sudo") from None
+
+
+def _others() -> str:
+    from isthmus.lab import removal
+
+    others = removal.names()
+    return f"; there are: {', '.join(others)}" if others else ": isthmus lab up"
+
+
+if __name__ == "__main__":
+    group()

@@ -1,0 +1,19 @@
+"""``python -m isthmus.lab.clusterdns --kubeconfig FILE --listen ADDRESS``: started by the lab in the control plane."""
+
+from __future__ import annotations
+
+import argparse
+
+from isthmus import logs
+from isthmus.config import KubernetesSection
+from isthmus.lab.clusterdns import server
+from isthmus.lab.layout import CLUSTER_DOMAIN
+from isthmus.lab.running import until_told
+
+parser = argparse.ArgumentParser(prog="isthmus.lab.clusterdns")
+parser.add_argument("--kubeconfig", required=True)
+parser.add_argument("--listen", required=True, help="address")
+parser.add_argument("--domain", default=CLUSTER_DOMAIN)
+told = parser.parse_args()
+logs.configure()
+until_told(server.run(KubernetesSection(kubeconfig=told.kubeconfig), host=told.listen, port=53, domain=told.domain))

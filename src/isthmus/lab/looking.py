@@ -1,0 +1,99 @@
+"""How a lab is: its processes as the supervisor knows them, its pods as the API servers do."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from isthmus import kube
+from isthmus.config import KubernetesSection
+from isthmus.kube.kind import Kind
+from isthmus.kube.objects.meta import Meta, Wire
+from isthmus.lab import starting
+from isthmus.lab.layout import Cluster, Lab
+from isthmus.reflector import Transient
+
+
+class Status(Wire, frozen=True):
+    """What a node says of a pod."""
+
+    phase: str = "Pending"
+    pod_ip: str = msgspec.field(default="", name="podIP")
+    container_statuses: list[dict[str, Any]] | None = None
+
+
+class Spec(Wire, frozen=True):
+    """What is wanted of it, as far as it is shown."""
+
+    node_name: str = ""
+
+
+class Pod(Wire, frozen=True):
+    """A pod as it is shown."""
+
+    metadata: Meta
+    spec: Spec = Spec()
+    status: Status = Status()
+
+
+POD = Kind("", "v1", "pods", "Pod", Pod)
+
+
+class Row(Struct, frozen=True):
+    """A pod's line."""
+
+    cluster: str
+    pod: str
+    state: str
+    address: str
+    why: str
+
+
+async def status(lab: Lab) -> dict[str, Any]:
+    """Programs, pods, and what could not be asked."""
+    trouble: list[str] = []
+    programs: list[dict[str, Any]] = []
+    try:
+        async for answer in starting.ask(lab, {"do": "status"}):
+            programs = answer["programs"]
+    except ConnectionError as why:
+        trouble.append(f"{why}: nothing is restarted any more")
+    pods: list[Row] = []
+    for found, why_not in await asyncio.gather(*(_pods(lab, cluster) for cluster in lab.clusters)):
+        pods += found
+        trouble += why_not
+    return {
+        "lab": lab.name,
+        "programs": programs,
+        "pods": [msgspec.to_builtins(row) for row in pods],
+        "trouble": trouble,
+    }
+
+
+async def _pods(lab: Lab, cluster: Cluster) -> tuple[list[Row], list[str]]:
+    section = KubernetesSection(kubeconfig=str(lab.kubeconfig), context=cluster.name)
+    try:
+        async with asyncio.timeout(3.0), await kube.connect(section) as client:
+            return [_row(cluster, pod) for pod in await client.list(POD)], []
+    except TimeoutError:
+        return [], [f"{cluster.name}: the API server does not answer"]
+    except (Transient, kube.KubeError) as why:
+        return [], [f"{cluster.name}: {why}"]
+
+
+def _row(cluster: Cluster, pod: Pod) -> Row:
+    containers = pod.status.container_statuses or []
+    ready = sum(1 for each in containers if each.get("ready"))
+    waiting = [each["state"]["waiting"] for each in containers if "waiting" in each.get("state", {})]
+    state = waiting[0]["reason"] if waiting else pod.status.phase
+    if pod.metadata.deletion_timestamp:
+        state = "Terminating"
+    elif containers and not waiting:
+        state += f" {ready}/{len(containers)}"
+    why = "; ".join(each["message"] for each in waiting if each.get("message"))
+    if not pod.spec.node_name:
+        why = "no node yet"
+    return Row(cluster.name, f"{pod.metadata.namespace}/{pod.metadata.name}", state, pod.status.pod_ip, why)

@@ -1,0 +1,212 @@
+"""One container: its process, its probes, its restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from isthmus import logs
+from isthmus.lab import cgroups, kernel, spawn
+from isthmus.lab.node import probes, status
+from isthmus.lab.node.objects import Container, Probe
+from isthmus.lab.node.sandbox import Sandbox, drop_capabilities
+from isthmus.lab.node.status import ContainerState, Running, Terminated, Waiting
+
+FIRST_PAUSE: Final = 1.0
+MOST_PAUSE: Final = 60.0
+LASTING: Final = 600.0
+"""A container that ran this long is started again without a pause."""
+ENTERED: Final = ("net", "mnt", "uts", "ipc")
+
+log = logs.get("node")
+
+
+class Recipe(Struct, frozen=True):
+    """All that is needed to run a container, as often as it takes."""
+
+    spec: Container
+    command: list[str]
+    environment: dict[str, str]
+    directory: str
+    sandbox: Sandbox
+    cgroup: Path
+    namespace: Path
+    logs: Path
+    address: str
+
+
+class Runner:
+    """Runs one container until it is over for good, by the pod's restart policy. ``changed`` is told of every state."""
+
+    def __init__(self, recipe: Recipe, *, policy: str, changed: Callable[[], None]) -> None:
+        self.recipe = recipe
+        self._policy = policy
+        self._changed = changed
+        self._process: spawn.Process | None = None
+        self._stopping = False
+        self.state = ContainerState(recipe.spec.name, recipe.spec.image)
+
+    def __repr__(self) -> str:
+        return f"<Runner {self.state.name}: {self.state.now}>"
+
+    async def run(self) -> int:
+        """Start, watch, start again; the exit code that was the last."""
+        pause = 0.0
+        while True:
+            if pause:
+                message = f"back-off {pause:g}s restarting failed container {self.state.name}"
+                self._tell(now=Waiting("CrashLoopBackOff", message))
+                await asyncio.sleep(pause)
+            begun = asyncio.get_running_loop().time()
+            code = await self._once()
+            again = self._policy == "Always" or (self._policy == "OnFailure" and code != 0)
+            if self._stopping or not again:
+                return code
+            lasted = asyncio.get_running_loop().time() - begun
+            pause = FIRST_PAUSE if lasted > LASTING or not pause else min(MOST_PAUSE, pause * 2)
+            self._tell(restarts=self.state.restarts + 1)
+            if self.state.restarts == 1:
+                pause = 0.0  # the first restart is at once
+
+    async def stop(self, *, grace: float) -> None:
+        """End it, and start it no more."""
+        self._stopping = True
+        self._tell(ready=False)
+        if self._process is not None:
+            await self._process.stop(grace=grace)
+
+    async def _once(self) -> int:
+        begun = status.timestamp()
+        try:
+            self._process = self._start()
+        except OSError as error:
+            reason = f"{self.recipe.command[0]}: {error.strerror}" if self.recipe.command else "no command"
+            self._ended(127, begun, reason="StartError", message=reason)
+            return 127
+        no_startup = self.recipe.spec.startup_probe is None
+        self._tell(now=Running(self._process.pid, begun), started=no_startup)
+        watch = asyncio.ensure_future(self._watch(self._process))
+        try:
+            code = await self._process.wait()
+        finally:
+            watch.cancel()
+        said = "could not be prepared; see its log" if code == spawn.PREPARATION_FAILED else ""
+        self._ended(code, begun, message=said)
+        return code
+
+    def _start(self) -> spawn.Process:
+        recipe = self.recipe
+        recipe.sandbox.scratch.mkdir(parents=True, exist_ok=True)
+        recipe.logs.mkdir(parents=True, exist_ok=True)
+        place = spawn.Place(cgroups.make(recipe.cgroup), recipe.namespace, own_pids=True, prepare=recipe.sandbox.enter)
+        return spawn.start(
+            recipe.command,
+            place=place,
+            environment=recipe.environment,
+            output=recipe.logs / f"{self.state.restarts}.log",
+            directory=recipe.directory,
+        )
+
+    def _ended(self, code: int, begun: str, *, reason: str = "", message: str = "") -> None:
+        cgroups.kill(self.recipe.cgroup)  # what it left behind outside its PID namespace: probes, exec sessions
+        ended = Terminated(code, begun, status.timestamp(), reason, message)
+        self._tell(now=ended, last=ended, ready=False, started=False)
+
+    async def _watch(self, process: spawn.Process) -> None:
+        """The probes of a running container, in the order Kubernetes has: startup, then the other two together."""
+        spec = self.recipe.spec
+        if spec.startup_probe is not None:
+            await self._until_started(spec.startup_probe, process)
+            self._tell(started=True)
+        async with asyncio.TaskGroup() as group:
+            if spec.liveness_probe is not None:
+                group.create_task(self._liveness(spec.liveness_probe, process))
+            if spec.readiness_probe is not None:
+                group.create_task(self._readiness(spec.readiness_probe))
+            else:
+                self._tell(ready=True)
+
+    async def _until_started(self, probe: Probe, process: spawn.Process) -> None:
+        await asyncio.sleep(probe.initial_delay_seconds)
+        failures = 0
+        pauses = probes.eager(probe)
+        while (why := await self._ask(probe)) is not None:
+            if pauses:
+                await asyncio.sleep(pauses.pop(0))
+                continue
+            failures += 1
+            if failures >= probe.failure_threshold:
+                log.info("startup probe failed", container=self.state.name, why=why)
+                process.signal(signal.SIGKILL)
+                return
+            await asyncio.sleep(probe.period_seconds)
+
+    async def _liveness(self, probe: Probe, process: spawn.Process) -> None:
+        await asyncio.sleep(probe.initial_delay_seconds)
+        failures = 0
+        while failures < probe.failure_threshold:
+            why = await self._ask(probe)
+            failures = failures + 1 if why is not None else 0
+            await asyncio.sleep(probe.period_seconds)
+        log.info("liveness probe failed", container=self.state.name)
+        await process.stop(grace=5.0)
+
+    async def _readiness(self, probe: Probe) -> None:
+        await asyncio.sleep(probe.initial_delay_seconds)
+        pauses = probes.eager(probe)
+        good = bad = 0
+        while True:
+            well = await self._ask(probe) is None
+            good, bad = (good + 1, 0) if well else (0, bad + 1)
+            if good >= probe.success_threshold:
+                pauses.clear()
+                self._tell(ready=not self._stopping)
+            elif bad >= probe.failure_threshold:
+                self._tell(ready=False)
+            await asyncio.sleep(pauses.pop(0) if pauses else probe.period_seconds)
+
+    async def _ask(self, probe: Probe) -> str | None:
+        return await probes.ask(probe, self.recipe.spec, address=self.recipe.address, run=self._run)
+
+    async def _run(self, command: list[str]) -> int:
+        """A command inside the container; nothing of it stays when the caller no longer waits."""
+        if self._process is None or self._process.code is not None:
+            return 1
+        pid = self._process.pid
+        place = spawn.Place(self.recipe.cgroup, beside=pid, prepare=lambda: enter(pid))
+        child = spawn.start(
+            command, place=place, environment=self.recipe.environment, output=Path("/dev/null"), directory="/"
+        )
+        try:
+            return await child.wait()
+        finally:
+            child.signal(signal.SIGKILL)
+
+    def _tell(self, **changes: object) -> None:
+        changed = msgspec.structs.replace(self.state, **changes)
+        if changed != self.state:
+            self.state = changed
+            self._changed()
+
+
+def enter(pid: int) -> None:
+    """Become a part of a running container, but for its process ids, which only a child can have."""
+    opened = [os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC) for kind in ENTERED]
+    for descriptor in opened:
+        kernel.setns(descriptor)
+        os.close(descriptor)
+    drop_capabilities()
+
+
+def remove(recipe: Recipe) -> None:
+    """What a container leaves on the host."""
+    cgroups.end(recipe.cgroup)
+    shutil.rmtree(recipe.sandbox.scratch, ignore_errors=True)

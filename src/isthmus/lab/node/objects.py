@@ -1,0 +1,139 @@
+"""A Pod as a node reads it: the fields it acts on. Thinner ones are in isthmus.kube.objects."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import field
+
+from isthmus.kube.kind import Kind
+from isthmus.kube.objects.meta import Meta, Wire
+
+
+class FieldRef(Wire, frozen=True):
+    """A field of the pod itself: ``metadata.name``."""
+
+    field_path: str
+
+
+class EnvSource(Wire, frozen=True):
+    """Where the value of a variable comes from."""
+
+    field_ref: FieldRef | None = None
+
+
+class Env(Wire, frozen=True):
+    """A variable of a container's environment."""
+
+    name: str
+    value: str = ""
+    value_from: EnvSource | None = None
+
+
+class Exec(Wire, frozen=True):
+    """A command in the container; success is exit code 0."""
+
+    command: list[str]
+
+
+class TcpSocket(Wire, frozen=True):
+    """A port that accepts."""
+
+    port: int | str
+    host: str = ""
+
+
+class Header(Wire, frozen=True):
+    """A header of a probe's request."""
+
+    name: str
+    value: str
+
+
+class HttpGet(Wire, frozen=True):
+    """A URL that answers 200 to 399."""
+
+    port: int | str
+    path: str = "/"
+    host: str = ""
+    scheme: str = "HTTP"
+    http_headers: list[Header] | None = None
+
+
+class Probe(Wire, frozen=True):
+    """How a container is asked."""
+
+    exec: Exec | None = None
+    tcp_socket: TcpSocket | None = None
+    http_get: HttpGet | None = None
+    initial_delay_seconds: int = 0
+    period_seconds: int = 10
+    timeout_seconds: int = 1
+    success_threshold: int = 1
+    failure_threshold: int = 3
+
+
+class Port(Wire, frozen=True):
+    """A port a container says it has."""
+
+    container_port: int
+    name: str = ""
+    protocol: str = "TCP"
+
+
+class Container(Wire, frozen=True):
+    """A container of a pod."""
+
+    name: str
+    image: str = ""
+    command: list[str] | None = None
+    args: list[str] | None = None
+    env: list[Env] | None = None
+    ports: list[Port] | None = None
+    working_dir: str = ""
+    readiness_probe: Probe | None = None
+    liveness_probe: Probe | None = None
+    startup_probe: Probe | None = None
+
+
+class Spec(Wire, frozen=True):
+    """What is wanted of a pod."""
+
+    containers: list[Container]
+    init_containers: list[Container] | None = None
+    node_name: str = ""
+    hostname: str = ""
+    subdomain: str = ""
+    restart_policy: str = "Always"
+    termination_grace_period_seconds: int = 30
+    service_account_name: str = ""
+
+
+class PodMeta(Meta, frozen=True):
+    """What a kubelet reads beside the usual."""
+
+    deletion_grace_period_seconds: int | None = None
+
+
+class Status(Wire, frozen=True):
+    """What the last node process said, which is all that a new one needs to know of it."""
+
+    phase: str = ""
+    pod_ip: str = field(default="", name="podIP")
+    start_time: str | None = None
+
+
+class Pod(Wire, frozen=True):
+    """A Pod."""
+
+    metadata: PodMeta
+    spec: Spec
+    status: Status = Status()
+
+    @property
+    def key(self) -> str:
+        """namespace/name."""
+        return f"{self.metadata.namespace}/{self.metadata.name}"
+
+
+POD: Final = Kind("", "v1", "pods", "Pod", Pod)

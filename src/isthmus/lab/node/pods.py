@@ -1,0 +1,209 @@
+"""One pod: its network, its containers, its status, its end.
+
+Level-triggered at the edges: the node tells a pod that it is wanted, or with what grace it is to end, and nothing
+else; the pod tells the API server what it is, and leaves no process, interface or file when it goes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from isthmus import kube, logs
+from isthmus.lab import cgroups, images, network
+from isthmus.lab.layout import Node
+from isthmus.lab.network import namespaces
+from isthmus.lab.node import environment, status
+from isthmus.lab.node.containers import Recipe, Runner, remove
+from isthmus.lab.node.objects import POD, Container, Pod
+from isthmus.lab.node.sandbox import Sandbox
+from isthmus.lab.node.status import ContainerState, Waiting
+from isthmus.reflector import Transient
+
+AGAIN: Final = 0.5
+"""Seconds until the API server is tried again."""
+
+log = logs.get("node")
+
+
+class PodRunner:
+    """Runs one pod from being bound to this node until it is gone."""
+
+    def __init__(
+        self, pod: Pod, *, node: Node, number: int, client: kube.Client, own_images: Mapping[str, images.Image]
+    ) -> None:
+        self.pod = pod
+        self._node = node
+        self._client = client
+        self._images = own_images
+        self._containers: list[Runner] = []
+        self._inits: list[Runner] = []
+        self._refused: list[ContainerState] = []
+        self._changed = asyncio.Event()
+        self._ending: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        self._since: dict[str, tuple[str, str]] = {}
+        self._started = status.timestamp()
+        self.number = number
+        self.address = f"10.{node.cluster.index}.{node.number}.{number}"
+        wire = f"p{node.number * 256 + number}"
+        namespace = f"{node.cluster.namespace}-{wire}"
+        self._plug = network.pods.Plug(node.namespace, namespace, wire, self.address)
+        self.directory = node.directory / "pods" / pod.metadata.uid
+
+    def __repr__(self) -> str:
+        return f"<PodRunner {self.pod.key} {self.address}: {[c.state for c in self._containers]}>"
+
+    @property
+    def cgroup(self) -> Path:
+        """All processes of the pod."""
+        return cgroups.root() / self._node.cluster.lab.prefix / self._node.pods_cgroup / cgroup_name(self.pod)
+
+    def end(self, grace: float) -> None:
+        """Told once; more often changes nothing."""
+        if not self._ending.done():
+            self._ending.set_result(grace)
+
+    async def run(self) -> None:
+        """The pod's whole life; returns when nothing of it is left."""
+        async with asyncio.TaskGroup() as group:
+            publishing = group.create_task(self._publish())
+            living = group.create_task(self._live())
+            grace = await self._ending
+            await asyncio.gather(*(each.stop(grace=grace) for each in [*self._inits, *self._containers]))
+            living.cancel()
+            await asyncio.wait([living])
+            await self._clear()
+            publishing.cancel()
+        await self._forget()
+
+    async def _live(self) -> None:
+        try:
+            recipes = self._recipes()
+        except (images.UnknownImage, environment.UnknownField) as why:
+            self._refuse("ErrImagePull" if isinstance(why, images.UnknownImage) else "CreateContainerConfigError", why)
+            return
+        self._changed.set()
+        await network.pods.attach(self._plug)
+        inits, mains = recipes
+        for recipe in inits:
+            runner = Runner(recipe, policy=self._init_policy, changed=self._changed.set)
+            self._inits.append(runner)
+            if await runner.run() != 0:
+                return
+        self._containers += [
+            Runner(recipe, policy=self.pod.spec.restart_policy, changed=self._changed.set) for recipe in mains
+        ]
+        async with asyncio.TaskGroup() as group:
+            for runner in self._containers:
+                group.create_task(runner.run())
+
+    @property
+    def _init_policy(self) -> str:
+        return "Never" if self.pod.spec.restart_policy == "Never" else "OnFailure"
+
+    def _recipes(self) -> tuple[list[Recipe], list[Recipe]]:
+        spec = self.pod.spec
+        return [self._recipe(c) for c in spec.init_containers or ()], [self._recipe(c) for c in spec.containers]
+
+    def _recipe(self, container: Container) -> Recipe:
+        image = images.find(container.image, own=self._images)
+        known = environment.variables(
+            self.pod,
+            container,
+            image=images.environment() | {"CLUSTER_NAME": self._node.cluster.name},
+            address=self.address,
+            host=self._node.address,
+        )
+        command, args = (
+            [environment.expand(w, known) for w in each or ()] for each in (container.command, container.args)
+        )
+        return Recipe(
+            spec=container,
+            command=images.command(image, command, args),
+            environment=known,
+            directory=container.working_dir or "/",
+            sandbox=Sandbox(self.directory / "scratch" / container.name, environment.hostname(self.pod), self._files()),
+            cgroup=self.cgroup / container.name,
+            namespace=namespaces.path(self._plug.namespace),
+            logs=self.directory / "logs" / container.name,
+            address=self.address,
+        )
+
+    def _files(self) -> tuple[tuple[str, str], ...]:
+        return (
+            ("/etc/resolv.conf", environment.resolv_conf(self.pod)),
+            ("/etc/hosts", environment.hosts(self.pod, self.address)),
+            ("/etc/hostname", environment.hostname(self.pod) + "\n"),
+        )
+
+    def _refuse(self, reason: str, why: Exception) -> None:
+        log.warning("pod cannot run", pod=self.pod.key, why=str(why))
+        waiting = Waiting(reason, str(why))
+        self._refused = [ContainerState(c.name, c.image, waiting) for c in self.pod.spec.containers]
+        self._changed.set()
+
+    async def _publish(self) -> None:
+        """Every state that lasts long enough to be told, the newest only."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            try:
+                await self._tell(self._body())
+            except Transient as why:
+                log.info("status not told yet", pod=self.pod.key, why=str(why))
+                self._changed.set()
+                await asyncio.sleep(AGAIN)
+            except (kube.NotFound, kube.Conflict):
+                return  # it is gone, or another of its name is there: we are about to be told
+
+    async def _tell(self, body: dict[str, Any]) -> None:
+        meta = self.pod.metadata
+        patch = {"metadata": {"uid": meta.uid}, "status": body}
+        await self._client.patch(POD, meta.namespace, meta.name, patch, subresource="status")
+
+    def _body(self) -> dict[str, Any]:
+        mains = [runner.state for runner in self._containers] or self._refused
+        mains = mains or [ContainerState(c.name, c.image) for c in self.pod.spec.containers]
+        told = partial(
+            status.body,
+            self.pod,
+            mains,
+            inits=[runner.state for runner in self._inits],
+            address=self.address,
+            host=self._node.address,
+            started=self._started,
+        )
+        now = status.timestamp()
+        for kind, state in status.conditions(told(since={})).items():
+            if self._since.get(kind, ("", ""))[0] != state:
+                self._since[kind] = (state, now)
+        return told(since={kind: when for kind, (_, when) in self._since.items()})
+
+    async def _clear(self) -> None:
+        for runner in [*self._inits, *self._containers]:
+            remove(runner.recipe)
+        cgroups.end(self.cgroup)
+        await network.pods.detach(self._plug)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    async def _forget(self) -> None:
+        """Tell the API server that nothing is left, so that it lets go of the object."""
+        meta = self.pod.metadata
+        while True:
+            try:
+                await self._client.delete(POD, meta.namespace, meta.name, uid=meta.uid, grace=0)
+            except Transient:
+                await asyncio.sleep(AGAIN)
+            except kube.KubeError:
+                return  # another of its name, or refused: not ours to insist
+            else:
+                return
+
+
+def cgroup_name(pod: Pod) -> str:
+    """How a pod's group is called: readable, and found by ``lab exec`` without asking anybody."""
+    return f"{pod.metadata.namespace}_{pod.metadata.name}"

@@ -1,0 +1,185 @@
+"""The node process: registers the Node, runs the pods bound to it, programs plain Services."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from isthmus import kube, logs
+from isthmus.config import KubernetesSection
+from isthmus.kube.objects.coordination import LEASE
+from isthmus.kube.objects.core import NODE
+from isthmus.lab import cgroups
+from isthmus.lab.layout import Node
+from isthmus.lab.network import namespaces
+from isthmus.lab.node import proxying, status
+from isthmus.lab.node.objects import POD, Pod
+from isthmus.lab.node.pods import PodRunner
+from isthmus.lab.node.settings import Settings
+from isthmus.reflector import Event, Reflector, Transient
+
+FIRST: Final = 2
+"""The last number of the first pod's address."""
+MOST: Final = 254
+BEAT: Final = 10.0
+MANAGER: Final = "isthmus-lab-node"
+
+log = logs.get("node")
+
+
+class Pods:
+    """A reflector's sink: every pod bound to this node has a runner, until nothing of it is left."""
+
+    def __init__(self, settings: Settings, client: kube.Client, group: asyncio.TaskGroup) -> None:
+        self._node = settings.place
+        self._images = settings.images
+        self._client = client
+        self._group = group
+        self._runners: dict[str, PodRunner] = {}
+        self._next = FIRST
+
+    def replace(self, items: Mapping[str, Pod], *, partial: bool) -> None:
+        """The reflector's."""
+        mine = {pod.metadata.uid for pod in items.values()}
+        for pod in items.values():
+            self._want(pod)
+        for uid, runner in self._runners.items():
+            if uid not in mine and not partial:
+                runner.end(_grace(runner.pod))
+
+    def apply(self, events: Sequence[Event[Any]]) -> None:
+        """The reflector's."""
+        for event in events:
+            if event.item is not None:
+                self._want(event.item)
+            for runner in self._runners.values():
+                same = event.item is not None and event.item.metadata.uid == runner.pod.metadata.uid
+                if runner.pod.key == event.key and not same:
+                    runner.end(_grace(runner.pod))
+
+    def _want(self, pod: Pod) -> None:
+        uid = pod.metadata.uid
+        if pod.spec.node_name != self._node.name:
+            return
+        if (runner := self._runners.get(uid)) is not None:
+            if pod.metadata.deletion_timestamp is not None:
+                runner.end(_grace(pod))
+            return
+        if pod.status.phase in ("Succeeded", "Failed") and pod.metadata.deletion_timestamp is None:
+            return
+        runner = PodRunner(pod, node=self._node, number=self._number(), client=self._client, own_images=self._images)
+        self._runners[uid] = runner
+        if pod.metadata.deletion_timestamp is not None:
+            runner.end(0)  # nothing of it runs: an earlier process of this node was told, and did not say so any more
+        self._group.create_task(self._run(uid, runner))
+
+    async def _run(self, uid: str, runner: PodRunner) -> None:
+        log.info("pod starts", pod=runner.pod.key, address=runner.address)
+        await runner.run()
+        del self._runners[uid]
+        log.info("pod is gone", pod=runner.pod.key)
+
+    def _number(self) -> int:
+        """The next free one, going round, so that an address is not another pod's at once."""
+        taken = {runner.number for runner in self._runners.values()}
+        for step in range(MOST - FIRST + 1):
+            number = FIRST + (self._next - FIRST + step) % (MOST - FIRST + 1)
+            if number not in taken:
+                self._next = number + 1
+                return number
+        raise RuntimeError(f"{self._node.name}: no address left in {self._node.pod_cidr}")
+
+
+async def run(settings: Settings) -> None:
+    """All parts of the node, until cancelled."""
+    node = settings.place
+    await asyncio.to_thread(_tidy, node)
+    async with await kube.connect(KubernetesSection(kubeconfig=settings.kubeconfig)) as client:
+        await _register(client, node)
+        async with asyncio.TaskGroup() as group:
+            store = client.store(POD, field_selector=f"spec.nodeName={node.name}")
+            group.create_task(Reflector(store, Pods(settings, client, group), name="pods").run())
+            group.create_task(proxying.run(client))
+            group.create_task(_beat(client, node))
+
+
+def _tidy(node: Node) -> None:
+    """What an earlier process of this node left: its pods' processes, namespaces and files."""
+    lab = node.cluster.lab
+    cgroups.end(cgroups.root() / lab.prefix / node.pods_cgroup)
+    cgroups.make(cgroups.root() / lab.prefix / node.pods_cgroup)
+    first, last = (f"{node.cluster.namespace}-p{node.number * 256 + n}" for n in (0, 255))
+    for name in namespaces.names():
+        if lab.owns(name) and len(name) == len(first) and first <= name <= last:
+            namespaces.remove(name)
+    shutil.rmtree(node.directory / "pods", ignore_errors=True)
+
+
+async def _register(client: kube.Client, node: Node) -> None:
+    """Make the Node and say that it is ready; again until the API server takes it."""
+    labels = {
+        "kubernetes.io/hostname": node.name,
+        "kubernetes.io/os": "linux",
+        "topology.kubernetes.io/region": "lab",
+        "topology.kubernetes.io/zone": node.cluster.name,
+    }
+    body = {"metadata": {"labels": labels}, "spec": {"podCIDR": node.pod_cidr, "podCIDRs": [node.pod_cidr]}}
+    while True:
+        try:
+            await client.apply(NODE, "", node.name, body, field_manager=MANAGER)
+            await client.apply(NODE, "", node.name, _status(node), field_manager=MANAGER, subresource="status")
+        except Transient as why:
+            log.info("API server unavailable", why=str(why))
+            await asyncio.sleep(0.1)
+        else:
+            return
+
+
+def _status(node: Node) -> dict[str, Any]:
+    now = status.timestamp()
+    ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "the lab's node runs"}
+    return {
+        "status": {
+            "addresses": [
+                {"type": "InternalIP", "address": node.address},
+                {"type": "Hostname", "address": node.name},
+            ],
+            "capacity": {"pods": str(MOST - FIRST + 1), "cpu": "2", "memory": "4Gi"},
+            "allocatable": {"pods": str(MOST - FIRST + 1), "cpu": "2", "memory": "4Gi"},
+            "conditions": [{**ready, "lastHeartbeatTime": now, "lastTransitionTime": now}],
+            "nodeInfo": {
+                "kubeletVersion": "v1.34.0-isthmus-lab",
+                "operatingSystem": "linux",
+                "osImage": "the host's",
+                "containerRuntimeVersion": "isthmus-lab://0",
+                "kernelVersion": "",
+                "architecture": "",
+                "bootID": "",
+                "machineID": "",
+                "systemUUID": "",
+                "kubeProxyVersion": "",
+            },
+        }
+    }
+
+
+async def _beat(client: kube.Client, node: Node) -> None:
+    """The Lease by which a node controller sees that the node lives. A small API server may not keep the namespace."""
+    while True:
+        spec = {
+            "holderIdentity": node.name,
+            "leaseDurationSeconds": 40,
+            "renewTime": status.timestamp().replace("Z", ".000000Z"),
+        }
+        try:
+            await client.apply(LEASE, "kube-node-lease", node.name, {"spec": spec}, field_manager=MANAGER)
+        except kube.KubeError as why:
+            log.debug("lease not renewed", why=str(why))
+        await asyncio.sleep(BEAT)
+
+
+def _grace(pod: Pod) -> float:
+    asked = pod.metadata.deletion_grace_period_seconds
+    return float(pod.spec.termination_grace_period_seconds if asked is None else asked)

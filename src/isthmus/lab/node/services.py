@@ -1,0 +1,119 @@
+"""Plain Services in nftables, as kube-proxy has them: what the rules are. Pure.
+
+One table, written whole and atomically. A VIP is one look-up in a map; its chain spreads calls uniformly at random.
+What is still addressed to a Service when the packet filter sees it has nowhere to go, and is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from msgspec import Struct
+
+from isthmus.kube.objects.core import Service, ServicePort
+from isthmus.kube.objects.discovery import Endpoint, EndpointSlice
+from isthmus.lab.layout import SERVICE_CIDR
+
+SERVICE_OF: Final = "kubernetes.io/service-name"
+
+BASE: Final = f"""\
+  chain prerouting {{ type nat hook prerouting priority dstnat; policy accept; jump dispatch; }}
+  chain output {{ type nat hook output priority -100; policy accept; jump dispatch; }}
+  chain postrouting {{
+    type nat hook postrouting priority srcnat; policy accept;
+    ct status dnat ip saddr . ip daddr @hairpin masquerade
+  }}
+  chain refuse {{
+    ip daddr {SERVICE_CIDR} meta l4proto tcp reject with tcp reset
+    ip daddr {SERVICE_CIDR} reject
+  }}
+  chain forward {{ type filter hook forward priority filter; policy accept; jump refuse; }}
+  chain local {{ type filter hook output priority filter; policy accept; jump refuse; }}
+"""
+
+
+class Vip(Struct, frozen=True, order=True):
+    """An address of a Service and where calls to it go, sorted."""
+
+    address: str
+    protocol: str
+    port: int
+    targets: tuple[tuple[str, int], ...]
+
+
+def vips(services: Iterable[Service], slices: Iterable[EndpointSlice]) -> list[Vip]:
+    """What is to be programmed: Services with an IPv4 ClusterIP that have endpoints."""
+    by_service: dict[str, list[EndpointSlice]] = {}
+    for each in slices:
+        if each.address_type == "IPv4" and (name := (each.metadata.labels or {}).get(SERVICE_OF)):
+            by_service.setdefault(f"{each.metadata.namespace}/{name}", []).append(each)
+    found = []
+    for service in services:
+        mine = by_service.get(f"{service.metadata.namespace}/{service.metadata.name}", [])
+        for address in _addresses(service):
+            for port in service.spec.ports or ():
+                if targets := _targets(port, mine, publish=bool(service.spec.publish_not_ready_addresses)):
+                    found.append(Vip(address, (port.protocol or "TCP").lower(), port.port, targets))
+    return sorted(found)
+
+
+def ruleset(found: Iterable[Vip]) -> str:
+    """The whole table as ``nft -f`` takes it; the old one goes in the same transaction."""
+    chains, elements = [], []
+    backends: set[str] = set()
+    for number, vip in enumerate(found):
+        spread = ", ".join(f"{n} : {ip} . {port}" for n, (ip, port) in enumerate(vip.targets))
+        to = f"dnat ip to numgen random mod {len(vip.targets)} map {{ {spread} }}"
+        chains.append(f"  chain s{number} {{ meta l4proto {vip.protocol} {to}; }}\n")
+        elements.append(f"{vip.address} . {vip.protocol} . {vip.port} : goto s{number}")
+        backends.update(ip for ip, _ in vip.targets)
+    return "".join(
+        [
+            "add table ip services\ndelete table ip services\ntable ip services {\n",
+            *chains,
+            "  map vips { type ipv4_addr . inet_proto . inet_service : verdict; ",
+            _elements(elements),
+            " }\n  set hairpin { type ipv4_addr . ipv4_addr; ",
+            _elements([f"{ip} . {ip}" for ip in sorted(backends)]),
+            " }\n  chain dispatch { ip daddr . meta l4proto . th dport vmap @vips; }\n",
+            BASE,
+            "}\n",
+        ]
+    )
+
+
+def _elements(entries: list[str]) -> str:
+    return f"elements = {{ {', '.join(entries)} }};" if entries else ""
+
+
+def _addresses(service: Service) -> list[str]:
+    spec = service.spec
+    if spec.type == "ExternalName":
+        return []
+    own = spec.cluster_ips or ([spec.cluster_ip] if spec.cluster_ip else [])
+    return [ip for ip in own if ip and ip != "None" and ":" not in ip]
+
+
+def _targets(port: ServicePort, slices: Iterable[EndpointSlice], *, publish: bool) -> tuple[tuple[str, int], ...]:
+    """Ready endpoints; those that serve while they end, where nothing is ready (KEP-1669)."""
+    by_rank: Mapping[bool, set[tuple[str, int]]] = {True: set(), False: set()}
+    for each in slices:
+        for exposed in each.ports or ():
+            if (exposed.name or "") != (port.name or "") or exposed.port is None:
+                continue
+            if (exposed.protocol or "TCP") != (port.protocol or "TCP"):
+                continue
+            for endpoint in each.endpoints or ():
+                if (ready := _ready(endpoint)) or publish or _draining(endpoint):
+                    by_rank[ready or publish].update((ip, exposed.port) for ip in endpoint.addresses or ())
+    return tuple(sorted(by_rank[True] or by_rank[False]))
+
+
+def _ready(endpoint: Endpoint) -> bool:
+    return endpoint.conditions is None or endpoint.conditions.ready is not False
+
+
+def _draining(endpoint: Endpoint) -> bool:
+    conditions = endpoint.conditions
+    return conditions is not None and bool(conditions.terminating) and conditions.serving is not False

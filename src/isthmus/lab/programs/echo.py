@@ -1,0 +1,86 @@
+"""The image ``isthmus/echo``: says who answers and whom it saw, over HTTP, plain TCP and UDP on one port.
+
+Standard library only, and little of it: it starts in some 20 ms. A TCP caller that sends an HTTP request gets an HTTP
+answer, any other caller a line. The answer is one JSON object: cluster, namespace, pod, node, address, and the
+caller's address as this end of the socket sees it.
+"""
+
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+from _thread import start_new_thread
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
+
+
+def listen(port: int) -> list[socket.socket]:
+    """One TCP and one UDP socket, both families where the kernel has them."""
+    sockets = []
+    for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+        family, host = (socket.AF_INET6, "::") if socket.has_ipv6 else (socket.AF_INET, "0.0.0.0")
+        sock = socket.socket(family, kind)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        if kind == socket.SOCK_STREAM:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host, port))
+        if kind == socket.SOCK_STREAM:
+            sock.listen(256)
+        sockets.append(sock)
+    return sockets
+
+
+def answer(peer: tuple[str, int], protocol: str, path: str = "") -> bytes:
+    """What a caller is told."""
+    env = os.environ.get
+    said = {
+        "cluster": env("CLUSTER", env("CLUSTER_NAME", "")),
+        "namespace": env("POD_NAMESPACE", ""),
+        "pod": env("POD_NAME", env("HOSTNAME", "")),
+        "node": env("NODE_NAME", ""),
+        "address": env("POD_IP", ""),
+        "caller": peer[0].removeprefix("::ffff:"),
+        "caller_port": peer[1],
+        "protocol": protocol,
+    }
+    return json.dumps({**said, "path": path} if path else said).encode() + b"\n"
+
+
+def serve_tcp(connection: socket.socket, peer: tuple[str, int]) -> None:
+    """One request per connection; what is no HTTP gets a plain line. A thread each: a silent caller holds up nobody."""
+    with connection:
+        connection.settimeout(2.0)
+        try:
+            request = connection.recv(65536)
+            words = request.split(b"\r\n", 1)[0].split()
+            if len(words) == 3 and words[2].startswith(b"HTTP/"):
+                body = answer(peer, "HTTP", words[1].decode(errors="replace"))
+                connection.sendall(HEAD % len(body) + body)
+            else:
+                connection.sendall(answer(peer, "TCP"))
+        except OSError:
+            pass  # the caller left, or never spoke: a probe
+
+
+def main() -> None:
+    """Serve until told to end."""
+    port = int(sys.argv[1] if len(sys.argv) > 1 else os.environ.get("PORT", "8080"))
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    tcp, udp = listen(port)
+    print(f"echo: listening on port {port}", flush=True)
+    with selectors.DefaultSelector() as selector:
+        for sock in (tcp, udp):
+            selector.register(sock, selectors.EVENT_READ)
+        while True:
+            for key, _ in selector.select():
+                if key.fileobj is tcp:
+                    start_new_thread(serve_tcp, tcp.accept())
+                else:
+                    _, peer = udp.recvfrom(65536)
+                    udp.sendto(answer(peer, "UDP"), peer)
+
+
+main()

@@ -1,0 +1,134 @@
+"""Starts a lab and follows it until it is ready."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final
+
+import msgspec
+
+from isthmus import datapath
+from isthmus.etcd import EtcdError, binary
+from isthmus.lab import cgroups, removal
+from isthmus.lab.images import Image
+from isthmus.lab.layout import MOST_CLUSTERS, MOST_NODES, NAME, Lab
+from isthmus.lab.supervisor.process import Told
+
+PATIENCE: Final = 60.0
+
+
+class CannotStart(Exception):  # noqa: N818
+    """Why there will be no lab: one sentence per line."""
+
+
+def missing() -> list[str]:
+    """What this machine lacks, as sentences that say how to get it."""
+    if os.geteuid() != 0:
+        return ["root: a lab makes network namespaces, control groups and BPF programs; run it with sudo"]
+    lacks = datapath.requirements()
+    if shutil.which("nft") is None:
+        lacks.append("nft: apt-get install nftables")
+    try:
+        binary.find()
+    except EtcdError as why:
+        lacks.append(str(why))
+    return lacks
+
+
+def check(lab: Lab) -> None:
+    """CannotStart unless this lab can be made here now."""
+    if not NAME.match(lab.name):
+        raise CannotStart(f"--name {lab.name}: at most 12 lower-case letters and digits, a letter first")
+    if not 1 <= lab.size <= MOST_CLUSTERS:
+        raise CannotStart(f"--clusters {lab.size}: 1 to {MOST_CLUSTERS}")
+    if not 1 <= lab.nodes <= MOST_NODES:
+        raise CannotStart(f"--nodes {lab.nodes}: 1 to {MOST_NODES}")
+    if lacks := missing():
+        raise CannotStart("this machine cannot run a lab; missing:\n" + "\n".join(f"  - {each}" for each in lacks))
+    if removal.exists(lab):
+        raise CannotStart(f"lab {lab.name} is there already: isthmus lab status, or isthmus lab down --name {lab.name}")
+
+
+def start(lab: Lab, *, images: dict[str, Image], isthmus: bool = True) -> None:
+    """Start the supervisor, in the lab's control group from its first instruction on."""
+    lab.directory.mkdir(parents=True, mode=0o700)
+    lab.logs.mkdir()
+    told = lab.directory / "lab.json"
+    told.write_bytes(msgspec.json.encode(Told(lab.name, lab.size, lab.nodes, images, isthmus)))
+    group = cgroups.make(cgroups.root() / lab.prefix / "supervisor")
+    with (lab.logs / "supervisor.log").open("ab") as log:
+        subprocess.Popen(
+            [sys.executable, "-m", "isthmus.lab.supervisor", str(told)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd="/",
+            start_new_session=True,
+            preexec_fn=lambda: cgroups.enter(group),
+        )
+
+
+def known(name: str) -> Lab:
+    """A lab that is up, as it was started; KeyError where there is none."""
+    try:
+        told = msgspec.json.decode((Lab(name).directory / "lab.json").read_bytes(), type=Told)
+    except FileNotFoundError:
+        raise KeyError(name) from None
+    return Lab(told.name, told.size, told.nodes)
+
+
+async def ask(lab: Lab, request: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+    """Ask the supervisor; ConnectionError where it does not run."""
+    try:
+        reader, writer = await asyncio.open_unix_connection(lab.socket, limit=1 << 24)
+    except (FileNotFoundError, ConnectionRefusedError):
+        raise ConnectionError(f"the supervisor of lab {lab.name} does not run") from None
+    try:
+        writer.write(msgspec.json.encode(request) + b"\n")
+        while line := await reader.readline():
+            yield msgspec.json.decode(line)
+    finally:
+        writer.close()
+
+
+async def follow(lab: Lab, tell: Callable[[dict[str, Any]], None]) -> None:
+    """Tell of every step until the lab is ready; CannotStart where it does not become so in time."""
+    log = lab.logs / "supervisor.log"
+    try:
+        async with asyncio.timeout(PATIENCE):
+            await _listening(lab)
+            async for step in ask(lab, {"do": "follow"}):
+                tell(step)
+                if step.get("ready"):
+                    return
+    except TimeoutError:
+        raise CannotStart(f"not ready after {PATIENCE:g} s: isthmus lab status, and logs in {lab.logs}") from None
+    except ConnectionError:
+        pass
+    raise CannotStart(f"the supervisor ended: {_last(lab)}: {log}")
+
+
+async def _listening(lab: Lab) -> None:
+    group = cgroups.root() / lab.prefix / "supervisor"
+    while not lab.socket.exists():
+        await asyncio.sleep(0.02)
+        if not cgroups.processes(group):
+            raise CannotStart(f"the supervisor ended: {_last(lab)}")
+    while True:
+        try:
+            _, writer = await asyncio.open_unix_connection(lab.socket)
+        except ConnectionRefusedError:
+            await asyncio.sleep(0.02)
+        else:
+            writer.close()
+            return
+
+
+def _last(lab: Lab) -> str:
+    lines = (lab.logs / "supervisor.log").read_text(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "it said nothing"

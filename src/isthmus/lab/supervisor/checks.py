@@ -1,0 +1,78 @@
+"""Whether a process is ready: asked as a client would, in the network namespace where it listens."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Mapping
+
+import dns.message
+
+from isthmus import kube
+from isthmus.kube.objects.core import NODE
+from isthmus.lab import kernel
+from isthmus.lab.network import namespaces
+from isthmus.lab.supervisor.programs import Admin, Check, Http, Names, NodeReady
+from isthmus.reflector import Transient
+
+PATIENCE = 2.0
+
+
+async def ready(check: Check, clients: Mapping[str, kube.Client]) -> bool:
+    """One look."""
+    try:
+        async with asyncio.timeout(PATIENCE):
+            match check:
+                case Http():
+                    return await _http(await _connect(check.namespace, check.address, check.port), check.path)
+                case Admin():
+                    return await _http(await _unix(str(check.socket)), "/v1/status")
+                case Names():
+                    return await _names(check)
+                case NodeReady():
+                    await clients[check.cluster].get(NODE, check.node)
+                    return True
+    except (OSError, TimeoutError, Transient, kube.KubeError):
+        return False
+
+
+def sock(namespace: str, kind: socket.SocketKind) -> socket.socket:
+    """A socket that is in a namespace, though we are not."""
+    with kernel.inside(namespaces.path(namespace)):
+        return socket.socket(socket.AF_INET, kind | socket.SOCK_NONBLOCK)
+
+
+async def _connect(namespace: str, address: str, port: int) -> socket.socket:
+    made = sock(namespace, socket.SOCK_STREAM)
+    try:
+        await asyncio.get_running_loop().sock_connect(made, (address, port))
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+async def _unix(path: str) -> socket.socket:
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        await asyncio.get_running_loop().sock_connect(made, path)
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+async def _http(connected: socket.socket, path: str) -> bool:
+    loop = asyncio.get_running_loop()
+    with connected:
+        await loop.sock_sendall(connected, f"GET {path} HTTP/1.0\r\nHost: lab\r\n\r\n".encode())
+        head = await loop.sock_recv(connected, 4096)
+    return head.partition(b"\r\n")[0].split()[1:2] == [b"200"]
+
+
+async def _names(check: Names) -> bool:
+    loop = asyncio.get_running_loop()
+    with sock(check.namespace, socket.SOCK_DGRAM) as made:
+        await loop.sock_connect(made, (check.address, 53))
+        await loop.sock_sendall(made, dns.message.make_query("kube-dns.kube-system.svc.cluster.local", "A").to_wire())
+        return bool(await loop.sock_recv(made, 4096))

@@ -1,0 +1,140 @@
+"""The files that the lab's processes are configured with: the ordinary ones, as on a real cluster."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from isthmus import config
+from isthmus.lab import cgroups, images
+from isthmus.lab.layout import CLUSTER_DNS, NODE_LOCAL, Cluster, Lab, Node
+from isthmus.lab.node import settings
+
+
+def write(lab: Lab, *, ports: dict[str, int], own_images: dict[str, images.Image]) -> None:
+    """Everything, once. ``ports`` are those of the API servers on the host's loopback, by cluster."""
+    lab.logs.mkdir(parents=True, exist_ok=True)
+    tokens = {cluster.name: secrets.token_urlsafe(24) for cluster in lab.clusters}
+    for cluster in lab.clusters:
+        directory = cluster.directory
+        for part in ("etcd", "peers"):
+            (directory / part).mkdir(parents=True, exist_ok=True)
+        _private(directory / "token", tokens[cluster.name])
+        _private(kubeconfig_of(cluster), _kubeconfig({cluster.name: cluster.apiserver}, tokens))
+        for peer in lab.clusters:
+            if peer is not cluster:
+                (directory / "peers" / peer.name).write_text(f"endpoints:\n- {peer.etcd}\n")
+        _private(config_of(cluster, "operator"), config.to_toml(operator(cluster)))
+        for node in cluster.nodes:
+            _node(node, own_images)
+    servers = {cluster.name: f"http://127.0.0.1:{ports[cluster.name]}" for cluster in lab.clusters}
+    _private(lab.kubeconfig, _kubeconfig(servers, tokens))
+
+
+def _node(node: Node, own_images: dict[str, images.Image]) -> None:
+    for part in ("pods", "peers"):
+        (node.directory / part).mkdir(parents=True, exist_ok=True)
+    _private(config_of(node, "agent"), config.to_toml(agent(node)))
+    _private(config_of(node, "dns"), config.to_toml(dns(node)))
+    lab = node.cluster.lab
+    told = settings.Settings(
+        lab=lab.name,
+        clusters=lab.size,
+        nodes=lab.nodes,
+        cluster=node.cluster.name,
+        node=node.number,
+        kubeconfig=str(kubeconfig_of(node.cluster)),
+        images=own_images,
+    )
+    _private(config_of(node, "node"), settings.dump(told))
+
+
+def config_of(where: Cluster | Node, process: str) -> Path:
+    """A process's configuration file."""
+    return where.directory / f"{process}.toml"
+
+
+def kubeconfig_of(cluster: Cluster) -> Path:
+    """For the cluster's own processes, inside the lab."""
+    return cluster.directory / "kubeconfig"
+
+
+def socket_of(where: Cluster | Node, process: str) -> Path:
+    """A process's admin socket; those of the first node are the cluster's, where people look."""
+    if isinstance(where, Node) and where.number == 1:
+        where = where.cluster
+    return where.directory / f"{process}.sock"
+
+
+def operator(cluster: Cluster) -> config.Config:
+    """The operator's configuration."""
+    return config.Config(
+        cluster=_cluster(cluster),
+        kubernetes=_kubernetes(cluster),
+        etcd=config.EtcdSection(endpoints=(cluster.etcd,)),
+        clusterset=config.ClustersetSection(directory=str(cluster.directory / "peers")),
+        admin=config.AdminSection(socket=str(socket_of(cluster, "operator"))),
+    )
+
+
+def agent(node: Node) -> config.Config:
+    """A node's agent's configuration."""
+    cluster, lab = node.cluster, node.cluster.lab
+    return config.Config(
+        cluster=_cluster(cluster),
+        node=config.NodeSection(name=node.name),
+        kubernetes=_kubernetes(cluster),
+        etcd=config.EtcdSection(endpoints=(cluster.etcd,)),
+        clusterset=config.ClustersetSection(
+            directory=str(cluster.directory / "peers"), state=str(node.directory / "peers")
+        ),
+        datapath=config.DatapathSection(
+            cgroup=str(cgroups.root() / lab.prefix / node.pods_cgroup), pin=str(lab.bpffs / node.name)
+        ),
+        dns=_dns(),
+        admin=config.AdminSection(socket=str(socket_of(node, "agent"))),
+    )
+
+
+def dns(node: Node) -> config.Config:
+    """A node's DNS server's configuration: the agent's datapath section, since they share pinned maps."""
+    return config.Config(
+        cluster=_cluster(node.cluster),
+        node=config.NodeSection(name=node.name),
+        datapath=agent(node).datapath,
+        dns=_dns(agent=str(socket_of(node, "agent"))),
+        admin=config.AdminSection(socket=str(socket_of(node, "dns"))),
+    )
+
+
+def _cluster(cluster: Cluster) -> config.ClusterSection:
+    return config.ClusterSection(name=cluster.name, id=cluster.index)
+
+
+def _kubernetes(cluster: Cluster) -> config.KubernetesSection:
+    return config.KubernetesSection(kubeconfig=str(kubeconfig_of(cluster)))
+
+
+def _dns(*, agent: str = "") -> config.DnsSection:
+    return config.DnsSection(listen=f"{NODE_LOCAL}:53", cluster_dns=CLUSTER_DNS, agent=agent)
+
+
+def _kubeconfig(servers: dict[str, str], tokens: dict[str, str]) -> str:
+    first = next(iter(servers))
+    body: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": first,
+        "clusters": [{"name": name, "cluster": {"server": server}} for name, server in servers.items()],
+        "users": [{"name": name, "user": {"token": tokens[name]}} for name in servers],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": name}} for name in servers],
+    }
+    return yaml.safe_dump(body, sort_keys=False)
+
+
+def _private(path: Path, content: str) -> None:
+    path.touch(mode=0o600)
+    path.write_text(content)

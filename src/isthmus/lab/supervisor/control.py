@@ -1,0 +1,56 @@
+"""The supervisor's socket: one JSON line asks, one or more answer."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+
+class Served(Protocol):
+    """What can be asked."""
+
+    def stats(self) -> dict[str, Any]:
+        """How it is."""
+        ...
+
+    def follow(self) -> Any:
+        """What happens."""
+        ...
+
+
+class Control:
+    """Listens for the body of ``async with``."""
+
+    def __init__(self, path: Path, served: Served) -> None:
+        self._path = path
+        self._served = served
+        self._server: asyncio.Server
+
+    async def __aenter__(self) -> Control:
+        self._server = await asyncio.start_unix_server(self._talk, self._path)
+        self._path.chmod(0o600)
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._server.close()
+
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            asked = msgspec.json.decode(await reader.readline())
+            match asked:
+                case {"do": "status"}:
+                    writer.write(msgspec.json.encode(self._served.stats()) + b"\n")
+                case {"do": "follow"}:
+                    async for step in self._served.follow():
+                        writer.write(msgspec.json.encode(step) + b"\n")
+                        await writer.drain()
+                case _:
+                    writer.write(msgspec.json.encode({"error": f"what is {asked!r}?"}) + b"\n")
+            await writer.drain()
+        except (ConnectionError, msgspec.DecodeError):
+            pass  # whoever asked has gone, or speaks something else
+        finally:
+            writer.close()

@@ -1,0 +1,174 @@
+"""The supervisor: builds the lab, then keeps its programs until it is told to end or is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import msgspec
+
+from isthmus import kube, logs
+from isthmus.config import KubernetesSection
+from isthmus.etcd import binary
+from isthmus.lab import cgroups, images, kernel, network, spawn
+from isthmus.lab.layout import Cluster, Lab
+from isthmus.lab.supervisor import bootstrap, checks, configs, programs
+from isthmus.lab.supervisor.control import Control
+from isthmus.lab.supervisor.keeper import Keeper
+from isthmus.reflector import Transient
+
+log = logs.get("supervisor")
+
+
+class Supervisor:
+    """One lab."""
+
+    def __init__(self, lab: Lab, *, own_images: dict[str, images.Image], isthmus: bool = True) -> None:
+        self.lab = lab
+        self._images = own_images
+        self._isthmus = isthmus
+        self._root = cgroups.root() / lab.prefix
+        self._began = monotonic()
+        self._clients: dict[str, kube.Client] = {}
+        self._filled: set[str] = set()
+        self._changes: list[asyncio.Event] = []
+        self._keepers: dict[str, Keeper] = {}
+        self.steps: list[dict[str, Any]] = []
+
+    def __repr__(self) -> str:
+        return f"<Supervisor of {self.lab.name}: {len(self._keepers)} programs>"
+
+    def stats(self) -> dict[str, Any]:
+        """Everything there is to know about the lab's processes."""
+        return {
+            "lab": self.lab.name,
+            "ready": self.ready,
+            "steps": self.steps,
+            "programs": [keeper.stats() for keeper in self._keepers.values()],
+        }
+
+    @property
+    def ready(self) -> bool:
+        """Whether everything of the lab has been seen to work."""
+        return (
+            bool(self._keepers)
+            and len(self._filled) == self.lab.size
+            and all(keeper.ready.is_set() for keeper in self._keepers.values())
+        )
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
+        spawn.reap_strangers()  # pods outlive a node process that is killed, and come to us
+        async with Control(self.lab.socket, self):
+            listeners = {cluster.name: _loopback() for cluster in self.lab.clusters}
+            ports = {name: made.getsockname()[1] for name, made in listeners.items()}
+            configs.write(self.lab, ports=ports, own_images=self._images)
+            self.step("configurations")
+            _bpffs(self.lab.bpffs)
+            await network.build(self.lab)
+            self.step("network")
+            for cluster in self.lab.clusters:
+                section = KubernetesSection(kubeconfig=str(self.lab.kubeconfig), context=cluster.name)
+                self._clients[cluster.name] = await kube.connect(section)
+            try:
+                await self._keep({name: made.fileno() for name, made in listeners.items()})
+            finally:
+                for client in self._clients.values():
+                    await client.close()
+
+    async def _keep(self, listeners: dict[str, int]) -> None:
+        wanted = programs.programs(self.lab, etcd=binary.find(), isthmus=self._isthmus)
+        async with asyncio.TaskGroup() as group:
+            for program in wanted:
+                self._keepers[program.name] = Keeper(
+                    program,
+                    root=self._root,
+                    output=self.lab.logs / f"{program.name.replace('/', '-')}.log",
+                    listeners=listeners,
+                    check=lambda check=program.check: checks.ready(check, self._clients),  # type: ignore[misc]
+                    after=[self._keepers[name].ready for name in program.after],
+                    changed=lambda name=program.name: self._changed(name),  # type: ignore[misc]
+                )
+            for keeper in self._keepers.values():
+                group.create_task(keeper.run(), name=keeper.program.name)
+            for cluster in self.lab.clusters:
+                group.create_task(self._fill(cluster), name=f"{cluster.name}/bootstrap")
+
+    async def _fill(self, cluster: Cluster) -> None:
+        await self._keepers[f"{cluster.name}/apiserver"].ready.wait()
+        while True:
+            try:
+                await bootstrap.fill(self._clients[cluster.name], cluster)
+            except (Transient, kube.KubeError) as why:
+                log.warning("bootstrap", cluster=cluster.name, why=str(why))
+                await asyncio.sleep(0.2)
+            else:
+                self._filled.add(cluster.name)
+                self._changed(f"{cluster.name}/bootstrap")
+                return
+
+    def _changed(self, name: str) -> None:
+        keeper = self._keepers.get(name)
+        if keeper is None or keeper.ready.is_set():
+            self.step(name)
+        else:
+            self.step(name, failure=keeper.failure)
+
+    def step(self, name: str, *, failure: str = "") -> None:
+        """Something was reached or went wrong: told to whoever follows."""
+        seconds = round(monotonic() - self._began, 3)
+        self.steps.append({"step": name, "seconds": seconds, **({"failure": failure} if failure else {})})
+        log.info("step", **self.steps[-1])
+        for event in self._changes:
+            event.set()
+
+    async def follow(self) -> Any:
+        """Steps from the first, as they come, until the lab is ready."""
+        changed = asyncio.Event()
+        self._changes.append(changed)
+        try:
+            told = 0
+            while True:
+                for step in self.steps[told:]:
+                    yield step
+                told = len(self.steps)
+                if self.ready:
+                    yield {"ready": True, "seconds": self.steps[-1]["seconds"]}
+                    return
+                await changed.wait()
+                changed.clear()
+        finally:
+            self._changes.remove(changed)
+
+
+def _loopback() -> socket.socket:
+    """A listener on the host's loopback, kept for the lab's life, so that its port stays when a server is restarted."""
+    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    made.bind(("127.0.0.1", 0))
+    made.listen(128)
+    return made
+
+
+def _bpffs(path: Path) -> None:
+    path.mkdir(parents=True, exist_ok=True)
+    kernel.mount("bpffs", path, "bpf", data="mode=0700")
+
+
+def load(path: Path) -> tuple[Lab, dict[str, images.Image], bool]:
+    """The lab as ``lab up`` wrote it down."""
+    told = msgspec.json.decode(path.read_bytes(), type=Told)
+    return Lab(told.name, told.size, told.nodes), told.images, told.isthmus
+
+
+class Told(msgspec.Struct, frozen=True):
+    """``lab.json``: what a lab is."""
+
+    name: str
+    size: int
+    nodes: int
+    images: dict[str, images.Image] = {}
+    isthmus: bool = True
