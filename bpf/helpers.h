@@ -34,4 +34,5 @@ static __u64 (*const bpf_get_current_ancestor_cgroup_id)(int level) =
 	(void *)BPF_FUNC_get_current_ancestor_cgroup_id;
 static void *(*const bpf_sk_storage_get)(void *map, void *sk, void *value, __u64 flags) =
 	(void *)BPF_FUNC_sk_storage_get;
+static long (*const bpf_sk_release)(void *sk) = (void *)BPF_FUNC_sk_release;
 static int (*const bpf_set_retval)(int retval) = (void *)BPF_FUNC_set_retval;

@@ -16,11 +16,23 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
 const volatile __u32 has_set_retval = 1; /* 5.18; without it a refused call sees EPERM */
 
+static __always_inline bool has_socket(__u32 server)
+{
+	void *sk = bpf_map_lookup_elem(&sockets, &server);
+
+	if (!sk)
+		return false;
+	bpf_sk_release(sk);
+	return true;
+}
+
 static __always_inline bool is_alive(__u32 server)
 {
-	struct alive *found = bpf_map_lookup_elem(&alive, &server);
+	const struct alive *found = bpf_map_lookup_elem(&alive, &server);
 
-	return found && bpf_ktime_get_ns() < READ_ONCE(found->deadline);
+	if (!found || bpf_ktime_get_ns() >= READ_ONCE(found->deadline))
+		return false;
+	return !found->tied || has_socket(server);
 }
 
 /* A question to the cluster DNS goes to the node's server while that says it is alive. */

@@ -7,7 +7,7 @@
  * A hash map's element can be recycled for another key while we read it. So a value says what it is for (its tail of
  * the key, its id, or a generation that no other value ever had); a reader copies, then checks, and restarts.
  *
- * Who writes: the agent everything, but affinity and counters (the kernel), and alive (the node's DNS server).
+ * Who writes: the agent everything, but affinity and counters (the kernel), and alive and sockets (the node's DNS server).
  * Order: services, clusters, backends, slots and members, plans, frontends; away in reverse, after a grace period.
  * Not here yet, and no change of what is: ejected, rings, callers, names, events.
  */
@@ -136,6 +136,8 @@ struct config {
 
 struct alive {
 	__u64 deadline; /* CLOCK_MONOTONIC, ns: later than this, nobody is sent there */
+	__u32 tied;	/* 1: nor when its socket is not in sockets */
+	__u32 reserved;
 };
 
 struct counter_key {
@@ -260,6 +262,14 @@ struct {
 	__type(key, __u32);
 	__type(value, struct alive);
 } alive SEC(".maps");
+
+/* The sockets of those servers: the kernel takes one out when its last owner is gone, however it died. */
+struct {
+	__uint(type, BPF_MAP_TYPE_SOCKMAP);
+	__uint(max_entries, ALIVE_SERVERS);
+	__type(key, __u32);
+	__type(value, __u32);
+} sockets SEC(".maps");
 
 /* How many calls of a service went to a cluster, and how they ended. Written by the kernel. */
 struct {

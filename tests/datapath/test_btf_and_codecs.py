@@ -39,7 +39,7 @@ def test_a_struct_that_moved_is_refused_by_name(raw: bytes) -> None:
 def test_every_map_of_the_object_has_a_codec_or_is_a_sockets_own() -> None:
     opened = Object(OBJECT)
     try:
-        assert set(opened.maps()) == set(codecs.MAPS) | {"tcp_calls", "udp_calls"}
+        assert set(opened.maps()) == set(codecs.MAPS) | {"tcp_calls", "udp_calls", "sockets"}
     finally:
         opened.close()
 

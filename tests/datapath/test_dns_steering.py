@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 from bpf_world import BACKENDS, CLUSTER_DNS, SERVER_DNS, World, group, plan, programmed
 
@@ -51,4 +53,45 @@ async def test_only_udp_to_port_53_of_that_address_is_steered(world: World, data
     alive.renew(60)
     assert world.caller.tcp(CLUSTER_DNS, 53)["answer"] == f"{CLUSTER_DNS}:53 10.7.0.1"
     assert world.caller.udp(CLUSTER_DNS, 80)["answer"] == f"{CLUSTER_DNS}:80 10.7.0.1"
+    alive.close()
+
+
+async def test_a_server_that_is_killed_is_noticed_before_its_deadline(world: World, datapath: Datapath) -> None:
+    alive = await Alive.open(world.pin)
+    server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    server.bind(("127.0.0.1", 0))
+    assert alive.tie(server)
+    alive.renew(60)
+    assert world.caller.udp(CLUSTER_DNS, 53) == STEERED
+    server.close()
+    assert world.caller.udp(CLUSTER_DNS, 53) == ORDINARY
+    alive.close()
+
+
+async def test_a_new_server_takes_over_from_the_old_and_outlives_it(world: World, datapath: Datapath) -> None:
+    alive = await Alive.open(world.pin)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as new:
+        new.bind(("127.0.0.1", 0))
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as old:
+            old.bind(("127.0.0.1", 0))
+            alive.tie(old)
+            alive.tie(new)
+            alive.renew(60)
+        assert world.caller.udp(CLUSTER_DNS, 53) == STEERED
+    assert world.caller.udp(CLUSTER_DNS, 53) == ORDINARY
+    alive.close()
+
+
+async def test_a_tied_server_still_answers(world: World, datapath: Datapath) -> None:
+    alive = await Alive.open(world.pin)
+    with (
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client,
+    ):
+        server.bind(("127.0.0.1", 0))
+        assert alive.tie(server)
+        client.sendto(b"?", server.getsockname())
+        question, peer = server.recvfrom(100)
+        server.sendto(question + b"!", peer)
+        assert client.recvfrom(100)[0] == b"?!"
     alive.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import time
 
 from isthmus.datapath import attach, codecs, libbpf
@@ -13,21 +14,34 @@ _LOOK_EVERY = 0.1
 
 
 class Alive:
-    """The entry of one server in the pinned map ``alive``."""
+    """The entry of one server in the pinned maps ``alive`` and ``sockets``."""
 
-    def __init__(self, descriptor: int, *, server: int = DNS) -> None:
-        self._fd = descriptor
+    def __init__(self, alive: int, sockets: int, *, server: int = DNS) -> None:
+        self._alive = alive
+        self._sockets = sockets
         self._server = codecs.ID.pack(server)
+        self._tied = False
 
     @classmethod
     async def open(cls, pin: str) -> Alive:
-        """The map an agent pinned or will pin; returns when it is there."""
-        path = attach.directory(pin) / "alive"
+        """The maps an agent pinned or will pin; returns when they are there."""
+        where = attach.directory(pin)
         while True:
-            try:
-                return cls(libbpf.open_pinned(path))
-            except FileNotFoundError:
-                await asyncio.sleep(_LOOK_EVERY)
+            if (where / "alive").exists() and (where / "sockets").exists():
+                return cls(libbpf.open_pinned(where / "alive"), libbpf.open_pinned(where / "sockets"))
+            await asyncio.sleep(_LOOK_EVERY)
+
+    def tie(self, server: socket.socket) -> bool:
+        """From the next renewal on, also end at once when this UDP socket is closed, be it by SIGKILL.
+
+        False: this kernel does not take such sockets; the deadline stands alone.
+        """
+        try:
+            libbpf.update(self._sockets, self._server, codecs.ID.pack(server.fileno()))
+        except libbpf.BpfError:
+            return False
+        self._tied = True
+        return True
 
     def renew(self, seconds: float) -> None:
         """Alive for this long from now, by the clock the kernel reads."""
@@ -39,7 +53,8 @@ class Alive:
 
     def close(self) -> None:
         """Leave the deadline as it is."""
-        os.close(self._fd)
+        os.close(self._alive)
+        os.close(self._sockets)
 
     def _write(self, deadline: int) -> None:
-        libbpf.update(self._fd, self._server, codecs.ALIVE.pack(deadline))
+        libbpf.update(self._alive, self._server, codecs.ALIVE.pack(deadline, self._tied, 0))

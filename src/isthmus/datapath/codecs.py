@@ -79,7 +79,7 @@ AFFINITY = Shape("affinity", used="Q", backend="I", generation="I")
 SERVICE = Shape("service", name="160s")
 CLUSTER = Shape("cluster", name="32s")
 CONFIG = Shape("config", layout="I", flags="I", dns="16s", server="16s", dns_port="2s", server_port="2s", reserved="I")
-ALIVE = Shape("alive", deadline="Q")
+ALIVE = Shape("alive", deadline="Q", tied="I", reserved="I")
 COUNTER_KEY = Shape("counter_key", service="I", cluster="H", verdict="B", reserved="B")
 COUNTER = Shape("counter", calls="Q")
 

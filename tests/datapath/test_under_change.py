@@ -1,0 +1,49 @@
+"""Calls while plans change under them: none fails, none goes where no plan ever said."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections import Counter
+
+import pytest
+from bpf_world import BACKENDS, World, done, group, plan
+
+from isthmus.datapath import Datapath, PlanTarget, remove
+
+pytestmark = pytest.mark.bpf
+
+VIP = "10.96.7.7"
+CALLS = 3000
+
+
+async def calls_during(world: World, target: PlanTarget, *, affinity: int) -> Counter[str]:
+    """What became of many calls while one service's plan changes as fast as it can."""
+    chance = random.Random(1)
+    calling = asyncio.create_task(asyncio.to_thread(world.caller.calls, "tcp", VIP, 80, times=CALLS))
+    for turn in itertools.count():
+        if calling.done():
+            break
+        chosen = chance.sample(BACKENDS[:4], chance.randint(1, 4))
+        tier = turn % 2 if chance.random() < 0.3 else 0
+        done(target.update([plan("echo", VIP, group(*chosen, tier=tier), affinity=affinity)]))
+        noise = [plan(f"n{n}", f"10.97.0.{n}", group(BACKENDS[4 + n % 4])) for n in range(chance.randint(1, 20))]
+        done(target.update(noise) if turn % 2 else target.delete(noise))
+        target.sweep_due()
+        await asyncio.sleep(0)
+    return Counter(said.get("error") or said["answer"].split()[0] for said in await calling)
+
+
+@pytest.mark.parametrize("affinity", [0, 600])
+async def test_no_call_fails_while_its_plan_changes(world: World, affinity: int) -> None:
+    datapath: Datapath = world.open(grace=1.0)
+    target = datapath.target()
+    done(target.update([plan("echo", VIP, group(*BACKENDS[:4]), affinity=affinity)]))
+    answers = await calls_during(world, target, affinity=affinity)
+    calls = {(row["verdict"], row["cluster"]): row["calls"] for row in datapath.counters()}
+    datapath.close()
+    remove(world.pin)
+    assert set(answers) <= set(BACKENDS[:4])
+    assert calls.pop(("called", "c1")) >= CALLS
+    assert calls == {}
