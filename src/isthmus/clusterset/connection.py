@@ -264,7 +264,7 @@ class Connection:
         if kind in self._initializers:
             self._initializers[kind].complete(txn)
         synced = tuple(each for each in self._kinds if each == kind or each in self.card.row.synced)
-        ready = len(synced) == len(self._kinds)
+        ready = len(synced) == len(self._kinds) and self.card.row.state == "listing"
         self.card.say(txn, synced=synced, **({"state": "ready"} if ready else {}))
 
     def _dropped(self, kind: RecordKind, count: int) -> None:

@@ -1,0 +1,105 @@
+"""Certificates: an authority, and what it vouches for. Pure but for the random numbers and the clock that is passed in.
+
+Keys are P-256; a key is only ever given back to the caller, who keeps it in a file of mode 0600.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from msgspec import Struct
+
+SKEW = timedelta(minutes=5)
+"""A certificate is good a little before it is made: clocks differ."""
+
+
+class Pair(Struct, frozen=True):
+    """A certificate and its private key, both as PEM."""
+
+    certificate: bytes
+    key: bytes
+
+
+def authority(name: str, *, days: int = 3650, now: datetime | None = None) -> Pair:
+    """A new authority that vouches for itself."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = _name(name)
+    builder = _builder(subject, subject, key.public_key(), days=days, now=now)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    builder = builder.add_extension(_usage(authority=True), critical=True)
+    return Pair(_pem(builder.sign(key, hashes.SHA256())), _key_pem(key))
+
+
+def issue(by: Pair, name: str, *, hosts: Iterable[str] = (), days: int = 365, now: datetime | None = None) -> Pair:
+    """A certificate for a server (of these addresses and DNS names) and a client of this name."""
+    issuer = x509.load_pem_x509_certificate(by.certificate)
+    signer = serialization.load_pem_private_key(by.key, password=None)
+    assert isinstance(signer, ec.EllipticCurvePrivateKey), "our authorities have P-256 keys"
+    key = ec.generate_private_key(ec.SECP256R1())
+    builder = _builder(_name(name), issuer.subject, key.public_key(), days=days, now=now)
+    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    builder = builder.add_extension(_usage(authority=False), critical=True)
+    purposes = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+    builder = builder.add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
+    vouched = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
+    builder = builder.add_extension(vouched, critical=False)
+    if names := [_general(host) for host in hosts]:
+        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+    return Pair(_pem(builder.sign(signer, hashes.SHA256())), _key_pem(key))
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, *, days: int, now: datetime | None
+) -> x509.CertificateBuilder:
+    began = (now or datetime.now(UTC)) - SKEW
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(began)
+        .not_valid_after(began + timedelta(days=days))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+    )
+
+
+def _usage(*, authority: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not authority,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=authority,
+        crl_sign=authority,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _name(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _general(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )

@@ -1,0 +1,56 @@
+"""Leases against every etcd of this machine."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from etcd_server import EtcdServer
+
+from isthmus.etcd import LeaseGone, Session
+
+
+async def test_what_is_written_under_a_lease_goes_with_it(store: Session) -> None:
+    lease = await store.grant_lease(60)
+    await store.put("leased", b"", lease=lease.id)
+    kv = await store.get("leased")
+    assert kv is not None
+    assert kv.lease == lease.id
+    await lease.revoke()
+    assert await store.get("leased") is None
+
+
+async def test_a_lease_that_is_kept_outlives_its_time(store: Session) -> None:
+    lease = await store.grant_lease(1)
+    await store.put("leased", b"", lease=lease.id)
+    keeping = asyncio.create_task(lease.keep())
+    await asyncio.sleep(2 * lease.ttl)
+    assert await store.get("leased") is not None
+    assert lease.remaining > 0
+    keeping.cancel()
+
+
+async def test_the_keeper_of_a_revoked_lease_is_told(store: Session) -> None:
+    lease = await store.grant_lease(1)
+    keeping = asyncio.create_task(lease.keep())
+    await lease.revoke()
+    with pytest.raises(LeaseGone):
+        await keeping
+
+
+async def test_writing_under_a_lease_that_is_gone_says_so(store: Session) -> None:
+    lease = await store.grant_lease(60)
+    await lease.revoke()
+    with pytest.raises(LeaseGone):
+        await store.put("leased", b"", lease=lease.id)
+
+
+async def test_a_lease_that_cannot_be_kept_is_given_up_by_our_own_clock(own_etcd: EtcdServer) -> None:
+    async with Session([own_etcd.endpoint], timeout=1.0) as session:
+        await own_etcd.ready(session)
+        lease = await session.grant_lease(1)
+        keeping = asyncio.create_task(lease.keep())
+        own_etcd.stop()
+        with pytest.raises(LeaseGone, match="could not be kept alive"):
+            async with asyncio.timeout(20):
+                await keeping
