@@ -64,7 +64,7 @@ def down(name: str) -> None:
     click.echo(f"lab {name} is gone")
 
 
-@group.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@group.command()
 @_name
 @click.option("-c", "--container", default="", help="A container of the pod; the first if not given.")
 @click.argument("cluster")
@@ -149,10 +149,10 @@ async def _status(lab: Lab) -> dict[str, Any]:
 
 
 def _known(name: str) -> Lab:
-    from isthmus.lab import starting
+    from isthmus.lab import record
 
     try:
-        return starting.known(name)
+        return record.read(name).lab
     except KeyError:
         raise click.ClickException(f"there is no lab {name}{_others()}") from None
     except PermissionError:

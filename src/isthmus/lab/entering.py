@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from isthmus.lab import cgroups, kernel
 from isthmus.lab.layout import Cluster
-from isthmus.lab.node.containers import enter
+from isthmus.lab.node.sandbox import enter
 
 
 class NoSuchPod(Exception):  # noqa: N818

@@ -123,7 +123,7 @@ class Cluster:
     @property
     def apiserver(self) -> str:
         """Where its API server answers, seen from inside the lab."""
-        return f"http://{self.address}:6443"
+        return f"https://{self.address}:6443"
 
     @property
     def cgroup(self) -> str:

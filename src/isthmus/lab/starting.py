@@ -14,10 +14,9 @@ import msgspec
 
 from isthmus import datapath
 from isthmus.etcd import EtcdError, binary
-from isthmus.lab import cgroups, removal
+from isthmus.lab import cgroups, record, removal
 from isthmus.lab.images import Image
 from isthmus.lab.layout import MOST_CLUSTERS, MOST_NODES, NAME, Lab
-from isthmus.lab.supervisor.process import Told
 
 PATIENCE: Final = 60.0
 
@@ -58,12 +57,11 @@ def start(lab: Lab, *, images: dict[str, Image], isthmus: bool = True) -> None:
     """Start the supervisor, in the lab's control group from its first instruction on."""
     lab.directory.mkdir(parents=True, mode=0o700)
     lab.logs.mkdir()
-    told = lab.directory / "lab.json"
-    told.write_bytes(msgspec.json.encode(Told(lab.name, lab.size, lab.nodes, images, isthmus)))
+    record.write(record.Record(lab.name, lab.size, lab.nodes, images, isthmus))
     group = cgroups.make(cgroups.root() / lab.prefix / "supervisor")
     with (lab.logs / "supervisor.log").open("ab") as log:
         subprocess.Popen(
-            [sys.executable, "-m", "isthmus.lab.supervisor", str(told)],
+            [sys.executable, "-m", "isthmus.lab.supervisor", lab.name],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -71,15 +69,6 @@ def start(lab: Lab, *, images: dict[str, Image], isthmus: bool = True) -> None:
             start_new_session=True,
             preexec_fn=lambda: cgroups.enter(group),
         )
-
-
-def known(name: str) -> Lab:
-    """A lab that is up, as it was started; KeyError where there is none."""
-    try:
-        told = msgspec.json.decode((Lab(name).directory / "lab.json").read_bytes(), type=Told)
-    except FileNotFoundError:
-        raise KeyError(name) from None
-    return Lab(told.name, told.size, told.nodes)
 
 
 async def ask(lab: Lab, request: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:

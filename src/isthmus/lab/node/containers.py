@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import signal
 from collections.abc import Callable
@@ -14,17 +13,16 @@ import msgspec
 from msgspec import Struct
 
 from isthmus import logs
-from isthmus.lab import cgroups, kernel, spawn
+from isthmus.lab import cgroups, spawn
 from isthmus.lab.node import probes, status
 from isthmus.lab.node.objects import Container, Probe
-from isthmus.lab.node.sandbox import Sandbox, drop_capabilities
+from isthmus.lab.node.sandbox import Sandbox, enter
 from isthmus.lab.node.status import ContainerState, Running, Terminated, Waiting
 
 FIRST_PAUSE: Final = 1.0
 MOST_PAUSE: Final = 60.0
 LASTING: Final = 600.0
 """A container that ran this long is started again without a pause."""
-ENTERED: Final = ("net", "mnt", "uts", "ipc")
 
 log = logs.get("node")
 
@@ -195,15 +193,6 @@ class Runner:
         if changed != self.state:
             self.state = changed
             self._changed()
-
-
-def enter(pid: int) -> None:
-    """Become a part of a running container, but for its process ids, which only a child can have."""
-    opened = [os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC) for kind in ENTERED]
-    for descriptor in opened:
-        kernel.setns(descriptor)
-        os.close(descriptor)
-    drop_capabilities()
 
 
 def remove(recipe: Recipe) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import secrets
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 import yaml
 
 from isthmus import config
+from isthmus.clusterset import certificates
 from isthmus.lab import cgroups, images
-from isthmus.lab.layout import CLUSTER_DNS, NODE_LOCAL, Cluster, Lab, Node
+from isthmus.lab.layout import API_SERVICE, CLUSTER_DNS, NODE_LOCAL, Cluster, Lab, Node
 from isthmus.lab.node import settings
 
 
@@ -18,20 +20,24 @@ def write(lab: Lab, *, ports: dict[str, int], own_images: dict[str, images.Image
     """Everything, once. ``ports`` are those of the API servers on the host's loopback, by cluster."""
     lab.logs.mkdir(parents=True, exist_ok=True)
     tokens = {cluster.name: secrets.token_urlsafe(24) for cluster in lab.clusters}
+    trusted = certificates.authority(f"isthmus lab {lab.name}")
     for cluster in lab.clusters:
         directory = cluster.directory
         for part in ("etcd", "peers"):
             (directory / part).mkdir(parents=True, exist_ok=True)
         _private(directory / "token", tokens[cluster.name])
-        _private(kubeconfig_of(cluster), _kubeconfig({cluster.name: cluster.apiserver}, tokens))
+        _private(kubeconfig_of(cluster), _kubeconfig({cluster.name: cluster.apiserver}, tokens, trusted.certificate))
+        served = certificates.issue(trusted, "kube-apiserver", hosts=_hosts(cluster))
+        _private(directory / "apiserver.crt", served.certificate.decode())
+        _private(directory / "apiserver.key", served.key.decode())
         for peer in lab.clusters:
             if peer is not cluster:
                 (directory / "peers" / peer.name).write_text(f"endpoints:\n- {peer.etcd}\n")
         _private(config_of(cluster, "operator"), config.to_toml(operator(cluster)))
         for node in cluster.nodes:
             _node(node, own_images)
-    servers = {cluster.name: f"http://127.0.0.1:{ports[cluster.name]}" for cluster in lab.clusters}
-    _private(lab.kubeconfig, _kubeconfig(servers, tokens))
+    servers = {name: f"https://127.0.0.1:{port}" for name, port in ports.items()}
+    _private(lab.kubeconfig, _kubeconfig(servers, tokens, trusted.certificate))
 
 
 def _node(node: Node, own_images: dict[str, images.Image]) -> None:
@@ -122,13 +128,22 @@ def _dns(*, agent: str = "") -> config.DnsSection:
     return config.DnsSection(listen=f"{NODE_LOCAL}:53", cluster_dns=CLUSTER_DNS, agent=agent)
 
 
-def _kubeconfig(servers: dict[str, str], tokens: dict[str, str]) -> str:
+def _hosts(cluster: Cluster) -> list[str]:
+    """What an API server is called: by people on the host, in the lab, and by pods."""
+    return ["127.0.0.1", cluster.address, API_SERVICE, "kubernetes.default.svc", "kubernetes.default"]
+
+
+def _kubeconfig(servers: dict[str, str], tokens: dict[str, str], trusted: bytes) -> str:
     first = next(iter(servers))
+    authority = base64.b64encode(trusted).decode()
     body: dict[str, Any] = {
         "apiVersion": "v1",
         "kind": "Config",
         "current-context": first,
-        "clusters": [{"name": name, "cluster": {"server": server}} for name, server in servers.items()],
+        "clusters": [
+            {"name": name, "cluster": {"server": server, "certificate-authority-data": authority}}
+            for name, server in servers.items()
+        ],
         "users": [{"name": name, "user": {"token": tokens[name]}} for name in servers],
         "contexts": [{"name": name, "context": {"cluster": name, "user": name}} for name in servers],
     }

@@ -8,13 +8,12 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-import msgspec
-
 from isthmus import kube, logs
 from isthmus.config import KubernetesSection
 from isthmus.etcd import binary
-from isthmus.lab import cgroups, images, kernel, network, spawn
-from isthmus.lab.layout import Cluster, Lab
+from isthmus.lab import cgroups, kernel, network, spawn
+from isthmus.lab.layout import Cluster
+from isthmus.lab.record import Record
 from isthmus.lab.supervisor import bootstrap, checks, configs, programs
 from isthmus.lab.supervisor.control import Control
 from isthmus.lab.supervisor.keeper import Keeper
@@ -26,11 +25,11 @@ log = logs.get("supervisor")
 class Supervisor:
     """One lab."""
 
-    def __init__(self, lab: Lab, *, own_images: dict[str, images.Image], isthmus: bool = True) -> None:
-        self.lab = lab
-        self._images = own_images
-        self._isthmus = isthmus
-        self._root = cgroups.root() / lab.prefix
+    def __init__(self, record: Record) -> None:
+        self.lab = record.lab
+        self._images = record.images
+        self._isthmus = record.isthmus
+        self._root = cgroups.root() / self.lab.prefix
         self._began = monotonic()
         self._clients: dict[str, kube.Client] = {}
         self._filled: set[str] = set()
@@ -156,19 +155,3 @@ def _loopback() -> socket.socket:
 def _bpffs(path: Path) -> None:
     path.mkdir(parents=True, exist_ok=True)
     kernel.mount("bpffs", path, "bpf", data="mode=0700")
-
-
-def load(path: Path) -> tuple[Lab, dict[str, images.Image], bool]:
-    """The lab as ``lab up`` wrote it down."""
-    told = msgspec.json.decode(path.read_bytes(), type=Told)
-    return Lab(told.name, told.size, told.nodes), told.images, told.isthmus
-
-
-class Told(msgspec.Struct, frozen=True):
-    """``lab.json``: what a lab is."""
-
-    name: str
-    size: int
-    nodes: int
-    images: dict[str, images.Image] = {}
-    isthmus: bool = True

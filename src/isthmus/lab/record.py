@@ -1,0 +1,37 @@
+"""What a lab is, as ``lab up`` writes it down for everybody who comes later: ``lab.json`` in its directory."""
+
+from __future__ import annotations
+
+import msgspec
+
+from isthmus.lab.images import Image
+from isthmus.lab.layout import Lab
+
+
+class Record(msgspec.Struct, frozen=True):
+    """The file."""
+
+    name: str
+    size: int
+    nodes: int
+    images: dict[str, Image] = {}
+    isthmus: bool = True
+    """False: clusters only."""
+
+    @property
+    def lab(self) -> Lab:
+        """The lab it is of."""
+        return Lab(self.name, self.size, self.nodes)
+
+
+def write(record: Record) -> None:
+    """Write it into the lab's directory."""
+    (record.lab.directory / "lab.json").write_bytes(msgspec.json.encode(record))
+
+
+def read(name: str) -> Record:
+    """The record of a lab; KeyError where there is none."""
+    try:
+        return msgspec.json.decode((Lab(name).directory / "lab.json").read_bytes(), type=Record)
+    except FileNotFoundError:
+        raise KeyError(name) from None
