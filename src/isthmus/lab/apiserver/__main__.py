@@ -10,6 +10,7 @@ import asyncio
 import ipaddress
 import signal
 import socket
+import ssl
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,6 +38,7 @@ class Options(NamedTuple):
     fds: tuple[int, ...]
     token: str
     service_cidrs: tuple[Network, ...]
+    tls: ssl.SSLContext | None
     level: str
 
 
@@ -52,6 +54,8 @@ def options(arguments: Sequence[str]) -> Options:
     parser.add_argument("--fd", type=int, action="append", default=[], help="an inherited listening socket")
     parser.add_argument("--token-file", type=Path, help="what clients must carry as bearer token; none: all may")
     parser.add_argument("--service-cidr", default="10.96.0.0/16", help="where ClusterIPs come from, joined by commas")
+    parser.add_argument("--tls-cert-file", type=Path, help="certificate to serve with; none: plain http")
+    parser.add_argument("--tls-private-key-file", type=Path, help="its key")
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
     given = parser.parse_args(arguments)
     host, _, port = given.listen.rpartition(":")
@@ -68,7 +72,20 @@ def options(arguments: Sequence[str]) -> Options:
         token = given.token_file.read_text().strip() if given.token_file else ""
     except OSError as error:
         raise UsageError(f"--token-file {given.token_file}: {error.strerror}") from None
-    return Options(tuple(given.etcd.split(",")), str(address), number, tuple(given.fd), token, cidrs, given.log_level)
+    tls = _tls(given.tls_cert_file, given.tls_private_key_file)
+    etcd = tuple(given.etcd.split(","))
+    return Options(etcd, str(address), number, tuple(given.fd), token, cidrs, tls, given.log_level)
+
+
+def _tls(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
+    if certificate is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as error:
+        raise UsageError(f"--tls-cert-file {certificate}: no usable certificate and key: {error}") from None
+    return context
 
 
 async def serve(given: Options) -> None:
@@ -98,8 +115,8 @@ async def serve(given: Options) -> None:
 def _sites(runner: web.AppRunner, given: Options) -> list[web.BaseSite]:
     """Where to listen: the address, and sockets that were opened elsewhere."""
     inherited = [socket.socket(fileno=fd) for fd in given.fds]
-    sites: list[web.BaseSite] = [web.SockSite(runner, sock) for sock in inherited]
-    return [web.TCPSite(runner, given.host, given.port), *sites]
+    sites: list[web.BaseSite] = [web.SockSite(runner, sock, ssl_context=given.tls) for sock in inherited]
+    return [web.TCPSite(runner, given.host, given.port, ssl_context=given.tls), *sites]
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 import dns.message
 
 from isthmus import kube
-from isthmus.kube.objects.core import NODE
+from isthmus.kube.objects.core import NAMESPACE, NODE
 from isthmus.lab import kernel
 from isthmus.lab.network import namespaces
-from isthmus.lab.supervisor.programs import Admin, Check, Http, Names, NodeReady
+from isthmus.lab.supervisor.programs import Admin, Check, Http, Names, NodeReady, Serving
 from isthmus.reflector import Transient
 
 PATIENCE = 2.0
@@ -29,6 +29,9 @@ async def ready(check: Check, clients: Mapping[str, kube.Client]) -> bool:
                     return await _http(await _unix(str(check.socket)), "/v1/status")
                 case Names():
                     return await _names(check)
+                case Serving():
+                    await clients[check.cluster].get(NAMESPACE, "default")
+                    return True
                 case NodeReady():
                     await clients[check.cluster].get(NODE, check.node)
                     return True

@@ -35,6 +35,12 @@ class Names(Struct, frozen=True):
     address: str
 
 
+class Serving(Struct, frozen=True):
+    """Ready when the API server has the namespaces that every cluster has."""
+
+    cluster: str
+
+
 class NodeReady(Struct, frozen=True):
     """Ready when the API server has the Node."""
 
@@ -42,7 +48,7 @@ class NodeReady(Struct, frozen=True):
     node: str
 
 
-Check = Http | Admin | Names | NodeReady
+Check = Http | Admin | Names | Serving | NodeReady
 
 
 class Program(Struct, frozen=True):
@@ -106,12 +112,14 @@ def _apiserver(cluster: Cluster) -> Program:
             "isthmus.lab.apiserver",
             f"--etcd={cluster.etcd}",
             f"--listen={cluster.address}:6443",
+            f"--tls-cert-file={cluster.directory / 'apiserver.crt'}",
+            f"--tls-private-key-file={cluster.directory / 'apiserver.key'}",
             "--fd={fd}",
             f"--token-file={cluster.directory / 'token'}",
         ),
         namespace=cluster.control_plane,
         cgroup=cluster.cgroup,
-        check=Http(cluster.control_plane, cluster.address, 6443, "/readyz"),
+        check=Serving(cluster.name),
         listener=cluster.name,
     )
 
