@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-pytest_plugins = ["etcd_server"]
+pytest_plugins = ["etcd_server", "kube_apiserver"]
 
 NO_SKIP = os.environ.get("ISTHMUS_NO_SKIP") == "1"
 

@@ -1,0 +1,247 @@
+"""The client against a real kube-apiserver: what the fake cannot know."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from kube_apiserver import KubeApiServer
+
+from isthmus import kube
+from isthmus.kube.events import Recorder
+from isthmus.kube.kind import Kind
+from isthmus.kube.lease import Election
+from isthmus.kube.objects.coordination import LEASE
+from isthmus.kube.objects.core import EVENT, NAMESPACE, SERVICE, Event
+from isthmus.kube.objects.mcs import SERVICE_IMPORT
+from isthmus.kube.objects.meta import Meta, Wire
+from isthmus.model import tables as model
+from isthmus.model.names import ClusterName
+from isthmus.model.services import Service
+from isthmus.reflector import Reflector, Transient
+from isthmus.sources import kubernetes
+from isthmus.statedb import Database
+
+pytestmark = [pytest.mark.kube, pytest.mark.asyncio(loop_scope="function")]
+
+
+class Definition(Wire, frozen=True):
+    """A CustomResourceDefinition."""
+
+    metadata: Meta
+
+
+CRD = Kind(
+    "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", Definition, namespaced=False
+)
+
+
+def definition(*versions: str) -> dict[str, Any]:
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    served = [{"name": v, "served": True, "storage": n == 0, "schema": schema} for n, v in enumerate(versions)]
+    return {
+        "metadata": {
+            "name": "serviceimports.multicluster.x-k8s.io",
+            "annotations": {"api-approved.kubernetes.io": "https://github.com/kubernetes-sigs/mcs-api"},
+        },
+        "spec": {
+            "group": "multicluster.x-k8s.io",
+            "scope": "Namespaced",
+            "names": {"plural": "serviceimports", "singular": "serviceimport", "kind": "ServiceImport"},
+            "versions": served,
+        },
+    }
+
+
+@pytest.fixture
+async def client(kube_apiserver: KubeApiServer) -> AsyncIterator[kube.Client]:
+    await kube_apiserver.ready()
+    async with await kube.connect(kube_apiserver.section()) as client:
+        yield client
+
+
+@pytest.fixture
+async def namespace(client: kube.Client) -> str:
+    made = await client.create(NAMESPACE, "", {"metadata": {"generateName": "isthmus-test-"}})
+    return made.metadata.name
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+PORT: dict[str, Any] = {"spec": {"ports": [{"name": "http", "port": 80, "protocol": "TCP"}]}}
+
+
+def of(db: Database, namespace: str, name: str) -> list[Service]:
+    return db.snapshot().by(model.SERVICES, "name", f"{namespace}/{name}")
+
+
+async def test_verbs(client: kube.Client, namespace: str) -> None:
+    made = await client.create(SERVICE, namespace, {"metadata": {"name": "echo"}, **PORT})
+    with pytest.raises(kube.AlreadyExists):
+        await client.create(SERVICE, namespace, {"metadata": {"name": "echo"}, **PORT})
+    with pytest.raises(kube.NotFound, match='services "gone" not found') as caught:
+        await client.get(SERVICE, "gone", namespace)
+    assert type(caught.value) is kube.NotFound
+    with pytest.raises(kube.NotFound) as caught:
+        await client.create(SERVICE, "no-such-namespace", {"metadata": {"name": "echo"}, **PORT})
+    assert type(caught.value) is kube.NotFound
+    with pytest.raises(kube.Invalid, match="70000"):
+        await client.apply(SERVICE, namespace, "bad", {"spec": {"ports": [{"port": 70000}]}}, field_manager="test")
+    applied = await client.apply(
+        SERVICE, namespace, "echo", {"metadata": {"labels": {"a": "1"}}, **PORT}, field_manager="test"
+    )
+    assert applied.metadata.labels == {"a": "1"}
+    applied = await client.apply(SERVICE, namespace, "echo", PORT, field_manager="test")
+    assert not applied.metadata.labels, "what we no longer say goes"
+    patched = await client.patch(SERVICE, namespace, "echo", {"metadata": {"annotations": {"b": "2"}}})
+    assert patched.metadata.annotations == {"b": "2"}
+    with pytest.raises(kube.Conflict):
+        await client.patch(
+            SERVICE, namespace, "echo", {"metadata": {"resourceVersion": made.metadata.resource_version}}
+        )
+    with pytest.raises(kube.Conflict):
+        await client.delete(SERVICE, namespace, "echo", uid="of another")
+    assert [each.metadata.name for each in await client.list(SERVICE, namespace)] == ["echo"]
+    assert await client.delete(SERVICE, namespace, "echo", uid=made.metadata.uid)
+    assert not await client.delete(SERVICE, namespace, "echo")
+
+
+async def test_a_status_is_applied_apart(client: kube.Client, namespace: str) -> None:
+    spec = {**PORT["spec"], "type": "LoadBalancer"}
+    await client.create(SERVICE, namespace, {"metadata": {"name": "echo"}, "spec": spec})
+    body = {"status": {"loadBalancer": {"ingress": [{"ip": "198.51.100.7"}]}}}
+    await client.apply(SERVICE, namespace, "echo", body, field_manager="test", subresource="status")
+    found = await client.get(SERVICE, "echo", namespace)
+    assert found.status.load_balancer is not None
+    assert found.status.load_balancer.ingress is not None
+
+
+async def test_pages_are_of_one_revision(client: kube.Client, namespace: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("isthmus.kube.store.PAGE", 3)
+    for n in range(10):
+        await client.create(SERVICE, namespace, {"metadata": {"name": f"s{n}"}, **PORT})
+    listing = await client.store(SERVICE, namespace).list()
+    assert sorted(listing.items) == [f"{namespace}/s{n}" for n in range(10)]
+
+
+async def test_a_watch_goes_on_from_a_list(client: kube.Client, namespace: str) -> None:
+    store = client.store(SERVICE, namespace)
+    listing = await store.list()
+    watch = store.watch(listing.revision)
+    assert (await anext(watch)).events == ()
+    await client.create(SERVICE, namespace, {"metadata": {"name": "echo"}, **PORT})
+    [event] = (await anext(watch)).events
+    assert event.key == f"{namespace}/echo"
+    assert event.item is not None
+    await client.delete(SERVICE, namespace, "echo")
+    [event] = (await anext(watch)).events
+    assert event.item is None
+    await watch.aclose()  # type: ignore[attr-defined]
+
+
+async def test_what_vanished_while_the_server_was_away_goes(
+    kube_apiserver: KubeApiServer, client: kube.Client, namespace: str
+) -> None:
+    for name in ("kept", "lost"):
+        await client.create(SERVICE, namespace, {"metadata": {"name": name}, **PORT})
+    db = Database(model.SERVICES)
+    [reflector] = kubernetes.reflectors(db, client, tables=["services"], cluster=ClusterName("c1"))
+    task = asyncio.create_task(reflector.run())
+    await until(lambda: bool(of(db, namespace, "lost")))
+    kube_apiserver.kill()
+    await kube_apiserver.lose(f"/registry/services/specs/{namespace}/lost")
+    kube_apiserver.start()
+    await until(lambda: not of(db, namespace, "lost"))
+    assert of(db, namespace, "kept")
+    assert reflector.state.lists == 2, "the server no longer had our revision"
+    task.cancel()
+
+
+async def test_who_may_not_is_told_so_and_tried_again(kube_apiserver: KubeApiServer, client: kube.Client) -> None:
+    async with await kube.connect(kube_apiserver.section("nobody")) as stranger:
+        with pytest.raises(Transient, match=r"list services: 403 Forbidden: .*cannot list resource"):
+            await stranger.store(SERVICE).list()
+        with pytest.raises(kube.Forbidden):
+            await stranger.get(SERVICE, "kubernetes", "default")
+
+
+async def test_a_definition_that_comes_later_fills_its_table(client: kube.Client, namespace: str) -> None:
+    db = Database(model.IMPORTS)
+    [reflector] = kubernetes.reflectors(db, client, tables=["imports"], cluster=ClusterName("c1"))
+    reflector._most = 0.5
+    task = asyncio.create_task(reflector.run())
+    await until(lambda: reflector.state.failures > 1)
+    assert "CustomResourceDefinition" in reflector.state.last_failure
+    await client.create(CRD, "", definition("v1alpha1"))
+    await until(lambda: reflector.state.synced)
+    body = {"metadata": {"name": "echo"}, "spec": {"type": "ClusterSetIP", "ips": ["10.96.0.9"]}}
+    await client.create(SERVICE_IMPORT, namespace, body)
+    await until(lambda: bool(db.snapshot().count(model.IMPORTS)))
+    assert (await client.served(SERVICE_IMPORT)).version == "v1alpha1"
+    task.cancel()
+
+
+async def test_tables_are_filled_and_survive_the_death_of_the_server(
+    kube_apiserver: KubeApiServer, client: kube.Client, namespace: str
+) -> None:
+    names = ("services", "endpoint_sets", "namespaces", "nodes", "pods")
+    db = Database(*(getattr(model, name.upper()) for name in names))
+    reflectors: list[Reflector[Any]] = kubernetes.reflectors(db, client, tables=names, cluster=ClusterName("c1"))
+    tasks = [asyncio.create_task(each.run()) for each in reflectors]
+    await until(lambda: all(each.state.connected for each in reflectors))
+    assert db.snapshot().by(model.SERVICES, "name", "default/kubernetes")
+    kube_apiserver.kill()
+    await until(lambda: not any(each.state.connected for each in reflectors))
+    assert db.snapshot().count(model.NAMESPACES) > 1, "what was known still counts"
+    kube_apiserver.start()
+    await kube_apiserver.ready()
+    await client.create(SERVICE, namespace, {"metadata": {"name": "after"}, **PORT})
+    await until(lambda: bool(of(db, namespace, "after")))
+    for task in tasks:
+        task.cancel()
+
+
+async def test_a_lease_is_taken_renewed_and_given_away(client: kube.Client, namespace: str) -> None:
+    led = asyncio.Event()
+
+    async def work() -> None:
+        led.set()
+        await asyncio.Event().wait()
+
+    first = Election(client, name="operator", namespace=namespace, identity="a")
+    task = asyncio.create_task(first.run(work))
+    await asyncio.wait_for(led.wait(), 5)
+    lease = await client.get(LEASE, "operator", namespace)
+    assert lease.spec.holder_identity == "a"
+    assert lease.spec.lease_transitions == 0
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    led.clear()
+    second = asyncio.create_task(Election(client, name="operator", namespace=namespace, identity="b").run(work))
+    await asyncio.wait_for(led.wait(), 3)
+    lease = await client.get(LEASE, "operator", namespace)
+    assert lease.spec.lease_transitions == 1
+    second.cancel()
+    await asyncio.gather(second, return_exceptions=True)
+
+
+async def test_events_are_made_and_counted(client: kube.Client, namespace: str) -> None:
+    made = await client.create(SERVICE, namespace, {"metadata": {"name": "echo"}, **PORT})
+    recorder = Recorder(client, component="isthmus-operator", instance="test")
+    task = asyncio.create_task(recorder.run())
+    for times in (1, 3):
+        for _ in range(times):
+            recorder.say(
+                SERVICE, namespace=namespace, name="echo", uid=made.metadata.uid, reason="Exported", message="to all"
+            )
+        sent = recorder.sent + times
+        await until(lambda sent=sent: recorder.sent == sent)  # type: ignore[misc]
+    found: list[Event] = await client.list(EVENT, namespace)
+    assert [event.count for event in found] == [4]
+    task.cancel()

@@ -1,0 +1,127 @@
+"""A real kube-apiserver over a real etcd on loopback, for tests marked ``kube``: start, kill, start again.
+
+The program comes from ``make kube-tools`` or $KUBEBUILDER_ASSETS; where it is not, these tests are skipped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+import yaml
+from etcd_server import EtcdServer, free_ports
+from etcd_server import running as running_etcd
+
+from isthmus.config import KubernetesSection
+from isthmus.etcd import Session, binary
+
+BUILT: Final = Path(__file__).resolve().parents[2] / ".cache" / "kube-tools" / "kube-apiserver"
+TOKENS: Final = {"admin": "system:masters", "nobody": ""}
+"""Who may come, by token, and the group they are in."""
+
+
+def program() -> Path | None:
+    """The kube-apiserver of this machine."""
+    given = Path(os.environ.get("KUBEBUILDER_ASSETS", "/nowhere")) / "kube-apiserver"
+    return next((path for path in (given, BUILT) if path.exists()), None)
+
+
+class KubeApiServer:
+    """One kube-apiserver process."""
+
+    def __init__(self, path: Path, folder: Path, etcd: EtcdServer) -> None:
+        [port] = free_ports(1)
+        self.url = f"https://127.0.0.1:{port}"
+        self._folder = folder
+        self._etcd = etcd
+        self._process: subprocess.Popen[bytes] | None = None
+        self._command = [str(path), f"--secure-port={port}", *self._flags()]
+
+    def _flags(self) -> list[str]:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        key, tokens = self._folder / "sa.key", self._folder / "tokens.csv"
+        subprocess.run(["openssl", "genrsa", "-out", str(key), "2048"], check=True, capture_output=True)
+        tokens.write_text("".join(f'{who},{who},{who},"{group}"\n' for who, group in TOKENS.items()))
+        return [
+            f"--etcd-servers={self._etcd.endpoint}",
+            "--bind-address=127.0.0.1",
+            f"--cert-dir={self._folder / 'certs'}",
+            f"--service-account-key-file={key}",
+            f"--service-account-signing-key-file={key}",
+            "--service-account-issuer=https://isthmus.test",
+            f"--token-auth-file={tokens}",
+            "--authorization-mode=RBAC",
+            "--service-cluster-ip-range=10.96.0.0/16",
+            "--disable-admission-plugins=ServiceAccount",
+            "--endpoint-reconciler-type=none",
+            "--shutdown-delay-duration=0",
+        ]
+
+    def start(self) -> None:
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def section(self, user: str = "admin") -> KubernetesSection:
+        """The configuration of a client that is this user."""
+        path = self._folder / f"kubeconfig-{user}"
+        path.write_text(
+            yaml.safe_dump(
+                {
+                    "current-context": "test",
+                    "contexts": [{"name": "test", "context": {"cluster": "test", "user": user}}],
+                    "clusters": [{"name": "test", "cluster": {"server": self.url, "insecure-skip-tls-verify": True}}],
+                    "users": [{"name": user, "user": {"token": user}}],
+                }
+            )
+        )
+        return KubernetesSection(kubeconfig=str(path))
+
+    async def lose(self, key: str) -> None:
+        """Take a key out of the store, and all memory of it, while the server is away."""
+        async with Session([self._etcd.endpoint]) as session:
+            await session.delete(key)
+            await session.compact((await session.list("/registry/namespaces/")).revision)
+
+    def _ready(self) -> bool:
+        trusting = ssl._create_unverified_context()
+        request = urllib.request.Request(f"{self.url}/readyz", headers={"Authorization": "Bearer admin"})
+        try:
+            with urllib.request.urlopen(request, context=trusting, timeout=2) as answer:
+                return bool(answer.read() == b"ok")
+        except OSError:
+            return False
+
+    async def ready(self) -> None:
+        """Wait until it serves."""
+        async with asyncio.timeout(60):
+            while not await asyncio.to_thread(self._ready):
+                assert self._process is None or self._process.poll() is None, (self._folder / "log").read_text()[-2000:]
+                await asyncio.sleep(0.1)
+
+
+@pytest.fixture(scope="session")
+def kube_apiserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeApiServer]:
+    """One kube-apiserver for the whole run: use a namespace of your own. Tests wait for ``ready()`` themselves."""
+    path = program()
+    if path is None:
+        pytest.skip("no kube-apiserver: run `make kube-tools` or set KUBEBUILDER_ASSETS")
+    with running_etcd(binary.find(), tmp_path_factory.mktemp("kube-etcd")) as etcd:
+        server = KubeApiServer(path, tmp_path_factory.mktemp("kube-apiserver"), etcd)
+        server.start()
+        try:
+            yield server
+        finally:
+            server.kill()
