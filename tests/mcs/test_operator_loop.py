@@ -225,8 +225,9 @@ async def test_a_removed_import_and_a_removed_service_come_back(operator: Operat
     before = await operator.imported(has_address)
     await operator.client.delete(SERVICE_IMPORT, "demo", "echo")
     after = await operator.imported(lambda each: each.metadata.uid != before.metadata.uid and spec(each).ips)
-    await operator.client.delete(SERVICE, "demo", DERIVED)
-    await operator.until(lambda now: now.get(tables.SERVICES, (DERIVED_NAME, "kubernetes")))
+    gone = await operator.client.get(SERVICE, DERIVED, "demo")
+    await operator.client.delete(SERVICE, "demo", DERIVED, uid=gone.metadata.uid)
+    await operator.until(lambda now: {s.uid for s in now.by(tables.SERVICES, "import", NAME)} - {gone.metadata.uid})
     service = await operator.client.get(SERVICE, DERIVED, "demo")
     assert [owner.uid for owner in service.metadata.owner_references or []] == [after.metadata.uid]
     await operator.imported(lambda each: spec(each).ips == [service.spec.cluster_ip])

@@ -38,7 +38,7 @@ class World:
     """The operator's tables of cluster c1, with demo as a namespace; each change is followed by a pass."""
 
     def __init__(self, *families: Any, default_global: bool = True) -> None:
-        self.db = Database(*INPUTS, tables.MERGED, tables.OBJECTS)
+        self.db = Database(*INPUTS, tables.MERGED, tables.OBJECTS, tables.OBJECTS_STATUS)
         derived = mcs.derived(ClusterName("c1"), families or ("IPv4",), default_global=default_global)
         self.derivations = Derivations(self.db, *derived)
         self.put(tables.NAMESPACES, Namespace("demo"))

@@ -12,6 +12,9 @@ from isthmus.model.services import Family, Import, Port
 
 MOST_ADDRESSES: Final = 2
 
+NotReady = Literal["NamespaceNotGlobal", "IPFamilyNotSupported", "ServiceNameTaken", "Pending"]
+"""Why an import cannot be used here. Pending passes by itself, the others do not."""
+
 
 def service_import(view: View, merged: Merged) -> Object:
     """The ServiceImport wanted for a name that somebody exports."""
@@ -83,9 +86,7 @@ def _conditions(view: View, ips: tuple[str, ...]) -> list[wire.ConditionBody]:
 def _ready(view: View, ips: tuple[str, ...]) -> wire.ConditionBody:
     """The first reason that holds."""
 
-    def not_ready(
-        reason: Literal["NamespaceNotGlobal", "IPFamilyNotSupported", "Pending"], message: str
-    ) -> wire.ConditionBody:
+    def not_ready(reason: NotReady, message: str) -> wire.ConditionBody:
         return wire.condition("Ready", False, reason=reason, message=message)
 
     if not view.shared:
@@ -93,7 +94,7 @@ def _ready(view: View, ips: tuple[str, ...]) -> wire.ConditionBody:
     if not view.families:
         return not_ready("IPFamilyNotSupported", f"this cluster has {','.join(view.settings.families)} only")
     if view.taken:
-        return not_ready("Pending", f"Service {view.derived} exists and is not managed by {wire.MANAGER}")
+        return not_ready("ServiceNameTaken", f"Service {view.derived} exists and is not managed by {wire.MANAGER}")
     headless = view.merged is not None and view.merged.type == "Headless"
     if view.derived_service is None or not (ips or headless):
         return not_ready("Pending", f"Service {view.derived} has no address yet")

@@ -1,0 +1,148 @@
+"""What people and dashboards are told of exports and imports."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from mcs_world import World
+
+from isthmus.mcs import events, metrics
+from isthmus.model import tables
+from isthmus.model.clusters import Cluster
+from isthmus.model.names import ClusterName, ServiceName
+from isthmus.model.services import Port
+from isthmus.statedb import Status
+
+DERIVED = "demo/derived-qieggqc27v"
+
+
+class Heard:
+    """A recorder that keeps what is said: kind, name, uid, type, reason, message."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[str, ...]] = []
+
+    def say(self, kind: Any, *, namespace: str, name: str, uid: str, reason: str, message: str, type: str = "") -> None:
+        self.said.append((kind.kind, f"{namespace}/{name}", uid, type, reason, message))
+
+    @property
+    def reasons(self) -> list[str]:
+        return [said[4] for said in self.said]
+
+
+def heard(world: World, *, after: Callable[[], None]) -> list[tuple[str, str]]:
+    """Reason and message of what a change makes people hear, each object's last state known before."""
+    before = {(row.kind, row.name): row for row in world.objects}
+    after()
+    said = [each for row in world.objects for each in events.about_object(before.get((row.kind, row.name)), row)]
+    return [(each.reason, each.message) for each in said]
+
+
+class TestEvents:
+    def test_an_export_is_said_to_be_exported_once(self, world: World) -> None:
+        world.service()
+        assert heard(world, after=world.mark) == [("Exported", "Service demo/echo is offered to the clusterset")]
+        assert heard(world, after=lambda: world.mark(generation=2)) == []
+
+    def test_an_invalid_export_says_why(self, world: World) -> None:
+        assert heard(world, after=world.mark) == [("NoService", "there is no Service demo/echo")]
+
+    def test_a_conflict_is_said_when_it_comes_when_it_changes_and_when_it_goes(self, world: World) -> None:
+        world.service()
+        world.mark()
+        [(reason, message)] = heard(world, after=lambda: world.export("c2", type="Headless"))
+        assert (reason, message[:22]) == ("Conflict", "TypeConflict: type: 1/")
+        [(_, changed)] = heard(world, after=lambda: world.export("c2", type="Headless", ports=(Port("http", 81),)))
+        assert changed.startswith("PortConflict,TypeConflict: ")
+        assert heard(world, after=lambda: world.export("c2")) == [("NoConflicts", "all exporting clusters agree")]
+
+    def test_an_import_that_only_waits_for_its_address_says_nothing(self, world: World) -> None:
+        assert heard(world, after=world.export) == []
+
+    def test_an_import_of_a_family_that_is_not_here_says_so(self, world: World) -> None:
+        said = heard(world, after=lambda: world.export(families=("IPv6",)))
+        assert said == [("IPFamilyNotSupported", "this cluster has IPv4 only")]
+
+    def test_an_import_whose_services_name_is_taken_says_so(self, world: World) -> None:
+        world.export()
+        [(reason, message)] = heard(world, after=lambda: world.service(DERIVED))
+        assert reason == "ServiceNameTaken"
+        assert message == f"Service {DERIVED} exists and is not managed by isthmus-operator"
+
+    def test_an_import_whose_cluster_is_away_says_so(self, world: World) -> None:
+        world.export()
+        stale = Cluster(name=ClusterName("c2"), state="stale")
+        [(reason, _)] = heard(world, after=lambda: world.put(tables.CLUSTERS, stale))
+        assert reason == "ClusterUnreachable"
+
+    def test_a_write_that_fails_is_said_at_the_third_time_and_then_only_if_it_fails_otherwise(
+        self, world: World
+    ) -> None:
+        world.export()
+        key = ("Service", ServiceName(DERIVED))
+
+        def failing(attempts: int, error: str = "no") -> Status:
+            return Status(key, error, attempts, 0.0)
+
+        now = world.db.snapshot()
+        assert list(events.about_failure(now, None, failing(1))) == []
+        [said] = events.about_failure(now, failing(2), failing(3))
+        assert said == events.Said("ServiceImport", ServiceName("demo/echo"), "Warning", "NotWritten", "no")
+        assert list(events.about_failure(now, failing(3), failing(4))) == []
+        [said] = events.about_failure(now, failing(4), failing(5, "never"))
+        assert said.message == "never"
+
+    async def test_what_is_said_names_the_object_and_waits_for_its_import(self, world: World) -> None:
+        recorder = Heard()
+        telling = asyncio.ensure_future(events.tell(world.db, recorder))
+        world.service()
+        world.mark()
+        world.export("c2", families=("IPv6",), created="2020-01-01T00:00:00Z")
+        await until(lambda: len(recorder.said) == 2)
+        assert sorted(recorder.reasons) == ["Conflict", "Exported"]
+        assert {said[:3] for said in recorder.said} == {("ServiceExport", "demo/echo", "mark-uid")}
+        world.imported()
+        await until(lambda: len(recorder.said) == 3)
+        assert recorder.said[-1][:5] == (
+            "ServiceImport",
+            "demo/echo",
+            "import-uid",
+            "Warning",
+            "IPFamilyNotSupported",
+        )
+        telling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await telling
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
+def test_metrics_tell_exports_imports_their_conditions_and_clusters(world: World) -> None:
+    world.service()
+    world.mark()
+    world.export("c2")
+    world.export("c2", name="demo/other")
+    samples = {
+        (sample.name.removeprefix("isthmus_operator_mcsapi_"), *sample.labels.values()): sample.value
+        for family in metrics.families(world.db.snapshot())
+        for sample in family.samples
+    }
+    assert samples == {
+        ("serviceexport_info", "echo", "demo"): 1,
+        ("serviceexport_status_condition", "echo", "demo", "Valid", "True", "Valid"): 1,
+        ("serviceexport_status_condition", "echo", "demo", "Ready", "True", "Ready"): 1,
+        ("serviceexport_status_condition", "echo", "demo", "Conflict", "False", "NoConflicts"): 1,
+        ("serviceimport_info", "echo", "demo"): 1,
+        ("serviceimport_info", "other", "demo"): 1,
+        ("serviceimport_status_condition", "echo", "demo", "Ready", "False", "Pending"): 1,
+        ("serviceimport_status_condition", "other", "demo", "Ready", "False", "Pending"): 1,
+        ("serviceimport_status_clusters", "echo", "demo"): 2,
+        ("serviceimport_status_clusters", "other", "demo"): 1,
+    }
