@@ -35,11 +35,14 @@ INPUTS = (
 
 
 class World:
-    """The operator's tables of cluster c1, with demo as a namespace; each change is followed by a pass."""
+    """The operator's tables of a cluster, with demo as a namespace; each change is followed by a pass."""
 
-    def __init__(self, *families: Any, default_global: bool = True) -> None:
+    inputs: tuple[Any, ...] = INPUTS
+
+    def __init__(self, *families: Any, default_global: bool = True, cluster: ClusterName = ClusterName("c1")) -> None:  # noqa: B008
+        self.cluster = cluster
         self.db = Database(*INPUTS, tables.MERGED, tables.OBJECTS, tables.OBJECTS_STATUS)
-        derived = mcs.derived(ClusterName("c1"), families or ("IPv4",), default_global=default_global)
+        derived = mcs.derived(cluster, families or ("IPv4",), default_global=default_global)
         self.derivations = Derivations(self.db, *derived)
         self.put(tables.NAMESPACES, Namespace("demo"))
 
