@@ -101,6 +101,11 @@ class Make:
         imported = names.ServiceName(of)
         return cls.service(names.derived(imported), **({"import_of": imported} | fields))
 
+    @staticmethod
+    def hashed(name: str) -> str:
+        """What the derived Service of an import is called."""
+        return names.derived(names.ServiceName(name))
+
     @classmethod
     def globally(cls, name: str = "demo/echo", *, affinity: str = "", **fields: Any) -> Service:
         annotations = (("service.cilium.io/affinity", affinity),) if affinity else ()

@@ -1,0 +1,164 @@
+"""Each rule of selection, by itself: who is in a plan, and what is said of who is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from isthmus.loadbalancer.selection import Place
+from isthmus.model.services import Condition, Endpoint, Node, Port
+
+PORT = (Port("http", 8080),)
+HERE = Node("n1", ("172.30.1.11",), zone="z1")
+
+
+def at(address: str, **fields: Any) -> Endpoint:
+    return Endpoint(address, PORT, **fields)
+
+
+def reached(world: Any) -> list[str]:
+    [targets] = world.reached().values()
+    return [target.removesuffix(":8080") for target in targets]
+
+
+def test_terminating_endpoints_serve_only_where_nothing_is_ready(world: Any, make: Any) -> None:
+    going = at("10.1.0.2", condition=Condition.TERMINATING)
+    world.put(make.derived(), make.endpoints("c1", "10.1.0.1", going))
+    assert reached(world) == ["c1/10.1.0.1"]
+    world.put(make.endpoints("c1", at("10.1.0.1", condition=Condition.NOT_READY), going))
+    assert reached(world) == ["c1/10.1.0.2"]
+    world.put(make.endpoints("c1", at("10.1.0.2", condition=Condition.GONE)))
+    assert reached(world) == []
+
+
+def test_internal_traffic_policy_local_keeps_calls_on_this_node(world: Any, make: Any) -> None:
+    world.put(HERE, make.derived(internal_policy="Local"))
+    world.put(make.endpoints("c1", at("10.1.0.1", node="n1"), at("10.1.0.2", node="n2")))
+    world.put(make.endpoints("c2", at("10.2.0.1", node="n1"), at("10.2.0.2")))
+    assert reached(world) == ["c1/10.1.0.1"]
+
+
+def test_external_traffic_policy_local_holds_for_node_ports_and_not_for_the_cluster_address(
+    every: Any, make: Any
+) -> None:
+    every.put(HERE, make.service(type="NodePort", external_policy="Local", ports=(Port("http", 80, node_port=30080),)))
+    both = (at("10.1.0.1", node="n1"), at("10.1.0.2", node="n2"))
+    every.put(make.endpoints("c1", *both, service="demo/echo"))
+    assert every.reached() == {
+        "demo/echo:80/TCP/IPv4": ["c1/10.1.0.1:8080"],
+        "demo/echo:80/TCP/IPv4/i": ["c1/10.1.0.1:8080", "c1/10.1.0.2:8080"],
+    }
+
+
+@pytest.mark.parametrize("distribution", ["PreferClose", "PreferSameZone"])
+def test_zone_hints_keep_calls_in_this_zone(world: Any, make: Any, distribution: str) -> None:
+    world.put(HERE, make.derived(distribution=distribution))
+    world.put(make.endpoints("c1", at("10.1.0.1", for_zones=("z1",)), at("10.1.0.2", for_zones=("z2",))))
+    assert reached(world) == ["c1/10.1.0.1"]
+    world.put(Node("n1", zone="z2"))
+    assert reached(world) == ["c1/10.1.0.2"]
+
+
+def test_topology_mode_auto_asks_for_hints_as_well(world: Any, make: Any) -> None:
+    world.put(HERE, make.derived(annotations=(("service.kubernetes.io/topology-mode", "Auto"),)))
+    world.put(make.endpoints("c1", at("10.1.0.1", for_zones=("z1",)), at("10.1.0.2", for_zones=("z2",))))
+    assert reached(world) == ["c1/10.1.0.1"]
+
+
+@pytest.mark.parametrize(
+    ("zones", "zone"),
+    [
+        ((("z1",), ()), "z1"),  # an endpoint without hints
+        ((("z2",), ("z3",)), "z1"),  # none for this zone
+        ((("z1",), ("z2",)), ""),  # a node that does not know its zone
+    ],
+)
+def test_hints_are_ignored_where_kubernetes_safeguards_say_so(
+    world: Any, make: Any, zones: tuple[tuple[str, ...], ...], zone: str
+) -> None:
+    world.put(Node("n1", zone=zone), make.derived(distribution="PreferSameZone"))
+    world.put(make.endpoints("c1", *(at(f"10.1.0.{n}", for_zones=of) for n, of in enumerate(zones, 1))))
+    assert reached(world) == ["c1/10.1.0.1", "c1/10.1.0.2"]
+
+
+def test_hints_without_a_wish_for_them_mean_nothing(world: Any, make: Any) -> None:
+    world.put(HERE, make.derived(), make.endpoints("c1", at("10.1.0.1", for_zones=("z2",))))
+    assert reached(world) == ["c1/10.1.0.1"]
+
+
+def test_the_same_node_is_preferred_only_while_something_there_is_ready(world: Any, make: Any) -> None:
+    world.put(HERE, make.derived(distribution="PreferSameNode"))
+    world.put(make.endpoints("c1", at("10.1.0.1", node="n1"), at("10.1.0.2", node="n2")))
+    assert reached(world) == ["c1/10.1.0.1"]
+    going = at("10.1.0.1", node="n1", condition=Condition.TERMINATING)
+    world.put(make.endpoints("c1", going, at("10.1.0.2", node="n2")))
+    assert reached(world) == ["c1/10.1.0.2"]
+
+
+def test_the_same_node_falls_back_to_the_same_zone(world: Any, make: Any) -> None:
+    world.put(HERE, make.derived(distribution="PreferSameNode"))
+    far = at("10.1.0.3", node="n3", for_zones=("z2",))
+    world.put(make.endpoints("c1", at("10.1.0.2", node="n2", for_zones=("z1",)), far))
+    assert reached(world) == ["c1/10.1.0.2"]
+
+
+READY, GOING, AWAY = Condition.READY, Condition.TERMINATING, Condition.NOT_READY
+
+
+@pytest.mark.parametrize(
+    ("affinity", "own", "other", "chosen"),
+    [
+        ("", READY, READY, ["c1/10.1.0.1", "c2/10.2.0.1"]),
+        ("none", READY, READY, ["c1/10.1.0.1", "c2/10.2.0.1"]),
+        ("sideways", READY, READY, ["c1/10.1.0.1", "c2/10.2.0.1"]),
+        ("local", READY, READY, ["c1/10.1.0.1"]),
+        ("local", AWAY, READY, ["c2/10.2.0.1"]),
+        ("local", GOING, READY, ["c2/10.2.0.1"]),
+        ("local", GOING, AWAY, ["c1/10.1.0.1"]),
+        ("local", AWAY, AWAY, []),
+        ("remote", READY, READY, ["c2/10.2.0.1"]),
+        ("remote", READY, AWAY, ["c1/10.1.0.1"]),
+        ("remote", READY, GOING, ["c2/10.2.0.1"]),
+        ("remote", AWAY, AWAY, []),
+    ],
+)
+def test_a_global_services_affinity_prefers_own_or_other_clusters(
+    world: Any, make: Any, affinity: str, own: Condition, other: Condition, chosen: list[str]
+) -> None:
+    world.put(make.globally(affinity=affinity))
+    world.put(make.endpoints("c1", at("10.1.0.1", condition=own), service="demo/echo"))
+    world.put(make.endpoints("c2", at("10.2.0.1", condition=other), service="demo/echo"))
+    assert reached(world) == chosen
+
+
+def test_affinity_of_an_import_is_that_of_its_derived_services_annotation(world: Any, make: Any) -> None:
+    world.put(make.derived(annotations=(("service.cilium.io/affinity", "local"),)))
+    world.put(make.endpoints("c1", "10.1.0.1"), make.endpoints("c2", "10.2.0.1"))
+    assert reached(world) == ["c1/10.1.0.1"]
+
+
+def test_reasons_are_given_for_whoever_is_left_out(world: Any, make: Any) -> None:
+    from isthmus.loadbalancer.plans import plan
+    from isthmus.loadbalancer.services import effective
+
+    world.put(make.derived(annotations=(("service.cilium.io/affinity", "local"),)))
+    away = at("10.1.0.2", condition=AWAY)
+    world.put(make.endpoints("c1", "10.1.0.1", away, "fd00::1"), make.endpoints("c2", "10.2.0.1"))
+    of = effective(world.db.snapshot(), make.DERIVED, which="multicluster")
+    assert of is not None
+    said: dict[str, str] = {}
+    [key] = {frontend.plan for frontend in world.frontends}
+    plan(
+        key,
+        of=of,
+        frontends=world.frontends,
+        backends=world.backends,
+        at=Place(cluster="c1", node="n1"),  # type: ignore[arg-type]
+        reasons=lambda backend, reason: said.update({backend.key.address: reason}),
+    )
+    assert said == {
+        "fd00::1": "it is not IPv4",
+        "10.1.0.2": "it is not ready",
+        "10.2.0.1": "the own cluster is preferred",
+    }
