@@ -51,6 +51,8 @@ def derived(cluster: ClusterName, cluster_id: int) -> Derived[Record]:
             MERGED: _of_merged,
             ENDPOINT_SETS: of_endpoints,
         },
+        # What we publish is whole when our own API server has said all: peers that waited for each other never began.
+        awaits=lambda source: not source.startswith("clusterset/"),
     )
 
 
