@@ -73,36 +73,66 @@ static __always_inline int route(struct bpf_sock_addr *ctx, const struct fronten
 	return err;
 }
 
+static __always_inline int call(struct bpf_sock_addr *ctx, struct frontend_key *key, struct call *call)
+{
+	key->port = ctx->user_port;
+	key->protocol = ctx->protocol;
+	if (key->protocol != IPPROTO_TCP && key->protocol != IPPROTO_UDP)
+		return -ENOENT;
+	return route(ctx, key, call);
+}
+
 static __always_inline int call4(struct bpf_sock_addr *ctx)
 {
-	struct frontend_key key = {
-		.address = { 0, 0, bpf_htonl(0xffff), ctx->user_ip4 },
-		.port = ctx->user_port,
-		.protocol = ctx->protocol,
-	};
-	struct call call = {};
-	int err;
+	struct frontend_key key = { .address = { 0, 0, bpf_htonl(0xffff), ctx->user_ip4 } };
+	struct call made = {};
+	int err = call(ctx, &key, &made);
 
-	if (key.protocol != IPPROTO_TCP && key.protocol != IPPROTO_UDP)
-		return -ENOENT;
-	err = route(ctx, &key, &call);
 	if (err)
 		return err;
-	ctx->user_ip4 = call.chosen[3];
-	ctx->user_port = call.chosen_port;
+	ctx->user_ip4 = made.chosen[3];
+	ctx->user_port = made.chosen_port;
 	return 0;
 }
 
-static __always_inline int answered4(struct bpf_sock_addr *ctx)
+/* Sockets of IPv6 call IPv4 addresses too, as ::ffff:a.b.c.d: that is how our keys have them. */
+static __always_inline int call6(struct bpf_sock_addr *ctx)
+{
+	struct frontend_key key = {};
+	struct call made = {};
+	int err;
+
+	read_address6(key.address, ctx);
+	err = call(ctx, &key, &made);
+	if (err)
+		return err;
+	write_address6(ctx, made.chosen);
+	ctx->user_port = made.chosen_port;
+	return 0;
+}
+
+static __always_inline void answered4(struct bpf_sock_addr *ctx)
 {
 	const __be32 from[4] = { 0, 0, bpf_htonl(0xffff), ctx->user_ip4 };
 	const struct call *call = recall(ctx, from, ctx->user_port);
 
 	if (!call)
-		return -ENOENT;
+		return;
 	ctx->user_ip4 = call->called[3];
 	ctx->user_port = call->called_port;
-	return 0;
+}
+
+static __always_inline void answered6(struct bpf_sock_addr *ctx)
+{
+	const struct call *call;
+	__be32 from[4];
+
+	read_address6(from, ctx);
+	call = recall(ctx, from, ctx->user_port);
+	if (!call)
+		return;
+	write_address6(ctx, call->called);
+	ctx->user_port = call->called_port;
 }
 
 /* 1: the call goes on, rewritten or as it was; 0: it ends here with err. */
@@ -121,10 +151,22 @@ int connect4(struct bpf_sock_addr *ctx)
 	return verdict(call4(ctx));
 }
 
+SEC("cgroup/connect6")
+int connect6(struct bpf_sock_addr *ctx)
+{
+	return verdict(call6(ctx));
+}
+
 SEC("cgroup/sendmsg4")
 int sendmsg4(struct bpf_sock_addr *ctx)
 {
 	return verdict(call4(ctx));
+}
+
+SEC("cgroup/sendmsg6")
+int sendmsg6(struct bpf_sock_addr *ctx)
+{
+	return verdict(call6(ctx));
 }
 
 SEC("cgroup/recvmsg4")
@@ -134,9 +176,23 @@ int recvmsg4(struct bpf_sock_addr *ctx)
 	return 1;
 }
 
+SEC("cgroup/recvmsg6")
+int recvmsg6(struct bpf_sock_addr *ctx)
+{
+	answered6(ctx);
+	return 1;
+}
+
 SEC("cgroup/getpeername4")
 int getpeername4(struct bpf_sock_addr *ctx)
 {
 	answered4(ctx);
+	return 1;
+}
+
+SEC("cgroup/getpeername6")
+int getpeername6(struct bpf_sock_addr *ctx)
+{
+	answered6(ctx);
 	return 1;
 }

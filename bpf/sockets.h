@@ -9,6 +9,22 @@ static __always_inline bool is_chosen(const struct call *call, const __be32 *add
 	return call->chosen_port == port && same_address(call->chosen, address);
 }
 
+static __always_inline void read_address6(__be32 *to, const struct bpf_sock_addr *ctx)
+{
+	to[0] = ctx->user_ip6[0];
+	to[1] = ctx->user_ip6[1];
+	to[2] = ctx->user_ip6[2];
+	to[3] = ctx->user_ip6[3];
+}
+
+static __always_inline void write_address6(struct bpf_sock_addr *ctx, const __be32 *from)
+{
+	ctx->user_ip6[0] = from[0];
+	ctx->user_ip6[1] = from[1];
+	ctx->user_ip6[2] = from[2];
+	ctx->user_ip6[3] = from[3];
+}
+
 static __always_inline int remember_tcp(struct bpf_sock_addr *ctx, const struct call *call)
 {
 	struct call *kept = bpf_sk_storage_get(&tcp_calls, ctx->sk, 0, BPF_SK_STORAGE_GET_F_CREATE);

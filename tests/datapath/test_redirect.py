@@ -28,6 +28,20 @@ def test_a_udp_answer_comes_from_the_service(world: World, datapath: Datapath, c
     assert said["peer"] == (f"{VIP}:80" if connected else "")
 
 
+def test_a_socket_of_ipv6_calls_the_same_services_by_mapped_addresses(world: World, datapath: Datapath) -> None:
+    programmed(
+        datapath.target(),
+        plan("echo", VIP, group(BACKENDS[0])),
+        plan("echo", VIP, group(BACKENDS[0], protocol="UDP"), protocol="UDP"),
+    )
+    mapped = f"::ffff:{VIP}"
+    assert world.caller.tcp(mapped) == {"answer": f"{BACKENDS[0]} 10.7.0.1", "peer": f"{mapped}:80"}
+    assert world.caller.udp(mapped)["from"] == f"{mapped}:80"
+    said = world.caller.udp(mapped, connected=True)
+    assert (said["peer"], said["from"]) == (f"{mapped}:80", f"{mapped}:80")
+    assert world.caller.tcp("::ffff:10.8.0.2", 8080)["peer"] == "::ffff:10.8.0.2:8080"
+
+
 def test_a_call_that_is_not_ours_is_untouched(world: World, datapath: Datapath) -> None:
     programmed(datapath.target(), plan("echo", VIP, group(BACKENDS[0])))
     direct = world.caller.tcp("10.8.0.2", 8080)

@@ -12,8 +12,12 @@ TIMEOUT = 2.0
 kept: dict[str, socket.socket] = {}
 
 
+def family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
 def tcp(host: str, port: int) -> dict[str, Any]:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
+    with socket.socket(family(host), socket.SOCK_STREAM) as sock:
         sock.settimeout(TIMEOUT)
         sock.connect((host, port))
         peer = sock.getpeername()
@@ -22,12 +26,12 @@ def tcp(host: str, port: int) -> dict[str, Any]:
 
 def udp(host: str, port: int, *, connected: bool = False, name: str = "") -> dict[str, Any]:
     """One question from a socket of its own, or from one kept under a name."""
-    sock = kept.get(name) or socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sock = kept.get(name) or socket.socket(family(host), socket.SOCK_DGRAM)
     sock.settimeout(TIMEOUT)
     peer = ""
     if connected:
         sock.connect((host, port))
-        peer = "{}:{}".format(*sock.getpeername())
+        peer = "{}:{}".format(*sock.getpeername()[:2])
         sock.send(b"?")
     else:
         sock.sendto(b"?", (host, port))

@@ -16,7 +16,9 @@ from isthmus.datapath import btf, codecs, libbpf
 from isthmus.datapath.errors import DatapathError
 
 OBJECT: Final = Path(__file__).with_name("isthmus.bpf.o")
-PROGRAMS: Final = ("connect4", "sendmsg4", "recvmsg4", "getpeername4")
+PROGRAMS: Final = tuple(
+    f"{hook}{family}" for hook in ("connect", "sendmsg", "recvmsg", "getpeername") for family in "46"
+)
 SIZES: Final = {"frontends": 1, "plans": 1, "slots": 4, "backends": 1, "members": 4, "services": 1, "counters": 4}
 """Room in each map that grows with services, in multiples of ``datapath.max_entries``."""
 

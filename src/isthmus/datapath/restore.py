@@ -120,22 +120,22 @@ def _agrees(state: State, slot: tuple[int, int]) -> bool:
 
 
 def _frontends_and_services(state: State, maps: Maps) -> None:
+    pointing: dict[int, list[bytes]] = defaultdict(list)
     for key, value in maps.items("frontends"):
         state.frontends[key] = codecs.FRONTEND.unpack(value)[-1]
-    pointed = Counter(state.frontends.values())
+        pointing[state.frontends[key]].append(key)
     plans: dict[int, list[Installed]] = defaultdict(list)
-    for plan in state.plans.values():
+    for plan in sorted(state.plans.values(), key=lambda plan: (len(pointing[plan.id]), plan.id)):
         plans[plan.service].append(plan)
     found = {codecs.ID.unpack(key)[0]: codecs.text(value) for key, value in maps.items("services")}
     state.service_ids = Ids(found)
-    used = {number: sum(pointed[plan.id] for plan in plans[number]) for number in found}
+    used = {number: sum(len(pointing[plan.id]) for plan in plans[number]) for number in found}
     for number, name in sorted(found.items(), key=lambda item: (-used[item[0]], item[0])):
         named = Named(number, name, written=True)
         if name in state.units:
             state.strays.append(named)
             continue
         unit = state.units[name] = Unit(named)
-        ranked = sorted(plans[number], key=lambda plan: (pointed[plan.id], plan.id))
-        unit.older, unit.current = ranked[:-1], ranked[-1] if ranked else None
-        ours = unit.plan_ids()
-        unit.frontends = frozenset(key for key, plan_id in state.frontends.items() if plan_id in ours)
+        if plans[number]:
+            *unit.older, unit.current = plans[number]
+        unit.frontends = frozenset(key for plan in plans[number] for key in pointing[plan.id])
