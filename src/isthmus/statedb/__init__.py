@@ -14,11 +14,14 @@ snapshot across an ``await`` never sees a later write.
     [row] = db.snapshot().by(SERVICES, "address", "10.96.0.9")
 """
 
-from isthmus.statedb.database import Change, Changes, Database, Initializer, Reader, Snapshot, WriteTxn
+from isthmus.statedb.changes import Change, Changes
+from isthmus.statedb.database import Database, Initializer
 from isthmus.statedb.derive import Derivations, Derived
 from isthmus.statedb.errors import Overrun, StateError
+from isthmus.statedb.reading import Reader, Snapshot
 from isthmus.statedb.reconciler import Backoff, Reconciler, Status, Target
 from isthmus.statedb.table import Table
+from isthmus.statedb.transaction import WriteTxn
 
 __all__ = [
     "Backoff",

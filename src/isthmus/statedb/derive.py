@@ -14,9 +14,12 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
-from isthmus.statedb.database import Changes, Database, Reader, WriteTxn
+from isthmus.statedb.changes import Changes
+from isthmus.statedb.database import Database
 from isthmus.statedb.errors import StateError
+from isthmus.statedb.reading import Reader
 from isthmus.statedb.table import AnyTable, Table
+from isthmus.statedb.transaction import WriteTxn
 
 R = TypeVar("R")
 
@@ -31,6 +34,7 @@ class Derived(Generic[R]):
 
     ``compute(snapshot, unit)`` gives every row of the unit. ``reads`` has one ``affected`` function per table that
     ``compute`` looks at. ``unit`` names the index whose values are the units; without it the primary key is.
+    The table waits for the sources its inputs wait for, under the same names; ``awaits`` says which of them count.
     """
 
     def __init__(
@@ -40,6 +44,7 @@ class Derived(Generic[R]):
         compute: Callable[[Reader, Any], Iterable[R]],
         reads: Mapping[AnyTable, Affected],
         unit: str | None = None,
+        awaits: Callable[[str], bool] = lambda source: True,
     ) -> None:
         if unit is not None and unit not in table.indexes:
             raise StateError(f"derived table '{table.name}': its unit '{unit}' is not an index of it")
@@ -47,6 +52,7 @@ class Derived(Generic[R]):
         self.compute = compute
         self.reads = dict(reads)
         self.unit = unit
+        self.awaits = awaits
 
     def __repr__(self) -> str:
         return f"<Derived {self.table.name} from {', '.join(table.name for table in self.reads)}>"
@@ -70,7 +76,8 @@ class Derivations:
         inputs = {table.name: table for each in derived for table in each.reads if table.name not in own}
         self._readers: dict[str, Changes[Any]] = {name: database.changes(table) for name, table in inputs.items()}
         self._dirty: dict[str, dict[Hashable, None]] = {each.table.name: {} for each in derived}
-        self._initializers = {each.table.name: database.initializer(each.table, "derive") for each in derived}
+        for each in derived:
+            database.initializer(each.table, "derive")  # until the first pass has computed it
         self.passes = 0
         self.units = 0
 
@@ -122,9 +129,10 @@ class Derivations:
             self.units += 1
 
     def _complete(self, txn: WriteTxn) -> None:
+        """Pass on whom the inputs wait for: a derived table is as complete as what it is made of."""
         for derived in self._derived:
-            if txn.initialized(*derived.reads):
-                self._initializers[derived.table.name].complete(txn)
+            awaited = (name for table in derived.reads for name in txn.pending(table) if derived.awaits(name))
+            txn.await_exactly(derived.table, frozenset(awaited))
 
     async def _changed(self) -> None:
         """Wait for a change of any input, or of what is pending: completion of a source must be passed on too."""

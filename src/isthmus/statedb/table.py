@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, Generic, TypeVar
 
@@ -22,7 +22,7 @@ class Table(Generic[K, R]):
     one or several, which need not be unique. Keys and values are hashable; rows are immutable and compare by value.
     """
 
-    __slots__ = ("indexes", "key", "name", "row")
+    __slots__ = ("_positions", "indexes", "key", "name", "row", "values")
 
     def __init__(
         self,
@@ -30,14 +30,24 @@ class Table(Generic[K, R]):
         row: type[R],
         *,
         key: Callable[[R], K],
-        indexes: Mapping[str, Callable[[R], Iterable[Hashable]]] | None = None,
+        indexes: Mapping[str, Callable[[R], Collection[Hashable]]] | None = None,
     ) -> None:
         if not NAME.match(name):
             raise StateError(f"table name '{name}': want lower-case letters, digits, - and _, 31 at most")
         self.name = name
         self.row = row
         self.key = key
-        self.indexes: Mapping[str, Callable[[R], Iterable[Hashable]]] = MappingProxyType(dict(indexes or {}))
+        self.indexes: Mapping[str, Callable[[R], Collection[Hashable]]] = MappingProxyType(dict(indexes or {}))
+        self.values = tuple(self.indexes.values())
+        self._positions = {name: position for position, name in enumerate(self.indexes)}
+
+    def position(self, index: str) -> int:
+        """Which of the indexes this is."""
+        try:
+            return self._positions[index]
+        except KeyError:
+            known = ", ".join(self.indexes) or "none"
+            raise StateError(f"table '{self.name}' has no index '{index}'; it has: {known}") from None
 
     def __repr__(self) -> str:
         return f"<Table {self.name} of {self.row.__name__}, indexes: {', '.join(self.indexes) or 'none'}>"

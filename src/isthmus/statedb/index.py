@@ -1,0 +1,51 @@
+"""The keys found under one value of an index: nearly always one, sometimes a few, now and then thousands.
+
+A few are a tuple, which costs a fifth of a map in time and memory; from there on they are a persistent map. Both are
+immutable, so a snapshot's stay as they were. Nothing at all is None: an index holds no value without keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, Final
+
+from immutables import Map
+
+Keys = tuple[Any, ...] | Map[Any, None]
+
+FEW: Final = 8
+
+
+def with_key(keys: Keys, key: Any) -> Keys:
+    """One more key, which is not among them."""
+    if not isinstance(keys, tuple):
+        return keys.set(key, None)
+    if len(keys) < FEW:
+        return (*keys, key)
+    return Map(dict.fromkeys((*keys, key)))
+
+
+def without_key(keys: Keys, key: Any) -> Keys | None:
+    """One key less, which is among them."""
+    if isinstance(keys, tuple):
+        return tuple(each for each in keys if each != key) or None
+    return keys.delete(key) or None
+
+
+def move(index: Any, key: Any, before: Collection[Any], after: Collection[Any]) -> None:  # hot:
+    """In a mutable index, take a key from under the values it had and put it under those it has. Values may repeat."""
+    for value in set(before).difference(after) if after else before:
+        keys = index.get(value)
+        if keys is None:  # a value that repeats
+            continue
+        left = None if keys == (key,) else without_key(keys, key)
+        if left is None:
+            del index[value]
+        else:
+            index[value] = left
+    for value in set(after).difference(before) if before else after:
+        keys = index.get(value)
+        if keys is None:
+            index[value] = (key,)
+        elif key not in keys:
+            index[value] = with_key(keys, key)

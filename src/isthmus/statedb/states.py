@@ -1,0 +1,94 @@
+"""The state of one table, as it stands in a root or as a transaction is changing it, and all states by name.
+
+Both kinds answer the same questions by the same attributes, so that reading is one code for snapshots and
+transactions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+from immutables import Map
+
+from isthmus.statedb import index
+from isthmus.statedb.errors import StateError
+from isthmus.statedb.index import Keys
+from isthmus.statedb.table import AnyTable
+
+
+class TableState(NamedTuple):
+    """One table inside a root: rows by key, keys by index value, the count of changes, who has yet to fill it."""
+
+    rows: Map[Any, Any]
+    indexes: tuple[Map[Any, Keys], ...]
+    revision: int
+    pending: frozenset[str]
+
+
+class Draft:
+    """One table inside a write transaction: transients, made when it is first written."""
+
+    __slots__ = ("awaited", "base", "indexes", "pending", "revision", "rows", "settled", "touched")
+
+    def __init__(self, base: TableState) -> None:
+        self.base = base
+        self.rows: Any = base.rows.mutate()
+        self.indexes: list[Any] = [each.mutate() for each in base.indexes]
+        self.revision = base.revision
+        self.pending = base.pending
+        self.settled: frozenset[str] = frozenset()
+        self.awaited: frozenset[str] = frozenset()
+        self.touched: dict[Any, Any] = {}
+
+    def write(self, table: AnyTable, key: Any, old: Any, new: Any) -> None:  # hot:
+        """Put a row, or take it away where ``new`` is None; the indexes follow."""
+        if new is None:
+            del self.rows[key]
+        else:
+            self.rows[key] = new
+        self.revision += 1
+        self.touched.setdefault(key, old)
+        for own, values in zip(self.indexes, table.values, strict=True):
+            before: Collection[Any] = values(old) if old is not None else ()
+            after: Collection[Any] = values(new) if new is not None else ()
+            if before != after:
+                index.move(own, key, before, after)
+
+    def present(self) -> Map[Any, Any]:
+        """The rows as they are now, immutable: what is being changed cannot be iterated."""
+        rows: Map[Any, Any] = self.rows.finish()
+        self.rows = rows.mutate()
+        return rows
+
+    def await_exactly(self, names: frozenset[str]) -> None:
+        """These, and no others, have yet to fill the table."""
+        self.settled = self.settled | (self.pending - names)
+        self.awaited = (self.awaited - self.settled) | (names - self.pending)
+        self.pending = names
+
+    @property
+    def changed(self) -> bool:
+        """Whether there is anything to commit."""
+        return bool(self.touched) or bool(self.settled) or bool(self.awaited)
+
+    def finish(self, now: TableState) -> TableState:
+        """The state to commit; ``now`` has the initializers that were registered since the transaction began."""
+        if not self.touched:
+            return now._replace(pending=(now.pending - self.settled) | self.awaited)
+        indexes = tuple(each.finish() for each in self.indexes)
+        return TableState(self.rows.finish(), indexes, self.revision, (now.pending - self.settled) | self.awaited)
+
+
+class States(dict[str, TableState | Draft]):
+    """States by the table's name. A root is one whose states are all TableStates, and is never changed."""
+
+    def __missing__(self, name: str) -> TableState:
+        raise StateError(f"table '{name}' is not in this database")
+
+
+class Ended(States):
+    """What a transaction reads and writes after its end."""
+
+    def __missing__(self, name: str) -> TableState:
+        raise StateError("this transaction has ended; open another with Database.write()")

@@ -1,0 +1,69 @@
+"""Writing: any tables, all or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from typing import Any, TypeVar, cast
+
+from isthmus.statedb.reading import Reader
+from isthmus.statedb.states import Draft, Ended, States
+from isthmus.statedb.table import AnyTable, Table
+
+K = TypeVar("K", bound=Hashable)
+R = TypeVar("R")
+
+
+class WriteTxn(Reader):
+    """Writes to any tables, seen by its own reads at once and by everybody else at commit."""
+
+    __slots__ = ()
+
+    def __init__(self, root: States) -> None:
+        super().__init__(States(root))
+
+    def __repr__(self) -> str:
+        drafts = {name: draft for name, draft in self._states.items() if isinstance(draft, Draft)}
+        return (
+            f"<WriteTxn {', '.join(f'{name}: {len(d.touched)} rows' for name, d in drafts.items()) or 'so far empty'}>"
+        )
+
+    def put(self, table: Table[Any, R], row: R) -> R | None:  # hot:
+        """Insert or replace a row; give the one it replaced. A row equal to the present one changes nothing."""
+        key = table.key(row)
+        old = self._states[table.name].rows.get(key)
+        if old is None or (old is not row and old != row):
+            self._draft(table).write(table, key, old, row)
+        return cast("R | None", old)
+
+    def delete(self, table: Table[K, R], key: K) -> R | None:  # hot:
+        """Remove a row; give it back, or None where there was none."""
+        old = self._states[table.name].rows.get(key)
+        if old is not None:
+            self._draft(table).write(table, key, old, None)
+        return cast("R | None", old)
+
+    def all(self, table: Table[Any, R]) -> Iterator[R]:
+        """Every row as it is at this moment, in no order; writing while iterating is fine."""
+        state = self._states[table.name]
+        return iter((state.present() if isinstance(state, Draft) else state.rows).values())
+
+    def touched(self, table: AnyTable) -> dict[Any, Any]:
+        """Keys written in this transaction so far, each with the row as it was before (None: there was none)."""
+        state = self._states[table.name]
+        return state.touched if isinstance(state, Draft) else {}
+
+    def await_exactly(self, table: AnyTable, names: frozenset[str]) -> None:
+        """Say which sources the table waits for; for whoever computes it."""
+        if self.pending(table) != names:
+            self._draft(table).await_exactly(names)
+
+    def _draft(self, table: AnyTable) -> Draft:
+        state = self._states[table.name]
+        if not isinstance(state, Draft):
+            state = self._states[table.name] = Draft(state)
+        return state
+
+    def _end(self) -> dict[str, Draft]:
+        """No more reads or writes; what there is to commit, by table."""
+        states, self._states = self._states, Ended()
+        return {name: state for name, state in states.items() if isinstance(state, Draft) and state.changed}
