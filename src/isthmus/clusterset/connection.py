@@ -195,7 +195,7 @@ class Connection:
             return
         cached = capabilities.cached
         canary = keys.canary(kind, self.name, cached=cached) if capabilities.synced_canaries else ""
-        store = GatedStore(session, keys.prefix(kind, self.name, cached=cached), canary=canary)
+        store = GatedStore(session, keys.prefix(kind, self.name, cached=cached), canary=canary, limits=sinks.MOST)
         sink = sinks.RecordSink(
             self._db,
             kind,

@@ -7,17 +7,21 @@ nothing in the other, so the list is read again, behind the canary again: a stor
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Final
 
-from isthmus.etcd import KeyValue, PrefixStore, Session
+from isthmus.etcd import KeyValue, Limits, PrefixStore, Session
 from isthmus.reflector import Batch, Expired, Listing
+
+FEW: Final = Limits(keys=1_000, size=1024 * 1024)
+"""Where one key is meant: other clusters' names may begin with this one's."""
 
 
 class GatedStore:
     """A ``reflector.Store`` below a prefix. ``canary`` is the key that lets it be listed; empty: none is awaited."""
 
-    def __init__(self, session: Session, prefix: str, *, canary: str = "") -> None:
-        self._store = PrefixStore(session, prefix)
-        self._canary = PrefixStore(session, canary) if canary else None
+    def __init__(self, session: Session, prefix: str, *, canary: str = "", limits: Limits = FEW) -> None:
+        self._store = PrefixStore(session, prefix, limits=limits)
+        self._canary = PrefixStore(session, canary, limits=FEW) if canary else None
         self._listed = False
 
     async def list(self) -> Listing[KeyValue]:

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 from isthmus import logs
 from isthmus.clusterset import endpoints, exports, keys
 from isthmus.clusterset.errors import RecordError
-from isthmus.etcd import KeyValue
+from isthmus.etcd import KeyValue, Limits
 from isthmus.model.mcs import RecordKind
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import EndpointSet, Export
@@ -26,6 +26,8 @@ log = logs.get("records")
 TABLES: Final[Mapping[RecordKind, Table[Any, Any]]] = {"serviceexports": EXPORTS, "services": ENDPOINT_SETS}
 NAMED: Final = 20
 """How many unusable keys of a kind are named in the log, by peer and connection; all are counted."""
+MOST: Final = Limits(keys=20_000, size=64 * 1024 * 1024)
+"""What is held of one kind of one peer."""
 
 Row = Export | EndpointSet
 
@@ -96,12 +98,16 @@ class RecordSink:
         self._listed = listed
         self._on_dropped = dropped
         self._bad: set[str] = set()
+        self._sizes: dict[str, int] = {}
+        self._size = 0
         self._named = 0
 
     def replace(self, items: Mapping[str, KeyValue], *, partial: bool) -> None:
         """These are all records of the peer."""
         table = TABLES[self._kind]
         self._bad.clear()
+        self._sizes.clear()
+        self._size = 0
         read = [self._read(key, kv) for key, kv in items.items()]
         rows = {table.key(row): row for row in read if row is not None and row is not BAD}
         with self._db.write() as txn:
@@ -120,6 +126,8 @@ class RecordSink:
             for key, kv in events:
                 self._bad.discard(key)
                 row = self._read(key, kv) if kv is not None else None
+                if kv is None:
+                    self._account(key, 0)
                 if row is BAD:
                     continue  # what it last said still counts
                 if row is not None:
@@ -130,10 +138,27 @@ class RecordSink:
 
     def _read(self, key: str, kv: KeyValue) -> Row | Bad | None:
         try:
-            return self._decode(kv.value, name=keys.parse(key))
+            name = keys.parse(key)
+            self._check_room(key, len(kv.value))
+            row = self._decode(kv.value, name=name)
+            self._account(key, len(kv.value))
+            return row
         except RecordError as why:
-            self._bad.add(key)
+            if len(self._bad) < MOST.keys:
+                self._bad.add(key)
             if self._named < NAMED:
                 self._named += 1
                 log.warning("record dropped", cluster=self._cluster, kind=self._kind, key=ascii(key), why=str(why))
             return BAD
+
+    def _check_room(self, key: str, size: int) -> None:
+        """A peer cannot make us hold without bound."""
+        if key not in self._sizes and len(self._sizes) >= MOST.keys:
+            raise RecordError(f"it is one more than the {MOST.keys} that are taken of a cluster")
+        if self._size - self._sizes.get(key, 0) + size > MOST.size:
+            raise RecordError(f"with it the cluster's records are more than {MOST.size} bytes")
+
+    def _account(self, key: str, size: int) -> None:
+        self._size += size - self._sizes.pop(key, 0)
+        if size:
+            self._sizes[key] = size

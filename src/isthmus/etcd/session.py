@@ -8,7 +8,7 @@ callers are loops of their own and know better what to do meanwhile.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from isthmus.etcd import wire
 from isthmus.etcd.errors import TooLarge
@@ -17,6 +17,7 @@ from isthmus.etcd.transport import Credentials, Tls, Transport
 from isthmus.etcd.values import (
     Compare,
     KeyValue,
+    Limits,
     Listing,
     Op,
     RangeResult,
@@ -30,6 +31,8 @@ from isthmus.etcd.values import (
     txn_result,
 )
 from isthmus.etcd.watching import watch
+
+NO_LIMITS: Final = Limits()
 
 
 class Session:
@@ -62,9 +65,10 @@ class Session:
         response = await self._transport.call(wire.RANGE, wire.RangeRequest(key=encode(key)))
         return key_value(response.kvs[0]) if response.kvs else None
 
-    async def list(self, prefix: str, *, page: int = 1000) -> Listing:
-        """Everything below a prefix, of one revision, read in pages."""
+    async def list(self, prefix: str, *, page: int = 1000, limits: Limits = NO_LIMITS) -> Listing:
+        """Everything below a prefix, of one revision, read in pages; TooLarge where it is more than the limits."""
         kvs: list[KeyValue] = []
+        size = 0
         revision, start, end = 0, start_of(prefix), end_of(prefix)
         while True:
             try:
@@ -75,6 +79,11 @@ class Session:
                 page = max(1, page // 8)
                 continue
             kvs += got.kvs
+            size += sum(len(kv.value) for kv in got.kvs)
+            if got.count > limits.keys or size > limits.size:
+                raise TooLarge(
+                    f"{prefix}: {got.count} keys, more than {limits.keys} or {limits.size} bytes are not read"
+                )
             revision = revision or got.revision
             if not got.more:
                 return Listing(kvs, revision)

@@ -6,16 +6,17 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 
 from isthmus.etcd.errors import EtcdError
-from isthmus.etcd.session import Session
-from isthmus.etcd.values import KeyValue
+from isthmus.etcd.session import NO_LIMITS, Session
+from isthmus.etcd.values import KeyValue, Limits
 from isthmus.reflector import Batch, Event, Listing, Transient
 
 
 class PrefixStore:
     """A ``reflector.Store`` of everything below a prefix; its keys are relative to it."""
 
-    def __init__(self, session: Session, prefix: str) -> None:
+    def __init__(self, session: Session, prefix: str, *, limits: Limits = NO_LIMITS) -> None:
         self._session = session
+        self._limits = limits
         self._prefix = prefix
 
     def __repr__(self) -> str:
@@ -24,7 +25,7 @@ class PrefixStore:
     async def list(self) -> Listing[KeyValue]:
         """Everything there is."""
         with _worth_another_try():
-            listing = await self._session.list(self._prefix)
+            listing = await self._session.list(self._prefix, limits=self._limits)
         items = {kv.key.removeprefix(self._prefix): kv for kv in listing.kvs}
         return Listing(items, str(listing.revision))
 

@@ -18,7 +18,7 @@ from isthmus.etcd import wire
 from isthmus.etcd.errors import EtcdError, stale_token, translated
 from isthmus.reflector import Transient
 
-MESSAGE_LIMIT: Final = 64 * 1024 * 1024
+MESSAGE_LIMIT: Final = 32 * 1024 * 1024
 OPTIONS: Final = (
     ("grpc.max_receive_message_length", MESSAGE_LIMIT),
     ("grpc.max_send_message_length", MESSAGE_LIMIT),

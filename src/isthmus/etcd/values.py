@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Final, Literal, NamedTuple
 
 from msgspec import Struct
@@ -25,6 +26,13 @@ class Listing(NamedTuple):
 
     kvs: list[KeyValue]
     revision: int
+
+
+class Limits(NamedTuple):
+    """How much a list may bring: keys, and bytes of values. A store of others cannot make us hold without bound."""
+
+    keys: int = sys.maxsize
+    size: int = sys.maxsize
 
 
 class RangeResult(Struct, frozen=True, gc=False):

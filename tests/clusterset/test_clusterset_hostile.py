@@ -1,0 +1,129 @@
+"""A peer that means harm: counted, named, bounded; nobody else notices."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from clusterset_peers import Peers, announce, following, service
+from etcd_server import EtcdServer, running
+
+from isthmus.clusterset import follower as follower_module
+from isthmus.clusterset import sinks
+from isthmus.etcd import Limits, Put, Session, binary
+
+NUMBER = 2
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follower_module, "LOOK_EVERY", 0.05)
+
+
+@pytest.fixture
+def large_etcd(tmp_path: Path) -> Any:
+    with running(binary.find(), tmp_path / "etcd", "--max-request-bytes", str(40 * 1024 * 1024)) as server:
+        yield server
+
+
+@pytest.fixture
+async def etcd(large_etcd: EtcdServer) -> AsyncIterator[Session]:
+    async with Session([large_etcd.endpoint]) as session:
+        await large_etcd.ready(session)
+        yield session
+
+
+@pytest.fixture
+def peers(tmp_path: Path, large_etcd: EtcdServer) -> Peers:
+    return Peers(tmp_path / "clusters", large_etcd.endpoint)
+
+
+async def flood(etcd: Session, count: int, *, size: int = 10, start: int = 0) -> None:
+    """Many valid records of cluster c2, as fast as etcd takes them."""
+    for first in range(start, start + count, 100):
+        await etcd.txn((), [Put(*record(n, size)) for n in range(first, min(first + 100, start + count))])
+
+
+def record(n: int, size: int) -> tuple[str, bytes]:
+    said = {"cluster": "c2", "namespace": "demo", "name": f"s{n}", "shared": True, "clusterID": NUMBER, "x": "y" * size}
+    return f"cilium/state/services/v1/c2/demo/s{n}", json.dumps(said).encode()
+
+
+async def test_a_value_of_ten_megabytes_is_dropped_whenever_it_comes(etcd: Session, peers: Peers) -> None:
+    peers.add("c2", "c3")
+    huge = b'{"cluster":"c2","namespace":"demo","name":"huge","labels":{"a":"' + b"x" * 10_000_000 + b'"}}'
+    for n in range(5):
+        await etcd.put(f"cilium/state/services/v1/c2/demo/huge{n}", huge)
+    await service(etcd, "c2", "demo/echo", "10.2.1.1", number=2)
+    await service(etcd, "c3", "demo/echo", "10.3.1.1", number=3)
+    await announce(etcd, "c2", 2)
+    await announce(etcd, "c3", 3)
+    async with following(peers, kinds=("services",)) as seen:
+        await seen.state("c2", "ready")
+        await seen.state("c3", "ready")
+        await seen.until(lambda s: seen.cluster("c2").dropped == 5)
+        await etcd.put("cilium/state/services/v1/c2/demo/later", huge)
+        await seen.until(lambda s: seen.cluster("c2").dropped == 6)
+        assert seen.services() == {"c2:demo/echo": ["10.2.1.1"], "c3:demo/echo": ["10.3.1.1"]}
+
+
+async def test_a_list_without_end_is_not_read_and_what_was_known_stays(
+    etcd: Session, peers: Peers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sinks, "MOST", Limits(keys=50, size=10**9))
+    peers.add("c2", "c3")
+    await flood(etcd, 51)
+    await service(etcd, "c3", "demo/echo", "10.3.1.1", number=3)
+    await announce(etcd, "c2", 2)
+    await announce(etcd, "c3", 3)
+    async with following(peers, kinds=("services",)) as seen:
+        await seen.state("c3", "ready")
+        await seen.until(lambda s: "more than 50" in seen.cluster("c2").reason)
+        assert seen.services() == {"c3:demo/echo": ["10.3.1.1"]}
+        await etcd.delete("cilium/state/services/v1/c2/demo/s0")
+        await seen.state("c2", "ready")
+        assert len(seen.services()) == 51
+
+
+async def test_a_flood_of_keys_is_taken_up_to_the_bound(
+    etcd: Session, peers: Peers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sinks, "MOST", Limits(keys=50, size=10**9))
+    peers.add("c2")
+    await announce(etcd, "c2", 2)
+    async with following(peers, kinds=("services",)) as seen:
+        await seen.state("c2", "ready")
+        await flood(etcd, 80)
+        await seen.until(lambda s: seen.cluster("c2").dropped == 30)
+        assert len(seen.services()) == 50
+        await etcd.delete_prefix("cilium/state/services/v1/c2/")
+        await seen.until(lambda s: seen.cluster("c2").dropped == 0 and not seen.services())
+        await flood(etcd, 10)
+        await seen.until(lambda s: len(seen.services()) == 10)
+
+
+async def test_records_are_bounded_in_bytes_too(etcd: Session, peers: Peers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sinks, "MOST", Limits(keys=10**6, size=100_000))
+    peers.add("c2")
+    await announce(etcd, "c2", 2)
+    async with following(peers, kinds=("services",)) as seen:
+        await seen.state("c2", "ready")
+        await flood(etcd, 20, size=9_900)
+        await seen.until(lambda s: seen.cluster("c2").dropped == 10)
+        assert len(seen.services()) == 10
+
+
+async def test_configurations_of_clusters_called_alike_without_end_hide_nobody_else(
+    etcd: Session, peers: Peers
+) -> None:
+    peers.add("c2", "c3")
+    for first in range(0, 1_500, 100):
+        await etcd.txn((), [Put(f"cilium/cluster-config/c2{n}", b"x") for n in range(first, first + 100)])
+    await announce(etcd, "c2", 2)
+    await announce(etcd, "c3", 3)
+    async with following(peers) as seen:
+        await seen.state("c3", "ready")
+        await seen.until(lambda s: "are not read" in seen.cluster("c2").reason)
