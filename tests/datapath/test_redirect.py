@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from bpf_world import BACKENDS, CLUSTER_DNS, World, group, plan, programmed
+from bpf_world import BACKEND6, BACKENDS, CLUSTER_DNS, World, group, plan, programmed
 
 from isthmus.datapath import Datapath
 
@@ -40,6 +40,19 @@ def test_a_socket_of_ipv6_calls_the_same_services_by_mapped_addresses(world: Wor
     said = world.caller.udp(mapped, connected=True)
     assert (said["peer"], said["from"]) == (f"{mapped}:80", f"{mapped}:80")
     assert world.caller.tcp("::ffff:10.8.0.2", 8080)["peer"] == "::ffff:10.8.0.2:8080"
+
+
+def test_services_of_ipv6_are_served_alike(world: World, datapath: Datapath) -> None:
+    vip = "fd00:96::7"
+    programmed(
+        datapath.target(),
+        plan("echo", vip, group(BACKEND6)),
+        plan("echo", vip, group(BACKEND6, protocol="UDP"), protocol="UDP"),
+    )
+    assert world.caller.tcp(vip) == {"answer": f"{BACKEND6} fd00:7::1", "peer": f"{vip}:80"}
+    assert world.caller.udp(vip)["from"] == f"{vip}:80"
+    said = world.caller.udp(vip, connected=True)
+    assert (said["peer"], said["from"]) == (f"{vip}:80", f"{vip}:80")
 
 
 def test_a_call_that_is_not_ours_is_untouched(world: World, datapath: Datapath) -> None:

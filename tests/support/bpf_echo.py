@@ -12,9 +12,9 @@ def main(endpoints: list[str]) -> None:
     for endpoint in endpoints:
         host, port = endpoint.rsplit(":", 1)
         for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
-            sock = socket.socket(socket.AF_INET, kind)
+            sock = socket.socket(socket.AF_INET6 if host.startswith("[") else socket.AF_INET, kind)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.bind((host, int(port)))
+            sock.bind((host.strip("[]"), int(port)))
             if kind == socket.SOCK_STREAM:
                 sock.listen(128)
             ready.register(sock, selectors.EVENT_READ, endpoint)

@@ -23,6 +23,7 @@ from isthmus.model.services import Protocol
 HERE = Path(__file__).parent
 CLUSTER_DNS = "10.96.0.10"
 SERVER_DNS = "10.8.0.53"
+BACKEND6 = "[fd00:8::1]:8080"
 BACKENDS = tuple(f"10.8.0.{n}:8080" for n in range(1, 9))
 _numbers = itertools.count()
 
@@ -30,7 +31,7 @@ _numbers = itertools.count()
 def target(endpoint: str, *, protocol: Protocol = "TCP", cluster: str = "c1") -> Target:
     """A target from ``address:port``."""
     host, port = endpoint.rsplit(":", 1)
-    return Target(host, int(port), protocol, ClusterName(cluster))
+    return Target(host.strip("[]"), int(port), protocol, ClusterName(cluster))
 
 
 def plan(name: str, vip: str, *groups: Group, protocol: Protocol = "TCP", port: int = 80, affinity: int = 0) -> Plan:
@@ -113,7 +114,7 @@ class World:
         self.cgroup.mkdir()
         self.bpffs.mkdir()
         subprocess.run(["mount", "-t", "bpf", "bpf", str(self.bpffs)], check=True)
-        self._echo = self._serve([*BACKENDS, f"{SERVER_DNS}:53", f"{CLUSTER_DNS}:53", f"{CLUSTER_DNS}:80"])
+        self._echo = self._serve([*BACKENDS, BACKEND6, f"{SERVER_DNS}:53", f"{CLUSTER_DNS}:53", f"{CLUSTER_DNS}:80"])
         self.caller = self.call_from(self.cgroup)
 
     def _wire(self) -> None:
@@ -121,11 +122,15 @@ class World:
         ip("netns", "add", self.server)
         wires = ("name", "eth0", "netns", self.client, "type", "veth", "peer", "name", "eth0", "netns", self.server)
         ip("link", "add", *wires)
-        for namespace, address in ((self.client, "10.7.0.1/24"), (self.server, "10.7.0.2/24")):
+        ends = ((self.client, "10.7.0.1/24", "fd00:7::1/64"), (self.server, "10.7.0.2/24", "fd00:7::2/64"))
+        for namespace, address, address6 in ends:
             ip("-n", namespace, "link", "set", "lo", "up")
             ip("-n", namespace, "addr", "add", address, "dev", "eth0")
             ip("-n", namespace, "link", "set", "eth0", "up")
+            ip("-n", namespace, "addr", "add", address6, "dev", "eth0", "nodad")
         ip("-n", self.client, "route", "add", "10.0.0.0/8", "via", "10.7.0.2")
+        ip("-n", self.client, "route", "add", "fd00::/16", "via", "fd00:7::2")
+        ip("-n", self.server, "addr", "add", "fd00:8::1/128", "dev", "lo", "nodad")
         ip("-n", self.server, "addr", "add", "10.8.0.0/24", "dev", "lo")
         for address in (*(e.split(":")[0] for e in BACKENDS), SERVER_DNS, CLUSTER_DNS):
             ip("-n", self.server, "addr", "add", f"{address}/32", "dev", "lo")
