@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from typing import Any
+from collections.abc import AsyncIterator
 
 import pytest
 from aiohttp import web
 from etcd_server import EtcdServer
+from operator_world import Operator, has_address, spec
 
-from isthmus import kube, mcs
+from isthmus import kube
 from isthmus.etcd import Session
 from isthmus.kube.access import Access
 from isthmus.kube.objects.core import NAMESPACE, SERVICE
 from isthmus.kube.objects.discovery import ENDPOINT_SLICE
-from isthmus.kube.objects.mcs import SERVICE_EXPORT, SERVICE_IMPORT, ServiceImport, ServiceImportSpec
+from isthmus.kube.objects.mcs import SERVICE_EXPORT, SERVICE_IMPORT
 from isthmus.kube.transport import Transport
 from isthmus.lab.apiserver.addresses import Addresses
 from isthmus.lab.apiserver.api import Api
@@ -27,83 +26,11 @@ from isthmus.lab.apiserver.kinds import Registry
 from isthmus.lab.apiserver.storage import Store
 from isthmus.model import tables
 from isthmus.model.names import ClusterName, ServiceName
-from isthmus.model.services import Export, Port
-from isthmus.sources import kubernetes
-from isthmus.statedb import Backoff, Database, Derivations, Reconciler, Snapshot
+from isthmus.model.services import Export
 
 NAME = ServiceName("demo/echo")
 DERIVED = "derived-qieggqc27v"
 DERIVED_NAME = ServiceName(f"demo/{DERIVED}")
-KUBERNETES = ("services", "endpoint_sets", "export_marks", "imports", "namespaces")
-
-
-class Operator:
-    """The operator of cluster c1 but for its connections to peers: tests say what those export."""
-
-    def __init__(self, client: kube.Client) -> None:
-        self.client = client
-        self.transport = client._transport
-        self.db = Database(
-            tables.SERVICES,
-            tables.ENDPOINT_SETS,
-            tables.EXPORT_MARKS,
-            tables.IMPORTS,
-            tables.NAMESPACES,
-            tables.CLUSTERS,
-            tables.EXPORTS,
-            tables.MERGED,
-            tables.OBJECTS,
-            tables.OBJECTS_STATUS,
-        )
-        cluster = ClusterName("c1")
-        self.reflectors = kubernetes.reflectors(self.db, client, tables=KUBERNETES, cluster=cluster, remote_slices=True)
-        self.derivations = Derivations(self.db, *mcs.derived(cluster))
-        self.reconciler = Reconciler(
-            self.db, tables.OBJECTS, mcs.ApiTarget(client), status=tables.OBJECTS_STATUS, backoff=Backoff(0.05, 0.2)
-        )
-
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[Operator]:
-        async with asyncio.TaskGroup() as group:
-            parts = [*(each.run() for each in self.reflectors), self.derivations.run()]
-            tasks = [group.create_task(part) for part in parts]
-            await self.until(lambda now: now.initialized(tables.OBJECTS))
-            tasks.append(group.create_task(self.reconciler.run()))
-            yield self
-            for task in tasks:
-                task.cancel()
-
-    def export(self, cluster: str, **fields: Any) -> None:
-        given = {"created": "2026-01-01T00:00:00Z", "ports": (Port("http", 80),), "families": ("IPv4",), **fields}
-        with self.db.write() as txn:
-            txn.put(tables.EXPORTS, Export(cluster=ClusterName(cluster), name=NAME, **given))
-
-    def withdraw(self, cluster: str) -> None:
-        with self.db.write() as txn:
-            txn.delete(tables.EXPORTS, (ClusterName(cluster), NAME))
-
-    async def until(self, condition: Callable[[Snapshot], Any]) -> Snapshot:
-        async with asyncio.timeout(10):
-            return await self.db.until(lambda now: bool(condition(now)))
-
-    async def imported(self, condition: Callable[[ServiceImport], Any]) -> ServiceImport:
-        """The import, once it is so."""
-        async with asyncio.timeout(10):
-            while True:
-                try:
-                    found = await self.client.get(SERVICE_IMPORT, "echo", "demo")
-                except kube.NotFound:
-                    pass
-                else:
-                    if condition(found):
-                        return found
-                await asyncio.sleep(0.01)
-
-    async def settled(self) -> None:
-        """Everything wanted is there and has been seen to be so."""
-        await self.until(lambda now: all(o.seen == "=" for o in now.all(tables.OBJECTS) if o.body))
-        await self.reconciler.wait_until_reconciled(self.db.snapshot().revision(tables.OBJECTS))
-
 
 @pytest.fixture
 async def client(shared_etcd: EtcdServer) -> AsyncIterator[kube.Client]:
@@ -137,28 +64,6 @@ async def operator(client: kube.Client) -> AsyncIterator[Operator]:
         yield operator
 
 
-def spec(found: ServiceImport) -> ServiceImportSpec:
-    return found.spec or ServiceImportSpec()
-
-
-def has_address(found: ServiceImport) -> bool:
-    return bool(spec(found).ips)
-
-
-async def export_here(client: kube.Client) -> None:
-    """A Service with one endpoint, exported."""
-    ports = [{"name": "http", "port": 80, "targetPort": 8080}]
-    await client.create(SERVICE, "demo", {"metadata": {"name": "echo"}, "spec": {"ports": ports}})
-    body = {
-        "metadata": {"name": "echo-abc", "labels": {"kubernetes.io/service-name": "echo"}},
-        "addressType": "IPv4",
-        "endpoints": [{"addresses": ["10.1.1.5"], "conditions": {"ready": True}}],
-        "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}],
-    }
-    await client.create(ENDPOINT_SLICE, "demo", body)
-    await client.create(SERVICE_EXPORT, "demo", {"metadata": {"name": "echo"}})
-
-
 async def test_an_export_becomes_an_import_with_the_derived_services_address(operator: Operator) -> None:
     operator.export("c2")
     found = await operator.imported(has_address)
@@ -179,7 +84,7 @@ async def test_an_import_costs_a_bounded_number_of_requests(operator: Operator) 
 
 
 async def test_own_endpoints_stand_behind_the_derived_service(operator: Operator) -> None:
-    await export_here(operator.client)
+    await operator.export_here()
     await operator.until(
         lambda now: now.get(tables.ENDPOINT_SETS, (DERIVED_NAME, ClusterName("c1"), "kubernetes", f"{DERIVED}-abc"))
     )
@@ -190,7 +95,7 @@ async def test_own_endpoints_stand_behind_the_derived_service(operator: Operator
 
 
 async def test_the_export_is_told_how_it_is(operator: Operator) -> None:
-    await export_here(operator.client)
+    await operator.export_here()
     operator.export("c2", type="Headless")
     async with asyncio.timeout(10):
         while True:
@@ -245,7 +150,7 @@ async def test_a_type_that_flips_makes_the_service_headless_and_back(operator: O
 
 
 async def test_unexported_everywhere_nothing_is_left(operator: Operator) -> None:
-    await export_here(operator.client)
+    await operator.export_here()
     operator.export("c2")
     await operator.imported(has_address)
     await operator.settled()
