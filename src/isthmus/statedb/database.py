@@ -37,7 +37,7 @@ class Initializer:
         """Say that the first list is whole. Saying it again changes nothing."""
         pending = txn.pending(self._table)
         if self.name in pending:
-            txn._draft(self._table).await_exactly(pending - {self.name})
+            txn._await_exactly(self._table, pending - {self.name})
 
 
 class Database:

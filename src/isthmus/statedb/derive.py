@@ -4,6 +4,9 @@ A derived table says how one *unit* of it is computed, and for each table it rea
 A pass takes what changed, recomputes the dirty units in order of dependency and commits once: what depends on what is
 seen whole or not at all. A pass is bounded; what is left is done in the next, and the loop breathes between them.
 A unit is a primary key, or a value of an index whose rows are computed together (all plans of a service).
+
+A derived table awaits every source that a table it reads awaits, by name, until it has taken in what came with the
+source's completion; ``derive`` stands for its own first pass.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ Affected = Callable[[Reader, Any, Any], Iterable[Hashable]]
 """(snapshot, old row or None, new row or None) → the units that have to be recomputed; through indexes only."""
 
 UNITS_PER_PASS = 2_000
+FIRST_PASS = "derive"
 
 
 class Derived(Generic[R]):
@@ -34,7 +38,6 @@ class Derived(Generic[R]):
 
     ``compute(snapshot, unit)`` gives every row of the unit. ``reads`` has one ``affected`` function per table that
     ``compute`` looks at. ``unit`` names the index whose values are the units; without it the primary key is.
-    The table waits for the sources its inputs wait for, under the same names; ``awaits`` says which of them count.
     """
 
     def __init__(
@@ -44,7 +47,6 @@ class Derived(Generic[R]):
         compute: Callable[[Reader, Any], Iterable[R]],
         reads: Mapping[AnyTable, Affected],
         unit: str | None = None,
-        awaits: Callable[[str], bool] = lambda source: True,
     ) -> None:
         if unit is not None and unit not in table.indexes:
             raise StateError(f"derived table '{table.name}': its unit '{unit}' is not an index of it")
@@ -52,7 +54,6 @@ class Derived(Generic[R]):
         self.compute = compute
         self.reads = dict(reads)
         self.unit = unit
-        self.awaits = awaits
 
     def __repr__(self) -> str:
         return f"<Derived {self.table.name} from {', '.join(table.name for table in self.reads)}>"
@@ -64,6 +65,16 @@ class Derived(Generic[R]):
         row = txn.get(self.table, unit)
         return [] if row is None else [row]
 
+    def renew(self, txn: WriteTxn, unit: Any) -> None:  # hot:
+        """Make the unit's rows what they are computed to be."""
+        key, table = self.table.key, self.table
+        wanted = {key(row): row for row in self.compute(txn, unit)}
+        for row in self.present(txn, unit):
+            if (present := key(row)) not in wanted:
+                txn.delete(table, present)
+        for row in wanted.values():
+            txn.put(table, row)
+
 
 class Derivations:
     """Keeps a set of derived tables true. :meth:`step` is one pass; :meth:`run` does passes as changes come."""
@@ -73,17 +84,17 @@ class Derivations:
         self._limit = units_per_pass
         self._derived = _in_order(derived)
         own = {each.table.name for each in derived}
-        inputs = {table.name: table for each in derived for table in each.reads if table.name not in own}
-        self._readers: dict[str, Changes[Any]] = {name: database.changes(table) for name, table in inputs.items()}
+        self._inputs = list({t.name: t for each in derived for t in each.reads if t.name not in own}.values())
+        self._readers: dict[str, Changes[Any]] = {table.name: database.changes(table) for table in self._inputs}
         self._dirty: dict[str, dict[Hashable, None]] = {each.table.name: {} for each in derived}
         for each in derived:
-            database.initializer(each.table, "derive")  # until the first pass has computed it
+            database.initializer(each.table, FIRST_PASS)
         self.passes = 0
         self.units = 0
 
     def __repr__(self) -> str:
-        waiting = sum(map(len, self._dirty.values()))
-        return f"<Derivations {', '.join(self._dirty)}; {self.passes} passes, {self.units} units, {waiting} dirty>"
+        dirty = ", ".join(f"{name} {len(units)} dirty" if units else name for name, units in self._dirty.items())
+        return f"<Derivations of {dirty}; {self.passes} passes, {self.units} units>"
 
     def step(self) -> bool:
         """Recompute what changed, at most ``units_per_pass`` units a table, in one commit; whether some are left."""
@@ -92,60 +103,60 @@ class Derivations:
             for derived in self._derived:
                 self._mark(txn, derived, changes)
                 self._compute(txn, derived)
-            left = any(self._dirty.values())
-            if not left:
-                self._complete(txn)
+                self._await(txn, derived)
         self.passes += 1
-        return left
+        return any(self._dirty.values())
 
     async def run(self) -> None:
         """Pass after pass, for ever."""
         while True:
-            while self.step():
-                await asyncio.sleep(0)
-            await self._changed()
+            if self.step():
+                await asyncio.sleep(0)  # the loop breathes
+            else:
+                await self._changed()
 
-    def _mark(self, txn: WriteTxn, derived: Derived[Any], changes: dict[str, list[Any]]) -> None:
+    def _mark(self, txn: WriteTxn, derived: Derived[Any], changes: Mapping[str, list[Any]]) -> None:
+        """What has to be recomputed joins the end of the queue: under a steady stream of changes nothing starves."""
         dirty = self._dirty[derived.table.name]
         for table, affected in derived.reads.items():
             if table.name in changes:
-                pairs = ((change.old, change.new) for change in changes[table.name])
+                for _, old, new in changes[table.name]:
+                    dirty.update(dict.fromkeys(affected(txn, old, new)))
             else:
-                pairs = ((old, txn.get(table, key)) for key, old in list(txn.touched(table).items()))
-            for old, new in pairs:
-                dirty.update(dict.fromkeys(affected(txn, old, new)))
+                for key, old in list(txn.touched(table).items()):
+                    dirty.update(dict.fromkeys(affected(txn, old, txn.get(table, key))))
 
     def _compute(self, txn: WriteTxn, derived: Derived[Any]) -> None:
         dirty = self._dirty[derived.table.name]
-        table = derived.table
         for unit in list(islice(dirty, self._limit)):
+            derived.renew(txn, unit)
             del dirty[unit]
-            wanted = {table.key(row): row for row in derived.compute(txn, unit)}
-            for row in derived.present(txn, unit):
-                if (key := table.key(row)) not in wanted:
-                    txn.delete(table, key)
-            for row in wanted.values():
-                txn.put(table, row)
             self.units += 1
 
-    def _complete(self, txn: WriteTxn) -> None:
-        """Pass on whom the inputs wait for: a derived table is as complete as what it is made of."""
-        for derived in self._derived:
-            awaited = (name for table in derived.reads for name in txn.pending(table) if derived.awaits(name))
-            txn.await_exactly(derived.table, frozenset(awaited))
+    def _await(self, txn: WriteTxn, derived: Derived[Any]) -> None:
+        """A table awaits what its inputs await, and gives a source up as awaited only when it has caught up with it."""
+        awaited = frozenset[str]().union(*(txn.pending(table) for table in derived.reads))
+        before = txn.pending(derived.table)
+        if self._dirty[derived.table.name]:
+            awaited |= before
+        if awaited != before:
+            txn._await_exactly(derived.table, awaited)
 
     async def _changed(self) -> None:
         """Wait for a change of any input, or of what is pending: completion of a source must be passed on too."""
-        inputs = [reader._table for reader in self._readers.values()]
-        readers = self._readers.values()
-        before = [self._database.snapshot().pending(table) for table in inputs]
+        readers = list(self._readers.values())
+        before = [self._database.snapshot().pending(table) for table in self._inputs]
         await self._database.until(
-            lambda now: any(r.unread for r in readers) or before != [now.pending(table) for table in inputs]
+            lambda now: any(r.ready for r in readers) or before != [now.pending(table) for table in self._inputs]
         )
 
 
 def _in_order(derived: Iterable[Derived[Any]]) -> list[Derived[Any]]:
-    by_name = {each.table.name: each for each in derived}
+    by_name: dict[str, Derived[Any]] = {}
+    for each in derived:
+        if each.table.name in by_name:
+            raise StateError(f"derived table '{each.table.name}' is declared twice")
+        by_name[each.table.name] = each
     graph = {name: {table.name for table in each.reads} & by_name.keys() for name, each in by_name.items()}
     try:
         return [by_name[name] for name in TopologicalSorter(graph).static_order()]

@@ -15,7 +15,9 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec import Struct
 
+from isthmus.statedb.changes import Change
 from isthmus.statedb.database import Database
+from isthmus.statedb.reading import Snapshot
 from isthmus.statedb.table import Table
 
 K = TypeVar("K", bound=Hashable)
@@ -62,7 +64,11 @@ class Backoff(Struct, frozen=True, gc=False):
 
 
 class Reconciler(Generic[K, R]):
-    """Drives one target from one table; its failures are rows of ``status``, a table keyed as the desired one."""
+    """Drives one target from one table; its failures are rows of ``status``, a table keyed as the desired one.
+
+    What changes while a round awaits its target is the next round's. A target gives failures and raises none: an
+    exception is a bug and ends the reconciler.
+    """
 
     def __init__(
         self,
@@ -83,14 +89,17 @@ class Reconciler(Generic[K, R]):
         self._prune_every = prune_every
         self._clock = clock
         self._changes = database.changes(table)
-        self._last: dict[Any, R] = {}
+        self._held: dict[Any, R] = {}
         self._failed: dict[Any, Status] = {}
         self._pruned_at: float | None = None
         self._seen = -1
+        self._round = asyncio.Event()
+        self.rounds = 0
         self.outcome = "has not run"
 
     def __repr__(self) -> str:
-        return f"<Reconciler of {self._table.name}: {self.outcome}; {len(self._failed)} failing>"
+        pruned = "" if self._pruned_at is not None else "; not pruned yet"
+        return f"<Reconciler of {self._table.name}: {self.outcome}; {len(self._failed)} failing{pruned}>"
 
     @property
     def failing(self) -> Mapping[Any, Status]:
@@ -100,25 +109,17 @@ class Reconciler(Generic[K, R]):
     async def step(self) -> str:
         """One round: what changed, what is due again, and pruning when its time has come. Gives a sentence."""
         snapshot, changes = self._changes.next()
-        now = self._clock()
-        due = {key for key, status in self._failed.items() if status.next_try <= now}
-        work = {change.key: change.new for change in changes} | {k: snapshot.get(self._table, k) for k in due}
-        for change in changes:
-            if change.old is not None:
-                self._last.setdefault(change.key, change.old)
-        gone = [self._last.get(key) for key, row in work.items() if row is None]
-        wanted = [row for row in work.values() if row is not None]
-        failures: dict[Any, str] = {}
-        failures.update(await self._target.delete([row for row in gone if row is not None]) if gone else {})
-        for start in range(0, len(wanted), BATCH):
-            failures.update(await self._target.update(wanted[start : start + BATCH]))
-        self._record(work, failures, now)
-        self._seen = max(self._seen, snapshot.revision(self._table))
+        wanted, gone = self._work(snapshot, changes)
+        failures = dict(await self._target.delete(list(gone.values()))) if gone else {}
+        rows = list(wanted.values())
+        for start in range(0, len(rows), BATCH):
+            failures.update(await self._target.update(rows[start : start + BATCH]))
+        self._record(wanted, gone, failures)
         said = f"{len(wanted)} updated, {len(gone)} deleted, {len(failures)} failed"
-        if snapshot.initialized(self._table) and self._prune_is_due(now):
+        if self._prune_is_due(snapshot):
             said += f"; {await self._target.prune(snapshot.all(self._table))}"
-            self._pruned_at = now
-        self.outcome = said
+            self._pruned_at = self._clock()
+        self._end(snapshot, said)
         return said
 
     async def run(self) -> None:
@@ -130,19 +131,40 @@ class Reconciler(Generic[K, R]):
     async def wait_until_reconciled(self, revision: int) -> None:
         """Return when everything up to this revision of the table has been tried and nothing is failing."""
         while self._seen < revision or self._failed:
-            await asyncio.sleep(0.005)
+            await self._round.wait()
 
-    def _prune_is_due(self, now: float) -> bool:
-        return self._pruned_at is None or now - self._pruned_at >= self._prune_every
+    def _work(self, snapshot: Snapshot, changes: Sequence[Change[R]]) -> tuple[dict[Any, R], dict[Any, R]]:
+        """The rows to update and those to delete, by key: what changed, and what failed and is due again.
 
-    def _record(self, work: Iterable[Any], failures: Mapping[Any, str], now: float) -> None:
+        A row to delete is given as the target is likely to hold it: as it was before what failed.
+        """
+        wanted: dict[Any, R] = {}
+        gone: dict[Any, R] = {}
+        for key, old, new in changes:
+            if new is not None:
+                wanted[key] = new
+                if old is not None and key not in self._held:
+                    self._held[key] = old
+            elif old is not None:
+                gone[key] = self._held.setdefault(key, old)
+        now = self._clock()
+        for key in [key for key, status in self._failed.items() if status.next_try <= now]:
+            if (row := snapshot.get(self._table, key)) is not None:
+                wanted[key] = row
+            elif key not in gone:
+                gone[key] = self._held[key]
+        return wanted, gone
+
+    def _record(self, wanted: Mapping[Any, R], gone: Mapping[Any, R], failures: Mapping[Any, str]) -> None:
+        """Who failed is tried again after its back-off; of who did not, nothing is kept."""
         if not failures and not self._failed:
-            self._last.clear()
+            self._held.clear()
             return
-        for key in work:
+        now = self._clock()
+        for key in (*gone, *wanted):
             if (error := failures.get(key)) is None:
                 self._failed.pop(key, None)
-                self._last.pop(key, None)
+                self._held.pop(key, None)
                 continue
             attempts = self._failed[key].attempts + 1 if key in self._failed else 1
             self._failed[key] = Status(key, error, attempts, now + self._backoff.delay(attempts))
@@ -157,17 +179,26 @@ class Reconciler(Generic[K, R]):
             for status in self._failed.values():
                 txn.put(table, status)
 
+    def _prune_is_due(self, snapshot: Snapshot) -> bool:
+        """Only a complete table says what nobody wants; then once at first, and now and then."""
+        if not snapshot.initialized(self._table):
+            return False
+        return self._pruned_at is None or self._clock() - self._pruned_at >= self._prune_every
+
+    def _end(self, snapshot: Snapshot, said: str) -> None:
+        self._seen = snapshot.revision(self._table)
+        self.rounds += 1
+        self.outcome = said
+        self._round.set()
+        self._round = asyncio.Event()
+
     async def _next_round(self) -> None:
-        """Wait for a change, for the first retry that is due, for the table's completion or for the next pruning."""
-        now = self._clock()
+        """Wait for a change, for the first retry that is due, or for a pruning: that of completion or the next one."""
         times = [status.next_try for status in self._failed.values()]
-        if self._pruned_at is not None:
+        if self._pruned_at is not None and self._database.snapshot().initialized(self._table):
             times.append(self._pruned_at + self._prune_every)
-        complete = self._database.snapshot().initialized(self._table)
         try:
-            async with asyncio.timeout(max(0.0, min(times) - now) if times else None):
-                await self._database.until(
-                    lambda s: bool(self._changes.unread) or s.initialized(self._table) != complete
-                )
+            async with asyncio.timeout(max(0.0, min(times) - self._clock()) if times else None):
+                await self._database.until(lambda now: self._changes.ready or self._prune_is_due(now))
         except TimeoutError:
             pass

@@ -57,6 +57,10 @@ class WriteTxn(Reader):
         if self.pending(table) != names:
             self._draft(table).await_exactly(names)
 
+    def _await_exactly(self, table: AnyTable, names: frozenset[str]) -> None:
+        """These initializers of the table, and no others, have not completed."""
+        self._draft(table).await_exactly(names)
+
     def _draft(self, table: AnyTable) -> Draft:
         state = self._states[table.name]
         if not isinstance(state, Draft):
