@@ -19,6 +19,9 @@ OBJECT: Final = Path(__file__).with_name("isthmus.bpf.o")
 PROGRAMS: Final = tuple(
     f"{hook}{family}" for hook in ("connect", "sendmsg", "recvmsg", "getpeername") for family in "46"
 )
+CGROUP_SOCK_ADDR: Final = 18
+SET_RETVAL: Final = 187
+"""The helper, since 5.18, that lets a refused call see ECONNREFUSED instead of EPERM."""
 SIZES: Final = {"frontends": 1, "plans": 1, "slots": 4, "backends": 1, "members": 4, "services": 1, "counters": 4}
 """Room in each map that grows with services, in multiples of ``datapath.max_entries``."""
 
@@ -52,6 +55,7 @@ def _load(pin: str, *, cgroup: str, max_entries: int) -> Mapping[str, int]:
         links(pin).mkdir(exist_ok=True)
         for name, pointer in opened.maps().items():
             _prepare(opened, pointer, directory(pin) / name, entries=SIZES.get(name, 0) * max_entries)
+        opened.set_constant(libbpf.has_helper(CGROUP_SOCK_ADDR, SET_RETVAL))
         opened.load()
         _attach(opened, cgroup=cgroup, where=links(pin))
         return {name: opened.map_fd(pointer) for name, pointer in opened.maps().items()}

@@ -59,7 +59,7 @@ def library() -> ctypes.CDLL:
         "bpf_map__fd": (c_void_p,),
         "bpf_map__set_pin_path": (c_void_p, c_char_p),
         "bpf_map__set_max_entries": (c_void_p, c_uint32),
-        "bpf_map__max_entries": (c_void_p,),
+        "bpf_map__set_initial_value": (c_void_p, c_void_p, c_size_t),
         "bpf_program__fd": (c_void_p,),
         "bpf_link__pin": (c_void_p, c_char_p),
         "bpf_link__update_program": (c_void_p, c_void_p),
@@ -157,6 +157,12 @@ class Object:
     def resize(self, map_pointer: int, entries: int) -> None:
         """How many entries a map that is not there yet will have room for."""
         _checked(self._lib.bpf_map__set_max_entries(map_pointer, entries), "cannot set the size of a map")
+
+    def set_constant(self, value: int) -> None:
+        """Give the object's one constant (32 bits, in .rodata) a value, before it is loaded."""
+        pointer = self._lib.bpf_object__find_map_by_name(self._pointer, b".rodata")
+        data, size = c_uint32(value), c_size_t(ctypes.sizeof(c_uint32))
+        _checked(self._lib.bpf_map__set_initial_value(pointer, byref(data), size), "cannot set a constant")
 
     def load(self) -> None:
         """Into the kernel: maps, then programs."""

@@ -7,6 +7,8 @@ without a frontend, a backend twice in a group. The first two wait for pruning, 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Mapping
+from itertools import zip_longest
 from typing import Any
 
 from isthmus.datapath import codecs
@@ -16,8 +18,8 @@ from isthmus.datapath.maps import Maps
 from isthmus.model.balancing import Target
 from isthmus.model.names import ClusterName
 
-Slots = dict[int, dict[int, dict[int, tuple[int, int]]]]
-"""(backend, generation) by plan, group and n."""
+Slots = dict[int, dict[int, tuple[int, int]]]
+"""A plan's: (backend, generation) by group and n."""
 
 
 def restore(maps: Maps) -> State:
@@ -58,7 +60,7 @@ def _backends(state: State, maps: Maps) -> None:
 
 
 def _plans(state: State, maps: Maps) -> None:
-    slots: Slots = defaultdict(lambda: defaultdict(dict))
+    slots: dict[int, Slots] = defaultdict(lambda: defaultdict(dict))
     for key, value in maps.items("slots"):
         plan, group, n = codecs.SLOT_KEY.unpack(key)
         slots[plan][group][n] = codecs.SLOT.unpack(value)[1:]
@@ -66,57 +68,55 @@ def _plans(state: State, maps: Maps) -> None:
     for key, _ in maps.items("members"):
         plan, backend = codecs.MEMBER_KEY.unpack(key)
         members[plan].add(backend)
-    found = {codecs.ID.unpack(key)[0]: value for key, value in maps.items("plans")}
+    found = {codecs.ID.unpack(key)[0]: codecs.PLAN.named(value) for key, value in maps.items("plans")}
     for number in found.keys() | slots.keys() | members.keys():
         plan = state.plans[number] = _plan(state, number, found.get(number), slots[number])
-        for backend in plan.held():
-            state.backends[backend].refs += 1
         plan.restored = frozenset(backend for group in plan.slots for backend in group)
         if members[number] != plan.members():
             plan.sure, plan.flags = False, plan.flags | codecs.PLAN_AFFINITY
-            plan.extra += [b for b in members[number] - set(plan.held()) if b in state.backends and _held(state, b)]
+            plan.extra += sorted((members[number] & state.backends.keys()) - set(plan.held()))
+        for backend in plan.held():
+            state.backends[backend].refs += 1
+        state.generation = max(state.generation, found.get(number, {}).get("generation", 0))
     state.plan_ids = Ids(state.plans)
 
 
-def _held(state: State, number: int) -> bool:
-    """Take a reference for a member without a slot, so that retiring the plan finds its entry."""
-    state.backends[number].refs += 1
-    return True
-
-
-def _plan(state: State, number: int, value: bytes | None, slots: dict[int, dict[int, tuple[int, int]]]) -> Installed:
-    """One plan; without an entry (value) it is slots that nobody looks at."""
-    raw: dict[str, Any] = (
-        codecs.PLAN.named(value) if value else {"service": 0, "flags": 0, "affinity_timeout": 0, "size": 0}
-    )
-    state.generation = max(state.generation, raw.get("generation", 0))
-    groups = [codecs.GROUP.unpack_from(raw["groups"], n * codecs.GROUP.size) for n in range(raw["size"])]
-    counted = [
-        [slots[g].get(n) for n in range(count)] if g in slots else [] for g, (_, _, count, _) in enumerate(groups)
-    ]
-    known = [[slot[0] for slot in group if slot and slot[0] in state.backends] for group in counted]
-    plan = Installed(
-        number,
-        service=raw["service"],
-        flags=raw["flags"],
-        timeout=raw["affinity_timeout"],
-        shares=tuple((tier, weight) for _, weight, _, tier in groups),
-        slots=known,
-    )
-    extent = [
-        max(slots[g], default=-1) + 1 if g in slots else 0 for g in range(max([len(known), *(g + 1 for g in slots)]))
-    ]
-    whole = all(slot and _agrees(state, slot) for group in counted for slot in group)
-    plan.sure = bool(value) and whole and extent == [count for _, _, count, _ in groups]
-    plan.extent = extent
-    there = Counter(slot[0] for group in slots.values() for slot in group.values() if slot[0] in state.backends)
-    plan.extra = list((there - Counter(backend for group in known for backend in group)).elements())
+def _plan(state: State, number: int, raw: dict[str, Any] | None, slots: Slots) -> Installed:
+    """One plan; without an entry it is slots that nobody looks at."""
+    if raw is None:
+        plan = Installed(number, service=0, flags=0, timeout=0, shares=(), slots=[])
+    else:
+        groups = [codecs.GROUP.unpack_from(raw["groups"], n * codecs.GROUP.size) for n in range(raw["size"])]
+        plan = Installed(
+            number,
+            service=raw["service"],
+            flags=raw["flags"],
+            timeout=raw["affinity_timeout"],
+            shares=tuple((tier, weight) for _, weight, _, tier in groups),
+            slots=[_counted(state, slots.get(g, {}), count) for g, (_, _, count, _) in enumerate(groups)],
+        )
+        plan.sure = [len(group) for group in plan.slots] == [count for _, _, count, _ in groups]
+    there = [[slots[g].get(n) for n in range(max(slots[g]) + 1)] if g in slots else [] for g in range(_most(slots))]
+    plan.sure &= raw is not None and [len(group) for group in there] == plan.extent[: len(there)]
+    plan.extent = [max(pair) for pair in zip_longest(plan.extent, map(len, there), fillvalue=0)]
+    held = Counter(slot[0] for group in there for slot in group if slot and slot[0] in state.backends)
+    plan.extra = list((held - Counter(plan.held())).elements())
     return plan
 
 
-def _agrees(state: State, slot: tuple[int, int]) -> bool:
-    backend = state.backends.get(slot[0])
-    return backend is not None and backend.generation == slot[1]
+def _counted(state: State, group: Mapping[int, tuple[int, int]], count: int) -> list[int]:
+    """The backends of a group's slots, as far as each is what the slot says."""
+    found = (group.get(n, (0, 0)) for n in range(count))
+    return [number for number, generation in found if _agrees(state, number, generation)]
+
+
+def _most(slots: Slots) -> int:
+    return max(slots, default=-1) + 1
+
+
+def _agrees(state: State, number: int, generation: int) -> bool:
+    backend = state.backends.get(number)
+    return backend is not None and backend.generation == generation
 
 
 def _frontends_and_services(state: State, maps: Maps) -> None:
