@@ -118,6 +118,21 @@ def status(name: str, output: str) -> None:
         print(line, file=sys.stderr)
 
 
+@group.command()
+@_name
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout at the end, and nothing else.")
+@click.option("--keep", is_flag=True, help="Leave the lab up, and print what is worth trying.")
+@click.option(
+    "--from", "directory", type=click.Path(path_type=Path), default=Path("examples/echo"), show_default=True,
+    help="The manifests of the story.",
+)  # fmt: skip
+def demo(name: str, as_json: bool, keep: bool, directory: Path) -> None:
+    """Tell the story: three clusters, one export, sixty calls. Exit code 0 only if every step held."""
+    from isthmus.lab.demo import story
+
+    sys.exit(0 if asyncio.run(story.tell(name=name, examples=directory, json=as_json, keep=keep)) else 1)
+
+
 def _program(each: dict[str, Any]) -> list[str]:
     return [each["name"], each["state"], str(each["pid"] or ""), str(each["restarts"]), each["failure"]]
 

@@ -39,7 +39,7 @@ def containers(cluster: Cluster) -> list[Container]:
 def find(cluster: Cluster, target: str, *, container: str = "") -> Container:
     """``demo/client``, ``demo/deploy/echo`` or, as kubectl has it, ``deploy/echo`` in namespace default."""
     running = containers(cluster)
-    namespace, kind, name = _parse(target)
+    namespace, kind, name = parse(target)
     wanted = f"{namespace}/{name}"
     for each in running:
         mine = each.pod == wanted if kind == "pod" else _of_workload(each.pod, wanted)
@@ -112,7 +112,7 @@ def _is_first(pid: int) -> bool:
     return len(ids) > 1 and ids[-1] == "1"
 
 
-def _parse(target: str) -> tuple[str, str, str]:
+def parse(target: str) -> tuple[str, str, str]:
     """(namespace, kind, name)."""
     parts = target.split("/")
     kinds = {"deploy": "deployment", "deployment": "deployment", "sts": "statefulset", "pod": "pod", "po": "pod"}

@@ -1,0 +1,78 @@
+"""Names and addresses of a lab, manifests by cluster, targets of exec."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from isthmus.lab import manifests, starting
+from isthmus.lab.entering import NoSuchPod, parse
+from isthmus.lab.layout import Lab
+
+
+def test_two_labs_never_own_each_others_namespaces() -> None:
+    assert Lab("demo").owns("isthmus-demo-c12-p4095")
+    assert Lab("demo").owns("isthmus-demo-fabric")
+    for other in ("isthmus-demo2-fabric", "isthmus-dem-fabric", "isthmus-demo", "demo-fabric", "isthmus-demo-c1-x"):
+        assert not Lab("demo").owns(other)
+
+
+def test_addresses_of_all_clusters_and_nodes_differ() -> None:
+    lab = Lab("demo", 64, 40)
+    nodes = [node for cluster in lab.clusters for node in cluster.nodes]
+    addresses = [node.address for node in nodes] + [cluster.address for cluster in lab.clusters]
+    assert len({*addresses, *(cluster.gateway for cluster in lab.clusters)}) == 64 * 42
+    assert len({node.pod_cidr for node in nodes}) == 64 * 40
+    assert max(len(node.wire) for node in nodes) <= 15, "an interface's name has at most 15 characters"
+
+
+@pytest.mark.parametrize(
+    ("lab", "said"),
+    [
+        (Lab("Demo"), "--name Demo"),
+        (Lab("a-b"), "--name a-b"),
+        (Lab(size=0), "--clusters 0"),
+        (Lab(nodes=99), "--nodes 99"),
+    ],
+)
+def test_a_lab_that_cannot_be_is_refused_with_the_flag(lab: Lab, said: str) -> None:
+    with pytest.raises(starting.CannotStart, match=said):
+        starting.check(lab)
+
+
+@pytest.mark.parametrize(
+    ("target", "parsed"),
+    [
+        ("demo/client", ("demo", "pod", "client")),
+        ("demo/deploy/echo", ("demo", "deployment", "echo")),
+        ("deploy/echo", ("default", "deployment", "echo")),
+        ("client", ("default", "pod", "client")),
+    ],
+)
+def test_a_pod_is_named_as_in_kubectl(target: str, parsed: tuple[str, str, str]) -> None:
+    assert parse(target) == parsed
+
+
+def test_what_is_no_pods_name_is_said() -> None:
+    with pytest.raises(NoSuchPod, match="a/b/c/d: want NAMESPACE/POD"):
+        parse("a/b/c/d")
+
+
+def write(directory: Path, name: str, text: str) -> None:
+    (directory / name).parent.mkdir(exist_ok=True)
+    (directory / name).write_text(text)
+
+
+def test_manifests_go_to_all_clusters_or_to_the_one_of_their_folder(tmp_path: Path) -> None:
+    write(tmp_path, "all.yaml", "kind: Service\nmetadata: {name: a}\n---\nkind: Namespace\nmetadata: {name: n}\n")
+    write(tmp_path, "c2/only.yaml", "kind: Service\nmetadata: {name: b}\n")
+    found = manifests.of_lab(tmp_path, Lab("demo", 2))
+    assert [m.body["kind"] for m in found["c1"]] == ["Namespace", "Service"], "what others need comes first"
+    assert [m.body["metadata"]["name"] for m in found["c2"]] == ["n", "a", "b"]
+
+
+def test_a_file_that_is_no_yaml_is_named(tmp_path: Path) -> None:
+    write(tmp_path, "bad.yaml", "a: [1")
+    with pytest.raises(manifests.BadManifest, match=r"bad\.yaml"):
+        manifests.of_lab(tmp_path, Lab("demo", 1))

@@ -1,0 +1,149 @@
+"""What a pod is told, and what is told of it: environment, images, status."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from isthmus.lab import images
+from isthmus.lab.images import Image, UnknownImage
+from isthmus.lab.node import environment, status
+from isthmus.lab.node.objects import Container, Pod, Probe
+from isthmus.lab.node.probes import eager, port_of
+from isthmus.lab.node.status import ContainerState, Running, Terminated, Waiting
+
+
+def pod(**spec: Any) -> Pod:
+    meta = {"name": "web-0", "namespace": "demo", "uid": "u1", "labels": {"app": "web"}}
+    body = {
+        "metadata": meta,
+        "spec": {"containers": [{"name": "main", "image": "busybox"}], "nodeName": "c1-n1", **spec},
+    }
+    return msgspec.convert(body, Pod)
+
+
+def told(container: dict[str, Any], **spec: Any) -> dict[str, str]:
+    made = msgspec.convert({"name": "main", **container}, Container)
+    return environment.variables(pod(**spec), made, image={"PATH": "/bin"}, address="10.1.1.2", host="172.30.1.11")
+
+
+def field(path: str) -> dict[str, Any]:
+    return {"name": "X", "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("metadata.name", "web-0"),
+        ("metadata.namespace", "demo"),
+        ("metadata.labels['app']", "web"),
+        ("spec.nodeName", "c1-n1"),
+        ("status.podIP", "10.1.1.2"),
+        ("status.hostIP", "172.30.1.11"),
+    ],
+)
+def test_a_variable_can_be_a_field_of_the_pod(path: str, value: str) -> None:
+    assert told({"env": [field(path)]})["X"] == value
+
+
+def test_a_field_that_is_not_known_is_named() -> None:
+    with pytest.raises(environment.UnknownField, match=r"env X: fieldRef 'spec\.secret'"):
+        told({"env": [field("spec.secret")]})
+
+
+def test_a_variable_may_refer_to_earlier_ones() -> None:
+    env = [{"name": "A", "value": "1"}, {"name": "B", "value": "$(A)-$$(A)-$(NONE)"}]
+    assert told({"env": env})["B"] == "1-$(A)-$(NONE)"
+
+
+def test_resolv_conf_names_the_cluster_dns_as_on_any_cluster() -> None:
+    assert environment.resolv_conf(pod()) == (
+        "search demo.svc.cluster.local svc.cluster.local cluster.local\nnameserver 10.96.0.10\noptions ndots:5\n"
+    )
+
+
+def test_a_pod_of_a_headless_service_knows_its_full_name() -> None:
+    assert "10.1.1.2\tweb-0.db.demo.svc.cluster.local\tweb-0\n" in environment.hosts(pod(subdomain="db"), "10.1.1.2")
+
+
+@pytest.mark.parametrize(
+    "name", ["busybox", "busybox:1.36", "docker.io/library/busybox@sha256:00", "localhost:5000/busybox:x"]
+)
+def test_an_image_is_known_without_registry_tag_and_digest(name: str) -> None:
+    assert images.find(name) == images.BUILT_IN["busybox"]
+
+
+def test_an_image_without_a_stand_in_is_named() -> None:
+    with pytest.raises(UnknownImage, match="image 'acme/shop:2' has no stand-in"):
+        images.find("acme/shop:2")
+
+
+def test_a_stand_in_says_which_package_it_needs() -> None:
+    own = {"shop": Image(("no-such-program",), needs="no-such-program", package="shop-tools")}
+    with pytest.raises(UnknownImage, match="needs no-such-program: apt-get install shop-tools"):
+        images.find("shop:1", own=own)
+
+
+def test_command_and_args_replace_what_the_image_says() -> None:
+    image = Image(("serve",), ("--all",))
+    assert images.command(image, None, None) == ["serve", "--all"]
+    assert images.command(image, None, ["--one"]) == ["serve", "--one"]
+    assert images.command(image, ["sh"], None) == ["sh"]
+
+
+def state(now: status.State, *, ready: bool = False, last: Terminated | None = None) -> ContainerState:
+    return ContainerState("main", "busybox", now, last, ready)
+
+
+ENDED = Terminated(0, "t0", "t1")
+FAILED = Terminated(3, "t0", "t1")
+
+
+@pytest.mark.parametrize(
+    ("policy", "now", "phase"),
+    [
+        ("Always", Waiting(), "Pending"),
+        ("Always", Running(7, "t0"), "Running"),
+        ("Always", ENDED, "Running"),
+        ("Never", ENDED, "Succeeded"),
+        ("Never", FAILED, "Failed"),
+        ("OnFailure", FAILED, "Running"),
+    ],
+)
+def test_the_phase_follows_from_the_containers_and_the_policy(policy: str, now: status.State, phase: str) -> None:
+    assert status.phase(pod(restartPolicy=policy), [state(now)]) == phase
+
+
+def test_a_container_that_waits_to_be_restarted_keeps_its_pod_running() -> None:
+    assert status.phase(pod(), [state(Waiting("CrashLoopBackOff"), last=FAILED)]) == "Running"
+
+
+def body(*states: ContainerState) -> dict[str, Any]:
+    return status.body(pod(), states, inits=[], address="10.1.1.2", host="h", started="t0", since={"Ready": "t5"})
+
+
+def test_a_pod_is_ready_when_all_its_containers_are() -> None:
+    up, down = state(Running(7, "t0"), ready=True), state(Running(8, "t0"))
+    assert status.conditions(body(up, up))["Ready"] == "True"
+    assert status.conditions(body(up, down))["Ready"] == "False"
+    assert status.conditions(body())["Ready"] == "False"
+
+
+def test_a_status_says_why_a_container_waits_and_how_it_ended() -> None:
+    told = body(state(Waiting("CrashLoopBackOff", "back-off 2s"), last=FAILED))["containerStatuses"][0]
+    assert told["state"] == {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 2s"}}
+    assert told["lastState"]["terminated"]["exitCode"] == 3
+    assert told["lastState"]["terminated"]["reason"] == "Error"
+
+
+def test_a_probe_finds_a_port_by_name_and_names_one_that_is_missing() -> None:
+    container = msgspec.convert({"name": "main", "ports": [{"name": "http", "containerPort": 8080}]}, Container)
+    assert port_of("http", container) == 8080
+    with pytest.raises(ValueError, match="container main has no port named 'grpc'"):
+        port_of("grpc", container)
+
+
+def test_a_readiness_probe_is_asked_more_often_until_it_first_succeeds() -> None:
+    assert eager(Probe(period_seconds=1)) == [0.05, 0.1, 0.2, 0.4, 0.8]
