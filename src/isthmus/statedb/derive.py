@@ -38,6 +38,7 @@ class Derived(Generic[R]):
 
     ``compute(snapshot, unit)`` gives every row of the unit. ``reads`` has one ``affected`` function per table that
     ``compute`` looks at. ``unit`` names the index whose values are the units; without it the primary key is.
+    ``awaits`` says which of the sources that its inputs await count for this table; without it all do.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Derived(Generic[R]):
         compute: Callable[[Reader, Any], Iterable[R]],
         reads: Mapping[AnyTable, Affected],
         unit: str | None = None,
+        awaits: Callable[[str], bool] = lambda source: True,
     ) -> None:
         if unit is not None and unit not in table.indexes:
             raise StateError(f"derived table '{table.name}': its unit '{unit}' is not an index of it")
@@ -54,6 +56,7 @@ class Derived(Generic[R]):
         self.compute = compute
         self.reads = dict(reads)
         self.unit = unit
+        self.awaits = awaits
 
     def __repr__(self) -> str:
         return f"<Derived {self.table.name} from {', '.join(table.name for table in self.reads)}>"
@@ -135,7 +138,7 @@ class Derivations:
 
     def _await(self, txn: WriteTxn, derived: Derived[Any]) -> None:
         """A table awaits what its inputs await, and gives a source up as awaited only when it has caught up with it."""
-        awaited = frozenset[str]().union(*(txn.pending(table) for table in derived.reads))
+        awaited = frozenset(name for table in derived.reads for name in txn.pending(table) if derived.awaits(name))
         before = txn.pending(derived.table)
         if self._dirty[derived.table.name]:
             awaited |= before
