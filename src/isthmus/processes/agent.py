@@ -17,7 +17,7 @@ from isthmus.datapath import Datapath
 from isthmus.model import tables
 from isthmus.model.mcs import RecordKind
 from isthmus.model.names import ClusterName
-from isthmus.processes.start import require, start
+from isthmus.processes.start import require, start, tables_of
 from isthmus.sources import kubernetes
 from isthmus.statedb import Backoff, Database, Derivations, Reconciler
 
@@ -37,25 +37,15 @@ async def main(config: Config) -> None:
     """Wire the parts and keep them going."""
     require(config, cluster__name=config.cluster.name, node__name=config.node.name, admin__socket=config.admin.socket)
     cluster = ClusterName(config.cluster.name)
-    db = Database(
-        tables.SERVICES,
-        tables.ENDPOINT_SETS,
-        tables.IMPORTS,
-        tables.NAMESPACES,
-        tables.NODES,
-        tables.PODS,
-        tables.CLUSTERS,
-        tables.FRONTENDS,
-        tables.BACKENDS,
-        tables.PLANS,
-        tables.PLANS_STATUS,
-        tables.NAMES,
-    )
+    derived = [
+        *loadbalancer.derived(cluster, config.node.name, services=config.datapath.services),
+        dns.derived(config.dns.zone),
+    ]
+    db = Database(*tables_of(derived) | {tables.CLUSTERS, tables.PODS, tables.PLANS_STATUS})
     async with await kube.connect(config.kubernetes) as client, asyncio.TaskGroup() as tasks:
         reflectors = kubernetes.reflectors(db, client, tables=KUBERNETES, cluster=cluster, node=config.node.name)
         follower = Follower(db, cluster=config.cluster, section=config.clusterset, kinds=KINDS)
-        balancing = loadbalancer.derived(cluster, config.node.name, services=config.datapath.services)
-        derivations = Derivations(db, *balancing, dns.derived(config.dns.zone))
+        derivations = Derivations(db, *derived)
         parts: dict[str, Any] = {"reflectors": reflectors, "derivations": derivations}
         for reflector in reflectors:
             tasks.create_task(reflector.run(), name=reflector.name)

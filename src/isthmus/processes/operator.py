@@ -21,7 +21,7 @@ from isthmus.kube.lease import lead
 from isthmus.model import tables
 from isthmus.model.mcs import RecordKind
 from isthmus.model.names import ClusterName
-from isthmus.processes.start import require, start
+from isthmus.processes.start import require, start, tables_of
 from isthmus.sources import kubernetes
 from isthmus.statedb import Backoff, Database, Derivations, Reconciler
 
@@ -55,23 +55,12 @@ async def main(config: Config) -> None:
 async def reconcile(config: Config, client: kube.Client) -> None:
     """Everything the leader does."""
     cluster = ClusterName(config.cluster.name)
-    db = Database(
-        tables.SERVICES,
-        tables.ENDPOINT_SETS,
-        tables.EXPORT_MARKS,
-        tables.IMPORTS,
-        tables.NAMESPACES,
-        tables.CLUSTERS,
-        tables.EXPORTS,
-        tables.MERGED,
-        tables.RECORDS,
-        tables.OBJECTS,
-        tables.OBJECTS_STATUS,
-    )
+    derived = [*mcs.derived(cluster), records.derived(cluster, config.cluster.id)]
+    db = Database(*tables_of(derived) | {tables.CLUSTERS, tables.OBJECTS_STATUS})
     async with etcd.Session(config.etcd.endpoints) as session, asyncio.TaskGroup() as tasks:
         reflectors = kubernetes.reflectors(db, client, tables=KUBERNETES, cluster=cluster)
         follower = Follower(db, cluster=config.cluster, section=config.clusterset, kinds=KINDS)
-        derivations = Derivations(db, *mcs.derived(cluster), records.derived(cluster, config.cluster.id))
+        derivations = Derivations(db, *derived)
         publisher = Publisher(db, session, config.cluster)
         objects = Reconciler(
             db, tables.OBJECTS, mcs.ApiTarget(client), status=tables.OBJECTS_STATUS, backoff=Backoff(0.1, 30.0)

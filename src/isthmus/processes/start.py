@@ -6,10 +6,12 @@ import asyncio
 import gc
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
 
 from isthmus import logs
 from isthmus.config import Config, ConfigError
+from isthmus.statedb import Derived, Table
 
 Main = Callable[[Config], Awaitable[None]]
 
@@ -64,3 +66,8 @@ def require(config: Config, **fields: str | int | tuple[str, ...]) -> None:
     empty = [name.replace("__", ".") for name, value in fields.items() if not value]
     if empty:
         raise CannotStart(f"not configured: {', '.join(empty)}; set them in the file or with --set section.field=value")
+
+
+def tables_of(derived: Iterable[Derived[Any]]) -> set[Table[Any, Any]]:
+    """Derived tables and all that they read: what a process that computes them has to hold."""
+    return {table for each in derived for table in (each.table, *each.reads)}
