@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 from bpf_world import BACKEND6, BACKENDS, CLUSTER_DNS, World, group, plan, programmed
 
-from isthmus.datapath import Datapath
+from isthmus.datapath import Datapath, codecs, libbpf, remove
 
 pytestmark = pytest.mark.bpf
 
@@ -124,11 +125,63 @@ def test_a_client_with_affinity_stays_until_its_backend_leaves(world: World, dat
 
 
 def test_affinity_ends_when_its_time_is_over(world: World, datapath: Datapath) -> None:
-    target = datapath.target()
-    programmed(target, plan("echo", VIP, group(*BACKENDS[:4]), affinity=600))
+    programmed(datapath.target(), plan("echo", VIP, group(*BACKENDS[:4]), affinity=600))
     assert len(_answers(world, 20)) == 1
-    programmed(target, plan("echo", VIP, group(*BACKENDS[:4]), affinity=0))
-    assert len(_answers(world, 40)) > 1
+    found = set()
+    for _ in range(20):
+        [(key, value)] = datapath.maps.items("affinity")
+        used, *backend = codecs.AFFINITY.unpack(value)
+        datapath.maps.put("affinity", [(key, codecs.AFFINITY.pack(used - 601 * 10**9, *backend))])
+        found |= set(_answers(world, 1))
+    assert len(found) > 1
+
+
+def test_affinity_is_a_clients_own_and_a_services_own(world: World, datapath: Datapath) -> None:
+    names = [f"10.96.9.{n}" for n in range(8)]
+    programmed(datapath.target(), *(plan(f"s{n}", vip, group(*BACKENDS), affinity=600) for n, vip in enumerate(names)))
+    chosen = {vip: world.caller.tcp(vip)["answer"] for vip in names}
+    assert len(set(chosen.values())) > 1
+    assert {vip: world.caller.tcp(vip)["answer"] for vip in names} == chosen
+
+
+@pytest.mark.parametrize(
+    ("name", "tear"),
+    [
+        ("frontends", lambda value: b"\xff" + value[1:]),
+        ("plans", lambda value: value[:4] + b"\xff" + value[5:]),
+        ("slots", lambda value: b"\xff" + value[1:]),
+        ("slots", lambda value: value[:8] + b"\xff" + value[9:]),
+        ("backends", lambda value: b"\xff" + value[1:]),
+        ("plans", None),
+        ("slots", None),
+        ("backends", None),
+    ],
+)
+def test_what_is_not_what_was_asked_for_is_never_called(
+    world: World, datapath: Datapath, name: str, tear: Callable[[bytes], bytes] | None
+) -> None:
+    """An element recycled for another key, or one that is gone: after three looks the call ends, counted as lost."""
+    programmed(datapath.target(), plan("echo", VIP, group(BACKENDS[0])))
+    [(key, value)] = datapath.maps.items(name)
+    if tear:
+        datapath.maps.put(name, [(key, tear(value))])
+    else:
+        datapath.maps.drop(name, [key])
+    assert world.caller.tcp(VIP) == {"error": "ECONNREFUSED"}
+    assert [row["verdict"] for row in datapath.counters()] == ["lost"]
+    datapath.maps.put(name, [(key, value)])
+    assert world.caller.tcp(VIP)["answer"].startswith(BACKENDS[0])
+
+
+def test_where_the_kernel_cannot_say_why_a_refused_call_sees_eperm(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(libbpf, "has_helper", lambda *_: False)
+    older = world.open()
+    programmed(older.target(), plan("echo", VIP))
+    assert world.caller.tcp(VIP) == {"error": "EPERM"}
+    older.close()
+    remove(world.pin)
 
 
 def test_one_udp_socket_stays_with_its_backend_and_knows_it_by_each_name(world: World, datapath: Datapath) -> None:
