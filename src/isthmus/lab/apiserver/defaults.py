@@ -20,6 +20,37 @@ def namespace(obj: Object) -> None:
     obj["metadata"]["labels"] = labels | {"kubernetes.io/metadata.name": obj["metadata"].get("name", "")}
 
 
+def inherit_nothing(old: Object, new: Object) -> None:
+    """What is not said again is gone."""
+
+
+def inherit_addresses(old: Object, new: Object) -> None:
+    """A Service that is written anew without its addresses keeps them, as far as its type has any."""
+    before, spec = at(old, "spec", default={}), new.setdefault("spec", {})
+    if spec.get("type") == "ExternalName":
+        if before.get("type") != "ExternalName":
+            for name in ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy", "internalTrafficPolicy"):
+                spec.pop(name, None)
+    elif before.get("type") != "ExternalName":
+        if not spec.get("clusterIP") and not spec.get("clusterIPs"):
+            spec.update({name: before[name] for name in ("clusterIP", "clusterIPs") if name in before})
+        for name in ("ipFamilies", "ipFamilyPolicy"):
+            if name in before:
+                spec.setdefault(name, before[name])
+    _inherit_node_ports(before, spec)
+
+
+def _inherit_node_ports(before: Object, spec: Object) -> None:
+    known = {(each.get("port"), each.get("protocol")): each.get("nodePort") for each in items(before, "ports")}
+    has_them = spec.get("type") in ("NodePort", "LoadBalancer")
+    for port in items(spec, "ports"):
+        same = known.get((port.get("port"), port.get("protocol", "TCP")))
+        if has_them and same and not port.get("nodePort"):
+            port["nodePort"] = same
+        elif not has_them and port.get("nodePort") == same:
+            port.pop("nodePort", None)
+
+
 def service(obj: Object) -> None:
     """Type, policies and ports; addresses are given out by ``addresses``."""
     spec = obj.setdefault("spec", {})

@@ -8,7 +8,7 @@ else also set it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -79,9 +79,10 @@ def applied(live: Object | None, body: Object, lists: Lists, manager: Manager, *
     dropped = owned.get(manager, frozenset()) - wanted.keys() - everybody_else
     base = clone(live) if live is not None else {}
     result = _overlay(base, body, {**METADATA, **lists}, ())
+    kept = everybody_else | wanted.keys()
     for path in sorted(dropped, key=len, reverse=True):
-        if not any(other[: len(path)] == path for other in everybody_else):
-            _drop(result, path)
+        if not any(other[: len(path)] == path for other in kept):
+            _drop(result, path, kept)
     owned[manager] = frozenset(wanted)
     return _with(result, owned, live)
 
@@ -201,13 +202,15 @@ def _overlay(live: Any, body: Any, lists: Lists, where: Path) -> Any:
     return [*merged.values(), *(element for key, element in wanted.items() if key not in have)]
 
 
-def _drop(obj: Any, path: FieldPath) -> bool:
-    """Take a field away, and what is empty then; whether this emptied the container it was in."""
-    step, rest = path[0], path[1:]
+def _drop(obj: Any, path: FieldPath, kept: Set[FieldPath], depth: int = 0) -> bool:
+    """Take a field away, and what is empty then but for what is to be empty; whether the container is empty now."""
+    step = path[depth]
     at = _position(obj, step)
     if at is None:
         return False
-    if not rest or (_drop(obj[at], rest) and step.startswith("f:")):
+    last = depth + 1 == len(path)
+    empty = not last and _drop(obj[at], path, kept, depth + 1)
+    if last or (empty and step.startswith("f:") and path[: depth + 1] not in kept):
         del obj[at]
     return not obj
 

@@ -100,7 +100,8 @@ class Server:
             said, _, path = path.removeprefix(PREFIX).partition("/")
             path = f"/{path}"
         if self._token and not hmac.compare_digest(said.encode(), self._token.encode()):
-            raise ApiError(401, "Unauthorized", "Unauthorized")
+            why = "no valid token; kubectl sends none over plain http: use server: http://HOST:PORT/t/<token>"
+            raise ApiError(401, "Unauthorized", why)
         return path
 
     async def _collection(self, request: web.Request, target: Target) -> web.StreamResponse:

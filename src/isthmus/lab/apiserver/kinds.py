@@ -13,6 +13,8 @@ from isthmus.lab.apiserver.schema import Lists
 from isthmus.lab.apiserver.validation import LABEL, LABEL_1035, SUBDOMAIN, NameRule, Validator
 
 Default = Callable[[Object], None]
+Inherit = Callable[[Object, Object], None]
+"""Fills in what an update leaves out and the object as it was says."""
 VERBS: Final = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 
 
@@ -32,6 +34,7 @@ class Kind:
     columns: tuple[Column, ...] = columns.NAME_AGE
     lists: Lists = field(default_factory=lambda: schema.CONDITIONS)
     default: Default = defaults.nothing
+    inherit: Inherit = defaults.inherit_nothing
     validate: Validator = validation.nothing
     names: NameRule = SUBDOMAIN
     counted: bool = False
@@ -89,6 +92,7 @@ SERVICE: Final = Kind(
     columns=columns.SERVICE,
     lists=schema.SERVICE,
     default=defaults.service,
+    inherit=defaults.inherit_addresses,
     validate=validation.service,
     names=LABEL_1035,
 )

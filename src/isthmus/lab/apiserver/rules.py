@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from isthmus.lab.apiserver import errors, validation
 from isthmus.lab.apiserver.kinds import Kind
-from isthmus.lab.apiserver.objects import Object, clone, metadata, name_of, namespace_of, timestamp
+from isthmus.lab.apiserver.objects import Object, at, clone, metadata, name_of, namespace_of, timestamp
+from isthmus.lab.apiserver.schema import ELEMENT, METADATA
 
 SUFFIX: Final = "bcdfghjklmnpqrstvwxz2456789"
 """What generated names end in: no vowels, nothing that looks like something else."""
@@ -39,6 +40,7 @@ def addressed(kind: Kind, namespace: str, name: str, body: Any) -> Object:
         raise errors.bad_request(f"the name of the object ({name_of(obj)}) does not match the name on the URL ({name})")
     if name:
         meta["name"] = name
+    _check_shape(kind, obj)
     return obj
 
 
@@ -73,12 +75,28 @@ def renewed(kind: Kind, old: Object, new: Object, *, subresource: str = "") -> O
         new |= {"status": old["status"]} if "status" in old else {}
     meta = {key: value for key, value in metadata(new).items() if key not in _SERVERS and key != "selfLink"}
     meta |= {key: metadata(old)[key] for key in _SERVERS if key in metadata(old)}
-    new = new | {"metadata": meta}
+    new = clone(new | {"metadata": meta})
+    meta = new["metadata"]
+    kind.inherit(old, new)
     kind.default(new)
     if kind.counted and _wanted(new) != _wanted(old):
         meta["generation"] = int(metadata(old).get("generation", 0)) + 1
     _check(kind, new, old)
     return new
+
+
+def _check_shape(kind: Kind, obj: Object) -> None:
+    """What everything after this counts on: maps are maps and lists are lists."""
+    wrong = [name for name in ("spec", "status", "data") if not isinstance(obj.get(name) or {}, dict)]
+    wrong += [f"metadata.{n}" for n in ("labels", "annotations") if not isinstance(metadata(obj).get(n) or {}, dict)]
+    for path, rule in {**METADATA, **kind.lists}.items():
+        found = at(obj, *path, default=[]) if ELEMENT not in path else []
+        if not isinstance(found, list) or (rule.keys and not all(isinstance(each, dict) for each in found)):
+            wrong.append(".".join(path))
+    if wrong:
+        said = obj["apiVersion"].rpartition("/")[2]
+        why = f'{kind.kind} in version "{said}" cannot be handled as a {kind.kind}: wrong type of value for {wrong[0]}'
+        raise errors.bad_request(why)
 
 
 def suffix(length: int = 5) -> str:

@@ -37,7 +37,10 @@ def controller(api: Api) -> Controller:
 
 async def _furnish(api: Api, namespace: str) -> None:
     """What pods count on: an account, and the certificate of the API server, which the lab's has none of."""
-    wanted = ((kinds.SERVICE_ACCOUNT, "default", {}), (kinds.CONFIG_MAP, "kube-root-ca.crt", {"data": {"ca.crt": ""}}))
+    wanted: tuple[tuple[Kind, str, Object], ...] = (
+        (kinds.SERVICE_ACCOUNT, "default", {}),
+        (kinds.CONFIG_MAP, "kube-root-ca.crt", {"data": {"ca.crt": ""}}),
+    )
     for kind, name, content in wanted:
         if api.store.get(kind.qualified, kind.key(namespace, name)) is None:
             try:
