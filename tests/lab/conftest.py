@@ -1,0 +1,37 @@
+"""Labs for tests: small ones, under names of their own, gone afterwards whatever happened."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from lab_running import Running, until
+
+from isthmus.lab import removal
+from isthmus.lab.layout import Lab
+
+
+@pytest.fixture(name="until")
+def until_fixture() -> Callable[..., Any]:
+    return until
+
+
+@pytest.fixture
+def spare() -> Iterator[Running]:
+    """A lab that is not up yet."""
+    lab = Lab(f"t{os.getpid() % 100000}s", 1, 1)
+    yield Running(lab)
+    removal.remove(lab)
+
+
+@pytest.fixture(scope="module")
+def clusters() -> Iterator[Running]:
+    """A lab of one cluster with two nodes and nothing of Isthmus in it, shared by the tests of a file."""
+    running = Running(Lab(f"t{os.getpid() % 100000}m", 1, 2))
+    try:
+        running.cli("up", "--clusters", "1", "--nodes", "2", "--without-isthmus")
+        yield running
+    finally:
+        removal.remove(running.lab)

@@ -1,0 +1,113 @@
+"""A lab comes, is hurt, and goes without a trace."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lab_running import Running
+from lab_traces import existing, host_network, pinned, shared, traces
+
+from isthmus.lab import cgroups
+
+pytestmark = pytest.mark.lab
+
+MANIFEST = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "client"},
+    "spec": {"containers": [{"name": "client", "image": "isthmus/client"}]},
+}
+
+
+def gone(running: Running) -> bool:
+    return not any(traces(running.lab).values())
+
+
+def test_after_down_the_machine_is_as_it_was(spare: Running, tmp_path: Path, until: Callable[..., Any]) -> None:
+    before, common = host_network(), shared()
+    (tmp_path / "pod.json.yaml").write_text(json.dumps(MANIFEST))
+    spare.cli("up", "--clusters", "1", "--from", str(tmp_path))
+    until(lambda: "Running 1/1" in spare.cli("status").stdout, what="the pod runs")
+    assert host_network() == before, "nothing but loopback listeners is added to the host"
+    assert all(traces(spare.lab).values())
+    objects = pinned(spare.lab.bpffs)
+    assert objects["link_id"]
+    assert objects["map_id"]
+    begun = time.monotonic()
+    spare.cli("down")
+    assert time.monotonic() - begun < 5.0
+    assert gone(spare), traces(spare.lab)
+    assert host_network() == before
+    if not any(cgroups.root().glob("isthmus-*")):  # else another lab needs them still
+        assert shared() == common
+    until(lambda: not any(ids & existing(kind) for kind, ids in objects.items()), what="BPF objects are freed")
+
+
+@pytest.mark.parametrize("moment", [0.05, 0.3, 0.8, 1.6])
+def test_a_lab_killed_while_it_comes_up_goes_without_a_trace(spare: Running, moment: float) -> None:
+    before = host_network()
+    up = subprocess.Popen(
+        [sys.executable, "-m", "isthmus", "lab", "up", "--name", spare.lab.name, "--clusters", "1"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    begun = _supervised(spare, up)
+    time.sleep(max(0.0, begun + moment - time.monotonic()))
+    for pid in cgroups.processes(cgroups.root() / spare.lab.prefix / "supervisor"):
+        cgroups.send(pid, signal.SIGKILL)
+    up.kill()
+    up.wait()
+    spare.cli("down")
+    assert gone(spare), traces(spare.lab)
+    assert host_network() == before
+
+
+def _supervised(spare: Running, up: subprocess.Popen[bytes]) -> float:
+    """When the supervisor began."""
+    while not spare.lab.directory.exists():
+        assert up.poll() is None
+        time.sleep(0.01)
+    return time.monotonic()
+
+
+def test_an_interrupted_down_is_finished_by_the_next(spare: Running) -> None:
+    spare.cli("up", "--clusters", "1", "--without-isthmus")
+    command = [sys.executable, "-m", "isthmus", "lab", "down", "--name", spare.lab.name]
+    for _ in range(3):
+        down = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(random.uniform(0.2, 0.5))
+        down.kill()
+        down.wait()
+    spare.cli("down", code=None)
+    assert gone(spare), traces(spare.lab)
+
+
+def test_what_a_lab_lost_is_down_all_the_same(spare: Running) -> None:
+    spare.cli("up", "--clusters", "1", "--without-isthmus")
+    (spare.lab.directory / "lab.json").unlink()
+    said = spare.cli("exec", "c1", "default/x", "--", "true", code=1).stderr
+    assert (
+        said == f"Error: there is no lab {spare.lab.name}; there are: {spare.lab.name}\n" or "there is no lab" in said
+    )
+    spare.cli("down")
+    assert gone(spare)
+
+
+def test_a_lab_that_is_there_is_not_started_again(spare: Running) -> None:
+    spare.cli("up", "--clusters", "1", "--without-isthmus")
+    said = spare.cli("up", "--clusters", "1", code=1).stderr
+    assert said.count("\n") == 1
+    assert f"lab {spare.lab.name} is there already" in said
+
+
+def test_there_is_nothing_to_take_down(spare: Running) -> None:
+    assert f"there is no lab {spare.lab.name}" in spare.cli("down", code=1).stderr

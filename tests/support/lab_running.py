@@ -1,0 +1,46 @@
+"""A lab under test, driven as people drive it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from isthmus.lab.layout import Lab
+
+
+class Running:
+    """A lab of a test."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+
+    def cli(self, *words: str, code: int | None = 0, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+        """``isthmus lab …`` on it; fails the test where the exit code is another (None: any)."""
+        verb, *rest = words
+        command = [sys.executable, "-m", "isthmus", "lab", verb, "--name", self.lab.name, *rest]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=90, input=stdin, check=False)
+        assert code is None or done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}{done.stderr}"
+        return done
+
+    def exec(self, pod: str, script: str, *, cluster: str = "c1", code: int | None = 0) -> str:
+        """What a shell script in a pod prints."""
+        return self.cli("exec", cluster, pod, "--", "sh", "-c", script, code=code).stdout
+
+    def kubectl(self, *words: str, stdin: str | None = None, cluster: str = "c1") -> str:
+        """kubectl on one of its clusters."""
+        command = ["kubectl", "--kubeconfig", str(self.lab.kubeconfig), "--context", cluster, *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, input=stdin, check=False)
+        assert done.returncode == 0, f"{words}: {done.stderr}"
+        return done.stdout
+
+
+def until(holds: Callable[[], Any], *, seconds: float = 20.0, what: str = "") -> Any:
+    """The first true value; the test fails when the time is up."""
+    deadline = time.monotonic() + seconds
+    while not (value := holds()):
+        assert time.monotonic() < deadline, f"not after {seconds:g} s: {what or holds}"
+        time.sleep(0.05)
+    return value

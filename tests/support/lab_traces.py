@@ -1,0 +1,105 @@
+"""What a lab leaves on a machine: everything that is its own, and the host's network as a whole."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+import subprocess
+from pathlib import Path
+
+from isthmus.lab import cgroups, kernel
+from isthmus.lab.layout import STATE_ROOT, Lab
+from isthmus.lab.network import namespaces
+
+BPF_OBJ_GET = 7
+BPF = {"x86_64": 321, "aarch64": 280}[os.uname().machine]
+NEXT_ID = {"prog_id": 11, "map_id": 12, "link_id": 31}
+
+
+def host_network() -> dict[str, str]:
+    """Interfaces, addresses, routes, rules and packet filter of the host's own namespace."""
+    commands = {
+        "links": "ip -o link",
+        "addresses": "ip -o address",
+        "routes": "ip route show table all",
+        "rules": "ip rule",
+        "nft": "nft list ruleset",
+    }
+    return {name: _output(command) for name, command in commands.items()}
+
+
+def traces(lab: Lab) -> dict[str, list[str]]:
+    """All that is there of a lab; every list is empty when it is gone."""
+    root = cgroups.root() / lab.prefix
+    return {
+        "namespaces": [name for name in namespaces.names() if lab.owns(name)],
+        "processes": [f"{pid} {_command(pid)}" for pid in _processes(lab)],
+        "cgroups": [str(root)] if root.exists() else [],
+        "mounts": [where for where in kernel.mounts() if f"/{lab.name}/" in where or f"/{lab.prefix}-" in where],
+        "files": [str(lab.directory)] if lab.directory.exists() else [],
+    }
+
+
+def pinned(directory: Path) -> dict[str, set[int]]:
+    """Ids of the BPF objects pinned below a directory."""
+    found: dict[str, set[int]] = {kind: set() for kind in NEXT_ID}
+    for path in directory.rglob("*"):
+        if path.is_file() and not path.name.endswith(".debug"):
+            kind, number = _identify(path)
+            found[kind].add(number)
+    return found
+
+
+def existing(kind: str) -> set[int]:
+    """Ids of all BPF objects of a kind in this kernel."""
+    found: set[int] = set()
+    last = 0
+    while True:
+        attributes = ctypes.create_string_buffer(struct.pack("=III", last, 0, 0), 128)
+        if _bpf(NEXT_ID[kind], attributes) < 0:
+            return found
+        last = struct.unpack_from("=I", attributes.raw, 4)[0]
+        found.add(last)
+
+
+def shared() -> dict[str, bool]:
+    """What labs make for all of them and take away with the last one."""
+    return {"netns": namespaces.DIRECTORY.exists(), "state": STATE_ROOT.exists()}
+
+
+def _identify(path: Path) -> tuple[str, int]:
+    name = ctypes.create_string_buffer(str(path).encode())
+    attributes = ctypes.create_string_buffer(struct.pack("=Q", ctypes.addressof(name)), 128)
+    descriptor = _bpf(BPF_OBJ_GET, attributes)
+    try:
+        lines = dict(line.split(":\t", 1) for line in Path(f"/proc/self/fdinfo/{descriptor}").read_text().splitlines())
+    finally:
+        os.close(descriptor)
+    kind = next(kind for kind in ("link_id", "map_id", "prog_id") if kind in lines)
+    return kind, int(lines[kind])
+
+
+def _bpf(command: int, attributes: ctypes.Array[ctypes.c_char]) -> int:
+    libc = ctypes.CDLL(None, use_errno=True)
+    return int(libc.syscall(BPF, command, attributes, 128))
+
+
+def _processes(lab: Lab) -> list[int]:
+    """By control group, and by what they say of themselves: one that escaped its group would be found too."""
+    mine = set(cgroups.processes(cgroups.root() / lab.prefix))
+    for entry in Path("/proc").glob("[0-9]*"):
+        if f"/labs/{lab.name}/" in _command(int(entry.name)):
+            mine.add(int(entry.name))
+    return sorted(mine)
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ").strip()
+    except OSError:
+        return ""
+
+
+def _output(command: str) -> str:
+    return subprocess.run(command.split(), capture_output=True, text=True, check=True).stdout
