@@ -52,6 +52,12 @@ class Following:
             rows = [*self.db.snapshot().all(tables.CLUSTERS), *self.services(), *self.exports()]
             pytest.fail(f"not reached; rows are {rows}")
 
+    async def until_true(self, condition: Callable[[], Any]) -> None:
+        """For what is not in a table."""
+        async with asyncio.timeout(15):
+            while not condition():  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+
     async def state(self, name: str, state: str) -> Cluster:
         await self.until(lambda s: (row := s.get(tables.CLUSTERS, ClusterName(name))) and row.state == state)
         return self.cluster(name)
@@ -71,10 +77,17 @@ class Following:
 
 @asynccontextmanager
 async def following(
-    peers: Peers, *, kinds: Any = ("services", "serviceexports"), lifetime: float = 600.0, most: Any = 255
+    peers: Peers,
+    *,
+    kinds: Any = ("services", "serviceexports"),
+    lifetime: float = 600.0,
+    most: Any = 255,
+    state: Path | None = None,
 ) -> AsyncIterator[Following]:
     db = Database(tables.CLUSTERS, tables.EXPORTS, tables.ENDPOINT_SETS)
-    section = ClustersetSection(directory=str(peers.folder), cache_lifetime=lifetime, max_connected_clusters=most)
+    section = ClustersetSection(
+        directory=str(peers.folder), state=str(state or ""), cache_lifetime=lifetime, max_connected_clusters=most
+    )
     follower = Follower(db, cluster=OWN, section=section, kinds=kinds)
     task = asyncio.create_task(follower.run())
     try:

@@ -10,22 +10,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
-
-from msgspec import structs
 
 from isthmus import logs
 from isthmus.clusterset import identity, keys, sinks
+from isthmus.clusterset.cache import Cache
+from isthmus.clusterset.card import Absence, Card, wall_clock
 from isthmus.clusterset.errors import RecordError
 from isthmus.clusterset.gate import GatedStore
-from isthmus.clusterset.identity import ClusterConfig
+from isthmus.clusterset.identity import ClusterConfig, Ids
 from isthmus.clusterset.peers import Peer
-from isthmus.clusterset.wire import format_time
 from isthmus.etcd import EtcdError, KeyValue, Session
-from isthmus.model.clusters import Cluster
 from isthmus.model.mcs import RecordKind
-from isthmus.model.names import ClusterName
 from isthmus.model.tables import CLUSTERS
 from isthmus.reflector import Event, Reflector, State
 from isthmus.statedb import Database, Initializer, WriteTxn
@@ -33,53 +30,9 @@ from isthmus.statedb import Database, Initializer, WriteTxn
 log = logs.get("clusterset")
 
 MOST_DELAY: Final = 3.0
+SAVE_AFTER: Final = 2.0
+TOUCH_EVERY: Final = 30.0
 DOWN: Final = State(synced=False, connected=False, lists=0, failures=0, last_failure="")
-
-
-def wall_clock() -> datetime:
-    """The time of day, for people."""
-    return datetime.now(UTC)
-
-
-class Ids:
-    """Which cluster has which id: no two the same, first come, first served."""
-
-    def __init__(self, own: ClusterName, own_id: int) -> None:
-        self._holders: dict[int, ClusterName] = {own_id: own} if own_id else {}
-
-    def reserve(self, cluster: ClusterName, wanted: int) -> str:
-        """Take an id for a cluster, and give up the one it had; the reason as a sentence where it is another's."""
-        holder = self._holders.setdefault(wanted, cluster)
-        if holder != cluster:
-            return f"its cluster id {wanted} is that of cluster {holder}"
-        for other in [each for each, name in self._holders.items() if name == cluster and each != wanted]:
-            del self._holders[other]
-        return ""
-
-    def release(self, cluster: ClusterName) -> None:
-        """Give up what a cluster had."""
-        self._holders = {each: name for each, name in self._holders.items() if name != cluster}
-
-
-class Card:
-    """The row of a peer in ``clusters``; written when it changes."""
-
-    def __init__(self, db: Database, name: ClusterName, *, now: Callable[[], datetime]) -> None:
-        self._db = db
-        self._now = now
-        self.row = Cluster(name=name, since=format_time(now()))
-
-    def say(self, txn: WriteTxn | None = None, **changes: Any) -> None:
-        """Change the row; a new state gets the time of now."""
-        if "state" in changes and changes["state"] != self.row.state:
-            changes["since"] = format_time(self._now())
-            log.info("cluster", name=self.row.name, state=changes["state"], reason=changes.get("reason", ""))
-        self.row = structs.replace(self.row, **changes)
-        if txn is not None:
-            txn.put(CLUSTERS, self.row)
-            return
-        with self._db.write() as own:
-            own.put(CLUSTERS, self.row)
 
 
 class Connection:
@@ -95,6 +48,7 @@ class Connection:
         most: identity.Most,
         initializers: Mapping[RecordKind, Initializer],
         lifetime: float = 0.0,
+        cache: Cache | None = None,
         now: Callable[[], datetime] = wall_clock,
     ) -> None:
         self._db = db
@@ -102,15 +56,15 @@ class Connection:
         self._ids = ids
         self._most = most
         self._initializers = initializers
-        self._lifetime = lifetime
+        self._cache = cache or Cache("")
+        self._absence = Absence(lifetime)
+        self._unsaved = asyncio.Event()
         self._config: ClusterConfig | None = None
         self._said: KeyValue | None = None
         self._news = asyncio.Event()
         self._states: dict[str, State] = {}
         self._bad: dict[RecordKind, int] = {}
         self._failures = 0
-        self._lost: asyncio.Event = asyncio.Event()
-        self._back: asyncio.Event = asyncio.Event()
         self.name = peer.name
         self.peer = peer
         self.card = Card(db, peer.name, now=now)
@@ -125,7 +79,26 @@ class Connection:
         self.card.say(endpoints=self.peer.endpoints)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._expire(), name=f"{self.name} lifetime")
+            tasks.create_task(self._keep(), name=f"{self.name} cache")
             tasks.create_task(self._connect(), name=f"{self.name} session")
+
+    def restore(self) -> None:
+        """Begin with what an earlier process last knew of the peer, before the first connection."""
+        known = {kind: found for kind in self._kinds if (found := self._cache.load(kind, self.name)) is not None}
+        for found in known.values():
+            if not found.config.refusal(most=self._most) and not self._ids.reserve(self.name, found.config.id):
+                self._config = found.config
+        config = self._config
+        if config is None:
+            return
+        age = max(found.age for found in known.values())
+        with self._db.write() as txn:
+            for kind, found in known.items():
+                for row in found.rows if found.config == config else ():
+                    txn.put(sinks.TABLES[kind], row)
+            reason = f"as it was {age:.0f} s ago, before this process started"
+            self.card.say(txn, id=config.id, state="stale", reason=reason, synced=tuple(known))
+        self._absence.begin(ago=age)
 
     async def _connect(self) -> None:
         if self.peer.problem:
@@ -145,6 +118,7 @@ class Connection:
         with self._db.write() as txn:
             self._drain(txn)
             txn.delete(CLUSTERS, self.name)
+        self._forget()
 
     def reconsider(self) -> None:
         """Another cluster has left: what was refused for its sake may be had now."""
@@ -202,7 +176,7 @@ class Connection:
             cluster=self.name,
             decode=sinks.decoder(kind, cluster=self.name, cluster_id=config.id),
             listed=lambda txn: self._synced(txn, kind),
-            dropped=lambda count: self._dropped(kind, count),
+            told=lambda bad: self._told(kind, bad),
         )
         await self._reflect(store, sink, name=kind)
 
@@ -249,6 +223,7 @@ class Connection:
         with self._db.write() as txn:
             self._drain(txn)
             self.card.say(txn, state="refused", reason=reason, synced=(), id=0)
+        self._forget()
         self._news.set()
 
     def _remark(self, config: ClusterConfig) -> str:
@@ -261,14 +236,15 @@ class Connection:
 
     def _synced(self, txn: WriteTxn, kind: RecordKind) -> None:
         """The first list of a kind is whole."""
-        if kind in self._initializers:
-            self._initializers[kind].complete(txn)
+        self._complete(txn, kind)
         synced = tuple(each for each in self._kinds if each == kind or each in self.card.row.synced)
         ready = len(synced) == len(self._kinds) and self.card.row.state == "listing"
         self.card.say(txn, synced=synced, **({"state": "ready"} if ready else {}))
 
-    def _dropped(self, kind: RecordKind, count: int) -> None:
-        self._bad[kind] = count
+    def _told(self, kind: RecordKind, bad: int) -> None:
+        """Rows of a kind changed, and so many records of it are not to be used."""
+        self._unsaved.set()
+        self._bad[kind] = bad
         if self.card.row.dropped != (total := sum(self._bad.values())):
             self.card.say(dropped=total)
 
@@ -283,15 +259,17 @@ class Connection:
             self._reachable()
 
     def _unreachable(self, reason: str) -> None:
-        self._back.clear()
-        self._lost.set()
+        self._absence.begin()
         row = self.card.row
+        with self._db.write() as txn:
+            for kind in self._kinds:
+                if kind in row.synced:  # what is known is all there is to know for now: nobody waits for more
+                    self._complete(txn, kind)
         state = row.state if row.state in ("connecting", "refused") else "stale" if row.synced else "connecting"
         self.card.say(state=state, reason=reason, failures=self._failures)
 
     def _reachable(self) -> None:
-        self._lost.clear()
-        self._back.set()
+        self._absence.end()
         config = self._config
         ready = config is not None and len(self.card.row.synced) == len(self._kinds)
         if config is not None:
@@ -299,22 +277,54 @@ class Connection:
 
     async def _expire(self) -> None:
         """Endpoints of a peer that has been away for the cache lifetime go; everything else of it stays."""
-        while self._lifetime:
-            await self._lost.wait()
-            try:
-                async with asyncio.timeout(self._lifetime):
-                    await self._back.wait()
-            except TimeoutError:
-                with self._db.write() as txn:
-                    gone = sinks.drain(txn, "services", self.name) if "services" in self._kinds else 0
-                log.warning("cache lifetime is over", cluster=self.name, endpoint_sets=gone)
-                await self._back.wait()
+        while True:
+            await self._absence.outlasts_lifetime()
+            with self._db.write() as txn:
+                gone = sinks.drain(txn, "services", self.name) if "services" in self._kinds else 0
+            log.warning("cache lifetime is over", cluster=self.name, endpoint_sets=gone)
+            await self._absence.ends()
+
+    async def _keep(self) -> None:
+        """Keep what the peer last said on disk: soon after a change, and when we end."""
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout(TOUCH_EVERY):
+                        await self._unsaved.wait()
+                except TimeoutError:
+                    self._touch()
+                    continue
+                await asyncio.sleep(SAVE_AFTER)
+                self._save()
+        finally:
+            if self._unsaved.is_set():
+                self._save()
+
+    def _touch(self) -> None:
+        if self.card.row.state == "ready":
+            for kind in self._kinds:
+                self._cache.touch(kind, self.name)
+
+    def _save(self) -> None:
+        self._unsaved.clear()
+        if (config := self._config) is not None:
+            snapshot = self._db.snapshot()
+            for kind in [each for each in self._kinds if each in self.card.row.synced]:
+                self._cache.save(kind, self.name, config, sinks.rows_of(snapshot, kind, self.name))
+
+    def _forget(self) -> None:
+        self._unsaved.clear()
+        for kind in self._kinds:
+            self._cache.forget(kind, self.name)
 
     def _drain(self, txn: WriteTxn) -> None:
         for kind in self._kinds:
             sinks.drain(txn, kind, self.name)
-            if kind in self._initializers:
-                self._initializers[kind].complete(txn)
+            self._complete(txn, kind)
+
+    def _complete(self, txn: WriteTxn, kind: RecordKind) -> None:
+        if kind in self._initializers:
+            self._initializers[kind].complete(txn)
 
 
 class _OneKey:

@@ -12,7 +12,9 @@ from typing import Any, Final
 
 from isthmus import logs
 from isthmus.clusterset import sinks
-from isthmus.clusterset.connection import Connection, Ids
+from isthmus.clusterset.cache import Cache
+from isthmus.clusterset.connection import Connection
+from isthmus.clusterset.identity import Ids
 from isthmus.clusterset.peers import Directory, Peer
 from isthmus.config import ClusterSection, ClustersetSection
 from isthmus.model.clusters import Cluster
@@ -43,13 +45,15 @@ class Follower:
         self._kinds = tuple(kinds)
         own = ClusterName(cluster.name)
         self._ids = Ids(own, cluster.id)
+        self._cache = Cache(section.state)
         self._directory = Directory(section.directory, own=own)
         self._connections: dict[ClusterName, Connection] = {}
         self._tasks: dict[ClusterName, asyncio.Task[None]] = {}
         with db.write() as txn:
             txn.put(CLUSTERS, _own_row(cluster))
         for peer in self._directory.read().values():
-            self._connections[peer.name] = self._connection(peer, awaited=True)
+            connection = self._connections[peer.name] = self._connection(peer, awaited=True)
+            connection.restore()
 
     def __repr__(self) -> str:
         return f"<Follower {', '.join(map(repr, self._connections.values())) or 'of nobody'}>"
@@ -107,6 +111,7 @@ class Follower:
             most=self._section.max_connected_clusters,
             initializers=initializers,
             lifetime=self._section.cache_lifetime,
+            cache=self._cache,
         )
 
 

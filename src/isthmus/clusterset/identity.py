@@ -1,8 +1,8 @@
-"""What a cluster says of itself: Cilium's cluster configuration, and beside it a description of our own."""
+"""Who a cluster is: Cilium's cluster configuration, beside it a description of our own, and which ids are taken."""
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 from msgspec import Struct
@@ -10,6 +10,7 @@ from msgspec import Struct
 from isthmus.clusterset import wire
 from isthmus.clusterset.errors import RecordError
 from isthmus.config import ClusterSection
+from isthmus.model.names import ClusterName
 
 LIMIT: Final = 64 * 1024
 Most = Literal[255, 511]
@@ -90,6 +91,21 @@ def own_description(section: ClusterSection, *, version: str) -> Description:
     return Description(section.network, section.region, section.zone, version)
 
 
-def stats(config: ClusterConfig) -> dict[str, Any]:
-    """For status."""
-    return msgspec.structs.asdict(config.capabilities) | {"id": config.id}
+class Ids:
+    """Which cluster has which id: no two the same, first come, first served."""
+
+    def __init__(self, own: ClusterName, own_id: int) -> None:
+        self._holders: dict[int, ClusterName] = {own_id: own} if own_id else {}
+
+    def reserve(self, cluster: ClusterName, wanted: int) -> str:
+        """Take an id for a cluster, and give up the one it had; the reason as a sentence where it is another's."""
+        holder = self._holders.setdefault(wanted, cluster)
+        if holder != cluster:
+            return f"its cluster id {wanted} is that of cluster {holder}"
+        for other in [each for each, name in self._holders.items() if name == cluster and each != wanted]:
+            del self._holders[other]
+        return ""
+
+    def release(self, cluster: ClusterName) -> None:
+        """Give up what a cluster had."""
+        self._holders = {each: name for each, name in self._holders.items() if name != cluster}

@@ -29,7 +29,7 @@ from isthmus.model.names import ClusterName, valid_cluster
 log = logs.get("peers")
 
 MARK: Final = b"endpoints:"
-LIMIT: Final = 1024 * 1024
+LIMIT: Final = 64 * 1024
 
 
 class Peer(Struct, frozen=True, gc=False, kw_only=True):

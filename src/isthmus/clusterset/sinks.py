@@ -19,7 +19,7 @@ from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import EndpointSet, Export
 from isthmus.model.tables import ENDPOINT_SETS, EXPORTS
 from isthmus.reflector import Event
-from isthmus.statedb import Database, Table, WriteTxn
+from isthmus.statedb import Database, Reader, Table, WriteTxn
 
 log = logs.get("records")
 
@@ -64,9 +64,9 @@ def row_key(kind: RecordKind, cluster: ClusterName, name: ServiceName) -> Any:
     return (cluster, name) if kind == "serviceexports" else (name, cluster, endpoints.SOURCE, endpoints.PART)
 
 
-def rows_of(txn: WriteTxn, kind: RecordKind, cluster: ClusterName) -> list[Any]:
+def rows_of(reader: Reader, kind: RecordKind, cluster: ClusterName) -> list[Any]:
     """The rows of a kind that a peer's records became, not those of other sources."""
-    rows = txn.by(TABLES[kind], "cluster", cluster)
+    rows = reader.by(TABLES[kind], "cluster", cluster)
     return rows if kind == "serviceexports" else [row for row in rows if row.source == endpoints.SOURCE]
 
 
@@ -79,7 +79,8 @@ def drain(txn: WriteTxn, kind: RecordKind, cluster: ClusterName) -> int:
 
 
 class RecordSink:
-    """A ``reflector.Sink``: the records of one kind and peer as rows. ``listed`` ends the transaction of each list."""
+    """A ``reflector.Sink``: the records of one kind and peer as rows. ``listed`` ends the transaction of each list,
+    ``told`` hears after each change how many records cannot be used."""
 
     def __init__(
         self,
@@ -89,14 +90,14 @@ class RecordSink:
         cluster: ClusterName,
         decode: Decode,
         listed: Callable[[WriteTxn], None],
-        dropped: Callable[[int], None],
+        told: Callable[[int], None],
     ) -> None:
         self._db = db
         self._kind = kind
         self._cluster = cluster
         self._decode = decode
         self._listed = listed
-        self._on_dropped = dropped
+        self._told = told
         self._bad: set[str] = set()
         self._sizes: dict[str, int] = {}
         self._size = 0
@@ -117,7 +118,7 @@ class RecordSink:
             for row in rows.values():
                 txn.put(table, row)
             self._listed(txn)
-        self._on_dropped(len(self._bad))
+        self._told(len(self._bad))
 
     def apply(self, events: Sequence[Event[KeyValue]]) -> None:
         """These records changed."""
@@ -134,15 +135,13 @@ class RecordSink:
                     txn.put(table, row)
                 else:
                     txn.delete(table, row_key(self._kind, self._cluster, ServiceName(key)))
-        self._on_dropped(len(self._bad))
+        self._told(len(self._bad))
 
     def _read(self, key: str, kv: KeyValue) -> Row | Bad | None:
         try:
             name = keys.parse(key)
             self._check_room(key, len(kv.value))
             row = self._decode(kv.value, name=name)
-            self._account(key, len(kv.value))
-            return row
         except RecordError as why:
             if len(self._bad) < MOST.keys:
                 self._bad.add(key)
@@ -150,6 +149,8 @@ class RecordSink:
                 self._named += 1
                 log.warning("record dropped", cluster=self._cluster, kind=self._kind, key=ascii(key), why=str(why))
             return BAD
+        self._account(key, len(kv.value))
+        return row
 
     def _check_room(self, key: str, size: int) -> None:
         """A peer cannot make us hold without bound."""
