@@ -12,6 +12,7 @@ of backends (loadbalancer).
     objects.py           the table of those
     wire.py              labels, annotations, canonical JSON
     target.py            writes them: server-side apply
+    events.py  metrics.py      what people and dashboards are told
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from isthmus.mcs import merged, objects
+from isthmus.mcs.events import tell
 from isthmus.mcs.target import ApiTarget
 from isthmus.mcs.view import Settings
 from isthmus.model.names import ClusterName
 from isthmus.model.services import Family
 from isthmus.statedb import Derived
 
-__all__ = ["ApiTarget", "derived"]
+__all__ = ["ApiTarget", "derived", "tell"]
 
 
 def derived(

@@ -98,7 +98,6 @@ def _seen(found: Service | None, view: View, merged: Merged) -> str:
         **timeout,
         internal_policy=merged.internal_policy or "Cluster",
         distribution=merged.distribution or "",
-        selector=(),
         labels=labels(view, merged),
         annotations={**_annotations(view, merged), wire.MANAGED_BY: wire.MANAGER},
     )
