@@ -41,7 +41,7 @@ async def main(config: Config) -> None:
         *loadbalancer.derived(cluster, config.node.name, services=config.datapath.services),
         dns.derived(config.dns.zone),
     ]
-    db = Database(*tables_of(derived) | {tables.CLUSTERS, tables.PODS, tables.PLANS_STATUS})
+    db = Database(*tables_of(derived, tables.CLUSTERS, tables.PODS, tables.PLANS_STATUS))
     async with await kube.connect(config.kubernetes) as client, asyncio.TaskGroup() as tasks:
         reflectors = kubernetes.reflectors(db, client, tables=KUBERNETES, cluster=cluster, node=config.node.name)
         follower = Follower(db, cluster=config.cluster, section=config.clusterset, kinds=KINDS)

@@ -56,7 +56,7 @@ async def reconcile(config: Config, client: kube.Client) -> None:
     """Everything the leader does."""
     cluster = ClusterName(config.cluster.name)
     derived = [*mcs.derived(cluster), records.derived(cluster, config.cluster.id)]
-    db = Database(*tables_of(derived) | {tables.CLUSTERS, tables.OBJECTS_STATUS})
+    db = Database(*tables_of(derived, tables.CLUSTERS, tables.OBJECTS_STATUS))
     async with etcd.Session(config.etcd.endpoints) as session, asyncio.TaskGroup() as tasks:
         reflectors = kubernetes.reflectors(db, client, tables=KUBERNETES, cluster=cluster)
         follower = Follower(db, cluster=config.cluster, section=config.clusterset, kinds=KINDS)

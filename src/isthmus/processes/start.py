@@ -68,6 +68,6 @@ def require(config: Config, **fields: str | int | tuple[str, ...]) -> None:
         raise CannotStart(f"not configured: {', '.join(empty)}; set them in the file or with --set section.field=value")
 
 
-def tables_of(derived: Iterable[Derived[Any]]) -> set[Table[Any, Any]]:
-    """Derived tables and all that they read: what a process that computes them has to hold."""
-    return {table for each in derived for table in (each.table, *each.reads)}
+def tables_of(derived: Iterable[Derived[Any]], *others: Table[Any, Any]) -> set[Table[Any, Any]]:
+    """Derived tables, all that they read, and others: what a process that computes them has to hold."""
+    return {*others, *(table for each in derived for table in (each.table, *each.reads))}

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from isthmus import datapath, kube
 from isthmus.datapath import view
-from isthmus.kube.objects.apps import DEPLOYMENT
+from isthmus.kube.objects.core import POD
 from isthmus.kube.objects.discovery import ENDPOINT_SLICE
 from isthmus.lab import entering
 from isthmus.lab.layout import Cluster, Lab
@@ -22,6 +22,7 @@ from isthmus.lab.layout import Cluster, Lab
 CALLER: Final = Path(__file__).parent / "caller.py"
 NAMESPACE: Final = "demo"
 SERVICE: Final = "echo"
+CLIENT: Final = "client"
 IMPORT_NAME: Final = f"{SERVICE}.{NAMESPACE}.svc.clusterset.local"
 LOCAL_NAME: Final = f"{SERVICE}.{NAMESPACE}.svc.cluster.local"
 PORT: Final = 80
@@ -55,13 +56,11 @@ class Stage:
         """The API server of a cluster."""
         return self.clients[cluster]
 
-    async def pods_ready(self, cluster: str, deployment: str) -> int:
-        """How many pods of a Deployment are ready; 0 where there is none."""
-        try:
-            found = await self.client(cluster).get(DEPLOYMENT, deployment, NAMESPACE)
-        except kube.NotFound:
-            return 0
-        return (found.status.ready_replicas if found.status else 0) or 0
+    async def pods_ready(self, cluster: str, app: str) -> int:
+        """How many pods with this label are ready."""
+        pods = await self.client(cluster).list(POD, NAMESPACE, label_selector=f"app={app}")
+        conditions = [c for pod in pods for c in (pod.status.conditions if pod.status else None) or ()]
+        return sum(condition.type == "Ready" and condition.status == "True" for condition in conditions)
 
     async def endpoints(self, cluster: str) -> set[str]:
         """The ready addresses that the EndpointSlices of the cluster's own Service have."""
@@ -86,7 +85,7 @@ class Stage:
 
     async def run(self, cluster: str, *argv: str) -> tuple[int, str]:
         """A command inside the cluster's client pod: exit code and what it printed."""
-        pod = entering.find(self._cluster(cluster), f"{NAMESPACE}/deploy/client")
+        pod = entering.find(self._cluster(cluster), f"{NAMESPACE}/{CLIENT}")
         child = entering.run(pod, argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         out, _ = await asyncio.to_thread(child.communicate)
         return child.returncode, out.decode(errors="replace")

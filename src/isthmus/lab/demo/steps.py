@@ -10,9 +10,10 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from isthmus.kube.objects.apps import DEPLOYMENT
+from isthmus.kube.objects.core import POD
 from isthmus.kube.objects.core import SERVICE as SERVICE_KIND
 from isthmus.kube.objects.mcs import SERVICE_EXPORT, SERVICE_IMPORT
-from isthmus.lab.demo.stage import IMPORT_NAME, LOCAL_NAME, NAMESPACE, PORT, SERVICE, Call, Stage, StepFailed
+from isthmus.lab.demo.stage import CLIENT, IMPORT_NAME, LOCAL_NAME, NAMESPACE, PORT, SERVICE, Call, Stage, StepFailed
 from isthmus.model import names
 
 EXPORTERS: Final = ("c1", "c2")
@@ -157,8 +158,8 @@ async def _no_frontend(stage: Stage) -> bool:
 
 
 async def _pod_address(stage: Stage) -> str:
-    _, out = await stage.run(CALLER, "sh", "-c", "echo $POD_IP")
-    return out.strip()
+    found = await stage.client(CALLER).get(POD, CLIENT, NAMESPACE)
+    return (found.status.pod_ip if found.status else "") or ""
 
 
 async def _cluster_ip(stage: Stage, cluster: str, service: str) -> str:

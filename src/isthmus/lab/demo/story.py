@@ -15,7 +15,7 @@ from isthmus.datapath import DatapathError
 from isthmus.lab import entering, manifests, removal, starting
 from isthmus.lab.demo import steps
 from isthmus.lab.demo.report import Step, Teller
-from isthmus.lab.demo.stage import SERVICE, Stage, StepFailed
+from isthmus.lab.demo.stage import CLIENT, SERVICE, Stage, StepFailed
 from isthmus.lab.layout import Lab
 from isthmus.reflector import Transient
 
@@ -34,7 +34,7 @@ FAILURES: Final = (
 
 TRY: Final = """
 The lab is up. Try:
-  isthmus lab exec --name {name} c3 demo/deploy/client -- getent hosts echo.demo.svc.cluster.local
+  isthmus lab exec --name {name} c3 demo/client -- getent hosts echo.demo.svc.cluster.local
   kubectl --kubeconfig {kubeconfig} --context c1 apply -f examples/echo/export/
   isthmus get plans --lab {name} --cluster c3 -w
 and then: isthmus lab down --name {name}"""
@@ -121,7 +121,7 @@ async def _apply(stage: Stage, wanted: dict[str, list[manifests.Manifest]]) -> s
 
     async def ready() -> bool:
         echo = [await stage.pods_ready(cluster, SERVICE) == 2 for cluster in steps.EXPORTERS]
-        clients = [await stage.pods_ready(cluster, "client") >= 1 for cluster in (*steps.EXPORTERS, steps.CALLER)]
+        clients = [await stage.pods_ready(cluster, CLIENT) >= 1 for cluster in (*steps.EXPORTERS, steps.CALLER)]
         return all(echo + clients)
 
     await stage.until("all pods are ready", ready, seconds=20.0)
