@@ -165,3 +165,30 @@ async def test_wide_output_and_all_namespaces(kubectl: Kubectl, client: Client) 
     wide: Any = lines(await kubectl("get", "svc", "-A", "-o", "wide"))
     assert wide[0] == ["NAMESPACE", "NAME", "TYPE", "CLUSTER-IP", "EXTERNAL-IP", "PORT(S)", "AGE", "SELECTOR"]
     assert [client.namespace, "echo", "app=echo"] in [[row[0], row[1], row[-1]] for row in wide]
+
+
+async def test_create_commands_speak_protobuf_and_are_understood(kubectl: Kubectl, client: Client) -> None:
+    await kubectl("create", "configmap", "c", "--from-literal=a=b")
+    await kubectl("create", "secret", "generic", "s", "--from-literal=a=b")
+    await kubectl("create", "serviceaccount", "sa")
+    await kubectl("create", "service", "clusterip", "named", "--tcp=80:http")
+    await kubectl("create", "service", "nodeport", "numbered", "--tcp=80:8080")
+    await kubectl("create", "service", "externalname", "alias", "--external-name=example.com")
+    await kubectl("create", "deployment", "d", "--image=x", "--replicas=0", "--port=80", "--", "run", "me")
+    assert (await client.get("configmaps/c")).body["data"] == {"a": "b"}
+    assert (await client.get("secrets/s")).body["data"] == {"a": "Yg=="}
+    assert (await client.get("services/named")).body["spec"]["ports"][0]["targetPort"] == "http"
+    assert (await client.get("services/numbered")).body["spec"]["ports"][0]["targetPort"] == 8080
+    assert (await client.get("services/alias")).body["spec"]["externalName"] == "example.com"
+    found = (await client.get("deployments/d")).body["spec"]
+    assert (found["replicas"], found["selector"]) == (0, {"matchLabels": {"app": "d"}})
+    container = found["template"]["spec"]["containers"][0]
+    assert (container["image"], container["command"], container["ports"][0]["containerPort"]) == (
+        "x",
+        ["run", "me"],
+        80,
+    )
+    await kubectl("expose", "deployment", "d", "--port=80", "--name=exposed")
+    assert (await client.get("services/exposed")).body["spec"]["selector"] == {"app": "d"}
+    await kubectl("run", "p", "--image=x")
+    assert (await client.get("pods/p")).body["spec"]["containers"][0]["image"] == "x"

@@ -8,7 +8,7 @@ import msgspec
 import yaml
 from aiohttp import web
 
-from isthmus.lab.apiserver import errors, selectors
+from isthmus.lab.apiserver import errors, protobuf, selectors
 from isthmus.lab.apiserver.api import By, Deletion
 from isthmus.lab.apiserver.kinds import Kind, Registry
 from isthmus.lab.apiserver.selectors import Predicate
@@ -60,8 +60,8 @@ async def body(request: web.Request) -> Any:
     raw = await request.read()
     if not raw:
         return {}
-    if "protobuf" in request.content_type:
-        raise errors.ApiError(415, "UnsupportedMediaType", "this server takes JSON and YAML, not protobuf")
+    if raw.startswith(protobuf.MAGIC):
+        return protobuf.decode(raw)
     try:
         return msgspec.json.decode(raw)
     except msgspec.DecodeError as error:
