@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 from collections.abc import AsyncIterator
 
 import pytest
-from aiohttp import web
 from etcd_server import EtcdServer
-from operator_world import Operator, has_address, spec
+from operator_world import Operator, has_address, serving, spec
 
 from isthmus import kube
 from isthmus.etcd import Session
-from isthmus.kube.access import Access
 from isthmus.kube.objects.core import NAMESPACE, SERVICE
 from isthmus.kube.objects.discovery import ENDPOINT_SLICE
 from isthmus.kube.objects.mcs import SERVICE_EXPORT, SERVICE_IMPORT
 from isthmus.kube.transport import Transport
-from isthmus.lab.apiserver.addresses import Addresses
-from isthmus.lab.apiserver.api import Api
-from isthmus.lab.apiserver.bootstrap import bootstrap
-from isthmus.lab.apiserver.http import Server
-from isthmus.lab.apiserver.kinds import Registry
-from isthmus.lab.apiserver.storage import Store
 from isthmus.model import tables
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Export
@@ -32,30 +23,16 @@ NAME = ServiceName("demo/echo")
 DERIVED = "derived-qieggqc27v"
 DERIVED_NAME = ServiceName(f"demo/{DERIVED}")
 
+
 @pytest.fixture
 async def client(shared_etcd: EtcdServer) -> AsyncIterator[kube.Client]:
     """A client of an API server of this test alone, with the namespace demo."""
-    ready = asyncio.Event()
     async with Session([shared_etcd.endpoint]) as session:
         await shared_etcd.ready(session)
         await session.delete_prefix("")
-        store = Store(session)
-        api = Api(store, Registry(), Addresses((ipaddress.IPv4Network("10.96.0.0/16"),)))
-        runner = web.AppRunner(Server(api, token="", ready=ready).application(), shutdown_timeout=0.1)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        port = runner.addresses[0][1]
-        async with asyncio.TaskGroup() as tasks:
-            running = [
-                tasks.create_task(part) for part in (store.run(), bootstrap(api, ready, host="127.0.0.1", port=port))
-            ]
-            await ready.wait()
-            async with kube.Client(Transport(Access(server=f"http://127.0.0.1:{port}"))) as client:
-                await client.create(NAMESPACE, "", {"metadata": {"name": "demo"}})
-                yield client
-            for task in running:
-                task.cancel()
-        await runner.cleanup()
+        async with serving(session) as access, kube.Client(Transport(access)) as client:
+            await client.create(NAMESPACE, "", {"metadata": {"name": "demo"}})
+            yield client
 
 
 @pytest.fixture

@@ -3,19 +3,53 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from aiohttp import web
+
 from isthmus import kube, mcs
+from isthmus.etcd import Session
+from isthmus.kube.access import Access
 from isthmus.kube.objects.core import SERVICE
 from isthmus.kube.objects.discovery import ENDPOINT_SLICE
 from isthmus.kube.objects.mcs import SERVICE_EXPORT, SERVICE_IMPORT, ServiceImport, ServiceImportSpec
+from isthmus.lab.apiserver.addresses import Addresses
+from isthmus.lab.apiserver.api import Api
+from isthmus.lab.apiserver.bootstrap import bootstrap
+from isthmus.lab.apiserver.http import Server
+from isthmus.lab.apiserver.kinds import Registry
+from isthmus.lab.apiserver.storage import Store
 from isthmus.model import tables
 from isthmus.model.names import ClusterName, derived, service_name, split
 from isthmus.model.services import Export, Port
 from isthmus.sources import kubernetes
 from isthmus.statedb import Backoff, Database, Derivations, Reconciler, Snapshot
+
+
+@asynccontextmanager
+async def serving(session: Session) -> AsyncIterator[Access]:
+    """The lab's API server over an etcd, without controllers; how to reach it."""
+    ready = asyncio.Event()
+    store = Store(session)
+    api = Api(store, Registry(), Addresses((ipaddress.IPv4Network("10.96.0.0/16"),)))
+    runner = web.AppRunner(Server(api, token="", ready=ready).application(), shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    port = runner.addresses[0][1]
+    async with asyncio.TaskGroup() as tasks:
+        parts = (store.run(), bootstrap(api, ready, host="127.0.0.1", port=port))
+        running = [tasks.create_task(part) for part in parts]
+        await ready.wait()
+        try:
+            yield Access(server=f"http://127.0.0.1:{port}")
+        finally:
+            for task in running:
+                task.cancel()
+            await runner.cleanup()
+
 
 KUBERNETES = ("services", "endpoint_sets", "export_marks", "imports", "namespaces")
 

@@ -1,0 +1,243 @@
+"""Three whole operators over three etcds and API servers, disturbed at random, come to equal imports.
+
+``ISTHMUS_CHAOS_RUNS`` says how many stories are told, ``ISTHMUS_CHAOS_SEED`` with which the first begins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from etcd_server import EtcdServer
+from operator_world import serving
+
+from isthmus import kube
+from isthmus.config import AdminSection, ClusterSection, ClustersetSection, Config, EtcdSection, SyncSection
+from isthmus.etcd import Session, binary
+from isthmus.kube.objects.core import NAMESPACE, SERVICE
+from isthmus.kube.objects.mcs import SERVICE_EXPORT, SERVICE_IMPORT
+from isthmus.kube.transport import Transport
+from isthmus.mcs.merge import merge
+from isthmus.model.exports import own_export
+from isthmus.model.names import ClusterName
+from isthmus.processes.operator import reconcile
+from isthmus.sources.multicluster import export_mark
+from isthmus.sources.services import service as service_row
+
+CLUSTERS = ("c1", "c2", "c3")
+NAMES = ("echo", "web")
+FIRST_SEED = int(os.environ.get("ISTHMUS_CHAOS_SEED", "1"))
+RUNS = int(os.environ.get("ISTHMUS_CHAOS_RUNS", "1"))
+SETTLE = 5.0
+STEPS = 25
+
+
+class Wire:
+    """A way to somebody's etcd that can be cut: nothing gets through, and what stood is reset."""
+
+    def __init__(self, endpoint: str) -> None:
+        host, _, port = endpoint.removeprefix("http://").partition(":")
+        self._to = (host, int(port))
+        self._open: set[asyncio.StreamWriter] = set()
+        self.cut = False
+        self.endpoint = ""
+
+    @asynccontextmanager
+    async def laid(self) -> AsyncIterator[Wire]:
+        server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        self.endpoint = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        try:
+            yield self
+        finally:
+            server.close()
+            self.sever()
+
+    def sever(self) -> None:
+        for writer in list(self._open):
+            writer.transport.abort()
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.cut:
+            writer.transport.abort()
+            return
+        there, back = await asyncio.open_connection(*self._to)
+        self._open |= {writer, back}
+        try:
+            await asyncio.gather(_pump(reader, back), _pump(there, writer))
+        finally:
+            self._open -= {writer, back}
+            writer.transport.abort()
+            back.transport.abort()
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(ConnectionError):
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+    writer.transport.abort()
+
+
+class Cluster:
+    """One cluster: its API server for people, its operator, and its ways to the others."""
+
+    def __init__(self, name: str, number: int, client: kube.Client, access: Any, config: Config) -> None:
+        self.name = name
+        self.number = number
+        self.client = client
+        self._access = access
+        self._config = config
+        self._operator: asyncio.Task[None] | None = None
+        self.wires: list[Wire] = []
+
+    async def start(self) -> None:
+        if self._operator is None:
+            self._operator = asyncio.create_task(self._run(), name=f"operator of {self.name}")
+
+    async def _run(self) -> None:
+        async with kube.Client(Transport(self._access)) as client:
+            await reconcile(self._config, client)
+
+    async def stop(self) -> None:
+        if self._operator is not None:
+            self._operator.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._operator
+            self._operator = None
+
+    def check(self) -> None:
+        """The operator has not died by itself."""
+        if self._operator is not None and self._operator.done():
+            self._operator.result()
+
+    async def imports(self) -> dict[str, Any]:
+        """What people see of imports, but for what is this cluster's own: address, readiness."""
+        found = {}
+        for each in await self.client.list(SERVICE_IMPORT, "demo"):
+            spec, status = each.spec, each.status
+            assert spec is not None
+            clusters = tuple(c.cluster for c in (status.clusters if status else None) or ())
+            ports = tuple((p.name, p.port, p.protocol) for p in spec.ports or ())
+            found[each.metadata.name] = (spec.type, ports, spec.session_affinity, clusters, each.metadata.labels or {})
+        return found
+
+
+async def expected(clusters: list[Cluster]) -> Mapping[str, Any]:
+    """The merge of what the API servers hold, whatever operators say."""
+    wanted = {}
+    for name in NAMES:
+        exports = []
+        for cluster in clusters:
+            try:
+                service = service_row(await cluster.client.get(SERVICE, name, "demo"))
+                mark = export_mark(await cluster.client.get(SERVICE_EXPORT, name, "demo"))
+            except kube.NotFound:
+                continue
+            exports.append(own_export(ClusterName(cluster.name), service=service, mark=mark))
+        merged = merge(exports)
+        if merged is not None:
+            ports = tuple((p.name or None, p.port, p.protocol) for p in merged.ports)
+            wanted[name] = (merged.type, ports, merged.affinity, merged.clusters, dict(merged.labels))
+    return wanted
+
+
+@asynccontextmanager
+async def clusterset(folder: Path) -> AsyncIterator[list[Cluster]]:
+    async with AsyncExitStack() as stack:
+        etcds = [EtcdServer(binary.find(), folder / name) for name in CLUSTERS]
+        for etcd in etcds:
+            etcd.start()
+            stack.callback(etcd.stop)
+        clusters = []
+        for number, (name, etcd) in enumerate(zip(CLUSTERS, etcds, strict=True), 1):
+            session = await stack.enter_async_context(Session([etcd.endpoint]))
+            await etcd.ready(session)
+            access = await stack.enter_async_context(serving(session))
+            client = await stack.enter_async_context(kube.Client(Transport(access)))
+            await client.create(NAMESPACE, "", {"metadata": {"name": "demo"}})
+            peers = folder / f"{name}-peers"
+            peers.mkdir()
+            config = Config(
+                cluster=ClusterSection(name=name, id=number),
+                etcd=EtcdSection(endpoints=(etcd.endpoint,)),
+                clusterset=ClustersetSection(directory=str(peers), state=str(folder / f"{name}-state")),
+                sync=SyncSection(timeout=2.0),
+                admin=AdminSection(),
+            )
+            cluster = Cluster(name, number, client, access, config)
+            for peer, other in zip(CLUSTERS, etcds, strict=True):
+                if peer != name:
+                    wire = await stack.enter_async_context(Wire(other.endpoint).laid())
+                    (peers / peer).write_text(yaml.safe_dump({"endpoints": [wire.endpoint]}))
+                    cluster.wires.append(wire)
+            clusters.append(cluster)
+        for cluster in clusters:
+            await cluster.start()
+            stack.push_async_callback(cluster.stop)
+        yield clusters
+
+
+async def disturb(chance: random.Random, clusters: list[Cluster]) -> str:
+    """One thing happens; what, as a sentence."""
+    cluster, name = chance.choice(clusters), chance.choice(NAMES)
+    where = f"{cluster.name} {name}"
+    match chance.randrange(8):
+        case 0 | 1:
+            await cluster.client.delete(SERVICE, "demo", name)
+            ports = [{"name": "http", "port": chance.choice([80, 81])}, {"name": "metrics", "port": 9090}]
+            spec = {"ports": chance.sample(ports, chance.randrange(1, 3))}
+            headless = {"clusterIP": "None"} if chance.random() < 0.3 else {}
+            await cluster.client.create(SERVICE, "demo", {"metadata": {"name": name}, "spec": {**spec, **headless}})
+            return f"{where}: another Service"
+        case 2 | 3:
+            labels = {"exportedLabels": {"team": "red"}} if chance.random() < 0.5 else {}
+            await cluster.client.apply(SERVICE_EXPORT, "demo", name, {"spec": labels}, field_manager="people")
+            return f"{where}: exported"
+        case 4:
+            await cluster.client.delete(SERVICE_EXPORT, "demo", name)
+            return f"{where}: no longer exported"
+        case 5:
+            await cluster.stop()
+            return f"{cluster.name}: operator stopped"
+        case 6:
+            await cluster.start()
+            return f"{cluster.name}: operator started"
+        case _:
+            wire = chance.choice(cluster.wires)
+            wire.cut = not wire.cut
+            if wire.cut:
+                wire.sever()
+            return f"{cluster.name}: a peer is {'cut off' if wire.cut else 'back'}"
+
+
+@pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + RUNS))
+async def test_operators_come_to_equal_imports_within_five_seconds(seed: int, tmp_path: Path) -> None:
+    chance = random.Random(seed)
+    async with clusterset(tmp_path) as clusters:
+        story = []
+        for _ in range(STEPS):
+            story.append(await disturb(chance, clusters))
+            await asyncio.sleep(chance.random() * 0.2)  # time passes between what people do
+        for cluster in clusters:
+            for wire in cluster.wires:
+                wire.cut = False
+            await cluster.start()
+        wanted = await expected(clusters)
+        found: list[dict[str, Any]] = []
+        try:
+            async with asyncio.timeout(SETTLE):
+                while not found or any(each != wanted for each in found):
+                    for cluster in clusters:
+                        cluster.check()
+                    found = [await cluster.imports() for cluster in clusters]
+                    await asyncio.sleep(0.02)
+        except TimeoutError:
+            told = "\n".join(story)
+            pytest.fail(f"seed {seed}: after\n{told}\nwanted {wanted}\nfound {found}")
