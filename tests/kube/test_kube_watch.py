@@ -258,6 +258,23 @@ async def test_a_stream_of_a_dead_server_breaks_when_silence_is_too_long(
         await anext(watch)
 
 
+async def test_a_watch_that_was_silent_all_its_time_is_not_trusted(
+    server: FakeApiServer, client: kube.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("isthmus.kube.store.SILENT", 0.0)
+    watch = client.store(SERVICE).watch("999999999")
+    await anext(watch)
+    (await server.watcher()).end()
+    with pytest.raises(Expired, match="silent from its start to its end"):
+        await anext(watch)
+    watch = client.store(SERVICE).watch("100")
+    await anext(watch)
+    stream = await server.watcher()
+    stream.event("BOOKMARK", {"metadata": {"resourceVersion": "101"}})
+    stream.end()
+    assert [batch.revision async for batch in watch] == ["101"]
+
+
 @pytest.mark.parametrize("code", [403, 401, 500, 429])
 async def test_a_watch_that_is_refused_is_transient(server: FakeApiServer, client: kube.Client, code: int) -> None:
     server.fail(status(code, "No"), on=is_watch)

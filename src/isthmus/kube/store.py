@@ -7,6 +7,7 @@ warning, and it counts as not there, in a list as in a watch.
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Iterable
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
@@ -31,8 +32,13 @@ WATCH_SECONDS: Final = 300
 """The server ends a watch after this long to twice as long, so that not all clients come back at once."""
 GRACE: Final = 15.0
 """Seconds a server may be late to end a watch before the stream counts as dead."""
+SILENT: Final = 150.0
+"""Seconds in which a server has said two bookmarks or more. A watch that ended without any may be one from a revision
+that the server has not reached yet, because its store was restored: it would stay silent for ever."""
 LARGEST: Final = 64 * 1024 * 1024
 """Bytes of one event beyond which this is no API server; etcd takes objects of 1.5 MB."""
+
+_PUT: Final = frozenset({"ADDED", "MODIFIED"})
 
 log = logs.get("kube")
 
@@ -105,12 +111,16 @@ class KubeStore(Generic[T]):
                 what=what,
             ) as chunks:
                 yield Batch((), revision)
+                silent_since: float | None = asyncio.get_running_loop().time()
                 async for lines in _lines(chunks, what):
+                    silent_since = None
                     batch, error = self._batch(lines, revision, what)
                     revision = batch.revision
                     yield batch
                     if error is not None:
                         raise error
+                if silent_since is not None and asyncio.get_running_loop().time() - silent_since >= SILENT:
+                    raise Expired(f"{what}: silent from its start to its end")
         except (NotServed, Invalid) as error:
             self._client.forget(self._kind)
             raise Expired(str(error)) from None
@@ -134,14 +144,13 @@ class KubeStore(Generic[T]):
                 said = _event.decode(line)
                 if said.type == "ERROR":
                     return Batch(events, revision), failure(what, _status.decode(said.object))
-                meta = _only_meta.decode(said.object).metadata
+                item = _read(self._decoder, said.object, self._kind) if said.type in _PUT else None
+                meta = item.metadata if item is not None else _only_meta.decode(said.object).metadata
             except msgspec.MsgspecError as error:
                 return Batch(events, revision), Expired(f"{what}: an event cannot be read: {error}")
             revision = meta.resource_version or revision
-            if said.type == "DELETED":
-                events.append(Event(key_of(meta), None))
-            elif said.type in ("ADDED", "MODIFIED"):
-                events.append(Event(key_of(meta), _read(self._decoder, said.object, self._kind)))
+            if said.type != "BOOKMARK":
+                events.append(Event(key_of(meta), item))
         return Batch(events, revision), None
 
 

@@ -39,7 +39,9 @@ class Transport:
         self._access = access
         self._token = access.bearer()
         connector = aiohttp.TCPConnector(limit=0, socket_factory=_socket)
-        self._session = aiohttp.ClientSession(connector=connector, headers={"Accept-Encoding": "identity"})
+        self._session = aiohttp.ClientSession(
+            connector=connector, headers={"Accept-Encoding": "identity", "User-Agent": "isthmus"}
+        )
         self.requests = 0
 
     def __repr__(self) -> str:
