@@ -20,6 +20,7 @@ from isthmus.model.tables import (
     NODES,
     PLANS,
     PODS,
+    POLICIES,
     SERVICES,
 )
 from isthmus.statedb import Database, Derivations
@@ -28,7 +29,7 @@ ECHO = names.service_name("demo", "echo")
 DERIVED = names.derived(ECHO)
 APEX = "echo.demo.svc.clusterset.local"
 HTTP = Port("http", 80)
-TABLES: dict[type, Any] = {t.row: t for t in (SERVICES, ENDPOINT_SETS, IMPORTS, NODES, PODS, NAMESPACES)}
+TABLES: dict[type, Any] = {t.row: t for t in (SERVICES, ENDPOINT_SETS, IMPORTS, NODES, PODS, NAMESPACES, POLICIES)}
 
 
 class World:

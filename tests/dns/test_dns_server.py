@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import Any
 
 import dns.asyncquery
 import dns.flags
 import dns.message
 import dns.rcode
 import pytest
+from dns_world import serving, texts
 
 from isthmus.dns import CannotListen, Server
 from isthmus.model.dns import Name
@@ -33,9 +33,7 @@ ECHO = "echo.demo.svc.clusterset.local"
         ("clusterset.local", "NS", ["ns.dns.clusterset.local."]),
     ],
 )
-async def test_ours_is_answered_with_authority(
-    serving: Any, texts: Any, name: str, type_: str, said: list[str], tcp: bool
-) -> None:
+async def test_ours_is_answered_with_authority(name: str, type_: str, said: list[str], tcp: bool) -> None:
     async with serving() as setup:
         reply = await setup.ask(name, type_, tcp=tcp)
     assert texts(reply) == said
@@ -43,7 +41,7 @@ async def test_ours_is_answered_with_authority(
     assert not setup.upstream.asked
 
 
-async def test_letter_case_of_a_question_comes_back_as_it_went(serving: Any, texts: Any) -> None:
+async def test_letter_case_of_a_question_comes_back_as_it_went() -> None:
     async with serving() as setup:
         reply = await setup.ask("eChO.DEMO.svc.ClusterSet.LOCAL")
     assert texts(reply) == ["10.96.0.7"]
@@ -60,7 +58,7 @@ async def test_letter_case_of_a_question_comes_back_as_it_went(serving: Any, tex
         (f"_tcp.{ECHO}", "SRV"),
     ],
 )
-async def test_a_name_without_such_records_is_no_data(serving: Any, name: str, type_: str) -> None:
+async def test_a_name_without_such_records_is_no_data(name: str, type_: str) -> None:
     async with serving() as setup:
         reply = await setup.ask(name, type_)
     assert (reply.rcode(), reply.answer) == (dns.rcode.NOERROR, [])
@@ -71,14 +69,14 @@ async def test_a_name_without_such_records_is_no_data(serving: Any, name: str, t
 @pytest.mark.parametrize(
     "name", ["absent.demo.svc.clusterset.local", "c2.many.demo.svc.clusterset.local", f"x.{ECHO}", "x.clusterset.local"]
 )
-async def test_what_does_not_exist_is_nxdomain_with_soa(serving: Any, name: str) -> None:
+async def test_what_does_not_exist_is_nxdomain_with_soa(name: str) -> None:
     async with serving() as setup:
         reply = await setup.ask(name)
     assert reply.rcode() == dns.rcode.NXDOMAIN
     assert reply.authority[0].name.to_text() == "clusterset.local."
 
 
-async def test_what_is_not_ours_goes_to_the_cluster_dns_and_back(serving: Any, texts: Any) -> None:
+async def test_what_is_not_ours_goes_to_the_cluster_dns_and_back() -> None:
     async with serving() as setup:
         found = await setup.ask("kubernetes.default.svc.cluster.local")
         missing = await setup.ask("notclusterset.local")
@@ -89,9 +87,7 @@ async def test_what_is_not_ours_goes_to_the_cluster_dns_and_back(serving: Any, t
     assert len(setup.upstream.asked) == 4
 
 
-async def test_before_the_first_list_unknown_names_of_ours_fail_and_others_are_passed_on(
-    serving: Any, texts: Any
-) -> None:
+async def test_before_the_first_list_unknown_names_of_ours_fail_and_others_are_passed_on() -> None:
     async with serving(complete=False) as setup:
         unknown = await setup.ask("absent.demo.svc.clusterset.local")
         known = await setup.ask(ECHO)
@@ -106,7 +102,7 @@ async def test_before_the_first_list_unknown_names_of_ours_fail_and_others_are_p
     assert settled.rcode() == dns.rcode.NXDOMAIN
 
 
-async def test_names_follow_the_table(serving: Any, texts: Any) -> None:
+async def test_names_follow_the_table() -> None:
     async with serving() as setup:
         setup.put(Name("new.demo.svc.clusterset.local", "A", ("10.96.0.9",)))
         await setup.taken_in()
@@ -117,7 +113,7 @@ async def test_names_follow_the_table(serving: Any, texts: Any) -> None:
         assert (await setup.ask("new.demo.svc.clusterset.local")).rcode() == dns.rcode.NXDOMAIN
 
 
-async def test_what_does_not_fit_is_cut_between_records_and_whole_over_tcp(serving: Any, texts: Any) -> None:
+async def test_what_does_not_fit_is_cut_between_records_and_whole_over_tcp() -> None:
     name = "many.demo.svc.clusterset.local"
     async with serving() as setup:
         cut = await setup.ask(name, use_edns=False)
@@ -130,20 +126,20 @@ async def test_what_does_not_fit_is_cut_between_records_and_whole_over_tcp(servi
     assert not whole.flags & dns.flags.TC
 
 
-async def test_several_addresses_take_turns_in_being_first(serving: Any, texts: Any) -> None:
+async def test_several_addresses_take_turns_in_being_first() -> None:
     async with serving() as setup:
         replies = [await setup.ask("many.demo.svc.clusterset.local") for _ in range(3)]
     assert len({texts(reply)[0] for reply in replies}) == 3
 
 
-async def test_an_unknown_version_of_edns_is_said_to_be_so(serving: Any) -> None:
+async def test_an_unknown_version_of_edns_is_said_to_be_so() -> None:
     async with serving() as setup:
         reply = await setup.ask(ECHO, use_edns=1)
     assert (reply.rcode(), reply.edns) == (dns.rcode.BADVERS, 0)
 
 
 @pytest.mark.parametrize(("type_", "rdclass"), [("AXFR", "IN"), ("A", "CH")])
-async def test_transfers_and_other_classes_are_refused(serving: Any, type_: str, rdclass: str) -> None:
+async def test_transfers_and_other_classes_are_refused(type_: str, rdclass: str) -> None:
     async with serving() as setup:
         query = dns.message.make_query(ECHO, type_, rdclass)
         host, port = setup.server.address
@@ -151,12 +147,12 @@ async def test_transfers_and_other_classes_are_refused(serving: Any, type_: str,
     assert reply.rcode() == dns.rcode.REFUSED
 
 
-async def test_any_is_answered_with_one_set_of_records(serving: Any, texts: Any) -> None:
+async def test_any_is_answered_with_one_set_of_records() -> None:
     async with serving() as setup:
         assert texts(await setup.ask(ECHO, "ANY")) == ["10.96.0.7"]
 
 
-async def test_an_upstream_that_is_silent_costs_a_servfail_and_nothing_else(serving: Any, texts: Any) -> None:
+async def test_an_upstream_that_is_silent_costs_a_servfail_and_nothing_else() -> None:
     async with serving(timeout=0.05) as setup:
         setup.upstream.reply = lambda query: None
         foreign, own = await asyncio.gather(setup.ask("a.cluster.local"), setup.ask(ECHO))
@@ -166,7 +162,7 @@ async def test_an_upstream_that_is_silent_costs_a_servfail_and_nothing_else(serv
     assert (stats["timeouts"], stats["pending"]) == (1, 0)
 
 
-async def test_a_reply_to_another_question_is_not_passed_on(serving: Any) -> None:
+async def test_a_reply_to_another_question_is_not_passed_on() -> None:
     def forged(query: dns.message.Message) -> dns.message.Message:
         reply = dns.message.make_response(dns.message.make_query("evil.cluster.local", "A"))
         reply.id = query.id
@@ -178,7 +174,7 @@ async def test_a_reply_to_another_question_is_not_passed_on(serving: Any) -> Non
     assert reply.rcode() == dns.rcode.SERVFAIL
 
 
-async def test_clients_with_one_id_get_each_their_own_reply(serving: Any, texts: Any) -> None:
+async def test_clients_with_one_id_get_each_their_own_reply() -> None:
     async with serving() as setup:
         asked = [setup.ask(f"n{n}.cluster.local", id=7) for n in range(50)]
         replies = await asyncio.gather(*asked)
@@ -186,7 +182,7 @@ async def test_clients_with_one_id_get_each_their_own_reply(serving: Any, texts:
     assert {query.id for query in setup.upstream.asked} != {7}
 
 
-async def test_garbage_is_answered_or_ignored_and_the_next_question_is_served(serving: Any, texts: Any) -> None:
+async def test_garbage_is_answered_or_ignored_and_the_next_question_is_served() -> None:
     async with serving() as setup:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
             for size in range(0, 64, 3):
@@ -199,7 +195,7 @@ async def test_garbage_is_answered_or_ignored_and_the_next_question_is_served(se
         assert texts(await setup.ask(ECHO)) == ["10.96.0.7"]
 
 
-async def test_an_address_in_use_is_one_clear_line(serving: Any) -> None:
+async def test_an_address_in_use_is_one_clear_line() -> None:
     async with serving() as setup:
         other = Server(Database(NAMES), zone="clusterset.local", listen=setup.server.address, upstream=("127.0.0.1", 1))
         with pytest.raises(CannotListen, match=r"dns.listen = 127.0.0.1:\d+ \(udp\): Address already in use"):

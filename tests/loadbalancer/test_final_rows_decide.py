@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from balancing_world import World, key
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isthmus.model.names import ClusterName, ServiceName, derived
@@ -80,26 +81,26 @@ row = st.one_of(services, services, imports, endpoints, endpoints, nodes)
 steps = st.lists(st.tuples(st.sampled_from(["put", "put", "delete", "pass"]), row), max_size=40)
 
 
-def tables(world: Any) -> tuple[Any, ...]:
+def tables(world: World) -> tuple[Any, ...]:
     return world.frontends, world.backends, world.plans
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=250, deadline=None)
 @given(steps=steps, which=st.sampled_from(["all", "multicluster"]), per_pass=st.sampled_from([1, 2, 2_000]))
 def test_any_order_of_changes_ends_where_the_final_rows_do(
-    worlds: Any, steps: list[tuple[str, Any]], which: str, per_pass: int
+    steps: list[tuple[str, Any]], which: str, per_pass: int
 ) -> None:
-    world, final = worlds(which, units_per_pass=per_pass), {}
+    world, final = World(which, units_per_pass=per_pass), {}
     for step, each in steps:
         if step == "pass":
             world.derivations.step()
             continue
         getattr(world, step)(each)
-        key = worlds.key(each)
+        name = key(each)
         if step == "put":
-            final[key] = each
+            final[name] = each
         else:
-            final.pop(key, None)
-    assert tables(world) == tables(worlds(which).put(*final.values()))
+            final.pop(name, None)
+    assert tables(world) == tables(World(which).put(*final.values()))
     world.delete(*final.values())
     assert tables(world) == ([], [], [])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from balancing_world import World, make
 
 from isthmus.model.balancing import Scope
 from isthmus.model.services import Node, Port
@@ -12,19 +13,22 @@ from isthmus.model.services import Node, Port
 NODE = Node("n1", ("172.30.1.11",))
 
 
-def test_external_addresses_are_called_like_cluster_ones(every: Any, make: Any) -> None:
+def test_external_addresses_are_called_like_cluster_ones() -> None:
+    every = World("all")
     every.put(make.service(external_ips=("192.0.2.1",)))
     assert every.called() == {"10.96.0.7:80/TCP": "demo/echo", "192.0.2.1:80/TCP": "demo/echo"}
 
 
-def test_a_load_balancers_addresses_are_called_only_while_it_is_one(every: Any, make: Any) -> None:
+def test_a_load_balancers_addresses_are_called_only_while_it_is_one() -> None:
+    every = World("all")
     every.put(make.service(type="LoadBalancer", load_balancer_ips=("192.0.2.1",)))
     assert "192.0.2.1:80/TCP" in every.called()
     every.put(make.service(load_balancer_ips=("192.0.2.1",)))
     assert "192.0.2.1:80/TCP" not in every.called()
 
 
-def test_a_node_port_is_called_at_every_address_of_this_node_as_they_come_and_go(every: Any, make: Any) -> None:
+def test_a_node_port_is_called_at_every_address_of_this_node_as_they_come_and_go() -> None:
+    every = World("all")
     every.put(make.service(type="NodePort", ports=(Port("http", 80, node_port=30080),)))
     assert every.called() == {"10.96.0.7:80/TCP": "demo/echo"}
     every.put(NODE, Node("n2", ("172.30.1.12",)))
@@ -33,23 +37,27 @@ def test_a_node_port_is_called_at_every_address_of_this_node_as_they_come_and_go
     assert set(every.called()) == {"10.96.0.7:80/TCP", "[fd30::11]:30080/TCP"}
 
 
-def test_a_node_port_has_the_plan_of_its_services_port(every: Any, make: Any) -> None:
+def test_a_node_port_has_the_plan_of_its_services_port() -> None:
+    every = World("all")
     every.put(NODE, make.service(type="NodePort", ports=(Port("http", 80, node_port=30080),)))
     [plan] = every.plans
     assert [str(key) for key in plan.frontends] == ["10.96.0.7:80/TCP", "172.30.1.11:30080/TCP"]
 
 
-def test_a_service_of_type_cluster_ip_has_no_node_port_whatever_its_ports_say(every: Any, make: Any) -> None:
+def test_a_service_of_type_cluster_ip_has_no_node_port_whatever_its_ports_say() -> None:
+    every = World("all")
     every.put(NODE, make.service(ports=(Port("http", 80, node_port=30080),)))
     assert every.called() == {"10.96.0.7:80/TCP": "demo/echo"}
 
 
-def test_a_headless_service_has_no_frontend(every: Any, make: Any) -> None:
+def test_a_headless_service_has_no_frontend() -> None:
+    every = World("all")
     every.put(make.service(headless=True))
     assert every.frontends == []
 
 
-def test_calls_from_inside_and_outside_have_plans_of_their_own_where_the_policies_differ(every: Any, make: Any) -> None:
+def test_calls_from_inside_and_outside_have_plans_of_their_own_where_the_policies_differ() -> None:
+    every = World("all")
     ports = (Port("http", 80, node_port=30080),)
     every.put(NODE, make.service(type="NodePort", ports=ports, external_policy="Local"))
     assert {str(row.key): row.plan.scope for row in every.frontends} == {
@@ -59,21 +67,24 @@ def test_calls_from_inside_and_outside_have_plans_of_their_own_where_the_policie
     }
 
 
-def test_equal_policies_need_one_plan(every: Any, make: Any) -> None:
+def test_equal_policies_need_one_plan() -> None:
+    every = World("all")
     ports = (Port("http", 80, node_port=30080),)
     every.put(NODE, make.service(type="NodePort", ports=ports, external_policy="Local", internal_policy="Local"))
     assert {row.plan.scope for row in every.frontends} == {Scope.EXTERNAL}
     assert len(every.plans) == 1
 
 
-def test_an_external_address_never_takes_a_cluster_address_from_its_service(every: Any, make: Any) -> None:
+def test_an_external_address_never_takes_a_cluster_address_from_its_service() -> None:
+    every = World("all")
     every.put(make.service("demo/thief", cluster_ips=(), external_ips=("10.96.0.7",), created="2020-01-01T00:00:00Z"))
     every.put(make.service(created="2026-01-01T00:00:00Z"))
     [row] = every.frontends
     assert (row.service, row.shadowed) == ("demo/echo", ("demo/thief",))
 
 
-def test_an_address_that_a_plain_service_has_is_left_alone_whoever_else_claims_it(world: Any, make: Any) -> None:
+def test_an_address_that_a_plain_service_has_is_left_alone_whoever_else_claims_it() -> None:
+    world = World()
     world.put(make.service("demo/plain"), make.globally("demo/thief", cluster_ips=(), external_ips=("10.96.0.7",)))
     assert world.frontends == []
     world.delete(make.service("demo/plain"))
@@ -81,9 +92,8 @@ def test_an_address_that_a_plain_service_has_is_left_alone_whoever_else_claims_i
 
 
 @pytest.mark.parametrize("first", ["demo/old", "demo/new"])
-def test_the_older_service_has_an_address_and_the_other_surfaces_when_it_goes(
-    every: Any, make: Any, first: str
-) -> None:
+def test_the_older_service_has_an_address_and_the_other_surfaces_when_it_goes(first: str) -> None:
+    every = World("all")
     rows = {
         "demo/old": make.service("demo/old", created="2026-01-01T00:00:00Z"),
         "demo/new": make.service("demo/new", created="2026-01-02T00:00:00Z"),
@@ -95,18 +105,21 @@ def test_the_older_service_has_an_address_and_the_other_surfaces_when_it_goes(
     assert [(row.service, row.shadowed) for row in every.frontends] == [("demo/new", ())]
 
 
-def test_of_equally_old_services_the_first_name_has_the_address(every: Any, make: Any) -> None:
+def test_of_equally_old_services_the_first_name_has_the_address() -> None:
+    every = World("all")
     every.put(make.service("demo/b"), make.service("demo/a"))
     assert every.called() == {"10.96.0.7:80/TCP": "demo/a"}
 
 
-def test_a_service_of_a_better_source_has_the_address_though_it_is_younger(every: Any, make: Any) -> None:
+def test_a_service_of_a_better_source_has_the_address_though_it_is_younger() -> None:
+    every = World("all")
     every.put(make.service("demo/file", source="files", created="2020-01-01T00:00:00Z"))
     every.put(make.service("demo/kube", created="2026-01-01T00:00:00Z"))
     assert every.called() == {"10.96.0.7:80/TCP": "demo/kube"}
 
 
-def test_one_service_of_two_sources_is_as_the_better_one_says_and_falls_back(every: Any, make: Any) -> None:
+def test_one_service_of_two_sources_is_as_the_better_one_says_and_falls_back() -> None:
+    every = World("all")
     file = make.service(source="files", cluster_ips=("10.96.0.9",))
     every.put(file, make.service())
     assert every.called() == {"10.96.0.7:80/TCP": "demo/echo"}
@@ -114,19 +127,22 @@ def test_one_service_of_two_sources_is_as_the_better_one_says_and_falls_back(eve
     assert every.called() == {"10.96.0.9:80/TCP": "demo/echo"}
 
 
-def test_ports_of_one_address_may_belong_to_two_services(every: Any, make: Any) -> None:
+def test_ports_of_one_address_may_belong_to_two_services() -> None:
+    every = World("all")
     shared: dict[str, Any] = {"cluster_ips": (), "external_ips": ("192.0.2.1",)}
     every.put(make.service("demo/a", **shared), make.service("demo/b", ports=(Port("tls", 443),), **shared))
     assert every.called() == {"192.0.2.1:80/TCP": "demo/a", "192.0.2.1:443/TCP": "demo/b"}
 
 
-def test_an_address_passes_from_one_service_to_another_in_one_pass(every: Any, make: Any) -> None:
+def test_an_address_passes_from_one_service_to_another_in_one_pass() -> None:
+    every = World("all")
     every.put(make.service("demo/a"), make.endpoints("c1", "10.1.1.2", service="demo/b")).settle()
     every.delete(make.service("demo/a")).put(make.service("demo/b"))  # one pass sees both
     assert every.reached() == {"demo/b:80/TCP/IPv4": ["c1/10.1.1.2:8080"]}
 
 
-def test_a_load_balancer_on_a_nodes_address_may_not_take_node_ports(every: Any, make: Any) -> None:
+def test_a_load_balancer_on_a_nodes_address_may_not_take_node_ports() -> None:
+    every = World("all")
     every.put(NODE, Node("n2", ("172.30.1.12",)))
     ports = (Port("web", 80), Port("high", 30080))
     every.put(make.service("demo/lb", type="LoadBalancer", load_balancer_ips=("172.30.1.12",), ports=ports))
@@ -135,7 +151,8 @@ def test_a_load_balancer_on_a_nodes_address_may_not_take_node_ports(every: Any, 
     assert "172.30.1.12:30080/TCP" in every.called()
 
 
-def test_a_node_port_never_takes_an_address_that_a_service_names(every: Any, make: Any) -> None:
+def test_a_node_port_never_takes_an_address_that_a_service_names() -> None:
+    every = World("all")
     node_port = make.service("demo/np", type="NodePort", cluster_ips=(), ports=(Port("a", 80, node_port=25000),))
     named = make.service("demo/lb", cluster_ips=(), external_ips=("172.30.1.11",), ports=(Port("b", 25000),))
     every.put(NODE, node_port, named)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from balancing_world import World, make
 
 from isthmus.loadbalancer.selection import Place
 from isthmus.model.services import Condition, Endpoint, Node, Port
@@ -17,12 +18,13 @@ def at(address: str, **fields: Any) -> Endpoint:
     return Endpoint(address, PORT, **fields)
 
 
-def reached(world: Any) -> list[str]:
+def reached(world: World) -> list[str]:
     [targets] = world.reached().values()
     return [target.removesuffix(":8080") for target in targets]
 
 
-def test_terminating_endpoints_serve_only_where_nothing_is_ready(world: Any, make: Any) -> None:
+def test_terminating_endpoints_serve_only_where_nothing_is_ready() -> None:
+    world = World()
     going = at("10.1.0.2", condition=Condition.TERMINATING)
     world.put(make.derived(), make.endpoints("c1", "10.1.0.1", going))
     assert reached(world) == ["c1/10.1.0.1"]
@@ -32,16 +34,16 @@ def test_terminating_endpoints_serve_only_where_nothing_is_ready(world: Any, mak
     assert reached(world) == []
 
 
-def test_internal_traffic_policy_local_keeps_calls_on_this_node(world: Any, make: Any) -> None:
+def test_internal_traffic_policy_local_keeps_calls_on_this_node() -> None:
+    world = World()
     world.put(HERE, make.derived(internal_policy="Local"))
     world.put(make.endpoints("c1", at("10.1.0.1", node="n1"), at("10.1.0.2", node="n2")))
     world.put(make.endpoints("c2", at("10.2.0.1", node="n1"), at("10.2.0.2")))
     assert reached(world) == ["c1/10.1.0.1"]
 
 
-def test_external_traffic_policy_local_holds_for_node_ports_and_not_for_the_cluster_address(
-    every: Any, make: Any
-) -> None:
+def test_external_traffic_policy_local_holds_for_node_ports_and_not_for_the_cluster_address() -> None:
+    every = World("all")
     every.put(HERE, make.service(type="NodePort", external_policy="Local", ports=(Port("http", 80, node_port=30080),)))
     both = (at("10.1.0.1", node="n1"), at("10.1.0.2", node="n2"))
     every.put(make.endpoints("c1", *both, service="demo/echo"))
@@ -52,7 +54,8 @@ def test_external_traffic_policy_local_holds_for_node_ports_and_not_for_the_clus
 
 
 @pytest.mark.parametrize("distribution", ["PreferClose", "PreferSameZone"])
-def test_zone_hints_keep_calls_in_this_zone(world: Any, make: Any, distribution: str) -> None:
+def test_zone_hints_keep_calls_in_this_zone(distribution: str) -> None:
+    world = World()
     world.put(HERE, make.derived(distribution=distribution))
     world.put(make.endpoints("c1", at("10.1.0.1", for_zones=("z1",)), at("10.1.0.2", for_zones=("z2",))))
     assert reached(world) == ["c1/10.1.0.1"]
@@ -60,7 +63,8 @@ def test_zone_hints_keep_calls_in_this_zone(world: Any, make: Any, distribution:
     assert reached(world) == ["c1/10.1.0.2"]
 
 
-def test_topology_mode_auto_asks_for_hints_as_well(world: Any, make: Any) -> None:
+def test_topology_mode_auto_asks_for_hints_as_well() -> None:
+    world = World()
     world.put(HERE, make.derived(annotations=(("service.kubernetes.io/topology-mode", "Auto"),)))
     world.put(make.endpoints("c1", at("10.1.0.1", for_zones=("z1",)), at("10.1.0.2", for_zones=("z2",))))
     assert reached(world) == ["c1/10.1.0.1"]
@@ -74,20 +78,21 @@ def test_topology_mode_auto_asks_for_hints_as_well(world: Any, make: Any) -> Non
         ((("z1",), ("z2",)), ""),  # a node that does not know its zone
     ],
 )
-def test_hints_are_ignored_where_kubernetes_safeguards_say_so(
-    world: Any, make: Any, zones: tuple[tuple[str, ...], ...], zone: str
-) -> None:
+def test_hints_are_ignored_where_kubernetes_safeguards_say_so(zones: tuple[tuple[str, ...], ...], zone: str) -> None:
+    world = World()
     world.put(Node("n1", zone=zone), make.derived(distribution="PreferSameZone"))
     world.put(make.endpoints("c1", *(at(f"10.1.0.{n}", for_zones=of) for n, of in enumerate(zones, 1))))
     assert reached(world) == ["c1/10.1.0.1", "c1/10.1.0.2"]
 
 
-def test_hints_without_a_wish_for_them_mean_nothing(world: Any, make: Any) -> None:
+def test_hints_without_a_wish_for_them_mean_nothing() -> None:
+    world = World()
     world.put(HERE, make.derived(), make.endpoints("c1", at("10.1.0.1", for_zones=("z2",))))
     assert reached(world) == ["c1/10.1.0.1"]
 
 
-def test_the_same_node_is_preferred_only_while_something_there_is_ready(world: Any, make: Any) -> None:
+def test_the_same_node_is_preferred_only_while_something_there_is_ready() -> None:
+    world = World()
     world.put(HERE, make.derived(distribution="PreferSameNode"))
     world.put(make.endpoints("c1", at("10.1.0.1", node="n1"), at("10.1.0.2", node="n2")))
     assert reached(world) == ["c1/10.1.0.1"]
@@ -96,7 +101,8 @@ def test_the_same_node_is_preferred_only_while_something_there_is_ready(world: A
     assert reached(world) == ["c1/10.1.0.2"]
 
 
-def test_the_same_node_falls_back_to_the_same_zone(world: Any, make: Any) -> None:
+def test_the_same_node_falls_back_to_the_same_zone() -> None:
+    world = World()
     world.put(HERE, make.derived(distribution="PreferSameNode"))
     far = at("10.1.0.3", node="n3", for_zones=("z2",))
     world.put(make.endpoints("c1", at("10.1.0.2", node="n2", for_zones=("z1",)), far))
@@ -124,21 +130,24 @@ READY, GOING, AWAY = Condition.READY, Condition.TERMINATING, Condition.NOT_READY
     ],
 )
 def test_a_global_services_affinity_prefers_own_or_other_clusters(
-    world: Any, make: Any, affinity: str, own: Condition, other: Condition, chosen: list[str]
+    affinity: str, own: Condition, other: Condition, chosen: list[str]
 ) -> None:
+    world = World()
     world.put(make.globally(affinity=affinity))
     world.put(make.endpoints("c1", at("10.1.0.1", condition=own), service="demo/echo"))
     world.put(make.endpoints("c2", at("10.2.0.1", condition=other), service="demo/echo"))
     assert reached(world) == chosen
 
 
-def test_affinity_of_an_import_is_that_of_its_derived_services_annotation(world: Any, make: Any) -> None:
+def test_affinity_of_an_import_is_that_of_its_derived_services_annotation() -> None:
+    world = World()
     world.put(make.derived(annotations=(("service.cilium.io/affinity", "local"),)))
     world.put(make.endpoints("c1", "10.1.0.1"), make.endpoints("c2", "10.2.0.1"))
     assert reached(world) == ["c1/10.1.0.1"]
 
 
-def test_reasons_are_given_for_whoever_is_left_out(world: Any, make: Any) -> None:
+def test_reasons_are_given_for_whoever_is_left_out() -> None:
+    world = World()
     from isthmus.loadbalancer.plans import plan
     from isthmus.loadbalancer.services import effective
 

@@ -22,6 +22,7 @@ BATCH: Final = 64
 """Packets read before the loop may do something else."""
 CHANGES: Final = 1_000
 RECEIVE_BUFFER: Final = 1 << 20
+ATTEMPTS: Final = 20
 LARGEST_QUESTION: Final = 4096
 
 
@@ -72,12 +73,11 @@ class Server:
 
     async def run(self) -> None:
         """Listen and answer, for ever."""
-        datagrams = self._socket = _bind(self._listen, socket.SOCK_DGRAM)
-        connections: socket.socket | None = None
+        datagrams, connections = bind_both(self._listen)
+        self._socket = datagrams
         server: asyncio.Server | None = None
         loop = asyncio.get_running_loop()
         try:
-            connections = _bind(self.address, socket.SOCK_STREAM)
             self._upstream.open()
             loop.add_reader(datagrams, self._drain)
             server = await asyncio.start_server(self._stream.serve, sock=connections)
@@ -93,8 +93,7 @@ class Server:
             self._stream.close()
             self._upstream.close()
             datagrams.close()
-            if connections is not None:
-                connections.close()
+            connections.close()
 
     def stats(self) -> dict[str, Any]:
         """What was done so far, and what is known."""
@@ -150,6 +149,19 @@ class Server:
             self.unsent += 1
         else:
             self.replies += 1
+
+
+def bind_both(address: tuple[str, int]) -> tuple[socket.socket, socket.socket]:
+    """Sockets for UDP and TCP on one port. Port 0 is any that is free for both."""
+    for attempts_left in reversed(range(ATTEMPTS if address[1] == 0 else 1)):
+        datagrams = _bind(address, socket.SOCK_DGRAM)
+        try:
+            return datagrams, _bind((address[0], datagrams.getsockname()[1]), socket.SOCK_STREAM)
+        except CannotListen:
+            datagrams.close()
+            if not attempts_left:
+                raise
+    raise AssertionError("the last attempt raises")
 
 
 def _bind(address: tuple[str, int], kind: socket.SocketKind) -> socket.socket:

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator
 from functools import partial
 from typing import Final, Literal, NamedTuple
 
-from isthmus.loadbalancer.services import Which, best, external_policy, rank, stands_alone, wanted
+from isthmus.loadbalancer.services import UNKNOWN_AGE, Which, best, external_policy, rank, stands_alone, wanted
 from isthmus.model import names
 from isthmus.model.balancing import Frontend, FrontendKey, PlanKey, Scope
 from isthmus.model.names import ServiceName
@@ -34,9 +34,6 @@ RANK: Final[dict[str, int]] = {
 }
 
 NODE_PORTS: Final = range(30000, 32768)
-
-UNKNOWN_AGE: Final = "~"
-"""Sorts after every date: who does not know its age is the youngest."""
 
 
 class Claim(NamedTuple):

@@ -9,11 +9,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 from isthmus.loadbalancer.selection import Place, Reasons, select, silent
-from isthmus.loadbalancer.services import Effective, Which, effective, names_for_import
-from isthmus.model.balancing import Backend, Frontend, Group, Plan, PlanKey, Target
+from isthmus.loadbalancer.services import UNKNOWN_AGE, Effective, Which, effective, names_for_import
+from isthmus.loadbalancer.tiers import groups
+from isthmus.model.balancing import Backend, Frontend, Plan, PlanKey, Policy
 from isthmus.model.names import ClusterName, ServiceName
+from isthmus.model.names import derived as derived_name
 from isthmus.model.services import Import, Node, Service
-from isthmus.model.tables import BACKENDS, FRONTENDS, IMPORTS, NODES, PLANS, SERVICES
+from isthmus.model.tables import BACKENDS, FRONTENDS, IMPORTS, NODES, PLANS, POLICIES, SERVICES
 from isthmus.statedb import Derived, Reader
 
 
@@ -28,6 +30,7 @@ def derived(cluster: ClusterName, node: str, *, which: Which) -> Derived[Plan]:
             SERVICES: by_service,
             IMPORTS: by_import,
             NODES: partial(by_node, node=node),
+            POLICIES: by_policy,
         },
         unit="service",
     )
@@ -40,18 +43,24 @@ def plan(
     frontends: Sequence[Frontend],
     backends: Iterable[Backend],
     at: Place,
+    policy: Policy | None = None,
     reasons: Reasons = silent,
 ) -> Plan:
     """What calls of these frontends, all of one plan, are spread over; ``reasons`` hears what was left out and why."""
+    tiers = policy.tiers if policy else ()
     first = min(frontends, key=lambda frontend: frontend.key)
-    chosen = select(key, backends, of=of, at=at, port_name=first.port_name, reasons=reasons)
-    targets = tuple(sorted(_target(backend) for backend in chosen))
+    chosen = select(key, backends, of=of, at=at, port_name=first.port_name, tiered=bool(tiers), reasons=reasons)
+    affinity, timeout = of.affinity, of.affinity_timeout
+    if policy is not None and policy.affinity is not None:
+        affinity, timeout = policy.affinity, policy.affinity_timeout if policy.affinity != "None" else 0
+    consistent = policy.consistent if policy else None
     return Plan(
         key=key,
         frontends=tuple(sorted(frontend.key for frontend in frontends)),
-        groups=(Group(targets),) if targets else (),
-        affinity=of.affinity,
-        affinity_timeout=of.affinity_timeout,
+        groups=groups(chosen, tiers, reasons=reasons),
+        affinity=affinity,
+        affinity_timeout=timeout,
+        consistent=of.consistent if consistent is None else consistent,
         import_of=of.import_of,
     )
 
@@ -66,8 +75,16 @@ def compute(reader: Reader, service: ServiceName, *, cluster: ClusterName, node:
         return
     backends = reader.by(BACKENDS, "service", service)
     at = place(reader, cluster, node)
+    policy = policy_of(reader, subject)
     for key, frontends in by_plan.items():
-        yield plan(key, of=subject, frontends=frontends, backends=backends, at=at)
+        yield plan(key, of=subject, frontends=frontends, backends=backends, at=at, policy=policy)
+
+
+def policy_of(reader: Reader, of: Effective) -> Policy | None:
+    """The policy that counts for a service: the oldest, then the first by name."""
+    target = ("ServiceImport", of.import_of) if of.import_of else ("Service", of.name)
+    rows = reader.by(POLICIES, "target", target)
+    return min(rows, key=lambda row: (row.created or UNKNOWN_AGE, row.name), default=None)
 
 
 def place(reader: Reader, cluster: ClusterName, node: str) -> Place:
@@ -110,6 +127,13 @@ def by_node(reader: Reader, old: Node | None, new: Node | None, *, node: str) ->
             yield from names_for_import(reader, imported)
 
 
-def _target(backend: Backend) -> Target:
-    key = backend.key
-    return Target(key.address, key.port, key.protocol, key.cluster)
+def by_policy(reader: Reader, old: Policy | None, new: Policy | None) -> Iterator[ServiceName]:
+    """A policy affects its target: a Service of that name, or whatever stands for that import."""
+    for row in (old, new):
+        if row is None:
+            continue
+        if row.kind == "Service":
+            yield row.target
+        else:
+            yield derived_name(row.target)
+            yield from (service.name for service in reader.by(SERVICES, "import", row.target))

@@ -38,16 +38,24 @@ def silent(backend: Backend, reason: str) -> None:
 
 
 def select(
-    key: PlanKey, backends: Iterable[Backend], *, of: Effective, at: Place, port_name: str, reasons: Reasons
+    key: PlanKey,
+    backends: Iterable[Backend],
+    *,
+    of: Effective,
+    at: Place,
+    port_name: str,
+    tiered: bool,
+    reasons: Reasons,
 ) -> list[Backend]:
-    """The backends that calls of a plan are spread over, sorted."""
+    """The backends that calls of a plan may reach, sorted."""
     left: Backends = sorted(backends, key=lambda backend: backend.key)
     left = matching(left, key=key, port_name=port_name, reasons=reasons)
     if local_only(of, key.scope):
         left = on_this_node(left, at=at, reasons=reasons)
     left = usable(left, reasons=reasons)
     left = near(left, of=of, at=at, reasons=reasons)
-    left = preferred_clusters(left, of=of, at=at, reasons=reasons)
+    if not tiered:  # else a policy says which clusters come first
+        left = preferred_clusters(left, of=of, at=at, reasons=reasons)
     return list(ready_first(left, reasons=reasons))
 
 

@@ -25,6 +25,10 @@ GLOBAL: Final = "service.cilium.io/global"
 GLOBAL_ALIAS: Final = "io.cilium/global-service"
 CLUSTER_AFFINITY: Final = "service.cilium.io/affinity"
 CLUSTER_AFFINITY_ALIAS: Final = "io.cilium/service-affinity"
+ALGORITHM: Final = "service.cilium.io/lb-algorithm"
+
+UNKNOWN_AGE: Final = "~"
+"""Sorts after every date: who does not know its age is the youngest."""
 
 Which = Literal["multicluster", "all"]
 Preference = Literal["none", "local", "remote"]
@@ -46,6 +50,7 @@ class Effective(Struct, frozen=True, gc=False, kw_only=True):
     distribution: str
     preference: Preference
     """Own or other clusters first (``service.cilium.io/affinity``)."""
+    consistent: bool
 
 
 def rank(source: str) -> int:
@@ -127,6 +132,7 @@ def _of_service(service: Service, imported: Import | None) -> Effective:
         external_policy=external_policy(service),
         distribution=_distribution(service.distribution, service.annotations),
         preference=_preference(service.annotations),
+        consistent=_consistent(service.annotations),
     )
 
 
@@ -143,6 +149,7 @@ def _of_import(name: ServiceName, row: Import) -> Effective:
         external_policy=row.internal_policy or "Cluster",
         distribution=_distribution(row.distribution or "", row.annotations),
         preference=_preference(row.annotations),
+        consistent=_consistent(row.annotations),
     )
 
 
@@ -162,3 +169,7 @@ def _preference(annotations: Labels) -> Preference:
     if value == "local":
         return "local"
     return "remote" if value == "remote" else "none"
+
+
+def _consistent(annotations: Labels) -> bool:
+    return annotation(annotations, ALGORITHM) == "maglev"

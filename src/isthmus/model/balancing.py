@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Literal
+from typing import Final, Literal
 
 from msgspec import Struct
 
@@ -114,6 +114,40 @@ class Plan(Struct, frozen=True, gc=False, kw_only=True):
     affinity: Affinity = "None"
     affinity_timeout: int = 0
     """Seconds a client stays with its backend; 0 without affinity."""
+    consistent: bool = False
+    """Calls of one pod stay with one backend on whichever node, as far as the backends do (loadbalancer/maglev.py)."""
     awaited: tuple[str, ...] = ()
     """Sources and clusters whose first list is not whole: what an earlier process left of them stays."""
     import_of: ServiceName = ServiceName("")
+
+
+ANY_OTHER: Final = ClusterName("*")
+"""In a tier: every cluster that no tier names."""
+
+
+class Share(Struct, frozen=True, gc=False):
+    """A cluster in a tier. Without a weight its share is its number of ready endpoints."""
+
+    cluster: ClusterName
+    weight: int | None = None
+
+
+class Tier(Struct, frozen=True, gc=False):
+    """Clusters that are called together. With fewer ready endpoints than ``min_healthy`` the next tier helps out."""
+
+    shares: tuple[Share, ...]
+    min_healthy: int = 1
+
+
+class Policy(Struct, frozen=True, gc=False, kw_only=True):
+    """Input row: how calls of one service are spread over clusters. Of several the oldest counts, then the name."""
+
+    name: ServiceName
+    target: ServiceName
+    kind: Literal["ServiceImport", "Service"] = "ServiceImport"
+    tiers: tuple[Tier, ...] = ()
+    """In order. None: all clusters together. A cluster in no tier is not called."""
+    affinity: Affinity | None = None
+    affinity_timeout: int = 10800
+    consistent: bool | None = None
+    created: str = ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from isthmus.model.balancing import Backend, BackendKey, Frontend, FrontendKey, Plan, PlanKey
+from isthmus.model.balancing import Backend, BackendKey, Frontend, FrontendKey, Plan, PlanKey, Policy
 from isthmus.model.clusters import Cluster
 from isthmus.model.dns import Name
 from isthmus.model.mcs import Merged, Object, Record
@@ -85,6 +85,10 @@ CLUSTERS: Final = Table[ClusterName, Cluster]("clusters", Cluster, key=lambda ro
 NAMESPACES: Final = Table[str, Namespace]("namespaces", Namespace, key=lambda row: row.name)
 NODES: Final = Table[str, Node]("nodes", Node, key=lambda row: row.name, indexes={"address": lambda row: row.addresses})
 PODS: Final = Table[str, Pod]("pods", Pod, key=lambda row: row.name)
+
+POLICIES: Final = Table[ServiceName, Policy](
+    "policies", Policy, key=lambda row: row.name, indexes={"target": lambda row: ((row.kind, row.target),)}
+)
 
 FRONTENDS: Final = Table[FrontendKey, Frontend](
     "frontends",

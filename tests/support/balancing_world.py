@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import pytest
-
 from isthmus import loadbalancer
 from isthmus.model import names
 from isthmus.model.balancing import Backend, Frontend, Plan
@@ -20,6 +18,7 @@ from isthmus.model.tables import (
     NODES,
     PLANS,
     PODS,
+    POLICIES,
     SERVICES,
 )
 from isthmus.statedb import Database, Derivations, Table
@@ -27,7 +26,7 @@ from isthmus.statedb import Database, Derivations, Table
 HTTP = Port("http", 80)
 ECHO = names.service_name("demo", "echo")
 DERIVED = names.derived(ECHO)
-INPUTS = (SERVICES, ENDPOINT_SETS, IMPORTS, NODES, PODS, NAMESPACES)
+INPUTS = (SERVICES, ENDPOINT_SETS, IMPORTS, NODES, PODS, NAMESPACES, POLICIES)
 TABLES: dict[type, Table[Any, Any]] = {table.row: table for table in INPUTS}
 
 
@@ -85,7 +84,7 @@ class World:
         }
 
 
-class Make:
+class make:  # noqa: N801 reads as a verb in tests
     """Rows with defaults: the import demo/echo, its derived Service at 10.96.0.7, endpoints of a cluster."""
 
     ECHO = ECHO
@@ -141,34 +140,7 @@ class Make:
         return cls.endpoint(address, condition=Condition.TERMINATING, **fields)
 
 
-@pytest.fixture
-def world() -> World:
-    return World()
-
-
-@pytest.fixture
-def every() -> World:
-    """With every Service taken over, not only those that cross clusters."""
-    return World("all")
-
-
-@pytest.fixture
-def make() -> type[Make]:
-    return Make
-
-
-class Worlds:
-    """Makes worlds, for tests that need more than one."""
-
-    def __call__(self, services: str, **fields: Any) -> World:
-        return World(services, **fields)
-
-    @staticmethod
-    def key(row: Any) -> tuple[str, Any]:
-        table = TABLES[type(row)]
-        return table.name, table.key(row)
-
-
-@pytest.fixture
-def worlds() -> Worlds:
-    return Worlds()
+def key(row: Any) -> tuple[str, Any]:
+    """What identifies an input row among those of all tables."""
+    table = TABLES[type(row)]
+    return table.name, table.key(row)

@@ -13,9 +13,9 @@ import dns.message
 import dns.rcode
 import dns.rdatatype
 import dns.rrset
-import pytest
 
 from isthmus.dns import Server
+from isthmus.dns.server import bind_both
 from isthmus.model.dns import Name
 from isthmus.model.tables import NAMES
 from isthmus.statedb import Database
@@ -78,9 +78,10 @@ class Upstream(asyncio.DatagramProtocol):
 async def upstream_server() -> AsyncIterator[Upstream]:
     loop = asyncio.get_running_loop()
     upstream = Upstream()
-    transport, _ = await loop.create_datagram_endpoint(lambda: upstream, local_addr=("127.0.0.1", 0))
-    upstream.address = transport.get_extra_info("sockname")
-    server = await asyncio.start_server(upstream.connected, *upstream.address)
+    datagrams, connections = bind_both(("127.0.0.1", 0))
+    upstream.address = datagrams.getsockname()
+    transport, _ = await loop.create_datagram_endpoint(lambda: upstream, sock=datagrams)
+    server = await asyncio.start_server(upstream.connected, sock=connections)
     try:
         yield upstream
     finally:
@@ -122,31 +123,24 @@ class Setup:
             await asyncio.sleep(0)
 
 
-def answers(message: dns.message.Message) -> list[str]:
+def texts(message: dns.message.Message) -> list[str]:
     """Record data of the answer section, as text."""
     return [item.to_text() for rrset in message.answer for item in rrset]
 
 
-@pytest.fixture
-def texts() -> Callable[[dns.message.Message], list[str]]:
-    return answers
-
-
-@pytest.fixture
-def serving() -> Any:
-    """``async with serving(...) as setup``: a server that listens and knows its names."""
-
-    @asynccontextmanager
-    async def start(**fields: Any) -> AsyncIterator[Setup]:
-        async with upstream_server() as upstream:
-            setup = Setup(upstream, **fields)
-            task = asyncio.create_task(setup.server.run())
-            try:
-                await setup.server.listening()
-                await setup.taken_in()
-                yield setup
-            finally:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
-
-    return start
+@asynccontextmanager
+async def serving(*, complete: bool = True, timeout: float = 3.0) -> AsyncIterator[Setup]:
+    """A server that listens and knows its names; with ``complete`` also that there are no others."""
+    async with upstream_server() as upstream:
+        setup = Setup(upstream, complete=complete, timeout=timeout)
+        run, listening = asyncio.create_task(setup.server.run()), asyncio.create_task(setup.server.listening())
+        try:
+            await asyncio.wait({run, listening}, return_when=asyncio.FIRST_COMPLETED)
+            if run.done():
+                await run
+            await setup.taken_in()
+            yield setup
+        finally:
+            run.cancel()
+            listening.cancel()
+            await asyncio.gather(run, listening, return_exceptions=True)

@@ -1,0 +1,99 @@
+"""Maglev hashing: a table from hash to backend that is the same on every node and moves little when backends change.
+
+Permutations, their seed, the keys of backends and the rule for weights are those of Cilium (facts/cilium-lb.md §4.6),
+so nodes of both agree. What is hashed to choose a cell is the datapath's business: the caller's pod address.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import Final
+
+from isthmus.model.balancing import Target
+
+SIZES: Final = (251, 509, 1021, 2039, 4093, 8191, 16381, 32749, 65521, 131071)
+SIZE: Final = 16381
+"""Primes; at least a hundred cells for each backend keep shares within one percent."""
+
+SEED: Final = 0x24B7EF82
+MASK: Final = 0xFFFFFFFFFFFFFFFF
+C1: Final = 0x87C37B91114253D5
+C2: Final = 0x4CF5AD432745937F
+
+
+def key(target: Target) -> str:
+    """What a backend is called in the table: the form is frozen, every node must write the same."""
+    host = f"[{target.address}]" if ":" in target.address else target.address
+    return f"[{host}:{target.port}/{target.protocol},State:active]"
+
+
+def table(targets: Sequence[Target], *, size: int = SIZE, weights: Sequence[int] | None = None) -> array[int]:
+    """For each cell the position of its backend in ``targets``; empty where there is none."""
+    if not targets:
+        return array("I")
+    order = sorted(range(len(targets)), key=lambda position: key(targets[position]))
+    shares = [weights[position] if weights else 1 for position in order]
+    cells = _fill([_permutation(key(targets[position]), size) for position in order], shares, size)
+    return array("I", [order[cell] for cell in cells])
+
+
+def _permutation(name: str, size: int) -> tuple[int, int]:
+    """Where a backend's preferences start, and by how much they go on."""
+    first, second = murmur3(name.encode(), SEED)
+    return first % size, second % (size - 1) + 1
+
+
+def _fill(permutations: Sequence[tuple[int, int]], weights: Sequence[int], size: int) -> list[int]:
+    """Backends take turns in taking their next free cell; one ahead of its weight lets its turn pass."""
+    count, total = len(permutations), sum(weights)
+    weighted = total // count > 1
+    counters = [weight / count for weight in weights]
+    at = [offset for offset, _ in permutations]
+    cells = [-1] * size
+    for turn in range(size):
+        who = turn % count
+        if weighted:
+            while (turn + 1) * weights[who] < int(counters[who]):
+                who = (who + 1) % count
+            counters[who] += total
+        cell, skip = at[who], permutations[who][1]
+        while cells[cell] >= 0:
+            cell = (cell + skip) % size
+        cells[cell] = who
+        at[who] = (cell + skip) % size
+    return cells
+
+
+def murmur3(data: bytes, seed: int) -> tuple[int, int]:
+    """MurmurHash3, x64 variant of 128 bits, as two halves."""
+    first = second = seed
+    whole = len(data) & ~15
+    for at in range(0, whole, 16):
+        first ^= _mix(int.from_bytes(data[at : at + 8], "little"), C1, 31, C2)
+        first = ((_rotate(first, 27) + second) * 5 + 0x52DCE729) & MASK
+        second ^= _mix(int.from_bytes(data[at + 8 : at + 16], "little"), C2, 33, C1)
+        second = ((_rotate(second, 31) + first) * 5 + 0x38495AB5) & MASK
+    tail = data[whole:]
+    second ^= _mix(int.from_bytes(tail[8:], "little"), C2, 33, C1)
+    first ^= _mix(int.from_bytes(tail[:8], "little"), C1, 31, C2)
+    first, second = first ^ len(data), second ^ len(data)
+    first = (first + second) & MASK
+    second = (first + second) & MASK
+    first, second = _finish(first), _finish(second)
+    first = (first + second) & MASK
+    return first, (first + second) & MASK
+
+
+def _mix(word: int, before: int, by: int, after: int) -> int:
+    return _rotate(word * before & MASK, by) * after & MASK
+
+
+def _rotate(word: int, by: int) -> int:
+    return (word << by | word >> (64 - by)) & MASK
+
+
+def _finish(word: int) -> int:
+    word = (word ^ word >> 33) * 0xFF51AFD7ED558CCD & MASK
+    word = (word ^ word >> 33) * 0xC4CEB9FE1A85EC53 & MASK
+    return word ^ word >> 33
