@@ -11,7 +11,7 @@ import pytest
 from clusterset_peers import Peers, announce, export, following, service
 from etcd_server import EtcdServer, free_ports
 
-from isthmus.clusterset import connection
+from isthmus.clusterset import cache as cache_module
 from isthmus.clusterset import follower as follower_module
 from isthmus.clusterset.cache import Cache
 from isthmus.clusterset.identity import ClusterConfig
@@ -26,8 +26,8 @@ C2 = ClusterName("c2")
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follower_module, "LOOK_EVERY", 0.05)
-    monkeypatch.setattr(connection, "SAVE_AFTER", 0.01)
-    monkeypatch.setattr(connection, "TOUCH_EVERY", 0.05)
+    monkeypatch.setattr(cache_module, "SAVE_AFTER", 0.01)
+    monkeypatch.setattr(cache_module, "TOUCH_EVERY", 0.05)
 
 
 @pytest.fixture

@@ -144,6 +144,25 @@ async def test_after_the_cache_lifetime_endpoints_go_and_exports_stay(
         await seen.until(lambda s: seen.services() == {"c2:demo/echo": ["10.2.1.1"]})
 
 
+async def test_a_peer_that_is_late_at_the_start_is_not_away_afterwards(
+    etcd: Session, own_etcd: EtcdServer, peers: Peers
+) -> None:
+    peers.add("c2")
+    await service(etcd, "c2", "demo/echo", "10.2.1.1", number=2)
+    await announce(etcd, "c2", 2)
+    own_etcd.stop()
+    async with following(peers, lifetime=0.6) as seen:
+        await seen.until(lambda s: seen.cluster("c2").failures)
+        own_etcd.start()
+        await seen.state("c2", "ready")
+        gone = seen.db.changes(tables.ENDPOINT_SETS)
+        gone.next()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1.5):
+                await gone.wait()
+        assert seen.services() == {"c2:demo/echo": ["10.2.1.1"]}
+
+
 async def test_a_lifetime_of_zero_is_for_ever(etcd: Session, own_etcd: EtcdServer, peers: Peers) -> None:
     peers.add("c2")
     await service(etcd, "c2", "demo/echo", "10.2.1.1", number=2)

@@ -65,7 +65,7 @@ async def test_a_server_of_another_authority_is_not_believed(
 
 
 async def test_a_servers_certificate_for_another_name_needs_that_name(tmp_path: Path, authority: Authority) -> None:
-    cert, key = authority.sign("mesh", addresses="DNS:c2.mesh.cilium.io")
+    cert, key = authority.sign("mesh", hosts=("c2.mesh.cilium.io",))
     server = EtcdServer(
         binary.find(), tmp_path / "etcd", "--cert-file", str(cert), "--key-file", str(key), scheme="https"
     )

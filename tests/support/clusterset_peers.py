@@ -41,8 +41,9 @@ class Peers:
 class Following:
     """A follower at work, and its tables."""
 
-    def __init__(self, db: Database) -> None:
+    def __init__(self, db: Database, follower: Follower) -> None:
         self.db = db
+        self._follower = follower
 
     async def until(self, condition: Callable[[Snapshot], Any]) -> None:
         try:
@@ -61,6 +62,10 @@ class Following:
     async def state(self, name: str, state: str) -> Cluster:
         await self.until(lambda s: (row := s.get(tables.CLUSTERS, ClusterName(name))) and row.state == state)
         return self.cluster(name)
+
+    def connections(self, name: str) -> int:
+        """How often a connection with this peer was begun."""
+        return self._follower._connections[ClusterName(name)].runs
 
     def cluster(self, name: str) -> Cluster:
         row = self.db.snapshot().get(tables.CLUSTERS, ClusterName(name))
@@ -91,7 +96,7 @@ async def following(
     follower = Follower(db, cluster=OWN, section=section, kinds=kinds)
     task = asyncio.create_task(follower.run())
     try:
-        yield Following(db)
+        yield Following(db, follower)
     finally:
         task.cancel()
         await asyncio.wait([task])

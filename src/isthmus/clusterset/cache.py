@@ -7,9 +7,10 @@ used is as good as none.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -18,14 +19,18 @@ import msgspec
 from msgspec import Struct
 
 from isthmus import logs
+from isthmus.clusterset import sinks
 from isthmus.clusterset.identity import ClusterConfig
 from isthmus.model.mcs import RecordKind
 from isthmus.model.names import ClusterName
 from isthmus.model.services import EndpointSet, Export
+from isthmus.statedb import Database
 
 log = logs.get("cache")
 
 VERSION: Final = 1
+SAVE_AFTER: Final = 2.0
+TOUCH_EVERY: Final = 30.0
 
 
 class _Exports(Struct, frozen=True):
@@ -114,3 +119,57 @@ class Cache:
     def _path(self, kind: RecordKind, cluster: ClusterName) -> Path:
         assert self._folder is not None
         return self._folder / kind / f"{cluster}.json"
+
+
+class Memory:
+    """One peer in the cache: saved soon after a change and at our end, touched while the peer is there."""
+
+    def __init__(self, db: Database, cache: Cache, cluster: ClusterName, *, kinds: Iterable[RecordKind]) -> None:
+        self._db = db
+        self._cache = cache
+        self._cluster = cluster
+        self._kinds = tuple(kinds)
+        self._unsaved: dict[RecordKind, ClusterConfig] = {}
+        self._news = asyncio.Event()
+
+    def __repr__(self) -> str:
+        return f"<Memory of {self._cluster}, {len(self._unsaved)} kinds unsaved>"
+
+    def load(self) -> dict[RecordKind, Known]:
+        """What an earlier process kept, by kind."""
+        loaded = {kind: self._cache.load(kind, self._cluster) for kind in self._kinds}
+        return {kind: known for kind, known in loaded.items() if known is not None}
+
+    def note(self, config: ClusterConfig, kind: RecordKind) -> None:
+        """The rows of a kind are other ones now, said by a peer of this configuration."""
+        self._unsaved[kind] = config
+        self._news.set()
+
+    def forget(self) -> None:
+        """The peer has left, or is not to be believed."""
+        self._unsaved.clear()
+        for kind in self._kinds:
+            self._cache.forget(kind, self._cluster)
+
+    async def run(self, *, fresh: Callable[[], bool]) -> None:
+        """Keep the files as the rows are, for ever; ``fresh`` says whether the peer is connected."""
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout(TOUCH_EVERY):
+                        await self._news.wait()
+                except TimeoutError:
+                    for kind in self._kinds if fresh() else ():
+                        self._cache.touch(kind, self._cluster)
+                    continue
+                await asyncio.sleep(SAVE_AFTER)
+                self._save()
+        finally:
+            self._save()
+
+    def _save(self) -> None:
+        self._news.clear()
+        snapshot = self._db.snapshot()
+        for kind, config in self._unsaved.items():
+            self._cache.save(kind, self._cluster, config, sinks.rows_of(snapshot, kind, self._cluster))
+        self._unsaved.clear()

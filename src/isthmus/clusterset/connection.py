@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from isthmus import logs
 from isthmus.clusterset import identity, keys, sinks
-from isthmus.clusterset.cache import Cache
+from isthmus.clusterset.cache import Cache, Memory
 from isthmus.clusterset.card import Absence, Card, wall_clock
 from isthmus.clusterset.errors import RecordError
 from isthmus.clusterset.gate import GatedStore
@@ -30,8 +30,6 @@ from isthmus.statedb import Database, Initializer, WriteTxn
 log = logs.get("clusterset")
 
 MOST_DELAY: Final = 3.0
-SAVE_AFTER: Final = 2.0
-TOUCH_EVERY: Final = 30.0
 DOWN: Final = State(synced=False, connected=False, lists=0, failures=0, last_failure="")
 
 
@@ -56,35 +54,37 @@ class Connection:
         self._ids = ids
         self._most = most
         self._initializers = initializers
-        self._cache = cache or Cache("")
+        self._memory = Memory(db, cache or Cache(""), peer.name, kinds=kinds)
         self._absence = Absence(lifetime)
-        self._unsaved = asyncio.Event()
         self._config: ClusterConfig | None = None
         self._said: KeyValue | None = None
         self._news = asyncio.Event()
         self._states: dict[str, State] = {}
         self._bad: dict[RecordKind, int] = {}
         self._failures = 0
+        self.runs = 0
         self.name = peer.name
         self.peer = peer
         self.card = Card(db, peer.name, now=now)
+        self.card.say(endpoints=peer.endpoints)
 
     def __repr__(self) -> str:
         row = self.card.row
-        return f"<Connection with {self.name}: {row.state} {row.reason}>"
+        return f"<Connection with {self.name}: {row.state} {row.reason}, run {self.runs} times>"
 
     async def run(self) -> None:
         """Connect, and follow what the peer says, until cancelled or, where its file is of no use, at once."""
+        self.runs += 1
         self._states = dict.fromkeys(("config", *self._kinds), DOWN)
         self.card.say(endpoints=self.peer.endpoints)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._expire(), name=f"{self.name} lifetime")
-            tasks.create_task(self._keep(), name=f"{self.name} cache")
+            tasks.create_task(self._memory.run(fresh=lambda: self.card.row.state == "ready"), name=f"{self.name} cache")
             tasks.create_task(self._connect(), name=f"{self.name} session")
 
     def restore(self) -> None:
         """Begin with what an earlier process last knew of the peer, before the first connection."""
-        known = {kind: found for kind in self._kinds if (found := self._cache.load(kind, self.name)) is not None}
+        known = self._memory.load()
         for found in known.values():
             if not found.config.refusal(most=self._most) and not self._ids.reserve(self.name, found.config.id):
                 self._config = found.config
@@ -118,7 +118,7 @@ class Connection:
         with self._db.write() as txn:
             self._drain(txn)
             txn.delete(CLUSTERS, self.name)
-        self._forget()
+        self._memory.forget()
 
     def reconsider(self) -> None:
         """Another cluster has left: what was refused for its sake may be had now."""
@@ -223,7 +223,7 @@ class Connection:
         with self._db.write() as txn:
             self._drain(txn)
             self.card.say(txn, state="refused", reason=reason, synced=(), id=0)
-        self._forget()
+        self._memory.forget()
         self._news.set()
 
     def _remark(self, config: ClusterConfig) -> str:
@@ -243,8 +243,9 @@ class Connection:
 
     def _told(self, kind: RecordKind, bad: int) -> None:
         """Rows of a kind changed, and so many records of it are not to be used."""
-        self._unsaved.set()
         self._bad[kind] = bad
+        if self._config is not None:
+            self._memory.note(self._config, kind)
         if self.card.row.dropped != (total := sum(self._bad.values())):
             self.card.say(dropped=total)
 
@@ -255,7 +256,7 @@ class Connection:
         self._failures += state.failures - (before.failures if before else 0)
         if not state.connected and state.last_failure:
             self._unreachable(state.last_failure)
-        elif all(each.connected for each in self._states.values()) and self.card.row.state in ("stale", "connecting"):
+        elif all(each.connected for each in self._states.values()):
             self._reachable()
 
     def _unreachable(self, reason: str) -> None:
@@ -270,9 +271,8 @@ class Connection:
 
     def _reachable(self) -> None:
         self._absence.end()
-        config = self._config
-        ready = config is not None and len(self.card.row.synced) == len(self._kinds)
-        if config is not None:
+        if self.card.row.state in ("stale", "connecting") and (config := self._config) is not None:
+            ready = len(self.card.row.synced) == len(self._kinds)
             self.card.say(state="ready" if ready else "listing", reason=self._remark(config), failures=self._failures)
 
     async def _expire(self) -> None:
@@ -283,39 +283,6 @@ class Connection:
                 gone = sinks.drain(txn, "services", self.name) if "services" in self._kinds else 0
             log.warning("cache lifetime is over", cluster=self.name, endpoint_sets=gone)
             await self._absence.ends()
-
-    async def _keep(self) -> None:
-        """Keep what the peer last said on disk: soon after a change, and when we end."""
-        try:
-            while True:
-                try:
-                    async with asyncio.timeout(TOUCH_EVERY):
-                        await self._unsaved.wait()
-                except TimeoutError:
-                    self._touch()
-                    continue
-                await asyncio.sleep(SAVE_AFTER)
-                self._save()
-        finally:
-            if self._unsaved.is_set():
-                self._save()
-
-    def _touch(self) -> None:
-        if self.card.row.state == "ready":
-            for kind in self._kinds:
-                self._cache.touch(kind, self.name)
-
-    def _save(self) -> None:
-        self._unsaved.clear()
-        if (config := self._config) is not None:
-            snapshot = self._db.snapshot()
-            for kind in [each for each in self._kinds if each in self.card.row.synced]:
-                self._cache.save(kind, self.name, config, sinks.rows_of(snapshot, kind, self.name))
-
-    def _forget(self) -> None:
-        self._unsaved.clear()
-        for kind in self._kinds:
-            self._cache.forget(kind, self.name)
 
     def _drain(self, txn: WriteTxn) -> None:
         for kind in self._kinds:
