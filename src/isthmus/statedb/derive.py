@@ -89,7 +89,7 @@ class Derivations:
         own = {each.table.name for each in derived}
         self._inputs = list({t.name: t for each in derived for t in each.reads if t.name not in own}.values())
         self._readers: dict[str, Changes[Any]] = {table.name: database.changes(table) for table in self._inputs}
-        self._dirty: dict[str, dict[Hashable, None]] = {each.table.name: {} for each in derived}
+        self._dirty: dict[str, dict[Hashable, None]] = {each.table.name: {} for each in self._derived}
         for each in derived:
             database.initializer(each.table, FIRST_PASS)
         self.passes = 0

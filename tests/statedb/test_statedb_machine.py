@@ -1,0 +1,132 @@
+"""The database against a model of two dicts: whatever is done in whatever order, they say the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+from msgspec import Struct
+
+from isthmus.statedb import Changes, Database, Reader, Snapshot, Table
+
+KEYS = st.sampled_from("abcdef")
+COLOURS = st.lists(st.sampled_from(["red", "green", "blue"]), max_size=3)
+
+
+class Row(Struct, frozen=True):
+    name: str
+    colours: tuple[str, ...]
+
+
+TABLES = [
+    Table[str, Row]("left", Row, key=lambda row: row.name, indexes={"colour": lambda row: row.colours}),
+    Table[str, Row]("right", Row, key=lambda row: row.name, indexes={"colour": lambda row: set(row.colours)}),
+]
+WRITE = st.tuples(st.sampled_from(TABLES), KEYS, st.none() | COLOURS)
+
+Model = dict[str, dict[str, Row]]
+
+
+def assert_same(reader: Reader, model: Model) -> None:
+    """Every way of reading gives what the dicts give."""
+    for table in TABLES:
+        rows = model[table.name]
+        assert {row.name: row for row in reader.all(table)} == rows
+        assert reader.count(table) == len(rows)
+        assert all(reader.get(table, name) == rows.get(name) for name in "abcdef")
+        for colour in ("red", "green", "blue"):
+            found = sorted(row.name for row in reader.by(table, "colour", colour))
+            assert found == sorted(name for name, row in rows.items() if colour in row.colours)
+
+
+def copy(model: Model) -> Model:
+    return {name: dict(rows) for name, rows in model.items()}
+
+
+def interrupt() -> None:
+    raise InterruptedError
+
+
+class Told:
+    """A reader of changes, and the table as it has been told so far."""
+
+    def __init__(self, changes: Changes[Row]) -> None:
+        self.changes = changes
+        self.rows: dict[str, Row] = {}
+
+    def read(self, model: dict[str, Row]) -> None:
+        _, changes = self.changes.next()
+        for key, old, new in changes:
+            assert self.rows.get(key) == old
+            assert old != new
+            if new is None:
+                del self.rows[key]
+            else:
+                self.rows[key] = new
+        assert self.rows == model
+
+
+class Tables(RuleBasedStateMachine):
+    snapshots: Bundle[tuple[Snapshot, Model]] = Bundle("snapshots")
+    readers: Bundle[tuple[Told, str]] = Bundle("readers")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.db = Database(*TABLES)
+        self.model: Model = {"left": {}, "right": {}}
+        self.revisions = {"left": 0, "right": 0}
+
+    @rule(writes=st.lists(WRITE, max_size=8), aborted=st.booleans())
+    def transaction(self, writes: list[Any], aborted: bool) -> None:
+        model, revisions = copy(self.model), dict(self.revisions)
+        try:
+            with self.db.write() as txn:
+                for table, name, colours in writes:
+                    rows = model[table.name]
+                    before = rows.pop(name, None)
+                    if colours is None:
+                        assert txn.delete(table, name) == before
+                        changed = before is not None
+                    else:
+                        rows[name] = Row(name, tuple(colours))
+                        assert txn.put(table, rows[name]) == before
+                        changed = before != rows[name]
+                    revisions[table.name] += changed
+                assert_same(txn, model)
+                if aborted:
+                    interrupt()
+        except InterruptedError:
+            return
+        self.model, self.revisions = model, revisions
+
+    @rule(target=snapshots)
+    def take(self) -> tuple[Snapshot, Model]:
+        return self.db.snapshot(), copy(self.model)
+
+    @rule(taken=consumes(snapshots))
+    def look_at_an_old_snapshot(self, taken: tuple[Snapshot, Model]) -> None:
+        assert_same(*taken)
+
+    @rule(target=readers, table=st.sampled_from(TABLES))
+    def follow(self, table: Table[str, Row]) -> tuple[Told, str]:
+        return Told(self.db.changes(table)), table.name
+
+    @rule(reader=readers)
+    def read(self, reader: tuple[Told, str]) -> None:
+        told, table = reader
+        told.read(self.model[table])
+
+    @rule(reader=consumes(readers))
+    def leave(self, reader: tuple[Told, str]) -> None:
+        reader[0].changes.close()
+
+    @invariant()
+    def the_present_is_the_models(self) -> None:
+        assert_same(self.db.snapshot(), self.model)
+        assert {table.name: self.db.snapshot().revision(table) for table in TABLES} == self.revisions
+
+
+Tables.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestTables = Tables.TestCase

@@ -1,0 +1,347 @@
+"""The reconciler on virtual time, against a target that fails as it is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from isthmus.statedb import Backoff, Database, Reconciler, Status, Table
+
+pytestmark = pytest.mark.looptime
+
+Row = tuple[str, int]
+WANTED = Table[str, Row]("wanted", tuple, key=lambda row: row[0])
+STATUS = Table[str, Status]("wanted_status", Status, key=lambda row: row.key)
+
+
+class Target:
+    """Holds rows; takes ``seconds`` for each operation; fails for the keys in ``broken``."""
+
+    def __init__(self, **held: int) -> None:
+        self.held = dict(held)
+        self.broken: set[str] = set()
+        self.seconds = 0.0
+        self.calls: list[tuple[float, str, tuple[str, ...]]] = []
+
+    async def update(self, rows: Sequence[Row]) -> Mapping[str, str]:
+        return await self._do("update", rows)
+
+    async def delete(self, rows: Sequence[Row]) -> Mapping[str, str]:
+        return await self._do("delete", rows)
+
+    async def prune(self, rows: Iterable[Row]) -> str:
+        wanted = {name for name, _ in rows}
+        gone = [name for name in self.held if name not in wanted]
+        self._called("prune", gone)
+        for name in gone:
+            del self.held[name]
+        return f"{len(gone)} pruned"
+
+    async def _do(self, what: str, rows: Sequence[Row]) -> Mapping[str, str]:
+        self._called(what, [name for name, _ in rows])
+        if self.seconds:
+            await asyncio.sleep(self.seconds)
+        for name, number in rows:
+            if name in self.broken:
+                continue
+            if what == "update":
+                self.held[name] = number
+            else:
+                self.held.pop(name, None)
+        return {name: "it is broken" for name, _ in rows if name in self.broken}
+
+    def _called(self, what: str, names: Sequence[str]) -> None:
+        self.calls.append((asyncio.get_running_loop().time(), what, tuple(sorted(names))))
+
+    def times(self, what: str) -> list[float]:
+        return [round(when, 6) for when, called, names in self.calls if called == what]
+
+
+def database() -> Database:
+    return Database(WANTED, STATUS)
+
+
+def put(db: Database, **rows: int) -> int:
+    with db.write() as txn:
+        for row in rows.items():
+            txn.put(WANTED, row)
+    return db.snapshot().revision(WANTED)
+
+
+def delete(db: Database, *names: str) -> int:
+    with db.write() as txn:
+        for name in names:
+            txn.delete(WANTED, name)
+    return db.snapshot().revision(WANTED)
+
+
+def make(db: Database, target: Target, **more: Any) -> Reconciler[str, Row]:
+    backoff = more.pop("backoff", Backoff(first=1.0, most=8.0))
+    clock = asyncio.get_running_loop().time
+    return Reconciler(db, WANTED, target, status=STATUS, backoff=backoff, clock=clock, **more)
+
+
+@asynccontextmanager
+async def running(reconciler: Reconciler[str, Row]) -> AsyncIterator[None]:
+    task = asyncio.create_task(reconciler.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_rows_come_to_be_held_and_rows_that_go_are_let_go() -> None:
+    db, target = database(), Target()
+    reconciler = make(db, target)
+    put(db, a=1, b=1)
+    assert await reconciler.step() == "2 updated, 0 deleted, 0 failed; 0 pruned"
+    put(db, a=2)
+    delete(db, "b")
+    assert await reconciler.step() == "1 updated, 1 deleted, 0 failed"
+    assert target.held == {"a": 2}
+
+
+async def test_deletes_come_before_updates_to_make_room() -> None:
+    db, target = database(), Target()
+    reconciler = make(db, target)
+    put(db, a=1)
+    await reconciler.step()
+    put(db, b=1)
+    delete(db, "a")
+    await reconciler.step()
+    assert [(what, names) for _, what, names in target.calls[-2:]] == [("delete", ("a",)), ("update", ("b",))]
+
+
+async def test_a_failure_is_tried_again_with_a_doubling_capped_back_off_and_the_rest_goes_on() -> None:
+    db, target = database(), Target()
+    target.broken = {"a"}
+    put(db, a=1, b=1)
+    async with running(make(db, target)):
+        await asyncio.sleep(31.5)
+    assert target.times("update") == [0, 1, 3, 7, 15, 23, 31]
+    assert target.held == {"b": 1}
+    assert [names for _, what, names in target.calls if what == "update"][1:] == [("a",)] * 6
+
+
+async def test_the_back_off_runs_from_the_failure_not_from_the_start_of_a_slow_round() -> None:
+    db, target = database(), Target()
+    target.broken, target.seconds = {"a"}, 10.0
+    put(db, a=1)
+    async with running(make(db, target)):
+        await asyncio.sleep(25)
+    assert target.times("update") == [0, 11, 23]
+
+
+async def test_a_changed_row_is_tried_at_once_however_long_its_back_off() -> None:
+    db, target = database(), Target()
+    target.broken = {"a"}
+    put(db, a=1)
+    async with running(make(db, target)):
+        await asyncio.sleep(7.5)
+        target.broken = set()
+        put(db, a=2)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0.1)
+    assert target.held == {"a": 2}
+    assert target.times("update")[-1] == 7.5
+
+
+async def test_failures_are_rows_of_the_status_table_until_they_are_none() -> None:
+    db, target = database(), Target()
+    target.broken = {"a"}
+    reconciler = make(db, target)
+    put(db, a=1, b=1)
+    await reconciler.step()
+    assert list(db.snapshot().all(STATUS)) == [Status("a", "it is broken", 1, 1.0)]
+    assert reconciler.failing == {"a": Status("a", "it is broken", 1, 1.0)}
+    target.broken = set()
+    put(db, a=2)
+    await reconciler.step()
+    assert db.snapshot().count(STATUS) == 0
+
+
+async def test_a_failing_row_that_is_deleted_is_let_go_and_no_failure_any_more() -> None:
+    db, target = database(), Target()
+    target.broken = {"a"}
+    reconciler = make(db, target)
+    put(db, a=1)
+    await reconciler.step()
+    delete(db, "a")
+    target.broken = set()
+    assert await reconciler.step() == "0 updated, 1 deleted, 0 failed"
+    assert not reconciler.failing
+
+
+async def test_a_delete_that_failed_is_tried_again_with_the_row_as_it_was_held() -> None:
+    db, target = database(), Target()
+    put(db, a=1)
+    async with running(make(db, target)):
+        await asyncio.sleep(0.5)
+        target.broken = {"a"}
+        delete(db, "a")
+        await asyncio.sleep(4)
+        assert target.held == {"a": 1}
+        target.broken = set()
+        await asyncio.sleep(4)
+    assert target.held == {}
+    assert target.times("delete") == [0.5, 1.5, 3.5, 7.5]
+
+
+async def test_a_row_put_again_while_its_delete_fails_is_held_and_not_deleted_later() -> None:
+    db, target = database(), Target()
+    put(db, a=1)
+    async with running(make(db, target)):
+        await asyncio.sleep(0.5)
+        target.broken = {"a"}
+        delete(db, "a")
+        await asyncio.sleep(0.1)
+        target.broken = set()
+        put(db, a=2)
+        await asyncio.sleep(60)
+    assert target.held == {"a": 2}
+    assert target.times("delete") == [0.5]
+
+
+async def test_what_changes_while_a_round_awaits_its_target_is_the_next_rounds() -> None:
+    db, target = database(), Target()
+    target.seconds = 1.0
+    put(db, a=1, b=1)
+    async with running(make(db, target)):
+        await asyncio.sleep(0.5)
+        put(db, a=2, c=1)
+        delete(db, "b")
+        await asyncio.sleep(5)
+    assert target.held == {"a": 2, "c": 1}
+
+
+async def test_an_earlier_processs_leftovers_go_only_when_the_table_is_complete() -> None:
+    db, target = database(), Target(stale=1, a=0)
+    source = db.initializer(WANTED, "source")
+    put(db, a=1)
+    async with running(make(db, target)):
+        await asyncio.sleep(100)
+        assert target.held == {"stale": 1, "a": 1}
+        with db.write() as txn:
+            txn.put(WANTED, ("b", 1))
+            source.complete(txn)
+        await asyncio.sleep(1)
+    assert target.held == {"a": 1, "b": 1}
+    assert target.times("prune") == [100]
+
+
+async def test_a_table_that_becomes_complete_while_a_round_awaits_its_target_is_pruned_by_the_next() -> None:
+    db, target = database(), Target(stale=1)
+    target.seconds = 1.0
+    source = db.initializer(WANTED, "source")
+    put(db, a=1)
+    async with running(make(db, target)):
+        await asyncio.sleep(0.5)
+        with db.write() as txn:
+            source.complete(txn)
+        await asyncio.sleep(1)
+    assert target.held == {"a": 1}
+
+
+async def test_rows_put_while_a_round_awaits_its_target_survive_its_pruning() -> None:
+    db, target = database(), Target(stale=1)
+    target.seconds = 1.0
+    put(db, a=1)
+    async with running(make(db, target)):
+        await asyncio.sleep(0.5)
+        put(db, b=1)
+        await asyncio.sleep(5)
+    assert target.held == {"a": 1, "b": 1}
+
+
+async def test_pruning_comes_back_now_and_then_and_does_not_spin_while_the_table_is_incomplete() -> None:
+    db, target = database(), Target()
+    reconciler = make(db, target, prune_every=100.0)
+    async with running(reconciler):
+        await asyncio.sleep(250)
+        assert target.times("prune") == [0, 100, 200]
+        late = db.initializer(WANTED, "late")
+        await asyncio.sleep(250)
+        assert target.times("prune") == [0, 100, 200]
+        assert reconciler.rounds < 6
+        with db.write() as txn:
+            late.complete(txn)
+        await asyncio.sleep(1)
+    assert target.times("prune") == [0, 100, 200, 500]
+
+
+async def test_waiting_until_reconciled_ends_with_the_round_that_holds_all_up_to_the_revision() -> None:
+    db, target = database(), Target()
+    target.seconds, target.broken = 1.0, {"a"}
+    reconciler = make(db, target)
+    async with running(reconciler):
+        revision = put(db, a=1, b=1)
+        waiting = asyncio.create_task(reconciler.wait_until_reconciled(revision))
+        await asyncio.sleep(2.5)
+        assert not waiting.done()
+        target.broken = set()
+        await waiting
+    assert asyncio.get_running_loop().time() == 3.0  # tried at 0, failed at 1, tried again at 2
+    assert target.held == {"a": 1, "b": 1}
+
+
+async def test_a_large_change_goes_to_the_target_in_batches() -> None:
+    db, target = database(), Target()
+    put(db, **{f"n{n}": n for n in range(2_500)})
+    await make(db, target).step()
+    assert [len(names) for _, what, names in target.calls if what == "update"] == [1000, 1000, 500]
+
+
+async def test_its_repr_tells_the_outcome() -> None:
+    db, target = database(), Target()
+    target.broken = {"a"}
+    source = db.initializer(WANTED, "source")
+    reconciler = make(db, target)
+    assert repr(reconciler) == "<Reconciler of wanted: has not run; 0 failing; not pruned yet>"
+    put(db, a=1)
+    with db.write() as txn:
+        source.complete(txn)
+    await reconciler.step()
+    assert repr(reconciler) == "<Reconciler of wanted: 1 updated, 0 deleted, 1 failed; 0 pruned; 1 failing>"
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.dictionaries(st.sampled_from("abcd"), st.none() | st.integers(0, 3), min_size=1),
+        st.frozensets(st.sampled_from("abcd")),
+        st.floats(0.1, 5.0),
+    ),
+    max_size=15,
+)
+
+
+@given(steps=STEPS, left=st.frozensets(st.sampled_from("abxy")), seconds=st.sampled_from([0.0, 0.3]))
+@settings(max_examples=150, deadline=None)
+async def test_whatever_fails_when_the_target_comes_to_hold_exactly_the_rows(
+    steps: list[Any], left: frozenset[str], seconds: float
+) -> None:
+    db, target = database(), Target(**dict.fromkeys(left, 9))
+    target.seconds = seconds
+    reconciler = make(db, target, backoff=Backoff(0.5, 4.0))
+    async with running(reconciler):
+        for step in steps:
+            match step:
+                case dict():
+                    put(db, **{name: number for name, number in step.items() if number is not None})
+                    delete(db, *(name for name, number in step.items() if number is None))
+                case frozenset():
+                    target.broken = set(step)
+                case _:
+                    await asyncio.sleep(step)
+        target.broken = set()
+        await asyncio.sleep(60)
+    assert target.held == dict(db.snapshot().all(WANTED))
+    assert not reconciler.failing
+    assert db.snapshot().count(STATUS) == 0
+    assert not reconciler._held
