@@ -7,20 +7,23 @@ import itertools
 import json
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import threading
 import time
 import urllib.request
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import aiohttp
 import pytest
 from etcd_server import EtcdServer, free_ports, running
 
+from isthmus.clusterset import certificates
 from isthmus.etcd import binary
 
 TOKEN = "a-token-for-tests"
@@ -38,15 +41,31 @@ class ApiServer:
         self.port = free_ports(1)[0]
         self._process: subprocess.Popen[bytes] | None = None
 
+        self.authority = certificates.authority("tests")
+        self.folder.mkdir(parents=True)
+        served = certificates.issue(self.authority, "kube-apiserver", hosts=["127.0.0.1"])
+        for name, content in (
+            ("ca.crt", self.authority.certificate),
+            ("tls.crt", served.certificate),
+            ("tls.key", served.key),
+            ("token", TOKEN.encode()),
+        ):
+            (self.folder / name).write_bytes(content)
+        self.trust = ssl.create_default_context(cafile=str(self.folder / "ca.crt"))
+
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"https://127.0.0.1:{self.port}"
 
     def start(self, *flags: str) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / "token").write_text(TOKEN)
         command = [sys.executable, "-m", "isthmus.lab.apiserver", "--etcd", self.etcd.endpoint]
         command += ["--listen", f"127.0.0.1:{self.port}", "--token-file", str(self.folder / "token"), *flags]
+        command += [
+            "--tls-cert-file",
+            str(self.folder / "tls.crt"),
+            "--tls-private-key-file",
+            str(self.folder / "tls.key"),
+        ]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
 
@@ -62,7 +81,7 @@ class ApiServer:
 
     def ready(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.url}/readyz", timeout=5) as answer:
+            with urllib.request.urlopen(f"{self.url}/readyz", timeout=5, context=self.trust) as answer:
                 return bool(answer.status == 200)
         except OSError:
             return False
@@ -141,9 +160,17 @@ class Client:
         space = "" if resource in self.CLUSTER else f"namespaces/{self.namespace}/"
         return f"{self.server.url}/{root}/{space}{path}"
 
-    async def call(self, method: str, path: str, body: Any = None, *, type: str = "application/json") -> Reply:
+    async def call(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        type: str = "application/json",
+        headers: Mapping[str, str] = MappingProxyType({}),
+    ) -> Reply:
         data = None if body is None else json.dumps(body)
-        headers = {"Content-Type": type} if data else {}
+        headers = {**headers, **({"Content-Type": type} if data else {})}
         async with self._session.request(method, self.url(path), data=data, headers=headers) as answer:
             return Reply(answer.status, json.loads(await answer.read()))
 
@@ -173,7 +200,11 @@ class Client:
     async def watch(self, path: str) -> AsyncIterator[Watcher]:
         joint = "&" if "?" in path else "?"
         async with self._session.get(self.url(f"{path}{joint}watch=1")) as answer:
-            yield Watcher(answer)
+            try:
+                yield Watcher(answer)
+            finally:
+                if answer.connection is not None and answer.connection.transport is not None:
+                    answer.connection.transport.abort()  # a TLS goodbye would outlive the test's loop
 
     async def until(self, path: str, true: Callable[[Any], Any]) -> Any:
         """What is at a path as soon as it is as wanted; asks, rather than watches."""
@@ -212,10 +243,14 @@ class Watcher:
 async def connected(server: ApiServer, namespace: str) -> AsyncIterator[Client]:
     """A client of a server, with a namespace of its own."""
     headers = {"Authorization": f"Bearer {TOKEN}", "User-Agent": "tests/1"}
-    async with aiohttp.ClientSession(headers=headers) as session:
+    connector = aiohttp.TCPConnector(ssl=server.trust, limit=0)
+    async with aiohttp.ClientSession(headers=headers, connector=connector) as session:
         client = Client(session, server, namespace)
         await client.made("namespaces", {"metadata": {"name": namespace}})
-        yield client
+        try:
+            yield client
+        finally:
+            await connector.close(abort_ssl=True)
 
 
 class Node:
@@ -266,8 +301,8 @@ class Kubectl:
     """The real kubectl against a server, in one namespace."""
 
     def __init__(self, program: str, server: ApiServer, namespace: str, folder: Path) -> None:
-        self._base = [program, "--server", f"{server.url}/t/{TOKEN}", "--cache-dir", str(folder / "cache")]
-        self._base += ["--namespace", namespace]
+        self._base = [program, "--server", server.url, "--token", TOKEN, "--namespace", namespace]
+        self._base += ["--certificate-authority", str(server.folder / "ca.crt"), "--cache-dir", str(folder / "cache")]
         self._environment = {**os.environ, "KUBECONFIG": "/dev/null", "HOME": str(folder)}
 
     async def start(self, *arguments: str) -> asyncio.subprocess.Process:

@@ -1,8 +1,4 @@
-"""The API over HTTP: who may, what is asked, and which verb answers it.
-
-A client shows the token as a bearer token, or, since kubectl carries none over plain http, as the beginning of the
-path: with ``server: http://127.0.0.1:6443/t/<token>`` in its kubeconfig everything kubectl does goes below that path.
-"""
+"""The API over HTTP: who may, what is asked, and which verb answers it."""
 
 from __future__ import annotations
 
@@ -30,7 +26,6 @@ from isthmus.reflector import Expired, Transient
 log = logs.get("apiserver")
 
 LARGEST_BODY = 3 * 1024 * 1024
-PREFIX = "/t/"
 APPLY = ("application/apply-patch+yaml", "application/apply-patch+json")
 
 
@@ -80,7 +75,8 @@ class Server:
         if request.path in ("/healthz", "/livez", "/readyz"):
             ready = self._ready.is_set() or request.path != "/readyz"
             return web.Response(text="ok" if ready else "etcd has not been read yet", status=200 if ready else 500)
-        path = self._authenticated(request)
+        self._check_token(request)
+        path = request.path
         about = discovery.answer(self._api.registry, path, accept=request.headers.get("Accept", ""))
         if about is not None:
             return about
@@ -93,16 +89,11 @@ class Server:
             return await subresources.answer(self._api, request, target)
         return await (self._object(request, target) if target.name else self._collection(request, target))
 
-    def _authenticated(self, request: web.Request) -> str:
-        """The path that is asked for, if by somebody who may."""
-        said, path = request.headers.get("Authorization", "").removeprefix("Bearer "), request.path
-        if path.startswith(PREFIX):
-            said, _, path = path.removeprefix(PREFIX).partition("/")
-            path = f"/{path}"
+    def _check_token(self, request: web.Request) -> None:
+        said = request.headers.get("Authorization", "").removeprefix("Bearer ")
         if self._token and not hmac.compare_digest(said.encode(), self._token.encode()):
-            why = "no valid token; kubectl sends none over plain http: use server: http://HOST:PORT/t/<token>"
+            why = "no valid bearer token (kubectl sends none over plain http: serve TLS)"
             raise ApiError(401, "Unauthorized", why)
-        return path
 
     async def _collection(self, request: web.Request, target: Target) -> web.StreamResponse:
         match request.method:
