@@ -29,6 +29,12 @@ class Running:
         """What a shell script in a pod prints."""
         return self.cli("exec", cluster, pod, "--", "sh", "-c", script, code=code).stdout
 
+    def exec_fails(self, cluster: str, pod: str) -> str:
+        """What ``lab exec`` says where there is nothing to enter: one line."""
+        said = self.cli("exec", cluster, pod, "--", "true", code=1).stderr
+        assert said.count("\n") == 1, said
+        return said
+
     def kubectl(self, *words: str, stdin: str | None = None, cluster: str = "c1") -> str:
         """kubectl on one of its clusters."""
         command = ["kubectl", "--kubeconfig", str(self.lab.kubeconfig), "--context", cluster, *words]

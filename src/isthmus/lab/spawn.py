@@ -21,6 +21,8 @@ from msgspec import Struct
 from isthmus.lab import cgroups, kernel
 
 PREPARATION_FAILED: Final = 126
+UNKNOWN: Final = 137
+"""The exit code of a process whose own is not to be had."""
 _own: Final[set[int]] = set()
 """Pids of children that are being waited for by those who started them."""
 
@@ -40,15 +42,16 @@ class Place(Struct, frozen=True):
 
 
 class Process:
-    """A child. :meth:`wait` may be awaited by many."""
+    """A running process. :meth:`wait` may be awaited by many. ``reap`` gives its exit code once it has ended."""
 
-    def __init__(self, child: subprocess.Popen[bytes]) -> None:
-        self._child = child
+    def __init__(self, pid: int, reap: Callable[[], int]) -> None:
+        self._reap_it = reap
         self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._pidfd = os.pidfd_open(child.pid)
+        self._pidfd = os.pidfd_open(pid)
         asyncio.get_running_loop().add_reader(self._pidfd, self._reap)
-        self.pid = child.pid
-        _own.add(child.pid)
+        self.pid = pid
+        self.born = born(pid)
+        """When it was started, in the kernel's ticks: with the pid, this is that process and no other."""
 
     def __repr__(self) -> str:
         return f"<Process {self.pid}: {'running' if self.code is None else self.code}>"
@@ -79,7 +82,7 @@ class Process:
 
     def _reap(self) -> None:
         asyncio.get_running_loop().remove_reader(self._pidfd)
-        code = self._child.wait()
+        code = self._reap_it()
         _own.discard(self.pid)
         os.close(self._pidfd)
         self._ended.set_result(code if code >= 0 else 128 - code)
@@ -100,12 +103,34 @@ def start(
     try:
         _choose_pids(place)  # those of the next child: this process stays where it is
         try:
-            return Process(_fork(command, place, environment, log, inherit, directory))
+            child = _fork(command, place, environment, log, inherit, directory)
+            _own.add(child.pid)
+            return Process(child.pid, child.wait)
         finally:
             kernel.setns(home, kernel.CLONE_NEWPID)
     finally:
         os.close(log)
         os.close(home)
+
+
+def adopt(pid: int, *, since: int) -> Process | None:
+    """A process that somebody else started and left behind, if it is still that one. Its exit code nobody can know."""
+    if born(pid) != since:
+        return None
+    try:
+        process = Process(pid, lambda: UNKNOWN)
+    except ProcessLookupError:
+        return None
+    return process if process.born == since else None
+
+
+def born(pid: int) -> int:
+    """When a process was started, in ticks since boot; 0 where there is none that runs."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return 0 if fields[0] == "Z" else int(fields[19])
 
 
 def _choose_pids(place: Place) -> None:

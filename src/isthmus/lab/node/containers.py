@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -44,13 +43,16 @@ class Recipe(Struct, frozen=True):
 class Runner:
     """Runs one container until it is over for good, by the pod's restart policy. ``changed`` is told of every state."""
 
-    def __init__(self, recipe: Recipe, *, policy: str, changed: Callable[[], None]) -> None:
+    def __init__(
+        self, recipe: Recipe, *, policy: str, changed: Callable[[], None], before: ContainerState | None = None
+    ) -> None:
+        """``before`` is how an earlier process of this node left the container; what still runs goes on."""
         self.recipe = recipe
         self._policy = policy
         self._changed = changed
         self._process: spawn.Process | None = None
         self._stopping = False
-        self.state = ContainerState(recipe.spec.name, recipe.spec.image)
+        self.state = before or ContainerState(recipe.spec.name, recipe.spec.image)
 
     def __repr__(self) -> str:
         return f"<Runner {self.state.name}: {self.state.now}>"
@@ -58,6 +60,8 @@ class Runner:
     async def run(self) -> int:
         """Start, watch, start again; the exit code that was the last."""
         pause = 0.0
+        if isinstance(self.state.now, Terminated) and not self._again(self.state.now.code):
+            return self.state.now.code  # it was over before this process of the node
         while True:
             if pause:
                 message = f"back-off {pause:g}s restarting failed container {self.state.name}"
@@ -65,14 +69,16 @@ class Runner:
                 await asyncio.sleep(pause)
             begun = asyncio.get_running_loop().time()
             code = await self._once()
-            again = self._policy == "Always" or (self._policy == "OnFailure" and code != 0)
-            if self._stopping or not again:
+            if self._stopping or not self._again(code):
                 return code
             lasted = asyncio.get_running_loop().time() - begun
             pause = FIRST_PAUSE if lasted > LASTING or not pause else min(MOST_PAUSE, pause * 2)
             self._tell(restarts=self.state.restarts + 1)
             if self.state.restarts == 1:
                 pause = 0.0  # the first restart is at once
+
+    def _again(self, code: int) -> bool:
+        return self._policy == "Always" or (self._policy == "OnFailure" and code != 0)
 
     async def stop(self, *, grace: float) -> None:
         """End it, and start it no more."""
@@ -84,13 +90,14 @@ class Runner:
     async def _once(self) -> int:
         begun = status.timestamp()
         try:
-            self._process = self._start()
+            self._process = self._left() or self._start()
         except OSError as error:
             reason = f"{self.recipe.command[0]}: {error.strerror}" if self.recipe.command else "no command"
             self._ended(127, begun, reason="StartError", message=reason)
             return 127
-        no_startup = self.recipe.spec.startup_probe is None
-        self._tell(now=Running(self._process.pid, begun), started=no_startup)
+        if not isinstance(self.state.now, Running):
+            no_startup = self.recipe.spec.startup_probe is None
+            self._tell(now=Running(self._process.pid, begun, self._process.born), started=no_startup)
         watch = asyncio.ensure_future(self._watch(self._process))
         try:
             code = await self._process.wait()
@@ -100,8 +107,19 @@ class Runner:
         self._ended(code, begun, message=said)
         return code
 
+    def _left(self) -> spawn.Process | None:
+        """The process that an earlier process of this node started, if it still runs."""
+        now = self.state.now
+        if not isinstance(now, Running):
+            return None
+        if (found := spawn.adopt(now.pid, since=now.born)) is None:
+            self._ended(spawn.UNKNOWN, now.started, message="ended while the node's process was away")
+            self._tell(restarts=self.state.restarts + 1)
+        return found
+
     def _start(self) -> spawn.Process:
         recipe = self.recipe
+        cgroups.kill(recipe.cgroup)  # what was started in the moment before a crash of this node, and not remembered
         recipe.sandbox.scratch.mkdir(parents=True, exist_ok=True)
         recipe.logs.mkdir(parents=True, exist_ok=True)
         place = spawn.Place(cgroups.make(recipe.cgroup), recipe.namespace, own_pids=True, prepare=recipe.sandbox.enter)
@@ -121,7 +139,7 @@ class Runner:
     async def _watch(self, process: spawn.Process) -> None:
         """The probes of a running container, in the order Kubernetes has: startup, then the other two together."""
         spec = self.recipe.spec
-        if spec.startup_probe is not None:
+        if spec.startup_probe is not None and not self.state.started:
             await self._until_started(spec.startup_probe, process)
             self._tell(started=True)
         async with asyncio.TaskGroup() as group:
@@ -193,9 +211,3 @@ class Runner:
         if changed != self.state:
             self.state = changed
             self._changed()
-
-
-def remove(recipe: Recipe) -> None:
-    """What a container leaves on the host."""
-    cgroups.end(recipe.cgroup)
-    shutil.rmtree(recipe.sandbox.scratch, ignore_errors=True)

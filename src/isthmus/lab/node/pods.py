@@ -7,19 +7,17 @@ else; the pod tells the API server what it is, and leaves no process, interface 
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 from isthmus import kube, logs
-from isthmus.lab import cgroups, images, network
-from isthmus.lab.layout import Node
+from isthmus.lab import images, network
 from isthmus.lab.network import namespaces
 from isthmus.lab.node import environment, status
-from isthmus.lab.node.containers import Recipe, Runner, remove
+from isthmus.lab.node.containers import Recipe, Runner
 from isthmus.lab.node.objects import POD, Container, Pod
+from isthmus.lab.node.place import Memory, Place, remember
 from isthmus.lab.node.sandbox import Sandbox
 from isthmus.lab.node.status import ContainerState, Waiting
 from isthmus.reflector import Transient
@@ -34,10 +32,18 @@ class PodRunner:
     """Runs one pod from being bound to this node until it is gone."""
 
     def __init__(
-        self, pod: Pod, *, node: Node, number: int, client: kube.Client, own_images: Mapping[str, images.Image]
+        self,
+        pod: Pod,
+        place: Place,
+        *,
+        client: kube.Client,
+        own_images: Mapping[str, images.Image],
+        before: Memory | None = None,
     ) -> None:
+        """``before`` is what an earlier process of this node remembered of the pod."""
         self.pod = pod
-        self._node = node
+        self.place = place
+        self._before = before
         self._client = client
         self._images = own_images
         self._containers: list[Runner] = []
@@ -46,21 +52,10 @@ class PodRunner:
         self._changed = asyncio.Event()
         self._ending: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         self._since: dict[str, tuple[str, str]] = {}
-        self._started = status.timestamp()
-        self.number = number
-        self.address = f"10.{node.cluster.index}.{node.number}.{number}"
-        wire = f"p{node.number * 256 + number}"
-        namespace = f"{node.cluster.namespace}-{wire}"
-        self._plug = network.pods.Plug(node.namespace, namespace, wire, self.address)
-        self.directory = node.directory / "pods" / pod.metadata.uid
+        self._started = before.started if before else status.timestamp()
 
     def __repr__(self) -> str:
-        return f"<PodRunner {self.pod.key} {self.address}: {[c.state for c in self._containers]}>"
-
-    @property
-    def cgroup(self) -> Path:
-        """All processes of the pod."""
-        return cgroups.root() / self._node.cluster.lab.prefix / self._node.pods_cgroup / cgroup_name(self.pod)
+        return f"<PodRunner {self.pod.key} {self.place.address}: {[c.state for c in self._containers]}>"
 
     def end(self, grace: float) -> None:
         """Told once; more often changes nothing."""
@@ -76,7 +71,7 @@ class PodRunner:
             await asyncio.gather(*(each.stop(grace=grace) for each in [*self._inits, *self._containers]))
             living.cancel()
             await asyncio.wait([living])
-            await self._clear()
+            await self.place.clear()
             publishing.cancel()
         await self._forget()
 
@@ -86,20 +81,24 @@ class PodRunner:
         except (images.UnknownImage, environment.UnknownField) as why:
             self._refuse("ErrImagePull" if isinstance(why, images.UnknownImage) else "CreateContainerConfigError", why)
             return
-        self._changed.set()
-        await network.pods.attach(self._plug)
+        if self._before is None:
+            self._changed.set()  # else what was last told holds until we know better
+        if self._before is None or not namespaces.path(self.place.plug.namespace).exists():
+            await network.pods.attach(self.place.plug)
         inits, mains = recipes
         for recipe in inits:
-            runner = Runner(recipe, policy=self._init_policy, changed=self._changed.set)
-            self._inits.append(runner)
-            if await runner.run() != 0:
+            self._inits.append(self._runner(recipe, self._init_policy))
+            if await self._inits[-1].run() != 0:
                 return
-        self._containers += [
-            Runner(recipe, policy=self.pod.spec.restart_policy, changed=self._changed.set) for recipe in mains
-        ]
+        self._containers += [self._runner(recipe, self.pod.spec.restart_policy) for recipe in mains]
+        self._changed.set()
         async with asyncio.TaskGroup() as group:
             for runner in self._containers:
                 group.create_task(runner.run())
+
+    def _runner(self, recipe: Recipe, policy: str) -> Runner:
+        before = self._before.of(recipe.spec.name) if self._before else None
+        return Runner(recipe, policy=policy, changed=self._changed.set, before=before)
 
     @property
     def _init_policy(self) -> str:
@@ -114,9 +113,9 @@ class PodRunner:
         known = environment.variables(
             self.pod,
             container,
-            image=images.environment() | {"CLUSTER_NAME": self._node.cluster.name},
-            address=self.address,
-            host=self._node.address,
+            image=images.environment() | {"CLUSTER_NAME": self.place.node.cluster.name},
+            address=self.place.address,
+            host=self.place.node.address,
         )
         command, args = (
             [environment.expand(w, known) for w in each or ()] for each in (container.command, container.args)
@@ -126,17 +125,19 @@ class PodRunner:
             command=images.command(image, command, args),
             environment=known,
             directory=container.working_dir or "/",
-            sandbox=Sandbox(self.directory / "scratch" / container.name, environment.hostname(self.pod), self._files()),
-            cgroup=self.cgroup / container.name,
-            namespace=namespaces.path(self._plug.namespace),
-            logs=self.directory / "logs" / container.name,
-            address=self.address,
+            sandbox=Sandbox(
+                self.place.directory / "scratch" / container.name, environment.hostname(self.pod), self._files()
+            ),
+            cgroup=self.place.cgroup / container.name,
+            namespace=namespaces.path(self.place.plug.namespace),
+            logs=self.place.directory / "logs" / container.name,
+            address=self.place.address,
         )
 
     def _files(self) -> tuple[tuple[str, str], ...]:
         return (
             ("/etc/resolv.conf", environment.resolv_conf(self.pod)),
-            ("/etc/hosts", environment.hosts(self.pod, self.address)),
+            ("/etc/hosts", environment.hosts(self.pod, self.place.address)),
             ("/etc/hostname", environment.hostname(self.pod) + "\n"),
         )
 
@@ -151,6 +152,7 @@ class PodRunner:
         while True:
             await self._changed.wait()
             self._changed.clear()
+            self._remember()
             try:
                 await self._tell(self._body())
             except Transient as why:
@@ -159,6 +161,11 @@ class PodRunner:
                 await asyncio.sleep(AGAIN)
             except (kube.NotFound, kube.Conflict):
                 return  # it is gone, or another of its name is there: we are about to be told
+
+    def _remember(self) -> None:
+        states = [[runner.state for runner in runners] for runners in (self._inits, self._containers)]
+        meta = self.pod.metadata
+        remember(self.place, Memory(meta.namespace, meta.name, self.place.number, self._started, *states))
 
     async def _tell(self, body: dict[str, Any]) -> None:
         meta = self.pod.metadata
@@ -173,8 +180,8 @@ class PodRunner:
             self.pod,
             mains,
             inits=[runner.state for runner in self._inits],
-            address=self.address,
-            host=self._node.address,
+            address=self.place.address,
+            host=self.place.node.address,
             started=self._started,
         )
         now = status.timestamp()
@@ -182,13 +189,6 @@ class PodRunner:
             if self._since.get(kind, ("", ""))[0] != state:
                 self._since[kind] = (state, now)
         return told(since={kind: when for kind, (_, when) in self._since.items()})
-
-    async def _clear(self) -> None:
-        for runner in [*self._inits, *self._containers]:
-            remove(runner.recipe)
-        cgroups.end(self.cgroup)
-        await network.pods.detach(self._plug)
-        shutil.rmtree(self.directory, ignore_errors=True)
 
     async def _forget(self) -> None:
         """Tell the API server that nothing is left, so that it lets go of the object."""
@@ -202,8 +202,3 @@ class PodRunner:
                 return  # another of its name, or refused: not ours to insist
             else:
                 return
-
-
-def cgroup_name(pod: Pod) -> str:
-    """How a pod's group is called: readable, and found by ``lab exec`` without asking anybody."""
-    return f"{pod.metadata.namespace}_{pod.metadata.name}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -11,11 +10,10 @@ from isthmus import kube, logs
 from isthmus.config import KubernetesSection
 from isthmus.kube.objects.coordination import LEASE
 from isthmus.kube.objects.core import NODE
-from isthmus.lab import cgroups
 from isthmus.lab.layout import Node
-from isthmus.lab.network import namespaces
 from isthmus.lab.node import proxying, status
 from isthmus.lab.node.objects import POD, Pod
+from isthmus.lab.node.place import Place, place_of, remembered, tidy
 from isthmus.lab.node.pods import PodRunner
 from isthmus.lab.node.settings import Settings
 from isthmus.reflector import Event, Reflector, Transient
@@ -38,6 +36,7 @@ class Pods:
         self._client = client
         self._group = group
         self._runners: dict[str, PodRunner] = {}
+        self._left = remembered(self._node)
         self._next = FIRST
 
     def replace(self, items: Mapping[str, Pod], *, partial: bool) -> None:
@@ -48,6 +47,8 @@ class Pods:
         for uid, runner in self._runners.items():
             if uid not in mine and not partial:
                 runner.end(_grace(runner.pod))
+        for uid in [uid for uid in self._left if uid not in mine and not partial]:
+            self._group.create_task(place_of(self._node, uid, self._left.pop(uid)).clear())
 
     def apply(self, events: Sequence[Event[Any]]) -> None:
         """The reflector's."""
@@ -67,23 +68,27 @@ class Pods:
             if pod.metadata.deletion_timestamp is not None:
                 runner.end(_grace(pod))
             return
-        if pod.status.phase in ("Succeeded", "Failed") and pod.metadata.deletion_timestamp is None:
+        over = pod.status.phase in ("Succeeded", "Failed") and pod.metadata.deletion_timestamp is None
+        before = self._left.pop(uid, None)
+        if over and before is None:
             return
-        runner = PodRunner(pod, node=self._node, number=self._number(), client=self._client, own_images=self._images)
+        number = before.number if before else self._number()
+        place = Place(self._node, uid, pod.metadata.namespace, pod.metadata.name, number)
+        runner = PodRunner(pod, place, client=self._client, own_images=self._images, before=before)
         self._runners[uid] = runner
         if pod.metadata.deletion_timestamp is not None:
             runner.end(0)  # nothing of it runs: an earlier process of this node was told, and did not say so any more
         self._group.create_task(self._run(uid, runner))
 
     async def _run(self, uid: str, runner: PodRunner) -> None:
-        log.info("pod starts", pod=runner.pod.key, address=runner.address)
+        log.info("pod starts", pod=runner.pod.key, address=runner.place.address)
         await runner.run()
         del self._runners[uid]
         log.info("pod is gone", pod=runner.pod.key)
 
     def _number(self) -> int:
         """The next free one, going round, so that an address is not another pod's at once."""
-        taken = {runner.number for runner in self._runners.values()}
+        taken = {each.place.number for each in self._runners.values()} | {each.number for each in self._left.values()}
         for step in range(MOST - FIRST + 1):
             number = FIRST + (self._next - FIRST + step) % (MOST - FIRST + 1)
             if number not in taken:
@@ -95,7 +100,7 @@ class Pods:
 async def run(settings: Settings) -> None:
     """All parts of the node, until cancelled."""
     node = settings.place
-    await asyncio.to_thread(_tidy, node)
+    tidy(node, remembered(node))
     async with await kube.connect(KubernetesSection(kubeconfig=settings.kubeconfig)) as client:
         await _register(client, node)
         async with asyncio.TaskGroup() as group:
@@ -103,18 +108,6 @@ async def run(settings: Settings) -> None:
             group.create_task(Reflector(store, Pods(settings, client, group), name="pods").run())
             group.create_task(proxying.run(client))
             group.create_task(_beat(client, node))
-
-
-def _tidy(node: Node) -> None:
-    """What an earlier process of this node left: its pods' processes, namespaces and files."""
-    lab = node.cluster.lab
-    cgroups.end(cgroups.root() / lab.prefix / node.pods_cgroup)
-    cgroups.make(cgroups.root() / lab.prefix / node.pods_cgroup)
-    first, last = (f"{node.cluster.namespace}-p{node.number * 256 + n}" for n in (0, 255))
-    for name in namespaces.names():
-        if lab.owns(name) and len(name) == len(first) and first <= name <= last:
-            namespaces.remove(name)
-    shutil.rmtree(node.directory / "pods", ignore_errors=True)
 
 
 async def _register(client: kube.Client, node: Node) -> None:

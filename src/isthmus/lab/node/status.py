@@ -11,21 +11,23 @@ from msgspec import Struct
 from isthmus.lab.node.objects import Pod
 
 
-class Waiting(Struct, frozen=True):
+class Waiting(Struct, frozen=True, tag=True):
     """Not started, or about to be started again."""
 
     reason: str = "ContainerCreating"
     message: str = ""
 
 
-class Running(Struct, frozen=True):
+class Running(Struct, frozen=True, tag=True):
     """Its process runs."""
 
     pid: int
     started: str
+    born: int = 0
+    """When the kernel says it was started, in ticks."""
 
 
-class Terminated(Struct, frozen=True):
+class Terminated(Struct, frozen=True, tag=True):
     """Its process has ended."""
 
     code: int

@@ -1,0 +1,192 @@
+"""A node runs pods as processes: what they see, how they live, how they are called."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import yaml
+from lab_running import Running
+
+from isthmus.lab import cgroups, entering
+
+pytestmark = pytest.mark.lab
+
+ECHO = {
+    "image": "isthmus/echo",
+    "ports": [{"name": "http", "containerPort": 8080}],
+    "env": [{"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
+    "readinessProbe": {"httpGet": {"path": "/", "port": "http"}, "periodSeconds": 1, "failureThreshold": 1},
+}
+CLIENT = {"image": "isthmus/client"}
+
+
+def pod(name: str, container: dict[str, Any], **spec: Any) -> dict[str, Any]:
+    meta = {"name": name, "labels": {"app": name.partition("-")[0]}}
+    spec = {"containers": [{"name": "main", **container}], "terminationGracePeriodSeconds": 5, **spec}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
+
+
+def service(name: str) -> dict[str, Any]:
+    ports = [{"name": "http", "port": 80, "targetPort": "http"}]
+    body = {"selector": {"app": name}, "ports": ports}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": body}
+
+
+def apply(clusters: Running, *objects: dict[str, Any]) -> None:
+    clusters.kubectl("apply", "--server-side", "-f", "-", stdin=yaml.safe_dump_all(objects))
+
+
+def get(clusters: Running, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(clusters.kubectl("get", "pod", name, "-o", "json"))
+    return found
+
+
+def ready(clusters: Running, name: str) -> dict[str, Any] | None:
+    found = get(clusters, name)
+    conditions = {each["type"]: each["status"] for each in found.get("status", {}).get("conditions", ())}
+    return found if conditions.get("Ready") == "True" else None
+
+
+@pytest.fixture(scope="module")
+def echo(clusters: Running) -> Running:
+    """An echo server on the first node, a client on the second, a Service."""
+    apply(clusters, pod("echo-1", ECHO, nodeName="c1-n1"), pod("client", CLIENT, nodeName="c1-n2"), service("echo"))
+    deadline = time.monotonic() + 20
+    while not (ready(clusters, "echo-1") and ready(clusters, "client")):
+        assert time.monotonic() < deadline, clusters.cli("status").stdout
+        time.sleep(0.1)
+    clusters.exec("default/client", "until curl -sm1 echo; do sleep 0.1; done")
+    return clusters
+
+
+def test_a_pod_calls_a_service_of_another_node_by_name_and_is_seen_with_its_own_address(echo: Running) -> None:
+    said = json.loads(echo.exec("default/client", "curl -sm2 http://echo/x"))
+    assert said["pod"] == "echo-1"
+    assert said["caller"] == get(echo, "client")["status"]["podIP"]
+    assert said["caller"].startswith("10.1.2.")
+
+
+def test_a_pod_reaches_itself_through_its_service(echo: Running) -> None:
+    assert json.loads(echo.exec("default/echo-1", "curl -sm2 http://echo"))["pod"] == "echo-1"
+
+
+def test_a_service_address_without_endpoints_refuses_at_once(echo: Running) -> None:
+    apply(echo, service("nobody"))
+    said = echo.exec("default/client", "curl -sm5 -w '%{time_total} %{errormsg}' http://nobody; true")
+    assert float(said.split()[0]) < 1.0
+    assert "Could" in said or "refused" in said, said
+
+
+def test_a_pod_sees_no_process_but_its_own_and_nothing_of_the_lab(echo: Running) -> None:
+    seen = echo.exec(
+        "default/client", "ls /proc | grep -c '^[0-9]'; ls -A /run /tmp; cat /proc/1/cmdline | tr '\\0' ' '"
+    )
+    assert int(seen.split()[0]) < 8
+    assert "isthmus" not in seen
+    assert "trap" in seen
+
+
+def test_a_pod_cannot_mount_and_leaves_nothing_on_the_host(echo: Running) -> None:
+    mark = f"/var/tmp/isthmus-{echo.lab.name}"
+    assert echo.exec(
+        "default/client", f"mount -t tmpfs x /mnt 2>/dev/null || echo no; echo hi > {mark}; cat {mark}"
+    ) == ("no\nhi\n")
+    assert echo.exec("default/echo-1", f"cat {mark} 2>/dev/null || echo nothing") == "nothing\n"
+    with pytest.raises(FileNotFoundError):
+        open(mark)  # noqa: PTH123, SIM115
+
+
+def test_exec_passes_the_exit_code_and_input_on(echo: Running) -> None:
+    echo.exec("default/client", "exit 7", code=7)
+    echo.cli("exec", "c1", "default/client", "--", "no-such-program", code=127)
+    assert echo.cli("exec", "c1", "default/client", "--", "tr", "a-z", "A-Z", stdin="shout").stdout == "SHOUT"
+
+
+def test_exec_names_what_is_not_there(echo: Running) -> None:
+    assert "c1: no pod default/nope is running; running: default/client" in echo.exec_fails("c1", "default/nope")
+    assert "has no cluster c7" in echo.exec_fails("c7", "default/client")
+
+
+def test_an_unknown_image_is_said_and_everything_else_goes_on(echo: Running, until: Callable[..., Any]) -> None:
+    apply(echo, pod("shop", {"image": "acme/shop:2"}), pod("other", CLIENT))
+    until(lambda: ready(echo, "other"))
+    said = until(lambda: [line for line in echo.cli("status").stdout.splitlines() if "ErrImagePull" in line])
+    assert "image 'acme/shop:2' has no stand-in" in said[0]
+
+
+def test_a_container_that_ends_is_started_again_with_growing_pauses(echo: Running, until: Callable[..., Any]) -> None:
+    apply(echo, pod("crash", {"image": "busybox", "command": ["sh", "-c", "echo bye; exit 3"]}))
+    until(lambda: _container(echo, "crash")["restartCount"] >= 2)
+    told = until(lambda: _container(echo, "crash") if "waiting" in _container(echo, "crash")["state"] else None)
+    assert told["state"]["waiting"]["reason"] == "CrashLoopBackOff"
+    assert told["lastState"]["terminated"]["exitCode"] == 3
+
+
+def test_a_pod_that_is_to_end_ends(echo: Running, until: Callable[..., Any]) -> None:
+    task = {"image": "busybox", "command": ["sh", "-c", "exit 0"]}
+    apply(
+        echo,
+        pod("task", task, restartPolicy="Never"),
+        pod("broken", {**task, "command": ["false"]}, restartPolicy="Never"),
+    )
+    until(lambda: get(echo, "task")["status"].get("phase") == "Succeeded")
+    until(lambda: get(echo, "broken")["status"].get("phase") == "Failed")
+
+
+def test_an_unready_pod_leaves_the_service_and_comes_back(echo: Running, until: Callable[..., Any]) -> None:
+    probe = {"exec": {"command": ["test", "-e", "/tmp/ok"]}, "periodSeconds": 1, "failureThreshold": 1}
+    apply(echo, pod("gate-1", {**ECHO, "readinessProbe": probe}), service("gate"))
+    until(lambda: get(echo, "gate-1")["status"].get("phase") == "Running")
+    assert ready(echo, "gate-1") is None
+    echo.exec("default/gate-1", "touch /tmp/ok")
+    until(lambda: ready(echo, "gate-1"))
+    echo.exec("default/client", "until curl -sm1 gate; do sleep 0.1; done")
+    echo.exec("default/gate-1", "rm /tmp/ok")
+    echo.exec("default/client", "while curl -sm1 gate; do sleep 0.1; done")
+
+
+def test_a_liveness_probe_has_a_container_started_again(echo: Running, until: Callable[..., Any]) -> None:
+    probe = {"exec": {"command": ["test", "!", "-e", "/tmp/dead"]}, "periodSeconds": 1, "failureThreshold": 1}
+    apply(echo, pod("mortal", {**CLIENT, "livenessProbe": probe}))
+    until(lambda: ready(echo, "mortal"))
+    echo.exec("default/mortal", "touch /tmp/dead")
+    until(lambda: _container(echo, "mortal")["restartCount"] == 1)
+    assert until(lambda: ready(echo, "mortal"))
+
+
+def test_a_deleted_pod_is_gone_with_its_processes_and_network(echo: Running, until: Callable[..., Any]) -> None:
+    apply(echo, pod("short", CLIENT))
+    until(lambda: ready(echo, "short"))
+    held = entering.find(echo.lab.clusters[0], "default/short")
+    begun = time.monotonic()
+    echo.kubectl("delete", "pod", "short", "--wait=true")
+    assert time.monotonic() - begun < 4.0, "it ends when it is told to, not when its grace is over"
+    until(lambda: not held.cgroup.exists())
+
+
+def test_pods_outlive_their_nodes_process(echo: Running, until: Callable[..., Any]) -> None:
+    before = {each.pod: each.pid for each in entering.containers(echo.lab.clusters[0])}
+    told = get(echo, "echo-1")["status"]
+    for node in ("n1", "n2"):
+        for pid in cgroups.processes(cgroups.root() / echo.lab.prefix / "c1" / node / "node"):
+            cgroups.send(pid, signal.SIGKILL)
+    echo.kubectl("delete", "pod", "other", "--wait=false")
+    assert json.loads(echo.exec("default/client", "curl -sm2 http://echo"))["pod"] == "echo-1"
+    until(lambda: all("other" not in each.pod for each in entering.containers(echo.lab.clusters[0])))
+    after = {each.pod: each.pid for each in entering.containers(echo.lab.clusters[0])}
+    assert after["default/echo-1"] == before["default/echo-1"]
+    assert ready(echo, "echo-1")
+    assert get(echo, "echo-1")["status"]["podIP"] == told["podIP"]
+    assert _container(echo, "echo-1")["restartCount"] == 0
+    cgroups.send(after["default/echo-1"], signal.SIGKILL)
+    until(lambda: _container(echo, "echo-1")["restartCount"] == 1, what="an adopted container is watched, too")
+
+
+def _container(clusters: Running, name: str) -> dict[str, Any]:
+    found = get(clusters, name).get("status", {}).get("containerStatuses")
+    return found[0] if found else {"restartCount": -1, "state": {}, "lastState": {}}
