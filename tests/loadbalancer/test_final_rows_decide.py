@@ -8,6 +8,7 @@ from balancing_world import World, key
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from isthmus.model.balancing import ANY_OTHER, Policy, Share, Tier
 from isthmus.model.names import ClusterName, ServiceName, derived
 from isthmus.model.services import Condition, Endpoint, EndpointSet, Import, Node, Port, Service
 
@@ -77,7 +78,15 @@ nodes = st.builds(
     addresses=subsets(["172.30.1.11", "172.30.1.12", "10.96.0.1"]),
     zone=st.sampled_from(["", "z1", "z2"]),
 )
-row = st.one_of(services, services, imports, endpoints, endpoints, nodes)
+policies = st.builds(
+    Policy,
+    name=st.sampled_from([ServiceName("demo/p"), ServiceName("demo/q")]),
+    target=st.sampled_from(IMPORTS_),
+    kind=st.sampled_from(["ServiceImport", "Service"]),
+    tiers=subsets([Tier((Share(ClusterName("c1")),)), Tier((Share(ANY_OTHER, 2),), 2)]),
+    affinity=st.sampled_from([None, "ClientIP"]),
+)
+row = st.one_of(services, services, imports, endpoints, endpoints, nodes, policies)
 steps = st.lists(st.tuples(st.sampled_from(["put", "put", "delete", "pass"]), row), max_size=40)
 
 

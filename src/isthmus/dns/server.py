@@ -176,5 +176,5 @@ def _bind(address: tuple[str, int], kind: socket.SocketKind) -> socket.socket:
     except OSError as error:
         sock.close()
         transport = "udp" if kind == socket.SOCK_DGRAM else "tcp"
-        raise CannotListen(f"dns.listen = {address[0]}:{address[1]} ({transport}): {error.strerror}") from None
+        raise CannotListen(f"{address[0]}:{address[1]} ({transport}): {error.strerror}") from None
     return sock
