@@ -69,6 +69,8 @@ static __always_inline int route(struct bpf_sock_addr *ctx, const struct fronten
 		err = remember(ctx, key, call);
 	if (err == -EEXIST)
 		return 0; /* a further datagram of the same call */
+	if (err == -ENOMEM)
+		choice.verdict = VERDICT_LOST;
 	count(&choice);
 	return err;
 }

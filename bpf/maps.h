@@ -31,7 +31,7 @@ enum config_flag {
 enum verdict {
 	VERDICT_CALLED = 0,  /* sent to a backend */
 	VERDICT_REFUSED = 1, /* the plan has no backend */
-	VERDICT_LOST = 2,    /* what a frontend refers to was missing, three times */
+	VERDICT_LOST = 2,    /* what a frontend refers to was missing, three times; or no memory for the socket's storage */
 	VERDICT_STEERED = 3, /* a question of DNS, sent to the node's server */
 };
 

@@ -4,6 +4,10 @@
 
 #include "maps.h"
 
+/*
+ * A miss changes nothing, so what is kept can be of an earlier call of the socket. It matters only to one that first
+ * calls a service, fails, and then calls the very backend by its own address: it is shown the service's.
+ */
 static __always_inline bool is_chosen(const struct call *call, const __be32 *address, __be16 port)
 {
 	return call->chosen_port == port && same_address(call->chosen, address);

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isthmus.datapath import PlanTarget, view
+from isthmus.datapath.audit import AWAY
 from isthmus.datapath.installed import State
 from isthmus.datapath.restore import restore
 from isthmus.model.balancing import FrontendKey, Group, Plan, PlanKey, Target
@@ -240,3 +241,42 @@ def test_killed_at_any_write_a_restart_converges_and_keeps_numbers(
     story.settle()
     assert canonical(story.maps) == fresh(story.want)
     assert [row for row in view.dump(story.maps)["slots"] if row["plan"] == str(stable.key)] == numbers
+
+
+@given(steps, st.integers())
+def test_what_others_write_or_delete_is_put_right_by_pruning(steps: list[tuple[str, Plan | None]], seed: int) -> None:
+    story, chance = Story(), random.Random(seed)
+    for kind, row in steps:
+        story.play(kind, row)
+    for name, entries in story.maps.maps.items():
+        for key in list(entries):
+            if chance.random() < 0.2:
+                del entries[key]
+            elif name in AWAY and chance.random() < 0.2:
+                entries[bytes([chance.randrange(255) for _ in key])] = entries[key]
+    done(story.target.prune(story.want.values()))
+    story.settle()
+    assert canonical(story.maps) == fresh(story.want)
+
+
+def test_a_frontend_that_moves_between_services_is_never_gone() -> None:
+    story = Story()
+    key, moved = VIPS[0], VIPS[1]
+    first, second = (
+        Plan(
+            key=PlanKey(ServiceName(f"demo/s{n}"), 80, "TCP", "IPv4"),
+            frontends=frontends,
+            groups=(Group((TARGETS[n],)),),
+        )
+        for n, frontends in enumerate([(key, moved), (moved,)])
+    )
+    story.play("update", first)
+    story.maps.after = lambda: _assert(story.maps.find(moved) is not None)
+    story.play("update", second)
+    story.play("update", Plan(key=first.key, frontends=(key,), groups=first.groups))
+    story.play("delete", first)
+    assert picked(story.maps, moved) == {TARGETS[1]}
+
+
+def _assert(held: bool) -> None:
+    assert held

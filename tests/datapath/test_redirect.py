@@ -207,6 +207,13 @@ def test_an_exempt_cgroup_and_all_below_it_are_never_touched(world: World, datap
         reopened.close()
 
 
+def test_datagrams_of_one_socket_to_one_service_are_one_call(world: World, datapath: Datapath) -> None:
+    row = plan("echo", VIP, group(*BACKENDS[:3], protocol="UDP"), protocol="UDP")
+    programmed(datapath.target(), row)
+    assert len({world.caller.udp(VIP, name="again")["answer"] for _ in range(5)}) == 1
+    assert _counts(datapath) == {("demo/echo:80/UDP/IPv4", "c1", "called"): 1}
+
+
 def _answers(world: World, times: int) -> Counter[str]:
     """Which backend answered how often."""
     return Counter(said["answer"].split()[0] for said in world.caller.calls("tcp", VIP, 80, times=times))

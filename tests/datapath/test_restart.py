@@ -141,3 +141,17 @@ def test_a_full_map_fails_one_plan_and_spares_the_rest(world: World) -> None:
     assert done(target.update(rows[2:])) == {}
     small.close()
     remove(world.pin)
+
+
+def test_entries_that_somebody_deleted_are_back_after_pruning(world: World, datapath: Datapath) -> None:
+    target = datapath.target()
+    programmed(target, ROW)
+    before = view.dump(datapath.maps, masked=True)
+    for name in ("slots", "plans", "backends", "members", "services"):
+        datapath.maps.drop(name, [key for key, _ in datapath.maps.items(name)])
+    assert "error" in world.caller.tcp(VIP)
+    assert "repaired 1" in done(target.prune([ROW]))
+    target.sweep_due()
+    assert world.caller.tcp(VIP)["peer"] == f"{VIP}:80"
+    after = view.dump(datapath.maps, masked=True)
+    assert [after[name] for name in ("slots", "members")] == [before[name] for name in ("slots", "members")]

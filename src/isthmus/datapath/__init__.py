@@ -11,6 +11,7 @@ What belongs here: everything that knows the layout of bpf/maps.h. What never do
     restore.py       that, from the maps an earlier process left
     plans.py         a plan row → the changes that bring the maps there (pure)
     target.py        the reconciler's target: carries changes out, sweeps what the grace period has kept
+    audit.py         what is really in the maps against what should be
     attach.py        load, pin, attach, detach
     datapath.py      all of it put together
     alive.py         the deadline that the node's DNS server renews

@@ -8,7 +8,7 @@ change then takes a new plan instead of trusting it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from isthmus.datapath import codecs
 from isthmus.datapath.ids import Ids
@@ -80,6 +80,10 @@ class Installed:
     def held(self) -> list[int]:
         """Every backend held, once for each slot that may hold it."""
         return [number for group in self.slots for number in group] + self.extra
+
+    def reach(self) -> Iterator[tuple[int, int, int]]:
+        """The (plan, group, n) of every slot that may exist."""
+        return ((self.id, g, n) for g, extent in enumerate(self.extent) for n in range(extent))
 
     def members(self) -> set[int]:
         """The backends that a client with affinity may stay with."""

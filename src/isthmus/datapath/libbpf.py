@@ -18,6 +18,7 @@ from typing import Any
 SONAME = "libbpf.so.1"
 ANY = 0
 _KEEP = 40
+_BATCH = 4096
 _PRINT = ctypes.CFUNCTYPE(c_int, c_int, c_char_p, c_void_p)
 _log: list[str] = []
 
@@ -68,9 +69,6 @@ def library() -> ctypes.CDLL:
         "bpf_obj_get": (c_char_p,),
         "bpf_obj_get_info_by_fd": (c_int, c_void_p, POINTER(c_uint32)),
         "bpf_map_update_elem": (c_int, c_void_p, c_void_p, c_uint64),
-        "bpf_map_lookup_elem": (c_int, c_void_p, c_void_p),
-        "bpf_map_delete_elem": (c_int, c_void_p),
-        "bpf_map_get_next_key": (c_int, c_void_p, c_void_p),
         "bpf_map_update_batch": (c_int, c_void_p, c_void_p, POINTER(c_uint32), c_void_p),
         "bpf_map_delete_batch": (c_int, c_void_p, POINTER(c_uint32), c_void_p),
         "bpf_map_lookup_batch": (c_int, c_void_p, c_void_p, c_void_p, c_void_p, POINTER(c_uint32), c_void_p),
@@ -247,21 +245,6 @@ def update(fd: int, key: bytes, value: bytes) -> None:
     _checked(library().bpf_map_update_elem(fd, key, value, ANY), "cannot write to a map")
 
 
-def delete(fd: int, key: bytes) -> None:
-    """Delete one entry; BpfError with ENOENT where it is not there."""
-    _checked(library().bpf_map_delete_elem(fd, key), "cannot delete from a map")
-
-
-def lookup(fd: int, key: bytes, value_size: int) -> bytes | None:
-    """One entry's value; nothing where it is not there."""
-    value = ctypes.create_string_buffer(value_size)
-    if library().bpf_map_lookup_elem(fd, key, value) < 0:
-        if ctypes.get_errno() == errno.ENOENT:
-            return None
-        raise _failed("cannot read a map")
-    return value.raw
-
-
 def update_batch(fd: int, items: Sequence[tuple[bytes, bytes]]) -> tuple[int, int]:
     """Write entries in order; (how many were written, errno that stopped it or 0)."""
     number = c_uint32(len(items))
@@ -285,15 +268,27 @@ def _done(reported: int, asked: int) -> int:
 
 
 def items(fd: int) -> list[tuple[bytes, bytes]]:
-    """Every entry of a hash or array map, one by one by key: right also while others write."""
+    """Every entry of a hash or array map, by batches; what others write meanwhile may be among them or not."""
     key_size, value_size, entries = map_info(fd)
-    found: dict[bytes, bytes] = {}
-    previous: bytes | None = None
-    following = ctypes.create_string_buffer(key_size)
-    for _ in range(2 * entries + 1):
-        if library().bpf_map_get_next_key(fd, previous, following) < 0:
-            break
-        previous = following.raw
-        if previous not in found and (value := lookup(fd, previous, value_size)) is not None:
-            found[previous] = value
-    return list(found.items())
+    size = min(entries, _BATCH)
+    found: list[tuple[bytes, bytes]] = []
+    token: Any = None
+    following = c_uint64()
+    while True:
+        keys, values = ctypes.create_string_buffer(size * key_size), ctypes.create_string_buffer(size * value_size)
+        number = c_uint32(size)
+        result = library().bpf_map_lookup_batch(fd, token, byref(following), keys, values, byref(number), None)
+        code = 0 if result >= 0 else ctypes.get_errno()
+        if code == errno.ENOSPC:  # a bucket holds more than we have room for
+            size *= 2
+            continue
+        if code not in (0, errno.ENOENT):
+            raise _failed("cannot read a map")
+        raw_keys, raw_values = keys.raw, values.raw
+        found += [
+            (raw_keys[n * key_size : (n + 1) * key_size], raw_values[n * value_size : (n + 1) * value_size])
+            for n in range(number.value)
+        ]
+        if code == errno.ENOENT:
+            return found
+        token = byref(c_uint64(following.value))

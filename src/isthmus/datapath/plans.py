@@ -195,7 +195,8 @@ def _member(state: State, plan: int, number: int) -> Entry:
 
 def _unwritten(state: State, plan: Installed) -> list[Backend]:
     numbers = {number for group in plan.slots for number in group}
-    return [backend for number in sorted(numbers) if not (backend := state.backends[number]).written]
+    backends = (state.backends[number] for number in sorted(numbers))
+    return [backend for backend in backends if not (backend.written and backend.cluster.written)]
 
 
 def _names(state: State, found: Change) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from msgspec import Struct
 
 from isthmus.datapath import codecs, plans
+from isthmus.datapath.audit import audit
 from isthmus.datapath.installed import Installed, Named, State, Unit
 from isthmus.datapath.maps import Maps
 from isthmus.datapath.plans import Change, Entry
@@ -66,20 +67,33 @@ class PlanTarget:
         return {names[name]: why for name, why in self._delete(names).items()}
 
     async def prune(self, rows: Iterable[Plan]) -> str:
-        """Remove what an earlier process left and no row wants, and what nobody knows of."""
-        wanted = {str(row.key) for row in rows if row.frontends}
+        """Remove what no row wants and what nobody knows of; write again what somebody else took away."""
+        wanted = {str(row.key): row for row in rows if row.frontends}
         unwanted = [name for name in self.state.units if name not in wanted]
         failures = self._delete(unwanted)
         known = {key for unit in self.state.units.values() for key in unit.frontends}
-        strays = [key for key in self.state.frontends if key not in known]
-        self._drop_frontends(strays)
+        self._drop_frontends([key for key in self.state.frontends if key not in known])
         orphans = self._retire_orphans()
         self.state.let_go_unheld()
         for service in self.state.strays:
             self.state.forget_service(service)
         self.state.strays = []
-        said = f"{len(unwanted)} services, {len(strays)} frontends and {orphans} plans pruned"
+        strays, repaired = await self._repair(wanted)
+        said = f"pruned {len(unwanted)} services, {orphans} plans, {strays} entries"
+        said += f", repaired {repaired}" if repaired else ""
         return f"{said}, {len(failures)} failed" if failures else said
+
+    async def _repair(self, wanted: Mapping[str, Plan]) -> tuple[int, int]:
+        """(entries nobody knew, services written again)."""
+        leaving = [leftover.service for leftover in self._leftovers if leftover.service]
+        found = audit(self.state, self._maps, leaving=leaving)
+        for name, keys in found.strays.items():
+            if keys:
+                self._maps.drop(name, keys)
+        damaged = [wanted[name] for name in sorted(found.damaged) if name in wanted]
+        if damaged:
+            await self.update(damaged)
+        return sum(map(len, found.strays.values())), len(damaged)
 
     async def sweep(self) -> None:
         """Delete what the grace period has kept, as it ends, for ever."""
@@ -259,7 +273,7 @@ class PlanTarget:
     def _stale(self, leftover: Leftover) -> list[tuple[int, int, int]]:
         plan = leftover.plan
         if leftover.retired:
-            return [(plan.id, g, n) for g, extent in enumerate(plan.extent) for n in range(extent)]
+            return list(plan.reach())
         now = self.state.plans.get(plan.id)
         if now is None:
             return []

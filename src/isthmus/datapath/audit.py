@@ -1,0 +1,87 @@
+"""What is really in the maps against what the mirror says: somebody else may have written, deleted or flushed.
+
+Pure. The kernel's own maps (affinity, counters) and the settings are not the mirror's to judge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from msgspec import Struct
+
+from isthmus.datapath import codecs
+from isthmus.datapath.installed import Installed, Named, State
+from isthmus.datapath.maps import Maps
+
+AWAY = ("frontends", "plans", "slots", "members", "backends", "clusters", "services")
+"""Every map the mirror speaks for, in the order in which entries go."""
+
+
+class Audit(Struct, frozen=True):
+    """What differs: keys that nobody knows, by map, and names of units of which something is missing or other."""
+
+    strays: Mapping[str, list[bytes]]
+    damaged: frozenset[str]
+
+
+def audit(state: State, maps: Maps, *, leaving: Iterable[Named]) -> Audit:
+    """Compare, and note in the mirror what is gone, so that the next change of a damaged unit writes it again."""
+    found = {name: dict(maps.items(name)) for name in AWAY}
+    known = _known(state, leaving)
+    strays = {name: [key for key in found[name] if key not in known[name]] for name in AWAY}
+    _note_lost(state, found)
+    return Audit(strays, frozenset(name for name, unit in state.units.items() if _damaged(state, found, name)))
+
+
+def _known(state: State, leaving: Iterable[Named]) -> Mapping[str, Collection[bytes]]:
+    plans = state.plans.values()
+    doomed = {name: {codecs.ID.pack(number) for each, _, number in state.doomed if each == name} for name in AWAY}
+    services = [unit.name for unit in state.units.values()] + state.strays + list(leaving)
+    return {
+        "frontends": state.frontends,
+        "plans": {codecs.ID.pack(number) for number in state.plans},
+        "slots": {codecs.SLOT_KEY.pack(*slot) for plan in plans for slot in plan.reach()},
+        "members": {codecs.MEMBER_KEY.pack(plan.id, number) for plan in plans for number in plan.held()},
+        "backends": {codecs.ID.pack(number) for number in state.backends} | doomed["backends"],
+        "clusters": {codecs.ID.pack(cluster.id) for cluster in state.clusters.values()} | doomed["clusters"],
+        "services": {codecs.ID.pack(service.id) for service in services} | doomed["services"],
+    }
+
+
+def _note_lost(state: State, found: Mapping[str, Mapping[bytes, bytes]]) -> None:
+    for backend in state.backends.values():
+        backend.written = backend.written and found["backends"].get(codecs.ID.pack(backend.id)) == backend.value()
+    for cluster in state.clusters.values():
+        cluster.written = cluster.written and codecs.ID.pack(cluster.id) in found["clusters"]
+    for unit in state.units.values():
+        unit.name.written = unit.name.written and codecs.ID.pack(unit.name.id) in found["services"]
+    for key, plan in list(state.frontends.items()):
+        if found["frontends"].get(key) != codecs.frontend(key, plan=plan):
+            state.frontends[key] = 0
+
+
+def _damaged(state: State, found: Mapping[str, Mapping[bytes, bytes]], name: str) -> bool:
+    """Whether anything a unit needs is gone or other; its plan is then not to be trusted."""
+    unit = state.units[name]
+    plan = unit.current
+    if plan is None:
+        return False
+    plan.sure = plan.sure and _whole(state, found, plan)
+    backends = {number for group in plan.slots for number in group}
+    written = unit.name.written and all(
+        state.backends[number].written and state.backends[number].cluster.written for number in backends
+    )
+    return not (plan.sure and written and all(state.frontends.get(key) == plan.id for key in unit.frontends))
+
+
+def _whole(state: State, found: Mapping[str, Mapping[bytes, bytes]], plan: Installed) -> bool:
+    entry = found["plans"].get(codecs.ID.pack(plan.id))
+    if entry is None or entry != plan.value(codecs.PLAN.unpack(entry)[0]):
+        return False
+    slots, members = found["slots"], found["members"]
+    return all(
+        slots.get(codecs.SLOT_KEY.pack(plan.id, g, n))
+        == codecs.SLOT.pack(plan.id, number, state.backends[number].generation)
+        for g, group in enumerate(plan.slots)
+        for n, number in enumerate(group)
+    ) and all(codecs.MEMBER_KEY.pack(plan.id, number) in members for number in plan.members())
