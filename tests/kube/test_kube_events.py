@@ -32,6 +32,7 @@ async def recording() -> AsyncIterator[tuple[FakeApiServer, Recorder]]:
         task = asyncio.create_task(recorder.run())
         yield server, recorder
         task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 def events(server: FakeApiServer) -> list[dict[str, Any]]:
@@ -73,6 +74,7 @@ async def test_a_restarted_process_goes_on_counting() -> None:
             say(recorder, "exported")
             await asyncio.sleep(0.5)
             task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
         [event] = events(server)
         assert event["count"] == 2
 

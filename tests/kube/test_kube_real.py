@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -75,6 +76,22 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 PORT: dict[str, Any] = {"spec": {"ports": [{"name": "http", "port": 80, "protocol": "TCP"}]}}
+
+
+@asynccontextmanager
+async def running(*awaitables: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """These go on until the block ends, and have ended then: nothing of them outlives the loop."""
+    tasks = [asyncio.create_task(each) for each in awaitables]
+    try:
+        yield
+    finally:
+        await stop(*tasks)
+
+
+async def stop(*tasks: asyncio.Task[None]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def of(db: Database, namespace: str, name: str) -> list[Service]:
@@ -152,15 +169,14 @@ async def test_what_vanished_while_the_server_was_away_goes(
         await client.create(SERVICE, namespace, {"metadata": {"name": name}, **PORT})
     db = Database(model.SERVICES)
     [reflector] = kubernetes.reflectors(db, client, tables=["services"], cluster=ClusterName("c1"))
-    task = asyncio.create_task(reflector.run())
-    await until(lambda: bool(of(db, namespace, "lost")))
-    kube_apiserver.kill()
-    await kube_apiserver.lose(f"/registry/services/specs/{namespace}/lost")
-    kube_apiserver.start()
-    await until(lambda: not of(db, namespace, "lost"))
-    assert of(db, namespace, "kept")
-    assert reflector.state.lists == 2, "the server no longer had our revision"
-    task.cancel()
+    async with running(reflector.run()):
+        await until(lambda: bool(of(db, namespace, "lost")))
+        kube_apiserver.kill()
+        await kube_apiserver.lose(f"/registry/services/specs/{namespace}/lost")
+        kube_apiserver.start()
+        await until(lambda: not of(db, namespace, "lost"))
+        assert of(db, namespace, "kept")
+        assert reflector.state.lists == 2, "the server no longer had our revision"
 
 
 async def test_who_may_not_is_told_so_and_tried_again(kube_apiserver: KubeApiServer, client: kube.Client) -> None:
@@ -175,16 +191,15 @@ async def test_a_definition_that_comes_later_fills_its_table(client: kube.Client
     db = Database(model.IMPORTS)
     [reflector] = kubernetes.reflectors(db, client, tables=["imports"], cluster=ClusterName("c1"))
     reflector._most = 0.5
-    task = asyncio.create_task(reflector.run())
-    await until(lambda: reflector.state.failures > 1)
-    assert "CustomResourceDefinition" in reflector.state.last_failure
-    await client.create(CRD, "", definition("v1alpha1"))
-    await until(lambda: reflector.state.synced)
-    body = {"metadata": {"name": "echo"}, "spec": {"type": "ClusterSetIP", "ips": ["10.96.0.9"]}}
-    await client.create(SERVICE_IMPORT, namespace, body)
-    await until(lambda: bool(db.snapshot().count(model.IMPORTS)))
-    assert (await client.served(SERVICE_IMPORT)).version == "v1alpha1"
-    task.cancel()
+    async with running(reflector.run()):
+        await until(lambda: reflector.state.failures > 1)
+        assert "CustomResourceDefinition" in reflector.state.last_failure
+        await client.create(CRD, "", definition("v1alpha1"))
+        await until(lambda: reflector.state.synced)
+        body = {"metadata": {"name": "echo"}, "spec": {"type": "ClusterSetIP", "ips": ["10.96.0.9"]}}
+        await client.create(SERVICE_IMPORT, namespace, body)
+        await until(lambda: bool(db.snapshot().count(model.IMPORTS)))
+        assert (await client.served(SERVICE_IMPORT)).version == "v1alpha1"
 
 
 async def test_tables_are_filled_and_survive_the_death_of_the_server(
@@ -193,18 +208,16 @@ async def test_tables_are_filled_and_survive_the_death_of_the_server(
     names = ("services", "endpoint_sets", "namespaces", "nodes", "pods")
     db = Database(*(getattr(model, name.upper()) for name in names))
     reflectors: list[Reflector[Any]] = kubernetes.reflectors(db, client, tables=names, cluster=ClusterName("c1"))
-    tasks = [asyncio.create_task(each.run()) for each in reflectors]
-    await until(lambda: all(each.state.connected for each in reflectors))
-    assert db.snapshot().by(model.SERVICES, "name", "default/kubernetes")
-    kube_apiserver.kill()
-    await until(lambda: not any(each.state.connected for each in reflectors))
-    assert db.snapshot().count(model.NAMESPACES) > 1, "what was known still counts"
-    kube_apiserver.start()
-    await kube_apiserver.ready()
-    await client.create(SERVICE, namespace, {"metadata": {"name": "after"}, **PORT})
-    await until(lambda: bool(of(db, namespace, "after")))
-    for task in tasks:
-        task.cancel()
+    async with running(*(each.run() for each in reflectors)):
+        await until(lambda: all(each.state.connected for each in reflectors))
+        assert db.snapshot().by(model.SERVICES, "name", "default/kubernetes")
+        kube_apiserver.kill()
+        await until(lambda: not any(each.state.connected for each in reflectors))
+        assert db.snapshot().count(model.NAMESPACES) > 1, "what was known still counts"
+        kube_apiserver.start()
+        await kube_apiserver.ready()
+        await client.create(SERVICE, namespace, {"metadata": {"name": "after"}, **PORT})
+        await until(lambda: bool(of(db, namespace, "after")))
 
 
 async def test_a_lease_is_taken_renewed_and_given_away(client: kube.Client, namespace: str) -> None:
@@ -220,28 +233,30 @@ async def test_a_lease_is_taken_renewed_and_given_away(client: kube.Client, name
     lease = await client.get(LEASE, "operator", namespace)
     assert lease.spec.holder_identity == "a"
     assert lease.spec.lease_transitions == 0
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    await stop(task)
     led.clear()
     second = asyncio.create_task(Election(client, name="operator", namespace=namespace, identity="b").run(work))
     await asyncio.wait_for(led.wait(), 3)
     lease = await client.get(LEASE, "operator", namespace)
     assert lease.spec.lease_transitions == 1
-    second.cancel()
-    await asyncio.gather(second, return_exceptions=True)
+    await stop(second)
 
 
 async def test_events_are_made_and_counted(client: kube.Client, namespace: str) -> None:
     made = await client.create(SERVICE, namespace, {"metadata": {"name": "echo"}, **PORT})
     recorder = Recorder(client, component="isthmus-operator", instance="test")
-    task = asyncio.create_task(recorder.run())
-    for times in (1, 3):
-        for _ in range(times):
-            recorder.say(
-                SERVICE, namespace=namespace, name="echo", uid=made.metadata.uid, reason="Exported", message="to all"
-            )
-        sent = recorder.sent + times
-        await until(lambda sent=sent: recorder.sent == sent)  # type: ignore[misc]
-    found: list[Event] = await client.list(EVENT, namespace)
-    assert [event.count for event in found] == [4]
-    task.cancel()
+    async with running(recorder.run()):
+        for times in (1, 3):
+            for _ in range(times):
+                recorder.say(
+                    SERVICE,
+                    namespace=namespace,
+                    name="echo",
+                    uid=made.metadata.uid,
+                    reason="Exported",
+                    message="to all",
+                )
+            sent = recorder.sent + times
+            await until(lambda sent=sent: recorder.sent == sent)  # type: ignore[misc]
+        found: list[Event] = await client.list(EVENT, namespace)
+        assert [event.count for event in found] == [4]

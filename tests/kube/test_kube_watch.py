@@ -307,6 +307,7 @@ async def test_a_kind_that_comes_later_is_found(server: FakeApiServer, client: k
     server.served = {"/apis/multicluster.x-k8s.io/v1alpha1": ["serviceimports"]}
     await until(lambda: reflector.state.synced)
     task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_abandoned_watches_leave_no_connection_open(server: FakeApiServer, client: kube.Client) -> None:
