@@ -39,6 +39,7 @@ class Derived(Generic[R]):
     ``compute(snapshot, unit)`` gives every row of the unit. ``reads`` has one ``affected`` function per table that
     ``compute`` looks at. ``unit`` names the index whose values are the units; without it the primary key is.
     ``awaits`` says which of the sources that its inputs await count for this table; without it all do.
+    ``arrived`` gives the units whose rows tell which sources they await, now that these have completed.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Derived(Generic[R]):
         reads: Mapping[AnyTable, Affected],
         unit: str | None = None,
         awaits: Callable[[str], bool] = lambda source: True,
+        arrived: Callable[[Reader, frozenset[str]], Iterable[Hashable]] = lambda reader, sources: (),
     ) -> None:
         if unit is not None and unit not in table.indexes:
             raise StateError(f"derived table '{table.name}': its unit '{unit}' is not an index of it")
@@ -57,6 +59,7 @@ class Derived(Generic[R]):
         self.reads = dict(reads)
         self.unit = unit
         self.awaits = awaits
+        self.arrived = arrived
 
     def __repr__(self) -> str:
         return f"<Derived {self.table.name} from {', '.join(table.name for table in self.reads)}>"
@@ -90,6 +93,7 @@ class Derivations:
         self._inputs = list({t.name: t for each in derived for t in each.reads if t.name not in own}.values())
         self._readers: dict[str, Changes[Any]] = {table.name: database.changes(table) for table in self._inputs}
         self._dirty: dict[str, dict[Hashable, None]] = {each.table.name: {} for each in self._derived}
+        self._awaited: dict[str, frozenset[str]] = {each.table.name: frozenset() for each in self._derived}
         for each in derived:
             database.initializer(each.table, FIRST_PASS)
         self.passes = 0
@@ -128,6 +132,10 @@ class Derivations:
             else:
                 for key, old in list(txn.touched(table).items()):
                     dirty.update(dict.fromkeys(affected(txn, old, txn.get(table, key))))
+        awaited = frozenset(name for table in derived.reads for name in txn.pending(table))
+        if arrived := self._awaited[derived.table.name] - awaited:
+            dirty.update(dict.fromkeys(derived.arrived(txn, arrived)))
+        self._awaited[derived.table.name] = awaited
 
     def _compute(self, txn: WriteTxn, derived: Derived[Any]) -> None:
         dirty = self._dirty[derived.table.name]
