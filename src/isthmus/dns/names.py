@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Final
 
+from isthmus.loadbalancer.services import PEER
 from isthmus.model import names
 from isthmus.model.balancing import Backend
 from isthmus.model.dns import Name
@@ -40,6 +41,7 @@ def derived(zone: str) -> Derived[Name]:
         compute=partial(compute, zone=zone.strip(".").lower()),
         reads={IMPORTS: by_import, SERVICES: by_service, BACKENDS: by_backend, NAMESPACES: by_namespace},
         unit="service",
+        awaits=lambda source: not source.startswith(PEER),  # a peer that is away must not hold up every name
     )
 
 

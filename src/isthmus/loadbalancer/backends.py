@@ -98,10 +98,14 @@ def _ports(subject: Effective, endpoint: Endpoint) -> tuple[Port, ...]:
 
 def _backend(subject: Effective, key: BackendKey, source: str, offers: list[tuple[str, Endpoint]]) -> Backend:
     """One row for what may be offered several times: under two port names, or while it moves between slices."""
-    best = min((endpoint for _, endpoint in offers), key=lambda endpoint: endpoint.condition)
+    name, best = offers[0]
+    port_names: tuple[str, ...] = (name,)
+    if len(offers) > 1:
+        best = min((endpoint for _, endpoint in offers), key=lambda endpoint: endpoint.condition)
+        port_names = tuple(sorted({name for name, _ in offers}))
     return Backend(
         key=key,
-        port_names=tuple(sorted({name for name, _ in offers})),
+        port_names=port_names,
         condition=best.condition,
         source=source,
         hostname=best.hostname,

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 from isthmus.loadbalancer.selection import Place, Reasons, select, silent
-from isthmus.loadbalancer.services import UNKNOWN_AGE, Effective, Which, effective, names_for_import
+from isthmus.loadbalancer.services import PEER, UNKNOWN_AGE, Effective, Which, effective, names_for_import
 from isthmus.loadbalancer.tiers import groups
 from isthmus.model.balancing import Backend, Frontend, Plan, PlanKey, Policy
 from isthmus.model.names import ClusterName, ServiceName
@@ -33,6 +33,8 @@ def derived(cluster: ClusterName, node: str, *, which: Which) -> Derived[Plan]:
             POLICIES: by_policy,
         },
         unit="service",
+        awaits=lambda source: not source.startswith(PEER),
+        arrived=by_source,
     )
 
 
@@ -44,6 +46,7 @@ def plan(
     backends: Iterable[Backend],
     at: Place,
     policy: Policy | None = None,
+    awaited: Iterable[str] = (),
     reasons: Reasons = silent,
 ) -> Plan:
     """What calls of these frontends, all of one plan, are spread over; ``reasons`` hears what was left out and why."""
@@ -61,6 +64,7 @@ def plan(
         affinity=affinity,
         affinity_timeout=timeout,
         consistent=of.consistent if consistent is None else consistent,
+        awaited=tuple(sorted(awaited)) if of.multicluster else (),
         import_of=of.import_of,
     )
 
@@ -76,8 +80,9 @@ def compute(reader: Reader, service: ServiceName, *, cluster: ClusterName, node:
     backends = reader.by(BACKENDS, "service", service)
     at = place(reader, cluster, node)
     policy = policy_of(reader, subject)
+    awaited = [source for source in reader.pending(BACKENDS) if source.startswith(PEER)]
     for key, frontends in by_plan.items():
-        yield plan(key, of=subject, frontends=frontends, backends=backends, at=at, policy=policy)
+        yield plan(key, of=subject, frontends=frontends, backends=backends, at=at, policy=policy, awaited=awaited)
 
 
 def policy_of(reader: Reader, of: Effective) -> Policy | None:
@@ -125,6 +130,12 @@ def by_node(reader: Reader, old: Node | None, new: Node | None, *, node: str) ->
             yield service.name
         for imported in reader.by(IMPORTS, "topology", True):
             yield from names_for_import(reader, imported)
+
+
+def by_source(reader: Reader, sources: frozenset[str]) -> Iterator[ServiceName]:
+    """A peer that has been heard from affects the plans that say they await it."""
+    for source in sources:
+        yield from (row.key.service for row in reader.by(PLANS, "awaited", source))
 
 
 def by_policy(reader: Reader, old: Policy | None, new: Policy | None) -> Iterator[ServiceName]:

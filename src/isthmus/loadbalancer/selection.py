@@ -46,17 +46,16 @@ def select(
     port_name: str,
     tiered: bool,
     reasons: Reasons,
-) -> list[Backend]:
-    """The backends that calls of a plan may reach, sorted."""
-    left: Backends = sorted(backends, key=lambda backend: backend.key)
-    left = matching(left, key=key, port_name=port_name, reasons=reasons)
+) -> Backends:
+    """The backends that calls of a plan may reach, in no order."""
+    left = matching(tuple(backends), key=key, port_name=port_name, reasons=reasons)
     if local_only(of, key.scope):
         left = on_this_node(left, at=at, reasons=reasons)
     left = usable(left, reasons=reasons)
     left = near(left, of=of, at=at, reasons=reasons)
     if not tiered:  # else a policy says which clusters come first
         left = preferred_clusters(left, of=of, at=at, reasons=reasons)
-    return list(ready_first(left, reasons=reasons))
+    return ready_first(left, reasons=reasons)
 
 
 def matching(backends: Backends, *, key: PlanKey, port_name: str, reasons: Reasons) -> Backends:

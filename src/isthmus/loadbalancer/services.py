@@ -27,6 +27,9 @@ CLUSTER_AFFINITY: Final = "service.cilium.io/affinity"
 CLUSTER_AFFINITY_ALIAS: Final = "io.cilium/service-affinity"
 ALGORITHM: Final = "service.cilium.io/lb-algorithm"
 
+PEER: Final = "clusterset/"
+"""What the sources that speak for a peer are called. Nothing here waits for one: a plan says whom it has not heard."""
+
 UNKNOWN_AGE: Final = "~"
 """Sorts after every date: who does not know its age is the youngest."""
 

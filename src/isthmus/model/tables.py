@@ -109,7 +109,10 @@ BACKENDS: Final = Table[BackendKey, Backend](
 )
 
 PLANS: Final = Table[PlanKey, Plan](
-    "plans", Plan, key=lambda row: row.key, indexes={"service": lambda row: (row.key.service,)}
+    "plans",
+    Plan,
+    key=lambda row: row.key,
+    indexes={"service": lambda row: (row.key.service,), "awaited": lambda row: row.awaited},
 )
 
 NAMES: Final = Table[tuple[str, str], Name](
