@@ -171,5 +171,5 @@ class Memory:
         self._news.clear()
         snapshot = self._db.snapshot()
         for kind, config in self._unsaved.items():
-            self._cache.save(kind, self._cluster, config, sinks.rows_of(snapshot, kind, self._cluster))
+            self._cache.save(kind, self._cluster, config, sinks.ROWS[kind].rows(snapshot, self._cluster))
         self._unsaved.clear()

@@ -9,7 +9,7 @@ drained and read from scratch, since what it said was said by another.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from isthmus.clusterset.errors import RecordError
 from isthmus.clusterset.gate import GatedStore
 from isthmus.clusterset.identity import ClusterConfig, Ids
 from isthmus.clusterset.peers import Peer
+from isthmus.clusterset.sinks import Forms
 from isthmus.etcd import EtcdError, KeyValue, Session
 from isthmus.model.mcs import RecordKind
 from isthmus.model.tables import CLUSTERS
@@ -41,7 +42,7 @@ class Connection:
         db: Database,
         peer: Peer,
         *,
-        kinds: Collection[RecordKind],
+        forms: Forms,
         ids: Ids,
         most: identity.Most,
         initializers: Mapping[RecordKind, Initializer],
@@ -50,11 +51,12 @@ class Connection:
         now: Callable[[], datetime] = wall_clock,
     ) -> None:
         self._db = db
-        self._kinds = tuple(kinds)
+        self._kinds = tuple(forms)
+        self._forms = forms
         self._ids = ids
         self._most = most
         self._initializers = initializers
-        self._memory = Memory(db, cache or Cache(""), peer.name, kinds=kinds)
+        self._memory = Memory(db, cache or Cache(""), peer.name, kinds=forms)
         self._absence = Absence(lifetime)
         self._config: ClusterConfig | None = None
         self._said: KeyValue | None = None
@@ -95,7 +97,7 @@ class Connection:
         with self._db.write() as txn:
             for kind, found in known.items():
                 for row in found.rows if found.config == config else ():
-                    txn.put(sinks.TABLES[kind], row)
+                    txn.put(self._forms[kind].table, row)
             reason = f"as it was {age:.0f} s ago, before this process started"
             self.card.say(txn, id=config.id, state="stale", reason=reason, synced=tuple(known))
         self._absence.begin(ago=age)
@@ -164,7 +166,7 @@ class Connection:
         if kind == "serviceexports" and capabilities.service_exports_enabled is None:
             del self._states[kind]
             with self._db.write() as txn:
-                sinks.drain(txn, kind, self.name)
+                sinks.drain(txn, self._forms[kind], self.name)
                 self._synced(txn, kind)
             return
         cached = capabilities.cached
@@ -172,9 +174,9 @@ class Connection:
         store = GatedStore(session, keys.prefix(kind, self.name, cached=cached), canary=canary, limits=sinks.MOST)
         sink = sinks.RecordSink(
             self._db,
-            kind,
+            self._forms[kind],
             cluster=self.name,
-            decode=sinks.decoder(kind, cluster=self.name, cluster_id=config.id),
+            cluster_id=config.id,
             listed=lambda txn: self._synced(txn, kind),
             told=lambda bad: self._told(kind, bad),
         )
@@ -205,7 +207,7 @@ class Connection:
         with self._db.write() as txn:
             if before is not None and before.id != config.id:
                 for kind in self._kinds:
-                    sinks.drain(txn, kind, self.name)
+                    sinks.drain(txn, self._forms[kind], self.name)
             self.card.say(
                 txn,
                 id=config.id,
@@ -280,13 +282,13 @@ class Connection:
         while True:
             await self._absence.outlasts_lifetime()
             with self._db.write() as txn:
-                gone = sinks.drain(txn, "services", self.name) if "services" in self._kinds else 0
+                gone = sinks.drain(txn, self._forms["services"], self.name) if "services" in self._kinds else 0
             log.warning("cache lifetime is over", cluster=self.name, endpoint_sets=gone)
             await self._absence.ends()
 
     def _drain(self, txn: WriteTxn) -> None:
         for kind in self._kinds:
-            sinks.drain(txn, kind, self.name)
+            sinks.drain(txn, self._forms[kind], self.name)
             self._complete(txn, kind)
 
     def _complete(self, txn: WriteTxn, kind: RecordKind) -> None:

@@ -11,11 +11,11 @@ from collections.abc import Collection
 from typing import Any, Final
 
 from isthmus import logs
-from isthmus.clusterset import sinks
 from isthmus.clusterset.cache import Cache
 from isthmus.clusterset.connection import Connection
 from isthmus.clusterset.identity import Ids
 from isthmus.clusterset.peers import Directory, Peer
+from isthmus.clusterset.sinks import ROWS, Forms
 from isthmus.config import ClusterSection, ClustersetSection
 from isthmus.model.clusters import Cluster
 from isthmus.model.mcs import RecordKind
@@ -39,10 +39,11 @@ class Follower:
         cluster: ClusterSection,
         section: ClustersetSection,
         kinds: Collection[RecordKind],
+        forms: Forms = ROWS,
     ) -> None:
         self._db = db
         self._section = section
-        self._kinds = tuple(kinds)
+        self._forms = {kind: forms[kind] for kind in kinds}
         own = ClusterName(cluster.name)
         self._ids = Ids(own, cluster.id)
         self._cache = Cache(section.state)
@@ -99,14 +100,14 @@ class Follower:
     def _connection(self, peer: Peer, *, awaited: bool) -> Connection:
         """A connection not yet run. What joins later was in nobody's tables before: no table waits for it."""
         initializers = (
-            {kind: self._db.initializer(sinks.TABLES[kind], f"clusterset/{peer.name}") for kind in self._kinds}
+            {kind: self._db.initializer(form.table, f"clusterset/{peer.name}") for kind, form in self._forms.items()}
             if awaited
             else {}
         )
         return Connection(
             self._db,
             peer,
-            kinds=self._kinds,
+            forms=self._forms,
             ids=self._ids,
             most=self._section.max_connected_clusters,
             initializers=initializers,

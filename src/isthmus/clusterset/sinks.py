@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple
 
 from isthmus import logs
 from isthmus.clusterset import endpoints, exports, keys
@@ -23,13 +23,10 @@ from isthmus.statedb import Database, Reader, Table, WriteTxn
 
 log = logs.get("records")
 
-TABLES: Final[Mapping[RecordKind, Table[Any, Any]]] = {"serviceexports": EXPORTS, "services": ENDPOINT_SETS}
 NAMED: Final = 20
 """How many unusable keys of a kind are named in the log, by peer and connection; all are counted."""
 MOST: Final = Limits(keys=20_000, size=64 * 1024 * 1024)
 """What is held of one kind of one peer."""
-
-Row = Export | EndpointSet
 
 
 class Bad(Enum):
@@ -41,40 +38,54 @@ class Bad(Enum):
 BAD: Final = Bad.BAD
 
 
-class Decode(Protocol):
-    """From a record to its row, None where the record says that there is none; RecordError where it is bad."""
+class Form(NamedTuple):
+    """As what rows the records of a kind are kept."""
 
-    def __call__(self, value: bytes, *, name: ServiceName) -> Row | None: ...
-
-
-def decoder(kind: RecordKind, *, cluster: ClusterName, cluster_id: int) -> Decode:
-    """How records of a kind are read that this cluster, of this id, may publish."""
-
-    def service(value: bytes, *, name: ServiceName) -> Row | None:
-        return endpoints.decode(value, cluster=cluster, cluster_id=cluster_id, name=name)
-
-    def export(value: bytes, *, name: ServiceName) -> Row | None:
-        return exports.decode(value, cluster=cluster, name=name)
-
-    return export if kind == "serviceexports" else service
-
-
-def row_key(kind: RecordKind, cluster: ClusterName, name: ServiceName) -> Any:
+    table: Table[Any, Any]
+    decode: Callable[[bytes, ClusterName, int, ServiceName], Any]
+    """(value, cluster, its id, name) → row, None where the record says that there is none; RecordError if it is bad."""
+    key: Callable[[ClusterName, ServiceName], Any]
     """The key of the row that a record becomes."""
-    return (cluster, name) if kind == "serviceexports" else (name, cluster, endpoints.SOURCE, endpoints.PART)
+    rows: Callable[[Reader, ClusterName], list[Any]]
+    """The rows that a peer's records became, not those of other sources."""
 
 
-def rows_of(reader: Reader, kind: RecordKind, cluster: ClusterName) -> list[Any]:
-    """The rows of a kind that a peer's records became, not those of other sources."""
-    rows = reader.by(TABLES[kind], "cluster", cluster)
-    return rows if kind == "serviceexports" else [row for row in rows if row.source == endpoints.SOURCE]
+def _export(value: bytes, cluster: ClusterName, cluster_id: int, name: ServiceName) -> Export:
+    return exports.decode(value, cluster=cluster, name=name)
 
 
-def drain(txn: WriteTxn, kind: RecordKind, cluster: ClusterName) -> int:
+def _endpoint_set(value: bytes, cluster: ClusterName, cluster_id: int, name: ServiceName) -> EndpointSet | None:
+    return endpoints.decode(value, cluster=cluster, cluster_id=cluster_id, name=name)
+
+
+def _endpoint_sets(reader: Reader, cluster: ClusterName) -> list[EndpointSet]:
+    return [row for row in reader.by(ENDPOINT_SETS, "cluster", cluster) if row.source == endpoints.SOURCE]
+
+
+Forms = Mapping[RecordKind, Form]
+
+ROWS: Final[Forms] = {
+    "serviceexports": Form(
+        EXPORTS,
+        _export,
+        key=lambda cluster, name: (cluster, name),
+        rows=lambda reader, cluster: reader.by(EXPORTS, "cluster", cluster),
+    ),
+    "services": Form(
+        ENDPOINT_SETS,
+        _endpoint_set,
+        key=lambda cluster, name: (name, cluster, endpoints.SOURCE, endpoints.PART),
+        rows=_endpoint_sets,
+    ),
+}
+"""As input rows of everything that merges and plans."""
+
+
+def drain(txn: WriteTxn, form: Form, cluster: ClusterName) -> int:
     """Remove every row of a kind that came from a peer; gives how many."""
-    rows = rows_of(txn, kind, cluster)
+    rows = form.rows(txn, cluster)
     for row in rows:
-        txn.delete(TABLES[kind], TABLES[kind].key(row))
+        txn.delete(form.table, form.table.key(row))
     return len(rows)
 
 
@@ -85,17 +96,17 @@ class RecordSink:
     def __init__(
         self,
         db: Database,
-        kind: RecordKind,
+        form: Form,
         *,
         cluster: ClusterName,
-        decode: Decode,
+        cluster_id: int,
         listed: Callable[[WriteTxn], None],
         told: Callable[[int], None],
     ) -> None:
         self._db = db
-        self._kind = kind
+        self._form = form
         self._cluster = cluster
-        self._decode = decode
+        self._cluster_id = cluster_id
         self._listed = listed
         self._told = told
         self._bad: set[str] = set()
@@ -105,14 +116,14 @@ class RecordSink:
 
     def replace(self, items: Mapping[str, KeyValue], *, partial: bool) -> None:
         """These are all records of the peer."""
-        table = TABLES[self._kind]
+        table = self._form.table
         self._bad.clear()
         self._sizes.clear()
         self._size = 0
         read = [self._read(key, kv) for key, kv in items.items()]
         rows = {table.key(row): row for row in read if row is not None and row is not BAD}
         with self._db.write() as txn:
-            for present in rows_of(txn, self._kind, self._cluster):
+            for present in self._form.rows(txn, self._cluster):
                 if (key := table.key(present)) not in rows and not partial:
                     txn.delete(table, key)
             for row in rows.values():
@@ -122,7 +133,7 @@ class RecordSink:
 
     def apply(self, events: Sequence[Event[KeyValue]]) -> None:
         """These records changed."""
-        table = TABLES[self._kind]
+        table = self._form.table
         with self._db.write() as txn:
             for key, kv in events:
                 self._bad.discard(key)
@@ -134,20 +145,22 @@ class RecordSink:
                 if row is not None:
                     txn.put(table, row)
                 else:
-                    txn.delete(table, row_key(self._kind, self._cluster, ServiceName(key)))
+                    txn.delete(table, self._form.key(self._cluster, ServiceName(key)))
         self._told(len(self._bad))
 
-    def _read(self, key: str, kv: KeyValue) -> Row | Bad | None:
+    def _read(self, key: str, kv: KeyValue) -> Any:
         try:
             name = keys.parse(key)
             self._check_room(key, len(kv.value))
-            row = self._decode(kv.value, name=name)
+            row = self._form.decode(kv.value, self._cluster, self._cluster_id, name)
         except RecordError as why:
             if len(self._bad) < MOST.keys:
                 self._bad.add(key)
             if self._named < NAMED:
                 self._named += 1
-                log.warning("record dropped", cluster=self._cluster, kind=self._kind, key=ascii(key), why=str(why))
+                log.warning(
+                    "record dropped", cluster=self._cluster, table=self._form.table.name, key=ascii(key), why=str(why)
+                )
             return BAD
         self._account(key, len(kv.value))
         return row
