@@ -178,3 +178,13 @@ async def test_a_namespace_that_ends_is_no_failure(operator: Operator, client: k
     operator.export("c2", labels=(("team", "red"),))
     await operator.until(lambda now: not now.by(tables.OBJECTS, "service", operator.name))
     assert not list(operator.db.snapshot().all(tables.OBJECTS_STATUS))
+
+
+async def test_clusters_are_listed_oldest_first_whoever_came_first(operator: Operator) -> None:
+    operator.export("c2", created="2026-01-02T00:00:00Z")
+    await operator.imported(has_address)
+    await operator.settled()
+    operator.export("c3", created="2026-01-01T00:00:00Z")
+    found = await operator.imported(lambda each: each.status and len(each.status.clusters or ()) == 2)
+    assert found.status is not None
+    assert [each.cluster for each in found.status.clusters or ()] == ["c3", "c2"]

@@ -118,12 +118,15 @@ class Cluster:
             self._operator.result()
 
     async def imports(self) -> dict[str, Any]:
-        """What people see of imports, but for what is this cluster's own: address, readiness."""
+        """What people see of imports, but for what is this cluster's own: address, readiness.
+
+        The API says nothing of the order of clusters; that ours is by age is tested on a real API server.
+        """
         found = {}
         for each in await self.client.list(SERVICE_IMPORT, "demo"):
             spec, status = each.spec, each.status
             assert spec is not None
-            clusters = tuple(c.cluster for c in (status.clusters if status else None) or ())
+            clusters = frozenset(c.cluster for c in (status.clusters if status else None) or ())
             ports = tuple((p.name, p.port, p.protocol) for p in spec.ports or ())
             found[each.metadata.name] = (spec.type, ports, spec.session_affinity, clusters, each.metadata.labels or {})
         return found
@@ -144,7 +147,7 @@ async def expected(clusters: list[Cluster]) -> Mapping[str, Any]:
         merged = merge(exports)
         if merged is not None:
             ports = tuple((p.name or None, p.port, p.protocol) for p in merged.ports)
-            wanted[name] = (merged.type, ports, merged.affinity, merged.clusters, dict(merged.labels))
+            wanted[name] = (merged.type, ports, merged.affinity, frozenset(merged.clusters), dict(merged.labels))
     return wanted
 
 
