@@ -80,8 +80,7 @@ static __always_inline __u32 dice(struct bpf_sock_addr *ctx, __u32 protocol, __u
 	return (x ^ (x >> 31)) >> 32;
 }
 
-/* The plan of a frontend; -ENOENT where nobody knows the address: the one look-up of a call that is not ours. */
-static __always_inline int find_plan(const struct frontend_key *key, __u32 *plan)
+static __always_inline int read_frontend(const struct frontend_key *key, __u32 *plan)
 {
 	const struct frontend *found = bpf_map_lookup_elem(&frontends, key);
 
@@ -93,6 +92,22 @@ static __always_inline int find_plan(const struct frontend_key *key, __u32 *plan
 	    found->protocol != key->protocol || found->scope != key->scope)
 		return -EAGAIN;
 	return 0;
+}
+
+/*
+ * The plan of a frontend; -ENOENT where nobody knows the address: the one look-up of a call that is not ours. Pods call
+ * from inside: where an address has a plan for that too, it is theirs. It never has only that one.
+ */
+static __always_inline int find_plan(const struct frontend_key *key, __u32 *plan)
+{
+	struct frontend_key inside = *key;
+	int err = read_frontend(key, plan);
+
+	if (err)
+		return err;
+	inside.scope = 1;
+	err = read_frontend(&inside, plan);
+	return err == -ENOENT ? 0 : err;
 }
 
 /* The group whose share the die is in, and how many backends it has; no group has a share: no backend at all. */

@@ -9,6 +9,7 @@ import pytest
 from bpf_world import BACKEND6, BACKENDS, CLUSTER_DNS, World, group, plan, programmed
 
 from isthmus.datapath import Datapath, codecs, libbpf, remove
+from isthmus.model.balancing import Scope
 
 pytestmark = pytest.mark.bpf
 
@@ -192,6 +193,16 @@ def test_one_udp_socket_stays_with_its_backend_and_knows_it_by_each_name(world: 
     again = [world.caller.udp(vip, name="kept") for vip in names]
     assert [said["from"] for said in (*first, *again)] == [f"{vip}:80" for vip in names] * 2
     assert [said["answer"] for said in first] == [said["answer"] for said in again]
+
+
+def test_a_plan_for_calls_from_inside_comes_before_that_for_all(world: World, datapath: Datapath) -> None:
+    target = datapath.target()
+    outside = plan("echo", VIP, group(BACKENDS[0]))
+    inside = plan("echo", VIP, group(BACKENDS[1]), scope=Scope.INTERNAL)
+    programmed(target, outside, inside)
+    assert world.caller.tcp(VIP)["answer"].startswith(BACKENDS[1])
+    programmed(target, outside)
+    assert world.caller.tcp(VIP)["answer"].startswith(BACKENDS[0])
 
 
 def test_an_exempt_cgroup_and_all_below_it_are_never_touched(world: World, datapath: Datapath) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from bpf_world import BACKENDS, World, done, group, plan, programmed
+from bpf_world import BACKENDS, CLUSTER_DNS, World, done, group, plan, programmed
 
 from isthmus.datapath import Datapath, DatapathError, open_maps, remove, view
 
@@ -85,6 +85,16 @@ def test_a_cgroup_made_anew_is_attached_anew(world: World, datapath: Datapath) -
     programmed(reopened.target(), ROW)
     assert world.caller.tcp(VIP)["peer"] == f"{VIP}:80"
     reopened.close()
+
+
+def test_another_cgroup_in_the_configuration_takes_the_place_of_the_old(world: World, datapath: Datapath) -> None:
+    below = world.cgroup / "below"
+    inside = world.call_from(below)
+    programmed(datapath.target(), plan("echo", CLUSTER_DNS, group(BACKENDS[0])))
+    datapath.close()
+    world.open(cgroup=str(below)).close()
+    assert inside.tcp(CLUSTER_DNS)["answer"].startswith(BACKENDS[0])
+    assert world.caller.tcp(CLUSTER_DNS)["answer"].startswith(CLUSTER_DNS)
 
 
 def test_removing_detaches_at_once_and_leaves_no_file(world: World, datapath: Datapath) -> None:

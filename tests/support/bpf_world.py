@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from isthmus.config import DatapathSection, DnsSection
 from isthmus.datapath import Datapath, PlanTarget, cgroup_root, remove
-from isthmus.model.balancing import FrontendKey, Group, Plan, PlanKey, Target
+from isthmus.model.balancing import FrontendKey, Group, Plan, PlanKey, Scope, Target
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Protocol
 
@@ -34,11 +34,18 @@ def target(endpoint: str, *, protocol: Protocol = "TCP", cluster: str = "c1") ->
     return Target(host.strip("[]"), int(port), protocol, ClusterName(cluster))
 
 
-def plan(name: str, vip: str, *groups: Group, protocol: Protocol = "TCP", port: int = 80, affinity: int = 0) -> Plan:
-    """A plan with one frontend."""
+def plan(
+    name: str,
+    vip: str,
+    *groups: Group,
+    protocol: Protocol = "TCP",
+    affinity: int = 0,
+    scope: Scope = Scope.EXTERNAL,
+) -> Plan:
+    """A plan with one frontend, at port 80."""
     return Plan(
-        key=PlanKey(ServiceName(f"demo/{name}"), port, protocol, "IPv4"),
-        frontends=(FrontendKey(vip, port, protocol),),
+        key=PlanKey(ServiceName(f"demo/{name}"), 80, protocol, "IPv6" if ":" in vip else "IPv4", scope),
+        frontends=(FrontendKey(vip, 80, protocol, scope),),
         groups=groups,
         affinity="ClientIP" if affinity else "None",
         affinity_timeout=affinity,

@@ -90,11 +90,11 @@ def _attach(opened: libbpf.Object, *, cgroup: str, where: Path) -> None:
         for name in PROGRAMS:
             program, path = opened.program(name), where / name
             if path.exists():
-                try:
+                if libbpf.link_cgroup(path) == os.fstat(fd).st_ino:
                     libbpf.update_link(path, program)
                     continue
-                except libbpf.BpfError:  # the cgroup it was attached to is gone, and another was made since
-                    path.unlink()
+                libbpf.detach_link(path)  # from a cgroup that is gone, or that another configuration named
+                path.unlink()
             opened.attach_cgroup(program, fd, path)
     finally:
         os.close(fd)

@@ -40,6 +40,12 @@ class _MapInfo(ctypes.Structure):
     )
 
 
+class _LinkInfo(ctypes.Structure):
+    """The first fields of struct bpf_link_info, for a link to a cgroup."""
+
+    _fields_ = (("type", c_uint32), ("id", c_uint32), ("prog_id", c_uint32), ("pad", c_uint32), ("cgroup", c_uint64))
+
+
 @cache
 def library() -> ctypes.CDLL:
     """The library; OSError where it is not installed."""
@@ -65,6 +71,7 @@ def library() -> ctypes.CDLL:
         "bpf_link__pin": (c_void_p, c_char_p),
         "bpf_link__update_program": (c_void_p, c_void_p),
         "bpf_link__detach": (c_void_p,),
+        "bpf_link__fd": (c_void_p,),
         "bpf_link__destroy": (c_void_p,),
         "bpf_obj_get": (c_char_p,),
         "bpf_obj_get_info_by_fd": (c_int, c_void_p, POINTER(c_uint32)),
@@ -199,6 +206,16 @@ def update_link(pin: Path, program: int) -> None:
     """Put another program in the place of a pinned link's, with no moment without one."""
     with _Link(pin) as link:
         _checked(library().bpf_link__update_program(link, program), f"cannot update the link at {pin}")
+
+
+def link_cgroup(pin: Path) -> int:
+    """The id of the cgroup a pinned link is attached to; 0 once that cgroup is gone."""
+    with _Link(pin) as link:
+        info = _LinkInfo()
+        size = c_uint32(ctypes.sizeof(info))
+        fd = _checked(library().bpf_link__fd(link), f"cannot read about the link at {pin}")
+        _checked(library().bpf_obj_get_info_by_fd(fd, byref(info), byref(size)), f"cannot read about {pin}")
+        return int(info.cgroup)
 
 
 def detach_link(pin: Path) -> None:

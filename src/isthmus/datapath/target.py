@@ -19,6 +19,8 @@ from isthmus.datapath.maps import Maps
 from isthmus.datapath.plans import Change, Entry
 from isthmus.model.balancing import Plan, PlanKey
 
+_LEAST_WAIT = 0.2
+
 
 class Leftover(Struct, gc=False):
     """What a connect may still have read, and when it surely has not any more."""
@@ -99,7 +101,7 @@ class PlanTarget:
         """Delete what the grace period has kept, as it ends, for ever."""
         while True:
             self.sweep_due()
-            await asyncio.sleep(self._grace / 4)
+            await asyncio.sleep(max(self._grace, _LEAST_WAIT) / 4)
 
     def sweep_due(self) -> int:
         """Delete what the grace period has kept until now; how many things went."""
