@@ -1,33 +1,72 @@
-"""The main job, end to end, as a user runs it."""
+"""The main job, end to end, as a user runs it; and that the host does not notice."""
 
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
+from typing import Any, NamedTuple
 
 import pytest
+from host_packets import Watched
+from lab_traces import host_network, traces
+
+from isthmus.lab.layout import Lab
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
+COMMAND = [sys.executable, "-m", "isthmus", "lab", "demo", "--json", "--name", "story"]
 
 
-def test_the_story_holds_and_json_is_all_that_stands_on_stdout() -> None:
-    command = [sys.executable, "-m", "isthmus", "lab", "demo", "--json", "--name", "story"]
-    told = subprocess.run(command, capture_output=True, text=True, check=False, timeout=150)
+class Told(NamedTuple):
+    """The story as it was told, and what was seen from outside."""
 
-    outcome = json.loads(told.stdout)
+    code: int
+    outcome: dict[str, Any]
+    stderr: str
+    watched: Watched
+    network_before: dict[str, str]
 
-    assert [step["name"] for step in outcome["steps"] if not step["ok"]] == [], told.stderr
-    assert outcome["ok"]
-    assert told.returncode == 0
-    assert len(outcome["steps"]) == 9
-    assert sum(step["seconds"] for step in outcome["steps"]) < 60
+
+@pytest.fixture(scope="module")
+def told() -> Told:
+    before = host_network()
+    with Watched() as watched:
+        done = subprocess.run(COMMAND, capture_output=True, text=True, check=False, timeout=150)
+    return Told(done.returncode, json.loads(done.stdout), done.stderr, watched, before)
+
+
+def test_every_step_holds_and_json_is_all_that_stands_on_stdout(told: Told) -> None:
+    assert [step for step in told.outcome["steps"] if not step["ok"]] == [], told.stderr
+    assert told.outcome["ok"]
+    assert told.code == 0
+    assert len(told.outcome["steps"]) == 9
+
+
+def test_it_is_told_in_less_than_a_minute(told: Told) -> None:
+    assert sum(step["seconds"] for step in told.outcome["steps"]) < 60
+
+
+def test_no_packet_of_the_lab_appears_on_the_hosts_own_interfaces(told: Told) -> None:
+    assert told.watched.found == []
+    assert told.watched.seen > 0, "the API servers' loopback listeners were used, so something must have been seen"
+
+
+def test_the_host_and_its_network_are_as_before(told: Told) -> None:
+    assert host_network() == told.network_before
+    assert traces(Lab("story")) == {name: [] for name in traces(Lab("story"))}
+
+
+def test_the_watch_for_packets_would_notice_one() -> None:
+    with Watched() as watched, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        sender.bind(("127.0.0.1", 0))
+        watched._judge("eth0", bytes(12) + bytes([10, 1, 1, 2]) + bytes([172, 30, 1, 2]))
+    assert watched.found == ["eth0: 10.1.1.2 → 172.30.1.2"]
 
 
 def test_without_its_manifests_the_story_is_one_line_and_exit_code_1() -> None:
-    command = [sys.executable, "-m", "isthmus", "lab", "demo", "--json", "--from", "/nowhere", "--name", "story"]
-    told = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    done = subprocess.run([*COMMAND, "--from", "/nowhere"], capture_output=True, text=True, check=False, timeout=30)
 
-    assert told.returncode == 1
-    assert json.loads(told.stdout)["steps"][0]["detail"] == "/nowhere: is no directory"
-    assert "Traceback" not in told.stderr
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["steps"][0]["detail"] == "/nowhere: is no directory"
+    assert "Traceback" not in done.stderr

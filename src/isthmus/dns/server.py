@@ -63,9 +63,14 @@ class Server:
     @property
     def address(self) -> tuple[str, int]:
         """Where it listens, once it does: the port that was chosen where 0 was asked for."""
-        assert self._socket is not None, "it does not listen yet; await listening()"
-        host, port, *_ = self._socket.getsockname()
+        host, port, *_ = self.socket.getsockname()
         return host, port
+
+    @property
+    def socket(self) -> socket.socket:
+        """Its UDP socket, once it listens, for those who watch over its life."""
+        assert self._socket is not None, "it does not listen yet; await listening()"
+        return self._socket
 
     async def listening(self) -> None:
         """Return when questions are answered."""

@@ -66,10 +66,15 @@ async def serve(server: dns.Server) -> None:
 
 
 async def stay_alive(db: Database, server: dns.Server, config: Config) -> None:
-    """Renew the deadline thrice in its time, from the loop that answers: a loop that hangs renews nothing."""
+    """Renew the deadline thrice in its time, from the loop that answers: a loop that hangs renews nothing.
+
+    Where the kernel can, it also watches the socket: a server that was killed is left at once.
+    """
     await db.until(lambda snapshot: snapshot.initialized(tables.NAMES) or snapshot.count(tables.NAMES) > 0)
     await server.listening()
     alive = await Alive.open(config.datapath.pin)
+    if not alive.tie(server.socket):
+        log.info("the deadline alone says that we are alive: this kernel does not watch sockets")
     try:
         while True:
             alive.renew(config.dns.deadline)

@@ -1,0 +1,144 @@
+"""What holds of the path whatever is killed on the way, in a lab of two clusters: c1 exports, c2 calls."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lab_running import Running, until
+
+from isthmus.lab import removal
+from isthmus.lab.demo.stage import CALLER, IMPORT_NAME, LOCAL_NAME
+from isthmus.lab.layout import Lab
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
+EXAMPLES = Path(__file__).parents[2] / "examples" / "echo"
+EXPORT = str(EXAMPLES / "export")
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Running]:
+    lab = Running(Lab(f"t{os.getpid() % 100000}h", 2, 1))
+    try:
+        lab.cli("up", "--clusters", "2", "--from", str(EXAMPLES))
+        for cluster in ("c1", "c2"):
+            until(lambda c=cluster: ready(lab, c), what=f"pods of {cluster} are ready")
+        yield lab
+    finally:
+        removal.remove(lab.lab)
+
+
+@pytest.fixture
+def exported(running: Running) -> Iterator[Running]:
+    running.kubectl("apply", "-f", EXPORT, cluster="c1")
+    until(lambda: call(running)[-1]["ok"], what="the import is answered")
+    yield running
+    running.kubectl("delete", "-f", EXPORT, cluster="c1")
+    until(lambda: not call(running)[-1]["ok"], what="the import is gone")
+
+
+def ready(lab: Running, cluster: str) -> bool:
+    pods = json.loads(lab.kubectl("get", "pods", "-n", "demo", "-o", "json", cluster=cluster))["items"]
+    conditions = [c for pod in pods for c in pod.get("status", {}).get("conditions", [])]
+    return len(pods) == 3 and sum(c["type"] == "Ready" and c["status"] == "True" for c in conditions) == 3
+
+
+def caller(lab: Running, *words: str, name: str = IMPORT_NAME) -> subprocess.Popen[str]:
+    inside = ["python3", "-I", "-S", str(CALLER), name, "80", *words]
+    command = [sys.executable, "-m", "isthmus", "lab", "exec", "--name", lab.lab.name, "c2", "demo/client", "--"]
+    return subprocess.Popen([*command, *inside], stdout=subprocess.PIPE, text=True)
+
+
+def finish(calling: subprocess.Popen[str]) -> list[dict[str, Any]]:
+    out, _ = calling.communicate(timeout=60)
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def call(lab: Running, *words: str, name: str = IMPORT_NAME) -> list[dict[str, Any]]:
+    return finish(caller(lab, *words, name=name))
+
+
+def program(lab: Running, name: str) -> dict[str, Any]:
+    told = json.loads(lab.cli("status", "-o", "json").stdout)
+    return next(each for each in told["programs"] if each["name"] == name)
+
+
+def kill(lab: Running, name: str) -> int:
+    pid = program(lab, name)["pid"]
+    os.kill(pid, signal.SIGKILL)
+    return int(pid)
+
+
+def is_back(lab: Running, name: str, before: int) -> bool:
+    now = program(lab, name)
+    return now["state"] == "ready" and now["pid"] != before
+
+
+def failed(calls: list[dict[str, Any]]) -> list[str]:
+    return [each["error"] for each in calls if not each["ok"]]
+
+
+def test_from_kubectl_apply_of_an_export_to_the_first_answer_takes_less_than_a_second(running: Running) -> None:
+    took = []
+    for _ in range(20):
+        calling = caller(running, "--count", "3000", "--pause", "0.005", "--until-ok")
+        running.kubectl("get", "ns", "demo")  # the caller is inside by then
+        began = time.time()
+        running.kubectl("apply", "-f", EXPORT, cluster="c1")
+        last = finish(calling)[-1]
+        assert last["ok"]
+        assert last["at"] + last["took"] > began, "it was answered before the export"
+        took.append(last["at"] + last["took"] - began)
+        running.kubectl("delete", "-f", EXPORT, cluster="c1")
+        until(lambda: not call(running)[-1]["ok"], what="the import is gone")
+    assert sorted(took)[18] < 1.0, sorted(took)
+
+
+def test_no_call_fails_while_the_agent_is_killed_and_comes_back(exported: Running) -> None:
+    ids_before = maps(exported)
+    calling = caller(exported, "--count", "400", "--pause", "0.01")
+    pid = kill(exported, "c2/n1/agent")
+    calls = finish(calling)
+    until(lambda: is_back(exported, "c2/n1/agent", pid), what="the agent is back")
+
+    assert failed(calls) == []
+    assert len(calls) == 400
+    assert failed(call(exported, "--count", "50")) == []
+    assert maps(exported) == ids_before
+
+
+def test_no_call_fails_while_the_operators_are_killed_and_come_back(exported: Running) -> None:
+    pids = {name: kill(exported, name) for name in ("c1/operator", "c2/operator")}
+    calls = call(exported, "--count", "400", "--pause", "0.01")
+    for name, pid in pids.items():
+        until(lambda n=name, p=pid: is_back(exported, n, p), seconds=40, what=f"{name} is back")
+
+    assert failed(calls) == []
+    assert failed(call(exported, "--count", "50")) == []
+
+
+def test_a_killed_name_server_costs_no_name_its_ordinary_answer(running: Running) -> None:
+    call(running, name=LOCAL_NAME)
+    pid = kill(running, "c2/n1/dns")
+    calls = call(running, "--count", "60", "--pause", "0.02", name=LOCAL_NAME)
+    until(lambda: is_back(running, "c2/n1/dns", pid), what="the name server is back")
+
+    resolved = [each for each in calls if "gaierror" not in each.get("error", "")]
+    assert len(resolved) == len(calls), failed(calls)[:3]
+
+
+def maps(lab: Running) -> dict[str, Any]:
+    """What the kernel of c2 has, but for counters and what moves on its own."""
+    command = [sys.executable, "-m", "isthmus", "bpf", "maps", "-o", "json"]
+    pin = ["--pin", str(lab.lab.bpffs / "c2-n1")]
+    done = subprocess.run([*command, *pin], capture_output=True, text=True, check=True, timeout=30)
+    told: dict[str, Any] = json.loads(done.stdout)
+    return {name: told[name] for name in ("frontends", "plans", "slots", "backends", "services", "clusters")}
