@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
+import struct
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import yaml
+from host_packets import Watched
 from lab_running import Running
 
 from isthmus.lab import cgroups, entering
@@ -190,3 +193,17 @@ def test_pods_outlive_their_nodes_process(echo: Running, until: Callable[..., An
 def _container(clusters: Running, name: str) -> dict[str, Any]:
     found = get(clusters, name).get("status", {}).get("containerStatuses")
     return found[0] if found else {"restartCount": -1, "state": {}, "lastState": {}}
+
+
+def test_no_packet_of_the_lab_appears_on_the_hosts_interfaces(echo: Running) -> None:
+    with Watched() as watched:
+        echo.exec("default/client", "curl -sm1 8.8.8.8; curl -sm1 192.0.2.1; getent hosts example.com", code=None)
+        echo.exec("default/client", "curl -sm2 http://echo; curl -sm1 http://10.96.77.7; true")
+    assert watched.found == []
+
+
+def test_a_packet_of_the_labs_addresses_on_the_host_would_be_seen(until: Callable[..., Any]) -> None:
+    with Watched() as watched, socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW) as raw:
+        ends = bytes([10, 1, 1, 2, 127, 0, 0, 1])
+        raw.sendto(struct.pack("!BBHHHBBH8s", 0x45, 0, 20, 0, 0, 64, 253, 0, ends), ("127.0.0.1", 0))
+        until(lambda: "lo: 10.1.1.2 → 127.0.0.1" in watched.found)
