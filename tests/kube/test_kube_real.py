@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from kube_apiserver import KubeApiServer
 
 from isthmus import kube
+from isthmus.config import KubernetesSection
+from isthmus.kube.access import access
 from isthmus.kube.events import Recorder
 from isthmus.kube.kind import Kind
 from isthmus.kube.lease import Election
@@ -18,6 +22,7 @@ from isthmus.kube.objects.coordination import LEASE
 from isthmus.kube.objects.core import EVENT, NAMESPACE, SERVICE, Event
 from isthmus.kube.objects.mcs import SERVICE_IMPORT
 from isthmus.kube.objects.meta import Meta, Wire
+from isthmus.kube.transport import Transport
 from isthmus.model import tables as model
 from isthmus.model.names import ClusterName
 from isthmus.model.services import Service
@@ -29,7 +34,7 @@ pytestmark = [pytest.mark.kube, pytest.mark.asyncio(loop_scope="function")]
 
 
 class Definition(Wire, frozen=True):
-    """A CustomResourceDefinition."""
+    """An object of which only the name matters here."""
 
     metadata: Meta
 
@@ -37,6 +42,9 @@ class Definition(Wire, frozen=True):
 CRD = Kind(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", Definition, namespaced=False
 )
+
+
+SERVICE_ACCOUNT = Kind("", "v1", "serviceaccounts", "ServiceAccount", Definition)
 
 
 def definition(*versions: str) -> dict[str, Any]:
@@ -96,6 +104,13 @@ async def stop(*tasks: asyncio.Task[None]) -> None:
 
 def of(db: Database, namespace: str, name: str) -> list[Service]:
     return db.snapshot().by(model.SERVICES, "name", f"{namespace}/{name}")
+
+
+async def token(client: kube.Client, namespace: str, name: str) -> str:
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    path = SERVICE_ACCOUNT.path(namespace, name, subresource="token")
+    answer = await client._transport.request("POST", path, body=msgspec.json.encode(body))
+    return str(msgspec.json.decode(answer)["status"]["token"])
 
 
 async def test_verbs(client: kube.Client, namespace: str) -> None:
@@ -185,6 +200,20 @@ async def test_who_may_not_is_told_so_and_tried_again(kube_apiserver: KubeApiSer
             await stranger.store(SERVICE).list()
         with pytest.raises(kube.Forbidden):
             await stranger.get(SERVICE, "kubernetes", "default")
+
+
+async def test_a_pod_comes_with_its_service_account_and_takes_a_new_token_when_the_old_one_ran_out(
+    kube_apiserver: KubeApiServer, client: kube.Client, namespace: str, tmp_path: Path
+) -> None:
+    await client.create(SERVICE_ACCOUNT, namespace, {"metadata": {"name": "agent"}})
+    kube_apiserver.give_pod(tmp_path, "ran out")
+    found = access(KubernetesSection(), environment=kube_apiserver.environment, pod=tmp_path)
+    async with kube.Client(Transport(found)) as pod:
+        with pytest.raises(kube.Unauthorized):
+            await pod.get(SERVICE, "kubernetes", "default")
+        kube_apiserver.give_pod(tmp_path, await token(client, namespace, "agent"))
+        with pytest.raises(kube.Forbidden, match=f"system:serviceaccount:{namespace}:agent"):
+            await pod.get(SERVICE, "kubernetes", "default")
 
 
 async def test_a_definition_that_comes_later_fills_its_table(client: kube.Client, namespace: str) -> None:

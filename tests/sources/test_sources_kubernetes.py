@@ -148,6 +148,26 @@ async def test_a_bad_object_costs_itself_only(
     assert [("demo/bad" in line, "demo/a" in line) for line in lines] == [(True, False), (False, True)]
 
 
+async def test_what_is_wrong_with_an_object_is_said_once(
+    server: FakeApiServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = {"clusterIP": "10.96.0.999"}
+    server.put(f"{SERVICES}/bad", spec=bad)
+    async with following(server, ["services"]) as (db, _):
+        await whole(db, model.SERVICES)
+        await server.watcher()
+        for label in ("one", "two"):
+            server.put(f"{SERVICES}/bad", spec=bad, metadata={"labels": {"a": label}})
+        server.put(f"{SERVICES}/mark")
+        await names(db, "demo/mark")
+        assert capsys.readouterr().out.count("object ignored") == 1
+        server.put(f"{SERVICES}/bad", spec={})
+        server.put(f"{SERVICES}/bad", spec=bad)
+        server.put(f"{SERVICES}/mark2")
+        await names(db, "demo/mark", "demo/mark2")
+        assert capsys.readouterr().out.count("object ignored") == 1
+
+
 async def test_a_kind_that_is_not_served_stays_pending_and_is_said(server: FakeApiServer) -> None:
     server.served = {"/apis/discovery.k8s.io/v1": []}
     async with following(server, ["services", "imports"]) as (db, [services, imports]):

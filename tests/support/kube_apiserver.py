@@ -89,6 +89,17 @@ class KubeApiServer:
         )
         return KubernetesSection(kubeconfig=str(path))
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a Pod's environment says of the server."""
+        host, _, port = self.url.removeprefix("https://").partition(":")
+        return {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port}
+
+    def give_pod(self, folder: Path, token: str) -> None:
+        """Mount a service account: the CA, which here is the server's own certificate, and a token."""
+        (folder / "ca.crt").write_bytes((self._folder / "certs" / "apiserver.crt").read_bytes())
+        (folder / "token").write_text(token)
+
     async def lose(self, key: str) -> None:
         """Take a key out of the store, and all memory of it, while the server is away."""
         async with Session([self._etcd.endpoint]) as session:

@@ -32,6 +32,7 @@ class TableSink(Generic[T, R]):
         self._convert = convert
         self._initializer = db.initializer(table, name)
         self._keys: dict[str, Any] = {}
+        self._complaints: dict[str, str] = {}
         self.name = name
 
     def __repr__(self) -> str:
@@ -40,6 +41,7 @@ class TableSink(Generic[T, R]):
     def replace(self, items: Mapping[str, T], *, partial: bool) -> None:
         """Make the rows those of these objects; a partial list only adds. A whole one completes the table's source."""
         gone = [] if partial else [key for key in self._keys if key not in items]
+        self._complaints = {key: why for key, why in self._complaints.items() if key in items}
         with self._db.write() as txn:
             for key in gone:
                 self._drop(txn, key)
@@ -53,6 +55,7 @@ class TableSink(Generic[T, R]):
         with self._db.write() as txn:
             for key, item in events:
                 if item is None:
+                    self._complaints.pop(key, None)
                     self._drop(txn, key)
                 else:
                     self._put(txn, key, item)
@@ -75,7 +78,15 @@ class TableSink(Generic[T, R]):
 
     def _row(self, key: str, item: T) -> R | None:
         try:
-            return self._convert(item)
+            row = self._convert(item)
         except Malformed as why:
-            log.warning("object ignored", table=self._table.name, name=key, why=str(why))
+            self._complain(key, str(why))
             return None
+        self._complaints.pop(key, None)
+        return row
+
+    def _complain(self, key: str, why: str) -> None:
+        """Say what is wrong with an object once, however often it comes again as it is."""
+        if self._complaints.get(key) != why:
+            log.warning("object ignored", table=self._table.name, name=key, why=why)
+        self._complaints[key] = why
