@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ def running() -> Iterator[Running]:
     try:
         lab.cli("up", "--clusters", "2", "--from", str(EXAMPLES))
         for cluster in ("c1", "c2"):
-            until(lambda c=cluster: ready(lab, c), what=f"pods of {cluster} are ready")
+            until(partial(ready, lab, cluster), what=f"pods of {cluster} are ready")
         yield lab
     finally:
         removal.remove(lab.lab)
@@ -79,7 +80,7 @@ def kill(lab: Running, name: str) -> int:
 
 def is_back(lab: Running, name: str, before: int) -> bool:
     now = program(lab, name)
-    return now["state"] == "ready" and now["pid"] != before
+    return bool(now["state"] == "ready" and now["pid"] != before)
 
 
 def failed(calls: list[dict[str, Any]]) -> list[str]:
@@ -119,7 +120,7 @@ def test_no_call_fails_while_the_operators_are_killed_and_come_back(exported: Ru
     pids = {name: kill(exported, name) for name in ("c1/operator", "c2/operator")}
     calls = call(exported, "--count", "400", "--pause", "0.01")
     for name, pid in pids.items():
-        until(lambda n=name, p=pid: is_back(exported, n, p), seconds=40, what=f"{name} is back")
+        until(partial(is_back, exported, name, pid), seconds=40, what=f"{name} is back")
 
     assert failed(calls) == []
     assert failed(call(exported, "--count", "50")) == []
