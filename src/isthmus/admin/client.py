@@ -98,6 +98,8 @@ class _Stream:
             if self._response.status != 200:
                 raise Transient(f"{self._where}: {self._response.status} {(await self._response.text())[:200]}")
             return await self._line()
+        except aiohttp.ClientConnectorError as error:
+            raise Transient(f"no process serves {self._where}: {error.os_error.strerror}") from None
         except (aiohttp.ClientError, OSError) as error:
             raise Transient(f"{self._where}: {error}") from None
 

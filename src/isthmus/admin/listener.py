@@ -29,7 +29,8 @@ def listen(path: Path) -> socket.socket:
         beside.rename(path)
     except OSError as error:
         found.close()
-        raise ConfigError(f"admin.socket = '{path}': {error.strerror}") from None
+        where = f" ({error.filename})" if error.filename else ""
+        raise ConfigError(f"admin.socket = '{path}': {error.strerror}{where}") from None
     found.setblocking(False)
     return found
 

@@ -47,7 +47,7 @@ def _print(name: str, said: Mapping[str, Any]) -> None:
     print(f"{name} {said['version']}: {how}, up {_seconds(said['uptime'])}")
     tables = [
         [f"  {table}", str(numbers["rows"]), str(numbers["revision"]), ", ".join(numbers["pending"]) or "complete"]
-        for table, numbers in said["tables"].items()
+        for table, numbers in sorted(said["tables"].items())
     ]
     output.table(["  TABLE", "ROWS", "REVISION", "STATE"], tables)
     if reflectors := said.get("reflectors"):
