@@ -1,0 +1,198 @@
+"""What a change writes, and what it does not: told as sentences, counted on a map double."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+import pytest
+from bpf_model import TellingMaps
+from bpf_world import done, group, plan
+from msgspec.structs import replace
+
+from isthmus.datapath import PlanTarget, view
+from isthmus.datapath.ids import Ids
+from isthmus.datapath.installed import State, shares
+from isthmus.model.balancing import Group, Plan
+
+VIP = "10.96.0.7"
+
+
+class CountingMaps(TellingMaps):
+    """Which maps were written, how often."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: Counter[str] = Counter()
+
+    def put(self, name: str, items: Sequence[tuple[bytes, bytes]]) -> Mapping[int, str]:
+        """Count, then write."""
+        self.writes[name] += len(items)
+        return super().put(name, items)
+
+    def drop(self, name: str, keys: Sequence[bytes]) -> Mapping[int, str]:
+        """Count, then delete."""
+        self.writes[f"-{name}"] += len(keys)
+        return super().drop(name, keys)
+
+
+class Bench:
+    """A target over counting maps, with a clock that stands still until told."""
+
+    def __init__(self) -> None:
+        self.maps = CountingMaps()
+        self.now = 0.0
+        self.target = PlanTarget(self.maps, State(), grace=1.0, clock=lambda: self.now)
+
+    def update(self, *rows: Plan) -> dict[str, int]:
+        """The writes of an update."""
+        return self.writes(lambda: done(self.target.update(rows)))
+
+    def writes(self, act: Callable[[], object]) -> dict[str, int]:
+        """The writes of anything."""
+        self.maps.writes.clear()
+        act()
+        return {name: count for name, count in self.maps.writes.items() if count}
+
+    def plan_ids(self) -> list[int]:
+        """Plans that frontends point to."""
+        return [row["plan_id"] for row in view.dump(self.maps)["frontends"]]
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def many(first: int, last: int) -> Group:
+    return group(*(f"10.1.{n >> 8}.{n & 255}:80" for n in range(first, last)))
+
+
+def test_an_update_that_changes_nothing_writes_nothing(bench: Bench) -> None:
+    bench.update(plan("echo", VIP, many(0, 5)))
+    assert bench.update(plan("echo", VIP, many(0, 5))) == {}
+
+
+def test_one_backend_of_a_thousand_costs_the_same_as_one_of_ten(bench: Bench) -> None:
+    bench.update(plan("small", VIP, many(0, 10)), plan("big", "10.96.0.8", many(0, 1000)))
+    small = bench.update(plan("small", VIP, many(1, 11)))
+    big = bench.update(plan("big", "10.96.0.8", many(1, 1001)))
+    assert small == {"slots": 1, "plans": 1}
+    assert big == {"backends": 1, "slots": 1, "plans": 1}
+
+
+def test_a_backend_that_two_plans_share_is_written_once_and_goes_with_the_last(bench: Bench) -> None:
+    first, second = plan("one", VIP, many(0, 1)), plan("two", "10.96.0.8", many(0, 1))
+    assert bench.update(first, second)["backends"] == 1
+    done(bench.target.delete([first]))
+    bench.now += 1
+    bench.target.sweep_due()
+    assert len(view.dump(bench.maps)["backends"]) == 1
+    done(bench.target.delete([second]))
+    bench.now += 1
+    bench.target.sweep_due()
+    assert view.dump(bench.maps)["backends"] == []
+
+
+def test_the_same_address_in_two_clusters_is_two_backends(bench: Bench) -> None:
+    bench.update(plan("echo", VIP, group("10.1.0.1:80", cluster="c1"), group("10.1.0.1:80", cluster="c2")))
+    assert [row["cluster"] for row in view.dump(bench.maps)["backends"]] == ["c1", "c2"]
+
+
+def test_a_large_change_takes_a_new_plan_and_a_small_one_does_not(bench: Bench) -> None:
+    bench.update(plan("echo", VIP, many(0, 40)))
+    [first] = bench.plan_ids()
+    bench.update(plan("echo", VIP, many(2, 42)))
+    assert bench.plan_ids() == [first]
+    bench.update(plan("echo", VIP, many(100, 140)))
+    assert bench.plan_ids() != [first]
+
+
+def test_other_tiers_or_affinity_take_a_new_plan_and_another_weight_does_not(bench: Bench) -> None:
+    seen = []
+    for row in (
+        plan("echo", VIP, many(0, 3), many(3, 5)),
+        plan("echo", VIP, many(0, 3), replace(many(3, 5), weight=7)),
+        plan("echo", VIP, many(0, 3), replace(many(3, 5), tier=1)),
+        plan("echo", VIP, many(0, 3), replace(many(3, 5), tier=1), affinity=60),
+        plan("echo", VIP, many(0, 3), replace(many(3, 5), tier=1), affinity=90),
+    ):
+        bench.update(row)
+        seen += bench.plan_ids()
+    assert [seen.index(number) for number in seen] == [0, 0, 2, 3, 3]
+
+
+def test_nothing_goes_before_the_grace_period_is_over(bench: Bench) -> None:
+    bench.update(plan("echo", VIP, many(0, 3)))
+    bench.update(plan("echo", VIP, many(0, 1)))
+    bench.now += 0.99
+    assert bench.writes(bench.target.sweep_due) == {}
+    bench.now += 0.01
+    assert bench.writes(bench.target.sweep_due) == {"-slots": 2, "-backends": 2}
+
+
+def test_a_slot_that_is_wanted_again_within_the_grace_period_stays(bench: Bench) -> None:
+    bench.update(plan("echo", VIP, many(0, 3)))
+    bench.update(plan("echo", VIP, many(0, 1)))
+    bench.update(plan("echo", VIP, many(0, 3)))
+    bench.now += 1
+    bench.target.sweep_due()
+    assert len(view.dump(bench.maps)["slots"]) == len(view.dump(bench.maps)["backends"]) == 3
+
+
+def test_a_plan_without_frontends_is_not_programmed(bench: Bench) -> None:
+    row = plan("echo", VIP, many(0, 3))
+    bench.update(replace(row, frontends=()))
+    assert not any(bench.maps.maps.values())
+    bench.update(row)
+    bench.update(replace(row, frontends=()))
+    assert view.dump(bench.maps)["frontends"] == []
+
+
+def test_what_the_maps_cannot_hold_is_refused_by_a_sentence_and_leaves_no_trace(bench: Bench) -> None:
+    crowded = plan("crowded", VIP, *(group(f"10.1.0.{n}:80", tier=n) for n in range(33)))
+    heavy = plan("heavy", "10.96.0.8", Group((), weight=1 << 25))
+    fine = plan("fine", "10.96.0.9", many(0, 2))
+    failures = done(bench.target.update([crowded, heavy, fine]))
+    assert failures == {
+        crowded.key: "33 groups of backends; the datapath has room for 32",
+        heavy.key: "the weight of a group is not between 0 and 16777216",
+    }
+    assert [row["name"] for row in view.dump(bench.maps)["services"]] == [str(fine.key)]
+    assert len(bench.target.state.units) == 1
+
+
+def test_numbers_are_not_given_out_again_before_all_others() -> None:
+    ids = Ids([3], most=4)
+    given = [ids.take(), ids.take(), ids.take()]
+    ids.release(4)
+    assert given == [4, 1, 2]
+    assert ids.take() == 4
+
+
+def test_the_lowest_tier_with_a_backend_shares_the_whole_die_by_weight() -> None:
+    die = 1 << 31
+    assert shares([(0, 1, 0), (1, 1, 5), (1, 3, 1), (2, 9, 9)]) == [0, die // 4, die, 0]
+    assert shares([(0, 0, 5), (1, 2, 1)]) == [0, die]
+    assert shares([(0, 1, 0)]) == [0]
+
+
+def test_a_masked_dump_reads_like_documentation(bench: Bench) -> None:
+    bench.update(plan("echo", VIP, group("10.1.0.1:80", cluster="c1"), group("10.2.0.1:80", cluster="c2", tier=1)))
+    assert view.render(view.dump(bench.maps, masked=True)) == (
+        "frontends:\n"
+        "  frontend=10.96.0.7:80/TCP plan=demo/echo:80/TCP/IPv4\n"
+        "plans:\n"
+        "  plan=demo/echo:80/TCP/IPv4 groups=[tier=0 weight=1 count=1; tier=1 weight=1 count=1]\n"
+        "slots:\n"
+        "  plan=demo/echo:80/TCP/IPv4 group=0 n=0 backend=10.1.0.1:80/TCP\n"
+        "  plan=demo/echo:80/TCP/IPv4 group=1 n=0 backend=10.2.0.1:80/TCP\n"
+        "backends:\n"
+        "  backend=10.1.0.1:80/TCP cluster=c1\n"
+        "  backend=10.2.0.1:80/TCP cluster=c2\n"
+        "services:\n"
+        "  name=demo/echo:80/TCP/IPv4\n"
+        "clusters:\n"
+        "  name=c1\n"
+        "  name=c2"
+    )

@@ -1,0 +1,45 @@
+"""What a machine lacks is said in sentences that name the remedy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from isthmus.datapath import requirements
+from isthmus.datapath.libbpf import library
+
+ASK = "from isthmus.datapath import requirements; print(*requirements(), sep='\\n')"
+
+
+@pytest.mark.bpf
+def test_this_machine_lacks_nothing() -> None:
+    assert requirements() == []
+
+
+@pytest.mark.bpf
+def test_without_capabilities_the_sentence_says_which_and_what_to_do() -> None:
+    command = ["setpriv", "--bounding-set=-net_admin,-sys_admin", "--inh-caps=-all", sys.executable, "-c", ASK]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert said == "CAP_NET_ADMIN and CAP_SYS_ADMIN missing: run as root (sudo)\n"
+
+
+def test_an_old_kernel_is_named_with_the_version_that_would_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.release", lambda: "5.4.0-42-generic")
+    assert "kernel 5.4.0-42-generic is older than 5.10: boot a newer one" in requirements()
+
+
+def test_a_missing_object_is_named_with_how_to_make_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = import_module("isthmus.datapath.requirements")
+    monkeypatch.setattr(module, "OBJECT", Path("/nowhere/isthmus.bpf.o"))
+    assert any("make bpf" in sentence for sentence in requirements())
+
+
+def test_a_missing_library_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("isthmus.datapath.libbpf.SONAME", "libbpf.so.nowhere")
+    library.cache_clear()
+    assert any("apt-get install libbpf1" in sentence for sentence in requirements())
+    library.cache_clear()
