@@ -26,6 +26,7 @@ from isthmus.lab.apiserver.api import Api
 from isthmus.lab.apiserver.bootstrap import bootstrap
 from isthmus.lab.apiserver.http import Server
 from isthmus.lab.apiserver.kinds import Registry
+from isthmus.lab.apiserver.nodes import Nodes
 from isthmus.lab.apiserver.storage import Store
 
 
@@ -39,6 +40,7 @@ class Options(NamedTuple):
     token: str
     service_cidrs: tuple[Network, ...]
     tls: ssl.SSLContext | None
+    node_tls: ssl.SSLContext | None
     level: str
 
 
@@ -56,6 +58,9 @@ def options(arguments: Sequence[str]) -> Options:
     parser.add_argument("--service-cidr", default="10.96.0.0/16", help="where ClusterIPs come from, joined by commas")
     parser.add_argument("--tls-cert-file", type=Path, help="certificate to serve with; none: plain http")
     parser.add_argument("--tls-private-key-file", type=Path, help="its key")
+    parser.add_argument("--kubelet-certificate-authority", type=Path, help="who vouches for nodes; none: plain http")
+    parser.add_argument("--kubelet-client-certificate", type=Path, help="what is shown to nodes")
+    parser.add_argument("--kubelet-client-key", type=Path, help="its key")
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
     given = parser.parse_args(arguments)
     host, _, port = given.listen.rpartition(":")
@@ -73,8 +78,9 @@ def options(arguments: Sequence[str]) -> Options:
     except OSError as error:
         raise UsageError(f"--token-file {given.token_file}: {error.strerror}") from None
     tls = _tls(given.tls_cert_file, given.tls_private_key_file)
+    nodes = _node_tls(given)
     etcd = tuple(given.etcd.split(","))
-    return Options(etcd, str(address), number, tuple(given.fd), token, cidrs, tls, given.log_level)
+    return Options(etcd, str(address), number, tuple(given.fd), token, cidrs, tls, nodes, given.log_level)
 
 
 def _tls(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
@@ -88,6 +94,20 @@ def _tls(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
     return context
 
 
+def _node_tls(given: argparse.Namespace) -> ssl.SSLContext | None:
+    authority, certificate = given.kubelet_certificate_authority, given.kubelet_client_certificate
+    if authority is None:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=authority)
+        if certificate is not None:
+            context.load_cert_chain(certificate, given.kubelet_client_key)
+    except (OSError, ssl.SSLError) as error:
+        files = f"--kubelet-certificate-authority {authority}, --kubelet-client-certificate {certificate}"
+        raise UsageError(f"{files}: no usable certificates and key: {error}") from None
+    return context
+
+
 async def serve(given: Options) -> None:
     """Run until SIGTERM or SIGINT. Requests that come before etcd has been read wait for it."""
     stop, ready = asyncio.Event(), asyncio.Event()
@@ -96,7 +116,7 @@ async def serve(given: Options) -> None:
     async with Session(given.etcd) as session:
         store = Store(session)
         api = Api(store, Registry(), Addresses(given.service_cidrs))
-        application = Server(api, token=given.token, ready=ready).application()
+        application = Server(api, Nodes(api, tls=given.node_tls), token=given.token, ready=ready).application()
         runner = web.AppRunner(application, access_log=None, handler_cancellation=True, shutdown_timeout=0.2)
         await runner.setup()
         try:

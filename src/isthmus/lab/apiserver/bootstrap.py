@@ -6,7 +6,7 @@ import asyncio
 import ipaddress
 
 from isthmus import logs
-from isthmus.lab.apiserver import kinds
+from isthmus.lab.apiserver import definitions, kinds
 from isthmus.lab.apiserver.api import Api, By
 from isthmus.lab.apiserver.errors import ApiError
 from isthmus.lab.apiserver.kinds import Kind
@@ -33,6 +33,8 @@ async def bootstrap(api: Api, ready: asyncio.Event, *, host: str, port: int) -> 
 
 
 async def _create_all(api: Api, host: str, port: int) -> None:
+    for item in api.store.items(kinds.CUSTOM_RESOURCE_DEFINITION.qualified):
+        definitions.serve(api.registry, item.body)
     for name in NAMESPACES:
         await _ensure(api, kinds.NAMESPACE, "", {"metadata": {"name": name}})
     ports = [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": port}]

@@ -26,6 +26,8 @@ SUBRESOURCE_VERBS = {
     "binding": ("create",),
     "log": ("get",),
     "exec": ("create", "get"),
+    "attach": ("create", "get"),
+    "portforward": ("create", "get"),
     "token": ("create",),
 }
 

@@ -12,9 +12,10 @@ from aiohttp import web
 
 from isthmus import logs
 from isthmus.etcd import TooLarge
-from isthmus.lab.apiserver import discovery, errors, patches, requests, subresources
+from isthmus.lab.apiserver import discovery, errors, kinds, patches, requests, subresources
 from isthmus.lab.apiserver.api import Api, By
 from isthmus.lab.apiserver.errors import ApiError
+from isthmus.lab.apiserver.nodes import Nodes
 from isthmus.lab.apiserver.objects import Object
 from isthmus.lab.apiserver.replies import Form, deleted, failure
 from isthmus.lab.apiserver.requests import Target
@@ -46,8 +47,9 @@ class _Where(NamedTuple):
 class Server:
     """Turns requests into verbs, once it is ready. ``token`` is what clients must show; '' lets everybody in."""
 
-    def __init__(self, api: Api, *, token: str, ready: asyncio.Event) -> None:
+    def __init__(self, api: Api, nodes: Nodes, *, token: str, ready: asyncio.Event) -> None:
         self._api = api
+        self._nodes = nodes
         self._ready = ready
         self._token = token
 
@@ -85,6 +87,8 @@ class Server:
         await self._ready.wait()
         await self._api.store.ready.wait()
         target = requests.target(self._api.registry, path)
+        if target.kind is kinds.POD and target.subresource in ("log", "exec", "attach", "portforward"):
+            return await self._nodes.answer(request, target)
         if target.subresource and target.subresource != "status":
             return await subresources.answer(self._api, request, target)
         return await (self._object(request, target) if target.name else self._collection(request, target))

@@ -42,6 +42,8 @@ class Kind:
     strategic: bool = True
     """Whether strategic merge patches are taken (kinds of CRDs do not)."""
     singular_name: str = ""
+    warning: str = ""
+    """Said to whoever writes such an object."""
 
     @property
     def singular(self) -> str:
@@ -101,7 +103,7 @@ POD: Final = Kind(
     resource="pods",
     short=("po",),
     categories=ALL,
-    subresources=frozenset({"status", "binding", "log", "exec"}),
+    subresources=frozenset({"status", "binding", "log", "exec", "attach", "portforward"}),
     columns=columns.POD,
     lists=schema.POD,
     default=defaults.pod,
@@ -162,6 +164,19 @@ ENDPOINT_SLICE: Final = Kind(
     validate=validation.endpoint_slice,
     counted=True,
 )
+CUSTOM_RESOURCE_DEFINITION: Final = Kind(
+    group="apiextensions.k8s.io",
+    kind="CustomResourceDefinition",
+    resource="customresourcedefinitions",
+    short=("crd", "crds"),
+    namespaced=False,
+    categories=("api-extensions",),
+    subresources=STATUS,
+    columns=columns.DEFAULT,
+    validate=validation.definition,
+    counted=True,
+    warning="schemas are kept and not enforced here (no validation, defaults, pruning): use --apiserver real for that",
+)
 LEASE: Final = Kind(group="coordination.k8s.io", kind="Lease", resource="leases", columns=columns.LEASE)
 SERVICE_EXPORT: Final = Kind(
     group=MCS,
@@ -203,6 +218,7 @@ BUILT_IN: Final = (
     REPLICA_SET,
     ENDPOINT_SLICE,
     LEASE,
+    CUSTOM_RESOURCE_DEFINITION,
     SERVICE_EXPORT,
     SERVICE_IMPORT,
 )

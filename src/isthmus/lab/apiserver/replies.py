@@ -25,6 +25,8 @@ class Form:
         self._stored = target.version == target.kind.versions[0]
         self._include = request.query.get("includeObject", "Metadata")
         self._header = True
+        warns = target.kind.warning and request.method in ("POST", "PUT", "PATCH")
+        self._headers = {"Warning": f'299 - "{target.kind.warning}"'} if warns else {}
         self.table = requests.as_table(request)
 
     def one(self, item: Item, *, status: int = 200) -> web.Response:
@@ -32,7 +34,8 @@ class Form:
         if self.table:
             meta = {"resourceVersion": metadata(item.body).get("resourceVersion", "")}
             return reply(self._table([item.body], meta), status=status)
-        return web.Response(body=self.raw(item), status=status, content_type="application/json")
+        body, kind = self.raw(item), "application/json"
+        return web.Response(body=body, status=status, content_type=kind, headers=self._headers)
 
     def many(self, items: Sequence[Item], meta: Object) -> web.Response:
         """A list."""

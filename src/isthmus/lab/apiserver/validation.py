@@ -236,6 +236,25 @@ def service_import(obj: Object, old: Object | None) -> Iterator[Problem]:
         yield Problem("spec.ips", "Invalid value", "must have at most 2 items", spec["ips"])
 
 
+def definition(obj: Object, old: Object | None) -> Iterator[Problem]:
+    """What a kind is called and where it lives is said once."""
+    spec = at(obj, "spec", default={})
+    wanted = f"{at(spec, 'names', 'plural', default='')}.{spec.get('group', '')}"
+    if at(obj, "metadata", "name") != wanted:
+        yield Problem("metadata.name", "Invalid value", f'must be spec.names.plural+"."+spec.group ({wanted})', wanted)
+    for path in (("group",), ("names", "plural"), ("names", "kind"), ("scope",)):
+        if not at(spec, *path):
+            yield Problem(f"spec.{'.'.join(path)}", "Required value")
+        elif old is not None and at(old, "spec", *path) != at(spec, *path):
+            yield Problem(f"spec.{'.'.join(path)}", "Invalid value", "field is immutable", at(spec, *path))
+    stored = [version for version in items(spec, "versions") if version.get("storage")]
+    if len(stored) != 1:
+        names = [version.get("name") for version in stored]
+        yield Problem(
+            "spec.versions", "Invalid value", "must have exactly one version marked as storage version", names
+        )
+
+
 def secret(obj: Object, old: Object | None) -> Iterator[Problem]:
     """The type stays."""
     if old is not None and obj.get("type") != old.get("type"):

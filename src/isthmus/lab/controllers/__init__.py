@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 
 from isthmus.lab.apiserver.api import Api
-from isthmus.lab.controllers import deployments, endpoints, garbage, namespaces, replicasets, scheduler
+from isthmus.lab.controllers import definitions, deployments, endpoints, garbage, namespaces, replicasets, scheduler
 from isthmus.lab.controllers.loop import Controller
 
-PARTS = (namespaces, garbage, scheduler, replicasets, deployments, endpoints)
+PARTS = (definitions, namespaces, garbage, scheduler, replicasets, deployments, endpoints)
 
 
 def controllers(api: Api) -> list[Controller]:

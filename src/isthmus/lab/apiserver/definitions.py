@@ -1,0 +1,104 @@
+"""CustomResourceDefinitions → kinds. Their schemas say which lists are maps; nothing else in them is acted on.
+
+A definition of a kind that is built in is taken and changes nothing: what is built in is that kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+from isthmus.lab.apiserver import columns, jsonpath, schema
+from isthmus.lab.apiserver.columns import Cell, Column
+from isthmus.lab.apiserver.kinds import BUILT_IN, Kind, Registry
+from isthmus.lab.apiserver.objects import Object, at, items
+from isthmus.lab.apiserver.schema import ELEMENT, ListRule, Path
+
+_RESERVED: Final = {(kind.group, kind.resource) for kind in BUILT_IN}
+
+
+def serve(registry: Registry, definition: Object) -> Kind | None:
+    """Serve what a definition defines, from now on; the kind, None where it is built in."""
+    kind = kind_of(definition)
+    if built_in(kind):
+        return None
+    registry.add(kind)
+    return kind
+
+
+def built_in(kind: Kind) -> bool:
+    """Whether a kind is here without a definition."""
+    return (kind.group, kind.resource) in _RESERVED
+
+
+def kind_of(definition: Object) -> Kind:
+    """The kind a definition defines."""
+    spec = definition["spec"]
+    names = spec["names"]
+    versions = [version for version in items(spec, "versions") if version.get("served")]
+    stored = next(version for version in items(spec, "versions") if version.get("storage"))
+    ordered = [stored, *(version for version in versions if version is not stored)]
+    properties = at(stored, "schema", "openAPIV3Schema", default={})
+    return Kind(
+        group=spec["group"],
+        versions=tuple(version["name"] for version in ordered),
+        kind=names["kind"],
+        resource=names["plural"],
+        singular_name=names.get("singular", ""),
+        short=tuple(names.get("shortNames") or ()),
+        categories=tuple(names.get("categories") or ()),
+        namespaced=spec["scope"] == "Namespaced",
+        subresources=frozenset(name for name in ("status", "scale") if name in (stored.get("subresources") or {})),
+        columns=_columns(stored),
+        lists=dict(_lists(properties, ())),
+        counted=True,
+        strategic=False,
+    )
+
+
+def _columns(version: Object) -> tuple[Column, ...]:
+    wanted = [_column(each) for each in items(version, "additionalPrinterColumns")]
+    return (columns.NAME, *wanted) if wanted else columns.NAME_AGE
+
+
+def _column(wanted: Object) -> Column:
+    kind = str(wanted.get("type", "string"))
+    wide = int(wanted.get("priority", 0)) > 0
+    return Column(str(wanted.get("name", "")), _cell(str(wanted.get("jsonPath", "")), kind), "string", wide)
+
+
+def _cell(path: str, kind: str) -> Cell:
+    try:
+        find = jsonpath.parse(path)
+    except ValueError:
+        return lambda obj: "<unknown>"
+
+    def cell(obj: Object) -> Any:
+        found = find(obj)
+        if kind == "date":
+            return columns.age("at")({"at": found[0]}) if found else ""
+        shown = [each if isinstance(each, str) else msgspec.json.encode(each).decode() for each in found]
+        return " ".join(shown)
+
+    return cell
+
+
+def _lists(properties: Object, path: Path) -> Iterator[tuple[Path, ListRule]]:
+    """The lists in a schema that are maps or sets."""
+    inner = properties.get("items")
+    if isinstance(inner, dict):
+        match properties.get("x-kubernetes-list-type"):
+            case "map":
+                keys = tuple(properties.get("x-kubernetes-list-map-keys") or ())
+                defaults = {key: at(inner, "properties", key, "default") for key in keys}
+                yield (
+                    path,
+                    ListRule(keys, keys[0] if keys else "", {k: v for k, v in defaults.items() if v is not None}),
+                )
+                yield from _lists(inner, (*path, ELEMENT))
+            case "set":
+                yield path, schema.SET
+    for name, each in (properties.get("properties") or {}).items():
+        yield from _lists(each, (*path, name))
