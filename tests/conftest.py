@@ -5,10 +5,15 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
+from pathlib import Path
 
 import pytest
 
 pytest_plugins = ["etcd_server", "kube_apiserver"]
+
+CACHE = Path(__file__).parents[1] / ".cache" / "kube-tools"
+"""Where `make kube-tools` puts what it builds; after PATH, as tools/setup promises."""
+os.environ["PATH"] += f"{os.pathsep}{CACHE}"
 
 NO_SKIP = os.environ.get("ISTHMUS_NO_SKIP") == "1"
 

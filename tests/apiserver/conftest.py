@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 from apiserver_world import COUNTER, ApiServer, Client, Kubectl, Node, connected, serving
+from kubectl import program
 
 
 @pytest.fixture(scope="session")
@@ -48,7 +48,4 @@ async def node(client: Client) -> AsyncIterator[Node]:
 @pytest.fixture
 def kubectl(server: ApiServer, client: Client, tmp_path: Path) -> Kubectl:
     """The real kubectl, in the test's namespace."""
-    program = shutil.which("kubectl")
-    if program is None:
-        pytest.skip("kubectl is not installed")
-    return Kubectl(program, server, client.namespace, tmp_path)
+    return Kubectl(program(), server, client.namespace, tmp_path)

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import kubectl
+
 from isthmus.lab.layout import Lab
 
 
@@ -37,7 +39,7 @@ class Running:
 
     def kubectl(self, *words: str, stdin: str | None = None, cluster: str = "c1") -> str:
         """kubectl on one of its clusters."""
-        command = ["kubectl", "--kubeconfig", str(self.lab.kubeconfig), "--context", cluster, *words]
+        command = [kubectl.program(), "--kubeconfig", str(self.lab.kubeconfig), "--context", cluster, *words]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, input=stdin, check=False)
         assert done.returncode == 0, f"{words}: {done.stderr}"
         return done.stdout
