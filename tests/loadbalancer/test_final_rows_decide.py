@@ -32,7 +32,7 @@ services = st.builds(
     Service,
     name=st.sampled_from(NAMES),
     source=st.sampled_from(["kubernetes", "files"]),
-    type=st.sampled_from(["ClusterIP", "NodePort", "LoadBalancer"]),
+    type=st.sampled_from(["ClusterIP", "NodePort", "LoadBalancer", "HostPort"]),
     ports=subsets(PORTS, 3),
     cluster_ips=subsets(ADDRESSES),
     external_ips=subsets(ADDRESSES, 1),

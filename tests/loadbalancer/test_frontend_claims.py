@@ -159,3 +159,41 @@ def test_a_node_port_never_takes_an_address_that_a_service_names() -> None:
     assert [(row.service, row.shadowed) for row in every.frontends] == [("demo/lb", ("demo/np",))]
     every.delete(named)
     assert every.called() == {"172.30.1.11:25000/TCP": "demo/np"}
+
+
+def host_port(pod: str = "demo/pod", number: int = 8080, **fields: Any) -> Any:
+    ports = (Port("", number, node_port=number),)
+    return make.service(f"{pod}:host-port:{number}", type="HostPort", cluster_ips=(), ports=ports, **fields)
+
+
+def test_a_host_port_is_called_at_every_address_of_this_node_and_reaches_its_pod() -> None:
+    every = World("all").put(NODE, host_port())
+    endpoint = make.endpoint("10.1.0.9", ports=(Port("", 80),))
+    every.put(make.endpoints("c1", endpoint, service="demo/pod:host-port:8080"))
+    assert [(str(row.key), row.type) for row in every.frontends] == [("172.30.1.11:8080/TCP", "HostPort")]
+    assert list(every.reached().values()) == [["c1/10.1.0.9:80"]]
+    every.delete(host_port())
+    assert every.frontends == []
+
+
+def test_a_host_port_that_names_its_address_is_called_there_only() -> None:
+    every = World("all").put(NODE, host_port(external_ips=("172.30.9.9",)))
+    assert set(every.called()) == {"172.30.9.9:8080/TCP"}
+
+
+def test_a_host_port_among_the_node_ports_is_ignored() -> None:
+    assert World("all").put(NODE, host_port(number=30080)).frontends == []
+
+
+def test_a_host_port_never_takes_an_address_that_a_service_names_and_has_it_when_that_goes() -> None:
+    named = make.service("demo/lb", cluster_ips=(), external_ips=("172.30.1.11",), ports=(Port("b", 8080),))
+    every = World("all").put(NODE, host_port(), named)
+    assert [(row.service, row.shadowed) for row in every.frontends] == [("demo/lb", ("demo/pod:host-port:8080",))]
+    every.delete(named)
+    assert [row.type for row in every.frontends] == ["HostPort"]
+
+
+def test_a_pod_that_comes_again_under_its_name_takes_its_host_port_over() -> None:
+    every = World("all").put(NODE, host_port(uid="1")).settle()
+    every.put(host_port(uid="2"))
+    assert set(every.called()) == {"172.30.1.11:8080/TCP"}

@@ -148,7 +148,8 @@ def _claims(service: Service, *, lent: Collection[str], ours: bool) -> Iterator[
     if not service.headless:
         scope = Scope.INTERNAL if differ else Scope.EXTERNAL
         yield from _expand(service, "ClusterIP", service.cluster_ips, ours=ours, plan=scope)
-    yield from _expand(service, "ExternalIP", service.external_ips, ours=ours)
+    if service.type != "HostPort":
+        yield from _expand(service, "ExternalIP", service.external_ips, ours=ours)
     if service.type == "LoadBalancer":
         yield from _expand(service, "LoadBalancer", service.load_balancer_ips, ours=ours)
         if differ:
@@ -157,6 +158,10 @@ def _claims(service: Service, *, lent: Collection[str], ours: bool) -> Iterator[
 
 
 def _on_node(service: Service, *, lent: Collection[str], ours: bool) -> Iterator[Claim]:
+    """What a Service is called at on the node: node ports, or the port of a pod at every address or at one it names."""
+    if service.type == "HostPort":
+        claims = _expand(service, "HostPort", service.external_ips or lent, ours=ours)
+        yield from (claim for claim in claims if claim.key.port not in NODE_PORTS)
     if service.type in ("NodePort", "LoadBalancer"):
         yield from _expand(service, "NodePort", lent, ours=ours)
         if external_policy(service) != service.internal_policy:
@@ -176,7 +181,7 @@ def _expand(
     scope = at if plan is None else plan
     for address in addresses:
         for port in service.ports:
-            number = port.node_port if type_ == "NodePort" else port.port
+            number = port.node_port if type_ in ("NodePort", "HostPort") else port.port
             if number:
                 key = FrontendKey(address, number, port.protocol, at)
                 of = (service.name, service.import_of)

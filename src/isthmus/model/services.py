@@ -32,7 +32,11 @@ class Port(Struct, frozen=True, gc=False):
 
 
 class Service(Struct, frozen=True, gc=False, kw_only=True):
-    """A Service as one source tells it."""
+    """A Service as one source tells it.
+
+    ``type`` is the API's, or HostPort: the port of one pod on its node, a service of its own with that one endpoint. It
+    is called at ``node_port`` of every address of the node, or of its ``external_ips`` where it names some.
+    """
 
     name: ServiceName
     source: str

@@ -39,7 +39,7 @@ SERVICES: Final = Table[tuple[ServiceName, str], Service](
         "namespace": lambda row: (row.name.partition("/")[0],),
         "topology": lambda row: (True,) if row.distribution or _prefers_zone(row.annotations) else (),
         "node_port": lambda row: {(port.node_port, port.protocol) for port in row.ports if port.node_port},
-        "exposed": lambda row: (True,) if row.type in ("NodePort", "LoadBalancer") else (),
+        "exposed": lambda row: (True,) if row.type in ("NodePort", "LoadBalancer", "HostPort") else (),
     },
 )
 
