@@ -43,8 +43,8 @@ def load(pin: str, *, cgroup: str, max_entries: int) -> Mapping[str, int]:
         raise DatapathError(f"{OBJECT} is missing: compile it with `make bpf`")
     try:
         return _load(pin, cgroup=cgroup, max_entries=max_entries)
-    except libbpf.BpfError as error:
-        raise DatapathError(str(error.strerror)) from None
+    except OSError as error:  # also where there is no libbpf to call
+        raise DatapathError(error.strerror or str(error)) from None
 
 
 def _load(pin: str, *, cgroup: str, max_entries: int) -> Mapping[str, int]:

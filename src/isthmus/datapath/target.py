@@ -7,31 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-
-from msgspec import Struct
 
 from isthmus.datapath import codecs, plans
 from isthmus.datapath.audit import audit
-from isthmus.datapath.installed import Installed, Named, State, Unit
+from isthmus.datapath.installed import State, Unit
+from isthmus.datapath.leftovers import Leftovers
 from isthmus.datapath.maps import Maps
 from isthmus.datapath.plans import Change, Entry
 from isthmus.model.balancing import Plan, PlanKey
 
 _LEAST_WAIT = 0.2
-
-
-class Leftover(Struct, gc=False):
-    """What a connect may still have read, and when it surely has not any more."""
-
-    due: float
-    plan: Installed
-    retired: bool = False
-    """The whole plan goes; else only ``stale`` slots of it, and the references ``freed``."""
-    stale: list[tuple[int, int]] = []
-    freed: list[int] = []
-    service: Named | None = None
 
 
 class PlanTarget:
@@ -43,11 +29,10 @@ class PlanTarget:
         self.state = state
         self._maps = maps
         self._grace = grace
-        self._clock = clock
-        self._leftovers: deque[Leftover] = deque()
+        self._leftovers = Leftovers(maps, state, grace=grace, clock=clock)
 
     def __repr__(self) -> str:
-        return f"<PlanTarget: {self.state!r}, {len(self._leftovers)} waiting to be swept>"
+        return f"<PlanTarget: {self.state!r}, {self._leftovers!r}>"
 
     async def update(self, rows: Sequence[Plan]) -> Mapping[PlanKey, str]:
         """Make the maps hold these plans; what failed, by key."""
@@ -87,8 +72,7 @@ class PlanTarget:
 
     async def _repair(self, wanted: Mapping[str, Plan]) -> tuple[int, int]:
         """(entries nobody knew, services written again)."""
-        leaving = [leftover.service for leftover in self._leftovers if leftover.service]
-        found = audit(self.state, self._maps, leaving=leaving)
+        found = audit(self.state, self._maps, leaving=self._leftovers.services())
         for name, keys in found.strays.items():
             if keys:
                 self._maps.drop(name, keys)
@@ -105,12 +89,7 @@ class PlanTarget:
 
     def sweep_due(self) -> int:
         """Delete what the grace period has kept until now; how many things went."""
-        due: list[Leftover] = []
-        while self._leftovers and self._leftovers[0].due <= self._clock():
-            due.append(self._leftovers.popleft())
-        if due and not self._sweep(due):
-            self._leftovers.extendleft(reversed(due))
-        return len(due) + self._finish_doomed()
+        return self._leftovers.sweep()
 
     # Writing
 
@@ -141,7 +120,7 @@ class PlanTarget:
             candidates = unit.frontends | change.frontends
             unit.frontends = frozenset(k for k in candidates if self.state.frontends.get(k) in ours)
             if key not in failures:
-                self._retire(unit.older)
+                self._leftovers.retire(unit.older)
                 unit.older = []
 
     def _put(self, name: str, changes: Mapping[PlanKey, Change], failures: dict[PlanKey, str]) -> list[Entry]:
@@ -180,14 +159,12 @@ class PlanTarget:
         if not change.in_place and unit.current is not None:
             unit.older.append(unit.current)
         unit.current = self.state.plans[plan.id] = plan
-        if change.stale or change.freed:
-            due = self._clock() + self._grace
-            self._leftovers.append(Leftover(due, plan, stale=change.stale, freed=change.freed))
+        self._leftovers.shrink(plan, stale=change.stale, freed=change.freed)
 
     def _abort(self, change: Change) -> None:
         """Nobody looks at a plan that was new. One that was changed in place holds old and new until it is replaced."""
         if not change.in_place:
-            self._retire([change.plan])
+            self._leftovers.retire([change.plan])
         elif change.unit.current is not None:
             current = change.unit.current
             current.sure = False
@@ -225,22 +202,16 @@ class PlanTarget:
 
     def _forget(self, unit: Unit) -> None:
         gone = [*unit.older, *([unit.current] if unit.current else [])]
-        self._retire(gone, service=unit.name)
+        self._leftovers.retire(gone, service=unit.name)
         if not gone:
             self.state.forget_service(unit.name)
         del self.state.units[unit.name.name]
 
-    def _retire(self, gone: Sequence[Installed], *, service: Named | None = None) -> None:
-        due = self._clock() + self._grace
-        for plan in gone:
-            last = plan is gone[-1]
-            self._leftovers.append(Leftover(due, plan, retired=True, service=service if last else None))
-
     def _retire_orphans(self) -> int:
         known = {number for unit in self.state.units.values() for number in unit.plan_ids()}
-        known |= {leftover.plan.id for leftover in self._leftovers if leftover.retired}
+        known |= self._leftovers.retired()
         orphans = [plan for plan in self.state.plans.values() if plan.id not in known]
-        self._retire(orphans)
+        self._leftovers.retire(orphans)
         return len(orphans)
 
     def _drop_frontends(self, keys: Sequence[bytes]) -> str:
@@ -250,76 +221,3 @@ class PlanTarget:
             if position not in failed:
                 self.state.frontends.pop(key, None)
         return next(iter(failed.values()), "")
-
-    # The sweep
-
-    def _sweep(self, due: Sequence[Leftover]) -> bool:
-        """Plans, then slots and members, then references. False: a write failed, and all of it is to be done again."""
-        retired = [leftover.plan for leftover in due if leftover.retired]
-        drops = {
-            "plans": [codecs.ID.pack(plan.id) for plan in retired],
-            "slots": [codecs.SLOT_KEY.pack(*slot) for leftover in due for slot in self._stale(leftover)],
-            "members": [
-                codecs.MEMBER_KEY.pack(plan.id, number)
-                for plan in retired
-                if plan.flags & codecs.PLAN_AFFINITY
-                for number in set(plan.held())
-            ],
-        }
-        if any(self._maps.drop(name, keys) for name, keys in drops.items() if keys):
-            return False
-        for leftover in due:
-            self._let_go(leftover)
-        return True
-
-    def _stale(self, leftover: Leftover) -> list[tuple[int, int, int]]:
-        plan = leftover.plan
-        if leftover.retired:
-            return list(plan.reach())
-        now = self.state.plans.get(plan.id)
-        if now is None:
-            return []
-        return [(plan.id, g, n) for g, n in leftover.stale if n >= len(now.slots[g])]
-
-    def _let_go(self, leftover: Leftover) -> None:
-        plan = leftover.plan
-        if leftover.retired:
-            self.state.plans.pop(plan.id, None)
-            self.state.plan_ids.release(plan.id)
-            self.state.let_go(plan.held())
-        else:
-            self.state.let_go(leftover.freed)
-            now = self.state.plans.get(plan.id)
-            for g, n in reversed(leftover.stale):
-                if now is not None and now.extent[g] == n + 1 > len(now.slots[g]):
-                    now.extent[g] = n
-        if leftover.service is not None:
-            self.state.forget_service(leftover.service)
-
-    def _finish_doomed(self) -> int:
-        """Delete entries nobody refers to, and give their numbers back; what the kernel refuses stays doomed."""
-        doomed, self.state.doomed = self.state.doomed, []
-        for name in ("backends", "services", "clusters"):
-            mine = [each for each in doomed if each[0] == name]
-            failed = self._maps.drop(name, [codecs.ID.pack(number) for _, _, number in mine]) if mine else {}
-            for position, each in enumerate(mine):
-                if position in failed:
-                    self.state.doomed.append(each)
-                else:
-                    each[1].release(each[2])
-        self._forget_counters(doomed)
-        return len(doomed) - len(self.state.doomed)
-
-    def _forget_counters(self, doomed: Iterable[tuple[str, object, int]]) -> None:
-        """A number that is given out again starts from nothing."""
-        services = {number for name, _, number in doomed if name == "services"}
-        clusters = {number for name, _, number in doomed if name == "clusters"}
-        if services or clusters:
-            keys = [key for key, _ in self._maps.items("counters") if _names(key, services, clusters)]
-            if keys:
-                self._maps.drop("counters", keys)
-
-
-def _names(key: bytes, services: set[int], clusters: set[int]) -> bool:
-    service, cluster, _, _ = codecs.COUNTER_KEY.unpack(key)
-    return service in services or cluster in clusters

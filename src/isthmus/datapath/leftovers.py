@@ -1,0 +1,141 @@
+"""What a connect may still have read: kept for the grace period, then deleted, and the numbers given back.
+
+Plans go first, then their slots and members; then references, and what nobody refers to any more.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+from msgspec import Struct
+
+from isthmus.datapath import codecs
+from isthmus.datapath.installed import Installed, Named, State
+from isthmus.datapath.maps import Maps
+
+
+class Leftover(Struct, gc=False):
+    """A retired plan, whole; or stale slots of one, and the references that its overwritten slots gave up."""
+
+    due: float
+    plan: Installed
+    retired: bool = False
+    stale: list[tuple[int, int]] = []
+    freed: list[int] = []
+    service: Named | None = None
+    """The service that goes with it."""
+
+
+class Leftovers:
+    """Everything that waits for its grace period to end, in order."""
+
+    def __init__(self, maps: Maps, state: State, *, grace: float, clock: Callable[[], float]) -> None:
+        self._maps = maps
+        self._state = state
+        self._grace = grace
+        self._clock = clock
+        self._waiting: deque[Leftover] = deque()
+
+    def __repr__(self) -> str:
+        return f"<Leftovers: {len(self._waiting)} waiting, {len(self._state.doomed)} numbers to give back>"
+
+    def retire(self, plans: Sequence[Installed], *, service: Named | None = None) -> None:
+        """Plans that no frontend points to, and with the last of them their service."""
+        due = self._clock() + self._grace
+        for plan in plans:
+            last = plan is plans[-1]
+            self._waiting.append(Leftover(due, plan, retired=True, service=service if last else None))
+
+    def shrink(self, plan: Installed, *, stale: list[tuple[int, int]], freed: list[int]) -> None:
+        """Slots beyond a count, and references, that a change in place left behind."""
+        if stale or freed:
+            self._waiting.append(Leftover(self._clock() + self._grace, plan, stale=stale, freed=freed))
+
+    def retired(self) -> set[int]:
+        """Plans that wait."""
+        return {leftover.plan.id for leftover in self._waiting if leftover.retired}
+
+    def services(self) -> list[Named]:
+        """Services that wait."""
+        return [leftover.service for leftover in self._waiting if leftover.service]
+
+    def sweep(self) -> int:
+        """Delete what is due; how many things went."""
+        due: list[Leftover] = []
+        while self._waiting and self._waiting[0].due <= self._clock():
+            due.append(self._waiting.popleft())
+        if due and not self._drop(due):
+            self._waiting.extendleft(reversed(due))
+        return len(due) + self._finish_doomed()
+
+    def _drop(self, due: Sequence[Leftover]) -> bool:
+        """Plans, then slots and members, then references. False: a write failed, and all of it is to be done again."""
+        retired = [leftover.plan for leftover in due if leftover.retired]
+        drops = {
+            "plans": [codecs.ID.pack(plan.id) for plan in retired],
+            "slots": [codecs.SLOT_KEY.pack(*slot) for leftover in due for slot in self._stale(leftover)],
+            "members": [
+                codecs.MEMBER_KEY.pack(plan.id, number)
+                for plan in retired
+                if plan.flags & codecs.PLAN_AFFINITY
+                for number in set(plan.held())
+            ],
+        }
+        if any(self._maps.drop(name, keys) for name, keys in drops.items() if keys):
+            return False
+        for leftover in due:
+            self._let_go(leftover)
+        return True
+
+    def _stale(self, leftover: Leftover) -> list[tuple[int, int, int]]:
+        plan = leftover.plan
+        if leftover.retired:
+            return list(plan.reach())
+        now = self._state.plans.get(plan.id)
+        if now is None:
+            return []
+        return [(plan.id, g, n) for g, n in leftover.stale if n >= len(now.slots[g])]
+
+    def _let_go(self, leftover: Leftover) -> None:
+        plan = leftover.plan
+        if leftover.retired:
+            self._state.plans.pop(plan.id, None)
+            self._state.plan_ids.release(plan.id)
+            self._state.let_go(plan.held())
+        else:
+            self._state.let_go(leftover.freed)
+            now = self._state.plans.get(plan.id)
+            for g, n in reversed(leftover.stale):
+                if now is not None and now.extent[g] == n + 1 > len(now.slots[g]):
+                    now.extent[g] = n
+        if leftover.service is not None:
+            self._state.forget_service(leftover.service)
+
+    def _finish_doomed(self) -> int:
+        """Delete entries nobody refers to, and give their numbers back; what the kernel refuses stays doomed."""
+        doomed, self._state.doomed = self._state.doomed, []
+        for name in ("backends", "services", "clusters"):
+            mine = [each for each in doomed if each[0] == name]
+            failed = self._maps.drop(name, [codecs.ID.pack(number) for _, _, number in mine]) if mine else {}
+            for position, each in enumerate(mine):
+                if position in failed:
+                    self._state.doomed.append(each)
+                else:
+                    each[1].release(each[2])
+        self._forget_counters(doomed)
+        return len(doomed) - len(self._state.doomed)
+
+    def _forget_counters(self, doomed: Iterable[tuple[str, object, int]]) -> None:
+        """A number that is given out again starts from nothing."""
+        services = {number for name, _, number in doomed if name == "services"}
+        clusters = {number for name, _, number in doomed if name == "clusters"}
+        if services or clusters:
+            keys = [key for key, _ in self._maps.items("counters") if _names(key, services, clusters)]
+            if keys:
+                self._maps.drop("counters", keys)
+
+
+def _names(key: bytes, services: set[int], clusters: set[int]) -> bool:
+    service, cluster, _, _ = codecs.COUNTER_KEY.unpack(key)
+    return service in services or cluster in clusters
