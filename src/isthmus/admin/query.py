@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import socket
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -67,22 +68,27 @@ class Socket:
             except (OSError, http.client.HTTPException, msgspec.DecodeError):
                 return  # the process went in the middle of a line: the same as its end
 
-    def _get(self, path: str, **query: float) -> http.client.HTTPResponse:
-        connection = _UnixConnection(self.path, timeout=self._timeout)
-        try:
-            connection.request("GET", f"/{VERSION}/{path}?{urlencode(query)}", headers={"Connection": "close"})
-            response = connection.getresponse()
-        except (OSError, http.client.HTTPException) as error:
-            raise Unreachable(_why(self.path, error)) from None
-        if response.status == 200:
-            return response
+    @contextmanager
+    def _get(self, path: str, **query: float) -> Iterator[http.client.HTTPResponse]:
+        with closing(_UnixConnection(self.path, timeout=self._timeout)) as connection:
+            try:
+                connection.request("GET", f"/{VERSION}/{path}?{urlencode(query)}", headers={"Connection": "close"})
+                answer = connection.getresponse()
+            except (OSError, http.client.HTTPException) as error:
+                raise Unreachable(_why(self.path, error)) from None
+            with answer as response:
+                if response.status != 200:
+                    raise self._refusal(response)
+                yield response
+
+    def _refusal(self, response: http.client.HTTPResponse) -> QueryError:
         try:
             failure = msgspec.json.decode(response.read(), type=Failure)
         except msgspec.DecodeError:
             failure = Failure(error=f"{self.path}: HTTP {response.status}")
         if response.status == 404:
-            raise NoTable(failure.error, failure.tables)
-        raise QueryError(failure.error)
+            return NoTable(failure.error, failure.tables)
+        return QueryError(failure.error)
 
     def _patient(self, response: http.client.HTTPResponse) -> None:
         """A quiet table is no dead process."""

@@ -180,12 +180,13 @@ def _line_teller(view: View) -> Callable[[list[Change]], None]:
 
 def _selected(socket: Socket, view: View) -> Iterator[list[Change]]:
     """Changes of the selected rows, those of their status included: then the row is told again."""
-    table, statuses = view.selection.table, view.status
+    table = view.selection.table
     rows: dict[str, Row] = {}
-    for changes in follow(socket, {table: {}} | ({STATUS_OF[table]: statuses} if statuses is not None else {})):
+    known = {table: rows} if view.status is None else {table: rows, STATUS_OF[table]: view.status}
+    for changes in follow(socket, known):
         told: dict[str, Change] = {}
         for change in changes:
-            _keep(rows if change.table == table else statuses or rows, change)
+            _keep(known[change.table], change)
             row = change.row or change.old or {}
             if change.table != table:
                 row = rows.get(change.key, {})

@@ -1,0 +1,209 @@
+"""The commands around ``get``: help, status, bpf maps, and starting a process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from admin_world import serving
+from click.testing import CliRunner, Result
+
+from isthmus.cli import COMMANDS, root, sockets
+from isthmus.config import Config
+from isthmus.datapath import codecs
+from isthmus.datapath.maps import DictMaps
+from isthmus.model import tables
+from isthmus.model.clusters import Cluster
+from isthmus.model.names import ClusterName
+
+
+def isthmus(*arguments: str) -> Result:
+    return CliRunner().invoke(root, arguments)
+
+
+async def beside_the_loop(*arguments: str) -> Result:
+    return await asyncio.to_thread(isthmus, *arguments)
+
+
+def modules_after(*arguments: str) -> set[str]:
+    """What a command has imported when it is done."""
+    program = (
+        "import sys, isthmus.cli\ntry: isthmus.cli.main()\nexcept SystemExit: print(*sys.modules, file=sys.stderr)"
+    )
+    ran = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True)
+    return set(ran.stderr.split())
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], []])
+def test_help_imports_no_command_and_nothing_that_takes_time(arguments: list[str]) -> None:
+    ours = {name for name in modules_after(*arguments) if name.startswith("isthmus.")}
+    assert ours == {"isthmus.cli", "isthmus.cli.lazy"}
+
+
+def test_looking_imports_no_web_server() -> None:
+    loaded = modules_after("get", "plans", "--socket", "/nowhere")
+    assert not loaded & {"aiohttp", "grpc", "structlog", "isthmus.datapath", "isthmus.statedb"}
+
+
+def test_help_names_every_command() -> None:
+    said = isthmus("--help").stdout
+    assert all(name in said and line.split()[0] in said for name, (_, line) in COMMANDS.items())
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_of_its_own(name: str) -> None:
+    result = isthmus(name, "--help")
+    assert (result.exit_code, result.stdout.startswith("Usage: ")) == (0, True)
+
+
+def test_the_version_is_told() -> None:
+    assert isthmus("--version").stdout == "isthmus 0.1.0\n"
+
+
+def test_an_unknown_command_is_a_wrong_question() -> None:
+    assert isthmus("fly").exit_code == 2
+
+
+async def test_status_of_a_ready_process_tells_what_it_has_and_ends_with_0(tmp_path: Path) -> None:
+    reflector = {"synced": True, "connected": False, "lists": 2, "failures": 3, "last_failure": "no route to host"}
+    said = {"reflectors": {"kubernetes/services": reflector}, "plans": "<Reconciler of plans: 1 updated>"}
+    async with serving(tmp_path / "agent.sock", status=said) as process:
+        process.put(tables.CLUSTERS, Cluster(name=ClusterName("c2"), state="stale", reason="connection refused"))
+        result = await beside_the_loop("status", "--socket", str(process.socket))
+    assert result.exit_code == 0
+    lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
+    assert lines[0].startswith("agent 0.1.0: ready, up ")
+    assert "clusters 1 1 complete" in lines
+    assert "kubernetes/services away; last known state 2 3 no route to host" in lines
+    assert "c2 stale connection refused" in lines
+    assert "plans: Reconciler of plans: 1 updated" in lines
+
+
+async def test_status_of_a_process_that_waits_says_for_whom_and_ends_with_1(tmp_path: Path) -> None:
+    async with serving(tmp_path / "agent.sock") as process:
+        process.db.initializer(tables.NAMES, "clusterset/c2")
+        result = await beside_the_loop("status", "--socket", str(process.socket))
+        assert result.exit_code == 1
+        assert result.stdout.startswith("agent 0.1.0: not ready: waiting for clusterset/c2, up ")
+        said = json.loads((await beside_the_loop("status", "--socket", str(process.socket), "-o", "json")).stdout)
+        assert (said["ready"], said["processes"]["agent"]["tables"]["names"]["pending"]) == (False, ["clusterset/c2"])
+
+
+async def test_status_of_a_labs_cluster_names_the_processes_that_are_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sockets, "STATE_ROOT", tmp_path)
+    cluster = tmp_path / "demo" / "c1"
+    cluster.mkdir(parents=True)
+    async with serving(cluster / "agent.sock"):
+        result = await beside_the_loop("status", "--cluster", "c1")
+    assert result.exit_code == 1
+    assert f"no process serves {cluster}/operator.sock" in result.stdout
+    assert result.stderr == ""
+
+
+def test_status_of_nobody_is_a_failure(tmp_path: Path) -> None:
+    result = isthmus("status", "--socket", str(tmp_path / "none.sock"))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith(f"no process serves {tmp_path}/none.sock")
+
+
+def test_maps_that_are_not_pinned_are_named(tmp_path: Path) -> None:
+    result = isthmus("bpf", "maps", "--pin", str(tmp_path))
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"Error: no datapath at {tmp_path}: ")
+
+
+class Pinned(DictMaps):
+    """Maps of a dict in the place of the kernel's."""
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+@pytest.fixture
+def pinned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A service and a cluster in the maps; where they were looked for."""
+    asked: list[str] = []
+    maps = Pinned()
+    name = b"demo/echo:80/TCP/IPv4"
+    maps.put("services", [(codecs.ID.pack(7), name.ljust(160, b"\0"))])
+    maps.put("clusters", [(codecs.ID.pack(2), b"c2".ljust(32, b"\0"))])
+
+    def open_maps(pin: str) -> Pinned:
+        asked.append(pin)
+        return maps
+
+    monkeypatch.setattr("isthmus.datapath.open_maps", open_maps)
+    return asked
+
+
+def test_maps_are_shown_one_after_the_other_empty_ones_left_out(pinned: list[str]) -> None:
+    result = isthmus("bpf", "maps")
+    assert result.exit_code == 0
+    assert [line.split() for line in result.stdout.splitlines()] == [
+        ["services", "(1)"],
+        ["NAME", "ID"],
+        ["demo/echo:80/TCP/IPv4", "7"],
+        [],
+        ["clusters", "(1)"],
+        ["NAME", "ID"],
+        ["c2", "2"],
+        [],
+    ]
+    assert pinned == ["/sys/fs/bpf/isthmus"]
+
+
+def test_ids_can_be_masked_and_maps_be_chosen(pinned: list[str]) -> None:
+    result = isthmus("bpf", "maps", "services", "--mask-ids", "-o", "json", "--pin", "/x")
+    assert json.loads(result.stdout) == {"services": [{"name": "demo/echo:80/TCP/IPv4"}]}
+    assert pinned == ["/x"]
+    assert isthmus("bpf", "maps", "colours").exit_code == 2
+
+
+def test_the_maps_of_a_labs_cluster_are_where_its_agent_pins_them(
+    pinned: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sockets, "STATE_ROOT", tmp_path)
+    node = tmp_path / "demo" / "c2" / "n1"
+    node.mkdir(parents=True)
+    result = isthmus("bpf", "maps", "--cluster", "c2")
+    assert (result.exit_code, "name the directory with --pin" in result.stderr) == (1, True)
+    (node / "agent.toml").write_text('[datapath]\npin = "/sys/fs/bpf/c2"\n')
+    assert isthmus("bpf", "maps", "--cluster", "c2").exit_code == 0
+    assert pinned == ["/sys/fs/bpf/c2"]
+
+
+@pytest.mark.parametrize("process", ["agent", "dns", "operator"])
+def test_a_process_runs_with_its_file_environment_and_flags_and_ends_with_its_code(
+    process: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[Config] = []
+
+    def run(config: Config) -> int:
+        ran.append(config)
+        return 3
+
+    monkeypatch.setattr(f"isthmus.processes.{process}.run", run)
+    monkeypatch.setenv("ISTHMUS_CLUSTER_ID", "7")
+    file = tmp_path / "config.toml"
+    file.write_text('[cluster]\nname = "c1"\nid = 1\n')
+    result = isthmus(process, "--config", str(file), "--set", "node.name=n1", "--set", "cluster.zone=a")
+    assert (result.exit_code, ran[0].cluster.name, ran[0].cluster.id) == (3, "c1", 7)
+    assert (ran[0].node.name, ran[0].cluster.zone) == ("n1", "a")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--config", "/nowhere.toml"], "Error: /nowhere.toml: cannot be read: No such file or directory\n"),
+        (["--set", "x"], "Error: --set x: want section.field=value\n"),
+    ],
+)
+def test_a_configuration_that_cannot_be_used_is_one_line(arguments: list[str], why: str) -> None:
+    result = isthmus("agent", *arguments)
+    assert (result.exit_code, result.stderr) == (1, why)
