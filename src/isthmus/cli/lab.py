@@ -25,17 +25,28 @@ def group() -> None:
 @click.option("--clusters", default=3, show_default=True, help="How many: c1, c2, …")
 @click.option("--nodes", default=1, show_default=True, help="Nodes of each cluster.")
 @click.option("--from", "directory", type=click.Path(path_type=Path), help="Apply DIR/*.yaml and DIR/CLUSTER/*.yaml.")
+@click.option("--image", "images", multiple=True, metavar="NAME=COMMAND…", help="A stand-in for an image; repeatable.")
+@click.option("--images", "file", type=click.Path(path_type=Path), help="A YAML file of stand-ins: NAME: COMMAND….")
 @click.option("--without-isthmus", is_flag=True, hidden=True, help="Clusters only: no agent, dns, operator.")
-def up(name: str, clusters: int, nodes: int, directory: Path | None, without_isthmus: bool) -> None:
+def up(
+    name: str,
+    clusters: int,
+    nodes: int,
+    directory: Path | None,
+    images: tuple[str, ...],
+    file: Path | None,
+    without_isthmus: bool,
+) -> None:
     """Start a lab and wait until all of it is ready."""
     from isthmus.lab import manifests, removal, starting
     from isthmus.lab.layout import Lab
 
     lab = Lab(name, clusters, nodes)
     try:
+        own = _images(images, file)
         starting.check(lab)
         wanted = manifests.of_lab(directory, lab) if directory else {}
-        starting.start(lab, images={}, isthmus=not without_isthmus)
+        starting.start(lab, images=own, isthmus=not without_isthmus)
         asyncio.run(starting.follow(lab, _tell))
     except (starting.CannotStart, manifests.BadManifest) as why:
         raise click.ClickException(str(why)) from None
@@ -131,6 +142,15 @@ def demo(name: str, as_json: bool, keep: bool, directory: Path) -> None:
     from isthmus.lab.demo import story
 
     sys.exit(0 if asyncio.run(story.tell(name=name, examples=directory, json=as_json, keep=keep)) else 1)
+
+
+def _images(given: tuple[str, ...], file: Path | None) -> dict[str, Any]:
+    from isthmus.lab import images
+
+    try:
+        return {**(images.of_file(file) if file else {}), **dict(map(images.given, given))}
+    except ValueError as why:
+        raise click.ClickException(str(why)) from None
 
 
 def _program(each: dict[str, Any]) -> list[str]:

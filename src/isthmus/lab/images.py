@@ -6,12 +6,15 @@ An image is known by its name without registry and tag: ``docker.io/library/busy
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import msgspec
+import yaml
 from msgspec import Struct
 
 PROGRAMS: Final = Path(__file__).parent / "programs"
@@ -24,7 +27,7 @@ class UnknownImage(Exception):  # noqa: N818
     """There is no stand-in for an image; the message says what to do."""
 
 
-class Image(Struct, frozen=True):
+class Image(Struct, frozen=True, forbid_unknown_fields=True):
     """What stands in for an image: what it runs, with what unless told otherwise, and what it needs of the host."""
 
     entrypoint: tuple[str, ...] = ()
@@ -40,19 +43,59 @@ def _python() -> str:
     return os.path.realpath(sys.executable)
 
 
+def _program(name: str, *arguments: str) -> Image:
+    """One of our own small programs."""
+    return Image((_python(), "-I", "-S", str(PROGRAMS / name), *arguments))
+
+
+def _nginx() -> Image:
+    """The real one where it is installed, else a page that says as much as a tutorial looks at."""
+    real = shutil.which("nginx", path=PATH) is not None
+    return Image(command=("nginx", "-g", "daemon off;")) if real else _program("http_echo.py", "--nginx")
+
+
+_SHELL: Final = Image(command=("sh",))
+_BASH: Final = Image(command=("bash",), needs="bash", package="bash")
+_TOOLS: Final = Image(command=("/bin/sh", "-c", IDLE))
+
 BUILT_IN: Final[Mapping[str, Image]] = {
-    "isthmus/echo": Image((_python(), "-I", "-S", str(PROGRAMS / "echo.py"))),
-    "isthmus/client": Image(command=("/bin/sh", "-c", IDLE)),
-    "busybox": Image(command=("sh",)),
-    "alpine": Image(command=("sh",)),
-    "debian": Image(command=("bash",), needs="bash", package="bash"),
-    "ubuntu": Image(command=("bash",), needs="bash", package="bash"),
+    "isthmus/echo": _program("echo.py"),
+    "isthmus/client": _TOOLS,
+    "pause": _TOOLS,
+    "busybox": _SHELL,
+    "alpine": _SHELL,
+    "debian": _BASH,
+    "ubuntu": _BASH,
     "python": Image(command=("python3",)),
-    "pause": Image(command=("/bin/sh", "-c", IDLE)),
     "curlimages/curl": Image(entrypoint=("curl",), needs="curl", package="curl"),
+    "radial/busyboxplus": _SHELL,
+    "alpine/curl": Image(entrypoint=("curl",), needs="curl", package="curl"),
     "alpine/socat": Image(entrypoint=("socat",), needs="socat", package="socat"),
-    "nginx": Image(command=("nginx", "-g", "daemon off;"), needs="nginx", package="nginx-light"),
+    "nicolaka/netshoot": _TOOLS,
+    "wbitt/network-multitool": _TOOLS,
+    "jonlabelle/network-tools": _TOOLS,
+    "e2e-test-images/jessie-dnsutils": _TOOLS,
+    "hashicorp/http-echo": _program("http_echo.py"),
+    "traefik/whoami": _program("http_echo.py", "--whoami"),
+    "nginx": _nginx(),
+    "nginxinc/nginx-unprivileged": _program("http_echo.py", "--nginx", "-port=8080"),
 }
+
+PACKAGES: Final[Mapping[str, str]] = {
+    "curl": "curl",
+    "dig": "dnsutils",
+    "host": "dnsutils",
+    "ip": "iproute2",
+    "nc": "netcat-openbsd",
+    "nginx": "nginx-light",
+    "nslookup": "dnsutils",
+    "ping": "iputils-ping",
+    "redis-server": "redis-server",
+    "socat": "socat",
+    "telnet": "telnet",
+    "wget": "wget",
+}
+"""Debian's packages of programs that people expect in the images above."""
 
 
 def canonical(name: str) -> str:
@@ -75,6 +118,38 @@ def find(name: str, *, own: Mapping[str, Image] | None = None) -> Image:
                 raise UnknownImage(f"image {name!r}: its stand-in needs {image.needs}: apt-get install {image.package}")
             return image
     raise UnknownImage(f"image {name!r} has no stand-in; known: {', '.join(sorted({*(own or {}), *BUILT_IN}))}")
+
+
+def missing(program: str) -> str:
+    """What to say of a program that is not on this host."""
+    package = PACKAGES.get(program.rpartition("/")[2])
+    return f"{program}: not on this host" + (f": apt-get install {package}" if package else "")
+
+
+def given(text: str) -> tuple[str, Image]:
+    """``NAME=COMMAND…`` as on the command line; ValueError says what is wrong with it."""
+    name, equals, words = text.partition("=")
+    try:
+        command = shlex.split(words)
+    except ValueError as error:
+        raise ValueError(f"--image {text}: {error}") from None
+    if not name or not equals or not command:
+        raise ValueError(f"--image {text}: want NAME=COMMAND…, as in --image acme/shop='python3 /srv/shop.py'")
+    return name, Image(tuple(command))
+
+
+def of_file(path: Path) -> dict[str, Image]:
+    """A file: for each name a command, or a mapping as :class:`Image` has it. ValueError names the file."""
+    try:
+        raw = yaml.safe_load(path.read_text())
+        entries = raw["images"] if isinstance(raw, dict) and "images" in raw else raw
+        return {name: _entry(value) for name, value in msgspec.convert(entries, dict[str, Any]).items()}
+    except (OSError, ValueError, yaml.YAMLError, msgspec.ValidationError) as error:
+        raise ValueError(f"{path}: {' '.join(str(error).split())}") from None
+
+
+def _entry(value: Any) -> Image:
+    return Image(tuple(shlex.split(value))) if isinstance(value, str) else msgspec.convert(value, Image)
 
 
 def environment() -> dict[str, str]:

@@ -27,9 +27,9 @@ class CannotStart(Exception):  # noqa: N818
 
 def missing() -> list[str]:
     """What this machine lacks, as sentences that say how to get it."""
-    if os.geteuid() != 0:
-        return ["root: a lab makes network namespaces, control groups and BPF programs; run it with sudo"]
     lacks = datapath.requirements()
+    if os.geteuid() != 0 and not any("root" in each for each in lacks):
+        lacks.insert(0, "root: a lab makes network namespaces, control groups and BPF programs: run it with sudo")
     if shutil.which("nft") is None:
         lacks.append("nft: apt-get install nftables")
     try:
@@ -49,8 +49,15 @@ def check(lab: Lab) -> None:
         raise CannotStart(f"--nodes {lab.nodes}: 1 to {MOST_NODES}")
     if lacks := missing():
         raise CannotStart("this machine cannot run a lab; missing:\n" + "\n".join(f"  - {each}" for each in lacks))
-    if removal.exists(lab):
+    if _exists(lab):
         raise CannotStart(f"lab {lab.name} is there already: isthmus lab status, or isthmus lab down --name {lab.name}")
+
+
+def _exists(lab: Lab) -> bool:
+    try:
+        return removal.exists(lab)
+    except cgroups.NoCgroups as why:
+        raise CannotStart(str(why)) from None
 
 
 def start(lab: Lab, *, images: dict[str, Image], isthmus: bool = True) -> None:

@@ -6,13 +6,12 @@ import asyncio
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 from msgspec import Struct
 
-from isthmus import logs
-from isthmus.lab import cgroups, spawn
+from isthmus.lab import cgroups, images, spawn
 from isthmus.lab.node import probes, status
 from isthmus.lab.node.objects import Container, Probe
 from isthmus.lab.node.sandbox import Sandbox, enter
@@ -23,7 +22,8 @@ MOST_PAUSE: Final = 60.0
 LASTING: Final = 600.0
 """A container that ran this long is started again without a pause."""
 
-log = logs.get("node")
+Say = Callable[[str, str, Literal["Normal", "Warning"]], None]
+"""Reason, message and type of an event."""
 
 
 class Recipe(Struct, frozen=True):
@@ -44,12 +44,19 @@ class Runner:
     """Runs one container until it is over for good, by the pod's restart policy. ``changed`` is told of every state."""
 
     def __init__(
-        self, recipe: Recipe, *, policy: str, changed: Callable[[], None], before: ContainerState | None = None
+        self,
+        recipe: Recipe,
+        *,
+        policy: str,
+        changed: Callable[[], None],
+        say: Say,
+        before: ContainerState | None = None,
     ) -> None:
         """``before`` is how an earlier process of this node left the container; what still runs goes on."""
         self.recipe = recipe
         self._policy = policy
         self._changed = changed
+        self._say = say
         self._process: spawn.Process | None = None
         self._stopping = False
         self.state = before or ContainerState(recipe.spec.name, recipe.spec.image)
@@ -66,6 +73,7 @@ class Runner:
             if pause:
                 message = f"back-off {pause:g}s restarting failed container {self.state.name}"
                 self._tell(now=Waiting("CrashLoopBackOff", message))
+                self._say("BackOff", message, "Warning")
                 await asyncio.sleep(pause)
             begun = asyncio.get_running_loop().time()
             code = await self._once()
@@ -92,12 +100,16 @@ class Runner:
         try:
             self._process = self._left() or self._start()
         except OSError as error:
-            reason = f"{self.recipe.command[0]}: {error.strerror}" if self.recipe.command else "no command"
+            missing = isinstance(error, FileNotFoundError)
+            program = self.recipe.command[0] if self.recipe.command else "no command"
+            reason = images.missing(program) if missing else f"{program}: {error.strerror}"
             self._ended(127, begun, reason="StartError", message=reason)
+            self._say("Failed", f"container {self.state.name}: {reason}", "Warning")
             return 127
         if not isinstance(self.state.now, Running):
             no_startup = self.recipe.spec.startup_probe is None
             self._tell(now=Running(self._process.pid, begun, self._process.born), started=no_startup)
+            self._say("Started", f"Started container {self.state.name}", "Normal")
         watch = asyncio.ensure_future(self._watch(self._process))
         try:
             code = await self._process.wait()
@@ -160,7 +172,7 @@ class Runner:
                 continue
             failures += 1
             if failures >= probe.failure_threshold:
-                log.info("startup probe failed", container=self.state.name, why=why)
+                self._say("Unhealthy", f"Startup probe failed: {why}", "Warning")
                 process.signal(signal.SIGKILL)
                 return
             await asyncio.sleep(probe.period_seconds)
@@ -171,8 +183,10 @@ class Runner:
         while failures < probe.failure_threshold:
             why = await self._ask(probe)
             failures = failures + 1 if why is not None else 0
+            if why is not None:
+                self._say("Unhealthy", f"Liveness probe failed: {why}", "Warning")
             await asyncio.sleep(probe.period_seconds)
-        log.info("liveness probe failed", container=self.state.name)
+        self._say("Killing", f"Container {self.state.name} failed its liveness probe and is restarted", "Normal")
         await process.stop(grace=5.0)
 
     async def _readiness(self, probe: Probe) -> None:
@@ -180,7 +194,10 @@ class Runner:
         pauses = probes.eager(probe)
         good = bad = 0
         while True:
-            well = await self._ask(probe) is None
+            why = await self._ask(probe)
+            well = why is None
+            if not well and not pauses:
+                self._say("Unhealthy", f"Readiness probe failed: {why}", "Warning")
             good, bad = (good + 1, 0) if well else (0, bad + 1)
             if good >= probe.success_threshold:
                 pauses.clear()

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from isthmus import kube, logs
+from isthmus.kube.events import Recorder
 from isthmus.lab import images, network
 from isthmus.lab.network import namespaces
 from isthmus.lab.node import environment, status
@@ -37,6 +38,7 @@ class PodRunner:
         place: Place,
         *,
         client: kube.Client,
+        events: Recorder,
         own_images: Mapping[str, images.Image],
         before: Memory | None = None,
     ) -> None:
@@ -45,6 +47,7 @@ class PodRunner:
         self.place = place
         self._before = before
         self._client = client
+        self._events = events
         self._images = own_images
         self._containers: list[Runner] = []
         self._inits: list[Runner] = []
@@ -98,7 +101,12 @@ class PodRunner:
 
     def _runner(self, recipe: Recipe, policy: str) -> Runner:
         before = self._before.of(recipe.spec.name) if self._before else None
-        return Runner(recipe, policy=policy, changed=self._changed.set, before=before)
+        return Runner(recipe, policy=policy, changed=self._changed.set, say=self._say, before=before)
+
+    def _say(self, reason: str, message: str, kind: Literal["Normal", "Warning"]) -> None:
+        meta = self.pod.metadata
+        named = {"namespace": meta.namespace, "name": meta.name, "uid": meta.uid}
+        self._events.say(POD, **named, reason=reason, message=message, type=kind)
 
     @property
     def _init_policy(self) -> str:
@@ -143,6 +151,7 @@ class PodRunner:
 
     def _refuse(self, reason: str, why: Exception) -> None:
         log.warning("pod cannot run", pod=self.pod.key, why=str(why))
+        self._say("Failed", str(why), "Warning")
         waiting = Waiting(reason, str(why))
         self._refused = [ContainerState(c.name, c.image, waiting) for c in self.pod.spec.containers]
         self._changed.set()

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from isthmus import kube, logs
 from isthmus.config import KubernetesSection
+from isthmus.kube.events import Recorder
 from isthmus.kube.objects.coordination import LEASE
 from isthmus.kube.objects.core import NODE
 from isthmus.lab.layout import Node
@@ -30,10 +31,11 @@ log = logs.get("node")
 class Pods:
     """A reflector's sink: every pod bound to this node has a runner, until nothing of it is left."""
 
-    def __init__(self, settings: Settings, client: kube.Client, group: asyncio.TaskGroup) -> None:
+    def __init__(self, settings: Settings, client: kube.Client, events: Recorder, group: asyncio.TaskGroup) -> None:
         self._node = settings.place
         self._images = settings.images
         self._client = client
+        self._events = events
         self._group = group
         self._runners: dict[str, PodRunner] = {}
         self._left = remembered(self._node)
@@ -74,7 +76,7 @@ class Pods:
             return
         number = before.number if before else self._number()
         place = Place(self._node, uid, pod.metadata.namespace, pod.metadata.name, number)
-        runner = PodRunner(pod, place, client=self._client, own_images=self._images, before=before)
+        runner = PodRunner(pod, place, client=self._client, events=self._events, own_images=self._images, before=before)
         self._runners[uid] = runner
         if pod.metadata.deletion_timestamp is not None:
             runner.end(0)  # nothing of it runs: an earlier process of this node was told, and did not say so any more
@@ -104,8 +106,10 @@ async def run(settings: Settings) -> None:
     async with await kube.connect(KubernetesSection(kubeconfig=settings.kubeconfig)) as client:
         await _register(client, node)
         async with asyncio.TaskGroup() as group:
+            events = Recorder(client, component="kubelet", instance=node.name)
+            group.create_task(events.run())
             store = client.store(POD, field_selector=f"spec.nodeName={node.name}")
-            group.create_task(Reflector(store, Pods(settings, client, group), name="pods").run())
+            group.create_task(Reflector(store, Pods(settings, client, events, group), name="pods").run())
             group.create_task(proxying.run(client))
             group.create_task(_beat(client, node))
 

@@ -1,0 +1,127 @@
+"""Stand-ins for images: given on the command line, in a file, or built in."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from isthmus.lab import images
+from isthmus.lab.images import Image
+
+
+def test_a_stand_in_is_given_as_a_command_line() -> None:
+    assert images.given("acme/shop=python3 -m http.server '80 '") == (
+        "acme/shop",
+        Image(("python3", "-m", "http.server", "80 ")),
+    )
+
+
+@pytest.mark.parametrize("text", ["acme/shop", "=x", "acme/shop=", "acme/shop='x"])
+def test_a_stand_in_that_is_no_command_is_refused_with_the_flag(text: str) -> None:
+    with pytest.raises(ValueError, match="--image"):
+        images.given(text)
+
+
+def test_a_file_has_commands_and_details(tmp_path: Path) -> None:
+    file = tmp_path / "images.yaml"
+    file.write_text(
+        "acme/shop: serve --port 80\nacme/db: {entrypoint: [db], command: [--all], needs: db, package: acme}\n"
+    )
+    found = images.of_file(file)
+    assert found["acme/shop"] == Image(("serve", "--port", "80"))
+    assert found["acme/db"] == Image(("db",), ("--all",), "db", "acme")
+    assert images.find("docker.io/acme/shop:3", own=found) == found["acme/shop"]
+
+
+@pytest.mark.parametrize("text", ["[1, 2]", "a: {entrypont: [x]}", "a: [", "a: 3"])
+def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "images.yaml").write_text(text)
+    with pytest.raises(ValueError, match=r"images\.yaml: "):
+        images.of_file(tmp_path / "images.yaml")
+
+
+def test_a_missing_program_is_said_with_its_package() -> None:
+    assert images.missing("/usr/bin/wget") == "/usr/bin/wget: not on this host: apt-get install wget"
+    assert images.missing("acme-cli") == "acme-cli: not on this host"
+
+
+@contextmanager
+def running(image: str, *arguments: str, **environment: str) -> Iterator[int]:
+    """An image's stand-in on a free port."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = int(free.getsockname()[1])
+    words = [word.format(port=port) for word in arguments]
+    command = images.command(images.BUILT_IN[image], None, [*images.BUILT_IN[image].command, *words])
+    process = subprocess.Popen(command, env={**os.environ, **environment})
+    try:
+        _wait(port)
+        yield port
+    finally:
+        process.terminate()
+        assert process.wait(5) == 0, "ends when it is told to"
+
+
+def _wait(port: int) -> None:
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+        except OSError:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        else:
+            return
+
+
+def get(port: int) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/x", timeout=5) as answer:
+        return str(answer.read().decode())
+
+
+def test_http_echo_says_what_it_is_told() -> None:
+    with running("hashicorp/http-echo", "-text=hello world", "-listen=:{port}") as port:
+        assert get(port) == "hello world\n"
+
+
+def test_whoami_says_whom_it_sees() -> None:
+    with running("traefik/whoami", "--port", "{port}") as port:
+        said = get(port)
+        assert f"Hostname: {socket.gethostname()}" in said
+        assert "RemoteAddr: ::ffff:127.0.0.1:" in said
+
+
+def test_echo_answers_over_http_tcp_and_udp_and_a_silent_caller_holds_up_nobody() -> None:
+    with running("isthmus/echo", "{port}", POD_NAME="echo-1", CLUSTER_NAME="c1") as port:
+        silent = socket.create_connection(("127.0.0.1", port))
+        with silent:
+            told = json.loads(get(port))
+            assert (told["cluster"], told["pod"], told["caller"], told["path"]) == ("c1", "echo-1", "127.0.0.1", "/x")
+            with socket.create_connection(("127.0.0.1", port), 5) as plain:
+                plain.sendall(b"hi\n")
+                assert json.loads(plain.makefile().readline())["protocol"] == "TCP"
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagram:
+                datagram.settimeout(5)
+                datagram.sendto(b"hi", ("127.0.0.1", port))
+                told = json.loads(datagram.recv(4096))
+                assert told["caller_port"] == datagram.getsockname()[1]
+
+
+def test_the_client_ends_at_once_when_it_is_told_to() -> None:
+    process = subprocess.Popen([*images.BUILT_IN["isthmus/client"].command], start_new_session=True)
+    deadline = time.monotonic() + 5
+    while not Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text():
+        assert time.monotonic() < deadline
+    process.terminate()
+    assert process.wait(5) == 0
+    os.killpg(process.pid, signal.SIGKILL)  # its sleep, which in a pod goes with the PID namespace
