@@ -108,6 +108,16 @@ async def test_a_clean_stop_hands_over_within_three_seconds() -> None:
         assert cluster.spec["leaseTransitions"] == 1
 
 
+async def test_a_renewal_on_its_way_does_not_keep_the_lease_at_a_clean_stop() -> None:
+    async with serving() as cluster:
+        first = await cluster.replica("a")
+        await asyncio.sleep(1)
+        cluster.server.fail(status(409, "Conflict"), on=lambda request: request.method == "PUT")
+        await first.stop()
+        assert not cluster.server.faults
+        assert "holderIdentity" not in cluster.spec
+
+
 async def test_a_leader_that_dies_is_followed_within_twenty_seconds() -> None:
     async with serving() as cluster:
         first = await cluster.replica("a")

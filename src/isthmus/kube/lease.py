@@ -146,11 +146,20 @@ class Election:
         self.holder = ""
         try:
             async with asyncio.timeout(RELEASE):
-                lease = await self._client.get(LEASE, self._name, self._namespace)
-                if lease.spec.holder_identity == self.identity:
-                    await self._client.replace(LEASE, self._namespace, self._name, self._body(lease, free=True))
+                while not await self._free():
+                    pass
         except (KubeError, Expired, TimeoutError) as why:
             log.warning("lease not released", lease=self._name, why=str(why))
+
+    async def _free(self) -> bool:
+        """Write the lease without us; False where a renewal of ours, still on its way when we stopped, came between."""
+        lease = await self._client.get(LEASE, self._name, self._namespace)
+        if lease.spec.holder_identity == self.identity:
+            try:
+                await self._client.replace(LEASE, self._namespace, self._name, self._body(lease, free=True))
+            except Conflict:
+                return False
+        return True
 
     def _body(self, lease: Lease | None, *, free: bool = False) -> dict[str, Any]:
         """What is written: over this lease, and only if it has not changed since it was read."""
