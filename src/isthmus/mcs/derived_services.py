@@ -36,7 +36,7 @@ def derived_service(view: View, merged: Merged) -> Object:
 
 def labels(view: View, merged: Merged) -> dict[str, str]:
     """Labels of the derived Service, which its slices have too."""
-    return {**dict(merged.labels), wire.SERVICE_NAME: split(view.name)[1]}
+    return {**wire.exported(merged.labels), wire.SERVICE_NAME: split(view.name)[1]}
 
 
 def behind(view: View, merged: Merged, *, cluster: ClusterName) -> Behind:
@@ -52,7 +52,7 @@ def behind(view: View, merged: Merged, *, cluster: ClusterName) -> Behind:
 
 
 def _annotations(view: View, merged: Merged) -> dict[str, str]:
-    return {**dict(merged.annotations), wire.SUPPORTED_FAMILIES: ",".join(view.families), wire.GLOBAL: "true"}
+    return {**wire.exported(merged.annotations), wire.SUPPORTED_FAMILIES: ",".join(view.families), wire.GLOBAL: "true"}
 
 
 def _spec(merged: Merged) -> dict[str, Any]:

@@ -25,7 +25,7 @@ def service_import(view: View, merged: Merged) -> Object:
         view.name,
         service=view.name,
         content={"spec": _spec(merged, ips)},
-        labels=dict(merged.labels),
+        labels=wire.exported(merged.labels),
         annotations=annotations,
         status={"clusters": [{"cluster": name} for name in merged.clusters], "conditions": _conditions(view, ips)},
         seen=_seen(view.found_import, merged, ips, annotations),
@@ -72,7 +72,7 @@ def _port(port: Port) -> dict[str, Any]:
 def _annotations(view: View, merged: Merged) -> dict[str, str]:
     """The exported ones, and ours: they win, since others act on them."""
     derived = {wire.DERIVED_SERVICE: split(view.derived)[1]} if view.derived_service is not None else {}
-    return {**dict(merged.annotations), **derived, wire.SUPPORTED_FAMILIES: ",".join(view.families)}
+    return {**wire.exported(merged.annotations), **derived, wire.SUPPORTED_FAMILIES: ",".join(view.families)}
 
 
 def _conditions(view: View, ips: tuple[str, ...]) -> list[wire.ConditionBody]:
@@ -114,6 +114,6 @@ def _seen(found: Import | None, merged: Merged, ips: tuple[str, ...], annotation
         families=merged.families,
         internal_policy=merged.internal_policy,
         distribution=merged.distribution,
-        labels=dict(merged.labels),
+        labels=wire.exported(merged.labels),
         annotations={**annotations, wire.MANAGED_BY: wire.MANAGER},
     )

@@ -10,7 +10,7 @@ the requests it needs: one for an object, one more for a status, and a look befo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -44,6 +44,8 @@ SELECTORS: Final = {
 """How to find what may be ours among all objects of a kind."""
 
 AT_ONCE: Final = 16
+PAUSES: Final = (0.2, 0.5, 1.0, 2.0)
+"""Seconds between tries to prune: the next occasion is far away."""
 
 
 class Refused(Exception):  # noqa: N818
@@ -91,18 +93,26 @@ class ApiTarget:
         """Remove every object of ours that no row wants: an earlier process left it."""
         wanted = {(row.kind, row.name) for row in rows}
         gone = 0
-        for name, selector in SELECTORS.items():
-            kind = KINDS[name]
-            try:
-                for found in await self._client.list(kind, label_selector=selector):
-                    meta = found.metadata
-                    key = (name, service_name(meta.namespace, meta.name))
-                    if key not in wanted and _ours(meta):
-                        gone += await self._client.delete(kind, meta.namespace, meta.name, uid=meta.uid)
-                        self._known.pop(key, None)
-            except (kube.KubeError, Expired) as error:
-                return f"{gone} pruned, then: {error}"
+        for kind in SELECTORS:
+            for pause in PAUSES:
+                try:
+                    gone += await self._prune(kind, wanted)
+                    break
+                except (kube.KubeError, Expired) as error:
+                    if pause == PAUSES[-1]:
+                        return f"{gone} pruned, then: {error}"
+                    await asyncio.sleep(pause)
         return f"{gone} pruned"
+
+    async def _prune(self, name: str, wanted: Collection[Key]) -> int:
+        gone = 0
+        for found in await self._client.list(KINDS[name], label_selector=SELECTORS[name]):
+            meta = found.metadata
+            key = (name, service_name(meta.namespace, meta.name))
+            if key not in wanted and _ours(meta):
+                gone += await self._client.delete(KINDS[name], meta.namespace, meta.name, uid=meta.uid)
+                self._known.pop(key, None)
+        return gone
 
     async def _each_name(self, rows: Iterable[Object], act: Callable[[Object], Awaitable[None]]) -> dict[Key, str]:
         names: dict[ServiceName, list[Object]] = {}

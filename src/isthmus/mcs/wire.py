@@ -10,6 +10,7 @@ from msgspec import Struct, structs
 
 from isthmus.model.mcs import Object
 from isthmus.model.names import ServiceName, split
+from isthmus.model.services import Labels
 
 MANAGER: Final = "isthmus-operator"
 MANAGED_BY: Final = "isthmus.io/managed-by"
@@ -27,6 +28,20 @@ SLICE_MANAGED_BY: Final = "endpointslice.kubernetes.io/managed-by"
 SLICE_MANAGER: Final = "endpointslice-mcs-controller.isthmus.io"
 SOURCE_SLICE: Final = "isthmus.io/source-slice"
 HEADLESS: Final = "service.kubernetes.io/headless"
+
+RESERVED: Final = frozenset(
+    {
+        MANAGED_BY,
+        DERIVED_SERVICE,
+        SUPPORTED_FAMILIES,
+        SLICE_SERVICE,
+        SLICE_MANAGED_BY,
+        SOURCE_CLUSTER,
+        HEADLESS,
+        "kubectl.kubernetes.io/last-applied-configuration",
+    }
+)
+"""Labels and annotations that others act on, so that no peer may set them by exporting them."""
 
 API_VERSIONS: Final = {
     "ServiceImport": "multicluster.x-k8s.io/v1beta1",
@@ -61,12 +76,13 @@ def wanted(
 ) -> Object:
     """An object that is wholly ours. ``content`` is what stands beside metadata: spec, or a slice's fields."""
     namespace, short = split(name)
-    metadata = {
+    metadata: dict[str, Any] = {
         "name": short,
         "namespace": namespace,
-        "labels": labels,
         "annotations": {**annotations, MANAGED_BY: MANAGER},
     }
+    if labels:  # a server drops an empty map it is sent, and takes the next one for a change
+        metadata["labels"] = labels
     body = {"apiVersion": API_VERSIONS[kind], "kind": kind, "metadata": metadata, **content}
     return Object(
         kind=kind,
@@ -78,6 +94,11 @@ def wanted(
         remake=remake,
         seen=seen,
     )
+
+
+def exported(pairs: Labels) -> dict[str, str]:
+    """Exported labels or annotations as they reach our objects."""
+    return {key: value for key, value in pairs if key not in RESERVED}
 
 
 def condition(kind: str, status: bool, *, reason: str, message: str = "", generation: int = 0) -> ConditionBody:
