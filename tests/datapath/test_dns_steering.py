@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 
 import pytest
 from bpf_world import BACKENDS, CLUSTER_DNS, SERVER_DNS, World, group, plan, programmed
@@ -66,6 +68,32 @@ async def test_a_server_that_is_killed_is_noticed_before_its_deadline(world: Wor
     server.close()
     assert world.caller.udp(CLUSTER_DNS, 53) == ORDINARY
     alive.close()
+
+
+SERVER = """
+import asyncio, socket, sys
+from isthmus.datapath.alive import Alive
+async def main():
+    server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    server.bind(("127.0.0.1", 0))
+    alive = await Alive.open(sys.argv[1])
+    assert alive.tie(server)
+    alive.renew(60)
+    print("ready", flush=True)
+    sys.stdin.read()
+asyncio.run(main())
+"""
+
+
+def test_a_process_that_is_killed_is_noticed_at_once(world: World, datapath: Datapath) -> None:
+    command = [sys.executable, "-c", SERVER, world.pin]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        steered = world.caller.udp(CLUSTER_DNS, 53)
+        process.kill()
+        process.wait()
+    assert (steered, world.caller.udp(CLUSTER_DNS, 53)) == (STEERED, ORDINARY)
 
 
 async def test_a_new_server_takes_over_from_the_old_and_outlives_it(world: World, datapath: Datapath) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from socket import AF_INET, AF_INET6, inet_ntop, inet_pton
 from typing import Any, Final
 
 from isthmus.datapath.btf import Layout
@@ -111,14 +111,13 @@ def check(found: Mapping[str, Layout]) -> None:
 
 
 def address(text: str) -> bytes:
-    """An address in the one key space of both families."""
-    packed = ip_address(text).packed
-    return packed if len(packed) == 16 else _V4 + packed
+    """An address in the one key space of both families; OSError for what is none."""
+    return inet_pton(AF_INET6, text) if ":" in text else _V4 + inet_pton(AF_INET, text)
 
 
 def address_text(raw: bytes) -> str:
     """The address as people write it."""
-    return str(IPv4Address(raw[12:]) if raw.startswith(_V4) else IPv6Address(raw))
+    return inet_ntop(AF_INET, raw[12:]) if raw.startswith(_V4) else inet_ntop(AF_INET6, raw)
 
 
 def port(number: int) -> bytes:

@@ -74,7 +74,7 @@ def _endpoint(text: str, field: str) -> tuple[bytes, bytes]:
     host, colon, port = text.rpartition(":") if text.count(":") == 1 or text.startswith("[") else (text, "", "")
     try:
         return codecs.address(host.strip("[]")), codecs.port(int(port) if colon else 53)
-    except (ValueError, OverflowError):
+    except (OSError, ValueError, OverflowError):
         raise DatapathError(f"{field} = '{text}': want an address, or address:port") from None
 
 
