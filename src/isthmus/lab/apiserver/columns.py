@@ -151,6 +151,26 @@ def _deployment_ready(obj: Object) -> str:
     return f"{at(obj, 'status', 'readyReplicas', default=0)}/{at(obj, 'spec', 'replicas', default=0)}"
 
 
+def _job_status(obj: Object) -> str:
+    for kind in ("Complete", "Failed", "Suspended"):
+        if condition(obj, kind) == "True":
+            return kind
+    return "Terminating" if at(obj, "metadata", "deletionTimestamp") else "Running"
+
+
+def _job_completions(obj: Object) -> str:
+    done, wanted = at(obj, "status", "succeeded", default=0), at(obj, "spec", "completions")
+    return f"{done}/{wanted}" if wanted is not None else f"{done}/1 of {at(obj, 'spec', 'parallelism', default=1)}"
+
+
+def _job_duration(obj: Object) -> str:
+    began, ended = at(obj, "status", "startTime"), at(obj, "status", "completionTime")
+    if not began:
+        return ""
+    until = parse_time(ended) if ended else datetime.now(UTC)
+    return duration((until - parse_time(began)).total_seconds())
+
+
 def _slice_ports(obj: Object) -> str:
     return ",".join(str(p.get("port")) for p in items(obj, "ports")) or "<unset>"
 
@@ -261,6 +281,36 @@ REPLICA_SET: Final = (
     Column("Desired", field("spec", "replicas", default=0), "integer"),
     Column("Current", field("status", "replicas", default=0), "integer"),
     Column("Ready", field("status", "readyReplicas", default=0), "integer"),
+    AGE,
+    Column("Containers", _containers("name", "spec", "template", "spec", "containers"), wide=True),
+    Column("Images", _containers("image", "spec", "template", "spec", "containers"), wide=True),
+    Column("Selector", selector("spec", "selector"), wide=True),
+)
+STATEFUL_SET: Final = (
+    NAME,
+    Column("Ready", _deployment_ready),
+    AGE,
+    Column("Containers", _containers("name", "spec", "template", "spec", "containers"), wide=True),
+    Column("Images", _containers("image", "spec", "template", "spec", "containers"), wide=True),
+)
+DAEMON_SET: Final = (
+    NAME,
+    Column("Desired", field("status", "desiredNumberScheduled", default=0), "integer"),
+    Column("Current", field("status", "currentNumberScheduled", default=0), "integer"),
+    Column("Ready", field("status", "numberReady", default=0), "integer"),
+    Column("Up-to-date", field("status", "updatedNumberScheduled", default=0), "integer"),
+    Column("Available", field("status", "numberAvailable", default=0), "integer"),
+    Column("Node Selector", selector("spec", "template", "spec", "nodeSelector")),
+    AGE,
+    Column("Containers", _containers("name", "spec", "template", "spec", "containers"), wide=True),
+    Column("Images", _containers("image", "spec", "template", "spec", "containers"), wide=True),
+    Column("Selector", selector("spec", "selector"), wide=True),
+)
+JOB: Final = (
+    NAME,
+    Column("Status", _job_status),
+    Column("Completions", _job_completions),
+    Column("Duration", _job_duration),
     AGE,
     Column("Containers", _containers("name", "spec", "template", "spec", "containers"), wide=True),
     Column("Images", _containers("image", "spec", "template", "spec", "containers"), wide=True),

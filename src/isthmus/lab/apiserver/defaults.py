@@ -139,14 +139,25 @@ def daemon_set(obj: Object) -> None:
 
 
 def job(obj: Object) -> None:
-    """One completion, six tries."""
+    """One completion, six tries; its pods are told from others by the job's uid."""
     spec = obj.setdefault("spec", {})
-    spec.setdefault("parallelism", 1)
-    spec.setdefault("completions", 1)
-    spec.setdefault("backoffLimit", 6)
-    spec.setdefault("completionMode", "NonIndexed")
-    spec.setdefault("suspend", False)
+    if "parallelism" not in spec and "completions" not in spec:
+        spec["completions"] = 1
+    for name, value in (("parallelism", 1), ("backoffLimit", 6), ("completionMode", "NonIndexed"), ("suspend", False)):
+        spec.setdefault(name, value)
     _template(spec)
+    if "selector" not in spec:
+        uid, name = obj["metadata"]["uid"], obj["metadata"]["name"]
+        prefix = "batch.kubernetes.io/"
+        mine = {f"{prefix}controller-uid": uid, f"{prefix}job-name": name, "controller-uid": uid, "job-name": name}
+        meta = spec["template"]["metadata"]
+        meta["labels"] = {**(meta.get("labels") or {}), **mine}
+        spec["selector"] = {"matchLabels": {f"{prefix}controller-uid": uid}}
+
+
+def inherit_job(old: Object, new: Object) -> None:
+    """What tells a job's pods from others stays."""
+    new["spec"] = {**new.get("spec", {}), "selector": old["spec"]["selector"], "template": old["spec"]["template"]}
 
 
 def secret(obj: Object) -> None:

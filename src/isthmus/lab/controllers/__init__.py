@@ -9,10 +9,24 @@ from __future__ import annotations
 import asyncio
 
 from isthmus.lab.apiserver.api import Api
-from isthmus.lab.controllers import definitions, deployments, endpoints, garbage, namespaces, replicasets, scheduler
+from isthmus.lab.controllers import (
+    daemonsets,
+    definitions,
+    deployments,
+    endpoints,
+    garbage,
+    jobs,
+    namespaces,
+    replicasets,
+    scheduler,
+    statefulsets,
+)
 from isthmus.lab.controllers.loop import Controller
 
-PARTS = (definitions, namespaces, garbage, scheduler, replicasets, deployments, endpoints)
+PARTS = (
+    *(definitions, namespaces, garbage, scheduler, endpoints),
+    *(replicasets, deployments, statefulsets, daemonsets, jobs),
+)
 
 
 def controllers(api: Api) -> list[Controller]:

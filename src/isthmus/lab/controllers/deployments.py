@@ -135,12 +135,13 @@ async def _roll(api: Api, deployment: Object, new: Item, old: list[Item]) -> Non
 def bounds(spec: Object) -> tuple[int, int]:
     """How many pods more, and how many fewer than asked for there may be; not both 0."""
     rolling = at(spec, "strategy", "rollingUpdate", default={})
-    surge = _share(rolling.get("maxSurge", "25%"), spec["replicas"], up=True)
-    unavailable = _share(rolling.get("maxUnavailable", "25%"), spec["replicas"], up=False)
+    surge = share(rolling.get("maxSurge", "25%"), spec["replicas"], up=True)
+    unavailable = share(rolling.get("maxUnavailable", "25%"), spec["replicas"])
     return surge, unavailable if surge or unavailable else 1
 
 
-def _share(amount: Any, of: int, *, up: bool) -> int:
+def share(amount: Any, of: int, *, up: bool = False) -> int:
+    """A number of pods, said as such or in per cent of all."""
     if isinstance(amount, str) and amount.endswith("%"):
         exact = int(amount[:-1]) * of / 100
         return math.ceil(exact) if up else math.floor(exact)

@@ -48,7 +48,13 @@ def _waits(pod: Object) -> bool:
 
 
 def _fits(pod: Object, node: Object) -> bool:
-    if condition(node, "Ready") != "True" or at(node, "spec", "unschedulable") or deleting(node):
+    usable = condition(node, "Ready") == "True" and not at(node, "spec", "unschedulable")
+    return usable and admits(pod, node)
+
+
+def admits(pod: Object, node: Object) -> bool:
+    """Whether a node is one that a pod asks for and tolerates, ready or not."""
+    if deleting(node):
         return False
     wanted = at(pod, "spec", "nodeSelector", default={}).items()
     return wanted <= labels_of(node).items() and all(_tolerates(pod, taint) for taint in items(node, "spec", "taints"))
