@@ -48,8 +48,8 @@ async def test_a_list_is_paged(server: FakeApiServer, client: kube.Client) -> No
     assert [each.metadata.name for each in listed] == [f"ns{n}" for n in range(5)]
     assert [r.query for r in server.asked] == [
         {"limit": "500"},
-        {"limit": "500", "continue": "2"},
-        {"limit": "500", "continue": "4"},
+        {"limit": "500", "continue": "105/2"},
+        {"limit": "500", "continue": "105/4"},
     ]
 
 

@@ -97,6 +97,7 @@ class FakeApiServer:
         self.asked: list[Request] = []
         self.faults: list[tuple[Callable[[Request], bool], Fault]] = []
         self.streams: list[tuple[str, Stream]] = []
+        self.lists: dict[tuple[str, int], list[tuple[str, Object]]] = {}
         self.history: list[tuple[int, str, str, Object]] = []
         self.connections: set[asyncio.StreamWriter] = set()
         self.url = ""
@@ -237,15 +238,21 @@ class FakeApiServer:
             raise status(409, "Conflict", "the object has been modified", name=path.rpartition("/")[2])
 
     def _list(self, request: Request) -> Object:
-        found = sorted(path for path in self.objects if _within(path, request.path))
-        start = int(request.query.get("continue") or 0)
+        """A page; all pages of a list are of one revision, and run out when that is compacted."""
+        token = request.query.get("continue")
+        revision, start = (int(part) for part in token.split("/")) if token else (self.revision, 0)
+        if not token:
+            paths = sorted(path for path in self.objects if _within(path, request.path))
+            self.lists[request.path, revision] = [(path, self.objects[path]) for path in paths]
+        if revision < self.oldest or (request.path, revision) not in self.lists:
+            raise status(410, "Expired", "the continue token is too old")
+        found = [obj for _, obj in self.lists[request.path, revision]]
         limit = int(request.query.get("limit") or 0)
         if self.page_limit and limit:
             limit = self.page_limit
         page = found[start : start + limit] if limit else found[start:]
-        more = {"continue": str(start + limit)} if limit and start + limit < len(found) else {}
-        metadata = {"resourceVersion": str(self.revision), **more}
-        return {"kind": "List", "metadata": metadata, "items": [self.objects[p] for p in page] or None}
+        more = {"continue": f"{revision}/{start + limit}"} if limit and start + limit < len(found) else {}
+        return {"kind": "List", "metadata": {"resourceVersion": str(revision), **more}, "items": page or None}
 
     def _tell(self, collection: str, kind: str, obj: Object) -> None:
         self.history.append((self.revision, collection, kind, obj))

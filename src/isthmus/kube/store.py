@@ -157,11 +157,15 @@ class KubeStore(Generic[T]):
 async def pages(
     transport: Transport, kind: Kind[T], path: str, *, label_selector: str = "", field_selector: str = ""
 ) -> tuple[dict[str, T], str]:
-    """All objects under a path by key, and their revision. Pages that ran out are followed by one whole list."""
+    """All objects under a path by key, and their revision. Pages that ran out are followed by one whole list.
+
+    The revision is that of the first page: should a server not keep its word that all pages are of one, a watch from
+    there makes good what later pages missed.
+    """
     decoder = msgspec.json.Decoder(kind.struct)
     query = _query(label_selector=label_selector, field_selector=field_selector)
     items: dict[str, T] = {}
-    limit, following = PAGE, ""
+    limit, following, revision = PAGE, "", ""
     while True:
         params = query | ({"limit": str(limit)} if limit else {}) | ({"continue": following} if following else {})
         try:
@@ -169,14 +173,15 @@ async def pages(
         except Expired:
             if not following:
                 raise
-            items, limit, following = {}, 0, ""
+            items, limit, following, revision = {}, 0, "", ""
             continue
         for raw in page.items or ():
             if (item := _read(decoder, raw, kind)) is not None:
                 items[key_of(item.metadata)] = item
+        revision = revision or page.metadata.resource_version
         following = page.metadata.continue_
         if not following:
-            return items, page.metadata.resource_version
+            return items, revision
 
 
 async def _fetch(transport: Transport, path: str, params: dict[str, str], what: str) -> _Page:
