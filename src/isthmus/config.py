@@ -7,14 +7,17 @@ one field. An unknown section or field, or a value of the wrong type, is one err
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 ENVIRONMENT = "ISTHMUS_"
+
+Seconds = Annotated[float, Meta(ge=0)]
 
 
 class ConfigError(Exception):
@@ -29,7 +32,7 @@ class ClusterSection(Section, frozen=True):
     """Who we are. The id is the cluster's number in the clusterset, 1 to 255."""
 
     name: str = ""
-    id: int = 0
+    id: Annotated[int, Meta(ge=0, le=511)] = 0
     network: str = ""
     region: str = ""
     zone: str = ""
@@ -65,7 +68,7 @@ class ClustersetSection(Section, frozen=True):
     directory: str = ""
     state: str = ""
     """Directory for the peers' last known state; empty: it is not kept."""
-    cache_lifetime: float = 600.0
+    cache_lifetime: Seconds = 600.0
     """Seconds after which the endpoints of a peer that cannot be reached go; 0: never."""
     max_connected_clusters: Literal[255, 511] = 255
 
@@ -76,8 +79,8 @@ class DatapathSection(Section, frozen=True):
     cgroup: str = ""
     pin: str = "/sys/fs/bpf/isthmus"
     services: Literal["multicluster", "all"] = "multicluster"
-    max_entries: int = 65536
-    grace: float = 1.0
+    max_entries: Annotated[int, Meta(ge=1)] = 65536
+    grace: Seconds = 1.0
     """Seconds for which what a connect may still have read is kept."""
     exempt: tuple[str, ...] = ()
     """Cgroups whose calls, and those of all below them, are never touched."""
@@ -93,7 +96,7 @@ class DnsSection(Section, frozen=True):
     """Where questions that are not ours go; empty: to ``cluster_dns``."""
     agent: str = ""
     """The agent's admin socket, where the names come from."""
-    deadline: float = 1.0
+    deadline: Seconds = 1.0
     """Seconds after which the kernel stops steering questions to a server that does not say it is alive."""
 
 
@@ -103,10 +106,16 @@ class AdminSection(Section, frozen=True):
     socket: str = ""
 
 
+class MonitorSection(Section, frozen=True):
+    """Health and metrics over HTTP: ``:9963`` or ``127.0.0.1:9963``; empty: not served."""
+
+    listen: str = ""
+
+
 class SyncSection(Section, frozen=True):
     """How long a list waits for tables that are not complete, in seconds, before it is given as partial."""
 
-    timeout: float = 60.0
+    timeout: Seconds = 60.0
 
 
 class LogSection(Section, frozen=True):
@@ -127,34 +136,26 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
     datapath: DatapathSection = DatapathSection()
     dns: DnsSection = DnsSection()
     admin: AdminSection = AdminSection()
+    monitor: MonitorSection = MonitorSection()
     sync: SyncSection = SyncSection()
     log: LogSection = LogSection()
 
 
+class Setting(NamedTuple):
+    """One field set to a value, and where that was said."""
+
+    source: str
+    section: str
+    field: str
+    value: Any
+
+
 def load(path: Path | None, *, environment: Mapping[str, str], flags: Iterable[str] = ()) -> Config:
     """The configuration from a file, variables and ``section.field=value`` flags; ConfigError says what is wrong."""
-    source = str(path) if path else "flags"
-    try:
-        raw: dict[str, Any] = tomllib.loads(path.read_text()) if path else {}
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: {error}") from None
-    for variable, value in sorted(environment.items()):
-        if variable.startswith(ENVIRONMENT):
-            section, _, field = variable.removeprefix(ENVIRONMENT).lower().partition("_")
-            if section in Config.__struct_fields__:
-                _set(raw, section, field, value)
-    for flag in flags:
-        name, equals, value = flag.partition("=")
-        section, dot, field = name.partition(".")
-        if not equals or not dot:
-            raise ConfigError(f"--set {flag}: want section.field=value")
-        _set(raw, section, field, value)
-    try:
-        return msgspec.convert(raw, Config, strict=False)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"{source}: {error}") from None
+    values: dict[str, dict[str, Any]] = {}
+    for setting in (*(_file(path) if path else ()), *_environment(environment), *_flags(flags)):
+        values.setdefault(setting.section, {})[setting.field] = _converted(setting)
+    return msgspec.convert(values, Config)
 
 
 def to_toml(config: Config) -> str:
@@ -168,11 +169,68 @@ def to_toml(config: Config) -> str:
     return "\n".join(lines)
 
 
-def _set(raw: dict[str, Any], section: str, field: str, value: str) -> None:
-    table = raw.setdefault(section, {})
-    kind = get_type_hints(Config).get(section)
-    is_list = kind is not None and get_type_hints(kind).get(field) == tuple[str, ...]
-    table[field] = [part for part in value.split(",") if part] if is_list else value
+def _file(path: Path) -> Iterator[Setting]:
+    try:
+        sections = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from None
+    for section, fields in sections.items():
+        if not isinstance(fields, dict):
+            raise ConfigError(f"{path}: '{section}' stands outside a section; there are: {_names(_sections())}")
+        _fields_of(section, source=str(path))  # an empty section has to exist, too
+        yield from (Setting(str(path), section, field, value) for field, value in fields.items())
+
+
+def _environment(environment: Mapping[str, str]) -> Iterator[Setting]:
+    """Variables of our sections; any other that begins like ours is somebody else's business."""
+    for variable, value in sorted(environment.items()):
+        section, _, field = variable.removeprefix(ENVIRONMENT).lower().partition("_")
+        if variable.startswith(ENVIRONMENT) and section in _sections():
+            yield Setting(variable, section, field, value)
+
+
+def _flags(flags: Iterable[str]) -> Iterator[Setting]:
+    for flag in flags:
+        name, equals, value = flag.partition("=")
+        section, dot, field = name.partition(".")
+        if not equals or not dot:
+            raise ConfigError(f"--set {flag}: want section.field=value")
+        yield Setting(f"--set {flag}", section, field, value)
+
+
+def _converted(setting: Setting) -> Any:
+    """The value as its field wants it; a list in a variable or a flag has commas."""
+    source, section, field, value = setting
+    fields = _fields_of(section, source=source)
+    if field not in fields:
+        raise ConfigError(f"{source}: no field '{field}' in section [{section}]; it has: {_names(fields)}")
+    if fields[field] == tuple[str, ...] and isinstance(value, str):
+        value = [part for part in value.split(",") if part]
+    try:
+        return msgspec.convert(value, fields[field], strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{source}: {section}.{field} = {_toml(value)}: {error}") from None
+
+
+def _fields_of(section: str, *, source: str) -> Mapping[str, Any]:
+    if section not in _sections():
+        raise ConfigError(f"{source}: no section '{section}'; there are: {_names(_sections())}")
+    return _hints(_sections()[section])
+
+
+def _sections() -> Mapping[str, type[Section]]:
+    return _hints(Config)
+
+
+@cache
+def _hints(of: type[Struct]) -> dict[str, Any]:
+    return get_type_hints(of, include_extras=True)
+
+
+def _names(known: Iterable[str]) -> str:
+    return ", ".join(known)
 
 
 def _toml(value: Any) -> str:

@@ -14,7 +14,9 @@ import click
 from isthmus.config import Config, ConfigError, load
 
 _OPTIONS = (
-    click.option("--config", "file", type=click.Path(path_type=Path), help="A TOML file; see docs/configuration."),
+    click.option(
+        "--config", "file", type=click.Path(path_type=Path), help="A TOML file; ISTHMUS_SECTION_FIELD overrides it."
+    ),
     click.option("--set", "flags", multiple=True, metavar="SECTION.FIELD=VALUE", help="Set one field; repeatable."),
 )
 

@@ -1,0 +1,46 @@
+"""Logging: a line per event on stderr, readable by eyes or by machines."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+PROGRAM = """
+from isthmus import logs
+early = logs.get("early")
+logs.configure(level={level!r}, form={form!r})
+early.info("made before the set-up")
+logs.get("part").warning("two words", why="a = b", lines="one\\ntwo", name="café")
+logs.get("part").debug("a detail")
+"""
+
+
+def said(*, level: str = "info", form: str = "text") -> list[str]:
+    """What a process logs."""
+    program = PROGRAM.format(level=level, form=form)
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ran.stdout == ""
+    return ran.stderr.splitlines()
+
+
+def test_text_says_when_how_grave_what_and_who() -> None:
+    lines = said()
+    assert len(lines) == 2
+    assert "[warning  ] two words" in lines[1]
+    assert "part=part" in lines[1]
+    assert "why='a = b'" in lines[1]
+    assert "\x1b" not in lines[1]
+
+
+def test_json_is_an_object_per_line() -> None:
+    early, later = map(json.loads, said(form="json"))
+    assert (early["event"], early["part"]) == ("made before the set-up", "early")
+    assert (later["level"], later["lines"], later["name"]) == ("warning", "one\ntwo", "café")
+    assert later["timestamp"].endswith("Z")
+
+
+def test_the_level_is_the_least_that_is_said() -> None:
+    assert len(said(level="debug")) == 3
+    assert len(said(level="warning")) == 1
+    assert said(level="error") == []
