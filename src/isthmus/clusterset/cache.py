@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -124,11 +124,11 @@ class Cache:
 class Memory:
     """One peer in the cache: saved soon after a change and at our end, touched while the peer is there."""
 
-    def __init__(self, db: Database, cache: Cache, cluster: ClusterName, *, kinds: Iterable[RecordKind]) -> None:
+    def __init__(self, db: Database, cache: Cache, cluster: ClusterName, *, forms: sinks.Forms) -> None:
         self._db = db
         self._cache = cache
         self._cluster = cluster
-        self._kinds = tuple(kinds)
+        self._forms = forms
         self._unsaved: dict[RecordKind, ClusterConfig] = {}
         self._news = asyncio.Event()
 
@@ -137,7 +137,7 @@ class Memory:
 
     def load(self) -> dict[RecordKind, Known]:
         """What an earlier process kept, by kind."""
-        loaded = {kind: self._cache.load(kind, self._cluster) for kind in self._kinds}
+        loaded = {kind: self._cache.load(kind, self._cluster) for kind in self._forms}
         return {kind: known for kind, known in loaded.items() if known is not None}
 
     def note(self, config: ClusterConfig, kind: RecordKind) -> None:
@@ -148,7 +148,7 @@ class Memory:
     def forget(self) -> None:
         """The peer has left, or is not to be believed."""
         self._unsaved.clear()
-        for kind in self._kinds:
+        for kind in self._forms:
             self._cache.forget(kind, self._cluster)
 
     async def run(self, *, fresh: Callable[[], bool]) -> None:
@@ -159,7 +159,7 @@ class Memory:
                     async with asyncio.timeout(TOUCH_EVERY):
                         await self._news.wait()
                 except TimeoutError:
-                    for kind in self._kinds if fresh() else ():
+                    for kind in self._forms if fresh() else ():
                         self._cache.touch(kind, self._cluster)
                     continue
                 await asyncio.sleep(SAVE_AFTER)
@@ -171,5 +171,5 @@ class Memory:
         self._news.clear()
         snapshot = self._db.snapshot()
         for kind, config in self._unsaved.items():
-            self._cache.save(kind, self._cluster, config, sinks.ROWS[kind].rows(snapshot, self._cluster))
+            self._cache.save(kind, self._cluster, config, self._forms[kind].rows(snapshot, self._cluster))
         self._unsaved.clear()

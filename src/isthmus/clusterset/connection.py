@@ -56,7 +56,7 @@ class Connection:
         self._ids = ids
         self._most = most
         self._initializers = initializers
-        self._memory = Memory(db, cache or Cache(""), peer.name, kinds=forms)
+        self._memory = Memory(db, cache or Cache(""), peer.name, forms=forms)
         self._absence = Absence(lifetime)
         self._config: ClusterConfig | None = None
         self._said: KeyValue | None = None
@@ -69,6 +69,11 @@ class Connection:
         self.peer = peer
         self.card = Card(db, peer.name, now=now)
         self.card.say(endpoints=peer.endpoints)
+
+    @property
+    def said(self) -> bytes:
+        """The configuration of a peer that is followed, as it published it; empty where it is not followed."""
+        return self._said.value if self._said is not None and self._config is not None else b""
 
     def __repr__(self) -> str:
         row = self.card.row

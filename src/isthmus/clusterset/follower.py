@@ -40,13 +40,14 @@ class Follower:
         section: ClustersetSection,
         kinds: Collection[RecordKind],
         forms: Forms = ROWS,
+        cache: Cache | None = None,
     ) -> None:
         self._db = db
         self._section = section
         self._forms = {kind: forms[kind] for kind in kinds}
         own = ClusterName(cluster.name)
         self._ids = Ids(own, cluster.id)
-        self._cache = Cache(section.state)
+        self._cache = cache or Cache(section.state)
         self._directory = Directory(section.directory, own=own)
         self._connections: dict[ClusterName, Connection] = {}
         self._tasks: dict[ClusterName, asyncio.Task[None]] = {}
@@ -63,6 +64,11 @@ class Follower:
         """State and reason of each peer."""
         rows = {name: connection.card.row for name, connection in self._connections.items()}
         return {name: {"state": row.state, "reason": row.reason} for name, row in rows.items()}
+
+    def said(self, name: ClusterName) -> bytes:
+        """The configuration that a peer published, while it is followed; empty where there is none."""
+        connection = self._connections.get(name)
+        return connection.said if connection is not None else b""
 
     async def run(self) -> None:
         """Follow, for ever."""

@@ -30,9 +30,25 @@ def prefix(kind: str, cluster: ClusterName, *, cached: bool = False) -> str:
     return f"{base(kind, cached=cached)}/{cluster}/"
 
 
+def copy(kind: str, cluster: ClusterName, name: ServiceName) -> str:
+    """The key of a mirror's copy of a record."""
+    return prefix(kind, cluster, cached=True) + name
+
+
 def record(kind: str, cluster: ClusterName, name: ServiceName) -> str:
     """The key of a record."""
     return prefix(kind, cluster) + name
+
+
+MIRROR: Final = "isthmus/mirror"
+"""Who mirrors; under a lease, so that there is one at a time."""
+SYNCED: Final = "cilium/synced/"
+
+
+def mirrored(synced: str) -> ClusterName | None:
+    """The cluster of which a key below ``SYNCED`` says that its copies are whole; None for any other key."""
+    cluster, _, rest = synced.partition("/")
+    return ClusterName(cluster) if rest.startswith("cilium/cache/") else None
 
 
 def canary(kind: str, cluster: ClusterName, *, cached: bool = False) -> str:

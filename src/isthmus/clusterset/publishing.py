@@ -9,12 +9,12 @@ from typing import Any, Final
 from isthmus.clusterset import keys
 from isthmus.clusterset.shelf import Shelf
 from isthmus.etcd import Session
-from isthmus.model.mcs import Record
+from isthmus.model.mcs import Record, RecordKind
 from isthmus.model.names import ClusterName
 from isthmus.model.tables import RECORDS
 from isthmus.reflector import Transient
 
-KINDS: Final = ("serviceexports", "services")
+KINDS: Final[tuple[RecordKind, ...]] = ("serviceexports", "services")
 
 
 class RecordTarget:

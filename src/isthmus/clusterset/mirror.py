@@ -1,0 +1,287 @@
+"""Copies the records of peers into the own etcd, so that a thousand agents make one connection each.
+
+A mirror is a follower whose rows are the records as they came, and a shelf per peer and kind that they are put on.
+All that a follower does of failures is done here too: a peer that is away keeps its copies, until the lifetime of
+endpoints is over; one that leaves or is refused takes them along; bad records are not copied.
+
+What readers see, in this order: the peer's configuration marked ``cached``, the copies, the canary. There is one
+mirror at a time: it holds a key under a lease, and starts over when it loses that, as it does when the store is wiped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct, structs
+
+from isthmus import logs
+from isthmus.clusterset import identity, keys
+from isthmus.clusterset.cache import Cache, Known
+from isthmus.clusterset.card import wall_clock
+from isthmus.clusterset.errors import RecordError
+from isthmus.clusterset.follower import Follower
+from isthmus.clusterset.identity import ClusterConfig
+from isthmus.clusterset.publishing import KINDS
+from isthmus.clusterset.shelf import Shelf
+from isthmus.clusterset.sinks import ROWS, Form, Forms
+from isthmus.clusterset.wire import format_time
+from isthmus.config import ClusterSection, ClustersetSection
+from isthmus.etcd import Compare, EtcdError, Lease, LeaseGone, Put, Session
+from isthmus.model.clusters import Cluster
+from isthmus.model.mcs import RecordKind
+from isthmus.model.names import ClusterName, ServiceName
+from isthmus.model.tables import CLUSTERS
+from isthmus.reflector import Expired, Transient
+from isthmus.statedb import Backoff, Database, Reader, Table
+
+log = logs.get("mirror")
+
+LOCK_TTL: Final = 15
+RETRY: Final = Backoff(0.1, 5.0)
+
+
+class Copy(Struct, frozen=True, gc=False):
+    """A record of a peer as it came, found good."""
+
+    cluster: ClusterName
+    name: ServiceName
+    value: bytes
+
+
+CopyTable = Table[tuple[ClusterName, ServiceName], Copy]
+
+
+def _table(kind: RecordKind) -> CopyTable:
+    return CopyTable(
+        f"copies_{kind}",
+        Copy,
+        key=lambda row: (row.cluster, row.name),
+        indexes={"cluster": lambda row: (row.cluster,)},
+    )
+
+
+COPIES: Final[Mapping[RecordKind, CopyTable]] = {kind: _table(kind) for kind in KINDS}
+
+
+def _form(kind: RecordKind) -> Form:
+    table = COPIES[kind]
+
+    def decode(value: bytes, cluster: ClusterName, cluster_id: int, name: ServiceName) -> Copy | None:
+        good = ROWS[kind].decode(value, cluster, cluster_id, name)
+        return Copy(cluster, name, value) if good is not None else None
+
+    def rows(reader: Reader, cluster: ClusterName) -> list[Copy]:
+        return reader.by(table, "cluster", cluster)
+
+    return Form(table, decode, key=lambda cluster, name: (cluster, name), rows=rows)
+
+
+FORMS: Final[Forms] = {kind: _form(kind) for kind in KINDS}
+
+
+class Mirror:
+    """Mirrors the peers of a configuration directory. :meth:`run` never returns."""
+
+    def __init__(self, session: Session, *, cluster: ClusterSection, section: ClustersetSection) -> None:
+        self._session = session
+        self._cluster = cluster
+        self._section = section
+        self._identity = f"{socket.gethostname()}-{os.getpid()}"
+        self.outcome = "has not run"
+        self.db = Database()
+
+    def __repr__(self) -> str:
+        return f"<Mirror of {self._cluster.name}: {self.outcome}>"
+
+    async def run(self) -> None:
+        """Wait for our turn, mirror, and start over when the turn is lost."""
+        attempts = 0
+        while True:
+            try:
+                lease = await self._turn()
+                attempts = 0
+                await self._mirror(lease)
+            except (Transient, Expired, EtcdError) as why:
+                attempts += 1
+                self.outcome = f"cannot mirror: {why}"
+                log.warning("cannot mirror", why=str(why), attempt=attempts)
+                await asyncio.sleep(RETRY.delay(attempts))
+
+    async def _turn(self) -> Lease:
+        """Become the one mirror."""
+        self.outcome = "waiting for another mirror to end"
+        lease = await self._session.grant_lease(LOCK_TTL)
+        mine = Put(keys.MIRROR, self._identity.encode(), lease.id)
+        while not (held := await self._session.txn([Compare(keys.MIRROR, "version", "==", 0)], [mine])).succeeded:
+            await self._gone(held.revision)
+            await lease.renew()
+        return lease
+
+    async def _gone(self, revision: int) -> None:
+        """Return when the key of the turn was deleted, or after a third of our lease."""
+        try:
+            async with asyncio.timeout(LOCK_TTL / 3):
+                async for batch in self._session.watch(keys.MIRROR, revision + 1):
+                    if any(event.kv is None for event in batch.events):
+                        return
+        except TimeoutError:
+            return
+
+    async def _mirror(self, lease: Lease) -> None:
+        """Mirror while the lease lasts."""
+        held = await _Held.read(self._session)
+        self.db = Database(CLUSTERS, *COPIES.values())
+        follower = Follower(self.db, cluster=self._cluster, section=self._section, kinds=KINDS, forms=FORMS, cache=held)
+        writer = _Writer(self._session, self.db, follower, held=held.clusters)
+        self.outcome = "mirroring"
+        async with asyncio.TaskGroup() as tasks:
+            work = [tasks.create_task(follower.run()), tasks.create_task(writer.run())]
+            try:
+                await lease.keep()
+            except LeaseGone as gone:
+                why = str(gone)
+                for task in work:
+                    task.cancel()
+        raise Transient(f"the turn is lost: {why}")
+
+
+class _Held(Cache):
+    """What the own etcd holds of peers from an earlier mirror: it is the cache, so that nothing is lost meanwhile."""
+
+    def __init__(self, clusters: set[ClusterName]) -> None:
+        super().__init__("")
+        self.clusters = clusters
+        self.known: dict[tuple[RecordKind, ClusterName], Known] = {}
+
+    @classmethod
+    async def read(cls, session: Session) -> _Held:
+        """Read it."""
+        found = (keys.mirrored(kv.key.removeprefix(keys.SYNCED)) for kv in (await session.list(keys.SYNCED)).kvs)
+        held = cls({cluster for cluster in found if cluster is not None})
+        for cluster in held.clusters:
+            if (config := await _config(session, cluster)) is not None:
+                for kind in KINDS:
+                    held.known[kind, cluster] = Known(config, await _copies(session, kind, cluster), 0.0)
+        return held
+
+    def load(self, kind: RecordKind, cluster: ClusterName) -> Known | None:
+        """What the own etcd held when the mirror began."""
+        return self.known.get((kind, cluster))
+
+
+async def _config(session: Session, cluster: ClusterName) -> ClusterConfig | None:
+    """The configuration that was republished of a peer, as the peer will have said it."""
+    kv = await session.get(keys.config(cluster))
+    try:
+        config = identity.decode_config(kv.value) if kv is not None else None
+    except RecordError:
+        return None
+    if config is None:
+        return None
+    return structs.replace(config, capabilities=structs.replace(config.capabilities, cached=False))
+
+
+async def _copies(session: Session, kind: RecordKind, cluster: ClusterName) -> list[Copy]:
+    prefix = keys.prefix(kind, cluster, cached=True)
+    kvs = (await session.list(prefix)).kvs
+    return [Copy(cluster, ServiceName(kv.key.removeprefix(prefix)), kv.value) for kv in kvs]
+
+
+class _Writer:
+    """Keeps the own etcd as the follower's tables are."""
+
+    def __init__(self, session: Session, db: Database, follower: Follower, *, held: Iterable[ClusterName]) -> None:
+        self._session = session
+        self._db = db
+        self._follower = follower
+        self._present = set(held)
+        self._shelves: dict[tuple[RecordKind, ClusterName], Shelf] = {}
+        self._written: dict[str, bytes] = {}
+        self._whole: set[tuple[RecordKind, ClusterName]] = set()
+
+    async def run(self) -> None:
+        """Write what changed, for ever; after a failure look at everything again."""
+        copies = {kind: self._db.changes(table) for kind, table in COPIES.items()}
+        clusters = self._db.changes(CLUSTERS)
+        attempts = 0
+        while True:
+            for kind, changes in copies.items():
+                for (cluster, name), _, row in changes.next()[1]:
+                    self._shelf(kind, cluster).want(keys.copy(kind, cluster, name), row.value if row else None)
+            clusters.next()
+            try:
+                await self._write()
+                attempts = 0
+            except (Transient, Expired, EtcdError) as why:
+                attempts += 1
+                log.warning("cannot copy", why=str(why), attempt=attempts)
+                self._written.clear()
+                self._whole.clear()
+                await asyncio.sleep(RETRY.delay(attempts))
+                continue
+            await self._db.until(lambda _: bool(clusters.unread) or any(changes.unread for changes in copies.values()))
+
+    async def _write(self) -> None:
+        rows = {row.name: row for row in self._db.snapshot().all(CLUSTERS) if not row.own}
+        for row in rows.values():
+            if row.state != "refused":
+                await self._copy(row)
+        for cluster in self._present - {row.name for row in rows.values() if row.state != "refused"}:
+            await self._withdraw(cluster)
+
+    async def _copy(self, row: Cluster) -> None:
+        """Configuration, copies, canaries of a peer."""
+        if said := self._follower.said(row.name):
+            self._present.add(row.name)
+            await self._put(keys.config(row.name), republished(said))
+            description = identity.Description(row.network, row.region, row.zone)
+            await self._put(keys.description(row.name), identity.encode(description))
+        for kind in KINDS:
+            await self._copy_kind(kind, row)
+
+    async def _copy_kind(self, kind: RecordKind, row: Cluster) -> None:
+        shelf = self._shelf(kind, row.name)
+        if failed := await shelf.flush():
+            raise Transient(next(iter(failed.values())))
+        fresh = kind in row.synced and row.state in ("listing", "ready")
+        if fresh and (kind, row.name) not in self._whole:
+            await shelf.settle(prune=True)
+            now = format_time(wall_clock()).encode()
+            await self._session.put(keys.canary(kind, row.name, cached=True), now)
+            self._whole.add((kind, row.name))
+
+    async def _withdraw(self, cluster: ClusterName) -> None:
+        """A peer has left, or is not to be believed: nothing of it stays."""
+        await self._session.delete(keys.config(cluster))
+        await self._session.delete(keys.description(cluster))
+        for kind in KINDS:
+            await self._session.delete(keys.canary(kind, cluster, cached=True))
+            await self._session.delete_prefix(keys.prefix(kind, cluster, cached=True))
+            self._shelves.pop((kind, cluster), None)
+            self._whole.discard((kind, cluster))
+        for key in (keys.config(cluster), keys.description(cluster)):
+            self._written.pop(key, None)
+        self._present.discard(cluster)
+
+    async def _put(self, key: str, value: bytes) -> None:
+        if self._written.get(key) != value:
+            await self._session.put(key, value)
+            self._written[key] = value
+
+    def _shelf(self, kind: RecordKind, cluster: ClusterName) -> Shelf:
+        if (shelf := self._shelves.get((kind, cluster))) is None:
+            prefix = keys.prefix(kind, cluster, cached=True)
+            shelf = self._shelves[kind, cluster] = Shelf(self._session, [prefix])
+        return shelf
+
+
+def republished(said: bytes) -> bytes:
+    """A peer's configuration as a mirror tells it: everything it said, and that this is a copy with canaries."""
+    config: dict[str, Any] = msgspec.json.decode(said)
+    capabilities = {**(config.get("capabilities") or {}), "syncedCanaries": True, "cached": True}
+    return msgspec.json.encode(config | {"capabilities": capabilities})
