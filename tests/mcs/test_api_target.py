@@ -260,6 +260,14 @@ class TestRemoval:
         assert left not in server.objects
         assert len(server.objects) == 4
 
+    async def test_pruning_is_tried_again_where_the_server_was_away(
+        self, server: FakeApiServer, client: kube.Client
+    ) -> None:
+        left = f"{ROOT}/namespaces/demo/serviceimports/left"
+        server.put(left, metadata=OURS)
+        server.fail(status(503, "ServiceUnavailable"), on=lambda r: r.path.endswith("/serviceimports"))
+        assert await ApiTarget(client).prune([]) == "1 pruned"
+
 
 class TestTrouble:
     async def test_one_name_that_fails_does_not_stop_another(

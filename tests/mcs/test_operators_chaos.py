@@ -15,12 +15,13 @@ from typing import Any
 
 import pytest
 import yaml
+from apiserver_world import TOKEN, ApiServer, until
 from etcd_server import EtcdServer
-from operator_world import serving
 
 from isthmus import kube
 from isthmus.config import AdminSection, ClusterSection, ClustersetSection, Config, EtcdSection, SyncSection
 from isthmus.etcd import Session, binary
+from isthmus.kube.access import Access
 from isthmus.kube.objects.core import NAMESPACE, SERVICE
 from isthmus.kube.objects.mcs import SERVICE_EXPORT, SERVICE_IMPORT
 from isthmus.kube.transport import Transport
@@ -88,7 +89,7 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 class Cluster:
     """One cluster: its API server for people, its operator, and its ways to the others."""
 
-    def __init__(self, name: str, number: int, client: kube.Client, access: Any, config: Config) -> None:
+    def __init__(self, name: str, number: int, client: kube.Client, access: Access, config: Config) -> None:
         self.name = name
         self.number = number
         self.client = client
@@ -160,9 +161,13 @@ async def clusterset(folder: Path) -> AsyncIterator[list[Cluster]]:
             stack.callback(etcd.stop)
         clusters = []
         for number, (name, etcd) in enumerate(zip(CLUSTERS, etcds, strict=True), 1):
-            session = await stack.enter_async_context(Session([etcd.endpoint]))
-            await etcd.ready(session)
-            access = await stack.enter_async_context(serving(session))
+            async with Session([etcd.endpoint]) as session:
+                await etcd.ready(session)
+            server = ApiServer(etcd, folder / f"{name}-apiserver")
+            server.start()
+            stack.callback(server.kill)
+            await asyncio.to_thread(until, server.ready)
+            access = Access(server=server.url, tls=server.trust, token=TOKEN)
             client = await stack.enter_async_context(kube.Client(Transport(access)))
             await client.create(NAMESPACE, "", {"metadata": {"name": "demo"}})
             peers = folder / f"{name}-peers"

@@ -273,6 +273,18 @@ class TestTheDerivedService:
         assert annotations["service.cilium.io/affinity"] == "local"
         assert annotations[wire.GLOBAL] == "true"
 
+    def test_a_peer_cannot_export_what_others_act_on(self, world: World) -> None:
+        annotations = ((wire.DERIVED_SERVICE, "kube-dns"), (wire.MANAGED_BY, "me"), ("note", "hi"))
+        world.export(labels=((wire.HEADLESS, ""), ("team", "red")), annotations=annotations)
+        found = world.object("ServiceImport")["metadata"]
+        assert found["annotations"] == {
+            "note": "hi",
+            wire.MANAGED_BY: wire.MANAGER,
+            wire.SUPPORTED_FAMILIES: "IPv4",
+        }
+        assert found["labels"] == {"team": "red"}
+        assert world.object("Service", DERIVED)["metadata"]["labels"] == {"team": "red", wire.SERVICE_NAME: "echo"}
+
     def test_it_is_controlled_by_its_import(self, world: World) -> None:
         world.export()
         assert world.row("Service", DERIVED).owner == ("ServiceImport", "demo/echo", "")

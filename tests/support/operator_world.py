@@ -3,53 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from aiohttp import web
-
 from isthmus import kube, mcs
-from isthmus.etcd import Session
-from isthmus.kube.access import Access
 from isthmus.kube.objects.core import SERVICE
 from isthmus.kube.objects.discovery import ENDPOINT_SLICE
 from isthmus.kube.objects.mcs import SERVICE_EXPORT, SERVICE_IMPORT, ServiceImport, ServiceImportSpec
-from isthmus.lab.apiserver.addresses import Addresses
-from isthmus.lab.apiserver.api import Api
-from isthmus.lab.apiserver.bootstrap import bootstrap
-from isthmus.lab.apiserver.http import Server
-from isthmus.lab.apiserver.kinds import Registry
-from isthmus.lab.apiserver.storage import Store
+from isthmus.kube.transport import Transport
 from isthmus.model import tables
 from isthmus.model.names import ClusterName, derived, service_name, split
 from isthmus.model.services import Export, Port
 from isthmus.sources import kubernetes
 from isthmus.statedb import Backoff, Database, Derivations, Reconciler, Snapshot
-
-
-@asynccontextmanager
-async def serving(session: Session) -> AsyncIterator[Access]:
-    """The lab's API server over an etcd, without controllers; how to reach it."""
-    ready = asyncio.Event()
-    store = Store(session)
-    api = Api(store, Registry(), Addresses((ipaddress.IPv4Network("10.96.0.0/16"),)))
-    runner = web.AppRunner(Server(api, token="", ready=ready).application(), shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    port = runner.addresses[0][1]
-    async with asyncio.TaskGroup() as tasks:
-        parts = (store.run(), bootstrap(api, ready, host="127.0.0.1", port=port))
-        running = [tasks.create_task(part) for part in parts]
-        await ready.wait()
-        try:
-            yield Access(server=f"http://127.0.0.1:{port}")
-        finally:
-            for task in running:
-                task.cancel()
-            await runner.cleanup()
-
 
 KUBERNETES = ("services", "endpoint_sets", "export_marks", "imports", "namespaces")
 
@@ -57,14 +24,16 @@ KUBERNETES = ("services", "endpoint_sets", "export_marks", "imports", "namespace
 class Operator:
     """The operator of cluster c1 but for its connections to peers: tests say what those export."""
 
+    own = ClusterName("c1")
     peer = ClusterName("c2")
 
-    def __init__(self, client: kube.Client, *, namespace: str = "demo") -> None:
+    def __init__(self, client: kube.Client, *, namespace: str) -> None:
         self.client = client
         self.namespace = namespace
         self.name = service_name(namespace, "echo")
-        self.derived = split(derived(self.name))[1]
-        self.transport = client._transport
+        self.derived_name = derived(self.name)
+        self.derived = split(self.derived_name)[1]
+        self.writer = kube.Client(Transport(client._transport._access))
         self.db = Database(
             tables.SERVICES,
             tables.ENDPOINT_SETS,
@@ -77,16 +46,20 @@ class Operator:
             tables.OBJECTS,
             tables.OBJECTS_STATUS,
         )
-        cluster = ClusterName("c1")
+        cluster = self.own
         self.reflectors = kubernetes.reflectors(self.db, client, tables=KUBERNETES, cluster=cluster, remote_slices=True)
         self.derivations = Derivations(self.db, *mcs.derived(cluster))
         self.reconciler = Reconciler(
-            self.db, tables.OBJECTS, mcs.ApiTarget(client), status=tables.OBJECTS_STATUS, backoff=Backoff(0.05, 0.2)
+            self.db,
+            tables.OBJECTS,
+            mcs.ApiTarget(self.writer),
+            status=tables.OBJECTS_STATUS,
+            backoff=Backoff(0.05, 0.2),
         )
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Operator]:
-        async with asyncio.TaskGroup() as group:
+        async with self.writer, asyncio.TaskGroup() as group:
             parts = [*(each.run() for each in self.reflectors), self.derivations.run()]
             tasks = [group.create_task(part) for part in parts]
             await self.until(lambda now: now.initialized(tables.OBJECTS))
@@ -94,6 +67,11 @@ class Operator:
             yield self
             for task in tasks:
                 task.cancel()
+
+    @property
+    def requests(self) -> int:
+        """How many its target has sent."""
+        return self.writer._transport.requests
 
     def export(self, cluster: str, **fields: Any) -> None:
         given = {
@@ -128,8 +106,14 @@ class Operator:
                 await asyncio.sleep(0.01)
 
     async def settled(self) -> None:
-        """Everything wanted is there and has been seen to be so."""
-        await self.until(lambda now: all(o.seen == "=" for o in now.all(tables.OBJECTS) if o.body))
+        """Everything wanted is there, and has been seen to be so."""
+
+        def there(now: Snapshot) -> bool:
+            wanted = [row for row in now.all(tables.OBJECTS) if row.body]
+            imports = {row.name for row in wanted if row.kind == "ServiceImport"}
+            return {row.name for row in now.all(tables.EXPORTS)} <= imports and all(row.seen == "=" for row in wanted)
+
+        await self.until(there)
         await self.reconciler.wait_until_reconciled(self.db.snapshot().revision(tables.OBJECTS))
 
     async def export_here(self) -> None:
