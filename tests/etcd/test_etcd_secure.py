@@ -11,7 +11,7 @@ import pytest
 from certificates import Authority
 from etcd_server import EtcdServer, running
 
-from isthmus.etcd import Credentials, Denied, Session, Tls, binary
+from isthmus.etcd import Credentials, Denied, Session, Tls, binary, transport
 from isthmus.reflector import Transient
 
 
@@ -39,6 +39,28 @@ async def test_a_client_with_a_certificate_is_let_in(secure_etcd: EtcdServer, au
     async with Session([secure_etcd.endpoint], tls=client(authority)) as session:
         await secure_etcd.ready(session)
         assert await session.put("a", b"1")
+
+
+async def test_a_renewed_certificate_is_used_for_new_calls_and_old_watches_go_on(
+    secure_etcd: EtcdServer, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "LOOK_EVERY", 0.0)
+    stranger = Authority(tmp_path / "other", "other")
+    tls = client(authority)
+    async with Session([secure_etcd.endpoint], tls=tls) as session:
+        await secure_etcd.ready(session)
+        revision = await session.put("a", b"1")
+        batches = session.watch("a", revision)
+        assert (await anext(batches)).revision == revision
+        good = [Path(file).read_bytes() for file in (tls.cert_file, tls.key_file)]
+        for file, other in zip((tls.cert_file, tls.key_file), stranger.sign("client"), strict=True):
+            Path(file).write_bytes(other.read_bytes())
+        with pytest.raises(Transient):
+            await session.get("a")
+        for file, content in zip((tls.cert_file, tls.key_file), good, strict=True):
+            Path(file).write_bytes(content)
+        assert await session.put("a", b"2")
+        assert (await anext(batches)).events[0].key == "a"
 
 
 async def test_a_client_without_one_or_with_anothers_is_not(

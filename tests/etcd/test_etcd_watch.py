@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
 
 import pytest
-from etcd_server import EtcdServer
+from etcd_server import EtcdServer, running
 
 from isthmus.etcd import KeyValue, PrefixStore, Session, WatchBatch
 from isthmus.reflector import Event, Expired, Reflector, Transient
@@ -101,6 +102,25 @@ async def test_an_etcd_that_lost_its_data_is_expired_and_not_silent(own_etcd: Et
         await own_etcd.ready(session)
         with pytest.raises(Expired, match="lost its data"):
             await take(session.watch("w/", since + 1), 1)
+
+
+async def test_another_store_behind_the_same_session_is_expired_and_not_taken_for_the_first(
+    own_etcd: EtcdServer, tmp_path: Path
+) -> None:
+    with running(own_etcd.program, tmp_path / "replica", "--initial-cluster-token", "replica") as replica:
+        async with Session([own_etcd.endpoint, replica.endpoint]) as session, Session([replica.endpoint]) as there:
+            await replica.ready(there)
+            await own_etcd.ready(session)
+            await session.put("w/a", b"1")
+            listing = await session.list("w/")
+            for _ in range(listing.revision + 5):
+                await there.put("w/b", b"2")
+            own_etcd.stop()
+            with pytest.raises(Transient):
+                await session.get("w/a")
+            assert await session.get("w/b") is not None
+            with pytest.raises(Expired, match="another store"):
+                await take(session.watch("w/", listing.revision + 1, store=listing.store), 1)
 
 
 class Seen:

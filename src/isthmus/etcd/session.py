@@ -31,6 +31,7 @@ from isthmus.etcd.values import (
     txn_result,
 )
 from isthmus.etcd.watching import watch
+from isthmus.reflector import Expired
 
 NO_LIMITS: Final = Limits()
 
@@ -68,7 +69,7 @@ class Session:
     async def list(self, prefix: str, *, page: int = 1000, limits: Limits = NO_LIMITS) -> Listing:
         """Everything below a prefix, of one revision, read in pages; TooLarge where it is more than the limits."""
         kvs: list[KeyValue] = []
-        size = 0
+        size = store = 0
         revision, start, end = 0, start_of(prefix), end_of(prefix)
         while True:
             try:
@@ -84,9 +85,11 @@ class Session:
                 raise TooLarge(
                     f"{prefix}: {got.count} keys, more than {limits.keys} or {limits.size} bytes are not read"
                 )
-            revision = revision or got.revision
+            if store not in (0, got.store):  # replicas with stores of their own behind one name: revisions differ
+                raise Expired(f"another store answered in the middle of listing {prefix}")
+            revision, store = revision or got.revision, got.store
             if not got.more:
-                return Listing(kvs, revision)
+                return Listing(kvs, revision, store)
             start = encode(got.kvs[-1].key) + b"\0"
 
     async def range(self, start: str, end: str, limit: int = 0, revision: int = 0) -> RangeResult:
@@ -116,9 +119,12 @@ class Session:
         )
         return txn_result(await self._transport.call(wire.TXN, request))
 
-    def watch(self, prefix: str, revision: int) -> AsyncIterator[WatchBatch]:
-        """What happens below a prefix from ``revision`` on. Raises Expired, or Transient on any loss."""
-        return watch(self._transport, prefix, revision, progress=self._progress)
+    def watch(self, prefix: str, revision: int, *, store: int = 0) -> AsyncIterator[WatchBatch]:
+        """What happens below a prefix from ``revision`` on. Raises Expired, or Transient on any loss.
+
+        ``store`` is that of the list that the revision is from: another one that answers is Expired too.
+        """
+        return watch(self._transport, prefix, revision, progress=self._progress, store=store)
 
     async def grant_lease(self, ttl: int) -> Lease:
         """A lease of ``ttl`` seconds; run its ``keep`` in a task group."""
@@ -137,4 +143,6 @@ class Session:
     async def _range(self, start: bytes, end: bytes, limit: int, revision: int) -> RangeResult:
         request = wire.RangeRequest(key=start, range_end=end, limit=limit, revision=revision)
         got: Any = await self._transport.call(wire.RANGE, request)
-        return RangeResult([key_value(kv) for kv in got.kvs], got.more, got.header.revision, got.count)
+        return RangeResult(
+            [key_value(kv) for kv in got.kvs], got.more, got.header.revision, got.count, got.header.cluster_id
+        )

@@ -17,6 +17,7 @@ class PrefixStore:
     def __init__(self, session: Session, prefix: str, *, limits: Limits = NO_LIMITS) -> None:
         self._session = session
         self._limits = limits
+        self._listed = 0
         self._prefix = prefix
 
     def __repr__(self) -> str:
@@ -26,13 +27,14 @@ class PrefixStore:
         """Everything there is."""
         with _worth_another_try():
             listing = await self._session.list(self._prefix, limits=self._limits)
+        self._listed = listing.store
         items = {kv.key.removeprefix(self._prefix): kv for kv in listing.kvs}
         return Listing(items, str(listing.revision))
 
     async def watch(self, revision: str) -> AsyncIterator[Batch[KeyValue]]:
         """What changes after a revision."""
         with _worth_another_try():
-            async for batch in self._session.watch(self._prefix, int(revision) + 1):
+            async for batch in self._session.watch(self._prefix, int(revision) + 1, store=self._listed):
                 events = [Event(event.key.removeprefix(self._prefix), event.kv) for event in batch.events]
                 yield Batch(events, str(batch.revision))
 

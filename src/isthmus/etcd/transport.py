@@ -6,6 +6,7 @@ the next. A channel is never closed while the session is open: closing cancels t
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -18,6 +19,8 @@ from isthmus.etcd import wire
 from isthmus.etcd.errors import EtcdError, stale_token, translated
 from isthmus.reflector import Transient
 
+LOOK_EVERY: Final = 5.0
+"""Seconds between two looks at the files of certificates."""
 MESSAGE_LIMIT: Final = 32 * 1024 * 1024
 OPTIONS: Final = (
     ("grpc.max_receive_message_length", MESSAGE_LIMIT),
@@ -45,6 +48,10 @@ class Tls(NamedTuple):
     server_name: str = ""
     """Name that the server's certificate must have, where it is not the endpoint's."""
 
+    def stamp(self) -> tuple[tuple[int, ...], ...]:
+        """What changes when a file is renewed."""
+        return tuple(_stamp(path) for path in (self.ca_file, self.cert_file, self.key_file) if path)
+
     def credentials(self) -> grpc.ChannelCredentials:
         """The files as gRPC wants them; EtcdError names the one that cannot be read."""
         return grpc.ssl_channel_credentials(_read(self.ca_file), _read(self.key_file), _read(self.cert_file))
@@ -70,6 +77,9 @@ class Transport:
         self._credentials = credentials
         self._timeout = timeout
         self._channels: list[Any] = []
+        self._retired: list[Any] = []
+        self._stamp: tuple[tuple[int, ...], ...] = ()
+        self._looked = 0.0
         self._current = 0
         self._token = ""
 
@@ -80,11 +90,12 @@ class Transport:
 
     def open(self) -> None:
         """Make the channels; connections follow with the first call."""
+        self._stamp = self._tls.stamp() if self._tls else ()
         self._channels = [self._channel(endpoint) for endpoint in self.endpoints]
 
     async def close(self) -> None:
         """End every call and connection."""
-        channels, self._channels = self._channels, []
+        channels, self._channels, self._retired = [*self._channels, *self._retired], [], []
         for channel in channels:
             await channel.close()
 
@@ -135,7 +146,21 @@ class Transport:
     def _open_channel(self, at: int) -> Any:
         if not self._channels:
             raise EtcdError("this etcd session is closed; use it inside 'async with'")
+        if self._tls is not None and time.monotonic() - self._looked > LOOK_EVERY:
+            self._looked = time.monotonic()
+            self._renew(self._tls)
         return self._channels[at]
+
+    def _renew(self, tls: Tls) -> None:
+        """New calls go over new channels once certificates are renewed; what runs on the old ones goes on."""
+        if (stamp := tls.stamp()) == self._stamp:
+            return
+        try:
+            fresh = [self._channel(endpoint) for endpoint in self.endpoints]
+        except EtcdError:
+            return  # in the middle of being renewed: the next look sees all of it
+        self._retired += self._channels
+        self._channels, self._stamp = fresh, stamp
 
     async def _metadata(self) -> tuple[tuple[str, str], ...]:
         if self._credentials is None:
@@ -172,6 +197,14 @@ def _target(endpoint: str) -> tuple[str, str]:
         raise EtcdError(f"etcd endpoint '{endpoint}': want http://host:port or https://host:port")
     host = f"[{url.hostname}]" if ":" in url.hostname else url.hostname
     return url.scheme, f"{host}:{port}"
+
+
+def _stamp(path: str) -> tuple[int, ...]:
+    try:
+        stat = Path(path).stat()
+    except OSError:
+        return ()
+    return (stat.st_mtime_ns, stat.st_size, stat.st_ino)
 
 
 def _read(path: str) -> bytes | None:

@@ -22,10 +22,11 @@ class KeyValue(Struct, frozen=True, gc=False):
 
 
 class Listing(NamedTuple):
-    """All keys below a prefix, in order, and the revision they are of."""
+    """All keys below a prefix, in order, the revision they are of, and the id of the store that has such revisions."""
 
     kvs: list[KeyValue]
     revision: int
+    store: int = 0
 
 
 class Limits(NamedTuple):
@@ -42,6 +43,7 @@ class RangeResult(Struct, frozen=True, gc=False):
     more: bool
     revision: int
     count: int
+    store: int = 0
 
 
 class WatchEvent(NamedTuple):

@@ -23,10 +23,12 @@ from isthmus.etcd.values import WatchBatch, WatchEvent, end_of, key_value, start
 from isthmus.reflector import Expired, Transient
 
 
-async def watch(transport: Transport, prefix: str, revision: int, *, progress: float) -> AsyncIterator[WatchBatch]:
+async def watch(
+    transport: Transport, prefix: str, revision: int, *, progress: float, store: int
+) -> AsyncIterator[WatchBatch]:
     """Batches from ``revision`` on; bookmarks while idle, every ``progress`` seconds.
 
-    Raises Expired on compaction and when the store went back, Transient when the stream breaks.
+    Raises Expired on compaction, when the store went back or is another one, Transient when the stream breaks.
     """
     stream, at = await transport.stream(wire.WATCH, leader=True)
     create = wire.WatchCreate(
@@ -43,7 +45,7 @@ async def watch(transport: Transport, prefix: str, revision: int, *, progress: f
         reached, held = revision - 1, 0
         asking = asyncio.ensure_future(_ask_for_progress(stream, progress))
         while (response := await reply(stream)) is not None:
-            _check(transport, response, revision)
+            _check(transport, response, revision, store)
             if response.created:
                 continue
             if response.events:
@@ -76,7 +78,9 @@ async def _ask_for_progress(stream: Any, every: float) -> None:
             await stream.write(wire.WatchRequest(progress=wire.WatchProgress()))
 
 
-def _check(transport: Transport, response: Any, revision: int) -> None:
+def _check(transport: Transport, response: Any, revision: int, store: int) -> None:
+    if store not in (0, response.header.cluster_id):
+        raise Expired(f"another store answers at {transport.endpoint} than the one that was listed")
     if response.compact_revision:
         raise Expired(f"revision {revision} is compacted, up to {response.compact_revision}")
     if response.canceled:
