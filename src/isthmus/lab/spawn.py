@@ -124,6 +124,19 @@ def adopt(pid: int, *, since: int) -> Process | None:
     return process if process.born == since else None
 
 
+def claim(pid: int) -> Process:
+    """A child of ours that we did not start ourselves."""
+
+    def reap() -> int:
+        try:
+            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        except ChildProcessError:
+            return UNKNOWN  # it ended before it was claimed, and was fetched as a stranger
+
+    _own.add(pid)
+    return Process(pid, reap)
+
+
 def born(pid: int) -> int:
     """When a process was started, in ticks since boot; 0 where there is none that runs."""
     try:

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import sys
 
 from isthmus import logs
 from isthmus.lab import record
 from isthmus.lab.running import until_told
+from isthmus.lab.supervisor import zygote
 from isthmus.lab.supervisor.process import Supervisor
 
-logs.configure()
-until_told(Supervisor(record.read(sys.argv[1])).run())
+told = record.read(sys.argv[1])
+zygote.load()
+ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+if os.fork() == 0:
+    ours.close()
+    zygote.serve(theirs)
+else:
+    theirs.close()
+    logs.configure()
+    until_told(Supervisor(told, zygote=ours).run())

@@ -16,6 +16,8 @@ from isthmus.lab.supervisor.programs import Admin, Check, Http, Names, NodeReady
 from isthmus.reflector import Transient
 
 PATIENCE = 2.0
+ANSWER = 0.2
+"""Seconds for an answer that is a datagram, and is not given at all as long as there is none."""
 
 
 async def ready(check: Check, clients: Mapping[str, kube.Client]) -> bool:
@@ -28,7 +30,8 @@ async def ready(check: Check, clients: Mapping[str, kube.Client]) -> bool:
                 case Admin():
                     return await _http(await _unix(str(check.socket)), "/v1/status")
                 case Names():
-                    return await _names(check)
+                    async with asyncio.timeout(ANSWER):
+                        return await _names(check)
                 case Serving():
                     await clients[check.cluster].get(NAMESPACE, "default")
                     return True

@@ -11,6 +11,8 @@ from typing import Any, Final
 from isthmus import logs
 from isthmus.lab import cgroups, spawn
 from isthmus.lab.network import namespaces
+from isthmus.lab.supervisor import forking
+from isthmus.lab.supervisor.forking import Zygote
 from isthmus.lab.supervisor.programs import Program
 
 FIRST_PAUSE: Final = 0.2
@@ -35,6 +37,7 @@ class Keeper:
         check: Callable[[], Awaitable[bool]],
         after: list[asyncio.Event],
         changed: Callable[[], None],
+        zygote: Zygote,
     ) -> None:
         self.program = program
         self.ready = asyncio.Event()
@@ -46,6 +49,7 @@ class Keeper:
         self._check = check
         self._after = after
         self._changed = changed
+        self._zygote = zygote
         self._process: spawn.Process | None = None
 
     def __repr__(self) -> str:
@@ -79,9 +83,9 @@ class Keeper:
     async def _once(self) -> None:
         self.restarts += 1
         try:
-            self._process = self._start()
+            self._process = await self._start()
         except OSError as error:
-            self.failure = f"{self.program.command[0]}: {error.strerror}"
+            self.failure = f"{self.program.command[0]}: {error}"
             self._changed()
             return
         looking = asyncio.ensure_future(self._look())
@@ -93,14 +97,16 @@ class Keeper:
         self.failure = f"ended with {code}{_last_line(self._output)}"
         self._changed()
 
-    def _start(self) -> spawn.Process:
+    async def _start(self) -> spawn.Process:
         program = self.program
         inherit = [self._listeners[program.listener]] if program.listener else []
-        command = [word.format(fd=inherit[0]) if inherit else word for word in program.command]
+        command = tuple(word.format(fd=inherit[0]) if inherit else word for word in program.command)
         place = spawn.Place(cgroups.make(self._root / program.cgroup), namespaces.path(program.namespace))
-        return spawn.start(
-            command, place=place, environment=_environment(), output=self._output, inherit=inherit, directory="/"
-        )
+        told, output = environment(), self._output
+        ordered = forking.order(command, environment=told, place=place, output=output, inherit=inherit)
+        if ordered is not None and self._zygote.alive:
+            return await self._zygote.start(ordered)
+        return spawn.start(command, place=place, environment=told, output=output, inherit=inherit, directory="/")
 
     async def _look(self) -> None:
         pause = LOOK
@@ -112,7 +118,7 @@ class Keeper:
         self._changed()
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """The supervisor's own, without what would reach out of the lab or colour the logs."""
     dropped = ("_PROXY", "KUBECONFIG", "ISTHMUS_")
     kept = {k: v for k, v in os.environ.items() if not k.upper().endswith("_PROXY") and not k.startswith(dropped)}

@@ -16,6 +16,7 @@ from isthmus.lab.layout import Cluster
 from isthmus.lab.record import Record
 from isthmus.lab.supervisor import bootstrap, checks, configs, programs
 from isthmus.lab.supervisor.control import Control
+from isthmus.lab.supervisor.forking import Zygote
 from isthmus.lab.supervisor.keeper import Keeper
 from isthmus.reflector import Transient
 
@@ -25,10 +26,11 @@ log = logs.get("supervisor")
 class Supervisor:
     """One lab."""
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: Record, *, zygote: socket.socket) -> None:
         self.lab = record.lab
         self._images = record.images
         self._isthmus = record.isthmus
+        self._zygote = zygote
         self._root = cgroups.root() / self.lab.prefix
         self._began = monotonic()
         self._clients: dict[str, kube.Client] = {}
@@ -81,6 +83,7 @@ class Supervisor:
 
     async def _keep(self, listeners: dict[str, int]) -> None:
         wanted = programs.programs(self.lab, etcd=binary.find(), isthmus=self._isthmus)
+        zygote = Zygote(self._zygote)
         async with asyncio.TaskGroup() as group:
             for program in wanted:
                 self._keepers[program.name] = Keeper(
@@ -89,6 +92,7 @@ class Supervisor:
                     output=self.lab.logs / f"{program.name.replace('/', '-')}.log",
                     listeners=listeners,
                     check=lambda check=program.check: checks.ready(check, self._clients),  # type: ignore[misc]
+                    zygote=zygote,
                     after=[self._keepers[name].ready for name in program.after],
                     changed=lambda name=program.name: self._changed(name),  # type: ignore[misc]
                 )
