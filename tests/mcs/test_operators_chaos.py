@@ -28,7 +28,7 @@ from isthmus.kube.transport import Transport
 from isthmus.mcs.merge import merge
 from isthmus.model.exports import own_export
 from isthmus.model.names import ClusterName
-from isthmus.processes.operator import reconcile
+from isthmus.processes.operator import Office
 from isthmus.sources.multicluster import export_mark
 from isthmus.sources.services import service as service_row
 
@@ -104,7 +104,7 @@ class Cluster:
 
     async def _run(self) -> None:
         async with kube.Client(Transport(self._access)) as client:
-            await reconcile(self._config, client)
+            await Office(self._config, client, f"{self.name}-test").lead()
 
     async def stop(self) -> None:
         if self._operator is not None:
