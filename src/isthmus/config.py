@@ -49,6 +49,8 @@ class KubernetesSection(Section, frozen=True):
 
     kubeconfig: str = ""
     context: str = ""
+    namespace: str = "kube-system"
+    """Where the operator's Lease is: the namespace that Isthmus runs in."""
 
 
 class EtcdSection(Section, frozen=True):

@@ -7,22 +7,27 @@ waits until every source has said its first list, or for ``sync.timeout`` where 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any
 
+from prometheus_client.metrics_core import Metric
+
 from isthmus import dns, kube, loadbalancer, logs
-from isthmus.admin import Server
+from isthmus.admin import Server, metrics
+from isthmus.admin.monitor import Monitor
 from isthmus.clusterset.follower import Follower
 from isthmus.config import Config
-from isthmus.datapath import Datapath
+from isthmus.datapath import Datapath, DatapathError
 from isthmus.model import tables
 from isthmus.model.mcs import RecordKind
 from isthmus.model.names import ClusterName
-from isthmus.processes.start import require, start, tables_of
+from isthmus.processes.start import CannotStart, require, start, tables_of
 from isthmus.sources import kubernetes
 from isthmus.statedb import Backoff, Database, Derivations, Reconciler
 
 log = logs.get("agent")
 
+PREFIX = "isthmus_agent"
 KUBERNETES = ("services", "endpoint_sets", "imports", "namespaces", "nodes", "pods")
 
 KINDS: tuple[RecordKind, ...] = ("services",)
@@ -53,13 +58,19 @@ async def main(config: Config) -> None:
         tasks.create_task(derivations.run(), name="derivations")
         if config.datapath.cgroup:
             tasks.create_task(program(db, config, parts), name="datapath")
+        if config.monitor.listen:
+            monitor = Monitor(config.monitor.listen, ready=lambda: not_ready(db), families=lambda: families(db))
+            tasks.create_task(monitor.run(), name="monitor")
         server = Server(db, config.admin.socket, status=lambda: status(parts), timeout=config.sync.timeout)
         tasks.create_task(server.run(), name="admin")
 
 
 async def program(db: Database, config: Config, parts: dict[str, Any]) -> None:
     """Keep the kernel's maps as the plans say."""
-    datapath = Datapath.open(config.datapath, config.dns)
+    try:
+        datapath = Datapath.open(config.datapath, config.dns)
+    except DatapathError as why:
+        raise CannotStart(str(why)) from None
     try:
         target = datapath.target()
         if datapath.restored:
@@ -80,6 +91,17 @@ async def complete(db: Database, timeout: float) -> None:
             await db.until(lambda snapshot: snapshot.initialized(tables.PLANS))
     except TimeoutError:
         log.warning("going on without every source", waiting_for=sorted(db.snapshot().pending(tables.ENDPOINT_SETS)))
+
+
+def not_ready(db: Database) -> str:
+    """Why the agent is not ready; nothing once the plans know every source."""
+    pending = db.snapshot().pending(tables.PLANS)
+    return f"waiting for {', '.join(sorted(pending))}" if pending else ""
+
+
+def families(db: Database) -> Iterable[Metric]:
+    """Metrics, as of now."""
+    return [*metrics.tables(db, PREFIX), *metrics.clusters(db.snapshot(), PREFIX)]
 
 
 def status(parts: dict[str, Any]) -> dict[str, Any]:

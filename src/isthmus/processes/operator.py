@@ -1,7 +1,8 @@
 """The operator, one leader per cluster: exports out to the peers' followers, imports into the own API server.
 
 It acts on the API server only when every source has said its first list (or has been waited for long enough): a merge
-of half the exports would take clusters out of imports at each restart.
+of half the exports would take clusters out of imports at each restart. A replica that does not lead holds no tables;
+it is ready, namely to take over.
 """
 
 from __future__ import annotations
@@ -9,27 +10,33 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from collections.abc import Iterable
 from typing import Any
 
-from isthmus import etcd, kube, logs, mcs
-from isthmus.admin import Server
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+
+from isthmus import kube, logs, mcs
+from isthmus.admin import Server, metrics
+from isthmus.admin.monitor import Monitor
 from isthmus.clusterset import records
 from isthmus.clusterset.follower import Follower
 from isthmus.clusterset.publisher import Publisher
 from isthmus.config import Config
-from isthmus.kube.lease import lead
+from isthmus.kube.events import Recorder
+from isthmus.kube.lease import Election
+from isthmus.mcs import metrics as mcs_metrics
 from isthmus.model import tables
 from isthmus.model.mcs import RecordKind
 from isthmus.model.names import ClusterName
-from isthmus.processes.start import require, start, tables_of
+from isthmus.processes.start import own_etcd, require, start, tables_of
 from isthmus.sources import kubernetes
 from isthmus.statedb import Backoff, Database, Derivations, Reconciler
 
 log = logs.get("operator")
 
+PREFIX = "isthmus_operator"
 KUBERNETES = ("services", "endpoint_sets", "export_marks", "imports", "namespaces")
-
-KINDS: tuple[RecordKind, ...] = ("serviceexports",)
+KINDS: tuple[RecordKind, ...] = ("serviceexports", "services")
 
 
 def run(config: Config) -> int:
@@ -38,43 +45,82 @@ def run(config: Config) -> int:
 
 
 async def main(config: Config) -> None:
-    """Wait to lead, then wire the parts and keep them going."""
+    """Wait to lead, and lead."""
     require(
-        config, cluster__name=config.cluster.name, cluster__id=config.cluster.id, etcd__endpoints=config.etcd.endpoints
+        config,
+        cluster__name=config.cluster.name,
+        cluster__id=config.cluster.id,
+        etcd__endpoints=config.etcd.endpoints,
     )
-    async with await kube.connect(config.kubernetes) as client:
-        await lead(
-            client,
-            name="isthmus-operator",
-            namespace="kube-system",
-            identity=f"{socket.gethostname()}-{os.getpid()}",
-            while_leading=lambda: reconcile(config, client),
-        )
+    identity = f"{socket.gethostname()}-{os.getpid()}"
+    async with await kube.connect(config.kubernetes) as client, asyncio.TaskGroup() as tasks:
+        election = Election(client, name="isthmus-operator", namespace=config.kubernetes.namespace, identity=identity)
+        office = Office(config, client, identity)
+        if config.monitor.listen:
+            monitor = Monitor(config.monitor.listen, ready=office.not_ready, families=office.families)
+            tasks.create_task(monitor.run(), name="monitor")
+        await election.run(office.lead)
 
 
-async def reconcile(config: Config, client: kube.Client) -> None:
-    """Everything the leader does."""
-    cluster = ClusterName(config.cluster.name)
-    derived = [*mcs.derived(cluster), records.derived(cluster, config.cluster.id)]
-    db = Database(*tables_of(derived, tables.CLUSTERS, tables.OBJECTS_STATUS))
-    async with etcd.Session(config.etcd.endpoints) as session, asyncio.TaskGroup() as tasks:
-        reflectors = kubernetes.reflectors(db, client, tables=KUBERNETES, cluster=cluster)
-        follower = Follower(db, cluster=config.cluster, section=config.clusterset, kinds=KINDS)
-        derivations = Derivations(db, *derived)
-        publisher = Publisher(db, session, config.cluster)
-        objects = Reconciler(
-            db, tables.OBJECTS, mcs.ApiTarget(client), status=tables.OBJECTS_STATUS, backoff=Backoff(0.1, 30.0)
-        )
-        parts = {"reflectors": reflectors, "derivations": derivations, "publisher": publisher, "objects": objects}
-        for reflector in reflectors:
-            tasks.create_task(reflector.run(), name=reflector.name)
-        tasks.create_task(follower.run(), name="follower")
-        tasks.create_task(derivations.run(), name="derivations")
-        tasks.create_task(publisher.run(), name="publisher")
-        tasks.create_task(apply(db, objects, config.sync.timeout), name="objects")
-        if config.admin.socket:
-            server = Server(db, config.admin.socket, status=lambda: status(parts), timeout=config.sync.timeout)
-            tasks.create_task(server.run(), name="admin")
+class Office:
+    """What the leader does, and what is known of it meanwhile. Each time in office begins with empty tables."""
+
+    def __init__(self, config: Config, client: kube.Client, identity: str) -> None:
+        self._config = config
+        self._client = client
+        self._recorder = Recorder(client, component="isthmus-operator", instance=identity)
+        self._db: Database | None = None
+
+    def not_ready(self) -> str:
+        """Why the process is not ready; nothing for one that stands by."""
+        if self._db is None or self._db.snapshot().initialized(tables.OBJECTS):
+            return ""
+        return f"waiting for {', '.join(sorted(self._db.snapshot().pending(tables.OBJECTS)))}"
+
+    def families(self) -> Iterable[Metric]:
+        """Metrics, as of now."""
+        leader = GaugeMetricFamily(f"{PREFIX}_leader", "1 where this replica leads")
+        leader.add_metric([], self._db is not None)
+        if self._db is None:
+            return [leader]
+        snapshot = self._db.snapshot()
+        own = [*metrics.tables(self._db, PREFIX), *metrics.clusters(snapshot, PREFIX)]
+        return [leader, *own, *mcs_metrics.families(snapshot)]
+
+    async def lead(self) -> None:
+        """Everything the leader does, until it is cancelled."""
+        config, cluster = self._config, ClusterName(self._config.cluster.name)
+        derived = [*mcs.derived(cluster), records.derived(cluster, config.cluster.id)]
+        db = self._db = Database(*tables_of(derived, tables.CLUSTERS, tables.OBJECTS_STATUS))
+        try:
+            async with own_etcd(config.etcd) as session, asyncio.TaskGroup() as tasks:
+                reflectors = kubernetes.reflectors(
+                    db, self._client, tables=KUBERNETES, cluster=cluster, remote_slices=True
+                )
+                follower = Follower(db, cluster=config.cluster, section=config.clusterset, kinds=KINDS)
+                derivations = Derivations(db, *derived)
+                publisher = Publisher(db, session, config.cluster)
+                target, back_off = mcs.ApiTarget(self._client), Backoff(0.1, 30.0)
+                objects = Reconciler(db, tables.OBJECTS, target, status=tables.OBJECTS_STATUS, backoff=back_off)
+                for reflector in reflectors:
+                    tasks.create_task(reflector.run(), name=reflector.name)
+                tasks.create_task(follower.run(), name="follower")
+                tasks.create_task(derivations.run(), name="derivations")
+                tasks.create_task(publisher.run(), name="publisher")
+                tasks.create_task(apply(db, objects, config.sync.timeout), name="objects")
+                tasks.create_task(self._recorder.run(), name="events")
+                tasks.create_task(mcs.tell(db, self._recorder), name="tell")
+                if config.admin.socket:
+                    parts = {"derivations": derivations, "publisher": publisher, "objects": objects}
+                    server = Server(
+                        db,
+                        config.admin.socket,
+                        status=lambda: status(reflectors, parts),
+                        timeout=config.sync.timeout,
+                    )
+                    tasks.create_task(server.run(), name="admin")
+        finally:
+            self._db = None
 
 
 async def apply(db: Database, objects: Reconciler[Any, Any], timeout: float) -> None:
@@ -83,15 +129,13 @@ async def apply(db: Database, objects: Reconciler[Any, Any], timeout: float) -> 
         async with asyncio.timeout(timeout):
             await db.until(lambda snapshot: snapshot.initialized(tables.OBJECTS))
     except TimeoutError:
-        log.warning("going on without every source", waiting_for=sorted(db.snapshot().pending(tables.EXPORTS)))
+        log.warning("going on without every source", waiting_for=sorted(db.snapshot().pending(tables.OBJECTS)))
     await objects.run()
 
 
-def status(parts: dict[str, Any]) -> dict[str, Any]:
+def status(reflectors: Iterable[Any], parts: dict[str, Any]) -> dict[str, Any]:
     """What the process has and has not got, for `isthmus status`."""
     return {
-        "reflectors": {r.name: r.state._asdict() for r in parts["reflectors"]},
-        "derivations": repr(parts["derivations"]),
-        "publisher": repr(parts["publisher"]),
-        "objects": repr(parts["objects"]),
+        "reflectors": {reflector.name: reflector.state._asdict() for reflector in reflectors},
+        **{name: repr(part) for name, part in parts.items()},
     }

@@ -7,10 +7,12 @@ import gc
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 from isthmus import logs
-from isthmus.config import Config, ConfigError
+from isthmus.config import Config, ConfigError, EtcdSection
+from isthmus.etcd import Credentials, Session, Tls
 from isthmus.statedb import Derived, Table
 
 Main = Callable[[Config], Awaitable[None]]
@@ -71,3 +73,15 @@ def require(config: Config, **fields: str | int | tuple[str, ...]) -> None:
 def tables_of(derived: Iterable[Derived[Any]], *others: Table[Any, Any]) -> set[Table[Any, Any]]:
     """Derived tables, all that they read, and others: what a process that computes them has to hold."""
     return {*others, *(table for each in derived for table in (each.table, *each.reads))}
+
+
+def own_etcd(section: EtcdSection) -> Session:
+    """A session with the own cluster's etcd, as configured; CannotStart where its password cannot be read."""
+    tls = Tls(section.ca_file, section.cert_file, section.key_file) if section.ca_file or section.cert_file else None
+    if not section.username:
+        return Session(section.endpoints, tls=tls)
+    try:
+        password = Path(section.password_file).read_text().strip()
+    except OSError as error:
+        raise CannotStart(f"etcd.password_file = '{section.password_file}': {error.strerror}") from None
+    return Session(section.endpoints, tls=tls, credentials=Credentials(section.username, password))
