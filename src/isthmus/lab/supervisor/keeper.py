@@ -94,7 +94,9 @@ class Keeper:
         finally:
             looking.cancel()
         self.ready.clear()
-        self.failure = f"ended with {code}{_last_line(self._output)}"
+        self.failure = (
+            f"ended with {code}{_last_line(self._output)}" if code < 128 else f"killed by signal {code - 128}"
+        )
         self._changed()
 
     async def _start(self) -> spawn.Process:

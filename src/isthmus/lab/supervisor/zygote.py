@@ -27,7 +27,9 @@ from isthmus.lab import cgroups, kernel, spawn
 MODULES: Final = (
     "isthmus.cli",
     "isthmus.cli.run",
-    "isthmus.lab.apiserver.__main__",
+    "isthmus.lab.apiserver.bootstrap",
+    "isthmus.lab.apiserver.http",
+    "isthmus.lab.controllers",
     "isthmus.lab.clusterdns.server",
     "isthmus.lab.node.process",
     "isthmus.processes.agent",
