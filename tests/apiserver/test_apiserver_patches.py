@@ -64,7 +64,10 @@ def test_a_strategic_patch_merges_lists_by_their_key() -> None:
     spec = patches.strategic(POD, patch, schema.POD)["spec"]
     first, second = spec["containers"]
     assert first["image"] == "new"
-    assert first["env"] == [{"name": "X", "value": "1"}, {"name": "Y", "value": "2"}]
+    assert first["env"] == [
+        {"name": "Y", "value": "2"},
+        {"name": "X", "value": "1"},
+    ]  # what the patch names comes first
     assert first["ports"] == [{"containerPort": 80}]
     assert second == {"name": "b", "image": "two"}
 
@@ -93,4 +96,4 @@ def test_sets_grow_and_other_lists_are_replaced() -> None:
     before = {"metadata": {"finalizers": ["a"]}, "spec": {"args": [1]}}
     patch = {"metadata": {"finalizers": ["b", "a"]}, "spec": {"args": [2]}}
     after = patches.strategic(before, patch, schema.METADATA)
-    assert after == {"metadata": {"finalizers": ["a", "b"]}, "spec": {"args": [2]}}
+    assert after == {"metadata": {"finalizers": ["b", "a"]}, "spec": {"args": [2]}}

@@ -30,7 +30,9 @@ async def test_a_service_has_an_address_of_the_range_and_keeps_it(client: Client
 async def test_a_headless_service_has_none(client: Client) -> None:
     made = await client.made("services", {"metadata": {"name": "a"}, "spec": {"clusterIP": "None"}})
     assert (made["spec"]["clusterIP"], made["spec"]["clusterIPs"]) == ("None", ["None"])
-    assert made["spec"]["ipFamilies"] == ["IPv4"]
+    assert made["spec"]["ipFamilies"] == ["IPv4", "IPv6"], "whoever makes its endpoints may have both"
+    chosen = await client.made("services", service("b", clusterIP="None", selector={"a": "b"}))
+    assert chosen["spec"]["ipFamilies"] == ["IPv4"]
 
 
 async def test_an_address_can_be_asked_for_once(client: Client) -> None:

@@ -67,15 +67,19 @@ class Addresses:
     def _families(self, service: Object, *, headless: bool) -> list[str]:
         """The families of a Service, in order; writes what it decides into the Service."""
         spec = service["spec"]
-        policy = spec.setdefault("ipFamilyPolicy", "SingleStack")
         known = list(self._networks)
+        if headless and not spec.get("selector") and not spec.get("ipFamilies") and not spec.get("ipFamilyPolicy"):
+            spec["ipFamilyPolicy"] = "RequireDualStack"  # whoever makes its endpoints may have both
+            spec["ipFamilies"] = [*known, *(family for family in ("IPv4", "IPv6") if family not in known)]
+            return known
+        policy = spec.setdefault("ipFamilyPolicy", "SingleStack")
         asked = list(spec.get("ipFamilies") or ())
         if not asked and not headless:
             ips = spec.get("clusterIPs") or ([spec["clusterIP"]] if spec.get("clusterIP") else [])
             asked = [f"IPv{ipaddress.ip_address(ip).version}" for ip in ips if _is_address(ip)]
         most = 1 if policy == "SingleStack" else 2
         families = [*asked, *(family for family in known if family not in asked)][: max(most, len(asked))]
-        missing = [family for family in families if family not in known]
+        missing = [family for family in families if family not in known] if spec.get("selector") or not headless else []
         if missing or (policy == "RequireDualStack" and len(families) < 2):
             why = (
                 "this cluster is not configured for dual-stack services"
@@ -89,7 +93,8 @@ class Addresses:
     def _check(self, service: Object, address: str, used: set[str]) -> None:
         field = "spec.clusterIPs"
         if not _is_address(address):
-            raise _refused(service, Problem(f"{field}[0]", "Invalid value", "must be a valid IP address", address))
+            why = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
+            raise _refused(service, Problem(f"{field}[0]", "Invalid value", why, address))
         parsed = ipaddress.ip_address(address)
         if not any(parsed in network for network in self._networks.values()):
             ranges = ", ".join(map(str, self._networks.values()))

@@ -7,12 +7,14 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
+import msgspec
+
 from isthmus.lab.apiserver import errors, fields, kinds, rules
 from isthmus.lab.apiserver.addresses import Addresses
 from isthmus.lab.apiserver.fields import Manager
 from isthmus.lab.apiserver.kinds import Kind, Registry
 from isthmus.lab.apiserver.objects import Object, at, clone, deleting, metadata, name_of, timestamp
-from isthmus.lab.apiserver.storage import Item, Store, encode
+from isthmus.lab.apiserver.storage import Item, Store
 
 Edit = Callable[[Object], Object]
 """What a write makes of the object as it is; it must not change what it is given."""
@@ -56,7 +58,7 @@ class Api:
     async def create(self, kind: Kind, namespace: str, body: Object, *, by: By) -> Item:
         """A new object."""
         obj = rules.born(kind, rules.addressed(kind, namespace, "", body))
-        obj = fields.updated(None, obj, kind.lists, _manager(kind, by, "Update"))
+        obj = _owned(kind, None, obj, _manager(kind, by, "Update"))
         return await self._store_new(kind, namespace, obj, by)
 
     async def update(
@@ -72,7 +74,7 @@ class Api:
 
         def owned(old: Object) -> Object:
             new = rules.renewed(kind, old, rules.addressed(kind, namespace, name, edit(old)), subresource=subresource)
-            return fields.updated(old, new, kind.lists, manager)
+            return _owned(kind, old, new, manager)
 
         return await self._write(kind, namespace, name, owned, by)
 
@@ -144,7 +146,7 @@ class Api:
                     return _unstored(kind, namespace, new)
                 if _finished(kind, new):
                     if await self.store.delete(item):
-                        return item._replace(body=new)
+                        return _unstored(kind, namespace, new)
                 elif (written := await self.store.update(item, new)) is not None:
                     return written
             await self.store.overtaken(item)
@@ -181,9 +183,18 @@ def _manager(kind: Kind, by: By, operation: str, subresource: str = "") -> Manag
     return Manager(by.manager, operation, kind.api_version(by.version), subresource)
 
 
+def _owned(kind: Kind, old: Object | None, new: Object, manager: Manager) -> Object:
+    """A write with its fields owned by who made it. Of a status that is written by itself, nobody else owns any."""
+    if manager.subresource or not kind.has_status:
+        return fields.updated(old, new, kind.lists, manager)
+    old = {key: value for key, value in old.items() if key != "status"} if old is not None else None
+    rest = {key: value for key, value in new.items() if key != "status"}
+    return new | fields.updated(old, rest, kind.lists, manager)
+
+
 def _unstored(kind: Kind, namespace: str, obj: Object) -> Item:
-    """What a dry run answers."""
-    return Item(kind.qualified, kind.key(namespace, name_of(obj)), 0, obj, encode(obj))
+    """What is answered of an object that is not kept: by a dry run, by the write that lets it go."""
+    return Item(kind.qualified, kind.key(namespace, name_of(obj)), 0, obj, msgspec.json.encode(obj))
 
 
 def _check_deletion(kind: Kind, item: Item, how: Deletion) -> None:

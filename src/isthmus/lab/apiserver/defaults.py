@@ -125,7 +125,9 @@ def stateful_set(obj: Object) -> None:
     strategy = spec.setdefault("updateStrategy", {})
     if strategy.setdefault("type", "RollingUpdate") == "RollingUpdate":
         strategy["rollingUpdate"] = {"partition": 0} | (strategy.get("rollingUpdate") or {})
+    spec.setdefault("persistentVolumeClaimRetentionPolicy", {"whenDeleted": "Retain", "whenScaled": "Retain"})
     _template(spec)
+    obj.setdefault("status", {"replicas": 0, "availableReplicas": 0})
 
 
 def daemon_set(obj: Object) -> None:
@@ -136,6 +138,8 @@ def daemon_set(obj: Object) -> None:
     if strategy.setdefault("type", "RollingUpdate") == "RollingUpdate":
         strategy["rollingUpdate"] = {"maxUnavailable": 1, "maxSurge": 0} | (strategy.get("rollingUpdate") or {})
     _template(spec)
+    counts = ("currentNumberScheduled", "numberMisscheduled", "desiredNumberScheduled", "numberReady")
+    obj.setdefault("status", dict.fromkeys(counts, 0))
 
 
 def job(obj: Object) -> None:
@@ -143,7 +147,14 @@ def job(obj: Object) -> None:
     spec = obj.setdefault("spec", {})
     if "parallelism" not in spec and "completions" not in spec:
         spec["completions"] = 1
-    for name, value in (("parallelism", 1), ("backoffLimit", 6), ("completionMode", "NonIndexed"), ("suspend", False)):
+    for name, value in (
+        ("parallelism", 1),
+        ("backoffLimit", 6),
+        ("completionMode", "NonIndexed"),
+        ("suspend", False),
+        ("podReplacementPolicy", "TerminatingOrFailed"),
+        ("manualSelector", False),
+    ):
         spec.setdefault(name, value)
     _template(spec)
     if "selector" not in spec:
@@ -153,6 +164,8 @@ def job(obj: Object) -> None:
         meta = spec["template"]["metadata"]
         meta["labels"] = {**(meta.get("labels") or {}), **mine}
         spec["selector"] = {"matchLabels": {f"{prefix}controller-uid": uid}}
+        if not obj["metadata"].get("labels"):
+            obj["metadata"]["labels"] = dict(meta["labels"])
 
 
 def inherit_job(old: Object, new: Object) -> None:
@@ -216,6 +229,8 @@ def _probe(probe: Object) -> None:
 def _volume(volume: Object) -> None:
     if len(volume) == 1:
         volume["emptyDir"] = {}
+    if isinstance(volume.get("hostPath"), dict):
+        volume["hostPath"].setdefault("type", "")
     for name in ("configMap", "secret", "projected", "downwardAPI"):
         if isinstance(volume.get(name), dict):
             volume[name].setdefault("defaultMode", 420)

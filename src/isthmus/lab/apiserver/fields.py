@@ -15,7 +15,7 @@ import msgspec
 
 from isthmus.lab.apiserver.errors import ApiError
 from isthmus.lab.apiserver.objects import Object, clone, timestamp
-from isthmus.lab.apiserver.schema import ELEMENT, METADATA, SET, ListRule, Lists, Path
+from isthmus.lab.apiserver.schema import ATOMIC, ELEMENT, METADATA, SET, ListRule, Lists, Path
 
 FieldPath = tuple[str, ...]
 Flat = dict[FieldPath, Any]
@@ -129,7 +129,7 @@ def _entry(manager: Manager, paths: frozenset[FieldPath]) -> Object:
 
 def _flat(value: Any, lists: Lists, path: FieldPath, where: Path) -> Iterator[tuple[FieldPath, Any]]:
     rule = lists.get(where)
-    if isinstance(value, dict) and (value or not path):
+    if isinstance(value, dict) and (value or not path) and rule is not ATOMIC:
         for key, each in value.items():
             yield from _flat(each, lists, (*path, f"f:{key}"), (*where, key))
     elif isinstance(value, list) and rule is not None and rule.keys:
@@ -186,12 +186,12 @@ def _nested(paths: Iterable[FieldPath]) -> Object:
 
 def _overlay(live: Any, body: Any, lists: Lists, where: Path) -> Any:
     """What is applied over what is there."""
-    if isinstance(live, dict) and isinstance(body, dict):
+    rule = lists.get(where)
+    if rule is not ATOMIC and isinstance(live, dict) and isinstance(body, dict):
         result = dict(live)
         for key, value in body.items():
             result[key] = _overlay(live.get(key), value, lists, (*where, key))
         return result
-    rule = lists.get(where)
     if not isinstance(live, list) or not isinstance(body, list) or rule is None:
         return body
     if rule == SET or not rule.keys:

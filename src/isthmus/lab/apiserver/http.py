@@ -14,7 +14,7 @@ from isthmus import logs
 from isthmus.etcd import TooLarge
 from isthmus.lab.apiserver import discovery, errors, kinds, patches, requests, subresources
 from isthmus.lab.apiserver.api import Api, By
-from isthmus.lab.apiserver.errors import ApiError
+from isthmus.lab.apiserver.errors import ApiError, Problem
 from isthmus.lab.apiserver.nodes import Nodes
 from isthmus.lab.apiserver.objects import Object
 from isthmus.lab.apiserver.replies import Form, deleted, failure
@@ -141,9 +141,8 @@ class Server:
         lists = {**METADATA, **kind.lists}
         if request.content_type in APPLY:
             if not request.query.get("fieldManager"):
-                raise errors.bad_request(
-                    "PatchOptions.meta.k8s.io is invalid: fieldManager: Required value: is required for apply patch"
-                )
+                missing = Problem("fieldManager", "Required value", "is required for apply patch")
+                raise errors.invalid("PatchOptions", "meta.k8s.io", "", [missing])
             force = requests.truth(request, "force")
             return await self._api.apply(kind, namespace, name, patch, by=by, force=force, subresource=subresource)
 

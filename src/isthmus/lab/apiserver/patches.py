@@ -64,10 +64,12 @@ def strategic(obj: Object, patch: Object, lists: Lists, path: Path = ()) -> Obje
             result[field] = [each for each in result.get(field) or () if each not in value]
         elif not key.startswith((DIRECTIVE, ORDER, RETAIN)):
             _merge_field(result, key, value, lists, path)
-    for key, order in patch.items():
+    for key in patch:
         field = key.removeprefix(ORDER)
-        if field != key and isinstance(result.get(field), list):
-            result[field] = _ordered(result[field], order, lists.get((*path, field)))
+        rule = lists.get((*path, field))
+        if rule is not None and rule.merge and isinstance(result.get(field), list):
+            order = patch.get(ORDER + field) or patch.get(field) or []
+            result[field] = _ordered(result[field], order, obj.get(field) or [], rule)
     return result
 
 
@@ -103,15 +105,21 @@ def _merge_list(have: list[Any], patch: list[Any], rule: ListRule, lists: Lists,
     return result
 
 
-def _ordered(values: list[Any], order: list[Any], rule: ListRule | None) -> list[Any]:
-    """As the patch's author has them; what he does not know of comes last."""
-    key = rule.merge if rule is not None else "="
-    wanted = {_identity(each, key): at for at, each in enumerate(order)}
-    return sorted(values, key=lambda each: wanted.get(_identity(each, key), len(wanted)))
+def _ordered(values: list[Any], order: list[Any], before: list[Any], rule: ListRule) -> list[Any]:
+    """What the patch names in the patch's order, and the rest between it, where it was."""
+    wanted = {_identity(each, rule): at for at, each in enumerate(order)}
+    place = {_identity(each, rule): at for at, each in enumerate(before)}
+    named = sorted((v for v in values if _identity(v, rule) in wanted), key=lambda v: wanted[_identity(v, rule)])
+    result = []
+    for each in (value for value in values if _identity(value, rule) not in wanted):
+        while named and place.get(_identity(named[0], rule), -1) < place.get(_identity(each, rule), len(place)):
+            result.append(named.pop(0))
+        result.append(each)
+    return result + named
 
 
-def _identity(value: Any, key: str) -> Any:
-    return value.get(key) if isinstance(value, dict) else value
+def _identity(value: Any, rule: ListRule) -> Any:
+    return value.get(rule.merge) if isinstance(value, dict) else value
 
 
 def _operate(doc: Any, operation: Object) -> Any:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from isthmus.lab.apiserver import errors, validation
 from isthmus.lab.apiserver.kinds import Kind
 from isthmus.lab.apiserver.objects import Object, at, clone, metadata, name_of, namespace_of, timestamp
-from isthmus.lab.apiserver.schema import ELEMENT, METADATA
+from isthmus.lab.apiserver.schema import ATOMIC, ELEMENT, METADATA
 
 SUFFIX: Final = "bcdfghjklmnpqrstvwxz2456789"
 """What generated names end in: no vowels, nothing that looks like something else."""
@@ -90,7 +90,7 @@ def _check_shape(kind: Kind, obj: Object) -> None:
     wrong = [name for name in ("spec", "status", "data") if not isinstance(obj.get(name) or {}, dict)]
     wrong += [f"metadata.{n}" for n in ("labels", "annotations") if not isinstance(metadata(obj).get(n) or {}, dict)]
     for path, rule in {**METADATA, **kind.lists}.items():
-        found = at(obj, *path, default=[]) if ELEMENT not in path else []
+        found = at(obj, *path, default=[]) if ELEMENT not in path and rule is not ATOMIC else []
         if not isinstance(found, list) or (rule.keys and not all(isinstance(each, dict) for each in found)):
             wrong.append(".".join(path))
     if wrong:

@@ -1,4 +1,6 @@
-"""What lists of objects mean: which are maps by a key, which are sets. Everything else is replaced as a whole.
+"""What lists and maps of objects mean: which lists are maps by a key, which are sets, which maps are one value.
+
+Every other list is replaced as a whole, every other map merges.
 
 Strategic merge patches and server-side apply ask for it by path; ``*`` stands for an element of a list.
 """
@@ -25,6 +27,8 @@ class ListRule(NamedTuple):
 Lists = Mapping[Path, ListRule]
 
 SET: Final = ListRule()
+ATOMIC: Final = ListRule(merge="atomic")
+"""A map that is one value: server-side apply replaces it."""
 ELEMENT: Final = "*"
 
 
@@ -54,6 +58,7 @@ CONTAINER: Final[Lists] = {
 
 POD_SPEC: Final[Lists] = {
     **{(name,): by("name") for name in ("containers", "initContainers", "ephemeralContainers", "volumes")},
+    ("nodeSelector",): ATOMIC,
     ("imagePullSecrets",): by("name"),
     ("hostAliases",): by("ip"),
     ("topologySpreadConstraints",): ListRule(("topologyKey", "whenUnsatisfiable"), "topologyKey"),
@@ -66,9 +71,10 @@ POD_SPEC: Final[Lists] = {
 
 POD: Final[Lists] = {**under("spec", POD_SPEC), **CONDITIONS, ("status", "podIPs"): by("ip")}
 
-WORKLOAD: Final[Lists] = {**under("spec.template.spec", POD_SPEC), **CONDITIONS}
+WORKLOAD: Final[Lists] = {**under("spec.template.spec", POD_SPEC), ("spec", "selector"): ATOMIC, **CONDITIONS}
 
 SERVICE: Final[Lists] = {
+    ("spec", "selector"): ATOMIC,
     ("spec", "ports"): ListRule(("port", "protocol"), "port", {"protocol": "TCP"}),
     **CONDITIONS,
 }

@@ -35,11 +35,12 @@ def scale(item: Item) -> Object:
     kept = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
     status = {"replicas": at(item.body, "status", "replicas", default=0)}
     chosen = selector("spec", "selector")(item.body)
+    replicas = at(item.body, "spec", "replicas", default=0)
     return {
         "kind": "Scale",
         "apiVersion": "autoscaling/v1",
         "metadata": {name: meta[name] for name in kept if name in meta},
-        "spec": {"replicas": at(item.body, "spec", "replicas", default=0)},
+        "spec": {"replicas": replicas} if replicas else {},
         "status": status | ({"selector": chosen} if chosen != "<none>" else {}),
     }
 

@@ -133,7 +133,7 @@ def workload(obj: Object, old: Object | None) -> Iterator[Problem]:
     labels = at(spec, "template", "metadata", "labels", default={})
     if not selector:
         yield Problem("spec.selector", "Required value")
-    elif not label_selector(selector)(labels):
+    if not selector or not label_selector(selector)(labels):
         why = "`selector` does not match template `labels`"
         yield Problem("spec.template.metadata.labels", "Invalid value", why, labels)
     if old is not None and selector != at(old, "spec", "selector"):
@@ -198,7 +198,12 @@ def _service_ports(ports: list[Object]) -> Iterator[Problem]:
 def _cluster_ips(spec: Object, old: Object | None) -> Iterator[Problem]:
     for index, address in enumerate(spec.get("clusterIPs") or ()):
         if address not in ("", "None") and not _is_address(address):
-            yield Problem(f"spec.clusterIPs[{index}]", "Invalid value", "must be a valid IP address", address)
+            yield Problem(
+                f"spec.clusterIPs[{index}]",
+                "Invalid value",
+                "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)",
+                address,
+            )
     before = at(old, "spec", "clusterIP")
     stays = at(old, "spec", "type") != "ExternalName" and spec.get("type") != "ExternalName"
     if before and stays and spec.get("clusterIP") != before:
@@ -219,10 +224,9 @@ def endpoint_slice(obj: Object, old: Object | None) -> Iterator[Problem]:
         addresses = endpoint.get("addresses") or ()
         if not addresses:
             yield Problem(f"endpoints[{index}].addresses", "Required value", "must contain at least 1 address")
-        for number, address in enumerate(addresses):
+        for address in addresses:
             if kind in ("IPv4", "IPv6") and _family(address) != kind:
-                where = f"endpoints[{index}].addresses[{number}]"
-                yield Problem(where, "Invalid value", f"must be a valid {kind} address", address)
+                yield Problem(f"endpoints[{index}].addresses", "Invalid value", f"must be an {kind} address", address)
 
 
 def service_import(obj: Object, old: Object | None) -> Iterator[Problem]:
