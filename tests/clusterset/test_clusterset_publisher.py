@@ -14,7 +14,7 @@ from etcd_server import EtcdServer
 from isthmus.clusterset import publishing, records
 from isthmus.clusterset.publisher import Publisher
 from isthmus.config import ClusterSection
-from isthmus.etcd import KeyValue, Session
+from isthmus.etcd import KeyValue, Lease, Session
 from isthmus.model import tables
 from isthmus.model.mcs import Merged, Record
 from isthmus.model.names import ClusterName, ServiceName, derived
@@ -288,3 +288,13 @@ async def test_a_thousand_records_go_in_few_transactions(etcd: Session) -> None:
     assert (await etcd.status()).revision - before == 10
     assert await target.delete(rows) == {}
     assert (await etcd.list("cilium/state/")).kvs == []
+
+
+async def test_a_heartbeat_whose_lease_was_lost_beats_again(etcd: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("isthmus.clusterset.publisher.HEARTBEAT_EVERY", 0.05)
+    async with publishing_cluster(etcd, Cluster()):
+        first = await appears(etcd, "cilium/.heartbeat")
+        revoke = Lease(etcd._transport, lease=first.lease, ttl=1).revoke
+        await revoke()
+        again = await appears(etcd, "cilium/.heartbeat")
+        assert again.lease not in (0, first.lease)

@@ -27,6 +27,7 @@ OPTIONS: Final = (
     ("grpc.max_send_message_length", MESSAGE_LIMIT),
     ("grpc.keepalive_time_ms", 10_000),  # the server closes connections that ping more often than every 5 s
     ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.ping_timeout_ms", 5_000),  # without it a silent line is noticed after a minute
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 2_000),
