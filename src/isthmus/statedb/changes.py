@@ -64,9 +64,13 @@ class Changes(Generic[R]):
         snapshot = self._database.snapshot()
         before, self._seen_before = self._seen_before, {}
         self._wake.clear()
-        get, table = snapshot.get, self._table
-        changes = [Change(key, old, get(table, key)) for key, old in before.items()]
-        return snapshot, [change for change in changes if change.old is not change.new and change.old != change.new]
+        get = snapshot._states[self._table.name].rows.get
+        changes = []
+        for key, old in before.items():  # hot:
+            new = get(key)
+            if old is not new and (old is None or new is None or old != new):
+                changes.append(Change(key, old, new))
+        return snapshot, changes
 
     async def wait(self) -> None:
         """Return when there is something to read."""

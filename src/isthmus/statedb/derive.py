@@ -127,11 +127,12 @@ class Derivations:
         dirty = self._dirty[derived.table.name]
         for table, affected in derived.reads.items():
             if table.name in changes:
-                for _, old, new in changes[table.name]:
-                    dirty.update(dict.fromkeys(affected(txn, old, new)))
+                pairs = [(old, new) for _, old, new in changes[table.name]]
             else:
-                for key, old in list(txn.touched(table).items()):
-                    dirty.update(dict.fromkeys(affected(txn, old, txn.get(table, key))))
+                pairs = [(old, txn.get(table, key)) for key, old in txn.touched(table).items()]
+            for old, new in pairs:  # hot:
+                for unit in affected(txn, old, new):
+                    dirty[unit] = None
         awaited = frozenset(name for table in derived.reads for name in txn.pending(table))
         if arrived := self._awaited[derived.table.name] - awaited:
             dirty.update(dict.fromkeys(derived.arrived(txn, arrived)))

@@ -6,7 +6,7 @@ immutable, so a snapshot's stay as they were. Nothing at all is None: an index h
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any, Final
 
 from immutables import Map
@@ -28,24 +28,34 @@ def with_key(keys: Keys, key: Any) -> Keys:
 def without_key(keys: Keys, key: Any) -> Keys | None:
     """One key less, which is among them."""
     if isinstance(keys, tuple):
-        return tuple(each for each in keys if each != key) or None
+        return tuple(each for each in keys if each != key) if len(keys) > 1 else None
     return keys.delete(key) or None
 
 
-def move(index: Any, key: Any, before: Collection[Any], after: Collection[Any]) -> None:  # hot:
-    """In a mutable index, take a key from under the values it had and put it under those it has. Values may repeat."""
-    for value in set(before).difference(after) if after else before:
-        keys = index.get(value)
-        if keys is None:  # a value that repeats
-            continue
-        left = None if keys == (key,) else without_key(keys, key)
-        if left is None:
-            del index[value]
-        else:
-            index[value] = left
-    for value in set(after).difference(before) if before else after:
+def add(index: Any, key: Any, values: Iterable[Any]) -> None:  # hot:
+    """In a mutable index, put a key under values, which may repeat."""
+    for value in values:
         keys = index.get(value)
         if keys is None:
             index[value] = (key,)
         elif key not in keys:
             index[value] = with_key(keys, key)
+
+
+def remove(index: Any, key: Any, values: Iterable[Any]) -> None:  # hot:
+    """In a mutable index, take a key from under the values it is under; they may repeat."""
+    for value in values:
+        keys = index.get(value)
+        if keys is None or key not in keys:
+            continue
+        left = without_key(keys, key)
+        if left is None:
+            del index[value]
+        else:
+            index[value] = left
+
+
+def move(index: Any, key: Any, before: Collection[Any], after: Collection[Any]) -> None:
+    """In a mutable index, take a key from under the values it had and put it under those it has."""
+    remove(index, key, set(before).difference(after))
+    add(index, key, set(after).difference(before))

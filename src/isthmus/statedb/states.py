@@ -6,8 +6,7 @@ transactions.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from immutables import Map
 
@@ -41,19 +40,26 @@ class Draft:
         self.awaited: frozenset[str] = frozenset()
         self.touched: dict[Any, Any] = {}
 
-    def write(self, table: AnyTable, key: Any, old: Any, new: Any) -> None:  # hot:
-        """Put a row, or take it away where ``new`` is None; the indexes follow."""
-        if new is None:
-            del self.rows[key]
-        else:
-            self.rows[key] = new
+    def put(self, table: AnyTable, key: Any, old: Any, new: Any) -> None:  # hot:
+        """Put a row in the place of the old one, or of none; the indexes follow."""
+        self.rows[key] = new
         self.revision += 1
-        self.touched.setdefault(key, old)
-        for own, values in zip(self.indexes, table.values, strict=True):
-            before: Collection[Any] = values(old) if old is not None else ()
-            after: Collection[Any] = values(new) if new is not None else ()
-            if before != after:
-                index.move(own, key, before, after)
+        if key not in self.touched:
+            self.touched[key] = old
+        for position, values in enumerate(table.values):
+            if old is None:
+                index.add(self.indexes[position], key, values(new))
+            elif (before := values(old)) != (after := values(new)):
+                index.move(self.indexes[position], key, before, after)
+
+    def delete(self, table: AnyTable, key: Any, old: Any) -> None:  # hot:
+        """Take a row away; the indexes follow."""
+        del self.rows[key]
+        self.revision += 1
+        if key not in self.touched:
+            self.touched[key] = old
+        for position, values in enumerate(table.values):
+            index.remove(self.indexes[position], key, values(old))
 
     def present(self) -> Map[Any, Any]:
         """The rows as they are now, immutable: what is being changed cannot be iterated."""
@@ -87,8 +93,10 @@ class States(dict[str, TableState | Draft]):
         raise StateError(f"table '{name}' is not in this database")
 
 
-class Ended(States):
-    """What a transaction reads and writes after its end."""
-
+class _Ended(States):
     def __missing__(self, name: str) -> TableState:
         raise StateError("this transaction has ended; open another with Database.write()")
+
+
+ENDED: Final = _Ended()
+"""What a transaction reads and writes after its end."""

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterator
 from typing import Any, TypeVar, cast
 
 from isthmus.statedb.reading import Reader
-from isthmus.statedb.states import Draft, Ended, States
+from isthmus.statedb.states import ENDED, Draft, States
 from isthmus.statedb.table import AnyTable, Table
 
 K = TypeVar("K", bound=Hashable)
@@ -16,30 +16,31 @@ R = TypeVar("R")
 class WriteTxn(Reader):
     """Writes to any tables, seen by its own reads at once and by everybody else at commit."""
 
-    __slots__ = ()
+    __slots__ = ("_drafts",)
 
     def __init__(self, root: States) -> None:
         super().__init__(States(root))
+        self._drafts: dict[str, Draft] = {}
 
     def __repr__(self) -> str:
-        drafts = {name: draft for name, draft in self._states.items() if isinstance(draft, Draft)}
-        return (
-            f"<WriteTxn {', '.join(f'{name}: {len(d.touched)} rows' for name, d in drafts.items()) or 'so far empty'}>"
-        )
+        written = ", ".join(f"{name}: {len(draft.touched)} rows" for name, draft in self._drafts.items())
+        return f"<WriteTxn {written or 'so far empty'}>"
 
     def put(self, table: Table[Any, R], row: R) -> R | None:  # hot:
         """Insert or replace a row; give the one it replaced. A row equal to the present one changes nothing."""
+        state = self._states[table.name]
         key = table.key(row)
-        old = self._states[table.name].rows.get(key)
+        old = state.rows.get(key)
         if old is None or (old is not row and old != row):
-            self._draft(table).write(table, key, old, row)
+            draft = state if isinstance(state, Draft) else self._draft(table)
+            draft.put(table, key, old, row)
         return cast("R | None", old)
 
     def delete(self, table: Table[K, R], key: K) -> R | None:  # hot:
         """Remove a row; give it back, or None where there was none."""
         old = self._states[table.name].rows.get(key)
         if old is not None:
-            self._draft(table).write(table, key, old, None)
+            self._draft(table).delete(table, key, old)
         return cast("R | None", old)
 
     def all(self, table: Table[Any, R]) -> Iterator[R]:
@@ -63,11 +64,12 @@ class WriteTxn(Reader):
 
     def _draft(self, table: AnyTable) -> Draft:
         state = self._states[table.name]
-        if not isinstance(state, Draft):
-            state = self._states[table.name] = Draft(state)
-        return state
+        if isinstance(state, Draft):
+            return state
+        draft = self._states[table.name] = self._drafts[table.name] = Draft(state)
+        return draft
 
     def _end(self) -> dict[str, Draft]:
         """No more reads or writes; what there is to commit, by table."""
-        states, self._states = self._states, Ended()
-        return {name: state for name, state in states.items() if isinstance(state, Draft) and state.changed}
+        self._states = ENDED
+        return {name: draft for name, draft in self._drafts.items() if draft.changed}
