@@ -23,11 +23,13 @@ from isthmus.config import AdminSection, ClusterSection, ClustersetSection, Conf
 from isthmus.etcd import Session, binary
 from isthmus.kube.access import Access
 from isthmus.kube.objects.core import NAMESPACE, SERVICE
+from isthmus.kube.objects.discovery import ENDPOINT_SLICE
 from isthmus.kube.objects.mcs import SERVICE_EXPORT, SERVICE_IMPORT
 from isthmus.kube.transport import Transport
+from isthmus.mcs import wire
 from isthmus.mcs.merge import merge
-from isthmus.model.exports import own_export
-from isthmus.model.names import ClusterName
+from isthmus.model.exports import agreed_ports, own_export
+from isthmus.model.names import ClusterName, derived, service_name, split
 from isthmus.processes.operator import Office
 from isthmus.sources.multicluster import export_mark
 from isthmus.sources.services import service as service_row
@@ -97,6 +99,8 @@ class Cluster:
         self._config = config
         self._operator: asyncio.Task[None] | None = None
         self.wires: list[Wire] = []
+        self.pods: dict[str, list[str]] = {name: [] for name in NAMES}
+        """Addresses behind the Services of this cluster."""
 
     async def start(self) -> None:
         if self._operator is None:
@@ -113,23 +117,46 @@ class Cluster:
                 await self._operator
             self._operator = None
 
+    async def scale(self, name: str) -> None:
+        """The slice of a Service's pods as it is now."""
+        body = {
+            "metadata": {"labels": {wire.SLICE_SERVICE: name}},
+            "addressType": "IPv4",
+            "endpoints": [{"addresses": [each], "conditions": {"ready": True}} for each in self.pods[name]],
+            "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}, {"name": "metrics", "port": 9090}],
+        }
+        await self.client.apply(ENDPOINT_SLICE, "demo", f"{name}-abc", body, field_manager="people")
+
     def check(self) -> None:
         """The operator has not died by itself."""
         if self._operator is not None and self._operator.done():
             self._operator.result()
 
-    async def imports(self) -> dict[str, Any]:
+    async def seen(self) -> dict[str, Any]:
         """What people see of imports, but for what is this cluster's own: address, readiness.
 
         The API says nothing of the order of clusters; that ours is by age is tested on a real API server.
         """
+        behind = await self._behind()
         found = {}
         for each in await self.client.list(SERVICE_IMPORT, "demo"):
             spec, status = each.spec, each.status
             assert spec is not None
             clusters = frozenset(c.cluster for c in (status.clusters if status else None) or ())
             ports = tuple((p.name, p.port, p.protocol) for p in spec.ports or ())
-            found[each.metadata.name] = (spec.type, ports, spec.session_affinity, clusters, each.metadata.labels or {})
+            name, labels = each.metadata.name, each.metadata.labels or {}
+            endpoints = frozenset(behind.pop(split(derived(service_name("demo", name)))[1], ()))
+            found[name] = (spec.type, ports, spec.session_affinity, clusters, labels, endpoints)
+        return {**found, **({"nobody's": behind} if behind else {})}
+
+    async def _behind(self) -> dict[str, set[tuple[str, str, frozenset[str | None]]]]:
+        """By derived Service: source cluster, address and names of ports of each endpoint."""
+        found: dict[str, set[tuple[str, str, frozenset[str | None]]]] = {}
+        for each in await self.client.list(ENDPOINT_SLICE, "demo", label_selector=wire.SOURCE_CLUSTER):
+            labels = each.metadata.labels or {}
+            ports = frozenset(port.name for port in each.ports or ())
+            known = found.setdefault(labels[wire.SLICE_SERVICE], set())
+            known |= {(labels[wire.SOURCE_CLUSTER], e.addresses[0], ports) for e in each.endpoints or () if e.addresses}
         return found
 
 
@@ -137,18 +164,25 @@ async def expected(clusters: list[Cluster]) -> Mapping[str, Any]:
     """The merge of what the API servers hold, whatever operators say."""
     wanted = {}
     for name in NAMES:
-        exports = []
+        exports = {}
         for cluster in clusters:
             try:
                 service = service_row(await cluster.client.get(SERVICE, name, "demo"))
                 mark = export_mark(await cluster.client.get(SERVICE_EXPORT, name, "demo"))
             except kube.NotFound:
                 continue
-            exports.append(own_export(ClusterName(cluster.name), service=service, mark=mark))
-        merged = merge(exports)
+            exports[cluster.name] = own_export(ClusterName(cluster.name), service=service, mark=mark)
+        merged = merge(exports.values())
         if merged is not None:
             ports = tuple((p.name or None, p.port, p.protocol) for p in merged.ports)
-            wanted[name] = (merged.type, ports, merged.affinity, frozenset(merged.clusters), dict(merged.labels))
+            endpoints = frozenset(
+                (cluster.name, address, frozenset(agreed))
+                for cluster in clusters
+                if cluster.name in exports and (agreed := agreed_ports(exports[cluster.name], merged))
+                for address in cluster.pods[name]
+            )
+            clusters_of = frozenset(merged.clusters)
+            wanted[name] = (merged.type, ports, merged.affinity, clusters_of, dict(merged.labels), endpoints)
     return wanted
 
 
@@ -196,7 +230,7 @@ async def disturb(chance: random.Random, clusters: list[Cluster]) -> str:
     """One thing happens; what, as a sentence."""
     cluster, name = chance.choice(clusters), chance.choice(NAMES)
     where = f"{cluster.name} {name}"
-    match chance.randrange(8):
+    match chance.randrange(10):
         case 0 | 1:
             await cluster.client.delete(SERVICE, "demo", name)
             ports = [{"name": "http", "port": chance.choice([80, 81])}, {"name": "metrics", "port": 9090}]
@@ -211,10 +245,14 @@ async def disturb(chance: random.Random, clusters: list[Cluster]) -> str:
         case 4:
             await cluster.client.delete(SERVICE_EXPORT, "demo", name)
             return f"{where}: no longer exported"
-        case 5:
+        case 5 | 6:
+            cluster.pods[name] = [f"10.{cluster.number}.1.{n}" for n in chance.sample(range(1, 9), chance.randrange(4))]
+            await cluster.scale(name)
+            return f"{where}: pods {cluster.pods[name]}"
+        case 7:
             await cluster.stop()
             return f"{cluster.name}: operator stopped"
-        case 6:
+        case 8:
             await cluster.start()
             return f"{cluster.name}: operator started"
         case _:
@@ -244,7 +282,7 @@ async def test_operators_come_to_equal_imports_within_five_seconds(seed: int, tm
                 while not found or any(each != wanted for each in found):
                     for cluster in clusters:
                         cluster.check()
-                    found = [await cluster.imports() for cluster in clusters]
+                    found = [await cluster.seen() for cluster in clusters]
                     await asyncio.sleep(0.02)
         except TimeoutError:
             told = "\n".join(story)
