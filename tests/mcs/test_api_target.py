@@ -216,6 +216,19 @@ class TestStatus:
         world.mark()
         assert await target.update([world.row("ServiceExport")]) == {}
 
+    async def test_an_export_made_anew_is_told_anew(
+        self, server: FakeApiServer, target: ApiTarget, world: World
+    ) -> None:
+        server.put(EXPORT)
+        world.service()
+        world.mark(uid=server.objects[EXPORT]["metadata"]["uid"])
+        await target.update([world.row("ServiceExport")])
+        server.remove(EXPORT)
+        server.put(EXPORT)
+        world.mark(uid=server.objects[EXPORT]["metadata"]["uid"])
+        await target.update([world.row("ServiceExport")])
+        assert condition(server, EXPORT, "Valid")["status"] == "True"
+
     async def test_an_export_is_never_deleted(self, server: FakeApiServer, target: ApiTarget, world: World) -> None:
         server.put(EXPORT)
         world.mark()

@@ -140,7 +140,7 @@ class ApiTarget:
         body = await self._body(row) if row.body else b""
         if known is not None and row.seen == wire.SEEN_AS_WANTED and (known.body, known.status) == (body, row.status):
             return
-        if known is None or not row.seen:
+        if known is None or not row.seen or (not row.body and known.uid != row.seen):
             known = await self._look(row)
         if row.remake:
             await self._remake(row)
