@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import itertools
 import json
 import os
@@ -27,6 +28,7 @@ from isthmus.clusterset import certificates
 from isthmus.etcd import binary
 
 TOKEN = "a-token-for-tests"
+POD_NETWORK = ipaddress.ip_network("10.99.0.0/16")
 COUNTER = itertools.count(1)
 PATIENCE = 15.0
 Object = dict[str, Any]
@@ -284,7 +286,7 @@ class Node:
         if "deletionTimestamp" in meta:
             await self.client.delete(path, {"gracePeriodSeconds": 0, "preconditions": {"uid": meta["uid"]}})
         elif pod["status"].get("phase") == "Pending":
-            ip = f"10.99.0.{next(self._addresses)}"
+            ip = str(POD_NETWORK[next(self._addresses)])
             await self.client.patch(f"{path}/status", {"status": running_status(ip)})
 
     async def leave(self) -> None:

@@ -72,6 +72,11 @@ class Server:
             return failure(ApiError(413, "RequestEntityTooLarge", str(why)))
         except web.HTTPRequestEntityTooLarge:
             return failure(ApiError(413, "RequestEntityTooLarge", f"the body is larger than {LARGEST_BODY} bytes"))
+        except (ConnectionError, web.HTTPException):
+            raise
+        except Exception as error:
+            log.exception("broken", method=request.method, path=request.path)
+            return failure(ApiError(500, "InternalError", f"Internal error occurred: {error!r}"))
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         if request.path in ("/healthz", "/livez", "/readyz"):

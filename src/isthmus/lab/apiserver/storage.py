@@ -12,7 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -140,9 +140,9 @@ class Store:
         start = f"{REGISTRY}{resource}/{after}\0" if after else prefix
         end = prefix[:-1] + chr(ord("/") + 1)
         found = await self._session.range(start, end, limit, revision)
-        items = [_item(kv) for kv in found.kvs]
+        items = [item for kv in found.kvs if (item := _item(kv)) is not None]
         self.seen = max(self.seen, found.revision)
-        more = items[-1].key if found.more else ""
+        more = _split(found.kvs[-1].key)[1] if found.more else ""
         return Page(items, more, found.count - len(items), revision or found.revision)
 
     # ---- writing
@@ -179,7 +179,9 @@ class Store:
         mine = self.get(*_split(path))
         if mine is not None and mine.revision == result.revision:
             return mine
-        return _item(KeyValue(path, encode(body), mod_revision=result.revision))
+        written = _item(KeyValue(path, encode(body), mod_revision=result.revision))
+        assert written is not None, "what was just encoded can be decoded"
+        return written
 
     async def _until(self, true: Callable[[], bool]) -> None:
         try:
@@ -244,8 +246,7 @@ class Store:
     async def _load(self) -> None:
         listing = await self._session.list(REGISTRY)
         self._items.clear()
-        for kv in listing.kvs:
-            item = _item(kv)
+        for item in filter(None, map(_item, listing.kvs)):
             self._items.setdefault(item.resource, {})[item.key] = item
         self.revision = self._floor = listing.revision
         self.seen = max(self.seen, listing.revision)
@@ -289,10 +290,15 @@ def encode(body: Object) -> bytes:
     return msgspec.json.encode(body | {"metadata": metadata})
 
 
-def _item(kv: KeyValue) -> Item:
+def _item(kv: KeyValue) -> Item | None:
+    """A stored object; None, and a warning, for what somebody else left here."""
     resource, key = _split(kv.key)
-    body: Object = msgspec.json.decode(kv.value)
-    body["metadata"]["resourceVersion"] = str(kv.mod_revision)
+    try:
+        body: Object = msgspec.json.decode(kv.value, type=dict[str, Any])
+        body["metadata"]["resourceVersion"] = str(kv.mod_revision)
+    except (msgspec.MsgspecError, KeyError, TypeError) as why:
+        log.warning("not an object", key=kv.key, why=str(why))
+        return None
     return Item(resource, key, kv.mod_revision, body, msgspec.json.encode(body))
 
 

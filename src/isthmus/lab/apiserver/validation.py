@@ -225,7 +225,7 @@ def endpoint_slice(obj: Object, old: Object | None) -> Iterator[Problem]:
         if not addresses:
             yield Problem(f"endpoints[{index}].addresses", "Required value", "must contain at least 1 address")
         for address in addresses:
-            if kind in ("IPv4", "IPv6") and _family(address) != kind:
+            if kind in ("IPv4", "IPv6") and family_of(address) != kind:
                 yield Problem(f"endpoints[{index}].addresses", "Invalid value", f"must be an {kind} address", address)
 
 
@@ -311,7 +311,8 @@ def _qualified(key: str, field: str) -> Iterator[Problem]:
         yield Problem(field, "Invalid value", QUALIFIED_RULE, key)
 
 
-def _family(address: Any) -> str:
+def family_of(address: Any) -> str:
+    """'IPv4' or 'IPv6', '' for what is no address."""
     try:
         return f"IPv{ipaddress.ip_address(address).version}"
     except ValueError:
@@ -319,4 +320,4 @@ def _family(address: Any) -> str:
 
 
 def _is_address(address: Any) -> bool:
-    return isinstance(address, str) and _family(address) != ""
+    return isinstance(address, str) and family_of(address) != ""

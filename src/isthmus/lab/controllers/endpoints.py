@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
@@ -12,6 +11,7 @@ from isthmus.lab.apiserver import kinds
 from isthmus.lab.apiserver.api import Api, Deletion
 from isthmus.lab.apiserver.objects import Object, at, deleting, items, labels_of, name_of, namespace_of
 from isthmus.lab.apiserver.storage import Change, Item
+from isthmus.lab.apiserver.validation import family_of
 from isthmus.lab.controllers import pods
 from isthmus.lab.controllers.loop import Controller, by
 
@@ -153,7 +153,7 @@ def _counts(pod: Object) -> bool:
 
 def _address(pod: Object, family: str) -> str:
     found = [each.get("ip", "") for each in items(pod, "status", "podIPs")] or [at(pod, "status", "podIP", default="")]
-    return next((ip for ip in found if ip and f"IPv{ipaddress.ip_address(ip).version}" == family), "")
+    return next((ip for ip in found if family_of(ip) == family), "")
 
 
 def _endpoint(service: Object, pod: Object, address: str, zone: dict[str, str]) -> Object:

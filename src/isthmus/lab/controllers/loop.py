@@ -69,21 +69,32 @@ class Controller:
 
     def _take(self, changes: Iterable[Change]) -> None:
         for change in changes:
-            for key in self._keys(change):
-                self._due[key] = 0.0
+            try:
+                keys = list(self._keys(change))
+            except Exception:
+                log.exception("broken", controller=self.name, resource=change.resource, key=change.key)
+                continue
+            self._due.update(dict.fromkeys(keys, 0.0))
 
     async def _look(self, key: str) -> None:
         now = asyncio.get_running_loop().time()
         try:
             again = await self._reconcile(key)
         except (ApiError, Transient, EtcdError) as error:
-            failures = self._failures[key] = self._failures.get(key, 0) + 1
-            log.info("failed", controller=self.name, key=key, why=str(error), failures=failures)
-            again = min(MOST_DELAY, FIRST_DELAY * 2.0 ** min(failures, 16))
+            again = self._failed(key)
+            log.info("failed", controller=self.name, key=key, why=str(error), again=again)
+        except Exception:
+            again = self._failed(key)  # one object that we do not cope with must not stop the others
+            log.exception("broken", controller=self.name, key=key, again=again)
         else:
             self._failures.pop(key, None)
         if again is not None:
             self._due.setdefault(key, now + again)
+
+    def _failed(self, key: str) -> float:
+        """Seconds until the next try: doubling, capped."""
+        failures = self._failures[key] = self._failures.get(key, 0) + 1
+        return min(MOST_DELAY, FIRST_DELAY * 2.0 ** min(failures, 16))
 
 
 def by(name: str) -> By:
