@@ -144,6 +144,8 @@ class Derivations:
             derived.renew(txn, unit)
             del dirty[unit]
             self.units += 1
+        if not dirty:
+            dirty.clear()  # gives up the room of a backlog, which every pass would have to look through
 
     def _await(self, txn: WriteTxn, derived: Derived[Any]) -> None:
         """A table awaits what its inputs await, and gives a source up as awaited only when it has caught up with it."""
