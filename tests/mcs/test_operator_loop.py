@@ -13,10 +13,10 @@ from operator_world import Operator, has_address, spec
 from isthmus import kube
 from isthmus.kube.objects.core import NAMESPACE, SERVICE
 from isthmus.kube.objects.discovery import ENDPOINT_SLICE
-from isthmus.kube.objects.mcs import SERVICE_EXPORT, SERVICE_IMPORT
+from isthmus.kube.objects.mcs import SERVICE_EXPORT, SERVICE_IMPORT, ServiceImport
 from isthmus.model import tables
 from isthmus.model.names import ClusterName, ServiceName, derived, split
-from isthmus.model.services import Endpoint, EndpointSet, Export, Port, Service
+from isthmus.model.services import Endpoint, Export, Port, Service
 
 
 async def test_an_export_becomes_an_import_with_the_derived_services_address(operator: Operator) -> None:
@@ -230,18 +230,8 @@ async def test_own_and_others_endpoints_stand_behind_the_derived_service(operato
     namespace, client = operator.namespace, operator.client
     await operator.export_here()
     operator.export("c2")
-    record = EndpointSet(
-        service=ServiceName(f"{namespace}/{operator.derived}"),
-        cluster=operator.peer,
-        source="clusterset",
-        part="record",
-        endpoints=(Endpoint("10.2.1.5", (Port("http", 8080),), hostname="web-0"),),
-    )
-    with operator.db.write() as txn:
-        txn.put(tables.ENDPOINT_SETS, record)
-    await operator.until(
-        lambda now: len([e for e in now.by(tables.ENDPOINT_SETS, "service", record.service)]) == 3  # noqa: C416
-    )
+    operator.told(Endpoint("10.2.1.5", (Port("http", 8080),), hostname="web-0"), service=operator.derived_name)
+    await operator.until(lambda now: len(now.by(tables.ENDPOINT_SETS, "service", operator.derived_name)) == 3)
     await operator.settled()
     listed = await client.list(
         ENDPOINT_SLICE, namespace, label_selector=f"kubernetes.io/service-name={operator.derived}"
@@ -323,3 +313,41 @@ async def test_clusters_are_listed_oldest_first_whoever_came_first(operator: Ope
     found = await operator.imported(lambda each: each.status and len(each.status.clusters or ()) == 2)
     assert found.status is not None
     assert [each.cluster for each in found.status.clusters or ()] == ["c3", "c2"]
+
+
+async def test_an_import_says_while_its_cluster_is_away_and_no_longer(operator: Operator) -> None:
+    def conditions(found: ServiceImport) -> dict[str, str]:
+        return {c.type: c.status for c in (found.status.conditions if found.status else None) or ()}
+
+    operator.export("c2")
+    await operator.imported(has_address)
+    operator.cluster(state="stale")
+    await operator.imported(lambda each: conditions(each) == {"Ready": "True", "Stale": "True"})
+    operator.cluster(state="ready")
+    await operator.imported(lambda each: conditions(each) == {"Ready": "True"})
+
+
+async def test_others_endpoints_stand_behind_a_service_that_is_global_by_annotation(operator: Operator) -> None:
+    annotations = {"service.cilium.io/global": "true"}
+    body = {
+        "metadata": {"name": "echo", "annotations": annotations, "labels": {"app": "echo"}},
+        "spec": {"clusterIP": "None", "ports": [{"name": "http", "port": 80}]},
+    }
+    made = await operator.client.create(SERVICE, operator.namespace, body)
+    operator.told(Endpoint("10.2.1.5", (Port("http", 8080),), hostname="web-0"), service=operator.name)
+    await operator.until(lambda now: any(o.kind == "EndpointSlice" and o.seen == "=" for o in now.all(tables.OBJECTS)))
+    [found] = await operator.client.list(ENDPOINT_SLICE, operator.namespace, label_selector="app=echo")
+    assert [(e.addresses, e.hostname) for e in found.endpoints or ()] == [(["10.2.1.5"], "web-0")]
+    assert [owner.uid for owner in found.metadata.owner_references or ()] == [made.metadata.uid]
+
+
+async def test_a_hundred_and_one_endpoints_are_two_slices_and_one_less_rewrites_few(operator: Operator) -> None:
+    many = [Endpoint(f"10.2.{n // 100}.{n % 100}", (Port("http", 8080),)) for n in range(250)]
+    operator.export("c2")
+    operator.told(*many, service=operator.derived_name)
+    await operator.until(lambda now: sum(len(row.endpoints) for row in operator.written(now)) == 250)
+    await operator.settled()
+    before = operator.requests
+    operator.told(*many[:-1], service=operator.derived_name)
+    await operator.until(lambda now: sum(len(row.endpoints) for row in operator.written(now)) == 249)
+    assert operator.requests - before == 1

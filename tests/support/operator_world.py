@@ -13,8 +13,9 @@ from isthmus.kube.objects.discovery import ENDPOINT_SLICE
 from isthmus.kube.objects.mcs import SERVICE_EXPORT, SERVICE_IMPORT, ServiceImport, ServiceImportSpec
 from isthmus.kube.transport import Transport
 from isthmus.model import tables
-from isthmus.model.names import ClusterName, derived, service_name, split
-from isthmus.model.services import Export, Port
+from isthmus.model.clusters import Cluster
+from isthmus.model.names import ClusterName, ServiceName, derived, service_name, split
+from isthmus.model.services import Endpoint, EndpointSet, Export, Port
 from isthmus.sources import kubernetes
 from isthmus.statedb import Backoff, Database, Derivations, Reconciler, Snapshot
 
@@ -87,6 +88,22 @@ class Operator:
     def withdraw(self, cluster: str) -> None:
         with self.db.write() as txn:
             txn.delete(tables.EXPORTS, (ClusterName(cluster), self.name))
+
+    def cluster(self, **fields: Any) -> None:
+        """What is known of the peer."""
+        with self.db.write() as txn:
+            txn.put(tables.CLUSTERS, Cluster(name=self.peer, **fields))
+
+    def told(self, *endpoints: Endpoint, service: ServiceName) -> None:
+        """What the peer tells of its endpoints of a service."""
+        row = EndpointSet(service=service, cluster=self.peer, source="clusterset", part="record", endpoints=endpoints)
+        with self.db.write() as txn:
+            txn.put(tables.ENDPOINT_SETS, row)
+
+    def written(self, now: Snapshot) -> list[EndpointSet]:
+        """The peer's endpoints as they stand in the API server."""
+        found = now.by(tables.ENDPOINT_SETS, "service", self.derived_name)
+        return [row for row in found if (row.cluster, row.source) == (self.peer, "kubernetes")]
 
     async def until(self, condition: Callable[[Snapshot], Any]) -> Snapshot:
         async with asyncio.timeout(10):
