@@ -19,10 +19,10 @@ BASIC, ECHO = ServiceName("default/basic"), ServiceName("ns-alpha/echo-service")
 
 EXPORT = (
     b'{"cluster":"cluster1","name":"basic","namespace":"default","annotations":{"a":"1"},"labels":{"l":"2"},'
+    b'"Labels":{"l":"2"},"Annotations":{"a":"1"},'
     b'"exportCreationTimestamp":"2026-01-01T00:00:00Z","ports":[{"name":"my-port-1","protocol":"TCP","port":80}],'
     b'"type":"ClusterSetIP","sessionAffinity":"ClientIP","sessionAffinityConfig":{"clientIP":{"timeoutSeconds":42}},'
-    b'"ipFamilies":["IPv4"],"internalTrafficPolicy":"Local","trafficDistribution":"PreferClose",'
-    b'"Annotations":{"a":"1"},"Labels":{"l":"2"}}'
+    b'"ipFamilies":["IPv4"],"internalTrafficPolicy":"Local","trafficDistribution":"PreferClose"}'
 )
 EXPORTED = Export(
     cluster=C1,

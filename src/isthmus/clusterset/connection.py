@@ -19,7 +19,7 @@ from isthmus.clusterset.cache import Cache, Memory
 from isthmus.clusterset.card import Absence, Card, wall_clock
 from isthmus.clusterset.errors import RecordError
 from isthmus.clusterset.gate import GatedStore
-from isthmus.clusterset.identity import ClusterConfig, Ids
+from isthmus.clusterset.identity import SLICES_ONLY, ClusterConfig, Ids
 from isthmus.clusterset.peers import Peer
 from isthmus.clusterset.sinks import Forms
 from isthmus.etcd import EtcdError, KeyValue, Session
@@ -234,6 +234,9 @@ class Connection:
         self._news.set()
 
     def _remark(self, config: ClusterConfig) -> str:
+        """What people should know of a peer that is followed nevertheless."""
+        if "services" in self._kinds and config.capabilities.endpoint_slices_export_mode == SLICES_ONLY:
+            return "it publishes its endpoints as EndpointSlices only, which are not read"
         theirs = config.capabilities.max_connected_clusters
         return f"its maxConnectedClusters is {theirs}, ours {self._most}" if theirs not in (0, self._most) else ""
 

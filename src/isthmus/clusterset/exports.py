@@ -88,7 +88,8 @@ def encode(export: Export) -> bytes:
     said: dict[str, Any] = {"cluster": export.cluster, "name": name, "namespace": namespace}
     annotations, labels = dict(export.annotations), dict(export.labels)
     said |= {"annotations": annotations} if annotations else {}
-    said |= {"labels": labels} if labels else {}
+    said |= {"labels": labels, "Labels": labels} if labels else {}
+    said |= {"Annotations": annotations} if annotations else {}
     said |= {"exportCreationTimestamp": export.created}
     said |= {"ports": [_port_json(port) for port in export.ports]}
     said |= {"type": export.type, "sessionAffinity": export.affinity}
@@ -97,8 +98,6 @@ def encode(export: Export) -> bytes:
     said |= {"ipFamilies": list(export.families)} if export.families else {}
     said |= {"internalTrafficPolicy": export.internal_policy} if export.internal_policy else {}
     said |= {"trafficDistribution": export.distribution} if export.distribution else {}
-    said |= {"Annotations": annotations} if annotations else {}
-    said |= {"Labels": labels} if labels else {}
     return msgspec.json.encode(said)
 
 

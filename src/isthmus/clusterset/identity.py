@@ -14,6 +14,7 @@ from isthmus.model.names import ClusterName
 
 LIMIT: Final = 64 * 1024
 Most = Literal[255, 511]
+SLICES_ONLY: Final = "endpointslices-only"
 
 
 class Capabilities(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
