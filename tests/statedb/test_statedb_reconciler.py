@@ -308,7 +308,7 @@ async def test_its_repr_tells_the_outcome() -> None:
     with db.write() as txn:
         source.complete(txn)
     await reconciler.step()
-    assert repr(reconciler) == "<Reconciler of wanted: 1 updated, 0 deleted, 1 failed; 0 pruned; 1 failing>"
+    assert repr(reconciler) == "<Reconciler of wanted: 0 updated, 0 deleted, 1 failed; 0 pruned; 1 failing>"
 
 
 STEPS = st.lists(

@@ -115,7 +115,8 @@ class Reconciler(Generic[K, R]):
         for start in range(0, len(rows), BATCH):
             failures.update(await self._target.update(rows[start : start + BATCH]))
         self._record(wanted, gone, failures)
-        said = f"{len(wanted)} updated, {len(gone)} deleted, {len(failures)} failed"
+        updated, deleted = (len(work) - sum(key in work for key in failures) for work in (wanted, gone))
+        said = f"{updated} updated, {deleted} deleted, {len(failures)} failed"
         if self._prune_is_due(snapshot):
             said += f"; {await self._target.prune(snapshot.all(self._table))}"
             self._pruned_at = self._clock()
