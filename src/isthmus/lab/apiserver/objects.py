@@ -5,10 +5,11 @@ What is stored is shared and never changed in place; who wants to change an obje
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
+
+import msgspec
 
 Object = dict[str, Any]
 
@@ -67,7 +68,8 @@ def controller_of(obj: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def clone(obj: Object) -> Object:
     """A copy that may be changed."""
-    return copy.deepcopy(obj)
+    copied: Object = msgspec.to_builtins(obj)
+    return copied
 
 
 def timestamp(when: datetime | None = None) -> str:

@@ -18,6 +18,9 @@ log = logs.get("controllers")
 
 FIRST_DELAY: Final = 0.02
 MOST_DELAY: Final = 5.0
+MOST_PAUSE: Final = 0.1
+"""A controller rests after each round for twice the time it took, at most so many seconds: what changes meanwhile is
+looked at once, so a thousand changes cost no thousand looks, and a single one does not wait."""
 
 Keys = Callable[[Change], Iterable[str]]
 Reconcile = Callable[[str], Awaitable[float | None]]
@@ -57,10 +60,11 @@ class Controller:
             known = store.everything()
             self._take(Change(i.resource, i.key, None, i, i.revision) for i in known if self._follows(i.resource))
             while True:
-                ready = [key for key, when in self._due.items() if when <= now()]
-                for key in ready:
+                began = now()
+                for key in [key for key, when in self._due.items() if when <= began]:
                     del self._due[key]
                     await self._look(key)
+                await asyncio.sleep(min(MOST_PAUSE, 2 * (now() - began)))
                 wait = min(self._due.values()) - now() if self._due else None
                 self._take(await subscription.wait(timeout=None if wait is None else max(0.0, wait)))
 
