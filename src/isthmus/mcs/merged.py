@@ -1,20 +1,30 @@
 """The table ``merged``: for each name that anybody exports, what all exports together make.
 
-It does not look at connections: exports of a peer that cannot be reached stay rows until it withdraws them or is taken
-out of the configuration, so nothing is unmade because a cable is cut.
+Nothing is unmade because a cable is cut. Exports of a peer that cannot be reached stay rows until it withdraws them or
+is taken out of the configuration. Of one that this process has not heard from yet, what an earlier process made of its
+exports stays: the import that lists it stands in for its export.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import Final
 
+from isthmus.mcs import wire
 from isthmus.mcs.merge import merge
+from isthmus.model.clusters import Cluster
 from isthmus.model.exports import exported
 from isthmus.model.mcs import Merged
 from isthmus.model.names import ClusterName, ServiceName, split
-from isthmus.model.services import Export, ExportMark, Namespace, Service
-from isthmus.model.tables import EXPORT_MARKS, EXPORTS, MERGED, NAMESPACES, SERVICES
+from isthmus.model.services import Export, ExportMark, Import, Namespace, Service
+from isthmus.model.tables import CLUSTERS, EXPORT_MARKS, EXPORTS, IMPORTS, MERGED, NAMESPACES, SERVICES
 from isthmus.statedb import Derived, Reader
+
+UNHEARD: Final = ("connecting", "listing")
+"""States of a peer that says what it exports later."""
+
+OLDEST: Final = ""
+"""Before any time of creation: what stands wins until we know better."""
 
 
 def derived(cluster: ClusterName, *, default_global: bool) -> Derived[Merged]:
@@ -26,14 +36,46 @@ def derived(cluster: ClusterName, *, default_global: bool) -> Derived[Merged]:
             return ()
         exports = [export for export in reader.by(EXPORTS, "name", name) if export.cluster != cluster]
         own = exported(reader, name, cluster=cluster, default=default_global)
-        merged = merge([*exports, own] if own is not None else exports)
+        unheard = stand_ins(reader, name, heard={cluster, *(export.cluster for export in exports)})
+        merged = merge([*exports, *unheard, *([own] if own is not None else ())])
         return () if merged is None else (merged,)
 
     return Derived(
         MERGED,
         compute=compute,
-        reads={EXPORTS: _name, EXPORT_MARKS: _name, SERVICES: _name, NAMESPACES: _namespace},
+        reads={
+            EXPORTS: _name,
+            EXPORT_MARKS: _name,
+            SERVICES: _name,
+            IMPORTS: _import,
+            NAMESPACES: _namespace,
+            CLUSTERS: _cluster,
+        },
     )
+
+
+def stand_ins(reader: Reader, name: ServiceName, *, heard: set[ClusterName]) -> Iterator[Export]:
+    """An export for each cluster that the import lists and that has not said anything yet: the import as it is."""
+    found = reader.get(IMPORTS, name)
+    if found is None or wire.MANAGED_BY not in dict(found.annotations):
+        return
+    for cluster in found.clusters:
+        row = reader.get(CLUSTERS, cluster)
+        if cluster not in heard and row is not None and row.state in UNHEARD:
+            yield Export(
+                cluster=cluster,
+                name=name,
+                created=OLDEST,
+                type=found.type,
+                ports=found.ports,
+                affinity=found.affinity,
+                affinity_timeout=found.affinity_timeout,
+                families=found.families,
+                internal_policy=found.internal_policy,
+                distribution=found.distribution,
+                labels=found.labels,
+                annotations=tuple(pair for pair in found.annotations if pair[0] not in wire.RESERVED),
+            )
 
 
 Named = Export | ExportMark | Service
@@ -43,6 +85,15 @@ def _name(_: Reader, old: Named | None, new: Named | None) -> Iterable[ServiceNa
     return {row.name for row in (old, new) if row is not None}
 
 
+def _import(reader: Reader, old: Import | None, new: Import | None) -> Iterable[ServiceName]:
+    """An import that may stand in for somebody."""
+    row = new or old
+    if row is None:
+        return ()
+    states = (reader.get(CLUSTERS, cluster) for cluster in row.clusters)
+    return (row.name,) if any(state is not None and state.state in UNHEARD for state in states) else ()
+
+
 def _namespace(reader: Reader, old: Namespace | None, new: Namespace | None) -> Iterable[ServiceName]:
     """All that is exported in a namespace that came, went, or changed whether it takes part."""
     row = new or old
@@ -50,3 +101,12 @@ def _namespace(reader: Reader, old: Namespace | None, new: Namespace | None) -> 
         return set()
     named: list[Named] = [*reader.by(EXPORTS, "namespace", row.name), *reader.by(EXPORT_MARKS, "namespace", row.name)]
     return {each.name for each in named}
+
+
+def _cluster(reader: Reader, old: Cluster | None, new: Cluster | None) -> Iterable[ServiceName]:
+    """What lists a cluster that is heard from, or gone, at last."""
+    row = new or old
+    unheard = [each is not None and each.state in UNHEARD for each in (old, new)]
+    if row is None or unheard[0] == unheard[1]:
+        return set()
+    return {each.name for each in reader.by(IMPORTS, "cluster", row.name)}

@@ -57,6 +57,7 @@ IMPORTS: Final = Table[ServiceName, Import](
     indexes={
         "derived": lambda row: (f"{row.name.partition('/')[0]}/{row.derived}",) if row.derived else (),
         "address": lambda row: row.ips,
+        "cluster": lambda row: row.clusters,
         "namespace": lambda row: (row.name.partition("/")[0],),
         "service": lambda row: (derived(row.name),),
         "topology": lambda row: (True,) if row.distribution or _prefers_zone(row.annotations) else (),
