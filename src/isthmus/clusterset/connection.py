@@ -98,13 +98,16 @@ class Connection:
         config = self._config
         if config is None:
             return
+        known = {kind: found for kind, found in known.items() if found.config == config}
         age = max(found.age for found in known.values())
         with self._db.write() as txn:
             for kind, found in known.items():
-                for row in found.rows if found.config == config else ():
+                for row in found.rows:
                     txn.put(self._forms[kind].table, row)
             reason = f"as it was {age:.0f} s ago, before this process started"
-            self.card.say(txn, id=config.id, state="stale", reason=reason, synced=tuple(known))
+            enabled = config.capabilities.service_exports_enabled
+            said = {"id": config.id, "exports_enabled": enabled, "synced": tuple(known)}
+            self.card.say(txn, state="stale", reason=reason, **said)
         self._absence.begin(ago=age)
 
     async def _connect(self) -> None:
