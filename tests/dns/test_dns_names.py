@@ -11,18 +11,16 @@ from isthmus.model import names
 from isthmus.model.dns import Name
 from isthmus.model.services import Condition, Endpoint, EndpointSet, Import, Namespace, Port, Service
 from isthmus.model.tables import (
-    BACKENDS,
     ENDPOINT_SETS,
-    FRONTENDS,
     IMPORTS,
     NAMES,
     NAMESPACES,
     NODES,
-    PLANS,
     PODS,
     POLICIES,
     SERVICES,
 )
+from isthmus.processes.start import tables_of
 from isthmus.statedb import Database, Derivations
 
 ECHO = names.service_name("demo", "echo")
@@ -34,9 +32,9 @@ TABLES: dict[type, Any] = {t.row: t for t in (SERVICES, ENDPOINT_SETS, IMPORTS, 
 
 class World:
     def __init__(self) -> None:
-        self.db = Database(*TABLES.values(), FRONTENDS, BACKENDS, PLANS, NAMES)
-        balancing = loadbalancer.derived(names.ClusterName("c1"), "n1")
-        self.derivations = Derivations(self.db, *balancing, dns.derived("clusterset.local"))
+        derived = [*loadbalancer.derived(names.ClusterName("c1"), "n1"), dns.derived("clusterset.local")]
+        self.db = Database(*tables_of(derived, *TABLES.values()))
+        self.derivations = Derivations(self.db, *derived)
 
     def put(self, *rows: Any) -> None:
         with self.db.write() as txn:

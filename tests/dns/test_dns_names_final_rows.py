@@ -11,17 +11,15 @@ from isthmus import dns, loadbalancer
 from isthmus.model.names import ClusterName, ServiceName, derived
 from isthmus.model.services import Condition, Endpoint, EndpointSet, Import, Namespace, Port, Service
 from isthmus.model.tables import (
-    BACKENDS,
     ENDPOINT_SETS,
-    FRONTENDS,
     IMPORTS,
     NAMES,
     NAMESPACES,
     NODES,
-    PLANS,
     POLICIES,
     SERVICES,
 )
+from isthmus.processes.start import tables_of
 from isthmus.statedb import Database, Derivations
 
 INPUTS = (SERVICES, ENDPOINT_SETS, IMPORTS, NAMESPACES, NODES, POLICIES)
@@ -69,10 +67,9 @@ row = st.one_of(imports, imports, services, endpoints, namespaces)
 
 class World:
     def __init__(self, per_pass: int = 2_000) -> None:
-        self.db = Database(*INPUTS, FRONTENDS, BACKENDS, PLANS, NAMES)
-        balancing = loadbalancer.derived(ClusterName("c1"), "n1")
-        names = dns.derived("clusterset.local")
-        self.derivations = Derivations(self.db, *balancing, names, units_per_pass=per_pass)
+        derived = [*loadbalancer.derived(ClusterName("c1"), "n1"), dns.derived("clusterset.local")]
+        self.db = Database(*tables_of(derived, *INPUTS))
+        self.derivations = Derivations(self.db, *derived, units_per_pass=per_pass)
 
     def change(self, key: Any, row: Any) -> None:
         with self.db.write() as txn:

@@ -7,10 +7,12 @@ from typing import Any
 from balancing_world import World, key
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from isthmus.model.balancing import ANY_OTHER, Policy, Share, Tier
 from isthmus.model.names import ClusterName, ServiceName, derived
-from isthmus.model.services import Condition, Endpoint, EndpointSet, Import, Node, Port, Service
+from isthmus.model.redirects import Listener, LocalRedirect, ProxyRedirect, Requirement
+from isthmus.model.services import Condition, Endpoint, EndpointSet, Import, Node, Pod, Port, Service
 
 IMPORTS_ = [ServiceName("demo/a"), ServiceName("demo/b")]
 NAMES = [derived(IMPORTS_[0]), derived(IMPORTS_[0]), derived(IMPORTS_[1]), IMPORTS_[0]]
@@ -86,7 +88,35 @@ policies = st.builds(
     tiers=subsets([Tier((Share(ClusterName("c1")),)), Tier((Share(ANY_OTHER, 2),), 2)]),
     affinity=st.sampled_from([None, "ClientIP"]),
 )
-row = st.one_of(services, services, imports, endpoints, endpoints, nodes, policies)
+REDIRECTED = [Port("http", 80), Port("http", 80, "UDP"), Port("", 81)]
+locals_ = st.builds(
+    LocalRedirect,
+    name=st.sampled_from([ServiceName("demo/l"), ServiceName("demo/m")]),
+    service=st.sampled_from([*NAMES, ServiceName("")]),
+    address=st.sampled_from(["10.96.0.1", "10.96.0.9", "fd00::1"]),
+    ports=subsets(REDIRECTED),
+    selector=subsets([Requirement("app", "In", ("x",)), Requirement("old", "DoesNotExist")]),
+    backend_ports=subsets([Port("http", 8080), Port("", 8081), Port("", 8080, "UDP")]),
+    skip_from_backend=st.booleans(),
+    created=st.sampled_from(["", "2026-01-01T00:00:00Z"]),
+).map(lambda row: replace(row, address="") if row.service else row)
+pods = st.builds(
+    Pod,
+    name=st.sampled_from(["demo/p", "demo/q", "other/p"]),
+    uid=st.just("1"),
+    node=st.sampled_from(["n1", "n2"]),
+    addresses=subsets(["10.1.0.8", "10.1.0.9", "fd01::9"]),
+    ready=st.booleans(),
+    labels=subsets([("app", "x"), ("old", "")]),
+    ports=subsets([Port("HTTP", 8080), Port("", 8081), Port("", 8080, "UDP")]),
+)
+proxies = st.builds(
+    ProxyRedirect,
+    service=st.sampled_from(NAMES),
+    owner=st.sampled_from(["HTTPRoute demo/r", "HTTPRoute demo/s"]),
+    listeners=subsets([Listener("169.254.7.2", 15001), Listener("169.254.7.2", 15002, (80,))]),
+)
+row = st.one_of(services, services, imports, endpoints, endpoints, nodes, policies, locals_, pods, proxies)
 steps = st.lists(st.tuples(st.sampled_from(["put", "put", "delete", "pass"]), row), max_size=40)
 
 

@@ -8,17 +8,21 @@ from typing import Any
 from isthmus import loadbalancer
 from isthmus.model import names
 from isthmus.model.balancing import Backend, Frontend, Plan
-from isthmus.model.services import Condition, Endpoint, EndpointSet, Import, Port, Service
+from isthmus.model.redirects import Listener, LocalRedirect, ProxyRedirect, Redirect, Requirement
+from isthmus.model.services import Condition, Endpoint, EndpointSet, Import, Pod, Port, Service
 from isthmus.model.tables import (
     BACKENDS,
     ENDPOINT_SETS,
     FRONTENDS,
     IMPORTS,
+    LOCAL_REDIRECTS,
     NAMESPACES,
     NODES,
     PLANS,
     PODS,
     POLICIES,
+    PROXY_REDIRECTS,
+    REDIRECTS,
     SERVICES,
 )
 from isthmus.statedb import Database, Derivations, Table
@@ -26,7 +30,7 @@ from isthmus.statedb import Database, Derivations, Table
 HTTP = Port("http", 80)
 ECHO = names.service_name("demo", "echo")
 DERIVED = names.derived(ECHO)
-INPUTS = (SERVICES, ENDPOINT_SETS, IMPORTS, NODES, PODS, NAMESPACES, POLICIES)
+INPUTS = (SERVICES, ENDPOINT_SETS, IMPORTS, NODES, PODS, NAMESPACES, POLICIES, LOCAL_REDIRECTS, PROXY_REDIRECTS)
 TABLES: dict[type, Table[Any, Any]] = {table.row: table for table in INPUTS}
 
 
@@ -34,7 +38,7 @@ class World:
     """Rows of one node, n1 of cluster c1, and what follows from them."""
 
     def __init__(self, services: Any = "multicluster", *, units_per_pass: int = 2_000) -> None:
-        self.db = Database(*INPUTS, FRONTENDS, BACKENDS, PLANS)
+        self.db = Database(*INPUTS, REDIRECTS, FRONTENDS, BACKENDS, PLANS)
         derived = loadbalancer.derived(names.ClusterName("c1"), "n1", services=services)
         self.derivations = Derivations(self.db, *derived, units_per_pass=units_per_pass)
 
@@ -71,6 +75,10 @@ class World:
     @property
     def plans(self) -> list[Plan]:
         return self._all(PLANS)
+
+    @property
+    def redirects(self) -> list[Redirect]:
+        return self._all(REDIRECTS)
 
     def called(self) -> dict[str, str]:
         """Address → service."""
@@ -134,6 +142,24 @@ class make:  # noqa: N801 reads as a verb in tests
             endpoints=tuple(cls.endpoint(each) if isinstance(each, str) else each for each in endpoints),
             **(defaults | fields),
         )
+
+    @staticmethod
+    def pod(name: str = "demo/near", address: str = "10.1.1.9", **fields: Any) -> Pod:
+        defaults: dict[str, Any] = {"labels": (("app", "near"),), "ports": (Port("http", 8080),), "ready": True}
+        return Pod(name=name, uid=name, node="n1", addresses=(address,), **(defaults | fields))
+
+    @staticmethod
+    def local(name: str = "demo/near", service: str = "demo/echo", **fields: Any) -> LocalRedirect:
+        defaults: dict[str, Any] = {
+            "selector": (Requirement("app", "In", ("near",)),),
+            "backend_ports": (Port("", 8080),),
+        }
+        return LocalRedirect(name=names.ServiceName(name), service=names.ServiceName(service), **(defaults | fields))
+
+    @staticmethod
+    def proxied(*ports: int, service: str = DERIVED, owner: str = "HTTPRoute demo/r", at: int = 15001) -> ProxyRedirect:
+        listener = Listener("169.254.7.2", at, ports)
+        return ProxyRedirect(service=names.ServiceName(service), owner=owner, listeners=(listener,))
 
     @classmethod
     def terminating(cls, address: str, **fields: Any) -> Endpoint:

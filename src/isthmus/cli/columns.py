@@ -118,6 +118,19 @@ def _frontend(key: Row) -> str:
     return f"{_endpoint(key['address'], key['port'])}/{key['protocol']}" + ("/i" if key.get("scope") else "")
 
 
+def _rule(rule: Row) -> str:
+    called = f"{rule['port'] or '*'}/{rule['protocol']}" + (f" {rule['port_name']}" if rule.get("port_name") else "")
+    return f"{called} to {' '.join(_endpoint(each['address'], each['port']) for each in rule['targets'])}"
+
+
+def _listener(row: Row) -> str:
+    return f"{','.join(map(str, row['ports'])) or '*'} to {_endpoint(row['address'], row['port'])}"
+
+
+def _requirement(row: Row) -> str:
+    return " ".join(text(each) for each in (row["key"], row["operator"], row["values"]) if each)
+
+
 def _affinity(row: Row) -> str:
     if row.get("affinity") != "ClientIP":
         return ""
@@ -228,7 +241,25 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
         Column("TARGETS", _targets),
         Column("AFFINITY", _affinity, wide=True),
         Column("AWAITED", _all("awaited"), wide=True),
+        Column("REDIRECTED-BY", _field("redirected_by"), wide=True),
         Column("ADDRESSES", _addresses, wide=True),
+    ],
+    "redirects": [
+        Column("OWNER", _field("owner")),
+        Column("ADDRESS", _field("address"), wide=True),
+        Column("RULES", lambda row: _some([_rule(rule) for rule in row["rules"]])),
+        Column("SKIP", _all("skip"), wide=True),
+    ],
+    "local_redirects": [
+        Column("SERVICE", _field("service")),
+        Column("ADDRESS", _field("address")),
+        Column("PORTS", _ports),
+        Column("SELECTOR", lambda row: ",".join(_requirement(each) for each in row["selector"])),
+        Column("CREATED", _field("created"), wide=True),
+    ],
+    "proxy_redirects": [
+        Column("OWNER", _field("owner")),
+        Column("LISTENERS", lambda row: _some([_listener(each) for each in row["listeners"]])),
     ],
     "names": [
         Column("TYPE", _field("type")),

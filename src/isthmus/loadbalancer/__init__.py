@@ -6,6 +6,7 @@ nothing here knows it.
 
     services.py   what a service is, over all rows that speak of it; precedence between sources
     frontends.py  claims on addresses, and who wins one
+    redirects.py  what overrides a service on this node, and whose word counts
     backends.py   endpoints of all clusters and sources joined
     selection.py  the rules of selection, one function each
     plans.py      ``plan``, the one place that chooses
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from isthmus.loadbalancer import backends, frontends, plans
+from isthmus.loadbalancer import backends, frontends, plans, redirects
 from isthmus.loadbalancer.selection import Place, Reasons
 from isthmus.loadbalancer.services import Effective, Which
 from isthmus.model.names import ClusterName
@@ -25,12 +26,14 @@ __all__ = ["Effective", "Place", "Reasons", "derived"]
 
 
 def derived(cluster: ClusterName, node: str, *, services: Which = "multicluster") -> list[Derived[Any]]:
-    """Frontends, backends and plans as a node of a cluster sees them.
+    """Redirects, frontends, backends and plans as a node of a cluster sees them.
 
-    ``services``: only what crosses clusters (imports, global Services), or what kube-proxy would do as well.
+    ``services``: only what crosses clusters (imports, global Services) or is redirected, or what kube-proxy would do as
+    well.
     """
     return [
+        redirects.derived(cluster, node),
         frontends.derived(node, which=services),
         backends.derived(cluster, which=services),
-        plans.derived(cluster, node, which=services),
+        plans.derived(cluster, node),
     ]

@@ -3,7 +3,8 @@
 A claim is a service's wish to answer at an address; the winner follows from the claims alone: what was given by the
 API server before what anybody may write into a spec, explicit addresses before those a node lends, then the better
 source, the older service, the name. A winner that is not ours to answer (a plain Service) leaves the address alone:
-nobody takes it over by claiming it too.
+nobody takes it over by claiming it too. A redirect makes the ports that it means ours; one of an address takes only
+what no service has.
 
 The unit is one address and port, found through indexes in either direction, so a change costs what it changes.
 """
@@ -14,12 +15,14 @@ from collections.abc import Collection, Iterable, Iterator
 from functools import partial
 from typing import Final, Literal, NamedTuple
 
+from isthmus.loadbalancer.redirects import override
 from isthmus.loadbalancer.services import UNKNOWN_AGE, Which, best, external_policy, rank, stands_alone, wanted
 from isthmus.model import names
 from isthmus.model.balancing import Frontend, FrontendKey, PlanKey, Scope
 from isthmus.model.names import ServiceName
+from isthmus.model.redirects import Redirect
 from isthmus.model.services import Family, Import, Node, Port, Service
-from isthmus.model.tables import FRONTENDS, IMPORTS, NODES, SERVICES
+from isthmus.model.tables import FRONTENDS, IMPORTS, NODES, REDIRECTS, SERVICES
 from isthmus.statedb import Derived, Reader
 
 Type = Literal["ClusterIP", "NodePort", "ExternalIP", "LoadBalancer", "HostPort", "Import", "LocalRedirect"]
@@ -31,6 +34,7 @@ RANK: Final[dict[str, int]] = {
     "ExternalIP": 3,  # from a spec: whoever may write a Service may write any address
     "HostPort": 4,
     "NodePort": 5,
+    "LocalRedirect": 6,  # of an address: whoever may write a policy may write any
 }
 
 NODE_PORTS: Final = range(30000, 32768)
@@ -50,6 +54,11 @@ class Claim(NamedTuple):
     scope: Scope
     """Of the plan: which of the two traffic policies applies."""
 
+    @property
+    def plan(self) -> PlanKey:
+        """The plan that calls of it follow."""
+        return PlanKey(self.service, self.port.port, self.key.protocol, family(self.key.address), self.scope)
+
     def order(self) -> tuple[int, int, str, str]:
         """What decides between claims of one address: the least wins."""
         return (RANK[self.type], rank(self.source), self.created or UNKNOWN_AGE, self.service)
@@ -60,14 +69,19 @@ def derived(node: str, *, which: Which) -> Derived[Frontend]:
     return Derived(
         FRONTENDS,
         compute=partial(compute, node=node, which=which),
-        reads={SERVICES: partial(by_service, node=node), IMPORTS: by_import, NODES: partial(by_node, node=node)},
+        reads={
+            SERVICES: partial(by_service, node=node),
+            IMPORTS: by_import,
+            NODES: partial(by_node, node=node),
+            REDIRECTS: partial(by_redirect, node=node),
+        },
     )
 
 
 def compute(reader: Reader, key: FrontendKey, *, node: str, which: Which) -> Iterable[Frontend]:
     """The frontend at an address: that of the strongest claim, if it is ours to answer."""
     claims = sorted(claims_at(reader, key, node=node, which=which), key=Claim.order)
-    if not claims or not claims[0].ours:
+    if not claims or not (claims[0].ours or _redirected(reader, claims[0])):
         return ()
     winner = claims[0]
     losers = sorted({claim.service for claim in claims} - {winner.service})
@@ -76,7 +90,7 @@ def compute(reader: Reader, key: FrontendKey, *, node: str, which: Which) -> Ite
             key=key,
             service=winner.service,
             port_name=winner.port.name,
-            plan=PlanKey(winner.service, winner.port.port, key.protocol, family(key.address), winner.scope),
+            plan=winner.plan,
             type=winner.type,
             shadowed=tuple(losers),
             import_of=winner.import_of,
@@ -122,6 +136,19 @@ def by_node(reader: Reader, old: Node | None, new: Node | None, *, node: str) ->
             yield from (claim.key for claim in _claims(service, lent=(), ours=True) if claim.key.address == address)
 
 
+def by_redirect(reader: Reader, old: Redirect | None, new: Redirect | None, *, node: str) -> Iterator[FrontendKey]:
+    """A redirect affects the addresses of its service, which may be ours or not by its word, and its own."""
+    row = new or old
+    if row is None:
+        return
+    lent = _lent(reader, node)
+    for service in reader.by(SERVICES, "name", row.service):
+        yield from (claim.key for claim in _claims(service, lent=lent, ours=True))
+    for each in (old, new):
+        if each is not None:
+            yield from (claim.key for claim in _claims_of_redirect(each))
+
+
 def claims_at(reader: Reader, key: FrontendKey, *, node: str, which: Which) -> Iterator[Claim]:
     """Every claim on an address and port that counts."""
     lent = _lent(reader, node)
@@ -140,6 +167,8 @@ def claims_at(reader: Reader, key: FrontendKey, *, node: str, which: Which) -> I
     for row in reader.by(IMPORTS, "address", key.address):
         if row.type == "ClusterSetIP" and stands_alone(reader, row):
             yield from (claim for claim in _claims_of_import(reader, row) if claim.key == key)
+    for redirect in reader.by(REDIRECTS, "address", key.address):
+        yield from (claim for claim in _claims_of_redirect(redirect) if claim.key == key)
 
 
 def _claims(service: Service, *, lent: Collection[str], ours: bool) -> Iterator[Claim]:
@@ -196,6 +225,24 @@ def _claims_of_import(reader: Reader, row: Import) -> Iterator[Claim]:
         for port in row.ports:
             key = FrontendKey(address, port.port, port.protocol)
             yield Claim(key, "Import", service, row.name, port, "kubernetes", "", True, Scope.EXTERNAL)
+
+
+def _redirected(reader: Reader, claim: Claim) -> bool:
+    """Whether calls of a plain Service's port are ours because they go elsewhere."""
+    rows = reader.by(REDIRECTS, "service", claim.service)
+    return bool(rows) and override(rows, claim.plan, port_name=claim.port.name) is not None
+
+
+def _claims_of_redirect(row: Redirect) -> Iterator[Claim]:
+    """What a redirect of an address wants to be called at: there, at the ports that have a target of that family."""
+    if not row.address:
+        return
+    for rule in row.rules:
+        if any(family(target.address) == family(row.address) for target in rule.targets):
+            port = Port("", rule.port, rule.protocol)
+            key = FrontendKey(row.address, rule.port, rule.protocol)
+            none = ServiceName("")
+            yield Claim(key, "LocalRedirect", row.service, none, port, "kubernetes", row.created, True, Scope.EXTERNAL)
 
 
 def _keys_of_import(row: Import) -> Iterator[FrontendKey]:

@@ -8,22 +8,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
+from isthmus.loadbalancer.redirects import override
 from isthmus.loadbalancer.selection import Place, Reasons, select, silent
-from isthmus.loadbalancer.services import PEER, UNKNOWN_AGE, Effective, Which, effective, names_for_import
+from isthmus.loadbalancer.services import PEER, UNKNOWN_AGE, Effective, effective, names_for_import, no_service
 from isthmus.loadbalancer.tiers import groups
-from isthmus.model.balancing import Backend, Frontend, Plan, PlanKey, Policy
+from isthmus.model.balancing import Backend, Frontend, Group, Plan, PlanKey, Policy
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.names import derived as derived_name
+from isthmus.model.redirects import Redirect
 from isthmus.model.services import Import, Node, Service
-from isthmus.model.tables import BACKENDS, FRONTENDS, IMPORTS, NODES, PLANS, POLICIES, SERVICES
+from isthmus.model.tables import BACKENDS, FRONTENDS, IMPORTS, NODES, PLANS, POLICIES, REDIRECTS, SERVICES
 from isthmus.statedb import Derived, Reader
 
 
-def derived(cluster: ClusterName, node: str, *, which: Which) -> Derived[Plan]:
+def derived(cluster: ClusterName, node: str) -> Derived[Plan]:
     """The declaration of the table, as this node of this cluster sees it."""
     return Derived(
         PLANS,
-        compute=partial(compute, cluster=cluster, node=node, which=which),
+        compute=partial(compute, cluster=cluster, node=node),
         reads={
             FRONTENDS: by_frontend,
             BACKENDS: by_backend,
@@ -31,6 +33,7 @@ def derived(cluster: ClusterName, node: str, *, which: Which) -> Derived[Plan]:
             IMPORTS: by_import,
             NODES: partial(by_node, node=node),
             POLICIES: by_policy,
+            REDIRECTS: by_redirect,
         },
         unit="service",
         awaits=lambda source: not source.startswith(PEER),
@@ -47,12 +50,25 @@ def plan(
     at: Place,
     policy: Policy | None = None,
     awaited: Iterable[str] = (),
+    redirects: Sequence[Redirect] = (),
     reasons: Reasons = silent,
 ) -> Plan:
     """What calls of these frontends, all of one plan, are spread over; ``reasons`` hears what was left out and why."""
+    port_name = min(frontends, key=lambda frontend: frontend.key).port_name
+    if redirects and (found := override(redirects, key, port_name=port_name)):
+        row, targets = found
+        for backend in backends:
+            reasons(backend, f"calls are redirected by {row.owner}")
+        return Plan(
+            key=key,
+            frontends=tuple(sorted(frontend.key for frontend in frontends)),
+            groups=(Group(targets),),
+            redirected_by=row.owner,
+            skip=row.skip,
+            import_of=of.import_of,
+        )
     tiers = policy.tiers if policy else ()
-    first = min(frontends, key=lambda frontend: frontend.key)
-    chosen = select(key, backends, of=of, at=at, port_name=first.port_name, tiered=bool(tiers), reasons=reasons)
+    chosen = select(key, backends, of=of, at=at, port_name=port_name, tiered=bool(tiers), reasons=reasons)
     affinity, timeout = of.affinity, of.affinity_timeout
     if policy is not None and policy.affinity is not None:
         affinity, timeout = policy.affinity, policy.affinity_timeout if policy.affinity != "None" else 0
@@ -69,12 +85,15 @@ def plan(
     )
 
 
-def compute(reader: Reader, service: ServiceName, *, cluster: ClusterName, node: str, which: Which) -> Iterator[Plan]:
-    """Every plan of a service: one for each port, family and scope that has a frontend."""
+def compute(reader: Reader, service: ServiceName, *, cluster: ClusterName, node: str) -> Iterator[Plan]:
+    """Every plan of a service: one for each port, family and scope that has a frontend, which is ours then."""
     by_plan: dict[PlanKey, list[Frontend]] = {}
     for frontend in reader.by(FRONTENDS, "service", service):
         by_plan.setdefault(frontend.plan, []).append(frontend)
-    subject = effective(reader, service, which=which) if by_plan else None
+    if not by_plan:
+        return
+    redirects = reader.by(REDIRECTS, "service", service)
+    subject = effective(reader, service, which="all") or _of_redirect(redirects)
     if subject is None:
         return
     backends = reader.by(BACKENDS, "service", service)
@@ -82,7 +101,21 @@ def compute(reader: Reader, service: ServiceName, *, cluster: ClusterName, node:
     policy = policy_of(reader, subject)
     awaited = [source for source in reader.pending(BACKENDS) if source.startswith(PEER)]
     for key, frontends in by_plan.items():
-        yield plan(key, of=subject, frontends=frontends, backends=backends, at=at, policy=policy, awaited=awaited)
+        yield plan(
+            key,
+            of=subject,
+            frontends=frontends,
+            backends=backends,
+            at=at,
+            policy=policy,
+            awaited=awaited,
+            redirects=redirects,
+        )
+
+
+def _of_redirect(rows: Sequence[Redirect]) -> Effective | None:
+    """What is called at an address that no service has: nothing but its redirect."""
+    return no_service(rows[0].service) if rows and rows[0].address else None
 
 
 def policy_of(reader: Reader, of: Effective) -> Policy | None:
@@ -130,6 +163,13 @@ def by_node(reader: Reader, old: Node | None, new: Node | None, *, node: str) ->
             yield service.name
         for imported in reader.by(IMPORTS, "topology", True):
             yield from names_for_import(reader, imported)
+
+
+def by_redirect(reader: Reader, old: Redirect | None, new: Redirect | None) -> Iterator[ServiceName]:
+    """A redirect affects its service."""
+    row = new or old
+    if row is not None:
+        yield row.service
 
 
 def by_source(reader: Reader, sources: frozenset[str]) -> Iterator[ServiceName]:

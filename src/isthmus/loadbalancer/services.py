@@ -110,6 +110,24 @@ def effective(reader: Reader, name: ServiceName, *, which: Which) -> Effective |
     return None
 
 
+def no_service(name: ServiceName) -> Effective:
+    """What stands behind an address that is redirected and no service's."""
+    return Effective(
+        name=name,
+        import_of=ServiceName(""),
+        multicluster=False,
+        ports=(),
+        headless=False,
+        affinity="None",
+        affinity_timeout=0,
+        internal_policy="Cluster",
+        external_policy="Cluster",
+        distribution="",
+        preference="none",
+        consistent=False,
+    )
+
+
 def names_for_import(reader: Reader, *rows: Import | None) -> Iterator[ServiceName]:
     """The services an import is about: the one named by its hash, and any that says it stands for it."""
     for row in rows:

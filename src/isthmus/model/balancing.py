@@ -118,6 +118,10 @@ class Plan(Struct, frozen=True, gc=False, kw_only=True):
     """Calls of one pod stay with one backend on whichever node, as far as the backends do (loadbalancer/maglev.py)."""
     awaited: tuple[str, ...] = ()
     """Sources and clusters whose first list is not whole: what an earlier process left of them stays."""
+    redirected_by: str = ""
+    """Owner of the redirect that replaced the service's own backends; empty: these are they."""
+    skip: tuple[str, ...] = ()
+    """Addresses of pods whose calls the redirect does not mean."""
     import_of: ServiceName = ServiceName("")
 
 

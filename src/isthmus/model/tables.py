@@ -9,6 +9,7 @@ from isthmus.model.clusters import Cluster
 from isthmus.model.dns import Name
 from isthmus.model.mcs import Merged, Object, Record
 from isthmus.model.names import ClusterName, ServiceName, derived
+from isthmus.model.redirects import LocalRedirect, ProxyRedirect, Redirect
 from isthmus.model.services import (
     TOPOLOGY_MODE,
     EndpointSet,
@@ -85,10 +86,33 @@ EXPORTS: Final = Table[tuple[ClusterName, ServiceName], Export](
 CLUSTERS: Final = Table[ClusterName, Cluster]("clusters", Cluster, key=lambda row: row.name)
 NAMESPACES: Final = Table[str, Namespace]("namespaces", Namespace, key=lambda row: row.name)
 NODES: Final = Table[str, Node]("nodes", Node, key=lambda row: row.name, indexes={"address": lambda row: row.addresses})
-PODS: Final = Table[str, Pod]("pods", Pod, key=lambda row: row.name)
+PODS: Final = Table[str, Pod](
+    "pods", Pod, key=lambda row: row.name, indexes={"namespace": lambda row: (row.name.partition("/")[0],)}
+)
 
 POLICIES: Final = Table[ServiceName, Policy](
     "policies", Policy, key=lambda row: row.name, indexes={"target": lambda row: ((row.kind, row.target),)}
+)
+
+LOCAL_REDIRECTS: Final = Table[ServiceName, LocalRedirect](
+    "local_redirects",
+    LocalRedirect,
+    key=lambda row: row.name,
+    indexes={"namespace": lambda row: (row.name.partition("/")[0],)},
+)
+
+PROXY_REDIRECTS: Final = Table[tuple[ServiceName, str], ProxyRedirect](
+    "proxy_redirects", ProxyRedirect, key=lambda row: (row.service, row.owner)
+)
+
+REDIRECTS: Final = Table[tuple[ServiceName, str], Redirect](
+    "redirects",
+    Redirect,
+    key=lambda row: (row.service, row.owner),
+    indexes={
+        "service": lambda row: (row.service,),
+        "address": lambda row: (row.address,) if row.address else (),
+    },
 )
 
 FRONTENDS: Final = Table[FrontendKey, Frontend](

@@ -1,0 +1,188 @@
+"""Redirects: what overrides a service on this node, from policies and pods, or from whoever runs a proxy.
+
+Precedence, for each port of a service by itself: local redirects before proxies (who sends calls to his own node means
+the node, whatever stands in between), then the older, then the owner's name. An owner's word on one port comes before
+its word on all. One without a target of the port, protocol and family says nothing: no ready pod, no redirect. The
+others wait behind the winner, and the service's own backends behind them all: whoever goes, the next one is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Final
+
+from isthmus.loadbalancer.services import UNKNOWN_AGE
+from isthmus.model.balancing import PlanKey, Target
+from isthmus.model.names import ClusterName, ServiceName
+from isthmus.model.redirects import LocalRedirect, ProxyRedirect, Redirect, Rule
+from isthmus.model.services import Pod, Port
+from isthmus.model.tables import LOCAL_REDIRECTS, PODS, PROXY_REDIRECTS, REDIRECTS
+from isthmus.statedb import Derived, Reader
+
+LOCAL: Final = "CiliumLocalRedirectPolicy "
+"""How the owners of local redirects begin."""
+
+OF_ADDRESS: Final = ":local-redirect"
+"""What the service that stands for an address is called, after its policy; no Service can be called so."""
+
+ENDED: Final = frozenset({"Succeeded", "Failed"})
+
+Key = tuple[ServiceName, str]
+
+
+def derived(cluster: ClusterName, node: str) -> Derived[Redirect]:
+    """The declaration of the table, as this node of this cluster sees it."""
+    return Derived(
+        REDIRECTS,
+        compute=partial(compute, cluster=cluster, node=node),
+        reads={LOCAL_REDIRECTS: by_policy, PROXY_REDIRECTS: by_proxy, PODS: by_pod},
+    )
+
+
+def compute(reader: Reader, key: Key, *, cluster: ClusterName, node: str) -> Iterator[Redirect]:
+    """One owner's redirect of one service, where it has a target now."""
+    service, owner = key
+    proxied = reader.get(PROXY_REDIRECTS, key)
+    if proxied is not None:
+        yield from _kept(_of_proxy(proxied, cluster))
+    elif owner.startswith(LOCAL):
+        policy = reader.get(LOCAL_REDIRECTS, ServiceName(owner.removeprefix(LOCAL)))
+        if policy is not None and _subject(policy) == service:
+            here = [pod for pod in reader.by(PODS, "namespace", _namespace(policy.name)) if _answers(pod, policy, node)]
+            yield from _kept(_of_policy(policy, here, cluster))
+
+
+def order(row: Redirect) -> tuple[bool, str, str]:
+    """What decides between redirects of one port: the least wins."""
+    return (row.kind != "local", row.created or UNKNOWN_AGE, row.owner)
+
+
+def override(rows: Iterable[Redirect], key: PlanKey, *, port_name: str) -> tuple[Redirect, tuple[Target, ...]] | None:
+    """What calls of a plan go to instead of the service's own backends, and by whose word; None: nobody says."""
+    for row in sorted(rows, key=order):
+        if targets := targets_of(row, key, port_name=port_name):
+            return row, targets
+    return None
+
+
+def targets_of(row: Redirect, key: PlanKey, *, port_name: str) -> tuple[Target, ...]:
+    """Where one redirect sends calls of a plan; nowhere where it does not mean them."""
+    for number in (key.port, 0):
+        for rule in row.rules:
+            named = rule.port_name is None or rule.port_name == port_name.lower()
+            if rule.port == number and rule.protocol == key.protocol and named:
+                found = tuple(target for target in rule.targets if (":" in target.address) == (key.family == "IPv6"))
+                if found:
+                    return found
+    return ()
+
+
+def by_policy(reader: Reader, old: LocalRedirect | None, new: LocalRedirect | None) -> Iterator[Key]:
+    """A policy affects its redirect of the service it names, and of the one that it named."""
+    for row in (old, new):
+        if row is not None:
+            yield _key(row)
+
+
+def by_proxy(reader: Reader, old: ProxyRedirect | None, new: ProxyRedirect | None) -> Iterator[Key]:
+    """One row, one redirect."""
+    row = new or old
+    if row is not None:
+        yield row.service, row.owner
+
+
+def by_pod(reader: Reader, old: Pod | None, new: Pod | None) -> Iterator[Key]:
+    """A pod affects the policies of its namespace that select it, or did."""
+    rows = [row for row in (old, new) if row is not None]
+    for policy in reader.by(LOCAL_REDIRECTS, "namespace", _namespace(rows[0].name)):
+        if any(_selected(pod, policy) for pod in rows):
+            yield _key(policy)
+
+
+def _key(policy: LocalRedirect) -> Key:
+    return _subject(policy), LOCAL + policy.name
+
+
+def _subject(policy: LocalRedirect) -> ServiceName:
+    return policy.service or ServiceName(policy.name + OF_ADDRESS)
+
+
+def _namespace(name: str) -> str:
+    return name.partition("/")[0]
+
+
+def _selected(pod: Pod, policy: LocalRedirect) -> bool:
+    return all(requirement.met_by(pod.labels) for requirement in policy.selector)
+
+
+def _answers(pod: Pod, policy: LocalRedirect, node: str) -> bool:
+    here = not pod.node or pod.node == node
+    return here and pod.ready and pod.phase not in ENDED and _selected(pod, policy)
+
+
+def _kept(row: Redirect) -> Iterator[Redirect]:
+    if row.rules:
+        yield row
+
+
+def _of_proxy(row: ProxyRedirect, cluster: ClusterName) -> Redirect:
+    rules = [
+        Rule(number, "TCP", (Target(listener.address, listener.port, "TCP", cluster, proxy=True),))
+        for listener in row.listeners
+        for number in listener.ports or (0,)
+    ]
+    return Redirect(service=row.service, owner=row.owner, kind="proxy", rules=tuple(rules), created=row.created)
+
+
+def _of_policy(policy: LocalRedirect, pods: list[Pod], cluster: ClusterName) -> Redirect:
+    named = len(policy.backend_ports) > 1
+    rules: list[Rule] = []
+    for port in policy.backend_ports:
+        targets = _targets(pods, port, named=named, cluster=cluster)
+        if targets:
+            rules += [
+                Rule(number, port.protocol, targets, port_name)
+                for number, port_name in _frontends(policy, port, named=named)
+            ]
+    return Redirect(
+        service=_subject(policy),
+        owner=LOCAL + policy.name,
+        kind="local",
+        rules=tuple(rules),
+        address=policy.address,
+        skip=tuple(sorted({address for pod in pods for address in pod.addresses})) if policy.skip_from_backend else (),
+        created=policy.created,
+    )
+
+
+def _targets(pods: Iterable[Pod], port: Port, *, named: bool, cluster: ClusterName) -> tuple[Target, ...]:
+    """The pods that say they have a port: its number and protocol, and its name where there are several."""
+    return tuple(
+        sorted(
+            Target(address, port.port, port.protocol, cluster)
+            for pod in pods
+            if any(_same(each, port, named=named) for each in pod.ports)
+            for address in pod.addresses
+        )
+    )
+
+
+def _same(one: Port, other: Port, *, named: bool) -> bool:
+    return (one.port, one.protocol) == (other.port, other.protocol) and (
+        not named or one.name.lower() == other.name.lower()
+    )
+
+
+def _frontends(policy: LocalRedirect, port: Port, *, named: bool) -> Iterator[tuple[int, str | None]]:
+    """The called ports (0: every) that go to a pod's port, each with the name that a Service's port must have there."""
+    name = port.name.lower() if named else None
+    if not policy.ports:
+        yield 0, name
+    for called in policy.ports:
+        if called.protocol != port.protocol:
+            continue
+        if policy.service:
+            yield called.port, name
+        elif not named or called.name.lower() == name:
+            yield called.port, None

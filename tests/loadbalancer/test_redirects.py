@@ -1,0 +1,253 @@
+"""Overrides: what goes elsewhere, whose word counts, and that the original is back the moment a row goes."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from balancing_world import World, make
+
+from isthmus.model.redirects import LocalRedirect, Requirement
+from isthmus.model.services import Node, Port
+
+ECHO = "demo/echo:80/TCP/IPv4"
+FAR = {ECHO: ["c1/10.1.1.2:8080"]}
+NEAR = {ECHO: ["c1/10.1.1.9:8080"]}
+IMPORT = f"{make.DERIVED}:80/TCP/IPv4"
+
+
+def served(**fields: Any) -> World:
+    """A plain Service with one endpoint, on a node that takes every Service."""
+    return World("all").put(make.service(**fields), make.endpoints("c1", "10.1.1.2", service="demo/echo"))
+
+
+def test_calls_of_a_service_go_to_the_ready_pods_of_this_node_while_the_policy_is_there() -> None:
+    world = served().put(make.pod())
+    assert world.reached() == FAR
+    world.put(make.local())
+    assert world.reached() == NEAR
+    assert [row.redirected_by for row in world.plans] == ["CiliumLocalRedirectPolicy demo/near"]
+    world.delete(make.local())
+    assert world.reached() == FAR
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
+def test_service_endpoints_policy_and_pod_come_and_go_in_any_order(order: tuple[int, ...]) -> None:
+    rows = [make.service(), make.endpoints("c1", "10.1.1.2", service="demo/echo"), make.local(), make.pod()]
+    world = World("all")
+    for number in order:
+        world.put(rows[number]).settle()
+    assert world.reached() == NEAR
+    for number in order:
+        world.delete(rows[number]).settle()
+    assert (world.frontends, world.plans, world.redirects) == ([], [], [])
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        make.pod(ready=False),
+        make.pod(phase="Failed"),
+        make.pod("other/near"),
+        make.pod(labels=(("app", "far"),)),
+        make.pod(ports=()),
+        make.pod(ports=(Port("http", 8080, "UDP"),)),
+        make.pod(address="fd01::9"),
+    ],
+    ids=["not ready", "ended", "another namespace", "not selected", "no port", "another protocol", "another family"],
+)
+def test_without_a_pod_that_answers_there_is_no_redirect(pod: Any) -> None:
+    assert served().put(make.local(), pod).reached() == FAR
+
+
+def test_the_original_is_back_when_the_last_pod_is_not_ready_and_gone_again_when_it_is() -> None:
+    world = served().put(make.local(), make.pod())
+    assert world.reached() == NEAR
+    assert world.put(make.pod(ready=False)).reached() == FAR
+    assert world.put(make.pod()).reached() == NEAR
+
+
+def test_a_policy_that_names_another_service_gives_the_first_one_back() -> None:
+    world = served().put(make.local(), make.pod()).settle()
+    world.put(make.service("demo/other", cluster_ips=("10.96.0.9",)), make.local(service="demo/other"))
+    assert world.reached() == {**FAR, "demo/other:80/TCP/IPv4": ["c1/10.1.1.9:8080"]}
+
+
+def test_only_the_ports_named_are_redirected() -> None:
+    world = served(ports=(Port("http", 80), Port("admin", 81)))
+    far = make.endpoint("10.1.1.2", ports=(Port("http", 8080), Port("admin", 8081)))
+    world.put(make.endpoints("c1", far, service="demo/echo"), make.pod(), make.local(ports=(Port("", 80),)))
+    assert world.reached() == {**NEAR, "demo/echo:81/TCP/IPv4": ["c1/10.1.1.2:8081"]}
+
+
+def test_of_several_backend_ports_a_call_takes_the_one_named_as_the_services_port_in_any_letter_case() -> None:
+    ports = (Port("http", 80), Port("admin", 81), Port("other", 82))
+    here = (Port("HTTP", 8080), Port("admin", 9090))
+    world = served(ports=ports).put(make.pod(ports=here), make.local(backend_ports=here))
+    assert world.reached() == {
+        **NEAR,
+        "demo/echo:81/TCP/IPv4": ["c1/10.1.1.9:9090"],
+        "demo/echo:82/TCP/IPv4": [],
+    }
+    world.put(make.service(ports=(Port("web", 80),)))
+    assert world.redirects
+    assert world.reached() == {ECHO: []}, "a port that changed its name is not the one that was meant"
+
+
+def test_a_tcp_port_is_never_sent_to_a_udp_one() -> None:
+    udp = (Port("dns", 5353, "UDP"),)
+    world = served(ports=(Port("dns", 53), Port("dns", 53, "UDP")))
+    world.put(make.pod(ports=udp), make.local(backend_ports=udp))
+    assert world.reached() == {"demo/echo:53/TCP/IPv4": [], "demo/echo:53/UDP/IPv4": ["c1/10.1.1.9:5353"]}
+
+
+def test_a_redirect_has_neither_the_affinity_nor_the_policies_of_the_service() -> None:
+    world = served(affinity="ClientIP", internal_policy="Local").put(make.local(), make.pod())
+    [plan] = world.plans
+    assert (plan.affinity, plan.affinity_timeout, plan.consistent) == ("None", 0, False)
+    assert world.reached() == NEAR
+
+
+def test_an_address_that_is_no_services_is_redirected_and_let_go_with_the_last_pod() -> None:
+    world = World().put(address(), make.pod())
+    assert world.called() == {"169.254.169.254:80/TCP": "demo/near:local-redirect"}
+    assert [row.type for row in world.frontends] == ["LocalRedirect"]
+    assert list(world.reached().values()) == [["c1/10.1.1.9:8080"]]
+    world.put(make.pod(ready=False))
+    assert (world.called(), world.reached()) == ({}, {})
+
+
+def address(name: str = "demo/near", at: str = "169.254.169.254", **fields: Any) -> LocalRedirect:
+    return make.local(name, "", address=at, **({"ports": (Port("", 80),)} | fields))
+
+
+def test_the_ports_of_an_address_go_to_the_backend_ports_of_their_names() -> None:
+    called = (Port("web", 80), Port("admin", 81), Port("lost", 82))
+    here = (Port("web", 8080), Port("admin", 9090))
+    world = World().put(address(ports=called, backend_ports=here), make.pod(ports=here))
+    assert list(world.reached().values()) == [["c1/10.1.1.9:8080"], ["c1/10.1.1.9:9090"]]
+
+
+@pytest.mark.parametrize("which", ["all", "multicluster"])
+def test_an_address_that_a_service_has_is_never_taken_from_it(which: str) -> None:
+    world = World(which).put(address(at="10.96.0.7"), make.pod()).settle()
+    assert list(world.called().values()) == ["demo/near:local-redirect"]
+    world.put(make.service())
+    assert list(world.called().values()) == (["demo/echo"] if which == "all" else [])
+    if which == "all":
+        assert world.frontends[0].shadowed == ("demo/near:local-redirect",)
+    world.delete(make.service())
+    assert list(world.called().values()) == ["demo/near:local-redirect"]
+
+
+def test_the_older_policy_has_an_address_that_two_want() -> None:
+    world = World().put(make.pod(), make.pod("demo/b", "10.1.1.8", labels=(("app", "b"),)))
+    older = address("demo/z", created="2025-01-01T00:00:00Z", selector=(Requirement("app", "In", ("b",)),))
+    world.put(address(created="2026-01-01T00:00:00Z"), older)
+    assert list(world.reached().values()) == [["c1/10.1.1.8:8080"]]
+    world.delete(older)
+    assert list(world.reached().values()) == [["c1/10.1.1.9:8080"]]
+
+
+def test_calls_of_the_pods_themselves_are_marked_where_the_policy_says_so() -> None:
+    world = served().put(make.local(skip_from_backend=True), make.pod(), make.pod("demo/b", "10.1.1.8"))
+    assert [row.skip for row in world.plans] == [("10.1.1.8", "10.1.1.9")]
+    world.put(make.pod("demo/b", "10.1.1.8", labels=()))
+    assert [row.skip for row in world.plans] == [("10.1.1.9",)]
+    world.put(make.local())
+    assert [row.skip for row in world.plans] == [()]
+
+
+def test_a_plain_service_is_ours_as_far_as_it_is_redirected_and_no_longer() -> None:
+    world = World().put(make.service(ports=(Port("http", 80), Port("admin", 81))), make.pod())
+    assert world.called() == {}
+    world.put(make.local(ports=(Port("", 80),)))
+    assert (world.called(), world.reached()) == ({"10.96.0.7:80/TCP": "demo/echo"}, NEAR)
+    world.delete(make.local())
+    assert (world.called(), world.reached()) == ({}, {})
+
+
+def test_a_redirect_counts_at_every_address_of_its_service() -> None:
+    world = served(type="NodePort", ports=(Port("http", 80, node_port=30080),))
+    world.put(Node("n1", ("172.30.1.11",)), make.local(), make.pod())
+    [plan] = world.plans
+    assert [str(key) for key in plan.frontends] == ["10.96.0.7:80/TCP", "172.30.1.11:30080/TCP"]
+    assert world.reached() == NEAR
+
+
+def imported() -> World:
+    ports = (Port("http", 80), Port("admin", 81))
+    here = make.endpoint("10.2.1.2", ports=(Port("http", 8080), Port("admin", 8081)))
+    return World().put(make.derived(ports=ports), make.endpoints("c2", here))
+
+
+ADMIN = f"{make.DERIVED}:81/TCP/IPv4"
+ORIGINAL = {IMPORT: ["c2/10.2.1.2:8080"], ADMIN: ["c2/10.2.1.2:8081"]}
+PROXY = ["c1/169.254.7.2:15001"]
+
+
+def test_a_proxy_takes_a_whole_service() -> None:
+    world = imported().put(make.proxied())
+    assert world.reached() == {IMPORT: PROXY, ADMIN: PROXY}
+    assert all(target.proxy for row in world.plans for group in row.groups for target in group.targets)
+    assert world.delete(make.proxied()).reached() == ORIGINAL
+
+
+def test_a_proxy_takes_one_port() -> None:
+    assert imported().put(make.proxied(80)).reached() == {**ORIGINAL, IMPORT: PROXY}
+
+
+def test_what_an_owner_says_of_one_port_comes_before_what_it_says_of_all() -> None:
+    every, one = make.proxied(at=15002).listeners[0], make.proxied(80).listeners[0]
+    both = make.proxied()
+    for listeners in ((every, one), (one, every)):
+        world = imported().put(type(both)(service=both.service, owner=both.owner, listeners=listeners))
+        assert world.reached() == {IMPORT: PROXY, ADMIN: ["c1/169.254.7.2:15002"]}
+
+
+def test_a_redirect_may_come_before_its_service_and_stays_when_the_service_changes() -> None:
+    world = World().put(make.proxied()).settle()
+    world.put(make.derived(), make.endpoints("c2", "10.2.1.2"))
+    assert world.reached() == {IMPORT: PROXY}
+    world.put(make.derived(affinity="ClientIP"), make.endpoints("c2", "10.2.1.3"))
+    assert world.reached() == {IMPORT: PROXY}
+
+
+@pytest.mark.parametrize("turn", [False, True])
+def test_of_two_on_one_service_the_local_one_wins_then_the_older_then_the_name(turn: bool) -> None:
+    """Each surfaces when the one before it goes."""
+    local = make.local(service=make.DERIVED, ports=(Port("", 80),), created="2026-01-01T00:00:00Z")
+    first, second = make.proxied(owner="HTTPRoute demo/a", at=15001), make.proxied(owner="HTTPRoute demo/b", at=15002)
+    rows = [local, first, second]
+    world = imported().put(make.pod())
+    for row in reversed(rows) if turn else rows:
+        world.put(row).settle()
+    seen = []
+    for row in rows:
+        seen.append([world.reached()[IMPORT], world.reached()[ADMIN]])
+        world.delete(row)
+    other = ["c1/169.254.7.2:15002"]
+    assert seen == [[["c1/10.1.1.9:8080"], PROXY], [PROXY, PROXY], [other, other]]
+    assert world.reached() == ORIGINAL
+
+
+@pytest.mark.parametrize(
+    ("operator", "values", "met"),
+    [
+        ("In", ("near", "x"), True),
+        ("In", ("x",), False),
+        ("NotIn", ("x",), True),
+        ("NotIn", ("near",), False),
+        ("Exists", (), True),
+        ("DoesNotExist", (), False),
+    ],
+)
+def test_every_operator_of_a_selector_means_what_it_says(operator: Any, values: tuple[str, ...], met: bool) -> None:
+    selector = (Requirement("app", operator, values),)
+    assert served().put(make.local(selector=selector), make.pod()).reached() == (NEAR if met else FAR)
+
+
+def test_an_empty_selector_takes_every_pod_of_the_namespace() -> None:
+    world = served().put(make.local(selector=()), make.pod(labels=()), make.pod("other/near", "10.1.1.8"))
+    assert world.reached() == NEAR
