@@ -8,12 +8,18 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 pytest_plugins = ["etcd_server", "kube_apiserver"]
 
 CACHE = Path(__file__).parents[1] / ".cache" / "kube-tools"
 """Where `make kube-tools` puts what it builds; after PATH, as tools/setup promises."""
 os.environ["PATH"] += f"{os.pathsep}{CACHE}"
+
+settings.register_profile("ci", derandomize=True, deadline=None)
+settings.register_profile("people", deadline=None)
+settings.load_profile("ci" if os.environ.get("CI") else "people")
+"""CI looks at the same examples each time, so what it says is about the change; people's machines look for new ones."""
 
 NO_SKIP = os.environ.get("ISTHMUS_NO_SKIP") == "1"
 

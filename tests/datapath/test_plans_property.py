@@ -148,6 +148,18 @@ def test_a_connect_gets_a_backend_of_the_old_or_the_new_plan_at_every_write(
         story.maps.after = lambda: None
 
 
+def test_a_backend_that_comes_with_weight_zero_is_never_called_with_the_weight_of_the_one_before() -> None:
+    story = Story()
+    key = PlanKey(ServiceName("demo/s0"), 80, "TCP", "IPv4")
+    before, after = (
+        Plan(key=key, frontends=(VIPS[0],), groups=(Group((target,), weight=weight),))
+        for target, weight in ((TARGETS[0], 1), (TARGETS[1], 0))
+    )
+    story.play("update", before)
+    story.maps.after = partial(check, story.maps, before, after, [])
+    story.play("update", after)
+
+
 def check(maps: TellingMaps, old: Plan | None, new: Plan | None, others: list[Plan]) -> None:
     """Every frontend that is there leads to targets of the one plan or the other; what neither drops is there."""
     for row in others:

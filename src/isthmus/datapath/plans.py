@@ -120,6 +120,8 @@ def _in_place(state: State, unit: Unit, plan: Installed) -> Change | None:
         return None
     moves = [_moves(before, after) for before, after in zip(old.slots, plan.slots, strict=True)]
     writes = [(g, n, number) for g, (_, written) in enumerate(moves) for n, number in written]
+    if writes and old.shares != plan.shares:
+        return None  # between the two writes a backend would be called with the share another had
     if len(writes) > max(SMALL, sum(map(len, plan.slots)) // 2):
         return None
     before, after = old.members(), plan.members()
