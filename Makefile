@@ -1,7 +1,7 @@
 # Targets people type. Everything a target needs is set up by tools/setup, once; a second run does no set-up.
 PY := .venv/bin/python
 
-.PHONY: demo test check format lock setup setup-dev bpf kube-tools clean
+.PHONY: demo test check format lock setup setup-dev bpf bench-lb kube-tools clean
 demo: setup ## run the main job: three clusters, one export, sixty calls
 	@$(PY) -m isthmus lab demo
 
@@ -26,6 +26,9 @@ setup-dev: ## what `make check test` needs
 
 bpf: ## compile the datapath
 	@tools/setup bpf
+
+bench-lb: setup ## what load balancing costs, from objects of the API server to map entries
+	@$(PY) benchmarks/bench_lb.py
 
 kube-tools: ## build kube-apiserver and its friends from pinned Go modules, once
 	@tools/kube-tools
