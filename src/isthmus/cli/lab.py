@@ -12,7 +12,14 @@ import click
 if TYPE_CHECKING:
     from isthmus.lab.layout import Lab
 
+    from isthmus.lab.record import ApiServer
+
 _name = click.option("--name", default="demo", show_default=True, help="What the lab is called.")
+
+_apiserver = click.option(
+    "--apiserver", type=click.Choice(["small", "real"]), default="small", show_default=True,
+    help="The lab's own, or kube-apiserver and kube-controller-manager.",
+)  # fmt: skip
 
 
 @click.group()
@@ -27,6 +34,7 @@ def group() -> None:
 @click.option("--from", "directory", type=click.Path(path_type=Path), help="Apply DIR/*.yaml and DIR/CLUSTER/*.yaml.")
 @click.option("--image", "images", multiple=True, metavar="NAME=COMMAND…", help="A stand-in for an image; repeatable.")
 @click.option("--images", "file", type=click.Path(path_type=Path), help="A YAML file of stand-ins: NAME: COMMAND….")
+@_apiserver
 @click.option("--without-isthmus", is_flag=True, hidden=True, help="Clusters only: no agent, dns, operator.")
 def up(
     name: str,
@@ -35,19 +43,21 @@ def up(
     directory: Path | None,
     images: tuple[str, ...],
     file: Path | None,
+    apiserver: ApiServer,
     without_isthmus: bool,
 ) -> None:
     """Start a lab and wait until all of it is ready."""
-    from isthmus.lab import manifests, removal, starting
     from isthmus.lab.layout import Lab
+
+    from isthmus.lab import manifests, removal, starting
 
     lab = Lab(name, clusters, nodes)
     try:
         own = _images(images, file)
-        starting.check(lab)
+        starting.check(lab, apiserver=apiserver)
         wanted = manifests.of_lab(directory, lab) if directory else {}
-        starting.start(lab, images=own, isthmus=not without_isthmus)
-        asyncio.run(starting.follow(lab, _tell))
+        starting.start(lab, images=own, isthmus=not without_isthmus, apiserver=apiserver)
+        asyncio.run(starting.follow(lab, _tell, apiserver=apiserver))
     except (starting.CannotStart, manifests.BadManifest) as why:
         raise click.ClickException(str(why)) from None
     except KeyboardInterrupt:
@@ -62,8 +72,9 @@ def up(
 @_name
 def down(name: str) -> None:
     """Remove a lab, whatever state it is in."""
-    from isthmus.lab import removal
     from isthmus.lab.layout import Lab
+
+    from isthmus.lab import removal
 
     lab = Lab(name)
     if not removal.exists(lab):
@@ -137,11 +148,14 @@ def status(name: str, output: str) -> None:
     "--from", "directory", type=click.Path(path_type=Path), default=Path("examples/echo"), show_default=True,
     help="The manifests of the story.",
 )  # fmt: skip
-def demo(name: str, as_json: bool, keep: bool, directory: Path) -> None:
+@_apiserver
+def demo(name: str, as_json: bool, keep: bool, directory: Path, apiserver: ApiServer) -> None:
     """Tell the story: three clusters, one export, sixty calls. Exit code 0 only if every step held."""
     from isthmus.lab.demo import story
 
-    sys.exit(0 if asyncio.run(story.tell(name=name, examples=directory, json=as_json, keep=keep)) else 1)
+    sys.exit(
+        0 if asyncio.run(story.tell(name=name, examples=directory, json=as_json, keep=keep, apiserver=apiserver)) else 1
+    )
 
 
 def _images(given: tuple[str, ...], file: Path | None) -> dict[str, Any]:
@@ -165,8 +179,9 @@ def _tell(step: dict[str, Any]) -> None:
 
 
 async def _apply(lab: Lab, wanted: dict[str, list[Any]]) -> list[str]:
-    from isthmus import kube
     from isthmus.config import KubernetesSection
+
+    from isthmus import kube
     from isthmus.lab import manifests
 
     async def one(cluster: str) -> list[str]:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from isthmus.lab.images import Image
 from isthmus.lab.layout import Lab
+
+ApiServer = Literal["small", "real"]
+"""The lab's own, or kube-apiserver and kube-controller-manager."""
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -17,6 +22,7 @@ class Record(msgspec.Struct, frozen=True):
     images: dict[str, Image] = {}
     isthmus: bool = True
     """False: clusters only."""
+    apiserver: ApiServer = "small"
 
     @property
     def lab(self) -> Lab:

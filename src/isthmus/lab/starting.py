@@ -17,15 +17,17 @@ from isthmus.etcd import EtcdError, binary
 from isthmus.lab import cgroups, record, removal
 from isthmus.lab.images import Image
 from isthmus.lab.layout import MOST_CLUSTERS, MOST_NODES, NAME, Lab
+from isthmus.lab.realapi import found
+from isthmus.lab.record import ApiServer
 
-PATIENCE: Final = 60.0
+PATIENCE: Final[dict[ApiServer, float]] = {"small": 60.0, "real": 180.0}
 
 
 class CannotStart(Exception):  # noqa: N818
     """Why there will be no lab: one sentence per line."""
 
 
-def missing() -> list[str]:
+def missing(*, apiserver: ApiServer = "small") -> list[str]:
     """What this machine lacks, as sentences that say how to get it."""
     lacks = datapath.requirements()
     if os.geteuid() != 0 and not any("root" in each for each in lacks):
@@ -36,10 +38,12 @@ def missing() -> list[str]:
         binary.find()
     except EtcdError as why:
         lacks.append(str(why))
+    if apiserver == "real":
+        lacks += found.missing(found.SERVER, found.CONTROLLERS)
     return lacks
 
 
-def check(lab: Lab) -> None:
+def check(lab: Lab, *, apiserver: ApiServer = "small") -> None:
     """CannotStart unless this lab can be made here now."""
     if not NAME.match(lab.name):
         raise CannotStart(f"--name {lab.name}: at most 12 lower-case letters and digits, a letter first")
@@ -47,7 +51,7 @@ def check(lab: Lab) -> None:
         raise CannotStart(f"--clusters {lab.size}: 1 to {MOST_CLUSTERS}")
     if not 1 <= lab.nodes <= MOST_NODES:
         raise CannotStart(f"--nodes {lab.nodes}: 1 to {MOST_NODES}")
-    if lacks := missing():
+    if lacks := missing(apiserver=apiserver):
         raise CannotStart("this machine cannot run a lab; missing:\n" + "\n".join(f"  - {each}" for each in lacks))
     if _exists(lab):
         raise CannotStart(f"lab {lab.name} is there already: isthmus lab status, or isthmus lab down --name {lab.name}")
@@ -60,11 +64,11 @@ def _exists(lab: Lab) -> bool:
         raise CannotStart(str(why)) from None
 
 
-def start(lab: Lab, *, images: dict[str, Image], isthmus: bool = True) -> None:
+def start(lab: Lab, *, images: dict[str, Image], isthmus: bool = True, apiserver: ApiServer = "small") -> None:
     """Start the supervisor, in the lab's control group from its first instruction on."""
     lab.directory.mkdir(parents=True, mode=0o700)
     lab.logs.mkdir()
-    record.write(record.Record(lab.name, lab.size, lab.nodes, images, isthmus))
+    record.write(record.Record(lab.name, lab.size, lab.nodes, images, isthmus, apiserver))
     group = cgroups.make(cgroups.root() / lab.prefix / "supervisor")
     with (lab.logs / "supervisor.log").open("ab") as log:
         subprocess.Popen(
@@ -92,18 +96,18 @@ async def ask(lab: Lab, request: dict[str, Any]) -> AsyncIterator[dict[str, Any]
         writer.close()
 
 
-async def follow(lab: Lab, tell: Callable[[dict[str, Any]], None]) -> None:
+async def follow(lab: Lab, tell: Callable[[dict[str, Any]], None], *, apiserver: ApiServer = "small") -> None:
     """Tell of every step until the lab is ready; CannotStart where it does not become so in time."""
-    log = lab.logs / "supervisor.log"
+    log, patience = lab.logs / "supervisor.log", PATIENCE[apiserver]
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(patience):
             await _listening(lab)
             async for step in ask(lab, {"do": "follow"}):
                 tell(step)
                 if step.get("ready"):
                     return
     except TimeoutError:
-        raise CannotStart(f"not ready after {PATIENCE:g} s: isthmus lab status, and logs in {lab.logs}") from None
+        raise CannotStart(f"not ready after {patience:g} s: isthmus lab status, and logs in {lab.logs}") from None
     except ConnectionError:
         pass
     raise CannotStart(f"the supervisor ended: {_last(lab)}: {log}")

@@ -17,6 +17,7 @@ from isthmus.lab.demo import steps
 from isthmus.lab.demo.report import Step, Teller
 from isthmus.lab.demo.stage import CLIENT, SERVICE, Stage, StepFailed
 from isthmus.lab.layout import Lab
+from isthmus.lab.record import ApiServer
 from isthmus.reflector import Transient
 
 CLUSTERS: Final = 3
@@ -40,17 +41,17 @@ The lab is up. Try:
 and then: isthmus lab down --name {name}"""
 
 
-async def tell(*, name: str, examples: Path, json: bool, keep: bool) -> bool:
+async def tell(*, name: str, examples: Path, json: bool, keep: bool, apiserver: ApiServer = "small") -> bool:
     """Tell the story; whether every step held. A lab that is kept is left as the story ends."""
     lab, teller = Lab(name, CLUSTERS), Teller(json=json)
     try:
-        starting.check(lab)
+        starting.check(lab, apiserver=apiserver)
         wanted = manifests.of_lab(examples, lab)
     except FAILURES as why:
         teller.end(Step("this machine can run the story", ok=False, seconds=0.0, detail=str(why)))
         return teller.finish()
     try:
-        await _whole(lab, teller, wanted)
+        await _whole(lab, teller, wanted, apiserver)
     finally:
         if keep:
             teller.say(TRY.format(name=name, kubeconfig=lab.kubeconfig))
@@ -61,9 +62,9 @@ async def tell(*, name: str, examples: Path, json: bool, keep: bool) -> bool:
     return teller.finish()
 
 
-async def _whole(lab: Lab, teller: Teller, wanted: dict[str, list[manifests.Manifest]]) -> None:
+async def _whole(lab: Lab, teller: Teller, wanted: dict[str, list[manifests.Manifest]], apiserver: ApiServer) -> None:
     async with AsyncExitStack() as open_clients:
-        if not await _held(teller, "three clusters come up", _up(lab)):
+        if not await _held(teller, "three clusters come up", _up(lab, apiserver)):
             return
         stage = Stage(lab, {c.name: await _client(lab, c.name, open_clients) for c in lab.clusters})
         for name, step in (
@@ -103,9 +104,9 @@ async def _step(teller: Teller, name: str) -> AsyncIterator[list[str]]:
         teller.end(Step(name, ok=ok, seconds=round(time.monotonic() - began, 2), detail=detail))
 
 
-async def _up(lab: Lab) -> str:
-    starting.start(lab, images={})
-    await starting.follow(lab, lambda step: None)
+async def _up(lab: Lab, apiserver: ApiServer) -> str:
+    starting.start(lab, images={}, apiserver=apiserver)
+    await starting.follow(lab, lambda step: None, apiserver=apiserver)
     return f"{', '.join(c.name for c in lab.clusters)}: each its own etcd, API server, node, operator, agent and DNS"
 
 

@@ -7,13 +7,14 @@ import socket
 from collections.abc import Mapping
 
 import dns.message
+from isthmus.kube.objects.core import NAMESPACE, NODE
+from isthmus.lab.manifests import Some
+from isthmus.lab.network import namespaces
+from isthmus.reflector import Transient
 
 from isthmus import kube
-from isthmus.kube.objects.core import NAMESPACE, NODE
 from isthmus.lab import kernel
-from isthmus.lab.network import namespaces
-from isthmus.lab.supervisor.programs import Admin, Check, Http, Names, NodeReady, Serving
-from isthmus.reflector import Transient
+from isthmus.lab.supervisor.programs import Admin, Check, Has, Http, Names, NodeReady, Serving
 
 PATIENCE = 2.0
 ANSWER = 0.2
@@ -38,6 +39,8 @@ async def ready(check: Check, clients: Mapping[str, kube.Client]) -> bool:
                 case NodeReady():
                     await clients[check.cluster].get(NODE, check.node)
                     return True
+                case Has():
+                    return await _has(clients[check.cluster], check)
     except (OSError, TimeoutError, Transient, kube.KubeError):
         return False
 
@@ -46,6 +49,12 @@ def sock(namespace: str, kind: socket.SocketKind) -> socket.socket:
     """A socket that is in a namespace, though we are not."""
     with kernel.inside(namespaces.path(namespace)):
         return socket.socket(socket.AF_INET, kind | socket.SOCK_NONBLOCK)
+
+
+async def _has(client: kube.Client, check: Has) -> bool:
+    kind = await client.kind(check.api_version, check.kind, Some)
+    await client.get(kind, check.name, check.object_namespace)
+    return True
 
 
 async def _connect(namespace: str, address: str, port: int) -> socket.socket:

@@ -14,6 +14,7 @@ from isthmus.clusterset import certificates
 from isthmus.lab import cgroups, images
 from isthmus.lab.layout import API_SERVICE, CLUSTER_DNS, NODE_LOCAL, Cluster, Lab, Node
 from isthmus.lab.node import settings
+from isthmus.lab.realapi import files
 
 
 def write(lab: Lab, *, ports: dict[str, int], own_images: dict[str, images.Image]) -> None:
@@ -30,6 +31,7 @@ def write(lab: Lab, *, ports: dict[str, int], own_images: dict[str, images.Image
         served = certificates.issue(trusted, "kube-apiserver", hosts=_hosts(cluster))
         _private(directory / "apiserver.crt", served.certificate.decode())
         _private(directory / "apiserver.key", served.key.decode())
+        files.write(cluster, trusted=trusted, token=tokens[cluster.name])
         for peer in lab.clusters:
             if peer is not cluster:
                 (directory / "peers" / peer.name).write_text(f"endpoints:\n- {peer.etcd}\n")

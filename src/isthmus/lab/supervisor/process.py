@@ -8,17 +8,19 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from isthmus import kube, logs
 from isthmus.config import KubernetesSection
 from isthmus.etcd import binary
-from isthmus.lab import cgroups, kernel, network, spawn
 from isthmus.lab.layout import Cluster
-from isthmus.lab.record import Record
-from isthmus.lab.supervisor import bootstrap, checks, configs, programs
 from isthmus.lab.supervisor.control import Control
 from isthmus.lab.supervisor.forking import Zygote
 from isthmus.lab.supervisor.keeper import Keeper
 from isthmus.reflector import Transient
+
+from isthmus import kube, logs
+from isthmus.lab import cgroups, kernel, network, spawn
+from isthmus.lab.realapi import definitions, found, processes
+from isthmus.lab.record import Record
+from isthmus.lab.supervisor import bootstrap, checks, configs, programs
 
 log = logs.get("supervisor")
 
@@ -30,6 +32,7 @@ class Supervisor:
         self.lab = record.lab
         self._images = record.images
         self._isthmus = record.isthmus
+        self._real = record.apiserver == "real"
         self._zygote = zygote
         self._root = cgroups.root() / self.lab.prefix
         self._began = monotonic()
@@ -82,7 +85,7 @@ class Supervisor:
                     await client.close()
 
     async def _keep(self, listeners: dict[str, int]) -> None:
-        wanted = programs.programs(self.lab, etcd=binary.find(), isthmus=self._isthmus)
+        wanted = self._programs()
         zygote = Zygote(self._zygote)
         async with asyncio.TaskGroup() as group:
             for program in wanted:
@@ -101,10 +104,19 @@ class Supervisor:
             for cluster in self.lab.clusters:
                 group.create_task(self._fill(cluster), name=f"{cluster.name}/bootstrap")
 
+    def _programs(self) -> list[programs.Program]:
+        wanted = programs.programs(self.lab, etcd=binary.find(), isthmus=self._isthmus)
+        server, controllers = found.find(found.SERVER), found.find(found.CONTROLLERS)
+        if not self._real or server is None or controllers is None:  # lab up has looked for them
+            return wanted
+        return processes.instead(wanted, self.lab, apiserver=server, controllers=controllers)
+
     async def _fill(self, cluster: Cluster) -> None:
         await self._keepers[f"{cluster.name}/apiserver"].ready.wait()
         while True:
             try:
+                if self._real:
+                    await definitions.apply(self._clients[cluster.name])
                 await bootstrap.fill(self._clients[cluster.name], cluster)
             except (Transient, kube.KubeError) as why:
                 log.warning("bootstrap", cluster=cluster.name, why=str(why))

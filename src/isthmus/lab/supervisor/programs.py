@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from isthmus.lab.layout import Cluster, Lab, Node
 from msgspec import Struct
 
-from isthmus.lab.layout import Cluster, Lab, Node
 from isthmus.lab.supervisor.configs import config_of, kubeconfig_of, socket_of
 
 PYTHON = (sys.executable, "-m")
@@ -48,7 +48,17 @@ class NodeReady(Struct, frozen=True):
     node: str
 
 
-Check = Http | Admin | Names | Serving | NodeReady
+class Has(Struct, frozen=True):
+    """Ready when the API server has an object."""
+
+    cluster: str
+    api_version: str
+    kind: str
+    object_namespace: str
+    name: str
+
+
+Check = Http | Admin | Names | Serving | NodeReady | Has
 
 
 class Program(Struct, frozen=True):

@@ -32,6 +32,7 @@ MODULES: Final = (
     "isthmus.lab.controllers",
     "isthmus.lab.clusterdns.server",
     "isthmus.lab.node.process",
+    "isthmus.lab.realapi.scheduler",
     "isthmus.processes.agent",
     "isthmus.processes.dns",
     "isthmus.processes.operator",
