@@ -192,3 +192,12 @@ async def test_create_commands_speak_protobuf_and_are_understood(kubectl: Kubect
     assert (await client.get("services/exposed")).body["spec"]["selector"] == {"app": "d"}
     await kubectl("run", "p", "--image=x")
     assert (await client.get("pods/p")).body["spec"]["containers"][0]["image"] == "x"
+
+
+async def test_kinds_that_nothing_acts_on_are_kept_and_said_to_be(kubectl: Kubectl) -> None:
+    policy = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: p}\nspec: {podSelector: {}}\n"
+    process = await kubectl.start("apply", "-f", "-")
+    out, err = await process.communicate(policy.encode())
+    assert out == b"networkpolicy.networking.k8s.io/p created\n"
+    assert err.startswith(b"Warning: kept, and nothing acts on it here")
+    assert lines(await kubectl("get", "netpol"))[1][0] == "p"

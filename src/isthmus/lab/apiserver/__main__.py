@@ -25,7 +25,8 @@ from isthmus.lab.apiserver.addresses import Addresses, Network
 from isthmus.lab.apiserver.api import Api
 from isthmus.lab.apiserver.bootstrap import bootstrap
 from isthmus.lab.apiserver.http import Server
-from isthmus.lab.apiserver.kinds import Registry
+from isthmus.lab.apiserver.kept import KEPT
+from isthmus.lab.apiserver.kinds import BUILT_IN, Registry
 from isthmus.lab.apiserver.nodes import Nodes
 from isthmus.lab.apiserver.storage import Store
 
@@ -115,7 +116,7 @@ async def serve(given: Options) -> None:
         asyncio.get_running_loop().add_signal_handler(signum, stop.set)
     async with Session(given.etcd) as session:
         store = Store(session)
-        api = Api(store, Registry(), Addresses(given.service_cidrs))
+        api = Api(store, Registry([*BUILT_IN, *KEPT]), Addresses(given.service_cidrs))
         application = Server(api, Nodes(api, tls=given.node_tls), token=given.token, ready=ready).application()
         runner = web.AppRunner(application, access_log=None, handler_cancellation=True, shutdown_timeout=0.2)
         await runner.setup()

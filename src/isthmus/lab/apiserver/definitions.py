@@ -12,11 +12,12 @@ import msgspec
 
 from isthmus.lab.apiserver import columns, jsonpath, schema
 from isthmus.lab.apiserver.columns import Cell, Column
+from isthmus.lab.apiserver.kept import KEPT
 from isthmus.lab.apiserver.kinds import BUILT_IN, Kind, Registry
 from isthmus.lab.apiserver.objects import Object, at, items
 from isthmus.lab.apiserver.schema import ELEMENT, ListRule, Path
 
-_RESERVED: Final = {(kind.group, kind.resource) for kind in BUILT_IN}
+_RESERVED: Final = {(kind.group, kind.resource) for kind in (*BUILT_IN, *KEPT)}
 
 
 def serve(registry: Registry, definition: Object) -> Kind | None:

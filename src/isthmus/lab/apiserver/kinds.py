@@ -269,7 +269,7 @@ BUILT_IN: Final = (
 class Registry:
     """The kinds that are served now, found by what a path, an object or a key in etcd calls them."""
 
-    def __init__(self, kinds: Iterable[Kind] = BUILT_IN) -> None:
+    def __init__(self, kinds: Iterable[Kind]) -> None:
         self._by_resource: dict[tuple[str, str], Kind] = {}
         for kind in kinds:
             self.add(kind)

@@ -17,6 +17,7 @@ from isthmus.lab.controllers import (
     garbage,
     jobs,
     namespaces,
+    nodes,
     replicasets,
     scheduler,
     statefulsets,
@@ -24,7 +25,7 @@ from isthmus.lab.controllers import (
 from isthmus.lab.controllers.loop import Controller
 
 PARTS = (
-    *(definitions, namespaces, garbage, scheduler, endpoints),
+    *(definitions, namespaces, garbage, nodes, scheduler, endpoints),
     *(replicasets, deployments, statefulsets, daemonsets, jobs),
 )
 
