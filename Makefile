@@ -1,12 +1,15 @@
 # Targets people type. Everything a target needs is set up by tools/setup, once; a second run does no set-up.
 PY := .venv/bin/python
 
-.PHONY: demo test check format lock setup setup-dev bpf bench-lb kube-tools clean
+.PHONY: demo test test-kube check format lock setup setup-dev bpf bench-lb kube-tools clean
 demo: setup ## run the main job: three clusters, one export, sixty calls
 	@$(PY) -m isthmus lab demo
 
 test: setup-dev ## every test but the slow suites
-	@$(PY) -m pytest
+	@$(PY) -m pytest -m "not kube"
+
+test-kube: setup-dev ## the suites on a real kube-apiserver, which is built first where it is missing (needs Go)
+	@tools/test-kube
 
 check: setup-dev ## format, lint, types, import contracts
 	@.venv/bin/ruff format --check src tests tools benchmarks examples
