@@ -71,7 +71,7 @@ class Client:
         known = self._versions.get((kind.group, kind.resource))
         for version in (known,) if known else (kind.version, *kind.older):
             candidate = msgspec.structs.replace(kind, version=version)
-            if known or await self._serves(candidate):
+            if known or await self.serves(candidate):
                 self._versions[kind.group, kind.resource] = version
                 return candidate
         versions = ", ".join((kind.version, *kind.older))
@@ -231,7 +231,8 @@ class Client:
         except msgspec.MsgspecError as error:
             raise Unreachable(f"{what}: the answer is no {kind.kind}: {error}") from None
 
-    async def _serves(self, kind: Kind[Any]) -> bool:
+    async def serves(self, kind: Kind[Any]) -> bool:
+        """Whether the server has the kind in just this version."""
         return any(each.name == kind.resource for each in await self._resources(kind))
 
     async def _resources(self, kind: Kind[Any]) -> Sequence[_Resource]:

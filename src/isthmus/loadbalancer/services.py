@@ -16,7 +16,7 @@ from isthmus.model.services import TOPOLOGY_MODE, Affinity, Import, Labels, Port
 from isthmus.model.tables import IMPORTS, SERVICES
 from isthmus.statedb import Reader
 
-SOURCES: Final = ("clusterset", "kubernetes", "karmada", "files")
+SOURCES: Final = ("clusterset", "kubernetes", "pods", "karmada", "files")
 """Best first. A peer's record is nearer to its endpoints than any copy of them in the own API server."""
 
 PRIORITY: Final = {source: rank for rank, source in enumerate(SOURCES)}

@@ -28,7 +28,7 @@ from isthmus.statedb import Backoff, Database, Derivations, Reconciler
 log = logs.get("agent")
 
 PREFIX = "isthmus_agent"
-KUBERNETES = ("services", "endpoint_sets", "imports", "namespaces", "nodes", "pods")
+KUBERNETES = ("services", "endpoint_sets", "imports", "namespaces", "nodes", "pods", "local_redirects")
 
 KINDS: tuple[RecordKind, ...] = ("services",)
 

@@ -6,11 +6,13 @@ from collections.abc import Callable, Collection
 from typing import Any, Final, NamedTuple
 
 from isthmus import kube
-from isthmus.kube.objects import core, discovery, mcs
+from isthmus.kube.objects import cilium, core, discovery, mcs
 from isthmus.model import tables as model
 from isthmus.model.names import ClusterName
-from isthmus.reflector import Reflector
-from isthmus.sources import machines, multicluster, services, slices
+from isthmus.reflector import Reflector, Sink, Store
+from isthmus.sources import local_redirects, machines, multicluster, services, slices
+from isthmus.sources.host_ports import PodSink
+from isthmus.sources.optional import Optional
 from isthmus.sources.sink import TableSink
 from isthmus.statedb import Database, Table
 
@@ -24,6 +26,8 @@ class Feed(NamedTuple):
     table: Table[Any, Any]
     convert: Callable[[Any], Any]
     field_selector: str = ""
+    optional: bool = False
+    """A cluster may not have the kind."""
 
 
 def feeds(*, cluster: ClusterName, node: str = "", remote_slices: bool = False) -> dict[str, Feed]:
@@ -38,6 +42,7 @@ def feeds(*, cluster: ClusterName, node: str = "", remote_slices: bool = False) 
         Feed(core.NAMESPACE, model.NAMESPACES, machines.namespace),
         Feed(core.NODE, model.NODES, machines.node),
         Feed(core.POD, model.PODS, machines.pod, of_node),
+        Feed(cilium.LOCAL_REDIRECT_POLICY, model.LOCAL_REDIRECTS, local_redirects.local_redirect, optional=True),
     )
     return {feed.table.name: feed for feed in all_of_them}
 
@@ -53,13 +58,20 @@ def reflectors(
 ) -> list[Reflector[Any]]:
     """One reflector per table named, to be run by the caller; each table awaits the source 'kubernetes' from now on.
 
-    ``node`` limits pods to those of that node. ``remote_slices`` takes slices that stand for other clusters too.
+    ``node`` limits pods to those of that node. ``remote_slices`` takes slices that stand for other clusters too. Pods
+    give the services of their host ports as well, where services and endpoint sets are asked for.
     """
     known = feeds(cluster=cluster, node=node, remote_slices=remote_slices)
-    return [_reflector(db, client, known[name]) for name in tables]
+    with_host_ports = {model.SERVICES.name, model.ENDPOINT_SETS.name} <= set(tables)
+    found: list[Reflector[Any]] = []
+    for feed in (known[name] for name in tables):
+        sink: Sink[Any] = TableSink(db, feed.table, NAME, feed.convert)
+        if feed.table is model.PODS and with_host_ports:
+            sink = PodSink(db, sink, cluster=cluster)
+        found.append(Reflector(_store(client, feed), sink, name=f"{NAME}/{feed.kind.resource}"))
+    return found
 
 
-def _reflector(db: Database, client: kube.Client, feed: Feed) -> Reflector[Any]:
+def _store(client: kube.Client, feed: Feed) -> Store[Any]:
     store = client.store(feed.kind, field_selector=feed.field_selector)
-    sink = TableSink(db, feed.table, NAME, feed.convert)
-    return Reflector(store, sink, name=f"{NAME}/{feed.kind.resource}")
+    return Optional(client, feed.kind, store) if feed.optional else store

@@ -118,6 +118,8 @@ class ContainerPort(Wire, frozen=True):
     container_port: int
     name: str | None = None
     protocol: str | None = None
+    host_port: int | None = None
+    host_ip: str | None = field(default=None, name="hostIP")
 
 
 class Container(Wire, frozen=True):
@@ -132,6 +134,7 @@ class PodSpec(Wire, frozen=True):
 
     node_name: str | None = None
     containers: list[Container] | None = None
+    host_network: bool = False
 
 
 class PodIP(Wire, frozen=True):
