@@ -1,0 +1,100 @@
+"""The lab on kube-apiserver and kube-controller-manager: the same story, the same pods."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from lab_running import Running, until
+
+from isthmus.lab import removal
+from isthmus.lab.layout import Lab
+from isthmus.lab.realapi import found
+
+pytestmark = [
+    pytest.mark.kube,
+    pytest.mark.lab,
+    pytest.mark.timeout(400),
+    pytest.mark.skipif(
+        bool(found.missing(found.SERVER, found.CONTROLLERS)), reason="; ".join(found.missing(found.SERVER))
+    ),
+]
+ECHO = Path(__file__).parents[2] / "examples" / "echo"
+
+
+@pytest.fixture(scope="module")
+def real() -> Iterator[Running]:
+    running = Running(Lab(f"t{os.getpid() % 100000}r", 1, 1))
+    try:
+        running.cli("up", "--clusters", "1", "--apiserver", "real", "--from", str(ECHO))
+        yield running
+    finally:
+        removal.remove(running.lab)
+
+
+def test_the_whole_story_holds_on_a_real_api_server() -> None:
+    command = [sys.executable, "-m", "isthmus", "lab", "demo", "--json", "--name", "kstory", "--apiserver", "real"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+
+    told = json.loads(done.stdout)
+    assert [step for step in told["steps"] if not step["ok"]] == [], done.stderr
+    assert done.returncode == 0
+    assert len(told["steps"]) == 9
+
+
+def test_it_is_the_real_server_and_pods_run_on_the_labs_node(real: Running) -> None:
+    assert '"gitVersion": "v1.' in real.kubectl("get", "--raw", "/version")
+    assert real.kubectl("get", "--raw", "/readyz") == "ok"
+    pods = "jsonpath={.items[*].spec.nodeName}"
+    until(lambda: real.kubectl("-n", "demo", "get", "pods", "-o", pods).split() == ["c1-n1"] * 3)
+    real.kubectl("-n", "demo", "rollout", "status", "deployment/echo", "--timeout=30s")
+
+
+def test_the_definitions_are_there_with_their_columns(real: Running) -> None:
+    real.kubectl("apply", "-f", str(ECHO / "export"))
+
+    def told() -> bool:
+        lines = real.kubectl("-n", "demo", "get", "svcim").splitlines()
+        return len(lines) == 2 and lines[1].split()[:2] == ["echo", "ClusterSetIP"]
+
+    until(told, what="the import of echo")
+    assert real.kubectl("-n", "demo", "get", "svcim").split()[:5] == ["NAME", "TYPE", "IP", "READY", "AGE"]
+    until(lambda: "True" in real.kubectl("-n", "demo", "get", "svcex", "echo"))
+
+
+def test_pods_reach_the_api_server_by_its_service(real: Running) -> None:
+    slices = real.kubectl("get", "endpointslices", "kubernetes", "-o", "jsonpath={.endpoints[0].addresses[0]}")
+    assert slices == real.lab.clusters[0].address
+
+
+def test_scheduling_waits_for_a_node_that_takes_pods(real: Running) -> None:
+    real.kubectl("cordon", "c1-n1")
+    try:
+        real.kubectl("-n", "demo", "scale", "deployment/echo", "--replicas=3")
+        until(lambda: "no node yet" in real.cli("status").stdout)
+    finally:
+        real.kubectl("uncordon", "c1-n1")
+    real.kubectl("-n", "demo", "rollout", "status", "deployment/echo", "--timeout=30s")
+
+
+def test_without_the_programs_one_line_says_how_to_get_them(tmp_path: Path) -> None:
+    lines = [found.find("kube-apiserver", environment={"PATH": ""}, built=tmp_path)]
+    assert lines == [None]
+    assert found.missing("kube-nothing") == [
+        f"kube-nothing: not in $KUBEBUILDER_ASSETS, on PATH or in {found.BUILT}: run `make kube-tools`"
+    ]
+
+
+def test_programs_given_by_the_environment_come_first(tmp_path: Path) -> None:
+    given, built = tmp_path / "given", tmp_path / "built"
+    for directory in (given, built):
+        directory.mkdir()
+        (directory / "kube-apiserver").touch(mode=0o755)
+    environment = {"PATH": "", "KUBEBUILDER_ASSETS": str(given)}
+    assert found.find("kube-apiserver", environment=environment, built=built) == given / "kube-apiserver"
+    assert found.find("kube-apiserver", environment={"PATH": ""}, built=built) == built / "kube-apiserver"
