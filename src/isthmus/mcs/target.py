@@ -36,6 +36,8 @@ KINDS: Final[dict[str, kube.Kind[Any]]] = {
 }
 """In the order of writing: each controls the next. A ServiceExport's status stands on its own."""
 
+ORDER: Final = {kind: place for place, kind in enumerate(KINDS)}
+
 SELECTORS: Final = {
     "ServiceImport": "",
     "Service": wire.SERVICE_NAME,
@@ -81,13 +83,11 @@ class ApiTarget:
 
     async def update(self, rows: Sequence[Object]) -> Mapping[Key, str]:
         """Make the API server hold these; the failures, as sentences."""
-        order = list(KINDS)
-        return await self._each_name(sorted(rows, key=lambda row: order.index(row.kind)), self._write)
+        return await self._each_name(sorted(rows, key=lambda row: ORDER[row.kind]), self._write)
 
     async def delete(self, rows: Sequence[Object]) -> Mapping[Key, str]:
         """Remove these where they are ours, what is controlled before what controls it."""
-        order = list(KINDS)
-        return await self._each_name(sorted(rows, key=lambda row: -order.index(row.kind)), self._remove)
+        return await self._each_name(sorted(rows, key=lambda row: -ORDER[row.kind]), self._remove)
 
     async def prune(self, rows: Iterable[Object]) -> str:
         """Remove every object of ours that no row wants: an earlier process left it."""
@@ -135,8 +135,7 @@ class ApiTarget:
                         failures[row.kind, row.name] = str(error)
 
     async def _write(self, row: Object) -> None:
-        key = (row.kind, row.name)
-        known = self._known.get(key)
+        known = self._known.get((row.kind, row.name))
         body = await self._body(row) if row.body else b""
         if known is not None and row.seen == wire.SEEN_AS_WANTED and (known.body, known.status) == (body, row.status):
             return
@@ -144,10 +143,9 @@ class ApiTarget:
             known = await self._look(row)
         if row.remake:
             await self._remake(row)
+            known = None
         if body:
-            written = known.status if known is not None else b""
-            known = self._learn(key, await self._apply(row, msgspec.json.decode(body)))
-            known.body, known.status = body, written
+            known = await self._write_body(row, body, known)
         if known is not None and known.status != row.status:
             await self._write_status(row, known)
 
@@ -212,12 +210,23 @@ class ApiTarget:
             KINDS[row.kind], namespace, name, body, field_manager=wire.MANAGER, subresource=subresource
         )
 
+    async def _write_body(self, row: Object, body: bytes, known: Known | None) -> Known:
+        """Only the object that we know is written: another one made in its place meanwhile is a conflict."""
+        decoded = msgspec.json.decode(body)
+        if known is not None:
+            decoded["metadata"]["uid"] = known.uid
+        written = self._learn((row.kind, row.name), await self._apply(row, decoded))
+        written.body, written.status = body, known.status if known is not None else b""
+        return written
+
     async def _remake(self, row: Object) -> None:
+        """Make room for an object that the present one cannot become."""
         namespace, name = split(row.name)
         try:
             await self._client.delete(KINDS[row.kind], namespace, name, uid=row.remake)
         except kube.Conflict:
-            log.debug("is another one by now", object=row.name)
+            raise Refused(f"{row.kind} {row.name}: another one was made in its place") from None
+        self._known.pop((row.kind, row.name), None)
 
     async def _write_status(self, row: Object, known: Known) -> None:
         status = msgspec.json.decode(row.status)
