@@ -69,10 +69,12 @@ def test_a_snapshot_keeps_what_was_pending(db: Database) -> None:
     assert before.pending(INPUT) == {"first"}
 
 
-def test_a_source_that_registers_while_a_transaction_is_open_is_not_forgotten(db: Database) -> None:
+@pytest.mark.parametrize("rows", [0, 1])
+def test_a_source_that_registers_while_a_transaction_is_open_is_not_forgotten(db: Database, rows: int) -> None:
     first = db.initializer(INPUT, "first")
     with db.write() as txn:
-        txn.put(INPUT, ("a", 1))
+        for n in range(rows):
+            txn.put(INPUT, (str(n), n))
         first.complete(txn)
         db.initializer(INPUT, "second")
     assert db.snapshot().pending(INPUT) == {"second"}
@@ -157,4 +159,13 @@ async def test_a_running_derivation_passes_on_a_completion_that_comes_without_ro
     await db.until(lambda now: now.pending(DOUBLE) == {"source"})
     complete(db, source)
     await db.until(lambda now: now.initialized(DOUBLE))
+    running.cancel()
+
+
+async def test_a_running_derivation_passes_on_a_source_that_comes_later(db: Database) -> None:
+    running = asyncio.create_task(Derivations(db, twice(DOUBLE, INPUT)).run())
+    await db.until(lambda now: now.initialized(DOUBLE))
+    await asyncio.sleep(0)
+    db.initializer(INPUT, "late")
+    await db.until(lambda now: now.pending(DOUBLE) == {"late"})
     running.cancel()

@@ -28,6 +28,7 @@ class Target:
         self.broken: set[str] = set()
         self.seconds = 0.0
         self.calls: list[tuple[float, str, tuple[str, ...]]] = []
+        self.deleted: list[Row] = []
 
     async def update(self, rows: Sequence[Row]) -> Mapping[str, str]:
         return await self._do("update", rows)
@@ -53,6 +54,7 @@ class Target:
             if what == "update":
                 self.held[name] = number
             else:
+                self.deleted.append((name, number))
                 self.held.pop(name, None)
         return {name: "it is broken" for name, _ in rows if name in self.broken}
 
@@ -192,6 +194,23 @@ async def test_a_delete_that_failed_is_tried_again_with_the_row_as_it_was_held()
         await asyncio.sleep(4)
     assert target.held == {}
     assert target.times("delete") == [0.5, 1.5, 3.5, 7.5]
+
+
+async def test_a_delete_is_given_the_row_as_the_target_last_held_it() -> None:
+    db, target = database(), Target()
+    target.broken = {"z"}
+    reconciler = make(db, target)
+    put(db, a=1, b=1, z=1)
+    await reconciler.step()
+    put(db, a=2)
+    await reconciler.step()
+    target.broken |= {"b"}
+    put(db, b=2)
+    await reconciler.step()
+    target.broken = {"z"}
+    delete(db, "a", "b")
+    await reconciler.step()
+    assert target.deleted == [("a", 2), ("b", 1)]
 
 
 async def test_a_row_put_again_while_its_delete_fails_is_held_and_not_deleted_later() -> None:
