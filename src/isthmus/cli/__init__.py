@@ -21,6 +21,7 @@ COMMANDS: Final = {
     "agent": ("isthmus.cli.run:agent", "Run a node's agent."),
     "dns": ("isthmus.cli.run:dns", "Run a node's name server."),
     "operator": ("isthmus.cli.run:operator", "Run a cluster's operator."),
+    "mirror": ("isthmus.cli.run:mirror", "Run a cluster's mirror of its peers."),
 }
 
 

@@ -1,4 +1,4 @@
-"""``isthmus agent``, ``dns``, ``operator``: read the configuration and become that process."""
+"""``isthmus agent``, ``dns``, ``operator``, ``mirror``: read the configuration and become that process."""
 
 from __future__ import annotations
 
@@ -46,6 +46,13 @@ def dns(file: Path | None, flags: tuple[str, ...]) -> None:
 def operator(file: Path | None, flags: tuple[str, ...]) -> None:
     """Run a cluster's operator: its exports out to the peers, the peers' exports in."""
     _run("operator", file, flags)
+
+
+@click.command()
+@_with_options
+def mirror(file: Path | None, flags: tuple[str, ...]) -> None:
+    """Run a cluster's mirror: the records of peers into the own etcd."""
+    _run("mirror", file, flags)
 
 
 def _run(process: str, file: Path | None, flags: tuple[str, ...]) -> None:

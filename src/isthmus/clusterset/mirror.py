@@ -13,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
@@ -42,6 +43,8 @@ from isthmus.statedb import Backoff, Database, Reader, Table
 log = logs.get("mirror")
 
 LOCK_TTL: Final = 15
+FAREWELL: Final = 1.0
+"""Seconds that giving the turn back may take at our end."""
 RETRY: Final = Backoff(0.1, 5.0)
 
 
@@ -84,16 +87,30 @@ def _form(kind: RecordKind) -> Form:
 FORMS: Final[Forms] = {kind: _form(kind) for kind in KINDS}
 
 
-class Mirror:
-    """Mirrors the peers of a configuration directory. :meth:`run` never returns."""
+Beside = Callable[[Database], Coroutine[Any, Any, None]]
 
-    def __init__(self, session: Session, *, cluster: ClusterSection, section: ClustersetSection) -> None:
+
+async def _nothing(db: Database) -> None:
+    """Beside the mirroring nothing is done."""
+
+
+class Mirror:
+    """Mirrors the peers of a configuration directory. :meth:`run` never returns.
+
+    ``db`` has the tables of this turn, None while another mirrors; ``beside`` is run with them as long.
+    """
+
+    def __init__(
+        self, session: Session, *, cluster: ClusterSection, section: ClustersetSection, beside: Beside = _nothing
+    ) -> None:
         self._session = session
         self._cluster = cluster
         self._section = section
+        self._beside = beside
         self._identity = f"{socket.gethostname()}-{os.getpid()}"
         self.outcome = "has not run"
-        self.db = Database()
+        self.standing_by = False
+        self.db: Database | None = None
 
     def __repr__(self) -> str:
         return f"<Mirror of {self._cluster.name}: {self.outcome}>"
@@ -105,7 +122,11 @@ class Mirror:
             try:
                 lease = await self._turn()
                 attempts = 0
-                await self._mirror(lease)
+                try:
+                    await self._mirror(lease)
+                finally:
+                    self.db = None
+                    await _give_back(lease)
             except (Transient, Expired, EtcdError) as why:
                 attempts += 1
                 self.outcome = f"cannot mirror: {why}"
@@ -114,12 +135,15 @@ class Mirror:
 
     async def _turn(self) -> Lease:
         """Become the one mirror."""
-        self.outcome = "waiting for another mirror to end"
         lease = await self._session.grant_lease(LOCK_TTL)
         mine = Put(keys.MIRROR, self._identity.encode(), lease.id)
-        while not (held := await self._session.txn([Compare(keys.MIRROR, "version", "==", 0)], [mine])).succeeded:
-            await self._gone(held.revision)
-            await lease.renew()
+        try:
+            while not (held := await self._session.txn([Compare(keys.MIRROR, "version", "==", 0)], [mine])).succeeded:
+                self.standing_by, self.outcome = True, "waiting for another mirror to end"
+                await self._gone(held.revision)
+                await lease.renew()
+        finally:
+            self.standing_by = False
         return lease
 
     async def _gone(self, revision: int) -> None:
@@ -135,12 +159,12 @@ class Mirror:
     async def _mirror(self, lease: Lease) -> None:
         """Mirror while the lease lasts."""
         held = await _Held.read(self._session)
-        self.db = Database(CLUSTERS, *COPIES.values())
-        follower = Follower(self.db, cluster=self._cluster, section=self._section, kinds=KINDS, forms=FORMS, cache=held)
-        writer = _Writer(self._session, self.db, follower, held=held.clusters)
+        db = self.db = Database(CLUSTERS, *COPIES.values())
+        follower = Follower(db, cluster=self._cluster, section=self._section, kinds=KINDS, forms=FORMS, cache=held)
+        writer = _Writer(self._session, db, follower, held=held.clusters)
         self.outcome = "mirroring"
         async with asyncio.TaskGroup() as tasks:
-            work = [tasks.create_task(follower.run()), tasks.create_task(writer.run())]
+            work = [tasks.create_task(part) for part in (follower.run(), writer.run(), self._beside(db))]
             try:
                 await lease.keep()
             except LeaseGone as gone:
@@ -148,6 +172,13 @@ class Mirror:
                 for task in work:
                     task.cancel()
         raise Transient(f"the turn is lost: {why}")
+
+
+async def _give_back(lease: Lease) -> None:
+    """Let the next mirror begin at once; where the store cannot be reached it waits for the lease."""
+    with suppress(Transient, EtcdError, TimeoutError):
+        async with asyncio.timeout(FAREWELL):
+            await lease.revoke()
 
 
 class _Held(Cache):

@@ -1,0 +1,136 @@
+"""``isthmus mirror`` as people run it: a process between real etcds."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+from clusterset_peers import OWN, Peers, announce, export, following, service
+from etcd_server import EtcdServer, free_ports
+
+from isthmus.admin.query import QueryError, Socket
+from isthmus.config import AdminSection, ClustersetSection, Config, EtcdSection, MonitorSection, to_toml
+from isthmus.etcd import Session
+
+CANARY = "cilium/synced/c2/cilium/cache/services/v1"
+
+
+@pytest.fixture
+async def theirs(shared_etcd: EtcdServer) -> AsyncIterator[Session]:
+    async with Session([shared_etcd.endpoint]) as session:
+        await shared_etcd.ready(session)
+        await session.delete_prefix("")
+        await service(session, "c2", "demo/echo", "10.2.1.1", number=2)
+        await export(session, "c2", "demo/echo")
+        await announce(session, "c2", 2)
+        yield session
+
+
+@pytest.fixture
+async def ours(own_etcd: EtcdServer) -> AsyncIterator[Session]:
+    async with Session([own_etcd.endpoint]) as session:
+        await own_etcd.ready(session)
+        yield session
+
+
+class Process:
+    """One ``isthmus mirror``."""
+
+    def __init__(self, process: subprocess.Popen[bytes], socket: Path, monitor: str) -> None:
+        self.process = process
+        self.socket = socket
+        self.monitor = monitor
+
+    def end(self) -> int:
+        self.process.terminate()
+        return self.process.wait(timeout=10)
+
+    def status(self) -> dict[str, Any] | None:
+        with suppress(QueryError):
+            return Socket(self.socket).status()
+        return None
+
+    def asked(self, path: str) -> str:
+        with suppress(OSError), urlopen(f"http://{self.monitor}/{path}", timeout=5) as answer:
+            return str(answer.read().decode())
+        return ""
+
+
+@contextmanager
+def mirror(folder: Path, own: EtcdServer, peers: Peers, *, name: str = "mirror") -> Iterator[Process]:
+    monitor = f"127.0.0.1:{free_ports(1)[0]}"
+    config = Config(
+        cluster=OWN,
+        etcd=EtcdSection(endpoints=(own.endpoint,)),
+        clusterset=ClustersetSection(directory=str(peers.folder)),
+        admin=AdminSection(socket=str(folder / f"{name}.sock")),
+        monitor=MonitorSection(listen=monitor),
+    )
+    file = folder / f"{name}.toml"
+    file.write_text(to_toml(config))
+    with ExitStack() as ending:
+        log = ending.enter_context((folder / f"{name}.log").open("wb"))
+        command = [sys.executable, "-m", "isthmus", "mirror", "--config", str(file)]
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+        ending.callback(process.wait)
+        ending.callback(process.kill)
+        yield Process(process, Path(config.admin.socket), monitor)
+
+
+async def until(condition: Callable[[], Awaitable[Any]]) -> None:
+    async with asyncio.timeout(30):
+        while not await condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
+async def test_the_process_mirrors_says_how_it_does_and_ends_when_told(
+    theirs: Session, ours: Session, own_etcd: EtcdServer, shared_etcd: EtcdServer, tmp_path: Path
+) -> None:
+    peers = Peers(tmp_path / "clusters", shared_etcd.endpoint)
+    local = Peers(tmp_path / "local", own_etcd.endpoint)
+    peers.add("c2")
+    local.add("c2")
+    with mirror(tmp_path, own_etcd, peers) as process:
+        await until(lambda: ours.get(CANARY))
+        async with following(local) as agent:
+            await agent.state("c2", "ready")
+            assert agent.services() == {"c2:demo/echo": ["10.2.1.1"]}
+            await service(theirs, "c2", "demo/echo", "10.2.1.9", number=2)
+            await agent.until(lambda s: agent.services() == {"c2:demo/echo": ["10.2.1.9"]})
+        said = await asyncio.to_thread(process.status)
+        assert said is not None
+        assert said["ready"]
+        assert said["mirror"] == "<Mirror of c1: mirroring>"
+        assert await asyncio.to_thread(process.asked, "readyz") == "ok\n"
+        metrics = await asyncio.to_thread(process.asked, "metrics")
+        assert 'isthmus_mirror_clustermesh_remote_cluster_readiness_status{target_cluster="c2"} 1.0' in metrics
+        assert process.end() == 0
+    assert await ours.get("isthmus/mirror") is None
+
+
+async def test_another_process_stands_by_ready_and_takes_over_at_once(
+    theirs: Session, ours: Session, own_etcd: EtcdServer, shared_etcd: EtcdServer, tmp_path: Path
+) -> None:
+    peers = Peers(tmp_path / "clusters", shared_etcd.endpoint)
+    peers.add("c2")
+    with mirror(tmp_path, own_etcd, peers) as first:
+        await until(lambda: ours.get(CANARY))
+        with mirror(tmp_path, own_etcd, peers, name="second") as second:
+            await until(lambda: asyncio.to_thread(second.asked, "readyz"))
+            assert "isthmus_mirror_leader 0.0" in await asyncio.to_thread(second.asked, "metrics")
+            first.end()
+            await service(theirs, "c2", "demo/late", "10.2.1.3", number=2)
+            await until(lambda: ours.get("cilium/cache/services/v1/c2/demo/late"))
+
+
+def test_what_it_cannot_do_without_is_named(tmp_path: Path) -> None:
+    ran = subprocess.run([sys.executable, "-m", "isthmus", "mirror"], capture_output=True, text=True)
+    assert ran.returncode == 1
+    assert ran.stderr.splitlines()[-1].startswith("isthmus mirror: not configured: cluster.name, cluster.id")
