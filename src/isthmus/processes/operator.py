@@ -99,7 +99,8 @@ class Office:
                 )
                 follower = Follower(db, cluster=config.cluster, section=config.clusterset, kinds=KINDS)
                 derivations = Derivations(db, *derived)
-                publisher = Publisher(db, session, config.cluster)
+                most = config.clusterset.max_connected_clusters
+                publisher = Publisher(db, session, config.cluster, max_connected_clusters=most)
                 target, back_off = mcs.ApiTarget(self._client), Backoff(0.1, 30.0)
                 objects = Reconciler(db, tables.OBJECTS, target, status=tables.OBJECTS_STATUS, backoff=back_off)
                 for reflector in reflectors:
