@@ -66,12 +66,11 @@ def _damaged(state: State, found: Mapping[str, Mapping[bytes, bytes]], name: str
     plan = unit.current
     if plan is None:
         return False
-    plan.sure = plan.sure and _whole(state, found, plan)
-    backends = {number for group in plan.slots for number in group}
-    written = unit.name.written and all(
-        state.backends[number].written and state.backends[number].cluster.written for number in backends
-    )
-    return not (plan.sure and written and all(state.frontends.get(key) == plan.id for key in unit.frontends))
+    backends = (state.backends[number] for group in plan.slots for number in group)
+    written = all(backend.written and backend.cluster.written for backend in backends)
+    plan.sure = plan.sure and written and _whole(state, found, plan)
+    led = all(state.frontends.get(key) == plan.id for key in unit.frontends)
+    return not (plan.sure and unit.name.written and led)
 
 
 def _whole(state: State, found: Mapping[str, Mapping[bytes, bytes]], plan: Installed) -> bool:

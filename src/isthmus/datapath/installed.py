@@ -123,7 +123,7 @@ class Unit:
         self.name = name
         self.current: Installed | None = None
         self.older: list[Installed] = []
-        self.frontends: frozenset[bytes] = frozenset()
+        self.frontends: tuple[bytes, ...] = ()
 
     def plan_ids(self) -> set[int]:
         """Plans that are this unit's."""
@@ -162,18 +162,11 @@ class State:
         self.generation = self.generation % 0xFFFF_FFFF + 1
         return self.generation
 
-    def hold(self, target: Target) -> Backend:
-        """The backend of a target, held once more; a new one is not written yet."""
-        backend = self.by_target.get(target)
-        if backend is None:
-            backend = Backend(
-                self.backend_ids.take(),
-                target,
-                generation=self.next_generation(),
-                cluster=self._cluster(target.cluster),
-            )
-            self.backends[backend.id] = self.by_target[target] = backend
-        backend.refs += 1
+    def backend(self, target: Target) -> Backend:
+        """A new backend for a target, not held by anybody and not written yet."""
+        number, cluster = self.backend_ids.take(), self._cluster(target.cluster)
+        backend = Backend(number, target, generation=self.next_generation(), cluster=cluster)
+        self.backends[number] = self.by_target[target] = backend
         return backend
 
     def _cluster(self, name: ClusterName) -> Named:

@@ -7,13 +7,14 @@ flipped. Either way a connect finds a backend of the old plan or of the new at e
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
 from isthmus.datapath import codecs
 from isthmus.datapath.installed import Backend, Installed, Named, State, Unit
-from isthmus.model.balancing import Group, Plan
+from isthmus.model.balancing import Group, Plan, Target
 
 ORDER = ("services", "clusters", "backends", "slots", "members", "plans", "frontends")
 SMALL = 16
@@ -32,14 +33,14 @@ class Change(Struct, kw_only=True, gc=False):
     plan: Installed
     puts: dict[str, list[Entry]]
     backends: list[Backend]
-    """The plan's backends that no write has been seen for."""
+    """Those of its slots to write that no write has been seen for."""
     held: list[int]
     freed: list[int]
     stale: list[tuple[int, int]]
     """(group, n) of slots beyond the new counts."""
     gone: set[int]
     """Backends that are members no more."""
-    frontends: frozenset[bytes]
+    frontends: tuple[bytes, ...]
     in_place: bool
 
 
@@ -48,11 +49,11 @@ def change(state: State, row: Plan) -> Change:
     groups = _groups(row)
     unit = state.unit(str(row.key))
     awaited = _awaited(state, unit, row)
-    wanted = [[state.hold(target).id for target in dict.fromkeys(group.targets)] for group in groups]
+    wanted = [_numbers(state, group.targets) for group in groups]
     if awaited:
         groups, wanted = groups or [Group(())], wanted or [[]]
         present = {number for group in wanted for number in group}
-        wanted[0] += [state.hold(state.backends[number].target).id for number in sorted(awaited - present)]
+        wanted[0] += sorted(awaited - present)
     flags = codecs.PLAN_AFFINITY if row.affinity == "ClientIP" else 0
     plan = Installed(
         0,
@@ -64,14 +65,20 @@ def change(state: State, row: Plan) -> Change:
     )
     plan.restored = awaited
     found = _in_place(state, unit, plan) or _anew(state, unit, plan)
-    found.frontends = frozenset(map(codecs.frontend_key, row.frontends))
+    found.frontends = tuple(sorted(map(codecs.frontend_key, row.frontends)))
+    number, known = found.plan.id, state.frontends
     found.puts["frontends"] = [
-        (key, codecs.frontend(key, plan=found.plan.id))
-        for key in sorted(found.frontends)
-        if state.frontends.get(key) != found.plan.id
+        (key, codecs.frontend(key, plan=number)) for key in found.frontends if known.get(key) != number
     ]
-    _names(state, found)
+    _names(found)
     return found
+
+
+def _numbers(state: State, targets: Sequence[Target]) -> list[int]:  # hot:
+    """The backends of targets, each once and in their order; those of new targets nobody holds yet."""
+    known = state.by_target
+    found = [known[target].id if target in known else state.backend(target).id for target in targets]
+    return found if len(found) < 2 else list(dict.fromkeys(found))
 
 
 def _awaited(state: State, unit: Unit, row: Plan) -> frozenset[int]:
@@ -93,22 +100,23 @@ def _groups(row: Plan) -> list[Group]:
 def _anew(state: State, unit: Unit, plan: Installed) -> Change:
     plan.id = state.plan_ids.take()
     state.plans[plan.id] = plan
+    slots = [(g, n, number) for g, group in enumerate(plan.slots) for n, number in enumerate(group)]
+    for _, _, number in slots:
+        state.backends[number].refs += 1
     return Change(
         unit=unit,
         plan=plan,
         puts={
-            "slots": [
-                _slot(state, plan.id, g, n, b) for g, group in enumerate(plan.slots) for n, b in enumerate(group)
-            ],
+            "slots": [_slot(state, plan.id, *slot) for slot in slots],
             "members": [_member(state, plan.id, number) for number in sorted(plan.members())],
             "plans": [(codecs.ID.pack(plan.id), plan.value(state.next_generation()))],
         },
-        backends=_unwritten(state, plan),
+        backends=_unwritten(state, (number for _, _, number in slots)),
         held=[],
         freed=[],
         stale=[],
         gone=set(),
-        frontends=frozenset(),
+        frontends=(),
         in_place=False,
     )
 
@@ -125,12 +133,9 @@ def _in_place(state: State, unit: Unit, plan: Installed) -> Change | None:
     if len(writes) > max(SMALL, sum(map(len, plan.slots)) // 2):
         return None
     before, after = old.members(), plan.members()
-    # One reference was taken for each target wanted; one is due for each slot written. What stays put has its own.
-    wanted = [number for group in plan.slots for number in group]
     held = [number for _, _, number in writes]
-    for number in held:
+    for number in held:  # one reference for each slot written: what stays put has its own
         state.backends[number].refs += 1
-    state.let_go(wanted)
     plan.slots = [slots for slots, _ in moves]
     plan.id, plan.extra = old.id, old.extra
     plan.extent = [max(e, len(g)) for e, g in zip(old.extent, plan.slots, strict=True)]
@@ -143,13 +148,13 @@ def _in_place(state: State, unit: Unit, plan: Installed) -> Change | None:
             "members": [_member(state, plan.id, number) for number in sorted(after - before)],
             "plans": [] if same else [(codecs.ID.pack(plan.id), plan.value(state.next_generation()))],
         },
-        backends=_unwritten(state, plan),
+        backends=_unwritten(state, held),
         held=held,
         freed=[old.slots[g][n] for g, n, _ in writes if n < len(old.slots[g])]
         + [number for g, group in enumerate(old.slots) for number in group[len(plan.slots[g]) :]],
         stale=[(g, n) for g, group in enumerate(old.slots) for n in range(len(plan.slots[g]), len(group))],
         gone=before - after,
-        frontends=frozenset(),
+        frontends=(),
         in_place=True,
     )
 
@@ -158,21 +163,22 @@ def _tiers(plan: Installed) -> list[int]:
     return [tier for tier, _ in plan.shares]
 
 
-def _moves(old: Sequence[int], new: Iterable[int]) -> tuple[list[int], list[tuple[int, int]]]:
+def _moves(old: list[int], new: list[int]) -> tuple[list[int], list[tuple[int, int]]]:  # hot:
     """(the group afterwards, the slots to write): the fewest writes that make old hold exactly new, each once."""
-    added = dict.fromkeys(new)
+    if old == new:
+        return old, []
+    present, wanted = set(old), set(new)
+    added = deque([number for number in new if number not in present])
+    # A number that is there twice (an earlier process died between two writes) has a hole where it is again.
+    again = len(present) < len(old)
+    holes = deque(_holes(old, wanted) if again else [n for n, number in enumerate(old) if number not in wanted])
     slots = list(old)
-    holes = []
-    for n, number in enumerate(old):
-        if number in added:
-            del added[number]
-        else:
-            holes.append(n)
     writes: list[tuple[int, int]] = []
-    for number in added:
+    while added:
+        number = added.popleft()
         if holes:
-            writes.append((holes.pop(0), number))
-            slots[writes[-1][0]] = number
+            slots[holes[0]] = number
+            writes.append((holes.popleft(), number))
         else:
             writes.append((len(slots), number))
             slots.append(number)
@@ -181,9 +187,18 @@ def _moves(old: Sequence[int], new: Iterable[int]) -> tuple[list[int], list[tupl
         if holes[-1] == len(slots):
             holes.pop()
         else:
-            writes.append((holes.pop(0), last))
-            slots[writes[-1][0]] = last
+            slots[holes[0]] = last
+            writes.append((holes.popleft(), last))
     return slots, writes
+
+
+def _holes(old: Iterable[int], wanted: set[int]) -> Iterator[int]:
+    left = set(wanted)
+    for n, number in enumerate(old):
+        if number in left:
+            left.discard(number)
+        else:
+            yield n
 
 
 def _slot(state: State, plan: int, group: int, n: int, number: int) -> Entry:
@@ -195,13 +210,12 @@ def _member(state: State, plan: int, number: int) -> Entry:
     return codecs.MEMBER_KEY.pack(plan, number), codecs.MEMBER.pack(state.backends[number].generation)
 
 
-def _unwritten(state: State, plan: Installed) -> list[Backend]:
-    numbers = {number for group in plan.slots for number in group}
-    backends = (state.backends[number] for number in sorted(numbers))
+def _unwritten(state: State, numbers: Iterable[int]) -> list[Backend]:
+    backends = (state.backends[number] for number in dict.fromkeys(numbers))
     return [backend for backend in backends if not (backend.written and backend.cluster.written)]
 
 
-def _names(state: State, found: Change) -> None:
+def _names(found: Change) -> None:
     """What shall be written before the rest: names of numbers, and backends. Shared ones are in several changes."""
     clusters = {backend.cluster.id: backend.cluster for backend in found.backends}
     found.puts["services"] = _name(found.unit.name, codecs.SERVICE)

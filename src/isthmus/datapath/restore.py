@@ -138,4 +138,4 @@ def _frontends_and_services(state: State, maps: Maps) -> None:
         unit = state.units[name] = Unit(named)
         if plans[number]:
             *unit.older, unit.current = plans[number]
-        unit.frontends = frozenset(key for plan in plans[number] for key in pointing[plan.id])
+        unit.frontends = tuple(key for plan in plans[number] for key in pointing[plan.id])

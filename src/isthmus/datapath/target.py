@@ -111,14 +111,14 @@ class PlanTarget:
         live = {key: change for key, change in changes.items() if key not in failures}
         for entry in self._put("frontends", live, failures):
             self.state.frontends[entry[0]] = codecs.FRONTEND.unpack(entry[1])[-1]
+        known = self.state.frontends
         for key, change in live.items():
             unit = change.unit
             ours = unit.plan_ids()
-            leaving = [k for k in unit.frontends - change.frontends if self.state.frontends.get(k) in ours]
+            leaving = [k for k in unit.frontends if k not in change.frontends and known.get(k) in ours]
             if leaving and (why := self._drop_frontends(leaving)):
                 failures[key] = why
-            candidates = unit.frontends | change.frontends
-            unit.frontends = frozenset(k for k in candidates if self.state.frontends.get(k) in ours)
+            unit.frontends = tuple(k for k in {*unit.frontends, *change.frontends} if known.get(k) in ours)
             if key not in failures:
                 self._leftovers.retire(unit.older)
                 unit.older = []
@@ -126,17 +126,13 @@ class PlanTarget:
     def _put(self, name: str, changes: Mapping[PlanKey, Change], failures: dict[PlanKey, str]) -> list[Entry]:
         """Write one map's entries of every change that has not failed; the entries that held."""
         entries: dict[bytes, bytes] = {}
-        owners: dict[bytes, list[PlanKey]] = {}
         for key, change in changes.items():
             if key not in failures:
-                for entry in change.puts.get(name, ()):
-                    entries[entry[0]] = entry[1]
-                    owners.setdefault(entry[0], []).append(key)
+                entries.update(change.puts[name])
         items = list(entries.items())
         failed = self._maps.put(name, items) if items else {}
-        for position, why in failed.items():
-            for owner in owners[items[position][0]]:
-                failures.setdefault(owner, why)
+        if failed:
+            _blame(name, changes, {items[position][0]: why for position, why in failed.items()}, failures)
         held = [entry for position, entry in enumerate(items) if position not in failed] if failed else items
         self._mark_written(name, held)
         return held
@@ -145,7 +141,7 @@ class PlanTarget:
         if name == "backends":
             for key, _ in held:
                 self.state.backends[codecs.ID.unpack(key)[0]].written = True
-        elif name == "clusters":
+        elif name == "clusters" and held:
             numbers = {codecs.ID.unpack(key)[0] for key, _ in held}
             for cluster in self.state.clusters.values():
                 cluster.written = cluster.written or cluster.id in numbers
@@ -221,3 +217,13 @@ class PlanTarget:
             if position not in failed:
                 self.state.frontends.pop(key, None)
         return next(iter(failed.values()), "")
+
+
+def _blame(
+    name: str, changes: Mapping[PlanKey, Change], failed: Mapping[bytes, str], failures: dict[PlanKey, str]
+) -> None:
+    """Every change that has an entry that failed has failed."""
+    for key, change in changes.items():
+        for entry, _ in change.puts[name]:
+            if entry in failed:
+                failures.setdefault(key, failed[entry])
