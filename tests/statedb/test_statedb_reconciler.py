@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isthmus.statedb import Backoff, Database, Reconciler, Status, Table
+from isthmus.statedb import Backoff, Database, NotPruned, Reconciler, Status, Table
 
 pytestmark = pytest.mark.looptime
 
@@ -40,6 +40,8 @@ class Target:
         wanted = {name for name, _ in rows}
         gone = [name for name in self.held if name not in wanted]
         self._called("prune", gone)
+        if "prune" in self.broken:
+            raise NotPruned("it is broken")
         for name in gone:
             del self.held[name]
         return f"{len(gone)} pruned"
@@ -293,6 +295,22 @@ async def test_pruning_comes_back_now_and_then_and_does_not_spin_while_the_table
             late.complete(txn)
         await asyncio.sleep(1)
     assert target.times("prune") == [0, 100, 200, 500]
+
+
+async def test_a_pruning_that_failed_is_tried_again_after_the_back_off_and_then_comes_now_and_then() -> None:
+    db, target = database(), Target(stale=1)
+    target.broken = {"prune"}
+    reconciler = make(db, target, prune_every=100.0)
+    async with running(reconciler):
+        await asyncio.sleep(5)
+        assert target.times("prune") == [0, 1, 3]
+        assert "not pruned: it is broken" in repr(reconciler)
+        assert repr(reconciler).endswith("; not pruned yet>")
+        target.broken.clear()
+        await asyncio.sleep(5)
+        assert target.held == {}
+        await asyncio.sleep(100)
+    assert target.times("prune") == [0, 1, 3, 7, 107]
 
 
 async def test_waiting_until_reconciled_ends_with_the_round_that_holds_all_up_to_the_revision() -> None:

@@ -13,6 +13,7 @@ from isthmus.model.mcs import Record, RecordKind
 from isthmus.model.names import ClusterName
 from isthmus.model.tables import RECORDS
 from isthmus.reflector import Transient
+from isthmus.statedb import NotPruned
 
 KINDS: Final[tuple[RecordKind, ...]] = ("serviceexports", "services")
 
@@ -48,7 +49,7 @@ class RecordTarget:
         try:
             return f"{await self.shelf.settle(prune=True)} stale keys pruned"
         except Transient as why:  # the publisher settles before it calls anything whole
-            return f"not pruned: {why}"
+            raise NotPruned(str(why)) from None
 
     async def settle(self) -> None:
         """Make the store hold what is wanted, and nothing else once all rows are known; Transient if it cannot be."""

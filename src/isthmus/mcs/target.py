@@ -26,6 +26,7 @@ from isthmus.mcs import wire
 from isthmus.model.mcs import Object
 from isthmus.model.names import ServiceName, service_name, split
 from isthmus.reflector import Expired
+from isthmus.statedb import NotPruned
 
 log = logs.get("mcs")
 
@@ -100,7 +101,7 @@ class ApiTarget:
                     break
                 except (kube.KubeError, Expired) as error:
                     if pause == PAUSES[-1]:
-                        return f"{gone} pruned, then: {error}"
+                        raise NotPruned(f"{gone} pruned, then: {error}") from None
                     await asyncio.sleep(pause)
         return f"{gone} pruned"
 

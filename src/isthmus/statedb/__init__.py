@@ -19,7 +19,7 @@ from isthmus.statedb.database import Database, Initializer
 from isthmus.statedb.derive import Derivations, Derived
 from isthmus.statedb.errors import Overrun, StateError
 from isthmus.statedb.reading import Reader, Snapshot
-from isthmus.statedb.reconciler import Backoff, Reconciler, Status, Target
+from isthmus.statedb.reconciler import Backoff, NotPruned, Reconciler, Status, Target
 from isthmus.statedb.table import Table
 from isthmus.statedb.transaction import WriteTxn
 
@@ -31,6 +31,7 @@ __all__ = [
     "Derivations",
     "Derived",
     "Initializer",
+    "NotPruned",
     "Overrun",
     "Reader",
     "Reconciler",

@@ -39,8 +39,15 @@ class Target(Protocol[R_contra]):
         ...
 
     async def prune(self, rows: Iterable[R_contra]) -> str:
-        """Remove what the target holds and none of these, all desired rows, wants; give a sentence on what went."""
+        """Remove what the target holds and none of these, all desired rows, wants; give a sentence on what went.
+
+        NotPruned says why not all of it went, and is tried again after the back-off.
+        """
         ...
+
+
+class NotPruned(Exception):  # noqa: N818
+    """A target may still hold what no row wants; the message is for people."""
 
 
 class Status(Struct, frozen=True, gc=False):
@@ -91,14 +98,17 @@ class Reconciler(Generic[K, R]):
         self._changes = database.changes(table)
         self._held: dict[Any, R] = {}
         self._failed: dict[Any, Status] = {}
-        self._pruned_at: float | None = None
+        self._pruned = False
+        self._prune_failures = 0
+        self._prune_at = 0.0
+        """When the next pruning is due, once the table is complete."""
         self._seen = -1
         self._round = asyncio.Event()
         self.rounds = 0
         self.outcome = "has not run"
 
     def __repr__(self) -> str:
-        pruned = "" if self._pruned_at is not None else "; not pruned yet"
+        pruned = "" if self._pruned else "; not pruned yet"
         return f"<Reconciler of {self._table.name}: {self.outcome}; {len(self._failed)} failing{pruned}>"
 
     @property
@@ -118,8 +128,7 @@ class Reconciler(Generic[K, R]):
         updated, deleted = (len(work) - sum(key in work for key in failures) for work in (wanted, gone))
         said = f"{updated} updated, {deleted} deleted, {len(failures)} failed"
         if self._prune_is_due(snapshot):
-            said += f"; {await self._target.prune(snapshot.all(self._table))}"
-            self._pruned_at = self._clock()
+            said += f"; {await self._prune(snapshot)}"
         self._end(snapshot, said)
         return said
 
@@ -184,7 +193,18 @@ class Reconciler(Generic[K, R]):
         """Only a complete table says what nobody wants; then once at first, and now and then."""
         if not snapshot.initialized(self._table):
             return False
-        return self._pruned_at is None or self._clock() - self._pruned_at >= self._prune_every
+        return self._clock() >= self._prune_at
+
+    async def _prune(self, snapshot: Snapshot) -> str:
+        try:
+            said = await self._target.prune(snapshot.all(self._table))
+        except NotPruned as why:
+            self._prune_failures += 1
+            self._prune_at = self._clock() + self._backoff.delay(self._prune_failures)
+            return f"not pruned: {why}"
+        self._pruned, self._prune_failures = True, 0
+        self._prune_at = self._clock() + self._prune_every
+        return said
 
     def _end(self, snapshot: Snapshot, said: str) -> None:
         self._seen = snapshot.revision(self._table)
@@ -196,8 +216,8 @@ class Reconciler(Generic[K, R]):
     async def _next_round(self) -> None:
         """Wait for a change, for the first retry that is due, or for a pruning: that of completion or the next one."""
         times = [status.next_try for status in self._failed.values()]
-        if self._pruned_at is not None and self._database.snapshot().initialized(self._table):
-            times.append(self._pruned_at + self._prune_every)
+        if self._prune_at and self._database.snapshot().initialized(self._table):
+            times.append(self._prune_at)
         try:
             async with asyncio.timeout(max(0.0, min(times) - self._clock()) if times else None):
                 await self._database.until(lambda now: self._changes.ready or self._prune_is_due(now))
