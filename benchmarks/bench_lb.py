@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 import tracemalloc
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -41,21 +41,14 @@ SERVICES: Final = 50_000
 BATCH: Final = 1_000
 BIG: Final = 100
 BACKENDS: Final = 1_000
+SLICE: Final = 100
+"""Endpoints in an EndpointSlice, at most: Kubernetes' own limit."""
 CHANGES: Final = 200
 ENTRIES: Final = 131_072
 MEASURED: Final = 10_000
 """Services whose memory is measured: allocations are traced, which is slow."""
 
 CLUSTER: Final = ClusterName("c1")
-INPUTS: Final = (
-    tables.SERVICES,
-    tables.ENDPOINT_SETS,
-    tables.IMPORTS,
-    tables.NODES,
-    tables.PODS,
-    tables.NAMESPACES,
-    tables.POLICIES,
-)
 STAGES: Final = ("objects → rows", "rows → plans", "plans → maps")
 
 
@@ -87,7 +80,8 @@ class Node:
     def __init__(self, maps: Maps) -> None:
         self.maps = CountingMaps(maps)
         derived = loadbalancer.derived(CLUSTER, "n1", services="all")
-        self.db = Database(*INPUTS, *(each.table for each in derived if each.table not in INPUTS))
+        involved = {table.name: table for each in derived for table in (each.table, *each.reads)}
+        self.db = Database(*involved.values())
         self.services: TableSink[core.Service, Any] = TableSink(
             self.db, tables.SERVICES, "kubernetes", services.service
         )
@@ -101,15 +95,11 @@ class Node:
         self.services.replace({}, partial=False)
         self.slices.replace({}, partial=False)
 
-    async def follow(self, events: Sequence[tuple[Event[Any], Event[Any]]]) -> None:
+    async def follow(self, changes: Sequence[Changed]) -> None:
         """A batch of both kinds' events, until it is in the maps."""
         with self._timed(STAGES[0]):
-            self.services.apply([service for service, _ in events])
-            self.slices.apply([part for _, part in events])
-        await self.settle()
-
-    async def settle(self) -> None:
-        """Whatever is in the rows gets into the maps."""
+            self.services.apply([event for each in changes for event in each.services])
+            self.slices.apply([event for each in changes for event in each.slices])
         with self._timed(STAGES[1]):
             while self.derivations.step():
                 pass
@@ -124,10 +114,10 @@ class Node:
         self.spent[stage] += time.process_time() - start
 
 
-def objects(n: int, endpoints: int = 1) -> tuple[core.Service, discovery.EndpointSlice]:
-    """The n-th Service and its slice, as the client decodes them."""
+def service(n: int) -> core.Service:
+    """The n-th Service, as the client decodes it."""
     name, namespace = f"service-{n}", f"ns-{n % 100}"
-    service = core.Service(
+    return core.Service(
         metadata=Meta(name=name, namespace=namespace, uid=f"uid-{n}", creation_timestamp="2025-11-21T12:00:00Z"),
         spec=core.ServiceSpec(
             type="ClusterIP",
@@ -140,15 +130,14 @@ def objects(n: int, endpoints: int = 1) -> tuple[core.Service, discovery.Endpoin
             internal_traffic_policy="Cluster",
         ),
     )
-    return service, part(n, range(n * endpoints, (n + 1) * endpoints))
 
 
-def part(n: int, endpoints: Sequence[int]) -> discovery.EndpointSlice:
-    """The slice of the n-th Service with these endpoints."""
+def slice_of(n: int, part: int, endpoints: Iterable[int]) -> discovery.EndpointSlice:
+    """A slice of the n-th Service with these endpoints."""
     name, namespace = f"service-{n}", f"ns-{n % 100}"
     ready = discovery.EndpointConditions(ready=True, serving=True, terminating=False)
     return discovery.EndpointSlice(
-        metadata=Meta(name=f"{name}-abcde", namespace=namespace, labels={slices.OF_SERVICE: name}),
+        metadata=Meta(name=f"{name}-{part}", namespace=namespace, labels={slices.OF_SERVICE: name}),
         address_type="IPv4",
         ports=[discovery.EndpointPort(name="http", port=8080, protocol="TCP")],
         endpoints=[
@@ -167,14 +156,39 @@ def _address(first: int, n: int) -> str:
     return f"10.{first + (n >> 16)}.{n >> 8 & 255}.{n & 255}"
 
 
-def events(count: int, *, endpoints: int = 1, gone: bool = False) -> list[tuple[Event[Any], Event[Any]]]:
-    """The events that bring, or take away, this many services."""
-    found = []
-    for n in range(count):
-        key = f"ns-{n % 100}/service-{n}"
-        service, endpoint_slice = (None, None) if gone else objects(n, endpoints)
-        found.append((Event(key, service), Event(f"{key}-abcde", endpoint_slice)))
-    return found
+class Changed(NamedTuple):
+    """What the API server says of one Service in one go."""
+
+    services: Sequence[Event[core.Service]]
+    slices: Sequence[Event[discovery.EndpointSlice]]
+
+
+def small(n: int) -> Changed:
+    """The n-th Service with one endpoint."""
+    key = f"ns-{n % 100}/service-{n}"
+    return Changed([Event(key, service(n))], [Event(f"{key}-0", slice_of(n, 0, [n]))])
+
+
+def gone(n: int) -> Changed:
+    """The n-th Service away."""
+    key = f"ns-{n % 100}/service-{n}"
+    return Changed([Event(key, None)], [Event(f"{key}-0", None)])
+
+
+def large(n: int) -> Changed:
+    """The n-th Service with a thousand endpoints."""
+    key, first = f"ns-{n % 100}/service-{n}", n * BACKENDS
+    parts = range(BACKENDS // SLICE)
+    found = {part: slice_of(n, part, range(first + part * SLICE, first + (part + 1) * SLICE)) for part in parts}
+    return Changed([Event(key, service(n))], [Event(f"{key}-{part}", each) for part, each in found.items()])
+
+
+def other(turn: int) -> Changed:
+    """One endpoint of the thousand of some Service has given way to another."""
+    n, part = turn % BIG, turn % (BACKENDS // SLICE)
+    first = n * BACKENDS + part * SLICE
+    endpoints = [*range(first + 1, first + SLICE), BIG * BACKENDS + turn]
+    return Changed([], [Event(f"ns-{n % 100}/service-{n}-{part}", slice_of(n, part, endpoints))])
 
 
 class Measured(NamedTuple):
@@ -192,9 +206,8 @@ class Measured(NamedTuple):
         return f"{label:<28} {rate:>9,.0f}/s {micro:>7.1f} {each} {self.writes / self.services:>7.1f}"
 
 
-async def through(node: Node, changes: Sequence[tuple[Event[Any], Event[Any]]], *, size: int = BATCH) -> Measured:
+async def through(node: Node, changes: Sequence[Changed], *, size: int = BATCH) -> Measured:
     """All of them, batch by batch."""
-    gc.collect()
     node.spent = dict.fromkeys(STAGES, 0.0)
     node.maps.writes = 0
     for start in range(0, len(changes), size):
@@ -205,32 +218,28 @@ async def through(node: Node, changes: Sequence[tuple[Event[Any], Event[Any]]], 
 async def many(maps: Maps, label: str, count: int) -> None:
     """Many small services in, then out."""
     node = Node(maps)
-    print((await through(node, events(count))).line(f"{label}, in"))
-    print((await through(node, events(count, gone=True))).line(f"{label}, out"))
+    brought, taken = [small(n) for n in range(count)], [gone(n) for n in range(count)]
+    gc.collect()
+    print((await through(node, brought)).line(f"{label}, in"))
+    gc.collect()
+    print((await through(node, taken)).line(f"{label}, out"))
     node.target.sweep_due()
     assert not any(node.target.state.sizes().values()), node.target.state.sizes()
 
 
 async def big(maps: Maps, label: str) -> None:
-    """A few big services; one backend of one of them changes, again and again."""
+    """A few big services; one backend of one of them changes, again and again. The median of these changes."""
     node = Node(maps)
-    await through(node, events(BIG, endpoints=BACKENDS), size=1)
-    costs: list[Measured] = []
-    for turn in range(CHANGES):
-        n = turn % BIG
-        present = [*range(n * BACKENDS, (n + 1) * BACKENDS)]
-        present[turn % BACKENDS] = BIG * BACKENDS + turn
-        service, _ = objects(n, 0)
-        key = f"ns-{n % 100}/service-{n}"
-        change = (Event(key, service), Event(f"{key}-abcde", part(n, present)))
-        costs.append(await through(node, [change]))
+    await through(node, [large(n) for n in range(BIG)], size=1)
+    gc.collect()
+    costs = [await through(node, [other(turn)]) for turn in range(CHANGES)]
     costs.sort(key=lambda cost: sum(cost.spent.values()))
     print(costs[len(costs) // 2].line(label))
 
 
 async def memory(count: int) -> None:
     """Bytes that one service keeps alive, in tables and in the mirror of the maps; the maps themselves aside."""
-    brought = events(count)
+    brought = [small(n) for n in range(count)]
     node = Node(DictMaps())
     gc.collect()
     tracemalloc.start()
@@ -279,6 +288,7 @@ def kernel_maps() -> Iterator[Maps]:
 
 async def main() -> None:
     """The table."""
+    gc.set_threshold(50_000, 20, 20)  # as our processes do
     count = int(sys.argv[1]) if len(sys.argv) > 1 else SERVICES
     missing = requirements()
     places = {"double": dict_maps} if missing else {"double": dict_maps, "kernel": kernel_maps}
