@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta, Struct
@@ -29,13 +29,18 @@ class Section(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ClusterSection(Section, frozen=True):
-    """Who we are. The id is the cluster's number in the clusterset, 1 to 255."""
+    """Who we are. The id is the cluster's number in the clusterset, 1 to 255.
+
+    Where no name is given, the cluster's ClusterProperty ``cluster.clusterset.k8s.io`` says it.
+    """
 
     name: str = ""
     id: Annotated[int, Meta(ge=0, le=511)] = 0
     network: str = ""
     region: str = ""
     zone: str = ""
+    families: tuple[Literal["IPv4", "IPv6"], ...] = ("IPv4",)
+    """Address families that Services of the cluster can have, the preferred one first."""
 
 
 class NodeSection(Section, frozen=True):
@@ -73,6 +78,8 @@ class ClustersetSection(Section, frozen=True):
     cache_lifetime: Seconds = 600.0
     """Seconds after which the endpoints of a peer that cannot be reached go; 0: never."""
     max_connected_clusters: Literal[255, 511] = 255
+    default_global: bool = True
+    """Whether a namespace takes part that does not say so by its annotation ``clustermesh.cilium.io/global``."""
 
 
 class DatapathSection(Section, frozen=True):
@@ -208,7 +215,7 @@ def _converted(setting: Setting) -> Any:
     fields = _fields_of(section, source=source)
     if field not in fields:
         raise ConfigError(f"{source}: no field '{field}' in section [{section}]; it has: {_names(fields)}")
-    if fields[field] == tuple[str, ...] and isinstance(value, str):
+    if get_origin(fields[field]) is tuple and isinstance(value, str):
         value = [part for part in value.split(",") if part]
     try:
         return msgspec.convert(value, fields[field], strict=False)

@@ -21,7 +21,7 @@ BACK = Port("http", 8080)
 
 
 class World:
-    def __init__(self) -> None:
+    def __init__(self, *, default_global: bool = True) -> None:
         self.db = Database(
             tables.SERVICES,
             tables.ENDPOINT_SETS,
@@ -30,7 +30,7 @@ class World:
             tables.MERGED,
             tables.RECORDS,
         )
-        self.derivations = Derivations(self.db, records.derived(C1, 1))
+        self.derivations = Derivations(self.db, records.derived(C1, 1, default_global=default_global))
         self.put(tables.NAMESPACES, Namespace("demo"))
 
     def put(self, table: Any, *rows: Any) -> None:
@@ -155,6 +155,17 @@ def test_a_global_service_is_told_under_its_own_name(world: World, annotations: 
     assert list(said) == (["services:demo/echo"] if told else [])
     if told:
         assert said["services:demo/echo"]["selector"] == {"app": "echo"}
+
+
+def test_where_namespaces_are_not_shared_by_default_only_those_that_say_so_are_published() -> None:
+    world = World(default_global=False)
+    world.service(annotations=(("service.cilium.io/global", "true"),))
+    world.marked()
+    assert world.records() == {}
+    world.put(tables.NAMESPACES, Namespace("demo", annotations=(("clustermesh.cilium.io/global", "true"),)))
+    assert set(world.records()) == {f"services:{derived(NAME)}", "services:demo/echo", "serviceexports:demo/echo"}
+    world.put(tables.NAMESPACES, Namespace("demo"))
+    assert world.records() == {}
 
 
 def test_a_namespace_that_leaves_the_clusterset_takes_its_records_along(world: World) -> None:

@@ -45,6 +45,8 @@ def test_text_becomes_what_the_field_is() -> None:
         environment={"ISTHMUS_CLUSTERSET_CACHE_LIFETIME": "2.5"},
         flags=["cluster.id=9", "etcd.endpoints=http://a:1,http://b:2", "datapath.services=all", "dns.upstream=a=b"],
     )
+    assert load(None, environment={}, flags=["cluster.families=IPv6,IPv4"]).cluster.families == ("IPv6", "IPv4")
+    assert not load(None, environment={"ISTHMUS_CLUSTERSET_DEFAULT_GLOBAL": "false"}).clusterset.default_global
     assert (found.clusterset.cache_lifetime, found.cluster.id) == (2.5, 9)
     assert found.etcd == EtcdSection(endpoints=("http://a:1", "http://b:2"))
     assert (found.datapath.services, found.dns.upstream) == ("all", "a=b")

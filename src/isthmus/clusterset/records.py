@@ -28,13 +28,13 @@ IMPORT_LABEL: Final = "multicluster.kubernetes.io/service-name"
 Unit = tuple[str, ServiceName]
 
 
-def derived(cluster: ClusterName, cluster_id: int) -> Derived[Record]:
-    """The table RECORDS of this cluster."""
+def derived(cluster: ClusterName, cluster_id: int, *, default_global: bool = True) -> Derived[Record]:
+    """The table RECORDS of this cluster; ``default_global`` speaks for namespaces that do not say if they are shared."""
 
     def compute(reader: Reader, unit: Unit) -> Iterable[Record]:
         kind, name = unit
         publish = export_record if kind == "serviceexports" else service_record
-        return publish(reader, name, cluster=cluster, cluster_id=cluster_id)
+        return publish(reader, name, cluster=cluster, cluster_id=cluster_id, default_global=default_global)
 
     def of_endpoints(reader: Reader, old: EndpointSet | None, new: EndpointSet | None) -> Iterator[Hashable]:
         for row in (old, new):
@@ -56,16 +56,20 @@ def derived(cluster: ClusterName, cluster_id: int) -> Derived[Record]:
     )
 
 
-def export_record(reader: Reader, name: ServiceName, *, cluster: ClusterName, cluster_id: int) -> Iterator[Record]:
+def export_record(
+    reader: Reader, name: ServiceName, *, cluster: ClusterName, cluster_id: int, default_global: bool = True
+) -> Iterator[Record]:
     """The record of our export of this name, where there is one."""
-    if (export := exported(reader, name, cluster=cluster)) is not None:
+    if (export := exported(reader, name, cluster=cluster, default=default_global)) is not None:
         yield Record("serviceexports", name, exports.encode(export))
 
 
-def service_record(reader: Reader, name: ServiceName, *, cluster: ClusterName, cluster_id: int) -> Iterator[Record]:
+def service_record(
+    reader: Reader, name: ServiceName, *, cluster: ClusterName, cluster_id: int, default_global: bool = True
+) -> Iterator[Record]:
     """Our endpoints of the import whose derived Service has this name, or of the global Service of this name."""
     for merged in reader.by(MERGED, "derived", name):
-        export = exported(reader, merged.name, cluster=cluster)
+        export = exported(reader, merged.name, cluster=cluster, default=default_global)
         service = reader.get(SERVICES, (merged.name, KUBERNETES))
         if export is not None and service is not None:
             value = endpoints.encode(
@@ -79,7 +83,7 @@ def service_record(reader: Reader, name: ServiceName, *, cluster: ClusterName, c
             yield Record("services", name, value)
         return
     service = reader.get(SERVICES, (name, KUBERNETES))
-    if service is not None and _is_shared(reader, service):
+    if service is not None and _is_shared(reader, service, default=default_global):
         value = endpoints.encode(
             name,
             cluster=cluster,
@@ -122,9 +126,9 @@ def _frontends(service: Service) -> dict[str, tuple[Port, ...]]:
     return {} if service.headless else dict.fromkeys(service.cluster_ips, service.ports)
 
 
-def _is_shared(reader: Reader, service: Service) -> bool:
+def _is_shared(reader: Reader, service: Service, *, default: bool) -> bool:
     namespace = reader.get(NAMESPACES, split(service.name)[0])
-    if service.import_of or namespace is None or not is_global(namespace):
+    if service.import_of or namespace is None or not is_global(namespace, default=default):
         return False
     return _annotation(service, GLOBAL, default=False) and _annotation(service, SHARED, default=True)
 
@@ -156,7 +160,7 @@ def _of_mark(reader: Reader, old: ExportMark | None, new: ExportMark | None) -> 
 
 
 def _of_namespace(reader: Reader, old: Namespace | None, new: Namespace | None) -> Iterator[Hashable]:
-    if old is not None and new is not None and is_global(old) == is_global(new):
+    if old is not None and new is not None and _said(old) == _said(new):
         return
     row = new or old
     if row is not None:
@@ -164,6 +168,11 @@ def _of_namespace(reader: Reader, old: Namespace | None, new: Namespace | None) 
             yield from _of_mark(reader, None, mark)
         for service in reader.by(SERVICES, "namespace", row.name):
             yield from _of_service(reader, None, service)
+
+
+def _said(namespace: Namespace) -> tuple[bool, bool]:
+    """What a namespace says of being shared, whatever it is by default."""
+    return is_global(namespace, default=True), is_global(namespace, default=False)
 
 
 def _of_merged(reader: Reader, old: Merged | None, new: Merged | None) -> Iterator[Hashable]:
