@@ -80,7 +80,7 @@ async def test_node_ports_are_given_and_taken(client: Client) -> None:
         ({"sessionAffinity": "Yes"}, 'spec.sessionAffinity: Unsupported value: "Yes"'),
         ({"type": "ExternalName"}, "spec.externalName: Invalid value"),
         ({"clusterIP": "x", "clusterIPs": ["x"]}, 'spec.clusterIPs[0]: Invalid value: "x": must be a valid IP address'),
-        ({"ports": "x"}, "spec.ports"),
+        ({"ports": "x"}, "Expected `array`, got `str` - at `$.spec.ports`"),
     ],
 )
 async def test_what_is_wrong_with_a_service_is_said_by_field(client: Client, spec: Object, message: str) -> None:

@@ -30,8 +30,10 @@ def age(*path: str) -> Cell:
     """How long ago the time at a path was, as kubectl writes it."""
 
     def cell(obj: Object) -> str:
-        text = at(obj, *path)
-        return duration((datetime.now(UTC) - parse_time(text)).total_seconds()) if text else "<unknown>"
+        try:
+            return duration((datetime.now(UTC) - parse_time(at(obj, *path, default=""))).total_seconds())
+        except (ValueError, TypeError, AttributeError):
+            return "<unknown>"
 
     return cell
 

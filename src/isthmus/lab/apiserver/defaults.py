@@ -158,7 +158,7 @@ def job(obj: Object) -> None:
         spec.setdefault(name, value)
     _template(spec)
     if "selector" not in spec:
-        uid, name = obj["metadata"]["uid"], obj["metadata"]["name"]
+        uid, name = obj["metadata"]["uid"], obj["metadata"].get("name", "")
         prefix = "batch.kubernetes.io/"
         mine = {f"{prefix}controller-uid": uid, f"{prefix}job-name": name, "controller-uid": uid, "job-name": name}
         meta = spec["template"]["metadata"]

@@ -86,20 +86,19 @@ def _cell(path: str, kind: str) -> Cell:
     return cell
 
 
-def _lists(properties: Object, path: Path) -> Iterator[tuple[Path, ListRule]]:
-    """The lists in a schema that are maps or sets."""
-    inner = properties.get("items")
-    if isinstance(inner, dict):
-        match properties.get("x-kubernetes-list-type"):
-            case "map":
-                keys = tuple(properties.get("x-kubernetes-list-map-keys") or ())
-                defaults = {key: at(inner, "properties", key, "default") for key in keys}
-                yield (
-                    path,
-                    ListRule(keys, keys[0] if keys else "", {k: v for k, v in defaults.items() if v is not None}),
-                )
-                yield from _lists(inner, (*path, ELEMENT))
-            case "set":
-                yield path, schema.SET
-    for name, each in (properties.get("properties") or {}).items():
+def _lists(properties: Any, path: Path) -> Iterator[tuple[Path, ListRule]]:
+    """The lists in a schema that are maps or sets. What is no schema says nothing."""
+    inner = at(properties, "items")
+    match at(properties, "x-kubernetes-list-type"):
+        case "map" if isinstance(inner, dict):
+            said = at(properties, "x-kubernetes-list-map-keys")
+            keys = tuple(str(key) for key in said) if isinstance(said, list) else ()
+            found = {key: at(inner, "properties", key, "default") for key in keys}
+            defaults = {key: str(value) for key, value in found.items() if value is not None}
+            yield path, ListRule(keys, keys[0] if keys else "", defaults)
+            yield from _lists(inner, (*path, ELEMENT))
+        case "set":
+            yield path, schema.SET
+    deeper = at(properties, "properties")
+    for name, each in deeper.items() if isinstance(deeper, dict) else ():
         yield from _lists(each, (*path, name))

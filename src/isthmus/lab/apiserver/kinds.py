@@ -32,6 +32,8 @@ class Kind:
     categories: tuple[str, ...] = ()
     subresources: frozenset[str] = frozenset()
     columns: tuple[Column, ...] = columns.NAME_AGE
+    shape: str = "Anything"
+    """What it must look like, of those in ``shapes``."""
     lists: Lists = field(default_factory=lambda: schema.CONDITIONS)
     default: Default = defaults.nothing
     inherit: Inherit = defaults.inherit_nothing
@@ -81,6 +83,7 @@ NAMESPACE: Final = Kind(
     short=("ns",),
     namespaced=False,
     subresources=frozenset({"status", "finalize"}),
+    shape="Namespace",
     columns=columns.NAMESPACE,
     default=defaults.namespace,
     names=LABEL,
@@ -91,6 +94,7 @@ SERVICE: Final = Kind(
     short=("svc",),
     categories=ALL,
     subresources=STATUS,
+    shape="Service",
     columns=columns.SERVICE,
     lists=schema.SERVICE,
     default=defaults.service,
@@ -104,6 +108,7 @@ POD: Final = Kind(
     short=("po",),
     categories=ALL,
     subresources=frozenset({"status", "binding", "log", "exec", "attach", "portforward"}),
+    shape="Pod",
     columns=columns.POD,
     lists=schema.POD,
     default=defaults.pod,
@@ -115,20 +120,33 @@ NODE: Final = Kind(
     short=("no",),
     namespaced=False,
     subresources=STATUS,
+    shape="Node",
     columns=columns.NODE,
     lists=schema.NODE,
 )
-CONFIG_MAP: Final = Kind(kind="ConfigMap", resource="configmaps", short=("cm",), columns=columns.CONFIG_MAP)
+CONFIG_MAP: Final = Kind(
+    shape="ConfigMap", kind="ConfigMap", resource="configmaps", short=("cm",), columns=columns.CONFIG_MAP
+)
 SECRET: Final = Kind(
-    kind="Secret", resource="secrets", columns=columns.SECRET, default=defaults.secret, validate=validation.secret
+    shape="Secret",
+    kind="Secret",
+    resource="secrets",
+    columns=columns.SECRET,
+    default=defaults.secret,
+    validate=validation.secret,
 )
 SERVICE_ACCOUNT: Final = Kind(
     kind="ServiceAccount", resource="serviceaccounts", short=("sa",), columns=columns.SERVICE_ACCOUNT
 )
 ENDPOINTS: Final = Kind(
-    kind="Endpoints", resource="endpoints", short=("ep",), columns=columns.ENDPOINTS, singular_name="endpoints"
+    shape="Endpoints",
+    kind="Endpoints",
+    resource="endpoints",
+    short=("ep",),
+    columns=columns.ENDPOINTS,
+    singular_name="endpoints",
 )
-EVENT: Final = Kind(kind="Event", resource="events", short=("ev",), columns=columns.EVENT)
+EVENT: Final = Kind(shape="Event", kind="Event", resource="events", short=("ev",), columns=columns.EVENT)
 DEPLOYMENT: Final = Kind(
     group="apps",
     kind="Deployment",
@@ -136,6 +154,7 @@ DEPLOYMENT: Final = Kind(
     short=("deploy",),
     categories=ALL,
     subresources=SCALED,
+    shape="Workload",
     columns=columns.DEPLOYMENT,
     lists=schema.WORKLOAD,
     default=defaults.deployment,
@@ -149,6 +168,7 @@ REPLICA_SET: Final = Kind(
     short=("rs",),
     categories=ALL,
     subresources=SCALED,
+    shape="Workload",
     columns=columns.REPLICA_SET,
     lists=schema.WORKLOAD,
     default=defaults.replica_set,
@@ -162,6 +182,7 @@ STATEFUL_SET: Final = Kind(
     short=("sts",),
     categories=ALL,
     subresources=SCALED,
+    shape="Workload",
     columns=columns.STATEFUL_SET,
     lists=schema.WORKLOAD,
     default=defaults.stateful_set,
@@ -175,6 +196,7 @@ DAEMON_SET: Final = Kind(
     short=("ds",),
     categories=ALL,
     subresources=STATUS,
+    shape="Workload",
     columns=columns.DAEMON_SET,
     lists=schema.WORKLOAD,
     default=defaults.daemon_set,
@@ -187,6 +209,7 @@ JOB: Final = Kind(
     resource="jobs",
     categories=ALL,
     subresources=STATUS,
+    shape="Workload",
     columns=columns.JOB,
     lists=schema.WORKLOAD,
     default=defaults.job,
@@ -198,6 +221,7 @@ ENDPOINT_SLICE: Final = Kind(
     group="discovery.k8s.io",
     kind="EndpointSlice",
     resource="endpointslices",
+    shape="EndpointSlice",
     columns=columns.ENDPOINT_SLICE,
     default=defaults.endpoint_slice,
     validate=validation.endpoint_slice,
@@ -211,18 +235,20 @@ CUSTOM_RESOURCE_DEFINITION: Final = Kind(
     namespaced=False,
     categories=("api-extensions",),
     subresources=STATUS,
+    shape="CustomResourceDefinition",
     columns=columns.DEFAULT,
     validate=validation.definition,
     counted=True,
     warning="schemas are kept and not enforced here (no validation, defaults, pruning): use --apiserver real for that",
 )
-LEASE: Final = Kind(group="coordination.k8s.io", kind="Lease", resource="leases", columns=columns.LEASE)
+LEASE: Final = Kind(shape="Lease", group="coordination.k8s.io", kind="Lease", resource="leases", columns=columns.LEASE)
 SERVICE_EXPORT: Final = Kind(
     group=MCS,
     versions=("v1beta1", "v1alpha1"),
     kind="ServiceExport",
     resource="serviceexports",
     short=("svcex",),
+    shape="Reporting",
     subresources=STATUS,
     columns=columns.SERVICE_EXPORT,
     counted=True,
@@ -235,6 +261,7 @@ SERVICE_IMPORT: Final = Kind(
     resource="serviceimports",
     short=("svcim",),
     subresources=STATUS,
+    shape="ServiceImport",
     columns=columns.SERVICE_IMPORT,
     lists=schema.SERVICE_IMPORT,
     default=defaults.service_import,

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from isthmus.lab.apiserver.errors import ApiError, bad_request
 from isthmus.lab.apiserver.objects import Object, clone
 from isthmus.lab.apiserver.schema import ELEMENT, ListRule, Lists, Path
@@ -118,8 +120,9 @@ def _ordered(values: list[Any], order: list[Any], before: list[Any], rule: ListR
     return result + named
 
 
-def _identity(value: Any, rule: ListRule) -> Any:
-    return value.get(rule.merge) if isinstance(value, dict) else value
+def _identity(value: Any, rule: ListRule) -> bytes:
+    """What tells an element from others."""
+    return msgspec.json.encode(value.get(rule.merge) if isinstance(value, dict) else value)
 
 
 def _operate(doc: Any, operation: Object) -> Any:

@@ -6,10 +6,10 @@ import random
 import uuid
 from typing import Any, Final
 
-from isthmus.lab.apiserver import errors, validation
+from isthmus.lab.apiserver import errors, shapes, validation
 from isthmus.lab.apiserver.kinds import Kind
 from isthmus.lab.apiserver.objects import Object, at, clone, metadata, name_of, namespace_of, timestamp
-from isthmus.lab.apiserver.schema import ATOMIC, ELEMENT, METADATA
+from isthmus.lab.apiserver.schema import ATOMIC, ELEMENT
 
 SUFFIX: Final = "bcdfghjklmnpqrstvwxz2456789"
 """What generated names end in: no vowels, nothing that looks like something else."""
@@ -20,15 +20,15 @@ _OURS: Final = frozenset({"apiVersion", "kind", "metadata", "status"})
 
 def addressed(kind: Kind, namespace: str, name: str, body: Any) -> Object:
     """The body of a request as an object that is where the path says; an ApiError where it says otherwise."""
-    if not isinstance(body, dict) or not isinstance(body.get("metadata") or {}, dict):
+    if not isinstance(body, dict) or not isinstance(body.get("metadata"), dict | None):
         raise errors.bad_request("the body is not an object with metadata")
-    obj = clone(body)
+    obj: Object = _without_nulls(body)
     said_version, said_kind = obj.get("apiVersion"), obj.get("kind")
     if said_kind not in (None, kind.kind) or said_version not in (None, *(kind.api_version(v) for v in kind.versions)):
         wanted = f"{kind.api_version()}, Kind={kind.kind}"
         raise errors.bad_request(f"the object provided ({said_version}, Kind={said_kind}) is not {wanted}")
     obj["apiVersion"], obj["kind"] = kind.api_version(), kind.kind
-    meta = obj["metadata"] = {key: value for key, value in (obj.get("metadata") or {}).items() if value is not None}
+    meta = obj.setdefault("metadata", {})
     if kind.namespaced:
         if namespace_of(obj) not in ("", namespace):
             why = "the namespace of the provided object does not match the namespace sent on the request"
@@ -86,17 +86,25 @@ def renewed(kind: Kind, old: Object, new: Object, *, subresource: str = "") -> O
 
 
 def _check_shape(kind: Kind, obj: Object) -> None:
-    """What everything after this counts on: maps are maps and lists are lists."""
-    wrong = [name for name in ("spec", "status", "data") if not isinstance(obj.get(name) or {}, dict)]
-    wrong += [f"metadata.{n}" for n in ("labels", "annotations") if not isinstance(metadata(obj).get(n) or {}, dict)]
-    for path, rule in {**METADATA, **kind.lists}.items():
+    """What everything after this counts on: fields are of the types they should be."""
+    wrong = shapes.misfit(kind.shape, obj)
+    for path, rule in kind.lists.items() if not wrong else ():
         found = at(obj, *path, default=[]) if ELEMENT not in path and rule is not ATOMIC else []
         if not isinstance(found, list) or (rule.keys and not all(isinstance(each, dict) for each in found)):
-            wrong.append(".".join(path))
+            wrong = f"{'.'.join(path)} is not what it should be a list of"
     if wrong:
         said = obj["apiVersion"].rpartition("/")[2]
-        why = f'{kind.kind} in version "{said}" cannot be handled as a {kind.kind}: wrong type of value for {wrong[0]}'
+        why = f'{kind.kind} in version "{said}" cannot be handled as a {kind.kind}: {wrong}'
         raise errors.bad_request(why)
+
+
+def _without_nulls(value: Any) -> Any:
+    """Null is what is not there."""
+    if isinstance(value, dict):
+        return {key: _without_nulls(each) for key, each in value.items() if each is not None}
+    if isinstance(value, list):
+        return [_without_nulls(each) for each in value if each is not None]
+    return value
 
 
 def suffix(length: int = 5) -> str:
