@@ -17,6 +17,7 @@ COMMANDS: Final = {
     "lab": ("isthmus.cli.lab:group", "Clusters on this machine: up, demo, exec, status, down."),
     "get": ("isthmus.cli.get:get", "Rows of a process's tables: clusters, imports, plans, names, …"),
     "status": ("isthmus.cli.status:status", "What the processes have, and what they have not got."),
+    "clusters": ("isthmus.cli.clusters:group", "The other clusters: status, certs, invite, join, leave."),
     "bpf": ("isthmus.cli.bpf:group", "What is really in the kernel."),
     "agent": ("isthmus.cli.run:agent", "Run a node's agent."),
     "dns": ("isthmus.cli.run:dns", "Run a node's name server."),

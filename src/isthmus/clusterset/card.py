@@ -45,6 +45,11 @@ class Card:
         with self._db.write() as own:
             own.put(CLUSTERS, self.row)
 
+    def fail(self, reason: str, **changes: Any) -> None:
+        """Change the row: it was not to be reached now, and why."""
+        when = format_time(self._now())
+        self.say(reason=reason, last_failure=when, last_failure_reason=reason, **changes)
+
 
 class Absence:
     """How long a peer has been out of reach, and when that is longer than what it last said is good for."""

@@ -83,7 +83,7 @@ class Connection:
         """Connect, and follow what the peer says, until cancelled or, where its file is of no use, at once."""
         self.runs += 1
         self._states = dict.fromkeys(("config", *self._kinds), DOWN)
-        self.card.say(endpoints=self.peer.endpoints)
+        self.card.say(endpoints=self.peer.endpoints, connected=False)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._expire(), name=f"{self.name} lifetime")
             tasks.create_task(self._memory.run(fresh=lambda: self.card.row.state == "ready"), name=f"{self.name} cache")
@@ -264,9 +264,9 @@ class Connection:
 
     def _connected(self, name: str, state: State) -> None:
         """A reflector tells how it does; the peer is connected when all of them are."""
-        before = self._states.get(name)
         self._states[name] = state
-        self._failures += state.failures - (before.failures if before else 0)
+        if name == "config" and state.connected != self.card.row.connected:
+            self.card.say(connected=state.connected)
         if not state.connected and state.last_failure:
             self._unreachable(state.last_failure)
         elif all(each.connected for each in self._states.values()):
@@ -274,19 +274,20 @@ class Connection:
 
     def _unreachable(self, reason: str) -> None:
         self._absence.begin()
+        self._failures += 1
         row = self.card.row
         with self._db.write() as txn:
             for kind in self._kinds:
                 if kind in row.synced:  # what is known is all there is to know for now: nobody waits for more
                     self._complete(txn, kind)
         state = row.state if row.state in ("connecting", "refused") else "stale" if row.synced else "connecting"
-        self.card.say(state=state, reason=reason, failures=self._failures)
+        self.card.fail(reason, state=state, failures=self._failures)
 
     def _reachable(self) -> None:
         self._absence.end()
         if self.card.row.state in ("stale", "connecting") and (config := self._config) is not None:
             ready = len(self.card.row.synced) == len(self._kinds)
-            self.card.say(state="ready" if ready else "listing", reason=self._remark(config), failures=self._failures)
+            self.card.say(state="ready" if ready else "listing", reason=self._remark(config))
 
     async def _expire(self) -> None:
         """Endpoints of a peer that has been away for the cache lifetime go; everything else of it stays."""

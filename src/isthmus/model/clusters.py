@@ -32,7 +32,12 @@ class Cluster(Struct, frozen=True, gc=False, kw_only=True):
     """Clusters of one network reach each other's pods; empty: the network everybody is on."""
     region: str = ""
     zone: str = ""
+    connected: bool = False
+    """Its etcd answers, whatever it says."""
     failures: int = 0
+    last_failure: str = ""
+    """When it was last not to be reached, RFC 3339; ``last_failure_reason`` says why."""
+    last_failure_reason: str = ""
     dropped: int = 0
     """Records of this peer that were refused: bad JSON, another's name, too large."""
 

@@ -1,0 +1,138 @@
+"""``isthmus clusters``: how the other clusters are heard, and how clusters come to hear each other."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from isthmus.admin.query import NoTable, QueryError, Socket
+from isthmus.cli import output, sockets
+
+LOOK_EVERY: Final = 0.5
+
+
+@click.group()
+def group() -> None:
+    """The other clusters: how they are heard, and how clusters come to hear each other."""
+
+
+@group.command()
+@click.option("-o", "--output", "form", type=click.Choice(["table", "json"]), default="table")
+@click.option("--wait", type=float, default=0.0, metavar="SECONDS", help="Wait until all are ready, at most so long.")
+@sockets.options
+def status(form: str, wait: float, socket: Path | None, cluster: str | None, lab: str | None) -> None:
+    """How each process hears each other cluster. Exits with 1 when one is not ready."""
+    until = time.monotonic() + wait
+    asked = sockets.find(socket=socket, cluster=cluster, lab=lab)
+    while not (said := _ask(asked))["ready"] and time.monotonic() < until:
+        time.sleep(LOOK_EVERY)
+    if form == "json":
+        output.json(said)
+    else:
+        _print(said)
+    sys.exit(0 if said["ready"] else 1)
+
+
+def _ask(asked: Sequence[Socket]) -> dict[str, Any]:
+    """What every process says that hears clusters."""
+    processes: dict[str, Any] = {}
+    missing = []
+    for each in asked:
+        try:
+            clusters = _clusters(each)
+        except NoTable:
+            continue
+        except QueryError as why:
+            missing.append(str(why))
+            continue
+        ready = all(peer["ready"] for peer in clusters)
+        processes[each.path.stem] = {"ready": ready, "clusters": clusters}
+    ready = bool(processes) and not missing and all(each["ready"] for each in processes.values())
+    return {"ready": ready, "processes": processes, "missing": missing}
+
+
+def _clusters(socket: Socket) -> list[dict[str, Any]]:
+    tables = socket.tables()
+    rows = [row for row in socket.table("clusters").rows if not row["own"]]
+    counted = {
+        "services": _rows(socket, tables, ("endpoint_sets", "copies_services")),
+        "exports": _rows(socket, tables, ("exports", "copies_serviceexports")),
+    }
+    return [_peer(row, counted) for row in sorted(rows, key=lambda row: str(row["name"]))]
+
+
+def _rows(socket: Socket, tables: Mapping[str, Any], names: Sequence[str]) -> list[dict[str, Any]] | None:
+    """The rows of the first of these tables that the process has; None where it has none of them."""
+    name = next((each for each in names if each in tables), None)
+    return list(socket.table(name).rows) if name else None
+
+
+def _peer(row: Mapping[str, Any], counted: Mapping[str, list[dict[str, Any]] | None]) -> dict[str, Any]:
+    """A peer in the words of Cilium's status, with what it has no word for."""
+    own = {
+        kind: None if rows is None else [each for each in rows if _theirs(each, row["name"])]
+        for kind, rows in counted.items()
+    }
+    services, exports = own["services"], own["exports"]
+    return {
+        "name": row["name"],
+        "ready": row["state"] == "ready",
+        "connected": row["connected"],
+        "state": row["state"],
+        "since": row["since"],
+        "status": row["reason"],
+        "endpoints": row["endpoints"],
+        "config": {
+            "retrieved": bool(row["id"]),
+            "cluster-id": row["id"],
+            "kvstoremesh": row["cached"],
+            "service-exports-enabled": row["exports_enabled"],
+        },
+        "synced": {
+            "services": None if services is None else "services" in row["synced"],
+            "service-exports": None if exports is None else "serviceexports" in row["synced"],
+        },
+        "num-shared-services": None if services is None else len(services),
+        "num-endpoints": None if services is None else sum(len(each.get("endpoints", ())) for each in services),
+        "num-service-exports": None if exports is None else len(exports),
+        "num-dropped": row["dropped"],
+        "num-failures": row["failures"],
+        "last-failure": row["last_failure"],
+        "last-failure-reason": row["last_failure_reason"],
+    }
+
+
+def _theirs(row: Mapping[str, Any], cluster: str) -> bool:
+    return bool(row["cluster"] == cluster and row.get("source", "clusterset") == "clusterset")
+
+
+def _print(said: Mapping[str, Any]) -> None:
+    for name, process in said["processes"].items():
+        clusters = process["clusters"]
+        ready = sum(peer["ready"] for peer in clusters)
+        print(f"{name}: {ready}/{len(clusters)} clusters ready")
+        if clusters:
+            heads = ["  CLUSTER", "ID", "STATE", "CONNECTED", "SYNCED", "SERVICES", "ENDPOINTS", "EXPORTS", "DROPPED"]
+            output.table([*heads, "FAILURES", "LAST FAILURE", "REASON"], [_line(peer) for peer in clusters])
+    for sentence in said["missing"]:
+        print(sentence, file=sys.stdout if said["processes"] else sys.stderr)
+
+
+def _line(peer: Mapping[str, Any]) -> list[str]:
+    synced = [kind for kind, whole in peer["synced"].items() if whole]
+    numbers = ("num-shared-services", "num-endpoints", "num-service-exports", "num-dropped", "num-failures")
+    return [
+        f"  {peer['name']}",
+        str(peer["config"]["cluster-id"] or "-"),
+        peer["state"],
+        "yes" if peer["connected"] else "no",
+        ", ".join(synced) or "-",
+        *("-" if peer[number] is None else str(peer[number]) for number in numbers),
+        peer["last-failure"] or "never",
+        peer["status"],
+    ]

@@ -1,0 +1,102 @@
+"""``isthmus clusters status`` of a follower that really follows."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from admin_world import serving
+from click.testing import CliRunner, Result
+from clusterset_peers import Peers, announce, export, following, service
+from etcd_server import EtcdServer, free_ports
+
+from isthmus.cli import root
+from isthmus.clusterset import follower as follower_module
+from isthmus.etcd import Session
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follower_module, "LOOK_EVERY", 0.05)
+
+
+@pytest.fixture
+async def etcd(shared_etcd: EtcdServer) -> AsyncIterator[Session]:
+    async with Session([shared_etcd.endpoint]) as session:
+        await shared_etcd.ready(session)
+        await session.delete_prefix("")
+        await service(session, "c2", "demo/echo", "10.2.1.1", "10.2.1.2", number=2)
+        await export(session, "c2", "demo/echo")
+        await announce(session, "c2", 2)
+        yield session
+
+
+@pytest.fixture
+def peers(tmp_path: Path, shared_etcd: EtcdServer) -> Peers:
+    return Peers(tmp_path / "clusters", shared_etcd.endpoint)
+
+
+async def status(socket: Path, *more: str) -> Result:
+    command = ["clusters", "status", "--socket", str(socket), *more]
+    return await asyncio.to_thread(CliRunner().invoke, root, command)
+
+
+async def test_a_peer_that_is_heard_is_told_with_what_it_says(etcd: Session, peers: Peers, tmp_path: Path) -> None:
+    peers.add("c2")
+    async with following(peers) as seen, serving(tmp_path / "operator.sock", db=seen.db):
+        await seen.state("c2", "ready")
+        result = await status(tmp_path / "operator.sock", "-o", "json", "--wait", "10")
+        assert result.exit_code == 0
+        [peer] = json.loads(result.stdout)["processes"]["operator"]["clusters"]
+        assert peer["ready"]
+        assert peer["connected"]
+        assert peer["config"]["cluster-id"] == 2
+        assert peer["synced"] == {"services": True, "service-exports": True}
+        assert (peer["num-shared-services"], peer["num-endpoints"], peer["num-service-exports"]) == (1, 2, 1)
+        assert (peer["num-failures"], peer["last-failure"]) == (0, "")
+
+
+async def test_a_peer_that_is_away_is_named_with_the_reason_and_the_exit_code_says_so(
+    etcd: Session, peers: Peers, tmp_path: Path
+) -> None:
+    peers.add("c2")
+    away = f"127.0.0.1:{free_ports(1)[0]}"
+    peers.add("c3", endpoint=f"http://{away}")
+    async with following(peers) as seen, serving(tmp_path / "operator.sock", db=seen.db):
+        await seen.state("c2", "ready")
+        await seen.until(lambda s: seen.cluster("c3").failures)
+        result = await status(tmp_path / "operator.sock")
+        assert result.exit_code == 1
+        heading, _, c2, c3 = result.stdout.splitlines()
+        assert heading == "operator: 1/2 clusters ready"
+        assert c2.split()[:4] == ["c2", "2", "ready", "yes"]
+        assert c3.split()[:4] == ["c3", "-", "connecting", "no"]
+        assert away in c3
+        row = seen.cluster("c3")
+        assert row.last_failure
+        assert away in row.last_failure_reason
+
+
+async def test_what_a_peer_last_failed_of_is_still_told_when_it_is_back(
+    etcd: Session, peers: Peers, tmp_path: Path
+) -> None:
+    peers.add("c2", endpoint=f"http://127.0.0.1:{free_ports(1)[0]}")
+    async with following(peers) as seen, serving(tmp_path / "agent.sock", db=seen.db):
+        await seen.until(lambda s: seen.cluster("c2").failures)
+        assert not seen.cluster("c2").connected
+        peers.add("c2")
+        await seen.state("c2", "ready")
+        result = await status(tmp_path / "agent.sock", "-o", "json")
+        [peer] = json.loads(result.stdout)["processes"]["agent"]["clusters"]
+        assert (peer["ready"], peer["status"]) == (True, "")
+        assert peer["num-failures"]
+        assert peer["last-failure-reason"]
+
+
+async def test_a_process_that_is_not_there_is_not_ready(tmp_path: Path) -> None:
+    result = await status(tmp_path / "nobody.sock")
+    assert result.exit_code == 1
+    assert "no process serves" in result.stderr
