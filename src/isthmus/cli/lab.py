@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from isthmus.cli import hurting
+from isthmus.cli.options import lab_name
+
 if TYPE_CHECKING:
     from isthmus.lab.layout import Lab
-
     from isthmus.lab.record import ApiServer
 
-_name = click.option("--name", default="demo", show_default=True, help="What the lab is called.")
 
 _apiserver = click.option(
     "--apiserver", type=click.Choice(["small", "real"]), default="small", show_default=True,
@@ -28,7 +29,7 @@ def group() -> None:
 
 
 @group.command()
-@_name
+@lab_name
 @click.option("--clusters", default=3, show_default=True, help="How many: c1, c2, …")
 @click.option("--nodes", default=1, show_default=True, help="Nodes of each cluster.")
 @click.option("--from", "directory", type=click.Path(path_type=Path), help="Apply DIR/*.yaml and DIR/CLUSTER/*.yaml.")
@@ -47,9 +48,8 @@ def up(
     without_isthmus: bool,
 ) -> None:
     """Start a lab and wait until all of it is ready."""
-    from isthmus.lab.layout import Lab
-
     from isthmus.lab import manifests, removal, starting
+    from isthmus.lab.layout import Lab
 
     lab = Lab(name, clusters, nodes)
     try:
@@ -69,12 +69,11 @@ def up(
 
 
 @group.command()
-@_name
+@lab_name
 def down(name: str) -> None:
     """Remove a lab, whatever state it is in."""
-    from isthmus.lab.layout import Lab
-
     from isthmus.lab import removal
+    from isthmus.lab.layout import Lab
 
     lab = Lab(name)
     if not removal.exists(lab):
@@ -87,7 +86,7 @@ def down(name: str) -> None:
 
 
 @group.command()
-@_name
+@lab_name
 @click.option("-c", "--container", default="", help="A container of the pod; the first if not given.")
 @click.argument("cluster")
 @click.argument("pod", metavar="NAMESPACE/POD")
@@ -96,7 +95,7 @@ def exec(name: str, container: str, cluster: str, pod: str, command: tuple[str, 
     """Run a command in a pod (NAMESPACE/POD or NAMESPACE/deploy/NAME); its exit code is passed on."""
     from isthmus.lab import entering
 
-    lab = _known(name)
+    lab = known(name)
     if (where := lab.cluster(cluster)) is None:
         raise click.ClickException(f"lab {name} has no cluster {cluster}: it has c1 to c{lab.size}")
     try:
@@ -110,24 +109,24 @@ def exec(name: str, container: str, cluster: str, pod: str, command: tuple[str, 
 
 
 @group.command()
-@_name
+@lab_name
 @click.option("--content", is_flag=True, help="Print the file, not where it is.")
 def kubeconfig(name: str, content: bool) -> None:
     """Print the path of a kubeconfig with a context per cluster: c1, c2, …"""
-    lab = _known(name)
+    lab = known(name)
     if not lab.kubeconfig.exists():
         raise click.ClickException(f"lab {name} has no kubeconfig yet: isthmus lab status")
     click.echo(lab.kubeconfig.read_text() if content else str(lab.kubeconfig), nl=not content)
 
 
 @group.command()
-@_name
+@lab_name
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table")
 def status(name: str, output: str) -> None:
     """Show the lab's processes and pods."""
     from isthmus.cli import output as show
 
-    found = asyncio.run(_status(_known(name)))
+    found = asyncio.run(_status(known(name)))
     if output == "json":
         show.json(found)
         return
@@ -136,12 +135,14 @@ def status(name: str, output: str) -> None:
         print()
         heads = ["CLUSTER", "POD", "STATE", "ADDRESS", "WHY"]
         show.table(heads, [[p["cluster"], p["pod"], p["state"], p["address"], p["why"]] for p in found["pods"]])
+    for line in found["network"]:
+        print(line)
     for line in found["trouble"]:
         print(line, file=sys.stderr)
 
 
 @group.command()
-@_name
+@lab_name
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout at the end, and nothing else.")
 @click.option("--keep", is_flag=True, help="Leave the lab up, and print what is worth trying.")
 @click.option(
@@ -179,9 +180,8 @@ def _tell(step: dict[str, Any]) -> None:
 
 
 async def _apply(lab: Lab, wanted: dict[str, list[Any]]) -> list[str]:
-    from isthmus.config import KubernetesSection
-
     from isthmus import kube
+    from isthmus.config import KubernetesSection
     from isthmus.lab import manifests
 
     async def one(cluster: str) -> list[str]:
@@ -198,7 +198,8 @@ async def _status(lab: Lab) -> dict[str, Any]:
     return await looking.status(lab)
 
 
-def _known(name: str) -> Lab:
+def known(name: str) -> Lab:
+    """A lab that is up; a ClickException where there is none."""
     from isthmus.lab import record
 
     try:
@@ -215,6 +216,9 @@ def _others() -> str:
     others = removal.names()
     return f"; there are: {', '.join(others)}" if others else ": isthmus lab up"
 
+
+for _command in hurting.COMMANDS:
+    group.add_command(_command)
 
 if __name__ == "__main__":
     group()

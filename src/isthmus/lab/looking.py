@@ -14,6 +14,7 @@ from isthmus.kube.kind import Kind
 from isthmus.kube.objects.meta import Meta, Wire
 from isthmus.lab import starting
 from isthmus.lab.layout import Cluster, Lab
+from isthmus.lab.network import weather
 from isthmus.reflector import Transient
 
 
@@ -61,6 +62,7 @@ async def status(lab: Lab) -> dict[str, Any]:
             programs = answer["programs"]
     except ConnectionError as why:
         trouble.append(f"{why}: nothing is restarted any more")
+    now = weather.read(lab)
     pods: list[Row] = []
     for found, why_not in await asyncio.gather(*(_pods(lab, cluster) for cluster in lab.clusters)):
         pods += found
@@ -68,6 +70,7 @@ async def status(lab: Lab) -> dict[str, Any]:
     return {
         "lab": lab.name,
         "programs": programs,
+        "network": [str(each) for each in (*now.cuts, *now.links)],
         "pods": [msgspec.to_builtins(row) for row in pods],
         "trouble": trouble,
     }

@@ -16,7 +16,12 @@ SCOPE_LINK: Final = 253
 
 # A fabric that answers "unreachable" for everything it does not know would be a poor stand-in for a network: limits on
 # those answers are per namespace and left as the kernel has them.
-ROUTER: Final = (("net/ipv4/ip_forward", "1"), ("net/ipv6/conf/all/forwarding", "1"))
+ROUTER: Final = (
+    ("net/ipv4/ip_forward", "1"),
+    ("net/ipv6/conf/all/forwarding", "1"),
+    ("net/ipv4/conf/all/rp_filter", "0"),  # a link's relay puts packets back by another interface than they came in by
+    ("net/ipv4/conf/default/rp_filter", "0"),
+)
 
 
 async def build(lab: Lab) -> None:

@@ -7,14 +7,15 @@ import socket
 from collections.abc import Mapping
 
 import dns.message
-from isthmus.kube.objects.core import NAMESPACE, NODE
-from isthmus.lab.manifests import Some
-from isthmus.lab.network import namespaces
-from isthmus.reflector import Transient
 
 from isthmus import kube
+from isthmus.kube.objects.core import NAMESPACE, NODE
 from isthmus.lab import kernel
-from isthmus.lab.supervisor.programs import Admin, Check, Has, Http, Names, NodeReady, Serving
+from isthmus.lab.manifests import Some
+from isthmus.lab.network import namespaces
+from isthmus.lab.network.netlink import within
+from isthmus.lab.supervisor.programs import Admin, Check, Device, Has, Http, Names, NodeReady, Serving
+from isthmus.reflector import Transient
 
 PATIENCE = 2.0
 ANSWER = 0.2
@@ -36,6 +37,9 @@ async def ready(check: Check, clients: Mapping[str, kube.Client]) -> bool:
                 case Serving():
                     await clients[check.cluster].get(NAMESPACE, "default")
                     return True
+                case Device():
+                    async with within(check.namespace) as there:
+                        return bool(await there.link_lookup(ifname=check.name))
                 case NodeReady():
                     await clients[check.cluster].get(NODE, check.node)
                     return True

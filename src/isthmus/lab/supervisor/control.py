@@ -16,6 +16,14 @@ class Served(Protocol):
         """How it is."""
         ...
 
+    def hurt(self, action: str, names: list[str]) -> list[str]:
+        """Kill, pause or start."""
+        ...
+
+    async def relay(self) -> None:
+        """Read the network's state again."""
+        ...
+
     def follow(self) -> Any:
         """What happens."""
         ...
@@ -47,6 +55,11 @@ class Control:
                     async for step in self._served.follow():
                         writer.write(msgspec.json.encode(step) + b"\n")
                         await writer.drain()
+                case {"do": ("kill" | "pause" | "start") as action, "programs": [*names]}:
+                    writer.write(msgspec.json.encode({"done": self._served.hurt(action, names)}) + b"\n")
+                case {"do": "relay"}:
+                    await self._served.relay()
+                    writer.write(b"{}\n")
                 case _:
                     writer.write(msgspec.json.encode({"error": f"what is {asked!r}?"}) + b"\n")
             await writer.drain()

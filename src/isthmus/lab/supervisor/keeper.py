@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -51,6 +52,10 @@ class Keeper:
         self._changed = changed
         self._zygote = zygote
         self._process: spawn.Process | None = None
+        self._wanted = asyncio.Event()
+        self._wanted.set()
+        self._paused = False
+        self.task: asyncio.Task[None]
 
     def __repr__(self) -> str:
         return f"<Keeper of {self.program.name}: {self._process}>"
@@ -60,12 +65,45 @@ class Keeper:
         running = self._process is not None and self._process.code is None
         return {
             "name": self.program.name,
-            "state": ("ready" if self.ready.is_set() else "starting") if running else "down",
+            "state": self._state(running),
             "pid": self._process.pid if self._process is not None and running else None,
             "restarts": max(self.restarts, 0),
             "failure": self.failure,
             "log": str(self._output),
         }
+
+    def _state(self, running: bool) -> str:
+        if not running:
+            return "down" if self._wanted.is_set() else "killed"
+        if self._paused:
+            return "paused"
+        return "ready" if self.ready.is_set() else "starting"
+
+    def kill(self) -> None:
+        """End it at once, and start it no more until told to."""
+        self._wanted.clear()
+        self._send(signal.SIGKILL)
+
+    def pause(self) -> None:
+        """Stop it where it is: it holds what it holds, and answers nobody."""
+        self._paused = True
+        self._send(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it run again, whatever was done to it."""
+        self._paused = False
+        self._send(signal.SIGCONT)
+        self._wanted.set()
+
+    def _send(self, number: int) -> None:
+        if self._process is not None:
+            self._process.signal(number)
+
+    async def end(self) -> None:
+        """It is not needed any more."""
+        self.task.cancel()
+        if self._process is not None:
+            await self._process.stop(grace=2.0)
 
     async def run(self) -> None:
         """For ever."""
@@ -73,8 +111,12 @@ class Keeper:
             await event.wait()
         pause = 0.0
         while True:
+            await self._wanted.wait()
             begun = asyncio.get_running_loop().time()
             await self._once()
+            if not self._wanted.is_set():
+                pause = 0.0
+                continue
             lasted = asyncio.get_running_loop().time() - begun
             pause = FIRST_PAUSE if lasted > LASTING else min(MOST_PAUSE, max(FIRST_PAUSE, pause * 2))
             log.warning("process ended", process=self.program.name, why=self.failure, again_in=pause)

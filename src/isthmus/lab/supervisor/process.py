@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from isthmus import kube, logs
 from isthmus.config import KubernetesSection
 from isthmus.etcd import binary
+from isthmus.lab import cgroups, kernel, network, spawn
 from isthmus.lab.layout import Cluster
+from isthmus.lab.network import weather
+from isthmus.lab.realapi import definitions, found, processes
+from isthmus.lab.record import Record
+from isthmus.lab.supervisor import bootstrap, checks, configs, programs
 from isthmus.lab.supervisor.control import Control
 from isthmus.lab.supervisor.forking import Zygote
 from isthmus.lab.supervisor.keeper import Keeper
 from isthmus.reflector import Transient
-
-from isthmus import kube, logs
-from isthmus.lab import cgroups, kernel, network, spawn
-from isthmus.lab.realapi import definitions, found, processes
-from isthmus.lab.record import Record
-from isthmus.lab.supervisor import bootstrap, checks, configs, programs
 
 log = logs.get("supervisor")
 
@@ -40,6 +42,7 @@ class Supervisor:
         self._filled: set[str] = set()
         self._changes: list[asyncio.Event] = []
         self._keepers: dict[str, Keeper] = {}
+        self._keeper: Callable[[programs.Program], Keeper]
         self.steps: list[dict[str, Any]] = []
 
     def __repr__(self) -> str:
@@ -88,21 +91,53 @@ class Supervisor:
         wanted = self._programs()
         zygote = Zygote(self._zygote)
         async with asyncio.TaskGroup() as group:
+            self._keeper = partial(self._keep_one, group, listeners, zygote)
             for program in wanted:
-                self._keepers[program.name] = Keeper(
-                    program,
-                    root=self._root,
-                    output=self.lab.logs / f"{program.name.replace('/', '-')}.log",
-                    listeners=listeners,
-                    check=lambda check=program.check: checks.ready(check, self._clients),  # type: ignore[misc]
-                    zygote=zygote,
-                    after=[self._keepers[name].ready for name in program.after],
-                    changed=lambda name=program.name: self._changed(name),  # type: ignore[misc]
-                )
-            for keeper in self._keepers.values():
-                group.create_task(keeper.run(), name=keeper.program.name)
+                self._keepers[program.name] = self._keeper(program)
             for cluster in self.lab.clusters:
                 group.create_task(self._fill(cluster), name=f"{cluster.name}/bootstrap")
+
+    def _keep_one(
+        self, group: asyncio.TaskGroup, listeners: dict[str, int], zygote: Zygote, program: programs.Program
+    ) -> Keeper:
+        keeper = Keeper(
+            program,
+            root=self._root,
+            output=self.lab.logs / f"{program.name.replace('/', '-')}.log",
+            listeners=listeners,
+            check=lambda: checks.ready(program.check, self._clients),
+            zygote=zygote,
+            after=[self._keepers[name].ready for name in program.after],
+            changed=lambda: self._changed(program.name),
+        )
+        keeper.task = group.create_task(keeper.run(), name=program.name)
+        return keeper
+
+    def hurt(self, action: str, names: list[str]) -> list[str]:
+        """Kill, pause or start programs; the names of those that there are."""
+        found = [self._keepers[name] for name in names if name in self._keepers]
+        for keeper in found:
+            match action:
+                case "kill":
+                    keeper.kill()
+                case "pause":
+                    keeper.pause()
+                case "start":
+                    keeper.resume()
+        return [keeper.program.name for keeper in found]
+
+    async def relay(self) -> None:
+        """Run the relays that the network's state asks for, and no others; returns when they work."""
+        options = weather.relays(weather.read(self.lab))
+        wanted = {each.name: each for each in (programs.relay(self.lab, *item) for item in options.items())}
+        for name, keeper in list(self._keepers.items()):
+            if name.startswith("fabric/") and keeper.program != wanted.get(name):
+                del self._keepers[name]
+                await keeper.end()
+        for name, program in wanted.items():
+            if name not in self._keepers:
+                self._keepers[name] = self._keeper(program)
+            await self._keepers[name].ready.wait()
 
     def _programs(self) -> list[programs.Program]:
         wanted = programs.programs(self.lab, etcd=binary.find(), isthmus=self._isthmus)

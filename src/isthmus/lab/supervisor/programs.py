@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from isthmus.lab.layout import Cluster, Lab, Node
 from msgspec import Struct
 
+from isthmus.lab.layout import Cluster, Lab, Node
 from isthmus.lab.supervisor.configs import config_of, kubeconfig_of, socket_of
 
 PYTHON = (sys.executable, "-m")
@@ -58,7 +58,14 @@ class Has(Struct, frozen=True):
     name: str
 
 
-Check = Http | Admin | Names | Serving | NodeReady | Has
+class Device(Struct, frozen=True):
+    """Ready when a network device is there."""
+
+    namespace: str
+    name: str
+
+
+Check = Http | Admin | Names | Serving | NodeReady | Device | Has
 
 
 class Program(Struct, frozen=True):
@@ -88,6 +95,17 @@ def programs(lab: Lab, *, etcd: Path, isthmus: bool = True) -> list[Program]:
             found.append(_node(node))
             found += [_isthmus(node, "agent"), _isthmus(node, "dns")] if isthmus else []
     return found
+
+
+def relay(lab: Lab, name: str, options: tuple[str, ...]) -> Program:
+    """What delays the packets of a link."""
+    return Program(
+        name=f"fabric/{name}",
+        command=(*PYTHON, "isthmus.lab.network.relay", f"--namespace={lab.fabric}", *options),
+        namespace=lab.fabric,
+        cgroup="fabric",
+        check=Device(lab.fabric, options[0].partition("=")[2] + "1"),
+    )
 
 
 def _etcd(cluster: Cluster, binary: Path) -> Program:

@@ -1,0 +1,222 @@
+"""A lab is hurt on purpose: what is killed, paused, cut or slowed, and that it comes back."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import yaml
+from lab_running import Running, until
+
+from isthmus.lab import removal, things
+from isthmus.lab.layout import Lab
+from isthmus.lab.network.relay import Line, Timing
+from isthmus.lab.network.weather import Cut, Link, Weather, relays, ruleset
+from isthmus.lab.things import NoSuchThing, Thing
+
+LAB = Lab("demo", 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "thing"),
+    [
+        ("c1", Thing("c1")),
+        ("c1/node/2", Thing("c1", node=2)),
+        ("c1/n2", Thing("c1", node=2)),
+        ("c2/etcd", Thing("c2", process="etcd")),
+        ("c2/agent", Thing("c2", process="agent")),
+        ("c2/n1/agent", Thing("c2", node=1, process="agent")),
+        ("c1/pod/demo/echo-1", Thing("c1", pod="demo/echo-1")),
+    ],
+)
+def test_a_thing_is_named_as_people_do(text: str, thing: Thing) -> None:
+    assert things.parse(LAB, text) == thing
+
+
+@pytest.mark.parametrize("text", ["c3", "c1/n3", "c1/node/0", "c1/agents", "c1/pod/echo", "c1/n1/etcd", ""])
+def test_what_is_not_in_the_lab_is_said(text: str) -> None:
+    with pytest.raises(NoSuchThing, match="it has"):
+        things.parse(LAB, text)
+
+
+def test_a_process_of_every_node_is_meant_unless_a_node_is_named() -> None:
+    known = ["c1/etcd", "c1/n1/agent", "c1/n2/agent", "c1/n1/dns", "c2/n1/agent"]
+    assert things.programs(LAB, things.parse(LAB, "c1/agent"), known) == ["c1/n1/agent", "c1/n2/agent"]
+    assert things.programs(LAB, things.parse(LAB, "c1/n1"), known) == ["c1/n1/agent", "c1/n1/dns"]
+    assert things.programs(LAB, things.parse(LAB, "c1"), known) == known[:4]
+
+
+def rules(*cuts: Cut, links: tuple[Link, ...] = ()) -> list[str]:
+    return [line.strip() for line in ruleset(LAB, Weather(cuts, links)).splitlines() if line.startswith("    ")][1:]
+
+
+def thing(text: str) -> Thing:
+    return things.parse(LAB, text)
+
+
+def test_a_cut_is_both_ways_unless_asked_otherwise() -> None:
+    both = rules(Cut(thing("c1/n1"), thing("c2/n1")))
+    assert both == [
+        'iifname { "c1-n1" } fib daddr oifname { "c2-n1" } drop',
+        'iifname { "c2-n1" } fib daddr oifname { "c1-n1" } drop',
+    ]
+    assert rules(Cut(thing("c1/n1"), thing("c2/n1"), one_way=True)) == both[:1]
+
+
+def test_a_node_and_its_api_server_are_cut_by_port() -> None:
+    assert rules(Cut(thing("c1/n1"), thing("c1/apiserver"))) == [
+        'iifname { "c1-n1" } fib daddr oifname { "c1-cp" } th dport 6443 drop',
+        'iifname { "c1-cp" } fib daddr oifname { "c1-n1" } th sport 6443 drop',
+    ]
+
+
+def test_a_node_is_cut_from_the_rest_of_its_cluster() -> None:
+    assert rules(Cut(thing("c1"), thing("c1/n1"), one_way=True)) == [
+        'iifname { "c1-cp", "c1-n2" } fib daddr oifname { "c1-n1" } drop'
+    ]
+
+
+def test_loss_alone_needs_no_relay_and_delay_does() -> None:
+    lossy, slow = Link(thing("c1"), thing("c2"), loss=0.01), Link(thing("c1/n1"), thing("c1/n2"), delay=40.0)
+    said = rules(links=(lossy, slow))
+    assert [line.partition("numgen ")[2] for line in said[:2]] == ["random mod 1000000 < 10000 drop"] * 2
+    assert said[2].endswith("meta mark set 27650")
+    assert said[3].endswith("meta mark set 27651")
+    assert list(relays(Weather(links=(lossy, slow)))) == ["link1"]
+
+
+def test_a_line_keeps_order_and_its_rate() -> None:
+    line = Line(Timing(delay=0.04, jitter=0.02, rate=0))
+    departures = [line.departure(100, now / 1000) for now in range(200)]
+    assert departures == sorted(departures)
+    assert all(0.02 <= when - now / 1000 <= 0.1 for now, when in enumerate(departures))
+    narrow = Line(Timing(delay=0.0, jitter=0.0, rate=8000))
+    assert [narrow.departure(100, 5.0) for _ in range(3)] == pytest.approx([5.1, 5.2, 5.3])
+
+
+@pytest.fixture(scope="module")
+def hurt(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """Two clusters of two nodes with an echo server and a client each, and nothing of Isthmus."""
+    running = Running(Lab(f"t{os.getpid() % 100000}h", 2, 2))
+    directory = tmp_path_factory.mktemp("manifests")
+    pods = [_pod("echo", "isthmus/echo", 2, "c1"), _pod("client", "isthmus/client", 1, "c1")]
+    for cluster in ("c1", "c2"):
+        (directory / cluster).mkdir()
+        renamed = json.loads(json.dumps(pods).replace("c1-", f"{cluster}-"))
+        (directory / cluster / "pods.yaml").write_text(yaml.safe_dump_all(renamed))
+    try:
+        running.cli("up", "--clusters", "2", "--nodes", "2", "--from", str(directory), "--without-isthmus")
+        until(lambda: running.cli("status").stdout.count("Running 1/1") == 4, what="all pods run")
+        yield running
+    finally:
+        removal.remove(running.lab)
+
+
+def _pod(name: str, image: str, node: int, cluster: str) -> dict[str, Any]:
+    probe = {"tcpSocket": {"port": 8080}, "periodSeconds": 1}
+    container = {"name": "main", "image": image, **({"readinessProbe": probe} if image == "isthmus/echo" else {})}
+    spec = {"nodeName": f"{cluster}-n{node}", "containers": [container], "terminationGracePeriodSeconds": 2}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+
+
+def address(hurt: Running, cluster: str) -> str:
+    pod = json.loads(hurt.kubectl("get", "pod", "echo", "-o", "json", cluster=cluster))
+    return str(pod["status"]["podIP"])
+
+
+def call(hurt: Running, target: str, *, cluster: str = "c1") -> tuple[float, str]:
+    """Seconds until connected, and what curl says: ok, or why not."""
+    script = f"curl -s -o /dev/null -m2 -w '%{{time_connect}} %{{exitcode}}' http://{target}:8080; true"
+    seconds, code = hurt.exec("default/client", script, cluster=cluster).split()
+    return float(seconds), {"0": "ok", "7": "refused", "28": "silence"}.get(code, code)
+
+
+@pytest.mark.lab
+def test_a_silent_cut_loses_packets_a_loud_one_refuses_and_healing_heals(hurt: Running) -> None:
+    there = address(hurt, "c2")
+    assert call(hurt, there)[1] == "ok"
+    hurt.cli("cut", "c1", "c2")
+    assert call(hurt, there)[1] == "silence"
+    assert call(hurt, address(hurt, "c1"))[1] == "ok", "the own cluster is not cut"
+    assert "cut c1 ↔ c2" in hurt.cli("status").stdout
+    hurt.cli("cut", "--loud", "c1", "c2")
+    assert call(hurt, there)[1] == "refused"
+    assert hurt.cli("heal").stdout == "healed 1\n"
+    assert call(hurt, there)[1] == "ok"
+
+
+@pytest.mark.lab
+def test_nodes_of_one_cluster_are_cut_from_each_other(hurt: Running) -> None:
+    hurt.cli("cut", "c1/node/1", "c1/node/2")
+    assert call(hurt, address(hurt, "c1"))[1] == "silence"
+    assert call(hurt, address(hurt, "c1"), cluster="c2")[1] == "ok"
+    hurt.cli("heal", "c1/n1")
+
+
+@pytest.mark.lab
+def test_a_link_is_slow_in_both_directions_and_then_as_new(hurt: Running) -> None:
+    there = address(hurt, "c2")
+    hurt.cli("link", "c1", "c2", "--delay", "40ms")
+    assert call(hurt, there)[0] >= 0.08
+    assert "link c1 ↔ c2: 40 ms ± 0" in hurt.cli("status").stdout
+    hurt.cli("link", "c1", "c2")
+    assert call(hurt, there)[0] < 0.04
+
+
+@pytest.mark.lab
+def test_a_paused_pod_is_silent_and_goes_on(hurt: Running) -> None:
+    there = address(hurt, "c2")
+    hurt.cli("pause", "c2/pod/default/echo")
+    seconds, said = call(hurt, there)
+    assert said == "silence", seconds
+    hurt.cli("start", "c2/pod/default/echo")
+    assert call(hurt, there)[1] == "ok"
+
+
+@pytest.mark.lab
+def test_a_killed_machine_is_silent_and_comes_back_with_its_pods(hurt: Running, until: Callable[..., Any]) -> None:
+    there = address(hurt, "c2")
+    assert "1 pods" in hurt.cli("kill", "c2/node/2").stdout
+    assert call(hurt, there)[1] == "silence"
+    assert "c2/n2/node      killed" in hurt.cli("status").stdout
+    hurt.cli("start", "c2/node/2")
+    until(lambda: call(hurt, address(hurt, "c2"))[1] == "ok")
+
+
+@pytest.mark.lab
+@pytest.mark.parametrize("process", ["apiserver", "etcd"])
+def test_objects_survive_a_kill_of_api_server_and_etcd(hurt: Running, until: Callable[..., Any], process: str) -> None:
+    hurt.kubectl("create", "configmap", f"kept-{process}", "--from-literal=a=1")
+    hurt.cli("kill", f"c1/{process}")
+    until(lambda: f"c1/{process}" in _killed(hurt))
+    time.sleep(0.3)
+    assert f"c1/{process}" in _killed(hurt), "what is killed stays so until it is started"
+    assert call(hurt, address(hurt, "c2"))[1] == "ok", "calls go on"
+    hurt.cli("start", f"c1/{process}")
+    until(lambda: not _killed(hurt))
+    until(lambda: hurt.cli("status").stdout.count("Running 1/1") == 4)
+    assert "kept" in hurt.kubectl("get", "configmap", f"kept-{process}")
+
+
+@pytest.mark.lab
+def test_what_cannot_be_hurt_is_said_in_one_line(hurt: Running) -> None:
+    for words, said in [
+        (("kill", "c9"), "has no cluster c9"),
+        (("kill", "c1/pod/default/nobody"), "no such pod runs in c1"),
+        (("kill", "c1/agent"), "no such process runs in this lab"),
+        (("link", "c1", "c2", "--delay", "soon"), "--delay soon: want a number and one of ms, s"),
+        (("link", "c1", "c2", "--loss", "200%"), "--loss 200%"),
+        (("cut", "c1/pod/default/echo", "c2"), "a pod has no cable of its own"),
+    ]:
+        stderr = hurt.cli(*words, code=1).stderr
+        assert said in stderr
+        assert stderr.count("\n") == 1
+
+
+def _killed(hurt: Running) -> set[str]:
+    programs = json.loads(hurt.cli("status", "-o", "json").stdout)["programs"]
+    return {each["name"] for each in programs if each["state"] != "ready"}
