@@ -125,3 +125,9 @@ def test_the_client_ends_at_once_when_it_is_told_to() -> None:
     process.terminate()
     assert process.wait(5) == 0
     os.killpg(process.pid, signal.SIGKILL)  # its sleep, which in a pod goes with the PID namespace
+
+
+def test_a_stand_in_named_with_registry_and_without_tag_is_for_every_tag() -> None:
+    own = {"registry.example.com/shop/api": images.Image(command=("true",))}
+
+    assert images.find("registry.example.com/shop/api:1.4.2", own=own) == own["registry.example.com/shop/api"]

@@ -98,11 +98,15 @@ PACKAGES: Final[Mapping[str, str]] = {
 """Debian's packages of programs that people expect in the images above."""
 
 
+def untagged(name: str) -> str:
+    """An image's name without tag and digest."""
+    head, slash, tail = name.partition("@")[0].rpartition("/")
+    return head + slash + tail.partition(":")[0]
+
+
 def canonical(name: str) -> str:
     """An image's name without registry, tag and digest."""
-    name = name.partition("@")[0]
-    head, slash, tail = name.rpartition("/")
-    name = head + slash + tail.partition(":")[0]
+    name = untagged(name)
     first, slash, rest = name.partition("/")
     if slash and ("." in first or ":" in first or first == "localhost"):
         name = rest
@@ -110,10 +114,10 @@ def canonical(name: str) -> str:
 
 
 def find(name: str, *, own: Mapping[str, Image] | None = None) -> Image:
-    """The stand-in: the user's own table first, by full name or canonical, then what is built in."""
-    short = canonical(name)
+    """The stand-in: the user's own table first, by full name, without tag, then canonical; then what is built in."""
+    names = (name, untagged(name), canonical(name))
     for table in (own or {}, BUILT_IN):
-        if (image := table.get(name) or table.get(short)) is not None:
+        if (image := next((table[each] for each in names if each in table), None)) is not None:
             if image.needs and shutil.which(image.needs, path=PATH) is None:
                 raise UnknownImage(f"image {name!r}: its stand-in needs {image.needs}: apt-get install {image.package}")
             return image
