@@ -17,6 +17,8 @@ from lab_running import Running
 from lab_traces import existing, host_network, pinned, shared, traces
 
 from isthmus.lab import cgroups
+from isthmus.lab.layout import Lab
+from isthmus.lab.node.sandbox import drop_capabilities
 
 pytestmark = pytest.mark.lab
 
@@ -111,3 +113,27 @@ def test_a_lab_that_is_there_is_not_started_again(spare: Running) -> None:
 
 def test_there_is_nothing_to_take_down(spare: Running) -> None:
     assert f"there is no lab {spare.lab.name}" in spare.cli("down", code=1).stderr
+
+
+def test_who_may_not_is_told_all_that_is_missing_at_once(spare: Running) -> None:
+    command = [sys.executable, "-m", "isthmus", "lab", "up", "--name", spare.lab.name]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=drop_capabilities)
+    assert done.returncode == 1
+    assert "this machine cannot run a lab; missing:" in done.stderr
+    assert "run as root (sudo)" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not spare.lab.directory.exists()
+
+
+def test_two_labs_stand_side_by_side_and_one_goes_alone(spare: Running) -> None:
+    other = Running(Lab(f"{spare.lab.name}b", 1, 1))
+    try:
+        for each in (spare, other):
+            each.cli("up", "--clusters", "1", "--without-isthmus")
+        spare.cli("down")
+        assert gone(spare)
+        assert "c1/n1/node" in other.cli("status").stdout
+        assert other.cli("status").stdout.count(" ready ") == 4
+    finally:
+        other.cli("down", code=None)
+    assert gone(other)
