@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping
 from functools import partial
 
-from bpf_model import Died, TellingMaps, wanted
+from bpf_model import Died, TellingMaps, canonical, wanted
 from bpf_world import done
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -104,15 +104,6 @@ def fresh(want: Mapping[PlanKey, Plan]) -> dict[str, list[view.Row]]:
     maps = TellingMaps()
     assert done(PlanTarget(maps, State()).update(list(want.values()))) == {}
     return canonical(maps)
-
-
-def canonical(maps: TellingMaps) -> dict[str, list[view.Row]]:
-    """A masked dump in which the order of a group's slots means nothing."""
-    dumped = view.dump(maps, masked=True)
-    for row in dumped["slots"]:
-        del row["n"]
-    dumped["slots"].sort(key=str)
-    return dumped
 
 
 @given(steps)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from isthmus.datapath import codecs
-from isthmus.datapath.maps import DictMaps
+from isthmus.datapath import codecs, view
+from isthmus.datapath.maps import DictMaps, Maps
 from isthmus.model.balancing import FrontendKey, Plan, Target
 from isthmus.model.names import ClusterName
 
@@ -76,6 +76,18 @@ class TellingMaps(DictMaps):
             ClusterName(codecs.text(self.maps["clusters"][codecs.ID.pack(backend["cluster"])])),
             bool(backend["flags"]),
         )
+
+
+PROGRAMMED = ("frontends", "plans", "slots", "members", "backends", "services", "clusters")
+
+
+def canonical(maps: Maps) -> dict[str, list[view.Row]]:
+    """What is programmed, masked, and so that the order of a group's slots means nothing."""
+    dumped = {name: rows for name, rows in view.dump(maps, masked=True).items() if name in PROGRAMMED}
+    for row in dumped["slots"]:
+        del row["n"]
+    dumped["slots"].sort(key=str)
+    return dumped
 
 
 def wanted(row: Plan) -> set[Target]:
