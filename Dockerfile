@@ -9,6 +9,7 @@ RUN python -m venv /opt/isthmus \
 COPY pyproject.toml README.md LICENSE ./
 COPY tools/ tools/
 COPY bpf/ bpf/
+COPY deploy/crds/ deploy/crds/
 COPY src/ src/
 RUN /opt/compiler/bin/python tools/build_bpf.py src/isthmus/datapath/isthmus.bpf.o \
     && /opt/isthmus/bin/pip install --no-cache-dir --no-deps --no-build-isolation . \

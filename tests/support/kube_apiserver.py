@@ -36,13 +36,13 @@ def program() -> Path | None:
 class KubeApiServer:
     """One kube-apiserver process."""
 
-    def __init__(self, path: Path, folder: Path, etcd: EtcdServer) -> None:
+    def __init__(self, path: Path, folder: Path, etcd: EtcdServer, *flags: str) -> None:
         [port] = free_ports(1)
         self.url = f"https://127.0.0.1:{port}"
         self._folder = folder
         self._etcd = etcd
         self._process: subprocess.Popen[bytes] | None = None
-        self._command = [str(path), f"--secure-port={port}", *self._flags()]
+        self._command = [str(path), f"--secure-port={port}", *self._flags(), *flags]
 
     def _flags(self) -> list[str]:
         self._folder.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,221 @@
+"""``deploy/`` on real API servers: it applies, its configuration is read, and its rights are those that are used."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import tomllib
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import kubectl
+import pytest
+import yaml
+from etcd_server import free_ports
+from joined import DEPLOY, SYSTEM, Cluster, environment, etcdctl, two
+from kube_apiserver import program
+from lab_running import until
+
+from isthmus import config
+from isthmus.cli import COMMANDS
+
+pytestmark = [pytest.mark.kube, pytest.mark.timeout(240)]
+
+NAMESPACE = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "demo"}}
+SERVICE = {
+    "apiVersion": "v1",
+    "kind": "Service",
+    "metadata": {"name": "echo", "namespace": "demo"},
+    "spec": {"ports": [{"name": "http", "port": 80, "targetPort": 8080}]},
+}
+SLICE = {
+    "apiVersion": "discovery.k8s.io/v1",
+    "kind": "EndpointSlice",
+    "metadata": {"name": "echo-1", "namespace": "demo", "labels": {"kubernetes.io/service-name": "echo"}},
+    "addressType": "IPv4",
+    "endpoints": [{"addresses": ["10.1.1.5"], "conditions": {"ready": True}}],
+    "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}],
+}
+EXPORT = {
+    "apiVersion": "multicluster.x-k8s.io/v1beta1",
+    "kind": "ServiceExport",
+    "metadata": {"name": "echo", "namespace": "demo"},
+}
+
+
+@pytest.fixture(scope="module")
+def rendered() -> list[dict[str, Any]]:
+    done = subprocess.run([kubectl.program(), "kustomize", str(DEPLOY)], capture_output=True, text=True, check=True)
+    return [each for each in yaml.safe_load_all(done.stdout) if each]
+
+
+@pytest.fixture(scope="module")
+def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, Cluster]]:
+    """Two clusters, with everything of ``deploy/`` applied, not joined and with nothing of it running."""
+    server = program()
+    if server is None or etcdctl() is None:
+        pytest.skip("no kube-apiserver (make kube-tools), or no etcdctl beside etcd")
+    with two(tmp_path_factory.mktemp("joined"), server) as made:
+        for cluster in made:
+            asyncio.run(cluster.server.ready())
+            cluster.kubectl("apply", "-k", str(DEPLOY))
+        yield made
+
+
+def pods(rendered: list[dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
+    return [
+        (each["metadata"]["name"], each["spec"]["template"]["spec"])
+        for each in rendered
+        if "template" in each.get("spec", {})
+    ]
+
+
+def test_each_process_reads_its_deployed_configuration(rendered: list[dict[str, Any]]) -> None:
+    ran = set()
+    for _, pod in pods(rendered):
+        for container in pod["containers"]:
+            if not container["image"].startswith("isthmus:"):
+                continue
+            [process, flag, path] = container["args"]
+            assert (process in COMMANDS, flag) == (True, "--config")
+            ran.add(process)
+            file = DEPLOY / "config" / path.rpartition("/")[2]
+            read = config.load(file, environment=environment("c1", 1))
+            assert (read.cluster.name, read.cluster.id) == ("c1", 1)
+            ports = [each["containerPort"] for each in container.get("ports", ())]
+            assert [f":{port}" for port in ports] == [read.monitor.listen] * len(ports)
+            mounts = [each["mountPath"] for each in container["volumeMounts"]]
+            for wanted in (each for each in paths(tomllib.loads(file.read_text())) if each.startswith("/")):
+                assert any(wanted.startswith(mount) for mount in mounts), f"{process}: {wanted} is not mounted"
+    assert ran == {"operator", "agent", "dns", "mirror"}
+
+
+def paths(told: dict[str, Any]) -> list[str]:
+    return [value for section in told.values() for value in section.values() if isinstance(value, str)]
+
+
+def test_variables_of_services_never_read_as_settings(rendered: list[dict[str, Any]]) -> None:
+    assert [name for name, pod in pods(rendered) if pod.get("enableServiceLinks") is not False] == []
+
+
+def test_what_it_applies_is_what_the_server_then_has(clusters: tuple[Cluster, Cluster]) -> None:
+    assert clusters[0].kubectl("diff", "-k", str(DEPLOY)) == ""
+
+
+def test_two_clusters_are_joined_and_the_operators_have_the_rights_they_use_and_no_other(
+    clusters: tuple[Cluster, Cluster],
+) -> None:
+    c1, c2 = clusters
+    for cluster, other in ((c1, c2), (c2, c1)):
+        cluster.give_roles()
+        cluster.invite(other)
+        cluster.kubectl("apply", "-f", "-", stdin=json.dumps(NAMESPACE))
+    ports = [cluster.operator() for cluster in clusters]
+    for port in ports:
+        until(partial(answers, port, "/readyz"), seconds=30, what="an operator that is ready")
+    assert "isthmus_operator_leader 1.0" in body(ports[0], "/metrics")
+
+    exported(c1)
+    imported = until(lambda: with_address(c2), what="the import in c2")
+    assert [each["cluster"] for each in imported["status"]["clusters"]] == ["c1"]
+    until(lambda: "10.1.1.5" in addresses(c2), what="the endpoint of c1 in c2")
+    until(lambda: conditions(c1) == {"Valid": "True", "Ready": "True", "Conflict": "False"}, what="c1's conditions")
+
+    c2.kubectl("-n", "demo", "patch", "svcim", "echo", "--type=merge", "-p", '{"spec":{"ports":[{"port":81}]}}')
+    until(lambda: c2.get("-n", "demo", "svcim", "echo")["spec"]["ports"][0]["port"] == 80, what="the edit undone")
+
+    headless = {**SERVICE, "spec": {**SERVICE["spec"], "clusterIP": "None"}}  # type: ignore[dict-item]
+    c1.kubectl("-n", "demo", "replace", "--force", "-f", "-", stdin=json.dumps(headless))
+    until(lambda: c2.get("-n", "demo", "svcim", "echo").get("spec", {}).get("type") == "Headless", what="the flip")
+
+    for _ in range(2):  # an event that is said again is counted, with rights of its own
+        before = warnings(c1)
+        c1.kubectl("-n", "demo", "delete", "service", "echo")
+        until(lambda: warnings(c1) > before, what="the event of an export without Service")  # noqa: B023
+        c1.kubectl("apply", "-f", "-", stdin=json.dumps(headless))
+        until(lambda: conditions(c1).get("Valid") == "True")
+
+    c1.kubectl("-n", "demo", "delete", "svcex", "echo")
+    until(lambda: not c2.get("-n", "demo", "svcim", "echo"), what="the import is gone")
+    until(lambda: [each["metadata"]["name"] for each in c1.get("-n", "demo", "svc")["items"]] == ["echo"])
+
+    used = [each for cluster in clusters for each in cluster.audited("isthmus-operator")]
+    assert [each for each in used if each[3] == 403] == []
+    assert unused("isthmus-operator", used) == set()
+
+
+def test_an_agent_has_the_rights_it_uses_and_no_other(clusters: tuple[Cluster, Cluster]) -> None:
+    c1, _ = clusters
+    [port] = free_ports(1)
+    settings = ["datapath.cgroup=", "node.name=n1", f"monitor.listen=127.0.0.1:{port}"]
+    c1.run("agent", *settings, f"clusterset.state={c1.folder / 'state'}", account="isthmus-agent")
+    until(lambda: answers(port, "/livez"), what="an agent that lives")
+
+    def seen() -> set[tuple[str, str, str]]:
+        return unused("isthmus-agent", c1.audited("isthmus-agent"))
+
+    optional = {("cilium.io", "ciliumlocalredirectpolicies", verb) for verb in ("list", "watch")}
+    until(lambda: seen() <= optional, what="every right of the agent used")
+    assert [each for each in c1.audited("isthmus-agent") if each[3] == 403] == []
+
+
+def unused(account: str, used: list[tuple[str, str, str, int]]) -> set[tuple[str, str, str]]:
+    """Rights of deploy/ that no request needed. Those to finalizers are asked for by admission, not by a request."""
+    part = account.removeprefix("isthmus-")
+    given = {
+        (group, resource, verb)
+        for role in yaml.safe_load_all((DEPLOY / part / "rbac.yaml").read_text())
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+        if not resource.endswith("/finalizers")
+    }
+    return given - {(group, resource, verb) for group, resource, verb, _ in used}
+
+
+def exported(cluster: Cluster) -> None:
+    for each in (SERVICE, SLICE, EXPORT):
+        cluster.kubectl("apply", "-f", "-", stdin=json.dumps(each))
+
+
+def with_address(cluster: Cluster) -> dict[str, Any]:
+    found = cluster.get("-n", "demo", "svcim", "echo")
+    return found if found.get("spec", {}).get("ips") and found.get("status", {}).get("clusters") else {}
+
+
+def addresses(cluster: Cluster) -> set[str]:
+    slices = cluster.get("-n", "demo", "endpointslices", "-l", "multicluster.kubernetes.io/service-name=echo")["items"]
+    return {address for each in slices for end in each.get("endpoints") or () for address in end["addresses"]}
+
+
+def conditions(cluster: Cluster) -> dict[str, str]:
+    found = cluster.get("-n", "demo", "svcex", "echo").get("status", {}).get("conditions", ())
+    return {each["type"]: each["status"] for each in found}
+
+
+def warnings(cluster: Cluster) -> int:
+    """How often exports were said to be wrong."""
+    events = cluster.get("-n", "demo", "events")["items"]
+    return sum(int(each["count"]) for each in events if each["type"] == "Warning")
+
+
+def answers(port: int, path: str) -> bool:
+    try:
+        return bool(body(port, path)) or True
+    except (OSError, urllib.error.HTTPError):
+        return False
+
+
+def body(port: int, path: str) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=2) as answer:
+        return str(answer.read().decode())
+
+
+def test_everything_namespaced_is_in_one_namespace(rendered: list[dict[str, Any]]) -> None:
+    namespaces = {each["metadata"].get("namespace") for each in rendered}
+    assert namespaces == {SYSTEM, None}
