@@ -146,7 +146,7 @@ class make:  # noqa: N801 reads as a verb in tests
     @staticmethod
     def pod(name: str = "demo/near", address: str = "10.1.1.9", **fields: Any) -> Pod:
         defaults: dict[str, Any] = {"labels": (("app", "near"),), "ports": (Port("http", 8080),), "ready": True}
-        return Pod(name=name, uid=name, node="n1", addresses=(address,), **(defaults | fields))
+        return Pod(name=name, uid=name, node="n1", **(defaults | {"addresses": (address,)} | fields))
 
     @staticmethod
     def local(name: str = "demo/near", service: str = "demo/echo", **fields: Any) -> LocalRedirect:
