@@ -29,6 +29,7 @@ from isthmus.lab.apiserver.kept import KEPT
 from isthmus.lab.apiserver.kinds import BUILT_IN, Registry
 from isthmus.lab.apiserver.nodes import Nodes
 from isthmus.lab.apiserver.storage import Store
+from isthmus.lab.apiserver.tokens import Tokens
 
 
 class Options(NamedTuple):
@@ -42,6 +43,7 @@ class Options(NamedTuple):
     service_cidrs: tuple[Network, ...]
     tls: ssl.SSLContext | None
     node_tls: ssl.SSLContext | None
+    root_certificate: str
     level: str
 
 
@@ -62,6 +64,7 @@ def options(arguments: Sequence[str]) -> Options:
     parser.add_argument("--kubelet-certificate-authority", type=Path, help="who vouches for nodes; none: plain http")
     parser.add_argument("--kubelet-client-certificate", type=Path, help="what is shown to nodes")
     parser.add_argument("--kubelet-client-key", type=Path, help="its key")
+    parser.add_argument("--root-ca-file", type=Path, help="what pods trust this server by (kube-root-ca.crt)")
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
     given = parser.parse_args(arguments)
     host, _, port = given.listen.rpartition(":")
@@ -74,14 +77,18 @@ def options(arguments: Sequence[str]) -> Options:
         cidrs = tuple(ipaddress.ip_network(cidr) for cidr in given.service_cidr.split(","))
     except ValueError as error:
         raise UsageError(f"--service-cidr {given.service_cidr}: {error}") from None
-    try:
-        token = given.token_file.read_text().strip() if given.token_file else ""
-    except OSError as error:
-        raise UsageError(f"--token-file {given.token_file}: {error.strerror}") from None
+    token, root = _content(given.token_file, "--token-file"), _content(given.root_ca_file, "--root-ca-file")
     tls = _tls(given.tls_cert_file, given.tls_private_key_file)
     nodes = _node_tls(given)
     etcd = tuple(given.etcd.split(","))
-    return Options(etcd, str(address), number, tuple(given.fd), token, cidrs, tls, nodes, given.log_level)
+    return Options(etcd, str(address), number, tuple(given.fd), token, cidrs, tls, nodes, root, given.log_level)
+
+
+def _content(path: Path | None, flag: str) -> str:
+    try:
+        return path.read_text().strip() if path else ""
+    except OSError as error:
+        raise UsageError(f"{flag} {path}: {error.strerror}") from None
 
 
 def _tls(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
@@ -116,15 +123,21 @@ async def serve(given: Options) -> None:
         asyncio.get_running_loop().add_signal_handler(signum, stop.set)
     async with Session(given.etcd) as session:
         store = Store(session)
-        api = Api(store, Registry([*BUILT_IN, *KEPT]), Addresses(given.service_cidrs))
-        application = Server(api, Nodes(api, tls=given.node_tls), token=given.token, ready=ready).application()
+        registry = Registry([*BUILT_IN, *KEPT])
+        api = Api(store, registry, Addresses(given.service_cidrs), root_certificate=given.root_certificate)
+        application = Server(api, Nodes(api, tls=given.node_tls), Tokens(given.token), ready=ready).application()
         runner = web.AppRunner(application, access_log=None, handler_cancellation=True, shutdown_timeout=0.2)
         await runner.setup()
         try:
             for site in _sites(runner, given):
                 await site.start()
             async with asyncio.TaskGroup() as tasks:
-                parts = [store.run(), bootstrap(api, ready, host=given.host, port=given.port), controllers.run(api)]
+                parts = [
+                    store.run(),
+                    store.compact(),
+                    bootstrap(api, ready, host=given.host, port=given.port),
+                    controllers.run(api),
+                ]
                 running = [tasks.create_task(part) for part in parts]
                 await stop.wait()
                 for task in running:

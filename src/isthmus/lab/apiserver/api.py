@@ -43,7 +43,9 @@ class Deletion(NamedTuple):
 class Api:
     """Create, read, change and delete objects of the kinds in the registry."""
 
-    def __init__(self, store: Store, registry: Registry, addresses: Addresses) -> None:
+    def __init__(self, store: Store, registry: Registry, addresses: Addresses, *, root_certificate: str = "") -> None:
+        self.root_certificate = root_certificate
+        """What those inside the cluster trust this server by."""
         self.store = store
         self.registry = registry
         self.addresses = addresses

@@ -24,12 +24,20 @@ SUBRESOURCE_VERBS = {
     "scale": ("get", "patch", "update"),
     "finalize": ("update",),
     "binding": ("create",),
+    "eviction": ("create",),
     "log": ("get",),
     "exec": ("create", "get"),
     "attach": ("create", "get"),
     "portforward": ("create", "get"),
     "token": ("create",),
 }
+OTHER_KINDS = {
+    "scale": {"kind": "Scale", "group": "autoscaling", "version": "v1"},
+    "eviction": {"kind": "Eviction", "group": "policy", "version": "v1"},
+    "token": {"kind": "TokenRequest", "group": "authentication.k8s.io", "version": "v1"},
+    "binding": {"kind": "Binding"},
+}
+"""Subresources that are objects of a kind of their own."""
 
 
 def answer(registry: Registry, path: str, *, accept: str) -> web.Response | None:
@@ -127,10 +135,10 @@ def _subresource(kind: Kind, name: str) -> Object:
         "name": f"{kind.resource}/{name}",
         "singularName": "",
         "namespaced": kind.namespaced,
-        "kind": {"scale": "Scale", "binding": "Binding", "token": "TokenRequest"}.get(name, kind.kind),
+        "kind": kind.kind,
         "verbs": list(SUBRESOURCE_VERBS[name]),
     }
-    return found | ({"group": "autoscaling", "version": "v1"} if name == "scale" else {})
+    return found | OTHER_KINDS.get(name, {})
 
 
 def _swagger(accept: str) -> web.Response:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import hmac
 from typing import NamedTuple
 
 import msgspec
@@ -21,6 +20,7 @@ from isthmus.lab.apiserver.replies import Form, deleted, failure
 from isthmus.lab.apiserver.requests import Target
 from isthmus.lab.apiserver.schema import METADATA
 from isthmus.lab.apiserver.storage import Item
+from isthmus.lab.apiserver.tokens import Tokens
 from isthmus.lab.apiserver.watching import Watch
 from isthmus.reflector import Expired, Transient
 
@@ -45,13 +45,13 @@ class _Where(NamedTuple):
 
 
 class Server:
-    """Turns requests into verbs, once it is ready. ``token`` is what clients must show; '' lets everybody in."""
+    """Turns requests into verbs, once it is ready."""
 
-    def __init__(self, api: Api, nodes: Nodes, *, token: str, ready: asyncio.Event) -> None:
+    def __init__(self, api: Api, nodes: Nodes, tokens: Tokens, *, ready: asyncio.Event) -> None:
         self._api = api
         self._nodes = nodes
         self._ready = ready
-        self._token = token
+        self._tokens = tokens
 
     def application(self) -> web.Application:
         """For aiohttp to run."""
@@ -95,12 +95,11 @@ class Server:
         if target.kind is kinds.POD and target.subresource in ("log", "exec", "attach", "portforward"):
             return await self._nodes.answer(request, target)
         if target.subresource and target.subresource != "status":
-            return await subresources.answer(self._api, request, target)
+            return await subresources.answer(self._api, self._tokens, request, target)
         return await (self._object(request, target) if target.name else self._collection(request, target))
 
     def _check_token(self, request: web.Request) -> None:
-        said = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        if self._token and not hmac.compare_digest(said.encode(), self._token.encode()):
+        if not self._tokens.admits(request.headers.get("Authorization", "").removeprefix("Bearer ")):
             why = "no valid bearer token (kubectl sends none over plain http: serve TLS)"
             raise ApiError(401, "Unauthorized", why)
 

@@ -107,7 +107,7 @@ POD: Final = Kind(
     resource="pods",
     short=("po",),
     categories=ALL,
-    subresources=frozenset({"status", "binding", "log", "exec", "attach", "portforward"}),
+    subresources=frozenset({"status", "binding", "eviction", "log", "exec", "attach", "portforward"}),
     shape="Pod",
     columns=columns.POD,
     lists=schema.POD,
@@ -136,7 +136,11 @@ SECRET: Final = Kind(
     validate=validation.secret,
 )
 SERVICE_ACCOUNT: Final = Kind(
-    kind="ServiceAccount", resource="serviceaccounts", short=("sa",), columns=columns.SERVICE_ACCOUNT
+    kind="ServiceAccount",
+    resource="serviceaccounts",
+    short=("sa",),
+    subresources=frozenset({"token"}),
+    columns=columns.SERVICE_ACCOUNT,
 )
 ENDPOINTS: Final = Kind(
     shape="Endpoints",

@@ -51,6 +51,9 @@ _DECLARED: Final = {
     "DeleteOptions": "1 gracePeriodSeconds i!, 2 preconditions Preconditions, 3 orphanDependents b!, "
     "4 propagationPolicy, 5 dryRun [s]",
     "Preconditions": "1 uid, 2 resourceVersion",
+    "Eviction": "1 metadata ObjectMeta, 2 deleteOptions DeleteOptions",
+    "TokenRequest": "1 metadata ObjectMeta, 2 spec TokenRequestSpec, 3 status -",
+    "TokenRequestSpec": "1 audiences [s], 4 expirationSeconds i!",
 }
 
 

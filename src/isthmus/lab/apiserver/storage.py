@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from isthmus import logs
-from isthmus.etcd import Compare, Delete, KeyValue, Put, Session, WatchEvent
+from isthmus.etcd import Compare, Delete, EtcdError, KeyValue, Put, Session, WatchEvent
 from isthmus.lab.apiserver import errors
 from isthmus.lab.apiserver.objects import Object
 from isthmus.reflector import Expired, Transient
@@ -28,6 +28,7 @@ REGISTRY = "/isthmus/registry/"
 """Not where a kube-apiserver keeps its own: the two may be run over one etcd by mistake."""
 WINDOW = 4096
 """Changes kept in memory for watches that begin a little in the past; older ones are asked of etcd."""
+COMPACT_EVERY = 300.0
 PATIENCE = 10.0
 """Seconds a write waits for its echo before it is told that the server is not well."""
 
@@ -224,6 +225,14 @@ class Store:
             subscription.fail(Transient("etcd closed the watch"))
         except (Expired, Transient) as why:
             subscription.fail(why)
+
+    async def compact(self, *, every: float = COMPACT_EVERY) -> None:
+        """Have etcd forget what is older than ``every`` seconds, again and again, as a kube-apiserver does."""
+        while True:
+            before = self.revision
+            await asyncio.sleep(every)
+            with suppress(Transient, EtcdError):  # behind another's compaction, or away: next time
+                await self._session.compact(before)
 
     async def run(self) -> None:
         """Keep memory true to etcd, for ever."""

@@ -1,19 +1,25 @@
-"""The parts of objects that are addressed by themselves: scale, binding, finalize."""
+"""The parts of objects that are addressed by themselves: scale, binding, eviction, finalize, token."""
 
 from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Final
 
 from aiohttp import web
 
 from isthmus.lab.apiserver import errors, patches, requests
 from isthmus.lab.apiserver.api import Api, By
 from isthmus.lab.apiserver.columns import selector
-from isthmus.lab.apiserver.objects import Object, at, metadata
+from isthmus.lab.apiserver.objects import Object, at, metadata, timestamp
 from isthmus.lab.apiserver.replies import reply
 from isthmus.lab.apiserver.requests import Target
 from isthmus.lab.apiserver.storage import Item
+from isthmus.lab.apiserver.tokens import LIFETIME, Tokens
+
+SUCCESS: Final = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
 
 
-async def answer(api: Api, request: web.Request, target: Target) -> web.StreamResponse:
+async def answer(api: Api, tokens: Tokens, request: web.Request, target: Target) -> web.StreamResponse:
     """The reply to a request for a subresource other than status."""
     by = requests.by(request, target.version)
     match target.subresource, request.method:
@@ -23,7 +29,13 @@ async def answer(api: Api, request: web.Request, target: Target) -> web.StreamRe
             return reply(scale(await _scale(api, request, target, by)))
         case "binding", "POST":
             await bind(api, target, at(await requests.body(request), "target", "name", default=""), by=by)
-            return reply({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}, status=201)
+            return reply(SUCCESS, status=201)
+        case "eviction", "POST":
+            options = at(await requests.body(request), "deleteOptions", default={})
+            await api.delete(target.kind, target.namespace, target.name, requests.deletion(request, options))
+            return reply(SUCCESS, status=201)
+        case "token", "POST":
+            return reply(await _token(api, tokens, request, target), status=201)
         case "finalize", "PUT":
             return await _finalize(api, request, target, by)
     raise errors.method_not_allowed(f"the server does not allow {request.method} on {request.path}")
@@ -80,6 +92,26 @@ async def _scale(api: Api, request: web.Request, target: Target, by: By) -> Item
         return old | {"metadata": meta, "spec": old["spec"] | {"replicas": replicas}}
 
     return await api.edit(kind, namespace, name, change, by=by)
+
+
+async def _token(api: Api, tokens: Tokens, request: web.Request, target: Target) -> Object:
+    """A TokenRequest with its answer."""
+    account = api.get(target.kind, target.namespace, target.name).body
+    asked = at(await requests.body(request), "spec", default={})
+    seconds = requests.number(asked.get("expirationSeconds") or LIFETIME, "spec.expirationSeconds")
+    audiences = [str(each) for each in asked.get("audiences") or ()]
+    uid = account["metadata"]["uid"]
+    token, ends = tokens.issue(target.namespace, target.name, uid, seconds=seconds, audiences=audiences)
+    status = {"token": token, "expirationTimestamp": timestamp(datetime.fromtimestamp(ends, UTC))}
+    meta = {"name": target.name, "namespace": target.namespace, "creationTimestamp": timestamp()}
+    spec = {"audiences": audiences, "expirationSeconds": seconds}
+    return {
+        "kind": "TokenRequest",
+        "apiVersion": "authentication.k8s.io/v1",
+        "metadata": meta,
+        "spec": spec,
+        "status": status,
+    }
 
 
 async def _finalize(api: Api, request: web.Request, target: Target, by: By) -> web.Response:

@@ -36,10 +36,10 @@ def controller(api: Api) -> Controller:
 
 
 async def _furnish(api: Api, namespace: str) -> None:
-    """What pods count on: an account, and the certificate of the API server, which the lab's has none of."""
+    """What pods count on: an account, and what to trust the API server by."""
     wanted: tuple[tuple[Kind, str, Object], ...] = (
         (kinds.SERVICE_ACCOUNT, "default", {}),
-        (kinds.CONFIG_MAP, "kube-root-ca.crt", {"data": {"ca.crt": ""}}),
+        (kinds.CONFIG_MAP, "kube-root-ca.crt", {"data": {"ca.crt": api.root_certificate}}),
     )
     for kind, name, content in wanted:
         if api.store.get(kind.qualified, kind.key(namespace, name)) is None:
