@@ -47,8 +47,6 @@ SELECTORS: Final = {
 """How to find what may be ours among all objects of a kind."""
 
 AT_ONCE: Final = 16
-PAUSES: Final = (0.2, 0.5, 1.0, 2.0)
-"""Seconds between tries to prune: the next occasion is far away."""
 
 
 class Refused(Exception):  # noqa: N818
@@ -91,18 +89,14 @@ class ApiTarget:
         return await self._each_name(sorted(rows, key=lambda row: -ORDER[row.kind]), self._remove)
 
     async def prune(self, rows: Iterable[Object]) -> str:
-        """Remove every object of ours that no row wants: an earlier process left it."""
+        """Remove every object of ours that no row wants: an earlier process left it. NotPruned where one cannot be."""
         wanted = {(row.kind, row.name) for row in rows}
         gone = 0
         for kind in SELECTORS:
-            for pause in PAUSES:
-                try:
-                    gone += await self._prune(kind, wanted)
-                    break
-                except (kube.KubeError, Expired) as error:
-                    if pause == PAUSES[-1]:
-                        raise NotPruned(f"{gone} pruned, then: {error}") from None
-                    await asyncio.sleep(pause)
+            try:
+                gone += await self._prune(kind, wanted)
+            except (kube.KubeError, Expired) as error:
+                raise NotPruned(f"{gone} pruned, then: {error}") from None
         return f"{gone} pruned"
 
     async def _prune(self, name: str, wanted: Collection[Key]) -> int:

@@ -21,7 +21,7 @@ from isthmus.datapath import Datapath, DatapathError
 from isthmus.model import tables
 from isthmus.model.mcs import RecordKind
 from isthmus.model.names import ClusterName
-from isthmus.processes.start import CannotStart, require, start, tables_of
+from isthmus.processes.start import CannotStart, identified, require, start, tables_of
 from isthmus.sources import kubernetes
 from isthmus.statedb import Backoff, Database, Derivations, Reconciler
 
@@ -39,15 +39,21 @@ def run(config: Config) -> int:
 
 
 async def main(config: Config) -> None:
+    """Find out who we are, and work."""
+    require(config, node__name=config.node.name, admin__socket=config.admin.socket)
+    async with await kube.connect(config.kubernetes) as client:
+        await work(await identified(config, client), client)
+
+
+async def work(config: Config, client: kube.Client) -> None:
     """Wire the parts and keep them going."""
-    require(config, cluster__name=config.cluster.name, node__name=config.node.name, admin__socket=config.admin.socket)
     cluster = ClusterName(config.cluster.name)
     derived = [
         *loadbalancer.derived(cluster, config.node.name, services=config.datapath.services),
         dns.derived(config.dns.zone),
     ]
     db = Database(*tables_of(derived, tables.CLUSTERS, tables.PODS, tables.PLANS_STATUS))
-    async with await kube.connect(config.kubernetes) as client, asyncio.TaskGroup() as tasks:
+    async with asyncio.TaskGroup() as tasks:
         reflectors = kubernetes.reflectors(db, client, tables=KUBERNETES, cluster=cluster, node=config.node.name)
         follower = Follower(db, cluster=config.cluster, section=config.clusterset, kinds=KINDS)
         derivations = Derivations(db, *derived)

@@ -1,8 +1,8 @@
 """The operator, one leader per cluster: exports out to the peers' followers, imports into the own API server.
 
-It acts on the API server only when every source has said its first list (or has been waited for long enough): a merge
-of half the exports would take clusters out of imports at each restart. A replica that does not lead holds no tables;
-it is ready, namely to take over.
+It acts when its own API server has said all, and gives peers a moment to do so too: for one that takes longer, what
+stands in the imports stands in, so that a restart takes no cluster out of them. What an earlier process left is pruned
+only when everybody was heard. A replica that does not lead holds no tables; it is ready, namely to take over.
 """
 
 from __future__ import annotations
@@ -28,15 +28,19 @@ from isthmus.mcs import metrics as mcs_metrics
 from isthmus.model import tables
 from isthmus.model.mcs import RecordKind
 from isthmus.model.names import ClusterName
-from isthmus.processes.start import own_etcd, require, start, tables_of
+from isthmus.processes.start import identified, own_etcd, require, start, tables_of
 from isthmus.sources import kubernetes
-from isthmus.statedb import Backoff, Database, Derivations, Reconciler
+from isthmus.statedb import Backoff, Database, Derivations, Reconciler, Snapshot
 
 log = logs.get("operator")
 
 PREFIX = "isthmus_operator"
 KUBERNETES = ("services", "endpoint_sets", "export_marks", "imports", "namespaces")
 KINDS: tuple[RecordKind, ...] = ("serviceexports", "services")
+PEERS = "clusterset/"
+"""How sources are called that are peers."""
+MOMENT = 1.0
+"""Seconds that peers are waited for: without it each restart would say what it takes back when they have spoken."""
 
 
 def run(config: Config) -> int:
@@ -48,12 +52,13 @@ async def main(config: Config) -> None:
     """Wait to lead, and lead."""
     require(
         config,
-        cluster__name=config.cluster.name,
+        cluster__families=config.cluster.families,
         cluster__id=config.cluster.id,
         etcd__endpoints=config.etcd.endpoints,
     )
     identity = f"{socket.gethostname()}-{os.getpid()}"
     async with await kube.connect(config.kubernetes) as client, asyncio.TaskGroup() as tasks:
+        config = await identified(config, client)
         election = Election(client, name="isthmus-operator", namespace=config.kubernetes.namespace, identity=identity)
         office = Office(config, client, identity)
         if config.monitor.listen:
@@ -73,9 +78,8 @@ class Office:
 
     def not_ready(self) -> str:
         """Why the process is not ready; nothing for one that stands by."""
-        if self._db is None or self._db.snapshot().initialized(tables.OBJECTS):
-            return ""
-        return f"waiting for {', '.join(sorted(self._db.snapshot().pending(tables.OBJECTS)))}"
+        awaited = own_awaited(self._db.snapshot()) if self._db is not None else ()
+        return f"waiting for {', '.join(awaited)}" if awaited else ""
 
     def families(self) -> Iterable[Metric]:
         """Metrics, as of now."""
@@ -90,7 +94,11 @@ class Office:
     async def lead(self) -> None:
         """Everything the leader does, until it is cancelled."""
         config, cluster = self._config, ClusterName(self._config.cluster.name)
-        derived = [*mcs.derived(cluster), records.derived(cluster, config.cluster.id)]
+        shared = config.clusterset.default_global
+        derived = [
+            *mcs.derived(cluster, config.cluster.families, default_global=shared),
+            records.derived(cluster, config.cluster.id, default_global=shared),
+        ]
         db = self._db = Database(*tables_of(derived, tables.CLUSTERS, tables.OBJECTS_STATUS))
         try:
             async with own_etcd(config.etcd) as session, asyncio.TaskGroup() as tasks:
@@ -108,7 +116,7 @@ class Office:
                 tasks.create_task(follower.run(), name="follower")
                 tasks.create_task(derivations.run(), name="derivations")
                 tasks.create_task(publisher.run(), name="publisher")
-                tasks.create_task(apply(db, objects, config.sync.timeout), name="objects")
+                tasks.create_task(apply(db, objects), name="objects")
                 tasks.create_task(self._recorder.run(), name="events")
                 tasks.create_task(mcs.tell(db, self._recorder), name="tell")
                 if config.admin.socket:
@@ -124,14 +132,20 @@ class Office:
             self._db = None
 
 
-async def apply(db: Database, objects: Reconciler[Any, Any], timeout: float) -> None:
-    """Keep the own API server as the objects say, once they say it for all sources."""
+async def apply(db: Database, objects: Reconciler[Any, Any]) -> None:
+    """Keep the own API server as the objects say."""
+    await db.until(lambda snapshot: not own_awaited(snapshot))
     try:
-        async with asyncio.timeout(timeout):
+        async with asyncio.timeout(MOMENT):
             await db.until(lambda snapshot: snapshot.initialized(tables.OBJECTS))
     except TimeoutError:
-        log.warning("going on without every source", waiting_for=sorted(db.snapshot().pending(tables.OBJECTS)))
+        log.warning("going on without every peer", waiting_for=sorted(db.snapshot().pending(tables.OBJECTS)))
     await objects.run()
+
+
+def own_awaited(snapshot: Snapshot) -> list[str]:
+    """Who has yet to speak before the objects can be written: anybody but a peer."""
+    return sorted(source for source in snapshot.pending(tables.OBJECTS) if not source.startswith(PEERS))
 
 
 def status(reflectors: Iterable[Any], parts: dict[str, Any]) -> dict[str, Any]:

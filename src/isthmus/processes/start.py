@@ -10,10 +10,19 @@ from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from isthmus import logs
+import msgspec
+
+from isthmus import kube, logs
 from isthmus.config import Config, ConfigError, EtcdSection
 from isthmus.etcd import Credentials, Session, Tls
-from isthmus.statedb import Derived, Table
+from isthmus.sources.identity import cluster_name
+from isthmus.statedb import Backoff, Derived, Table
+
+ASKING = Backoff(0.2, 5.0)
+SECOND_NAME = 2.0
+"""Seconds in which the API server may say that a configured name is not the cluster's only one."""
+
+log = logs.get("start")
 
 Main = Callable[[Config], Awaitable[None]]
 
@@ -73,6 +82,25 @@ def require(config: Config, **fields: str | int | tuple[str, ...]) -> None:
 def tables_of(derived: Iterable[Derived[Any]], *others: Table[Any, Any]) -> set[Table[Any, Any]]:
     """Derived tables, all that they read, and others: what a process that computes them has to hold."""
     return {*others, *(table for each in derived for table in (each.table, *each.reads))}
+
+
+async def identified(config: Config, client: kube.Client) -> Config:
+    """The configuration with the cluster's name in it, where it has none: then the API server is waited for."""
+    attempts = 0
+    while True:
+        try:
+            async with asyncio.timeout(SECOND_NAME if config.cluster.name else None):
+                name = await cluster_name(client, configured=config.cluster.name)
+        except TimeoutError:
+            return config
+        except kube.Unreachable as why:
+            attempts += 1
+            log.warning("cannot ask what the cluster is called", why=str(why), attempt=attempts)
+            await asyncio.sleep(ASKING.delay(attempts))
+        except kube.KubeError as why:
+            raise CannotStart(f"cluster.name: not set, and its ClusterProperty cannot be read: {why}") from None
+        else:
+            return msgspec.structs.replace(config, cluster=msgspec.structs.replace(config.cluster, name=name))
 
 
 def own_etcd(section: EtcdSection) -> Session:
