@@ -1,0 +1,237 @@
+"""``isthmus operator`` as processes, on each API server: who leads, who takes over how fast, who says what we are."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from apiserver_world import TOKEN, ApiServer
+from etcd_server import EtcdServer
+from kube_apiserver import KubeApiServer
+from operator_process import Replicas, leading, ready, replicas, until
+
+from isthmus import kube
+from isthmus.config import ClusterSection, KubernetesSection
+from isthmus.etcd import Session
+from isthmus.kube.kind import Kind
+from isthmus.kube.objects.about import CLUSTER_PROPERTY
+from isthmus.kube.objects.coordination import LEASE
+from isthmus.kube.objects.core import NAMESPACE, SERVICE
+from isthmus.kube.objects.mcs import SERVICE_EXPORT, SERVICE_IMPORT
+from isthmus.kube.objects.meta import Meta, Wire
+
+PEER = "endpoints: [http://127.0.0.1:9]\n"
+"""A peer that nobody will ever hear from."""
+
+
+class Definition(Wire, frozen=True):
+    metadata: Meta
+
+
+CRD = Kind(
+    "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", Definition, namespaced=False
+)
+ABOUT: dict[str, Any] = {
+    "metadata": {
+        "name": "clusterproperties.about.k8s.io",
+        "annotations": {"api-approved.kubernetes.io": "https://github.com/kubernetes/enhancements/pull/2149"},
+    },
+    "spec": {
+        "group": "about.k8s.io",
+        "scope": "Cluster",
+        "names": {"kind": "ClusterProperty", "plural": "clusterproperties", "singular": "clusterproperty"},
+        "versions": [
+            {
+                "name": "v1beta1",
+                "served": True,
+                "storage": True,
+                "schema": {
+                    "openAPIV3Schema": {
+                        "type": "object",
+                        "properties": {"spec": {"type": "object", "properties": {"value": {"type": "string"}}}},
+                    }
+                },
+            }
+        ],
+    },
+}
+
+
+def _kubeconfig(server: ApiServer, folder: Path) -> KubernetesSection:
+    path = folder / "kubeconfig"
+    cluster = {"server": server.url, "certificate-authority": str(server.folder / "ca.crt")}
+    body = {
+        "current-context": "test",
+        "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+        "clusters": [{"name": "test", "cluster": cluster}],
+        "users": [{"name": "test", "user": {"token": TOKEN}}],
+    }
+    path.write_text(yaml.safe_dump(body))
+    return KubernetesSection(kubeconfig=str(path))
+
+
+@pytest.fixture
+def operators(
+    request: pytest.FixtureRequest, client: kube.Client, own_etcd: EtcdServer, tmp_path: Path
+) -> Iterator[Replicas]:
+    """Operators of the cluster that ``client`` speaks to."""
+    if "lab" in request.node.callspec.id:
+        section = _kubeconfig(request.getfixturevalue("lab_apiserver"), tmp_path)
+    else:
+        real: KubeApiServer = request.getfixturevalue("kube_apiserver")
+        section = real.section()
+    with replicas(tmp_path, etcd=own_etcd.endpoint, kubernetes=section) as operators:
+        yield operators
+
+
+@pytest.fixture(autouse=True)
+async def office(client: kube.Client) -> None:
+    """Nobody leads, whatever the test before did."""
+    try:
+        await client.create(NAMESPACE, "", {"metadata": {"name": "kube-system"}})
+    except kube.AlreadyExists:
+        pass
+    await client.delete(LEASE, "kube-system", "isthmus-operator")
+
+
+async def _export(client: kube.Client, namespace: str, name: str) -> None:
+    body = {"metadata": {"name": name}, "spec": {"ports": [{"name": "http", "port": 80}]}}
+    await client.create(SERVICE, namespace, body)
+    await client.create(SERVICE_EXPORT, namespace, {"metadata": {"name": name}})
+
+
+async def _imported(client: kube.Client, namespace: str, name: str, *, seconds: float = 20.0) -> None:
+    async def there() -> bool:
+        try:
+            found = await client.get(SERVICE_IMPORT, name, namespace)
+        except kube.NotFound:
+            return False
+        return bool(found.spec and found.spec.ips)
+
+    await until(there, seconds=seconds)
+
+
+async def test_a_replica_that_is_killed_is_followed_within_twenty_seconds(
+    client: kube.Client, namespace: str, operators: Replicas
+) -> None:
+    first = operators.start()
+    await leading(first)
+    second = operators.start()
+    await ready(second)
+    assert "isthmus_operator_leader 0.0" in (await asyncio.to_thread(second.asked, "metrics"))[1]
+    killed = time.monotonic()
+    first.send(signal.SIGKILL)
+    await _export(client, namespace, "echo")
+    await leading(second)
+    await _imported(client, namespace, "echo")
+    assert time.monotonic() - killed < 20
+
+
+async def test_a_replica_that_is_told_to_stop_is_followed_within_three_seconds(
+    client: kube.Client, namespace: str, operators: Replicas
+) -> None:
+    first = operators.start()
+    await leading(first)
+    second = operators.start()
+    await ready(second)
+    told = time.monotonic()
+    first.send(signal.SIGTERM)
+    await leading(second)
+    taken = time.monotonic() - told
+    assert await asyncio.to_thread(first.process.wait, 10) == 0
+    await _export(client, namespace, "echo")
+    await _imported(client, namespace, "echo")
+    assert taken < 3
+
+
+async def test_a_replica_that_was_held_up_leads_no_more_when_another_took_over(
+    client: kube.Client, namespace: str, operators: Replicas
+) -> None:
+    first = operators.start()
+    await leading(first)
+    second = operators.start()
+    await ready(second)
+    first.send(signal.SIGSTOP)
+    await leading(second)
+    first.send(signal.SIGCONT)
+    await until(lambda: asyncio.to_thread(lambda: first.ready and not first.leads))
+    assert await asyncio.to_thread(lambda: second.leads)
+    assert "leading no more" in first.log
+
+
+async def test_it_says_how_it_is_to_machines(client: kube.Client, namespace: str, operators: Replicas) -> None:
+    one = operators.start()
+    await leading(one)
+    await ready(one)
+    assert await asyncio.to_thread(one.asked, "livez") == (200, "ok\n")
+    await _export(client, namespace, "echo")
+    await _imported(client, namespace, "echo")
+    metrics = (await asyncio.to_thread(one.asked, "metrics"))[1]
+    info = f'isthmus_operator_mcsapi_serviceimport_info{{namespace="{namespace}",serviceimport="echo"}} 1.0'
+    assert info in metrics
+
+
+async def test_a_peer_that_never_speaks_holds_up_nothing(
+    client: kube.Client, namespace: str, operators: Replicas
+) -> None:
+    (operators.peers / "c2").write_text(PEER)
+    await _export(client, namespace, "echo")
+    one = operators.start()
+    await leading(one)
+    await ready(one)
+    await _imported(client, namespace, "echo", seconds=10.0)
+    said = await asyncio.to_thread(one.status)
+    assert said is not None
+    assert "not pruned yet" in said["objects"]
+
+
+async def test_the_property_of_the_cluster_names_it_where_nothing_is_configured(
+    client: kube.Client, namespace: str, operators: Replicas, own_etcd: EtcdServer
+) -> None:
+    nameless = ClusterSection(id=7)
+    refused = operators.start(cluster=nameless)
+    assert await asyncio.to_thread(refused.process.wait, 20) == 1
+    [line] = [each for each in refused.log.splitlines() if each.startswith("isthmus operator: ")]
+    assert line.startswith("isthmus operator: cluster.name: not set, and the cluster has no ClusterProperty")
+    await client.apply(CRD, "", ABOUT["metadata"]["name"], ABOUT, field_manager="test")
+
+    async def said() -> bool:
+        body = {"spec": {"value": "north"}}
+        try:
+            await client.apply(CLUSTER_PROPERTY, "", "cluster.clusterset.k8s.io", body, field_manager="test")
+        except kube.NotFound:
+            return False
+        return True
+
+    await until(said)
+    named = operators.start(cluster=nameless)
+    await leading(named)
+    async with Session([own_etcd.endpoint]) as session:
+        await until(lambda: session.get("cilium/cluster-config/north"))
+    await client.delete(CLUSTER_PROPERTY, "", "cluster.clusterset.k8s.io")
+    await client.delete(CRD, "", ABOUT["metadata"]["name"])
+
+
+async def test_where_namespaces_do_not_take_part_by_default_the_export_is_told(
+    client: kube.Client, namespace: str, operators: Replicas
+) -> None:
+    await _export(client, namespace, "echo")
+    operators.start(default_global=False, cluster=ClusterSection(name="c1", id=1, families=("IPv4", "IPv6")))
+
+    async def reasons() -> bool:
+        found = await client.get(SERVICE_EXPORT, "echo", namespace)
+        conditions = (found.status.conditions if found.status else None) or ()
+        return {each.type: each.reason for each in conditions} == {"Valid": "NamespaceNotGlobal", "Ready": "Pending"}
+
+    await until(reasons)
+    body = {"metadata": {"annotations": {"clustermesh.cilium.io/global": "true"}}}
+    await client.patch(NAMESPACE, "", namespace, body)
+    await _imported(client, namespace, "echo")
+    found = await client.get(SERVICE_IMPORT, "echo", namespace)
+    assert (found.metadata.annotations or {})["clustermesh.cilium.io/supported-ip-families"] == "IPv4"
