@@ -122,7 +122,6 @@ class Api:
                 return item, False
             elif (written := await self.store.update(item, marked)) is not None:
                 return written, False
-            await self.store.overtaken(item)
         raise errors.conflict(kind.qualified, name)
 
     async def _store_new(self, kind: Kind, namespace: str, obj: Object, by: By) -> Item:
@@ -151,7 +150,6 @@ class Api:
                         return _unstored(kind, namespace, new)
                 elif (written := await self.store.update(item, new)) is not None:
                     return written
-            await self.store.overtaken(item)
         raise errors.conflict(kind.qualified, name)
 
     @contextmanager

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from isthmus import logs
-from isthmus.etcd import Compare, Delete, EtcdError, KeyValue, Put, Session, WatchEvent
+from isthmus.etcd import Compare, Delete, EtcdError, Get, KeyValue, Put, Session, WatchEvent
 from isthmus.lab.apiserver import errors
 from isthmus.lab.apiserver.objects import Object
 from isthmus.reflector import Expired, Transient
@@ -154,35 +154,39 @@ class Store:
         return await self._put(path, body, Compare(path, "version", "==", 0))
 
     async def update(self, item: Item, body: Object) -> Item | None:
-        """Store an object anew; None where it is no longer the one that was read."""
+        """Store an object anew; None where it is no longer the one that was read, which memory then knows."""
         path = f"{REGISTRY}{item.resource}/{item.key}"
         return await self._put(path, body, Compare(path, "mod_revision", "==", item.revision))
 
     async def delete(self, item: Item) -> bool:
-        """Remove an object; False where it is no longer the one that was read."""
+        """Remove an object; False where it is no longer the one that was read, which memory then knows."""
         path = f"{REGISTRY}{item.resource}/{item.key}"
-        result = await self._session.txn([Compare(path, "mod_revision", "==", item.revision)], [Delete(path)])
+        return bool(await self._write(path, Compare(path, "mod_revision", "==", item.revision), Delete(path)))
+
+    async def _put(self, path: str, body: Object, compare: Compare) -> Item | None:
+        revision = await self._write(path, compare, Put(path, encode(body)))
+        if not revision:
+            return None
+        mine = self.get(*_split(path))
+        if mine is not None and mine.revision == revision:
+            return mine
+        written = _item(KeyValue(path, encode(body), mod_revision=revision))
+        assert written is not None, "what was just encoded can be decoded"
+        return written
+
+    async def _write(self, path: str, compare: Compare, operation: Put | Delete) -> int:
+        """The revision of a write, 0 where the condition did not hold. Either way memory is as new as the answer."""
+        before = self.get(*_split(path))
+        result = await self._session.txn([compare], [operation], [Get(path)])
         self.seen = max(self.seen, result.revision)
         if result.succeeded:
             await self._until(lambda: self.revision >= result.revision)
-        return result.succeeded
-
-    async def overtaken(self, item: Item) -> None:
-        """Wait until memory has what made a write of this item fail."""
-        await self._until(lambda: self.get(item.resource, item.key) is not item)
-
-    async def _put(self, path: str, body: Object, compare: Compare) -> Item | None:
-        result = await self._session.txn([compare], [Put(path, encode(body))])
-        self.seen = max(self.seen, result.revision)
-        if not result.succeeded:
-            return None
-        await self._until(lambda: self.revision >= result.revision)
-        mine = self.get(*_split(path))
-        if mine is not None and mine.revision == result.revision:
-            return mine
-        written = _item(KeyValue(path, encode(body), mod_revision=result.revision))
-        assert written is not None, "what was just encoded can be decoded"
-        return written
+            return result.revision
+        if there := result.responses[0]:
+            await self._until(lambda: self.revision >= there[0].mod_revision)
+        elif before is not None:
+            await self._until(lambda: self.get(*_split(path)) is not before)
+        return 0
 
     async def _until(self, true: Callable[[], bool]) -> None:
         try:
