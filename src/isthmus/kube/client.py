@@ -39,6 +39,14 @@ class _Resources(Struct, frozen=True, gc=False):
     resources: list[_Resource] | None = None
 
 
+class _TokenStatus(Struct, frozen=True, gc=False):
+    token: str
+
+
+class _TokenRequest(Struct, frozen=True, gc=False):
+    status: _TokenStatus
+
+
 async def connect(section: KubernetesSection) -> Client:
     """A client of the configured API server. Nothing is sent yet; ConfigError says what cannot be used."""
     return Client(Transport(access(section)))
@@ -167,6 +175,18 @@ class Client:
         path = served.path(namespace, name, subresource=subresource)
         encoded = msgspec.json.encode(body)
         return await self._send("PATCH", served, path, namespace, name, encoded, _PATCHES[type], params)
+
+    async def token(self, namespace: str, account: str, *, seconds: int) -> str:
+        """A token of a service account, good for so long (TokenRequest)."""
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
+        head = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest"}
+        body = msgspec.json.encode({**head, "spec": {"expirationSeconds": seconds}})
+        what = f"POST token of serviceaccounts {namespace}/{account}"
+        answer = await self._transport.request("POST", path, body=body, content_type="application/json", what=what)
+        try:
+            return msgspec.json.decode(answer, type=_TokenRequest).status.token
+        except msgspec.MsgspecError as error:
+            raise Unreachable(f"{what}: the answer is no TokenRequest: {error}") from None
 
     async def delete(
         self, kind: Kind[Any], namespace: str, name: str, *, uid: str = "", grace: int | None = None
