@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from balancing_world import World, key
+from bpf_world import done
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from scenario import MADE_OF_PLANS, Agent, FaultyMaps, shown
 
+from isthmus.datapath.maps import DictMaps
 from isthmus.model.balancing import ANY_OTHER, Policy, Share, Tier
 from isthmus.model.names import ClusterName, ServiceName, derived
 from isthmus.model.redirects import Listener, LocalRedirect, ProxyRedirect, Requirement
@@ -143,3 +147,35 @@ def test_any_order_of_changes_ends_where_the_final_rows_do(
     assert tables(world) == tables(World(which).put(*final.values()))
     world.delete(*final.values())
     assert tables(world) == ([], [], [])
+
+
+def maps_of(rows: Iterable[Any], which: str) -> list[str]:
+    """What the maps hold when these rows are all there ever was."""
+    maps = FaultyMaps(DictMaps(), 0)
+    Agent(maps, rows, takes=which).settle()
+    return shown(maps)
+
+
+@settings(max_examples=100, deadline=None)
+@given(steps=steps, which=st.sampled_from(["all", "multicluster"]), seed=st.integers(0, 1000))
+def test_any_order_of_changes_ends_in_the_maps_of_the_final_rows_although_writes_fail(
+    steps: list[tuple[str, Any]], which: str, seed: int
+) -> None:
+    maps, final = FaultyMaps(DictMaps(), seed), {}
+    agent = Agent(maps, (), takes=which)
+    for step, each in steps:
+        if step == "pass":
+            agent.world.settle()
+            done(agent.reconciler.step())
+            continue
+        getattr(agent.world, step)(each)
+        if step == "put":
+            final[key(each)] = each
+        else:
+            final.pop(key(each), None)
+    agent.settle()
+    assert shown(maps) == maps_of(final.values(), which)
+    agent.world.delete(*final.values())
+    agent.settle()
+    assert not [name for name in MADE_OF_PLANS if list(maps.items(name))]
+    assert set(agent.target.state.sizes().values()) == {0}
