@@ -14,7 +14,7 @@ from isthmus.cli.options import lab_name
 
 if TYPE_CHECKING:
     from isthmus.lab.layout import Lab
-    from isthmus.lab.record import ApiServer
+    from isthmus.lab.record import ApiServer, Datapath
 
 
 _apiserver = click.option(
@@ -36,6 +36,10 @@ def group() -> None:
 @click.option("--image", "images", multiple=True, metavar="NAME=COMMAND…", help="A stand-in for an image; repeatable.")
 @click.option("--images", "file", type=click.Path(path_type=Path), help="A YAML file of stand-ins: NAME: COMMAND….")
 @_apiserver
+@click.option(
+    "--datapath", type=click.Choice(["isthmus", "kube-proxy"]), default="isthmus", show_default=True,
+    help="Ours, or kube-proxy and CoreDNS with the operator only (with --apiserver real).",
+)  # fmt: skip
 @click.option("--without-isthmus", is_flag=True, hidden=True, help="Clusters only: no agent, dns, operator.")
 def up(
     name: str,
@@ -45,6 +49,7 @@ def up(
     images: tuple[str, ...],
     file: Path | None,
     apiserver: ApiServer,
+    datapath: Datapath,
     without_isthmus: bool,
 ) -> None:
     """Start a lab and wait until all of it is ready."""
@@ -54,9 +59,9 @@ def up(
     lab = Lab(name, clusters, nodes)
     try:
         own = _images(images, file)
-        starting.check(lab, apiserver=apiserver)
+        starting.check(lab, apiserver=apiserver, datapath=datapath)
         wanted = manifests.of_lab(directory, lab) if directory else {}
-        starting.start(lab, images=own, isthmus=not without_isthmus, apiserver=apiserver)
+        starting.start(lab, images=own, isthmus=not without_isthmus, apiserver=apiserver, datapath=datapath)
         asyncio.run(starting.follow(lab, _tell, apiserver=apiserver))
     except (starting.CannotStart, manifests.BadManifest) as why:
         raise click.ClickException(str(why)) from None

@@ -126,6 +126,11 @@ class Cluster:
         return f"https://{self.address}:6443"
 
     @property
+    def pod_cidr(self) -> str:
+        """The range of its pods, on whichever node."""
+        return f"10.{self.index}.0.0/16"
+
+    @property
     def cgroup(self) -> str:
         """Its processes that are no pods, below the lab's cgroup."""
         return f"{self.name}/system"

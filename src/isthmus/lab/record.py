@@ -11,6 +11,8 @@ from isthmus.lab.layout import Lab
 
 ApiServer = Literal["small", "real"]
 """The lab's own, or kube-apiserver and kube-controller-manager."""
+Datapath = Literal["isthmus", "kube-proxy"]
+"""Ours, or kube-proxy and CoreDNS with the operator only."""
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -23,6 +25,7 @@ class Record(msgspec.Struct, frozen=True):
     isthmus: bool = True
     """False: clusters only."""
     apiserver: ApiServer = "small"
+    datapath: Datapath = "isthmus"
 
     @property
     def lab(self) -> Lab:

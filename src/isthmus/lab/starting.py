@@ -12,13 +12,13 @@ from typing import Any, Final
 
 import msgspec
 
-from isthmus import datapath
+from isthmus.datapath import requirements
 from isthmus.etcd import EtcdError, binary
 from isthmus.lab import cgroups, record, removal
 from isthmus.lab.images import Image
 from isthmus.lab.layout import MOST_CLUSTERS, MOST_NODES, NAME, Lab
 from isthmus.lab.realapi import found
-from isthmus.lab.record import ApiServer
+from isthmus.lab.record import ApiServer, Datapath
 
 PATIENCE: Final[dict[ApiServer, float]] = {"small": 60.0, "real": 180.0}
 
@@ -27,9 +27,9 @@ class CannotStart(Exception):  # noqa: N818
     """Why there will be no lab: one sentence per line."""
 
 
-def missing(*, apiserver: ApiServer = "small") -> list[str]:
+def missing(*, apiserver: ApiServer = "small", datapath: Datapath = "isthmus") -> list[str]:
     """What this machine lacks, as sentences that say how to get it."""
-    lacks = datapath.requirements()
+    lacks = requirements()
     if os.geteuid() != 0 and not any("root" in each for each in lacks):
         lacks.insert(0, "root: a lab makes network namespaces, control groups and BPF programs: run it with sudo")
     if shutil.which("nft") is None:
@@ -40,10 +40,12 @@ def missing(*, apiserver: ApiServer = "small") -> list[str]:
         lacks.append(str(why))
     if apiserver == "real":
         lacks += found.missing(found.SERVER, found.CONTROLLERS)
+    if datapath == "kube-proxy":
+        lacks += found.missing(found.PROXY, found.COREDNS)
     return lacks
 
 
-def check(lab: Lab, *, apiserver: ApiServer = "small") -> None:
+def check(lab: Lab, *, apiserver: ApiServer = "small", datapath: Datapath = "isthmus") -> None:
     """CannotStart unless this lab can be made here now."""
     if not NAME.match(lab.name):
         raise CannotStart(f"--name {lab.name}: at most 12 lower-case letters and digits, a letter first")
@@ -51,7 +53,9 @@ def check(lab: Lab, *, apiserver: ApiServer = "small") -> None:
         raise CannotStart(f"--clusters {lab.size}: 1 to {MOST_CLUSTERS}")
     if not 1 <= lab.nodes <= MOST_NODES:
         raise CannotStart(f"--nodes {lab.nodes}: 1 to {MOST_NODES}")
-    if lacks := missing(apiserver=apiserver):
+    if datapath == "kube-proxy" and apiserver != "real":
+        raise CannotStart("--datapath kube-proxy: wants --apiserver real")
+    if lacks := missing(apiserver=apiserver, datapath=datapath):
         raise CannotStart("this machine cannot run a lab; missing:\n" + "\n".join(f"  - {each}" for each in lacks))
     if _exists(lab):
         raise CannotStart(f"lab {lab.name} is there already: isthmus lab status, or isthmus lab down --name {lab.name}")
@@ -64,11 +68,18 @@ def _exists(lab: Lab) -> bool:
         raise CannotStart(str(why)) from None
 
 
-def start(lab: Lab, *, images: dict[str, Image], isthmus: bool = True, apiserver: ApiServer = "small") -> None:
+def start(
+    lab: Lab,
+    *,
+    images: dict[str, Image],
+    isthmus: bool = True,
+    apiserver: ApiServer = "small",
+    datapath: Datapath = "isthmus",
+) -> None:
     """Start the supervisor, in the lab's control group from its first instruction on."""
     lab.directory.mkdir(parents=True, mode=0o700)
     lab.logs.mkdir()
-    record.write(record.Record(lab.name, lab.size, lab.nodes, images, isthmus, apiserver))
+    record.write(record.Record(lab.name, lab.size, lab.nodes, images, isthmus, apiserver, datapath))
     group = cgroups.make(cgroups.root() / lab.prefix / "supervisor")
     with (lab.logs / "supervisor.log").open("ab") as log:
         subprocess.Popen(

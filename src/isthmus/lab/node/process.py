@@ -110,7 +110,8 @@ async def run(settings: Settings) -> None:
             group.create_task(events.run())
             store = client.store(POD, field_selector=f"spec.nodeName={node.name}")
             group.create_task(Reflector(store, Pods(settings, client, events, group), name="pods").run())
-            group.create_task(proxying.run(client))
+            if settings.services:
+                group.create_task(proxying.run(client))
             group.create_task(_beat(client, node))
 
 

@@ -22,6 +22,8 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     node: int
     kubeconfig: str
     images: dict[str, Image] = {}
+    services: bool = True
+    """False: kube-proxy programs them."""
 
     @property
     def place(self) -> Node:

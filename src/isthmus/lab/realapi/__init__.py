@@ -6,6 +6,7 @@ what those two programs do; only the scheduler is ours, since one node needs no 
     found.py        where the programs are
     files.py        what they are configured with: keys, certificates, tokens
     processes.py    which processes stand for the small server
+    foreign.py      kube-proxy and CoreDNS in the stead of our datapath
     relay.py        host loopback → API server: kube-apiserver cannot inherit a listening socket
     scheduler.py    binds pods to nodes
     definitions.py  the CustomResourceDefinitions that the small server has built in

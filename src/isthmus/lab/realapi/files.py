@@ -11,6 +11,19 @@ from isthmus.lab.layout import Cluster
 PEOPLE: Final = "system:masters"
 """The group of the one token that people and the lab's own parts come with."""
 
+COREFILE: Final = """\
+.:53 {{
+    bind {address}
+    errors
+    kubernetes cluster.local clusterset.local in-addr.arpa ip6.arpa {{
+        kubeconfig {kubeconfig}
+        multicluster clusterset.local
+        ttl 5
+    }}
+}}
+"""
+"""CoreDNS's, where it stands for our name servers and the lab's: nothing is forwarded, as nothing leaves the lab."""
+
 
 def write(cluster: Cluster, *, trusted: certificates.Pair, token: str) -> None:
     """Keys of service accounts, the authority, the certificate for calls to nodes, and who has which token."""
@@ -19,9 +32,15 @@ def write(cluster: Cluster, *, trusted: certificates.Pair, token: str) -> None:
     private(checking_key(cluster), accounts.certificate.decode())
     private(authority(cluster), trusted.certificate.decode())
     private(tokens(cluster), f'{token},lab,lab,"{PEOPLE}"\n')
+    private(corefile(cluster), COREFILE.format(address=cluster.address, kubeconfig=cluster.directory / "kubeconfig"))
     kubelet = certificates.issue(trusted, "kube-apiserver-kubelet-client")
     private(kubelet_certificate(cluster), kubelet.certificate.decode())
     private(kubelet_key(cluster), kubelet.key.decode())
+
+
+def corefile(cluster: Cluster) -> Path:
+    """CoreDNS's configuration."""
+    return cluster.directory / "Corefile"
 
 
 def signing_key(cluster: Cluster) -> Path:

@@ -12,6 +12,8 @@ import isthmus
 
 SERVER: Final = "kube-apiserver"
 CONTROLLERS: Final = "kube-controller-manager"
+PROXY: Final = "kube-proxy"
+COREDNS: Final = "coredns"
 BUILT: Final = Path(isthmus.__file__).resolve().parents[2] / ".cache" / "kube-tools"
 
 

@@ -17,8 +17,11 @@ from isthmus.lab.node import settings
 from isthmus.lab.realapi import files
 
 
-def write(lab: Lab, *, ports: dict[str, int], own_images: dict[str, images.Image]) -> None:
-    """Everything, once. ``ports`` are those of the API servers on the host's loopback, by cluster."""
+def write(lab: Lab, *, ports: dict[str, int], own_images: dict[str, images.Image], services: bool = True) -> None:
+    """Everything, once. ``ports`` are those of the API servers on the host's loopback, by cluster.
+
+    ``services`` says whether nodes program plain Services.
+    """
     lab.logs.mkdir(parents=True, exist_ok=True)
     tokens = {cluster.name: secrets.token_urlsafe(24) for cluster in lab.clusters}
     trusted = certificates.authority(f"isthmus lab {lab.name}")
@@ -37,12 +40,12 @@ def write(lab: Lab, *, ports: dict[str, int], own_images: dict[str, images.Image
                 (directory / "peers" / peer.name).write_text(f"endpoints:\n- {peer.etcd}\n")
         _private(config_of(cluster, "operator"), config.to_toml(operator(cluster)))
         for node in cluster.nodes:
-            _node(node, own_images)
+            _node(node, own_images, services)
     servers = {name: f"https://127.0.0.1:{port}" for name, port in ports.items()}
     _private(lab.kubeconfig, _kubeconfig(servers, tokens, trusted.certificate))
 
 
-def _node(node: Node, own_images: dict[str, images.Image]) -> None:
+def _node(node: Node, own_images: dict[str, images.Image], services: bool) -> None:
     for part in ("pods", "peers"):
         (node.directory / part).mkdir(parents=True, exist_ok=True)
     _private(config_of(node, "agent"), config.to_toml(agent(node)))
@@ -56,6 +59,7 @@ def _node(node: Node, own_images: dict[str, images.Image]) -> None:
         node=node.number,
         kubeconfig=str(kubeconfig_of(node.cluster)),
         images=own_images,
+        services=services,
     )
     _private(config_of(node, "node"), settings.dump(told))
 

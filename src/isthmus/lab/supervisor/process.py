@@ -16,7 +16,7 @@ from isthmus.etcd import binary
 from isthmus.lab import cgroups, kernel, network, spawn
 from isthmus.lab.layout import Cluster
 from isthmus.lab.network import weather
-from isthmus.lab.realapi import definitions, found, processes
+from isthmus.lab.realapi import definitions, foreign, found, processes
 from isthmus.lab.record import Record
 from isthmus.lab.supervisor import bootstrap, checks, configs, programs
 from isthmus.lab.supervisor.control import Control
@@ -35,6 +35,7 @@ class Supervisor:
         self._images = record.images
         self._isthmus = record.isthmus
         self._real = record.apiserver == "real"
+        self._ours = record.datapath == "isthmus"
         self._zygote = zygote
         self._root = cgroups.root() / self.lab.prefix
         self._began = monotonic()
@@ -73,7 +74,7 @@ class Supervisor:
         async with Control(self.lab.socket, self):
             listeners = {cluster.name: _loopback() for cluster in self.lab.clusters}
             ports = {name: made.getsockname()[1] for name, made in listeners.items()}
-            configs.write(self.lab, ports=ports, own_images=self._images)
+            configs.write(self.lab, ports=ports, own_images=self._images, services=self._ours)
             self.step("configurations")
             _bpffs(self.lab.bpffs)
             await network.build(self.lab)
@@ -144,7 +145,11 @@ class Supervisor:
         server, controllers = found.find(found.SERVER), found.find(found.CONTROLLERS)
         if not self._real or server is None or controllers is None:  # lab up has looked for them
             return wanted
-        return processes.instead(wanted, self.lab, apiserver=server, controllers=controllers)
+        wanted = processes.instead(wanted, self.lab, apiserver=server, controllers=controllers)
+        proxy, coredns = found.find(found.PROXY), found.find(found.COREDNS)
+        if self._ours or proxy is None or coredns is None:
+            return wanted
+        return foreign.without_ours(wanted, self.lab, proxy=proxy, coredns=coredns)
 
     async def _fill(self, cluster: Cluster) -> None:
         await self._keepers[f"{cluster.name}/apiserver"].ready.wait()
