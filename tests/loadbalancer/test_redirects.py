@@ -10,6 +10,7 @@ from balancing_world import World, make
 
 from isthmus.model.redirects import LocalRedirect, Requirement
 from isthmus.model.services import Node, Port
+from isthmus.model.tables import BACKENDS, FRONTENDS, PLANS, REDIRECTS
 
 ECHO = "demo/echo:80/TCP/IPv4"
 FAR = {ECHO: ["c1/10.1.1.2:8080"]}
@@ -251,3 +252,12 @@ def test_every_operator_of_a_selector_means_what_it_says(operator: Any, values: 
 def test_an_empty_selector_takes_every_pod_of_the_namespace() -> None:
     world = served().put(make.local(selector=()), make.pod(labels=()), make.pod("other/near", "10.1.1.8"))
     assert world.reached() == NEAR
+
+
+def test_inputs_that_say_the_same_again_change_no_row() -> None:
+    rows = [make.service(), make.endpoints("c1", "10.1.1.2", service="demo/echo"), make.local(), make.pod()]
+    world = World("all").put(*rows).settle()
+    before = world.db.snapshot()
+    world.put(*rows, make.pod(labels=(("app", "near"), ("more", "x")))).settle()
+    for table in (REDIRECTS, FRONTENDS, BACKENDS, PLANS):
+        assert world.db.snapshot().revision(table) == before.revision(table), table
