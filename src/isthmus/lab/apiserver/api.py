@@ -120,7 +120,7 @@ class Api:
                     return item, True
             elif rules.same(item.body, marked):
                 return item, False
-            elif (written := await self.store.update(item, marked)) is not None:
+            elif (written := await self.store.update(item, marked, lifetime=kind.lifetime)) is not None:
                 return written, False
         raise errors.conflict(kind.qualified, name)
 
@@ -131,7 +131,8 @@ class Api:
         with self._addresses(kind, obj):
             if by.dry_run:
                 return _unstored(kind, namespace, obj)
-            item = await self.store.create(kind.qualified, kind.key(namespace, name_of(obj)), obj)
+            key = kind.key(namespace, name_of(obj))
+            item = await self.store.create(kind.qualified, key, obj, lifetime=kind.lifetime)
         if item is None:
             raise errors.already_exists(kind.qualified, name_of(obj))
         return item
@@ -148,7 +149,7 @@ class Api:
                 if _finished(kind, new):
                     if await self.store.delete(item):
                         return _unstored(kind, namespace, new)
-                elif (written := await self.store.update(item, new)) is not None:
+                elif (written := await self.store.update(item, new, lifetime=kind.lifetime)) is not None:
                     return written
         raise errors.conflict(kind.qualified, name)
 

@@ -44,6 +44,8 @@ class Kind:
     strategic: bool = True
     """Whether strategic merge patches are taken (kinds of CRDs do not)."""
     singular_name: str = ""
+    lifetime: int = 0
+    """Seconds after which an object goes by itself; 0: never."""
     warning: str = ""
     """Said to whoever writes such an object."""
 
@@ -150,7 +152,7 @@ ENDPOINTS: Final = Kind(
     columns=columns.ENDPOINTS,
     singular_name="endpoints",
 )
-EVENT: Final = Kind(shape="Event", kind="Event", resource="events", short=("ev",), columns=columns.EVENT)
+EVENT: Final = Kind(shape="Event", kind="Event", resource="events", short=("ev",), columns=columns.EVENT, lifetime=3600)
 DEPLOYMENT: Final = Kind(
     group="apps",
     kind="Deployment",

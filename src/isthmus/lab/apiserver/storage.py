@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from isthmus import logs
-from isthmus.etcd import Compare, Delete, EtcdError, Get, KeyValue, Put, Session, WatchEvent
+from isthmus.etcd import Compare, Delete, EtcdError, Get, KeyValue, Lease, Put, Session, WatchEvent
 from isthmus.lab.apiserver import errors
 from isthmus.lab.apiserver.objects import Object
 from isthmus.reflector import Expired, Transient
@@ -108,6 +108,7 @@ class Store:
         self._window: deque[Change] = deque(maxlen=WINDOW)
         self._floor = 0
         self._subscriptions: set[Subscription] = set()
+        self._leases: dict[int, Lease] = {}
         self._echo = asyncio.Condition()
         self.revision = 0
         """Of what is in memory."""
@@ -148,23 +149,24 @@ class Store:
 
     # ---- writing
 
-    async def create(self, resource: str, key: str, body: Object) -> Item | None:
-        """Store a new object; None where the name is taken."""
+    async def create(self, resource: str, key: str, body: Object, *, lifetime: int = 0) -> Item | None:
+        """Store a new object, for some seconds or (0) for good; None where the name is taken."""
         path = f"{REGISTRY}{resource}/{key}"
-        return await self._put(path, body, Compare(path, "version", "==", 0))
+        return await self._put(path, body, Compare(path, "version", "==", 0), lifetime)
 
-    async def update(self, item: Item, body: Object) -> Item | None:
+    async def update(self, item: Item, body: Object, *, lifetime: int = 0) -> Item | None:
         """Store an object anew; None where it is no longer the one that was read, which memory then knows."""
         path = f"{REGISTRY}{item.resource}/{item.key}"
-        return await self._put(path, body, Compare(path, "mod_revision", "==", item.revision))
+        return await self._put(path, body, Compare(path, "mod_revision", "==", item.revision), lifetime)
 
     async def delete(self, item: Item) -> bool:
         """Remove an object; False where it is no longer the one that was read, which memory then knows."""
         path = f"{REGISTRY}{item.resource}/{item.key}"
         return bool(await self._write(path, Compare(path, "mod_revision", "==", item.revision), Delete(path)))
 
-    async def _put(self, path: str, body: Object, compare: Compare) -> Item | None:
-        revision = await self._write(path, compare, Put(path, encode(body)))
+    async def _put(self, path: str, body: Object, compare: Compare, lifetime: int) -> Item | None:
+        lease = await self._lease(lifetime) if lifetime else 0
+        revision = await self._write(path, compare, Put(path, encode(body), lease=lease))
         if not revision:
             return None
         mine = self.get(*_split(path))
@@ -187,6 +189,13 @@ class Store:
         elif before is not None:
             await self._until(lambda: self.get(*_split(path)) is not before)
         return 0
+
+    async def _lease(self, lifetime: int) -> int:
+        """A lease that ends a little after a lifetime, one for all that is written within a short time."""
+        lease = self._leases.get(lifetime)
+        if lease is None or lease.remaining < lifetime:
+            lease = self._leases[lifetime] = await self._session.grant_lease(lifetime + max(1, lifetime // 10))
+        return lease.id
 
     async def _until(self, true: Callable[[], bool]) -> None:
         try:

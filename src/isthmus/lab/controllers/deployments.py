@@ -11,6 +11,7 @@ from isthmus.lab.apiserver.api import Api, Deletion
 from isthmus.lab.apiserver.objects import Object, at, clone, deleting, name_of, namespace_of
 from isthmus.lab.apiserver.storage import Change, Item
 from isthmus.lab.controllers import pods
+from isthmus.lab.controllers.events import record
 from isthmus.lab.controllers.loop import Controller, by
 
 KIND = kinds.DEPLOYMENT
@@ -129,7 +130,7 @@ async def _roll(api: Api, deployment: Object, new: Item, old: list[Item]) -> Non
         have = [_size(each) for each in old]
         grown, left = sizes(_size(new), have, replicas=replicas, surge=surge, unavailable=unavailable)
     for each, wanted in zip([new, *old], [grown, *left], strict=True):
-        await _scale(api, each, wanted)
+        await _scale(api, deployment, each, wanted)
 
 
 def bounds(spec: Object) -> tuple[int, int]:
@@ -148,7 +149,7 @@ def share(amount: Any, of: int, *, up: bool = False) -> int:
     return int(amount)
 
 
-async def _scale(api: Api, replica_set: Item, wanted: int) -> None:
+async def _scale(api: Api, deployment: Object, replica_set: Item, wanted: int) -> None:
     if replica_set.body["spec"]["replicas"] == wanted:
         return
 
@@ -156,7 +157,11 @@ async def _scale(api: Api, replica_set: Item, wanted: int) -> None:
         return old | {"spec": old["spec"] | {"replicas": wanted}}
 
     namespace, name = namespace_of(replica_set.body), name_of(replica_set.body)
+    before = replica_set.body["spec"]["replicas"]
     await api.edit(kinds.REPLICA_SET, namespace, name, edit, by=BY)
+    direction = "up" if wanted > before else "down"
+    said = f"Scaled {direction} replica set {name} from {before} to {wanted}"
+    await record(api, KIND, deployment, "ScalingReplicaSet", said, by=BY)
 
 
 def _status(deployment: Object, sets: list[Item], want: str) -> pods.Status:

@@ -9,6 +9,7 @@ from isthmus.lab.apiserver import kinds
 from isthmus.lab.apiserver.api import Api
 from isthmus.lab.apiserver.objects import Object, at, condition, deleting, items, labels_of, name_of
 from isthmus.lab.apiserver.storage import Change
+from isthmus.lab.controllers.events import record
 from isthmus.lab.controllers.loop import Controller, by
 
 BY = by("default-scheduler")
@@ -29,9 +30,12 @@ def controller(api: Api) -> Controller:
         nodes = [node.body for node in api.store.items(kinds.NODE.qualified)]
         load = Counter(at(p.body, "spec", "nodeName", default="") for p in api.store.items(kinds.POD.qualified))
         node = choose(item.body, nodes, load=lambda name: load[name])
-        if node:
-            namespace, _, name = key.partition("/")
-            await api.edit(kinds.POD, namespace, name, lambda old: _bound(old, node), by=BY)
+        if not node:
+            why = f"0/{len(nodes)} nodes are available: none is ready, is schedulable, and is what the pod asks for"
+            await record(api, kinds.POD, item.body, "FailedScheduling", why, by=BY, kind_of_event="Warning")
+            return None
+        namespace, _, name = key.partition("/")
+        await api.edit(kinds.POD, namespace, name, lambda old: _bound(old, node), by=BY)
         return None
 
     return Controller(api, name="scheduler", follows=[kinds.POD, kinds.NODE], keys=keys, reconcile=reconcile)
