@@ -124,6 +124,20 @@ def test_a_configuration_keeps_what_we_do_not_know() -> None:
     assert json.loads(republished(b'{"id":3}'))["capabilities"] == {"syncedCanaries": True, "cached": True}
 
 
+@pytest.mark.parametrize("config", [b'{"id":2,"x":"\xff"}', b'{"id":2,"x":' + b"[" * 900 + b"]" * 900 + b"}", b"{"])
+async def test_a_configuration_that_cannot_be_told_again_costs_its_own_cluster_only(
+    theirs: Session, ours: Session, peers: Peers, config: bytes
+) -> None:
+    peers.add("c2", "c3")
+    await fill(theirs)
+    async with mirroring(ours, peers):
+        await until(lambda: ours.get("cilium/synced/c2/cilium/cache/services/v1"))
+        await theirs.put("cilium/cluster-config/c2", config)
+        await fill(theirs, "c3", 3)
+        await until(lambda: ours.get("cilium/synced/c3/cilium/cache/services/v1"))
+        assert "services/v1/c2/demo/echo" in await copies(ours)
+
+
 async def test_what_was_withdrawn_while_no_mirror_ran_goes_before_the_canary_is_new(
     theirs: Session, ours: Session, peers: Peers
 ) -> None:

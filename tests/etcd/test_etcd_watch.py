@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from etcd_server import EtcdServer, running
 
-from isthmus.etcd import KeyValue, PrefixStore, Session, WatchBatch
+from isthmus.etcd import KeyStore, KeyValue, PrefixStore, Session, WatchBatch
 from isthmus.reflector import Event, Expired, Reflector, Transient
 
 
@@ -30,6 +30,16 @@ async def test_a_watch_tells_what_happened_from_a_revision_on(store: Session) ->
     await store.put("v/c", b"elsewhere")
     await store.delete("w/a")
     assert await take(store.watch("w/", since), 3) == ["w/a=1", "w/b=2", "w/a=gone"]
+
+
+async def test_one_key_is_followed_without_those_that_begin_like_it(store: Session) -> None:
+    await store.put("w/a", b"0")
+    since = await store.put("w/ab", b"1")
+    listing = await KeyStore(store, "w/a").list()
+    assert (list(listing.items), listing.revision) == ([""], str(since))
+    await store.put("w/ab", b"2")
+    await store.put("w/a", b"3")
+    assert await take(store.watch("w/a", since + 1, exact=True), 1) == ["w/a=3"]
 
 
 async def test_a_delete_carries_what_there_was(store: Session) -> None:

@@ -22,7 +22,7 @@ from isthmus.clusterset.gate import GatedStore
 from isthmus.clusterset.identity import SLICES_ONLY, ClusterConfig, Ids
 from isthmus.clusterset.peers import Peer
 from isthmus.clusterset.sinks import Forms
-from isthmus.etcd import EtcdError, KeyValue, Session
+from isthmus.etcd import EtcdError, KeyStore, KeyValue, PrefixStore, Session
 from isthmus.model.mcs import RecordKind
 from isthmus.model.tables import CLUSTERS
 from isthmus.reflector import Event, Reflector, State
@@ -136,12 +136,12 @@ class Connection:
             self._configured(self._said)
 
     async def _follow_config(self, session: Session) -> None:
-        store = GatedStore(session, keys.config(self.name))
+        store = GatedStore(KeyStore(session, keys.config(self.name)))
         await self._reflect(store, _OneKey(self._configured), name="config")
 
     async def _follow_description(self, session: Session) -> None:
         """Only clusters of Isthmus have one, and not every peer lets us read it: it does not count for its state."""
-        store = GatedStore(session, keys.description(self.name))
+        store = GatedStore(KeyStore(session, keys.description(self.name)))
         await Reflector(store, _OneKey(self._described), name=f"{self.name}/description", most_delay=60.0).run()
 
     async def _reflect(self, store: GatedStore, sink: Any, *, name: str) -> None:
@@ -178,8 +178,9 @@ class Connection:
                 self._synced(txn, kind)
             return
         cached = capabilities.cached
-        canary = keys.canary(kind, self.name, cached=cached) if capabilities.synced_canaries else ""
-        store = GatedStore(session, keys.prefix(kind, self.name, cached=cached), canary=canary, limits=sinks.MOST)
+        records = PrefixStore(session, keys.prefix(kind, self.name, cached=cached), limits=sinks.MOST)
+        canary = KeyStore(session, keys.canary(kind, self.name, cached=cached))
+        store = GatedStore(records, canary=canary if capabilities.synced_canaries else None)
         sink = sinks.RecordSink(
             self._db,
             self._forms[kind],
@@ -192,7 +193,6 @@ class Connection:
 
     def _configured(self, kv: KeyValue | None) -> None:
         """The peer said who it is. An absent or unreadable configuration changes nothing of what is followed."""
-        self._said = kv
         if kv is None:
             self.card.say(reason="it has not published its configuration")
             return
@@ -201,6 +201,7 @@ class Connection:
         except RecordError as why:
             self.card.say(reason=f"its configuration cannot be read: {why}")
             return
+        self._said = kv
         reason = config.refusal(most=self._most) or self._ids.reserve(self.name, config.id)
         if reason:
             self._refuse(reason)
@@ -309,17 +310,16 @@ class Connection:
 
 
 class _OneKey:
-    """A sink for a prefix of which one key is meant: the prefix itself."""
+    """A sink for what a KeyStore brings."""
 
     def __init__(self, told: Callable[[KeyValue | None], None]) -> None:
         self._told = told
 
     def replace(self, items: Mapping[str, KeyValue], *, partial: bool) -> None:
-        """Everything below the prefix."""
+        """What the key is."""
         self._told(items.get(""))
 
     def apply(self, events: Sequence[Event[KeyValue]]) -> None:
-        """What changed below the prefix."""
-        for key, kv in events:
-            if key == "":
-                self._told(kv)
+        """What became of it."""
+        for _, kv in events:
+            self._told(kv)

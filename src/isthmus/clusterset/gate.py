@@ -7,21 +7,17 @@ nothing in the other, so the list is read again, behind the canary again: a stor
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Final
 
-from isthmus.etcd import KeyValue, Limits, PrefixStore, Session
-from isthmus.reflector import Batch, Expired, Listing
-
-FEW: Final = Limits(keys=1_000, size=1024 * 1024)
-"""Where one key is meant: other clusters' names may begin with this one's."""
+from isthmus.etcd import KeyStore, KeyValue
+from isthmus.reflector import Batch, Expired, Listing, Store
 
 
 class GatedStore:
-    """A ``reflector.Store`` below a prefix. ``canary`` is the key that lets it be listed; empty: none is awaited."""
+    """A ``reflector.Store`` whose ``canary`` is the key that lets it be listed; None: none is awaited."""
 
-    def __init__(self, session: Session, prefix: str, *, canary: str = "", limits: Limits = FEW) -> None:
-        self._store = PrefixStore(session, prefix, limits=limits)
-        self._canary = PrefixStore(session, canary, limits=FEW) if canary else None
+    def __init__(self, store: Store[KeyValue], *, canary: KeyStore | None = None) -> None:
+        self._store = store
+        self._canary = canary
         self._listed = False
 
     async def list(self) -> Listing[KeyValue]:
@@ -41,11 +37,11 @@ class GatedStore:
             yield batch
 
 
-async def _appearance(canary: PrefixStore) -> None:
-    """Return when the key exists, which is the prefix itself."""
+async def _appearance(canary: KeyStore) -> None:
+    """Return when the key exists."""
     listing = await canary.list()
-    if "" in listing.items:
+    if listing.items:
         return
     async for batch in canary.watch(listing.revision):
-        if any(event.key == "" and event.item is not None for event in batch.events):
+        if any(event.item is not None for event in batch.events):
             return

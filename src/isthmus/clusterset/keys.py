@@ -61,9 +61,30 @@ def config(cluster: ClusterName) -> str:
     return f"cilium/cluster-config/{cluster}"
 
 
+DESCRIPTIONS: Final = "isthmus/clusters/v1/"
+
+
 def description(cluster: ClusterName) -> str:
     """The key of what a cluster of Isthmus says of itself beside that."""
-    return f"isthmus/clusters/v1/{cluster}"
+    return DESCRIPTIONS + cluster
+
+
+def trust(cluster: ClusterName) -> str:
+    """The key of whom to believe that he is this cluster's etcd: its authorities, two while one takes over."""
+    return f"isthmus/trust/v1/{cluster}"
+
+
+INVITATIONS: Final = "isthmus/invite/"
+
+
+def invitation(number: str) -> str:
+    """The key that says that a token is still good; under a lease."""
+    return INVITATIONS + number
+
+
+def offer(number: str) -> str:
+    """The one key that a token's bearer may write."""
+    return f"isthmus/join/{number}"
 
 
 def parse(name: str) -> ServiceName:

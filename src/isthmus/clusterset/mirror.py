@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from isthmus import logs
-from isthmus.clusterset import identity, keys
+from isthmus.clusterset import identity, keys, wire
 from isthmus.clusterset.cache import Cache, Known
 from isthmus.clusterset.card import wall_clock
 from isthmus.clusterset.errors import RecordError
@@ -269,7 +269,10 @@ class _Writer:
         """Configuration, copies, canaries of a peer."""
         if said := self._follower.said(row.name):
             self._present.add(row.name)
-            await self._put(keys.config(row.name), republished(said))
+            try:
+                await self._put(keys.config(row.name), republished(said))
+            except RecordError as why:
+                log.warning("configuration not copied", cluster=row.name, why=str(why))
             description = identity.Description(row.network, row.region, row.zone)
             await self._put(keys.description(row.name), identity.encode(description))
         for kind in KINDS:
@@ -312,7 +315,16 @@ class _Writer:
 
 
 def republished(said: bytes) -> bytes:
-    """A peer's configuration as a mirror tells it: everything it said, and that this is a copy with canaries."""
-    config: dict[str, Any] = msgspec.json.decode(said)
+    """A peer's configuration as a mirror tells it: everything it said, and that this is a copy with canaries.
+
+    RecordError where what we do not know of it is no JSON that can be written again.
+    """
+    config = wire.decode(said, _anything, limit=identity.LIMIT)
     capabilities = {**(config.get("capabilities") or {}), "syncedCanaries": True, "cached": True}
-    return msgspec.json.encode(config | {"capabilities": capabilities})
+    try:
+        return msgspec.json.encode(config | {"capabilities": capabilities})
+    except RecursionError:
+        raise RecordError("it is nested too deep") from None
+
+
+_anything = msgspec.json.Decoder(dict[str, Any])

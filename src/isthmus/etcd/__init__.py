@@ -7,7 +7,7 @@ of ``clusterset``.
 from isthmus.etcd.errors import Denied, EtcdError, LeaseGone, TooLarge
 from isthmus.etcd.lease import Lease
 from isthmus.etcd.session import Session
-from isthmus.etcd.store import PrefixStore
+from isthmus.etcd.store import KeyStore, PrefixStore
 from isthmus.etcd.transport import Credentials, Tls
 from isthmus.etcd.values import (
     Compare,
@@ -32,6 +32,7 @@ __all__ = [
     "Denied",
     "EtcdError",
     "Get",
+    "KeyStore",
     "KeyValue",
     "Lease",
     "LeaseGone",

@@ -63,8 +63,13 @@ class Session:
 
     async def get(self, key: str) -> KeyValue | None:
         """One key, or None."""
-        response = await self._transport.call(wire.RANGE, wire.RangeRequest(key=encode(key)))
-        return key_value(response.kvs[0]) if response.kvs else None
+        kvs = (await self.read(key)).kvs
+        return kvs[0] if kvs else None
+
+    async def read(self, key: str) -> Listing:
+        """One key and nothing that begins like it, with the revision that this is of."""
+        got = await self._range(encode(key), b"", 0, 0)
+        return Listing(got.kvs, got.revision, got.store)
 
     async def list(self, prefix: str, *, page: int = 1000, limits: Limits = NO_LIMITS) -> Listing:
         """Everything below a prefix, of one revision, read in pages; TooLarge where it is more than the limits."""
@@ -119,12 +124,13 @@ class Session:
         )
         return txn_result(await self._transport.call(wire.TXN, request))
 
-    def watch(self, prefix: str, revision: int, *, store: int = 0) -> AsyncIterator[WatchBatch]:
-        """What happens below a prefix from ``revision`` on. Raises Expired, or Transient on any loss.
+    def watch(self, prefix: str, revision: int, *, store: int = 0, exact: bool = False) -> AsyncIterator[WatchBatch]:
+        """What happens below a prefix from ``revision`` on, or to that key alone where it is ``exact``.
 
+        Raises Expired, or Transient on any loss.
         ``store`` is that of the list that the revision is from: another one that answers is Expired too.
         """
-        return watch(self._transport, prefix, revision, progress=self._progress, store=store)
+        return watch(self._transport, prefix, revision, progress=self._progress, store=store, exact=exact)
 
     async def grant_lease(self, ttl: int) -> Lease:
         """A lease of ``ttl`` seconds; run its ``keep`` in a task group."""
@@ -139,6 +145,10 @@ class Session:
         """Ask the member that answers how it is."""
         got = await self._transport.call(wire.STATUS, wire.StatusRequest())
         return Status(got.version, got.db_size, got.header.revision, got.header.cluster_id)
+
+    async def call(self, method: wire.Method, request: Any) -> Any:
+        """A procedure that has no method here: what only administrators ask for is in ``access``."""
+        return await self._transport.call(method, request)
 
     async def _range(self, start: bytes, end: bytes, limit: int, revision: int) -> RangeResult:
         request = wire.RangeRequest(key=start, range_end=end, limit=limit, revision=revision)

@@ -1,4 +1,4 @@
-"""The keys below a prefix as something the reflector can follow."""
+"""The keys below a prefix, or one key, as something the reflector can follow."""
 
 from __future__ import annotations
 
@@ -37,6 +37,31 @@ class PrefixStore:
             async for batch in self._session.watch(self._prefix, int(revision) + 1, store=self._listed):
                 events = [Event(event.key.removeprefix(self._prefix), event.kv) for event in batch.events]
                 yield Batch(events, str(batch.revision))
+
+
+class KeyStore:
+    """A ``reflector.Store`` of one key, which has no name among the items: the right to read it is enough."""
+
+    def __init__(self, session: Session, key: str) -> None:
+        self._session = session
+        self._listed = 0
+        self._key = key
+
+    def __repr__(self) -> str:
+        return f"<KeyStore {self._key}>"
+
+    async def list(self) -> Listing[KeyValue]:
+        """The key, where it is there."""
+        with _worth_another_try():
+            listing = await self._session.read(self._key)
+        self._listed = listing.store
+        return Listing({"": listing.kvs[0]} if listing.kvs else {}, str(listing.revision))
+
+    async def watch(self, revision: str) -> AsyncIterator[Batch[KeyValue]]:
+        """What becomes of it after a revision."""
+        with _worth_another_try():
+            async for batch in self._session.watch(self._key, int(revision) + 1, store=self._listed, exact=True):
+                yield Batch([Event("", event.kv) for event in batch.events], str(batch.revision))
 
 
 @contextmanager

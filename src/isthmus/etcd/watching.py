@@ -24,7 +24,7 @@ from isthmus.reflector import Expired, Transient
 
 
 async def watch(
-    transport: Transport, prefix: str, revision: int, *, progress: float, store: int
+    transport: Transport, prefix: str, revision: int, *, progress: float, store: int, exact: bool
 ) -> AsyncIterator[WatchBatch]:
     """Batches from ``revision`` on; bookmarks while idle, every ``progress`` seconds.
 
@@ -33,7 +33,7 @@ async def watch(
     stream, at = await transport.stream(wire.WATCH, leader=True)
     create = wire.WatchCreate(
         key=start_of(prefix),
-        range_end=end_of(prefix),
+        range_end=b"" if exact else end_of(prefix),
         start_revision=revision,
         progress_notify=True,
         prev_kv=True,

@@ -43,6 +43,16 @@ KeepAliveRequest    1 id int64
 KeepAliveResponse   1 header Header, 2 id int64, 3 ttl int64
 AuthRequest         1 name string, 2 password string
 AuthResponse        1 header Header, 2 token string
+Nothing             1 unused bool
+Named               1 name string
+Names               1 header Header, 2 names *string
+UserPassword        1 name string, 2 password string
+UserRole            1 user string, 2 role string
+Permission          1 right int32, 2 key bytes, 3 range_end bytes
+RolePermission      1 name string, 2 permission Permission
+RoleRange           1 role string, 2 key bytes, 3 range_end bytes
+RolePermissions     1 header Header, 2 permissions *Permission
+HeaderOnly          1 header Header
 StatusRequest       1 unused bool
 StatusResponse      1 header Header, 2 version string, 3 db_size int64, 4 leader uint64
 """  # noqa: E501 a table reads better in whole lines
@@ -101,6 +111,13 @@ LeaseRevokeRequest: Final = message("LeaseRevokeRequest")
 KeepAliveRequest: Final = message("KeepAliveRequest")
 AuthRequest: Final = message("AuthRequest")
 StatusRequest: Final = message("StatusRequest")
+Nothing: Final = message("Nothing")
+Named: Final = message("Named")
+UserPassword: Final = message("UserPassword")
+UserRole: Final = message("UserRole")
+Permission: Final = message("Permission")
+RolePermission: Final = message("RolePermission")
+RoleRange: Final = message("RoleRange")
 
 DELETE_EVENT: Final = 1
 
@@ -138,4 +155,16 @@ LEASE_GRANT: Final = _unary("Lease/LeaseGrant", "LeaseGrantRequest", "LeaseGrant
 LEASE_REVOKE: Final = _unary("Lease/LeaseRevoke", "LeaseRevokeRequest", "LeaseRevokeResponse")
 LEASE_KEEP_ALIVE: Final = _stream("Lease/LeaseKeepAlive", "KeepAliveRequest", "KeepAliveResponse")
 AUTHENTICATE: Final = _unary("Auth/Authenticate", "AuthRequest", "AuthResponse")
+AUTH_ENABLE: Final = _unary("Auth/AuthEnable", "Nothing", "HeaderOnly")
+USER_LIST: Final = _unary("Auth/UserList", "Nothing", "Names")
+USER_ADD: Final = _unary("Auth/UserAdd", "UserPassword", "HeaderOnly")
+USER_DELETE: Final = _unary("Auth/UserDelete", "Named", "HeaderOnly")
+USER_PASSWORD: Final = _unary("Auth/UserChangePassword", "UserPassword", "HeaderOnly")
+USER_GRANT: Final = _unary("Auth/UserGrantRole", "UserRole", "HeaderOnly")
+ROLE_LIST: Final = _unary("Auth/RoleList", "Nothing", "Names")
+ROLE_ADD: Final = _unary("Auth/RoleAdd", "Named", "HeaderOnly")
+ROLE_DELETE: Final = _unary("Auth/RoleDelete", "Named", "HeaderOnly")
+ROLE_GET: Final = _unary("Auth/RoleGet", "Named", "RolePermissions")
+ROLE_GRANT: Final = _unary("Auth/RoleGrantPermission", "RolePermission", "HeaderOnly")
+ROLE_REVOKE: Final = _unary("Auth/RoleRevokePermission", "RoleRange", "HeaderOnly")
 STATUS: Final = _unary("Maintenance/Status", "StatusRequest", "StatusResponse")

@@ -1,0 +1,59 @@
+"""What users of a cluster's etcd may: peers read what they need and nothing else, nobody but root reads offers to join.
+
+remote    another cluster: our records, canaries, configuration, description, trust and heartbeat
+local     our agents behind a mirror: the copies, and what is said of them
+writer    our operator and mirror: everything of the clusterset
+guest     whoever has a token: may write the one key of its invitation, and not even read it
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from isthmus.clusterset import keys
+from isthmus.etcd.access import Grant
+from isthmus.model.names import ClusterName
+
+REMOTE: Final = "remote"
+LOCAL: Final = "local"
+WRITER: Final = "writer"
+
+
+def remote_user(peer: ClusterName) -> str:
+    """As whom a peer reads."""
+    return f"{REMOTE}-{peer}"
+
+
+def guest(invitation: str) -> str:
+    """The user and the role of a token."""
+    return f"join-{invitation}"
+
+
+def roles(own: ClusterName) -> dict[str, tuple[Grant, ...]]:
+    """The lasting roles of a cluster's etcd."""
+    remote = (
+        Grant("read", keys.HEARTBEAT),
+        Grant("read", "cilium/state/", below=True),
+        Grant("read", f"{keys.SYNCED}{own}/", below=True),
+        Grant("read", keys.config(own)),
+        Grant("read", keys.description(own)),
+        Grant("read", keys.trust(own)),
+    )
+    local = (
+        Grant("read", keys.HEARTBEAT),
+        Grant("read", "cilium/cache/", below=True),
+        Grant("read", keys.SYNCED, below=True),
+        Grant("read", "cilium/cluster-config/", below=True),
+        Grant("read", keys.DESCRIPTIONS, below=True),
+    )
+    writer = (
+        Grant("readwrite", "cilium/", below=True),
+        Grant("readwrite", keys.DESCRIPTIONS, below=True),
+        Grant("readwrite", keys.MIRROR),
+    )
+    return {REMOTE: remote, LOCAL: local, WRITER: writer}
+
+
+def guest_rights(invitation: str) -> tuple[Grant, ...]:
+    """What the bearer of a token may."""
+    return (Grant("write", keys.offer(invitation)),)

@@ -1,0 +1,131 @@
+"""What each user of a cluster's etcd may, asked of real etcds with their guard up."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from etcd_server import PROGRAMS, EtcdServer, running
+
+from isthmus.clusterset import keys, rights
+from isthmus.etcd import Credentials, Denied, Session, access
+from isthmus.model.names import ClusterName
+
+OWN = ClusterName("c1")
+HELD = (
+    "cilium/.heartbeat",
+    "cilium/state/services/v1/c1/demo/echo",
+    "cilium/state/serviceexports/v1/c1/demo/echo",
+    "cilium/synced/c1/cilium/state/services/v1",
+    "cilium/cluster-config/c1",
+    "isthmus/clusters/v1/c1",
+    "isthmus/trust/v1/c1",
+)
+NOT_FOR_PEERS = (
+    "isthmus/join/7",
+    "isthmus/invite/7",
+    "isthmus/mirror",
+    "isthmus/clusters/v1/c2",
+    "cilium/cache/services/v1/c2/demo/echo",
+    "cilium/cluster-config/c10",
+    "cilium/synced/c2/cilium/cache/services/v1",
+    "/registry/secrets/demo/token",
+    "anything",
+)
+
+
+@pytest.fixture(params=[name for name, found in PROGRAMS.items() if found])
+async def guarded(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[EtcdServer]:
+    """An etcd whose users are a cluster's."""
+    program = PROGRAMS[request.param]
+    assert program is not None
+    with running(program, tmp_path / "etcd") as server:
+        async with Session([server.endpoint]) as session:
+            await server.ready(session)
+            for key in (*HELD, *NOT_FOR_PEERS):
+                await session.put(key, b"x")
+            await access.ensure_role(session, access.ROOT, ())
+            await access.ensure_user(session, access.ROOT, "secret", access.ROOT)
+            for role, grants in {**rights.roles(OWN), "join-7": rights.guest_rights("7")}.items():
+                await access.ensure_role(session, role, grants)
+                await access.ensure_user(session, f"{role}-user", role, role)
+            await access.enable(session)
+        yield server
+
+
+def user(server: EtcdServer, role: str) -> Session:
+    return Session([server.endpoint], credentials=Credentials(f"{role}-user", role))
+
+
+async def test_a_peer_reads_exactly_what_it_needs_and_writes_nothing(guarded: EtcdServer) -> None:
+    async with user(guarded, "remote") as peer:
+        for key in HELD:
+            assert (await peer.read(key)).kvs, key
+            with pytest.raises(Denied):
+                await peer.put(key, b"forged")
+            with pytest.raises(Denied):
+                await peer.delete(key)
+        for key in NOT_FOR_PEERS:
+            with pytest.raises(Denied):
+                await peer.get(key)
+            with pytest.raises(Denied):
+                await anext(peer.watch(key, 1, exact=True))
+        for prefix in ("", "isthmus/", "cilium/", "cilium/cluster-config/", "/registry/"):
+            with pytest.raises(Denied):
+                await peer.list(prefix)
+        assert [kv.key for kv in (await peer.list(keys.prefix("services", OWN))).kvs] == [HELD[1]]
+        with pytest.raises(Denied):
+            await access.users(peer)
+
+
+async def test_a_guest_writes_one_key_and_reads_not_even_that(guarded: EtcdServer) -> None:
+    async with user(guarded, "join-7") as guest:
+        await guest.put("isthmus/join/7", b"offer")
+        for key in (*HELD, *NOT_FOR_PEERS):
+            with pytest.raises(Denied):
+                await guest.get(key)
+        for key in ("isthmus/join/8", "isthmus/join/70", "isthmus/join/", "isthmus/invite/7"):
+            with pytest.raises(Denied):
+                await guest.put(key, b"offer")
+
+
+async def test_the_operator_writes_what_is_the_clustersets_and_nothing_of_kubernetes(guarded: EtcdServer) -> None:
+    async with user(guarded, "writer") as operator:
+        lease = await operator.grant_lease(60)
+        await operator.put(keys.HEARTBEAT, b"now", lease=lease.id)
+        await operator.put(HELD[1], b"x")
+        await operator.put(keys.description(OWN), b"{}")
+        await operator.put(keys.MIRROR, b"me", lease=lease.id)
+        await lease.renew()
+        await lease.revoke()
+        for key in ("/registry/secrets/demo/token", "isthmus/join/7", "isthmus/invite/7", "isthmus/trust/v1/c1"):
+            with pytest.raises(Denied):
+                await operator.put(key, b"x")
+
+
+async def test_an_agent_behind_a_mirror_reads_the_copies(guarded: EtcdServer) -> None:
+    async with user(guarded, "local") as agent:
+        assert await agent.get("cilium/cache/services/v1/c2/demo/echo")
+        assert await agent.get("isthmus/clusters/v1/c2")
+        for key in ("isthmus/join/7", "/registry/secrets/demo/token", "cilium/state/services/v1/c1/demo/echo"):
+            with pytest.raises(Denied):
+                await agent.get(key)
+        with pytest.raises(Denied):
+            await agent.put("cilium/cache/services/v1/c2/demo/echo", b"x")
+
+
+async def test_saying_it_again_changes_nothing_and_takes_back_what_is_too_much(guarded: EtcdServer) -> None:
+    async with Session([guarded.endpoint], credentials=Credentials("root", "secret")) as root:
+        await access.ensure_role(root, "remote", (*rights.roles(OWN)["remote"], access.Grant("read", "anything")))
+        async with user(guarded, "remote") as peer:
+            assert await peer.get("anything")
+            await access.ensure_role(root, "remote", rights.roles(OWN)["remote"])
+            with pytest.raises(Denied):
+                await peer.get("anything")
+            assert await peer.get(HELD[1])
+        assert await access.drop_user(root, "remote-user")
+        assert not await access.drop_user(root, "remote-user")
+        async with user(guarded, "remote") as peer:
+            with pytest.raises(Denied):
+                await peer.get(HELD[1])
