@@ -162,6 +162,35 @@ def test_a_liveness_probe_has_a_container_started_again(echo: Running, until: Ca
     assert until(lambda: ready(echo, "mortal"))
 
 
+def test_a_node_port_answers_on_every_node(echo: Running) -> None:
+    body = service("outside")
+    body["spec"] |= {"type": "NodePort", "selector": {"app": "echo"}}
+    body["spec"]["ports"][0]["nodePort"] = 30080
+    apply(echo, body)
+    for node in echo.lab.clusters[0].nodes:
+        said = echo.exec("default/client", f"until curl -sm1 {node.address}:30080; do sleep 0.1; done")
+        assert json.loads(said)["pod"] == "echo-1"
+
+
+def test_a_pod_has_what_config_maps_and_secrets_say(echo: Running, until: Callable[..., Any]) -> None:
+    shell = {
+        "image": "isthmus/client",
+        "env": [{"name": "C", "valueFrom": {"configMapKeyRef": {"name": "s", "key": "c"}}}],
+    }
+    mounts = [{"name": "keys", "mountPath": "/keys"}, {"name": "both", "mountPath": "/both"}]
+    volumes = [{"name": "keys", "secret": {"secretName": "k"}}, {"name": "both", "emptyDir": {}}]
+    made = pod("bag", {**shell, "volumeMounts": mounts}, volumes=volumes)
+    made["spec"]["containers"].append({"name": "second", "image": "isthmus/client", "volumeMounts": mounts[1:]})
+    apply(echo, made)
+    until(lambda: "configmap default/s is not there" in echo.cli("status").stdout)
+    echo.kubectl("create", "configmap", "s", "--from-literal=c=blue")
+    echo.kubectl("create", "secret", "generic", "k", "--from-literal=password=hunter2")
+    until(lambda: ready(echo, "bag"))
+    said = echo.exec("default/bag", "echo $C; cat /keys/password; stat -c ' %a' /keys/password; echo hi > /both/x")
+    assert said == "blue\nhunter2 600\n"
+    assert echo.cli("exec", "-c", "second", "c1", "default/bag", "--", "cat", "/both/x").stdout == "hi\n"
+
+
 def test_a_deleted_pod_is_gone_with_its_processes_and_network(echo: Running, until: Callable[..., Any]) -> None:
     apply(echo, pod("short", CLIENT))
     until(lambda: ready(echo, "short"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -9,7 +10,8 @@ import pytest
 
 from isthmus.lab import images
 from isthmus.lab.images import Image, UnknownImage
-from isthmus.lab.node import environment, status
+from isthmus.lab.node import environment, status, volumes
+from isthmus.lab.node.bags import BagName, Bags, Missing, named
 from isthmus.lab.node.objects import Container, Pod, Probe
 from isthmus.lab.node.probes import eager, port_of
 from isthmus.lab.node.status import ContainerState, Running, Terminated, Waiting
@@ -24,9 +26,17 @@ def pod(**spec: Any) -> Pod:
     return msgspec.convert(body, Pod)
 
 
+BAGS: Bags = {
+    BagName("configmap", "settings"): {"COLOUR": b"blue", "MOTTO": b"go"},
+    BagName("secret", "keys"): {"password": b"hunter2"},
+}
+
+
 def told(container: dict[str, Any], **spec: Any) -> dict[str, str]:
     made = msgspec.convert({"name": "main", **container}, Container)
-    return environment.variables(pod(**spec), made, image={"PATH": "/bin"}, address="10.1.1.2", host="172.30.1.11")
+    return environment.variables(
+        pod(**spec), made, image={"PATH": "/bin"}, bags=BAGS, address="10.1.1.2", host="172.30.1.11"
+    )
 
 
 def field(path: str) -> dict[str, Any]:
@@ -56,6 +66,76 @@ def test_a_field_that_is_not_known_is_named() -> None:
 def test_a_variable_may_refer_to_earlier_ones() -> None:
     env = [{"name": "A", "value": "1"}, {"name": "B", "value": "$(A)-$$(A)-$(NONE)"}]
     assert told({"env": env})["B"] == "1-$(A)-$(NONE)"
+
+
+def test_variables_come_from_config_maps_and_secrets() -> None:
+    env = [{"name": "PASSWORD", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "password"}}}]
+    env += [{"name": "NONE", "valueFrom": {"configMapKeyRef": {"name": "nope", "key": "x", "optional": True}}}]
+    got = told({"env": env, "envFrom": [{"prefix": "S_", "configMapRef": {"name": "settings"}}]})
+    assert (got["PASSWORD"], got["S_COLOUR"], got["S_MOTTO"], "NONE" in got) == ("hunter2", "blue", "go", False)
+
+
+def test_a_key_that_is_missing_is_named() -> None:
+    env = [{"name": "X", "valueFrom": {"configMapKeyRef": {"name": "settings", "key": "SIZE"}}}]
+    with pytest.raises(Missing, match="env X: configmap settings has no key SIZE"):
+        told({"env": env})
+
+
+def with_volumes(*given: dict[str, Any], **container: Any) -> Pod:
+    main = {"name": "main", "image": "busybox", "volumeMounts": [{"name": "v", "mountPath": "/v"}], **container}
+    return pod(containers=[main], volumes=list(given))
+
+
+def content(*given: dict[str, Any]) -> volumes.Content:
+    made = with_volumes(*given)
+    fields = environment.fields(made, address="10.1.1.2", host="h")
+    return volumes.contents(made, BAGS, fields, token="T")["v"]
+
+
+def test_volumes_have_what_config_maps_secrets_and_fields_say_and_secrets_are_private() -> None:
+    chosen = {"name": "v", "configMap": {"name": "settings", "items": [{"key": "COLOUR", "path": "a/colour"}]}}
+    assert content(chosen) == {"a/colour": (b"blue", 0o644)}
+    assert content({"name": "v", "secret": {"secretName": "keys"}}) == {"password": (b"hunter2", 0o600)}
+    name = {"path": "name", "fieldRef": {"fieldPath": "metadata.name"}}
+    sources = [
+        {"secret": {"name": "keys"}},
+        {"downwardAPI": {"items": [name]}},
+        {"serviceAccountToken": {"path": "token"}},
+    ]
+    assert content({"name": "v", "projected": {"sources": sources}}) == {
+        "password": (b"hunter2", 0o600),
+        "name": (b"web-0", 0o644),
+        "token": (b"T", 0o600),
+    }
+
+
+@pytest.mark.parametrize(
+    ("volume", "said"),
+    [
+        (
+            {"name": "v", "persistentVolumeClaim": {"claimName": "x"}},
+            "volume v: of a kind that this node does not know",
+        ),
+        ({"name": "v", "configMap": {"name": "settings", "items": [{"key": "NO", "path": "x"}]}}, "has no key NO"),
+        ({"name": "v", "configMap": {"name": "settings", "items": [{"key": "MOTTO", "path": "../x"}]}}, "leads out"),
+    ],
+)
+def test_a_volume_that_cannot_be_made_is_named(volume: dict[str, Any], said: str) -> None:
+    with pytest.raises(Missing, match=said):
+        content(volume)
+
+
+def test_a_mount_of_a_volume_that_is_not_there_is_named() -> None:
+    made = with_volumes()
+    with pytest.raises(Missing, match="container main: volumeMount v: the pod has no such volume"):
+        volumes.binds(made, made.spec.containers[0], Path("/x"))
+
+
+def test_a_pod_waits_for_what_it_names_unless_it_is_optional() -> None:
+    made = with_volumes(
+        {"name": "v", "configMap": {"name": "a", "optional": True}}, envFrom=[{"secretRef": {"name": "b"}}]
+    )
+    assert named(made) == {BagName("configmap", "a"): True, BagName("secret", "b"): False}
 
 
 def test_resolv_conf_names_the_cluster_dns_as_on_any_cluster() -> None:

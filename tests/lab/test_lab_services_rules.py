@@ -62,6 +62,14 @@ def test_headless_and_external_services_have_no_vip() -> None:
     assert vips([service(clusterIP="None"), service(type="ExternalName", externalName="x")], [READY]) == []
 
 
+def test_a_node_port_is_one_of_every_node_and_external_addresses_are_vips() -> None:
+    ports = [{"name": "http", "port": 80, "nodePort": 30080}]
+    found = vips([service(type="NodePort", ports=ports, externalIPs=["198.51.100.7"])], [READY])
+    assert [(vip.address, vip.port) for vip in found] == [("", 30080), ("10.96.0.7", 80), ("198.51.100.7", 80)]
+    assert "tcp . 30080 : goto s0" in ruleset(found)
+    assert "chain s0 { meta l4proto tcp meta mark set 16384 dnat" in ruleset(found)
+
+
 def test_unready_endpoints_are_used_where_the_service_asks_for_them() -> None:
     published = service(publishNotReadyAddresses=True)
     assert len(vips([published], [READY])[0].targets) == 3

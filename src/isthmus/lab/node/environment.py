@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from isthmus.lab.layout import API_SERVICE, CLUSTER_DNS, CLUSTER_DOMAIN
-from isthmus.lab.node.objects import Container, Env, Pod
+from isthmus.lab.node.bags import BagKind, BagName, Bags, Missing
+from isthmus.lab.node.objects import BagRef, Container, Env, KeyRef, Pod
 
 
 class UnknownField(Exception):  # noqa: N818
     """A variable refers to a field that this node cannot give; the message names it."""
 
 
-def variables(pod: Pod, container: Container, *, image: Mapping[str, str], address: str, host: str) -> dict[str, str]:
+def variables(
+    pod: Pod, container: Container, *, image: Mapping[str, str], bags: Bags, address: str, host: str
+) -> dict[str, str]:
     """The environment: the image's, Kubernetes's own, then the container's, which may refer to earlier ones."""
     result = dict(image)
     result |= {
@@ -20,9 +23,16 @@ def variables(pod: Pod, container: Container, *, image: Mapping[str, str], addre
         "KUBERNETES_SERVICE_HOST": API_SERVICE,
         "KUBERNETES_SERVICE_PORT": "443",
     }
-    fields = _fields(pod, address=address, host=host)
+    for source in container.env_from or ():
+        references: tuple[tuple[BagKind, BagRef | None], ...]
+        references = (("configmap", source.config_map_ref), ("secret", source.secret_ref))
+        for kind, reference in references:
+            content = bags.get(BagName(kind, reference.name), {}) if reference is not None else {}
+            result |= {source.prefix + key: _text(value) for key, value in content.items()}
+    known = fields(pod, address=address, host=host)
     for variable in container.env or ():
-        result[variable.name] = _value(variable, fields, result, container.name)
+        if (value := _value(variable, known, bags, result, container.name)) is not None:
+            result[variable.name] = value
     return result
 
 
@@ -52,22 +62,38 @@ def hosts(pod: Pod, address: str) -> str:
     return f"127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n{address}\t{full}{name}\n"
 
 
-def _value(variable: Env, fields: Mapping[str, str], known: Mapping[str, str], container: str) -> str:
-    if variable.value_from is None:
-        return expand(variable.value, known)
-    reference = variable.value_from.field_ref
-    if reference is None:
-        raise UnknownField(f"container {container}: env {variable.name}: only valueFrom.fieldRef is known here")
-    if reference.field_path not in fields:
-        raise UnknownField(
-            f"container {container}: env {variable.name}: fieldRef {reference.field_path!r} is not known"
-        )
-    return fields[reference.field_path]
+def _value(
+    variable: Env, known: Mapping[str, str], bags: Bags, earlier: Mapping[str, str], container: str
+) -> str | None:
+    if (source := variable.value_from) is None:
+        return expand(variable.value, earlier)
+    where = f"container {container}: env {variable.name}"
+    if source.config_map_key_ref is not None:
+        return _of_bag("configmap", source.config_map_key_ref, bags, where)
+    if source.secret_key_ref is not None:
+        return _of_bag("secret", source.secret_key_ref, bags, where)
+    if source.field_ref is None:
+        raise UnknownField(f"{where}: valueFrom has none of fieldRef, configMapKeyRef, secretKeyRef")
+    if source.field_ref.field_path not in known:
+        raise UnknownField(f"{where}: fieldRef {source.field_ref.field_path!r} is not known")
+    return known[source.field_ref.field_path]
 
 
-def _fields(pod: Pod, *, address: str, host: str) -> dict[str, str]:
+def _of_bag(kind: BagKind, reference: KeyRef, bags: Bags, where: str) -> str | None:
+    value = bags.get(BagName(kind, reference.name), {}).get(reference.key)
+    if value is None and not reference.optional:
+        raise Missing(f"{where}: {kind} {reference.name} has no key {reference.key}")
+    return None if value is None else _text(value)
+
+
+def _text(value: bytes) -> str:
+    return value.decode(errors="replace").replace("\0", "")
+
+
+def fields(pod: Pod, *, address: str, host: str) -> dict[str, str]:
+    """The fields of a pod that variables and files can have."""
     meta = pod.metadata
-    fields = {
+    found = {
         "metadata.name": meta.name,
         "metadata.namespace": meta.namespace,
         "metadata.uid": meta.uid,
@@ -78,5 +104,5 @@ def _fields(pod: Pod, *, address: str, host: str) -> dict[str, str]:
         "status.podIPs": address,
     }
     for kind, table in (("labels", meta.labels), ("annotations", meta.annotations)):
-        fields |= {f"metadata.{kind}['{key}']": value for key, value in (table or {}).items()}
-    return fields
+        found |= {f"metadata.{kind}['{key}']": value for key, value in (table or {}).items()}
+    return found

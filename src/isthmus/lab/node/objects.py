@@ -16,10 +16,106 @@ class FieldRef(Wire, frozen=True):
     field_path: str
 
 
+class KeyRef(Wire, frozen=True):
+    """A key of a ConfigMap or Secret."""
+
+    name: str = ""
+    key: str = ""
+    optional: bool = False
+
+
 class EnvSource(Wire, frozen=True):
     """Where the value of a variable comes from."""
 
     field_ref: FieldRef | None = None
+    config_map_key_ref: KeyRef | None = None
+    secret_key_ref: KeyRef | None = None
+
+
+class BagRef(Wire, frozen=True):
+    """A whole ConfigMap or Secret."""
+
+    name: str = ""
+    optional: bool = False
+
+
+class EnvFrom(Wire, frozen=True):
+    """All keys of a ConfigMap or Secret as variables."""
+
+    prefix: str = ""
+    config_map_ref: BagRef | None = None
+    secret_ref: BagRef | None = None
+
+
+class Item(Wire, frozen=True):
+    """A key, or a field of the pod, as a file."""
+
+    path: str
+    key: str = ""
+    field_ref: FieldRef | None = None
+
+
+class Files(Wire, frozen=True):
+    """A ConfigMap, a Secret or fields of the pod as files. A Secret's volume calls it ``secretName``."""
+
+    name: str = ""
+    secret_name: str = ""
+    items: list[Item] | None = None
+    optional: bool = False
+
+
+class TokenFile(Wire, frozen=True):
+    """A token of the pod's service account as a file."""
+
+    path: str = "token"
+    audience: str = ""
+    expiration_seconds: int = 3600
+
+
+class Projection(Wire, frozen=True):
+    """One source of a projected volume."""
+
+    config_map: Files | None = None
+    secret: Files | None = None
+    downward_api: Files | None = field(default=None, name="downwardAPI")
+    service_account_token: TokenFile | None = None
+
+
+class Projected(Wire, frozen=True):
+    """Several sources in one directory."""
+
+    sources: list[Projection] | None = None
+
+
+class HostPath(Wire, frozen=True):
+    """A path of the host."""
+
+    path: str
+
+
+class EmptyDir(Wire, frozen=True):
+    """A directory as old as the pod."""
+
+
+class Volume(Wire, frozen=True):
+    """A volume of a pod. One that has none of these is of a kind this node does not know."""
+
+    name: str
+    config_map: Files | None = None
+    secret: Files | None = None
+    downward_api: Files | None = field(default=None, name="downwardAPI")
+    projected: Projected | None = None
+    host_path: HostPath | None = None
+    empty_dir: EmptyDir | None = None
+
+
+class Mount(Wire, frozen=True):
+    """Where a container has a volume."""
+
+    name: str
+    mount_path: str
+    sub_path: str = ""
+    read_only: bool = False
 
 
 class Env(Wire, frozen=True):
@@ -89,6 +185,8 @@ class Container(Wire, frozen=True):
     command: list[str] | None = None
     args: list[str] | None = None
     env: list[Env] | None = None
+    env_from: list[EnvFrom] | None = None
+    volume_mounts: list[Mount] | None = None
     ports: list[Port] | None = None
     working_dir: str = ""
     readiness_probe: Probe | None = None
@@ -101,6 +199,7 @@ class Spec(Wire, frozen=True):
 
     containers: list[Container]
     init_containers: list[Container] | None = None
+    volumes: list[Volume] | None = None
     node_name: str = ""
     hostname: str = ""
     subdomain: str = ""
@@ -136,4 +235,21 @@ class Pod(Wire, frozen=True):
         return f"{self.metadata.namespace}/{self.metadata.name}"
 
 
+class ConfigMap(Wire, frozen=True):
+    """A ConfigMap."""
+
+    metadata: Meta
+    data: dict[str, str] | None = None
+    binary_data: dict[str, str] | None = None
+
+
+class Secret(Wire, frozen=True):
+    """A Secret; its values are base64."""
+
+    metadata: Meta
+    data: dict[str, str] | None = None
+
+
 POD: Final = Kind("", "v1", "pods", "Pod", Pod)
+CONFIG_MAP: Final = Kind("", "v1", "configmaps", "ConfigMap", ConfigMap)
+SECRET: Final = Kind("", "v1", "secrets", "Secret", Secret)

@@ -9,13 +9,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, Literal
 
 from isthmus import kube, logs
 from isthmus.kube.events import Recorder
 from isthmus.lab import images, network
 from isthmus.lab.network import namespaces
-from isthmus.lab.node import environment, status
+from isthmus.lab.node import environment, status, volumes
+from isthmus.lab.node.bags import Bags, Missing, fetch
 from isthmus.lab.node.containers import Recipe, Runner
 from isthmus.lab.node.objects import POD, Container, Pod
 from isthmus.lab.node.place import Memory, Place, remember
@@ -80,10 +82,12 @@ class PodRunner:
 
     async def _live(self) -> None:
         try:
-            recipes = self._recipes()
-        except (images.UnknownImage, environment.UnknownField) as why:
+            bags = await self._needed()
+            recipes = self._recipes(bags)
+        except (images.UnknownImage, environment.UnknownField, Missing) as why:
             self._refuse("ErrImagePull" if isinstance(why, images.UnknownImage) else "CreateContainerConfigError", why)
             return
+        self._refused = []
         if self._before is None:
             self._changed.set()  # else what was last told holds until we know better
         if self._before is None or not namespaces.path(self.place.plug.namespace).exists():
@@ -112,16 +116,52 @@ class PodRunner:
     def _init_policy(self) -> str:
         return "Never" if self.pod.spec.restart_policy == "Never" else "OnFailure"
 
-    def _recipes(self) -> tuple[list[Recipe], list[Recipe]]:
-        spec = self.pod.spec
-        return [self._recipe(c) for c in spec.init_containers or ()], [self._recipe(c) for c in spec.containers]
+    async def _needed(self) -> Bags:
+        """ConfigMaps and Secrets, when all are there; volumes are made of them."""
+        while True:
+            try:
+                bags = await fetch(self._client, self.pod)
+                break
+            except Missing as why:
+                self._refuse("CreateContainerConfigError", why)
+            except (Transient, kube.KubeError) as why:
+                log.info("cannot be read", pod=self.pod.key, why=str(why))
+            await asyncio.sleep(AGAIN)
+        fields = environment.fields(self.pod, address=self.place.address, host=self.place.node.address)
+        volumes.write(self._volumes, volumes.contents(self.pod, bags, fields, token=await self._token()))
+        return bags
 
-    def _recipe(self, container: Container) -> Recipe:
+    async def _token(self) -> str:
+        """A token of the pod's service account; empty where it asks for none, or the server gives none."""
+        projected = [volume.projected.sources or () for volume in self.pod.spec.volumes or () if volume.projected]
+        wanted = next(
+            (s.service_account_token for sources in projected for s in sources if s.service_account_token), None
+        )
+        if wanted is None:
+            return ""
+        account = self.pod.spec.service_account_name or "default"
+        try:
+            return await self._client.token(self.pod.metadata.namespace, account, seconds=wanted.expiration_seconds)
+        except (Transient, kube.KubeError) as why:
+            log.info("no token", pod=self.pod.key, why=str(why))
+            return ""
+
+    @property
+    def _volumes(self) -> Path:
+        return self.place.directory / "volumes"
+
+    def _recipes(self, bags: Bags) -> tuple[list[Recipe], list[Recipe]]:
+        spec = self.pod.spec
+        inits, mains = spec.init_containers or (), spec.containers
+        return [self._recipe(c, bags) for c in inits], [self._recipe(c, bags) for c in mains]
+
+    def _recipe(self, container: Container, bags: Bags) -> Recipe:
         image = images.find(container.image, own=self._images)
         known = environment.variables(
             self.pod,
             container,
             image=images.environment() | {"CLUSTER_NAME": self.place.node.cluster.name},
+            bags=bags,
             address=self.place.address,
             host=self.place.node.address,
         )
@@ -134,7 +174,10 @@ class PodRunner:
             environment=known,
             directory=container.working_dir or "/",
             sandbox=Sandbox(
-                self.place.directory / "scratch" / container.name, environment.hostname(self.pod), self._files()
+                scratch=self.place.directory / "scratch" / container.name,
+                hostname=environment.hostname(self.pod),
+                files=self._files(),
+                volumes=volumes.binds(self.pod, container, self._volumes),
             ),
             cgroup=self.place.cgroup / container.name,
             namespace=namespaces.path(self.place.plug.namespace),
@@ -150,11 +193,13 @@ class PodRunner:
         )
 
     def _refuse(self, reason: str, why: Exception) -> None:
-        log.warning("pod cannot run", pod=self.pod.key, why=str(why))
         self._say("Failed", str(why), "Warning")
         waiting = Waiting(reason, str(why))
-        self._refused = [ContainerState(c.name, c.image, waiting) for c in self.pod.spec.containers]
-        self._changed.set()
+        refused = [ContainerState(c.name, c.image, waiting) for c in self.pod.spec.containers]
+        if refused != self._refused:
+            log.warning("pod cannot run", pod=self.pod.key, why=str(why))
+            self._refused = refused
+            self._changed.set()
 
     async def _publish(self) -> None:
         """Every state that lasts long enough to be told, the newest only."""

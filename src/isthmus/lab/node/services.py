@@ -13,9 +13,12 @@ from msgspec import Struct
 
 from isthmus.kube.objects.core import Service, ServicePort
 from isthmus.kube.objects.discovery import Endpoint, EndpointSlice
-from isthmus.lab.layout import SERVICE_CIDR
+from isthmus.lab.layout import NODE_LOCAL, SERVICE_CIDR
 
 SERVICE_OF: Final = "kubernetes.io/service-name"
+
+OUTSIDE: Final = 0x4000
+"""Mark of calls to a node's port: their answers have to come back through this node."""
 
 BASE: Final = f"""\
   chain prerouting {{ type nat hook prerouting priority dstnat; policy accept; jump dispatch; }}
@@ -23,6 +26,7 @@ BASE: Final = f"""\
   chain postrouting {{
     type nat hook postrouting priority srcnat; policy accept;
     ct status dnat ip saddr . ip daddr @hairpin masquerade
+    meta mark {OUTSIDE} masquerade
   }}
   chain refuse {{
     ip daddr {SERVICE_CIDR} meta l4proto tcp reject with tcp reset
@@ -34,7 +38,7 @@ BASE: Final = f"""\
 
 
 class Vip(Struct, frozen=True, order=True):
-    """An address of a Service and where calls to it go, sorted."""
+    """An address of a Service and where calls to it go, sorted. Without address: this node's port."""
 
     address: str
     protocol: str
@@ -51,22 +55,28 @@ def vips(services: Iterable[Service], slices: Iterable[EndpointSlice]) -> list[V
     found = []
     for service in services:
         mine = by_service.get(f"{service.metadata.namespace}/{service.metadata.name}", [])
-        for address in _addresses(service):
-            for port in service.spec.ports or ():
-                if targets := _targets(port, mine, publish=bool(service.spec.publish_not_ready_addresses)):
-                    found.append(Vip(address, (port.protocol or "TCP").lower(), port.port, targets))
+        addresses = _addresses(service)
+        for port in service.spec.ports or ():
+            protocol = (port.protocol or "TCP").lower()
+            if targets := _targets(port, mine, publish=bool(service.spec.publish_not_ready_addresses)):
+                found += [Vip(address, protocol, port.port, targets) for address in addresses]
+                found += [Vip("", protocol, port.node_port, targets)] if port.node_port and addresses else []
     return sorted(found)
 
 
 def ruleset(found: Iterable[Vip]) -> str:
     """The whole table as ``nft -f`` takes it; the old one goes in the same transaction."""
-    chains, elements = [], []
+    chains, elements, ports = [], [], []
     backends: set[str] = set()
     for number, vip in enumerate(found):
         spread = ", ".join(f"{n} : {ip} . {port}" for n, (ip, port) in enumerate(vip.targets))
         to = f"dnat ip to numgen random mod {len(vip.targets)} map {{ {spread} }}"
-        chains.append(f"  chain s{number} {{ meta l4proto {vip.protocol} {to}; }}\n")
-        elements.append(f"{vip.address} . {vip.protocol} . {vip.port} : goto s{number}")
+        mark = "" if vip.address else f"meta mark set {OUTSIDE} "
+        chains.append(f"  chain s{number} {{ meta l4proto {vip.protocol} {mark}{to}; }}\n")
+        if vip.address:
+            elements.append(f"{vip.address} . {vip.protocol} . {vip.port} : goto s{number}")
+        else:
+            ports.append(f"{vip.protocol} . {vip.port} : goto s{number}")
         backends.update(ip for ip, _ in vip.targets)
     return "".join(
         [
@@ -74,9 +84,12 @@ def ruleset(found: Iterable[Vip]) -> str:
             *chains,
             "  map vips { type ipv4_addr . inet_proto . inet_service : verdict; ",
             _elements(elements),
+            " }\n  map ports { type inet_proto . inet_service : verdict; ",
+            _elements(ports),
             " }\n  set hairpin { type ipv4_addr . ipv4_addr; ",
             _elements([f"{ip} . {ip}" for ip in sorted(backends)]),
-            " }\n  chain dispatch { ip daddr . meta l4proto . th dport vmap @vips; }\n",
+            " }\n  chain dispatch {\n    ip daddr . meta l4proto . th dport vmap @vips\n",
+            f"    ip daddr != {NODE_LOCAL} fib daddr type local meta l4proto . th dport vmap @ports\n  }}\n",
             BASE,
             "}\n",
         ]
@@ -92,7 +105,11 @@ def _addresses(service: Service) -> list[str]:
     if spec.type == "ExternalName":
         return []
     own = spec.cluster_ips or ([spec.cluster_ip] if spec.cluster_ip else [])
-    return [ip for ip in own if ip and ip != "None" and ":" not in ip]
+    if "None" in own:
+        return []
+    balancer = service.status.load_balancer
+    given = [each.ip for each in (balancer.ingress if balancer else None) or () if each.ip]
+    return [ip for ip in (*own, *(spec.external_ips or ()), *given) if ip and ":" not in ip]
 
 
 def _targets(port: ServicePort, slices: Iterable[EndpointSlice], *, publish: bool) -> tuple[tuple[str, int], ...]:
