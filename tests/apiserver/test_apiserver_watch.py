@@ -138,3 +138,17 @@ async def test_a_new_export_reaches_a_watcher_at_once(client: Client) -> None:
             assert (await reply).status == 201
         assert statistics.median(took) < 0.05, took
         print(f"median {statistics.median(took) * 1000:.1f} ms, most {max(took) * 1000:.1f} ms")
+
+
+async def test_an_etcd_that_lost_everything_is_a_new_beginning(own_server: ApiServer) -> None:
+    async with connected(own_server, "here") as client:
+        await client.made("leases", labelled("a"))
+        async with client.watch("leases") as events:
+            assert (await events.next())[0] == "ADDED"
+            own_server.etcd.stop()
+            own_server.etcd.wipe()
+            own_server.etcd.start()
+            kind, status = await events.next()
+            assert (kind, status["code"]) == ("ERROR", 410)
+        assert (await client.get("leases/a")).status == 404
+        await client.until("/api/v1/namespaces/default/services/kubernetes", lambda body: body["kind"] == "Service")

@@ -21,14 +21,18 @@ LABELS = {"component": "apiserver", "provider": "kubernetes"}
 
 
 async def bootstrap(api: Api, ready: asyncio.Event, *, host: str, port: int) -> None:
-    """Create what is missing, then say that clients may come. ``host`` is where those inside the cluster reach us."""
-    await api.store.ready.wait()
-    while not ready.is_set():
+    """Create what is missing, then say that clients may come; again, should etcd lose it.
+
+    ``host`` is where those inside the cluster reach us.
+    """
+    while True:
         try:
+            await api.store.ready.wait()
             await _create_all(api, host, port)
             ready.set()
-        except Transient as why:
-            log.warning("etcd unavailable", why=str(why))
+            await api.store.lost.wait()
+        except (ApiError, Transient) as why:
+            log.warning("not ready yet", why=str(why))
             await asyncio.sleep(0.2)
 
 

@@ -115,6 +115,8 @@ class Store:
         self.seen = 0
         """The highest revision this etcd was heard to have."""
         self.ready = asyncio.Event()
+        self.lost = asyncio.Event()
+        """Set when etcd is found not to be the one it was: nothing that was known of it holds."""
 
     def __repr__(self) -> str:
         objects = sum(map(len, self._items.values()))
@@ -272,12 +274,15 @@ class Store:
             self._items.setdefault(item.resource, {})[item.key] = item
         self.revision = self._floor = listing.revision
         self.seen = max(self.seen, listing.revision)
+        self.lost.clear()
         self.ready.set()
 
     def _start_over(self, why: Expired) -> None:
         """Forget: everybody who follows must list again."""
         self.ready.clear()
+        self.lost.set()
         self._window.clear()
+        self._leases.clear()
         self.seen = 0
         for subscription in self._subscriptions:
             subscription.fail(why)
