@@ -17,10 +17,10 @@ from isthmus.datapath.installed import State
 
 pytestmark = pytest.mark.bpf
 
-LIVES = 40
+LIVES = 15
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1])
 async def test_killed_at_any_map_operation_it_converges_with_its_numbers_and_no_call_fails(
     world: World, datapath: Datapath, seed: int
 ) -> None:

@@ -6,6 +6,7 @@ import errno
 import json
 import socket
 import sys
+from collections.abc import Callable
 from typing import Any
 
 TIMEOUT = 2.0
@@ -43,10 +44,27 @@ def udp(host: str, port: int, *, connected: bool = False, name: str = "") -> dic
     return {"answer": answer.decode(), "from": f"{source[0]}:{source[1]}", "peer": peer}
 
 
+def ask(host: str, port: int, name: str) -> dict[str, Any]:
+    """A question whose answer is left in the socket, for ``hear``."""
+    kept[name] = socket.socket(family(host), socket.SOCK_DGRAM)
+    kept[name].settimeout(TIMEOUT)
+    kept[name].sendto(b"?", (host, port))
+    return {}
+
+
+def hear(host: str, port: int, name: str) -> dict[str, Any]:
+    """The answer to an earlier question, from whom it seems to come."""
+    answer, source = kept[name].recvfrom(200)
+    return {"answer": answer.decode(), "from": f"{source[0]}:{source[1]}"}
+
+
+CALLS: dict[str, Callable[..., dict[str, Any]]] = {"tcp": tcp, "udp": udp, "ask": ask, "hear": hear}
+
+
 def main() -> None:
     for line in sys.stdin:
         asked = json.loads(line)
-        call = {"tcp": tcp, "udp": udp}[asked.pop("call")]
+        call = CALLS[asked.pop("call")]
         for _ in range(asked.pop("times", 1)):
             try:
                 said = call(**asked)

@@ -3,12 +3,17 @@
 ``<pin>/v<layout>/`` holds the maps, ``<pin>/links/`` the links. A process that starts takes the maps it finds, loads
 its own programs over them, and puts them into the links in the place of the old: no call is without a program, and
 nothing detaches because a process ends.
+
+Where another version left maps of another layout, its programs stay in the links while the new maps are filled beside
+them; ``take_over`` then changes the programs and removes the old maps. What tells nothing of plans (sockets' calls, who
+is alive) is carried over as it is where its shape is the same: replies to old sockets and DNS go on.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +29,8 @@ SET_RETVAL: Final = 187
 """The helper, since 5.18, that lets a refused call see ECONNREFUSED instead of EPERM."""
 SIZES: Final = {"frontends": 1, "plans": 1, "slots": 4, "backends": 1, "members": 4, "services": 1, "counters": 4}
 """Room in each map that grows with services, in multiples of ``datapath.max_entries``."""
+CARRIED: Final = ("alive", "sockets", "tcp_calls", "udp_calls")
+"""Maps that another layout's may stand in for: no number in them is looked up anywhere."""
 
 
 def directory(pin: str) -> Path:
@@ -36,47 +43,99 @@ def links(pin: str) -> Path:
     return Path(pin) / "links"
 
 
-def load(pin: str, *, cgroup: str, max_entries: int) -> Mapping[str, int]:
-    """Load the programs over the maps pinned at ``pin``, attach them to a cgroup; descriptors of the maps, by name."""
+class Loaded:
+    """Programs and maps in the kernel. ``waiting``: maps of another layout are still what calls are answered from."""
+
+    def __init__(self, opened: libbpf.Object, *, pin: str, cgroup: str) -> None:
+        self._opened = opened
+        self._pin = pin
+        self._cgroup = cgroup
+        self.waiting = bool(others(pin))
+        self.maps = {name: opened.map_fd(pointer) for name, pointer in opened.maps().items()}
+
+    def take_over(self) -> None:
+        """Attach, in the place of whoever was attached before, and remove the maps of other layouts."""
+        with _said():
+            _attach(self._opened, cgroup=self._cgroup, where=links(self._pin))
+            for where in others(self._pin):
+                _unpin(where)
+        self.waiting = False
+
+    def close(self) -> None:
+        """Free libbpf's memory; what is attached stays."""
+        self._opened.close()
+
+
+def load(pin: str, *, cgroup: str, max_entries: int) -> Loaded:
+    """Load the programs over the maps pinned at ``pin``; attach them, unless another layout is still there."""
     _require_bpffs(Path(pin))
     if not OBJECT.exists():
         raise DatapathError(f"{OBJECT} is missing: compile it with `make bpf`")
+    with _said():
+        loaded = _load(pin, cgroup=cgroup, max_entries=max_entries)
+        try:
+            if not loaded.waiting:
+                loaded.take_over()
+        except BaseException:
+            loaded.close()
+            raise
+        return loaded
+
+
+@contextmanager
+def _said() -> Iterator[None]:
+    """What the kernel refuses, in our words; also where there is no libbpf to call."""
     try:
-        return _load(pin, cgroup=cgroup, max_entries=max_entries)
-    except OSError as error:  # also where there is no libbpf to call
+        yield
+    except OSError as error:
         raise DatapathError(error.strerror or str(error)) from None
 
 
-def _load(pin: str, *, cgroup: str, max_entries: int) -> Mapping[str, int]:
+def _load(pin: str, *, cgroup: str, max_entries: int) -> Loaded:
     opened = libbpf.Object(OBJECT)
     try:
         codecs.check(btf.layouts(opened.btf()))
         directory(pin).mkdir(parents=True, exist_ok=True)
         links(pin).mkdir(exist_ok=True)
         for name, pointer in opened.maps().items():
+            if name in CARRIED:
+                _carry(pin, name, shape=opened.map_shape(pointer))
             _prepare(opened, pointer, directory(pin) / name, entries=SIZES.get(name, 0) * max_entries)
         opened.set_constant(libbpf.has_helper(CGROUP_SOCK_ADDR, SET_RETVAL))
         opened.load()
-        _attach(opened, cgroup=cgroup, where=links(pin))
-        return {name: opened.map_fd(pointer) for name, pointer in opened.maps().items()}
-    finally:
+        return Loaded(opened, pin=pin, cgroup=cgroup)
+    except BaseException:
         opened.close()
+        raise
+
+
+def others(pin: str) -> list[Path]:
+    """Where maps of other layouts are pinned, older or newer."""
+    return [where for where in _entries(Path(pin)) if where.is_dir() and where not in (directory(pin), links(pin))]
+
+
+def _carry(pin: str, name: str, *, shape: tuple[int, int]) -> None:
+    """Take a map over from another layout, if it is the same there; the other's programs go on using it."""
+    path = directory(pin) / name
+    found = [where / name for where in others(pin) if (where / name).exists()]
+    if found and not path.exists() and pinned_info(found[-1])[:2] == shape:
+        path.hardlink_to(found[-1])
 
 
 def _prepare(opened: libbpf.Object, pointer: int, path: Path, *, entries: int) -> None:
     """Pin a map; one that is pinned already keeps its size until the datapath is removed."""
     if path.exists():
-        entries = entries and pinned_entries(path)
+        entries = entries and pinned_info(path)[2]
     if entries:
         opened.resize(pointer, entries)
     opened.pin_map(pointer, path)
 
 
-def pinned_entries(path: Path) -> int:
-    """For how many entries a pinned map has room."""
+def pinned_info(path: Path) -> tuple[int, int, int]:
+    """(key size, value size, entries) of a pinned map."""
     fd = libbpf.open_pinned(path)
     try:
-        return libbpf.map_info(fd)[2]
+        return libbpf.map_info(fd)
     finally:
         os.close(fd)
 
@@ -109,11 +168,15 @@ def remove(pin: str) -> None:
             raise DatapathError(str(error.strerror)) from None
     for where in (links(pin), *_entries(Path(pin))):
         if where.is_dir():
-            for path in _entries(where):
-                path.unlink()
-            where.rmdir()
+            _unpin(where)
     if Path(pin).is_dir():
         Path(pin).rmdir()
+
+
+def _unpin(where: Path) -> None:
+    for path in _entries(where):
+        path.unlink()
+    where.rmdir()
 
 
 def _entries(where: Path) -> list[Path]:

@@ -19,7 +19,8 @@ from isthmus.datapath.target import PlanTarget
 class Datapath:
     """An attached datapath. Closing it leaves everything as it is: calls go on while the agent is away."""
 
-    def __init__(self, maps: KernelMaps, state: State, *, grace: float) -> None:
+    def __init__(self, loaded: attach.Loaded, maps: KernelMaps, state: State, *, grace: float) -> None:
+        self._loaded = loaded
         self.maps = maps
         self.state = state
         self.restored = bool(state.plans or state.frontends or state.backends)
@@ -28,16 +29,29 @@ class Datapath:
 
     @classmethod
     def open(cls, section: DatapathSection, dns: DnsSection) -> Datapath:
-        """Load over what is pinned, restore, attach. DatapathError says what is missing."""
+        """Load over what is pinned, restore, attach; with another layout beside it, attach not yet (``take_over``).
+
+        DatapathError says what is missing.
+        """
         if not section.cgroup:
             raise DatapathError("datapath.cgroup is empty: name the cgroup of this node's pods")
         settings = _settings(section, dns)
         exempt = [_cgroup_id(path) for path in section.exempt]
-        maps = KernelMaps(attach.load(section.pin, cgroup=section.cgroup, max_entries=section.max_entries))
+        loaded = attach.load(section.pin, cgroup=section.cgroup, max_entries=section.max_entries)
+        maps = KernelMaps(loaded.maps)
         maps.drop("exempt", [key for key, _ in maps.items("exempt") if key not in exempt])
         _require(maps.put("exempt", [(key, codecs.ID.pack(1)) for key in exempt]))
         _require(maps.put("config", [(codecs.ID.pack(0), settings)]))
-        return cls(maps, restore(maps), grace=section.grace)
+        return cls(loaded, maps, restore(maps), grace=section.grace)
+
+    @property
+    def waiting(self) -> bool:
+        """Calls are answered from another version's maps until ``take_over``, once the plans are in ours."""
+        return self._loaded.waiting
+
+    def take_over(self) -> None:
+        """Answer calls from our maps, from the next one on, and remove those of the other version."""
+        self._loaded.take_over()
 
     def target(self, *, clock: Callable[[], float] = time.monotonic) -> PlanTarget:
         """What the reconciler of plans drives; its ``sweep()`` is a task of the process."""
@@ -49,6 +63,7 @@ class Datapath:
 
     def close(self) -> None:
         """Give descriptors back; nothing detaches."""
+        self._loaded.close()
         self.maps.close()
 
 

@@ -23,7 +23,7 @@ from isthmus.model.mcs import RecordKind
 from isthmus.model.names import ClusterName
 from isthmus.processes.start import CannotStart, identified, require, start, tables_of
 from isthmus.sources import kubernetes
-from isthmus.statedb import Backoff, Database, Derivations, Reconciler
+from isthmus.statedb import Backoff, Database, Derivations, Reconciler, Table
 
 log = logs.get("agent")
 
@@ -79,10 +79,16 @@ async def program(db: Database, config: Config, parts: dict[str, Any]) -> None:
         raise CannotStart(str(why)) from None
     try:
         target = datapath.target()
-        if datapath.restored:
+        if datapath.waiting:
+            await complete(db, config.sync.timeout, tables.BACKENDS)
+        elif datapath.restored:
             await complete(db, config.sync.timeout)
         plans = Reconciler(db, tables.PLANS, target, status=tables.PLANS_STATUS, backoff=Backoff(0.2, 30.0))
         parts["plans"] = plans
+        if datapath.waiting:
+            said = await plans.step()
+            datapath.take_over()
+            log.info("took over from another layout of the maps", plans=said)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(plans.run(), name="plans")
             tasks.create_task(target.sweep(), name="sweep")
@@ -90,11 +96,11 @@ async def program(db: Database, config: Config, parts: dict[str, Any]) -> None:
         datapath.close()
 
 
-async def complete(db: Database, timeout: float) -> None:
-    """Wait until the plans know every source, or until one that does not answer has been waited for long enough."""
+async def complete(db: Database, timeout: float, table: Table[Any, Any] = tables.PLANS) -> None:
+    """Wait until a table knows every source, or until one that does not answer has been waited for long enough."""
     try:
         async with asyncio.timeout(timeout):
-            await db.until(lambda snapshot: snapshot.initialized(tables.PLANS))
+            await db.until(lambda snapshot: snapshot.initialized(table, tables.PLANS))
     except TimeoutError:
         log.warning("going on without every source", waiting_for=sorted(db.snapshot().pending(tables.ENDPOINT_SETS)))
 

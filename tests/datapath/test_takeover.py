@@ -1,0 +1,126 @@
+"""A version with another layout of the maps starts beside the old one and takes over; callers see nothing of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from bpf_world import BACKENDS, CLUSTER_DNS, SERVER_DNS, World, done, group, plan, programmed
+
+from isthmus.datapath import Datapath, attach, codecs, remove
+from isthmus.datapath.alive import Alive
+
+pytestmark = pytest.mark.bpf
+
+VIP = "10.96.7.7"
+TCP = plan("echo", VIP, group(*BACKENDS[:2]))
+UDP = plan("echo", VIP, group(*BACKENDS[:2], protocol="UDP"), protocol="UDP")
+NEXT = codecs.LAYOUT + 1
+
+
+@pytest.fixture
+def newer(world: World, datapath: Datapath, monkeypatch: pytest.MonkeyPatch) -> Iterator[Datapath]:
+    """What the next version opens while this one's plans are in the kernel."""
+    programmed(datapath.target(), TCP, UDP)
+    datapath.close()
+    monkeypatch.setattr(codecs, "LAYOUT", NEXT)
+    opened = world.open()
+    yield opened
+    opened.close()
+
+
+def pins(world: World) -> list[str]:
+    return sorted(path.name for path in Path(world.pin).iterdir())
+
+
+def test_the_old_maps_answer_until_the_new_ones_are_full(world: World, newer: Datapath) -> None:
+    assert newer.waiting
+    assert world.caller.tcp(VIP)["peer"] == f"{VIP}:80"
+    done(newer.target().update([plan("echo", VIP, group(BACKENDS[4]))]))
+    assert world.caller.tcp(VIP)["answer"].split()[0] in BACKENDS[:2]
+    newer.take_over()
+    assert world.caller.tcp(VIP)["answer"].split()[0] == BACKENDS[4]
+
+
+def test_nothing_of_the_old_version_is_left(world: World, newer: Datapath) -> None:
+    assert pins(world) == ["links", f"v{codecs.LAYOUT - 1}", f"v{codecs.LAYOUT}"]
+    programmed(newer.target(), TCP, UDP)
+    newer.take_over()
+    assert not newer.waiting
+    assert pins(world) == ["links", f"v{codecs.LAYOUT}"]
+    remove(world.pin)
+    assert not Path(world.pin).exists()
+
+
+async def test_no_call_fails_while_one_version_takes_over_from_another(world: World, newer: Datapath) -> None:
+    calling = asyncio.create_task(asyncio.to_thread(world.caller.calls, "tcp", VIP, 80, times=600))
+    programmed(newer.target(), TCP, UDP)
+    await asyncio.to_thread(newer.take_over)
+    answers = await calling
+    assert {each.get("error") or each["peer"] for each in answers} == {f"{VIP}:80"}
+    assert newer.counters()
+
+
+def test_sockets_that_called_before_see_replies_from_whom_they_called(world: World, newer: Datapath) -> None:
+    world.caller.calls("ask", VIP, 80, name="kept")
+    programmed(newer.target(), TCP, UDP)
+    newer.take_over()
+    assert world.caller.calls("hear", VIP, 80, name="kept")[0]["from"] == f"{VIP}:80"
+
+
+async def test_the_name_server_of_the_old_version_goes_on_being_asked(
+    world: World, datapath: Datapath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alive = await Alive.open(world.pin)
+    alive.renew(60)
+    datapath.close()
+    monkeypatch.setattr(codecs, "LAYOUT", NEXT)
+    newer = world.open()
+    newer.take_over()
+    assert world.caller.udp(CLUSTER_DNS, 53)["answer"].startswith(SERVER_DNS)
+    alive.withdraw()
+    assert world.caller.udp(CLUSTER_DNS, 53)["answer"].startswith(CLUSTER_DNS)
+    alive.close()
+    newer.close()
+
+
+def test_a_version_that_dies_before_it_took_over_does_so_when_it_is_back(world: World, newer: Datapath) -> None:
+    programmed(newer.target(), TCP)
+    newer.close()
+    again = world.open()
+    assert (again.waiting, again.restored) == (True, True)
+    programmed(again.target(), TCP, UDP)
+    again.take_over()
+    assert world.caller.udp(VIP)["from"] == f"{VIP}:80"
+    again.close()
+
+
+def test_what_has_another_shape_there_is_made_anew(
+    world: World, datapath: Datapath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    datapath.close()
+    monkeypatch.setattr(codecs, "LAYOUT", NEXT)
+    monkeypatch.setattr(attach, "pinned_info", lambda path: (4, 4, 1))
+    newer = world.open()
+    assert numbers(world, "alive", NEXT) != numbers(world, "alive", NEXT - 1)
+    newer.close()
+
+
+def numbers(world: World, name: str, layout: int) -> int:
+    """What the bpffs says is pinned under a name."""
+    return (Path(world.pin) / f"v{layout}" / name).stat().st_ino
+
+
+def test_going_back_to_the_old_version_is_the_same(world: World, newer: Datapath) -> None:
+    programmed(newer.target(), TCP)
+    newer.take_over()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(codecs, "LAYOUT", NEXT - 1)
+        older = world.open()
+        assert older.waiting
+        programmed(older.target(), TCP, UDP)
+        older.take_over()
+        assert world.caller.udp(VIP)["from"] == f"{VIP}:80"
+        older.close()
