@@ -58,6 +58,13 @@ class KubernetesSection(Section, frozen=True):
     """Where the operator's Lease is: the namespace that Isthmus runs in."""
 
 
+class SourcesSection(Section, frozen=True):
+    """Where services and endpoints come from beside the API server (agent only)."""
+
+    files: str = ""
+    """A directory of YAML files with Services and EndpointSlices, read again as they change; empty: none."""
+
+
 class EtcdSection(Section, frozen=True):
     """The own cluster's etcd: addresses as URLs; files of a CA and a client certificate for https."""
 
@@ -141,6 +148,7 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
     node: NodeSection = NodeSection()
     kubernetes: KubernetesSection = KubernetesSection()
     etcd: EtcdSection = EtcdSection()
+    sources: SourcesSection = SourcesSection()
     clusterset: ClustersetSection = ClustersetSection()
     datapath: DatapathSection = DatapathSection()
     dns: DnsSection = DnsSection()

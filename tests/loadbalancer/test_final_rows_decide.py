@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from scenario import MADE_OF_PLANS, Agent, FaultyMaps, shown
 
 from isthmus.datapath.maps import DictMaps
-from isthmus.model.balancing import ANY_OTHER, Policy, Share, Tier
+from isthmus.model.balancing import ANY_OTHER, BackendKey, Policy, Probe, Share, Tier
 from isthmus.model.names import ClusterName, ServiceName, derived
 from isthmus.model.redirects import Listener, LocalRedirect, ProxyRedirect, Requirement
 from isthmus.model.services import Condition, Endpoint, EndpointSet, Import, Node, Pod, Port, Service
@@ -120,7 +120,19 @@ proxies = st.builds(
     owner=st.sampled_from(["HTTPRoute demo/r", "HTTPRoute demo/s"]),
     listeners=subsets([Listener("169.254.7.2", 15001), Listener("169.254.7.2", 15002, (80,))]),
 )
-row = st.one_of(services, services, imports, endpoints, endpoints, nodes, policies, locals_, pods, proxies)
+probes = st.builds(
+    Probe,
+    key=st.builds(
+        BackendKey,
+        service=st.sampled_from(NAMES),
+        cluster=st.sampled_from([ClusterName("c1"), ClusterName("c2")]),
+        address=st.sampled_from(["10.1.0.1", "10.1.0.2"]),
+        port=st.sampled_from([8080, 8081]),
+        protocol=st.just("TCP"),
+    ),
+    healthy=st.booleans(),
+)
+row = st.one_of(services, services, imports, endpoints, endpoints, nodes, policies, locals_, pods, proxies, probes)
 steps = st.lists(st.tuples(st.sampled_from(["put", "put", "delete", "pass"]), row), max_size=40)
 
 

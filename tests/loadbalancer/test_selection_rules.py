@@ -171,3 +171,29 @@ def test_reasons_are_given_for_whoever_is_left_out() -> None:
         "10.1.0.2": "it is not ready",
         "10.2.0.1": "the own cluster is preferred",
     }
+
+
+def test_what_probes_find_dead_is_left_out_while_another_is_alive() -> None:
+    world = World("all").put(make.service(), make.endpoints("c1", "10.1.1.1", "10.1.1.2", service="demo/echo"))
+    world.put(make.probe("10.1.1.1", healthy=False))
+    assert list(world.reached().values()) == [["c1/10.1.1.2:8080"]]
+    assert [row.healthy for row in world.backends] == [False, True], "it stays a backend, to be probed again"
+    world.put(make.probe("10.1.1.2", healthy=False))
+    assert list(world.reached().values()) == [["c1/10.1.1.1:8080", "c1/10.1.1.2:8080"]]
+    world.put(make.probe("10.1.1.1", healthy=True))
+    assert list(world.reached().values()) == [["c1/10.1.1.1:8080"]]
+
+
+def test_a_cluster_whose_own_backends_are_all_dead_has_the_others_called() -> None:
+    world = World().put(make.globally(affinity="local"), make.endpoints("c1", "10.1.1.1", service="demo/echo"))
+    world.put(make.endpoints("c2", "10.2.1.1", service="demo/echo"))
+    assert list(world.reached().values()) == [["c1/10.1.1.1:8080"]]
+    world.put(make.probe("10.1.1.1", healthy=False))
+    assert list(world.reached().values()) == [["c2/10.2.1.1:8080"]]
+
+
+def test_a_probe_of_what_is_no_backend_means_nothing() -> None:
+    world = World("all").put(make.probe("10.1.1.1", healthy=False)).settle()
+    assert (world.backends, world.plans) == ([], [])
+    world.put(make.service(), make.endpoints("c1", "10.1.1.1", service="demo/echo"))
+    assert list(world.reached().values()) == [["c1/10.1.1.1:8080"]]

@@ -7,7 +7,7 @@ from typing import Any
 
 from isthmus import loadbalancer
 from isthmus.model import names
-from isthmus.model.balancing import Backend, Frontend, Plan
+from isthmus.model.balancing import Backend, BackendKey, Frontend, Plan, Probe
 from isthmus.model.redirects import Listener, LocalRedirect, ProxyRedirect, Redirect, Requirement
 from isthmus.model.services import Condition, Endpoint, EndpointSet, Import, Pod, Port, Service
 from isthmus.model.tables import (
@@ -21,6 +21,7 @@ from isthmus.model.tables import (
     PLANS,
     PODS,
     POLICIES,
+    PROBES,
     PROXY_REDIRECTS,
     REDIRECTS,
     SERVICES,
@@ -30,7 +31,7 @@ from isthmus.statedb import Database, Derivations, Table
 HTTP = Port("http", 80)
 ECHO = names.service_name("demo", "echo")
 DERIVED = names.derived(ECHO)
-INPUTS = (SERVICES, ENDPOINT_SETS, IMPORTS, NODES, PODS, NAMESPACES, POLICIES, LOCAL_REDIRECTS, PROXY_REDIRECTS)
+INPUTS = (SERVICES, ENDPOINT_SETS, IMPORTS, NODES, PODS, NAMESPACES, POLICIES, LOCAL_REDIRECTS, PROXY_REDIRECTS, PROBES)
 TABLES: dict[type, Table[Any, Any]] = {table.row: table for table in INPUTS}
 
 
@@ -160,6 +161,13 @@ class make:  # noqa: N801 reads as a verb in tests
     def proxied(*ports: int, service: str = DERIVED, owner: str = "HTTPRoute demo/r", at: int = 15001) -> ProxyRedirect:
         listener = Listener("169.254.7.2", at, ports)
         return ProxyRedirect(service=names.ServiceName(service), owner=owner, listeners=(listener,))
+
+    @staticmethod
+    def probe(
+        address: str, *, healthy: bool, cluster: str = "c1", service: str = "demo/echo", port: int = 8080
+    ) -> Probe:
+        key = BackendKey(names.ServiceName(service), names.ClusterName(cluster), address, port, "TCP")
+        return Probe(key, healthy)
 
     @classmethod
     def terminating(cls, address: str, **fields: Any) -> Endpoint:

@@ -250,7 +250,8 @@ def _backend(row: Backend) -> str:
     at = f" node={row.node}" if row.node else ""
     named = ",".join(name or "''" for name in row.port_names)
     where = f"{row.key.cluster}/{row.key.address}:{row.key.port}/{row.key.protocol}"
-    return f"backend {row.key.service} {where} {row.condition.name.lower()} port={named}{at}"
+    condition = row.condition.name.lower() + ("" if row.healthy else " dead")
+    return f"backend {row.key.service} {where} {condition} port={named}{at}"
 
 
 def _plan(row: Plan) -> str:

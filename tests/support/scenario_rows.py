@@ -174,6 +174,11 @@ def proxy(name: str, values: list[str], options: Options) -> Iterable[Any]:
     yield make.proxied(*numbers, service=_standing_for(of)[0], owner=f"HTTPRoute {owner}", at=int(options["at"]))
 
 
+def probe(name: str, values: list[str], options: Options) -> Iterable[Any]:
+    namespace, short, cluster, address = name.split("/")
+    yield make.probe(address, healthy="dead" not in options, cluster=cluster, service=f"{namespace}/{short}")
+
+
 KINDS: dict[str, Callable[[str, list[str], Options], Iterable[Any]]] = {
     "service": service,
     "slice": slice_,
@@ -183,4 +188,5 @@ KINDS: dict[str, Callable[[str, list[str], Options], Iterable[Any]]] = {
     "pod": pod,
     "local": local,
     "proxy": proxy,
+    "probe": probe,
 }

@@ -227,7 +227,7 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
     "backends": [
         Column("CLUSTER", lambda row: _cluster_of(row["key"])),
         Column("ADDRESS", lambda row: _frontend(row["key"])),
-        Column("CONDITION", lambda row: CONDITIONS[row["condition"]]),
+        Column("CONDITION", lambda row: CONDITIONS[row["condition"]] + ("" if row.get("healthy", True) else ", dead")),
         Column("NODE", _field("node")),
         Column("SOURCE", _field("source"), wide=True),
         Column("ZONE", _field("zone"), wide=True),
@@ -243,6 +243,12 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
         Column("AWAITED", _all("awaited"), wide=True),
         Column("REDIRECTED-BY", _field("redirected_by"), wide=True),
         Column("ADDRESSES", _addresses, wide=True),
+    ],
+    "probes": [
+        Column("CLUSTER", lambda row: _cluster_of(row["key"])),
+        Column("ADDRESS", lambda row: _frontend(row["key"])),
+        Column("HEALTHY", _field("healthy")),
+        Column("REASON", _field("reason")),
     ],
     "redirects": [
         Column("OWNER", _field("owner")),

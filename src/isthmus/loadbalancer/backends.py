@@ -4,7 +4,8 @@ Precedence is for the whole set of (service, cluster): the best source that spea
 a lagging copy brings nothing back that a record withdrew. Ports are matched by name and protocol against those of the
 service: what an endpoint offers beyond them is no backend. A headless service has its endpoints' own ports.
 
-The unit is a service. Addresses that are not ready are rows too, with their condition: the plan leaves them out.
+The unit is a service. Addresses that are not ready are rows too, with their condition, and so are those that probes
+find dead: the plan leaves them out. A probe of what is no backend (any more) means nothing.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import partial
 
+from msgspec.structs import replace
+
 from isthmus.loadbalancer.services import Effective, Which, effective, names_for_import, rank
-from isthmus.model.balancing import Backend, BackendKey
+from isthmus.model.balancing import Backend, BackendKey, Probe
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Endpoint, EndpointSet, Import, Port, Protocol, Service
-from isthmus.model.tables import BACKENDS, ENDPOINT_SETS, IMPORTS, SERVICES
+from isthmus.model.tables import BACKENDS, ENDPOINT_SETS, IMPORTS, PROBES, SERVICES
 from isthmus.statedb import Derived, Reader
 
 Sockets = dict[tuple[str, int, Protocol], list[tuple[str, Endpoint]]]
@@ -28,7 +31,7 @@ def derived(cluster: ClusterName, *, which: Which) -> Derived[Backend]:
     return Derived(
         BACKENDS,
         compute=partial(compute, cluster=cluster, which=which),
-        reads={ENDPOINT_SETS: by_endpoints, SERVICES: by_service, IMPORTS: by_import},
+        reads={ENDPOINT_SETS: by_endpoints, SERVICES: by_service, IMPORTS: by_import, PROBES: by_probe},
         unit="service",
     )
 
@@ -54,14 +57,23 @@ def by_import(reader: Reader, old: Import | None, new: Import | None) -> Iterato
     yield from names_for_import(reader, old, new)
 
 
+def by_probe(reader: Reader, old: Probe | None, new: Probe | None) -> Iterator[ServiceName]:
+    """What a probe found affects the service whose backend it is."""
+    row = new or old
+    if row is not None:
+        yield row.key.service
+
+
 def compute(reader: Reader, service: ServiceName, *, cluster: ClusterName, which: Which) -> Iterator[Backend]:
     """Every backend of a service."""
     subject = effective(reader, service, which=which)
     if subject is None:
         return
+    dead = {row.key for row in reader.by(PROBES, "service", service) if not row.healthy}
     for (of, source), sets in _best_sets(reader.by(ENDPOINT_SETS, "service", service), cluster).items():
         if of == cluster or subject.multicluster:
-            yield from _backends(subject, of, source, sets, shared=of != cluster)
+            found = _backends(subject, of, source, sets, shared=of != cluster)
+            yield from (replace(row, healthy=row.key not in dead) for row in found) if dead else found
 
 
 def _best_sets(rows: Iterable[EndpointSet], cluster: ClusterName) -> dict[tuple[ClusterName, str], list[EndpointSet]]:

@@ -51,7 +51,7 @@ def select(
     left = matching(tuple(backends), key=key, port_name=port_name, reasons=reasons)
     if local_only(of, key.scope):
         left = on_this_node(left, at=at, reasons=reasons)
-    left = usable(left, reasons=reasons)
+    left = answering(usable(left, reasons=reasons), reasons=reasons)
     left = near(left, of=of, at=at, reasons=reasons)
     if not tiered:  # else a policy says which clusters come first
         left = preferred_clusters(left, of=of, at=at, reasons=reasons)
@@ -87,6 +87,13 @@ def usable(backends: Backends, *, reasons: Reasons) -> Backends:
     """What serves: ready, or terminating and still serving."""
     said = {Condition.NOT_READY: "it is not ready", Condition.GONE: "it has ended"}
     return _keep(backends, lambda backend: said.get(backend.condition, ""), reasons)
+
+
+def answering(backends: Backends, *, reasons: Reasons) -> Backends:
+    """What probes find alive. Where they find nobody alive they are not believed: a call may be luckier."""
+    if not any(backend.healthy for backend in backends):
+        return backends
+    return _keep(backends, lambda backend: "" if backend.healthy else "probes find it dead", reasons)
 
 
 def near(backends: Backends, *, of: Effective, at: Place, reasons: Reasons) -> Backends:

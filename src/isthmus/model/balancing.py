@@ -82,7 +82,17 @@ class Backend(Struct, frozen=True, gc=False, kw_only=True):
     zone: str = ""
     for_zones: tuple[str, ...] = ()
     pod: str = ""
+    healthy: bool = True
+    """False: a probe says that it does not answer, whatever its condition."""
     import_of: ServiceName = ServiceName("")
+
+
+class Probe(Struct, frozen=True, gc=False):
+    """Input row: what a probe of a backend found last. Who was never probed has none, and counts as healthy."""
+
+    key: BackendKey
+    healthy: bool
+    reason: str = ""
 
 
 class Target(Struct, frozen=True, gc=False, order=True):

@@ -64,5 +64,4 @@ class Object(Struct, frozen=True, gc=False, kw_only=True):
     """Uid of an object that cannot be changed into this one and has to go first."""
     seen: str = ""
     """How the API server was last seen to hold it: '' not at all, '=' as it should, else a digest of what differs.
-    It says nothing new of what is wanted, but a change of it asks for writing again: so edits are undone. Of an object
-    that is not ours but for its status it is the uid: another one of the same name has to be told anew."""
+    It says nothing new of what is wanted, but a change of it asks for writing again: so edits are undone."""

@@ -116,6 +116,16 @@ class Export(Struct, frozen=True, gc=False, kw_only=True):
     annotations: Labels = ()
 
 
+class StatusCondition(Struct, frozen=True, gc=False):
+    """A condition as it stands in an object's status, but for its time."""
+
+    type: str
+    status: str
+    reason: str = ""
+    message: str = ""
+    generation: int = 0
+
+
 class ExportMark(Struct, frozen=True, gc=False, kw_only=True):
     """A ServiceExport object of the own cluster: the wish to export, not yet what is exported."""
 
@@ -125,6 +135,8 @@ class ExportMark(Struct, frozen=True, gc=False, kw_only=True):
     generation: int = 0
     labels: Labels = ()
     annotations: Labels = ()
+    conditions: tuple[StatusCondition, ...] = ()
+    """By type."""
 
 
 class Import(Struct, frozen=True, gc=False, kw_only=True):
@@ -145,6 +157,8 @@ class Import(Struct, frozen=True, gc=False, kw_only=True):
     labels: Labels = ()
     annotations: Labels = ()
     uid: str = ""
+    conditions: tuple[StatusCondition, ...] = ()
+    """By type."""
 
 
 class Namespace(Struct, frozen=True, gc=False):

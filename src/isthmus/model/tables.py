@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from isthmus.model.balancing import Backend, BackendKey, Frontend, FrontendKey, Plan, PlanKey, Policy
+from isthmus.model.balancing import Backend, BackendKey, Frontend, FrontendKey, Plan, PlanKey, Policy, Probe
 from isthmus.model.clusters import Cluster
 from isthmus.model.dns import Name
 from isthmus.model.mcs import Merged, Object, Record
@@ -88,6 +88,10 @@ NAMESPACES: Final = Table[str, Namespace]("namespaces", Namespace, key=lambda ro
 NODES: Final = Table[str, Node]("nodes", Node, key=lambda row: row.name, indexes={"address": lambda row: row.addresses})
 PODS: Final = Table[str, Pod](
     "pods", Pod, key=lambda row: row.name, indexes={"namespace": lambda row: (row.name.partition("/")[0],)}
+)
+
+PROBES: Final = Table[BackendKey, Probe](
+    "probes", Probe, key=lambda row: row.key, indexes={"service": lambda row: (row.key.service,)}
 )
 
 POLICIES: Final = Table[ServiceName, Policy](

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from prometheus_client.metrics_core import Metric
@@ -23,6 +24,7 @@ from isthmus.model.mcs import RecordKind
 from isthmus.model.names import ClusterName
 from isthmus.processes.start import CannotStart, identified, require, start, tables_of
 from isthmus.sources import kubernetes
+from isthmus.sources.files import Files
 from isthmus.statedb import Backoff, Database, Derivations, Reconciler, Table
 
 log = logs.get("agent")
@@ -60,6 +62,8 @@ async def work(config: Config, client: kube.Client) -> None:
         parts: dict[str, Any] = {"reflectors": reflectors, "derivations": derivations}
         for reflector in reflectors:
             tasks.create_task(reflector.run(), name=reflector.name)
+        if config.sources.files:
+            tasks.create_task(Files(db, Path(config.sources.files)).run(), name="files")
         tasks.create_task(follower.run(), name="follower")
         tasks.create_task(derivations.run(), name="derivations")
         if config.datapath.cgroup:
