@@ -22,6 +22,9 @@ from lab_running import until
 
 from isthmus import config
 from isthmus.cli import COMMANDS
+from isthmus.clusterset import rights
+from isthmus.etcd import Session, Tls, wire
+from isthmus.model.names import ClusterName
 
 pytestmark = [pytest.mark.kube, pytest.mark.timeout(240)]
 
@@ -214,6 +217,17 @@ def answers(port: int, path: str) -> bool:
 def body(port: int, path: str) -> str:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=2) as answer:
         return str(answer.read().decode())
+
+
+async def test_the_jobs_rights_in_etcd_are_those_of_the_program(clusters: tuple[Cluster, Cluster]) -> None:
+    cluster = clusters[0]
+    cluster.give_roles()
+    cert, key = cluster.authority.sign("root")
+    tls = Tls(str(cluster.authority.cert), str(cert), str(key))
+    async with Session([cluster.etcd.endpoint], tls=tls) as session:
+        for role, grants in rights.roles(ClusterName(cluster.name)).items():
+            held = (await session.call(wire.ROLE_GET, wire.Named(name=role))).permissions
+            assert {(each.key, each.range_end) for each in held} == {grant.range for grant in grants}, role
 
 
 def test_everything_namespaced_is_in_one_namespace(rendered: list[dict[str, Any]]) -> None:

@@ -94,6 +94,7 @@ class Cluster:
         cert, key = self.authority.sign("root")
         told = {
             "PATH": f"{program.parent}:{os.environ['PATH']}",
+            "ISTHMUS_CLUSTER_NAME": self.name,
             "ETCDCTL_API": "3",
             "ETCDCTL_ENDPOINTS": self.etcd.endpoint,
             "ETCDCTL_CACERT": str(self.authority.cert),
@@ -136,7 +137,7 @@ class Cluster:
 
     def operator(self) -> int:
         """The operator, as it is deployed; the port where it says how it is."""
-        cert, key = self.authority.sign("isthmus")
+        cert, key = self.authority.sign("operator")
         [port] = free_ports(1)
         etcd = [f"etcd.endpoints={self.etcd.endpoint}", f"etcd.ca_file={self.authority.cert}"]
         files = [f"etcd.cert_file={cert}", f"etcd.key_file={key}", f"monitor.listen=127.0.0.1:{port}"]
