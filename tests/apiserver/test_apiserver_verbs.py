@@ -167,3 +167,14 @@ async def test_bodies_that_make_no_sense_are_refused_with_a_reason(client: Clien
     assert (bad.status, bad.reason) == (422, "Invalid")
     assert bad.body["details"]["causes"][0]["field"] == "metadata.name"
     assert bad.body["message"].startswith('ConfigMap "Not_A_Name" is invalid: metadata.name: Invalid value: "Not_A_Na')
+
+
+async def test_a_list_can_be_of_an_exact_moment(client: Client) -> None:
+    await client.made("leases", {"metadata": {"name": "a"}})
+    then = (await client.get("leases")).revision
+    await client.made("leases", {"metadata": {"name": "b"}})
+    past = (await client.get(f"leases?resourceVersion={then}&resourceVersionMatch=Exact")).body
+    assert [each["metadata"]["name"] for each in past["items"]] == ["a"]
+    assert past["metadata"]["resourceVersion"] == then
+    future = await client.get("leases?resourceVersion=99999999&resourceVersionMatch=Exact")
+    assert (future.status, future.reason) == (410, "Expired")

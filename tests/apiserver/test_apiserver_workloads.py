@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from apiserver_world import Client, Node, Object
+from apiserver_world import Client, Node, Object, running_status
 
 
 def template(name: str, image: str = "one", **spec: Any) -> Object:
@@ -120,3 +120,21 @@ async def test_a_job_that_is_done_goes_when_it_says_so(client: Client) -> None:
     await finish(client, "Succeeded")
     await client.until("jobs/j", lambda body: body.get("code") == 404)
     await client.until("pods", lambda body: not body["items"])
+
+
+async def test_a_deployment_that_does_not_get_on_says_so_and_recovers(client: Client) -> None:
+    spec = {"selector": {"matchLabels": {"app": "a"}}, "template": template("a"), "progressDeadlineSeconds": 1}
+    await client.made("deployments", {"metadata": {"name": "a"}, "spec": spec})
+
+    def progressing(body: Object) -> str:
+        found = body.get("status", {}).get("conditions", [])
+        return next((c["reason"] for c in found if c["type"] == "Progressing"), "")
+
+    await client.until("deployments/a", lambda body: progressing(body) == "ProgressDeadlineExceeded")
+    await client.until("pods", lambda body: body["items"])
+    name = (await client.get("pods")).body["items"][0]["metadata"]["name"]
+    await client.patch(f"pods/{name}/status", {"status": running_status("10.99.1.1")})
+    await client.until("deployments/a", lambda body: progressing(body) == "NewReplicaSetAvailable")
+    await client.patch(f"pods/{name}/status", {"status": running_status("10.99.1.1", ready=False)})
+    gone = await client.until("deployments/a", lambda body: not body["status"].get("readyReplicas"))
+    assert progressing(gone) == "NewReplicaSetAvailable"

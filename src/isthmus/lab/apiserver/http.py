@@ -165,7 +165,7 @@ class Server:
     async def _list(self, request: web.Request, target: Target) -> web.Response:
         limit = requests.number(request.query.get("limit") or 0, "limit")
         token = request.query.get("continue", "")
-        if limit or token:
+        if limit or token or request.query.get("resourceVersionMatch") == "Exact":
             return await self._page(request, target, limit, token)
         selected = requests.selector(request, "")
         items = self._api.store.items(target.kind.qualified, target.namespace)
@@ -175,7 +175,7 @@ class Server:
 
     async def _page(self, request: web.Request, target: Target, limit: int, token: str) -> web.Response:
         """A page as of the revision the first one was read at; selectors may need several reads to fill it."""
-        after, revision = _decode(token) if token else _Where("", 0)
+        after, revision = _decode(token) if token else _Where("", _exact(request))
         selected = requests.selector(request, "")
         found: list[Item] = []
         while True:
@@ -215,6 +215,12 @@ def _an_object(patch: object) -> Object:
     if not isinstance(patch, dict):
         raise errors.bad_request("a merge patch is an object")
     return patch
+
+
+def _exact(request: web.Request) -> int:
+    """The revision a list is to be of, 0 for the newest."""
+    exact = request.query.get("resourceVersionMatch") == "Exact"
+    return requests.number(request.query.get("resourceVersion") or 0, "resourceVersion") if exact else 0
 
 
 def _encode(after: str, revision: int) -> str:

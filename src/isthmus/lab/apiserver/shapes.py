@@ -66,7 +66,8 @@ _DECLARED: Final = {
     "Strategy": "type, rollingUpdate RollingUpdate",
     "Ordinals": "start i",
     "WorkloadSpec": "replicas i, selector LabelSelector, template Template, strategy Strategy, "
-    "updateStrategy Strategy, minReadySeconds i, revisionHistoryLimit i, paused b, serviceName, ordinals Ordinals, "
+    "updateStrategy Strategy, minReadySeconds i, revisionHistoryLimit i, progressDeadlineSeconds i, paused b, "
+    "serviceName, ordinals Ordinals, "
     "volumeClaimTemplates [Anything], parallelism i, completions i, backoffLimit i, ttlSecondsAfterFinished i",
     "WorkloadStatus": "replicas i, readyReplicas i, availableReplicas i, updatedReplicas i, succeeded i, "
     "startTime, completionTime, conditions [Condition]",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from isthmus.lab.apiserver import kinds
 from isthmus.lab.apiserver.api import Api, Deletion
-from isthmus.lab.apiserver.objects import Object, at, clone, deleting, name_of, namespace_of
+from isthmus.lab.apiserver.objects import Object, at, clone, deleting, labels_of, name_of, namespace_of
 from isthmus.lab.apiserver.storage import Change, Item
-from isthmus.lab.controllers import pods
+from isthmus.lab.controllers import pods, rollouts
 from isthmus.lab.controllers.events import record
 from isthmus.lab.controllers.loop import Controller, by
 
@@ -32,9 +33,9 @@ def controller(api: Api) -> Controller:
 
     async def reconcile(key: str) -> float | None:
         item = api.store.get(KIND.qualified, key)
-        if item is not None and not deleting(item.body):
-            await _reconcile(api, item)
-        return None
+        if item is None or deleting(item.body):
+            return None
+        return await _reconcile(api, item)
 
     return Controller(api, name="deployments", follows=[KIND, kinds.REPLICA_SET], keys=_keys, reconcile=reconcile)
 
@@ -63,7 +64,7 @@ def _keys(change: Change) -> Iterable[str]:
     return [change.key] if change.resource == KIND.qualified else pods.owner_keys(change, KIND)
 
 
-async def _reconcile(api: Api, item: Item) -> None:
+async def _reconcile(api: Api, item: Item) -> float | None:
     deployment = item.body
     sets = sorted(pods.owned(api, kinds.REPLICA_SET, deployment), key=_revision)
     want = pods.template_hash(deployment["spec"]["template"])
@@ -74,9 +75,20 @@ async def _reconcile(api: Api, item: Item) -> None:
             new = await _create(api, deployment, want, old)
         await _number(api, deployment, new, old)
         await _roll(api, deployment, new, old)
-    sets = pods.owned(api, kinds.REPLICA_SET, deployment)
-    await pods.write_status(api, KIND, item, _status(deployment, sets, want), by=BY)
     await _clean_up(api, deployment, old)
+    return await _report(api, item, want)
+
+
+async def _report(api: Api, item: Item, want: str) -> float | None:
+    """Write the status; seconds after which a Deployment that stands still is looked at again."""
+    deployment, now = item.body, datetime.now(UTC)
+    sets = [each.body for each in pods.owned(api, kinds.REPLICA_SET, deployment)]
+    new = [each for each in sets if labels_of(each).get(HASH) == want]
+    _, missing = bounds(deployment["spec"])
+    current = rollouts.named(deployment, want)
+    reached = rollouts.status(deployment, sets, new, missing=missing, current=current, now=now)
+    await pods.write_status(api, KIND, item, reached, by=BY)
+    return rollouts.look_again(deployment, reached, now)
 
 
 async def _create(api: Api, deployment: Object, want: str, old: list[Item]) -> Item:
@@ -92,7 +104,7 @@ async def _create(api: Api, deployment: Object, want: str, old: list[Item]) -> I
         spec["minReadySeconds"] = deployment["spec"]["minReadySeconds"]
     revision = str(max((_revision(each) for each in old), default=0) + 1)
     meta = {
-        "name": f"{name_of(deployment)}-{want}",
+        "name": rollouts.named(deployment, want),
         "labels": labels,
         "annotations": {REVISION: revision},
         "ownerReferences": [pods.reference(KIND, deployment)],
@@ -162,36 +174,6 @@ async def _scale(api: Api, deployment: Object, replica_set: Item, wanted: int) -
     direction = "up" if wanted > before else "down"
     said = f"Scaled {direction} replica set {name} from {before} to {wanted}"
     await record(api, KIND, deployment, "ScalingReplicaSet", said, by=BY)
-
-
-def _status(deployment: Object, sets: list[Item], want: str) -> pods.Status:
-    def total(field: str, among: list[Item]) -> int:
-        return sum(at(each.body, "status", field, default=0) for each in among)
-
-    new = [each for each in sets if each.body["metadata"]["labels"].get(HASH) == want]
-    wanted, available = deployment["spec"]["replicas"], total("availableReplicas", sets)
-    counts = {
-        "replicas": total("replicas", sets),
-        "updatedReplicas": total("replicas", new),
-        "readyReplicas": total("readyReplicas", sets),
-        "availableReplicas": available,
-        "unavailableReplicas": max(0, max(wanted, total("replicas", sets)) - available),
-    }
-    _, unavailable = bounds(deployment["spec"])
-    enough = available >= wanted - unavailable
-    done = counts["updatedReplicas"] == counts["replicas"] == wanted == total("availableReplicas", new)
-    name = f'ReplicaSet "{name_of(deployment)}-{want}"'
-    found = pods.conditions(
-        deployment,
-        Available=(True, "MinimumReplicasAvailable", "Deployment has minimum availability.")
-        if enough
-        else (False, "MinimumReplicasUnavailable", "Deployment does not have minimum availability."),
-        Progressing=(True, "NewReplicaSetAvailable", f"{name} has successfully progressed.")
-        if done
-        else (True, "ReplicaSetUpdated", f"{name} is progressing."),
-    )
-    shown = {field: count for field, count in counts.items() if count}
-    return {"observedGeneration": deployment["metadata"]["generation"], **shown, "conditions": found}
 
 
 async def _clean_up(api: Api, deployment: Object, old: list[Item]) -> None:
