@@ -178,7 +178,8 @@ def _program(each: dict[str, Any]) -> list[str]:
 
 
 def _tell(step: dict[str, Any]) -> None:
-    if step.get("ready"):
+    """A line for what is whole, and for what went wrong; ``lab status`` and the log have the rest."""
+    if step.get("ready") or ("/" in step["step"] and "failure" not in step):
         return
     said = f"  {step['failure']}" if "failure" in step else ""
     click.echo(f"{step['seconds']:7.2f} s  {step['step']}{said}", err=True)

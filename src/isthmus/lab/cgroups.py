@@ -17,13 +17,20 @@ class NoCgroups(Exception):  # noqa: N818
 
 
 @cache
-def root() -> Path:
+def found() -> Path | None:
     """Where cgroup v2 is mounted: alone, or beside v1."""
     for line in Path("/proc/mounts").read_text().splitlines():
         _, where, kind, *_ = line.split()
         if kind == "cgroup2":
             return Path(where)
-    raise NoCgroups("no cgroup v2 hierarchy is mounted; mount one: mount -t cgroup2 none /sys/fs/cgroup/unified")
+    return None
+
+
+def root() -> Path:
+    """The same where there has to be one."""
+    if (where := found()) is None:
+        raise NoCgroups("no cgroup v2 hierarchy is mounted; mount one: mount -t cgroup2 none /sys/fs/cgroup/unified")
+    return where
 
 
 def make(path: Path) -> Path:

@@ -64,8 +64,9 @@ async def _put(lab: Lab, new: Weather) -> None:
     before = weather.read(lab)
     weather.write(lab, new)
     if weather.relays(before) != weather.relays(new):
-        async for _ in starting.ask(lab, {"do": "relay"}):
-            pass
+        async for answer in starting.ask(lab, {"do": "relay"}):
+            if answer["error"]:
+                raise OSError(0, answer["error"])
 
 
 async def _programs(lab: Lab, action: Action, thing: Thing) -> list[str]:

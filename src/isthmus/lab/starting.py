@@ -32,6 +32,9 @@ def missing(*, apiserver: ApiServer = "small", datapath: Datapath = "isthmus") -
     lacks = requirements()
     if os.geteuid() != 0 and not any("root" in each for each in lacks):
         lacks.insert(0, "root: a lab makes network namespaces, control groups and BPF programs: run it with sudo")
+    root = cgroups.found()
+    if os.geteuid() == 0 and root is not None and not os.access(root, os.W_OK):
+        lacks.append(f"cgroup v2 is mounted read-only at {root}: in a container, run that with --privileged")
     if shutil.which("nft") is None:
         lacks.append("nft: apt-get install nftables")
     try:

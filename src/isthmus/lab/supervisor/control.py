@@ -20,8 +20,8 @@ class Served(Protocol):
         """Kill, pause or start."""
         ...
 
-    async def relay(self) -> None:
-        """Read the network's state again."""
+    async def relay(self) -> str:
+        """Read the network's state again; what is wrong with it."""
         ...
 
     def follow(self) -> Any:
@@ -58,8 +58,7 @@ class Control:
                 case {"do": ("kill" | "pause" | "start") as action, "programs": [*names]}:
                     writer.write(msgspec.json.encode({"done": self._served.hurt(action, names)}) + b"\n")
                 case {"do": "relay"}:
-                    await self._served.relay()
-                    writer.write(b"{}\n")
+                    writer.write(msgspec.json.encode({"error": await self._served.relay()}) + b"\n")
                 case _:
                     writer.write(msgspec.json.encode({"error": f"what is {asked!r}?"}) + b"\n")
             await writer.drain()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, Final
 
 from isthmus import kube, logs
 from isthmus.config import KubernetesSection
@@ -23,6 +23,9 @@ from isthmus.lab.supervisor.control import Control
 from isthmus.lab.supervisor.forking import Zygote
 from isthmus.lab.supervisor.keeper import Keeper
 from isthmus.reflector import Transient
+
+PATIENCE: Final = 5.0
+"""Seconds that somebody waits for a relay."""
 
 log = logs.get("supervisor")
 
@@ -127,8 +130,8 @@ class Supervisor:
                     keeper.resume()
         return [keeper.program.name for keeper in found]
 
-    async def relay(self) -> None:
-        """Run the relays that the network's state asks for, and no others; returns when they work."""
+    async def relay(self) -> str:
+        """Run the relays that the network's state asks for, and no others; why one does not work, or ''."""
         options = weather.relays(weather.read(self.lab))
         wanted = {each.name: each for each in (programs.relay(self.lab, *item) for item in options.items())}
         for name, keeper in list(self._keepers.items()):
@@ -138,7 +141,12 @@ class Supervisor:
         for name, program in wanted.items():
             if name not in self._keepers:
                 self._keepers[name] = self._keeper(program)
-            await self._keepers[name].ready.wait()
+            try:
+                async with asyncio.timeout(PATIENCE):
+                    await self._keepers[name].ready.wait()
+            except TimeoutError:
+                return f"{name} does not come up: {self._keepers[name].failure or 'it says nothing'}"
+        return ""
 
     def _programs(self) -> list[programs.Program]:
         wanted = programs.programs(self.lab, etcd=binary.find(), isthmus=self._isthmus)
@@ -170,8 +178,16 @@ class Supervisor:
         keeper = self._keepers.get(name)
         if keeper is None or keeper.ready.is_set():
             self.step(name)
+            self._complete(name.partition("/")[0])
         else:
             self.step(name, failure=keeper.failure)
+
+    def _complete(self, cluster: str) -> None:
+        """A step of its own, once: all of a cluster works."""
+        mine = [keeper for name, keeper in self._keepers.items() if name.startswith(f"{cluster}/")]
+        told = any(step["step"] == cluster for step in self.steps)
+        if cluster in self._filled and not told and all(keeper.ready.is_set() for keeper in mine):
+            self.step(cluster)
 
     def step(self, name: str, *, failure: str = "") -> None:
         """Something was reached or went wrong: told to whoever follows."""
