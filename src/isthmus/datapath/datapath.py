@@ -38,7 +38,7 @@ class Datapath:
         settings = _settings(section, dns)
         exempt = [_cgroup_id(path) for path in section.exempt]
         loaded = attach.load(section.pin, cgroup=section.cgroup, max_entries=section.max_entries)
-        maps = KernelMaps(loaded.maps)
+        maps = KernelMaps(loaded.maps, pinned=attach.directory(section.pin))
         maps.drop("exempt", [key for key, _ in maps.items("exempt") if key not in exempt])
         _require(maps.put("exempt", [(key, codecs.ID.pack(1)) for key in exempt]))
         _require(maps.put("config", [(codecs.ID.pack(0), settings)]))
@@ -70,7 +70,8 @@ class Datapath:
 def open_maps(pin: str) -> KernelMaps:
     """The maps pinned at ``pin``, to look at. DatapathError where there are none."""
     try:
-        return KernelMaps({name: libbpf.open_pinned(attach.directory(pin) / name) for name in codecs.MAPS})
+        where = attach.directory(pin)
+        return KernelMaps({name: libbpf.open_pinned(where / name) for name in codecs.MAPS}, pinned=where)
     except libbpf.BpfError as error:
         raise DatapathError(f"no datapath at {pin}: {error.strerror}") from None
 

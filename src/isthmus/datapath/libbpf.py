@@ -76,6 +76,7 @@ def library() -> ctypes.CDLL:
         "bpf_link__fd": (c_void_p,),
         "bpf_link__destroy": (c_void_p,),
         "bpf_obj_get": (c_char_p,),
+        "bpf_obj_pin": (c_int, c_char_p),
         "bpf_obj_get_info_by_fd": (c_int, c_void_p, POINTER(c_uint32)),
         "bpf_map_update_elem": (c_int, c_void_p, c_void_p, c_uint64),
         "bpf_map_update_batch": (c_int, c_void_p, c_void_p, POINTER(c_uint32), c_void_p),
@@ -248,6 +249,12 @@ class _Link:
 def open_pinned(path: Path) -> int:
     """A descriptor of the map pinned at ``path``."""
     return _checked(library().bpf_obj_get(os.fsencode(path)), f"cannot open {path}")
+
+
+def pin(fd: int, path: Path) -> None:
+    """Pin a map at ``path``."""
+    if library().bpf_obj_pin(fd, os.fsencode(path)) < 0:
+        raise BpfError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 def map_info(fd: int) -> tuple[int, int, int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Protocol
 
 from isthmus.datapath import codecs, libbpf
@@ -33,10 +34,11 @@ class Maps(Protocol):
 
 
 class KernelMaps:
-    """Maps of the kernel, by batches."""
+    """Maps of the kernel, by batches. ``pinned``: the directory where a next process will look for them."""
 
-    def __init__(self, descriptors: Mapping[str, int]) -> None:
+    def __init__(self, descriptors: Mapping[str, int], *, pinned: Path) -> None:
         self._fds = dict(descriptors)
+        self._pinned = pinned
 
     def fd(self, name: str) -> int:
         """The descriptor of a map; ours, not the caller's."""
@@ -45,6 +47,8 @@ class KernelMaps:
     def put(self, name: str, items: Sequence[tuple[bytes, bytes]]) -> Mapping[int, str]:
         """Write entries; the failures by position."""
         fd = self._fds[name]
+        if why := self._lost(name):
+            return dict.fromkeys(range(len(items)), why)
         failures: dict[int, str] = {}
         at = tries = 0
         while at < len(items):
@@ -84,6 +88,18 @@ class KernelMaps:
         for fd in self._fds.values():
             os.close(fd)
         self._fds.clear()
+
+    def _lost(self, name: str) -> str:
+        """Pin a map again whose pin somebody deleted: written without one it is forgotten with us. Why it cannot be."""
+        path = self._pinned / name
+        if path.exists():
+            return ""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            libbpf.pin(self._fds[name], path)
+        except OSError as error:
+            return f"map {name} was deleted from {path.parent} and cannot be pinned there again: {error.strerror}"
+        return ""
 
     def _sentence(self, name: str, code: int) -> str:
         match code:
