@@ -25,6 +25,8 @@ R = TypeVar("R")
 R_contra = TypeVar("R_contra", contravariant=True)
 
 BATCH = 1_000
+EARLY = 1e-6
+"""Seconds by which a timer may fire early (an event loop's clock has a resolution): what is due then is due now."""
 
 
 class Target(Protocol[R_contra]):
@@ -157,8 +159,8 @@ class Reconciler(Generic[K, R]):
                     self._held[key] = old
             elif old is not None:
                 gone[key] = self._held.setdefault(key, old)
-        now = self._clock()
-        for key in [key for key, status in self._failed.items() if status.next_try <= now]:
+        soon = self._clock() + EARLY
+        for key in [key for key, status in self._failed.items() if status.next_try <= soon]:
             if (row := snapshot.get(self._table, key)) is not None:
                 wanted[key] = row
             elif key not in gone:
@@ -193,7 +195,7 @@ class Reconciler(Generic[K, R]):
         """Only a complete table says what nobody wants; then once at first, and now and then."""
         if not snapshot.initialized(self._table):
             return False
-        return self._clock() >= self._prune_at
+        return self._clock() + EARLY >= self._prune_at
 
     async def _prune(self, snapshot: Snapshot) -> str:
         try:
