@@ -117,7 +117,7 @@ def created(kind: Kind, body: Any) -> Object:
     return fields.updated(None, obj, kind.lists, Manager("m", "Update", "v1"))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(spoilt())
 def test_a_spoilt_object_is_stored_and_shown_or_refused(case: tuple[Kind, Object, Any]) -> None:
     kind, _, bad = case
@@ -126,7 +126,7 @@ def test_a_spoilt_object_is_stored_and_shown_or_refused(case: tuple[Kind, Object
         tables.table(kind, [stored], include="Object", meta={})
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(spoilt())
 def test_a_spoilt_change_is_stored_or_refused(case: tuple[Kind, Object, Any]) -> None:
     kind, good, bad = case

@@ -251,6 +251,8 @@ def definition(obj: Object, old: Object | None) -> Iterator[Problem]:
             yield Problem(f"spec.{'.'.join(path)}", "Required value")
         elif old is not None and at(old, "spec", *path) != at(spec, *path):
             yield Problem(f"spec.{'.'.join(path)}", "Invalid value", "field is immutable", at(spec, *path))
+    for index, version in enumerate(items(spec, "versions")):
+        yield from LABEL_1035.problems(str(version.get("name", "")), f"spec.versions[{index}].name")
     stored = [version for version in items(spec, "versions") if version.get("storage")]
     if len(stored) != 1:
         names = [version.get("name") for version in stored]
