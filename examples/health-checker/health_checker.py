@@ -1,7 +1,6 @@
 """A node's load balancing, and a part of its own that connects to backends and writes `probes`, which plans follow.
 
 python examples/health-checker/health_checker.py examples/health-checker/node.toml
-isthmus get plans -A --socket /tmp/health-checker.sock -w
 """
 
 import asyncio
