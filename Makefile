@@ -1,9 +1,12 @@
 # Targets people type. Everything a target needs is set up by tools/setup, once; a second run does no set-up.
 PY := .venv/bin/python
 
-.PHONY: demo test test-kube check format lock setup setup-dev bpf bench-lb kube-tools clean
+.PHONY: demo demo-lb test test-kube check format lock setup setup-dev bpf bench-lb kube-tools clean
 demo: setup ## run the main job: three clusters, one export, sixty calls
 	@$(PY) -m isthmus lab demo
+
+demo-lb: setup ## load balancing step by step, with tables and maps: no cluster, no root
+	@$(PY) -m isthmus lab demo-lb
 
 test: setup-dev ## every test but the slow suites
 	@$(PY) -m pytest -m "not kube"

@@ -164,6 +164,15 @@ def demo(name: str, as_json: bool, keep: bool, directory: Path, apiserver: ApiSe
     )
 
 
+@group.command("demo-lb")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout; tables and maps on stderr.")
+def demo_lb(as_json: bool) -> None:
+    """Tell how load balancing works, step by step, without cluster or root. Exit code 0 only if every step held."""
+    from isthmus.lab import demo_lb
+
+    sys.exit(0 if demo_lb.main(json=as_json) else 1)
+
+
 def _images(given: tuple[str, ...], file: Path | None) -> dict[str, Any]:
     from isthmus.lab import images
 
