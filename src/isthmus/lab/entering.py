@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
+import termios
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
@@ -56,14 +58,20 @@ def run(
     stdin: int | IO[bytes] | None = None,
     stdout: int | IO[bytes] | None = None,
     stderr: int | IO[bytes] | None = None,
+    terminal: bool = False,
 ) -> subprocess.Popen[bytes]:
-    """Start the command; OSError where it cannot be executed."""
+    """Start the command; OSError where it cannot be executed. ``terminal``: its input is one, and is to control it."""
     with Path("/proc/self/ns/pid").open() as home, Path(f"/proc/{container.pid}/ns/pid").open() as there:
         environment = _environment(container.pid)
         kernel.setns(there.fileno(), kernel.CLONE_NEWPID)  # of the next child
         try:
             return subprocess.Popen(
-                list(command), env=environment, stdin=stdin, stdout=stdout, stderr=stderr, preexec_fn=_become(container)
+                list(command),
+                env=environment,
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                preexec_fn=_become(container, terminal),
             )
         finally:
             kernel.setns(home.fileno(), kernel.CLONE_NEWPID)
@@ -79,8 +87,11 @@ def wait(child: subprocess.Popen[bytes]) -> int:
     return code if code >= 0 else 128 - code
 
 
-def _become(container: Container) -> Callable[[], None]:
+def _become(container: Container, terminal: bool) -> Callable[[], None]:
     def become() -> None:
+        if terminal:
+            os.setsid()
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
         cgroups.enter(container.cgroup)
         enter(container.pid)
         os.chdir("/")

@@ -103,9 +103,7 @@ def start(
     try:
         _choose_pids(place)  # those of the next child: this process stays where it is
         try:
-            child = _fork(command, place, environment, log, inherit, directory)
-            _own.add(child.pid)
-            return Process(child.pid, child.wait)
+            return watch(_fork(command, place, environment, log, inherit, directory))
         finally:
             kernel.setns(home, kernel.CLONE_NEWPID)
     finally:
@@ -122,6 +120,12 @@ def adopt(pid: int, *, since: int) -> Process | None:
     except ProcessLookupError:
         return None
     return process if process.born == since else None
+
+
+def watch(child: subprocess.Popen[bytes]) -> Process:
+    """A child that was started elsewhere in this process."""
+    _own.add(child.pid)
+    return Process(child.pid, child.wait)
 
 
 def claim(pid: int) -> Process:

@@ -11,7 +11,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Struct
 
-from isthmus.lab import cgroups, images, spawn
+from isthmus.lab import cgroups, entering, images, spawn
 from isthmus.lab.node import probes, status
 from isthmus.lab.node.objects import Container, Probe
 from isthmus.lab.node.sandbox import Sandbox, enter
@@ -63,6 +63,24 @@ class Runner:
 
     def __repr__(self) -> str:
         return f"<Runner {self.state.name}: {self.state.now}>"
+
+    @property
+    def running(self) -> bool:
+        """Whether its process runs now."""
+        return self._process is not None and self._process.code is None
+
+    @property
+    def inside(self) -> entering.Container | None:
+        """Where to enter it; None while it does not run."""
+        if self._process is None or not self.running:
+            return None
+        return entering.Container("", self.state.name, self._process.pid, self.recipe.cgroup)
+
+    def log(self, *, previous: bool) -> Path | None:
+        """What it says now, or said before it was started again; None where there is no before."""
+        number = self.state.restarts - 1 if previous else self.state.restarts
+        path = self.recipe.logs / f"{number}.log"
+        return None if previous and not path.exists() else path
 
     async def run(self) -> int:
         """Start, watch, start again; the exit code that was the last."""

@@ -62,6 +62,10 @@ class PodRunner:
     def __repr__(self) -> str:
         return f"<PodRunner {self.pod.key} {self.place.address}: {[c.state for c in self._containers]}>"
 
+    def container(self, name: str) -> Runner | None:
+        """One of its containers, by name; the first if it is empty."""
+        return next((each for each in [*self._containers, *self._inits] if name in ("", each.state.name)), None)
+
     def end(self, grace: float) -> None:
         """Told once; more often changes nothing."""
         if not self._ending.done():

@@ -12,7 +12,7 @@ from isthmus.kube.events import Recorder
 from isthmus.kube.objects.coordination import LEASE
 from isthmus.kube.objects.core import NODE
 from isthmus.lab.layout import Node
-from isthmus.lab.node import proxying, status
+from isthmus.lab.node import kubelet, proxying, status
 from isthmus.lab.node.objects import POD, Pod
 from isthmus.lab.node.place import Place, place_of, remembered, tidy
 from isthmus.lab.node.pods import PodRunner
@@ -62,6 +62,11 @@ class Pods:
                 if runner.pod.key == event.key and not same:
                     runner.end(_grace(runner.pod))
 
+    def find(self, namespace: str, name: str) -> PodRunner | None:
+        """The pod of a name that runs here."""
+        key = f"{namespace}/{name}"
+        return next((runner for runner in self._runners.values() if runner.pod.key == key), None)
+
     def _want(self, pod: Pod) -> None:
         uid = pod.metadata.uid
         if pod.spec.node_name != self._node.name:
@@ -108,8 +113,10 @@ async def run(settings: Settings) -> None:
         async with asyncio.TaskGroup() as group:
             events = Recorder(client, component="kubelet", instance=node.name)
             group.create_task(events.run())
+            pods = Pods(settings, client, events, group)
+            group.create_task(kubelet.serve(node, pods.find, token=(node.cluster.directory / "token").read_text()))
             store = client.store(POD, field_selector=f"spec.nodeName={node.name}")
-            group.create_task(Reflector(store, Pods(settings, client, events, group), name="pods").run())
+            group.create_task(Reflector(store, pods, name="pods").run())
             if settings.services:
                 group.create_task(proxying.run(client))
             group.create_task(_beat(client, node))
@@ -146,6 +153,7 @@ def _status(node: Node) -> dict[str, Any]:
             ],
             "capacity": {"pods": str(MOST - FIRST + 1), "cpu": "2", "memory": "4Gi"},
             "allocatable": {"pods": str(MOST - FIRST + 1), "cpu": "2", "memory": "4Gi"},
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": kubelet.PORT}},
             "conditions": [{**ready, "lastHeartbeatTime": now, "lastTransitionTime": now}],
             "nodeInfo": {
                 "kubeletVersion": "v1.34.0-isthmus-lab",

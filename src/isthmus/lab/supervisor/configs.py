@@ -13,7 +13,7 @@ from isthmus import config
 from isthmus.clusterset import certificates
 from isthmus.lab import cgroups, images
 from isthmus.lab.layout import API_SERVICE, CLUSTER_DNS, NODE_LOCAL, Cluster, Lab, Node
-from isthmus.lab.node import settings
+from isthmus.lab.node import kubelet, settings
 from isthmus.lab.realapi import files
 
 
@@ -41,6 +41,9 @@ def write(lab: Lab, *, ports: dict[str, int], own_images: dict[str, images.Image
         _private(config_of(cluster, "operator"), config.to_toml(operator(cluster)))
         for node in cluster.nodes:
             _node(node, own_images, services)
+            shown = certificates.issue(trusted, f"system:node:{node.name}", hosts=(node.address, node.name))
+            _private(kubelet.certificate(node), shown.certificate.decode())
+            _private(kubelet.key(node), shown.key.decode())
     servers = {name: f"https://127.0.0.1:{port}" for name, port in ports.items()}
     _private(lab.kubeconfig, _kubeconfig(servers, tokens, trusted.certificate))
 

@@ -1,0 +1,183 @@
+"""The node's own API: logs and exec, as an API server asks for them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import yaml
+from lab_running import Running
+
+from isthmus.lab import kernel
+from isthmus.lab.network import namespaces
+from isthmus.lab.node.kubelet import PORT, start_of
+
+pytestmark = pytest.mark.lab
+
+SPEAK = "echo one; echo two; echo three; while :; do sleep 0.2; date +%N; done"
+
+
+@pytest.fixture(scope="module")
+def talker(clusters: Running) -> Running:
+    """A pod that says something, and one that has been started again."""
+    meta, spec = {"name": "talker"}, {"nodeName": "c1-n1", "containers": [{"name": "main", "image": "busybox"}]}
+    spec["containers"][0]["command"] = ["sh", "-c", SPEAK]  # type: ignore[index]
+    pods = [{"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}]
+    crash = json.loads(json.dumps(pods[0]).replace("talker", "again"))
+    crash["spec"]["containers"][0]["command"] = ["sh", "-c", "echo I live; sleep 0.2; exit 1"]
+    clusters.kubectl("apply", "--server-side", "-f", "-", stdin=yaml.safe_dump_all([*pods, crash]))
+    return clusters
+
+
+@asynccontextmanager
+async def asking(talker: Running, *, token: bool = True) -> AsyncIterator[tuple[aiohttp.ClientSession, str]]:
+    """A client in the control plane, and the node's address."""
+    cluster = talker.lab.clusters[0]
+    opened: list[socket.socket] = []
+
+    def inside(address: Any) -> socket.socket:
+        with kernel.inside(namespaces.path(cluster.control_plane)):
+            made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        made.setblocking(False)
+        opened.append(made)
+        return made
+
+    head = {"Authorization": f"Bearer {(cluster.directory / 'token').read_text()}"} if token else {}
+    context = ssl.create_default_context(cafile=str(cluster.directory / "ca.crt"))
+    connector = aiohttp.TCPConnector(socket_factory=inside, ssl=context)
+    async with aiohttp.ClientSession(headers=head, connector=connector) as session:
+        yield session, f"https://{cluster.nodes[0].address}:{PORT}"
+    async with asyncio.timeout(5):  # TLS connections are closed in the loop's next turns, not in close()
+        while any(made.fileno() >= 0 for made in opened):  # noqa: ASYNC110 nobody tells
+            await asyncio.sleep(0.01)
+
+
+async def logs(talker: Running, query: str, *, pod: str = "talker") -> tuple[int, str]:
+    async with (
+        asking(talker) as (session, node),
+        session.get(f"{node}/containerLogs/default/{pod}/main?{query}") as reply,
+    ):
+        return reply.status, await reply.text()
+
+
+async def told(talker: Running, query: str, wanted: str, *, pod: str = "talker") -> str:
+    """What the log says once it has what is wanted."""
+    async with asyncio.timeout(20):
+        while True:
+            if wanted in (said := (await logs(talker, query, pod=pod))[1]):
+                return said
+            await asyncio.sleep(0.1)
+
+
+async def test_logs_are_what_a_container_says(talker: Running) -> None:
+    assert (await told(talker, "", "three\n")).startswith("one\ntwo\nthree\n")
+
+
+async def test_a_log_is_followed_while_the_container_runs(talker: Running) -> None:
+    query = "follow=true&tailLines=0"
+    async with (
+        asyncio.timeout(20),
+        asking(talker) as (session, node),
+        session.get(f"{node}/containerLogs/default/talker/main?{query}") as reply,
+    ):
+        lines = [await reply.content.readline() for _ in range(3)]
+    assert all(line.strip().isdigit() for line in lines)
+
+
+async def test_the_log_before_a_restart_is_kept(talker: Running) -> None:
+    assert await told(talker, "previous=true", "I live\n", pod="again") == "I live\n"
+    status, said = await logs(talker, "previous=true")
+    assert (status, said) == (400, "previous terminated container 'main' not found\n")
+
+
+async def test_what_is_not_on_the_node_is_named(talker: Running) -> None:
+    assert await logs(talker, "", pod="nobody") == (404, "container main of pod default/nobody is not here\n")
+
+
+async def test_only_the_clusters_api_server_may_ask(talker: Running) -> None:
+    where = "/containerLogs/default/talker/main"
+    async with asking(talker, token=False) as (session, node), session.get(node + where) as reply:
+        assert reply.status == 401
+
+
+async def exec(
+    talker: Running, *command: str, send: tuple[bytes, ...] = (), **more: str
+) -> tuple[bytes, dict[str, Any]]:
+    """What a command writes to its standard output, and the status."""
+    await told(talker, "", "three")
+    query = [("command", word) for word in command] + list(more.items())
+    said, status = b"", {}
+    async with asking(talker) as (session, node), asyncio.timeout(20):
+        where = f"{node}/exec/default/talker/main"
+        async with session.ws_connect(where, params=query, protocols=("v5.channel.k8s.io",)) as ws:
+            for message in send:
+                await ws.send_bytes(message)
+            async for reply in ws:
+                if reply.data[0] == 1:
+                    said += reply.data[1:]
+                elif reply.data[0] == 3:
+                    status = json.loads(reply.data[1:])
+            assert ws.close_code == 1000
+    return said, status
+
+
+async def test_exec_gives_output_and_the_exit_code(talker: Running) -> None:
+    said, status = await exec(talker, "sh", "-c", "echo hi; exit 3")
+    assert said == b"hi\n"
+    assert status["reason"] == "NonZeroExitCode"
+    assert status["details"]["causes"] == [{"reason": "ExitCode", "message": "3"}]
+
+
+async def test_exec_passes_input_on_until_it_is_closed(talker: Running) -> None:
+    said, status = await exec(talker, "tr", "a-z", "A-Z", stdin="1", send=(b"\x00shout", b"\xff\x00"))
+    assert (said, status["status"]) == (b"SHOUT", "Success")
+
+
+async def test_exec_on_a_terminal_has_its_size(talker: Running) -> None:
+    resize = b"\x04" + json.dumps({"Width": 100, "Height": 30}).encode()
+    said, status = await exec(talker, "sh", "-c", "read x; stty size", tty="1", stdin="1", send=(resize, b"\x00go\n"))
+    assert b"30 100" in said
+    assert status["status"] == "Success"
+
+
+async def test_a_program_that_is_not_there_is_named(talker: Running) -> None:
+    _, status = await exec(talker, "no-such-program")
+    assert "no-such-program: not on this host" in status["message"]
+    assert status["details"]["causes"][0]["message"] == "127"
+
+
+async def test_a_command_ends_with_its_caller(talker: Running, until: Callable[..., Any]) -> None:
+    await told(talker, "", "three")
+    async with asking(talker) as (session, node):
+        where = f"{node}/exec/default/talker/main?command=sleep&command=4711"
+        async with session.ws_connect(where, protocols=("v5.channel.k8s.io",)):
+            until(lambda: _running("sleep\x004711"))
+    until(lambda: not _running("sleep\x004711"))
+
+
+def _running(command: str) -> bool:
+    return any(command in _read(entry / "cmdline") for entry in Path("/proc").glob("[0-9]*"))
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+@pytest.mark.parametrize(
+    ("lines", "rest"), [("1", "c\n"), ("2", "b\nc\n"), ("9", "a\nb\nc\n"), ("0", ""), (None, "a\nb\nc\n")]
+)
+def test_the_last_lines_of_a_log_begin_where_they_begin(tmp_path: Path, lines: str | None, rest: str) -> None:
+    path = tmp_path / "log"
+    path.write_text("a\nb\nc\n")
+    assert path.read_text()[start_of(path, lines) :] == rest
