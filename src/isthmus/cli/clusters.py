@@ -11,7 +11,7 @@ from typing import Any, Final
 import click
 
 from isthmus.admin.query import NoTable, QueryError, Socket
-from isthmus.cli import output, sockets
+from isthmus.cli import joining, output, sockets
 
 LOOK_EVERY: Final = 0.5
 
@@ -19,6 +19,10 @@ LOOK_EVERY: Final = 0.5
 @click.group()
 def group() -> None:
     """The other clusters: how they are heard, and how clusters come to hear each other."""
+
+
+for command in (joining.certs, joining.rotate_ca, joining.refresh, joining.invite, joining.join, joining.leave):
+    group.add_command(command)
 
 
 @group.command()
@@ -98,13 +102,20 @@ def _peer(row: Mapping[str, Any], counted: Mapping[str, list[dict[str, Any]] | N
             "service-exports": None if exports is None else "serviceexports" in row["synced"],
         },
         "num-shared-services": None if services is None else len(services),
-        "num-endpoints": None if services is None else sum(len(each.get("endpoints", ())) for each in services),
+        "num-endpoints": _endpoints(services),
         "num-service-exports": None if exports is None else len(exports),
         "num-dropped": row["dropped"],
         "num-failures": row["failures"],
         "last-failure": row["last_failure"],
         "last-failure-reason": row["last_failure_reason"],
     }
+
+
+def _endpoints(services: Sequence[Mapping[str, Any]] | None) -> int | None:
+    """How many there are; None where nobody knows: a mirror does not look into what it copies."""
+    if services is None or any("endpoints" not in each for each in services):
+        return None
+    return sum(len(each["endpoints"]) for each in services)
 
 
 def _theirs(row: Mapping[str, Any], cluster: str) -> bool:

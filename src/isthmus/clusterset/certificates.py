@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from msgspec import Struct
 
@@ -33,7 +34,7 @@ def authority(name: str, *, days: int = 3650, now: datetime | None = None) -> Pa
     builder = _builder(subject, subject, key.public_key(), days=days, now=now)
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     builder = builder.add_extension(_usage(authority=True), critical=True)
-    return Pair(_pem(builder.sign(key, hashes.SHA256())), _key_pem(key))
+    return Pair(pem(builder.sign(key, hashes.SHA256())), key_pem(key))
 
 
 def issue(by: Pair, name: str, *, hosts: Iterable[str] = (), days: int = 365, now: datetime | None = None) -> Pair:
@@ -51,7 +52,7 @@ def issue(by: Pair, name: str, *, hosts: Iterable[str] = (), days: int = 365, no
     builder = builder.add_extension(vouched, critical=False)
     if names := [_general(host) for host in hosts]:
         builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
-    return Pair(_pem(builder.sign(signer, hashes.SHA256())), _key_pem(key))
+    return Pair(pem(builder.sign(signer, hashes.SHA256())), key_pem(key))
 
 
 def _builder(
@@ -95,11 +96,13 @@ def _general(host: str) -> x509.GeneralName:
         return x509.DNSName(host)
 
 
-def _pem(certificate: x509.Certificate) -> bytes:
+def pem(certificate: x509.Certificate) -> bytes:
+    """A certificate as text."""
     return certificate.public_bytes(serialization.Encoding.PEM)
 
 
-def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+def key_pem(key: PrivateKeyTypes) -> bytes:
+    """A private key as text, not encrypted."""
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )

@@ -7,3 +7,11 @@ class RecordError(Exception):
 
 class PeerFileError(Exception):
     """A file of the configuration directory cannot be used; the message names file and field."""
+
+
+class PkiError(Exception):
+    """A key, certificate or password is missing or cannot be used; the message names the file."""
+
+
+class JoinError(Exception):
+    """Two clusters cannot be joined or parted; the message says why, and what to do."""

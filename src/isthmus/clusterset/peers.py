@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import yaml
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from isthmus import logs
+from isthmus.clusterset import pki
 from isthmus.clusterset.errors import PeerFileError
 from isthmus.etcd import Credentials, Session, Tls
 from isthmus.model.names import ClusterName, valid_cluster
@@ -122,6 +123,33 @@ def parse(content: bytes, *, name: ClusterName, path: Path) -> Peer:
         password=_text(said, "password", path),
     )
     return _with_digest(peer, content)
+
+
+def save(folder: Path, peer: Peer, *, ca: bytes, certificate: bytes, key: bytes) -> Peer:
+    """Write a peer's file and what it refers to, the file last: from then on it is followed."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    files = {"ca_file": f"{peer.name}.ca.crt", "cert_file": f"{peer.name}.crt", "key_file": f"{peer.name}.key"}
+    for name, content in zip(files.values(), (ca, certificate, key), strict=True):
+        pki.save(folder / name, content)
+    saved = structs.replace(peer, **{field: str(folder / name) for field, name in files.items()})
+    said = {
+        "endpoints": list(saved.endpoints),
+        "trusted-ca-file": saved.ca_file,
+        "cert-file": saved.cert_file,
+        "key-file": saved.key_file,
+        "username": saved.username,
+        "password": saved.password,
+    }
+    pki.save(folder / peer.name, yaml.safe_dump(said, sort_keys=False).encode())
+    return saved
+
+
+def forget(folder: Path, name: ClusterName) -> bool:
+    """Remove what :func:`save` wrote, the peer's file first; whether there was one."""
+    there = (folder / name).exists()
+    for each in (name, f"{name}.ca.crt", f"{name}.crt", f"{name}.key"):
+        (folder / each).unlink(missing_ok=True)
+    return there
 
 
 def _with_digest(peer: Peer, content: bytes) -> Peer:

@@ -29,7 +29,7 @@ Unit = tuple[str, ServiceName]
 
 
 def derived(cluster: ClusterName, cluster_id: int, *, default_global: bool = True) -> Derived[Record]:
-    """The table RECORDS of this cluster; ``default_global`` speaks for namespaces that do not say if they are."""
+    """The table RECORDS of this cluster; ``default_global`` counts for namespaces that say nothing."""
 
     def compute(reader: Reader, unit: Unit) -> Iterable[Record]:
         kind, name = unit

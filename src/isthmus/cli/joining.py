@@ -1,0 +1,234 @@
+"""``isthmus clusters certs``, ``rotate-ca``, ``refresh``, ``invite``, ``join``, ``leave``: who hears whom.
+
+Each is run where the operator's configuration is: it names the own etcd, the folder of keys (that of ``etcd.ca_file``)
+and the directory of the peers' files. Secrets go from hand to hand in one token and are in no argument but that one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
+
+import click
+
+from isthmus.cli import output
+from isthmus.config import ConfigError, load
+
+if TYPE_CHECKING:
+    from isthmus.clusterset.joining import Home
+
+T = TypeVar("T")
+
+_options = (
+    click.option(
+        "--config", "file", type=click.Path(path_type=Path), help="The operator's TOML file; ISTHMUS_* overrides it."
+    ),
+    click.option("--set", "flags", multiple=True, metavar="SECTION.FIELD=VALUE", help="Set one field; repeatable."),
+)
+_advertise = click.option(
+    "--advertise", multiple=True, metavar="URL", help="Where the other cluster reaches our etcd. [default: as we do]"
+)
+
+
+def _of_a_cluster(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in reversed(_options):
+        command = option(command)
+    return command
+
+
+@click.command()
+@_of_a_cluster
+@click.option("--host", "hosts", multiple=True, help="An address or name of the etcd beside those in etcd.endpoints.")
+@click.option("--days", default=365, show_default=True, type=click.IntRange(1), help="Life of certificates.")
+@click.option("--renew", is_flag=True, help="Renew certificates that are still good.")
+@click.option("--client", "clients", multiple=True, metavar="CLUSTER", help="Also one for a peer that brings no token.")
+def certs(
+    file: Path | None, flags: tuple[str, ...], hosts: tuple[str, ...], days: int, renew: bool, clients: tuple[str, ...]
+) -> None:
+    """Make the cluster's authority, certificates, and the users and roles of its etcd. May be run again."""
+    home = _home(file, flags)
+    with _errors():
+        made = home.folder.ensure(home.name, _hosts(home, hosts), days=days, renew=renew)
+        for client in clients:
+            made.append(_client(home, client, days))
+    output.note(f"{home.folder.path}: {'made ' + ', '.join(made) if made else 'everything is there'}")
+    _guard(home)
+
+
+@click.command("rotate-ca")
+@click.argument("step", type=click.Choice(["begin", "switch", "end"]))
+@_of_a_cluster
+@click.option("--host", "hosts", multiple=True, help="As for certs.")
+@click.option("--days", default=365, show_default=True, type=click.IntRange(1), help="Life of certificates.")
+def rotate_ca(step: str, file: Path | None, flags: tuple[str, ...], hosts: tuple[str, ...], days: int) -> None:
+    """Change the authority: begin (both are trusted), switch (the new one signs), end (the old one is forgotten).
+
+    After each step every peer runs `isthmus clusters refresh`.
+    """
+    home = _home(file, flags)
+    with _errors():
+        match step:
+            case "begin":
+                home.folder.begin_rotation(home.name)
+            case "switch":
+                home.folder.switch()
+                home.folder.ensure(home.name, _hosts(home, hosts), days=days, renew=True)
+            case "end":
+                home.folder.end_rotation()
+    _guard(home)
+    output.note("now on every peer: isthmus clusters refresh")
+
+
+@click.command()
+@_of_a_cluster
+def refresh(file: Path | None, flags: tuple[str, ...]) -> None:
+    """Believe the authorities that the peers name now."""
+    from isthmus.clusterset import joining
+
+    changed = _run(joining.refresh(_home(file, flags)))
+    print(f"new authorities of: {', '.join(changed)}" if changed else "nothing has changed")
+
+
+@click.command()
+@_of_a_cluster
+@_advertise
+@click.option("--expires", default=3600, show_default=True, type=click.IntRange(10, 86400), metavar="SECONDS")
+def invite(file: Path | None, flags: tuple[str, ...], advertise: tuple[str, ...], expires: int) -> None:
+    """Print a token that lets one other cluster join, and wait until it has."""
+    from isthmus.clusterset import joining
+
+    home = _home(file, flags)
+
+    async def wait() -> str:
+        async with joining.invitation(home, lifetime=expires, advertise=advertise) as invitation:
+            print(invitation.word, flush=True)
+            output.note(f"in the other cluster, within {expires} s: isthmus clusters join TOKEN; waiting for it")
+            return await invitation.accepted()
+
+    name = _run(wait())
+    output.note(f"cluster {name} has joined: isthmus clusters status")
+
+
+@click.command()
+@click.argument("token", required=False)
+@_of_a_cluster
+@_advertise
+@click.option("--wait", default=60.0, show_default=True, metavar="SECONDS", help="For the other cluster's answer.")
+def join(token: str | None, file: Path | None, flags: tuple[str, ...], advertise: tuple[str, ...], wait: float) -> None:
+    """Join the cluster that gave TOKEN; without it (or -) the token is read from stdin."""
+    from isthmus.clusterset import joining
+
+    home = _home(file, flags)
+    word = token if token not in (None, "-") else _from_stdin()
+    name = _run(joining.join(home, word or "", advertise=advertise, patience=wait))
+    output.note(f"joined cluster {name}: isthmus clusters status")
+
+
+@click.command()
+@click.argument("name")
+@_of_a_cluster
+def leave(name: str, file: Path | None, flags: tuple[str, ...]) -> None:
+    """Hear the cluster NAME no more, and let it hear this one no more."""
+    from isthmus.clusterset import joining
+    from isthmus.model.names import ClusterName
+
+    home = _home(file, flags)
+    _run(joining.leave(home, ClusterName(name)))
+    output.note(f"parted from cluster {name}; there: isthmus clusters leave {home.name}")
+
+
+def _from_stdin() -> str:
+    if sys.stdin.isatty():
+        output.note("paste the token, then Ctrl-D:")
+    return sys.stdin.read(1 << 17)
+
+
+def _home(file: Path | None, flags: tuple[str, ...]) -> Home:
+    """The own cluster as its operator is configured; one line says what is missing."""
+    from isthmus.clusterset.joining import Home
+    from isthmus.clusterset.pki import Folder
+
+    try:
+        config = load(file, environment=os.environ, flags=flags)
+    except ConfigError as why:
+        raise click.ClickException(str(why)) from None
+    needed = {
+        "cluster.name": config.cluster.name,
+        "cluster.id": config.cluster.id,
+        "etcd.endpoints": config.etcd.endpoints,
+        "etcd.ca_file": config.etcd.ca_file,
+        "clusterset.directory": config.clusterset.directory,
+    }
+    if empty := [field for field, value in needed.items() if not value]:
+        raise click.ClickException(f"not configured: {', '.join(empty)}; set them in --config or with --set")
+    folder = Folder(Path(config.etcd.ca_file).parent)
+    return Home(cluster=config.cluster, clusterset=config.clusterset, etcd=config.etcd, folder=folder)
+
+
+def _hosts(home: Home, more: Iterable[str]) -> list[str]:
+    """What the server's certificate has to be for."""
+    named = [urlsplit(each).hostname or "" for each in home.etcd.endpoints]
+    return [*dict.fromkeys([*filter(None, named), *more, "localhost", "127.0.0.1"])]
+
+
+def _client(home: Home, name: str, days: int) -> str:
+    from isthmus.clusterset import rights
+    from isthmus.model.names import ClusterName
+
+    user = rights.remote_user(ClusterName(name))
+    home.folder.client(user, days=days)
+    return user
+
+
+def _guard(home: Home) -> None:
+    """Users and roles where the etcd answers; else how to start it."""
+    from isthmus.clusterset import joining
+    from isthmus.etcd import Denied
+    from isthmus.reflector import Transient
+
+    path = home.folder.path
+    try:
+        _run(joining.guard(home), passing=(Transient,))
+    except Denied as why:
+        raise click.ClickException(f"{why}: is {path}/root.password the password of its user root?") from None
+    except Transient as why:
+        output.note(f"{why}\nno users made: start the etcd so, and run this again:")
+        output.note(f"  etcd … --cert-file {path}/server.crt --key-file {path}/server.key")
+        return
+    output.note("etcd: users root, operator and local are there, and nobody else is let in")
+
+
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what goes wrong with a connection is said once, by us
+
+
+def _run(work: Coroutine[Any, Any, T], *, passing: tuple[type[Exception], ...] = ()) -> T:
+    """Its result; what can go wrong is one line."""
+    from isthmus import logs
+    from isthmus.clusterset.errors import JoinError, PkiError
+    from isthmus.etcd import EtcdError
+    from isthmus.reflector import Expired, Transient
+
+    logs.configure(level="error", form="text")
+    try:
+        return asyncio.run(work)
+    except passing:
+        raise
+    except (JoinError, PkiError, EtcdError, Transient, Expired, OSError) as why:
+        raise click.ClickException(str(why)) from None
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    """One line for what can go wrong with the folder of keys."""
+    from isthmus.clusterset.errors import PkiError
+
+    try:
+        yield
+    except (PkiError, OSError) as why:
+        raise click.ClickException(str(why)) from None

@@ -1,0 +1,312 @@
+"""Two clusters join: one invites, the other brings the token, and each may read the other's etcd from then on.
+
+    invite    a guest's user that may write one key, a token with it, and waiting for the offer
+    join      a user for the inviting cluster, the offer, and waiting to be let in
+    leave     the peer's file and user go
+
+Nothing is half done: a join that is not answered takes its own part back. A token is good once and for its time; of
+an invitation whose process died the next command here removes what is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Struct
+
+from isthmus.clusterset import keys, peers, pki, rights, tokens
+from isthmus.clusterset.errors import JoinError, PkiError
+from isthmus.clusterset.pki import Folder
+from isthmus.clusterset.tokens import Entry, Offer, Token, Trust
+from isthmus.config import ClusterSection, ClustersetSection, EtcdSection
+from isthmus.etcd import Credentials, Denied, EtcdError, KeyValue, Session, Tls, access
+from isthmus.model.names import ClusterName, valid_cluster
+from isthmus.reflector import Expired, Transient
+
+LOOK_EVERY = 0.5
+SHORTEST = 20
+"""Characters that a password of a peer has at least."""
+
+
+class Home(Struct, frozen=True, kw_only=True):
+    """The cluster that a command is run for."""
+
+    cluster: ClusterSection
+    clusterset: ClustersetSection
+    etcd: EtcdSection
+    folder: Folder
+
+    @property
+    def name(self) -> ClusterName:
+        """What it is called."""
+        return ClusterName(self.cluster.name)
+
+    @property
+    def directory(self) -> Path:
+        """Where the files of its peers are."""
+        return Path(self.clusterset.directory)
+
+    def session(self, *, user: str = access.ROOT) -> Session:
+        """A session with the own etcd; without a user: before it asks for one."""
+        path = self.folder.path
+        tls = Tls(str(path / "ca.crt"), str(path / "client.crt"), str(path / "client.key"))
+        credentials = Credentials(user, self.folder.password(user)) if user else None
+        return Session(self.etcd.endpoints, tls=tls, credentials=credentials)
+
+    def entry(self, advertise: tuple[str, ...]) -> Entry:
+        """How others reach it: at these addresses, else at those it reaches itself."""
+        endpoints = advertise or self.etcd.endpoints
+        if bad := [each for each in endpoints if urlsplit(each).scheme != "https"]:
+            raise JoinError(f"{bad[0]}: want https://…: what clusters tell each other at first are secrets")
+        door = self.folder.pair("peer")
+        return Entry(
+            cluster=self.name,
+            id=self.cluster.id,
+            endpoints=endpoints,
+            ca=self.folder.bundle,
+            certificate=door.certificate,
+            key=door.key,
+        )
+
+
+async def guard(home: Home) -> None:
+    """Users and roles of the own etcd, and nobody else let in. May be said again."""
+    async with home.session() as root:
+        try:
+            await access.users(root)
+        except Denied as why:
+            if "not enabled" not in str(why):
+                raise
+            await _close_the_door(home)
+        await _people(home, root)
+        await sweep(root)
+
+
+async def _close_the_door(home: Home) -> None:
+    """An etcd that asks nobody who he is begins to."""
+    async with home.session(user="") as anybody:
+        await access.ensure_role(anybody, access.ROOT, ())
+        await access.ensure_user(anybody, access.ROOT, home.folder.password(access.ROOT), access.ROOT)
+        await access.enable(anybody)
+
+
+async def _people(home: Home, root: Session) -> None:
+    for role, grants in rights.roles(home.name).items():
+        await access.ensure_role(root, role, grants)
+    await access.ensure_user(root, "operator", home.folder.password("operator"), rights.WRITER)
+    await access.ensure_user(root, "local", home.folder.password("local"), rights.LOCAL)
+    door = home.folder.pair("peer")
+    trust = Trust(ca=home.folder.bundle, certificate=door.certificate, key=door.key)
+    await root.put(keys.trust(home.name), msgspec.json.encode(trust))
+
+
+async def sweep(root: Session) -> None:
+    """Remove guests whose invitation has expired."""
+    good = {kv.key.removeprefix(keys.INVITATIONS) for kv in (await root.list(keys.INVITATIONS)).kvs}
+    for user in await access.users(root):
+        number = user.removeprefix(rights.guest(""))
+        if number != user and number not in good:
+            await _dismiss(root, number)
+
+
+async def _dismiss(root: Session, number: str) -> None:
+    """A guest and all there is of him."""
+    await access.drop_user(root, rights.guest(number))
+    await access.drop_role(root, rights.guest(number))
+    await root.delete(keys.offer(number))
+    await root.delete(keys.invitation(number))
+
+
+class Invitation:
+    """An invitation that is good; made by :func:`invitation`."""
+
+    def __init__(self, home: Home, root: Session, token: Token) -> None:
+        self._home = home
+        self._root = root
+        self._token = token
+
+    def __repr__(self) -> str:
+        return f"<Invitation {self._token.number} of {self._home.name}>"
+
+    @property
+    def word(self) -> str:
+        """The token, to be taken to the other cluster."""
+        return tokens.pack(self._token)
+
+    async def accepted(self) -> ClusterName:
+        """Let the first who comes in, and give his name; JoinError when nobody does in time, or he cannot be let in."""
+        try:
+            async with asyncio.timeout(self._token.expires - time.time()):
+                await self._knock()
+        except TimeoutError:
+            raise JoinError("nobody came until the token expired; invite again") from None
+        await access.drop_user(self._root, rights.guest(self._token.number))
+        found = await self._root.get(keys.offer(self._token.number))
+        if found is None or found.version != 1:
+            raise JoinError("the token was used twice: somebody else has it; invite again, and tell nobody")
+        return await _accept(self._home, self._root, tokens.read_offer(found.value))
+
+    async def _knock(self) -> None:
+        """Return when there is an offer."""
+        key = keys.offer(self._token.number)
+        while True:
+            try:
+                listing = await self._root.read(key)
+                if listing.kvs:
+                    return
+                async for batch in self._root.watch(key, listing.revision + 1, store=listing.store, exact=True):
+                    if batch.events:
+                        return
+            except (Transient, Expired):
+                await asyncio.sleep(LOOK_EVERY)
+
+
+@asynccontextmanager
+async def invitation(home: Home, *, lifetime: int, advertise: tuple[str, ...] = ()) -> AsyncIterator[Invitation]:
+    """Invite one cluster for so many seconds; afterwards nothing of the invitation stays."""
+    entry = home.entry(advertise)
+    number, password = secrets.token_hex(8), secrets.token_urlsafe(24)
+    async with home.session() as root:
+        await sweep(root)
+        lease = await root.grant_lease(lifetime)
+        await root.put(keys.invitation(number), b"", lease=lease.id)
+        try:
+            await access.ensure_role(root, rights.guest(number), rights.guest_rights(number))
+            await access.ensure_user(root, rights.guest(number), password, rights.guest(number))
+            expires = int(time.time()) + lifetime
+            yield Invitation(home, root, Token(entry=entry, number=number, password=password, expires=expires))
+        finally:
+            await _dismiss(root, number)
+            await lease.revoke()
+
+
+async def _accept(home: Home, root: Session, offer: Offer) -> ClusterName:
+    """Take a peer in: its user here, its file there."""
+    entry = offer.entry
+    check(home, entry)
+    if min(len(offer.password), len(offer.wanted)) < SHORTEST:
+        raise JoinError(f"the offer of cluster {entry.cluster} has a password shorter than {SHORTEST} characters")
+    await access.ensure_user(root, rights.remote_user(entry.cluster), offer.wanted, rights.REMOTE)
+    _save(home, entry, offer.password)
+    return entry.cluster
+
+
+async def join(home: Home, word: str, *, advertise: tuple[str, ...] = (), patience: float = 60.0) -> ClusterName:
+    """Join the cluster that gave this token, and give its name; JoinError where it did not let us in."""
+    token = tokens.unpack(word)
+    there = token.entry
+    if token.expires < time.time():
+        raise JoinError(f"the token of cluster {there.cluster} has expired; ask for another one")
+    check(home, there)
+    own = home.entry(advertise)
+    offer = Offer(entry=own, password=secrets.token_urlsafe(24), wanted=secrets.token_urlsafe(24))
+    async with home.session() as root:
+        await access.ensure_user(root, rights.remote_user(there.cluster), offer.password, rights.REMOTE)
+        try:
+            peer = _save(home, there, offer.wanted)
+            await _make(offer, token, peer)
+            await _let_in(peer, patience)
+        except BaseException:
+            peers.forget(home.directory, there.cluster)
+            await access.drop_user(root, rights.remote_user(there.cluster))
+            raise
+    return there.cluster
+
+
+async def _make(offer: Offer, token: Token, peer: peers.Peer) -> None:
+    """Write the one key that the token lets us write."""
+    tls = Tls(peer.ca_file, peer.cert_file, peer.key_file)
+    guest = Credentials(rights.guest(token.number), token.password)
+    async with Session(peer.endpoints, tls=tls, credentials=guest) as session:
+        try:
+            await session.put(keys.offer(token.number), msgspec.json.encode(offer))
+        except Denied:
+            raise JoinError(f"cluster {peer.name} does not know the token: used or expired; ask for another") from None
+        except (Transient, EtcdError) as why:
+            raise JoinError(f"cluster {peer.name} cannot be reached: {why}") from None
+
+
+async def _let_in(peer: peers.Peer, patience: float) -> None:
+    """Return when the peer lets us read what it says."""
+    why = ""
+    try:
+        async with asyncio.timeout(patience), peer.session() as session:
+            while True:
+                try:
+                    await session.get(keys.trust(peer.name))
+                except Transient as failed:
+                    why = str(failed)
+                else:
+                    return
+                await asyncio.sleep(LOOK_EVERY)
+    except TimeoutError:
+        said = f"cluster {peer.name} did not let us in within {patience:.0f} s ({why})"
+        raise JoinError(f"{said}; see what its 'isthmus clusters invite' says, and begin again there") from None
+
+
+async def leave(home: Home, name: ClusterName) -> None:
+    """Hear a cluster no more, and let it read here no more."""
+    there = valid_cluster(name) and peers.forget(home.directory, name)
+    async with home.session() as root:
+        user = await access.drop_user(root, rights.remote_user(name))
+    if not there and not user:
+        raise JoinError(f"no cluster '{name}' has joined: it has neither a file in {home.directory} nor a user here")
+
+
+async def refresh(home: Home) -> list[ClusterName]:
+    """Believe the authorities that peers name now; gives the names of those that named others than before."""
+    changed = []
+    for peer in peers.Directory(str(home.directory), own=home.name).read().values():
+        async with peer.session() as session:
+            said = await session.get(keys.trust(peer.name))
+        if said is not None and _trusted(home, peer, said):
+            changed.append(peer.name)
+    return changed
+
+
+def _trusted(home: Home, peer: peers.Peer, said: KeyValue) -> bool:
+    """Whether a peer's authorities are other ones now; they are saved then."""
+    try:
+        trust = msgspec.json.decode(said.value, type=Trust)
+        ca, certificate, key = pki.checked(trust.ca), pki.checked(trust.certificate), pki.checked_key(trust.key)
+    except (msgspec.MsgspecError, PkiError) as why:
+        raise JoinError(f"what cluster {peer.name} says of its authorities cannot be used: {why}") from None
+    if ca == Path(peer.ca_file).read_bytes() and certificate == Path(peer.cert_file).read_bytes():
+        return False
+    peers.save(home.directory, peer, ca=ca, certificate=certificate, key=key)
+    return True
+
+
+def check(home: Home, entry: Entry) -> None:
+    """JoinError where a cluster cannot join."""
+    name, most = entry.cluster, home.clusterset.max_connected_clusters
+    if not valid_cluster(name):
+        raise JoinError(f"'{name}' cannot be a cluster's name")
+    if name == home.name:
+        raise JoinError(f"both clusters are called {name}; each needs a name of its own")
+    if not 0 < entry.id <= most:
+        raise JoinError(f"cluster {name} has the id {entry.id}: want 1 to {most}")
+    if entry.id == home.cluster.id:
+        raise JoinError(f"cluster {name} has our id {entry.id}; each needs an id of its own")
+    if not entry.endpoints or any(urlsplit(each).scheme != "https" for each in entry.endpoints):
+        raise JoinError(f"cluster {name} names no https addresses of its etcd")
+    if (home.directory / name).exists():
+        raise JoinError(f"cluster {name} has joined already; to join it anew: isthmus clusters leave {name}")
+
+
+def _save(home: Home, entry: Entry, password: str) -> peers.Peer:
+    user = rights.remote_user(home.name)
+    peer = peers.Peer(name=entry.cluster, endpoints=entry.endpoints, username=user, password=password)
+    try:
+        certificate = pki.checked(entry.certificate)
+        key = pki.checked_key(entry.key)
+        return peers.save(home.directory, peer, ca=pki.checked(entry.ca), certificate=certificate, key=key)
+    except (PkiError, OSError) as why:
+        raise JoinError(f"cluster {entry.cluster}: {why}") from None

@@ -1,0 +1,83 @@
+"""What clusters that join tell each other: a token from hand to hand, and an offer in return. Pure."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import zlib
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from isthmus.clusterset.errors import JoinError
+from isthmus.model.names import ClusterName
+
+MARK: Final = "isthmus1."
+LIMIT: Final = 64 * 1024
+
+
+class Entry(Struct, frozen=True, kw_only=True):
+    """How to reach a cluster's etcd: addresses, whom to believe there, and what to show where it asks for it."""
+
+    cluster: ClusterName
+    id: int
+    endpoints: tuple[str, ...]
+    ca: bytes
+    certificate: bytes
+    key: bytes
+
+
+class Token(Struct, frozen=True, kw_only=True):
+    """An invitation: its bearer may make one offer until it expires (seconds since the epoch)."""
+
+    entry: Entry
+    number: str
+    password: str
+    expires: int
+
+
+class Offer(Struct, frozen=True, kw_only=True):
+    """The answer: how to reach the cluster that joins, as whom, and the password it wants to have here."""
+
+    entry: Entry
+    password: str
+    wanted: str
+
+
+class Trust(Struct, frozen=True, kw_only=True):
+    """Whom to believe that he is a cluster's etcd from now on, and what to show him."""
+
+    ca: bytes
+    certificate: bytes
+    key: bytes
+
+
+def pack(token: Token) -> str:
+    """As one word."""
+    packed = zlib.compress(msgspec.msgpack.encode(token), 9)
+    return MARK + base64.urlsafe_b64encode(packed).decode().rstrip("=")
+
+
+def unpack(text: str) -> Token:
+    """From that word, line breaks of a terminal included; JoinError where it is none."""
+    word = "".join(text.split())
+    if not word.startswith(MARK):
+        raise JoinError(f"this is no token: it does not begin with {MARK}")
+    body = word.removeprefix(MARK)
+    try:
+        packed = base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True)
+        plain = zlib.decompressobj().decompress(packed, LIMIT)
+        return msgspec.msgpack.decode(plain, type=Token)
+    except (binascii.Error, zlib.error, msgspec.MsgspecError, ValueError):
+        raise JoinError("this token is damaged: copy all of it") from None
+
+
+def read_offer(value: bytes) -> Offer:
+    """An offer; JoinError where it is none."""
+    try:
+        if len(value) > LIMIT:
+            raise JoinError(f"the offer is larger than {LIMIT} bytes")
+        return msgspec.json.decode(value, type=Offer)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as why:
+        raise JoinError(f"the offer cannot be read: {why}") from None

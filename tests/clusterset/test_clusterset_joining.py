@@ -1,0 +1,245 @@
+"""Two clusters are joined by two commands, and nobody copies files. Real etcds with TLS and users."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from clusterset_peers import Following
+from joining_world import World, clusters
+
+from isthmus.clusterset import follower as follower_module
+from isthmus.clusterset import joining, keys, tokens
+from isthmus.clusterset.errors import JoinError
+from isthmus.etcd import Credentials, Denied, Session, access
+from isthmus.model import tables
+from isthmus.model.names import ClusterName
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follower_module, "LOOK_EVERY", 0.05)
+    monkeypatch.setattr(joining, "LOOK_EVERY", 0.05)
+
+
+@pytest.fixture
+async def two(tmp_path: Path) -> AsyncIterator[tuple[World, World]]:
+    async with clusters(tmp_path) as both:
+        yield both
+
+
+async def joined(c1: World, c2: World) -> None:
+    async with joining.invitation(c1.home, lifetime=60) as invitation, asyncio.TaskGroup() as tasks:
+        tasks.create_task(invitation.accepted())
+        tasks.create_task(joining.join(c2.home, invitation.word, patience=20))
+
+
+async def guests(world: World) -> set[str]:
+    async with world.home.session() as root:
+        people = await access.users(root) | await access.roles(root)
+        held = [kv.key for prefix in ("isthmus/join/", "isthmus/invite/") for kv in (await root.list(prefix)).kvs]
+    return {each for each in people if each.startswith("join-")} | set(held)
+
+
+async def test_two_commands_join_two_clusters_in_both_directions(two: tuple[World, World]) -> None:
+    c1, c2 = two
+    await c1.publish("10.1.1.1")
+    await c2.publish("10.2.1.1")
+    async with c1.following() as first, c2.following() as second:
+        invite = await c1.command("invite")
+        assert invite.stdout is not None
+        token = await invite.stdout.readline()
+        join = await c2.command("join")
+        said, wrong = await join.communicate(token)
+        assert (join.returncode, said) == (0, b""), wrong
+        _, wrong = await invite.communicate()
+        assert invite.returncode == 0, wrong
+        await first.state("c2", "ready")
+        await second.state("c1", "ready")
+        assert first.services() == {"c2:demo/echo": ["10.2.1.1"]}
+        assert second.services() == {"c1:demo/echo": ["10.1.1.1"]}
+        await c2.publish("10.2.1.1", "10.2.1.2")
+        await first.until(lambda s: first.services() == {"c2:demo/echo": ["10.2.1.1", "10.2.1.2"]})
+    assert await guests(c1) == set()
+    for world in two:
+        assert all(path.stat().st_mode & 0o77 == 0 for path in (world.folder / "peers").iterdir())
+        assert all(path.stat().st_mode & 0o77 == 0 for path in world.keys.path.iterdir())
+
+
+async def test_a_token_is_good_once(two: tuple[World, World]) -> None:
+    c1, c2 = two
+    async with joining.invitation(c1.home, lifetime=60) as invitation, asyncio.TaskGroup() as tasks:
+        tasks.create_task(invitation.accepted())
+        await joining.join(c2.home, invitation.word, patience=20)
+    await joining.leave(c2.home, ClusterName("c1"))
+    with pytest.raises(JoinError, match="used or expired"):
+        await joining.join(c2.home, invitation.word, patience=5)
+    assert c2.files() == []
+
+
+async def test_a_token_that_two_have_lets_nobody_in(two: tuple[World, World]) -> None:
+    c1, _ = two
+    async with joining.invitation(c1.home, lifetime=60) as invitation:
+        token = tokens.unpack(invitation.word)
+        async with c1.home.session() as root:
+            for _ in range(2):
+                await root.put(keys.offer(token.number), b"{}")
+        with pytest.raises(JoinError, match="used twice"):
+            await invitation.accepted()
+    assert (c1.files(), await guests(c1)) == ([], set())
+
+
+async def test_a_guest_can_do_nothing_but_make_its_offer(two: tuple[World, World]) -> None:
+    c1, _ = two
+    async with joining.invitation(c1.home, lifetime=60) as invitation:
+        token = tokens.unpack(invitation.word)
+        tls = c1.home.session()._transport._tls
+        guest = Credentials(f"join-{token.number}", token.password)
+        async with Session(token.entry.endpoints, tls=tls, credentials=guest) as session:
+            for key in ("cilium/state/services/v1/c1/demo/echo", keys.offer(token.number), "/registry/secrets/a/b"):
+                with pytest.raises(Denied):
+                    await session.get(key)
+            with pytest.raises(Denied):
+                await session.put(keys.offer("another"), b"")
+            await session.put(keys.offer(token.number), b"{}")
+        with pytest.raises(JoinError, match="offer cannot be read"):
+            await invitation.accepted()
+
+
+async def test_a_token_expires(two: tuple[World, World]) -> None:
+    c1, c2 = two
+    async with joining.invitation(c1.home, lifetime=2) as invitation:
+        with pytest.raises(JoinError, match="nobody came"):
+            await invitation.accepted()
+    with pytest.raises(JoinError, match="has expired"):
+        await joining.join(c2.home, invitation.word, patience=5)
+    forged = msgspec.structs.replace(tokens.unpack(invitation.word), expires=int(time.time()) + 100)
+    with pytest.raises(JoinError, match="used or expired"):
+        await joining.join(c2.home, tokens.pack(forged), patience=5)
+    assert (c2.files(), await guests(c1)) == ([], set())
+
+
+async def test_what_an_inviter_that_was_killed_left_goes_when_its_time_is_over(two: tuple[World, World]) -> None:
+    c1, _ = two
+    invite = await c1.command("invite", "--expires", "600")
+    assert invite.stdout is not None
+    token = tokens.unpack((await invite.stdout.readline()).decode())
+    invite.kill()
+    await invite.communicate()
+    await joining.guard(c1.home)
+    assert f"join-{token.number}" in await guests(c1)
+    async with c1.home.session() as root:
+        await root.delete(keys.invitation(token.number))  # as its lease does
+    await joining.guard(c1.home)
+    assert await guests(c1) == set()
+
+
+async def test_an_inviter_that_is_told_to_stop_takes_its_invitation_back(two: tuple[World, World]) -> None:
+    c1, _ = two
+    invite = await c1.command("invite")
+    assert invite.stdout is not None
+    await invite.stdout.readline()
+    invite.send_signal(2)
+    await invite.communicate()
+    assert await guests(c1) == set()
+
+
+async def test_a_join_that_nobody_answers_takes_its_own_part_back(two: tuple[World, World]) -> None:
+    c1, c2 = two
+    async with joining.invitation(c1.home, lifetime=60) as invitation:
+        with pytest.raises(JoinError, match="did not let us in"):
+            await joining.join(c2.home, invitation.word, patience=1)
+    async with c2.home.session() as root:
+        assert "remote-c1" not in await access.users(root)
+    assert c2.files() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "why"),
+    [("c1", 7, "both clusters are called c1"), ("c3", 1, "our id 1"), ("c3", 300, "want 1 to 255"), ("Ä", 3, "name")],
+)
+async def test_clusters_that_cannot_be_told_apart_do_not_join(
+    two: tuple[World, World], name: str, number: int, why: str
+) -> None:
+    c1, c2 = two
+    entry = msgspec.structs.replace(c2.home.entry(()), cluster=ClusterName(name), id=number)
+    offer = tokens.Offer(entry=entry, password="x" * 32, wanted="y" * 32)
+    async with joining.invitation(c1.home, lifetime=60) as invitation:
+        async with c1.home.session() as root:
+            await root.put(keys.offer(tokens.unpack(invitation.word).number), msgspec.json.encode(offer))
+        with pytest.raises(JoinError, match=why):
+            await invitation.accepted()
+    async with c1.home.session() as root:
+        assert not {each for each in await access.users(root) if each.startswith("remote-")}
+    assert c1.files() == []
+
+
+async def test_leaving_undoes_joining_and_may_be_followed_by_joining_again(two: tuple[World, World]) -> None:
+    c1, c2 = two
+    await c1.publish("10.1.1.1")
+    await joined(c1, c2)
+    with pytest.raises(JoinError, match="has joined already"):
+        async with joining.invitation(c1.home, lifetime=60) as invitation:
+            await joining.join(c2.home, invitation.word)
+    async with c2.following() as second:
+        await second.state("c1", "ready")
+        await joining.leave(c2.home, ClusterName("c1"))
+        await second.until(lambda s: s.get(tables.CLUSTERS, ClusterName("c1")) is None and not second.services())
+        async with c2.home.session() as root:
+            assert "remote-c1" not in await access.users(root)
+        with pytest.raises(JoinError, match="no cluster 'c1' has joined"):
+            await joining.leave(c2.home, ClusterName("c1"))
+        await joining.leave(c1.home, ClusterName("c2"))
+        await joined(c1, c2)
+        await second.state("c1", "ready")
+
+
+@pytest.mark.parametrize("word", ["", "hello", "isthmus1.", "isthmus1.AAAA", "isthmus1.!!!", "isthmus1.eJwDAAAAAAE"])
+def test_what_is_no_token_is_said_to_be_none(word: str) -> None:
+    with pytest.raises(JoinError):
+        tokens.unpack(word)
+
+
+async def test_a_terminals_line_breaks_do_no_harm(two: tuple[World, World]) -> None:
+    word = tokens.pack(tokens.Token(entry=two[0].home.entry(()), number="1", password="x", expires=1))
+    folded = "\n".join(word[start : start + 80] for start in range(0, len(word), 80))
+    assert tokens.pack(tokens.unpack(folded)) == word
+
+
+async def reconnected(follower: Following, runs: int) -> None:
+    await follower.until_true(lambda: follower.connections("c1") >= runs)
+
+
+async def told(follower: Following, addresses: list[str]) -> None:
+    await follower.until(lambda s: follower.services() == {"c1:demo/echo": addresses})
+
+
+async def test_an_authority_is_changed_under_a_running_clusterset_and_no_backend_leaves(
+    two: tuple[World, World],
+) -> None:
+    c1, c2 = two
+    await c1.publish("10.1.1.1")
+    await joined(c1, c2)
+    async with c2.following() as second:
+        await second.state("c1", "ready")
+        await second.until(lambda s: second.services())
+        changes = second.db.changes(tables.ENDPOINT_SETS)
+        changes.next()
+        before = (c2.folder / "peers" / "c1.ca.crt").read_bytes()
+        for number, step in enumerate(("begin", "switch", "end"), 2):
+            command = await c1.command("rotate-ca", step)
+            _, wrong = await command.communicate()
+            assert command.returncode == 0, wrong
+            assert await joining.refresh(c2.home) == ["c1"]
+            await reconnected(second, number)
+            await c1.publish("10.1.1.1", f"10.1.1.{number}")
+            await told(second, ["10.1.1.1", f"10.1.1.{number}"])
+        assert all(change.new is not None for change in changes.next()[1])
+        assert await joining.refresh(c2.home) == []
+    after = (c2.folder / "peers" / "c1.ca.crt").read_bytes()
+    assert after.count(b"BEGIN CERTIFICATE") == before.count(b"BEGIN CERTIFICATE") == 1
+    assert after != before

