@@ -8,8 +8,8 @@
  * the key, its id, or a generation that no other value ever had); a reader copies, then checks, and restarts.
  *
  * Who writes: the agent everything, but affinity and counters (the kernel), and alive and sockets (the node's DNS server).
- * Order: services, clusters, backends, slots and members, plans, frontends; away in reverse, after a grace period.
- * Not here yet, and no change of what is: ejected, rings, callers, names, events.
+ * Order: services, clusters, backends, slots, members, rings, plans, frontends; away in reverse, after a grace period.
+ * Not here yet, and no change of what is: ejected, names, events.
  */
 #pragma once
 
@@ -17,10 +17,13 @@
 
 #define ISTHMUS_LAYOUT 1 /* a change of any struct below is a new layout, which starts beside the old */
 #define MAX_GROUPS 32
+#define RING_CELLS 16381 /* a prime, as maglev wants it */
+#define RING_CHUNK 256
 #define MAX_CALLS 8 /* destinations a UDP socket can talk to at a time and still see replies under their own names */
 
 enum plan_flag {
 	PLAN_AFFINITY = 1,
+	PLAN_CONSISTENT = 2, /* its ring says which backend a caller has */
 };
 
 enum config_flag {
@@ -102,6 +105,20 @@ struct member_key {
 
 struct member {
 	__u32 generation; /* the backend's */
+};
+
+struct ring_key {
+	__u32 plan;
+	__u32 chunk; /* cell / RING_CHUNK */
+};
+
+struct ring {
+	__u32 plan;
+	__u32 backends[RING_CHUNK]; /* by cell % RING_CHUNK; their generation is in members */
+};
+
+struct caller {
+	__be32 address[4];
 };
 
 struct affinity_key {
@@ -203,7 +220,7 @@ struct {
 	__type(value, struct backend);
 } backends SEC(".maps");
 
-/* Which backends a plan with affinity has: a client stays only with one of these. */
+/* Which backends a plan with affinity or a ring has: a client stays only with one of these. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -211,6 +228,24 @@ struct {
 	__type(key, struct member_key);
 	__type(value, struct member);
 } members SEC(".maps");
+
+/* The rings of plans with consistent hashing, in chunks: a cell's backend, the same on every node. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__type(key, struct ring_key);
+	__type(value, struct ring);
+} rings SEC(".maps");
+
+/* The pods' addresses, by the cookie of their network namespace; for consistent hashing alone. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 4096);
+	__type(key, __u64);
+	__type(value, struct caller);
+} callers SEC(".maps");
 
 /* Which backend a client last called, for services with affinity. Written by the kernel. */
 struct {

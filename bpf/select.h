@@ -67,17 +67,19 @@ static __always_inline __u32 scale(__u32 die, __u64 below)
 	return (die * below) >> 32;
 }
 
+static __always_inline __u64 mix(__u64 x) /* as splitmix64 does */
+{
+	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
+	x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
+	return x ^ (x >> 31);
+}
+
 /* Datagrams of one socket belong together, so there the socket decides; a TCP call is one connect. */
 static __always_inline __u32 dice(struct bpf_sock_addr *ctx, __u32 protocol, __u32 salt)
 {
-	__u64 x;
-
 	if (protocol == IPPROTO_TCP)
 		return bpf_get_prandom_u32();
-	x = bpf_get_socket_cookie(ctx) + salt; /* mixed as splitmix64 does */
-	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
-	x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
-	return (x ^ (x >> 31)) >> 32;
+	return mix(bpf_get_socket_cookie(ctx) + salt) >> 32;
 }
 
 static __always_inline int read_frontend(const struct frontend_key *key, __u32 *plan)
@@ -145,6 +147,56 @@ static __always_inline int pick_slot(struct bpf_sock_addr *ctx, const struct fro
 	return READ_ONCE(slot->plan) == plan_id ? 0 : -EAGAIN;
 }
 
+/*
+ * The cell of the caller: by its pod's address, so that every node says the same of it. One whose address is not known
+ * yet has a cell of its own, on this node.
+ */
+static __always_inline __u32 cell_of(struct bpf_sock_addr *ctx)
+{
+	__u64 cookie = bpf_get_netns_cookie(ctx);
+	const struct caller *caller = bpf_map_lookup_elem(&callers, &cookie);
+	__u64 x = cookie;
+
+	if (caller) {
+		x = (__u64)bpf_htonl(caller->address[0]) << 32 | bpf_htonl(caller->address[1]);
+		x = mix(x) ^ ((__u64)bpf_htonl(caller->address[2]) << 32 | bpf_htonl(caller->address[3]));
+	}
+	return scale(mix(x) >> 32, RING_CELLS);
+}
+
+static __always_inline int pick_cell(struct bpf_sock_addr *ctx, const struct plan *plan, __u32 plan_id,
+				     struct call *call)
+{
+	__u32 cell = cell_of(ctx), size = 0;
+	struct ring_key where = { .plan = plan_id, .chunk = cell / RING_CHUNK };
+	struct member_key who = { .plan = plan_id };
+	const struct member *member;
+	const struct ring *ring;
+
+	if (pick_group(plan, 0, &size) < 0)
+		return -ECONNREFUSED;
+	ring = bpf_map_lookup_elem(&rings, &where);
+	if (!ring)
+		return -EAGAIN;
+	who.backend = call->backend = READ_ONCE(ring->backends[cell % RING_CHUNK]);
+	barrier();
+	if (READ_ONCE(ring->plan) != plan_id)
+		return -EAGAIN;
+	member = bpf_map_lookup_elem(&members, &who);
+	if (!member)
+		return -EAGAIN;
+	call->generation = READ_ONCE(member->generation);
+	return 0;
+}
+
+static __always_inline int pick(struct bpf_sock_addr *ctx, const struct frontend_key *key, const struct plan *plan,
+				__u32 plan_id, struct call *call)
+{
+	if (plan->flags & PLAN_CONSISTENT)
+		return pick_cell(ctx, plan, plan_id, call);
+	return pick_slot(ctx, key, plan, plan_id, call);
+}
+
 /* The backend this client last called, if it is recent and still in the plan. */
 static __always_inline int stay(const struct plan *plan, __u32 plan_id, const struct affinity_key *client,
 				struct call *call, bool *expired)
@@ -178,7 +230,7 @@ static __always_inline int pick_with_affinity(struct bpf_sock_addr *ctx, const s
 
 	if (!stay(plan, plan_id, &client, call, &expired))
 		return 0;
-	err = pick_slot(ctx, key, plan, plan_id, call);
+	err = pick(ctx, key, plan, plan_id, call);
 	if (err)
 		return err;
 	chosen.used = bpf_ktime_get_ns();
@@ -222,7 +274,7 @@ static __always_inline int try_choose(struct bpf_sock_addr *ctx, const struct fr
 	if (plan->flags & PLAN_AFFINITY)
 		err = pick_with_affinity(ctx, key, plan, id, call);
 	else
-		err = pick_slot(ctx, key, plan, id, call);
+		err = pick(ctx, key, plan, id, call);
 	barrier();
 	if (READ_ONCE(plan->generation) != generation || READ_ONCE(plan->id) != id)
 		return -EAGAIN;

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 
+import pytest
 from bpf_model import Died, TellingMaps, canonical, wanted
 from bpf_world import done
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isthmus.datapath import PlanTarget, view
+from isthmus.datapath import PlanTarget, codecs, view
 from isthmus.datapath.audit import AWAY
 from isthmus.datapath.installed import State
 from isthmus.datapath.restore import restore
@@ -19,6 +20,16 @@ from isthmus.model.balancing import FrontendKey, Group, Plan, PlanKey, Target
 from isthmus.model.names import ClusterName, ServiceName
 
 GRACE = 1.0
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_rings() -> Iterator[None]:
+    """Rings of a few cells: what is tested is when they are written, not how they are filled."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(codecs, "RING_CELLS", 509)
+        yield
+
+
 VIPS = [FrontendKey(f"10.96.0.{n}", 80, "TCP") for n in range(6)]
 TARGETS = [Target(f"10.{n % 3}.0.{n}", 80, "TCP", ClusterName(f"c{n % 3}")) for n in range(40)]
 
@@ -34,13 +45,14 @@ groups = st.builds(
 def rows(draw: st.DrawFn) -> Plan:
     service = draw(st.integers(0, 2))
     extra = draw(st.integers(0, 1))
-    affinity = draw(st.booleans())
+    affinity, consistent = draw(st.booleans()), draw(st.booleans())
     return Plan(
         key=PlanKey(ServiceName(f"demo/s{service}"), 80, "TCP", "IPv4"),
         frontends=tuple(VIPS[2 * service : 2 * service + 1 + extra]),
         groups=tuple(draw(st.lists(groups, max_size=3))),
         affinity="ClientIP" if affinity else "None",
         affinity_timeout=60 if affinity else 0,
+        consistent=consistent,
     )
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 
 from isthmus.datapath import codecs, view
@@ -56,6 +57,8 @@ class TellingMaps(DictMaps):
         """Every target that a connect which found this plan can be given; a missing piece fails the test."""
         plan = codecs.PLAN.named(self.maps["plans"][codecs.ID.pack(plan_id)])
         assert plan["id"] == plan_id
+        if plan["flags"] & codecs.PLAN_CONSISTENT:
+            return self.ring(plan_id)
         groups = [codecs.GROUP.unpack_from(plan["groups"], n * codecs.GROUP.size) for n in range(plan["size"])]
         return {
             self.target(plan_id, group, n)
@@ -63,12 +66,26 @@ class TellingMaps(DictMaps):
             for n in range(count if until else 0)
         }
 
+    def ring(self, plan_id: int) -> set[Target]:
+        """Every target that some caller has; of a ring without cells, none."""
+        mine = [key for key in self.maps["rings"] if codecs.RING_KEY.unpack(key)[0] == plan_id]
+        chunks = [codecs.RING.unpack(self.maps["rings"][key]) for key in mine]
+        assert all(owner == plan_id for owner, _ in chunks)
+        cells = array("I", b"".join(part for _, part in chunks))
+        members = {n: self.maps["members"][codecs.MEMBER_KEY.pack(plan_id, n)] for n in {*cells} - {0}}
+        return {self.backend(number, codecs.MEMBER.unpack(value)[0]) for number, value in members.items()}
+
     def target(self, plan_id: int, group: int, n: int) -> Target:
         """What a slot leads to, with every check the kernel makes."""
         key = codecs.SLOT_KEY.pack(plan_id, group, n)
         owner, number, generation = codecs.SLOT.unpack(self.maps["slots"][key])
+        assert owner == plan_id
+        return self.backend(number, generation)
+
+    def backend(self, number: int, generation: int) -> Target:
+        """The target of a backend's number."""
         backend = codecs.BACKEND.named(self.maps["backends"][codecs.ID.pack(number)])
-        assert (owner, generation) == (plan_id, backend["generation"])
+        assert generation == backend["generation"]
         return Target(
             codecs.address_text(backend["address"]),
             int.from_bytes(backend["port"], "big"),
@@ -78,7 +95,7 @@ class TellingMaps(DictMaps):
         )
 
 
-PROGRAMMED = ("frontends", "plans", "slots", "members", "backends", "services", "clusters")
+PROGRAMMED = ("frontends", "plans", "slots", "members", "rings", "backends", "services", "clusters")
 
 
 def canonical(maps: Maps) -> dict[str, list[view.Row]]:

@@ -41,6 +41,7 @@ def plan(
     protocol: Protocol = "TCP",
     affinity: int = 0,
     scope: Scope = Scope.EXTERNAL,
+    consistent: bool = False,
 ) -> Plan:
     """A plan with one frontend, at port 80."""
     return Plan(
@@ -49,6 +50,7 @@ def plan(
         groups=groups,
         affinity="ClientIP" if affinity else "None",
         affinity_timeout=affinity,
+        consistent=consistent,
     )
 
 

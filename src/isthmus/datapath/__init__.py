@@ -10,6 +10,8 @@ What belongs here: everything that knows the layout of bpf/maps.h. What never do
     installed.py     what is in the maps, as objects
     restore.py       that, from the maps an earlier process left
     plans.py         a plan row → the changes that bring the maps there (pure)
+    rings.py         which backend each caller has, for consistent hashing
+    callers.py       which pod a caller is, for the same
     target.py        the reconciler's target: carries changes out
     leftovers.py     what the grace period keeps
     audit.py         what is really in the maps against what should be

@@ -27,7 +27,16 @@ PROGRAMS: Final = tuple(
 CGROUP_SOCK_ADDR: Final = 18
 SET_RETVAL: Final = 187
 """The helper, since 5.18, that lets a refused call see ECONNREFUSED instead of EPERM."""
-SIZES: Final = {"frontends": 1, "plans": 1, "slots": 4, "backends": 1, "members": 4, "services": 1, "counters": 4}
+SIZES: Final = {
+    "frontends": 1,
+    "plans": 1,
+    "slots": 4,
+    "backends": 1,
+    "members": 4,
+    "rings": 1,
+    "services": 1,
+    "counters": 4,
+}
 """Room in each map that grows with services, in multiples of ``datapath.max_entries``."""
 CARRIED: Final = ("alive", "sockets", "tcp_calls", "udp_calls")
 """Maps that another layout's may stand in for: no number in them is looked up anywhere."""

@@ -18,6 +18,9 @@ DICE: Final = 1 << 31
 """What a group's share is of."""
 
 PLAN_AFFINITY: Final = 1
+PLAN_CONSISTENT: Final = 2
+RING_CELLS: Final = 16381
+RING_CHUNK: Final = 256
 BACKEND_PROXY: Final = 1
 CONFIG_DNS: Final = 1
 CONFIG_EXEMPT: Final = 2
@@ -55,6 +58,7 @@ class Shape:
 
 ID = Shape("", id="I")
 CGROUP = Shape("", cgroup="Q")
+COOKIE = Shape("", cookie="Q")
 FRONTEND_KEY = Shape("frontend_key", address="16s", port="2s", protocol="B", scope="B")
 FRONTEND = Shape("frontend", tail="4s", port="2s", protocol="B", scope="B", plan="I")
 GROUP = Shape("group", until="I", weight="I", count="I", tier="I")
@@ -74,6 +78,9 @@ SLOT = Shape("slot", plan="I", backend="I", generation="I")
 BACKEND = Shape("backend", generation="I", address="16s", port="2s", protocol="B", flags="B", cluster="H", reserved="H")
 MEMBER_KEY = Shape("member_key", plan="I", backend="I")
 MEMBER = Shape("member", generation="I")
+RING_KEY = Shape("ring_key", plan="I", chunk="I")
+RING = Shape("ring", plan="I", backends=f"{4 * RING_CHUNK}s")
+CALLER = Shape("caller", address="16s")
 AFFINITY_KEY = Shape("affinity_key", client="Q", service="I", reserved="I")
 AFFINITY = Shape("affinity", used="Q", backend="I", generation="I")
 SERVICE = Shape("service", name="160s")
@@ -89,6 +96,8 @@ MAPS: Final[Mapping[str, tuple[Shape, Shape]]] = {
     "slots": (SLOT_KEY, SLOT),
     "backends": (ID, BACKEND),
     "members": (MEMBER_KEY, MEMBER),
+    "rings": (RING_KEY, RING),
+    "callers": (COOKIE, CALLER),
     "affinity": (AFFINITY_KEY, AFFINITY),
     "services": (ID, SERVICE),
     "clusters": (ID, CLUSTER),

@@ -9,6 +9,7 @@ from typing import Any
 
 from isthmus.config import DatapathSection, DnsSection
 from isthmus.datapath import attach, codecs, libbpf, view
+from isthmus.datapath.callers import Callers
 from isthmus.datapath.errors import DatapathError
 from isthmus.datapath.installed import State
 from isthmus.datapath.maps import KernelMaps
@@ -19,8 +20,9 @@ from isthmus.datapath.target import PlanTarget
 class Datapath:
     """An attached datapath. Closing it leaves everything as it is: calls go on while the agent is away."""
 
-    def __init__(self, loaded: attach.Loaded, maps: KernelMaps, state: State, *, grace: float) -> None:
+    def __init__(self, loaded: attach.Loaded, maps: KernelMaps, state: State, *, cgroup: Path, grace: float) -> None:
         self._loaded = loaded
+        self._cgroup = cgroup
         self.maps = maps
         self.state = state
         self.restored = bool(state.plans or state.frontends or state.backends)
@@ -42,7 +44,7 @@ class Datapath:
         maps.drop("exempt", [key for key, _ in maps.items("exempt") if key not in exempt])
         _require(maps.put("exempt", [(key, codecs.ID.pack(1)) for key in exempt]))
         _require(maps.put("config", [(codecs.ID.pack(0), settings)]))
-        return cls(loaded, maps, restore(maps), grace=section.grace)
+        return cls(loaded, maps, restore(maps), cgroup=Path(section.cgroup), grace=section.grace)
 
     @property
     def waiting(self) -> bool:
@@ -56,6 +58,10 @@ class Datapath:
     def target(self, *, clock: Callable[[], float] = time.monotonic) -> PlanTarget:
         """What the reconciler of plans drives; its ``sweep()`` is a task of the process."""
         return PlanTarget(self.maps, self.state, grace=self._grace, clock=clock)
+
+    def callers(self) -> Callers:
+        """Whose cells of rings calls are in; kept by the agent while some plan asks for consistent hashing."""
+        return Callers(self.maps, self._cgroup)
 
     def counters(self) -> list[dict[str, Any]]:
         """Calls by service (a plan's key as text), cluster of the backend and verdict."""

@@ -85,9 +85,18 @@ class Installed:
         """The (plan, group, n) of every slot that may exist."""
         return ((self.id, g, n) for g, extent in enumerate(self.extent) for n in range(extent))
 
+    @property
+    def has_members(self) -> bool:
+        """Whether entries of ``members`` say which backends it has."""
+        return bool(self.flags & (codecs.PLAN_AFFINITY | codecs.PLAN_CONSISTENT))
+
     def members(self) -> set[int]:
-        """The backends that a client with affinity may stay with."""
-        return {number for group in self.slots for number in group} if self.flags & codecs.PLAN_AFFINITY else set()
+        """The backends that a client with affinity, or a cell of the ring, may name."""
+        return {number for group in self.slots for number in group} if self.has_members else set()
+
+    def chunks(self) -> range:
+        """The chunks of its ring."""
+        return range(-(-codecs.RING_CELLS // codecs.RING_CHUNK) if self.flags & codecs.PLAN_CONSISTENT else 0)
 
     def value(self, generation: int) -> bytes:
         """The bytes of the entry."""

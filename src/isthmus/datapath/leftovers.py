@@ -1,6 +1,6 @@
 """What a connect may still have read: kept for the grace period, then deleted, and the numbers given back.
 
-Plans go first, then their slots and members; then references, and what nobody refers to any more.
+Plans go first, then their slots, members and rings; then references, and what nobody refers to any more.
 """
 
 from __future__ import annotations
@@ -78,9 +78,10 @@ class Leftovers:
             "members": [
                 codecs.MEMBER_KEY.pack(plan.id, number)
                 for plan in retired
-                if plan.flags & codecs.PLAN_AFFINITY
+                if plan.has_members
                 for number in set(plan.held())
             ],
+            "rings": [codecs.RING_KEY.pack(plan.id, chunk) for plan in retired for chunk in plan.chunks()],
         }
         if any(self._maps.drop(name, keys) for name, keys in drops.items() if keys):
             return False

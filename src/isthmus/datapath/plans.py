@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
-from isthmus.datapath import codecs
+from isthmus.datapath import codecs, rings
 from isthmus.datapath.installed import Backend, Installed, Named, State, Unit
 from isthmus.model.balancing import Group, Plan, Target
 
-ORDER = ("services", "clusters", "backends", "slots", "members", "plans", "frontends")
+ORDER = ("services", "clusters", "backends", "slots", "members", "rings", "plans", "frontends")
 SMALL = 16
 MOST_WEIGHT = 1 << 24
 Entry = tuple[bytes, bytes]
@@ -54,12 +54,13 @@ def change(state: State, row: Plan) -> Change:
         groups, wanted = groups or [Group(())], wanted or [[]]
         present = {number for group in wanted for number in group}
         wanted[0] += sorted(awaited - present)
-    flags = codecs.PLAN_AFFINITY if row.affinity == "ClientIP" else 0
+    sticky = codecs.PLAN_AFFINITY if row.affinity == "ClientIP" else 0
+    flags = sticky | (codecs.PLAN_CONSISTENT if row.consistent else 0)
     plan = Installed(
         0,
         service=unit.name.id,
         flags=flags,
-        timeout=row.affinity_timeout if flags else 0,
+        timeout=row.affinity_timeout if sticky else 0,
         shares=tuple((group.tier, group.weight) for group in groups),
         slots=wanted,
     )
@@ -109,6 +110,7 @@ def _anew(state: State, unit: Unit, plan: Installed) -> Change:
         puts={
             "slots": [_slot(state, plan.id, *slot) for slot in slots],
             "members": [_member(state, plan.id, number) for number in sorted(plan.members())],
+            "rings": rings.entries(state, plan),
             "plans": [(codecs.ID.pack(plan.id), plan.value(state.next_generation()))],
         },
         backends=_unwritten(state, (number for _, _, number in slots)),
@@ -130,6 +132,10 @@ def _in_place(state: State, unit: Unit, plan: Installed) -> Change | None:
     writes = [(g, n, number) for g, (_, written) in enumerate(moves) for n, number in written]
     if writes and old.shares != plan.shares:
         return None  # between the two writes a backend would be called with the share another had
+    same = ([slots for slots, _ in moves], plan.shares) == (old.slots, old.shares)
+    if plan.flags & codecs.PLAN_CONSISTENT and not same:
+        return None  # a ring changes whole
+    same = same and plan.timeout == old.timeout
     if len(writes) > max(SMALL, sum(map(len, plan.slots)) // 2):
         return None
     before, after = old.members(), plan.members()
@@ -139,13 +145,13 @@ def _in_place(state: State, unit: Unit, plan: Installed) -> Change | None:
     plan.slots = [slots for slots, _ in moves]
     plan.id, plan.extra = old.id, old.extra
     plan.extent = [max(e, len(g)) for e, g in zip(old.extent, plan.slots, strict=True)]
-    same = (plan.slots, plan.shares, plan.timeout) == (old.slots, old.shares, old.timeout)
     return Change(
         unit=unit,
         plan=plan,
         puts={
             "slots": [_slot(state, plan.id, g, n, number) for g, n, number in writes],
             "members": [_member(state, plan.id, number) for number in sorted(after - before)],
+            "rings": [],
             "plans": [] if same else [(codecs.ID.pack(plan.id), plan.value(state.next_generation()))],
         },
         backends=_unwritten(state, held),

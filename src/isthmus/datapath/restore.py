@@ -68,13 +68,19 @@ def _plans(state: State, maps: Maps) -> None:
     for key, _ in maps.items("members"):
         plan, backend = codecs.MEMBER_KEY.unpack(key)
         members[plan].add(backend)
+    rings: dict[int, set[int]] = defaultdict(set)
+    for key, _ in maps.items("rings"):
+        plan, chunk = codecs.RING_KEY.unpack(key)
+        rings[plan].add(chunk)
     found = {codecs.ID.unpack(key)[0]: codecs.PLAN.named(value) for key, value in maps.items("plans")}
-    for number in found.keys() | slots.keys() | members.keys():
+    for number in found.keys() | slots.keys() | members.keys() | rings.keys():
         plan = state.plans[number] = _plan(state, number, found.get(number), slots[number])
         plan.restored = frozenset(backend for group in plan.slots for backend in group)
         if members[number] != plan.members():
             plan.sure, plan.flags = False, plan.flags | codecs.PLAN_AFFINITY
             plan.extra += sorted((members[number] & state.backends.keys()) - set(plan.held()))
+        if rings[number] != {chunk for chunk in plan.chunks() if plan.members()}:
+            plan.sure, plan.flags = False, plan.flags | codecs.PLAN_CONSISTENT
         for backend in plan.held():
             state.backends[backend].refs += 1
         state.generation = max(state.generation, found.get(number, {}).get("generation", 0))

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from array import array
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -12,7 +14,7 @@ from isthmus.datapath import codecs
 from isthmus.datapath.maps import Maps
 
 Row = dict[str, Any]
-_NUMBERS = frozenset({"id", "plan_id", "backend_id", "service_id", "generation", "used"})
+_NUMBERS = frozenset({"id", "plan_id", "backend_id", "service_id", "generation", "used", "cookie"})
 
 
 def dump(maps: Maps, *, masked: bool = False) -> dict[str, list[Row]]:
@@ -59,6 +61,8 @@ class _View:
             "plans": [self._plan(number, raw) for number, raw in self._plans.items()],
             "slots": [self._slot(key, value) for key, value in self._raw["slots"]],
             "members": [self._member(key) for key, _ in self._raw["members"]],
+            "rings": self._rings(),
+            "callers": [self._caller(key, value) for key, value in self._raw["callers"]],
             "backends": [self._backend(number, raw) for number, raw in self._backends.items()],
             "affinity": [self._affinity(key, value) for key, value in self._raw["affinity"]],
             "services": [{"name": name, "id": number} for number, name in self._services.items()],
@@ -117,6 +121,20 @@ class _View:
         backend = codecs.SLOT.unpack(value)[1]
         where = {"plan": self._service_of(plan), "group": group, "n": n}
         return {**where, "backend": self._backend_name(backend), "plan_id": plan, "backend_id": backend}
+
+    def _rings(self) -> list[Row]:
+        """How many cells of a plan's ring each backend has."""
+        cells: Counter[tuple[int, int]] = Counter()
+        for _, value in self._raw["rings"]:
+            plan, numbers = codecs.RING.unpack(value)
+            cells.update((plan, number) for number in array("I", numbers) if number)
+        return [
+            {"plan": self._service_of(plan), "backend": self._backend_name(number), "cells": count, "plan_id": plan}
+            for (plan, number), count in cells.items()
+        ]
+
+    def _caller(self, key: bytes, value: bytes) -> Row:
+        return {"caller": codecs.address_text(codecs.CALLER.unpack(value)[0]), "cookie": codecs.COOKIE.unpack(key)[0]}
 
     def _member(self, key: bytes) -> Row:
         plan, backend = codecs.MEMBER_KEY.unpack(key)

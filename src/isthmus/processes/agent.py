@@ -32,6 +32,9 @@ log = logs.get("agent")
 PREFIX = "isthmus_agent"
 KUBERNETES = ("services", "endpoint_sets", "imports", "namespaces", "nodes", "pods", "local_redirects")
 
+LOOK_FOR_CALLERS = 2.0
+"""Seconds; a pod that calls earlier in its life has a choice that is stable, but this node's own."""
+
 KINDS: tuple[RecordKind, ...] = ("services",)
 
 
@@ -96,8 +99,19 @@ async def program(db: Database, config: Config, parts: dict[str, Any]) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(plans.run(), name="plans")
             tasks.create_task(target.sweep(), name="sweep")
+            tasks.create_task(callers(db, datapath), name="callers")
     finally:
         datapath.close()
+
+
+async def callers(db: Database, datapath: Datapath) -> None:
+    """Tell the kernel which pod a call comes from, while some plan's choice depends on it."""
+    known = datapath.callers()
+    while True:
+        snapshot = db.snapshot()
+        if any(plan.consistent for plan in snapshot.all(tables.PLANS)):
+            known.renew({address for pod in snapshot.all(tables.PODS) for address in pod.addresses})
+        await asyncio.sleep(LOOK_FOR_CALLERS)
 
 
 async def complete(db: Database, timeout: float, table: Table[Any, Any] = tables.PLANS) -> None:

@@ -1,0 +1,94 @@
+"""Which pod a call comes from: cookies of network namespaces → pods' addresses, for consistent hashing alone.
+
+The kernel knows a caller by its namespace's cookie, which means nothing on another node; its address does. Every
+process below the pods' cgroup says, through /proc, which namespace it is in and what addresses that has; those that
+are a pod's are written. Namespaces known already are not entered again.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import socket
+import struct
+from collections.abc import Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+from isthmus.datapath import codecs
+from isthmus.datapath.maps import Maps
+
+SO_NETNS_COOKIE: Final = 71
+CLONE_NEWNET: Final = 0x40000000
+_LOCAL: Final = re.compile(r"\|-- ([0-9.]+)\n\s+/32 host LOCAL")
+
+
+class Callers:
+    """The map ``callers``, kept as the pods below a cgroup are."""
+
+    def __init__(self, maps: Maps, cgroup: Path) -> None:
+        self._maps = maps
+        self._cgroup = cgroup
+        self._cookies: dict[int, int] = {}
+        """By the inode of a namespace that some process is in."""
+
+    def __repr__(self) -> str:
+        return f"<Callers below {self._cgroup}: {len(self._cookies)} network namespaces>"
+
+    def renew(self, pods: Collection[str]) -> int:
+        """Make the map hold the pods of these addresses that have a process here; how many namespaces are theirs."""
+        processes = dict(_processes(self._cgroup))
+        self._cookies = {inode: cookie for inode, cookie in self._cookies.items() if inode in processes}
+        wanted: dict[bytes, bytes] = {}
+        for inode, pid in processes.items():
+            if address := min(set(pods).intersection(_addresses(pid)), default=""):
+                if inode not in self._cookies:
+                    self._cookies[inode] = cookie(pid)
+                if self._cookies[inode]:
+                    wanted[codecs.COOKIE.pack(self._cookies[inode])] = codecs.address(address)
+        present = dict(self._maps.items("callers"))
+        self._maps.put("callers", [(key, value) for key, value in wanted.items() if present.get(key) != value])
+        self._maps.drop("callers", [key for key in present if key not in wanted])
+        return len(wanted)
+
+
+def cookie(pid: int) -> int:
+    """The cookie of a process's network namespace; 0 where the process is gone or may not be looked at."""
+    try:
+        namespace = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY)
+    except OSError:
+        return 0
+    try:
+        with ThreadPoolExecutor(1) as thread:  # of its own: it does not come back from there
+            return thread.submit(_cookie_in, namespace).result()
+    finally:
+        os.close(namespace)
+
+
+def _cookie_in(namespace: int) -> int:
+    if ctypes.CDLL(None, use_errno=True).setns(namespace, CLONE_NEWNET) < 0:
+        return 0
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        return int(struct.unpack("=Q", sock.getsockopt(socket.SOL_SOCKET, SO_NETNS_COOKIE, 8))[0])
+
+
+def _processes(cgroup: Path) -> Iterator[tuple[int, int]]:
+    """(inode of its network namespace, number) of processes in a cgroup and below."""
+    for path in cgroup.rglob("cgroup.procs"):
+        try:
+            for line in path.read_text().split():
+                yield Path(f"/proc/{line}/ns/net").stat().st_ino, int(line)
+        except OSError:
+            continue  # it went as we looked; the next time there is another, or none
+
+
+def _addresses(pid: int) -> set[str]:
+    """The addresses of a process's network namespace, canonical."""
+    try:
+        found = set(_LOCAL.findall(Path(f"/proc/{pid}/net/fib_trie").read_text()))
+        lines = Path(f"/proc/{pid}/net/if_inet6").read_text().splitlines()
+    except OSError:
+        return set()
+    return found | {codecs.address_text(bytes.fromhex(line.split()[0])) for line in lines}
