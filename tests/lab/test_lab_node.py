@@ -6,8 +6,10 @@ import json
 import signal
 import socket
 import struct
+import subprocess
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -236,3 +238,12 @@ def test_a_packet_of_the_labs_addresses_on_the_host_would_be_seen(until: Callabl
         ends = bytes([10, 1, 1, 2, 127, 0, 0, 1])
         raw.sendto(struct.pack("!BBHHHBBH8s", 0x45, 0, 20, 0, 0, 64, 253, 0, ends), ("127.0.0.1", 0))
         until(lambda: "lo: 10.1.1.2 → 127.0.0.1" in watched.found)
+
+
+def test_kubectl_reads_logs_runs_commands_and_copies_files(echo: Running, tmp_path: Path) -> None:
+    assert echo.kubectl("logs", "echo-1") == "echo: listening on port 8080\n"
+    assert echo.kubectl("exec", "-i", "client", "--", "cat", stdin="hello") == "hello"
+    command = ["kubectl", "--kubeconfig", str(echo.lab.kubeconfig), "exec", "client", "--", "sh", "-c", "exit 5"]
+    assert subprocess.run(command, capture_output=True, check=False).returncode == 5
+    echo.kubectl("cp", "client:/etc/hostname", str(tmp_path / "name"))
+    assert (tmp_path / "name").read_text() == "client\n"

@@ -8,6 +8,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from isthmus.lab.layout import Cluster, Lab, Node
+from isthmus.lab.realapi import files
 from isthmus.lab.supervisor.configs import config_of, kubeconfig_of, socket_of
 
 PYTHON = (sys.executable, "-m")
@@ -142,6 +143,10 @@ def _apiserver(cluster: Cluster) -> Program:
             f"--listen={cluster.address}:6443",
             f"--tls-cert-file={cluster.directory / 'apiserver.crt'}",
             f"--tls-private-key-file={cluster.directory / 'apiserver.key'}",
+            f"--root-ca-file={files.authority(cluster)}",
+            f"--kubelet-certificate-authority={files.authority(cluster)}",
+            f"--kubelet-client-certificate={files.kubelet_certificate(cluster)}",
+            f"--kubelet-client-key={files.kubelet_key(cluster)}",
             "--fd={fd}",
             f"--token-file={cluster.directory / 'token'}",
         ),
