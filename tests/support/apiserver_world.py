@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -59,7 +59,7 @@ class ApiServer:
     def url(self) -> str:
         return f"https://127.0.0.1:{self.port}"
 
-    def start(self, *flags: str) -> None:
+    def start(self, *flags: str, pass_fds: Sequence[int] = ()) -> None:
         command = [sys.executable, "-m", "isthmus.lab.apiserver", "--etcd", self.etcd.endpoint]
         command += ["--listen", f"127.0.0.1:{self.port}", "--token-file", str(self.folder / "token"), *flags]
         command += [
@@ -69,7 +69,7 @@ class ApiServer:
             str(self.folder / "tls.key"),
         ]
         with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, pass_fds=pass_fds)
 
     def stop(self) -> int:
         assert self._process is not None

@@ -4,7 +4,7 @@ What belongs here: what every kind shares (verbs, patches, ownership of fields, 
 ``kinds``, what tells one kind from another. What never does: anything that acts on objects by itself, which is in
 ``lab.controllers``. It serves the demo, the tutorials and tests; it is not a second kube-apiserver.
 
-Order of the modules: ``errors, objects, schema`` ← ``selectors, columns, patches, fields, defaults, validation`` ←
-``kinds`` ← ``rules, tables, storage, addresses`` ← ``api`` (the verbs; controllers use it too) ← ``requests, replies,
-watching, discovery, subresources`` ← ``http`` ← ``__main__``.
+Order of the modules: ``errors, objects, schema, shapes, jsonpath`` ← ``selectors, columns, patches, fields, defaults,
+validation, protobuf`` ← ``kinds, kept, definitions`` ← ``rules, tables, storage, addresses, tokens`` ← ``api`` (the
+verbs; controllers use it too) ← ``requests, replies, watching, discovery, subresources, nodes`` ← ``http, __main__``.
 """

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from aiohttp import web
 
 from isthmus import logs
-from isthmus.etcd import Session
+from isthmus.etcd import EtcdError, Session
 from isthmus.lab import controllers
 from isthmus.lab.apiserver.addresses import Addresses, Network
 from isthmus.lab.apiserver.api import Api
@@ -148,8 +148,13 @@ async def serve(given: Options) -> None:
 
 def _sites(runner: web.AppRunner, given: Options) -> list[web.BaseSite]:
     """Where to listen: the address, and sockets that were opened elsewhere."""
-    inherited = [socket.socket(fileno=fd) for fd in given.fds]
-    sites: list[web.BaseSite] = [web.SockSite(runner, sock, ssl_context=given.tls) for sock in inherited]
+    sites: list[web.BaseSite] = []
+    for fd in given.fds:
+        try:
+            inherited = socket.socket(fileno=fd)
+        except OSError as error:
+            raise UsageError(f"--fd {fd}: no socket was inherited there: {error.strerror}") from None
+        sites.append(web.SockSite(runner, inherited, ssl_context=given.tls))
     return [web.TCPSite(runner, given.host, given.port, ssl_context=given.tls), *sites]
 
 
@@ -159,7 +164,7 @@ def main(arguments: Sequence[str]) -> int:
         given = options(arguments)
         logs.configure(level=given.level)
         asyncio.run(serve(given))
-    except (UsageError, OSError) as error:
+    except (UsageError, EtcdError, OSError) as error:
         print(f"isthmus.lab.apiserver: {error}", file=sys.stderr)
         return 2
     return 0
