@@ -16,6 +16,7 @@ from isthmus.cli.lazy import LazyGroup
 COMMANDS: Final = {
     "lab": ("isthmus.cli.lab:group", "Clusters on this machine: up, demo, exec, status, down."),
     "get": ("isthmus.cli.get:get", "Rows of a process's tables: clusters, imports, plans, names, …"),
+    "explain": ("isthmus.cli.explain:explain", "Why calls of a service go where they go."),
     "status": ("isthmus.cli.status:status", "What the processes have, and what they have not got."),
     "clusters": ("isthmus.cli.clusters:group", "The other clusters: status, certs, invite, join, leave."),
     "bpf": ("isthmus.cli.bpf:group", "What is really in the kernel."),

@@ -10,6 +10,7 @@ nothing here knows it.
     backends.py   endpoints of all clusters and sources joined
     selection.py  the rules of selection, one function each
     plans.py      ``plan``, the one place that chooses
+    explain.py    the same, with its reasons
 """
 
 from __future__ import annotations

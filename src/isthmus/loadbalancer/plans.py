@@ -5,7 +5,7 @@ The unit is a service: a backend that comes or goes changes the plans of all its
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 from isthmus.loadbalancer.redirects import override
@@ -85,7 +85,14 @@ def plan(
     )
 
 
-def compute(reader: Reader, service: ServiceName, *, cluster: ClusterName, node: str) -> Iterator[Plan]:
+def compute(
+    reader: Reader,
+    service: ServiceName,
+    *,
+    cluster: ClusterName,
+    node: str,
+    reasons: Callable[[PlanKey], Reasons] = lambda key: silent,
+) -> Iterator[Plan]:
     """Every plan of a service: one for each port, family and scope that has a frontend, which is ours then."""
     by_plan: dict[PlanKey, list[Frontend]] = {}
     for frontend in reader.by(FRONTENDS, "service", service):
@@ -110,6 +117,7 @@ def compute(reader: Reader, service: ServiceName, *, cluster: ClusterName, node:
             policy=policy,
             awaited=awaited,
             redirects=redirects,
+            reasons=reasons(key),
         )
 
 

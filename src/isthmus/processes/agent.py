@@ -62,7 +62,8 @@ async def work(config: Config, client: kube.Client) -> None:
         reflectors = kubernetes.reflectors(db, client, tables=KUBERNETES, cluster=cluster, node=config.node.name)
         follower = Follower(db, cluster=config.cluster, section=config.clusterset, kinds=KINDS)
         derivations = Derivations(db, *derived)
-        parts: dict[str, Any] = {"reflectors": reflectors, "derivations": derivations}
+        place = {"cluster": cluster, "node": config.node.name}
+        parts: dict[str, Any] = {"reflectors": reflectors, "derivations": derivations, "place": place}
         for reflector in reflectors:
             tasks.create_task(reflector.run(), name=reflector.name)
         if config.sources.files:
@@ -137,6 +138,7 @@ def families(db: Database) -> Iterable[Metric]:
 def status(parts: dict[str, Any]) -> dict[str, Any]:
     """What the process has and has not got, for `isthmus status`."""
     return {
+        "place": parts["place"],
         "reflectors": {r.name: r.state._asdict() for r in parts["reflectors"]},
         "derivations": repr(parts["derivations"]),
         "plans": repr(parts["plans"]) if "plans" in parts else "no datapath",

@@ -1,0 +1,128 @@
+"""Why calls of a service go where they go: the same code that plans, with somebody who listens to its reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+
+from msgspec import Struct
+
+from isthmus.loadbalancer import plans
+from isthmus.loadbalancer.redirects import order
+from isthmus.loadbalancer.selection import Place
+from isthmus.loadbalancer.services import best, rank, wanted
+from isthmus.model.balancing import Backend, Frontend, Plan, PlanKey
+from isthmus.model.names import ServiceName
+from isthmus.model.services import EndpointSet
+from isthmus.model.tables import BACKENDS, ENDPOINT_SETS, FRONTENDS, IMPORTS, REDIRECTS, SERVICES
+from isthmus.statedb import Reader
+
+
+class LeftOut(Struct, frozen=True):
+    """A backend that calls of a plan do not reach, and why."""
+
+    backend: Backend
+    reason: str
+
+
+class Path(Struct, frozen=True):
+    """What one plan comes to, and whom it leaves out."""
+
+    plan: Plan
+    left_out: tuple[LeftOut, ...]
+
+
+class Account(Struct, frozen=True):
+    """All there is to say of a service: its plans, and sentences about what counts and what does not."""
+
+    service: ServiceName
+    import_of: ServiceName
+    paths: tuple[Path, ...]
+    notes: tuple[str, ...]
+
+
+def explain(reader: Reader, service: ServiceName, *, at: Place) -> Account:
+    """The account of a service, as the tables have it now."""
+    left: dict[PlanKey, list[LeftOut]] = {}
+
+    def hear(key: PlanKey, backend: Backend, reason: str) -> None:
+        left.setdefault(key, []).append(LeftOut(backend, reason))
+
+    found = plans.compute(reader, service, cluster=at.cluster, node=at.node, reasons=lambda key: partial(hear, key))
+    paths = [(plan, sorted(left.get(plan.key, ()), key=lambda each: each.backend.key)) for plan in list(found)]
+    row = best(reader, service)
+    imported = row.import_of if row else next((each.name for each in reader.by(IMPORTS, "service", service)), "")
+    return Account(
+        service=service,
+        import_of=ServiceName(imported),
+        paths=tuple(Path(plan, tuple(out)) for plan, out in sorted(paths, key=lambda pair: pair[0].key)),
+        notes=tuple(_notes(reader, service, at=at)),
+    )
+
+
+def called(reader: Reader, name: ServiceName) -> list[ServiceName]:
+    """The services that people may mean by a name: of an import, of a Service, or of what a redirect stands for."""
+    found = {row.name for row in reader.by(SERVICES, "name", name)}
+    found |= {row.name for row in reader.by(SERVICES, "import", name)}
+    found |= {row.service for row in reader.by(REDIRECTS, "service", name)}
+    if not found and (imported := reader.get(IMPORTS, name)) is not None:
+        found |= set(IMPORTS.indexes["service"](imported))  # type: ignore[arg-type]
+    return sorted(found)
+
+
+def _notes(reader: Reader, service: ServiceName, *, at: Place) -> Iterator[str]:
+    lost = sorted((row for row in reader.all(FRONTENDS) if service in row.shadowed), key=lambda row: row.key)
+    yield from _of_the_service(reader, service, unclaimed=not lost)
+    for row in sorted(reader.by(FRONTENDS, "service", service), key=lambda row: row.key):
+        if row.shadowed:
+            yield f"{row.key} is also claimed by {', '.join(row.shadowed)}: {_claim(row)} comes first"
+    for row in lost:
+        yield f"{row.key} is claimed in vain: it is answered for {row.service}, {_claim(row)}"
+    yield from _of_redirects(reader, service)
+    yield from _of_endpoints(reader, service, at=at)
+
+
+def _claim(row: Frontend) -> str:
+    return f"its claim as {row.type}"
+
+
+def _of_the_service(reader: Reader, service: ServiceName, *, unclaimed: bool) -> Iterator[str]:
+    row = best(reader, service)
+    if row is None:
+        if not reader.by(IMPORTS, "service", service) and not reader.by(REDIRECTS, "service", service):
+            yield "no source says that there is such a service"
+        return
+    for other in sorted(reader.by(SERVICES, "name", service), key=lambda each: rank(each.source)):
+        if other.source != row.source:
+            yield f"source {other.source} speaks of it too: {row.source} comes first and is right about all of it"
+    frontends = reader.by(FRONTENDS, "service", service)
+    if not frontends and row.headless:
+        yield "it is headless: there is no address to be called at"
+    elif not frontends and unclaimed and not wanted(row, "multicluster"):
+        yield "it is a plain Service: no import, not global, not redirected; datapath.services says whether it is ours"
+
+
+def _of_redirects(reader: Reader, service: ServiceName) -> Iterator[str]:
+    rows = sorted(reader.by(REDIRECTS, "service", service), key=order)
+    for row in rows[:1]:
+        yield f"redirected by {row.owner}, for the ports it means"
+    for row in rows[1:]:
+        yield f"{row.owner} waits behind {rows[0].owner}, for the ports that both mean"
+
+
+def _of_endpoints(reader: Reader, service: ServiceName, *, at: Place) -> Iterator[str]:
+    used = {(row.key.cluster, row.source) for row in reader.by(BACKENDS, "service", service)}
+    for (cluster, source), rows in sorted(_by_source(reader.by(ENDPOINT_SETS, "service", service), at).items()):
+        better = [s for c, s in used if c == cluster and s != source and (rank(s), s) < (rank(source), source)]
+        count = sum(len(row.endpoints) for row in rows)
+        if better:
+            yield f"{cluster}: {count} endpoints of {source} are shadowed by {better[0]}"
+        elif (cluster, source) not in used and count:
+            yield f"{cluster}: {count} endpoints of {source} are not used: no port agrees, or they are not shared"
+
+
+def _by_source(rows: Iterable[EndpointSet], at: Place) -> dict[tuple[str, str], list[EndpointSet]]:
+    found: dict[tuple[str, str], list[EndpointSet]] = {}
+    for row in rows:
+        found.setdefault((row.cluster or at.cluster, row.source), []).append(row)
+    return found

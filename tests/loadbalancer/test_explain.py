@@ -1,0 +1,107 @@
+"""Why calls go where they go: each reason is that of the code that plans."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from admin_world import serving
+from balancing_world import World, make
+from click.testing import CliRunner
+
+from isthmus.cli import root
+from isthmus.loadbalancer import Place
+from isthmus.loadbalancer.explain import Account, called, explain
+from isthmus.model.names import ClusterName, ServiceName
+from isthmus.model.services import Condition, Port
+
+HERE = Place(ClusterName("c1"), "n1")
+ECHO = ServiceName("demo/echo")
+
+
+def account(world: World, service: str = ECHO) -> Account:
+    found = explain(world.settle().db.snapshot(), ServiceName(service), at=HERE)
+    assert [path.plan for path in found.paths] == [row for row in world.plans if row.key.service == service]
+    return found
+
+
+def left_out(found: Account) -> dict[str, str]:
+    return {out.backend.key.address: out.reason for path in found.paths for out in path.left_out}
+
+
+def test_whoever_is_left_out_has_a_reason() -> None:
+    away = make.endpoint("10.1.1.2", condition=Condition.NOT_READY)
+    ending = make.terminating("10.1.1.3")
+    world = World("all").put(make.service(), make.endpoints("c1", "10.1.1.1", away, ending, service=ECHO))
+    assert left_out(account(world)) == {"10.1.1.2": "it is not ready", "10.1.1.3": "it is terminating"}
+    world.put(make.local(), make.pod())
+    found = account(world)
+    assert set(left_out(found).values()) == {"calls are redirected by CiliumLocalRedirectPolicy demo/near"}
+    assert found.notes == ("redirected by CiliumLocalRedirectPolicy demo/near, for the ports it means",)
+
+
+def test_what_counts_and_what_does_not_is_said_in_sentences() -> None:
+    world = World("all").put(make.service(), make.service(source="files"))
+    world.put(make.endpoints("c1", "10.1.1.1", service=ECHO))
+    world.put(make.endpoints("c1", "10.1.1.1", "10.1.1.2", service=ECHO, source="files"))
+    world.put(make.service("demo/late", created="2026-01-01T00:00:00Z", cluster_ips=(), external_ips=("10.96.0.7",)))
+    world.put(make.proxied(service=ECHO), make.proxied(service=ECHO, owner="HTTPRoute demo/z"))
+    assert account(world).notes == (
+        "source files speaks of it too: kubernetes comes first and is right about all of it",
+        "10.96.0.7:80/TCP is also claimed by demo/late: its claim as ClusterIP comes first",
+        "redirected by HTTPRoute demo/r, for the ports it means",
+        "HTTPRoute demo/z waits behind HTTPRoute demo/r, for the ports that both mean",
+        "c1: 2 endpoints of files are shadowed by kubernetes",
+    )
+    assert account(world, "demo/late").notes == (
+        "10.96.0.7:80/TCP is claimed in vain: it is answered for demo/echo, its claim as ClusterIP",
+    )
+
+
+def test_a_service_without_plan_says_why() -> None:
+    plain = World().put(make.service(), make.endpoints("c1", "10.1.1.1", service=ECHO))
+    assert account(plain).notes[0].startswith("it is a plain Service: no import, not global, not redirected")
+    headless = World("all").put(make.service(headless=True, cluster_ips=()))
+    assert account(headless).notes == ("it is headless: there is no address to be called at",)
+    assert account(World()).notes == ("no source says that there is such a service",)
+    ports = World("all").put(make.service(ports=(Port("web", 80),)), make.endpoints("c1", "10.1.1.1", service=ECHO))
+    assert account(ports).notes == (
+        "c1: 1 endpoints of kubernetes are not used: no port agrees, or they are not shared",
+    )
+
+
+def test_people_may_mean_an_import_a_service_or_both() -> None:
+    world = World().put(make.imported(), make.derived(), make.service(cluster_ips=("10.96.0.8",)))
+    assert called(world.db.snapshot(), ECHO) == sorted([make.DERIVED, ECHO])
+    world.delete(make.derived(), make.service())
+    assert called(world.db.snapshot(), ECHO) == [make.DERIVED]
+    assert called(world.db.snapshot(), ServiceName("demo/none")) == []
+
+
+async def ask(world: World, tmp_path: Path, *arguments: str) -> tuple[int, str, str]:
+    place = {"place": {"cluster": "c1", "node": "n1"}}
+    async with serving(tmp_path / "agent.sock", db=world.settle().db, status=place) as process:
+        command = ["explain", *arguments, "--socket", str(process.socket)]
+        done = await asyncio.to_thread(CliRunner().invoke, root, command)
+    return done.exit_code, done.stdout, done.stderr
+
+
+async def test_the_command_tells_it_over_the_admin_socket(tmp_path: Path) -> None:
+    world = World().put(make.imported(), make.derived(affinity="ClientIP", affinity_timeout=60))
+    world.put(make.endpoints("c2", "10.2.1.1", make.endpoint("10.2.1.2", condition=Condition.NOT_READY)))
+    code, said, _ = await ask(world, tmp_path, "demo/echo")
+    assert (code, said.splitlines()) == (
+        0,
+        [
+            f"{make.DERIVED}, which stands for the import demo/echo",
+            "",
+            "  80/TCP IPv4 at 10.96.0.7:80/TCP, a client stays for 60 s",
+            "    → c2 10.2.1.1:8080",
+            "    ✗ c2 10.2.1.2:8080: it is not ready",
+        ],
+    )
+
+
+async def test_an_unknown_service_is_one_line(tmp_path: Path) -> None:
+    code, said, error = await ask(World(), tmp_path, "echo", "-n", "demo")
+    assert (code, said, error) == (1, "", "Error: no service or import is called demo/echo (namespace: -n)\n")
