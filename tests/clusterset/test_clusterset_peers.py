@@ -101,3 +101,10 @@ def test_folders_and_other_files_are_no_peers(tmp_path: Path) -> None:
     (tmp_path / "tls.key").write_text("secret")
     (tmp_path / "c1").write_text("endpoints: ['http://self:1']")
     assert read(tmp_path) == {}
+
+
+def test_paths_in_a_file_are_relative_to_it(tmp_path: Path) -> None:
+    (tmp_path / "c2.ca.crt").write_text("authority")
+    (tmp_path / "c2").write_text("endpoints: ['https://x:1']\ntrusted-ca-file: c2.ca.crt\n")
+
+    assert Directory(str(tmp_path), own=ClusterName("c1")).read()[ClusterName("c2")].ca_file == f"{tmp_path}/c2.ca.crt"

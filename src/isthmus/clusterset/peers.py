@@ -5,6 +5,7 @@
     cert-file: /etc/isthmus/c2/client.crt
     key-file: /etc/isthmus/c2/client.key
 
+A path that is not absolute is one beside the file.
 The directory is looked at every half second, through symlinks, so that a Secret's atomic swap is seen as one change.
 A certificate that is renewed in place changes the peer's digest as a changed file does. A file that cannot be used
 costs its own cluster only.
@@ -116,9 +117,9 @@ def parse(content: bytes, *, name: ClusterName, path: Path) -> Peer:
     peer = Peer(
         name=name,
         endpoints=tuple(endpoints),
-        ca_file=_text(said, "trusted-ca-file", path),
-        cert_file=_text(said, "cert-file", path),
-        key_file=_text(said, "key-file", path),
+        ca_file=_file(said, "trusted-ca-file", path),
+        cert_file=_file(said, "cert-file", path),
+        key_file=_file(said, "key-file", path),
         username=_text(said, "username", path),
         password=_text(said, "password", path),
     )
@@ -134,9 +135,9 @@ def save(folder: Path, peer: Peer, *, ca: bytes, certificate: bytes, key: bytes)
     saved = structs.replace(peer, **{field: str(folder / name) for field, name in files.items()})
     said = {
         "endpoints": list(saved.endpoints),
-        "trusted-ca-file": saved.ca_file,
-        "cert-file": saved.cert_file,
-        "key-file": saved.key_file,
+        "trusted-ca-file": files["ca_file"],
+        "cert-file": files["cert_file"],
+        "key-file": files["key_file"],
         "username": saved.username,
         "password": saved.password,
     }
@@ -159,6 +160,12 @@ def _with_digest(peer: Peer, content: bytes) -> Peer:
             digest.update(hashlib.sha256(_content(Path(file))).digest())
     values = {field: getattr(peer, field) for field in Peer.__struct_fields__}
     return Peer(**values | {"digest": digest.hexdigest()})
+
+
+def _file(said: Mapping[Any, Any], field: str, path: Path) -> str:
+    """A path in the file is relative to it, so that the directory can be taken elsewhere as a Secret."""
+    named = _text(said, field, path)
+    return str(path.parent / named) if named else ""
 
 
 def _text(said: Mapping[Any, Any], field: str, path: Path) -> str:
