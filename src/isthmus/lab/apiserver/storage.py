@@ -28,6 +28,8 @@ REGISTRY = "/isthmus/registry/"
 """Not where a kube-apiserver keeps its own: the two may be run over one etcd by mistake."""
 WINDOW = 4096
 """Changes kept in memory for watches that begin a little in the past; older ones are asked of etcd."""
+MOST_WAITING = 20_000
+"""Changes one follower may leave waiting."""
 COMPACT_EVERY = 300.0
 PATIENCE = 10.0
 """Seconds a write waits for its echo before it is told that the server is not well."""
@@ -74,10 +76,15 @@ class Subscription:
         """Whether it is fed by the store itself, so that with nothing waiting it is where the store is."""
 
     def push(self, changes: Iterable[Change]) -> None:
-        """Hand over what happened."""
+        """Hand over what happened. A follower that lets too much pile up is sent away: it may come back and read."""
+        if self.failure is not None:
+            return
         before = len(self._changes)
         self._changes.extend(c for c in changes if self._resources is None or c.resource in self._resources)
-        if len(self._changes) > before:
+        if len(self._changes) > MOST_WAITING:
+            self._changes.clear()
+            self.fail(Transient(f"more than {MOST_WAITING} changes are waiting"))
+        elif len(self._changes) > before:
             self._news.set()
 
     def fail(self, why: Expired | Transient) -> None:
