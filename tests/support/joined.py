@@ -16,7 +16,6 @@ from typing import Any, Final
 
 import kubectl
 import yaml
-from certificates import Authority
 from etcd_server import EtcdServer, free_ports
 from kube_apiserver import KubeApiServer
 
@@ -35,15 +34,6 @@ def environment(name: str, number: int) -> dict[str, str]:
     return given | {"ISTHMUS_CLUSTER_NAME": name, "ISTHMUS_CLUSTER_ID": str(number)}
 
 
-def etcdctl() -> Path | None:
-    """The client that comes with an etcd of this machine."""
-    for etcd in (binary.in_path(), binary.in_package()):
-        for path in (etcd.parent / "etcdctl", etcd.parent / "etcdbin" / "etcdctl") if etcd else ():
-            if path.exists():
-                return path
-    return None
-
-
 class Cluster:
     """One of the two."""
 
@@ -51,11 +41,14 @@ class Cluster:
         self.name = name
         self.number = number
         self.folder = folder
-        self.authority = Authority(folder / "tls", name=f"{name}-ca")
+        (folder / "peers").mkdir(parents=True)
+        self.keys = folder / "etcd"
         self.processes: list[subprocess.Popen[bytes]] = []
-        cert, key = self.authority.sign("etcd")
-        tls = [f"--cert-file={cert}", f"--key-file={key}", f"--trusted-ca-file={self.authority.cert}"]
-        self.etcd = EtcdServer(binary.find(), folder / "etcd", *tls, "--client-cert-auth", scheme="https")
+        tls = [f"--cert-file={self.keys}/server.crt", f"--key-file={self.keys}/server.key"]
+        trusted = [f"--trusted-ca-file={self.keys}/ca.crt", "--client-cert-auth"]
+        self.etcd = EtcdServer(binary.find(), folder / "data", *tls, *trusted, scheme="https")
+        self.config = folder / "operator.toml"
+        self.config.write_text(self._configured("operator"))
         self.objects = EtcdServer(binary.find(), folder / "objects")
         policy = folder / "audit.yaml"
         policy.write_text(yaml.safe_dump(AUDIT | {"rules": [{"level": "Metadata"}]}))
@@ -64,9 +57,30 @@ class Cluster:
         self.server = KubeApiServer(server, folder / "api", self.objects, *flags)
 
     def start(self) -> None:
+        self.clusters("certs")  # before the etcd runs: its keys
         self.etcd.start()
         self.objects.start()
         self.server.start()
+
+    def _configured(self, process: str) -> str:
+        """A deployed configuration with what is elsewhere here: the folders that are mounted there, and the etcd."""
+        text = (DEPLOY / "config" / f"{process}.toml").read_text()
+        for there in ("etcd", "peers"):
+            text = text.replace(f"/etc/isthmus/{there}", str(self.folder / there))
+        return text.replace("https://isthmus-etcd.isthmus-system.svc:2379", self.etcd.endpoint)
+
+    def command(self, *words: str) -> list[str]:
+        """``isthmus clusters …`` for this cluster, as people type it."""
+        return [sys.executable, "-m", "isthmus", "clusters", *words, "--config", str(self.config)]
+
+    def clusters(self, *words: str, stdin: str | None = None) -> str:
+        """Run it."""
+        told = {**os.environ, **environment(self.name, self.number)}
+        done = subprocess.run(
+            self.command(*words), env=told, capture_output=True, text=True, timeout=90, input=stdin, check=False
+        )
+        assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
+        return done.stdout + done.stderr
 
     def stop(self) -> None:
         for process in self.processes:
@@ -87,48 +101,36 @@ class Cluster:
         found: dict[str, Any] = json.loads(self.kubectl("get", *words, "--ignore-not-found", "-o", "json") or "{}")
         return found
 
-    def give_roles(self) -> None:
-        """What the Job of the deployment does."""
-        program = etcdctl()
-        assert program is not None
-        cert, key = self.authority.sign("root")
-        told = {
-            "PATH": f"{program.parent}:{os.environ['PATH']}",
-            "ISTHMUS_CLUSTER_NAME": self.name,
-            "ETCDCTL_API": "3",
-            "ETCDCTL_ENDPOINTS": self.etcd.endpoint,
-            "ETCDCTL_CACERT": str(self.authority.cert),
-            "ETCDCTL_CERT": str(cert),
-            "ETCDCTL_KEY": str(key),
-        }
-        script = ["sh", str(DEPLOY / "etcd" / "roles.sh")]
-        done = subprocess.run(script, env=told, capture_output=True, text=True, timeout=60, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
+    def join(self, other: Cluster) -> None:
+        """Invite here, join there."""
+        told = {**os.environ, **environment(self.name, self.number)}
+        with subprocess.Popen(self.command("invite"), env=told, stdout=subprocess.PIPE, text=True) as inviting:
+            assert inviting.stdout is not None
+            other.clusters("join", stdin=inviting.stdout.readline())
+            assert inviting.wait(30) == 0
 
-    def invite(self, other: Cluster) -> None:
-        """Give another cluster what it needs to read our etcd."""
-        directory = other.folder / "peers"
-        directory.mkdir(exist_ok=True)
-        cert, key = self.authority.sign("remote")
-        peer = {"endpoints": [self.etcd.endpoint], "trusted-ca-file": str(self.authority.cert)}
-        (directory / self.name).write_text(yaml.safe_dump(peer | {"cert-file": str(cert), "key-file": str(key)}))
+    def secrets(self) -> None:
+        """Those of the walk: the folders as they are."""
+        for name, folder in (
+            ("isthmus-etcd-server", "etcd"),
+            ("isthmus-etcd-client", "etcd"),
+            ("isthmus-peers", "peers"),
+        ):
+            files = [f"--from-file={path}" for path in sorted((self.folder / folder).iterdir())]
+            self.kubectl("-n", SYSTEM, "create", "secret", "generic", name, *files)
 
     def run(self, process: str, *settings: str, account: str) -> subprocess.Popen[bytes]:
         """Run a process as the deployment would, with the token of its ServiceAccount and its configuration."""
         access = self.folder / f"kubeconfig-{process}"
         token = self.kubectl("-n", SYSTEM, "create", "token", account).strip()
-        config = yaml.safe_load(Path(self.server.section().kubeconfig).read_text())
-        config["users"][0]["user"] = {"token": token}
-        access.write_text(yaml.safe_dump(config))
-        (self.folder / "peers").mkdir(exist_ok=True)
-        given = [
-            f"kubernetes.kubeconfig={access}",
-            f"clusterset.directory={self.folder / 'peers'}",
-            f"admin.socket={self.folder / process}.sock",
-            *settings,
-        ]
+        known = yaml.safe_load(Path(self.server.section().kubeconfig).read_text())
+        known["users"][0]["user"] = {"token": token}
+        access.write_text(yaml.safe_dump(known))
+        config = self.folder / f"{process}.toml"
+        config.write_text(self._configured(process))
+        given = [f"kubernetes.kubeconfig={access}", f"admin.socket={self.folder / process}.sock", *settings]
         flags = [word for each in given for word in ("--set", each)]
-        command = [sys.executable, "-m", "isthmus", process, "--config", str(DEPLOY / "config" / f"{process}.toml")]
+        command = [sys.executable, "-m", "isthmus", process, "--config", str(config)]
         with (self.folder / f"{process}.log").open("ab") as log:
             told = {**os.environ, **environment(self.name, self.number)}
             started = subprocess.Popen([*command, *flags], env=told, stdout=log, stderr=log)
@@ -137,11 +139,8 @@ class Cluster:
 
     def operator(self) -> int:
         """The operator, as it is deployed; the port where it says how it is."""
-        cert, key = self.authority.sign("operator")
         [port] = free_ports(1)
-        etcd = [f"etcd.endpoints={self.etcd.endpoint}", f"etcd.ca_file={self.authority.cert}"]
-        files = [f"etcd.cert_file={cert}", f"etcd.key_file={key}", f"monitor.listen=127.0.0.1:{port}"]
-        self.run("operator", *etcd, *files, account="isthmus-operator")
+        self.run("operator", f"monitor.listen=127.0.0.1:{port}", account="isthmus-operator")
         return port
 
     def audited(self, account: str) -> list[tuple[str, str, str, int]]:
@@ -164,7 +163,6 @@ def two(folder: Path, server: Path) -> Iterator[tuple[Cluster, Cluster]]:
     with ExitStack() as stack:
         made = [Cluster(f"c{number}", number, folder / f"c{number}", server) for number in (1, 2)]
         for cluster in made:
-            cluster.folder.mkdir(exist_ok=True)
             stack.callback(cluster.stop)
             cluster.start()
         yield made[0], made[1]
