@@ -153,6 +153,29 @@ def test_a_derived_table_can_do_without_some_sources(db: Database) -> None:
     assert repr(peer) == "<Initializer peer/c2 of input>"
 
 
+def test_rows_that_tell_whom_they_await_are_told_who_has_arrived(db: Database) -> None:
+    def compute(reader: Reader, unit: str) -> list[tuple[str, int]]:
+        return [(unit, len(reader.pending(INPUT)))] if reader.get(INPUT, unit) else []
+
+    told: list[frozenset[str]] = []
+
+    def arrived(reader: Reader, sources: frozenset[str]) -> Iterable[str]:
+        told.append(sources)
+        return [row[0] for row in reader.all(INPUT)]
+
+    one, two = db.initializer(INPUT, "one"), db.initializer(INPUT, "two")
+    derivations = Derivations(db, Derived(DOUBLE, compute=compute, reads={INPUT: key}, arrived=arrived))
+    with db.write() as txn:
+        txn.put(INPUT, ("a", 1))
+    derivations.step()
+    assert db.snapshot().get(DOUBLE, "a") == ("a", 2)
+    complete(db, one, two)
+    derivations.step()
+    derivations.step()
+    assert db.snapshot().get(DOUBLE, "a") == ("a", 0)
+    assert told == [{"one", "two"}]
+
+
 async def test_a_running_derivation_passes_on_a_completion_that_comes_without_rows(db: Database) -> None:
     source = db.initializer(INPUT, "source")
     running = asyncio.create_task(Derivations(db, twice(DOUBLE, INPUT)).run())

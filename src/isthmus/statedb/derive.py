@@ -71,13 +71,20 @@ class Derived(Generic[R]):
         row = txn.get(self.table, unit)
         return [] if row is None else [row]
 
+    def pending(self, reader: Reader) -> frozenset[str]:
+        """The sources that any table it reads awaits."""
+        return frozenset(name for table in self.reads for name in reader.pending(table))
+
     def renew(self, txn: WriteTxn, unit: Any) -> None:  # hot:
         """Make the unit's rows what they are computed to be."""
         key, table = self.table.key, self.table
         wanted = {key(row): row for row in self.compute(txn, unit)}
         for row in self.present(txn, unit):
-            if (present := key(row)) not in wanted:
+            same = wanted.get(present := key(row))
+            if same is None:
                 txn.delete(table, present)
+            elif same is row or same == row:
+                del wanted[present]  # of a thousand rows that a unit may have, few change
         for row in wanted.values():
             txn.put(table, row)
 
@@ -133,10 +140,13 @@ class Derivations:
             for old, new in pairs:  # hot:
                 for unit in affected(txn, old, new):
                     dirty[unit] = None
-        awaited = frozenset(name for table in derived.reads for name in txn.pending(table))
-        if arrived := self._awaited[derived.table.name] - awaited:
-            dirty.update(dict.fromkeys(derived.arrived(txn, arrived)))
-        self._awaited[derived.table.name] = awaited
+        dirty.update(dict.fromkeys(self._arrived(txn, derived)))
+
+    def _arrived(self, txn: WriteTxn, derived: Derived[Any]) -> Iterable[Hashable]:
+        """The units that say they await a source which has completed since the last pass."""
+        before = self._awaited[derived.table.name]
+        now = self._awaited[derived.table.name] = derived.pending(txn)
+        return derived.arrived(txn, before - now) if before - now else ()
 
     def _compute(self, txn: WriteTxn, derived: Derived[Any]) -> None:
         dirty = self._dirty[derived.table.name]
@@ -149,7 +159,7 @@ class Derivations:
 
     def _await(self, txn: WriteTxn, derived: Derived[Any]) -> None:
         """A table awaits what its inputs await, and gives a source up as awaited only when it has caught up with it."""
-        awaited = frozenset(name for table in derived.reads for name in txn.pending(table) if derived.awaits(name))
+        awaited = frozenset(filter(derived.awaits, derived.pending(txn)))
         before = txn.pending(derived.table)
         if self._dirty[derived.table.name]:
             awaited |= before

@@ -31,7 +31,7 @@ class Reader:
     def by(self, table: Table[Any, R], index: str, value: Hashable) -> list[R]:  # hot:
         """The rows found under a value of an index, in no order."""
         state = self._states[table.name]
-        keys = state.indexes[table.position(index)].get(value)
+        keys = state.indexes[table.positions[index]].get(value)
         if not keys:
             return []
         rows = state.rows

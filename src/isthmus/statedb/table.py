@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, Generic, TypeVar
 
@@ -22,7 +22,7 @@ class Table(Generic[K, R]):
     one or several, which need not be unique. Keys and values are hashable; rows are immutable and compare by value.
     """
 
-    __slots__ = ("_positions", "indexes", "key", "name", "row", "values")
+    __slots__ = ("indexes", "key", "name", "positions", "row", "values")
 
     def __init__(
         self,
@@ -39,18 +39,21 @@ class Table(Generic[K, R]):
         self.key = key
         self.indexes: Mapping[str, Callable[[R], Collection[Hashable]]] = MappingProxyType(dict(indexes or {}))
         self.values = tuple(self.indexes.values())
-        self._positions = {name: position for position, name in enumerate(self.indexes)}
-
-    def position(self, index: str) -> int:
-        """Which of the indexes this is."""
-        try:
-            return self._positions[index]
-        except KeyError:
-            known = ", ".join(self.indexes) or "none"
-            raise StateError(f"table '{self.name}' has no index '{index}'; it has: {known}") from None
+        self.positions = Positions(name, self.indexes)
 
     def __repr__(self) -> str:
         return f"<Table {self.name} of {self.row.__name__}, indexes: {', '.join(self.indexes) or 'none'}>"
+
+
+class Positions(dict[str, int]):
+    """Which of a table's indexes a name means."""
+
+    def __init__(self, table: str, indexes: Iterable[str]) -> None:
+        super().__init__((name, position) for position, name in enumerate(indexes))
+        self._table = table
+
+    def __missing__(self, index: str) -> int:
+        raise StateError(f"table '{self._table}' has no index '{index}'; it has: {', '.join(self) or 'none'}")
 
 
 AnyTable = Table[Any, Any]
