@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,10 +13,12 @@ import pytest
 import yaml
 from lab_running import Running, until
 
-from isthmus.lab import removal, things
+from isthmus.lab import kernel, removal, things
 from isthmus.lab.layout import Lab
+from isthmus.lab.network import namespaces
 from isthmus.lab.network.relay import Line, Timing
 from isthmus.lab.network.weather import Cut, Link, Weather, relays, ruleset
+from isthmus.lab.node.kubelet import PORT
 from isthmus.lab.things import NoSuchThing, Thing
 
 LAB = Lab("demo", 2, 2)
@@ -61,22 +64,22 @@ def thing(text: str) -> Thing:
 def test_a_cut_is_both_ways_unless_asked_otherwise() -> None:
     both = rules(Cut(thing("c1/n1"), thing("c2/n1")))
     assert both == [
-        'iifname { "c1-n1" } fib daddr oifname { "c2-n1" } drop',
-        'iifname { "c2-n1" } fib daddr oifname { "c1-n1" } drop',
+        'iifname { "c1-n1" } fib daddr . iif oifname { "c2-n1" } drop',
+        'iifname { "c2-n1" } fib daddr . iif oifname { "c1-n1" } drop',
     ]
     assert rules(Cut(thing("c1/n1"), thing("c2/n1"), one_way=True)) == both[:1]
 
 
 def test_a_node_and_its_api_server_are_cut_by_port() -> None:
     assert rules(Cut(thing("c1/n1"), thing("c1/apiserver"))) == [
-        'iifname { "c1-n1" } fib daddr oifname { "c1-cp" } th dport 6443 drop',
-        'iifname { "c1-cp" } fib daddr oifname { "c1-n1" } th sport 6443 drop',
+        'iifname { "c1-n1" } fib daddr . iif oifname { "c1-cp" } th dport 6443 drop',
+        'iifname { "c1-cp" } fib daddr . iif oifname { "c1-n1" } th sport 6443 drop',
     ]
 
 
 def test_a_node_is_cut_from_the_rest_of_its_cluster() -> None:
     assert rules(Cut(thing("c1"), thing("c1/n1"), one_way=True)) == [
-        'iifname { "c1-cp", "c1-n2" } fib daddr oifname { "c1-n1" } drop'
+        'iifname { "c1-cp", "c1-n2" } fib daddr . iif oifname { "c1-n1" } drop'
     ]
 
 
@@ -220,3 +223,51 @@ def test_what_cannot_be_hurt_is_said_in_one_line(hurt: Running) -> None:
 def _killed(hurt: Running) -> set[str]:
     programs = json.loads(hurt.cli("status", "-o", "json").stdout)["programs"]
     return {each["name"] for each in programs if each["state"] != "ready"}
+
+
+@pytest.fixture(scope="module")
+def islands() -> Iterator[Running]:
+    """Two islands of two nodes with the same pod addresses."""
+    running = Running(Lab(f"t{os.getpid() % 100000}i", 2, 2, "island"))
+    try:
+        running.cli("up", "--clusters", "2", "--nodes", "2", "--network", "island", "--without-isthmus")
+        for cluster in ("c1", "c2"):
+            pods = [_pod("echo", "isthmus/echo", 2, cluster), _pod("client", "isthmus/client", 1, cluster)]
+            running.kubectl("apply", "--server-side", "-f", "-", stdin=yaml.safe_dump_all(pods), cluster=cluster)
+        until(lambda: running.cli("status").stdout.count("Running 1/1") == 4, what="all pods run")
+        yield running
+    finally:
+        removal.remove(running.lab)
+
+
+def reached(lab: Lab, source: str, target: str, port: int) -> bool:
+    """Whether a connection comes about from a namespace of the lab."""
+    with kernel.inside(namespaces.path(source)):
+        made = socket.socket()
+    with made:
+        made.settimeout(0.5)
+        try:
+            made.connect((target, port))
+        except TimeoutError:
+            return False
+        return True
+
+
+@pytest.mark.lab
+def test_islands_have_the_same_pod_addresses_and_each_reaches_its_own(islands: Running) -> None:
+    assert address(islands, "c1") == address(islands, "c2") == "10.1.2.2"
+    for cluster in ("c1", "c2"):
+        said = islands.exec("default/client", "curl -sm2 http://10.1.2.2:8080", cluster=cluster)
+        assert json.loads(said)["cluster"] == cluster
+
+
+@pytest.mark.lab
+def test_of_another_island_machines_reach_the_gateway_node_and_nothing_else(islands: Running) -> None:
+    (one, two), lab = islands.lab.clusters, islands.lab
+    assert two.nodes[0].gateway
+    assert reached(lab, one.nodes[1].namespace, two.nodes[0].address, PORT)
+    assert not reached(lab, one.nodes[1].namespace, two.nodes[1].address, PORT)
+    assert not reached(lab, one.nodes[0].namespace, two.address, 2379)
+    assert reached(lab, one.nodes[1].namespace, one.address, 2379), "the own control plane is no other island"
+    script = f"curl -sm1 http://{two.nodes[0].address}:{PORT} || echo $?"
+    assert islands.exec("default/client", script) == "28\n", "pods are not seen from other islands"

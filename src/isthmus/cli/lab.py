@@ -13,7 +13,7 @@ from isthmus.cli import hurting
 from isthmus.cli.options import lab_name
 
 if TYPE_CHECKING:
-    from isthmus.lab.layout import Lab
+    from isthmus.lab.layout import Lab, Network
     from isthmus.lab.record import ApiServer, Datapath
 
 
@@ -32,6 +32,8 @@ def group() -> None:
 @lab_name
 @click.option("--clusters", default=3, show_default=True, help="How many: c1, c2, …")
 @click.option("--nodes", default=1, show_default=True, help="Nodes of each cluster.")
+@click.option("--network", type=click.Choice(["flat", "island"]), default="flat", show_default=True,
+              help="Whether clusters reach each other's pods, or only gateway nodes.")  # fmt: skip
 @click.option("--from", "directory", type=click.Path(path_type=Path), help="Apply DIR/*.yaml and DIR/CLUSTER/*.yaml.")
 @click.option("--image", "images", multiple=True, metavar="NAME=COMMAND…", help="A stand-in for an image; repeatable.")
 @click.option("--images", "file", type=click.Path(path_type=Path), help="A YAML file of stand-ins: NAME: COMMAND….")
@@ -45,6 +47,7 @@ def up(
     name: str,
     clusters: int,
     nodes: int,
+    network: Network,
     directory: Path | None,
     images: tuple[str, ...],
     file: Path | None,
@@ -56,7 +59,7 @@ def up(
     from isthmus.lab import manifests, removal, starting
     from isthmus.lab.layout import Lab
 
-    lab = Lab(name, clusters, nodes)
+    lab = Lab(name, clusters, nodes, network)
     try:
         own = _images(images, file)
         starting.check(lab, apiserver=apiserver, datapath=datapath)

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 STATE_ROOT: Final = Path("/run/isthmus/labs")
 SERVICE_CIDR: Final = "10.96.0.0/16"
@@ -22,6 +22,9 @@ NODE_LOCAL: Final = "169.254.7.1"
 
 MOST_CLUSTERS: Final = 64
 MOST_NODES: Final = 40
+Network = Literal["flat", "island"]
+"""Whether clusters reach each other's pods, or only each other's gateway nodes."""
+
 NAME: Final = re.compile(r"[a-z][a-z0-9]{0,11}\Z")
 
 
@@ -50,7 +53,17 @@ class Node:
     @property
     def pod_cidr(self) -> str:
         """The range of its pods."""
-        return f"10.{self.cluster.index}.{self.number}.0/24"
+        return f"{self.pod_prefix}.0/24"
+
+    @property
+    def pod_prefix(self) -> str:
+        """What the addresses of its pods begin with."""
+        return f"10.{self.cluster.pod_net}.{self.number}"
+
+    @property
+    def gateway(self) -> bool:
+        """Whether other islands reach it: the first node of each."""
+        return self.number == 1
 
     @property
     def namespace(self) -> str:
@@ -128,7 +141,17 @@ class Cluster:
     @property
     def pod_cidr(self) -> str:
         """The range of its pods, on whichever node."""
-        return f"10.{self.index}.0.0/16"
+        return f"10.{self.pod_net}.0.0/16"
+
+    @property
+    def pod_net(self) -> int:
+        """The second byte of its pods' addresses: every island has the same, as nobody has told it of the others."""
+        return 1 if self.lab.network == "island" else self.index
+
+    @property
+    def wires(self) -> tuple[str, ...]:
+        """All its cables to the fabric."""
+        return (self.wire, *(node.wire for node in self.nodes))
 
     @property
     def cgroup(self) -> str:
@@ -153,6 +176,7 @@ class Lab:
     name: str = "demo"
     size: int = 3
     nodes: int = 1
+    network: Network = "flat"
 
     @property
     def prefix(self) -> str:

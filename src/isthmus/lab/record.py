@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from isthmus.lab.images import Image
-from isthmus.lab.layout import Lab
+from isthmus.lab.layout import Lab, Network
 
 ApiServer = Literal["small", "real"]
 """The lab's own, or kube-apiserver and kube-controller-manager."""
@@ -26,11 +26,12 @@ class Record(msgspec.Struct, frozen=True):
     """False: clusters only."""
     apiserver: ApiServer = "small"
     datapath: Datapath = "isthmus"
+    network: Network = "flat"
 
     @property
     def lab(self) -> Lab:
         """The lab it is of."""
-        return Lab(self.name, self.size, self.nodes)
+        return Lab(self.name, self.size, self.nodes, self.network)
 
 
 def write(record: Record) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from ipaddress import ip_network
 from typing import Any, Final
 
 from isthmus.lab.layout import NODE_LOCAL, Cluster, Lab, Node
 from isthmus.lab.network import namespaces
+from isthmus.lab.network.filters import nft
 from isthmus.lab.network.netlink import within
 
 LOOPBACK: Final = 1
+FIRST_TABLE: Final = 1000
+FIRST_RULE: Final = 50
 SCOPE_HOST: Final = 254
 SCOPE_LINK: Final = 253
 
@@ -25,7 +29,7 @@ ROUTER: Final = (
 
 
 async def build(lab: Lab) -> None:
-    """Fabric, control planes and nodes with their addresses and routes; every pod network of the lab is flat."""
+    """Fabric, control planes and nodes with their addresses and routes; flat, or islands with shores."""
     namespaces.create(lab.fabric)
     for cluster in lab.clusters:
         namespaces.create(cluster.control_plane)
@@ -45,6 +49,10 @@ async def build(lab: Lab) -> None:
         for cluster in lab.clusters:
             for node in cluster.nodes:
                 await _pods_behind(fabric, node)
+            if lab.network == "island":
+                await _own_table(fabric, cluster)
+    if lab.network == "island":
+        shores(lab)
 
 
 async def _cable(fabric: Any, wire: str, namespace: str, address: str) -> None:
@@ -74,5 +82,35 @@ async def _member(namespace: str, *, address: str, gateway: str, local: str = ""
 
 
 async def _pods_behind(fabric: Any, node: Node) -> None:
+    """The way to a node's pods: for everybody, or for its own island only, since others have the same addresses."""
     index = (await fabric.link_lookup(ifname=node.wire))[0]
-    await fabric.route("add", dst=str(ip_network(node.pod_cidr)), gateway=node.address, oif=index, flags=["onlink"])
+    own = {"table": table(node.cluster)} if node.cluster.lab.network == "island" else {}
+    net = str(ip_network(node.pod_cidr))
+    await fabric.route("add", dst=net, gateway=node.address, oif=index, flags=["onlink"], **own)
+
+
+async def _own_table(fabric: Any, cluster: Cluster) -> None:
+    """What comes from a cluster looks for pods in the cluster's own table first."""
+    for wire in cluster.wires:
+        await fabric.rule("add", family=socket.AF_INET, iifname=wire, table=table(cluster), priority=FIRST_RULE)
+
+
+def table(cluster: Cluster) -> int:
+    """The routing table of an island's pods."""
+    return FIRST_TABLE + cluster.index
+
+
+def shores(lab: Lab) -> None:
+    """Between islands only gateway nodes are reached, and only they answer."""
+    gateways = ", ".join(node.address for cluster in lab.clusters for node in cluster.nodes if node.gateway)
+    machines = ", ".join(node.address for cluster in lab.clusters for node in cluster.nodes)
+    rules = []
+    for cluster in lab.clusters:
+        wires = ", ".join(f'"{wire}"' for wire in cluster.wires)
+        sea = f"iifname {{ {wires} }} oifname != {{ {wires} }}"
+        rules.append(f"{sea} ip saddr {{ {machines} }} ip daddr {{ {gateways} }} accept")
+        rules.append(f"{sea} ip saddr {{ {gateways} }} ip daddr {{ {machines} }} accept")
+        rules.append(f"{sea} drop")
+    hook = "type filter hook forward priority filter; policy accept;"
+    body = "".join(f"    {rule}\n" for rule in rules)
+    nft(lab.fabric, f"table ip shores {{\n  chain forward {{\n    {hook}\n{body}  }}\n}}\n")

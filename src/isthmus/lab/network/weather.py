@@ -6,16 +6,15 @@ traffic between pods of one node is never touched. The file beside the lab's oth
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterable
 from typing import Final
 
 import msgspec
 from msgspec import Struct
 
-from isthmus.lab import kernel, things
+from isthmus.lab import things
 from isthmus.lab.layout import Lab
-from isthmus.lab.network import namespaces
+from isthmus.lab.network.filters import nft
 from isthmus.lab.things import Thing
 
 FILE: Final = "network.json"
@@ -80,16 +79,7 @@ def read(lab: Lab) -> Weather:
 
 def write(lab: Lab, weather: Weather) -> None:
     """Put it in force; OSError where nft refuses."""
-    with namespaces.path(lab.fabric).open() as there:
-        nft = subprocess.run(
-            ["nft", "-f", "-"],
-            input=ruleset(lab, weather).encode(),
-            capture_output=True,
-            check=False,
-            preexec_fn=lambda: kernel.setns(there.fileno(), kernel.CLONE_NEWNET),
-        )
-    if nft.returncode:
-        raise OSError(0, f"nft: {nft.stderr.decode(errors='replace').strip()}")
+    nft(lab.fabric, ruleset(lab, weather))
     draft = lab.directory / f".{FILE}"
     draft.write_bytes(msgspec.json.encode(weather))
     draft.rename(lab.directory / FILE)
@@ -100,7 +90,7 @@ def ruleset(lab: Lab, weather: Weather) -> str:
     rules = []
     if weather.down:
         wires = _set(weather.down)
-        rules += [f"iifname {wires} drop", f"fib daddr oifname {wires} drop"]
+        rules += [f"iifname {wires} drop", f"fib daddr . iif oifname {wires} drop"]
     for cut in weather.cuts:
         rules += _cut(lab, cut.a, cut.b, loud=cut.loud)
         rules += [] if cut.one_way else _cut(lab, cut.b, cut.a, loud=cut.loud)
@@ -143,7 +133,7 @@ def _way(lab: Lab, source: Thing, target: Thing) -> str:
     """What matches packets from one thing to another. A cluster and a part of it: the rest of it and that part."""
     here, there = things.wires(lab, source), things.wires(lab, target)
     here, there = (here - there or here), (there - here or there)
-    match = f"iifname {_set(here)} fib daddr oifname {_set(there)}"
+    match = f"iifname {_set(here)} fib daddr . iif oifname {_set(there)}"
     if port := things.port(target):
         match += f" th dport {port}"
     if port := things.port(source):

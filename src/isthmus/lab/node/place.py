@@ -32,7 +32,7 @@ class Place(Struct, frozen=True):
     @property
     def address(self) -> str:
         """The pod's."""
-        return f"10.{self.node.cluster.index}.{self.node.number}.{self.number}"
+        return f"{self.node.pod_prefix}.{self.number}"
 
     @property
     def plug(self) -> Plug:

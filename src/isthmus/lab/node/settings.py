@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from isthmus.lab.images import Image
-from isthmus.lab.layout import Lab, Node
+from isthmus.lab.layout import Lab, Network, Node
 
 
 class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -18,6 +18,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     lab: str
     clusters: int
     nodes: int
+    network: Network = "flat"
     cluster: str
     node: int
     kubeconfig: str
@@ -28,7 +29,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     @property
     def place(self) -> Node:
         """Where everything of the node is."""
-        lab = Lab(self.lab, self.clusters, self.nodes)
+        lab = Lab(self.lab, self.clusters, self.nodes, self.network)
         return next(n for c in lab.clusters if c.name == self.cluster for n in c.nodes if n.number == self.node)
 
 

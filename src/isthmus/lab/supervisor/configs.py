@@ -58,6 +58,7 @@ def _node(node: Node, own_images: dict[str, images.Image], services: bool) -> No
         lab=lab.name,
         clusters=lab.size,
         nodes=lab.nodes,
+        network=lab.network,
         cluster=node.cluster.name,
         node=node.number,
         kubeconfig=str(kubeconfig_of(node.cluster)),
@@ -126,7 +127,8 @@ def dns(node: Node) -> config.Config:
 
 
 def _cluster(cluster: Cluster) -> config.ClusterSection:
-    return config.ClusterSection(name=cluster.name, id=cluster.index)
+    network = cluster.name if cluster.lab.network == "island" else ""
+    return config.ClusterSection(name=cluster.name, id=cluster.index, network=network)
 
 
 def _kubernetes(cluster: Cluster) -> config.KubernetesSection:
