@@ -117,7 +117,7 @@ def _of_endpoints(reader: Reader, service: ServiceName, *, at: Place) -> Iterato
         count = sum(len(row.endpoints) for row in rows)
         if better:
             yield f"{cluster}: {count} endpoints of {source} are shadowed by {better[0]}"
-        elif (cluster, source) not in used and count:
+        elif (cluster, source) not in used and count and not reader.by(REDIRECTS, "service", service):
             yield f"{cluster}: {count} endpoints of {source} are not used: no port agrees, or they are not shared"
 
 

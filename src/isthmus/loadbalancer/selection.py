@@ -86,12 +86,14 @@ def on_this_node(backends: Backends, *, at: Place, reasons: Reasons) -> Backends
 def usable(backends: Backends, *, reasons: Reasons) -> Backends:
     """What serves: ready, or terminating and still serving."""
     said = {Condition.NOT_READY: "it is not ready", Condition.GONE: "it has ended"}
-    return _keep(backends, lambda backend: said.get(backend.condition, ""), reasons)
+    serving = Condition.TERMINATING
+    return _keep(backends, lambda b: "" if b.condition <= serving else said[b.condition], reasons)
 
 
 def answering(backends: Backends, *, reasons: Reasons) -> Backends:
     """What probes find alive. Where they find nobody alive they are not believed: a call may be luckier."""
-    if not any(backend.healthy for backend in backends):
+    alive = [backend for backend in backends if backend.healthy]
+    if not alive or len(alive) == len(backends):
         return backends
     return _keep(backends, lambda backend: "" if backend.healthy else "probes find it dead", reasons)
 
@@ -111,6 +113,8 @@ def near(backends: Backends, *, of: Effective, at: Place, reasons: Reasons) -> B
 
 def preferred_clusters(backends: Backends, *, of: Effective, at: Place, reasons: Reasons) -> Backends:
     """The clusters' affinity of a global service (facts/cilium-mcs.md §6): own or other clusters first."""
+    if of.preference == "none":
+        return backends
     own = [b for b in backends if b.key.cluster == at.cluster]
     other = [b for b in backends if b.key.cluster != at.cluster]
     if of.preference == "local" and other and any(b.condition is Condition.READY for b in own):
@@ -122,18 +126,18 @@ def preferred_clusters(backends: Backends, *, of: Effective, at: Place, reasons:
 
 def ready_first(backends: Backends, *, reasons: Reasons) -> Backends:
     """What is terminating serves only where nothing is ready (KEP-1669)."""
-    if not any(b.condition is Condition.READY for b in backends):
+    ready = [b for b in backends if b.condition is Condition.READY]
+    if not ready or len(ready) == len(backends):
         return backends
     return _keep(backends, lambda b: "" if b.condition is Condition.READY else "it is terminating", reasons)
 
 
 def _keep(backends: Backends, why_not: Callable[[Backend], str], reasons: Reasons) -> Backends:
-    left = []
-    for backend in backends:
-        if reason := why_not(backend):
-            reasons(backend, reason)
-        else:
-            left.append(backend)
+    left = [backend for backend in backends if not why_not(backend)]
+    if len(left) < len(backends) and reasons is not silent:
+        for backend in backends:
+            if reason := why_not(backend):
+                reasons(backend, reason)
     return left
 
 

@@ -63,6 +63,8 @@ def rank(source: str) -> int:
 
 def annotation(annotations: Labels, name: str, alias: str = "") -> str:
     """An annotation's value, or its alias's where it is missing, or nothing."""
+    if not annotations:
+        return ""
     found = dict(annotations)
     return found.get(name, found.get(alias, ""))
 
