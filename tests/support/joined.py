@@ -110,14 +110,17 @@ class Cluster:
             assert inviting.wait(30) == 0
 
     def secrets(self) -> None:
-        """Those of the walk: the folders as they are."""
-        for name, folder in (
-            ("isthmus-etcd-server", "etcd"),
-            ("isthmus-etcd-client", "etcd"),
-            ("isthmus-peers", "peers"),
-        ):
-            files = [f"--from-file={path}" for path in sorted((self.folder / folder).iterdir())]
-            self.kubectl("-n", SYSTEM, "create", "secret", "generic", name, *files)
+        """Those of the walk."""
+        files = {
+            "isthmus-etcd-server": [self.keys / name for name in ("ca.crt", "server.crt", "server.key")],
+            "isthmus-etcd-client": [
+                self.keys / name for name in ("ca.crt", "client.crt", "client.key", "operator.password")
+            ],
+            "isthmus-peers": [self.folder / "peers"],
+        }
+        for name, paths in files.items():
+            given = [f"--from-file={path}" for path in paths]
+            self.kubectl("-n", SYSTEM, "create", "secret", "generic", name, *given)
 
     def run(self, process: str, *settings: str, account: str) -> subprocess.Popen[bytes]:
         """Run a process as the deployment would, with the token of its ServiceAccount and its configuration."""

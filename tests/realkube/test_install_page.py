@@ -1,0 +1,66 @@
+"""What ``docs/install.md`` says is there: commands with their options, files, settings."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import click
+import msgspec
+import pytest
+import yaml
+
+from isthmus.cli import root
+from isthmus.config import Config
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "install.md").read_text()
+JOINED = PAGE.replace("\\\n", " ")
+COMMANDS = sorted(
+    set(re.findall(r"(?:^ +|-- +|`)(isthmus (?:clusters|lab|operator|agent)[^`\n]*)", JOINED, re.MULTILINE))
+)
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_its_commands_exist_with_their_options(line: str) -> None:
+    _, *words = shlex.split(line)
+    command: click.Command = root
+    while isinstance(command, click.Group):
+        found = command.get_command(click.Context(command), words.pop(0))
+        assert found is not None, line
+        command = found
+    known = {option for each in command.params for option in each.opts}
+    assert {word for word in words if word.startswith("-")} <= known
+
+
+def test_it_has_commands() -> None:
+    assert len(COMMANDS) > 5
+
+
+def test_its_configuration_is_one() -> None:
+    [block] = re.findall(r"    # c1/operator.toml\n((?:(?:    .*)?\n)+)", PAGE)
+    config = msgspec.convert(tomllib.loads(re.sub("^    ", "", block, flags=re.MULTILINE)), Config)
+    assert (config.cluster.name, config.clusterset.directory) == ("c1", "c1/peers")
+
+
+def test_the_variables_it_explains_are_those_of_the_file() -> None:
+    lines = (ROOT / "deploy" / "cluster.env").read_text().splitlines()
+    assert set(re.findall(r"^\| `(ISTHMUS_\w+)`", PAGE, re.MULTILINE)) == {
+        line.partition("=")[0] for line in lines if line.startswith("ISTHMUS_")
+    }
+
+
+def test_the_secrets_it_makes_are_those_that_are_mounted() -> None:
+    mounted = set()
+    for file in (ROOT / "deploy").glob("*/*.yaml"):
+        for each in yaml.safe_load_all(file.read_text()):
+            pod = (each.get("spec") or {}).get("template", {}).get("spec", {})
+            mounted |= {v["secret"]["secretName"] for v in pod.get("volumes", ()) if "secret" in v}
+    assert set(re.findall(r"secret generic (\S+)", PAGE)) == mounted
+
+
+def test_every_file_it_names_is_there() -> None:
+    for name in set(re.findall(r"`((?:deploy|tests)/[\w./-]+)`", PAGE)):
+        assert (ROOT / name).exists(), name
