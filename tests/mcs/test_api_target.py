@@ -18,6 +18,7 @@ from isthmus.model import tables
 from isthmus.model.mcs import Object
 from isthmus.model.names import ServiceName
 from isthmus.model.services import Endpoint, Port
+from isthmus.statedb import NotPruned
 
 ROOT = "/apis/multicluster.x-k8s.io/v1beta1"
 IMPORT = f"{ROOT}/namespaces/demo/serviceimports/echo"
@@ -273,12 +274,14 @@ class TestRemoval:
         assert left not in server.objects
         assert len(server.objects) == 4
 
-    async def test_pruning_is_tried_again_where_the_server_was_away(
+    async def test_pruning_asks_to_be_tried_again_where_the_server_is_away(
         self, server: FakeApiServer, client: kube.Client
     ) -> None:
         left = f"{ROOT}/namespaces/demo/serviceimports/left"
         server.put(left, metadata=OURS)
         server.fail(status(503, "ServiceUnavailable"), on=lambda r: r.path.endswith("/serviceimports"))
+        with pytest.raises(NotPruned, match="0 pruned, then: list serviceimports: 503 ServiceUnavailable"):
+            await ApiTarget(client).prune([])
         assert await ApiTarget(client).prune([]) == "1 pruned"
 
 

@@ -11,7 +11,7 @@ from isthmus.mcs import wire
 from isthmus.model import tables
 from isthmus.model.clusters import Cluster
 from isthmus.model.names import ClusterName, ServiceName
-from isthmus.model.services import Import, Port
+from isthmus.model.services import Import, Port, StatusCondition
 
 ANNOTATIONS = ((wire.SUPPORTED_FAMILIES, "IPv4"), (wire.MANAGED_BY, wire.MANAGER), ("note", "hi"))
 
@@ -34,7 +34,8 @@ def listed(world: World) -> tuple[str, ...]:
 @pytest.mark.parametrize("unheard", ["connecting", "listing"])
 def test_an_import_stays_as_it_is_while_its_only_cluster_has_not_spoken(world: World, unheard: str) -> None:
     state(world, "c2", unheard)
-    left(world, "c2", type="Headless", labels=(("team", "red"),))
+    pending = StatusCondition("Ready", "False", "Pending", "Service demo/derived-qieggqc27v has no address yet")
+    left(world, "c2", type="Headless", labels=(("team", "red"),), conditions=(pending,))
     found = world.object("ServiceImport")
     assert found["spec"]["type"] == "Headless"
     assert found["metadata"]["labels"] == {"team": "red"}

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from isthmus import mcs
+from isthmus.mcs import told
 from isthmus.model import tables
 from isthmus.model.mcs import Merged, Object
 from isthmus.model.names import ClusterName, ServiceName
@@ -85,7 +86,16 @@ class World:
         """The API server has the import, as far as it was written."""
         body = self.object("ServiceImport", name)
         annotations = tuple(sorted(body["metadata"]["annotations"].items()))
-        given = {"uid": "import-uid", "ports": (HTTP,), "annotations": annotations, **fields}
+        said = told.wanted(self.row("ServiceImport", name).status)
+        conditions = tuple(sorted(said.conditions, key=lambda each: each.type))
+        given = {
+            "uid": "import-uid",
+            "ports": (HTTP,),
+            "annotations": annotations,
+            "clusters": tuple(sorted(said.clusters)),
+            "conditions": conditions,
+            **fields,
+        }
         self.put(tables.IMPORTS, Import(name=ServiceName(name), **given))
 
     def derived(self, name: str = "demo/derived-qieggqc27v", **fields: Any) -> None:

@@ -15,7 +15,7 @@ from isthmus.kube.transport import Transport
 from isthmus.model import tables
 from isthmus.model.clusters import Cluster
 from isthmus.model.names import ClusterName, ServiceName, derived, service_name, split
-from isthmus.model.services import Endpoint, EndpointSet, Export, Port
+from isthmus.model.services import Endpoint, EndpointSet, Export, Family, Port
 from isthmus.sources import kubernetes
 from isthmus.statedb import Backoff, Database, Derivations, Reconciler, Snapshot
 
@@ -28,7 +28,7 @@ class Operator:
     own = ClusterName("c1")
     peer = ClusterName("c2")
 
-    def __init__(self, client: kube.Client, *, namespace: str) -> None:
+    def __init__(self, client: kube.Client, *, namespace: str, families: tuple[Family, ...] = ("IPv4",)) -> None:
         self.client = client
         self.namespace = namespace
         self.name = service_name(namespace, "echo")
@@ -49,7 +49,7 @@ class Operator:
         )
         cluster = self.own
         self.reflectors = kubernetes.reflectors(self.db, client, tables=KUBERNETES, cluster=cluster, remote_slices=True)
-        self.derivations = Derivations(self.db, *mcs.derived(cluster))
+        self.derivations = Derivations(self.db, *mcs.derived(cluster, families))
         self.reconciler = Reconciler(
             self.db,
             tables.OBJECTS,

@@ -10,7 +10,7 @@ of backends (loadbalancer).
     imports.py  derived_services.py  conditions.py      what its import, Service and export say
     slices.py  mirror.py  remote.py      endpoints behind that Service: the own cluster's, and those of others
     objects.py           the table of those
-    wire.py              labels, annotations, canonical JSON
+    wire.py  told.py     labels, annotations, canonical JSON; what a status says
     target.py            writes them: server-side apply
     events.py  metrics.py      what people and dashboards are told
 """

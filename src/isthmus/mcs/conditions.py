@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from isthmus.mcs import wire
+from isthmus.mcs import told, wire
 from isthmus.mcs.view import View
 from isthmus.model.exports import refusal
 from isthmus.model.mcs import Conflict, Object
@@ -11,13 +11,14 @@ from isthmus.model.services import ExportMark
 
 def export_status(view: View, mark: ExportMark) -> Object:
     """The conditions of the own cluster's ServiceExport; nothing else of it is ours."""
+    status = wire.encode({"conditions": _conditions(view, mark)})
     return Object(
         kind="ServiceExport",
         name=view.name,
         body=b"",
-        status=wire.encode({"conditions": _conditions(view, mark)}),
+        status=status,
         service=view.name,
-        seen=mark.uid,
+        seen=wire.seen(mark, told=told.found((), mark.conditions) == told.wanted(status)),
     )
 
 

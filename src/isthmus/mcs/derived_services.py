@@ -25,7 +25,7 @@ def derived_service(view: View, merged: Merged) -> Object:
         "Service",
         view.derived,
         service=view.name,
-        content={"spec": _spec(merged)},
+        content={"spec": {**_spec(merged), **_unselect(view.derived_service)}},
         labels=labels(view, merged),
         annotations=_annotations(view, merged),
         owner=("ServiceImport", view.name, uid),
@@ -70,6 +70,11 @@ def _spec(merged: Merged) -> dict[str, Any]:
     return {**spec, **wire.without_empty({"trafficDistribution": merged.distribution})}
 
 
+def _unselect(found: Service | None) -> dict[str, Any]:
+    """A selector that somebody gave it goes only if it is said: what we never say is not ours to take back."""
+    return {"selector": {}} if found is not None and found.selector else {}
+
+
 def _timeout(merged: Merged) -> int:
     return DEFAULT_TIMEOUT if merged.affinity_timeout is None else merged.affinity_timeout
 
@@ -88,12 +93,13 @@ def _remake(found: Service | None, merged: Merged) -> str:
 def _seen(found: Service | None, view: View, merged: Merged) -> str:
     if found is None:
         return ""
-    timeout = {"affinity_timeout": _timeout(merged)} if merged.affinity == "ClientIP" else {}
+    timeout: dict[str, Any] = {"affinity_timeout": _timeout(merged)} if merged.affinity == "ClientIP" else {}
     return wire.seen(
         found,
         type="ClusterIP",
         ports=tuple(merged.ports),
         headless=merged.type == "Headless",
+        selector=(),
         affinity=merged.affinity,
         **timeout,
         internal_policy=merged.internal_policy or "Cluster",

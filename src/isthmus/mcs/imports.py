@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final, Literal
 
-from isthmus.mcs import wire
+from isthmus.mcs import told, wire
 from isthmus.mcs.view import View, ours
 from isthmus.model.mcs import Merged, Object
 from isthmus.model.names import split
@@ -20,6 +20,7 @@ def service_import(view: View, merged: Merged) -> Object:
     """The ServiceImport wanted for a name that somebody exports."""
     annotations = _annotations(view, merged)
     ips = addresses(view, merged)
+    status = {"clusters": [{"cluster": name} for name in merged.clusters], "conditions": _conditions(view, ips)}
     return wire.wanted(
         "ServiceImport",
         view.name,
@@ -27,8 +28,8 @@ def service_import(view: View, merged: Merged) -> Object:
         content={"spec": _spec(merged, ips)},
         labels=wire.exported(merged.labels),
         annotations=annotations,
-        status={"clusters": [{"cluster": name} for name in merged.clusters], "conditions": _conditions(view, ips)},
-        seen=_seen(view.found_import, merged, ips, annotations),
+        status=status,
+        seen=_seen(view.found_import, merged, ips=ips, annotations=annotations, status=status),
     )
 
 
@@ -101,11 +102,14 @@ def _ready(view: View, ips: tuple[str, ...]) -> wire.ConditionBody:
     return wire.condition("Ready", True, reason="Ready")
 
 
-def _seen(found: Import | None, merged: Merged, ips: tuple[str, ...], annotations: dict[str, str]) -> str:
+def _seen(
+    found: Import | None, merged: Merged, *, ips: tuple[str, ...], annotations: dict[str, str], status: dict[str, Any]
+) -> str:
     if found is None or not ours(found.annotations):
         return ""
     return wire.seen(
         found,
+        told=told.found(found.clusters, found.conditions) == told.wanted(wire.encode(status)),
         type=merged.type,
         ports=merged.ports,
         ips=ips,

@@ -54,7 +54,11 @@ def mirror_name(view: View, source: str, suffix: str = "") -> str:
 
 
 def _cut(view: View, source: EndpointSet, agreed: frozenset[str]) -> Iterator[tuple[str, list[Endpoint]]]:
-    """The endpoints of one source as they are mirrored: one part, unless it is larger than any we write."""
+    """The endpoints of one source as they are mirrored: one part, unless it is larger than any we write.
+
+    A slice cannot change its family, but one of the other may be made under its name: mirrors of both do not share one.
+    """
     kept = [each for e in source.endpoints if (each := agreeing(e, agreed)) and family(e.address) in view.families]
-    for endpoints in slices.group(kept).values():
-        yield from slices.parts(endpoints)
+    for (of, _), endpoints in slices.group(kept).items():
+        for suffix, part in slices.parts(endpoints):
+            yield (suffix if of == "IPv4" else f"{of.lower()}{suffix}"), part

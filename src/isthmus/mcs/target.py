@@ -22,10 +22,12 @@ from isthmus.kube.objects.core import SERVICE
 from isthmus.kube.objects.discovery import ENDPOINT_SLICE
 from isthmus.kube.objects.mcs import SERVICE_EXPORT, SERVICE_IMPORT
 from isthmus.kube.objects.meta import Meta
-from isthmus.mcs import wire
+from isthmus.mcs import told, wire
+from isthmus.mcs.told import Told
 from isthmus.model.mcs import Object
 from isthmus.model.names import ServiceName, service_name, split
 from isthmus.reflector import Expired
+from isthmus.sources import multicluster
 from isthmus.statedb import NotPruned
 
 log = logs.get("mcs")
@@ -59,8 +61,13 @@ class Known(Struct, gc=False):
     uid: str
     conditions: dict[str, tuple[str, str]]
     """By type: status, and since when."""
+    told: Told
+    """What its status says."""
     body: bytes = b""
-    status: bytes = b""
+
+    def is_as(self, body: bytes, status: bytes) -> bool:
+        """Whether it was written so."""
+        return self.body == body and (not status or self.told == told.wanted(status))
 
 
 def now() -> str:
@@ -132,16 +139,16 @@ class ApiTarget:
     async def _write(self, row: Object) -> None:
         known = self._known.get((row.kind, row.name))
         body = await self._body(row) if row.body else b""
-        if known is not None and row.seen == wire.SEEN_AS_WANTED and (known.body, known.status) == (body, row.status):
+        if row.seen == wire.SEEN_AS_WANTED and (not body or (known is not None and known.is_as(body, row.status))):
             return
-        if known is None or not row.seen or (not row.body and known.uid != row.seen):
+        if known is None or not row.seen or not body:
             known = await self._look(row)
         if row.remake:
             await self._remake(row)
             known = None
         if body:
             known = await self._write_body(row, body, known)
-        if known is not None and known.status != row.status:
+        if known is not None and row.status and known.told != told.wanted(row.status):
             await self._write_status(row, known)
 
     async def _look(self, row: Object) -> Known | None:
@@ -160,7 +167,9 @@ class ApiTarget:
         status = getattr(found, "status", None)
         conditions = getattr(status, "conditions", None) or ()
         since = {each.type: (each.status, each.last_transition_time or self._clock()) for each in conditions}
-        known = self._known[key] = Known(found.metadata.uid, since)
+        clusters = getattr(status, "clusters", None) or ()
+        said = told.found((each.cluster for each in clusters), multicluster.conditions(conditions))
+        known = self._known[key] = Known(found.metadata.uid, since, said)
         return known
 
     async def _body(self, row: Object) -> bytes:
@@ -211,7 +220,7 @@ class ApiTarget:
         if known is not None:
             decoded["metadata"]["uid"] = known.uid
         written = self._learn((row.kind, row.name), await self._apply(row, decoded))
-        written.body, written.status = body, known.status if known is not None else b""
+        written.body = body
         return written
 
     async def _remake(self, row: Object) -> None:
@@ -235,7 +244,16 @@ class ApiTarget:
             self._known.pop((row.kind, row.name), None)
             return
         learned = self._learn((row.kind, row.name), found)
-        learned.body, learned.status = known.body, row.status
+        if not learned.told.clusters <= told.wanted(row.status).clusters:
+            learned = await self._only_clusters(row, status["clusters"])
+        learned.body = known.body
+
+    async def _only_clusters(self, row: Object, clusters: Sequence[Any]) -> Known:
+        """Take out clusters that somebody else put in: what is applied adds to a list, and replaces none."""
+        namespace, name = split(row.name)
+        body = {"status": {"clusters": clusters}}
+        found = await self._client.patch(KINDS[row.kind], namespace, name, body, subresource="status")
+        return self._learn((row.kind, row.name), found)
 
     async def _remove(self, row: Object) -> None:
         key = (row.kind, row.name)
@@ -250,7 +268,8 @@ class ApiTarget:
                 return
             if not _ours(found.metadata):
                 return
-            known = Known(found.metadata.uid, {})
+            known = self._learn(key, found)
+            del self._known[key]
         try:
             await self._client.delete(KINDS[row.kind], namespace, name, uid=known.uid)
         except kube.Conflict:

@@ -53,6 +53,9 @@ API_VERSIONS: Final = {
 ConditionBody = dict[str, str | int]
 """A condition as the API has it, without the time of its last change: that is not known here."""
 
+MOST_MESSAGE: Final = 32768
+"""Characters that the API takes."""
+
 SEEN_AS_WANTED: Final = "="
 
 
@@ -107,7 +110,7 @@ def condition(kind: str, status: bool, *, reason: str, message: str = "", genera
         "type": kind,
         "status": "True" if status else "False",
         "reason": reason,
-        "message": message,
+        "message": message if len(message) <= MOST_MESSAGE else f"{message[: MOST_MESSAGE - 1]}…",
     }
     return {**said, "observedGeneration": generation} if generation else said
 
@@ -117,14 +120,15 @@ def without_empty(value: dict[str, Any]) -> dict[str, Any]:
     return {key: each for key, each in value.items() if each not in (None, "", [], {})}
 
 
-def seen(found: Struct, **ours: Any) -> str:
+def seen(found: Struct, *, told: bool = True, **ours: Any) -> str:
     """How an object stands in the API server: its row, and the fields of it that are ours to say.
 
-    Of labels and annotations only those we write are compared; others may add theirs.
+    Of labels and annotations only those we write are compared; others may add theirs. ``told`` says whether its status
+    is as wanted.
     """
     for field in ("labels", "annotations"):
         if field in ours:
             ours[field] = tuple(sorted({**dict(getattr(found, field)), **ours[field]}.items()))
-    if structs.replace(found, **ours) == found:
+    if told and structs.replace(found, **ours) == found:
         return SEEN_AS_WANTED
     return hashlib.sha256(repr(found).encode()).hexdigest()[:12]

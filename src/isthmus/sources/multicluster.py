@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from isthmus.kube.objects import mcs
+from isthmus.kube.objects.meta import Condition
 from isthmus.model.names import ClusterName
-from isthmus.model.services import Affinity, ExportMark, Import, ImportType
+from isthmus.model.services import Affinity, ExportMark, Import, ImportType, StatusCondition
 from isthmus.sources.normal import (
     Policy,
     addresses,
@@ -32,6 +34,7 @@ def export_mark(wire: mcs.ServiceExport) -> ExportMark:
         generation=wire.metadata.generation,
         labels=pairs(spec.exported_labels),
         annotations=pairs(spec.exported_annotations),
+        conditions=conditions(wire.status.conditions if wire.status else None),
     )
 
 
@@ -55,7 +58,14 @@ def service_import(wire: mcs.ServiceImport) -> Import:
         labels=pairs(wire.metadata.labels),
         annotations=pairs(wire.metadata.annotations),
         uid=wire.metadata.uid,
+        conditions=conditions(wire.status.conditions if wire.status else None),
     )
+
+
+def conditions(wire: Iterable[Condition] | None) -> tuple[StatusCondition, ...]:
+    """Conditions by type, without their times."""
+    said = (StatusCondition(c.type, c.status, c.reason, c.message, c.observed_generation) for c in wire or ())
+    return tuple(sorted(said, key=lambda each: each.type))
 
 
 def _policy(said: str | None) -> Policy | None:
