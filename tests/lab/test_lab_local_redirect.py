@@ -102,7 +102,9 @@ def test_calls_of_a_plain_service_go_to_the_near_pod_and_back_when_the_policy_go
     assert "echo" not in echo.isthmus("get", "plans", "-A")
     echo.apply(DEFINITION)
     until(lambda: "ciliumlocal" in spare.kubectl("api-resources"), what="the kind is served")
+    spare.cli("kill", "c1/n1/agent")  # it would look again within half a minute; one that starts looks at once
     echo.apply(POLICY, POD)
+    spare.cli("start", "c1/n1/agent")
     until(lambda: "near" in echo.isthmus("get", "redirects", "-A"), seconds=60, what="the agent follows the kind")
     until(lambda: [echo.answers() for _ in range(5)] == ["near"] * 5, what="calls go to the near pod")
     told = echo.isthmus("explain", "demo/echo")
