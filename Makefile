@@ -1,7 +1,7 @@
 # Targets people type. Everything a target needs is set up by tools/setup, once; a second run does no set-up.
 PY := .venv/bin/python
 
-.PHONY: demo demo-lb test test-kube check format lock setup setup-dev bpf bench-lb kube-tools clean
+.PHONY: demo demo-lb test test-kube check format lock setup setup-dev bpf bench-lb bench-mcs chaos kube-tools clean
 demo: setup ## run the main job: three clusters, one export, sixty calls
 	@$(PY) -m isthmus lab demo
 
@@ -35,6 +35,12 @@ bpf: ## compile the datapath
 
 bench-lb: setup ## what load balancing costs, from objects of the API server to map entries
 	@$(PY) benchmarks/bench_lb.py
+
+bench-mcs: setup-dev ## from cold start to all ServiceImports written: EXPORTS=2000 CLUSTERS=5
+	@$(PY) benchmarks/bench_mcs.py $(if $(EXPORTS),--exports $(EXPORTS)) $(if $(CLUSTERS),--clusters $(CLUSTERS))
+
+chaos: setup-dev ## three operators disturbed at random come to equal imports: RUNS=20 SEED=1
+	@ISTHMUS_CHAOS_RUNS=$(or $(RUNS),20) ISTHMUS_CHAOS_SEED=$(or $(SEED),1) $(PY) -m pytest tests/mcs/test_operators_chaos.py
 
 kube-tools: ## build kube-apiserver and its friends from pinned Go modules, once
 	@tools/kube-tools

@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from apiserver_world import TOKEN, ApiServer
 from etcd_server import EtcdServer
 from kube_apiserver import KubeApiServer
-from operator_process import Replicas, leading, ready, replicas, until
+from operator_process import Replicas, kubeconfig, leading, ready, replicas, until
 
 from isthmus import kube
-from isthmus.config import ClusterSection, KubernetesSection
+from isthmus.config import ClusterSection
 from isthmus.etcd import Session
 from isthmus.kube.kind import Kind
 from isthmus.kube.objects.about import CLUSTER_PROPERTY
@@ -63,26 +61,13 @@ ABOUT: dict[str, Any] = {
 }
 
 
-def _kubeconfig(server: ApiServer, folder: Path) -> KubernetesSection:
-    path = folder / "kubeconfig"
-    cluster = {"server": server.url, "certificate-authority": str(server.folder / "ca.crt")}
-    body = {
-        "current-context": "test",
-        "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
-        "clusters": [{"name": "test", "cluster": cluster}],
-        "users": [{"name": "test", "user": {"token": TOKEN}}],
-    }
-    path.write_text(yaml.safe_dump(body))
-    return KubernetesSection(kubeconfig=str(path))
-
-
 @pytest.fixture
 def operators(
     request: pytest.FixtureRequest, client: kube.Client, own_etcd: EtcdServer, tmp_path: Path
 ) -> Iterator[Replicas]:
     """Operators of the cluster that ``client`` speaks to."""
     if "lab" in request.node.callspec.id:
-        section = _kubeconfig(request.getfixturevalue("lab_apiserver"), tmp_path)
+        section = kubeconfig(request.getfixturevalue("lab_apiserver"), tmp_path)
     else:
         real: KubeApiServer = request.getfixturevalue("kube_apiserver")
         section = real.section()

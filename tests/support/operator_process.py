@@ -14,6 +14,8 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
+import yaml
+from apiserver_world import TOKEN, ApiServer
 from etcd_server import free_ports
 
 from isthmus.admin.query import QueryError, Socket
@@ -75,8 +77,9 @@ class OperatorProcess:
 class Replicas:
     """Starts replicas of one cluster's operator, and ends them."""
 
-    def __init__(self, folder: Path, *, etcd: str, kubernetes: KubernetesSection) -> None:
+    def __init__(self, folder: Path, *, etcd: str, kubernetes: KubernetesSection, state: str = "") -> None:
         self.folder = folder
+        self._state = state
         self.peers = folder / "peers"
         self.peers.mkdir()
         self._etcd = etcd
@@ -92,7 +95,7 @@ class Replicas:
             cluster=cluster,
             kubernetes=self._kubernetes,
             etcd=EtcdSection(endpoints=(self._etcd,)),
-            clusterset=ClustersetSection(directory=str(self.peers), default_global=default_global),
+            clusterset=ClustersetSection(directory=str(self.peers), state=self._state, default_global=default_global),
             admin=AdminSection(socket=f"{name}.sock"),
             monitor=MonitorSection(listen=f"127.0.0.1:{free_ports(1)[0]}"),
         )
@@ -107,6 +110,20 @@ class Replicas:
 
     def end(self) -> None:
         self._ending.close()
+
+
+def kubeconfig(server: ApiServer, folder: Path) -> KubernetesSection:
+    """How to reach an API server of the lab, as a file."""
+    path = folder / "kubeconfig"
+    cluster = {"server": server.url, "certificate-authority": str(server.folder / "ca.crt")}
+    body = {
+        "current-context": "test",
+        "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+        "clusters": [{"name": "test", "cluster": cluster}],
+        "users": [{"name": "test", "user": {"token": TOKEN}}],
+    }
+    path.write_text(yaml.safe_dump(body))
+    return KubernetesSection(kubeconfig=str(path))
 
 
 @contextmanager
