@@ -27,6 +27,7 @@ LINKS: Final = (
     ("ptmx", "pts/ptmx"),
 )
 QUIET: Final = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
+MOST_LINKS: Final = 40
 VIRTUAL: Final = ("/proc", "/sys", "/dev", "/run", "/tmp", "/mnt")
 
 
@@ -128,8 +129,30 @@ def _write(path: Path, content: str) -> None:
     path.write_text(content)
 
 
+def inside(root: Path, path: str) -> Path:
+    """Where a path of the container is before it is the root: links on the way (/var/run) lead within it."""
+    where, left, links = root, _parts(path), 0
+    while left:
+        step = where / left.pop()
+        if step.name == "..":
+            where = where if where == root else where.parent
+        elif step.is_symlink() and links < MOST_LINKS:
+            links += 1
+            target = str(step.readlink())
+            where = root if target.startswith("/") else where
+            left += _parts(target)
+        else:
+            where = step
+    return where
+
+
+def _parts(path: str) -> list[str]:
+    """The last first."""
+    return [part for part in reversed(path.split("/")) if part not in ("", ".")]
+
+
 def _bind(volume: Volume, root: Path) -> None:
-    target = root / volume.target.lstrip("/")
+    target = inside(root, volume.target)
     if Path(volume.source).is_dir():
         target.mkdir(parents=True, exist_ok=True)
     else:
