@@ -104,6 +104,17 @@ class TestBehindAnImport:
         record(world, Endpoint("10.3.1.5", PORTS), cluster="c3")
         assert addresses(world) == {"10.2.1.5"}
 
+    def test_a_cluster_that_comes_to_agree_on_a_port_is_called_though_others_still_do_not(self, world: World) -> None:
+        world.export("c2", created="2025-01-01T00:00:00Z")
+        world.export("c3", ports=(Port("http", 8000),))
+        world.export("c4", ports=(Port("http", 8000),))
+        record(world, POD)
+        record(world, Endpoint("10.3.1.5", PORTS), cluster="c3")
+        merged = world.merged
+        world.export("c3")
+        assert addresses(world) == {"10.2.1.5", "10.3.1.5"}
+        assert world.merged == merged
+
     def test_endpoints_that_a_cluster_keeps_for_itself_are_left_out(self, world: World) -> None:
         world.export("c2")
         record(world, POD, shared=False)

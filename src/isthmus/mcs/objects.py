@@ -17,11 +17,12 @@ from isthmus.model.clusters import Cluster, flat
 from isthmus.model.exports import KUBERNETES
 from isthmus.model.mcs import Merged, Object
 from isthmus.model.names import ServiceName
-from isthmus.model.services import EndpointSet, ExportMark, Import, Namespace, Service
+from isthmus.model.services import EndpointSet, Export, ExportMark, Import, Namespace, Service
 from isthmus.model.tables import (
     CLUSTERS,
     ENDPOINT_SETS,
     EXPORT_MARKS,
+    EXPORTS,
     IMPORTS,
     MERGED,
     NAMESPACES,
@@ -43,6 +44,7 @@ def derived(settings: Settings) -> Derived[Object]:
         unit="service",
         reads={
             MERGED: _name,
+            EXPORTS: _name,
             EXPORT_MARKS: _name,
             IMPORTS: _name,
             SERVICES: _service,
@@ -72,7 +74,7 @@ def wanted(reader: Reader, name: ServiceName, *, settings: Settings) -> list[Obj
 
 
 def _name(
-    _: Reader, old: Merged | ExportMark | Import | None, new: Merged | ExportMark | Import | None
+    _: Reader, old: Merged | Export | ExportMark | Import | None, new: Merged | Export | ExportMark | Import | None
 ) -> Iterable[ServiceName]:
     return {row.name for row in (old, new) if row is not None}
 
