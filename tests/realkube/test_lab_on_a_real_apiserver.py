@@ -72,6 +72,29 @@ def test_pods_reach_the_api_server_by_its_service(real: Running) -> None:
     assert slices == real.lab.clusters[0].address
 
 
+ASK = """\
+import ssl, urllib.request as ask
+at = "/var/run/secrets/kubernetes.io/serviceaccount/"
+bearer = {"Authorization": "Bearer " + open(at + "token").read()}
+trusted = ssl.create_default_context(cafile=at + "ca.crt")
+print(ask.urlopen(ask.Request("https://kubernetes.default.svc/api", headers=bearer), context=trusted).status)
+"""
+
+
+def test_a_pods_service_account_is_known_to_the_api_server(real: Running) -> None:
+    ready = ("wait", "--for=condition=Ready", "pod/client", "--timeout=30s")
+    real.kubectl("-n", "demo", *ready)
+    assert real.kubectl("-n", "demo", "exec", "client", "--", "python3", "-c", ASK) == "200\n"
+    assert not Path("/run/secrets/kubernetes.io/serviceaccount").exists(), "its token was mounted on the host"
+
+
+def test_logs_and_exec_go_through_the_api_server_to_the_node(real: Running) -> None:
+    until(lambda: "listening" in real.kubectl("-n", "demo", "logs", "deploy/echo"))
+    command = [*real.kubectl_command(), "-n", "demo", "exec", "-i", "client", "--", "sh", "-c", "cat; exit 3"]
+    done = subprocess.run(command, input="said", capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stdout) == (3, "said")
+
+
 def test_scheduling_waits_for_a_node_that_takes_pods(real: Running) -> None:
     real.kubectl("cordon", "c1-n1")
     try:

@@ -37,9 +37,13 @@ class Running:
         assert said.count("\n") == 1, said
         return said
 
+    def kubectl_command(self, *, cluster: str = "c1") -> list[str]:
+        """How kubectl begins for one of its clusters."""
+        return [kubectl.program(), "--kubeconfig", str(self.lab.kubeconfig), "--context", cluster]
+
     def kubectl(self, *words: str, stdin: str | None = None, cluster: str = "c1") -> str:
         """kubectl on one of its clusters."""
-        command = [kubectl.program(), "--kubeconfig", str(self.lab.kubeconfig), "--context", cluster, *words]
+        command = [*self.kubectl_command(cluster=cluster), *words]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, input=stdin, check=False)
         assert done.returncode == 0, f"{words}: {done.stderr}"
         return done.stdout

@@ -48,6 +48,8 @@ def _apiserver(cluster: Cluster, program: Path) -> Program:
         "kubelet-preferred-address-types": "InternalIP",
         "allow-privileged": "true",
         "shutdown-delay-duration": "0s",
+        # kubectl's WebSockets go through to the node as they are: it speaks no SPDY
+        "feature-gates": "TranslateStreamCloseWebsocketRequests=false,PortForwardWebsockets=false",
     }
     return Program(
         name=f"{cluster.name}/apiserver",
