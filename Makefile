@@ -37,7 +37,7 @@ bench-lb: setup ## what load balancing costs, from objects of the API server to 
 	@$(PY) benchmarks/bench_lb.py
 
 bench-mcs: setup-dev ## from cold start to all ServiceImports written: EXPORTS=2000 CLUSTERS=5
-	@$(PY) benchmarks/bench_mcs.py $(if $(EXPORTS),--exports $(EXPORTS)) $(if $(CLUSTERS),--clusters $(CLUSTERS))
+	@PYTHONPATH=tests/support $(PY) benchmarks/bench_mcs.py $(if $(EXPORTS),--exports $(EXPORTS)) $(if $(CLUSTERS),--clusters $(CLUSTERS))
 
 chaos: setup-dev ## three operators disturbed at random come to equal imports: RUNS=20 SEED=1
 	@ISTHMUS_CHAOS_RUNS=$(or $(RUNS),20) ISTHMUS_CHAOS_SEED=$(or $(SEED),1) $(PY) -m pytest tests/mcs/test_operators_chaos.py
