@@ -45,6 +45,32 @@ EXPORT = {
     "kind": "ServiceExport",
     "metadata": {"name": "echo", "namespace": "demo"},
 }
+ABOUT = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {
+        "name": "clusterproperties.about.k8s.io",
+        "annotations": {"api-approved.kubernetes.io": "https://github.com/kubernetes/enhancements/pull/2149"},
+    },
+    "spec": {
+        "group": "about.k8s.io",
+        "scope": "Cluster",
+        "names": {"kind": "ClusterProperty", "plural": "clusterproperties", "singular": "clusterproperty"},
+        "versions": [
+            {
+                "name": "v1beta1",
+                "served": True,
+                "storage": True,
+                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
+            }
+        ],
+    },
+}
+ABOUT_US = {
+    "apiVersion": "about.k8s.io/v1beta1",
+    "kind": "ClusterProperty",
+    "metadata": {"name": "cluster.clusterset.k8s.io"},
+}
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +89,10 @@ def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster
         for cluster in made:
             asyncio.run(cluster.server.ready())
             cluster.kubectl("apply", "-k", str(DEPLOY))
+            cluster.kubectl("apply", "-f", "-", stdin=json.dumps(ABOUT))
+            cluster.kubectl("wait", "--for=condition=Established", "crd/clusterproperties.about.k8s.io")
+            named: dict[str, Any] = {**ABOUT_US, "spec": {"value": cluster.name}}
+            cluster.kubectl("apply", "-f", "-", stdin=json.dumps(named))
         yield made
 
 
