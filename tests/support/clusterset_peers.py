@@ -76,6 +76,13 @@ class Following:
         rows = self.db.snapshot().all(tables.ENDPOINT_SETS)
         return {f"{row.cluster}:{row.service}": [each.address for each in row.endpoints] for row in rows}
 
+    def count(self, cluster: str) -> int:
+        return len(self.db.snapshot().by(tables.ENDPOINT_SETS, "cluster", ClusterName(cluster)))
+
+    def addresses(self, cluster: str) -> set[str]:
+        rows = self.db.snapshot().by(tables.ENDPOINT_SETS, "cluster", ClusterName(cluster))
+        return {each.address for row in rows for each in row.endpoints}
+
     def exports(self) -> list[str]:
         return sorted(f"{row.cluster}:{row.name}" for row in self.db.snapshot().all(tables.EXPORTS))
 

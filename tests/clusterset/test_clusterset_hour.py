@@ -1,0 +1,126 @@
+"""The operator is down for an hour by all clocks that count: of leases, of peers, of files. Nothing of it is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from clusterset_peers import Following, Peers, following
+from etcd_server import EtcdServer
+
+from isthmus.clusterset import connection, endpoints, exports
+from isthmus.clusterset.card import Absence
+from isthmus.clusterset.keys import HEARTBEAT
+from isthmus.clusterset.publisher import Publisher
+from isthmus.config import ClusterSection
+from isthmus.etcd import Lease, Session
+from isthmus.model import tables
+from isthmus.model.mcs import Record
+from isthmus.model.names import ClusterName, ServiceName
+from isthmus.model.services import Endpoint, Export, Port
+from isthmus.statedb import Database
+
+C2, HOUR = ClusterName("c2"), 3600.0
+STAYS, GOES, COMES = (ServiceName(f"demo/{name}") for name in ("stays", "goes", "comes"))
+
+
+class Clock:
+    """Monotonic time that can be moved on."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def __call__(self) -> float:
+        return time.monotonic() + self.ahead
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    moved = Clock()
+    monkeypatch.setattr(connection, "Absence", functools.partial(Absence, clock=moved))
+    return moved
+
+
+@pytest.fixture
+async def etcd(each_shared_etcd: EtcdServer) -> AsyncIterator[Session]:
+    async with Session([each_shared_etcd.endpoint]) as session:
+        await each_shared_etcd.ready(session)
+        await session.delete_prefix("")
+        yield session
+
+
+@pytest.fixture
+def peers(tmp_path: Path, each_shared_etcd: EtcdServer) -> Peers:
+    peers = Peers(tmp_path / "clusters", each_shared_etcd.endpoint)
+    peers.add("c2")
+    return peers
+
+
+@asynccontextmanager
+async def operator(session: Session, *services: ServiceName) -> AsyncIterator[None]:
+    """Cluster c2's operator, which publishes these services."""
+    db = Database(tables.RECORDS)
+    with db.write() as txn:
+        for name in services:
+            told = [Endpoint("10.2.1.1", (Port("http", 8080),))]
+            value = endpoints.encode(name, cluster=C2, cluster_id=2, endpoints=told, frontends={})
+            export = Export(cluster=C2, name=name, created="2026-01-01T00:00:00Z", ports=(Port("http", 80),))
+            txn.put(tables.RECORDS, Record("services", name, value))
+            txn.put(tables.RECORDS, Record("serviceexports", name, exports.encode(export)))
+    publisher = Publisher(db, session, ClusterSection(name="c2", id=2))
+    task = asyncio.create_task(publisher.run())
+    try:
+        async with asyncio.timeout(15):
+            while not publisher.outcome.startswith("published") or await session.get(HEARTBEAT) is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def an_hour_passes(session: Session, clock: Clock, state: Path) -> None:
+    """Leases end, clocks move on, files grow old."""
+    leases = {kv.lease for kv in (await session.list("")).kvs if kv.lease}
+    assert leases, "the heartbeat is leased"
+    for lease in leases:
+        await Lease(session._transport, lease=lease, ttl=1).revoke()
+    clock.ahead += HOUR
+    for path in state.rglob("*.json"):
+        os.utime(path, (path.stat().st_atime - HOUR, path.stat().st_mtime - HOUR))
+
+
+def names(seen: Following) -> set[str]:
+    return set(seen.services())
+
+
+async def test_what_it_said_stays_for_those_who_listened_and_for_those_who_come_now(
+    etcd: Session, peers: Peers, clock: Clock, tmp_path: Path
+) -> None:
+    state = tmp_path / "state"
+    both = {f"c2:{STAYS}", f"c2:{GOES}"}
+    async with following(peers, state=state) as seen:
+        async with operator(etcd, STAYS, GOES):
+            await seen.state("c2", "ready")
+            await seen.until(lambda s: names(seen) == both)
+        removed = seen.db.changes(tables.ENDPOINT_SETS)
+        removed.next()
+        await an_hour_passes(etcd, clock, state)
+        await etcd.put("noise", b"")
+        assert seen.cluster("c2").state == "ready"
+        assert names(seen) == both
+        assert not removed.next()[1]
+    async with following(peers, state=state) as late:
+        await late.state("c2", "ready")
+        assert names(late) == both
+        assert late.exports() == sorted(both)
+        async with operator(etcd, STAYS, COMES):
+            await late.until(lambda s: names(late) == {f"c2:{STAYS}", f"c2:{COMES}"})
+            await late.until(lambda s: late.exports() == [f"c2:{COMES}", f"c2:{STAYS}"])
+            assert await etcd.get("cilium/.heartbeat") is not None
