@@ -64,23 +64,29 @@ def thing(text: str) -> Thing:
 def test_a_cut_is_both_ways_unless_asked_otherwise() -> None:
     both = rules(Cut(thing("c1/n1"), thing("c2/n1")))
     assert both == [
-        'iifname { "c1-n1" } fib daddr . iif oifname { "c2-n1" } drop',
-        'iifname { "c2-n1" } fib daddr . iif oifname { "c1-n1" } drop',
+        'iifname { "c1-n1" } fib daddr oifname { "c2-n1" } drop',
+        'iifname { "c2-n1" } fib daddr oifname { "c1-n1" } drop',
     ]
     assert rules(Cut(thing("c1/n1"), thing("c2/n1"), one_way=True)) == both[:1]
 
 
 def test_a_node_and_its_api_server_are_cut_by_port() -> None:
     assert rules(Cut(thing("c1/n1"), thing("c1/apiserver"))) == [
-        'iifname { "c1-n1" } fib daddr . iif oifname { "c1-cp" } th dport 6443 drop',
-        'iifname { "c1-cp" } fib daddr . iif oifname { "c1-n1" } th sport 6443 drop',
+        'iifname { "c1-n1" } fib daddr oifname { "c1-cp" } th dport 6443 drop',
+        'iifname { "c1-cp" } fib daddr oifname { "c1-n1" } th sport 6443 drop',
     ]
 
 
 def test_a_node_is_cut_from_the_rest_of_its_cluster() -> None:
     assert rules(Cut(thing("c1"), thing("c1/n1"), one_way=True)) == [
-        'iifname { "c1-cp", "c1-n2" } fib daddr . iif oifname { "c1-n1" } drop'
+        'iifname { "c1-cp", "c1-n2" } fib daddr oifname { "c1-n1" } drop'
     ]
+
+
+def test_pods_of_an_island_are_cut_by_their_addresses() -> None:
+    island = Lab("demo", 2, 2, "island")
+    said = ruleset(island, Weather((Cut(thing("c1/n1"), thing("c1/n2"), one_way=True),)))
+    assert 'iifname { "c1-n1" } ip daddr { 10.1.2.0/24 } drop' in said
 
 
 def test_loss_alone_needs_no_relay_and_delay_does() -> None:
@@ -259,6 +265,15 @@ def test_islands_have_the_same_pod_addresses_and_each_reaches_its_own(islands: R
     for cluster in ("c1", "c2"):
         said = islands.exec("default/client", "curl -sm2 http://10.1.2.2:8080", cluster=cluster)
         assert json.loads(said)["cluster"] == cluster
+
+
+@pytest.mark.lab
+def test_nodes_of_an_island_are_cut_from_each_other(islands: Running) -> None:
+    islands.cli("cut", "c2/n1", "c2/n2")
+    script = "curl -sm1 http://10.1.2.2:8080 >/dev/null || echo $?"
+    assert islands.exec("default/client", script, cluster="c2") == "28\n"
+    assert islands.exec("default/client", script, cluster="c1") == ""
+    islands.cli("heal")
 
 
 @pytest.mark.lab

@@ -90,16 +90,17 @@ def ruleset(lab: Lab, weather: Weather) -> str:
     rules = []
     if weather.down:
         wires = _set(weather.down)
-        rules += [f"iifname {wires} drop", f"fib daddr . iif oifname {wires} drop"]
+        rules += [f"iifname {wires} drop", f"fib daddr oifname {wires} drop"]
     for cut in weather.cuts:
         rules += _cut(lab, cut.a, cut.b, loud=cut.loud)
         rules += [] if cut.one_way else _cut(lab, cut.b, cut.a, loud=cut.loud)
     for number, link in enumerate(weather.links):
-        for direction, way in enumerate((_way(lab, link.a, link.b), _way(lab, link.b, link.a))):
+        for direction, ways in enumerate((_ways(lab, link.a, link.b), _ways(lab, link.b, link.a))):
             if link.loss:
-                rules.append(f"{way} numgen random mod {MILLION} < {round(link.loss * MILLION)} drop")
+                dice = f"numgen random mod {MILLION} < {round(link.loss * MILLION)}"
+                rules += [f"{way} {dice} drop" for way in ways]
             if link.relayed:
-                rules.append(f"{way} meta mark set {FIRST_MARK + 2 * number + direction}")
+                rules += [f"{way} meta mark set {FIRST_MARK + 2 * number + direction}" for way in ways]
     body = "".join(f"    {rule}\n" for rule in rules)
     hook = "    type filter hook prerouting priority mangle; policy accept;\n"
     return (
@@ -123,22 +124,29 @@ def relays(weather: Weather) -> dict[str, tuple[str, ...]]:
 
 
 def _cut(lab: Lab, source: Thing, target: Thing, *, loud: bool) -> list[str]:
-    way = _way(lab, source, target)
-    if not loud:
-        return [f"{way} drop"]
-    return [f"{way} meta l4proto tcp reject with tcp reset", f"{way} reject with icmp port-unreachable"]
+    verdicts = ["meta l4proto tcp reject with tcp reset", "reject with icmp port-unreachable"] if loud else ["drop"]
+    return [f"{way} {verdict}" for way in _ways(lab, source, target) for verdict in verdicts]
 
 
-def _way(lab: Lab, source: Thing, target: Thing) -> str:
+def _ways(lab: Lab, source: Thing, target: Thing) -> list[str]:
     """What matches packets from one thing to another. A cluster and a part of it: the rest of it and that part."""
     here, there = things.wires(lab, source), things.wires(lab, target)
     here, there = (here - there or here), (there - here or there)
-    match = f"iifname {_set(here)} fib daddr . iif oifname {_set(there)}"
+    way = f"iifname {_set(here)} fib daddr oifname {_set(there)}"
     if port := things.port(target):
-        match += f" th dport {port}"
+        way += f" th dport {port}"
     if port := things.port(source):
-        match += f" th sport {port}"
-    return match
+        way += f" th sport {port}"
+    nets = sorted(net for net, wire in _own_pods(lab, target) if wire in there)
+    if lab.network == "flat" or source.cluster != target.cluster or not nets:
+        return [way]
+    # Where an island's pods are is in the island's own table, in which fib does not look.
+    return [way, f"iifname {_set(here)} ip daddr {{ {', '.join(nets)} }}"]
+
+
+def _own_pods(lab: Lab, thing: Thing) -> list[tuple[str, str]]:
+    cluster = lab.cluster(thing.cluster)
+    return [(node.pod_cidr, node.wire) for node in cluster.nodes] if cluster is not None else []
 
 
 def _set(names: Iterable[str]) -> str:
