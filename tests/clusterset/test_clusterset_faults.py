@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 from clusterset_peers import Peers, announce, canaries, configure, export, following, service
-from etcd_server import EtcdServer, free_ports, running
+from etcd_server import PROGRAMS, EtcdServer, free_ports, running
 
 from isthmus.clusterset import follower as follower_module
 from isthmus.etcd import Session, binary
@@ -19,6 +19,15 @@ from isthmus.model.names import ClusterName
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follower_module, "LOOK_EVERY", 0.05)
+
+
+@pytest.fixture(params=[name for name, found in PROGRAMS.items() if found])
+def own_etcd(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EtcdServer]:
+    """Everything here is done to every etcd of this machine."""
+    program = PROGRAMS[request.param]
+    assert program is not None
+    with running(program, tmp_path / "etcd") as server:
+        yield server
 
 
 @pytest.fixture

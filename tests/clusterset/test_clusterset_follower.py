@@ -22,6 +22,12 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def shared_etcd(each_shared_etcd: EtcdServer) -> EtcdServer:
+    """Everything here is asked of every etcd of this machine."""
+    return each_shared_etcd
+
+
+@pytest.fixture
 async def etcd(shared_etcd: EtcdServer) -> AsyncIterator[Session]:
     """The etcd that all peers of a test share, empty."""
     async with Session([shared_etcd.endpoint]) as session:

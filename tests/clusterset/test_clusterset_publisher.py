@@ -30,6 +30,12 @@ SYNCED = "cilium/synced/c1/cilium/state/"
 
 
 @pytest.fixture
+def shared_etcd(each_shared_etcd: EtcdServer) -> EtcdServer:
+    """Everything here is asked of every etcd of this machine."""
+    return each_shared_etcd
+
+
+@pytest.fixture
 async def etcd(shared_etcd: EtcdServer) -> AsyncIterator[Session]:
     async with Session([shared_etcd.endpoint]) as session:
         await shared_etcd.ready(session)
