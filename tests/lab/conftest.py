@@ -31,7 +31,7 @@ def no_leftovers() -> None:
 @pytest.fixture
 def spare() -> Iterator[Running]:
     """A lab that is not up yet."""
-    lab = Lab(f"t{os.getpid() % 100000}s", 1, 1)
+    lab = Lab(f"t{os.getpid()}s", 1, 1)
     yield Running(lab)
     removal.remove(lab)
 
@@ -39,7 +39,7 @@ def spare() -> Iterator[Running]:
 @pytest.fixture(scope="module")
 def clusters() -> Iterator[Running]:
     """A lab of one cluster with two nodes and nothing of Isthmus in it, shared by the tests of a file."""
-    running = Running(Lab(f"t{os.getpid() % 100000}m", 1, 2))
+    running = Running(Lab(f"t{os.getpid()}m", 1, 2))
     try:
         running.cli("up", "--clusters", "1", "--nodes", "2", "--without-isthmus")
         yield running

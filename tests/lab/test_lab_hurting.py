@@ -110,7 +110,7 @@ def test_a_line_keeps_order_and_its_rate() -> None:
 @pytest.fixture(scope="module")
 def hurt(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """Two clusters of two nodes with an echo server and a client each, and nothing of Isthmus."""
-    running = Running(Lab(f"t{os.getpid() % 100000}h", 2, 2))
+    running = Running(Lab(f"t{os.getpid()}h", 2, 2))
     directory = tmp_path_factory.mktemp("manifests")
     pods = [_pod("echo", "isthmus/echo", 2, "c1"), _pod("client", "isthmus/client", 1, "c1")]
     for cluster in ("c1", "c2"):
@@ -234,7 +234,7 @@ def _killed(hurt: Running) -> set[str]:
 @pytest.fixture(scope="module")
 def islands() -> Iterator[Running]:
     """Two islands of two nodes with the same pod addresses."""
-    running = Running(Lab(f"t{os.getpid() % 100000}i", 2, 2, "island"))
+    running = Running(Lab(f"t{os.getpid()}i", 2, 2, "island"))
     try:
         running.cli("up", "--clusters", "2", "--nodes", "2", "--network", "island", "--without-isthmus")
         for cluster in ("c1", "c2"):
