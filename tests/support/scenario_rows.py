@@ -5,7 +5,7 @@ slice   demo/echo/a 10.1.1.1 10.1.1.2!terminating 10.1.1.3@n1 10.1.1.4%z1 ports=
 record  demo/echo/c2 10.2.1.1                    what cluster c2 publishes of a service
 import  demo/echo ip=10.96.0.7 ports=http:80
 node    n1 172.30.1.11 zone=z1
-pod     demo/near 10.1.1.9 labels=app:near ports=http:8080 hostports=8080:80 notready
+pod     demo/near 10.1.1.9 labels=app:near ports=http:8080 hostports=8080:80,53:53/UDP notready
 local   demo/lrp service=demo/echo select=app:near backend=:8080      or address=… ports=…
 proxy   demo/echo/demo/route at=15001 ports=80   by the route demo/route
 """
@@ -142,16 +142,20 @@ def pod(name: str, values: list[str], options: Options) -> Iterable[Any]:
 
 def _wire(name: str, addresses: list[str], options: Options) -> core.Pod:
     namespace, _, short = name.partition("/")
-    listed = [
-        {"hostPort": int(host), "containerPort": int(own), **({"hostIP": options["at"]} if "at" in options else {})}
-        for host, _, own in (part.partition(":") for part in split(options.get("hostports")))
-    ]
+    listed = [_host_port(part, options) for part in split(options.get("hostports"))]
     wire = {
         "metadata": {"name": short, "namespace": namespace, "uid": options.get("uid", "1")},
         "spec": {"nodeName": "n1", "containers": [{"ports": listed}]},
         "status": {"phase": options.get("phase", "Running"), "podIPs": [{"ip": each} for each in addresses]},
     }
     return msgspec.convert(wire, core.Pod)
+
+
+def _host_port(text: str, options: Options) -> dict[str, Any]:
+    numbers, _, protocol = text.partition("/")
+    host, _, own = numbers.partition(":")
+    at = {"hostIP": options["at"]} if "at" in options else {}
+    return {"hostPort": int(host), "containerPort": int(own), "protocol": protocol or "TCP", **at}
 
 
 def local(name: str, values: list[str], options: Options) -> Iterable[Any]:
