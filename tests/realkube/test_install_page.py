@@ -64,3 +64,15 @@ def test_the_secrets_it_makes_are_those_that_are_mounted() -> None:
 def test_every_file_it_names_is_there() -> None:
     for name in set(re.findall(r"`((?:deploy|tests)/[\w./-]+)`", PAGE)):
         assert (ROOT / name).exists(), name
+
+
+def test_the_image_is_made_of_what_is_there() -> None:
+    lines = (ROOT / "Dockerfile").read_text().replace("\\\n", " ").splitlines()
+    copied = [
+        word for line in lines if line.startswith("COPY ") and "--from" not in line for word in line.split()[1:-1]
+    ]
+    ignored = (ROOT / ".dockerignore").read_text().split()
+    assert copied
+    for name in copied:
+        assert (ROOT / name).exists(), name
+        assert name.rstrip("/") not in ignored, name

@@ -31,7 +31,7 @@ def find(program: str, *, environment: Mapping[str, str] = os.environ, built: Pa
 def missing(*programs: str) -> list[str]:
     """One sentence per program that is not there."""
     return [
-        f"{program}: not in $KUBEBUILDER_ASSETS, on PATH or in {BUILT}: run `make kube-tools`"
+        f"{program}: not in $KUBEBUILDER_ASSETS, on PATH or in .cache/kube-tools: run `make kube-tools`"
         for program in programs
         if find(program) is None
     ]
