@@ -109,7 +109,7 @@ def test_without_the_programs_one_line_says_how_to_get_them(tmp_path: Path) -> N
     lines = [found.find("kube-apiserver", environment={"PATH": ""}, built=tmp_path)]
     assert lines == [None]
     assert found.missing("kube-nothing") == [
-        "kube-nothing: not in $KUBEBUILDER_ASSETS, on PATH or in {found.BUILT}: run `make kube-tools`"
+        "kube-nothing: not in $KUBEBUILDER_ASSETS, on PATH or in .cache/kube-tools: run `make kube-tools`"
     ]
 
 
