@@ -23,14 +23,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from immutables import Map
+
 from isthmus import loadbalancer
 from isthmus.config import DatapathSection, DnsSection
-from isthmus.datapath import Datapath, PlanTarget, cgroup_root, remove, requirements
+from isthmus.datapath import Datapath, PlanTarget, cgroup_root, codecs, remove, requirements
 from isthmus.datapath.installed import State
 from isthmus.datapath.maps import DictMaps, Maps
 from isthmus.kube.objects import core, discovery
 from isthmus.kube.objects.meta import Meta
 from isthmus.model import tables
+from isthmus.model.balancing import Group, Target
 from isthmus.model.names import ClusterName
 from isthmus.reflector import Event
 from isthmus.sources import services, slices
@@ -72,6 +75,14 @@ class CountingMaps:
     def items(self, name: str) -> Any:
         """Every entry."""
         return self._maps.items(name)
+
+
+class Nowhere(DictMaps):
+    """Maps that keep nothing: what is in maps is the kernel's memory, not ours."""
+
+    def put(self, name: str, items: Sequence[tuple[bytes, bytes]]) -> Mapping[int, str]:
+        """Forget entries."""
+        return {}
 
 
 class Node:
@@ -237,10 +248,28 @@ async def big(maps: Maps, label: str) -> None:
     print(costs[len(costs) // 2].line(label))
 
 
+def spike(count: int) -> None:
+    """The least that could be done: two rows in persistent maps, packing, a dict. It says what the machine gives now."""
+    groups = bytes(codecs.GROUP.size * codecs.MAX_GROUPS)
+    rows, plans = Map[str, Any]().mutate(), Map[str, Any]().mutate()
+    entries: dict[bytes, bytes] = {}
+    start = time.process_time()
+    for n in range(count):
+        name = f"ns-{n % 100}/service-{n}"
+        target = Target(_address(128, n), 8080, "TCP", CLUSTER)
+        rows[name] = target
+        plans[name] = Group((target,))
+        entries[codecs.ID.pack(n)] = codecs.PLAN.pack(n, n, n, 0, 0, 0, 1, groups)
+        entries[codecs.SLOT_KEY.pack(n, 0, 0)] = codecs.SLOT.pack(n, n, n)
+        entries[codecs.ID.pack(count + n)] = codecs.backend(target, generation=n, cluster=1)
+    took = time.process_time() - start
+    print(f"{'bare hops, for comparison':<28} {count / took:>9,.0f}/s {took / count * 1e6:>7.1f}")
+
+
 async def memory(count: int) -> None:
     """Bytes that one service keeps alive, in tables and in the mirror of the maps; the maps themselves aside."""
     brought = [small(n) for n in range(count)]
-    node = Node(DictMaps())
+    node = Node(Nowhere())
     gc.collect()
     tracemalloc.start()
     for start in range(0, count, BATCH):
@@ -294,6 +323,7 @@ async def main() -> None:
     places = {"double": dict_maps} if missing else {"double": dict_maps, "kernel": kernel_maps}
     head = " ".join(f"{stage:>7}" for stage in ("rows", "plans", "maps"))
     print(f"{'':<28} {'':>11} {'µs each':>7} {head} {'writes':>7}")
+    spike(count)
     for name, place in places.items():
         with place() as maps:
             await many(maps, f"{count:,} × 1, {name}", count)

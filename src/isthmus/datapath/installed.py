@@ -102,15 +102,17 @@ class Installed:
         """The bytes of the entry."""
         counts = [len(group) for group in self.slots]
         until = shares([(tier, weight, n) for (tier, weight), n in zip(self.shares, counts, strict=True)])
+        pack = codecs.GROUP.pack
         groups = b"".join(
-            codecs.GROUP.pack(bound, weight, n, tier)
-            for bound, (tier, weight), n in zip(until, self.shares, counts, strict=True)
+            [pack(bound, weight, n, tier) for bound, (tier, weight), n in zip(until, self.shares, counts, strict=True)]
         )
         return codecs.PLAN.pack(generation, self.id, self.service, self.flags, self.timeout, 0, len(counts), groups)
 
 
 def shares(groups: list[tuple[int, int, int]]) -> list[int]:
     """Each group's upper bound on the die, from (tier, weight, count): the lowest tier with a backend has it all."""
+    if len(groups) == 1:
+        return [codecs.DICE if groups[0][1] and groups[0][2] else 0]
     usable = [tier for tier, weight, count in groups if weight and count]
     if not usable:
         return [0] * len(groups)

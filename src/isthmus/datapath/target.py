@@ -111,17 +111,23 @@ class PlanTarget:
         live = {key: change for key, change in changes.items() if key not in failures}
         for entry in self._put("frontends", live, failures):
             self.state.frontends[entry[0]] = codecs.FRONTEND.unpack(entry[1])[-1]
-        known = self.state.frontends
         for key, change in live.items():
             unit = change.unit
-            ours = unit.plan_ids()
-            leaving = [k for k in unit.frontends if k not in change.frontends and known.get(k) in ours]
-            if leaving and (why := self._drop_frontends(leaving)):
+            if key not in failures and unit.frontends in ((), change.frontends):
+                unit.frontends = change.frontends
+            elif why := self._settle(unit, change.frontends):
                 failures[key] = why
-            unit.frontends = tuple(k for k in {*unit.frontends, *change.frontends} if known.get(k) in ours)
-            if key not in failures:
+            if unit.older and key not in failures:
                 self._leftovers.retire(unit.older)
                 unit.older = []
+
+    def _settle(self, unit: Unit, wanted: Sequence[bytes]) -> str:
+        """Drop a unit's frontends that it should not have any more, and note which there are; what went wrong."""
+        known, ours = self.state.frontends, unit.plan_ids()
+        leaving = [key for key in unit.frontends if key not in wanted and known.get(key) in ours]
+        why = self._drop_frontends(leaving) if leaving else ""
+        unit.frontends = tuple(key for key in {*unit.frontends, *wanted} if known.get(key) in ours)
+        return why
 
     def _put(self, name: str, changes: Mapping[PlanKey, Change], failures: dict[PlanKey, str]) -> list[Entry]:
         """Write one map's entries of every change that has not failed; the entries that held."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable, Mapping
+from socket import AF_INET, inet_ntop, inet_pton
 from typing import Any, Final, Literal, TypeVar, cast, get_args
 
 from isthmus.kube.objects.core import ServicePort, SessionAffinityConfig
@@ -42,6 +43,10 @@ def pairs(labels: Mapping[str, str] | None) -> Labels:
 
 def address(text: str, *, field: str) -> str:
     """An address as everybody writes it: '2001:DB8:0::1' is '2001:db8::1'. An IPv4 one in IPv6 clothes is IPv4."""
+    try:  # nearly all of them; ten times as fast
+        return inet_ntop(AF_INET, inet_pton(AF_INET, text))
+    except (OSError, ValueError):
+        pass
     try:
         parsed = ipaddress.ip_address(text)
     except ValueError:
