@@ -249,7 +249,7 @@ async def big(maps: Maps, label: str) -> None:
 
 
 def spike(count: int) -> None:
-    """The least that could be done: two rows in persistent maps, packing, a dict. It says what the machine gives now."""
+    """The least that could be done: two rows in persistent maps, packing, a dict. So much the machine gives now."""
     groups = bytes(codecs.GROUP.size * codecs.MAX_GROUPS)
     rows, plans = Map[str, Any]().mutate(), Map[str, Any]().mutate()
     entries: dict[bytes, bytes] = {}
