@@ -6,7 +6,6 @@ The program comes from ``make kube-tools`` or $KUBEBUILDER_ASSETS; where it is n
 from __future__ import annotations
 
 import asyncio
-import os
 import ssl
 import subprocess
 import urllib.request
@@ -21,16 +20,15 @@ from etcd_server import running as running_etcd
 
 from isthmus.config import KubernetesSection
 from isthmus.etcd import Session, binary
+from isthmus.lab.realapi import found
 
-BUILT: Final = Path(__file__).resolve().parents[2] / ".cache" / "kube-tools" / "kube-apiserver"
 TOKENS: Final = {"admin": "system:masters", "nobody": ""}
 """Who may come, by token, and the group they are in."""
 
 
 def program() -> Path | None:
     """The kube-apiserver of this machine."""
-    given = Path(os.environ.get("KUBEBUILDER_ASSETS", "/nowhere")) / "kube-apiserver"
-    return next((path for path in (given, BUILT) if path.exists()), None)
+    return found.find(found.SERVER)
 
 
 class KubeApiServer:
