@@ -219,7 +219,8 @@ def test_a_redirect_may_come_before_its_service_and_stays_when_the_service_chang
 def test_of_two_on_one_service_the_local_one_wins_then_the_older_then_the_name(turn: bool) -> None:
     """Each surfaces when the one before it goes."""
     local = make.local(service=make.DERIVED, ports=(Port("", 80),), created="2026-01-01T00:00:00Z")
-    first, second = make.proxied(owner="HTTPRoute demo/a", at=15001), make.proxied(owner="HTTPRoute demo/b", at=15002)
+    first = make.proxied(owner="HTTPRoute demo/z", at=15001, created="2024-01-01T00:00:00Z")
+    second = make.proxied(owner="HTTPRoute demo/b", at=15002, created="2025-01-01T00:00:00Z")
     rows = [local, first, second]
     world = imported().put(make.pod())
     for row in reversed(rows) if turn else rows:

@@ -158,9 +158,12 @@ class make:  # noqa: N801 reads as a verb in tests
         return LocalRedirect(name=names.ServiceName(name), service=names.ServiceName(service), **(defaults | fields))
 
     @staticmethod
-    def proxied(*ports: int, service: str = DERIVED, owner: str = "HTTPRoute demo/r", at: int = 15001) -> ProxyRedirect:
+    def proxied(
+        *ports: int, service: str = DERIVED, owner: str = "HTTPRoute demo/r", at: int = 15001, created: str = ""
+    ) -> ProxyRedirect:
         listener = Listener("169.254.7.2", at, ports)
-        return ProxyRedirect(service=names.ServiceName(service), owner=owner, listeners=(listener,))
+        name = names.ServiceName(service)
+        return ProxyRedirect(service=name, owner=owner, listeners=(listener,), created=created)
 
     @staticmethod
     def probe(

@@ -175,7 +175,13 @@ def proxy(name: str, values: list[str], options: Options) -> Iterable[Any]:
     namespace, short, owner = name.split("/", 2)
     of = f"{namespace}/{short}"
     numbers = map(int, split(options.get("ports")))
-    yield make.proxied(*numbers, service=_standing_for(of)[0], owner=f"HTTPRoute {owner}", at=int(options["at"]))
+    yield make.proxied(
+        *numbers,
+        service=_standing_for(of)[0],
+        owner=f"HTTPRoute {owner}",
+        at=int(options["at"]),
+        created=options.get("created", ""),
+    )
 
 
 def probe(name: str, values: list[str], options: Options) -> Iterable[Any]:
