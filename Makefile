@@ -1,7 +1,7 @@
 # Targets people type. Everything a target needs is set up by tools/setup, once; a second run does no set-up.
 PY := .venv/bin/python
 
-.PHONY: demo demo-lb test test-kube check format lock setup setup-dev bpf bench-lb bench-mcs chaos kube-tools clean
+.PHONY: demo demo-lb test test-kube check format lock setup setup-dev bpf bench-lb bench-mcs bench-clusterset test-flood cilium-reader chaos kube-tools clean
 demo: setup ## run the main job: three clusters, one export, sixty calls
 	@$(PY) -m isthmus lab demo
 
@@ -38,6 +38,15 @@ bench-lb: setup ## what load balancing costs, from objects of the API server to 
 
 bench-mcs: setup-dev ## from cold start to all ServiceImports written: EXPORTS=2000 CLUSTERS=5
 	@PYTHONPATH=tests/support $(PY) benchmarks/bench_mcs.py $(if $(EXPORTS),--exports $(EXPORTS)) $(if $(CLUSTERS),--clusters $(CLUSTERS))
+
+bench-clusterset: setup-dev ## what it costs to hear other clusters: AGENTS=50
+	@PYTHONPATH=tests/support $(PY) benchmarks/bench_clusterset.py $(if $(AGENTS),--agents $(AGENTS))
+
+test-flood: setup-dev ## a peer that writes half a million keys as fast as its etcd takes them
+	@ISTHMUS_FLOOD=500000 $(PY) -m pytest -s tests/clusterset/test_clusterset_flood.py
+
+cilium-reader: ## build the program by which tests ask Cilium's own reader (needs Go), once
+	@tools/cilium-reader
 
 chaos: setup-dev ## three operators disturbed at random come to equal imports: RUNS=20 SEED=1
 	@ISTHMUS_CHAOS_RUNS=$(or $(RUNS),20) ISTHMUS_CHAOS_SEED=$(or $(SEED),1) $(PY) -m pytest tests/mcs/test_operators_chaos.py

@@ -1,0 +1,95 @@
+"""Cilium's own reader (1.19.0, built by `make cilium-reader`) reads what we write, and we what it makes of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from isthmus.clusterset import endpoints, exports, identity
+from isthmus.config import ClusterSection
+from isthmus.model.names import ClusterName, ServiceName, derived
+from isthmus.model.services import Endpoint, Export, Port
+
+PROGRAM = shutil.which("cilium-reader")
+C2, NAME = ClusterName("c2"), ServiceName("demo/echo")
+DERIVED = derived(NAME)
+
+pytestmark = pytest.mark.skipif(PROGRAM is None, reason="Cilium's reader is not built: make cilium-reader (needs Go)")
+
+
+def read(kind: str, value: bytes, *, key: str, cluster: str = "c2", number: int = 2) -> dict[str, Any]:
+    """What Cilium makes of a value: {"ok", "error", "seen": as it would write it}."""
+    line = json.dumps({"kind": kind, "cluster": cluster, "id": number, "key": key, "value": value.decode()})
+    assert PROGRAM is not None
+    ran = subprocess.run([PROGRAM], input=line + "\n", capture_output=True, text=True, check=True)
+    found: dict[str, Any] = json.loads(ran.stdout)
+    return found
+
+
+def service() -> bytes:
+    http, named = Port("http", 8080), Port("dns", 53, "UDP")
+    told = [
+        Endpoint("10.2.1.1", (http, named), hostname="echo-0", zone="eu-1"),
+        Endpoint("fd00::1", (Port("", 9000, "SCTP"),)),
+    ]
+    frontends = {"10.96.0.7": (Port("http", 80),)}
+    return endpoints.encode(DERIVED, cluster=C2, cluster_id=2, endpoints=told, frontends=frontends)
+
+
+def export(**more: Any) -> Export:
+    plain = Export(cluster=C2, name=NAME, created="2026-01-01T00:00:00Z", ports=(Port("http", 80),))
+    return structs.replace(plain, **more)
+
+
+FULL: dict[str, Any] = {
+    "type": "Headless",
+    "affinity": "ClientIP",
+    "affinity_timeout": 42,
+    "families": ("IPv6", "IPv4"),
+    "internal_policy": "Local",
+    "distribution": "PreferClose",
+    "labels": (("a", "b"),),
+    "annotations": (("c", "d"),),
+    "ports": (Port("http", 80, app_protocol="h2c"), Port("dns", 53, "UDP")),
+}
+
+
+def test_it_reads_our_service_record_and_we_read_what_it_makes_of_it() -> None:
+    found = read("services", service(), key=DERIVED)
+    assert found["ok"], found
+    again = json.dumps(found["seen"]).encode()
+    ours, theirs = (endpoints.decode(each, cluster=C2, cluster_id=2, name=DERIVED) for each in (service(), again))
+    assert ours == theirs
+    assert ours is not None
+    assert len(ours.endpoints) == 2
+
+
+@pytest.mark.parametrize("fields", [{}, FULL])
+def test_it_reads_our_export_and_we_read_what_it_makes_of_it(fields: dict[str, Any]) -> None:
+    said = export(**fields)
+    found = read("serviceexports", exports.encode(said), key=NAME)
+    assert found["ok"], found
+    assert exports.decode(json.dumps(found["seen"]).encode(), cluster=C2, name=NAME) == said
+
+
+def test_it_accepts_our_configuration_and_sees_all_of_it() -> None:
+    said = identity.encode(identity.own_config(ClusterSection(name="c2", id=2), most=255))
+    found = read("config", said, key="")
+    assert found["ok"], found
+    assert found["seen"] == json.loads(said)
+    assert identity.decode_config(json.dumps(found["seen"]).encode()) == identity.decode_config(said)
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [("services", {"cluster": "c3"}), ("services", {"key": "demo/other"}), ("services", {"number": 3}),
+     ("serviceexports", {"cluster": "c3"}), ("serviceexports", {"key": "demo/other"})],
+)  # fmt: skip
+def test_it_refuses_as_we_do_who_speaks_for_another(kind: str, said: dict[str, Any]) -> None:
+    value, key = (service(), DERIVED) if kind == "services" else (exports.encode(export()), NAME)
+    assert not read(kind, value, **{"key": key} | said)["ok"]
