@@ -130,10 +130,14 @@ def kubeconfig(name: str, content: bool) -> None:
 @group.command()
 @lab_name
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table")
-def status(name: str, output: str) -> None:
+@click.option("--ignored", is_flag=True, help="Instead, fields of applied objects that nobody in the lab acts on.")
+def status(name: str, output: str, ignored: bool) -> None:
     """Show the lab's processes and pods."""
     from isthmus.cli import output as show
 
+    if ignored:
+        _show_ignored(name, output)
+        return
     found = asyncio.run(_status(known(name)))
     if output == "json":
         show.json(found)
@@ -208,6 +212,21 @@ async def _apply(lab: Lab, wanted: dict[str, list[Any]]) -> list[str]:
             return [f"{cluster}: {why}" for why in await manifests.apply(client, wanted[cluster])]
 
     return [line for lines in await asyncio.gather(*map(one, wanted)) for line in lines]
+
+
+def _show_ignored(name: str, output: str) -> None:
+    from isthmus.cli import output as show
+    from isthmus.lab import looking, record
+
+    known(name)
+    found = asyncio.run(looking.ignored(record.read(name)))
+    if output == "json":
+        show.json(found)
+        return
+    heads = ["CLUSTER", "KIND", "OBJECT", "FIELD"]
+    show.table(heads, [[each[head.lower()] for head in heads] for each in found["ignored"]])
+    for line in found["trouble"]:
+        print(line, file=sys.stderr)
 
 
 async def _status(lab: Lab) -> dict[str, Any]:

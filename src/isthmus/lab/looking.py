@@ -13,8 +13,10 @@ from isthmus.config import KubernetesSection
 from isthmus.kube.kind import Kind
 from isthmus.kube.objects.meta import Meta, Wire
 from isthmus.lab import starting
+from isthmus.lab.ignored import KINDS, Ignored, acted_on, of_object
 from isthmus.lab.layout import Cluster, Lab
 from isthmus.lab.network import weather
+from isthmus.lab.record import Record
 from isthmus.reflector import Transient
 
 
@@ -74,6 +76,36 @@ async def status(lab: Lab) -> dict[str, Any]:
         "pods": [msgspec.to_builtins(row) for row in pods],
         "trouble": trouble,
     }
+
+
+async def ignored(record: Record) -> dict[str, Any]:
+    """Fields of applied objects that nobody acts on, and what could not be asked."""
+    rows, trouble = [], []
+    for cluster, (found, why_not) in zip(
+        record.lab.clusters,
+        await asyncio.gather(*(_ignored(record, each) for each in record.lab.clusters)),
+        strict=True,
+    ):
+        rows += [{"cluster": cluster.name, **msgspec.to_builtins(each)} for each in found]
+        trouble += why_not
+    return {"lab": record.name, "ignored": rows, "trouble": trouble}
+
+
+async def _ignored(record: Record, cluster: Cluster) -> tuple[list[Ignored], list[str]]:
+    section = KubernetesSection(kubeconfig=str(record.lab.kubeconfig), context=cluster.name)
+    real = record.apiserver == "real"
+    try:
+        async with asyncio.timeout(10.0), await kube.connect(section) as client:
+            return [
+                each
+                for kind in KINDS
+                for body in await client.list(kind)
+                for each in of_object(kind.kind, body, acted_on(kind.resource, real=real))
+            ], []
+    except TimeoutError:
+        return [], [f"{cluster.name}: the API server does not answer"]
+    except (Transient, kube.KubeError) as why:
+        return [], [f"{cluster.name}: {why}"]
 
 
 async def _pods(lab: Lab, cluster: Cluster) -> tuple[list[Row], list[str]]:

@@ -1,0 +1,92 @@
+"""What nobody in a lab acts on is told by name, and nothing else is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from isthmus.lab.ignored import Whole, acted_on, fields, of_object
+
+CONTAINER = "spec.template.spec.containers[web]"
+
+
+def of(resource: str, text: str, *, real: bool = False) -> list[str]:
+    body: dict[str, Any] = yaml.safe_load(text)
+    return sorted(fields(body, acted_on(resource, real=real)))
+
+
+def deployment(container: str = "", *, pod: str = "", spec: str = "") -> str:
+    return f"""
+metadata: {{name: web}}
+spec:
+  replicas: 2
+  selector: {{matchLabels: {{app: web}}}}
+  {spec}
+  template:
+    metadata: {{labels: {{app: web}}}}
+    spec:
+      {pod}
+      containers:
+      - name: web
+        image: nginx
+        {container}
+"""
+
+
+@pytest.mark.parametrize(
+    ("container", "told"),
+    [
+        ("resources: {limits: {cpu: 1}}", ["resources"]),
+        ("resources: {}", []),
+        ("securityContext: {runAsUser: 7}", ["securityContext"]),
+        ("lifecycle: {preStop: {exec: {command: [sleep, '5']}}}", ["lifecycle"]),
+        ("ports: [{name: http, containerPort: 80, hostPort: 80}]", []),
+        ("readinessProbe: {grpc: {port: 1}, periodSeconds: 1}", ["readinessProbe.grpc"]),
+        ("readinessProbe: {httpGet: {path: /, port: http}}", []),
+        ("env: [{name: A, valueFrom: {configMapKeyRef: {name: b, key: c}}}]", []),
+        ("volumeMounts: [{name: v, mountPath: /v, subPathExpr: $(A)}]", ["volumeMounts[v].subPathExpr"]),
+        ("imagePullPolicy: Always", []),
+        ("terminationMessagePath: /dev/termination-log", []),
+    ],
+)
+def test_a_field_of_a_container_that_the_node_does_not_read_is_told(container: str, told: list[str]) -> None:
+    assert of("deployments", deployment(container)) == [f"{CONTAINER}.{each}" for each in told]
+
+
+@pytest.mark.parametrize(
+    ("pod", "told"),
+    [
+        ("affinity: {nodeAffinity: {}}", ["affinity"]),
+        ("nodeSelector: {disk: ssd}", []),
+        ("dnsPolicy: ClusterFirst", []),
+        ("dnsPolicy: Default", ["dnsPolicy"]),
+        ("volumes: [{name: v, emptyDir: {medium: Memory}}]", ["volumes[v].emptyDir.medium"]),
+        ("volumes: [{name: v, persistentVolumeClaim: {claimName: c}}]", ["volumes[v].persistentVolumeClaim"]),
+        ("volumes: [{name: v, configMap: {name: c, defaultMode: 420}}]", []),
+    ],
+)
+def test_a_field_of_a_pod_that_nobody_reads_is_told(pod: str, told: list[str]) -> None:
+    assert of("deployments", deployment(pod=pod)) == [f"spec.template.spec.{each}" for each in told]
+
+
+def test_a_real_controller_manager_acts_on_all_of_a_workload_but_not_of_its_pods() -> None:
+    job = deployment("tty: true", spec="activeDeadlineSeconds: 5")
+    assert of("jobs", job) == ["spec.activeDeadlineSeconds", "spec.replicas", f"{CONTAINER}.tty"]
+    assert of("jobs", job, real=True) == [f"{CONTAINER}.tty"]
+
+
+def test_a_service_is_told_of_what_no_load_balancer_here_reads() -> None:
+    text = "spec: {type: LoadBalancer, loadBalancerSourceRanges: [10.0.0.0/8], ports: [{port: 80, nodePort: 30080}]}"
+    assert of("services", text) == ["spec.loadBalancerSourceRanges"]
+
+
+def test_what_an_owner_says_is_told_of_the_owner_only() -> None:
+    meta = {"name": "web-1", "namespace": "shop", "ownerReferences": [{"kind": "ReplicaSet", "controller": True}]}
+    body = {"metadata": meta, "spec": {"affinity": {"podAffinity": {}}}}
+    assert of_object("Pod", msgspec.convert(body, Whole), acted_on("pods")) == []
+    del meta["ownerReferences"]
+    (told,) = of_object("Pod", msgspec.convert(body, Whole), acted_on("pods"))
+    assert (told.kind, told.object, told.field) == ("Pod", "shop/web-1", "spec.affinity")
