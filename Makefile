@@ -1,7 +1,7 @@
 # Targets people type. Everything a target needs is set up by tools/setup, once; a second run does no set-up.
 PY := .venv/bin/python
 
-.PHONY: demo demo-lb test test-kube check format lock setup setup-dev bpf bench-lb bench-mcs bench-clusterset test-flood cilium-reader chaos kube-tools clean
+.PHONY: demo demo-lb test test-kube check format lock setup setup-dev bpf bench-lb bench-mcs bench-clusterset test-flood cilium-reader chaos soak kube-tools clean
 demo: setup ## run the main job: three clusters, one export, sixty calls
 	@$(PY) -m isthmus lab demo
 
@@ -50,6 +50,12 @@ cilium-reader: ## build the program by which tests ask Cilium's own reader (need
 
 chaos: setup-dev ## three operators disturbed at random come to equal imports: RUNS=20 SEED=1
 	@ISTHMUS_CHAOS_RUNS=$(or $(RUNS),20) ISTHMUS_CHAOS_SEED=$(or $(SEED),1) $(PY) -m pytest tests/mcs/test_operators_chaos.py
+
+soak: SEED := $(or $(SEED),$(shell date +%s))
+soak: setup-dev ## parts of a lab are killed at random moments, and nothing may be left: TIMES=50 SEED=… MINUTES=30
+	@echo "make soak TIMES=$(or $(TIMES),50) SEED=$(SEED) MINUTES=$(or $(MINUTES),30)"
+	@ISTHMUS_KILLS=$(or $(TIMES),50) ISTHMUS_KILLS_SEED=$(SEED) timeout -s INT -k 60 $(or $(MINUTES),30)m \
+		$(PY) -m pytest tests/lab/test_lab_random_kills.py -v
 
 kube-tools: ## build kube-apiserver and its friends from pinned Go modules, once
 	@tools/kube-tools
