@@ -289,7 +289,7 @@ async def crowd(how: str, etcds: Etcds, agents: int, servers: Sequence[EtcdServe
     told = ", ".join(f"{seconds:.1f} s and {resident(pid(s)):.0f} MB" for seconds, s in zip(used, servers, strict=True))
     print(f"    etcds: {told}", flush=True)
     for process in processes:
-        await process.communicate()
+        await process.communicate(b"")
 
 
 def pid(server: EtcdServer) -> int:
