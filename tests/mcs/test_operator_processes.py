@@ -199,6 +199,12 @@ async def test_the_property_of_the_cluster_names_it_where_nothing_is_configured(
     await leading(named)
     async with Session([own_etcd.endpoint]) as session:
         await until(lambda: session.get("cilium/cluster-config/north"))
+    agent = operators.start(cluster=nameless, process="agent")
+
+    async def own() -> bool:
+        return [each["name"] for each in await asyncio.to_thread(agent.rows, "clusters")] == ["north"]
+
+    await until(own)
     await client.delete(CLUSTER_PROPERTY, "", "cluster.clusterset.k8s.io")
     await client.delete(CRD, "", ABOUT["metadata"]["name"])
 

@@ -27,6 +27,7 @@ from isthmus.config import (
     EtcdSection,
     KubernetesSection,
     MonitorSection,
+    NodeSection,
     to_toml,
 )
 
@@ -66,6 +67,12 @@ class OperatorProcess:
             return Socket(Path(self.config.admin.socket)).status()
         return None
 
+    def rows(self, table: str) -> list[Any]:
+        """What its tables hold; nothing where it does not answer."""
+        with suppress(QueryError):
+            return list(Socket(Path(self.config.admin.socket)).table(table).rows)
+        return []
+
     @property
     def log(self) -> str:
         return self._log.read_text()
@@ -87,12 +94,15 @@ class Replicas:
         self._count = 0
         self._ending = ExitStack()
 
-    def start(self, *, cluster: ClusterSection = OWN, default_global: bool = True) -> OperatorProcess:
-        """One more."""
+    def start(
+        self, *, cluster: ClusterSection = OWN, default_global: bool = True, process: str = "operator"
+    ) -> OperatorProcess:
+        """One more; or an agent with the same configuration, on a node that has no datapath."""
         self._count += 1
-        name = self.folder / f"operator-{self._count}"
+        name = self.folder / f"{process}-{self._count}"
         config = Config(
             cluster=cluster,
+            node=NodeSection(name="node-1"),
             kubernetes=self._kubernetes,
             etcd=EtcdSection(endpoints=(self._etcd,)),
             clusterset=ClustersetSection(directory=str(self.peers), state=self._state, default_global=default_global),
@@ -102,11 +112,11 @@ class Replicas:
         file = name.with_suffix(".toml")
         file.write_text(to_toml(config))
         with name.with_suffix(".log").open("wb") as log:
-            command = [sys.executable, "-m", "isthmus", "operator", "--config", str(file)]
-            process = subprocess.Popen(command, stdout=log, stderr=log)
-        self._ending.callback(process.wait)
-        self._ending.callback(process.kill)
-        return OperatorProcess(process, config, name.with_suffix(".log"))
+            command = [sys.executable, "-m", "isthmus", process, "--config", str(file)]
+            running = subprocess.Popen(command, stdout=log, stderr=log)
+        self._ending.callback(running.wait)
+        self._ending.callback(running.kill)
+        return OperatorProcess(running, config, name.with_suffix(".log"))
 
     def end(self) -> None:
         self._ending.close()
