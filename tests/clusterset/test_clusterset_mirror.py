@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bad_line import line_to
 from clusterset_peers import OWN, Peers, announce, configure, export, following, service
 from etcd_server import EtcdServer, free_ports
 
@@ -234,6 +235,25 @@ async def test_there_is_one_mirror_at_a_time_and_another_takes_over(
             assert first.outcome == "mirroring"
             await ours.delete("isthmus/mirror")
             await until(_says(second, "mirroring"))
+
+
+async def test_a_mirror_that_is_cut_off_has_stopped_before_another_begins(
+    theirs: Session, ours: Session, own_etcd: EtcdServer, peers: Peers
+) -> None:
+    peers.add("c2")
+    await fill(theirs)
+    async with line_to(own_etcd.endpoint) as line, Session([line.endpoint]) as far, mirroring(far, peers) as first:
+        await until(_says(first, "mirroring"))
+        async with mirroring(ours, peers) as second:
+            await until(_says(second, "waiting for another mirror"))
+            line.silence()
+            await until(_says(second, "mirroring"))
+            assert "could not be kept alive" in first.outcome or first.db is None
+            await service(theirs, "c2", "demo/late", "10.2.1.3", number=2)
+            await until(lambda: ours.get("cilium/cache/services/v1/c2/demo/late"))
+            line.resume()
+            await until(_says(first, "waiting for another mirror"))
+            assert second.outcome == "mirroring"
 
 
 def _says(mirror: Mirror, text: str) -> Callable[[], Awaitable[bool]]:

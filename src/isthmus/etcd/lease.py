@@ -37,11 +37,12 @@ class Lease:
         while True:
             await asyncio.sleep(wait)
             try:
-                await self.renew()
+                async with asyncio.timeout(self.remaining):  # a line that went silent must not outlast the lease
+                    await self.renew()
                 wait = self.ttl / 3
-            except Transient as why:
+            except (Transient, TimeoutError) as why:
                 if self.remaining <= 0:
-                    raise LeaseGone(f"lease {self.id:x} could not be kept alive: {why}") from None
+                    raise LeaseGone(f"lease {self.id:x} could not be kept alive: {why or 'no answer'}") from None
                 wait = min(self.ttl / 3, max(0.1, self.remaining / 10))
 
     async def renew(self) -> None:
