@@ -10,72 +10,59 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
+from msgspec import Struct
+
 from isthmus.datapath import codecs
 from isthmus.datapath.ids import Ids
 from isthmus.model.balancing import Target
 from isthmus.model.names import ClusterName
 
 
-class Named:
+class Named(Struct, eq=False, gc=False):
     """A number and the name it stands for: a service's or a cluster's."""
 
-    __slots__ = ("id", "name", "refs", "written")
-
-    def __init__(self, number: int, name: str, *, written: bool = False) -> None:
-        self.id = number
-        self.name = name
-        self.refs = 0
-        self.written = written
+    id: int
+    name: str
+    written: bool = False
+    refs: int = 0
 
 
-class Backend:
+class Backend(Struct, eq=False, gc=False):
     """An entry of ``backends``."""
 
-    __slots__ = ("cluster", "generation", "id", "refs", "target", "written")
-
-    def __init__(self, number: int, target: Target, *, generation: int, cluster: Named, written: bool = False) -> None:
-        self.id = number
-        self.target = target
-        self.generation = generation
-        self.cluster = cluster
-        self.refs = 0
-        self.written = written
+    id: int
+    target: Target
+    generation: int
+    cluster: Named
+    written: bool = False
+    refs: int = 0
 
     def value(self) -> bytes:
         """The bytes of the entry."""
         return codecs.backend(self.target, generation=self.generation, cluster=self.cluster.id)
 
 
-class Installed:
+class Installed(Struct, eq=False, gc=False):
     """An entry of ``plans`` with its slots and members. Immutable by convention, but for what failures add to it."""
 
-    __slots__ = ("extent", "extra", "flags", "id", "restored", "service", "shares", "slots", "sure", "timeout")
+    id: int
+    service: int
+    flags: int
+    timeout: int
+    shares: tuple[tuple[int, int], ...]
+    """(tier, weight) of each group."""
+    slots: list[list[int]]
+    """Backend ids of each group, as far as its count goes."""
+    extent: list[int] = []
+    """How many slots of each group may exist."""
+    extra: list[int] = []
+    """Backends held beyond ``slots``: by slots a failure left uncertain."""
+    sure: bool = True
+    restored: frozenset[int] = frozenset()
+    """Backends that an earlier process put here and no complete row has confirmed."""
 
-    def __init__(
-        self,
-        number: int,
-        *,
-        service: int,
-        flags: int,
-        timeout: int,
-        shares: tuple[tuple[int, int], ...],
-        slots: list[list[int]],
-    ) -> None:
-        self.id = number
-        self.service = service
-        self.flags = flags
-        self.timeout = timeout
-        self.shares = shares
-        """(tier, weight) of each group."""
-        self.slots = slots
-        """Backend ids of each group, as far as its count goes."""
-        self.extent = [len(group) for group in slots]
-        """How many slots of each group may exist."""
-        self.extra: list[int] = []
-        """Backends held beyond ``slots``: by slots a failure left uncertain."""
-        self.sure = True
-        self.restored: frozenset[int] = frozenset()
-        """Backends that an earlier process put here and no complete row has confirmed."""
+    def __post_init__(self) -> None:
+        self.extent = [len(group) for group in self.slots]
 
     def held(self) -> list[int]:
         """Every backend held, once for each slot that may hold it."""
@@ -125,16 +112,13 @@ def shares(groups: list[tuple[int, int, int]]) -> list[int]:
     return bounds
 
 
-class Unit:
+class Unit(Struct, eq=False, gc=False):
     """All that one plan row has in the maps. ``older``: plans that a frontend may still point to."""
 
-    __slots__ = ("current", "frontends", "name", "older")
-
-    def __init__(self, name: Named) -> None:
-        self.name = name
-        self.current: Installed | None = None
-        self.older: list[Installed] = []
-        self.frontends: tuple[bytes, ...] = ()
+    name: Named
+    current: Installed | None = None
+    older: list[Installed] = []
+    frontends: tuple[bytes, ...] = ()
 
     def plan_ids(self) -> set[int]:
         """Plans that are this unit's."""
