@@ -6,7 +6,6 @@ import asyncio
 import subprocess
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -16,10 +15,10 @@ from isthmus import datapath, kube
 from isthmus.datapath import view
 from isthmus.kube.objects.core import POD
 from isthmus.kube.objects.discovery import ENDPOINT_SLICE
-from isthmus.lab import entering
+from isthmus.lab import entering, images
 from isthmus.lab.layout import Cluster, Lab
 
-CALLER: Final = Path(__file__).parent / "caller.py"
+CALLER: Final = images.PROGRAMS / "caller.py"
 NAMESPACE: Final = "demo"
 SERVICE: Final = "echo"
 CLIENT: Final = "client"

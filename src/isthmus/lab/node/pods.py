@@ -21,7 +21,7 @@ from isthmus.lab.node.bags import Bags, Missing, fetch
 from isthmus.lab.node.containers import Recipe, Runner
 from isthmus.lab.node.objects import POD, Container, Pod
 from isthmus.lab.node.place import Memory, Place, remember
-from isthmus.lab.node.sandbox import Sandbox
+from isthmus.lab.node.sandbox import Sandbox, Volume
 from isthmus.lab.node.status import ContainerState, Waiting
 from isthmus.reflector import Transient
 
@@ -29,6 +29,9 @@ AGAIN: Final = 0.5
 """Seconds until the API server is tried again."""
 
 log = logs.get("node")
+
+STAND_INS: Final = Volume(str(images.PROGRAMS), str(images.PROGRAMS), read_only=True)
+"""Programs of stand-ins, at their own path also where the host's is out of sight, as below /tmp."""
 
 
 class PodRunner:
@@ -181,7 +184,7 @@ class PodRunner:
                 scratch=self.place.directory / "scratch" / container.name,
                 hostname=environment.hostname(self.pod),
                 files=self._files(),
-                volumes=volumes.binds(self.pod, container, self._volumes),
+                volumes=(STAND_INS, *volumes.binds(self.pod, container, self._volumes)),
             ),
             cgroup=self.place.cgroup / container.name,
             namespace=namespaces.path(self.place.plug.namespace),
