@@ -191,6 +191,8 @@ def test_a_pod_has_what_config_maps_and_secrets_say(echo: Running, until: Callab
     said = echo.exec("default/bag", "echo $C; cat /keys/password; stat -c ' %a' /keys/password; echo hi > /both/x")
     assert said == "blue\nhunter2 600\n"
     assert echo.cli("exec", "-c", "second", "c1", "default/bag", "--", "cat", "/both/x").stdout == "hi\n"
+    echo.kubectl("patch", "secret", "k", "-p", '{"stringData": {"password": "hunter3"}}')
+    until(lambda: echo.exec("default/bag", "cat /keys/password; cat /both/x") == "hunter3hi\n", what="the new password")
 
 
 def test_a_deleted_pod_is_gone_with_its_processes_and_network(echo: Running, until: Callable[..., Any]) -> None:

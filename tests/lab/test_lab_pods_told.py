@@ -125,6 +125,17 @@ def test_a_volume_that_cannot_be_made_is_named(volume: dict[str, Any], said: str
         content(volume)
 
 
+def test_a_volume_follows_what_it_is_made_of_and_leaves_the_rest_alone(tmp_path: Path) -> None:
+    first: dict[str, volumes.Content] = {"v": {"a": (b"1", 0o644), "b": (b"2", 0o600), "c": (b"3", 0o644)}, "empty": {}}
+    volumes.write(tmp_path, first)
+    (tmp_path / "empty" / "own").write_text("the pod's")
+    same = (tmp_path / "v" / "c").stat().st_ino
+    volumes.write(tmp_path, {"v": {"b": (b"two", 0o600), "c": (b"3", 0o644)}, "empty": {}}, before=first)
+    assert {path.name: path.read_text() for path in (tmp_path / "v").iterdir()} == {"b": "two", "c": "3"}
+    assert ((tmp_path / "v" / "b").stat().st_mode & 0o777, (tmp_path / "v" / "c").stat().st_ino) == (0o600, same)
+    assert (tmp_path / "empty" / "own").read_text() == "the pod's"
+
+
 def test_a_mount_of_a_volume_that_is_not_there_is_named() -> None:
     made = with_volumes()
     with pytest.raises(Missing, match="container main: volumeMount v: the pod has no such volume"):

@@ -27,6 +27,8 @@ from isthmus.reflector import Transient
 
 AGAIN: Final = 0.5
 """Seconds until the API server is tried again."""
+RENEWED: Final = 5.0
+"""Seconds between two looks at the ConfigMaps and Secrets of a running pod's volumes."""
 
 log = logs.get("node")
 
@@ -60,6 +62,8 @@ class PodRunner:
         self._changed = asyncio.Event()
         self._ending: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         self._since: dict[str, tuple[str, str]] = {}
+        self._written: dict[str, volumes.Content] = {}
+        self._token_given = ""
         self._started = before.started if before else status.timestamp()
 
     def __repr__(self) -> str:
@@ -79,10 +83,12 @@ class PodRunner:
         async with asyncio.TaskGroup() as group:
             publishing = group.create_task(self._publish())
             living = group.create_task(self._live())
+            renewing = group.create_task(self._renew())
             grace = await self._ending
             await asyncio.gather(*(each.stop(grace=grace) for each in [*self._inits, *self._containers]))
-            living.cancel()
-            await asyncio.wait([living])
+            for task in (living, renewing):
+                task.cancel()
+            await asyncio.wait([living, renewing])
             await self.place.clear()
             publishing.cancel()
         await self._forget()
@@ -134,9 +140,26 @@ class PodRunner:
             except (Transient, kube.KubeError) as why:
                 log.info("cannot be read", pod=self.pod.key, why=str(why))
             await asyncio.sleep(AGAIN)
-        fields = environment.fields(self.pod, address=self.place.address, host=self.place.node.address)
-        volumes.write(self._volumes, volumes.contents(self.pod, bags, fields, token=await self._token()))
+        self._token_given = await self._token()
+        self._fill(bags)
         return bags
+
+    def _fill(self, bags: Bags) -> None:
+        """Volumes as the bags say; Missing where one cannot be had."""
+        fields = environment.fields(self.pod, address=self.place.address, host=self.place.node.address)
+        found = volumes.contents(self.pod, bags, fields, token=self._token_given)
+        volumes.write(self._volumes, found, before=self._written)
+        self._written = found
+
+    async def _renew(self) -> None:
+        """What ConfigMaps and Secrets say by now, in volumes; variables stay as they were, as on any cluster."""
+        while any(each.config_map or each.secret or each.projected for each in self.pod.spec.volumes or ()):
+            await asyncio.sleep(RENEWED)
+            if self._written:
+                try:
+                    self._fill(await fetch(self._client, self.pod))
+                except (Missing, Transient, kube.KubeError) as why:
+                    log.debug("volumes stay as they are", pod=self.pod.key, why=str(why))
 
     async def _token(self) -> str:
         """A token of the pod's service account; empty where it asks for none, or the server gives none."""

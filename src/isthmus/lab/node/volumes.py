@@ -19,16 +19,29 @@ def contents(pod: Pod, bags: Bags, fields: Mapping[str, str], *, token: str) -> 
     return {each.name: _content(each, bags, fields, token) for each in pod.spec.volumes or () if each.host_path is None}
 
 
-def write(directory: Path, found: Mapping[str, Content]) -> None:
-    """Make the directories; an empty one keeps what the pod wrote there before its node was started anew."""
+def write(directory: Path, found: Mapping[str, Content], *, before: Mapping[str, Content] | None = None) -> None:
+    """Make the directories; an empty one keeps what the pod wrote there before its node was started anew.
+
+    ``before`` is what was written last: what it has and is not found any more goes, what is the same is not touched.
+    A file is old or new to its readers, never half.
+    """
     for volume, content in found.items():
         (directory / volume).mkdir(parents=True, exist_ok=True)
+        old = (before or {}).get(volume, {})
+        for name in old.keys() - content.keys():
+            (directory / volume / name).unlink(missing_ok=True)
         for name, (data, mode) in content.items():
-            path = directory / volume / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.unlink(missing_ok=True)
-            path.touch(mode=mode)
-            path.write_bytes(data)
+            if old.get(name) != (data, mode):
+                _put(directory, directory / volume / name, data, mode)
+
+
+def _put(directory: Path, path: Path, data: bytes, mode: int) -> None:
+    draft = directory / ".draft"  # beside the volumes: a pod never sees it
+    draft.unlink(missing_ok=True)
+    draft.touch(mode=mode)
+    draft.write_bytes(data)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft.rename(path)
 
 
 def binds(pod: Pod, container: Container, directory: Path) -> tuple[Bind, ...]:
