@@ -101,4 +101,4 @@ async def test_a_flood_is_bounded_in_memory_and_delays_nobody_else(
             await withdraw(theirs)
             await service(theirs, "c2", "demo/echo", "10.2.1.1", number=2)
             await seen.state("c2", "ready")
-            assert seen.services()["c2:demo/echo"] == ["10.2.1.1"]
+            await seen.until(lambda s: seen.addresses("c2") == {"10.2.1.1"})
