@@ -195,6 +195,20 @@ def test_a_pod_has_what_config_maps_and_secrets_say(echo: Running, until: Callab
     until(lambda: echo.exec("default/bag", "cat /keys/password; cat /both/x") == "hunter3hi\n", what="the new password")
 
 
+def test_a_pod_of_the_hosts_network_has_its_nodes_address_and_leaves_the_node_whole(
+    echo: Running, until: Callable[..., Any]
+) -> None:
+    apply(echo, pod("hostly", {"image": "isthmus/client"}, hostNetwork=True, nodeName="c1-n2"))
+    until(lambda: ready(echo, "hostly"))
+    assert echo.exec("default/hostly", "hostname; ip -o -4 addr show scope global").count("172.30.1.12/") == 1
+    assert echo.exec("default/hostly", "hostname; getent hosts kubernetes").split()[:2] == ["c1-n2", "10.96.0.1"]
+    assert echo.kubectl("get", "pod", "hostly", "-o", "jsonpath={.status.podIP}") == "172.30.1.12"
+    echo.kubectl("delete", "pod", "hostly", "--grace-period=1")
+    apply(echo, pod("hostly", {"image": "isthmus/client"}, nodeName="c1-n2"))
+    until(lambda: ready(echo, "hostly"), what="the node still has its network")
+    assert "172.30.1.12" not in echo.exec("default/hostly", "ip -o -4 addr")
+
+
 def test_a_deleted_pod_is_gone_with_its_processes_and_network(echo: Running, until: Callable[..., Any]) -> None:
     apply(echo, pod("short", CLIENT))
     until(lambda: ready(echo, "short"))

@@ -46,6 +46,8 @@ def expand(text: str, known: Mapping[str, str]) -> str:
 
 def hostname(pod: Pod) -> str:
     """What the pod calls itself."""
+    if pod.spec.host_network:
+        return pod.spec.node_name
     return (pod.spec.hostname or pod.metadata.name)[:63]
 
 

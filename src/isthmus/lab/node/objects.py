@@ -201,6 +201,7 @@ class Spec(Wire, frozen=True):
     init_containers: list[Container] | None = None
     volumes: list[Volume] | None = None
     node_name: str = ""
+    host_network: bool = False
     hostname: str = ""
     subdomain: str = ""
     restart_policy: str = "Always"

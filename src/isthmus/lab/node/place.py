@@ -28,11 +28,18 @@ class Place(Struct, frozen=True):
     name: str
     number: int
     """The last part of its address."""
+    host_network: bool = False
+    """Whether it has its node's network instead of one of its own."""
 
     @property
     def address(self) -> str:
         """The pod's."""
-        return f"{self.node.pod_prefix}.{self.number}"
+        return self.node.address if self.host_network else f"{self.node.pod_prefix}.{self.number}"
+
+    @property
+    def namespace_path(self) -> Path:
+        """The network namespace of its processes."""
+        return namespaces.path(self.node.namespace if self.host_network else self.plug.namespace)
 
     @property
     def plug(self) -> Plug:

@@ -15,7 +15,6 @@ from typing import Any, Final, Literal
 from isthmus import kube, logs
 from isthmus.kube.events import Recorder
 from isthmus.lab import images, network
-from isthmus.lab.network import namespaces
 from isthmus.lab.node import environment, status, volumes
 from isthmus.lab.node.bags import Bags, Missing, fetch
 from isthmus.lab.node.containers import Recipe, Runner
@@ -103,7 +102,8 @@ class PodRunner:
         self._refused = []
         if self._before is None:
             self._changed.set()  # else what was last told holds until we know better
-        if self._before is None or not namespaces.path(self.place.plug.namespace).exists():
+        plugged = self.place.host_network or (self._before is not None and self.place.namespace_path.exists())
+        if not plugged:
             await network.pods.attach(self.place.plug)
         inits, mains = recipes
         for recipe in inits:
@@ -210,7 +210,7 @@ class PodRunner:
                 volumes=(STAND_INS, *volumes.binds(self.pod, container, self._volumes)),
             ),
             cgroup=self.place.cgroup / container.name,
-            namespace=namespaces.path(self.place.plug.namespace),
+            namespace=self.place.namespace_path,
             logs=self.place.directory / "logs" / container.name,
             address=self.place.address,
         )

@@ -80,7 +80,7 @@ class Pods:
         if over and before is None:
             return
         number = before.number if before else self._number()
-        place = Place(self._node, uid, pod.metadata.namespace, pod.metadata.name, number)
+        place = Place(self._node, uid, pod.metadata.namespace, pod.metadata.name, number, pod.spec.host_network)
         runner = PodRunner(pod, place, client=self._client, events=self._events, own_images=self._images, before=before)
         self._runners[uid] = runner
         if pod.metadata.deletion_timestamp is not None:
