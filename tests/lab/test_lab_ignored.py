@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import yaml
 
-from isthmus.lab.ignored import Whole, acted_on, fields, of_object
+from isthmus.lab.ignored import Whole, acted_on, fields, kinds, of_object
 
 CONTAINER = "spec.template.spec.containers[web]"
 
@@ -90,3 +90,10 @@ def test_what_an_owner_says_is_told_of_the_owner_only() -> None:
     del meta["ownerReferences"]
     (told,) = of_object("Pod", msgspec.convert(body, Whole), acted_on("pods"))
     assert (told.kind, told.object, told.field) == ("Pod", "shop/web-1", "spec.affinity")
+
+
+def test_of_a_kind_that_is_only_kept_all_is_told() -> None:
+    claim = msgspec.convert({"metadata": {"name": "data", "namespace": "shop"}}, Whole)
+    assert [each.field for each in of_object("PersistentVolumeClaim", claim, {})] == ["(all of it)"]
+    assert {"ingresses", "pods"} <= {kind.resource for kind in kinds(real=False)}
+    assert "ingresses" not in {kind.resource for kind in kinds(real=True)}

@@ -16,6 +16,7 @@ from msgspec import Struct
 from isthmus.kube.kind import Kind, key_of
 from isthmus.kube.objects.core import ServiceSpec
 from isthmus.kube.objects.meta import Meta, Wire
+from isthmus.lab.apiserver.kept import KEPT
 from isthmus.lab.node.objects import Spec
 
 Known = Mapping[str, "Known | None"]
@@ -129,8 +130,21 @@ KINDS: Final = tuple(Kind(group, "v1", name, kind, Whole) for group, name, kind 
 """The kinds asked, as the API server has them."""
 
 
+_KEPT: Final = tuple(Kind(each.group, each.versions[0], each.resource, each.kind, Whole) for each in KEPT)
+_ONLY_KEPT: Final = frozenset(each.kind for each in KEPT)
+ALL: Final = "(all of it)"
+"""What is said of an object of which nobody acts on anything."""
+
+
+def kinds(*, real: bool) -> tuple[Kind[Whole], ...]:
+    """The kinds to ask of; those that the small server only keeps are acted on by a real one, as far as it can."""
+    return KINDS if real else (*KINDS, *_KEPT)
+
+
 def acted_on(resource: str, *, real: bool = False) -> Known:
-    """The table's entry; a real controller manager acts on all of a workload but its pods."""
+    """The table's entry, empty for what is only kept; a real controller manager acts on all of a workload but pods."""
+    if resource not in ACTED_ON:
+        return {}
     known = ACTED_ON[resource]
     if not real or resource not in WORKLOADS:
         return known
@@ -141,6 +155,8 @@ def of_object(kind: str, found: Whole, known: Known) -> list[Ignored]:
     """Of one object; nothing of one that is another's."""
     if any(each.controller for each in found.metadata.owner_references or ()):
         return []
+    if kind in _ONLY_KEPT:
+        return [Ignored(kind, key_of(found.metadata), ALL)]
     return [Ignored(kind, key_of(found.metadata), field) for field in fields(msgspec.to_builtins(found), known)]
 
 

@@ -13,7 +13,7 @@ from isthmus.config import KubernetesSection
 from isthmus.kube.kind import Kind
 from isthmus.kube.objects.meta import Meta, Wire
 from isthmus.lab import starting
-from isthmus.lab.ignored import KINDS, Ignored, acted_on, of_object
+from isthmus.lab.ignored import Ignored, acted_on, kinds, of_object
 from isthmus.lab.layout import Cluster, Lab
 from isthmus.lab.network import weather
 from isthmus.lab.record import Record
@@ -98,7 +98,7 @@ async def _ignored(record: Record, cluster: Cluster) -> tuple[list[Ignored], lis
         async with asyncio.timeout(10.0), await kube.connect(section) as client:
             return [
                 each
-                for kind in KINDS
+                for kind in kinds(real=real)
                 for body in await client.list(kind)
                 for each in of_object(kind.kind, body, acted_on(kind.resource, real=real))
             ], []
