@@ -104,7 +104,7 @@ def test_from_kubectl_apply_of_an_export_to_the_first_answer_takes_less_than_a_s
 
 
 def test_no_call_fails_while_the_agent_is_killed_and_comes_back(exported: Running) -> None:
-    ids_before = maps(exported)
+    ids_before = until(lambda: settled(exported), what="what an earlier export left has been swept")
     calling = caller(exported, "--count", "400", "--pause", "0.01")
     pid = kill(exported, "c2/n1/agent")
     calls = finish(calling)
@@ -134,6 +134,12 @@ def test_a_killed_name_server_costs_no_name_its_ordinary_answer(running: Running
 
     resolved = [each for each in calls if "gaierror" not in each.get("error", "")]
     assert len(resolved) == len(calls), failed(calls)[:3]
+
+
+def settled(lab: Running) -> dict[str, Any] | None:
+    """The maps, once they hold the one import and nothing else."""
+    now = maps(lab)
+    return now if len(now["services"]) == len(now["plans"]) == 1 and len(now["backends"]) == 2 else None
 
 
 def maps(lab: Running) -> dict[str, Any]:
