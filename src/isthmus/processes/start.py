@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import signal
 import sys
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import msgspec
 from isthmus import kube, logs
 from isthmus.config import Config, ConfigError, EtcdSection
 from isthmus.etcd import Credentials, Session, Tls
+from isthmus.running import until_told
 from isthmus.sources.identity import cluster_name
 from isthmus.statedb import Backoff, Derived, Table
 
@@ -24,7 +24,7 @@ SECOND_NAME = 2.0
 
 log = logs.get("start")
 
-Main = Callable[[Config], Awaitable[None]]
+Main = Callable[[Config], Coroutine[Any, Any, None]]
 
 
 class CannotStart(Exception):  # noqa: N818
@@ -38,7 +38,7 @@ def start(name: str, main: Main, config: Config) -> int:
     # Rows are immutable and without cycles: the collector finds nothing in them and need not look often.
     gc.set_threshold(50_000, 20, 20)
     try:
-        asyncio.run(_until_told(main, config))
+        until_told(main(config))
     except (CannotStart, ConfigError) as why:
         print(f"isthmus {name}: {why}", file=sys.stderr)
         return 1
@@ -51,18 +51,6 @@ def start(name: str, main: Main, config: Config) -> int:
         return 1
     log.info("stopped")
     return 0
-
-
-async def _until_told(main: Main, config: Config) -> None:
-    loop = asyncio.get_running_loop()
-    task = asyncio.ensure_future(main(config))
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, task.cancel)
-    try:
-        await task
-    except asyncio.CancelledError:
-        if not task.cancelled():
-            raise
 
 
 def _leaves(group: BaseExceptionGroup[BaseException] | None) -> list[BaseException]:

@@ -8,7 +8,7 @@ from isthmus import logs
 from isthmus.config import KubernetesSection
 from isthmus.lab.clusterdns import server
 from isthmus.lab.layout import CLUSTER_DOMAIN
-from isthmus.lab.running import until_told
+from isthmus.running import until_told
 
 parser = argparse.ArgumentParser(prog="isthmus.lab.clusterdns")
 parser.add_argument("--kubeconfig", required=True)

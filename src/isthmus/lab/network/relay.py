@@ -21,7 +21,7 @@ from pyroute2 import NetlinkError
 from isthmus.lab import kernel
 from isthmus.lab.network.namespaces import path
 from isthmus.lab.network.netlink import within
-from isthmus.lab.running import until_told
+from isthmus.running import until_told
 
 TUNSETIFF: Final = 0x400454CA
 IFF_TUN, IFF_NO_PI = 0x0001, 0x1000

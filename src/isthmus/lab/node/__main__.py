@@ -7,7 +7,7 @@ from pathlib import Path
 
 from isthmus import logs
 from isthmus.lab.node import process, settings
-from isthmus.lab.running import until_told
+from isthmus.running import until_told
 
 parser = argparse.ArgumentParser(prog="isthmus.lab.node")
 parser.add_argument("--config", type=Path, required=True)

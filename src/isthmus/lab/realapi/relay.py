@@ -10,7 +10,7 @@ import asyncio
 import socket
 from typing import Final
 
-from isthmus.lab.running import until_told
+from isthmus.running import until_told
 
 PIECE: Final = 1 << 16
 

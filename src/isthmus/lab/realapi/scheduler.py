@@ -19,8 +19,8 @@ from isthmus.kube.objects.coordination import LEASE
 from isthmus.kube.objects.meta import Meta, Wire
 from isthmus.lab.controllers.scheduler import choose
 from isthmus.lab.held import Held
-from isthmus.lab.running import until_told
 from isthmus.reflector import Reflector, Transient
+from isthmus.running import until_told
 
 NAME: Final = "kube-scheduler"
 AGAIN: Final = 0.2

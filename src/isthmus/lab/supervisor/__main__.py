@@ -8,9 +8,9 @@ import sys
 
 from isthmus import logs
 from isthmus.lab import record
-from isthmus.lab.running import until_told
 from isthmus.lab.supervisor import zygote
 from isthmus.lab.supervisor.process import Supervisor
+from isthmus.running import until_told
 
 told = record.read(sys.argv[1])
 zygote.load()

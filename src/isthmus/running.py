@@ -1,4 +1,4 @@
-"""How a process of the lab runs: one event loop, until SIGTERM or SIGINT."""
+"""How a process ends: one event loop, until its work is done or SIGTERM or SIGINT tells it to."""
 
 from __future__ import annotations
 
