@@ -56,7 +56,7 @@ async def test_apply_get_and_delete(kubectl: Kubectl, client: Client, node: Node
     service = lines(await kubectl("get", "svc", "echo"))
     assert service[0] == ["NAME", "TYPE", "CLUSTER-IP", "EXTERNAL-IP", "PORT(S)", "AGE"]
     assert (service[1][0], service[1][1], service[1][4]) == ("echo", "ClusterIP", "80/TCP")
-    assert lines(await kubectl("get", "svcex"))[0] == ["NAME", "AGE"]
+    assert lines(await kubectl("get", "svcex"))[0] == ["NAME", "VALID", "CONFLICT", "AGE"]
     assert "deployment.apps/echo" in await kubectl("get", "all")
     gone = await kubectl("delete", "-f", "-", stdin=APP)
     assert len(lines(gone)) == 3

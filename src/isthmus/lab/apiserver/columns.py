@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from isthmus.lab.apiserver.objects import Object, at, condition, items, labels_of, name_of, parse_time
@@ -209,6 +210,15 @@ def _import_ips(obj: Object) -> str:
     return json_list(at(obj, "spec", "ips"))
 
 
+def _import_clusters(obj: Object) -> str:
+    return " ".join(str(each.get("cluster", "")) for each in items(obj, "status", "clusters"))
+
+
+def _conflict_reason(obj: Object) -> str:
+    conflicts = (each for each in items(obj, "status", "conditions") if each.get("type") == "Conflict")
+    return next((str(each.get("reason", "")) for each in conflicts), "")
+
+
 def json_list(value: Sequence[str] | None) -> str:
     """A list as a column with a JSONPath writes it; '' where there is none."""
     return "[" + ",".join(f'"{each}"' for each in value) + "]" if value else ""
@@ -326,10 +336,18 @@ ENDPOINT_SLICE: Final = (
     AGE,
 )
 LEASE: Final = (NAME, Column("Holder", field("spec", "holderIdentity", default="")), AGE)
-SERVICE_EXPORT: Final = NAME_AGE
+SERVICE_EXPORT: Final = (  # this and the next as the definitions in deploy/crds have them
+    NAME,
+    Column("Valid", partial(condition, kind="Valid")),
+    Column("Conflict", partial(condition, kind="Conflict")),
+    Column("Reason", _conflict_reason, wide=True),
+    AGE,
+)
 SERVICE_IMPORT: Final = (
     NAME,
     Column("Type", field("spec", "type", default="")),
     Column("IP", _import_ips),
+    Column("Ready", partial(condition, kind="Ready")),
+    Column("Clusters", _import_clusters, wide=True),
     AGE,
 )
