@@ -39,7 +39,10 @@ def running() -> Iterator[Running]:
     server = "exec python3 -I -S -m http.server --directory /srv"
     images = [word for name, port in PORTS.items() for word in ("--image", f"{name}=sh -c '{server} {port}'")]
     try:
-        lab.cli("up", "--clusters", "1", "--without-isthmus", "--from", str(MANIFESTS), *images)
+        said = lab.cli("up", "--clusters", "1", "--without-isthmus", "--from", str(MANIFESTS), *images, code=1).stderr
+        without = f"spec.template.spec.containers[0].image: image '{WITHOUT}' has no stand-in"
+        assert [line for line in said.splitlines() if line.startswith("  c1: ") and without not in line] == []
+        assert without in said
         yield lab
     finally:
         removal.remove(lab.lab)

@@ -13,6 +13,10 @@ from isthmus.cli import hurting
 from isthmus.cli.options import lab_name
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from isthmus.lab.images import Image
+    from isthmus.lab.families import Families
     from isthmus.lab.layout import Lab, Network
     from isthmus.lab.record import ApiServer, Datapath
 
@@ -20,6 +24,10 @@ if TYPE_CHECKING:
 _apiserver = click.option(
     "--apiserver", type=click.Choice(["small", "real"]), default="small", show_default=True,
     help="The lab's own, or kube-apiserver and kube-controller-manager.",
+)  # fmt: skip
+_families = click.option(
+    "--ip-families", "families", multiple=True, metavar="FAMILIES",
+    help="IPv4, IPv6, or both, the primary one first; c2=IPv6 says it of one cluster.  [default: IPv4]",
 )  # fmt: skip
 
 
@@ -34,6 +42,7 @@ def group() -> None:
 @click.option("--nodes", default=1, show_default=True, help="Nodes of each cluster.")
 @click.option("--network", type=click.Choice(["flat", "island"]), default="flat", show_default=True,
               help="Whether clusters reach each other's pods, or only gateway nodes.")  # fmt: skip
+@_families
 @click.option("--from", "directory", type=click.Path(path_type=Path), help="Apply DIR/*.yaml and DIR/CLUSTER/*.yaml.")
 @click.option("--image", "images", multiple=True, metavar="NAME=COMMAND…", help="A stand-in for an image; repeatable.")
 @click.option("--images", "file", type=click.Path(path_type=Path), help="A YAML file of stand-ins: NAME: COMMAND….")
@@ -48,6 +57,7 @@ def up(
     clusters: int,
     nodes: int,
     network: Network,
+    families: tuple[str, ...],
     directory: Path | None,
     images: tuple[str, ...],
     file: Path | None,
@@ -59,7 +69,7 @@ def up(
     from isthmus.lab import manifests, removal, starting
     from isthmus.lab.layout import Lab
 
-    lab = Lab(name, clusters, nodes, network)
+    lab = Lab(name, clusters, nodes, network, _of_clusters(families, clusters))
     try:
         own = _images(images, file)
         starting.check(lab, apiserver=apiserver, datapath=datapath)
@@ -71,7 +81,7 @@ def up(
     except KeyboardInterrupt:
         removal.remove(lab)
         raise click.ClickException("interrupted; the lab is removed") from None
-    if wanted and (failures := asyncio.run(_apply(lab, wanted))):
+    if wanted and (failures := asyncio.run(_apply(lab, wanted, own))):
         raise click.ClickException("not everything could be applied:\n" + "\n".join(f"  {line}" for line in failures))
     click.echo(f"lab {name} is up: isthmus lab exec, isthmus lab status, KUBECONFIG={lab.kubeconfig}")
 
@@ -189,6 +199,15 @@ def _images(given: tuple[str, ...], file: Path | None) -> dict[str, Any]:
         raise click.ClickException(str(why)) from None
 
 
+def _of_clusters(words: tuple[str, ...], clusters: int) -> tuple[Families, ...]:
+    from isthmus.lab import families
+
+    try:
+        return families.parse_all(words, clusters)
+    except families.BadFamilies as why:
+        raise click.ClickException(str(why)) from None
+
+
 def _program(each: dict[str, Any]) -> list[str]:
     return [each["name"], each["state"], str(each["pid"] or ""), str(each["restarts"]), each["failure"]]
 
@@ -201,7 +220,7 @@ def _tell(step: dict[str, Any]) -> None:
     click.echo(f"{step['seconds']:7.2f} s  {step['step']}{said}", err=True)
 
 
-async def _apply(lab: Lab, wanted: dict[str, list[Any]]) -> list[str]:
+async def _apply(lab: Lab, wanted: dict[str, list[Any]], own: Mapping[str, Image]) -> list[str]:
     from isthmus import kube
     from isthmus.config import KubernetesSection
     from isthmus.lab import manifests
@@ -209,7 +228,7 @@ async def _apply(lab: Lab, wanted: dict[str, list[Any]]) -> list[str]:
     async def one(cluster: str) -> list[str]:
         section = KubernetesSection(kubeconfig=str(lab.kubeconfig), context=cluster)
         async with await kube.connect(section) as client:
-            return [f"{cluster}: {why}" for why in await manifests.apply(client, wanted[cluster])]
+            return [f"{cluster}: {why}" for why in await manifests.apply(client, wanted[cluster], own=own)]
 
     return [line for lines in await asyncio.gather(*map(one, wanted)) for line in lines]
 

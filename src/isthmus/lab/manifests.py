@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,6 +11,8 @@ from msgspec import Struct
 
 from isthmus import kube
 from isthmus.kube.objects.meta import Meta, Wire
+from isthmus.lab import images
+from isthmus.lab.images import Image
 from isthmus.lab.layout import Lab
 from isthmus.reflector import Transient
 
@@ -49,15 +51,41 @@ def of_lab(directory: Path, lab: Lab) -> dict[str, list[Manifest]]:
     return {name: sorted(manifests, key=_rank) for name, manifests in found.items()}
 
 
-async def apply(client: kube.Client, manifests: list[Manifest]) -> list[str]:
-    """Apply them all; what could not be applied, as sentences that name file and object."""
+async def apply(client: kube.Client, manifests: list[Manifest], *, own: Mapping[str, Image]) -> list[str]:
+    """Apply them all; what could not be applied or will not run, as sentences that name file, object and field."""
     failures = []
     for manifest in manifests:
         try:
             await _apply(client, manifest.body)
         except (kube.KubeError, Transient, BadManifest) as why:
             failures.append(f"{manifest}: {why}")
+        else:
+            failures += [f"{manifest}: {why}" for why in unknown_images(manifest.body, own=own)]
     return failures
+
+
+def unknown_images(body: Mapping[str, Any], *, own: Mapping[str, Image]) -> Iterator[str]:
+    """The images of an object's pods that nothing stands in for, each with its field."""
+    for path, container in _containers(body):
+        try:
+            images.find(str(container.get("image", "")), own=own)
+        except images.UnknownImage as why:
+            yield f"{path}.image: {why}"
+
+
+def _containers(body: Mapping[str, Any], at: str = "spec") -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Every container of a pod, or of a template of pods, each with the path it stands at."""
+    spec = body.get("spec")
+    if not isinstance(spec, dict):
+        return
+    for part in ("template", "jobTemplate"):
+        if isinstance(inner := spec.get(part), dict):
+            yield from _containers(inner, f"{at}.{part}.spec")
+    for part in ("initContainers", "containers"):
+        listed = spec.get(part)
+        for n, container in enumerate(listed if isinstance(listed, list) else ()):
+            if isinstance(container, dict):
+                yield f"{at}.{part}[{n}]", container
 
 
 async def _apply(client: kube.Client, body: dict[str, Any]) -> None:

@@ -116,7 +116,7 @@ async def _client(lab: Lab, cluster: str, stack: AsyncExitStack) -> kube.Client:
 
 
 async def _apply(stage: Stage, wanted: dict[str, list[manifests.Manifest]]) -> str:
-    said = [why for c, client in stage.clients.items() for why in await manifests.apply(client, wanted[c])]
+    said = [why for c, client in stage.clients.items() for why in await manifests.apply(client, wanted[c], own={})]
     if said:
         raise StepFailed("; ".join(said))
 
