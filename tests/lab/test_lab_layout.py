@@ -8,7 +8,9 @@ import pytest
 
 from isthmus.lab import manifests, starting
 from isthmus.lab.entering import NoSuchPod, parse
+from isthmus.lab.families import SCHEMES
 from isthmus.lab.layout import Lab
+from isthmus.model.services import Family
 
 
 def test_two_labs_never_own_each_others_namespaces() -> None:
@@ -18,12 +20,13 @@ def test_two_labs_never_own_each_others_namespaces() -> None:
         assert not Lab("demo").owns(other)
 
 
-def test_addresses_of_all_clusters_and_nodes_differ() -> None:
-    lab = Lab("demo", 64, 40)
+@pytest.mark.parametrize("family", ["IPv4", "IPv6"])
+def test_addresses_of_all_clusters_and_nodes_differ(family: Family) -> None:
+    lab, scheme = Lab("demo", 64, 40, families=((family,),)), SCHEMES[family]
     nodes = [node for cluster in lab.clusters for node in cluster.nodes]
     addresses = [node.address for node in nodes] + [cluster.address for cluster in lab.clusters]
-    assert len({*addresses, *(cluster.gateway for cluster in lab.clusters)}) == 64 * 42
-    assert len({node.pod_cidr for node in nodes}) == 64 * 40
+    assert len({*addresses, *(cluster.gateway(scheme) for cluster in lab.clusters)}) == 64 * 42
+    assert len({node.pod_cidrs for node in nodes}) == 64 * 40
     assert max(len(node.wire) for node in nodes) <= 15, "an interface's name has at most 15 characters"
 
 

@@ -26,6 +26,8 @@ def pod(**spec: Any) -> Pod:
     return msgspec.convert(body, Pod)
 
 
+ADDRESSES = environment.Addresses(("10.1.1.2", "fd00:10:1:1::2"), ("172.30.1.11", "fd00:172:30:1::11"))
+
 BAGS: Bags = {
     BagName("configmap", "settings"): {"COLOUR": b"blue", "MOTTO": b"go"},
     BagName("secret", "keys"): {"password": b"hunter2"},
@@ -34,9 +36,7 @@ BAGS: Bags = {
 
 def told(container: dict[str, Any], **spec: Any) -> dict[str, str]:
     made = msgspec.convert({"name": "main", **container}, Container)
-    return environment.variables(
-        pod(**spec), made, image={"PATH": "/bin"}, bags=BAGS, address="10.1.1.2", host="172.30.1.11"
-    )
+    return environment.variables(pod(**spec), made, image={"PATH": "/bin"}, bags=BAGS, addresses=ADDRESSES)
 
 
 def field(path: str) -> dict[str, Any]:
@@ -51,7 +51,9 @@ def field(path: str) -> dict[str, Any]:
         ("metadata.labels['app']", "web"),
         ("spec.nodeName", "c1-n1"),
         ("status.podIP", "10.1.1.2"),
+        ("status.podIPs", "10.1.1.2,fd00:10:1:1::2"),
         ("status.hostIP", "172.30.1.11"),
+        ("status.hostIPs", "172.30.1.11,fd00:172:30:1::11"),
     ],
 )
 def test_a_variable_can_be_a_field_of_the_pod(path: str, value: str) -> None:
@@ -88,7 +90,7 @@ def with_volumes(*given: dict[str, Any], **container: Any) -> Pod:
 
 def content(*given: dict[str, Any]) -> volumes.Content:
     made = with_volumes(*given)
-    fields = environment.fields(made, address="10.1.1.2", host="h")
+    fields = environment.fields(made, ADDRESSES)
     return volumes.contents(made, BAGS, fields, token="T")["v"]
 
 
@@ -150,13 +152,15 @@ def test_a_pod_waits_for_what_it_names_unless_it_is_optional() -> None:
 
 
 def test_resolv_conf_names_the_cluster_dns_as_on_any_cluster() -> None:
-    assert environment.resolv_conf(pod()) == (
+    assert environment.resolv_conf(pod(), "10.96.0.10") == (
         "search demo.svc.cluster.local svc.cluster.local cluster.local\nnameserver 10.96.0.10\noptions ndots:5\n"
     )
 
 
 def test_a_pod_of_a_headless_service_knows_its_full_name() -> None:
-    assert "10.1.1.2\tweb-0.db.demo.svc.cluster.local\tweb-0\n" in environment.hosts(pod(subdomain="db"), "10.1.1.2")
+    told = environment.hosts(pod(subdomain="db"), ADDRESSES.pod)
+    assert "10.1.1.2\tweb-0.db.demo.svc.cluster.local\tweb-0\n" in told
+    assert "fd00:10:1:1::2\tweb-0.db.demo.svc.cluster.local\tweb-0\n" in told
 
 
 @pytest.mark.parametrize(
@@ -212,7 +216,7 @@ def test_a_container_that_waits_to_be_restarted_keeps_its_pod_running() -> None:
 
 
 def body(*states: ContainerState) -> dict[str, Any]:
-    return status.body(pod(), states, inits=[], address="10.1.1.2", host="h", started="t0", since={"Ready": "t5"})
+    return status.body(pod(), states, inits=[], addresses=ADDRESSES, started="t0", since={"Ready": "t5"})
 
 
 def test_a_pod_is_ready_when_all_its_containers_are() -> None:

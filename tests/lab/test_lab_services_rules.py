@@ -8,7 +8,19 @@ import msgspec
 
 from isthmus.kube.objects.core import Service
 from isthmus.kube.objects.discovery import EndpointSlice
-from isthmus.lab.node.services import Vip, ruleset, vips
+from isthmus.lab.families import SCHEMES, Scheme
+from isthmus.lab.node import services
+from isthmus.lab.node.services import Vip
+
+FOUR, SIX = SCHEMES["IPv4"], SCHEMES["IPv6"]
+
+
+def vips(known: list[Service], slices: list[EndpointSlice], scheme: Scheme = FOUR) -> list[Vip]:
+    return services.vips(known, slices, scheme)
+
+
+def ruleset(found: list[Vip], scheme: Scheme = FOUR) -> str:
+    return services.ruleset(found, scheme)
 
 
 def service(name: str = "echo", **spec: Any) -> Service:

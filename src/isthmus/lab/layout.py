@@ -1,7 +1,10 @@
 """Names, addresses and paths of a lab: one place that says where everything is. Pure.
 
 Cluster i of a lab has its control plane on 172.30.i.2, node n on 172.30.i.(10+n) and that node's pods in 10.i.n.0/24.
-Services are in 10.96.0.0/16 in every cluster: ClusterIPs are local to a cluster.
+Services are in 10.96.0.0/16 in every cluster: ClusterIPs are local to a cluster. ``families`` has the IPv6 of it.
+
+Machines (control planes, nodes) have an address of every family that some cluster of the lab has, so that all reach
+each other; Services, pods and what the API says of nodes have those of their own cluster.
 """
 
 from __future__ import annotations
@@ -12,13 +15,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final, Literal
 
+from isthmus.lab.families import SCHEMES, Families, Scheme, joined
+
 STATE_ROOT: Final = Path("/run/isthmus/labs")
-SERVICE_CIDR: Final = "10.96.0.0/16"
-API_SERVICE: Final = "10.96.0.1"
-CLUSTER_DNS: Final = "10.96.0.10"
 CLUSTER_DOMAIN: Final = "cluster.local"
-NODE_LOCAL: Final = "169.254.7.1"
-"""On every node's ``lo``, scope host: the pods' gateway and the address of Isthmus's node DNS."""
 
 MOST_CLUSTERS: Final = 64
 MOST_NODES: Final = 40
@@ -47,18 +47,27 @@ class Node:
 
     @property
     def address(self) -> str:
-        """Where other nodes reach it."""
-        return f"172.30.{self.cluster.index}.{10 + self.number}"
+        """Where others reach it first."""
+        return self.addresses[0]
 
     @property
-    def pod_cidr(self) -> str:
-        """The range of its pods."""
-        return f"{self.pod_prefix}.0/24"
+    def addresses(self) -> tuple[str, ...]:
+        """What the API says of it: one of each family of its cluster."""
+        return tuple(self.machine(scheme) for scheme in self.cluster.schemes)
+
+    def machine(self, scheme: Scheme) -> str:
+        """Its address of a family."""
+        return scheme.machine.format(self.cluster.index, 10 + self.number)
 
     @property
-    def pod_prefix(self) -> str:
-        """What the addresses of its pods begin with."""
-        return f"10.{self.cluster.pod_net}.{self.number}"
+    def pod_cidrs(self) -> tuple[str, ...]:
+        """The ranges of its pods."""
+        return tuple(scheme.node_pods.format(self.cluster.pod_net, self.number) for scheme in self.cluster.schemes)
+
+    def pod(self, number: int) -> tuple[str, ...]:
+        """The addresses of one of its pods."""
+        schemes = self.cluster.schemes
+        return tuple(scheme.pod.format(self.cluster.pod_net, self.number, number) for scheme in schemes)
 
     @property
     def gateway(self) -> bool:
@@ -118,30 +127,48 @@ class Cluster:
         """The fabric's end of the control plane's cable."""
         return f"{self.name}-cp"
 
-    @property
-    def address(self) -> str:
-        """The control plane's address."""
-        return f"172.30.{self.index}.2"
+    @cached_property
+    def families(self) -> Families:
+        """Those of its Services and pods, the primary one first."""
+        return self.lab.families[min(self.index, len(self.lab.families)) - 1]
+
+    @cached_property
+    def schemes(self) -> tuple[Scheme, ...]:
+        """The same, with their ranges."""
+        return tuple(SCHEMES[family] for family in self.families)
 
     @property
-    def gateway(self) -> str:
+    def address(self) -> str:
+        """The control plane's first address."""
+        return self.addresses[0]
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The control plane's, one of each family of the cluster."""
+        return tuple(self.machine(scheme) for scheme in self.schemes)
+
+    def machine(self, scheme: Scheme) -> str:
+        """The control plane's address of a family."""
+        return scheme.machine.format(self.index, 2)
+
+    def gateway(self, scheme: Scheme) -> str:
         """The fabric's address towards this cluster."""
-        return f"172.30.{self.index}.1"
+        return scheme.machine.format(self.index, 1)
 
     @property
     def etcd(self) -> str:
         """Where its etcd answers."""
-        return f"http://{self.address}:2379"
+        return f"http://{joined(self.address, 2379)}"
 
     @property
     def apiserver(self) -> str:
         """Where its API server answers, seen from inside the lab."""
-        return f"https://{self.address}:6443"
+        return f"https://{joined(self.address, 6443)}"
 
     @property
-    def pod_cidr(self) -> str:
-        """The range of its pods, on whichever node."""
-        return f"10.{self.pod_net}.0.0/16"
+    def pod_cidrs(self) -> tuple[str, ...]:
+        """The ranges of its pods, on whichever node."""
+        return tuple(scheme.cluster_pods.format(self.pod_net) for scheme in self.schemes)
 
     @property
     def pod_net(self) -> int:
@@ -177,6 +204,14 @@ class Lab:
     size: int = 3
     nodes: int = 1
     network: Network = "flat"
+    families: tuple[Families, ...] = (("IPv4",),)
+    """By cluster; the last is also of those that follow."""
+
+    @cached_property
+    def schemes(self) -> tuple[Scheme, ...]:
+        """All families that some cluster has."""
+        there = {family for each in self.families for family in each}
+        return tuple(scheme for family, scheme in SCHEMES.items() if family in there)
 
     @property
     def prefix(self) -> str:

@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from isthmus.lab.families import Families
 from isthmus.lab.images import Image
 from isthmus.lab.layout import Lab, Network
 
@@ -27,11 +28,12 @@ class Record(msgspec.Struct, frozen=True):
     apiserver: ApiServer = "small"
     datapath: Datapath = "isthmus"
     network: Network = "flat"
+    families: tuple[Families, ...] = (("IPv4",),)
 
     @property
     def lab(self) -> Lab:
         """The lab it is of."""
-        return Lab(self.name, self.size, self.nodes, self.network)
+        return Lab(self.name, self.size, self.nodes, self.network, self.families)
 
 
 def write(record: Record) -> None:

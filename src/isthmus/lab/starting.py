@@ -82,7 +82,9 @@ def start(
     """Start the supervisor, in the lab's control group from its first instruction on."""
     lab.directory.mkdir(parents=True, mode=0o700)
     lab.logs.mkdir()
-    record.write(record.Record(lab.name, lab.size, lab.nodes, images, isthmus, apiserver, datapath, lab.network))
+    record.write(
+        record.Record(lab.name, lab.size, lab.nodes, images, isthmus, apiserver, datapath, lab.network, lab.families)
+    )
     group = cgroups.make(cgroups.root() / lab.prefix / "supervisor")
     with (lab.logs / "supervisor.log").open("ab") as log:
         subprocess.Popen(

@@ -12,8 +12,8 @@ from isthmus.running import until_told
 
 parser = argparse.ArgumentParser(prog="isthmus.lab.clusterdns")
 parser.add_argument("--kubeconfig", required=True)
-parser.add_argument("--listen", required=True, help="address")
+parser.add_argument("--listen", required=True, action="append", help="address; repeatable")
 parser.add_argument("--domain", default=CLUSTER_DOMAIN)
 told = parser.parse_args()
 logs.configure()
-until_told(server.run(KubernetesSection(kubeconfig=told.kubeconfig), host=told.listen, port=53, domain=told.domain))
+until_told(server.run(KubernetesSection(kubeconfig=told.kubeconfig), hosts=told.listen, port=53, domain=told.domain))

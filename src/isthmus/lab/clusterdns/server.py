@@ -1,10 +1,10 @@
-"""The server: UDP and TCP on one address, names from the API server."""
+"""The server: UDP and TCP on one address of each family, names from the API server."""
 
 from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import cast
 
 from isthmus import kube
@@ -34,7 +34,7 @@ class _Udp(asyncio.DatagramProtocol):
             self._transport.sendto(reply, addr)
 
 
-async def run(section: KubernetesSection, *, host: str, port: int, domain: str) -> None:
+async def run(section: KubernetesSection, *, hosts: Iterable[str], port: int, domain: str) -> None:
     """Serve, for ever. Until the first lists are whole nobody is answered, so that no name is denied by mistake."""
     changed = asyncio.Event()
     services: Held[Service] = Held(changed)
@@ -48,8 +48,9 @@ async def run(section: KubernetesSection, *, host: str, port: int, domain: str) 
         group.create_task(Reflector(client.store(SERVICE), services, name="services").run())
         group.create_task(Reflector(client.store(ENDPOINT_SLICE), slices, name="endpointslices").run())
         loop = asyncio.get_running_loop()
-        await loop.create_datagram_endpoint(lambda: _Udp(respond), local_addr=(host, port))
-        await asyncio.start_server(lambda r, w: _tcp(r, w, respond), host, port)
+        for host in hosts:
+            await loop.create_datagram_endpoint(lambda: _Udp(respond), local_addr=(host, port))
+            await asyncio.start_server(lambda r, w: _tcp(r, w, respond), host, port)
         while True:
             await changed.wait()
             changed.clear()

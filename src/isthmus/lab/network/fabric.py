@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-from ipaddress import ip_network
 from typing import Any, Final
 
-from isthmus.lab.layout import NODE_LOCAL, Cluster, Lab, Node
+from isthmus.lab.families import Scheme
+from isthmus.lab.layout import Cluster, Lab, Node
 from isthmus.lab.network import namespaces
 from isthmus.lab.network.filters import nft
 from isthmus.lab.network.netlink import within
@@ -17,33 +16,40 @@ FIRST_TABLE: Final = 1000
 FIRST_RULE: Final = 50
 SCOPE_HOST: Final = 254
 SCOPE_LINK: Final = 253
+NODAD: Final = 2
+"""Flag of an address that is used at once: nobody else can have it."""
+FOR_EVER: Final = 0xFFFFFFFF
+NEXT_HOP: Final = "fe80::1"
+"""IPv6: the nearer end of every cable and of every pod's. A neighbour answers only for addresses of the interface."""
 
 # A fabric that answers "unreachable" for everything it does not know would be a poor stand-in for a network: limits on
 # those answers are per namespace and left as the kernel has them.
 ROUTER: Final = (
     ("net/ipv4/ip_forward", "1"),
-    ("net/ipv6/conf/all/forwarding", "1"),
     ("net/ipv4/conf/all/rp_filter", "0"),  # a link's relay puts packets back by another interface than they came in by
     ("net/ipv4/conf/default/rp_filter", "0"),
 )
+ROUTER6: Final = (("net/ipv6/conf/all/forwarding", "1"),)
 
 
 async def build(lab: Lab) -> None:
     """Fabric, control planes and nodes with their addresses and routes; flat, or islands with shores."""
+    router = (*ROUTER, *(ROUTER6 if any(scheme.family == "IPv6" for scheme in lab.schemes) else ()))
     namespaces.create(lab.fabric)
     for cluster in lab.clusters:
         namespaces.create(cluster.control_plane)
         for node in cluster.nodes:
             namespaces.create(node.namespace)
-            namespaces.set_kernel_parameters(node.namespace, ROUTER)
-    namespaces.set_kernel_parameters(lab.fabric, ROUTER)
+            namespaces.set_kernel_parameters(node.namespace, router)
+    namespaces.set_kernel_parameters(lab.fabric, router)
     async with within(lab.fabric) as fabric:
         await fabric.link("set", index=LOOPBACK, state="up")
         for cluster in lab.clusters:
-            await fabric.addr("add", index=LOOPBACK, address=cluster.gateway, prefixlen=32)
-            await _cable(fabric, cluster.wire, cluster.control_plane, cluster.address)
+            for scheme in lab.schemes:
+                await add_address(fabric, cluster.gateway(scheme), index=LOOPBACK, scheme=scheme)
+            await _cable(fabric, cluster, cluster.control_plane)
             for node in cluster.nodes:
-                await _cable(fabric, node.wire, node.namespace, node.address)
+                await _cable(fabric, node, node.namespace)
     await asyncio.gather(*(_join(cluster) for cluster in lab.clusters))
     async with within(lab.fabric) as fabric:
         for cluster in lab.clusters:
@@ -55,44 +61,82 @@ async def build(lab: Lab) -> None:
         shores(lab)
 
 
-async def _cable(fabric: Any, wire: str, namespace: str, address: str) -> None:
+async def add_address(there: Any, address: str, *, index: int, scheme: Scheme, local: bool = False) -> None:
+    """Give an interface an address. A local one is never chosen as the source of what goes out."""
+    more: dict[str, Any] = {"scope": SCOPE_HOST} if local else {}
+    if scheme.family == "IPv6":
+        more = {"flags": NODAD, **({"preferred": 0, "valid": FOR_EVER} if local else {})}
+    await there.addr("add", index=index, address=address, prefixlen=scheme.length, **more)
+
+
+async def add_next_hop(there: Any, *, index: int) -> None:
+    """Make an interface what IPv6 of its other end goes to."""
+    await there.addr("add", index=index, address=NEXT_HOP, prefixlen=64, flags=NODAD)
+
+
+async def add_default(there: Any, gateway: str, *, index: int, scheme: Scheme) -> None:
+    """Send everything by an interface: IPv4 to a gateway beyond it, IPv6 to its other end."""
+    if scheme.family == "IPv6":
+        await there.route("add", family=scheme.socket, dst="::/0", gateway=NEXT_HOP, oif=index)
+        return
+    await there.route("add", dst=scheme.host(gateway), oif=index, scope=SCOPE_LINK)
+    await there.route("add", dst="default", gateway=gateway, oif=index)
+
+
+async def add_neighbour(there: Any, address: str, *, index: int, scheme: Scheme) -> None:
+    """Say that an address is at the other end of an interface."""
+    scope = {"scope": SCOPE_LINK} if scheme.family == "IPv4" else {}
+    await there.route("add", family=scheme.socket, dst=scheme.host(address), oif=index, **scope)
+
+
+async def _cable(fabric: Any, member: Cluster | Node, namespace: str) -> None:
     """A veth from the fabric into a namespace, where it is called eth0, and the fabric's route to who is there."""
-    await fabric.link("add", ifname=wire, kind="veth", peer={"ifname": "eth0", "net_ns_fd": namespace})
-    index = (await fabric.link_lookup(ifname=wire))[0]
+    await fabric.link("add", ifname=member.wire, kind="veth", peer={"ifname": "eth0", "net_ns_fd": namespace})
+    index = (await fabric.link_lookup(ifname=member.wire))[0]
     await fabric.link("set", index=index, state="up")
-    await fabric.route("add", dst=f"{address}/32", oif=index, scope=SCOPE_LINK)
+    for scheme in _lab(member).schemes:
+        if scheme.family == "IPv6":
+            await add_next_hop(fabric, index=index)
+        await add_neighbour(fabric, member.machine(scheme), index=index, scheme=scheme)
 
 
 async def _join(cluster: Cluster) -> None:
-    await _member(cluster.control_plane, address=cluster.address, gateway=cluster.gateway)
+    await _member(cluster, cluster.control_plane)
     for node in cluster.nodes:
-        await _member(node.namespace, address=node.address, gateway=cluster.gateway, local=NODE_LOCAL)
+        await _member(node, node.namespace)
 
 
-async def _member(namespace: str, *, address: str, gateway: str, local: str = "") -> None:
+async def _member(member: Cluster | Node, namespace: str) -> None:
+    cluster = member.cluster if isinstance(member, Node) else member
     async with within(namespace) as here:
         await here.link("set", index=LOOPBACK, state="up")
-        if local:  # scope host, else it would become the node's source address towards its pods
-            await here.addr("add", index=LOOPBACK, address=local, prefixlen=32, scope=SCOPE_HOST)
         index = (await here.link_lookup(ifname="eth0"))[0]
-        await here.addr("add", index=index, address=address, prefixlen=32)
         await here.link("set", index=index, state="up")
-        await here.route("add", dst=f"{gateway}/32", oif=index, scope=SCOPE_LINK)
-        await here.route("add", dst="default", gateway=gateway, oif=index)
+        for scheme in cluster.lab.schemes:
+            if isinstance(member, Node):
+                await add_address(here, scheme.node_local, index=LOOPBACK, scheme=scheme, local=True)
+            await add_address(here, member.machine(scheme), index=index, scheme=scheme)
+            await add_default(here, cluster.gateway(scheme), index=index, scheme=scheme)
 
 
 async def _pods_behind(fabric: Any, node: Node) -> None:
     """The way to a node's pods: for everybody, or for its own island only, since others have the same addresses."""
     index = (await fabric.link_lookup(ifname=node.wire))[0]
     own = {"table": table(node.cluster)} if node.cluster.lab.network == "island" else {}
-    net = str(ip_network(node.pod_cidr))
-    await fabric.route("add", dst=net, gateway=node.address, oif=index, flags=["onlink"], **own)
+    for scheme, net in zip(node.cluster.schemes, node.pod_cidrs, strict=True):
+        at = {"gateway": node.machine(scheme), "oif": index, "flags": ["onlink"]}
+        await fabric.route("add", family=scheme.socket, dst=net, **at, **own)
 
 
 async def _own_table(fabric: Any, cluster: Cluster) -> None:
     """What comes from a cluster looks for pods in the cluster's own table first."""
     for wire in cluster.wires:
-        await fabric.rule("add", family=socket.AF_INET, iifname=wire, table=table(cluster), priority=FIRST_RULE)
+        for scheme in cluster.schemes:
+            await fabric.rule("add", family=scheme.socket, iifname=wire, table=table(cluster), priority=FIRST_RULE)
+
+
+def _lab(member: Cluster | Node) -> Lab:
+    return member.cluster.lab if isinstance(member, Node) else member.lab
 
 
 def table(cluster: Cluster) -> int:
@@ -102,15 +146,18 @@ def table(cluster: Cluster) -> int:
 
 def shores(lab: Lab) -> None:
     """Between islands only gateway nodes are reached, and only they answer."""
-    gateways = ", ".join(node.address for cluster in lab.clusters for node in cluster.nodes if node.gateway)
-    machines = ", ".join(node.address for cluster in lab.clusters for node in cluster.nodes)
+    nodes = [node for cluster in lab.clusters for node in cluster.nodes]
     rules = []
     for cluster in lab.clusters:
         wires = ", ".join(f'"{wire}"' for wire in cluster.wires)
         sea = f"iifname {{ {wires} }} oifname != {{ {wires} }}"
-        rules.append(f"{sea} ip saddr {{ {machines} }} ip daddr {{ {gateways} }} accept")
-        rules.append(f"{sea} ip saddr {{ {gateways} }} ip daddr {{ {machines} }} accept")
+        for scheme in lab.schemes:
+            gateways = ", ".join(node.machine(scheme) for node in nodes if node.gateway)
+            machines = ", ".join(node.machine(scheme) for node in nodes)
+            saddr, daddr = f"{scheme.nft} saddr", f"{scheme.nft} daddr"
+            rules.append(f"{sea} {saddr} {{ {machines} }} {daddr} {{ {gateways} }} accept")
+            rules.append(f"{sea} {saddr} {{ {gateways} }} {daddr} {{ {machines} }} accept")
         rules.append(f"{sea} drop")
     hook = "type filter hook forward priority filter; policy accept;"
     body = "".join(f"    {rule}\n" for rule in rules)
-    nft(lab.fabric, f"table ip shores {{\n  chain forward {{\n    {hook}\n{body}  }}\n}}\n")
+    nft(lab.fabric, f"table inet shores {{\n  chain forward {{\n    {hook}\n{body}  }}\n}}\n")

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from pyroute2 import NetlinkError
 
-from isthmus.lab.layout import NODE_LOCAL
+from isthmus.lab import families
 from isthmus.lab.network import namespaces
-from isthmus.lab.network.fabric import LOOPBACK, SCOPE_LINK
+from isthmus.lab.network.fabric import LOOPBACK, add_address, add_default, add_neighbour, add_next_hop
 from isthmus.lab.network.netlink import within
 
 
@@ -24,7 +24,7 @@ class Plug(NamedTuple):
     namespace: str
     interface: str
     """The node's end."""
-    address: str
+    addresses: tuple[str, ...]
 
 
 async def attach(plug: Plug) -> None:
@@ -35,14 +35,18 @@ async def attach(plug: Plug) -> None:
         await node.link("add", ifname=plug.interface, kind="veth", peer={"ifname": "eth0", "net_ns_fd": plug.namespace})
         index = (await node.link_lookup(ifname=plug.interface))[0]
         await node.link("set", index=index, state="up")
-        await node.route("add", dst=f"{plug.address}/32", oif=index, scope=SCOPE_LINK)
+        for address in plug.addresses:
+            if (scheme := families.of(address)).family == "IPv6":
+                await add_next_hop(node, index=index)
+            await add_neighbour(node, address, index=index, scheme=scheme)
     async with within(plug.namespace) as pod:
         await pod.link("set", index=LOOPBACK, state="up")
         index = (await pod.link_lookup(ifname="eth0"))[0]
-        await pod.addr("add", index=index, address=plug.address, prefixlen=32)
         await pod.link("set", index=index, state="up")
-        await pod.route("add", dst=f"{NODE_LOCAL}/32", oif=index, scope=SCOPE_LINK)
-        await pod.route("add", dst="default", gateway=NODE_LOCAL, oif=index)
+        for address in plug.addresses:
+            scheme = families.of(address)
+            await add_address(pod, address, index=index, scheme=scheme)
+            await add_default(pod, scheme.node_local, index=index, scheme=scheme)
 
 
 async def detach(plug: Plug) -> None:

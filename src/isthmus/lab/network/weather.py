@@ -146,7 +146,7 @@ def _ways(lab: Lab, source: Thing, target: Thing) -> list[str]:
 
 def _own_pods(lab: Lab, thing: Thing) -> list[tuple[str, str]]:
     cluster = lab.cluster(thing.cluster)
-    return [(node.pod_cidr, node.wire) for node in cluster.nodes] if cluster is not None else []
+    return [(net, node.wire) for node in cluster.nodes for net in node.pod_cidrs] if cluster is not None else []
 
 
 def _set(names: Iterable[str]) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
-from isthmus.lab.layout import API_SERVICE, CLUSTER_DNS, CLUSTER_DOMAIN
+from isthmus.lab import families
+from isthmus.lab.layout import CLUSTER_DOMAIN
 from isthmus.lab.node.bags import BagKind, BagName, Bags, Missing
 from isthmus.lab.node.objects import BagRef, Container, Env, KeyRef, Pod
 
@@ -13,14 +15,21 @@ class UnknownField(Exception):  # noqa: N818
     """A variable refers to a field that this node cannot give; the message names it."""
 
 
+class Addresses(NamedTuple):
+    """A pod's addresses and its node's, one of each family, the primary one first."""
+
+    pod: tuple[str, ...]
+    host: tuple[str, ...]
+
+
 def variables(
-    pod: Pod, container: Container, *, image: Mapping[str, str], bags: Bags, address: str, host: str
+    pod: Pod, container: Container, *, image: Mapping[str, str], bags: Bags, addresses: Addresses
 ) -> dict[str, str]:
     """The environment: the image's, Kubernetes's own, then the container's, which may refer to earlier ones."""
     result = dict(image)
     result |= {
         "HOSTNAME": hostname(pod),
-        "KUBERNETES_SERVICE_HOST": API_SERVICE,
+        "KUBERNETES_SERVICE_HOST": families.of(addresses.pod[0]).api_service,
         "KUBERNETES_SERVICE_PORT": "443",
     }
     for source in container.env_from or ():
@@ -29,7 +38,7 @@ def variables(
         for kind, reference in references:
             content = bags.get(BagName(kind, reference.name), {}) if reference is not None else {}
             result |= {source.prefix + key: _text(value) for key, value in content.items()}
-    known = fields(pod, address=address, host=host)
+    known = fields(pod, addresses)
     for variable in container.env or ():
         if (value := _value(variable, known, bags, result, container.name)) is not None:
             result[variable.name] = value
@@ -51,17 +60,18 @@ def hostname(pod: Pod) -> str:
     return (pod.spec.hostname or pod.metadata.name)[:63]
 
 
-def resolv_conf(pod: Pod) -> str:
+def resolv_conf(pod: Pod, cluster_dns: str) -> str:
     """The cluster DNS, as on any cluster."""
     search = f"{pod.metadata.namespace}.svc.{CLUSTER_DOMAIN} svc.{CLUSTER_DOMAIN} {CLUSTER_DOMAIN}"
-    return f"search {search}\nnameserver {CLUSTER_DNS}\noptions ndots:5\n"
+    return f"search {search}\nnameserver {cluster_dns}\noptions ndots:5\n"
 
 
-def hosts(pod: Pod, address: str) -> str:
+def hosts(pod: Pod, addresses: Iterable[str]) -> str:
     """/etc/hosts."""
     name = hostname(pod)
     full = f"{name}.{pod.spec.subdomain}.{pod.metadata.namespace}.svc.{CLUSTER_DOMAIN}\t" if pod.spec.subdomain else ""
-    return f"127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n{address}\t{full}{name}\n"
+    own = "".join(f"{address}\t{full}{name}\n" for address in addresses)
+    return f"127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n{own}"
 
 
 def _value(
@@ -92,7 +102,7 @@ def _text(value: bytes) -> str:
     return value.decode(errors="replace").replace("\0", "")
 
 
-def fields(pod: Pod, *, address: str, host: str) -> dict[str, str]:
+def fields(pod: Pod, addresses: Addresses) -> dict[str, str]:
     """The fields of a pod that variables and files can have."""
     meta = pod.metadata
     found = {
@@ -101,9 +111,10 @@ def fields(pod: Pod, *, address: str, host: str) -> dict[str, str]:
         "metadata.uid": meta.uid,
         "spec.nodeName": pod.spec.node_name,
         "spec.serviceAccountName": pod.spec.service_account_name or "default",
-        "status.hostIP": host,
-        "status.podIP": address,
-        "status.podIPs": address,
+        "status.hostIP": addresses.host[0],
+        "status.hostIPs": ",".join(addresses.host),
+        "status.podIP": addresses.pod[0],
+        "status.podIPs": ",".join(addresses.pod),
     }
     for kind, table in (("labels", meta.labels), ("annotations", meta.annotations)):
         found |= {f"metadata.{kind}['{key}']": value for key, value in (table or {}).items()}

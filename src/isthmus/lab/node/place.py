@@ -33,8 +33,13 @@ class Place(Struct, frozen=True):
 
     @property
     def address(self) -> str:
-        """The pod's."""
-        return self.node.address if self.host_network else f"{self.node.pod_prefix}.{self.number}"
+        """The pod's first."""
+        return self.addresses[0]
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The pod's, one of each family of its cluster."""
+        return self.node.addresses if self.host_network else self.node.pod(self.number)
 
     @property
     def namespace_path(self) -> Path:
@@ -45,7 +50,7 @@ class Place(Struct, frozen=True):
     def plug(self) -> Plug:
         """Its network."""
         wire = f"p{self.node.number * 256 + self.number}"
-        return Plug(self.node.namespace, f"{self.node.cluster.namespace}-{wire}", wire, self.address)
+        return Plug(self.node.namespace, f"{self.node.cluster.namespace}-{wire}", wire, self.addresses)
 
     @property
     def cgroup(self) -> Path:

@@ -146,7 +146,7 @@ class PodRunner:
 
     def _fill(self, bags: Bags) -> None:
         """Volumes as the bags say; Missing where one cannot be had."""
-        fields = environment.fields(self.pod, address=self.place.address, host=self.place.node.address)
+        fields = environment.fields(self.pod, self._addresses)
         found = volumes.contents(self.pod, bags, fields, token=self._token_given)
         volumes.write(self._volumes, found, before=self._written)
         self._written = found
@@ -177,6 +177,10 @@ class PodRunner:
             return ""
 
     @property
+    def _addresses(self) -> environment.Addresses:
+        return environment.Addresses(self.place.addresses, self.place.node.addresses)
+
+    @property
     def _volumes(self) -> Path:
         return self.place.directory / "volumes"
 
@@ -192,8 +196,7 @@ class PodRunner:
             container,
             image=images.environment() | {"CLUSTER_NAME": self.place.node.cluster.name},
             bags=bags,
-            address=self.place.address,
-            host=self.place.node.address,
+            addresses=self._addresses,
         )
         command, args = (
             [environment.expand(w, known) for w in each or ()] for each in (container.command, container.args)
@@ -217,8 +220,8 @@ class PodRunner:
 
     def _files(self) -> tuple[tuple[str, str], ...]:
         return (
-            ("/etc/resolv.conf", environment.resolv_conf(self.pod)),
-            ("/etc/hosts", environment.hosts(self.pod, self.place.address)),
+            ("/etc/resolv.conf", environment.resolv_conf(self.pod, self.place.node.cluster.schemes[0].cluster_dns)),
+            ("/etc/hosts", environment.hosts(self.pod, self.place.addresses)),
             ("/etc/hostname", environment.hostname(self.pod) + "\n"),
         )
 
@@ -264,8 +267,7 @@ class PodRunner:
             self.pod,
             mains,
             inits=[runner.state for runner in self._inits],
-            address=self.place.address,
-            host=self.place.node.address,
+            addresses=self._addresses,
             started=self._started,
         )
         now = status.timestamp()

@@ -101,7 +101,7 @@ class Pods:
             if number not in taken:
                 self._next = number + 1
                 return number
-        raise RuntimeError(f"{self._node.name}: no address left in {self._node.pod_cidr}")
+        raise RuntimeError(f"{self._node.name}: no address left in {self._node.pod_cidrs[0]}")
 
 
 async def run(settings: Settings) -> None:
@@ -118,7 +118,7 @@ async def run(settings: Settings) -> None:
             store = client.store(POD, field_selector=f"spec.nodeName={node.name}")
             group.create_task(Reflector(store, pods, name="pods").run())
             if settings.services:
-                group.create_task(proxying.run(client))
+                group.create_task(proxying.run(client, node.cluster.schemes))
             group.create_task(_beat(client, node))
 
 
@@ -130,7 +130,7 @@ async def _register(client: kube.Client, node: Node) -> None:
         "topology.kubernetes.io/region": "lab",
         "topology.kubernetes.io/zone": node.cluster.name,
     }
-    body = {"metadata": {"labels": labels}, "spec": {"podCIDR": node.pod_cidr, "podCIDRs": [node.pod_cidr]}}
+    body = {"metadata": {"labels": labels}, "spec": {"podCIDR": node.pod_cidrs[0], "podCIDRs": list(node.pod_cidrs)}}
     while True:
         try:
             await client.apply(NODE, "", node.name, body, field_manager=MANAGER)
@@ -148,7 +148,7 @@ def _status(node: Node) -> dict[str, Any]:
     return {
         "status": {
             "addresses": [
-                {"type": "InternalIP", "address": node.address},
+                *({"type": "InternalIP", "address": address} for address in node.addresses),
                 {"type": "Hostname", "address": node.name},
             ],
             "capacity": {"pods": str(MOST - FIRST + 1), "cpu": "2", "memory": "4Gi"},

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from isthmus import kube, logs
 from isthmus.kube.objects.core import SERVICE, Service
 from isthmus.kube.objects.discovery import ENDPOINT_SLICE, EndpointSlice
+from isthmus.lab.families import Scheme
 from isthmus.lab.held import Held
 from isthmus.lab.node import services
 from isthmus.reflector import Reflector
@@ -16,7 +18,7 @@ AGAIN = 1.0
 log = logs.get("node")
 
 
-async def run(client: kube.Client) -> None:
+async def run(client: kube.Client, schemes: Sequence[Scheme]) -> None:
     """For ever; runs in the node's network namespace."""
     changed = asyncio.Event()
     known: Held[Service] = Held(changed)
@@ -30,7 +32,10 @@ async def run(client: kube.Client) -> None:
             changed.clear()
             if not (known.complete and slices.complete):
                 continue  # half a view would refuse calls that have somewhere to go
-            rules = services.ruleset(services.vips(known.items.values(), slices.items.values()))
+            rules = "".join(
+                services.ruleset(services.vips(known.items.values(), slices.items.values(), scheme), scheme)
+                for scheme in schemes
+            )
             if rules != written:
                 if await write(rules):
                     written = rules

@@ -13,24 +13,24 @@ from msgspec import Struct
 
 from isthmus.kube.objects.core import Service, ServicePort
 from isthmus.kube.objects.discovery import Endpoint, EndpointSlice
-from isthmus.lab.layout import NODE_LOCAL, SERVICE_CIDR
+from isthmus.lab.families import Scheme, of
 
 SERVICE_OF: Final = "kubernetes.io/service-name"
 
 OUTSIDE: Final = 0x4000
 """Mark of calls to a node's port: their answers have to come back through this node."""
 
-BASE: Final = f"""\
+BASE: Final = """\
   chain prerouting {{ type nat hook prerouting priority dstnat; policy accept; jump dispatch; }}
   chain output {{ type nat hook output priority -100; policy accept; jump dispatch; }}
   chain postrouting {{
     type nat hook postrouting priority srcnat; policy accept;
-    ct status dnat ip saddr . ip daddr @hairpin masquerade
-    meta mark {OUTSIDE} masquerade
+    ct status dnat {ip} saddr . {ip} daddr @hairpin masquerade
+    meta mark {mark} masquerade
   }}
   chain refuse {{
-    ip daddr {SERVICE_CIDR} meta l4proto tcp reject with tcp reset
-    ip daddr {SERVICE_CIDR} reject
+    {ip} daddr {services} meta l4proto tcp reject with tcp reset
+    {ip} daddr {services} reject
   }}
   chain forward {{ type filter hook forward priority filter; policy accept; jump refuse; }}
   chain local {{ type filter hook output priority filter; policy accept; jump refuse; }}
@@ -46,16 +46,16 @@ class Vip(Struct, frozen=True, order=True):
     targets: tuple[tuple[str, int], ...]
 
 
-def vips(services: Iterable[Service], slices: Iterable[EndpointSlice]) -> list[Vip]:
-    """What is to be programmed: Services with an IPv4 ClusterIP that have endpoints."""
+def vips(services: Iterable[Service], slices: Iterable[EndpointSlice], scheme: Scheme) -> list[Vip]:
+    """What is to be programmed: Services with a ClusterIP of the family that have endpoints of it."""
     by_service: dict[str, list[EndpointSlice]] = {}
     for each in slices:
-        if each.address_type == "IPv4" and (name := (each.metadata.labels or {}).get(SERVICE_OF)):
+        if each.address_type == scheme.family and (name := (each.metadata.labels or {}).get(SERVICE_OF)):
             by_service.setdefault(f"{each.metadata.namespace}/{name}", []).append(each)
     found = []
     for service in services:
         mine = by_service.get(f"{service.metadata.namespace}/{service.metadata.name}", [])
-        addresses = _addresses(service)
+        addresses = [ip for ip in _addresses(service) if of(ip) is scheme]
         for port in service.spec.ports or ():
             protocol = (port.protocol or "TCP").lower()
             if targets := _targets(port, mine, publish=bool(service.spec.publish_not_ready_addresses)):
@@ -64,33 +64,34 @@ def vips(services: Iterable[Service], slices: Iterable[EndpointSlice]) -> list[V
     return sorted(found)
 
 
-def ruleset(found: Iterable[Vip]) -> str:
-    """The whole table as ``nft -f`` takes it; the old one goes in the same transaction."""
+def ruleset(found: Iterable[Vip], scheme: Scheme) -> str:
+    """The whole table of a family as ``nft -f`` takes it; the old one goes in the same transaction."""
+    ip, kind = scheme.nft, scheme.nft_address
     chains, elements, ports = [], [], []
     backends: set[str] = set()
     for number, vip in enumerate(found):
-        spread = ", ".join(f"{n} : {ip} . {port}" for n, (ip, port) in enumerate(vip.targets))
-        to = f"dnat ip to numgen random mod {len(vip.targets)} map {{ {spread} }}"
+        spread = ", ".join(f"{n} : {address} . {port}" for n, (address, port) in enumerate(vip.targets))
+        to = f"dnat {ip} to numgen random mod {len(vip.targets)} map {{ {spread} }}"
         mark = "" if vip.address else f"meta mark set {OUTSIDE} "
         chains.append(f"  chain s{number} {{ meta l4proto {vip.protocol} {mark}{to}; }}\n")
         if vip.address:
             elements.append(f"{vip.address} . {vip.protocol} . {vip.port} : goto s{number}")
         else:
             ports.append(f"{vip.protocol} . {vip.port} : goto s{number}")
-        backends.update(ip for ip, _ in vip.targets)
+        backends.update(address for address, _ in vip.targets)
     return "".join(
         [
-            "add table ip services\ndelete table ip services\ntable ip services {\n",
+            f"add table {ip} services\ndelete table {ip} services\ntable {ip} services {{\n",
             *chains,
-            "  map vips { type ipv4_addr . inet_proto . inet_service : verdict; ",
+            f"  map vips {{ type {kind} . inet_proto . inet_service : verdict; ",
             _elements(elements),
             " }\n  map ports { type inet_proto . inet_service : verdict; ",
             _elements(ports),
-            " }\n  set hairpin { type ipv4_addr . ipv4_addr; ",
+            f" }}\n  set hairpin {{ type {kind} . {kind}; ",
             _elements([f"{ip} . {ip}" for ip in sorted(backends)]),
-            " }\n  chain dispatch {\n    ip daddr . meta l4proto . th dport vmap @vips\n",
-            f"    ip daddr != {NODE_LOCAL} fib daddr type local meta l4proto . th dport vmap @ports\n  }}\n",
-            BASE,
+            f" }}\n  chain dispatch {{\n    {ip} daddr . meta l4proto . th dport vmap @vips\n",
+            f"    {ip} daddr != {scheme.node_local} fib daddr type local meta l4proto . th dport vmap @ports\n  }}\n",
+            BASE.format(ip=ip, services=scheme.service_cidr, mark=OUTSIDE),
             "}\n",
         ]
     )
@@ -109,7 +110,7 @@ def _addresses(service: Service) -> list[str]:
         return []
     balancer = service.status.load_balancer
     given = [each.ip for each in (balancer.ingress if balancer else None) or () if each.ip]
-    return [ip for ip in (*own, *(spec.external_ips or ()), *given) if ip and ":" not in ip]
+    return [ip for ip in (*own, *(spec.external_ips or ()), *given) if ip]
 
 
 def _targets(port: ServicePort, slices: Iterable[EndpointSlice], *, publish: bool) -> tuple[tuple[str, int], ...]:

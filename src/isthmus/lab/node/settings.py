@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from isthmus.lab.families import Families
 from isthmus.lab.images import Image
 from isthmus.lab.layout import Lab, Network, Node
 
@@ -19,6 +20,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     clusters: int
     nodes: int
     network: Network = "flat"
+    families: tuple[Families, ...] = (("IPv4",),)
     cluster: str
     node: int
     kubeconfig: str
@@ -29,7 +31,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     @property
     def place(self) -> Node:
         """Where everything of the node is."""
-        lab = Lab(self.lab, self.clusters, self.nodes, self.network)
+        lab = Lab(self.lab, self.clusters, self.nodes, self.network, self.families)
         return next(n for c in lab.clusters if c.name == self.cluster for n in c.nodes if n.number == self.node)
 
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from isthmus.lab.node.environment import Addresses
 from isthmus.lab.node.objects import Pod
 
 
@@ -77,8 +78,7 @@ def body(
     states: Sequence[ContainerState],
     *,
     inits: Sequence[ContainerState],
-    address: str,
-    host: str,
+    addresses: Addresses,
     started: str,
     since: Mapping[str, str],
 ) -> dict[str, Any]:
@@ -87,8 +87,8 @@ def body(
     initialized = all(isinstance(state.now, Terminated) and state.now.code == 0 for state in inits)
     result: dict[str, Any] = {
         "phase": phase(pod, states),
-        "hostIP": host,
-        "hostIPs": [{"ip": host}],
+        "hostIP": addresses.host[0],
+        "hostIPs": [{"ip": ip} for ip in addresses.host],
         "startTime": started,
         "qosClass": "BestEffort",
         "conditions": [
@@ -101,8 +101,7 @@ def body(
     }
     if inits:
         result["initContainerStatuses"] = [_container(state) for state in inits]
-    if address:
-        result |= {"podIP": address, "podIPs": [{"ip": address}]}
+    result |= {"podIP": addresses.pod[0], "podIPs": [{"ip": ip} for ip in addresses.pod]}
     return result
 
 

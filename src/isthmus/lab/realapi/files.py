@@ -32,7 +32,10 @@ def write(cluster: Cluster, *, trusted: certificates.Pair, token: str) -> None:
     private(checking_key(cluster), accounts.certificate.decode())
     private(authority(cluster), trusted.certificate.decode())
     private(tokens(cluster), f'{token},lab,lab,"{PEOPLE}"\n')
-    private(corefile(cluster), COREFILE.format(address=cluster.address, kubeconfig=cluster.directory / "kubeconfig"))
+    private(
+        corefile(cluster),
+        COREFILE.format(address=" ".join(cluster.addresses), kubeconfig=cluster.directory / "kubeconfig"),
+    )
     kubelet = certificates.issue(trusted, "kube-apiserver-kubelet-client")
     private(kubelet_certificate(cluster), kubelet.certificate.decode())
     private(kubelet_key(cluster), kubelet.key.decode())

@@ -43,7 +43,7 @@ def _proxy(node: Node, program: Path) -> Program:
         "kubeconfig": str(kubeconfig_of(node.cluster)),
         "hostname-override": node.name,
         "proxy-mode": "nftables",
-        "cluster-cidr": node.cluster.pod_cidr,
+        "cluster-cidr": ",".join(node.cluster.pod_cidrs),
         "healthz-bind-address": f"127.0.0.1:{HEALTH}",
         "metrics-bind-address": "127.0.0.1:10249",
         "conntrack-max-per-core": "0",  # limits of connection tracking are the machine's, and are left as they are

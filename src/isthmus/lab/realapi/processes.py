@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from isthmus.lab.layout import SERVICE_CIDR, Cluster, Lab
+from isthmus.lab.families import joined
+from isthmus.lab.layout import Cluster, Lab
 from isthmus.lab.realapi import files
 from isthmus.lab.supervisor.configs import kubeconfig_of
 from isthmus.lab.supervisor.programs import PYTHON, Has, Program, Serving
@@ -42,7 +43,7 @@ def _apiserver(cluster: Cluster, program: Path) -> Program:
         "service-account-issuer": ISSUER,
         "service-account-key-file": files.checking_key(cluster),
         "service-account-signing-key-file": files.signing_key(cluster),
-        "service-cluster-ip-range": SERVICE_CIDR,
+        "service-cluster-ip-range": ",".join(scheme.service_cidr for scheme in cluster.schemes),
         "kubelet-client-certificate": files.kubelet_certificate(cluster),
         "kubelet-client-key": files.kubelet_key(cluster),
         "kubelet-preferred-address-types": "InternalIP",
@@ -96,7 +97,7 @@ def _scheduler(cluster: Cluster) -> Program:
 def _relay(cluster: Cluster) -> Program:
     return Program(
         name=f"{cluster.name}/relay",
-        command=(*PYTHON, "isthmus.lab.realapi.relay", "--fd={fd}", f"--to={cluster.address}:6443"),
+        command=(*PYTHON, "isthmus.lab.realapi.relay", "--fd={fd}", f"--to={joined(cluster.address, 6443)}"),
         namespace=cluster.control_plane,
         cgroup=cluster.cgroup,
         check=Serving(cluster.name),

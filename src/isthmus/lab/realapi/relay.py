@@ -63,7 +63,7 @@ def main() -> None:
     parser.add_argument("--to", required=True, help="address:port")
     told = parser.parse_args()
     host, _, port = told.to.rpartition(":")
-    until_told(serve(socket.socket(fileno=told.fd), host, int(port)))
+    until_told(serve(socket.socket(fileno=told.fd), host.strip("[]"), int(port)))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import dns.message
 
 from isthmus import kube
 from isthmus.kube.objects.core import NAMESPACE, NODE
-from isthmus.lab import kernel
+from isthmus.lab import families, kernel
 from isthmus.lab.manifests import Some
 from isthmus.lab.network import namespaces
 from isthmus.lab.network.netlink import within
@@ -49,10 +49,10 @@ async def ready(check: Check, clients: Mapping[str, kube.Client]) -> bool:
         return False
 
 
-def sock(namespace: str, kind: socket.SocketKind) -> socket.socket:
-    """A socket that is in a namespace, though we are not."""
+def sock(namespace: str, kind: socket.SocketKind, *, address: str) -> socket.socket:
+    """A socket for an address that is in a namespace, though we are not."""
     with kernel.inside(namespaces.path(namespace)):
-        return socket.socket(socket.AF_INET, kind | socket.SOCK_NONBLOCK)
+        return socket.socket(families.of(address).socket, kind | socket.SOCK_NONBLOCK)
 
 
 async def _has(client: kube.Client, check: Has) -> bool:
@@ -62,7 +62,7 @@ async def _has(client: kube.Client, check: Has) -> bool:
 
 
 async def _connect(namespace: str, address: str, port: int) -> socket.socket:
-    made = sock(namespace, socket.SOCK_STREAM)
+    made = sock(namespace, socket.SOCK_STREAM, address=address)
     try:
         await asyncio.get_running_loop().sock_connect(made, (address, port))
     except BaseException:
@@ -91,7 +91,7 @@ async def _http(connected: socket.socket, path: str) -> bool:
 
 async def _names(check: Names) -> bool:
     loop = asyncio.get_running_loop()
-    with sock(check.namespace, socket.SOCK_DGRAM) as made:
+    with sock(check.namespace, socket.SOCK_DGRAM, address=check.address) as made:
         await loop.sock_connect(made, (check.address, 53))
         await loop.sock_sendall(made, dns.message.make_query("kube-dns.kube-system.svc.cluster.local", "A").to_wire())
         return bool(await loop.sock_recv(made, 4096))

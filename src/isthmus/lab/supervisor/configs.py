@@ -12,7 +12,8 @@ import yaml
 from isthmus import config
 from isthmus.clusterset import certificates
 from isthmus.lab import cgroups, images
-from isthmus.lab.layout import API_SERVICE, CLUSTER_DNS, NODE_LOCAL, Cluster, Lab, Node
+from isthmus.lab.families import joined
+from isthmus.lab.layout import Cluster, Lab, Node
 from isthmus.lab.node import kubelet, settings
 from isthmus.lab.realapi import files
 
@@ -41,7 +42,7 @@ def write(lab: Lab, *, ports: dict[str, int], own_images: dict[str, images.Image
         _private(config_of(cluster, "operator"), config.to_toml(operator(cluster)))
         for node in cluster.nodes:
             _node(node, own_images, services)
-            shown = certificates.issue(trusted, f"system:node:{node.name}", hosts=(node.address, node.name))
+            shown = certificates.issue(trusted, f"system:node:{node.name}", hosts=(*node.addresses, node.name))
             _private(kubelet.certificate(node), shown.certificate.decode())
             _private(kubelet.key(node), shown.key.decode())
     servers = {name: f"https://127.0.0.1:{port}" for name, port in ports.items()}
@@ -59,6 +60,7 @@ def _node(node: Node, own_images: dict[str, images.Image], services: bool) -> No
         clusters=lab.size,
         nodes=lab.nodes,
         network=lab.network,
+        families=lab.families,
         cluster=node.cluster.name,
         node=node.number,
         kubeconfig=str(kubeconfig_of(node.cluster)),
@@ -110,7 +112,7 @@ def agent(node: Node) -> config.Config:
         datapath=config.DatapathSection(
             cgroup=str(cgroups.root() / lab.prefix / node.pods_cgroup), pin=str(lab.bpffs / node.name)
         ),
-        dns=_dns(),
+        dns=_dns(cluster),
         admin=config.AdminSection(socket=str(socket_of(node, "agent"))),
     )
 
@@ -121,27 +123,29 @@ def dns(node: Node) -> config.Config:
         cluster=_cluster(node.cluster),
         node=config.NodeSection(name=node.name),
         datapath=agent(node).datapath,
-        dns=_dns(agent=str(socket_of(node, "agent"))),
+        dns=_dns(node.cluster, agent=str(socket_of(node, "agent"))),
         admin=config.AdminSection(socket=str(socket_of(node, "dns"))),
     )
 
 
 def _cluster(cluster: Cluster) -> config.ClusterSection:
     network = cluster.name if cluster.lab.network == "island" else ""
-    return config.ClusterSection(name=cluster.name, id=cluster.index, network=network)
+    return config.ClusterSection(name=cluster.name, id=cluster.index, network=network, families=cluster.families)
 
 
 def _kubernetes(cluster: Cluster) -> config.KubernetesSection:
     return config.KubernetesSection(kubeconfig=str(kubeconfig_of(cluster)))
 
 
-def _dns(*, agent: str = "") -> config.DnsSection:
-    return config.DnsSection(listen=f"{NODE_LOCAL}:53", cluster_dns=CLUSTER_DNS, agent=agent)
+def _dns(cluster: Cluster, *, agent: str = "") -> config.DnsSection:
+    scheme = cluster.schemes[0]
+    return config.DnsSection(listen=joined(scheme.node_local, 53), cluster_dns=scheme.cluster_dns, agent=agent)
 
 
 def _hosts(cluster: Cluster) -> list[str]:
     """What an API server is called: by people on the host, in the lab, and by pods."""
-    return ["127.0.0.1", cluster.address, API_SERVICE, "kubernetes.default.svc", "kubernetes.default"]
+    inside = [*cluster.addresses, *(scheme.api_service for scheme in cluster.schemes)]
+    return ["127.0.0.1", *inside, "kubernetes.default.svc", "kubernetes.default"]
 
 
 def _kubeconfig(servers: dict[str, str], tokens: dict[str, str], trusted: bytes) -> str:

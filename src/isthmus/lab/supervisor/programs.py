@@ -7,6 +7,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from isthmus.lab.families import joined
 from isthmus.lab.layout import Cluster, Lab, Node
 from isthmus.lab.realapi import files
 from isthmus.lab.supervisor.configs import config_of, kubeconfig_of, socket_of
@@ -110,7 +111,7 @@ def relay(lab: Lab, name: str, options: tuple[str, ...]) -> Program:
 
 
 def _etcd(cluster: Cluster, binary: Path) -> Program:
-    peer = f"http://{cluster.address}:2380"
+    peer = f"http://{joined(cluster.address, 2380)}"
     options = {
         "name": cluster.name,
         "data-dir": str(cluster.directory / "etcd"),
@@ -140,7 +141,8 @@ def _apiserver(cluster: Cluster) -> Program:
             *PYTHON,
             "isthmus.lab.apiserver",
             f"--etcd={cluster.etcd}",
-            f"--listen={cluster.address}:6443",
+            f"--listen={joined(cluster.address, 6443)}",
+            f"--service-cidr={','.join(scheme.service_cidr for scheme in cluster.schemes)}",
             f"--tls-cert-file={cluster.directory / 'apiserver.crt'}",
             f"--tls-private-key-file={cluster.directory / 'apiserver.key'}",
             f"--root-ca-file={files.authority(cluster)}",
@@ -164,7 +166,7 @@ def _clusterdns(cluster: Cluster) -> Program:
             *PYTHON,
             "isthmus.lab.clusterdns",
             f"--kubeconfig={kubeconfig_of(cluster)}",
-            f"--listen={cluster.address}",
+            *(f"--listen={address}" for address in cluster.addresses),
         ),
         namespace=cluster.control_plane,
         cgroup=cluster.cgroup,

@@ -1,0 +1,112 @@
+"""Address families of a lab: which ranges each has, and how nftables calls it. Pure.
+
+The IPv6 ranges are unique local ones and read like those of IPv4: where a pod has 10.1.2.7, it has fd00:10:1:2::7.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from isthmus.model.services import Family
+
+Families = tuple[Family, ...]
+"""One or both; the first is the primary one, as in Kubernetes."""
+
+
+class Scheme(NamedTuple):
+    """Where everything of one family is."""
+
+    family: Family
+    socket: socket.AddressFamily
+    length: int
+    """Bits of an address."""
+    nft: str
+    nft_address: str
+    service_cidr: str
+    api_service: str
+    cluster_dns: str
+    node_local: str
+    machine: str
+    """Of a cluster and a number."""
+    pod: str
+    """Of a cluster's pod net, a node and a number."""
+    node_pods: str
+    cluster_pods: str
+
+    def host(self, address: str) -> str:
+        """An address as a range of one."""
+        return f"{address}/{self.length}"
+
+
+SCHEMES: Final[dict[Family, Scheme]] = {
+    "IPv4": Scheme(
+        family="IPv4",
+        socket=socket.AF_INET,
+        length=32,
+        nft="ip",
+        nft_address="ipv4_addr",
+        service_cidr="10.96.0.0/16",
+        api_service="10.96.0.1",
+        cluster_dns="10.96.0.10",
+        node_local="169.254.7.1",
+        machine="172.30.{}.{}",
+        pod="10.{}.{}.{}",
+        node_pods="10.{}.{}.0/24",
+        cluster_pods="10.{}.0.0/16",
+    ),
+    "IPv6": Scheme(
+        family="IPv6",
+        socket=socket.AF_INET6,
+        length=128,
+        nft="ip6",
+        nft_address="ipv6_addr",
+        service_cidr="fd00:10:96::/112",
+        api_service="fd00:10:96::1",
+        cluster_dns="fd00:10:96::10",
+        node_local="fd00:169:254:7::1",
+        machine="fd00:172:30:{}::{}",
+        pod="fd00:10:{}:{}::{}",
+        node_pods="fd00:10:{}:{}::/64",
+        cluster_pods="fd00:10:{}::/48",
+    ),
+}
+
+
+class BadFamilies(ValueError):  # noqa: N818
+    """What ``--ip-families`` says is not two words of two; the message names it."""
+
+
+def parse(text: str) -> Families:
+    """``IPv4,IPv6`` as Kubernetes spells it."""
+    found: list[Family] = []
+    for word in text.split(","):
+        family = next((known for known in SCHEMES if known == word.strip()), None)
+        if family is None or family in found:
+            raise BadFamilies(f"--ip-families {text}: want IPv4, IPv6, IPv4,IPv6 or IPv6,IPv4")
+        found.append(family)
+    return tuple(found)
+
+
+def parse_all(words: Iterable[str], clusters: int) -> tuple[Families, ...]:
+    """A cluster each: ``IPv4,IPv6`` is said of all, ``c2=IPv4`` of one; the later wins."""
+    found: list[Families] = [("IPv4",)] * clusters
+    names = {f"c{number}": number - 1 for number in range(1, clusters + 1)}
+    for word in words:
+        name, equals, said = word.rpartition("=")
+        if equals and name not in names:
+            raise BadFamilies(f"--ip-families {word}: there is no cluster {name}: c1 to c{clusters}")
+        for number in [names[name]] if equals else range(clusters):
+            found[number] = parse(said)
+    return tuple(found)
+
+
+def of(address: str) -> Scheme:
+    """The family of an address."""
+    return SCHEMES["IPv6" if ":" in address else "IPv4"]
+
+
+def joined(address: str, port: int | str) -> str:
+    """``10.1.1.2:80``, ``[fd00::2]:80``."""
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
