@@ -15,8 +15,8 @@ from isthmus.cli.options import lab_name
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from isthmus.lab.images import Image
     from isthmus.lab.families import Families
+    from isthmus.lab.images import Image
     from isthmus.lab.layout import Lab, Network
     from isthmus.lab.record import ApiServer, Datapath
 
