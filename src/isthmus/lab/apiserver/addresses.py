@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from isthmus.lab.apiserver import errors
+from isthmus.lab.apiserver import errors, ipfamilies
 from isthmus.lab.apiserver.errors import Problem
 from isthmus.lab.apiserver.objects import Object, at, items, name_of
 
@@ -29,13 +29,17 @@ class Addresses:
         self._held: set[str | int] = set()
 
     @contextmanager
-    def given(self, service: Object, others: Iterable[Object]) -> Iterator[None]:
-        """Fill in the addresses a Service lacks; while the block runs nobody else gets them.
+    def given(self, service: Object, others: Iterable[Object], *, before: Object | None = None) -> Iterator[None]:
+        """Fill in the families and addresses a Service lacks; while the block runs nobody else gets them.
 
-        Raises an ApiError where an address asked for is taken or outside of the range.
+        ``before`` is its spec as it was. Raises an ApiError where an address asked for is taken or outside of the
+        range, or a family is not the cluster's.
         """
         others = list(others)
-        held: list[str | int] = [*self._cluster_ips(service, others), *self._node_ports(service, others)]
+        held: list[str | int] = [
+            *self._cluster_ips(service, others, before or {}),
+            *self._node_ports(service, others),
+        ]
         self._held.update(held)
         try:
             yield
@@ -47,54 +51,24 @@ class Addresses:
         network = next(iter(self._networks.values()))
         return str(network[1])
 
-    def _cluster_ips(self, service: Object, others: list[Object]) -> list[str]:
+    def _cluster_ips(self, service: Object, others: list[Object], before: Object) -> list[str]:
         spec = service["spec"]
         if spec["type"] == "ExternalName":
             return []
-        headless = spec.get("clusterIP") == "None" or spec.get("clusterIPs") == ["None"]
-        families = self._families(service, headless=headless)
-        if headless:
-            spec["clusterIP"], spec["clusterIPs"] = "None", ["None"]
+        if problems := ipfamilies.decide(spec, before, list(self._networks)):
+            raise errors.invalid("Service", "", name_of(service), problems)
+        if spec.get("clusterIP") == "None":
             return []
         used = {ip for other in others for ip in at(other, "spec", "clusterIPs", default=())}
-        asked = list(spec.get("clusterIPs") or ([spec["clusterIP"]] if spec.get("clusterIP") else []))
+        asked = list(spec.get("clusterIPs") or ())
         for address in asked:
             self._check(service, address, used)
-        given = [*asked, *(self._draw(family, used) for family in families[len(asked) :])]
+        given = [*asked, *(self._draw(family, used) for family in spec["ipFamilies"][len(asked) :])]
         spec["clusterIP"], spec["clusterIPs"] = given[0], given
         return given
 
-    def _families(self, service: Object, *, headless: bool) -> list[str]:
-        """The families of a Service, in order; writes what it decides into the Service."""
-        spec = service["spec"]
-        known = list(self._networks)
-        if headless and not spec.get("selector") and not spec.get("ipFamilies") and not spec.get("ipFamilyPolicy"):
-            spec["ipFamilyPolicy"] = "RequireDualStack"  # whoever makes its endpoints may have both
-            spec["ipFamilies"] = [*known, *(family for family in ("IPv4", "IPv6") if family not in known)]
-            return known
-        policy = spec.setdefault("ipFamilyPolicy", "SingleStack")
-        asked = list(spec.get("ipFamilies") or ())
-        if not asked and not headless:
-            ips = spec.get("clusterIPs") or ([spec["clusterIP"]] if spec.get("clusterIP") else [])
-            asked = [f"IPv{ipaddress.ip_address(ip).version}" for ip in ips if _is_address(ip)]
-        most = 1 if policy == "SingleStack" else 2
-        families = [*asked, *(family for family in known if family not in asked)][: max(most, len(asked))]
-        missing = [family for family in families if family not in known] if spec.get("selector") or not headless else []
-        if missing or (policy == "RequireDualStack" and len(families) < 2):
-            why = (
-                "this cluster is not configured for dual-stack services"
-                if not missing
-                else "not configured on this cluster"
-            )
-            raise _refused(service, Problem("spec.ipFamilies", "Invalid value", why, missing or families))
-        spec["ipFamilies"] = families
-        return families
-
     def _check(self, service: Object, address: str, used: set[str]) -> None:
         field = "spec.clusterIPs"
-        if not _is_address(address):
-            why = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
-            raise _refused(service, Problem(f"{field}[0]", "Invalid value", why, address))
         parsed = ipaddress.ip_address(address)
         if not any(parsed in network for network in self._networks.values()):
             ranges = ", ".join(map(str, self._networks.values()))
@@ -143,11 +117,3 @@ class Addresses:
 
 def _refused(service: Object, problem: Problem) -> errors.ApiError:
     return errors.invalid("Service", "", name_of(service), [problem])
-
-
-def _is_address(text: Any) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True

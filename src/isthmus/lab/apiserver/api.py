@@ -141,7 +141,7 @@ class Api:
         for _ in range(TRIES):
             item = self.get(kind, namespace, name)
             new = change(item.body)
-            with self._addresses(kind, new):
+            with self._addresses(kind, new, item.body):
                 if rules.same(item.body, new):
                     return item
                 if by.dry_run:
@@ -154,7 +154,7 @@ class Api:
         raise errors.conflict(kind.qualified, name)
 
     @contextmanager
-    def _addresses(self, kind: Kind, obj: Object) -> Iterator[None]:
+    def _addresses(self, kind: Kind, obj: Object, old: Object | None = None) -> Iterator[None]:
         if kind is not kinds.SERVICE:
             yield
             return
@@ -163,7 +163,7 @@ class Api:
             for item in self.store.items(kind.qualified)
             if item.body["metadata"]["uid"] != at(obj, "metadata", "uid")
         ]
-        with self.addresses.given(obj, others):
+        with self.addresses.given(obj, others, before=at(old, "spec", default={})):
             yield
 
     def _check_namespace(self, kind: Kind, namespace: str, name: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from typing import Any
 
+from isthmus.lab.apiserver import ipfamilies
 from isthmus.lab.apiserver.objects import Object, at, items
 
 
@@ -32,11 +33,7 @@ def inherit_addresses(old: Object, new: Object) -> None:
             for name in ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy", "internalTrafficPolicy"):
                 spec.pop(name, None)
     elif before.get("type") != "ExternalName":
-        if not spec.get("clusterIP") and not spec.get("clusterIPs"):
-            spec.update({name: before[name] for name in ("clusterIP", "clusterIPs") if name in before})
-        for name in ("ipFamilies", "ipFamilyPolicy"):
-            if name in before:
-                spec.setdefault(name, before[name])
+        ipfamilies.keep(before, spec)
     _inherit_node_ports(before, spec)
 
 
@@ -63,6 +60,8 @@ def service(obj: Object) -> None:
             port["targetPort"] = port.get("port")
     if kind != "ExternalName":
         spec.setdefault("internalTrafficPolicy", "Cluster")
+        if spec.get("clusterIP"):
+            spec.setdefault("clusterIPs", [spec["clusterIP"]])
     if kind in ("NodePort", "LoadBalancer"):
         spec.setdefault("externalTrafficPolicy", "Cluster")
     if kind == "LoadBalancer":

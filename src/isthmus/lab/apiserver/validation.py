@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from isthmus.lab.apiserver import ipfamilies
 from isthmus.lab.apiserver.errors import Problem
+from isthmus.lab.apiserver.ipfamilies import family_of
 from isthmus.lab.apiserver.objects import Object, at, items
 from isthmus.lab.apiserver.selectors import label_selector
 
@@ -167,7 +168,7 @@ def service(obj: Object, old: Object | None) -> Iterator[Problem]:
         yield _unsupported("spec.sessionAffinity", spec.get("sessionAffinity"), "ClientIP", "None")
     yield from label_map(spec.get("selector") or {}, "spec.selector")
     yield from _service_ports(list(items(spec, "ports")))
-    yield from _cluster_ips(spec, old)
+    yield from ipfamilies.problems(spec, at(old, "spec", default={}))
 
 
 def _service_ports(ports: list[Object]) -> Iterator[Problem]:
@@ -193,22 +194,6 @@ def _service_ports(ports: list[Object]) -> Iterator[Problem]:
         if number in numbers:
             yield Problem(where, "Duplicate value", value={"port": number[0], "protocol": number[1]})
         numbers.add(number)
-
-
-def _cluster_ips(spec: Object, old: Object | None) -> Iterator[Problem]:
-    for index, address in enumerate(spec.get("clusterIPs") or ()):
-        if address not in ("", "None") and not _is_address(address):
-            yield Problem(
-                f"spec.clusterIPs[{index}]",
-                "Invalid value",
-                "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)",
-                address,
-            )
-    before = at(old, "spec", "clusterIP")
-    stays = at(old, "spec", "type") != "ExternalName" and spec.get("type") != "ExternalName"
-    if before and stays and spec.get("clusterIP") != before:
-        why = "may not change once set"
-        yield Problem("spec.clusterIPs[0]", "Invalid value", why, [spec.get("clusterIP")])
 
 
 def endpoint_slice(obj: Object, old: Object | None) -> Iterator[Problem]:
@@ -311,15 +296,3 @@ def _qualified(key: str, field: str) -> Iterator[Problem]:
         yield from SUBDOMAIN.problems(prefix, field)
     if not name or len(name) > 63 or not re.fullmatch(_QUALIFIED, name):
         yield Problem(field, "Invalid value", QUALIFIED_RULE, key)
-
-
-def family_of(address: Any) -> str:
-    """'IPv4' or 'IPv6', '' for what is no address."""
-    try:
-        return f"IPv{ipaddress.ip_address(address).version}"
-    except ValueError:
-        return ""
-
-
-def _is_address(address: Any) -> bool:
-    return isinstance(address, str) and family_of(address) != ""

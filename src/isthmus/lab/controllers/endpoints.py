@@ -9,9 +9,9 @@ import msgspec
 
 from isthmus.lab.apiserver import kinds
 from isthmus.lab.apiserver.api import Api, Deletion
+from isthmus.lab.apiserver.ipfamilies import family_of
 from isthmus.lab.apiserver.objects import Object, at, deleting, items, labels_of, name_of, namespace_of
 from isthmus.lab.apiserver.storage import Change, Item
-from isthmus.lab.apiserver.validation import family_of
 from isthmus.lab.controllers import pods
 from isthmus.lab.controllers.loop import Controller, by
 
