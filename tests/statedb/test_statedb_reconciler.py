@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isthmus.statedb import Backoff, Database, NotPruned, Reconciler, Status, Table
+from isthmus.statedb.reconciler import LEAST, MOMENT, MOST
 
 pytestmark = pytest.mark.looptime
 
@@ -328,11 +330,103 @@ async def test_waiting_until_reconciled_ends_with_the_round_that_holds_all_up_to
     assert target.held == {"a": 1, "b": 1}
 
 
-async def test_a_large_change_goes_to_the_target_in_batches() -> None:
+def many(start: int, count: int) -> dict[str, int]:
+    return {f"n{number:05}": number for number in range(start, start + count)}
+
+
+async def test_a_round_has_as_many_rows_as_the_target_does_in_a_moment() -> None:
     db, target = database(), Target()
-    put(db, **{f"n{n}": n for n in range(2_500)})
-    await make(db, target).step()
-    assert [len(names) for _, what, names in target.calls if what == "update"] == [1000, 1000, 500]
+    put(db, **many(0, 2_500))
+    reconciler = make(db, target)
+    await reconciler.step()
+    sizes = [len(names) for _, what, names in target.calls if what == "update"]
+    assert sizes == [LEAST, 128, 256, 512, MOST, 2_500 - 960 - MOST]
+    target.seconds = 2 * MOMENT
+    put(db, **dict.fromkeys(many(0, 2_500), -1))
+    await reconciler.step()
+    sizes = [len(names) for _, what, names in target.calls if what == "update"][6:]
+    assert sizes[:5] == [MOST, 500, 250, 125, LEAST]
+    assert set(sizes[5:-1]) == {LEAST}
+
+
+async def test_a_change_waits_for_the_round_under_way_and_for_no_backlog() -> None:
+    db, target = database(), Target()
+    target.seconds = 1.0
+    put(db, **many(0, 1_000))
+    async with running(make(db, target)):
+        await asyncio.sleep(3.5)
+        put(db, new=1)
+        await asyncio.sleep(2.0)
+        assert "new" in target.held
+        assert len(target.held) < 500
+
+
+async def test_what_waits_longest_is_done_though_newer_changes_never_cease() -> None:
+    db, target = database(), Target()
+    target.seconds = 1.0
+    put(db, **many(0, 100))
+    async with running(make(db, target)):
+        for turn in range(1, 11):
+            await asyncio.sleep(1.0)
+            put(db, **many(1_000 * turn, 200))
+    assert target.held.keys() >= many(0, 100).keys()
+
+
+async def test_retries_that_are_due_together_hold_no_change_up_and_are_held_up_by_none() -> None:
+    db, target = database(), Target()
+    target.seconds = 1.0
+    target.broken = {*many(0, 500)}
+    put(db, **many(0, 500))
+    reconciler = make(db, target, backoff=Backoff(20.0, 20.0))
+    async with running(reconciler):
+        await asyncio.sleep(19)
+        assert len(reconciler.failing) == 500
+        target.broken = set()
+        await asyncio.sleep(3)
+        for number in range(20):
+            put(db, **{f"new{number}": 1})
+            await asyncio.sleep(2)
+            assert f"new{number}" in target.held
+    assert not reconciler.failing
+
+
+async def test_rows_of_a_group_are_never_in_two_rounds() -> None:
+    db, target = database(), Target()
+    target.seconds = 1.0
+    put(db, **{f"g{number // 7}-{number}": 1 for number in range(1_000)})
+    async with running(make(db, target, together=lambda row: row[0].partition("-")[0])):
+        await asyncio.sleep(100)
+    rounds = [{name.partition("-")[0] for name in names} for _, what, names in target.calls if what == "update"]
+    assert len(rounds) > 10
+    assert sum(map(len, rounds)) == len(set().union(*rounds))
+
+
+async def test_pruning_waits_until_nothing_waits() -> None:
+    db, target = database(), Target(stale=1)
+    target.seconds = 1.0
+    put(db, **many(0, 200))
+    async with running(make(db, target)):
+        await asyncio.sleep(10)
+    assert target.times("prune") == [4]
+    assert "stale" not in target.held
+
+
+async def test_waiting_until_reconciled_is_for_what_came_up_to_the_revision_and_not_for_what_came_later() -> None:
+    db, target = database(), Target()
+    target.seconds = 1.0
+    reconciler = make(db, target)
+    async with running(reconciler):
+        revision = put(db, a=1)
+        waiting = asyncio.create_task(reconciler.wait_until_reconciled(revision))
+        await asyncio.sleep(0.5)
+        put(db, **many(0, 1_000))
+        await asyncio.sleep(1.0)
+        assert waiting.done()
+        late = asyncio.create_task(reconciler.wait_until_reconciled(db.snapshot().revision(WANTED)))
+        await asyncio.sleep(3.0)
+        assert not late.done()
+        await late
+    assert len(target.held) == 1_001
 
 
 async def test_its_repr_tells_the_outcome() -> None:
@@ -358,13 +452,24 @@ STEPS = st.lists(
 )
 
 
-@given(steps=STEPS, left=st.frozensets(st.sampled_from("abxy")), seconds=st.sampled_from([0.0, 0.3]))
-@settings(max_examples=150, deadline=None)
+@given(
+    steps=STEPS,
+    left=st.frozensets(st.sampled_from("abxy")),
+    seconds=st.sampled_from([0.0, 0.3, 0.6]),
+    least=st.sampled_from([1, 2, LEAST]),
+)
+@settings(max_examples=200, deadline=None)
 async def test_whatever_fails_when_the_target_comes_to_hold_exactly_the_rows(
-    steps: list[Any], left: frozenset[str], seconds: float
+    steps: list[Any], left: frozenset[str], seconds: float, least: int
 ) -> None:
     db, target = database(), Target(**dict.fromkeys(left, 9))
     target.seconds = seconds
+    with mock.patch("isthmus.statedb.reconciler.LEAST", least):
+        await disturbed(db, target, steps)
+
+
+async def disturbed(db: Database, target: Target, steps: list[Any]) -> None:
+    """Rows change, the target fails and mends; in the end it holds what it should."""
     reconciler = make(db, target, backoff=Backoff(0.5, 4.0))
     async with running(reconciler):
         for step in steps:

@@ -56,6 +56,7 @@ class Operator:
             mcs.ApiTarget(self.writer),
             status=tables.OBJECTS_STATUS,
             backoff=Backoff(0.05, 0.2),
+            together=lambda row: row.service,
         )
 
     @asynccontextmanager

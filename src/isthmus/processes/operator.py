@@ -110,7 +110,14 @@ class Office:
                 most = config.clusterset.max_connected_clusters
                 publisher = Publisher(db, session, config.cluster, max_connected_clusters=most)
                 target, back_off = mcs.ApiTarget(self._client), Backoff(0.1, 30.0)
-                objects = Reconciler(db, tables.OBJECTS, target, status=tables.OBJECTS_STATUS, backoff=back_off)
+                objects = Reconciler(
+                    db,
+                    tables.OBJECTS,
+                    target,
+                    status=tables.OBJECTS_STATUS,
+                    backoff=back_off,
+                    together=lambda row: row.service,
+                )
                 for reflector in reflectors:
                     tasks.create_task(reflector.run(), name=reflector.name)
                 tasks.create_task(follower.run(), name="follower")

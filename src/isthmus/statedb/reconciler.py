@@ -1,21 +1,23 @@
 """The reconciler: desired rows in, idempotent operations out.
 
-Level-triggered. What changed since the last round is handed to the target in one batch, deletions first, to make
-room; what fails is retried whole with a capped back-off while the rest goes on. Once the table is complete the target
-is pruned: what it really holds and no row wants goes. Desired rows are never rewritten to carry a status: failures
-are rows of a table of their own, and a key without one is done or about to be.
+Level-triggered, in rounds. What changed and what is due again waits for a round; a round takes as much as the target
+does in a moment, half of it the newest and the rest the oldest: a change does not wait for a backlog, and nothing in a
+backlog waits for ever. Deletions go first, to make room; what fails is retried whole with a capped back-off while the
+rest goes on. Once the table is complete and nothing waits the target is pruned: what it really holds and no row wants
+goes. Desired rows are never rewritten to carry a status: failures are rows of a table of their own, and a key without
+one is done or about to be.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from msgspec import Struct
 
-from isthmus.statedb.changes import Change
 from isthmus.statedb.database import Database
 from isthmus.statedb.reading import Snapshot
 from isthmus.statedb.table import Table
@@ -24,8 +26,12 @@ K = TypeVar("K", bound=Hashable)
 R = TypeVar("R")
 R_contra = TypeVar("R_contra", contravariant=True)
 
-BATCH = 1_000
-EARLY = 1e-6
+MOMENT: Final = 0.5
+"""Seconds a round should take: how long a change waits for the round that is under way."""
+LEAST: Final = 64
+MOST: Final = 1_000
+"""Rows in a round: it begins with the least, and has as many as the target does in a moment."""
+EARLY: Final = 1e-6
 """Seconds by which a timer may fire early (an event loop's clock has a resolution): what is due then is due now."""
 
 
@@ -72,11 +78,54 @@ class Backoff(Struct, frozen=True, gc=False):
         return float(min(self.most, self.first * 2.0 ** min(attempts - 1, 30)))
 
 
+class Backlog:
+    """Keys that wait for a round, in the order in which they came; those of a group go together.
+
+    Each group has a mark: the revision up to which changes had come before it.
+    """
+
+    def __init__(self) -> None:
+        self._groups: OrderedDict[Hashable, tuple[int, dict[Any, None]]] = OrderedDict()
+        self._keys: set[Any] = set()
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def add(self, key: Any, *, group: Hashable, mark: int) -> None:
+        """One that waits already keeps its place."""
+        if key not in self._keys:
+            self._keys.add(key)
+            self._groups.setdefault(group, (mark, {}))[1][key] = None
+
+    def take(self, most: int) -> list[Any]:
+        """All, or so many and what a last group has more: half of them the newest, half the oldest."""
+        taken: list[Any] = []
+        newest = 0 if len(self) <= most else most / 2
+        while self._groups and len(taken) < most:
+            _, (_, keys) = self._groups.popitem(last=len(taken) < newest)
+            taken += keys
+        self._keys.difference_update(taken)
+        return taken
+
+    def mark(self, otherwise: int) -> int:
+        """The mark of the oldest that waits; where none does, another."""
+        return next(iter(self._groups.values()))[0] if self._groups else otherwise
+
+
+class Done(NamedTuple):
+    """What became of a round's rows."""
+
+    updated: int
+    deleted: int
+    failed: int
+
+
 class Reconciler(Generic[K, R]):
     """Drives one target from one table; its failures are rows of ``status``, a table keyed as the desired one.
 
-    What changes while a round awaits its target is the next round's. A target gives failures and raises none: an
-    exception is a bug and ends the reconciler.
+    What changes while a round awaits its target is the next round's. Rows that are ``together`` of one group are never
+    in two rounds when they change at once. A target gives failures and raises none: an exception is a bug and ends the
+    reconciler.
     """
 
     def __init__(
@@ -87,6 +136,7 @@ class Reconciler(Generic[K, R]):
         *,
         status: Table[K, Status] | None = None,
         backoff: Backoff = Backoff(),  # noqa: B008 a frozen value
+        together: Callable[[R], Hashable] | None = None,
         prune_every: float = 1800.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -95,23 +145,29 @@ class Reconciler(Generic[K, R]):
         self._target = target
         self._status = status
         self._backoff = backoff
+        self._together = together or table.key
         self._prune_every = prune_every
         self._clock = clock
         self._changes = database.changes(table)
+        self._backlog = Backlog()
+        self._size = LEAST
         self._held: dict[Any, R] = {}
+        """Rows as the target is likely to hold them, of keys that wait or fail."""
         self._failed: dict[Any, Status] = {}
         self._pruned = False
         self._prune_failures = 0
         self._prune_at = 0.0
         """When the next pruning is due, once the table is complete."""
-        self._seen = -1
+        self._read = self._seen = -1
+        """Revisions: of what was taken in, and up to which all of it was tried."""
         self._round = asyncio.Event()
         self.rounds = 0
         self.outcome = "has not run"
 
     def __repr__(self) -> str:
+        waiting = f"; {len(self._backlog)} waiting" if self._backlog else ""
         pruned = "" if self._pruned else "; not pruned yet"
-        return f"<Reconciler of {self._table.name}: {self.outcome}; {len(self._failed)} failing{pruned}>"
+        return f"<Reconciler of {self._table.name}: {self.outcome}; {len(self._failed)} failing{waiting}{pruned}>"
 
     @property
     def failing(self) -> Mapping[Any, Status]:
@@ -119,61 +175,76 @@ class Reconciler(Generic[K, R]):
         return self._failed
 
     async def step(self) -> str:
-        """One round: what changed, what is due again, and pruning when its time has come. Gives a sentence."""
-        snapshot, changes = self._changes.next()
-        wanted, gone = self._work(snapshot, changes)
-        failures = dict(await self._target.delete(list(gone.values()))) if gone else {}
-        rows = list(wanted.values())
-        for start in range(0, len(rows), BATCH):
-            failures.update(await self._target.update(rows[start : start + BATCH]))
-        self._record(wanted, gone, failures)
-        updated, deleted = (len(work) - sum(key in work for key in failures) for work in (wanted, gone))
-        said = f"{updated} updated, {deleted} deleted, {len(failures)} failed"
-        if self._prune_is_due(snapshot):
-            said += f"; {await self._prune(snapshot)}"
-        self._end(snapshot, said)
-        return said
+        """All that changed and is due again, and pruning when its time has come. Gives a sentence."""
+        snapshot = self._take_in()
+        rounds = [await self._work(snapshot)]
+        while self._backlog:
+            rounds.append(await self._work(snapshot))
+        return await self._end(snapshot, Done(*map(sum, zip(*rounds, strict=True))))
 
     async def run(self) -> None:
         """Round after round, for ever."""
         while True:
-            await self.step()
-            await self._next_round()
+            snapshot = self._take_in()
+            await self._end(snapshot, await self._work(snapshot))
+            if self._backlog:
+                await asyncio.sleep(0)  # a target may do its work without awaiting anything
+            else:
+                await self._next_round()
 
     async def wait_until_reconciled(self, revision: int) -> None:
         """Return when everything up to this revision of the table has been tried and nothing is failing."""
         while self._seen < revision or self._failed:
             await self._round.wait()
 
-    def _work(self, snapshot: Snapshot, changes: Sequence[Change[R]]) -> tuple[dict[Any, R], dict[Any, R]]:
-        """The rows to update and those to delete, by key: what changed, and what failed and is due again.
+    def _take_in(self) -> Snapshot:
+        """Let wait for a round what is due again, and after it, as newer, what changed."""
+        snapshot, changes = self._changes.next()
+        soon = self._clock() + EARLY
+        for key, status in self._failed.items():
+            if status.next_try <= soon:
+                row = snapshot.get(self._table, key)
+                self._wait(key, self._held.get(key) if row is None else row)
+        for key, old, new in changes:
+            if old is not None:
+                self._held.setdefault(key, old)
+            self._wait(key, old if new is None else new)
+        self._read = snapshot.revision(self._table)
+        return snapshot
 
-        A row to delete is given as the target is likely to hold it: as it was before what failed.
-        """
+    def _wait(self, key: Any, row: R | None) -> None:
+        if row is not None:  # else it was tried, failed and is gone by now: a change says so
+            self._backlog.add(key, group=self._together(row), mark=self._read)
+
+    async def _work(self, snapshot: Snapshot) -> Done:
+        """One round. A row to delete is given as the target is likely to hold it: as it was before what failed."""
         wanted: dict[Any, R] = {}
         gone: dict[Any, R] = {}
-        for key, old, new in changes:
-            if new is not None:
-                wanted[key] = new
-                if old is not None and key not in self._held:
-                    self._held[key] = old
-            elif old is not None:
-                gone[key] = self._held.setdefault(key, old)
-        soon = self._clock() + EARLY
-        for key in [key for key, status in self._failed.items() if status.next_try <= soon]:
+        for key in self._backlog.take(self._size):
             if (row := snapshot.get(self._table, key)) is not None:
                 wanted[key] = row
-            elif key not in gone:
+            else:
                 gone[key] = self._held[key]
-        return wanted, gone
+        began = self._clock()
+        failures = dict(await self._target.delete(list(gone.values()))) if gone else {}
+        if wanted:
+            failures.update(await self._target.update(list(wanted.values())))
+        self._pace(len(wanted) + len(gone), self._clock() - began)
+        self._record((*gone, *wanted), failures)
+        updated, deleted = (len(work) - sum(key in work for key in failures) for work in (wanted, gone))
+        return Done(updated, deleted, len(failures))
 
-    def _record(self, wanted: Mapping[Any, R], gone: Mapping[Any, R], failures: Mapping[Any, str]) -> None:
+    def _pace(self, rows: int, seconds: float) -> None:
+        """The next round has twice as many rows where this one was quick, and half as many where it was slow."""
+        if seconds > MOMENT:
+            self._size = max(LEAST, self._size // 2)
+        elif rows >= self._size and seconds < MOMENT / 2:
+            self._size = min(MOST, self._size * 2)
+
+    def _record(self, keys: Sequence[Any], failures: Mapping[Any, str]) -> None:
         """Who failed is tried again after its back-off; of who did not, nothing is kept."""
-        if not failures and not self._failed:
-            self._held.clear()
-            return
         now = self._clock()
-        for key in (*gone, *wanted):
+        for key in keys:
             if (error := failures.get(key)) is None:
                 self._failed.pop(key, None)
                 self._held.pop(key, None)
@@ -181,19 +252,19 @@ class Reconciler(Generic[K, R]):
             attempts = self._failed[key].attempts + 1 if key in self._failed else 1
             self._failed[key] = Status(key, error, attempts, now + self._backoff.delay(attempts))
         if self._status is not None:
-            self._publish(self._status)
+            self._publish(self._status, keys)
 
-    def _publish(self, table: Table[K, Status]) -> None:
+    def _publish(self, table: Table[K, Status], keys: Iterable[Any]) -> None:
         with self._database.write() as txn:
-            for row in txn.all(table):
-                if row.key not in self._failed:
-                    txn.delete(table, row.key)
-            for status in self._failed.values():
-                txn.put(table, status)
+            for key in keys:
+                if (status := self._failed.get(key)) is not None:
+                    txn.put(table, status)
+                else:
+                    txn.delete(table, key)
 
     def _prune_is_due(self, snapshot: Snapshot) -> bool:
-        """Only a complete table says what nobody wants; then once at first, and now and then."""
-        if not snapshot.initialized(self._table):
+        """Only a complete table says what nobody wants; then once at first, and now and then, when nothing waits."""
+        if self._backlog or not snapshot.initialized(self._table):
             return False
         return self._clock() + EARLY >= self._prune_at
 
@@ -208,12 +279,17 @@ class Reconciler(Generic[K, R]):
         self._prune_at = self._clock() + self._prune_every
         return said
 
-    def _end(self, snapshot: Snapshot, said: str) -> None:
-        self._seen = snapshot.revision(self._table)
+    async def _end(self, snapshot: Snapshot, done: Done) -> str:
+        """Prune if it is time to, and let it be known what was done."""
+        said = f"{done.updated} updated, {done.deleted} deleted, {done.failed} failed"
+        if self._prune_is_due(snapshot):
+            said += f"; {await self._prune(snapshot)}"
+        self._seen = self._backlog.mark(self._read)
         self.rounds += 1
         self.outcome = said
         self._round.set()
         self._round = asyncio.Event()
+        return said
 
     async def _next_round(self) -> None:
         """Wait for a change, for the first retry that is due, or for a pruning: that of completion or the next one."""
