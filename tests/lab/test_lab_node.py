@@ -132,6 +132,15 @@ def test_a_container_that_ends_is_started_again_with_growing_pauses(echo: Runnin
     assert told["lastState"]["terminated"]["exitCode"] == 3
 
 
+def test_a_pod_that_is_told_to_end_while_its_program_starts_ends_without_its_whole_grace(
+    echo: Running, until: Callable[..., Any]
+) -> None:
+    slow = "import signal, sys, time; time.sleep(0.7); signal.signal(15, lambda *_: sys.exit()); time.sleep(60)"
+    apply(echo, pod("hasty", {"image": "python", "command": ["python3", "-c", slow]}, terminationGracePeriodSeconds=60))
+    until(lambda: get(echo, "hasty").get("status", {}).get("phase") == "Running")
+    echo.kubectl("delete", "pod", "hasty", "--timeout=15s")
+
+
 def test_a_pod_that_is_to_end_ends(echo: Running, until: Callable[..., Any]) -> None:
     task = {"image": "busybox", "command": ["sh", "-c", "exit 0"]}
     apply(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Literal
@@ -21,6 +23,8 @@ FIRST_PAUSE: Final = 1.0
 MOST_PAUSE: Final = 60.0
 LASTING: Final = 600.0
 """A container that ran this long is started again without a pause."""
+YOUNG: Final = 1.0
+"""Seconds in which a program gets to say how it takes SIGTERM."""
 
 Say = Callable[[str, str, Literal["Normal", "Warning"]], None]
 """Reason, message and type of an event."""
@@ -111,6 +115,7 @@ class Runner:
         self._stopping = True
         self._tell(ready=False)
         if self._process is not None:
+            await _until_it_hears(self._process, within=min(YOUNG, grace))
             await self._process.stop(grace=grace)
 
     async def _once(self) -> int:
@@ -246,3 +251,26 @@ class Runner:
         if changed != self.state:
             self.state = changed
             self._changed()
+
+
+async def _until_it_hears(process: spawn.Process, *, within: float) -> None:
+    """Wait until a process that has just been started handles SIGTERM.
+
+    The kernel keeps from the first process of a PID namespace every signal that it has no handler for
+    (pid_namespaces(7)): sent while the program still starts, SIGTERM would be lost and the whole grace waited for.
+    """
+    young_until = process.born / os.sysconf("SC_CLK_TCK") + within
+    while process.code is None and time.clock_gettime(time.CLOCK_BOOTTIME) < young_until:
+        if _handles(process.pid, signal.SIGTERM):
+            return
+        await asyncio.sleep(0.02)
+
+
+def _handles(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal (``SigCgt`` of proc_pid_status(5))."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    caught = int(status.partition("SigCgt:")[2].split(maxsplit=1)[0], 16)
+    return bool(caught >> (number - 1) & 1)
