@@ -8,7 +8,8 @@
  * the key, its id, or a generation that no other value ever had); a reader copies, then checks, and restarts.
  *
  * Who writes: the agent everything, but affinity and counters (the kernel), and alive and sockets (the node's DNS server).
- * Order: services, clusters, backends, slots, members, rings, plans, frontends; away in reverse, after a grace period.
+ * Order: services, clusters, backends, slots, members, skips, rings, plans, frontends; away in reverse, after a grace
+ * period.
  * Not here yet, and no change of what is: ejected, names, events.
  */
 #pragma once
@@ -24,6 +25,13 @@
 enum plan_flag {
 	PLAN_AFFINITY = 1,
 	PLAN_CONSISTENT = 2, /* its ring says which backend a caller has */
+	PLAN_SKIP = 4,	     /* some pods' calls are not meant: skips says whose */
+};
+
+/* Of a frontend. Bits, so that an address has both views of an original as it has both views of what replaces it. */
+enum scope {
+	SCOPE_INTERNAL = 1, /* calls from inside, where they have a plan of their own */
+	SCOPE_ORIGINAL = 2, /* calls that a redirect does not mean */
 };
 
 enum config_flag {
@@ -47,7 +55,7 @@ struct frontend_key {
 	__be32 address[4];
 	__be16 port;
 	__u8 protocol; /* IPPROTO_ */
-	__u8 scope;    /* 0 external, 1 internal */
+	__u8 scope;    /* bits of enum scope */
 };
 
 struct frontend {
@@ -105,6 +113,11 @@ struct member_key {
 
 struct member {
 	__u32 generation; /* the backend's */
+};
+
+struct skip_key {
+	__be32 address[4]; /* the caller's pod */
+	__u32 plan;
 };
 
 struct ring_key {
@@ -229,6 +242,15 @@ struct {
 	__type(value, struct member);
 } members SEC(".maps");
 
+/* The pods whose own calls a redirect does not mean: they go by the original's plan, or where they were going. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__type(key, struct skip_key);
+	__type(value, __u32);
+} skips SEC(".maps");
+
 /* The rings of plans with consistent hashing, in chunks: a cell's backend, the same on every node. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -238,7 +260,7 @@ struct {
 	__type(value, struct ring);
 } rings SEC(".maps");
 
-/* The pods' addresses, by the cookie of their network namespace; for consistent hashing alone. */
+/* The pods' addresses, by the cookie of their network namespace; for plans that tell callers apart. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);

@@ -98,18 +98,54 @@ static __always_inline int read_frontend(const struct frontend_key *key, __u32 *
 
 /*
  * The plan of a frontend; -ENOENT where nobody knows the address: the one look-up of a call that is not ours. Pods call
- * from inside: where an address has a plan for that too, it is theirs. It never has only that one.
+ * from inside: where an address has a plan for that too, it is theirs (and key then says so). It never has only that one.
  */
-static __always_inline int find_plan(const struct frontend_key *key, __u32 *plan)
+static __always_inline int find_plan(struct frontend_key *key, __u32 *plan)
 {
-	struct frontend_key inside = *key;
 	int err = read_frontend(key, plan);
 
 	if (err)
 		return err;
-	inside.scope = 1;
-	err = read_frontend(&inside, plan);
-	return err == -ENOENT ? 0 : err;
+	key->scope |= SCOPE_INTERNAL;
+	err = read_frontend(key, plan);
+	if (err != -ENOENT)
+		return err;
+	key->scope &= ~SCOPE_INTERNAL;
+	return 0;
+}
+
+/* Whether calls of this pod are not meant by a redirect. One whose address is not known yet is treated as any other. */
+static __always_inline bool is_skipped(struct bpf_sock_addr *ctx, __u32 plan_id)
+{
+	__u64 cookie = bpf_get_netns_cookie(ctx);
+	const struct caller *caller = bpf_map_lookup_elem(&callers, &cookie);
+	struct skip_key who = { .plan = plan_id };
+
+	if (!caller)
+		return false;
+	copy_address(who.address, caller->address);
+	return bpf_map_lookup_elem(&skips, &who);
+}
+
+/* The plan of a call, by its frontend, or by the original's where the caller is one that a redirect does not mean. */
+static __always_inline int read_plan(struct bpf_sock_addr *ctx, struct frontend_key *key, const struct plan **plan,
+				     __u32 *id)
+{
+	int err;
+
+	*plan = bpf_map_lookup_elem(&plans, id);
+	if (!*plan)
+		return -EAGAIN;
+	if (!(READ_ONCE((*plan)->flags) & PLAN_SKIP) || !is_skipped(ctx, *id))
+		return 0;
+	if (READ_ONCE((*plan)->id) != *id)
+		return -EAGAIN;
+	key->scope |= SCOPE_ORIGINAL;
+	err = read_frontend(key, id);
+	if (err)
+		return err;
+	*plan = bpf_map_lookup_elem(&plans, id);
+	return *plan ? 0 : -EAGAIN;
 }
 
 /* The group whose share the die is in, and how many backends it has; no group has a share: no backend at all. */
@@ -257,18 +293,19 @@ static __always_inline int find_backend(struct call *call, struct choice *choice
 static __always_inline int try_choose(struct bpf_sock_addr *ctx, const struct frontend_key *key, const struct config *cfg,
 				      struct call *call, struct choice *choice)
 {
+	struct frontend_key found = *key;
 	const struct plan *plan;
 	__u32 id, generation;
 	int err;
 
-	err = find_plan(key, &id);
+	err = find_plan(&found, &id);
 	if (err)
 		return err;
 	if (is_exempt(cfg))
 		return -ENOENT;
-	plan = bpf_map_lookup_elem(&plans, &id);
-	if (!plan)
-		return -EAGAIN;
+	err = read_plan(ctx, &found, &plan, &id);
+	if (err)
+		return err;
 	generation = READ_ONCE(plan->generation);
 	choice->service = call->service = plan->service;
 	if (plan->flags & PLAN_AFFINITY)

@@ -131,7 +131,7 @@ async def test_a_map_that_cannot_be_pinned_again_is_said_of_the_plans_that_need_
     for name in ("services", "clusters", "backends", "slots", "plans", "frontends"):
         (tmp_path / name).touch()
     fds = {name: datapath.maps.fd(name) for name in ("members", "frontends", "plans", "slots", "backends")}
-    fds |= {name: datapath.maps.fd(name) for name in ("services", "clusters", "counters", "rings")}
+    fds |= {name: datapath.maps.fd(name) for name in ("services", "clusters", "counters", "rings", "skips")}
     agent = Agent(PlanTarget(KernelMaps(fds, pinned=tmp_path), datapath.state))
     [(service, said)] = (await agent.wants(PLAIN, STICKY)).items()
     assert service == "demo/sticky"

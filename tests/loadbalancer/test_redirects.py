@@ -153,11 +153,34 @@ def test_the_older_policy_has_an_address_that_two_want() -> None:
 
 def test_calls_of_the_pods_themselves_are_marked_where_the_policy_says_so() -> None:
     world = served().put(make.local(skip_from_backend=True), make.pod(), make.pod("demo/b", "10.1.1.8"))
-    assert [row.skip for row in world.plans] == [("10.1.1.8", "10.1.1.9")]
+    assert [row.skip for row in world.plans] == [("10.1.1.8", "10.1.1.9"), ()]
     world.put(make.pod("demo/b", "10.1.1.8", labels=()))
-    assert [row.skip for row in world.plans] == [("10.1.1.9",)]
+    assert [row.skip for row in world.plans] == [("10.1.1.9",), ()]
     world.put(make.local())
     assert [row.skip for row in world.plans] == [()]
+
+
+def test_the_calls_that_a_redirect_does_not_mean_have_the_plan_of_the_original_beside_it() -> None:
+    world = served().put(make.pod(), make.local(skip_from_backend=True))
+    [(key, far)] = FAR.items()
+    assert world.reached() == NEAR | {f"{key}/o": far}
+    assert [str(key) for key in world.plans[1].frontends] == ["10.96.0.7:80/TCP/o"]
+    world.delete(make.local())
+    assert world.reached() == FAR
+
+
+def test_the_original_of_a_plain_service_is_not_ours_so_those_calls_go_where_they_were_going() -> None:
+    world = World().put(make.service(), make.endpoints("c1", "10.1.1.1", service="demo/echo"), make.pod())
+    assert list(world.put(make.local(skip_from_backend=True)).reached()) == ["demo/echo:80/TCP/IPv4"]
+
+
+def test_an_original_follows_the_traffic_policy_that_its_calls_had() -> None:
+    world = served(internal_policy="Local", type="NodePort", ports=(Port("http", 80, node_port=30080),))
+    world.put(Node("n1", ("172.30.1.11",)), make.pod(), make.local(skip_from_backend=True))
+    originals = {str(plan.key): plan for plan in world.plans if plan.key.scope & 2}
+    assert list(originals) == ["demo/echo:80/TCP/IPv4/o", "demo/echo:80/TCP/IPv4/oi"]
+    assert originals["demo/echo:80/TCP/IPv4/oi"].groups == ()
+    assert originals["demo/echo:80/TCP/IPv4/o"].groups != ()
 
 
 def test_a_plain_service_is_ours_as_far_as_it_is_redirected_and_no_longer() -> None:

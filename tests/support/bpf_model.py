@@ -95,7 +95,7 @@ class TellingMaps(DictMaps):
         )
 
 
-PROGRAMMED = ("frontends", "plans", "slots", "members", "rings", "backends", "services", "clusters")
+PROGRAMMED = ("frontends", "plans", "slots", "members", "skips", "rings", "backends", "services", "clusters")
 
 
 def canonical(maps: Maps) -> dict[str, list[view.Row]]:

@@ -42,6 +42,7 @@ def plan(
     affinity: int = 0,
     scope: Scope = Scope.EXTERNAL,
     consistent: bool = False,
+    skip: tuple[str, ...] = (),
 ) -> Plan:
     """A plan with one frontend, at port 80."""
     return Plan(
@@ -51,6 +52,7 @@ def plan(
         affinity="ClientIP" if affinity else "None",
         affinity_timeout=affinity,
         consistent=consistent,
+        skip=skip,
     )
 
 
@@ -151,10 +153,10 @@ class World:
         assert process.stdout.readline() == "ready\n"
         return process
 
-    def call_from(self, cgroup: Path) -> Caller:
-        """A caller in a cgroup, which is made where it is missing; it ends with the world."""
+    def call_from(self, cgroup: Path, *, namespace: str = "") -> Caller:
+        """A caller in a cgroup, which is made where it is missing, and a namespace; it ends with the world."""
         cgroup.mkdir(parents=True, exist_ok=True)
-        self._callers.append(Caller(self.client, cgroup))
+        self._callers.append(Caller(namespace or self.client, cgroup))
         return self._callers[-1]
 
     def open(self, **more: Any) -> Datapath:

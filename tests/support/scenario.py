@@ -37,7 +37,7 @@ from isthmus.model.tables import PLANS
 from isthmus.statedb import Reconciler
 
 REWRITE = os.environ.get("ISTHMUS_REWRITE") == "1"
-SHOWN = ("frontends", "plans", "slots", "members", "rings", "backends")
+SHOWN = ("frontends", "plans", "slots", "members", "skips", "rings", "backends")
 MADE_OF_PLANS = (*SHOWN, "services", "clusters")
 
 

@@ -28,12 +28,13 @@ def explain(service: str, namespace: str, form: str, socket: Path | None, cluste
     from isthmus.model.names import ServiceName
 
     asked, _ = sockets.ask(sockets.find(socket=socket, cluster=cluster, lab=lab), lambda each: each.table("plans"))
-    place = msgspec.convert(asked.status().get("place"), Place | None)
+    status = asked.status()
+    place = msgspec.convert(status.get("place"), Place | None)
     if place is None:
         raise click.ClickException(f"{asked.path}: the process does not say where it is; only an agent does")
     reader = _copy(asked)
     name = ServiceName(service if "/" in service else f"{namespace}/{service}")
-    accounts = [explaining.explain(reader, each, at=place) for each in explaining.called(reader, name)]
+    accounts = [explaining.explain(reader, each, at=place, which=status.get("services", "multicluster")) for each in explaining.called(reader, name)]
     if not accounts:
         raise click.ClickException(f"no service or import is called {name} (namespace: -n)")
     if form == "json":
@@ -91,9 +92,11 @@ def _print(account: Any, awaited: Mapping[Any, tuple[str, ...]]) -> None:
 
 
 def _at(plan: Any) -> str:
-    scope = ", calls from inside" if plan.key.scope else ""
+    scope = ", calls from inside" if plan.key.scope & 1 else ""
+    scope += ", calls that the redirect does not mean" if plan.key.scope & 2 else ""
     affinity = f", a client stays for {plan.affinity_timeout} s" if plan.affinity_timeout else ""
     redirect = f", redirected by {plan.redirected_by}" if plan.redirected_by else ""
+    redirect += f", but for calls of {', '.join(plan.skip)}" if plan.skip else ""
     return f" at {', '.join(map(str, plan.frontends))}{scope}{affinity}{redirect}"
 
 

@@ -11,7 +11,7 @@ What belongs here: everything that knows the layout of bpf/maps.h. What never do
     restore.py       that, from the maps an earlier process left
     plans.py         a plan row → the changes that bring the maps there (pure)
     rings.py         which backend each caller has, for consistent hashing
-    callers.py       which pod a caller is, for the same
+    callers.py       which pod a caller is, for that and for redirects that do not mean all
     target.py        the reconciler's target: carries changes out
     leftovers.py     what the grace period keeps
     audit.py         what is really in the maps against what should be
@@ -23,9 +23,20 @@ What belongs here: everything that knows the layout of bpf/maps.h. What never do
 """
 
 from isthmus.datapath.attach import remove
+from isthmus.datapath.callers import Callers, Introduced
 from isthmus.datapath.datapath import Datapath, open_maps
 from isthmus.datapath.errors import DatapathError
 from isthmus.datapath.requirements import cgroup_root, requirements
 from isthmus.datapath.target import PlanTarget
 
-__all__ = ["Datapath", "DatapathError", "PlanTarget", "cgroup_root", "open_maps", "remove", "requirements"]
+__all__ = [
+    "Callers",
+    "Datapath",
+    "DatapathError",
+    "Introduced",
+    "PlanTarget",
+    "cgroup_root",
+    "open_maps",
+    "remove",
+    "requirements",
+]

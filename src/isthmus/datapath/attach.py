@@ -33,6 +33,7 @@ SIZES: Final = {
     "slots": 4,
     "backends": 1,
     "members": 4,
+    "skips": 1,
     "rings": 1,
     "services": 1,
     "counters": 4,

@@ -13,7 +13,7 @@ from isthmus.datapath import codecs
 from isthmus.datapath.installed import Installed, Named, State
 from isthmus.datapath.maps import Maps
 
-AWAY = ("frontends", "plans", "slots", "members", "rings", "backends", "clusters", "services")
+AWAY = ("frontends", "plans", "slots", "members", "skips", "rings", "backends", "clusters", "services")
 """Every map the mirror speaks for, in the order in which entries go."""
 
 
@@ -42,6 +42,7 @@ def _known(state: State, leaving: Iterable[Named]) -> Mapping[str, Collection[by
         "plans": {codecs.ID.pack(number) for number in state.plans},
         "slots": {codecs.SLOT_KEY.pack(*slot) for plan in plans for slot in plan.reach()},
         "members": {codecs.MEMBER_KEY.pack(plan.id, number) for plan in plans for number in plan.held()},
+        "skips": {codecs.SKIP_KEY.pack(address, plan.id) for plan in plans for address in plan.skip},
         "rings": {codecs.RING_KEY.pack(plan.id, chunk) for plan in plans for chunk in plan.chunks()},
         "backends": {codecs.ID.pack(number) for number in state.backends} | doomed["backends"],
         "clusters": {codecs.ID.pack(cluster.id) for cluster in state.clusters.values()} | doomed["clusters"],
@@ -79,6 +80,8 @@ def _whole(state: State, found: Mapping[str, Mapping[bytes, bytes]], plan: Insta
     if entry is None or entry != plan.value(codecs.PLAN.unpack(entry)[0]):
         return False
     slots, members, rings = found["slots"], found["members"], found["rings"]
+    if not all(codecs.SKIP_KEY.pack(address, plan.id) in found["skips"] for address in plan.skip):
+        return False
     if plan.members() and not all(codecs.RING_KEY.pack(plan.id, chunk) in rings for chunk in plan.chunks()):
         return False
     return all(

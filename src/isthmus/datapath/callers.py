@@ -1,4 +1,4 @@
-"""Which pod a call comes from: cookies of network namespaces → pods' addresses, for consistent hashing alone.
+"""Which pod a call comes from: cookies of network namespaces → pods' addresses, for plans that tell callers apart.
 
 The kernel knows a caller by its namespace's cookie, which means nothing on another node; its address does. Every
 process below the pods' cgroup says, through /proc, which namespace it is in and what addresses that has; those that
@@ -12,13 +12,15 @@ import os
 import re
 import socket
 import struct
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
 from isthmus.datapath import codecs
 from isthmus.datapath.maps import Maps
+from isthmus.datapath.target import PlanTarget
+from isthmus.model.balancing import Plan, PlanKey
 
 SO_NETNS_COOKIE: Final = 71
 CLONE_NEWNET: Final = 0x40000000
@@ -39,19 +41,45 @@ class Callers:
 
     def renew(self, pods: Collection[str]) -> int:
         """Make the map hold the pods of these addresses that have a process here; how many namespaces are theirs."""
-        processes = dict(_processes(self._cgroup))
-        self._cookies = {inode: cookie for inode, cookie in self._cookies.items() if inode in processes}
-        wanted: dict[bytes, bytes] = {}
-        for inode, pid in processes.items():
-            if address := min(set(pods).intersection(_addresses(pid)), default=""):
-                if inode not in self._cookies:
-                    self._cookies[inode] = cookie(pid)
-                if self._cookies[inode]:
-                    wanted[codecs.COOKIE.pack(self._cookies[inode])] = codecs.address(address)
-        present = dict(self._maps.items("callers"))
+        wanted, present = self._find(set(pods)) if pods else {}, dict(self._maps.items("callers"))
         self._maps.put("callers", [(key, value) for key, value in wanted.items() if present.get(key) != value])
         self._maps.drop("callers", [key for key in present if key not in wanted])
         return len(wanted)
+
+    def learn(self, pods: Collection[str]) -> None:
+        """Have those of these pods that have a process here in the map now; the others there stay."""
+        self._maps.put("callers", list(self._find(set(pods)).items()))
+
+    def _find(self, pods: Set[str]) -> dict[bytes, bytes]:
+        processes = dict(_processes(self._cgroup))
+        self._cookies = {inode: cookie for inode, cookie in self._cookies.items() if inode in processes}
+        found: dict[bytes, bytes] = {}
+        for inode, pid in processes.items():
+            if address := min(pods & _addresses(pid), default=""):
+                if inode not in self._cookies:
+                    self._cookies[inode] = cookie(pid)
+                if self._cookies[inode]:
+                    found[codecs.COOKIE.pack(self._cookies[inode])] = codecs.address(address)
+        return found
+
+
+class Introduced:
+    """A target of plans that knows a redirect's own pods before it is written: else these would call themselves."""
+
+    def __init__(self, target: PlanTarget, callers: Callers) -> None:
+        self._target = target
+        self._callers = callers
+        self.delete = target.delete
+        self.prune = target.prune
+
+    def __repr__(self) -> str:
+        return f"<Introduced: {self._target!r}>"
+
+    async def update(self, rows: Sequence[Plan]) -> Mapping[PlanKey, str]:
+        """Make the maps hold these plans; what failed, by key."""
+        if pods := {address for row in rows for address in row.skip}:
+            self._callers.learn(pods)
+        return await self._target.update(rows)
 
 
 def cookie(pid: int) -> int:

@@ -19,6 +19,7 @@ DICE: Final = 1 << 31
 
 PLAN_AFFINITY: Final = 1
 PLAN_CONSISTENT: Final = 2
+PLAN_SKIP: Final = 4
 RING_CELLS: Final = 16381
 RING_CHUNK: Final = 1024
 BACKEND_PROXY: Final = 1
@@ -78,6 +79,7 @@ SLOT = Shape("slot", plan="I", backend="I", generation="I")
 BACKEND = Shape("backend", generation="I", address="16s", port="2s", protocol="B", flags="B", cluster="H", reserved="H")
 MEMBER_KEY = Shape("member_key", plan="I", backend="I")
 MEMBER = Shape("member", generation="I")
+SKIP_KEY = Shape("skip_key", address="16s", plan="I")
 RING_KEY = Shape("ring_key", plan="I", chunk="I")
 RING = Shape("ring", plan="I", backends=f"{4 * RING_CHUNK}s")
 CALLER = Shape("caller", address="16s")
@@ -96,6 +98,7 @@ MAPS: Final[Mapping[str, tuple[Shape, Shape]]] = {
     "slots": (SLOT_KEY, SLOT),
     "backends": (ID, BACKEND),
     "members": (MEMBER_KEY, MEMBER),
+    "skips": (SKIP_KEY, ID),
     "rings": (RING_KEY, RING),
     "callers": (COOKIE, CALLER),
     "affinity": (AFFINITY_KEY, AFFINITY),

@@ -60,7 +60,7 @@ class Datapath:
         return PlanTarget(self.maps, self.state, grace=self._grace, clock=clock)
 
     def callers(self) -> Callers:
-        """Whose cells of rings calls are in; kept by the agent while some plan asks for consistent hashing."""
+        """Which pod a call comes from; kept by the agent while some plan tells callers apart."""
         return Callers(self.maps, self._cgroup)
 
     def counters(self) -> list[dict[str, Any]]:

@@ -53,6 +53,8 @@ class Installed(Struct, eq=False, gc=False):
     """(tier, weight) of each group."""
     slots: list[list[int]]
     """Backend ids of each group, as far as its count goes."""
+    skip: frozenset[bytes] = frozenset()
+    """Addresses of the pods whose calls it does not mean; they never change while it lives."""
     extent: list[int] = []
     """How many slots of each group may exist."""
     extra: list[int] = []

@@ -1,6 +1,6 @@
 """What a connect may still have read: kept for the grace period, then deleted, and the numbers given back.
 
-Plans go first, then their slots, members and rings; then references, and what nobody refers to any more.
+Plans go first, then their slots, members, skips and rings; then references, and what nobody refers to any more.
 """
 
 from __future__ import annotations
@@ -81,6 +81,7 @@ class Leftovers:
                 if plan.has_members
                 for number in set(plan.held())
             ],
+            "skips": [codecs.SKIP_KEY.pack(address, plan.id) for plan in retired for address in plan.skip],
             "rings": [codecs.RING_KEY.pack(plan.id, chunk) for plan in retired for chunk in plan.chunks()],
         }
         if any(self._maps.drop(name, keys) for name, keys in drops.items() if keys):

@@ -16,9 +16,10 @@ from isthmus.datapath import codecs, rings
 from isthmus.datapath.installed import Backend, Installed, Named, State, Unit
 from isthmus.model.balancing import Group, Plan, Target
 
-ORDER = ("services", "clusters", "backends", "slots", "members", "rings", "plans", "frontends")
+ORDER = ("services", "clusters", "backends", "slots", "members", "skips", "rings", "plans", "frontends")
 SMALL = 16
 MOST_WEIGHT = 1 << 24
+_YES = codecs.ID.pack(1)
 Entry = tuple[bytes, bytes]
 
 
@@ -55,7 +56,7 @@ def change(state: State, row: Plan) -> Change:
         present = {number for group in wanted for number in group}
         wanted[0] += sorted(awaited - present)
     sticky = codecs.PLAN_AFFINITY if row.affinity == "ClientIP" else 0
-    flags = sticky | (codecs.PLAN_CONSISTENT if row.consistent else 0)
+    flags = sticky | (codecs.PLAN_CONSISTENT if row.consistent else 0) | (codecs.PLAN_SKIP if row.skip else 0)
     plan = Installed(
         0,
         service=unit.name.id,
@@ -63,6 +64,7 @@ def change(state: State, row: Plan) -> Change:
         timeout=row.affinity_timeout if sticky else 0,
         shares=tuple((group.tier, group.weight) for group in groups),
         slots=wanted,
+        skip=frozenset(map(codecs.address, row.skip)),
     )
     plan.restored = awaited
     found = _in_place(state, unit, plan) or _anew(state, unit, plan)
@@ -110,6 +112,7 @@ def _anew(state: State, unit: Unit, plan: Installed) -> Change:
         puts={
             "slots": [_slot(state, plan.id, *slot) for slot in slots],
             "members": [_member(state, plan.id, number) for number in sorted(plan.members())],
+            "skips": [(codecs.SKIP_KEY.pack(address, plan.id), _YES) for address in sorted(plan.skip)],
             "rings": rings.entries(state, plan),
             "plans": [(codecs.ID.pack(plan.id), plan.value(state.next_generation()))],
         },
@@ -126,7 +129,7 @@ def _anew(state: State, unit: Unit, plan: Installed) -> Change:
 def _in_place(state: State, unit: Unit, plan: Installed) -> Change | None:
     """The change within the plan that is there, where that is small and known; plan becomes its successor."""
     old = unit.current
-    if old is None or not old.sure or old.flags != plan.flags or _tiers(old) != _tiers(plan):
+    if old is None or not old.sure or old.flags != plan.flags or old.skip != plan.skip or _tiers(old) != _tiers(plan):
         return None
     moves = [_moves(before, after) for before, after in zip(old.slots, plan.slots, strict=True)]
     writes = [(g, n, number) for g, (_, written) in enumerate(moves) for n, number in written]
@@ -151,6 +154,7 @@ def _in_place(state: State, unit: Unit, plan: Installed) -> Change | None:
         puts={
             "slots": [_slot(state, plan.id, g, n, number) for g, n, number in writes],
             "members": [_member(state, plan.id, number) for number in sorted(after - before)],
+            "skips": [],
             "rings": [],
             "plans": [] if same else [(codecs.ID.pack(plan.id), plan.value(state.next_generation()))],
         },

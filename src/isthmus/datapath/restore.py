@@ -72,9 +72,14 @@ def _plans(state: State, maps: Maps) -> None:
     for key, _ in maps.items("rings"):
         plan, chunk = codecs.RING_KEY.unpack(key)
         rings[plan].add(chunk)
+    skips: dict[int, set[bytes]] = defaultdict(set)
+    for key, _ in maps.items("skips"):
+        address, plan = codecs.SKIP_KEY.unpack(key)
+        skips[plan].add(address)
     found = {codecs.ID.unpack(key)[0]: codecs.PLAN.named(value) for key, value in maps.items("plans")}
-    for number in found.keys() | slots.keys() | members.keys() | rings.keys():
+    for number in found.keys() | slots.keys() | members.keys() | skips.keys() | rings.keys():
         plan = state.plans[number] = _plan(state, number, found.get(number), slots[number])
+        plan.skip = frozenset(skips[number])
         plan.restored = frozenset(backend for group in plan.slots for backend in group)
         if members[number] != plan.members():
             plan.sure, plan.flags = False, plan.flags | codecs.PLAN_AFFINITY

@@ -8,12 +8,13 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from isthmus.datapath import codecs
 from isthmus.datapath.maps import Maps
 
 Row = dict[str, Any]
+SCOPES: Final = ("", "internal", "original", "original internal")
 _NUMBERS = frozenset({"id", "plan_id", "backend_id", "service_id", "generation", "used", "cookie"})
 
 
@@ -61,6 +62,7 @@ class _View:
             "plans": [self._plan(number, raw) for number, raw in self._plans.items()],
             "slots": [self._slot(key, value) for key, value in self._raw["slots"]],
             "members": [self._member(key) for key, _ in self._raw["members"]],
+            "skips": [self._skip(key) for key, _ in self._raw["skips"]],
             "rings": self._rings(),
             "callers": [self._caller(key, value) for key, value in self._raw["callers"]],
             "backends": [self._backend(number, raw) for number, raw in self._backends.items()],
@@ -100,7 +102,7 @@ class _View:
 
     def _frontend(self, key: bytes, value: bytes) -> Row:
         raw, plan = codecs.FRONTEND_KEY.named(key), codecs.FRONTEND.unpack(value)[-1]
-        scope = {"scope": "internal"} if raw["scope"] else {}
+        scope = {"scope": SCOPES[raw["scope"]]} if raw["scope"] else {}
         return {"frontend": _endpoint(raw), **scope, "plan": self._service_of(plan), "plan_id": plan}
 
     def _plan(self, number: int, raw: Row) -> Row:
@@ -140,6 +142,10 @@ class _View:
         plan, backend = codecs.MEMBER_KEY.unpack(key)
         names = {"plan": self._service_of(plan), "backend": self._backend_name(backend)}
         return {**names, "plan_id": plan, "backend_id": backend}
+
+    def _skip(self, key: bytes) -> Row:
+        address, plan = codecs.SKIP_KEY.unpack(key)
+        return {"plan": self._service_of(plan), "caller": codecs.address_text(address), "plan_id": plan}
 
     def _backend(self, number: int, raw: Row) -> Row:
         proxy = {"proxy": True} if raw["flags"] & codecs.BACKEND_PROXY else {}

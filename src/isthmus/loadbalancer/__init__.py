@@ -36,5 +36,5 @@ def derived(cluster: ClusterName, node: str, *, services: Which = "multicluster"
         redirects.derived(cluster, node),
         frontends.derived(node, which=services),
         backends.derived(cluster, which=services),
-        plans.derived(cluster, node),
+        plans.derived(cluster, node, which=services),
     ]

@@ -10,7 +10,7 @@ from msgspec import Struct
 from isthmus.loadbalancer import plans
 from isthmus.loadbalancer.redirects import order
 from isthmus.loadbalancer.selection import Place
-from isthmus.loadbalancer.services import best, rank, wanted
+from isthmus.loadbalancer.services import Which, best, rank, wanted
 from isthmus.model.balancing import Backend, Frontend, Plan, PlanKey
 from isthmus.model.names import ServiceName
 from isthmus.model.services import EndpointSet
@@ -41,14 +41,16 @@ class Account(Struct, frozen=True):
     notes: tuple[str, ...]
 
 
-def explain(reader: Reader, service: ServiceName, *, at: Place) -> Account:
-    """The account of a service, as the tables have it now."""
+def explain(reader: Reader, service: ServiceName, *, at: Place, which: Which = "multicluster") -> Account:
+    """The account of a service, as the tables have it now, for whom takes such services."""
     left: dict[PlanKey, list[LeftOut]] = {}
 
     def hear(key: PlanKey, backend: Backend, reason: str) -> None:
         left.setdefault(key, []).append(LeftOut(backend, reason))
 
-    found = plans.compute(reader, service, cluster=at.cluster, node=at.node, reasons=lambda key: partial(hear, key))
+    found = plans.compute(
+        reader, service, cluster=at.cluster, node=at.node, which=which, reasons=lambda key: partial(hear, key)
+    )
     paths = [(plan, sorted(left.get(plan.key, ()), key=lambda each: each.backend.key)) for plan in list(found)]
     row = best(reader, service)
     imported = row.import_of if row else next((each.name for each in reader.by(IMPORTS, "service", service)), "")

@@ -8,9 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
+from msgspec.structs import replace
+
 from isthmus.loadbalancer.redirects import override
 from isthmus.loadbalancer.selection import Place, Reasons, select, silent
-from isthmus.loadbalancer.services import PEER, UNKNOWN_AGE, Effective, effective, names_for_import, no_service
+from isthmus.loadbalancer.services import (
+    PEER,
+    UNKNOWN_AGE,
+    Effective,
+    Which,
+    effective,
+    names_for_import,
+    no_service,
+)
 from isthmus.loadbalancer.tiers import groups
 from isthmus.model.balancing import Backend, Frontend, Group, Plan, PlanKey, Policy
 from isthmus.model.names import ClusterName, ServiceName
@@ -21,11 +31,11 @@ from isthmus.model.tables import BACKENDS, FRONTENDS, IMPORTS, NODES, PLANS, POL
 from isthmus.statedb import Derived, Reader
 
 
-def derived(cluster: ClusterName, node: str) -> Derived[Plan]:
+def derived(cluster: ClusterName, node: str, *, which: Which) -> Derived[Plan]:
     """The declaration of the table, as this node of this cluster sees it."""
     return Derived(
         PLANS,
-        compute=partial(compute, cluster=cluster, node=node),
+        compute=partial(compute, cluster=cluster, node=node, which=which),
         reads={
             FRONTENDS: by_frontend,
             BACKENDS: by_backend,
@@ -91,9 +101,13 @@ def compute(
     *,
     cluster: ClusterName,
     node: str,
+    which: Which,
     reasons: Callable[[PlanKey], Reasons] = lambda key: silent,
 ) -> Iterator[Plan]:
-    """Every plan of a service: one for each port, family and scope that has a frontend, which is ours then."""
+    """Every plan of a service: one for each port, family and scope that has a frontend, which is ours then.
+
+    One whose redirect does not mean all callers comes with, and after, the original's, if that is ours as well.
+    """
     by_plan: dict[PlanKey, list[Frontend]] = {}
     for frontend in reader.by(FRONTENDS, "service", service):
         by_plan.setdefault(frontend.plan, []).append(frontend)
@@ -107,18 +121,19 @@ def compute(
     at = place(reader, cluster, node)
     policy = policy_of(reader, subject)
     awaited = [source for source in reader.pending(BACKENDS) if source.startswith(PEER)]
+    made = partial(plan, of=subject, backends=backends, at=at, policy=policy, awaited=awaited)
     for key, frontends in by_plan.items():
-        yield plan(
-            key,
-            of=subject,
-            frontends=frontends,
-            backends=backends,
-            at=at,
-            policy=policy,
-            awaited=awaited,
-            redirects=redirects,
-            reasons=reasons(key),
-        )
+        found = made(key, frontends=frontends, redirects=redirects, reasons=reasons(key))
+        if found.skip and effective(reader, service, which=which) is not None:
+            beside, originals = _original(key, frontends)
+            yield made(beside, frontends=originals, reasons=reasons(beside))
+        yield found
+
+
+def _original(key: PlanKey, frontends: Iterable[Frontend]) -> tuple[PlanKey, list[Frontend]]:
+    """What a redirected plan's calls are where they are not redirected: keys of their own, beside those."""
+    scope = key.scope.original()
+    return replace(key, scope=scope), [replace(each, key=replace(each.key, scope=scope)) for each in frontends]
 
 
 def _of_redirect(rows: Sequence[Redirect]) -> Effective | None:

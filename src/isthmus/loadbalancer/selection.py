@@ -75,7 +75,7 @@ def matching(backends: Backends, *, key: PlanKey, port_name: str, reasons: Reaso
 
 def local_only(of: Effective, scope: Scope) -> bool:
     """Whether the traffic policy for calls from inside, or from outside, wants endpoints of this node only."""
-    return (of.internal_policy if scope is Scope.INTERNAL else of.external_policy) == "Local"
+    return (of.internal_policy if scope & Scope.INTERNAL else of.external_policy) == "Local"
 
 
 def on_this_node(backends: Backends, *, at: Place, reasons: Reasons) -> Backends:

@@ -12,10 +12,23 @@ from isthmus.model.services import Affinity, Condition, Family, Protocol
 
 
 class Scope(IntEnum):
-    """From where a frontend is called: outside (any pod), or inside where internalTrafficPolicy differs."""
+    """From where a frontend is called: outside (any pod), or inside where internalTrafficPolicy differs.
+
+    The originals are what calls that a redirect does not mean are answered by, each beside what is redirected.
+    """
 
     EXTERNAL = 0
     INTERNAL = 1
+    ORIGINAL = 2
+    ORIGINAL_INTERNAL = 3
+
+    def original(self) -> Scope:
+        """The scope of what a redirect replaced."""
+        return Scope(self | Scope.ORIGINAL)
+
+
+SCOPES: Final = ("", "/i", "/o", "/oi")
+"""How a key of each scope ends."""
 
 
 class PlanKey(Struct, frozen=True, gc=False, order=True):
@@ -28,7 +41,7 @@ class PlanKey(Struct, frozen=True, gc=False, order=True):
     scope: Scope = Scope.EXTERNAL
 
     def __str__(self) -> str:
-        return f"{self.service}:{self.port}/{self.protocol}/{self.family}" + ("/i" if self.scope else "")
+        return f"{self.service}:{self.port}/{self.protocol}/{self.family}{SCOPES[self.scope]}"
 
 
 class FrontendKey(Struct, frozen=True, gc=False, order=True):
@@ -41,7 +54,7 @@ class FrontendKey(Struct, frozen=True, gc=False, order=True):
 
     def __str__(self) -> str:
         host = f"[{self.address}]" if ":" in self.address else self.address
-        return f"{host}:{self.port}/{self.protocol}" + ("/i" if self.scope else "")
+        return f"{host}:{self.port}/{self.protocol}{SCOPES[self.scope]}"
 
 
 class Frontend(Struct, frozen=True, gc=False, kw_only=True):
@@ -131,7 +144,8 @@ class Plan(Struct, frozen=True, gc=False, kw_only=True):
     redirected_by: str = ""
     """Owner of the redirect that replaced the service's own backends; empty: these are they."""
     skip: tuple[str, ...] = ()
-    """Addresses of pods whose calls the redirect does not mean."""
+    """Addresses of pods whose calls the redirect does not mean: they follow the plan of the original, where it is ours,
+    and else go where they were going."""
     import_of: ServiceName = ServiceName("")
 
 

@@ -141,7 +141,11 @@ PLANS: Final = Table[PlanKey, Plan](
     "plans",
     Plan,
     key=lambda row: row.key,
-    indexes={"service": lambda row: (row.key.service,), "awaited": lambda row: row.awaited},
+    indexes={
+        "service": lambda row: (row.key.service,),
+        "awaited": lambda row: row.awaited,
+        "callers": lambda row: (True,) if row.consistent or row.skip else (),
+    },
 )
 
 NAMES: Final = Table[tuple[str, str], Name](

@@ -18,7 +18,7 @@ from isthmus.admin import Server, metrics
 from isthmus.admin.monitor import Monitor
 from isthmus.clusterset.follower import Follower
 from isthmus.config import Config
-from isthmus.datapath import Datapath, DatapathError
+from isthmus.datapath import Callers, Datapath, DatapathError, Introduced
 from isthmus.model import tables
 from isthmus.model.mcs import RecordKind
 from isthmus.model.names import ClusterName
@@ -64,6 +64,7 @@ async def work(config: Config, client: kube.Client) -> None:
         derivations = Derivations(db, *derived)
         place = {"cluster": cluster, "node": config.node.name}
         parts: dict[str, Any] = {"reflectors": reflectors, "derivations": derivations, "place": place}
+        parts["services"] = config.datapath.services
         for reflector in reflectors:
             tasks.create_task(reflector.run(), name=reflector.name)
         if config.sources.files:
@@ -86,12 +87,13 @@ async def program(db: Database, config: Config, parts: dict[str, Any]) -> None:
     except DatapathError as why:
         raise CannotStart(str(why)) from None
     try:
-        target = datapath.target()
+        target, known = datapath.target(), datapath.callers()
         if datapath.waiting:
             await complete(db, config.sync.timeout, tables.BACKENDS)
         elif datapath.restored:
             await complete(db, config.sync.timeout)
-        plans = Reconciler(db, tables.PLANS, target, status=tables.PLANS_STATUS, backoff=Backoff(0.2, 30.0))
+        told = Introduced(target, known)
+        plans = Reconciler(db, tables.PLANS, told, status=tables.PLANS_STATUS, backoff=Backoff(0.2, 30.0))
         parts["plans"] = plans
         if datapath.waiting:
             said = await plans.step()
@@ -100,19 +102,20 @@ async def program(db: Database, config: Config, parts: dict[str, Any]) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(plans.run(), name="plans")
             tasks.create_task(target.sweep(), name="sweep")
-            tasks.create_task(callers(db, datapath), name="callers")
+            tasks.create_task(callers(db, known), name="callers")
     finally:
         datapath.close()
 
 
-async def callers(db: Database, datapath: Datapath) -> None:
-    """Tell the kernel which pod a call comes from, while some plan's choice depends on it."""
-    known = datapath.callers()
+async def callers(db: Database, known: Callers) -> None:
+    """Tell the kernel which pod a call comes from, while what some plan gives depends on it."""
     while True:
-        snapshot = db.snapshot()
-        if any(plan.consistent for plan in snapshot.all(tables.PLANS)):
+        snapshot = await db.until(lambda now: bool(now.by(tables.PLANS, "callers", True)))
+        while snapshot.by(tables.PLANS, "callers", True):
             known.renew({address for pod in snapshot.all(tables.PODS) for address in pod.addresses})
-        await asyncio.sleep(LOOK_FOR_CALLERS)
+            await asyncio.sleep(LOOK_FOR_CALLERS)
+            snapshot = db.snapshot()
+        known.renew(())
 
 
 async def complete(db: Database, timeout: float, table: Table[Any, Any] = tables.PLANS) -> None:
@@ -139,6 +142,7 @@ def status(parts: dict[str, Any]) -> dict[str, Any]:
     """What the process has and has not got, for `isthmus status`."""
     return {
         "place": parts["place"],
+        "services": parts["services"],
         "reflectors": {r.name: r.state._asdict() for r in parts["reflectors"]},
         "derivations": repr(parts["derivations"]),
         "plans": repr(parts["plans"]) if "plans" in parts else "no datapath",
