@@ -18,7 +18,8 @@ from lab_running import Running
 
 from isthmus.lab import kernel
 from isthmus.lab.network import namespaces
-from isthmus.lab.node.kubelet import PORT, start_of
+from isthmus.lab.node.kubelet import PORT
+from isthmus.lab.node.tail import start_of
 
 pytestmark = pytest.mark.lab
 
@@ -99,7 +100,7 @@ async def test_the_log_before_a_restart_is_kept(talker: Running) -> None:
 
 
 async def test_what_is_not_on_the_node_is_named(talker: Running) -> None:
-    assert await logs(talker, "", pod="nobody") == (404, "container main of pod default/nobody is not here\n")
+    assert await logs(talker, "", pod="nobody") == (404, "pod default/nobody is not here\n")
 
 
 async def test_only_the_clusters_api_server_may_ask(talker: Running) -> None:

@@ -6,10 +6,11 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import streams_by_kubectl
 from lab_running import Running, until
 
 from isthmus.lab import removal
@@ -88,11 +89,19 @@ def test_a_pods_service_account_is_known_to_the_api_server(real: Running) -> Non
     assert not Path("/run/secrets/kubernetes.io/serviceaccount").exists(), "its token was mounted on the host"
 
 
-def test_logs_and_exec_go_through_the_api_server_to_the_node(real: Running) -> None:
+def test_logs_go_through_the_api_server_to_the_node(real: Running) -> None:
     until(lambda: "listening" in real.kubectl("-n", "demo", "logs", "deploy/echo"))
-    command = [*real.kubectl_command(), "-n", "demo", "exec", "-i", "client", "--", "sh", "-c", "cat; exit 3"]
-    done = subprocess.run(command, input="said", capture_output=True, text=True, timeout=30, check=False)
-    assert (done.returncode, done.stdout) == (3, "said")
+
+
+@pytest.fixture(scope="module")
+def served(real: Running) -> Running:
+    streams_by_kubectl.prepare(real)
+    return real
+
+
+@pytest.mark.parametrize("holds", streams_by_kubectl.ALL, ids=lambda each: each.__name__)
+def test_kubectl_reaches_into_a_pod(served: Running, holds: Callable[[Running], None]) -> None:
+    holds(served)
 
 
 def test_scheduling_waits_for_a_node_that_takes_pods(real: Running) -> None:

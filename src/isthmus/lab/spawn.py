@@ -7,10 +7,12 @@ pid descriptor: no signal handler, no thread.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import termios
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -96,14 +98,19 @@ def start(
     output: Path,
     inherit: Sequence[int] = (),
     directory: str | None = None,
+    stdin: int = subprocess.DEVNULL,
+    terminal: bool = False,
 ) -> Process:
-    """Run a program; OSError where it cannot be executed. What fails before that is in its output, code 126."""
+    """Run a program; OSError where it cannot be executed. What fails before that is in its output, code 126.
+
+    ``terminal``: its input is one, is its output as well, and controls it.
+    """
     home = os.open("/proc/self/ns/pid", os.O_RDONLY)
     log = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         _choose_pids(place)  # those of the next child: this process stays where it is
         try:
-            return watch(_fork(command, place, environment, log, inherit, directory))
+            return watch(_fork(command, place, environment, (stdin, stdin if terminal else log), inherit, directory))
         finally:
             kernel.setns(home, kernel.CLONE_NEWPID)
     finally:
@@ -162,24 +169,26 @@ def _fork(
     command: Sequence[str],
     place: Place,
     environment: Mapping[str, str],
-    log: int,
+    streams: tuple[int, int],
     inherit: Sequence[int],
     directory: str | None,
 ) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         list(command),
         env=dict(environment),
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
+        stdin=streams[0],
+        stdout=streams[1],
+        stderr=streams[1],
         pass_fds=tuple(inherit),
         start_new_session=True,
-        preexec_fn=lambda: _enter(place, directory),
+        preexec_fn=lambda: _enter(place, directory, terminal=streams[0] == streams[1]),
     )
 
 
-def _enter(place: Place, directory: str | None) -> None:
+def _enter(place: Place, directory: str | None, *, terminal: bool) -> None:
     try:
+        if terminal:
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
         cgroups.enter(place.cgroup)
         if place.namespace is not None:
             with place.namespace.open() as there:

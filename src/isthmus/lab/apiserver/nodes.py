@@ -109,7 +109,8 @@ async def _logs(session: aiohttp.ClientSession, url: str, request: web.Request) 
 
 async def _stream(session: aiohttp.ClientSession, url: str, request: web.Request, wishes: Wishes) -> web.StreamResponse:
     if "websocket" not in request.headers.get("Upgrade", "").lower():
-        raise errors.bad_request("this server streams over WebSockets only; kubectl from 1.31 on does so by itself")
+        async with session.post(url, params=wishes) as answer:  # kubectl tries SPDY where a WebSocket was refused
+            raise ApiError(max(answer.status, 400), "BadRequest", (await answer.text()).strip())
     offered = [each.strip() for each in request.headers.get(PROTOCOL, "").split(",") if each.strip()]
     try:
         node = await session.ws_connect(url, params=wishes, protocols=offered, max_msg_size=0)

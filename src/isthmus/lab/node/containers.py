@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from isthmus.lab import cgroups, entering, images, spawn
-from isthmus.lab.node import probes, status
+from isthmus.lab.node import ends, probes, status
 from isthmus.lab.node.objects import Container, Probe
 from isthmus.lab.node.sandbox import Sandbox, enter
 from isthmus.lab.node.status import ContainerState, Running, Terminated, Waiting
@@ -63,6 +63,8 @@ class Runner:
         self._say = say
         self._process: spawn.Process | None = None
         self._stopping = False
+        self.console: ends.Ends | None = None
+        """Its input, where it asks for one; not of one that an earlier process of this node started."""
         self.state = before or ContainerState(recipe.spec.name, recipe.spec.image)
 
     def __repr__(self) -> str:
@@ -123,6 +125,7 @@ class Runner:
         try:
             self._process = self._left() or self._start()
         except OSError as error:
+            self._let_go()
             missing = isinstance(error, FileNotFoundError)
             program = self.recipe.command[0] if self.recipe.command else "no command"
             reason = images.missing(program) if missing else f"{program}: {error.strerror}"
@@ -133,11 +136,14 @@ class Runner:
             no_startup = self.recipe.spec.startup_probe is None
             self._tell(now=Running(self._process.pid, begun, self._process.born), started=no_startup)
             self._say("Started", f"Started container {self.state.name}", "Normal")
-        watch = asyncio.ensure_future(self._watch(self._process))
+        beside = [asyncio.ensure_future(self._watch(self._process)), asyncio.ensure_future(self._record())]
         try:
             code = await self._process.wait()
+            await asyncio.wait(beside[1:], timeout=1.0)  # a grandchild may hold the terminal
         finally:
-            watch.cancel()
+            for task in beside:
+                task.cancel()
+            self._let_go()
         said = "could not be prepared; see its log" if code == spawn.PREPARATION_FAILED else ""
         self._ended(code, begun, message=said)
         return code
@@ -158,13 +164,37 @@ class Runner:
         recipe.sandbox.scratch.mkdir(parents=True, exist_ok=True)
         recipe.logs.mkdir(parents=True, exist_ok=True)
         place = spawn.Place(cgroups.make(recipe.cgroup), recipe.namespace, own_pids=True, prepare=recipe.sandbox.enter)
-        return spawn.start(
-            recipe.command,
-            place=place,
-            environment=recipe.environment,
-            output=recipe.logs / f"{self.state.restarts}.log",
-            directory=recipe.directory,
-        )
+        log, spec = recipe.logs / f"{self.state.restarts}.log", recipe.spec
+        self.console = ends.Terminal() if spec.tty else ends.Input(wanted=spec.stdin)
+        try:
+            return spawn.start(
+                recipe.command,
+                place=place,
+                environment={"TERM": "xterm"} | recipe.environment if spec.tty else recipe.environment,
+                output=log,
+                directory=recipe.directory,
+                stdin=self.console.stdin,
+                terminal=spec.tty,
+            )
+        finally:
+            self.console.handed_over()
+
+    async def _record(self) -> None:
+        """What goes to a terminal is in the log as well."""
+        path = self.log(previous=False)
+        if not isinstance(self.console, ends.Terminal) or path is None:
+            return
+
+        async def write(data: bytes) -> None:
+            with path.open("ab") as log:
+                log.write(data)
+
+        await ends.pour(self.console.outputs[0][1], write)
+
+    def _let_go(self) -> None:
+        if self.console is not None:
+            self.console.close()
+            self.console = None
 
     def _ended(self, code: int, begun: str, *, reason: str = "", message: str = "") -> None:
         cgroups.kill(self.recipe.cgroup)  # what it left behind outside its PID namespace: probes, exec sessions
