@@ -51,8 +51,8 @@ def decide(spec: Object, before: Object, configured: Sequence[str]) -> list[Prob
     """Write policy and families into a Service; what is wrong where the cluster cannot have that."""
     if _settled(spec, before):
         return []
-    loose = spec.get("clusterIP") == "None" and not spec.get("selector")
-    policy = spec.setdefault("ipFamilyPolicy", "RequireDualStack" if loose else SINGLE)
+    loose = _is_loose(spec)
+    policy = spec["ipFamilyPolicy"] = _policy(spec)
     families, found = _list(spec, "ipFamilies"), []
     ips = [] if spec.get("clusterIP") == "None" else _list(spec, "clusterIPs")
     for index in range(len(families), len(ips)):
@@ -76,6 +76,15 @@ def family_of(address: Any) -> str:
         return f"IPv{ipaddress.ip_address(address).version}"
     except ValueError:
         return ""
+
+
+def _is_loose(spec: Object) -> bool:
+    """Headless and without a selector: whoever makes its endpoints may have any family."""
+    return spec.get("clusterIP") == "None" and not spec.get("selector")
+
+
+def _policy(spec: Object) -> str:
+    return str(spec.get("ipFamilyPolicy") or ("RequireDualStack" if _is_loose(spec) else SINGLE))
 
 
 def _settled(spec: Object, before: Object) -> bool:
@@ -114,14 +123,14 @@ def _malformed_addresses(ips: list[str], families: list[str]) -> Iterator[Proble
         return
     if ips[:1] == HEADLESS:
         yield _wrong("clusterIPs", ips, "'None' must be the first and only value")
-    bad = [index for index, ip in enumerate(ips) if not family_of(ip)]
+    bad = [index for index, ip in enumerate(ips) if not family_of(ip) and (index or ip != "None")]
     for index in bad:
         yield _wrong(
             f"clusterIPs[{index}]", ips[index], "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
         )
     if len(ips) > 2:
         yield _wrong("clusterIPs", ips, "may only hold up to 2 values")
-    if bad:
+    if bad or "None" in ips:
         return
     if len(ips) > 1 and len({*map(family_of, ips)}) != len(ips):
         yield _wrong("clusterIPs", ips, "may specify no more than one IP for each IP family")
@@ -134,8 +143,8 @@ def _malformed_addresses(ips: list[str], families: list[str]) -> Iterator[Proble
 
 def _released(spec: Object, before: Object) -> Iterator[Problem]:
     """The second address and family go only where one stack is asked for, and are there only where two are."""
-    policy, ips, families = spec.get("ipFamilyPolicy"), _list(spec, "clusterIPs"), _list(spec, "ipFamilies")
-    single = (policy or SINGLE) == SINGLE
+    policy, ips, families = _policy(spec), _list(spec, "clusterIPs"), _list(spec, "ipFamilies")
+    single = policy == SINGLE
     for what, now, had in (
         ("cluster IP", ips, _list(before, "clusterIPs")),
         ("IP family", families, _list(before, "ipFamilies")),
@@ -143,7 +152,7 @@ def _released(spec: Object, before: Object) -> Iterator[Problem]:
         if not single and 0 < len(now) < len(had):
             yield _wrong("ipFamilyPolicy", policy, f"must be 'SingleStack' to release the secondary {what}")
     for what, now in (("cluster IPs", ips), ("IP families", families)):
-        if single and policy and len(now) == 2:
+        if single and len(now) == 2:
             why = f"must be 'RequireDualStack' or 'PreferDualStack' when multiple {what} are specified"
             yield _wrong("ipFamilyPolicy", policy, why)
 
