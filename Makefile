@@ -45,7 +45,7 @@ bench-clusterset: setup-dev ## what it costs to hear other clusters: AGENTS=50
 test-flood: setup-dev ## a peer that writes half a million keys as fast as its etcd takes them
 	@ISTHMUS_FLOOD=500000 $(PY) -m pytest -s tests/clusterset/test_clusterset_flood.py
 
-cilium-reader: ## build the program by which tests ask Cilium's own reader (needs Go), once
+cilium-reader: ## build Cilium's own clustermesh programs for tests that run them beside ours (needs Go), once
 	@tools/cilium-reader
 
 chaos: setup-dev ## three operators disturbed at random come to equal imports: RUNS=20 SEED=1

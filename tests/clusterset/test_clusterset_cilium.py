@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from typing import Any
 
+import cilium
 import pytest
+from cilium import PROGRAM
 from msgspec import structs
 
 from isthmus.clusterset import endpoints, exports, identity
@@ -15,18 +16,17 @@ from isthmus.config import ClusterSection
 from isthmus.model.names import ClusterName, ServiceName, derived
 from isthmus.model.services import Endpoint, Export, Port
 
-PROGRAM = shutil.which("cilium-reader")
 C2, NAME = ClusterName("c2"), ServiceName("demo/echo")
 DERIVED = derived(NAME)
 
-pytestmark = pytest.mark.skipif(PROGRAM is None, reason="Cilium's reader is not built: make cilium-reader (needs Go)")
+pytestmark = cilium.needed
 
 
 def read(kind: str, value: bytes, *, key: str, cluster: str = "c2", number: int = 2) -> dict[str, Any]:
     """What Cilium makes of a value: {"ok", "error", "seen": as it would write it}."""
     line = json.dumps({"kind": kind, "cluster": cluster, "id": number, "key": key, "value": value.decode()})
     assert PROGRAM is not None
-    ran = subprocess.run([PROGRAM], input=line + "\n", capture_output=True, text=True, check=True)
+    ran = subprocess.run([PROGRAM, "codecs"], input=line + "\n", capture_output=True, text=True, check=True)
     found: dict[str, Any] = json.loads(ran.stdout)
     return found
 

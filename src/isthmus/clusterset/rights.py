@@ -32,7 +32,7 @@ def guest(invitation: str) -> str:
 def roles(own: ClusterName) -> dict[str, tuple[Grant, ...]]:
     """The lasting roles of a cluster's etcd."""
     remote = (
-        Grant("read", keys.HEARTBEAT),
+        Grant("read", keys.HEARTBEAT, below=True),  # Cilium watches it as a prefix
         Grant("read", "cilium/state/", below=True),
         Grant("read", f"{keys.SYNCED}{own}/", below=True),
         Grant("read", keys.config(own)),
@@ -40,7 +40,7 @@ def roles(own: ClusterName) -> dict[str, tuple[Grant, ...]]:
         Grant("read", keys.trust(own)),
     )
     local = (
-        Grant("read", keys.HEARTBEAT),
+        Grant("read", keys.HEARTBEAT, below=True),
         Grant("read", "cilium/cache/", below=True),
         Grant("read", keys.SYNCED, below=True),
         Grant("read", "cilium/cluster-config/", below=True),

@@ -1,0 +1,253 @@
+"""Cilium's whole readers (1.19.0) follow what our publisher writes, and we follow what Cilium's programs write."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import cilium
+import kube_apiserver
+import kubectl
+import pytest
+import yaml
+from clusterset_peers import Peers, following
+from etcd_server import EtcdServer, running
+from joining_world import clusters
+
+from isthmus.clusterset import endpoints, exports, joining
+from isthmus.clusterset.publisher import Publisher
+from isthmus.config import ClusterSection
+from isthmus.etcd import Session, binary
+from isthmus.model import tables
+from isthmus.model.mcs import Record
+from isthmus.model.names import ClusterName, ServiceName, derived
+from isthmus.model.services import Endpoint, Export, Port
+from isthmus.statedb import Database
+
+C2 = ClusterName("c2")
+ECHO, LATE = ServiceName("demo/echo"), ServiceName("demo/late")
+
+pytestmark = cilium.needed
+
+
+def records(name: ServiceName, *addresses: str) -> list[Record]:
+    told = [Endpoint(address, (Port("http", 8080),), hostname=f"h{address[-1]}") for address in addresses]
+    value = endpoints.encode(derived(name), cluster=C2, cluster_id=2, endpoints=told, frontends={})
+    export = Export(cluster=C2, name=name, created="2026-01-01T00:00:00Z", ports=(Port("http", 80),))
+    return [Record("services", derived(name), value), Record("serviceexports", name, exports.encode(export))]
+
+
+def put(db: Database, *rows: Record) -> None:
+    with db.write() as txn:
+        for row in rows:
+            txn.put(tables.RECORDS, row)
+
+
+@asynccontextmanager
+async def publishing(session: Session, db: Database) -> AsyncIterator[None]:
+    task = asyncio.create_task(Publisher(db, session, ClusterSection(name="c2", id=2)).run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+@pytest.fixture
+async def etcd(own_etcd: EtcdServer) -> AsyncIterator[Session]:
+    async with Session([own_etcd.endpoint]) as session:
+        await own_etcd.ready(session)
+        yield session
+
+
+@pytest.fixture
+def peers(tmp_path: Path, own_etcd: EtcdServer) -> Peers:
+    peers = Peers(tmp_path / "clusters", own_etcd.endpoint)
+    peers.add("c2")
+    return peers
+
+
+async def test_its_operator_calls_us_ready_and_hears_what_we_publish_change_and_withdraw(
+    etcd: Session, peers: Peers, tmp_path: Path
+) -> None:
+    db = Database(tables.RECORDS)
+    put(db, *records(ECHO, "10.2.1.1", "fd00::2"))
+    async with publishing(etcd, db), cilium.operator(tmp_path, peers.folder) as operator:
+        said = await operator.ready("c2")
+        [cluster] = said["clusters"]
+        assert cluster["connected"]
+        assert cluster["config"]["cluster-id"] == 2
+        assert cluster["config"]["service-exports-enabled"]
+        assert cluster["config"]["sync-canaries"]
+        assert all(cluster["synced"].values())
+        assert (cluster["num-shared-services"], cluster["num-service-exports"]) == (1, 1)
+        service = said["services"][f"c2/{derived(ECHO)}"]
+        assert set(service["backends"]) == {"10.2.1.1", "fd00::2"}
+        assert service["backends"]["10.2.1.1"] == {"http": {"Protocol": "TCP", "Port": 8080}}
+        assert said["exports"]["c2/demo/echo"]["ports"] == [{"name": "http", "protocol": "TCP", "port": 80}]
+        put(db, *records(ECHO, "10.2.1.3"), *records(LATE, "10.2.1.4"))
+        await operator.until(lambda said: set(said["services"][f"c2/{derived(ECHO)}"]["backends"]) == {"10.2.1.3"})
+        await operator.until(lambda said: "c2/demo/late" in said["exports"])
+        with db.write() as txn:
+            for row in records(ECHO):
+                txn.delete(tables.RECORDS, tables.RECORDS.key(row))
+        await operator.until(lambda said: list(said["exports"]) == ["c2/demo/late"] and len(said["services"]) == 1)
+
+
+async def test_its_operator_waits_for_our_canaries(etcd: Session, peers: Peers, tmp_path: Path) -> None:
+    db = Database(tables.RECORDS)
+    source = db.initializer(tables.RECORDS, "api")
+    put(db, *records(ECHO, "10.2.1.1"))
+    async with publishing(etcd, db), cilium.operator(tmp_path, peers.folder) as operator:
+        said = await operator.until(
+            lambda said: said["clusters"] and "retrieved" in said["clusters"][0].get("config", ())
+        )
+        assert (said["clusters"][0].get("ready"), said["services"], said["exports"]) == (None, {}, {})
+        with db.write() as txn:
+            source.complete(txn)
+        said = await operator.ready("c2")
+        assert list(said["exports"]) == ["c2/demo/echo"]
+
+
+async def test_its_mirror_waits_for_every_kind_and_we_follow_its_copies(
+    etcd: Session, peers: Peers, tmp_path: Path
+) -> None:
+    db = Database(tables.RECORDS)
+    put(db, *records(ECHO, "10.2.1.1"))
+    with running(binary.find(), tmp_path / "theirs") as theirs:
+        async with Session([theirs.endpoint]) as session:
+            await theirs.ready(session)
+        behind = Peers(tmp_path / "behind", theirs.endpoint)
+        behind.add("c2")
+        async with (
+            publishing(etcd, db),
+            cilium.kvstoremesh(tmp_path, peers.folder, theirs.endpoint) as ask,
+            following(behind) as seen,
+        ):
+            row = await seen.state("c2", "ready")
+            assert row.cached
+            assert seen.services() == {f"c2:{derived(ECHO)}": ["10.2.1.1"]}
+            assert seen.exports() == ["c2:demo/echo"]
+            [cluster] = await asyncio.to_thread(ask)
+            assert cluster["ready"]
+            assert set(cluster["synced"]) == {"services", "service-exports", "nodes", "identities", "endpoints"}
+            assert all(cluster["synced"].values())
+            put(db, *records(ECHO, "10.2.1.2"))
+            await seen.until(lambda s: seen.services() == {f"c2:{derived(ECHO)}": ["10.2.1.2"]})
+
+
+async def test_it_reads_with_the_certificate_and_rights_of_somebody_who_joined(tmp_path: Path) -> None:
+    async with clusters(tmp_path) as (c1, c2):
+        async with joining.invitation(c2.home, lifetime=60) as invitation, asyncio.TaskGroup() as tasks:
+            tasks.create_task(invitation.accepted())
+            tasks.create_task(joining.join(c1.home, invitation.word, patience=20))
+        db = Database(tables.RECORDS)
+        put(db, *records(ECHO, "10.2.1.1"))
+        async with (
+            c2.home.session(user="operator") as session,
+            publishing(session, db),
+            cilium.operator(tmp_path, c1.home.directory) as operator,
+        ):
+            said = await operator.ready("c2")
+            assert list(said["exports"]) == ["c2/demo/echo"]
+
+
+CRDS = {
+    "cilium.io/v2": ("CiliumNode", "CiliumIdentity", "CiliumEndpoint"),
+    "cilium.io/v2alpha1": ("CiliumEndpointSlice",),
+    "multicluster.x-k8s.io/v1alpha1": ("ServiceExport",),
+}
+SCOPES = {"CiliumEndpoint": "Namespaced", "ServiceExport": "Namespaced"}
+
+
+def kinds() -> list[dict[str, Any]]:
+    """The kinds that Cilium's writer waits for, without their schemas."""
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    found = []
+    for api, names in CRDS.items():
+        group, version = api.split("/")
+        for kind in names:
+            plural = f"{kind.lower()[:-1]}ies" if kind.endswith("y") else f"{kind.lower()}s"
+            spec = {
+                "group": group,
+                "scope": SCOPES.get(kind, "Cluster"),
+                "names": {"kind": kind, "plural": plural, "singular": kind.lower(), "listKind": f"{kind}List"},
+                "versions": [{"name": version, "served": True, "storage": True, "schema": schema}],
+            }
+            metadata = {"name": f"{plural}.{group}"}
+            crd = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}
+            found.append(crd | {"metadata": metadata, "spec": spec})
+    return found
+
+
+def objects(*addresses: str) -> list[dict[str, Any]]:
+    """A global Service of cluster c5, exported too, and where it answers."""
+    meta = {"name": "echo", "namespace": "demo"}
+    shared = {"annotations": {"service.cilium.io/global": "true"}}
+    port = {"name": "http", "port": 80, "protocol": "TCP"}
+    labels = {"labels": {"kubernetes.io/service-name": "echo"}}
+    slices: dict[str, Any] = {"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4"}
+    slices |= {"metadata": meta | {"name": "echo-1"} | labels, "ports": [port | {"port": 8080}]}
+    slices |= {"endpoints": [{"addresses": [each], "conditions": {"ready": True}} for each in addresses]}
+    return [
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "demo"}},
+        {"apiVersion": "v1", "kind": "Service", "metadata": meta | shared, "spec": {"ports": [port]}},
+        slices,
+        {"apiVersion": "multicluster.x-k8s.io/v1alpha1", "kind": "ServiceExport", "metadata": meta},
+    ]
+
+
+@pytest.fixture
+async def kubeconfig(tmp_path: Path) -> AsyncIterator[str]:
+    """That of an API server of this test alone, which has Cilium's kinds."""
+    path = kube_apiserver.program()
+    if path is None:
+        pytest.skip("no kube-apiserver: run `make kube-tools` or set KUBEBUILDER_ASSETS")
+    with running(binary.find(), tmp_path / "objects") as objects:
+        server = kube_apiserver.KubeApiServer(path, tmp_path / "api", objects)
+        server.start()
+        try:
+            await server.ready()
+            config = server.section().kubeconfig
+            await apply(config, kinds())
+            yield config
+        finally:
+            server.kill()
+
+
+async def apply(kubeconfig: str, objects: list[dict[str, Any]]) -> None:
+    """As people do it; again while a kind is so new that nobody serves it."""
+    command = [kubectl.program(), f"--kubeconfig={kubeconfig}", "apply", "-f", "-"]
+    async with asyncio.timeout(60):
+        while True:
+            pipe = subprocess.PIPE
+            process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe)
+            _, wrong = await process.communicate(yaml.safe_dump_all(objects).encode())
+            if process.returncode == 0:
+                return
+            assert b"no matches for kind" in wrong or b"not find the requested" in wrong, wrong.decode()
+
+
+@pytest.mark.kube
+async def test_we_follow_what_its_writer_writes_of_a_real_api_server(
+    etcd: Session, peers: Peers, kubeconfig: str, tmp_path: Path
+) -> None:
+    await apply(kubeconfig, objects("10.5.1.1"))
+    peers.remove("c2")
+    peers.add("c5")
+    written = cilium.apiserver(tmp_path, peers.endpoint, kubeconfig, name="c5", number=5)
+    async with written, following(peers) as seen:
+        row = await seen.state("c5", "ready")
+        assert (row.id, row.exports_enabled, row.dropped) == (5, True, 0)
+        assert seen.services() == {"c5:demo/echo": ["10.5.1.1"]}
+        assert seen.exports() == ["c5:demo/echo"]
+        await apply(kubeconfig, objects("10.5.1.1", "10.5.1.2"))
+        await seen.until(lambda s: seen.services() == {"c5:demo/echo": ["10.5.1.1", "10.5.1.2"]})
+        kept = {kv.key for kv in (await etcd.list("cilium/")).kvs if not kv.lease}
+        assert not kept, "what Cilium writes is leased, all of it"
+        assert json.loads((await etcd.list("cilium/cluster-config/")).kvs[0].value)["id"] == 5
