@@ -172,13 +172,22 @@ def status(name: str, output: str, ignored: bool) -> None:
     help="The manifests of the story.",
 )  # fmt: skip
 @_apiserver
-def demo(name: str, as_json: bool, keep: bool, directory: Path, apiserver: ApiServer) -> None:
+@_families
+def demo(
+    name: str, as_json: bool, keep: bool, directory: Path, apiserver: ApiServer, families: tuple[str, ...]
+) -> None:
     """Tell the story: three clusters, one export, sixty calls. Exit code 0 only if every step held."""
     from isthmus.lab.demo import story
 
-    sys.exit(
-        0 if asyncio.run(story.tell(name=name, examples=directory, json=as_json, keep=keep, apiserver=apiserver)) else 1
+    told = story.tell(
+        name=name,
+        examples=directory,
+        json=as_json,
+        keep=keep,
+        apiserver=apiserver,
+        families=_of_clusters(families, story.CLUSTERS),
     )
+    sys.exit(0 if asyncio.run(told) else 1)
 
 
 @group.command("demo-lb")

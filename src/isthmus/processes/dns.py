@@ -84,10 +84,12 @@ async def stay_alive(db: Database, server: dns.Server, config: Config) -> None:
 
 
 def _address(text: str, field: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":") if ":" in text else (text, ":", "53")
+    """``10.96.0.10``, ``10.96.0.10:53``, ``fd00::10``, ``[fd00::10]:53``."""
+    ported = text.count(":") == 1 or text.startswith("[")
+    host, _, port = text.rpartition(":") if ported else (text, ":", "53")
     if not host or not port.isdigit():
         raise CannotStart(f"{field} = '{text}': want address:port")
-    return host, int(port)
+    return host.strip("[]"), int(port)
 
 
 def status(reflector: Reflector[Name], server: dns.Server) -> dict[str, Any]:

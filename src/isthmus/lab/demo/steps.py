@@ -14,6 +14,7 @@ from isthmus.kube.objects.core import POD
 from isthmus.kube.objects.core import SERVICE as SERVICE_KIND
 from isthmus.kube.objects.mcs import SERVICE_EXPORT, SERVICE_IMPORT
 from isthmus.lab.demo.stage import CLIENT, IMPORT_NAME, LOCAL_NAME, NAMESPACE, PORT, SERVICE, Call, Stage, StepFailed
+from isthmus.lab.families import joined
 from isthmus.model import names
 
 EXPORTERS: Final = ("c1", "c2")
@@ -42,7 +43,8 @@ async def exported(stage: Stage) -> str:
         raise StepFailed(f"no call was answered after the export: {first.error or 'it was answered before'}")
     stage.import_address = first.dialled
     await stage.until("both clusters in the import", lambda: _imported_from(stage, EXPORTERS))
-    await stage.until("backends of both clusters in the kernel", lambda: _backends(stage, 4))
+    backends = 4 * len(stage.lab.schemes)
+    await stage.until("backends of both clusters in the kernel", lambda: _backends(stage, backends))
     return f"first answer {first.at + first.took - began:.2f} s after the export; {CALLER} dials {first.dialled}"
 
 
@@ -53,17 +55,18 @@ async def called(stage: Stage) -> tuple[str, Counter[tuple[str, str]]]:
         calls = await stage.calls(CALLER, IMPORT_NAME, count=CALLS)
     counted = stage.counted(CALLER) - before
     _all_answered(calls)
-    own = await _pod_address(stage)
-    others = {call.answer["caller"] for call in calls} - {own}
-    if others:
-        raise StepFailed(f"the servers saw {', '.join(sorted(others))}, not the client pod's own {own}")
+    own = await _pod_addresses(stage)
+    seen = {call.answer["caller"] for call in calls}
+    if seen != set(own):
+        raise StepFailed(f"the servers saw {', '.join(sorted(seen))}, not the client pod's own {', '.join(own)}")
     if counted != CALLS:
         raise StepFailed(f"the kernel counted {counted} calls, not {CALLS}")
     spread = Counter((call.answer["cluster"], call.answer["pod"]) for call in calls)
     ready = sum([await stage.pods_ready(cluster, SERVICE) for cluster in EXPORTERS])
     if len(spread) != ready:
         raise StepFailed(f"{CALLS} calls reached {len(spread)} of {ready} ready pods")
-    return f"{CALLS} of {CALLS} answered by {len(spread)} pods; they saw {own}; the kernel counted {counted}", spread
+    told = f"{CALLS} of {CALLS} answered by {len(spread)} pods; they saw {' and '.join(own)}"
+    return f"{told}; the kernel counted {counted}", spread
 
 
 async def survived(stage: Stage) -> str:
@@ -92,11 +95,11 @@ async def plain_service(stage: Stage) -> str:
     _all_answered(calls)
     if {call.answer["cluster"] for call in calls} != {cluster}:
         raise StepFailed(f"{LOCAL_NAME} in {cluster} was answered by another cluster")
-    address = await _cluster_ip(stage, cluster, SERVICE)
+    addresses = await _cluster_ips(stage, cluster, SERVICE)
     for each in stage.lab.clusters:
-        if any(row["frontend"].startswith(f"{address}:") for row in stage.maps(each.name)["frontends"]):
-            raise StepFailed(f"{address} of the plain Service is in the frontends map of {each.name}")
-    return f"20 of 20 calls to {LOCAL_NAME} stayed in {cluster}; {address} is in no map"
+        if any(_in_map(stage, each.name, address) for address in addresses):
+            raise StepFailed(f"{addresses} of the plain Service is in the frontends map of {each.name}")
+    return f"20 of 20 calls to {LOCAL_NAME} stayed in {cluster}; {' and '.join(addresses)}: in no map"
 
 
 async def withdrawn(stage: Stage) -> str:
@@ -153,18 +156,21 @@ async def _gone(stage: Stage) -> bool:
 
 
 async def _no_frontend(stage: Stage) -> bool:
-    rows = stage.maps(CALLER)["frontends"]
-    return not any(row["frontend"].startswith(f"{stage.import_address}:") for row in rows)
+    return not _in_map(stage, CALLER, stage.import_address)
 
 
-async def _pod_address(stage: Stage) -> str:
+def _in_map(stage: Stage, cluster: str, address: str) -> bool:
+    return any(row["frontend"].startswith(joined(address, "")) for row in stage.maps(cluster)["frontends"])
+
+
+async def _pod_addresses(stage: Stage) -> list[str]:
     found = await stage.client(CALLER).get(POD, CLIENT, NAMESPACE)
-    return (found.status.pod_ip if found.status else "") or ""
+    return [each.ip for each in (found.status.pod_ips if found.status else None) or () if each.ip]
 
 
-async def _cluster_ip(stage: Stage, cluster: str, service: str) -> str:
+async def _cluster_ips(stage: Stage, cluster: str, service: str) -> list[str]:
     found = await stage.client(cluster).get(SERVICE_KIND, service, NAMESPACE)
-    return found.spec.cluster_ip or "" if found.spec else ""
+    return list(found.spec.cluster_ips or ()) if found.spec else []
 
 
 @asynccontextmanager

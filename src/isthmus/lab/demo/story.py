@@ -16,6 +16,7 @@ from isthmus.lab import entering, manifests, removal, starting
 from isthmus.lab.demo import steps
 from isthmus.lab.demo.report import Step, Teller
 from isthmus.lab.demo.stage import CLIENT, SERVICE, Stage, StepFailed
+from isthmus.lab.families import Families
 from isthmus.lab.layout import Lab
 from isthmus.lab.record import ApiServer
 from isthmus.reflector import Transient
@@ -41,9 +42,17 @@ The lab is up. Try:
 and then: isthmus lab down --name {name}"""
 
 
-async def tell(*, name: str, examples: Path, json: bool, keep: bool, apiserver: ApiServer = "small") -> bool:
+async def tell(
+    *,
+    name: str,
+    examples: Path,
+    json: bool,
+    keep: bool,
+    apiserver: ApiServer = "small",
+    families: tuple[Families, ...] = (("IPv4",),),
+) -> bool:
     """Tell the story; whether every step held. A lab that is kept is left as the story ends."""
-    lab, teller = Lab(name, CLUSTERS), Teller(json=json)
+    lab, teller = Lab(name, CLUSTERS, families=families), Teller(json=json)
     try:
         starting.check(lab, apiserver=apiserver)
         wanted = manifests.of_lab(examples, lab)

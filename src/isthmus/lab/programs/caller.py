@@ -15,9 +15,11 @@ import time
 MOST_CALLS = 100_000
 
 
-def call(name: str, port: int, timeout: float) -> dict[str, object]:
-    """Resolve, connect, ask, read to the end."""
-    [(family, kind, protocol, _, address), *_] = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
+def call(name: str, port: int, timeout: float, *, turn: int) -> dict[str, object]:
+    """Resolve, connect, ask, read to the end. Where a name has addresses of both families they take turns."""
+    found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
+    firsts = list({each[0]: each for each in reversed(found)}.values())
+    family, kind, protocol, _, address = firsts[turn % len(firsts)]
     with socket.socket(family, kind, protocol) as connection:
         connection.settimeout(timeout)
         connection.connect(address)
@@ -42,11 +44,11 @@ def main() -> int:
     parser.add_argument("--until-gone", action="store_true", help="stop at the first failure")
     wanted = parser.parse_args()
     failed = 0
-    for _ in range(min(wanted.count, MOST_CALLS)):
+    for turn in range(min(wanted.count, MOST_CALLS)):
         at = time.time()
         said: dict[str, object] = {"at": at}
         try:
-            said.update(call(wanted.name, wanted.port, wanted.timeout), ok=True)
+            said.update(call(wanted.name, wanted.port, wanted.timeout, turn=turn), ok=True)
         except (OSError, ValueError) as error:
             failed += 1
             said.update(ok=False, error=f"{type(error).__name__}: {error}")
