@@ -119,7 +119,8 @@ def _endpoints(services: Sequence[Mapping[str, Any]] | None) -> int | None:
 
 
 def _theirs(row: Mapping[str, Any], cluster: str) -> bool:
-    return bool(row["cluster"] == cluster and row.get("source", "clusterset") == "clusterset")
+    """Whether a row is of what a peer says; what has lapsed it no longer says."""
+    return bool(row["cluster"] == cluster and row.get("source", "clusterset") == "clusterset" and not row.get("lapsed"))
 
 
 def _print(said: Mapping[str, Any]) -> None:

@@ -161,9 +161,16 @@ def _addresses(row: Row) -> str:
 CONDITIONS: Final = ("ready", "terminating", "not ready", "gone")
 
 
+def _condition(row: Row) -> str:
+    """What its source says of a backend, and what probes say."""
+    dead, lapsed = not row.get("healthy", True), row.get("lapsed", False)
+    return CONDITIONS[row["condition"]] + (", dead" if dead else ", lapsed" if lapsed else "")
+
+
 def _conditions(row: Row) -> str:
     counts = Counter(CONDITIONS[each["condition"]] for each in row["endpoints"])
-    return ", ".join(f"{n} {what}" for what, n in counts.items()) or "none"
+    told = ", ".join(f"{n} {what}" for what, n in counts.items()) or "none"
+    return f"{told}, lapsed" if row.get("lapsed") else told
 
 
 COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
@@ -227,7 +234,7 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
     "backends": [
         Column("CLUSTER", lambda row: _cluster_of(row["key"])),
         Column("ADDRESS", lambda row: _frontend(row["key"])),
-        Column("CONDITION", lambda row: CONDITIONS[row["condition"]] + ("" if row.get("healthy", True) else ", dead")),
+        Column("CONDITION", _condition),
         Column("NODE", _field("node")),
         Column("SOURCE", _field("source"), wide=True),
         Column("ZONE", _field("zone"), wide=True),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -51,22 +50,25 @@ class Card:
         self.say(reason=reason, last_failure=when, last_failure_reason=reason, **changes)
 
 
+def _clock() -> float:
+    return asyncio.get_running_loop().time()
+
+
 class Absence:
     """How long a peer has been out of reach, and when that is longer than what it last said is good for."""
 
-    def __init__(self, lifetime: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, lifetime: float) -> None:
         self._lifetime = lifetime
-        self._clock = clock
         self._since: float | None = None
         self._changed = asyncio.Event()
 
     def __repr__(self) -> str:
-        return "<Absence: none>" if self._since is None else f"<Absence for {self._clock() - self._since:.0f} s>"
+        return "<Absence: none>" if self._since is None else f"<Absence for {_clock() - self._since:.0f} s>"
 
     def begin(self, *, ago: float = 0.0) -> None:
         """It is away, since so many seconds. Saying it again changes nothing."""
         if self._since is None:
-            self._since = self._clock() - ago
+            self._since = _clock() - ago
             self._changed.set()
 
     def end(self) -> None:
@@ -78,7 +80,7 @@ class Absence:
         """Return when it has been away for the lifetime; never where that is 0."""
         while True:
             self._changed.clear()
-            left = self._since + self._lifetime - self._clock() if self._since is not None and self._lifetime else None
+            left = self._since + self._lifetime - _clock() if self._since is not None and self._lifetime else None
             try:
                 async with asyncio.timeout(left):
                     await self._changed.wait()

@@ -24,7 +24,7 @@ from isthmus.clusterset.peers import Peer
 from isthmus.clusterset.sinks import Forms
 from isthmus.etcd import EtcdError, KeyStore, KeyValue, PrefixStore, Session
 from isthmus.model.mcs import RecordKind
-from isthmus.model.tables import CLUSTERS
+from isthmus.model.tables import CLUSTERS, PROBES
 from isthmus.reflector import Event, Reflector, State
 from isthmus.statedb import Database, Initializer, WriteTxn
 
@@ -291,12 +291,17 @@ class Connection:
             self.card.say(state="ready" if ready else "listing", reason=self._remark(config))
 
     async def _expire(self) -> None:
-        """Endpoints of a peer that has been away for the cache lifetime go; everything else of it stays."""
-        while True:
+        """Endpoints of a peer that has been away for the cache lifetime go; everything else of it stays.
+
+        Where probes are made those endpoints stay that they find alive: the rows only say that they have lapsed.
+        """
+        while "services" in self._kinds:
             await self._absence.outlasts_lifetime()
+            end = sinks.lapse if PROBES.name in self._db.tables else sinks.drain
             with self._db.write() as txn:
-                gone = sinks.drain(txn, self._forms["services"], self.name) if "services" in self._kinds else 0
-            log.warning("cache lifetime is over", cluster=self.name, endpoint_sets=gone)
+                ended = end(txn, self._forms["services"], self.name)
+            log.warning("cache lifetime is over", cluster=self.name, endpoint_sets=ended)
+            self._news.set()  # whatever comes back begins with a list
             await self._absence.ends()
 
     def _drain(self, txn: WriteTxn) -> None:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
+from msgspec import structs
+
 from isthmus import logs
 from isthmus.clusterset import endpoints, exports, keys
 from isthmus.clusterset.errors import RecordError
@@ -86,6 +88,14 @@ def drain(txn: WriteTxn, form: Form, cluster: ClusterName) -> int:
     rows = form.rows(txn, cluster)
     for row in rows:
         txn.delete(form.table, form.table.key(row))
+    return len(rows)
+
+
+def lapse(txn: WriteTxn, form: Form, cluster: ClusterName) -> int:
+    """What a peer said is good no longer, but for what probes find alive; gives how many rows say so now."""
+    rows = form.rows(txn, cluster)
+    for row in rows:
+        txn.put(form.table, structs.replace(row, lapsed=True))
     return len(rows)
 
 

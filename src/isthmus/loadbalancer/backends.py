@@ -6,6 +6,9 @@ service: what an endpoint offers beyond them is no backend. A headless service h
 
 The unit is a service. Addresses that are not ready are rows too, with their condition, and so are those that probes
 find dead: the plan leaves them out. A probe of what is no backend (any more) means nothing.
+
+What a cluster said that has been away too long has lapsed: it stands behind every other source, and of it those are
+backends that a probe finds alive now. Who was never probed goes, and who does not answer goes for good.
 """
 
 from __future__ import annotations
@@ -69,11 +72,15 @@ def compute(reader: Reader, service: ServiceName, *, cluster: ClusterName, which
     subject = effective(reader, service, which=which)
     if subject is None:
         return
-    dead = {row.key for row in reader.by(PROBES, "service", service) if not row.healthy}
+    alive = {row.key: row.healthy for row in reader.by(PROBES, "service", service)}
     for (of, source), sets in _best_sets(reader.by(ENDPOINT_SETS, "service", service), cluster).items():
-        if of == cluster or subject.multicluster:
-            found = _backends(subject, of, source, sets, shared=of != cluster)
-            yield from (replace(row, healthy=row.key not in dead) for row in found) if dead else found
+        if of != cluster and not subject.multicluster:
+            continue
+        found = _backends(subject, of, source, sets, shared=of != cluster)
+        if sets[0].lapsed:  # a source lapses as a whole
+            yield from (replace(row, lapsed=True) for row in found if alive.get(row.key))
+        else:
+            yield from (replace(row, healthy=alive.get(row.key, True)) for row in found) if alive else found
 
 
 def _best_sets(rows: Iterable[EndpointSet], cluster: ClusterName) -> dict[tuple[ClusterName, str], list[EndpointSet]]:
@@ -81,7 +88,10 @@ def _best_sets(rows: Iterable[EndpointSet], cluster: ClusterName) -> dict[tuple[
     sources: dict[ClusterName, dict[str, list[EndpointSet]]] = {}
     for row in rows:
         sources.setdefault(row.cluster or cluster, {}).setdefault(row.source, []).append(row)
-    chosen = {of: min(found, key=lambda source: (rank(source), source)) for of, found in sources.items()}
+    chosen = {
+        of: min(found, key=lambda source: (found[source][0].lapsed, rank(source), source))
+        for of, found in sources.items()
+    }
     return {(of, source): sources[of][source] for of, source in chosen.items()}
 
 

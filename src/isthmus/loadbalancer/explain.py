@@ -119,6 +119,9 @@ def _of_endpoints(reader: Reader, service: ServiceName, *, at: Place) -> Iterato
         count = sum(len(row.endpoints) for row in rows)
         if better:
             yield f"{cluster}: {count} endpoints of {source} are shadowed by {better[0]}"
+        elif count and rows[0].lapsed:
+            left = sum(row.lapsed for row in reader.by(BACKENDS, "service", service) if row.key.cluster == cluster)
+            yield f"{cluster}: away longer than the cache lifetime; {left} backends stay that a probe finds alive"
         elif (cluster, source) not in used and count and not reader.by(REDIRECTS, "service", service):
             yield f"{cluster}: {count} endpoints of {source} are not used: no port agrees, or they are not shared"
 

@@ -97,6 +97,8 @@ class Backend(Struct, frozen=True, gc=False, kw_only=True):
     pod: str = ""
     healthy: bool = True
     """False: a probe says that it does not answer, whatever its condition."""
+    lapsed: bool = False
+    """True: only a probe speaks for it. Its cluster has been away for longer than the cache lifetime."""
     import_of: ServiceName = ServiceName("")
 
 

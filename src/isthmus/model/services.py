@@ -96,6 +96,8 @@ class EndpointSet(Struct, frozen=True, gc=False, kw_only=True):
     endpoints: tuple[Endpoint, ...] = ()
     shared: bool = True
     """False: the cluster publishes the service but keeps its endpoints for itself."""
+    lapsed: bool = False
+    """True: the cluster has been away longer than what it says is good for; what probes find alive still counts."""
 
 
 class Export(Struct, frozen=True, gc=False, kw_only=True):
