@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,7 +16,7 @@ from lab_running import Running, until
 
 from isthmus.lab import kernel, removal, things
 from isthmus.lab.layout import Lab
-from isthmus.lab.network import namespaces
+from isthmus.lab.network import namespaces, netem
 from isthmus.lab.network.relay import Line, Timing
 from isthmus.lab.network.weather import Cut, Link, Weather, relays, ruleset
 from isthmus.lab.node.kubelet import PORT
@@ -95,7 +96,44 @@ def test_loss_alone_needs_no_relay_and_delay_does() -> None:
     assert [line.partition("numgen ")[2] for line in said[:2]] == ["random mod 1000000 < 10000 drop"] * 2
     assert said[2].endswith("meta mark set 27650")
     assert said[3].endswith("meta mark set 27651")
-    assert list(relays(Weather(links=(lossy, slow)))) == ["link1"]
+    assert list(relays(LAB, Weather(links=(lossy, slow)))) == ["link1"]
+
+
+def test_a_kernel_with_netem_is_told_what_relays_would_do() -> None:
+    links = (Link(thing("c1"), thing("c2"), loss=0.01), Link(thing("c1/n1"), thing("c1/n2"), delay=40.0, jitter=5.0))
+    told = netem.commands(LAB, Weather(links=links))
+    assert told[:2] == ["qdisc replace dev c1-cp root handle 2: htb", "qdisc replace dev c1-cp root handle 1: htb"]
+    assert told[12:] == [
+        "class add dev c1-n2 parent 1: classid 1:3 htb rate 100gbit quantum 60000",
+        "qdisc add dev c1-n2 parent 1:3 netem limit 1000 delay 40ms 5ms",
+        "filter add dev c1-n2 parent 1: protocol all handle 0x6c02 fw classid 1:3",
+        "class add dev c1-n1 parent 1: classid 1:4 htb rate 100gbit quantum 60000",
+        "qdisc add dev c1-n1 parent 1:4 netem limit 1000 delay 40ms 5ms",
+        "filter add dev c1-n1 parent 1: protocol all handle 0x6c03 fw classid 1:4",
+    ]
+    assert netem.commands(LAB, Weather()) == told[:12]
+
+
+def test_a_narrow_link_between_clusters_is_as_narrow_at_each_machine() -> None:
+    told = netem.commands(Lab("demo", 2, 1), Weather(links=(Link(thing("c1"), thing("c2"), rate=50_000_000),)))
+    queues = [line for line in told if "netem" in line]
+    assert [line.split()[3] for line in queues] == ["c2-cp", "c2-n1", "c1-cp", "c1-n1"]
+    assert {line.partition("limit 1000 ")[2] for line in queues} == {"rate 50000000bit"}
+
+
+@pytest.mark.lab
+def test_a_kernel_is_asked_in_a_namespace_and_never_in_the_hosts() -> None:
+    before = subprocess.run(["tc", "qdisc", "show", "dev", "lo"], capture_output=True, check=True).stdout
+    netem.there.cache_clear()
+    assert netem.there() in (True, False)
+    assert subprocess.run(["tc", "qdisc", "show", "dev", "lo"], capture_output=True, check=True).stdout == before
+
+
+@pytest.mark.parametrize(("a", "b", "back"), [("c1/n1", "c1/n2", 1001), ("c1", "c2", 0)])
+def test_what_an_islands_relay_held_goes_on_by_the_islands_ways(a: str, b: str, back: int) -> None:
+    island, slow = Lab("demo", 2, 2, "island"), Link(thing(a), thing(b), delay=40.0)
+    assert relays(island, Weather(links=(slow,)))["link0"][-1] == f"--table={back}"
+    assert relays(LAB, Weather(links=(slow,)))["link0"][-1] == "--table=0"
 
 
 def test_a_line_keeps_order_and_its_rate() -> None:
@@ -173,6 +211,15 @@ def test_a_link_is_slow_in_both_directions_and_then_as_new(hurt: Running) -> Non
     assert call(hurt, there)[0] >= 0.08
     assert "link c1 ↔ c2: 40 ms ± 0" in hurt.cli("status").stdout
     hurt.cli("link", "c1", "c2")
+    assert call(hurt, there)[0] < 0.04
+
+
+@pytest.mark.lab
+def test_a_link_between_nodes_of_one_cluster_is_slow(hurt: Running) -> None:
+    there = address(hurt, "c1")
+    hurt.cli("link", "c1/n1", "c1/n2", "--delay", "40ms", "--rate", "50mbit")
+    assert call(hurt, there)[0] >= 0.08
+    hurt.cli("heal")
     assert call(hurt, there)[0] < 0.04
 
 
@@ -274,6 +321,15 @@ def test_nodes_of_an_island_are_cut_from_each_other(islands: Running) -> None:
     assert islands.exec("default/client", script, cluster="c2") == "28\n"
     assert islands.exec("default/client", script, cluster="c1") == ""
     islands.cli("heal")
+
+
+@pytest.mark.lab
+def test_a_link_within_an_island_is_slow_and_that_of_the_other_is_not(islands: Running) -> None:
+    islands.cli("link", "c2/n1", "c2/n2", "--delay", "40ms")
+    assert call(islands, "10.1.2.2", cluster="c2")[0] >= 0.08
+    assert call(islands, "10.1.2.2", cluster="c1")[0] < 0.04
+    islands.cli("heal")
+    assert call(islands, "10.1.2.2", cluster="c2")[0] < 0.04
 
 
 @pytest.mark.lab

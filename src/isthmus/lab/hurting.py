@@ -13,7 +13,7 @@ import msgspec
 
 from isthmus.lab import cgroups, starting, things
 from isthmus.lab.layout import Lab
-from isthmus.lab.network import weather
+from isthmus.lab.network import netem, weather
 from isthmus.lab.network.weather import Cut, Link, Weather
 from isthmus.lab.things import NoSuchThing, Thing
 
@@ -61,12 +61,17 @@ async def heal(lab: Lab, a: Thing | None = None, b: Thing | None = None) -> int:
 
 
 async def _put(lab: Lab, new: Weather) -> None:
+    """Put it in force. Packets are held by the kernel where it can, else by relays, which the supervisor runs."""
     before = weather.read(lab)
     weather.write(lab, new)
-    if weather.relays(before) != weather.relays(new):
-        async for answer in starting.ask(lab, {"do": "relay"}):
-            if answer["error"]:
-                raise OSError(0, answer["error"])
+    if before.links == new.links:
+        return
+    if netem.there():
+        netem.write(lab, new)
+        return
+    async for answer in starting.ask(lab, {"do": "relay"}):
+        if answer["error"]:
+            raise OSError(0, answer["error"])
 
 
 async def _programs(lab: Lab, action: Action, thing: Thing) -> list[str]:

@@ -145,19 +145,27 @@ def table(cluster: Cluster) -> int:
 
 
 def shores(lab: Lab) -> None:
-    """Between islands only gateway nodes are reached, and only they answer."""
+    """Between islands only gateway nodes are reached, and only they answer.
+
+    Judged as packets arrive: what a link's relay holds comes back by another interface, and has been judged before.
+    """
     nodes = [node for cluster in lab.clusters for node in cluster.nodes]
     rules = []
     for cluster in lab.clusters:
-        wires = ", ".join(f'"{wire}"' for wire in cluster.wires)
-        sea = f"iifname {{ {wires} }} oifname != {{ {wires} }}"
-        for scheme in lab.schemes:
+        wires = "{ " + ", ".join(f'"{wire}"' for wire in cluster.wires) + " }"
+        from_here = f"iifname {wires}"
+        rules += [
+            f"{from_here} fib daddr oifname {wires} accept",
+            f"{from_here} fib daddr type {{ local, multicast }} accept",
+        ]
+        for scheme, pods in zip(cluster.schemes, cluster.pod_cidrs, strict=True):
             gateways = ", ".join(node.machine(scheme) for node in nodes if node.gateway)
             machines = ", ".join(node.machine(scheme) for node in nodes)
             saddr, daddr = f"{scheme.nft} saddr", f"{scheme.nft} daddr"
-            rules.append(f"{sea} {saddr} {{ {machines} }} {daddr} {{ {gateways} }} accept")
-            rules.append(f"{sea} {saddr} {{ {gateways} }} {daddr} {{ {machines} }} accept")
-        rules.append(f"{sea} drop")
-    hook = "type filter hook forward priority filter; policy accept;"
+            rules.append(f"{from_here} {daddr} {pods} accept")  # by its own table, so its own
+            rules.append(f"{from_here} {saddr} {{ {machines} }} {daddr} {{ {gateways} }} accept")
+            rules.append(f"{from_here} {saddr} {{ {gateways} }} {daddr} {{ {machines} }} accept")
+        rules.append(f"{from_here} drop")
+    hook = "type filter hook prerouting priority raw; policy accept;"
     body = "".join(f"    {rule}\n" for rule in rules)
-    nft(lab.fabric, f"table inet shores {{\n  chain forward {{\n    {hook}\n{body}  }}\n}}\n")
+    nft(lab.fabric, f"table inet shores {{\n  chain arrive {{\n    {hook}\n{body}  }}\n}}\n")

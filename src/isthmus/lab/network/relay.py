@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import errno
 import fcntl
 import os
 import random
 import socket
 import struct
 from collections import deque
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pyroute2 import NetlinkError
 
@@ -28,10 +29,9 @@ IFF_TUN, IFF_NO_PI = 0x0001, 0x1000
 MTU: Final = 1500
 QUEUE: Final = 1000
 BATCH: Final = 64
-TABLES: Final = 0x6C00
-"""A link's routing table has the number of its mark, which is no less than this."""
-FIRST_RULE: Final = 100
-SCOPE_LINK: Final = 253
+MARKED: Final = 40
+BACK: Final = 45
+"""Priorities of our rules, which come before those of islands."""
 
 
 class Timing(NamedTuple):
@@ -94,29 +94,38 @@ class Relay:
             self._loop.call_at(self._waiting[0][0], self._write)
 
 
-async def run(namespace: str, device: str, mark: int, timing: Timing) -> None:
-    """Both directions, until cancelled. Devices and routes go with this process; rules stay, and match nothing."""
-    relays = [Relay(await _device(namespace, f"{device}{way}", mark + way), timing) for way in (0, 1)]
+async def run(namespace: str, device: str, mark: int, timing: Timing, back: int) -> None:
+    """Both directions, until cancelled. Devices and routes go with this process; rules stay, and match nothing.
+
+    ``back`` is the table by which packets go on, before the main one; 0: there is none.
+    """
+    relays = [Relay(await _device(namespace, f"{device}{way}", mark + way, back), timing) for way in (0, 1)]
     await asyncio.Event().wait()
     del relays
 
 
-async def _device(namespace: str, name: str, mark: int) -> int:
-    """A TUN device to which packets with a mark are routed."""
+async def _device(namespace: str, name: str, mark: int, back: int) -> int:
+    """A TUN device to which packets with a mark are routed. A link's table has the number of its mark."""
     with kernel.inside(path(namespace)):
         opened = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         fcntl.ioctl(opened, TUNSETIFF, struct.pack("16sH22x", name.encode(), IFF_TUN | IFF_NO_PI))
     async with within(namespace) as fabric:
         index = (await fabric.link_lookup(ifname=name))[0]
         await fabric.link("set", index=index, state="up", mtu=MTU)
-        await fabric.route("replace", family=socket.AF_INET, dst="default", oif=index, table=mark, scope=SCOPE_LINK)
-        try:
-            await fabric.rule(
-                "add", family=socket.AF_INET, fwmark=mark, table=mark, priority=mark - TABLES + FIRST_RULE
-            )
-        except NetlinkError:
-            pass  # an earlier relay of this link was killed, and its rule fits
+        for family, everything in ((socket.AF_INET, "0.0.0.0/0"), (socket.AF_INET6, "::/0")):
+            await fabric.route("replace", family=family, dst=everything, oif=index, table=mark)
+            await _rule(fabric, family=family, fwmark=mark, table=mark, priority=MARKED)
+            if back:
+                await _rule(fabric, family=family, iifname=name, table=back, priority=BACK)
     return opened
+
+
+async def _rule(fabric: Any, **rule: Any) -> None:
+    try:
+        await fabric.rule("add", **rule)
+    except NetlinkError as why:
+        if why.code != errno.EEXIST:  # an earlier relay of this link was killed, and its rule fits
+            raise
 
 
 def main() -> None:
@@ -128,9 +137,10 @@ def main() -> None:
     parser.add_argument("--delay", type=float, default=0.0, help="milliseconds")
     parser.add_argument("--jitter", type=float, default=0.0, help="milliseconds")
     parser.add_argument("--rate", type=float, default=0.0, help="bits per second")
+    parser.add_argument("--table", type=int, default=0, help="where the ways of what was held are")
     told = parser.parse_args()
     timing = Timing(told.delay / 1000, told.jitter / 1000, told.rate)
-    until_told(run(told.namespace, told.device, told.mark, timing))
+    until_told(run(told.namespace, told.device, told.mark, timing, told.table))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from isthmus.lab import things
 from isthmus.lab.layout import Lab
+from isthmus.lab.network.fabric import table
 from isthmus.lab.network.filters import nft
 from isthmus.lab.things import Thing
 
@@ -49,8 +50,8 @@ class Link(Struct, frozen=True):
     """Bits per second; 0: no limit."""
 
     @property
-    def relayed(self) -> bool:
-        """Whether its packets pass a relay; loss alone does not need one."""
+    def held(self) -> bool:
+        """Whether its packets are held for a while, by netem or a relay; loss alone does not need that."""
         return bool(self.delay or self.jitter or self.rate)
 
     def __str__(self) -> str:
@@ -99,16 +100,17 @@ def ruleset(lab: Lab, weather: Weather) -> str:
             if link.loss:
                 dice = f"numgen random mod {MILLION} < {round(link.loss * MILLION)}"
                 rules += [f"{way} {dice} drop" for way in ways]
-            if link.relayed:
+            if link.held:
                 rules += [f"{way} meta mark set {FIRST_MARK + 2 * number + direction}" for way in ways]
     body = "".join(f"    {rule}\n" for rule in rules)
     hook = "    type filter hook prerouting priority mangle; policy accept;\n"
     return (
-        f"add table ip weather\ndelete table ip weather\ntable ip weather {{\n  chain arrive {{\n{hook}{body}  }}\n}}\n"
+        "add table inet weather\ndelete table inet weather\n"
+        f"table inet weather {{\n  chain arrive {{\n{hook}{body}  }}\n}}\n"
     )
 
 
-def relays(weather: Weather) -> dict[str, tuple[str, ...]]:
+def relays(lab: Lab, weather: Weather) -> dict[str, tuple[str, ...]]:
     """The relays that are to run, by name of their device, with what they are told."""
     return {
         f"link{number}": (
@@ -117,14 +119,21 @@ def relays(weather: Weather) -> dict[str, tuple[str, ...]]:
             f"--delay={link.delay}",
             f"--jitter={link.jitter}",
             f"--rate={link.rate}",
+            f"--table={_back(lab, link)}",
         )
         for number, link in enumerate(weather.links)
-        if link.relayed
+        if link.held
     }
 
 
+def _back(lab: Lab, link: Link) -> int:
+    """Where the ways of packets that were held are: an island's pods are in the island's own table."""
+    own = lab.cluster(link.a.cluster) if link.a.cluster == link.b.cluster else None
+    return table(own) if own is not None and lab.network == "island" else 0
+
+
 def _cut(lab: Lab, source: Thing, target: Thing, *, loud: bool) -> list[str]:
-    verdicts = ["meta l4proto tcp reject with tcp reset", "reject with icmp port-unreachable"] if loud else ["drop"]
+    verdicts = ["meta l4proto tcp reject with tcp reset", "reject with icmpx port-unreachable"] if loud else ["drop"]
     return [f"{way} {verdict}" for way in _ways(lab, source, target) for verdict in verdicts]
 
 
@@ -137,16 +146,21 @@ def _ways(lab: Lab, source: Thing, target: Thing) -> list[str]:
         way += f" th dport {port}"
     if port := things.port(source):
         way += f" th sport {port}"
-    nets = sorted(net for net, wire in _own_pods(lab, target) if wire in there)
-    if lab.network == "flat" or source.cluster != target.cluster or not nets:
+    if lab.network == "flat" or source.cluster != target.cluster:
         return [way]
     # Where an island's pods are is in the island's own table, in which fib does not look.
-    return [way, f"iifname {_set(here)} ip daddr {{ {', '.join(nets)} }}"]
+    return [way, *(f"iifname {_set(here)} {family} daddr {nets}" for family, nets in _pods(lab, target, there))]
 
 
-def _own_pods(lab: Lab, thing: Thing) -> list[tuple[str, str]]:
+def _pods(lab: Lab, thing: Thing, wires: frozenset[str]) -> list[tuple[str, str]]:
+    """By family, the addresses of its cluster's pods behind some wires."""
     cluster = lab.cluster(thing.cluster)
-    return [(net, node.wire) for node in cluster.nodes for net in node.pod_cidrs] if cluster is not None else []
+    assert cluster is not None, "parse() has looked"
+    nets = [node.pod_cidrs for node in cluster.nodes if node.wire in wires]
+    return [
+        (scheme.nft, "{ " + ", ".join(sorted(own)) + " }")
+        for scheme, own in zip(cluster.schemes, zip(*nets, strict=True), strict=False)
+    ]
 
 
 def _set(names: Iterable[str]) -> str:

@@ -132,7 +132,7 @@ class Supervisor:
 
     async def relay(self) -> str:
         """Run the relays that the network's state asks for, and no others; why one does not work, or ''."""
-        options = weather.relays(weather.read(self.lab))
+        options = weather.relays(self.lab, weather.read(self.lab))
         wanted = {each.name: each for each in (programs.relay(self.lab, *item) for item in options.items())}
         for name, keeper in list(self._keepers.items()):
             if name.startswith("fabric/") and keeper.program != wanted.get(name):
