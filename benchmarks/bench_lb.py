@@ -32,6 +32,7 @@ from isthmus.datapath.installed import State
 from isthmus.datapath.maps import DictMaps, Maps
 from isthmus.kube.objects import core, discovery
 from isthmus.kube.objects.meta import Meta
+from isthmus.model import services as rows
 from isthmus.model import tables
 from isthmus.model.balancing import Group, Target
 from isthmus.model.names import ClusterName
@@ -105,6 +106,9 @@ class Node:
         self.spent = dict.fromkeys(STAGES, 0.0)
         self.services.replace({}, partial=False)
         self.slices.replace({}, partial=False)
+        with self.db.write() as txn:  # as every agent has it, so that all is kept that a node's change asks for
+            txn.put(tables.NODES, rows.Node("n1", ("192.168.0.1",), zone="z1"))
+        self.derivations.step()
 
     async def follow(self, changes: Sequence[Changed]) -> None:
         """A batch of both kinds' events, until it is in the maps."""

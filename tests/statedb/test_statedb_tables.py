@@ -139,14 +139,29 @@ def test_rows_can_be_written_while_all_are_iterated(db: Database) -> None:
     assert names(db.snapshot().all(HOSTS)) == ["new-x", "new-y", "new-z"]
 
 
-def test_touched_has_each_row_as_it_was_before_the_transaction(db: Database) -> None:
+def test_changed_has_each_row_as_it_was_before_the_transaction_and_as_it_is(db: Database) -> None:
     put(db, Host("x"))
     with db.write() as txn:
         txn.put(HOSTS, Host("x", zone="b"))
         txn.put(HOSTS, Host("x", zone="c"))
         txn.put(HOSTS, Host("y"))
-        assert txn.touched(HOSTS) == {"x": Host("x"), "y": None}
-        assert txn.touched(ZONES) == {}
+        txn.put(HOSTS, Host("z"))
+        txn.delete(HOSTS, "z")
+        assert txn.changed(HOSTS) == [(Host("x"), Host("x", zone="c")), (None, Host("y"))]
+        assert txn.changed(ZONES) == []
+
+
+def test_an_index_is_right_from_the_first_look_into_it_whenever_that_is(db: Database) -> None:
+    put(db, Host("x", zone="a"), Host("y", zone="b"))
+    early = db.snapshot()
+    with db.write() as txn:
+        txn.put(HOSTS, Host("x", zone="b"))
+        assert names(txn.by(HOSTS, "zone", "b")) == ["x", "y"]
+        txn.delete(HOSTS, "y")
+        assert names(txn.by(HOSTS, "zone", "b")) == ["x"]
+    assert names(early.by(HOSTS, "zone", "b")) == ["y"]
+    put(db, Host("z", zone="b"))
+    assert names(db.snapshot().by(HOSTS, "zone", "b")) == ["x", "z"]
 
 
 def test_misuse_is_an_error_that_says_what_to_do(db: Database) -> None:

@@ -8,8 +8,11 @@ from typing import Final
 from isthmus.kube.objects import mcs
 from isthmus.kube.objects.meta import Condition
 from isthmus.model.names import ClusterName
-from isthmus.model.services import Affinity, ExportMark, Import, ImportType, StatusCondition
+from isthmus.model.services import ExportMark, Import, StatusCondition
 from isthmus.sources.normal import (
+    AFFINITIES,
+    IMPORT_TYPES,
+    POLICIES,
     Policy,
     addresses,
     affinity_seconds,
@@ -45,10 +48,10 @@ def service_import(wire: mcs.ServiceImport) -> Import:
     ips = addresses(spec.ips, field="spec.ips")
     return Import(
         name=name_of(wire.metadata),
-        type=word(spec.type, of=ImportType, default="ClusterSetIP"),
+        type=word(spec.type, of=IMPORT_TYPES, default="ClusterSetIP"),
         ports=ports(spec.ports),
         ips=ips,
-        affinity=word(spec.session_affinity, of=Affinity, default="None"),
+        affinity=word(spec.session_affinity, of=AFFINITIES, default="None"),
         affinity_timeout=affinity_seconds(spec.session_affinity_config),
         families=families(spec.ip_families, ()),
         internal_policy=_policy(spec.internal_traffic_policy),
@@ -70,4 +73,4 @@ def conditions(wire: Iterable[Condition] | None) -> tuple[StatusCondition, ...]:
 
 def _policy(said: str | None) -> Policy | None:
     cluster: Policy = "Cluster"
-    return word(said, of=Policy, default=cluster) if said else None
+    return word(said, of=POLICIES, default=cluster) if said else None

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from socket import AF_INET, inet_ntop, inet_pton
-from typing import Any, Final, Literal, TypeVar, cast, get_args
+from typing import Final, Literal, TypeVar, cast, get_args
 
 from isthmus.kube.objects.core import ServicePort, SessionAffinityConfig
+from isthmus.kube.objects.discovery import EndpointPort
 from isthmus.kube.objects.meta import Meta
 from isthmus.model.names import ServiceName, service_name
-from isthmus.model.services import Family, Labels, Port, Protocol
+from isthmus.model.services import Affinity, Family, ImportType, Labels, Port, Protocol
 from isthmus.sources.sink import Malformed
 
 W = TypeVar("W", bound=str)
+H = TypeVar("H", bound=Hashable)
 
 NOISE: Final = frozenset(
     {
@@ -26,7 +29,10 @@ NOISE: Final = frozenset(
 
 PROTOCOLS: Final[frozenset[str]] = frozenset(get_args(Protocol))
 FAMILIES: Final[frozenset[str]] = frozenset(get_args(Family))
+AFFINITIES: Final[frozenset[str]] = frozenset(get_args(Affinity))
+IMPORT_TYPES: Final[frozenset[str]] = frozenset(get_args(ImportType))
 Policy = Literal["Cluster", "Local"]
+POLICIES: Final[frozenset[str]] = frozenset(get_args(Policy))
 
 
 def name_of(meta: Meta) -> ServiceName:
@@ -38,10 +44,12 @@ def name_of(meta: Meta) -> ServiceName:
 
 def pairs(labels: Mapping[str, str] | None) -> Labels:
     """Labels, or annotations without noise, as sorted pairs."""
-    return tuple(sorted((k, v) for k, v in (labels or {}).items() if k not in NOISE))
+    if not labels:
+        return ()
+    return tuple(sorted([pair for pair in labels.items() if pair[0] not in NOISE]))
 
 
-def address(text: str, *, field: str) -> str:
+def address(text: str, *, field: str) -> str:  # hot:
     """An address as everybody writes it: '2001:DB8:0::1' is '2001:db8::1'. An IPv4 one in IPv6 clothes is IPv4."""
     try:  # nearly all of them; ten times as fast
         return inet_ntop(AF_INET, inet_pton(AF_INET, text))
@@ -55,35 +63,48 @@ def address(text: str, *, field: str) -> str:
     return str(mapped or parsed)
 
 
-def addresses(texts: Iterable[str] | None, *, field: str) -> tuple[str, ...]:
+def addresses(texts: Sequence[str] | None, *, field: str) -> tuple[str, ...]:
     """Canonical addresses in their order, each once; 'None' and empty ones are no addresses."""
-    return tuple(dict.fromkeys(address(t, field=field) for t in texts or () if t and t != "None"))
+    if not texts:
+        return ()
+    found = [address(text, field=field) for text in texts if text and text != "None"]
+    return tuple(found if len(found) < 2 else dict.fromkeys(found))
 
 
-def word(value: str | None, *, of: Any, default: W) -> W:
+def word(value: str | None, *, of: Collection[str], default: W) -> W:
     """A word of a closed set; a missing or unknown one is the default, since it must cost the field and no more."""
-    return cast("W", value) if value in get_args(of) else default
+    return cast("W", value) if value in of else default
 
 
 def families(values: Iterable[str] | None, known: Iterable[str]) -> tuple[Family, ...]:
     """The families said, in their order, or where none are, those of the addresses."""
     said = [value for value in values or () if value in FAMILIES] or ["IPv6" if ":" in a else "IPv4" for a in known]
-    return cast("tuple[Family, ...]", tuple(dict.fromkeys(said)))
+    return cast("tuple[Family, ...]", shared(tuple(said if len(said) < 2 else dict.fromkeys(said))))
 
 
 def ports(wire: Iterable[ServicePort] | None) -> tuple[Port, ...]:
     """Ports of a Service or an import, in their order. One of an unknown protocol is left out."""
-    return tuple(
-        Port(
-            name=each.name or "",
-            port=port_number(each.port, field="spec.ports"),
-            protocol=cast("Protocol", each.protocol or "TCP"),
-            app_protocol=each.app_protocol or "",
-            node_port=each.node_port or 0,
-        )
-        for each in wire or ()
-        if (each.protocol or "TCP") in PROTOCOLS
-    )
+    found = [
+        port_of(each, each.node_port or 0, "spec.ports") for each in wire or () if (each.protocol or "TCP") in PROTOCOLS
+    ]
+    return shared(tuple(found))
+
+
+def port_of(wire: ServicePort | EndpointPort, node_port: int, field: str) -> Port:
+    """A port as the API has it, where it has a number and a protocol that we know."""
+    return _port(wire.name or "", wire.port or 0, wire.protocol or "TCP", wire.app_protocol or "", node_port, field)
+
+
+@lru_cache(4096)
+def _port(name: str, port: int, protocol: str, app_protocol: str, node_port: int, field: str) -> Port:
+    """Services have few different ports, and share them: it takes less time, and less room."""
+    return Port(name, port_number(port, field=field), cast("Protocol", protocol), app_protocol, node_port)
+
+
+@lru_cache(4096)
+def shared(values: tuple[H, ...]) -> tuple[H, ...]:
+    """The same values, as the tuple that others have too."""
+    return values
 
 
 def port_number(value: int, *, field: str) -> int:

@@ -6,9 +6,10 @@ from typing import Final
 
 from isthmus.kube.objects import core
 from isthmus.model.names import ServiceName, derived, service_name
-from isthmus.model.services import Affinity, Service
+from isthmus.model.services import Service
 from isthmus.sources.normal import (
-    Policy,
+    AFFINITIES,
+    POLICIES,
     address,
     addresses,
     affinity_seconds,
@@ -40,10 +41,10 @@ def service(wire: core.Service) -> Service:
         headless=spec.cluster_ip == "None",
         families=families(spec.ip_families, cluster_ips),
         selector=pairs(spec.selector),
-        affinity=word(spec.session_affinity, of=Affinity, default="None"),
+        affinity=word(spec.session_affinity, of=AFFINITIES, default="None"),
         affinity_timeout=affinity_seconds(spec.session_affinity_config) or AFFINITY_SECONDS,
-        internal_policy=word(spec.internal_traffic_policy, of=Policy, default="Cluster"),
-        external_policy=word(spec.external_traffic_policy, of=Policy, default="Cluster"),
+        internal_policy=word(spec.internal_traffic_policy, of=POLICIES, default="Cluster"),
+        external_policy=word(spec.external_traffic_policy, of=POLICIES, default="Cluster"),
         distribution=spec.traffic_distribution or "",
         publish_not_ready=bool(spec.publish_not_ready_addresses),
         labels=pairs(wire.metadata.labels),
@@ -60,7 +61,7 @@ def import_of(wire: core.Service, name: ServiceName) -> ServiceName:
     for owner in wire.metadata.owner_references or ():
         if owner.kind == "ServiceImport":
             return service_name(namespace, owner.name)
-    said = (wire.metadata.labels or {}).get(OF_IMPORT, "")
+    said = wire.metadata.labels.get(OF_IMPORT, "") if wire.metadata.labels else ""
     if said and derived(candidate := service_name(namespace, said)) == name:
         return candidate
     return ServiceName("")
@@ -68,6 +69,8 @@ def import_of(wire: core.Service, name: ServiceName) -> ServiceName:
 
 def _load_balancer_ips(status: core.ServiceStatus) -> tuple[str, ...]:
     """Addresses whose packets arrive as they are; one that a proxy stands behind is not ours to answer."""
-    ingress = (status.load_balancer.ingress or ()) if status.load_balancer else ()
+    ingress = status.load_balancer.ingress if status.load_balancer else None
+    if not ingress:
+        return ()
     field = "status.loadBalancer.ingress"
     return tuple(sorted({address(i.ip, field=field) for i in ingress if i.ip and i.ip_mode in (None, "", "VIP")}))

@@ -61,7 +61,7 @@ class Database:
             raise StateError(f"table '{table.name}' is declared twice")
         self.tables[table.name] = table
         self._readers[table.name] = {}
-        self._replace({table.name: TableState(Map(), (Map(),) * len(table.indexes), 0, frozenset())})
+        self._replace({table.name: TableState(Map(), [None] * len(table.indexes), 0, frozenset())})
 
     def snapshot(self) -> Snapshot:
         """The database as it is now."""

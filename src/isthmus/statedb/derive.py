@@ -75,18 +75,17 @@ class Derived(Generic[R]):
         """The sources that any table it reads awaits."""
         return frozenset(name for table in self.reads for name in reader.pending(table))
 
-    def renew(self, txn: WriteTxn, unit: Any) -> None:  # hot:
-        """Make the unit's rows what they are computed to be."""
-        key, table = self.table.key, self.table
-        wanted = {key(row): row for row in self.compute(txn, unit)}
-        for row in self.present(txn, unit):
-            same = wanted.get(present := key(row))
-            if same is None:
-                txn.delete(table, present)
-            elif same is row or same == row:
-                del wanted[present]  # of a thousand rows that a unit may have, few change
-        for row in wanted.values():
-            txn.put(table, row)
+    def renew(self, txn: WriteTxn, units: Iterable[Hashable]) -> None:  # hot:
+        """Make the rows of units what they are computed to be."""
+        table, key, compute = self.table, self.table.key, self.compute
+        for unit in units:
+            before = {key(row): row for row in self.present(txn, unit)}
+            for row in compute(txn, unit):
+                old = before.pop(key(row), None) if before else None
+                if old is None or (old is not row and old != row):
+                    txn.put(table, row)  # of a thousand rows that a unit may have, few change
+            for gone in before:
+                txn.delete(table, gone)
 
 
 class Derivations:
@@ -134,9 +133,9 @@ class Derivations:
         dirty = self._dirty[derived.table.name]
         for table, affected in derived.reads.items():
             if table.name in changes:
-                pairs = [(old, new) for _, old, new in changes[table.name]]
+                pairs: Iterable[tuple[Any, Any]] = [(old, new) for _, old, new in changes[table.name]]
             else:
-                pairs = [(old, txn.get(table, key)) for key, old in txn.touched(table).items()]
+                pairs = txn.changed(table)
             for old, new in pairs:  # hot:
                 for unit in affected(txn, old, new):
                     dirty[unit] = None
@@ -150,12 +149,15 @@ class Derivations:
 
     def _compute(self, txn: WriteTxn, derived: Derived[Any]) -> None:
         dirty = self._dirty[derived.table.name]
-        for unit in list(islice(dirty, self._limit)):
-            derived.renew(txn, unit)
-            del dirty[unit]
-            self.units += 1
-        if not dirty:
-            dirty.clear()  # gives up the room of a backlog, which every pass would have to look through
+        if len(dirty) <= self._limit:
+            self._dirty[derived.table.name] = {}
+            units = list(dirty)
+        else:
+            units = list(islice(dirty, self._limit))
+            for unit in units:
+                del dirty[unit]
+        derived.renew(txn, units)
+        self.units += len(units)
 
     def _await(self, txn: WriteTxn, derived: Derived[Any]) -> None:
         """A table awaits what its inputs await, and gives a source up as awaited only when it has caught up with it."""

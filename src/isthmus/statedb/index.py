@@ -6,7 +6,7 @@ immutable, so a snapshot's stay as they were. Nothing at all is None: an index h
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Hashable
 from typing import Any, Final
 
 from immutables import Map
@@ -32,7 +32,7 @@ def without_key(keys: Keys, key: Any) -> Keys | None:
     return keys.delete(key) or None
 
 
-def add(index: Any, key: Any, values: Iterable[Any]) -> None:  # hot:
+def add(index: Any, key: Any, values: Collection[Any]) -> None:  # hot:
     """In a mutable index, put a key under values, which may repeat."""
     for value in values:
         keys = index.get(value)
@@ -42,13 +42,13 @@ def add(index: Any, key: Any, values: Iterable[Any]) -> None:  # hot:
             index[value] = with_key(keys, key)
 
 
-def remove(index: Any, key: Any, values: Iterable[Any]) -> None:  # hot:
+def remove(index: Any, key: Any, values: Collection[Any]) -> None:  # hot:
     """In a mutable index, take a key from under the values it is under; they may repeat."""
     for value in values:
         keys = index.get(value)
         if keys is None or key not in keys:
             continue
-        left = without_key(keys, key)
+        left = without_key(keys, key) if len(keys) > 1 else None
         if left is None:
             del index[value]
         else:
@@ -59,3 +59,11 @@ def move(index: Any, key: Any, before: Collection[Any], after: Collection[Any]) 
     """In a mutable index, take a key from under the values it had and put it under those it has."""
     remove(index, key, set(before).difference(after))
     add(index, key, set(after).difference(before))
+
+
+def build(rows: Map[Any, Any], values: Callable[[Any], Collection[Hashable]]) -> Any:
+    """A mutable index of these rows."""
+    index: Any = Map().mutate()
+    for key, row in rows.items():
+        add(index, key, values(row))
+    return index

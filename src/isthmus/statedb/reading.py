@@ -31,8 +31,10 @@ class Reader:
     def by(self, table: Table[Any, R], index: str, value: Hashable) -> list[R]:  # hot:
         """The rows found under a value of an index, in no order."""
         state = self._states[table.name]
-        keys = state.indexes[table.positions[index]].get(value)
-        if not keys:
+        position = table.positions[index]
+        found = state.indexes[position]
+        keys = (state.index_at(table, position) if found is None else found).get(value)
+        if keys is None:
             return []
         rows = state.rows
         return [rows[key] for key in keys]

@@ -20,46 +20,65 @@ class TableState(NamedTuple):
     """One table inside a root: rows by key, keys by index value, the count of changes, who has yet to fill it."""
 
     rows: Map[Any, Any]
-    indexes: tuple[Map[Any, Keys], ...]
+    indexes: list[Map[Any, Keys] | None]
+    """None: nobody has looked into it yet. It is made when somebody does, and kept from then on."""
     revision: int
     pending: frozenset[str]
+
+    def index_at(self, table: AnyTable, position: int) -> Map[Any, Keys]:
+        """An index, made now where this is the first look into it."""
+        found = self.indexes[position]
+        if found is None:
+            found = self.indexes[position] = index.build(self.rows, table.values[position]).finish()
+        return found
 
 
 class Draft:
     """One table inside a write transaction: transients, made when it is first written."""
 
-    __slots__ = ("awaited", "base", "indexes", "pending", "revision", "rows", "settled", "touched")
+    __slots__ = ("awaited", "base", "indexes", "kept", "pending", "revision", "rows", "settled", "touched")
 
-    def __init__(self, base: TableState) -> None:
+    def __init__(self, table: AnyTable, base: TableState) -> None:
         self.base = base
         self.rows: Any = base.rows.mutate()
-        self.indexes: list[Any] = [each.mutate() for each in base.indexes]
+        self.indexes: list[Any] = [None if each is None else each.mutate() for each in base.indexes]
+        self.kept = [pair for pair in zip(self.indexes, table.values, strict=True) if pair[0] is not None]
+        """The indexes that follow the rows, each with the function that gives a row's values."""
         self.revision = base.revision
         self.pending = base.pending
         self.settled: frozenset[str] = frozenset()
         self.awaited: frozenset[str] = frozenset()
         self.touched: dict[Any, Any] = {}
 
-    def put(self, table: AnyTable, key: Any, old: Any, new: Any) -> None:  # hot:
+    def index_at(self, table: AnyTable, position: int) -> Any:
+        """An index, made now where this is the first look into it."""
+        found = self.indexes[position]
+        if found is None:
+            values = table.values[position]
+            found = self.indexes[position] = index.build(self.present(), values)
+            self.kept.append((found, values))
+        return found
+
+    def put(self, key: Any, old: Any, new: Any) -> None:  # hot:
         """Put a row in the place of the old one, or of none; the indexes follow."""
         self.rows[key] = new
         self.revision += 1
-        if key not in self.touched:
-            self.touched[key] = old
-        for position, values in enumerate(table.values):
+        self.touched.setdefault(key, old)
+        for each, values in self.kept:
             if old is None:
-                index.add(self.indexes[position], key, values(new))
+                if after := values(new):
+                    index.add(each, key, after)
             elif (before := values(old)) != (after := values(new)):
-                index.move(self.indexes[position], key, before, after)
+                index.move(each, key, before, after)
 
-    def delete(self, table: AnyTable, key: Any, old: Any) -> None:  # hot:
+    def delete(self, key: Any, old: Any) -> None:  # hot:
         """Take a row away; the indexes follow."""
         del self.rows[key]
         self.revision += 1
-        if key not in self.touched:
-            self.touched[key] = old
-        for position, values in enumerate(table.values):
-            index.remove(self.indexes[position], key, values(old))
+        self.touched.setdefault(key, old)
+        for each, values in self.kept:
+            if before := values(old):
+                index.remove(each, key, before)
 
     def present(self) -> Map[Any, Any]:
         """The rows as they are now, immutable: what is being changed cannot be iterated."""
@@ -82,7 +101,7 @@ class Draft:
         """The state to commit; ``now`` has the initializers that were registered since the transaction began."""
         if not self.touched:
             return now._replace(pending=(now.pending - self.settled) | self.awaited)
-        indexes = tuple(each.finish() for each in self.indexes)
+        indexes = [None if each is None else each.finish() for each in self.indexes]
         return TableState(self.rows.finish(), indexes, self.revision, (now.pending - self.settled) | self.awaited)
 
 

@@ -33,14 +33,14 @@ class WriteTxn(Reader):
         old = state.rows.get(key)
         if old is None or (old is not row and old != row):
             draft = state if isinstance(state, Draft) else self._draft(table)
-            draft.put(table, key, old, row)
+            draft.put(key, old, row)
         return cast("R | None", old)
 
     def delete(self, table: Table[K, R], key: K) -> R | None:  # hot:
         """Remove a row; give it back, or None where there was none."""
         old = self._states[table.name].rows.get(key)
         if old is not None:
-            self._draft(table).delete(table, key, old)
+            self._draft(table).delete(key, old)
         return cast("R | None", old)
 
     def all(self, table: Table[Any, R]) -> Iterator[R]:
@@ -48,10 +48,14 @@ class WriteTxn(Reader):
         state = self._states[table.name]
         return iter((state.present() if isinstance(state, Draft) else state.rows).values())
 
-    def touched(self, table: AnyTable) -> dict[Any, Any]:
-        """Keys written in this transaction so far, each with the row as it was before (None: there was none)."""
+    def changed(self, table: AnyTable) -> list[tuple[Any, Any]]:
+        """What this transaction has written so far: rows as they were before and are now, None for none."""
         state = self._states[table.name]
-        return state.touched if isinstance(state, Draft) else {}
+        if not isinstance(state, Draft):
+            return []
+        get = state.rows.get
+        pairs = [(old, get(key)) for key, old in state.touched.items()]
+        return [pair for pair in pairs if pair != (None, None)]
 
     def await_exactly(self, table: AnyTable, names: frozenset[str]) -> None:
         """Say which sources the table waits for; for whoever computes it."""
@@ -66,7 +70,7 @@ class WriteTxn(Reader):
         state = self._states[table.name]
         if isinstance(state, Draft):
             return state
-        draft = self._states[table.name] = self._drafts[table.name] = Draft(state)
+        draft = self._states[table.name] = self._drafts[table.name] = Draft(table, state)
         return draft
 
     def _end(self) -> dict[str, Draft]:
