@@ -134,7 +134,8 @@ async def _register(client: kube.Client, node: Node) -> None:
     while True:
         try:
             await client.apply(NODE, "", node.name, body, field_manager=MANAGER)
-            await client.apply(NODE, "", node.name, _status(node), field_manager=MANAGER, subresource="status")
+            # no apply: to that, two addresses of one type are one
+            await client.patch(NODE, "", node.name, _status(node), subresource="status", field_manager=MANAGER)
         except Transient as why:
             log.info("API server unavailable", why=str(why))
             await asyncio.sleep(0.1)
