@@ -34,7 +34,10 @@ def explain(service: str, namespace: str, form: str, socket: Path | None, cluste
         raise click.ClickException(f"{asked.path}: the process does not say where it is; only an agent does")
     reader = _copy(asked)
     name = ServiceName(service if "/" in service else f"{namespace}/{service}")
-    accounts = [explaining.explain(reader, each, at=place, which=status.get("services", "multicluster")) for each in explaining.called(reader, name)]
+    accounts = [
+        explaining.explain(reader, each, at=place, which=status.get("services", "multicluster"))
+        for each in explaining.called(reader, name)
+    ]
     if not accounts:
         raise click.ClickException(f"no service or import is called {name} (namespace: -n)")
     if form == "json":
