@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from isthmus.cli.labs import known
 from isthmus.cli.options import lab_name
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def cut(name: str, one_way: bool, loud: bool, a: str, b: str) -> None:
     from isthmus.lab import hurting
     from isthmus.lab.network.weather import Cut
 
-    lab = _known(name)
+    lab = known(name)
     new = Cut(_thing(lab, a), _thing(lab, b), one_way, loud)
     _run(hurting.cut(lab, new))
     click.echo(str(new))
@@ -70,7 +71,7 @@ def heal(name: str, a: str | None, b: str | None) -> None:
     """Undo cuts and links: between two, of one, or all."""
     from isthmus.lab import hurting
 
-    lab = _known(name)
+    lab = known(name)
     healed = _run(hurting.heal(lab, *(_thing(lab, each) if each else None for each in (a, b))))
     click.echo(f"healed {healed}")
 
@@ -88,7 +89,7 @@ def link(name: str, delay: str, jitter: str, loss: str, rate: str, a: str, b: st
     from isthmus.lab import hurting
     from isthmus.lab.network.weather import Link
 
-    lab = _known(name)
+    lab = known(name)
     new = Link(
         _thing(lab, a),
         _thing(lab, b),
@@ -107,7 +108,7 @@ COMMANDS = (kill, pause, start, cut, heal, link)
 def _hurt(name: str, action: Action, what: str) -> None:
     from isthmus.lab import hurting
 
-    lab = _known(name)
+    lab = known(name)
     click.echo(_run(hurting.hurt(lab, action, _thing(lab, what))))
 
 
@@ -142,9 +143,3 @@ def _quantity(
             f"{flag} {text}: want a number and one of {', '.join(unit or 'bit' for unit in units)}"
         )
     return value
-
-
-def _known(name: str) -> Lab:
-    from isthmus.cli.lab import known
-
-    return known(name)

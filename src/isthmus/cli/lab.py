@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from isthmus.cli import hurting
+from isthmus.cli.labs import known, others
 from isthmus.cli.options import lab_name
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def down(name: str) -> None:
 
     lab = Lab(name)
     if not removal.exists(lab):
-        raise click.ClickException(f"there is no lab {name}{_others()}")
+        raise click.ClickException(f"there is no lab {name}{others()}")
     try:
         removal.remove(lab)
     except (removal.StillThere, OSError) as why:
@@ -261,25 +262,6 @@ async def _status(lab: Lab) -> dict[str, Any]:
     from isthmus.lab import looking
 
     return await looking.status(lab)
-
-
-def known(name: str) -> Lab:
-    """A lab that is up; a ClickException where there is none."""
-    from isthmus.lab import record
-
-    try:
-        return record.read(name).lab
-    except KeyError:
-        raise click.ClickException(f"there is no lab {name}{_others()}") from None
-    except PermissionError:
-        raise click.ClickException("labs are root's only: run this command with sudo") from None
-
-
-def _others() -> str:
-    from isthmus.lab import removal
-
-    others = removal.names()
-    return f"; there are: {', '.join(others)}" if others else ": isthmus lab up"
 
 
 for _command in hurting.COMMANDS:

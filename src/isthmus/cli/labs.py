@@ -1,0 +1,30 @@
+"""The lab that a command names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from isthmus.lab.layout import Lab
+
+
+def known(name: str) -> Lab:
+    """A lab that is up; a ClickException where there is none."""
+    from isthmus.lab import record
+
+    try:
+        return record.read(name).lab
+    except KeyError:
+        raise click.ClickException(f"there is no lab {name}{others()}") from None
+    except PermissionError:
+        raise click.ClickException("labs are root's only: run this command with sudo") from None
+
+
+def others() -> str:
+    """What to say after "there is no lab": those that are there, or how to make one."""
+    from isthmus.lab import removal
+
+    found = removal.names()
+    return f"; there are: {', '.join(found)}" if found else ": isthmus lab up"
