@@ -17,7 +17,7 @@ from isthmus.mcs import wire
 from isthmus.model import tables
 from isthmus.model.clusters import Cluster
 from isthmus.model.names import ClusterName, ServiceName, derived
-from isthmus.model.services import Condition, Endpoint, Namespace, Port
+from isthmus.model.services import Condition, Endpoint, Family, Namespace, Port
 
 EXPECTED = Path(__file__).parent / "expected"
 DERIVED = "demo/derived-qieggqc27v"
@@ -260,6 +260,35 @@ class TestTheDerivedService:
         assert ready is not None
         assert ready["reason"] == "IPFamilyNotSupported"
         assert world.object("ServiceImport")["metadata"]["annotations"][wire.SUPPORTED_FAMILIES] == ""
+
+    @pytest.mark.parametrize(
+        ("exported", "had", "families", "policy", "remade"),
+        [
+            (("IPv6", "IPv4"), (), ["IPv6", "IPv4"], "PreferDualStack", False),
+            (("IPv4",), (), ["IPv4"], "SingleStack", False),
+            (("IPv6", "IPv4"), ("IPv4",), ["IPv4", "IPv6"], "PreferDualStack", False),
+            (("IPv4", "IPv6"), ("IPv6", "IPv4"), ["IPv6", "IPv4"], "PreferDualStack", False),
+            (("IPv6",), ("IPv6", "IPv4"), ["IPv6"], "SingleStack", False),
+            (("IPv6",), ("IPv4", "IPv6"), ["IPv6"], "SingleStack", True),
+        ],
+    )
+    def test_the_derived_service_has_the_imports_families_and_keeps_the_address_it_has(
+        self,
+        dual: World,
+        exported: tuple[Family, ...],
+        had: tuple[Family, ...],
+        families: list[str],
+        policy: str,
+        remade: bool,
+    ) -> None:
+        dual.export(families=had or exported)
+        dual.imported()
+        if had:
+            dual.derived(families=had)
+        dual.export(families=exported)
+        spec = dual.object("Service", DERIVED)["spec"]
+        assert (spec["ipFamilies"], spec["ipFamilyPolicy"]) == (families, policy)
+        assert bool(dual.row("Service", DERIVED).remake) == remade
 
     def test_where_nobody_says_a_family_the_clusters_own_are_taken(self, dual: World) -> None:
         dual.export(families=())

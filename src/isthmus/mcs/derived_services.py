@@ -13,7 +13,7 @@ from isthmus.mcs.slices import Behind
 from isthmus.mcs.view import View
 from isthmus.model.mcs import Merged, Object
 from isthmus.model.names import ClusterName, split
-from isthmus.model.services import Port, Service
+from isthmus.model.services import Family, Port, Service
 
 DEFAULT_TIMEOUT: Final = 10800
 
@@ -25,11 +25,11 @@ def derived_service(view: View, merged: Merged) -> Object:
         "Service",
         view.derived,
         service=view.name,
-        content={"spec": {**_spec(merged), **_unselect(view.derived_service)}},
+        content={"spec": {**_spec(view, merged), **_unselect(view.derived_service)}},
         labels=labels(view, merged),
         annotations=_annotations(view, merged),
         owner=("ServiceImport", view.name, uid),
-        remake=_remake(view.derived_service, merged),
+        remake=_remake(view.derived_service, view, merged),
         seen=_seen(view.derived_service, view, merged),
     )
 
@@ -55,10 +55,12 @@ def _annotations(view: View, merged: Merged) -> dict[str, str]:
     return {**wire.exported(merged.annotations), wire.SUPPORTED_FAMILIES: ",".join(view.families), wire.GLOBAL: "true"}
 
 
-def _spec(merged: Merged) -> dict[str, Any]:
+def _spec(view: View, merged: Merged) -> dict[str, Any]:
+    families = _families(view)
     spec: dict[str, Any] = {
         "type": "ClusterIP",
-        "ipFamilyPolicy": "PreferDualStack",
+        "ipFamilies": list(families),
+        "ipFamilyPolicy": "PreferDualStack" if len(families) > 1 else "SingleStack",
         "ports": [_port(port) for port in merged.ports],
         "sessionAffinity": merged.affinity,
         "internalTrafficPolicy": merged.internal_policy or "Cluster",
@@ -68,6 +70,13 @@ def _spec(merged: Merged) -> dict[str, Any]:
     if merged.type == "Headless":
         spec["clusterIP"] = "None"
     return {**spec, **wire.without_empty({"trafficDistribution": merged.distribution})}
+
+
+def _families(view: View) -> tuple[Family, ...]:
+    """The import's that can be had here. One that the Service has first stays so: it keeps its first address."""
+    found = view.derived_service
+    first = found.families[0] if found is not None and found.families else None
+    return tuple(sorted(view.families, key=lambda each: each != first))
 
 
 def _unselect(found: Service | None) -> dict[str, Any]:
@@ -85,9 +94,13 @@ def _port(port: Port) -> dict[str, Any]:
     return {"port": port.port, "protocol": port.protocol, **named}
 
 
-def _remake(found: Service | None, merged: Merged) -> str:
-    """A Service cannot become headless, nor cease to be."""
-    return found.uid if found is not None and found.headless != (merged.type == "Headless") else ""
+def _remake(found: Service | None, view: View, merged: Merged) -> str:
+    """A Service cannot become headless, nor cease to be; what has an address cannot lose its first family."""
+    if found is None:
+        return ""
+    headless = merged.type == "Headless"
+    lost = not headless and bool(found.families) and found.families[0] not in view.families
+    return found.uid if found.headless != headless or lost else ""
 
 
 def _seen(found: Service | None, view: View, merged: Merged) -> str:
@@ -99,6 +112,7 @@ def _seen(found: Service | None, view: View, merged: Merged) -> str:
         type="ClusterIP",
         ports=tuple(merged.ports),
         headless=merged.type == "Headless",
+        families=_families(view),
         selector=(),
         affinity=merged.affinity,
         **timeout,
