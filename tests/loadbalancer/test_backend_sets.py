@@ -116,3 +116,15 @@ def test_a_port_that_the_service_gets_later_brings_its_backends() -> None:
     world.put(make.derived(), make.endpoints("c2", both)).settle()
     world.put(make.derived(ports=(Port("http", 80), Port("admin", 81))))
     assert [row.key.port for row in world.backends] == [8080, 9000]
+
+
+def test_what_runs_on_another_network_is_no_backend_until_it_is_on_ours() -> None:
+    world = World().put(make.derived(), make.imported(), make.endpoints("c1", "10.1.1.1"))
+    world.put(make.endpoints("c2", "10.1.1.1"), make.endpoints("c3", "10.1.1.2"))
+    world.put(make.cluster("c1", own=True, network="here"), make.cluster("c2", network="there"))
+    assert [row.key.cluster for row in world.backends] == ["c1"], "c3 has not said that it is on our network"
+
+    world.put(make.cluster("c3", network="here"))
+    assert [row.key.cluster for row in world.backends] == ["c1", "c3"]
+    world.put(make.cluster("c1", own=True, network="there"))
+    assert [row.key.cluster for row in world.backends] == ["c1", "c2"]

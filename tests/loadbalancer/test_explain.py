@@ -78,6 +78,14 @@ def test_people_may_mean_an_import_a_service_or_both() -> None:
     assert called(world.db.snapshot(), ServiceName("demo/none")) == []
 
 
+def test_an_island_is_named_as_the_reason() -> None:
+    world = World().put(make.imported(), make.derived(), make.endpoints("c2", "10.1.1.1", "10.1.1.2"))
+    world.put(make.cluster("c1", own=True, network="c1"), make.cluster("c2", network="c2"))
+    found = account(world, make.DERIVED)
+    assert [path.plan.groups for path in found.paths] == [()]
+    assert found.notes == ("c2: 2 endpoints of clusterset are not used: that cluster is on another network",)
+
+
 async def ask(world: World, tmp_path: Path, *arguments: str) -> tuple[int, str, str]:
     place = {"place": {"cluster": "c1", "node": "n1"}}
     async with serving(tmp_path / "agent.sock", db=world.settle().db, status=place) as process:

@@ -8,10 +8,12 @@ from typing import Any
 from isthmus import loadbalancer
 from isthmus.model import names
 from isthmus.model.balancing import Backend, BackendKey, Frontend, Plan, Probe
+from isthmus.model.clusters import Cluster
 from isthmus.model.redirects import Listener, LocalRedirect, ProxyRedirect, Redirect, Requirement
 from isthmus.model.services import Condition, Endpoint, EndpointSet, Import, Pod, Port, Service
 from isthmus.model.tables import (
     BACKENDS,
+    CLUSTERS,
     ENDPOINT_SETS,
     FRONTENDS,
     IMPORTS,
@@ -31,7 +33,19 @@ from isthmus.statedb import Database, Derivations, Table
 HTTP = Port("http", 80)
 ECHO = names.service_name("demo", "echo")
 DERIVED = names.derived(ECHO)
-INPUTS = (SERVICES, ENDPOINT_SETS, IMPORTS, NODES, PODS, NAMESPACES, POLICIES, LOCAL_REDIRECTS, PROXY_REDIRECTS, PROBES)
+INPUTS = (
+    SERVICES,
+    ENDPOINT_SETS,
+    IMPORTS,
+    NODES,
+    PODS,
+    NAMESPACES,
+    POLICIES,
+    LOCAL_REDIRECTS,
+    PROXY_REDIRECTS,
+    PROBES,
+    CLUSTERS,
+)
 TABLES: dict[type, Table[Any, Any]] = {table.row: table for table in INPUTS}
 
 
@@ -166,6 +180,10 @@ class make:  # noqa: N801 reads as a verb in tests
         listener = Listener("169.254.7.2", at, ports)
         name = names.ServiceName(service)
         return ProxyRedirect(service=name, owner=owner, listeners=(listener,), created=created)
+
+    @staticmethod
+    def cluster(name: str, **fields: Any) -> Cluster:
+        return Cluster(name=names.ClusterName(name), **fields)
 
     @staticmethod
     def probe(

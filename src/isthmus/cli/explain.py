@@ -61,7 +61,7 @@ def _copy(asked: Socket) -> Any:
     known = _tables()
     read = [
         known.SERVICES, known.IMPORTS, known.ENDPOINT_SETS, known.NODES, known.POLICIES,
-        known.REDIRECTS, known.FRONTENDS, known.BACKENDS, known.PLANS,
+        known.REDIRECTS, known.FRONTENDS, known.BACKENDS, known.PLANS, known.CLUSTERS,
     ]  # fmt: skip
     db = Database(*read)
     with db.write() as txn:

@@ -7,6 +7,8 @@ service: what an endpoint offers beyond them is no backend. A headless service h
 The unit is a service. Addresses that are not ready are rows too, with their condition, and so are those that probes
 find dead: the plan leaves them out. A probe of what is no backend (any more) means nothing.
 
+What runs on another network cannot be called from here, and its addresses may be those of others: it is no backend.
+
 What a cluster said that has been away too long has lapsed: it stands behind every other source, and of it those are
 backends that a probe finds alive now. Who was never probed goes, and who does not answer goes for good.
 """
@@ -20,9 +22,10 @@ from msgspec.structs import replace
 
 from isthmus.loadbalancer.services import Effective, Which, effective, names_for_import, rank
 from isthmus.model.balancing import Backend, BackendKey, Probe
+from isthmus.model.clusters import Cluster, flat
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Endpoint, EndpointSet, Import, Port, Protocol, Service
-from isthmus.model.tables import BACKENDS, ENDPOINT_SETS, IMPORTS, PROBES, SERVICES
+from isthmus.model.tables import BACKENDS, CLUSTERS, ENDPOINT_SETS, IMPORTS, PROBES, SERVICES
 from isthmus.statedb import Derived, Reader
 
 Sockets = dict[tuple[str, int, Protocol], list[tuple[str, Endpoint]]]
@@ -34,7 +37,13 @@ def derived(cluster: ClusterName, *, which: Which) -> Derived[Backend]:
     return Derived(
         BACKENDS,
         compute=partial(compute, cluster=cluster, which=which),
-        reads={ENDPOINT_SETS: by_endpoints, SERVICES: by_service, IMPORTS: by_import, PROBES: by_probe},
+        reads={
+            ENDPOINT_SETS: by_endpoints,
+            SERVICES: by_service,
+            IMPORTS: by_import,
+            PROBES: by_probe,
+            CLUSTERS: by_cluster,
+        },
         unit="service",
     )
 
@@ -67,14 +76,23 @@ def by_probe(reader: Reader, old: Probe | None, new: Probe | None) -> Iterator[S
         yield row.key.service
 
 
+def by_cluster(reader: Reader, old: Cluster | None, new: Cluster | None) -> Iterator[ServiceName]:
+    """A cluster that is on another network than before affects what it has endpoints of; the own one all that is."""
+    row = new or old
+    if row is not None and not flat(old, new):
+        for each in reader.all(ENDPOINT_SETS) if row.own else reader.by(ENDPOINT_SETS, "cluster", row.name):
+            yield each.service
+
+
 def compute(reader: Reader, service: ServiceName, *, cluster: ClusterName, which: Which) -> Iterator[Backend]:
     """Every backend of a service."""
     subject = effective(reader, service, which=which)
     if subject is None:
         return
+    own = reader.get(CLUSTERS, cluster)
     alive = {row.key: row.healthy for row in reader.by(PROBES, "service", service)}
     for (of, source), sets in _best_sets(reader.by(ENDPOINT_SETS, "service", service), cluster).items():
-        if of != cluster and not subject.multicluster:
+        if of != cluster and not (subject.multicluster and flat(own, reader.get(CLUSTERS, of))):
             continue
         found = _backends(subject, of, source, sets, shared=of != cluster)
         if sets[0].lapsed:  # a source lapses as a whole

@@ -12,9 +12,10 @@ from isthmus.loadbalancer.redirects import order
 from isthmus.loadbalancer.selection import Place
 from isthmus.loadbalancer.services import Which, best, rank, wanted
 from isthmus.model.balancing import Backend, Frontend, Plan, PlanKey
-from isthmus.model.names import ServiceName
+from isthmus.model.clusters import flat
+from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import EndpointSet
-from isthmus.model.tables import BACKENDS, ENDPOINT_SETS, FRONTENDS, IMPORTS, REDIRECTS, SERVICES
+from isthmus.model.tables import BACKENDS, CLUSTERS, ENDPOINT_SETS, FRONTENDS, IMPORTS, REDIRECTS, SERVICES
 from isthmus.statedb import Reader
 
 
@@ -122,12 +123,14 @@ def _of_endpoints(reader: Reader, service: ServiceName, *, at: Place) -> Iterato
         elif count and rows[0].lapsed:
             left = sum(row.lapsed for row in reader.by(BACKENDS, "service", service) if row.key.cluster == cluster)
             yield f"{cluster}: away longer than the cache lifetime; {left} backends stay that a probe finds alive"
+        elif count and not flat(reader.get(CLUSTERS, at.cluster), reader.get(CLUSTERS, cluster)):
+            yield f"{cluster}: {count} endpoints of {source} are not used: that cluster is on another network"
         elif (cluster, source) not in used and count and not reader.by(REDIRECTS, "service", service):
             yield f"{cluster}: {count} endpoints of {source} are not used: no port agrees, or they are not shared"
 
 
-def _by_source(rows: Iterable[EndpointSet], at: Place) -> dict[tuple[str, str], list[EndpointSet]]:
-    found: dict[tuple[str, str], list[EndpointSet]] = {}
+def _by_source(rows: Iterable[EndpointSet], at: Place) -> dict[tuple[ClusterName, str], list[EndpointSet]]:
+    found: dict[tuple[ClusterName, str], list[EndpointSet]] = {}
     for row in rows:
         found.setdefault((row.cluster or at.cluster, row.source), []).append(row)
     return found
