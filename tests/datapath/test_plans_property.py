@@ -308,3 +308,48 @@ def test_a_frontend_that_moves_between_services_is_never_gone() -> None:
 
 def _assert(held: bool) -> None:
     assert held
+
+
+owners = st.lists(
+    st.tuples(
+        st.lists(st.sampled_from((None, 0, 0, 1, 2)), min_size=len(VIPS), max_size=len(VIPS)),
+        st.lists(groups.filter(lambda group: group.targets and group.weight), min_size=3, max_size=3),
+        st.permutations(range(3)),
+    ),
+    max_size=8,
+)
+"""Who has each address, what each service has, and in which order they are told."""
+
+
+@given(owners)
+def test_an_address_that_passes_from_one_service_to_another_is_answered_by_one_of_them_at_every_write(
+    turns: list[tuple[list[int | None], list[Group], list[int]]],
+) -> None:
+    """Whichever of them goes, comes or stays: a round writes what it has to write, and deletes afterwards."""
+    story = Story()
+    for owned, chosen, order in turns:
+        before = dict(story.want)
+        after = {row.key: row for row in (_owning(n, owned, chosen[n]) for n in order) if row.frontends}
+        story.maps.after = partial(handed_over, story.maps, before, after)
+        story.want = after
+        assert done(story.target.update([row for row in after.values() if before.get(row.key) != row])) == {}
+        assert done(story.target.delete([row for key, row in before.items() if key not in after])) == {}
+        story.maps.after = lambda: None
+        story.play("sweep", None)
+    story.settle()
+    assert canonical(story.maps) == fresh(story.want)
+
+
+def _owning(n: int, owned: list[int | None], group: Group) -> Plan:
+    frontends = tuple(vip for vip, owner in zip(VIPS, owned, strict=True) if owner == n)
+    return Plan(key=PlanKey(ServiceName(f"demo/s{n}"), 80, "TCP", "IPv4"), frontends=frontends, groups=(group,))
+
+
+def handed_over(maps: TellingMaps, before: Mapping[PlanKey, Plan], after: Mapping[PlanKey, Plan]) -> None:
+    """Every address that has an owner before and after leads to what the one or the other has."""
+    old, new = ({vip: key for key, row in rows.items() for vip in row.frontends} for rows in (before, after))
+    for vip in old.keys() & new.keys():
+        found = picked(maps, vip)
+        rows = [state[key] for state in (before, after) for key in (old[vip], new[vip]) if key in state]
+        assert found
+        assert found <= {target for row in rows for target in wanted(row)}

@@ -8,9 +8,14 @@ import random
 from collections import Counter
 
 import pytest
+from balancing_world import World as Rows
+from balancing_world import make
 from bpf_world import BACKENDS, World, done, group, plan
 
 from isthmus.datapath import Datapath, PlanTarget, remove
+from isthmus.model.services import Endpoint, Port
+from isthmus.model.tables import PLANS
+from isthmus.statedb import Reconciler
 
 pytestmark = pytest.mark.bpf
 
@@ -47,3 +52,41 @@ async def test_no_call_fails_while_its_plan_changes(world: World, affinity: int)
     assert set(answers) <= set(BACKENDS[:4])
     assert calls.pop(("called", "c1")) >= CALLS
     assert calls == {}
+
+
+async def test_no_call_fails_while_an_address_passes_from_service_to_service(world: World) -> None:
+    """Two claim it; the older one has it, goes and comes back, by the ordinary rows and the ordinary reconciler."""
+    datapath: Datapath = world.open(grace=1.0)
+    target = datapath.target()
+    rows = Rows("all")
+    reconciler = Reconciler(rows.db, PLANS, target)
+    older, younger = (
+        make.service(f"demo/{name}", cluster_ips=(), external_ips=(VIP,), created=created)
+        for name, created in (("older", "2026-01-01T00:00:00Z"), ("younger", "2026-01-02T00:00:00Z"))
+    )
+    for service, endpoint in ((older, BACKENDS[0]), (younger, BACKENDS[1])):
+        rows.put(service, make.endpoints("c1", at(endpoint), service=service.name))
+    rows.settle()
+    await reconciler.step()
+    answers: Counter[str] = Counter()
+    turns = 0
+    while answers.total() < CALLS and set(answers) <= set(BACKENDS[:2]):
+        calling = asyncio.create_task(asyncio.to_thread(world.caller.calls, "tcp", VIP, 80, times=100))
+        while not calling.done():
+            rows.delete(older) if turns % 2 == 0 else rows.put(older)
+            rows.settle()
+            await reconciler.step()
+            target.sweep_due()
+            turns += 1
+            await asyncio.sleep(0)
+        answers.update(said.get("error") or said["answer"].split()[0] for said in await calling)
+    assert not reconciler.failing
+    datapath.close()
+    remove(world.pin)
+    assert set(answers) == set(BACKENDS[:2])
+    assert turns > 100
+
+
+def at(endpoint: str) -> Endpoint:
+    address, port = endpoint.split(":")
+    return make.endpoint(address, ports=(Port("http", int(port)),))

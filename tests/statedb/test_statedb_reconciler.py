@@ -114,7 +114,7 @@ async def test_rows_come_to_be_held_and_rows_that_go_are_let_go() -> None:
     assert target.held == {"a": 2}
 
 
-async def test_deletes_come_before_updates_to_make_room() -> None:
+async def test_what_passes_from_a_row_that_goes_to_another_is_never_nobodys_deletes_come_last() -> None:
     db, target = database(), Target()
     reconciler = make(db, target)
     put(db, a=1)
@@ -122,7 +122,7 @@ async def test_deletes_come_before_updates_to_make_room() -> None:
     put(db, b=1)
     delete(db, "a")
     await reconciler.step()
-    assert [(what, names) for _, what, names in target.calls[-2:]] == [("delete", ("a",)), ("update", ("b",))]
+    assert [(what, names) for _, what, names in target.calls[-2:]] == [("update", ("b",)), ("delete", ("a",))]
 
 
 async def test_a_failure_is_tried_again_with_a_doubling_capped_back_off_and_the_rest_goes_on() -> None:

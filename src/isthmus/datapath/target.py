@@ -36,7 +36,7 @@ class PlanTarget:
 
     async def update(self, rows: Sequence[Plan]) -> Mapping[PlanKey, str]:
         """Make the maps hold these plans; what failed, by key."""
-        failures = dict(await self.delete([row for row in rows if not row.frontends]))
+        failures: dict[PlanKey, str] = {}
         changes: dict[PlanKey, Change] = {}
         for row in rows:
             if row.frontends:
@@ -46,10 +46,11 @@ class PlanTarget:
                     failures[row.key] = str(why)
         self._write(changes, failures)
         self._flip(changes, failures)
+        failures.update(await self.delete([row for row in rows if not row.frontends]))
         return failures
 
     async def delete(self, rows: Sequence[Plan]) -> Mapping[PlanKey, str]:
-        """Make the maps hold none of these plans; what failed, by key."""
+        """Make the maps hold none of these plans; what failed, by key. What another plan has taken over stays."""
         names = {str(row.key): row.key for row in rows}
         return {names[name]: why for name, why in self._delete(names).items()}
 

@@ -93,7 +93,14 @@ async def program(db: Database, config: Config, parts: dict[str, Any]) -> None:
         elif datapath.restored:
             await complete(db, config.sync.timeout)
         told = Introduced(target, known)
-        plans = Reconciler(db, tables.PLANS, told, status=tables.PLANS_STATUS, backoff=Backoff(0.2, 30.0))
+        plans = Reconciler(
+            db,
+            tables.PLANS,
+            told,
+            status=tables.PLANS_STATUS,
+            backoff=Backoff(0.2, 30.0),
+            together=lambda plan: plan.key.service,
+        )
         parts["plans"] = plans
         if datapath.waiting:
             said = await plans.step()

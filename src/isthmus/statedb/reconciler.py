@@ -2,10 +2,11 @@
 
 Level-triggered, in rounds. What changed and what is due again waits for a round; a round takes as much as the target
 does in a moment, half of it the newest and the rest the oldest: a change does not wait for a backlog, and nothing in a
-backlog waits for ever. Deletions go first, to make room; what fails is retried whole with a capped back-off while the
-rest goes on. Once the table is complete and nothing waits the target is pruned: what it really holds and no row wants
-goes. Desired rows are never rewritten to carry a status: failures are rows of a table of their own, and a key without
-one is done or about to be.
+backlog waits for ever. Deletions go last, so that what passes from one row to another is never nobody's: a target
+deletes only what is still the row's. What fails is retried whole with a capped back-off while the rest goes on. Once
+the table is complete and nothing waits the target is pruned: what it really holds and no row wants goes. Desired rows
+are never rewritten to carry a status: failures are rows of a table of their own, and a key without one is done or about
+to be.
 """
 
 from __future__ import annotations
@@ -226,9 +227,9 @@ class Reconciler(Generic[K, R]):
             else:
                 gone[key] = self._held[key]
         began = self._clock()
-        failures = dict(await self._target.delete(list(gone.values()))) if gone else {}
-        if wanted:
-            failures.update(await self._target.update(list(wanted.values())))
+        failures = dict(await self._target.update(list(wanted.values()))) if wanted else {}
+        if gone:
+            failures.update(await self._target.delete(list(gone.values())))
         self._pace(len(wanted) + len(gone), self._clock() - began)
         self._record((*gone, *wanted), failures)
         updated, deleted = (len(work) - sum(key in work for key in failures) for work in (wanted, gone))
