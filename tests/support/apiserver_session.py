@@ -306,6 +306,10 @@ def _applies() -> Iterator[Step]:
         MERGE,
     )
     yield Step("apply nothing", "PATCH", f"{path}?fieldManager=bob", config("applied"), APPLY)
+    unwritten = config("made", a="b")
+    unwritten["metadata"]["resourceVersion"] = "1"
+    yield Step("apply what must not be there", "PATCH", f"{CORE}/configmaps/made?fieldManager=alice", unwritten, APPLY)
+    yield Step("and now it is", "PATCH", f"{CORE}/configmaps/made?fieldManager=alice&force=true", unwritten, APPLY)
     where = f"{CORE}/services/applied"
     body = service("applied", selector={"a": "b"})
     yield Step("apply a service", "PATCH", f"{where}?fieldManager=alice", body, APPLY)

@@ -94,6 +94,7 @@ class Api:
             try:
                 merged = fields.applied(None, wanted, kind.lists, manager, force=force)
                 owned_by = metadata(merged).get("managedFields", [])
+                merged["metadata"].pop("resourceVersion", None)  # a conflict where there is one, and else nothing
                 obj = rules.born(kind, merged)
                 obj["metadata"]["managedFields"] = owned_by
                 return await self._store_new(kind, namespace, obj, by), True
