@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from functools import lru_cache
 from typing import Final, NewType
 
 ServiceName = NewType("ServiceName", str)
@@ -31,7 +32,8 @@ def split(name: ServiceName) -> tuple[str, str]:
     return namespace, short
 
 
-def derived(name: ServiceName) -> ServiceName:
+@lru_cache(maxsize=65_536)
+def derived(name: ServiceName) -> ServiceName:  # hot:
     """The Service that stands for an import: ``derived-`` and ten base32hex characters of SHA-256 (MCS reference).
 
     >>> derived(ServiceName("default/my-svc"))
