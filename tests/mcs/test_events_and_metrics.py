@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from mcs_world import World
 
-from isthmus.mcs import events, metrics
+from isthmus.mcs import events, metrics, told
 from isthmus.model import tables
 from isthmus.model.clusters import Cluster
 from isthmus.model.names import ClusterName, ServiceName
@@ -94,6 +94,18 @@ class TestEvents:
         assert list(events.about_failure(now, failing(3), failing(4))) == []
         [said] = events.about_failure(now, failing(4), failing(5, "never"))
         assert said.message == "never"
+
+    def test_what_an_earlier_process_wrote_into_the_status_is_not_said_again(self, world: World) -> None:
+        world.service()
+        world.mark()
+        world.export("c2", type="Headless", created="2020-01-01T00:00:00Z")
+        row = world.row("ServiceExport")
+        found = told.wanted(row.status).conditions
+        assert [each.reason for each in events.about_object(None, row)] == ["Exported", "Conflict"]
+        assert list(events.about_object(None, row, found=found)) == []
+        world.withdraw("c2")
+        [said] = events.about_object(None, world.row("ServiceExport"), found=found)
+        assert said.reason == "NoConflicts"
 
     async def test_what_is_said_names_the_object_and_waits_for_its_import(self, world: World) -> None:
         recorder = Heard()

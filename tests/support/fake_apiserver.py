@@ -234,7 +234,8 @@ class FakeApiServer:
         return self.put(f"{collection}/{name}", **body)
 
     def _precondition(self, path: str, want: str | None, field: str) -> None:
-        if want and self.objects[path]["metadata"][field] != want:
+        """What is applied where nothing is has nothing to be held against."""
+        if want and path in self.objects and self.objects[path]["metadata"][field] != want:
             raise status(409, "Conflict", "the object has been modified", name=path.rpartition("/")[2])
 
     def _list(self, request: Request) -> Object:

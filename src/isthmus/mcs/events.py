@@ -1,20 +1,21 @@
 """What people are told of exports and imports as it happens: Events, from how wanted objects change.
 
 An export is told when it is offered, refused or disagrees with others; an import when it cannot be used here, and when
-an object of it cannot be written, as where its name is taken. What does not change is not said again.
+an object of it cannot be written, as where its name is taken. What does not change is not said again, nor what an
+earlier process has written into the status.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
-import msgspec
-
 from isthmus import kube
+from isthmus.mcs import told
 from isthmus.mcs.target import KINDS
 from isthmus.model.mcs import Object
 from isthmus.model.names import ServiceName, split
+from isthmus.model.services import ExportMark, Import, StatusCondition
 from isthmus.model.tables import EXPORT_MARKS, IMPORTS, OBJECTS, OBJECTS_STATUS
 from isthmus.statedb import Database, Snapshot, Status
 
@@ -62,16 +63,17 @@ async def tell(db: Database, recorder: Recorder) -> None:
         snapshot, changes = objects.next()
         _, failing = failures.next()
         imports.next()
-        waiting += [each for change in changes for each in about_object(change.old, change.new)]
+        for _, old, new in changes:
+            waiting += about_object(old, new, found=_found(snapshot, new))
         waiting += [each for change in failing for each in about_failure(snapshot, change.old, change.new)]
         waiting = [each for each in waiting if not _say(recorder, snapshot, each)]
 
 
-def about_object(old: Object | None, new: Object | None) -> Iterator[Said]:
-    """What a change of a wanted object means for people."""
+def about_object(old: Object | None, new: Object | None, *, found: Iterable[StatusCondition] = ()) -> Iterator[Said]:
+    """What a change of a wanted object means for people. One that is seen first is held against what was found."""
     if new is None or not new.status:
         return
-    before, after = _conditions(old), _conditions(new)
+    before, after = _by_type(found) if old is None else _conditions(old), _conditions(new)
     if new.kind == "ServiceExport":
         yield from _about_export(new.name, before, after)
     elif new.kind == "ServiceImport":
@@ -88,67 +90,75 @@ def about_failure(snapshot: Snapshot, old: Status | None, new: Status | None) ->
         yield Said(about, row.service, "Warning", "NotWritten", new.error)
 
 
-Conditions = Mapping[str, Mapping[str, Any]]
+Conditions = Mapping[str, StatusCondition]
 
 
-def _conditions(row: Object | None) -> Conditions:
-    if row is None or not row.status:
-        return {}
-    return {each["type"]: each for each in msgspec.json.decode(row.status).get("conditions", ())}
+def _conditions(row: Object) -> Conditions:
+    return _by_type(told.wanted(row.status).conditions) if row.status else {}
 
 
-def _news(before: Conditions, after: Conditions, kind: str, status: str) -> Mapping[str, Any] | None:
+def _by_type(conditions: Iterable[StatusCondition]) -> Conditions:
+    return {each.type: each for each in conditions}
+
+
+def _found(snapshot: Snapshot, row: Object | None) -> tuple[StatusCondition, ...]:
+    """What the status of the object says in the API server."""
+    there = _there(snapshot, row.kind, row.name) if row is not None else None
+    return there.conditions if there is not None else ()
+
+
+def _there(snapshot: Snapshot, kind: str, name: ServiceName) -> ExportMark | Import | None:
+    return snapshot.get(EXPORT_MARKS, name) if kind == "ServiceExport" else snapshot.get(IMPORTS, name)
+
+
+def _news(before: Conditions, after: Conditions, kind: str, status: str) -> StatusCondition | None:
     """The condition, if it came to have this status just now, or has it for another reason."""
     was, now = before.get(kind), after.get(kind)
-    if now is None or now["status"] != status or (was is not None and _gist(was) == _gist(now)):
+    if now is None or now.status != status or (was is not None and _gist(was) == _gist(now)):
         return None
     return now
 
 
-def _gist(condition: Mapping[str, Any]) -> tuple[Any, ...]:
-    return condition["status"], condition["reason"], condition["message"]
+def _gist(condition: StatusCondition) -> tuple[str, ...]:
+    return condition.status, condition.reason, condition.message
 
 
 def _about_export(name: ServiceName, before: Conditions, after: Conditions) -> Iterator[Said]:
     if (now := _news(before, after, "Valid", "False")) is not None:
-        yield Said("ServiceExport", name, "Warning", now["reason"], now["message"])
+        yield Said("ServiceExport", name, "Warning", now.reason, now.message)
     if _news(before, after, "Ready", "True") is not None:
         yield Said("ServiceExport", name, "Normal", "Exported", f"Service {name} is offered to the clusterset")
     if (now := _news(before, after, "Conflict", "True")) is not None:
-        yield Said("ServiceExport", name, "Warning", "Conflict", f"{now['reason']}: {now['message']}")
-    if "Conflict" in before and before["Conflict"]["status"] == "True" and _news(before, after, "Conflict", "False"):
+        yield Said("ServiceExport", name, "Warning", "Conflict", f"{now.reason}: {now.message}")
+    if (
+        (was := before.get("Conflict")) is not None
+        and was.status == "True"
+        and _news(before, after, "Conflict", "False")
+    ):
         yield Said("ServiceExport", name, "Normal", "NoConflicts", "all exporting clusters agree")
 
 
 def _about_import(name: ServiceName, before: Conditions, after: Conditions) -> Iterator[Said]:
     now = _news(before, after, "Ready", "False")
-    if now is not None and now["reason"] != "Pending":
-        yield Said("ServiceImport", name, "Warning", now["reason"], now["message"])
+    if now is not None and now.reason != "Pending":
+        yield Said("ServiceImport", name, "Warning", now.reason, now.message)
     if (now := _news(before, after, "Stale", "True")) is not None:
-        yield Said("ServiceImport", name, "Warning", now["reason"], now["message"])
+        yield Said("ServiceImport", name, "Warning", now.reason, now.message)
 
 
 def _say(recorder: Recorder, snapshot: Snapshot, said: Said) -> bool:
     """Whether it was said, or is of something nobody wants any more."""
-    uid = _uid(snapshot, said)
-    if uid is None:
+    there = _there(snapshot, said.kind, said.name)
+    if there is None:
         return snapshot.get(OBJECTS, (said.kind, said.name)) is None
     namespace, name = split(said.name)
     recorder.say(
         KINDS[said.kind],
         namespace=namespace,
         name=name,
-        uid=uid,
+        uid=there.uid,
         type=said.type,
         reason=said.reason,
         message=said.message,
     )
     return True
-
-
-def _uid(snapshot: Snapshot, said: Said) -> str | None:
-    if said.kind == "ServiceExport":
-        mark = snapshot.get(EXPORT_MARKS, said.name)
-        return mark.uid if mark is not None else None
-    found = snapshot.get(IMPORTS, said.name)
-    return found.uid if found is not None else None

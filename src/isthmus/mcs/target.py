@@ -4,7 +4,8 @@ Fields are ours or not: what we said and no longer say goes, what others said st
 right. An object of a wanted name that does not carry our annotation is somebody else's and is left as it is.
 
 What was written is remembered, with the uid and the times of conditions that the server gave, so that a change costs
-the requests it needs: one for an object, one more for a status, and a look before an object is made.
+the requests it needs: one for an object, and one more for a status. What an earlier process wrote and the tables say is
+as it should be costs none.
 """
 
 from __future__ import annotations
@@ -49,6 +50,9 @@ SELECTORS: Final = {
 """How to find what may be ours among all objects of a kind."""
 
 AT_ONCE: Final = 16
+
+UNWRITTEN: Final = "1"
+"""A resourceVersion that no object has: what is applied with it is made, and a conflict where something is there."""
 
 
 class Refused(Exception):  # noqa: N818
@@ -139,17 +143,29 @@ class ApiTarget:
     async def _write(self, row: Object) -> None:
         known = self._known.get((row.kind, row.name))
         body = await self._body(row) if row.body else b""
-        if row.seen == wire.SEEN_AS_WANTED and (not body or (known is not None and known.is_as(body, row.status))):
+        if row.seen == wire.SEEN_AS_WANTED and (not body or known is None or known.is_as(body, row.status)):
             return
+        written = await self._make(row, body) if body and known is None and not row.seen else None
+        if written is None:
+            written = await self._renew(row, body, known)
+        if written is not None:
+            await self._write_status(row, written)
+
+    async def _make(self, row: Object, body: bytes) -> Known | None:
+        """An object that nobody has seen; None where there is one after all."""
+        try:
+            return await self._write_body(row, body, None)
+        except kube.Conflict:
+            return None
+
+    async def _renew(self, row: Object, body: bytes, known: Known | None) -> Known | None:
+        """What is there becomes as wanted; None where there is nothing whose status could be written."""
         if known is None or not row.seen or not body:
             known = await self._look(row)
         if row.remake:
             await self._remake(row)
             known = None
-        if body:
-            known = await self._write_body(row, body, known)
-        if known is not None and row.status and known.told != told.wanted(row.status):
-            await self._write_status(row, known)
+        return await self._write_body(row, body, known) if body else known
 
     async def _look(self, row: Object) -> Known | None:
         """What is there before we write; Refused where it is not ours to write."""
@@ -215,10 +231,9 @@ class ApiTarget:
         )
 
     async def _write_body(self, row: Object, body: bytes, known: Known | None) -> Known:
-        """Only the object that we know is written: another one made in its place meanwhile is a conflict."""
+        """Only the object that we know is written, or a new one: another one in its place is a conflict."""
         decoded = msgspec.json.decode(body)
-        if known is not None:
-            decoded["metadata"]["uid"] = known.uid
+        decoded["metadata"] |= {"uid": known.uid} if known is not None else {"resourceVersion": UNWRITTEN}
         written = self._learn((row.kind, row.name), await self._apply(row, decoded))
         written.body = body
         return written
@@ -233,6 +248,8 @@ class ApiTarget:
         self._known.pop((row.kind, row.name), None)
 
     async def _write_status(self, row: Object, known: Known) -> None:
+        if not row.status or known.told == told.wanted(row.status):
+            return
         status = msgspec.json.decode(row.status)
         for condition in status.get("conditions", ()):
             before = known.conditions.get(condition["type"])

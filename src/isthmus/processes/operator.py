@@ -123,9 +123,8 @@ class Office:
                 tasks.create_task(follower.run(), name="follower")
                 tasks.create_task(derivations.run(), name="derivations")
                 tasks.create_task(publisher.run(), name="publisher")
-                tasks.create_task(apply(db, objects), name="objects")
+                tasks.create_task(self._act(db, objects), name="objects")
                 tasks.create_task(self._recorder.run(), name="events")
-                tasks.create_task(mcs.tell(db, self._recorder), name="tell")
                 if config.admin.socket:
                     parts = {"derivations": derivations, "publisher": publisher, "objects": objects}
                     server = Server(
@@ -138,16 +137,22 @@ class Office:
         finally:
             self._db = None
 
+    async def _act(self, db: Database, objects: Reconciler[Any, Any]) -> None:
+        """Keep the own API server as the objects say, and tell people, as soon as enough is known."""
+        await enough(db)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(objects.run(), name="apply")
+            tasks.create_task(mcs.tell(db, self._recorder), name="tell")
 
-async def apply(db: Database, objects: Reconciler[Any, Any]) -> None:
-    """Keep the own API server as the objects say."""
+
+async def enough(db: Database) -> None:
+    """Wait for all that the own API server has, and a moment for the peers."""
     await db.until(lambda snapshot: not own_awaited(snapshot))
     try:
         async with asyncio.timeout(MOMENT):
             await db.until(lambda snapshot: snapshot.initialized(tables.OBJECTS))
     except TimeoutError:
         log.warning("going on without every peer", waiting_for=sorted(db.snapshot().pending(tables.OBJECTS)))
-    await objects.run()
 
 
 def own_awaited(snapshot: Snapshot) -> list[str]:
