@@ -20,6 +20,8 @@ from isthmus.lab.families import SCHEMES, Families, Scheme, joined
 STATE_ROOT: Final = Path("/run/isthmus/labs")
 CLUSTER_DOMAIN: Final = "cluster.local"
 
+ETCD: Final = 2379
+"""The port."""
 MOST_CLUSTERS: Final = 64
 MOST_NODES: Final = 40
 Network = Literal["flat", "island"]
@@ -158,7 +160,13 @@ class Cluster:
     @property
     def etcd(self) -> str:
         """Where its etcd answers."""
-        return f"http://{joined(self.address, 2379)}"
+        return f"http://{joined(self.address, ETCD)}"
+
+    @property
+    def etcd_outside(self) -> str:
+        """Where other clusters find it: that of an island at its gateway node."""
+        island = self.lab.network == "island"
+        return f"http://{joined(self.nodes[0].address, ETCD)}" if island else self.etcd
 
     @property
     def apiserver(self) -> str:

@@ -7,12 +7,10 @@ from typing import Any, Final
 
 from isthmus.lab.families import Scheme
 from isthmus.lab.layout import Cluster, Lab, Node
-from isthmus.lab.network import namespaces
-from isthmus.lab.network.filters import nft
+from isthmus.lab.network import islands, namespaces
 from isthmus.lab.network.netlink import within
 
 LOOPBACK: Final = 1
-FIRST_TABLE: Final = 1000
 FIRST_RULE: Final = 50
 SCOPE_HOST: Final = 254
 SCOPE_LINK: Final = 253
@@ -58,7 +56,9 @@ async def build(lab: Lab) -> None:
             if lab.network == "island":
                 await _own_table(fabric, cluster)
     if lab.network == "island":
-        shores(lab)
+        islands.shores(lab)
+        for cluster in lab.clusters:
+            islands.door(cluster)
 
 
 async def add_address(there: Any, address: str, *, index: int, scheme: Scheme, local: bool = False) -> None:
@@ -122,7 +122,7 @@ async def _member(member: Cluster | Node, namespace: str) -> None:
 async def _pods_behind(fabric: Any, node: Node) -> None:
     """The way to a node's pods: for everybody, or for its own island only, since others have the same addresses."""
     index = (await fabric.link_lookup(ifname=node.wire))[0]
-    own = {"table": table(node.cluster)} if node.cluster.lab.network == "island" else {}
+    own = {"table": islands.table(node.cluster)} if node.cluster.lab.network == "island" else {}
     for scheme, net in zip(node.cluster.schemes, node.pod_cidrs, strict=True):
         at = {"gateway": node.machine(scheme), "oif": index, "flags": ["onlink"]}
         await fabric.route("add", family=scheme.socket, dst=net, **at, **own)
@@ -132,40 +132,10 @@ async def _own_table(fabric: Any, cluster: Cluster) -> None:
     """What comes from a cluster looks for pods in the cluster's own table first."""
     for wire in cluster.wires:
         for scheme in cluster.schemes:
-            await fabric.rule("add", family=scheme.socket, iifname=wire, table=table(cluster), priority=FIRST_RULE)
+            await fabric.rule(
+                "add", family=scheme.socket, iifname=wire, table=islands.table(cluster), priority=FIRST_RULE
+            )
 
 
 def _lab(member: Cluster | Node) -> Lab:
     return member.cluster.lab if isinstance(member, Node) else member.lab
-
-
-def table(cluster: Cluster) -> int:
-    """The routing table of an island's pods."""
-    return FIRST_TABLE + cluster.index
-
-
-def shores(lab: Lab) -> None:
-    """Between islands only gateway nodes are reached, and only they answer.
-
-    Judged as packets arrive: what a link's relay holds comes back by another interface, and has been judged before.
-    """
-    nodes = [node for cluster in lab.clusters for node in cluster.nodes]
-    rules = []
-    for cluster in lab.clusters:
-        wires = "{ " + ", ".join(f'"{wire}"' for wire in cluster.wires) + " }"
-        from_here = f"iifname {wires}"
-        rules += [
-            f"{from_here} fib daddr oifname {wires} accept",
-            f"{from_here} fib daddr type {{ local, multicast }} accept",
-        ]
-        for scheme, pods in zip(cluster.schemes, cluster.pod_cidrs, strict=True):
-            gateways = ", ".join(node.machine(scheme) for node in nodes if node.gateway)
-            machines = ", ".join(node.machine(scheme) for node in nodes)
-            saddr, daddr = f"{scheme.nft} saddr", f"{scheme.nft} daddr"
-            rules.append(f"{from_here} {daddr} {pods} accept")  # by its own table, so its own
-            rules.append(f"{from_here} {saddr} {{ {machines} }} {daddr} {{ {gateways} }} accept")
-            rules.append(f"{from_here} {saddr} {{ {gateways} }} {daddr} {{ {machines} }} accept")
-        rules.append(f"{from_here} drop")
-    hook = "type filter hook prerouting priority raw; policy accept;"
-    body = "".join(f"    {rule}\n" for rule in rules)
-    nft(lab.fabric, f"table inet shores {{\n  chain arrive {{\n    {hook}\n{body}  }}\n}}\n")

@@ -14,8 +14,8 @@ from msgspec import Struct
 
 from isthmus.lab import things
 from isthmus.lab.layout import Lab
-from isthmus.lab.network.fabric import table
 from isthmus.lab.network.filters import nft
+from isthmus.lab.network.islands import table
 from isthmus.lab.things import Thing
 
 FILE: Final = "network.json"
@@ -139,7 +139,7 @@ def _cut(lab: Lab, source: Thing, target: Thing, *, loud: bool) -> list[str]:
 
 def _ways(lab: Lab, source: Thing, target: Thing) -> list[str]:
     """What matches packets from one thing to another. A cluster and a part of it: the rest of it and that part."""
-    here, there = things.wires(lab, source), things.wires(lab, target)
+    here, there = _behind(lab, source, seen_from=target), _behind(lab, target, seen_from=source)
     here, there = (here - there or here), (there - here or there)
     way = f"iifname {_set(here)} fib daddr oifname {_set(there)}"
     if port := things.port(target):
@@ -150,6 +150,13 @@ def _ways(lab: Lab, source: Thing, target: Thing) -> list[str]:
         return [way]
     # Where an island's pods are is in the island's own table, in which fib does not look.
     return [way, *(f"iifname {_set(here)} {family} daddr {nets}" for family, nets in _pods(lab, target, there))]
+
+
+def _behind(lab: Lab, thing: Thing, *, seen_from: Thing) -> frozenset[str]:
+    """The cables behind which it is; another island's etcd is behind that of its gateway node."""
+    if thing.process == "etcd" and lab.network == "island" and thing.cluster != seen_from.cluster:
+        thing = Thing(thing.cluster, node=1)
+    return things.wires(lab, thing)
 
 
 def _pods(lab: Lab, thing: Thing, wires: frozenset[str]) -> list[tuple[str, str]]:

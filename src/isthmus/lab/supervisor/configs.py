@@ -38,7 +38,7 @@ def write(lab: Lab, *, ports: dict[str, int], own_images: dict[str, images.Image
         files.write(cluster, trusted=trusted, token=tokens[cluster.name])
         for peer in lab.clusters:
             if peer is not cluster:
-                (directory / "peers" / peer.name).write_text(f"endpoints:\n- {peer.etcd}\n")
+                (directory / "peers" / peer.name).write_text(f"endpoints:\n- {peer.etcd_outside}\n")
         _private(config_of(cluster, "operator"), config.to_toml(operator(cluster)))
         for node in cluster.nodes:
             _node(node, own_images, services)
@@ -138,8 +138,10 @@ def _kubernetes(cluster: Cluster) -> config.KubernetesSection:
 
 
 def _dns(cluster: Cluster, *, agent: str = "") -> config.DnsSection:
-    scheme = cluster.schemes[0]
-    return config.DnsSection(listen=joined(scheme.node_local, 53), cluster_dns=scheme.cluster_dns, agent=agent)
+    listen = tuple(joined(scheme.node_local, 53) for scheme in cluster.schemes)
+    return config.DnsSection(
+        listen=listen, cluster_dns=tuple(scheme.cluster_dns for scheme in cluster.schemes), agent=agent
+    )
 
 
 def _hosts(cluster: Cluster) -> list[str]:
