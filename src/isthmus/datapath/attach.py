@@ -54,25 +54,56 @@ def links(pin: str) -> Path:
 
 
 class Loaded:
-    """Programs and maps in the kernel. ``waiting``: maps of another layout are still what calls are answered from."""
+    """Programs and maps in the kernel. ``waiting``: maps of another layout are still what calls are answered from.
+
+    It holds the links, so that a program goes on although somebody deletes its pin.
+    """
 
     def __init__(self, opened: libbpf.Object, *, pin: str, cgroup: str) -> None:
         self._opened = opened
         self._pin = pin
         self._cgroup = cgroup
+        self._links: dict[str, int] = {}
         self.waiting = bool(others(pin))
         self.maps = {name: opened.map_fd(pointer) for name, pointer in opened.maps().items()}
 
     def take_over(self) -> None:
         """Attach, in the place of whoever was attached before, and remove the maps of other layouts."""
         with _said():
-            _attach(self._opened, cgroup=self._cgroup, where=links(self._pin))
+            self._attach()
             for where in others(self._pin):
                 _unpin(where)
         self.waiting = False
 
+    def repair(self) -> list[str]:
+        """Pin or attach again the programs that somebody unpinned or detached; which they were."""
+        with _said():
+            cgroup, where = cgroup_id(self._cgroup), links(self._pin)
+            holds = {name: libbpf.link_cgroup(fd) == cgroup for name, fd in self._links.items()}
+            lost = [name for name, held in holds.items() if not held or not (where / name).exists()]
+            for name in lost:
+                if holds[name]:
+                    where.mkdir(parents=True, exist_ok=True)
+                    libbpf.pin(self._links[name], where / name)
+            if not all(holds.values()):
+                self._attach()
+        return lost
+
+    def _attach(self) -> None:
+        where = links(self._pin)
+        where.mkdir(parents=True, exist_ok=True)
+        _attach(self._opened, cgroup=self._cgroup, where=where)
+        self._let_go()
+        self._links = {name: libbpf.open_pinned(where / name) for name in PROGRAMS}
+
+    def _let_go(self) -> None:
+        for fd in self._links.values():
+            os.close(fd)
+        self._links = {}
+
     def close(self) -> None:
         """Free libbpf's memory; what is attached stays."""
+        self._let_go()
         self._opened.close()
 
 
@@ -106,7 +137,6 @@ def _load(pin: str, *, cgroup: str, max_entries: int) -> Loaded:
     try:
         codecs.check(btf.layouts(opened.btf()))
         directory(pin).mkdir(parents=True, exist_ok=True)
-        links(pin).mkdir(exist_ok=True)
         for name, pointer in opened.maps().items():
             if name in CARRIED:
                 _carry(pin, name, shape=opened.map_shape(pointer))
@@ -150,6 +180,23 @@ def pinned_info(path: Path) -> tuple[int, int, int]:
         os.close(fd)
 
 
+def cgroup_id(cgroup: str) -> int:
+    """What the kernel calls a cgroup. DatapathError where there is none."""
+    try:
+        return Path(cgroup).stat().st_ino
+    except OSError as error:
+        raise DatapathError(f"datapath.cgroup {cgroup}: {error.strerror}") from None
+
+
+def pinned_cgroup(path: Path) -> int:
+    """The id of the cgroup that a pinned link is attached to."""
+    fd = libbpf.open_pinned(path)
+    try:
+        return libbpf.link_cgroup(fd)
+    finally:
+        os.close(fd)
+
+
 def _attach(opened: libbpf.Object, *, cgroup: str, where: Path) -> None:
     try:
         fd = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY)
@@ -159,7 +206,7 @@ def _attach(opened: libbpf.Object, *, cgroup: str, where: Path) -> None:
         for name in PROGRAMS:
             program, path = opened.program(name), where / name
             if path.exists():
-                if libbpf.link_cgroup(path) == os.fstat(fd).st_ino:
+                if pinned_cgroup(path) == os.fstat(fd).st_ino:
                     libbpf.update_link(path, program)
                     continue
                 libbpf.detach_link(path)  # from a cgroup that is gone, or that another configuration named

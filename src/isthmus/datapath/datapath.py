@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from isthmus import logs
 from isthmus.config import DatapathSection, DnsSection
 from isthmus.datapath import attach, codecs, libbpf, view
 from isthmus.datapath.callers import Callers
@@ -15,6 +17,12 @@ from isthmus.datapath.installed import State
 from isthmus.datapath.maps import KernelMaps
 from isthmus.datapath.restore import restore
 from isthmus.datapath.target import PlanTarget
+from isthmus.model.hosts import Endpoint, endpoint
+
+LOOK: Final = 2.0
+"""Seconds between looks whether everything is where it should be."""
+
+log = logs.get("datapath")
 
 
 class Datapath:
@@ -28,6 +36,9 @@ class Datapath:
         self.restored = bool(state.plans or state.frontends or state.backends)
         """An earlier process left something that a source not yet heard from may still want."""
         self._grace = grace
+        self._repaired = ""
+        self.hooks = ""
+        """Whether programs and maps are where they should be, and what was put back, as a sentence."""
 
     @classmethod
     def open(cls, section: DatapathSection, dns: DnsSection) -> Datapath:
@@ -54,6 +65,24 @@ class Datapath:
     def take_over(self) -> None:
         """Answer calls from our maps, from the next one on, and remove those of the other version."""
         self._loaded.take_over()
+
+    def repair(self) -> None:
+        """Put back what somebody deleted or detached under us; ``hooks`` says what."""
+        try:
+            lost = self._loaded.repair() + [f"map {name}" for name in self.maps.repair()]
+        except DatapathError as why:
+            self.hooks = str(why)
+            return
+        if lost:
+            self._repaired = f"; put back at {time.strftime('%H:%M:%S')}: {', '.join(lost)}"
+            log.warning("somebody took the datapath apart; it was put back", lost=lost)
+        self.hooks = f"{len(attach.PROGRAMS)} programs attached to {self._cgroup}{self._repaired}"
+
+    async def keep(self) -> None:
+        """Repair, for ever."""
+        while True:
+            self.repair()
+            await asyncio.sleep(LOOK)
 
     def target(self, *, clock: Callable[[], float] = time.monotonic) -> PlanTarget:
         """What the reconciler of plans drives; its ``sweep()`` is a task of the process."""
@@ -84,20 +113,34 @@ def open_maps(pin: str) -> KernelMaps:
 
 def _settings(section: DatapathSection, dns: DnsSection) -> bytes:
     flags = codecs.CONFIG_EXEMPT if section.exempt else 0
-    if not dns.cluster_dns:
-        return codecs.CONFIG.pack(codecs.LAYOUT, flags, b"", b"", b"", b"", 0)
-    address, port = _endpoint(dns.cluster_dns, "dns.cluster_dns")
-    server, server_port = _endpoint(dns.listen, "dns.listen")
-    return codecs.CONFIG.pack(codecs.LAYOUT, flags | codecs.CONFIG_DNS, address, server, port, server_port, 0)
+    known = _by_family(dns.cluster_dns, "dns.cluster_dns")
+    servers = _by_family(dns.listen, "dns.listen")
+    for family, asked in known.items():
+        if family not in servers:
+            raise DatapathError(f"dns.listen has no {family} address, which dns.cluster_dns has: {asked}")
+    resolvers = b"".join(_resolver(known.get(family), servers.get(family)) for family in codecs.FAMILIES)
+    return codecs.CONFIG.pack(codecs.LAYOUT, flags, resolvers)
 
 
-def _endpoint(text: str, field: str) -> tuple[bytes, bytes]:
-    """An address with or without a port, 53 if none."""
-    host, colon, port = text.rpartition(":") if text.count(":") == 1 or text.startswith("[") else (text, "", "")
-    try:
-        return codecs.address(host.strip("[]")), codecs.port(int(port) if colon else 53)
-    except (OSError, ValueError, OverflowError):
-        raise DatapathError(f"{field} = '{text}': want an address, or address:port") from None
+def _by_family(texts: Iterable[str], field: str) -> dict[str, Endpoint]:
+    found: dict[str, Endpoint] = {}
+    for text in texts:
+        try:
+            said = endpoint(text, port=53)
+            codecs.address(said.host)
+        except (OSError, ValueError):
+            raise DatapathError(f"{field} = '{text}': want an address, or address:port") from None
+        if said.family in found:
+            raise DatapathError(f"{field} has two {said.family} addresses: {found[said.family]} and {said}")
+        found[said.family] = said
+    return found
+
+
+def _resolver(asked: Endpoint | None, server: Endpoint | None) -> bytes:
+    if asked is None or server is None:
+        return bytes(codecs.RESOLVER.size)
+    hosts = (codecs.address(each.host) for each in (asked, server))
+    return codecs.RESOLVER.pack(*hosts, *(codecs.port(each.port) for each in (asked, server)))
 
 
 def _cgroup_id(path: str) -> bytes:

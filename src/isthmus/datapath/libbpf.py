@@ -73,7 +73,6 @@ def library() -> ctypes.CDLL:
         "bpf_link__pin": (c_void_p, c_char_p),
         "bpf_link__update_program": (c_void_p, c_void_p),
         "bpf_link__detach": (c_void_p,),
-        "bpf_link__fd": (c_void_p,),
         "bpf_link__destroy": (c_void_p,),
         "bpf_obj_get": (c_char_p,),
         "bpf_obj_pin": (c_int, c_char_p),
@@ -215,14 +214,12 @@ def update_link(pin: Path, program: int) -> None:
         _checked(library().bpf_link__update_program(link, program), f"cannot update the link at {pin}")
 
 
-def link_cgroup(pin: Path) -> int:
-    """The id of the cgroup a pinned link is attached to; 0 once that cgroup is gone."""
-    with _Link(pin) as link:
-        info = _LinkInfo()
-        size = c_uint32(ctypes.sizeof(info))
-        fd = _checked(library().bpf_link__fd(link), f"cannot read about the link at {pin}")
-        _checked(library().bpf_obj_get_info_by_fd(fd, byref(info), byref(size)), f"cannot read about {pin}")
-        return int(info.cgroup)
+def link_cgroup(fd: int) -> int:
+    """The id of the cgroup a link is attached to; 0 once that cgroup is gone, or somebody detached it."""
+    info = _LinkInfo()
+    size = c_uint32(ctypes.sizeof(info))
+    _checked(library().bpf_obj_get_info_by_fd(fd, byref(info), byref(size)), "cannot read about a link")
+    return int(info.cgroup)
 
 
 def detach_link(pin: Path) -> None:
@@ -247,12 +244,12 @@ class _Link:
 
 
 def open_pinned(path: Path) -> int:
-    """A descriptor of the map pinned at ``path``."""
+    """A descriptor of the map or link pinned at ``path``."""
     return _checked(library().bpf_obj_get(os.fsencode(path)), f"cannot open {path}")
 
 
 def pin(fd: int, path: Path) -> None:
-    """Pin a map at ``path``."""
+    """Pin a map or a link at ``path``."""
     if library().bpf_obj_pin(fd, os.fsencode(path)) < 0:
         raise BpfError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from isthmus.datapath import codecs, libbpf
+from isthmus.datapath.errors import DatapathError
 
 CHUNK = 4096
 _RETRIES = 3
@@ -82,6 +83,14 @@ class KernelMaps:
     def items(self, name: str) -> Iterable[tuple[bytes, bytes]]:
         """Every entry."""
         return libbpf.items(self._fds[name])
+
+    def repair(self) -> list[str]:
+        """Pin again the maps whose pins somebody deleted; which they were."""
+        lost = [name for name in self._fds if not (self._pinned / name).exists()]
+        for name in lost:
+            if why := self._lost(name):
+                raise DatapathError(why)
+        return lost
 
     def close(self) -> None:
         """Give the descriptors back; the maps stay where they are pinned."""

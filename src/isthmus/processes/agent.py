@@ -106,7 +106,9 @@ async def program(db: Database, config: Config, parts: dict[str, Any]) -> None:
             said = await plans.step()
             datapath.take_over()
             log.info("took over from another layout of the maps", plans=said)
+        parts["datapath"] = datapath
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(datapath.keep(), name="hooks")
             tasks.create_task(plans.run(), name="plans")
             tasks.create_task(target.sweep(), name="sweep")
             tasks.create_task(callers(db, known), name="callers")
@@ -153,4 +155,5 @@ def status(parts: dict[str, Any]) -> dict[str, Any]:
         "reflectors": {r.name: r.state._asdict() for r in parts["reflectors"]},
         "derivations": repr(parts["derivations"]),
         "plans": repr(parts["plans"]) if "plans" in parts else "no datapath",
+        "hooks": parts["datapath"].hooks if "datapath" in parts else "not attached by this process",
     }

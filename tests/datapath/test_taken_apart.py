@@ -1,0 +1,86 @@
+"""Programs and pins that somebody takes away while the agent runs: calls go on, and they are put back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from bpf_world import BACKENDS, World, group, plan, programmed
+
+from isthmus.datapath import Datapath, attach, libbpf, remove
+
+pytestmark = pytest.mark.bpf
+
+VIP = "10.96.7.7"
+ROW = plan("echo", VIP, group(BACKENDS[0]))
+
+
+def pins(world: World, *where: str) -> list[str]:
+    return sorted(path.name for path in Path(world.pin, *where).iterdir())
+
+
+def test_nothing_taken_away_is_nothing_put_back(world: World, datapath: Datapath) -> None:
+    datapath.repair()
+    assert datapath.hooks == f"8 programs attached to {world.cgroup}"
+
+
+def test_calls_go_on_although_the_links_are_unpinned_and_they_are_pinned_again(
+    world: World, datapath: Datapath
+) -> None:
+    programmed(datapath.target(), ROW)
+    before = pins(world, "links")
+    for path in attach.links(world.pin).iterdir():
+        path.unlink()
+    assert world.caller.tcp(VIP)["peer"] == f"{VIP}:80"
+    datapath.repair()
+    assert pins(world, "links") == before
+    assert datapath.hooks.endswith(f": {', '.join(attach.PROGRAMS)}")
+    assert world.caller.tcp(VIP)["peer"] == f"{VIP}:80"
+
+
+def test_the_next_agent_finds_them_although_their_directory_was_deleted(world: World, datapath: Datapath) -> None:
+    programmed(datapath.target(), ROW)
+    for path in attach.links(world.pin).iterdir():
+        path.unlink()
+    attach.links(world.pin).rmdir()
+    datapath.repair()
+    datapath.close()
+    assert world.caller.tcp(VIP)["peer"] == f"{VIP}:80"
+    reopened = world.open()
+    assert world.caller.tcp(VIP)["peer"] == f"{VIP}:80"
+    reopened.close()
+    remove(world.pin)
+
+
+def test_a_program_that_somebody_detached_is_attached_again(world: World, datapath: Datapath) -> None:
+    programmed(datapath.target(), ROW)
+    libbpf.detach_link(attach.links(world.pin) / "getpeername4")
+    assert world.caller.tcp(VIP)["peer"] == BACKENDS[0]
+    datapath.repair()
+    assert datapath.hooks.endswith(": getpeername4")
+    assert world.caller.tcp(VIP)["peer"] == f"{VIP}:80"
+
+
+def test_a_map_that_somebody_unpinned_is_pinned_again_though_nothing_is_written(
+    world: World, datapath: Datapath
+) -> None:
+    programmed(datapath.target(), ROW)
+    (attach.directory(world.pin) / "slots").unlink()
+    datapath.repair()
+    assert datapath.hooks.endswith(": map slots")
+    datapath.close()
+    reopened = world.open()
+    assert world.caller.tcp(VIP)["peer"] == f"{VIP}:80"
+    reopened.close()
+    remove(world.pin)
+
+
+def test_a_cgroup_that_is_gone_is_said(world: World) -> None:
+    below = world.cgroup / "pods"
+    below.mkdir()
+    datapath = world.open(cgroup=str(below))
+    below.rmdir()
+    datapath.repair()
+    assert datapath.hooks == f"datapath.cgroup {below}: No such file or directory"
+    datapath.close()
+    remove(world.pin)
