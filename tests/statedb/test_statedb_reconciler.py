@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isthmus.statedb import Backoff, Database, NotPruned, Reconciler, Status, Table
-from isthmus.statedb.reconciler import LEAST, MOMENT, MOST
+from isthmus.statedb.reconciler import IN_FRONT, LEAST, MOMENT, MOST
 
 pytestmark = pytest.mark.looptime
 
@@ -359,6 +359,29 @@ async def test_a_change_waits_for_the_round_under_way_and_for_no_backlog() -> No
         await asyncio.sleep(2.0)
         assert "new" in target.held
         assert len(target.held) < 500
+
+
+async def test_a_change_waits_for_no_backlog_that_begets_changes_by_being_worked_off() -> None:
+    """As objects do that are written: they come back by the watch, each a little later."""
+    db = database()
+
+    class Echoing(Target):
+        async def update(self, rows: Sequence[Row]) -> Mapping[str, str]:
+            failed = await super().update(rows)
+            put(db, **{f"{name}-echo": 1 for name, _ in rows if "-echo-echo" not in name})
+            return failed
+
+    target = Echoing()
+    target.seconds = 1.0
+    put(db, **many(0, 2_000))
+    async with running(make(db, target)):
+        await asyncio.sleep(20.5)
+        put(db, new=1)
+        await asyncio.sleep(2 * IN_FRONT)
+        assert "new" in target.held
+        assert len(target.held) < 2_000
+        await asyncio.sleep(200)
+    assert len(target.held) == 3 * 2_000 + 3
 
 
 async def test_what_waits_longest_is_done_though_newer_changes_never_cease() -> None:

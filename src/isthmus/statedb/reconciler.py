@@ -1,24 +1,24 @@
 """The reconciler: desired rows in, idempotent operations out.
 
 Level-triggered, in rounds. What changed and what is due again waits for a round; a round takes as much as the target
-does in a moment, half of it the newest and the rest the oldest: a change does not wait for a backlog, and nothing in a
-backlog waits for ever. Deletions go last, so that what passes from one row to another is never nobody's: a target
-deletes only what is still the row's. What fails is retried whole with a capped back-off while the rest goes on. Once
-the table is complete and nothing waits the target is pruned: what it really holds and no row wants goes. Desired rows
-are never rewritten to carry a status: failures are rows of a table of their own, and a key without one is done or about
-to be.
+does in a moment. A little at a time waits in front, what comes in masses behind: so a change does not wait for a
+backlog. Those behind have a part of each round: so nothing waits for ever. Deletions go last, so that what passes from
+one row to another is never nobody's: a target deletes only what is still the row's. What fails is retried whole with a
+capped back-off while the rest goes on. Once the table is complete and nothing waits the target is pruned: what it
+really holds and no row wants goes. Desired rows are never rewritten to carry a status: failures are rows of a table of
+their own, and a key without one is done or about to be.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from msgspec import Struct
 
+from isthmus.statedb.backlog import Backlog
 from isthmus.statedb.database import Database
 from isthmus.statedb.reading import Snapshot
 from isthmus.statedb.table import Table
@@ -32,6 +32,8 @@ MOMENT: Final = 0.5
 LEAST: Final = 64
 MOST: Final = 1_000
 """Rows in a round: it begins with the least, and has as many as the target does in a moment."""
+IN_FRONT: Final = 4
+"""Rounds' worth of changes that wait in front of a backlog at most, and one of retries."""
 EARLY: Final = 1e-6
 """Seconds by which a timer may fire early (an event loop's clock has a resolution): what is due then is due now."""
 
@@ -77,40 +79,6 @@ class Backoff(Struct, frozen=True, gc=False):
     def delay(self, attempts: int) -> float:
         """Seconds to wait after this many failed attempts, 1 or more."""
         return float(min(self.most, self.first * 2.0 ** min(attempts - 1, 30)))
-
-
-class Backlog:
-    """Keys that wait for a round, in the order in which they came; those of a group go together.
-
-    Each group has a mark: the revision up to which changes had come before it.
-    """
-
-    def __init__(self) -> None:
-        self._groups: OrderedDict[Hashable, tuple[int, dict[Any, None]]] = OrderedDict()
-        self._keys: set[Any] = set()
-
-    def __len__(self) -> int:
-        return len(self._keys)
-
-    def add(self, key: Any, *, group: Hashable, mark: int) -> None:
-        """One that waits already keeps its place."""
-        if key not in self._keys:
-            self._keys.add(key)
-            self._groups.setdefault(group, (mark, {}))[1][key] = None
-
-    def take(self, most: int) -> list[Any]:
-        """All, or so many and what a last group has more: half of them the newest, half the oldest."""
-        taken: list[Any] = []
-        newest = 0 if len(self) <= most else most / 2
-        while self._groups and len(taken) < most:
-            _, (_, keys) = self._groups.popitem(last=len(taken) < newest)
-            taken += keys
-        self._keys.difference_update(taken)
-        return taken
-
-    def mark(self, otherwise: int) -> int:
-        """The mark of the oldest that waits; where none does, another."""
-        return next(iter(self._groups.values()))[0] if self._groups else otherwise
 
 
 class Done(NamedTuple):
@@ -199,23 +167,24 @@ class Reconciler(Generic[K, R]):
             await self._round.wait()
 
     def _take_in(self) -> Snapshot:
-        """Let wait for a round what is due again, and after it, as newer, what changed."""
+        """Let wait for a round what is due again and what changed, for which there is more room in front."""
         snapshot, changes = self._changes.next()
         soon = self._clock() + EARLY
-        for key, status in self._failed.items():
-            if status.next_try <= soon:
-                row = snapshot.get(self._table, key)
-                self._wait(key, self._held.get(key) if row is None else row)
+        due = [key for key, status in self._failed.items() if status.next_try <= soon]
         for key, old, new in changes:
             if old is not None:
                 self._held.setdefault(key, old)
-            self._wait(key, old if new is None else new)
+            self._wait(key, old if new is None else new, beside=len(changes), room=IN_FRONT * self._size)
+        for key in due:
+            row = snapshot.get(self._table, key)
+            self._wait(key, self._held[key] if row is None else row, beside=len(due), room=self._size)
         self._read = snapshot.revision(self._table)
         return snapshot
 
-    def _wait(self, key: Any, row: R | None) -> None:
-        if row is not None:  # else it was tried, failed and is gone by now: a change says so
-            self._backlog.add(key, group=self._together(row), mark=self._read)
+    def _wait(self, key: Any, row: R | None, *, beside: int, room: int) -> None:
+        if row is not None:  # else it came and went
+            group = self._together(row)
+            self._backlog.add(key, group=group, mark=self._read, room=room if beside <= room else 0)
 
     async def _work(self, snapshot: Snapshot) -> Done:
         """One round. A row to delete is given as the target is likely to hold it: as it was before what failed."""
