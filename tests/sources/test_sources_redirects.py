@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from fake_apiserver import FakeApiServer, running
+from fake_apiserver import FakeApiServer, running, status
 
 from isthmus import kube
 from isthmus.kube.access import Access
@@ -200,6 +200,40 @@ async def test_a_kind_that_is_not_served_keeps_nobody_waiting_and_is_followed_on
         server.served["/apis/cilium.io/v2"] = ["ciliumlocalredirectpolicies"]
         server.put(PATH, spec={"redirectFrontend": SERVICE, "redirectBackend": NEAR})
         await until(db, lambda now: now.count(LOCAL_REDIRECTS) == 1)
+
+
+async def test_a_kind_that_we_may_not_list_keeps_nobody_waiting_and_is_followed_once_we_may() -> None:
+    async with running() as server:
+        server.served["/apis/cilium.io/v2"] = ["ciliumlocalredirectpolicies"]
+        server.put(PATH, spec={"redirectFrontend": SERVICE, "redirectBackend": NEAR})
+        forbid(server)
+        async with following(server) as db:
+            await until(db, lambda now: now.initialized(LOCAL_REDIRECTS))
+            assert db.snapshot().count(LOCAL_REDIRECTS) == 0
+            server.faults.clear()
+            await until(db, lambda now: now.count(LOCAL_REDIRECTS) == 1)
+
+
+async def test_a_right_that_is_taken_away_takes_away_nothing_that_was_known() -> None:
+    async with running() as server:
+        server.served["/apis/cilium.io/v2"] = ["ciliumlocalredirectpolicies"]
+        server.put(PATH, spec={"redirectFrontend": SERVICE, "redirectBackend": NEAR})
+        async with following(server) as db:
+            await until(db, lambda now: now.count(LOCAL_REDIRECTS) == 1)
+            forbid(server)
+            left = len(server.faults)
+            server.expire()
+            (await server.watcher()).end()
+            async with asyncio.timeout(5):
+                while len(server.faults) > left - 10:  # noqa: ASYNC110
+                    await asyncio.sleep(0.001)
+            assert db.snapshot().count(LOCAL_REDIRECTS) == 1
+
+
+def forbid(server: FakeApiServer) -> None:
+    refusal = status(403, "Forbidden", "no role says so")
+    for _ in range(1000):
+        server.fail(refusal, on=lambda each: each.path.endswith("ciliumlocalredirectpolicies") and not each.is_watch)
 
 
 async def test_the_agents_source_knows_the_policies_as_a_kind_that_may_be_missing() -> None:

@@ -95,7 +95,7 @@ class KubeStore(Generic[T]):
             self._client.forget(self._kind)
             raise Transient(str(error)) from None
         except KubeError as error:
-            raise _transient(error) from None
+            raise _transient(error) from error
         return Listing(items, revision)
 
     async def watch(self, revision: str) -> AsyncIterator[Batch[T]]:

@@ -1,4 +1,4 @@
-"""A kind that a cluster may not have: then there are no objects of it, which is no trouble and keeps nobody waiting."""
+"""A kind that a cluster may not have, or not show us: then there are no objects of it, and nobody waits for them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, Final, Generic, TypeVar
 
-from isthmus import kube
+from isthmus import kube, logs
 from isthmus.reflector import Batch, Expired, Listing, Store, Transient
 
 T = TypeVar("T")
@@ -14,7 +14,9 @@ T = TypeVar("T")
 ABSENT: Final = "absent"
 """The revision of a list of a kind that is not served."""
 LOOK_AGAIN: Final = 30.0
-"""Seconds between looks whether its definition has been installed since."""
+"""Seconds between looks whether its definition has been installed since, or the right to list it been given."""
+
+log = logs.get("sources")
 
 
 class Optional(Generic[T]):
@@ -27,27 +29,46 @@ class Optional(Generic[T]):
         self._kind = kind
         self._store = store
         self._look_again = look_again
+        self._listed = False
+        self._said = ""
 
     def __repr__(self) -> str:
         return f"<Optional {self._store!r}>"
 
     async def list(self) -> Listing[T]:
-        """Everything there is; nothing, and that is all of it, where the kind is not served."""
-        return await self._store.list() if await self._served() else Listing({}, ABSENT)
+        """Everything there is; nothing, and no more to come, where the kind is not served or was never ours to see."""
+        return await self._found() or Listing({}, ABSENT)
 
     async def watch(self, revision: str) -> AsyncIterator[Batch[T]]:
-        """What changes after a revision; for a missing kind, until it is served."""
+        """What changes after a revision; for a kind that could not be listed, until it can be."""
         if revision != ABSENT:
             async for batch in self._store.watch(revision):
                 yield batch
             return
         yield Batch((), revision)
-        while not await self._served():  # noqa: ASYNC110 a server far away sets no event
+        while await self._found() is None:  # noqa: ASYNC110 a server far away sets no event
             await asyncio.sleep(self._look_again)
-        raise Expired(f"{self._kind} is served now")
+        raise Expired(f"{self._kind} can be listed now")
+
+    async def _found(self) -> Listing[T] | None:
+        """The list, or None where there is none. What was known once is not given up because a right was."""
+        try:
+            found = await self._store.list() if await self._served() else None
+        except Transient as why:
+            if self._listed or not isinstance(why.__cause__, kube.Forbidden):
+                raise
+            self._say(str(why))
+            return None
+        self._listed = found is not None
+        return found
+
+    def _say(self, why: str) -> None:
+        if why != self._said:
+            log.warning("going on without a kind that we may not list", kind=str(self._kind), why=why)
+        self._said = why
 
     async def _served(self) -> bool:
         try:
             return await self._client.serves(self._kind)
         except kube.KubeError as why:
-            raise Transient(str(why)) from None
+            raise Transient(str(why)) from why
