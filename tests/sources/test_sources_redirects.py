@@ -220,10 +220,11 @@ async def test_a_right_that_is_taken_away_takes_away_nothing_that_was_known() ->
         server.put(PATH, spec={"redirectFrontend": SERVICE, "redirectBackend": NEAR})
         async with following(server) as db:
             await until(db, lambda now: now.count(LOCAL_REDIRECTS) == 1)
+            watching = await server.watcher()
             forbid(server)
             left = len(server.faults)
             server.expire()
-            (await server.watcher()).end()
+            watching.end()
             async with asyncio.timeout(5):
                 while len(server.faults) > left - 10:  # noqa: ASYNC110
                     await asyncio.sleep(0.001)
