@@ -38,12 +38,14 @@ static __always_inline bool is_alive(__u32 server)
 /* A question to the cluster DNS goes to the node's server while that says it is alive. */
 static __always_inline int steer(const struct frontend_key *key, const struct config *cfg, struct call *call)
 {
-	if (!(cfg->flags & CONFIG_DNS) || key->protocol != IPPROTO_UDP || key->port != cfg->dns_port)
+	const struct resolver *resolver = &cfg->resolvers[is_mapped(key->address) ? FAMILY_IPV4 : FAMILY_IPV6];
+
+	if (key->protocol != IPPROTO_UDP || !key->port || key->port != resolver->dns_port)
 		return -ENOENT;
-	if (!same_address(key->address, cfg->dns) || !is_alive(ALIVE_DNS) || is_exempt(cfg))
+	if (!same_address(key->address, resolver->dns) || !is_alive(ALIVE_DNS) || is_exempt(cfg))
 		return -ENOENT;
-	copy_address(call->chosen, cfg->server);
-	call->chosen_port = cfg->server_port;
+	copy_address(call->chosen, resolver->server);
+	call->chosen_port = resolver->server_port;
 	return 0;
 }
 

@@ -16,7 +16,7 @@
 
 #include "helpers.h"
 
-#define ISTHMUS_LAYOUT 1 /* a change of any struct below is a new layout, which starts beside the old */
+#define ISTHMUS_LAYOUT 2 /* a change of any struct below is a new layout, which starts beside the old */
 #define MAX_GROUPS 32
 #define RING_CELLS 16381 /* a prime, as maglev wants it */
 #define RING_CHUNK 1024 /* a power of two, so that the verifier sees the bound */
@@ -35,8 +35,13 @@ enum scope {
 };
 
 enum config_flag {
-	CONFIG_DNS = 1,	   /* questions to dns go to server while it is alive */
-	CONFIG_EXEMPT = 2, /* there are cgroups in exempt */
+	CONFIG_EXEMPT = 1, /* there are cgroups in exempt */
+};
+
+enum family {
+	FAMILY_IPV4 = 0,
+	FAMILY_IPV6 = 1,
+	FAMILIES = 2,
 };
 
 enum verdict {
@@ -154,14 +159,17 @@ struct cluster {
 	char name[32]; /* zero-padded */
 };
 
+struct resolver {
+	__be32 dns[4];	  /* the cluster DNS, as pods know it */
+	__be32 server[4]; /* the node's own server: questions to dns go there while it is alive */
+	__be16 dns_port;  /* 0: none of this family */
+	__be16 server_port;
+};
+
 struct config {
 	__u32 layout;
 	__u32 flags;
-	__be32 dns[4];	  /* the cluster DNS, as pods know it */
-	__be32 server[4]; /* the node's own server */
-	__be16 dns_port;
-	__be16 server_port;
-	__u32 reserved;
+	struct resolver resolvers[FAMILIES];
 };
 
 struct alive {

@@ -19,6 +19,11 @@ static __always_inline bool same_address(const __be32 *a, const __be32 *b)
 	return a[3] == b[3] && a[2] == b[2] && a[1] == b[1] && a[0] == b[0];
 }
 
+static __always_inline bool is_mapped(const __be32 *address) /* IPv4, as our keys have it */
+{
+	return address[2] == bpf_htonl(0xffff) && !address[1] && !address[0];
+}
+
 static __always_inline void copy_address(__be32 *to, const __be32 *from)
 {
 	to[0] = from[0];

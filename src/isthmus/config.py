@@ -103,13 +103,13 @@ class DatapathSection(Section, frozen=True):
 
 
 class DnsSection(Section, frozen=True):
-    """Names. ``listen`` is the node's server, ``cluster_dns`` the address in the pods' resolv.conf."""
+    """Names. ``listen`` is the node's server, ``cluster_dns`` what pods' resolv.conf says; one of each family."""
 
     zone: str = "clusterset.local"
-    listen: str = "169.254.7.1:53"
-    cluster_dns: str = ""
+    listen: tuple[str, ...] = ("169.254.7.1:53",)
+    cluster_dns: tuple[str, ...] = ()
     upstream: str = ""
-    """Where questions that are not ours go; empty: to ``cluster_dns``."""
+    """Where questions that are not ours go; empty: to the first of ``cluster_dns``."""
     agent: str = ""
     """The agent's admin socket, where the names come from."""
     deadline: Seconds = 1.0

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from bpf_world import BACKENDS, CLUSTER_DNS, SERVER_DNS, World, group, plan, programmed
+from bpf_world import BACKENDS, CLUSTER_DNS, CLUSTER_DNS6, SERVER_DNS, SERVER_DNS6, World, group, plan, programmed
 
 from isthmus.datapath import Datapath
 from isthmus.datapath.alive import Alive
@@ -30,6 +30,22 @@ async def test_questions_are_steered_until_the_deadline_and_no_longer(world: Wor
     assert world.caller.udp(CLUSTER_DNS, 53) == ORDINARY
     alive.close()
     assert [row["calls"] for row in datapath.counters() if row["verdict"] == "steered"] == [1]
+
+
+@pytest.mark.parametrize("connected", [False, True])
+async def test_a_resolver_of_ipv6_is_steered_to_the_servers_address_of_ipv6(
+    world: World, datapath: Datapath, connected: bool
+) -> None:
+    asked, seen = f"{CLUSTER_DNS6}:53", "fd00:7::1"
+    peer = asked if connected else ""
+    ordinary = world.caller.udp(CLUSTER_DNS6, 53, connected=connected)
+    assert ordinary == {"answer": f"[{CLUSTER_DNS6}]:53 {seen}", "from": asked, "peer": peer}
+    alive = await Alive.open(world.pin)
+    alive.renew(60)
+    steered = world.caller.udp(CLUSTER_DNS6, 53, connected=connected)
+    assert steered == {"answer": f"[{SERVER_DNS6}]:53 {seen}", "from": asked, "peer": peer}
+    assert world.caller.udp(CLUSTER_DNS, 53) == STEERED, "each family has its own"
+    alive.close()
 
 
 async def test_a_connected_socket_believes_it_talks_to_the_cluster_dns(world: World, datapath: Datapath) -> None:

@@ -101,7 +101,9 @@ def test_a_reply_is_one_to_the_question_asked(change: object, accepted: bool) ->
 async def test_an_upstream_whose_host_refuses_costs_a_servfail() -> None:
     async with serving(timeout=0.05) as setup:
         pass
-    server = Server(Database(NAMES), zone=ZONE, listen=("127.0.0.1", 0), upstream=setup.upstream.address, timeout=0.05)
+    server = Server(
+        Database(NAMES), zone=ZONE, listen=[("127.0.0.1", 0)], upstream=setup.upstream.address, timeout=0.05
+    )
     run = asyncio.create_task(server.run())
     await server.listening()
     host, port = server.address
@@ -143,7 +145,7 @@ async def test_it_serves_on_ipv6_as_well() -> None:
     with db.write() as txn:
         txn.put(NAMES, ROWS[0])
     async with upstream_server() as upstream:
-        server = Server(db, zone=ZONE, listen=("::1", 0), upstream=upstream.address)
+        server = Server(db, zone=ZONE, listen=[("::1", 0)], upstream=upstream.address)
         run = asyncio.create_task(server.run())
         await server.listening()
         host, port = server.address

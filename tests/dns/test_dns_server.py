@@ -197,11 +197,13 @@ async def test_garbage_is_answered_or_ignored_and_the_next_question_is_served() 
 
 async def test_an_address_in_use_is_one_clear_line() -> None:
     async with serving() as setup:
-        other = Server(Database(NAMES), zone="clusterset.local", listen=setup.server.address, upstream=("127.0.0.1", 1))
+        other = Server(
+            Database(NAMES), zone="clusterset.local", listen=[setup.server.address], upstream=("127.0.0.1", 1)
+        )
         with pytest.raises(CannotListen, match=r"127.0.0.1:\d+ \(udp\): Address already in use"):
             await other.run()
 
 
 def test_a_server_that_would_ask_itself_is_refused() -> None:
     with pytest.raises(CannotListen, match="round for ever"):
-        Server(Database(NAMES), zone="z", listen=("127.0.0.1", 53), upstream=("127.0.0.1", 53))
+        Server(Database(NAMES), zone="z", listen=[("127.0.0.1", 53)], upstream=("127.0.0.1", 53))

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from isthmus.config import DatapathSection, DnsSection
 from isthmus.datapath import Datapath, PlanTarget, cgroup_root, remove
 from isthmus.model.balancing import FrontendKey, Group, Plan, PlanKey, Scope, Target
+from isthmus.model.hosts import joined
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Protocol
 
@@ -24,6 +25,8 @@ HERE = Path(__file__).parent
 CLUSTER_DNS = "10.96.0.10"
 SERVER_DNS = "10.8.0.53"
 BACKEND6 = "[fd00:8::1]:8080"
+CLUSTER_DNS6, SERVER_DNS6 = "fd00:96::10", "fd00:8::53"
+SERVERS_DNS = (SERVER_DNS, SERVER_DNS6)
 BACKENDS = tuple(f"10.8.0.{n}:8080" for n in range(1, 9))
 _numbers = itertools.count()
 
@@ -125,7 +128,8 @@ class World:
         self.cgroup.mkdir()
         self.bpffs.mkdir()
         subprocess.run(["mount", "-t", "bpf", "bpf", str(self.bpffs)], check=True)
-        self._echo = self._serve([*BACKENDS, BACKEND6, f"{SERVER_DNS}:53", f"{CLUSTER_DNS}:53", f"{CLUSTER_DNS}:80"])
+        servers = [f"{CLUSTER_DNS}:80", *(joined(each, 53) for each in (*SERVERS_DNS, CLUSTER_DNS, CLUSTER_DNS6))]
+        self._echo = self._serve([*BACKENDS, BACKEND6, *servers])
         self.caller = self.call_from(self.cgroup)
 
     def _wire(self) -> None:
@@ -141,7 +145,8 @@ class World:
             ip("-n", namespace, "addr", "add", address6, "dev", "eth0", "nodad")
         ip("-n", self.client, "route", "add", "10.0.0.0/8", "via", "10.7.0.2")
         ip("-n", self.client, "route", "add", "fd00::/16", "via", "fd00:7::2")
-        ip("-n", self.server, "addr", "add", "fd00:8::1/128", "dev", "lo", "nodad")
+        for address in ("fd00:8::1", CLUSTER_DNS6, SERVER_DNS6):
+            ip("-n", self.server, "addr", "add", f"{address}/128", "dev", "lo", "nodad")
         ip("-n", self.server, "addr", "add", "10.8.0.0/24", "dev", "lo")
         for address in (*(e.split(":")[0] for e in BACKENDS), SERVER_DNS, CLUSTER_DNS):
             ip("-n", self.server, "addr", "add", f"{address}/32", "dev", "lo")
@@ -161,7 +166,9 @@ class World:
 
     def open(self, **more: Any) -> Datapath:
         """The datapath of a process that starts now."""
-        dns = DnsSection(cluster_dns=CLUSTER_DNS, listen=f"{SERVER_DNS}:53")
+        dns = DnsSection(
+            cluster_dns=(CLUSTER_DNS, CLUSTER_DNS6), listen=tuple(joined(each, 53) for each in SERVERS_DNS)
+        )
         section: dict[str, Any] = {"cgroup": str(self.cgroup), "pin": self.pin, "max_entries": 1024, "grace": 0.0}
         return Datapath.open(DatapathSection(**(section | more)), dns)
 

@@ -99,7 +99,7 @@ class Setup:
         self.put(*ROWS)
         if complete:
             self.complete()
-        self.server = Server(self.db, zone=ZONE, listen=("127.0.0.1", 0), upstream=upstream.address, timeout=timeout)
+        self.server = Server(self.db, zone=ZONE, listen=[("127.0.0.1", 0)], upstream=upstream.address, timeout=timeout)
 
     def put(self, *rows: Name) -> None:
         with self.db.write() as txn:

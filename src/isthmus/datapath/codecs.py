@@ -12,7 +12,7 @@ from isthmus.datapath.errors import DatapathError
 from isthmus.model.balancing import FrontendKey, Target
 from isthmus.model.services import Protocol
 
-LAYOUT: Final = 1
+LAYOUT: Final = 2
 MAX_GROUPS: Final = 32
 DICE: Final = 1 << 31
 """What a group's share is of."""
@@ -23,8 +23,9 @@ PLAN_SKIP: Final = 4
 RING_CELLS: Final = 16381
 RING_CHUNK: Final = 1024
 BACKEND_PROXY: Final = 1
-CONFIG_DNS: Final = 1
-CONFIG_EXEMPT: Final = 2
+CONFIG_EXEMPT: Final = 1
+FAMILIES: Final = ("IPv4", "IPv6")
+"""As ``resolvers`` has them."""
 VERDICTS: Final = ("called", "refused", "lost", "steered")
 PROTOCOLS: Final[Mapping[Protocol, int]] = {"TCP": 6, "UDP": 17, "SCTP": 132}
 PROTOCOL_NAMES: Final = {number: name for name, number in PROTOCOLS.items()}
@@ -87,7 +88,8 @@ AFFINITY_KEY = Shape("affinity_key", client="Q", service="I", reserved="I")
 AFFINITY = Shape("affinity", used="Q", backend="I", generation="I")
 SERVICE = Shape("service", name="160s")
 CLUSTER = Shape("cluster", name="32s")
-CONFIG = Shape("config", layout="I", flags="I", dns="16s", server="16s", dns_port="2s", server_port="2s", reserved="I")
+RESOLVER = Shape("resolver", dns="16s", server="16s", dns_port="2s", server_port="2s")
+CONFIG = Shape("config", layout="I", flags="I", resolvers=f"{RESOLVER.size * len(FAMILIES)}s")
 ALIVE = Shape("alive", deadline="Q", tied="I", reserved="I")
 COUNTER_KEY = Shape("counter_key", service="I", cluster="H", verdict="B", reserved="B")
 COUNTER = Shape("counter", calls="Q")
@@ -114,7 +116,8 @@ MAPS: Final[Mapping[str, tuple[Shape, Shape]]] = {
 
 def check(found: Mapping[str, Layout]) -> None:
     """Refuse an object whose structs are not these: it was compiled from another maps.h."""
-    shapes = {shape.name: shape for pair in MAPS.values() for shape in pair if shape.name} | {GROUP.name: GROUP}
+    shapes = {shape.name: shape for pair in MAPS.values() for shape in pair if shape.name}
+    shapes |= {shape.name: shape for shape in (GROUP, RESOLVER)}
     for name, shape in sorted(shapes.items()):
         if found.get(name) != shape.layout():
             raise DatapathError(

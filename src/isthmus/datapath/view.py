@@ -160,10 +160,12 @@ class _View:
 
     def _config(self, value: bytes) -> Row:
         raw = codecs.CONFIG.named(value)
-        if not raw["flags"] & codecs.CONFIG_DNS:
-            return {"layout": raw["layout"], "dns": "off"}
-        dns, server = _host_port(raw["dns"], raw["dns_port"]), _host_port(raw["server"], raw["server_port"])
-        return {"layout": raw["layout"], "dns": dns, "server": server}
+        packed, size = raw["resolvers"], codecs.RESOLVER.size
+        every = [codecs.RESOLVER.named(packed[at : at + size]) for at in range(0, len(packed), size)]
+        used = [each for each in every if any(each["dns_port"])]
+        dns = ", ".join(_host_port(each["dns"], each["dns_port"]) for each in used)
+        server = ", ".join(_host_port(each["server"], each["server_port"]) for each in used)
+        return {"layout": raw["layout"], "dns": dns or "off", **({"server": server} if used else {})}
 
 
 def _endpoint(raw: Row) -> str:

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any, Final
 
 from isthmus.dns import codec
 from isthmus.dns.respond import FORWARD, respond
 from isthmus.dns.stream import Stream
-from isthmus.dns.upstream import Address, Upstream
+from isthmus.dns.upstream import Upstream
 from isthmus.dns.zone import Zone
+from isthmus.model.hosts import joined
 from isthmus.model.tables import NAMES
 from isthmus.statedb import Database
 
@@ -26,12 +29,15 @@ ATTEMPTS: Final = 20
 LARGEST_QUESTION: Final = 4096
 
 
+Socket = socket.socket
+
+
 class CannotListen(Exception):  # noqa: N818
     """The address cannot be used; the message says which and why."""
 
 
 class Server:
-    """Answers on one address, from the ``names`` of a database.
+    """Answers on its addresses, from the ``names`` of a database.
 
     :meth:`run` never returns. Names are taken in as the table changes; until its sources have completed, a name of
     ours that is not known is answered SERVFAIL, while everything else is passed on from the first moment.
@@ -42,35 +48,35 @@ class Server:
         database: Database,
         *,
         zone: str,
-        listen: tuple[str, int],
+        listen: Sequence[tuple[str, int]],
         upstream: tuple[str, int],
         timeout: float = 3.0,
     ) -> None:
-        if listen == upstream:
-            raise CannotListen(f"{listen[0]}:{listen[1]} is the upstream too: questions would go round for ever")
+        if upstream in listen:
+            raise CannotListen(f"{joined(*upstream)} is the upstream too: questions would go round for ever")
         self._database = database
-        self._listen = listen
+        self._listen = tuple(listen)
         self._zone = Zone(zone)
         self._upstream = Upstream(upstream, send=self._send, timeout=timeout)
         self._stream = Stream(self._zone, upstream=upstream)
         self._listening = asyncio.Event()
-        self._socket: socket.socket | None = None
+        self._sockets: list[Socket] = []
         self.questions = self.replies = self.unsent = 0
 
     def __repr__(self) -> str:
-        return f"<Server {self._listen[0]}:{self._listen[1]} of {self._zone!r}>"
+        return f"<Server {', '.join(joined(*each) for each in self._listen)} of {self._zone!r}>"
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it listens, once it does: the port that was chosen where 0 was asked for."""
+        """Where it listens first, once it does: the port that was chosen where 0 was asked for."""
         host, port, *_ = self.socket.getsockname()
         return host, port
 
     @property
-    def socket(self) -> socket.socket:
-        """Its UDP socket, once it listens, for those who watch over its life."""
-        assert self._socket is not None, "it does not listen yet; await listening()"
-        return self._socket
+    def socket(self) -> Socket:
+        """Its first UDP socket, once it listens, for those who watch over its life."""
+        assert self._sockets, "it does not listen yet; await listening()"
+        return self._sockets[0]
 
     async def listening(self) -> None:
         """Return when questions are answered."""
@@ -78,27 +84,29 @@ class Server:
 
     async def run(self) -> None:
         """Listen and answer, for ever."""
-        datagrams, connections = bind_both(self._listen)
-        self._socket = datagrams
-        server: asyncio.Server | None = None
-        loop = asyncio.get_running_loop()
-        try:
+        with ExitStack() as opened:
+            bound = [bind_both(each) for each in self._listen]
+            for pair in bound:
+                for sock in pair:
+                    opened.callback(sock.close)
+            opened.callback(self._upstream.close)
+            opened.callback(self._stream.close)
+            opened.callback(self._listening.clear)
+            self._sockets = [datagrams for datagrams, _ in bound]
             self._upstream.open()
-            loop.add_reader(datagrams, self._drain)
-            server = await asyncio.start_server(self._stream.serve, sock=connections)
+            for datagrams, connections in bound:
+                await self._serve(datagrams, connections, opened)
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._upstream.run(), name="dns upstream")
                 tasks.create_task(self._follow(), name="dns names")
                 self._listening.set()
-        finally:
-            self._listening.clear()
-            loop.remove_reader(datagrams)
-            if server is not None:
-                server.close()
-            self._stream.close()
-            self._upstream.close()
-            datagrams.close()
-            connections.close()
+
+    async def _serve(self, datagrams: Socket, connections: Socket, opened: ExitStack) -> None:
+        loop = asyncio.get_running_loop()
+        loop.add_reader(datagrams, self._drain, datagrams)
+        opened.callback(loop.remove_reader, datagrams)
+        server = await asyncio.start_server(self._stream.serve, sock=connections)
+        opened.callback(server.close)
 
     def stats(self) -> dict[str, Any]:
         """What was done so far, and what is known."""
@@ -130,11 +138,10 @@ class Server:
         finally:
             reader.close()
 
-    def _drain(self) -> None:
-        assert self._socket is not None
+    def _drain(self, datagrams: Socket) -> None:
         for _ in range(BATCH):  # hot:
             try:
-                packet, client = self._socket.recvfrom(LARGEST_QUESTION)
+                packet, asker = datagrams.recvfrom(LARGEST_QUESTION)
             except BlockingIOError:
                 return
             except OSError:
@@ -142,14 +149,15 @@ class Server:
             self.questions += 1
             reply = respond(packet, self._zone, limit=codec.UDP_SIZE)
             if reply:
-                self._send(reply, client)
+                self._send(reply, (datagrams, asker))
             elif reply == FORWARD:
-                self._upstream.forward(packet, client)
+                self._upstream.forward(packet, (datagrams, asker))
 
-    def _send(self, reply: bytes, client: Address) -> None:
-        assert self._socket is not None
+    def _send(self, reply: bytes, client: tuple[Any, ...]) -> None:
+        """Answer who asked from the socket that was asked."""
+        datagrams, asker = client
         try:
-            self._socket.sendto(reply, client)
+            datagrams.sendto(reply, asker)
         except OSError:  # a full buffer, an unreachable client, port 0: the client asks again
             self.unsent += 1
         else:
@@ -181,5 +189,5 @@ def _bind(address: tuple[str, int], kind: socket.SocketKind) -> socket.socket:
     except OSError as error:
         sock.close()
         transport = "udp" if kind == socket.SOCK_DGRAM else "tcp"
-        raise CannotListen(f"{address[0]}:{address[1]} ({transport}): {error.strerror}") from None
+        raise CannotListen(f"{joined(*address)} ({transport}): {error.strerror}") from None
     return sock

@@ -105,8 +105,3 @@ def parse_all(words: Iterable[str], clusters: int) -> tuple[Families, ...]:
 def of(address: str) -> Scheme:
     """The family of an address."""
     return SCHEMES["IPv6" if ":" in address else "IPv4"]
-
-
-def joined(address: str, port: int | str) -> str:
-    """``10.1.1.2:80``, ``[fd00::2]:80``."""
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"

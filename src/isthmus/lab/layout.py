@@ -15,7 +15,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final, Literal
 
-from isthmus.lab.families import SCHEMES, Families, Scheme, joined
+from isthmus.lab.families import SCHEMES, Families, Scheme
+from isthmus.model.hosts import joined
 
 STATE_ROOT: Final = Path("/run/isthmus/labs")
 CLUSTER_DOMAIN: Final = "cluster.local"

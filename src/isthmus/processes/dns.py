@@ -16,6 +16,7 @@ from isthmus.config import Config
 from isthmus.datapath.alive import Alive
 from isthmus.model import tables
 from isthmus.model.dns import Name
+from isthmus.model.hosts import Endpoint, endpoint
 from isthmus.processes.start import CannotStart, require, start
 from isthmus.reflector import Reflector
 from isthmus.sources.sink import TableSink
@@ -31,7 +32,7 @@ def run(config: Config) -> int:
 
 async def main(config: Config) -> None:
     """Wire the parts and keep them going."""
-    require(config, dns__cluster_dns=config.dns.cluster_dns, dns__agent=config.dns.agent)
+    require(config, dns__cluster_dns=config.dns.cluster_dns, dns__listen=config.dns.listen, dns__agent=config.dns.agent)
     db = Database(tables.NAMES)
     store = TableStore(config.dns.agent, tables.NAMES)
     reflector = Reflector[Name](
@@ -49,8 +50,8 @@ async def main(config: Config) -> None:
 
 
 def _server(db: Database, config: Config) -> dns.Server:
-    listen = _address(config.dns.listen, "dns.listen")
-    upstream = _address(config.dns.upstream or config.dns.cluster_dns, "dns.upstream")
+    listen = [_endpoint(each, "dns.listen") for each in config.dns.listen]
+    upstream = _endpoint(config.dns.upstream or config.dns.cluster_dns[0], "dns.upstream")
     try:
         return dns.Server(db, zone=config.dns.zone, listen=listen, upstream=upstream)
     except dns.CannotListen as why:
@@ -83,13 +84,11 @@ async def stay_alive(db: Database, server: dns.Server, config: Config) -> None:
         alive.withdraw()
 
 
-def _address(text: str, field: str) -> tuple[str, int]:
-    """``10.96.0.10``, ``10.96.0.10:53``, ``fd00::10``, ``[fd00::10]:53``."""
-    ported = text.count(":") == 1 or text.startswith("[")
-    host, _, port = text.rpartition(":") if ported else (text, ":", "53")
-    if not host or not port.isdigit():
-        raise CannotStart(f"{field} = '{text}': want address:port")
-    return host.strip("[]"), int(port)
+def _endpoint(text: str, field: str) -> Endpoint:
+    try:
+        return endpoint(text, port=53)
+    except ValueError as why:
+        raise CannotStart(f"{field} = {why}") from None
 
 
 def status(reflector: Reflector[Name], server: dns.Server) -> dict[str, Any]:

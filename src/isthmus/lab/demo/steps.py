@@ -14,8 +14,8 @@ from isthmus.kube.objects.core import POD
 from isthmus.kube.objects.core import SERVICE as SERVICE_KIND
 from isthmus.kube.objects.mcs import SERVICE_EXPORT, SERVICE_IMPORT
 from isthmus.lab.demo.stage import CLIENT, IMPORT_NAME, LOCAL_NAME, NAMESPACE, PORT, SERVICE, Call, Stage, StepFailed
-from isthmus.lab.families import joined
 from isthmus.model import names
+from isthmus.model.hosts import joined
 
 EXPORTERS: Final = ("c1", "c2")
 CALLER: Final = "c3"

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from isthmus.lab.families import joined
 from isthmus.lab.layout import ETCD, Cluster, Lab
 from isthmus.lab.network.filters import nft
+from isthmus.model.hosts import joined
 
 FIRST_TABLE: Final = 1000
 

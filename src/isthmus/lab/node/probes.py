@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from isthmus.lab import families
 from isthmus.lab.node.objects import Container, HttpGet, Probe
+from isthmus.model.hosts import joined
 
 Run = Callable[[list[str]], Awaitable[int]]
 EAGER = 0.05
@@ -55,7 +55,7 @@ def eager(probe: Probe) -> list[float]:
 async def _http(get: HttpGet, container: Container, address: str) -> str | None:
     """A request by hand: a client library would follow redirects and share connections, a kubelet does neither."""
     host, port = get.host or address, port_of(get.port, container)
-    headers = {"Host": families.joined(host, port), "User-Agent": "kube-probe/isthmus-lab", "Connection": "close"}
+    headers = {"Host": joined(host, port), "User-Agent": "kube-probe/isthmus-lab", "Connection": "close"}
     headers |= {header.name: header.value for header in get.http_headers or ()}
     path = get.path if get.path.startswith("/") else f"/{get.path}"
     lines = [f"GET {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()), "", ""]

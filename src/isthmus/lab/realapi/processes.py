@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from isthmus.lab.families import joined
 from isthmus.lab.layout import Cluster, Lab
 from isthmus.lab.realapi import files
 from isthmus.lab.supervisor.configs import kubeconfig_of
 from isthmus.lab.supervisor.programs import PYTHON, Has, Program, Serving
+from isthmus.model.hosts import joined
 
 ISSUER: Final = "https://kubernetes.default.svc.cluster.local"
 DEFAULT: Final = "default"

@@ -12,10 +12,10 @@ import yaml
 from isthmus import config
 from isthmus.clusterset import certificates
 from isthmus.lab import cgroups, images
-from isthmus.lab.families import joined
 from isthmus.lab.layout import Cluster, Lab, Node
 from isthmus.lab.node import kubelet, settings
 from isthmus.lab.realapi import files
+from isthmus.model.hosts import joined
 
 
 def write(lab: Lab, *, ports: dict[str, int], own_images: dict[str, images.Image], services: bool = True) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from isthmus.lab.families import joined
 from isthmus.lab.layout import Cluster, Lab, Node
 from isthmus.lab.realapi import files
 from isthmus.lab.supervisor.configs import config_of, kubeconfig_of, socket_of
+from isthmus.model.hosts import joined
 
 PYTHON = (sys.executable, "-m")
 

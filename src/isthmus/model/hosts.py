@@ -1,0 +1,34 @@
+"""Where something listens, as people write it: an address of either family, with or without a port."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Endpoint(NamedTuple):
+    """An address, or a name, and a port."""
+
+    host: str
+    port: int
+
+    @property
+    def family(self) -> str:
+        """IPv4 or IPv6, of an address."""
+        return "IPv6" if ":" in self.host else "IPv4"
+
+    def __str__(self) -> str:
+        return joined(*self)
+
+
+def endpoint(text: str, *, port: int) -> Endpoint:
+    """``10.96.0.10``, ``10.96.0.10:53``, ``fd00::10``, ``[fd00::10]:53``; ValueError for anything else."""
+    ported = text.count(":") == 1 or text.startswith("[")
+    host, _, said = text.rpartition(":") if ported and not text.endswith("]") else (text, "", str(port))
+    if not host.strip("[]") or not said.isdigit() or int(said) > 65535:
+        raise ValueError(f"'{text}': want an address, or address:port")
+    return Endpoint(host.strip("[]"), int(said))
+
+
+def joined(host: str, port: int | str) -> str:
+    """``10.1.1.2:80``, ``[fd00::2]:80``."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
