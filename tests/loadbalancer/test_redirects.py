@@ -192,12 +192,42 @@ def test_a_plain_service_is_ours_as_far_as_it_is_redirected_and_no_longer() -> N
     assert (world.called(), world.reached()) == ({}, {})
 
 
-def test_a_redirect_counts_at_every_address_of_its_service() -> None:
+def test_a_local_redirect_counts_at_cluster_ips_and_the_other_addresses_of_the_service_keep_the_original() -> None:
+    ports = (Port("http", 80, node_port=30080), Port("admin", 81, node_port=30081))
+    world = served(type="NodePort", ports=ports, external_ips=("192.0.2.7",))
+    before = world.put(Node("n1", ("172.30.1.11",)), make.pod()).reached()
+    redirect = make.local(ports=(Port("", 80),))
+    plans = {str(plan.key): [str(key) for key in plan.frontends] for plan in world.put(redirect).plans}
+    assert plans == {
+        "demo/echo:80/TCP/IPv4": ["10.96.0.7:80/TCP"],
+        "demo/echo:80/TCP/IPv4/o": ["172.30.1.11:30080/TCP", "192.0.2.7:80/TCP"],
+        "demo/echo:81/TCP/IPv4": ["10.96.0.7:81/TCP", "172.30.1.11:30081/TCP", "192.0.2.7:81/TCP"],
+    }
+    [(_, far)] = FAR.items()
+    assert world.reached()["demo/echo:80/TCP/IPv4/o"] == far
+    world.put(make.local(ports=(Port("", 80),), skip_from_backend=True))
+    plans = {str(plan.key): [str(key) for key in plan.frontends] for plan in world.plans}
+    assert plans["demo/echo:80/TCP/IPv4/o"] == ["10.96.0.7:80/TCP/o", "172.30.1.11:30080/TCP", "192.0.2.7:80/TCP"]
+    assert world.delete(redirect).reached() == before
+
+
+def test_the_node_port_of_a_plain_service_is_not_ours_because_its_cluster_ip_is_redirected() -> None:
+    world = World().put(make.service(type="NodePort", ports=(Port("http", 80, node_port=30080),)), make.pod())
+    world.put(Node("n1", ("172.30.1.11",)), make.local())
+    assert world.called() == {"10.96.0.7:80/TCP": "demo/echo"}
+
+
+def test_a_proxy_counts_where_a_local_redirect_does_not() -> None:
+    """At the addresses and for the callers that the local one does not mean, and at every address without it."""
     world = served(type="NodePort", ports=(Port("http", 80, node_port=30080),))
-    world.put(Node("n1", ("172.30.1.11",)), make.local(), make.pod())
+    world.put(Node("n1", ("172.30.1.11",)), make.pod(), make.proxied(service="demo/echo"))
     [plan] = world.plans
     assert [str(key) for key in plan.frontends] == ["10.96.0.7:80/TCP", "172.30.1.11:30080/TCP"]
-    assert world.reached() == NEAR
+    world.put(make.local(skip_from_backend=True))
+    assert {str(plan.key): plan.redirected_by for plan in world.plans} == {
+        "demo/echo:80/TCP/IPv4": "CiliumLocalRedirectPolicy demo/near",
+        "demo/echo:80/TCP/IPv4/o": "HTTPRoute demo/r",
+    }
 
 
 def imported() -> World:

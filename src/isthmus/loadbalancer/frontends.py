@@ -15,6 +15,8 @@ from collections.abc import Collection, Iterable, Iterator
 from functools import partial
 from typing import Final, Literal, NamedTuple
 
+from msgspec.structs import replace
+
 from isthmus.loadbalancer.redirects import override
 from isthmus.loadbalancer.services import UNKNOWN_AGE, Which, best, external_policy, rank, stands_alone, wanted
 from isthmus.model import names
@@ -38,6 +40,9 @@ RANK: Final[dict[str, int]] = {
 }
 
 NODE_PORTS: Final = range(30000, 32768)
+
+MEANT: Final = ("ClusterIP", "Import", "LocalRedirect")
+"""Addresses at which a local redirect counts."""
 
 
 class Claim(NamedTuple):
@@ -90,7 +95,7 @@ def compute(reader: Reader, key: FrontendKey, *, node: str, which: Which) -> Ite
             key=key,
             service=winner.service,
             port_name=winner.port.name,
-            plan=winner.plan,
+            plan=_plan(reader, winner),
             type=winner.type,
             shadowed=tuple(losers),
             import_of=winner.import_of,
@@ -230,7 +235,16 @@ def _claims_of_import(reader: Reader, row: Import) -> Iterator[Claim]:
 def _redirected(reader: Reader, claim: Claim) -> bool:
     """Whether calls of a plain Service's port are ours because they go elsewhere."""
     rows = reader.by(REDIRECTS, "service", claim.service)
-    return bool(rows) and override(rows, claim.plan, port_name=claim.port.name) is not None
+    return bool(rows) and override(rows, _plan(reader, claim), port_name=claim.port.name) is not None
+
+
+def _plan(reader: Reader, claim: Claim) -> PlanKey:
+    """The plan that calls follow. A local redirect means what is allocated: other addresses keep the original."""
+    rows = () if claim.type in MEANT else reader.by(REDIRECTS, "service", claim.service)
+    found = override(rows, claim.plan, port_name=claim.port.name) if rows else None
+    if found is None or found[0].kind != "local":
+        return claim.plan
+    return replace(claim.plan, scope=claim.scope.original())
 
 
 def _claims_of_redirect(row: Redirect) -> Iterator[Claim]:

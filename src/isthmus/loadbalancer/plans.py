@@ -30,6 +30,8 @@ from isthmus.model.services import Import, Node, Service
 from isthmus.model.tables import BACKENDS, FRONTENDS, IMPORTS, NODES, PLANS, POLICIES, REDIRECTS, SERVICES
 from isthmus.statedb import Derived, Reader
 
+ByPlan = dict[PlanKey, list[Frontend]]
+
 
 def derived(cluster: ClusterName, node: str, *, which: Which) -> Derived[Plan]:
     """The declaration of the table, as this node of this cluster sees it."""
@@ -64,7 +66,7 @@ def plan(
     reasons: Reasons = silent,
 ) -> Plan:
     """What calls of these frontends, all of one plan, are spread over; ``reasons`` hears what was left out and why."""
-    port_name = min(frontends, key=lambda frontend: frontend.key).port_name
+    port_name = _port_name(frontends)
     if redirects and (found := override(redirects, key, port_name=port_name)):
         row, targets = found
         for backend in backends:
@@ -106,9 +108,9 @@ def compute(
 ) -> Iterator[Plan]:
     """Every plan of a service: one for each port, family and scope that has a frontend, which is ours then.
 
-    One whose redirect does not mean all callers comes with, and after, the original's, if that is ours as well.
+    One whose redirect does not mean all callers has the original's beside it, if that is ours as well.
     """
-    by_plan: dict[PlanKey, list[Frontend]] = {}
+    by_plan: ByPlan = {}
     for frontend in reader.by(FRONTENDS, "service", service):
         by_plan.setdefault(frontend.plan, []).append(frontend)
     if not by_plan:
@@ -121,19 +123,39 @@ def compute(
     at = place(reader, cluster, node)
     policy = policy_of(reader, subject)
     awaited = [source for source in reader.pending(BACKENDS) if source.startswith(PEER)]
-    made = partial(plan, of=subject, backends=backends, at=at, policy=policy, awaited=awaited)
+    if redirects:
+        by_plan = _with_originals(by_plan, redirects, ours=effective(reader, service, which=which) is not None)
     for key, frontends in by_plan.items():
-        found = made(key, frontends=frontends, redirects=redirects, reasons=reasons(key))
-        if found.skip and effective(reader, service, which=which) is not None:
-            beside, originals = _original(key, frontends)
-            yield made(beside, frontends=originals, reasons=reasons(beside))
-        yield found
+        yield plan(
+            key,
+            of=subject,
+            frontends=frontends,
+            backends=backends,
+            at=at,
+            policy=policy,
+            awaited=awaited,
+            redirects=redirects,
+            reasons=reasons(key),
+        )
 
 
-def _original(key: PlanKey, frontends: Iterable[Frontend]) -> tuple[PlanKey, list[Frontend]]:
-    """What a redirected plan's calls are where they are not redirected: keys of their own, beside those."""
-    scope = key.scope.original()
-    return replace(key, scope=scope), [replace(each, key=replace(each.key, scope=scope)) for each in frontends]
+def _with_originals(by_plan: ByPlan, redirects: Sequence[Redirect], *, ours: bool) -> ByPlan:
+    """Beside what a redirect does not mean for all callers, and before it, the originals with frontends for those."""
+    originals = {key: frontends for key, frontends in by_plan.items() if key.scope.is_original}
+    for key, frontends in by_plan.items():
+        port_name = _port_name(frontends)
+        found = override(redirects, key, port_name=port_name)
+        if found is None or not found[0].skip:
+            continue
+        beside = replace(key, scope=key.scope.original())
+        if ours or override(redirects, beside, port_name=port_name):
+            theirs = [replace(each, key=replace(each.key, scope=each.key.scope.original())) for each in frontends]
+            originals[beside] = originals.get(beside, []) + theirs
+    return originals | {key: frontends for key, frontends in by_plan.items() if key not in originals}
+
+
+def _port_name(frontends: Iterable[Frontend]) -> str:
+    return min(frontends, key=lambda frontend: frontend.key).port_name
 
 
 def _of_redirect(rows: Sequence[Redirect]) -> Effective | None:

@@ -61,6 +61,8 @@ def order(row: Redirect) -> tuple[bool, str, str]:
 def override(rows: Iterable[Redirect], key: PlanKey, *, port_name: str) -> tuple[Redirect, tuple[Target, ...]] | None:
     """What calls of a plan go to instead of the service's own backends, and by whose word; None: nobody says."""
     for row in sorted(rows, key=order):
+        if row.kind == "local" and key.scope.is_original:
+            continue
         if targets := targets_of(row, key, port_name=port_name):
             return row, targets
     return None

@@ -26,6 +26,11 @@ class Scope(IntEnum):
         """The scope of what a redirect replaced."""
         return Scope(self | Scope.ORIGINAL)
 
+    @property
+    def is_original(self) -> bool:
+        """Whether a local redirect means nothing here."""
+        return self >= Scope.ORIGINAL
+
 
 SCOPES: Final = ("", "/i", "/o", "/oi")
 """How a key of each scope ends."""
