@@ -10,13 +10,15 @@ from typing import Final
 
 ETH_P_ALL: Final = 0x0003
 ETH_P_IP: Final = 0x0800
+ETH_P_IPV6: Final = 0x86DD
 LAB: Final = [ipaddress.ip_network(n) for n in ("172.30.0.0/16", "10.96.0.0/16", "169.254.7.1/32")] + [
     ipaddress.ip_network(f"10.{cluster}.0.0/16") for cluster in range(1, 10)
 ]
+LAB6: Final = [ipaddress.ip_network(n) for n in ("fd00:10::/32", "fd00:172::/32", "fd00:169::/32")]
 
 
 class Watched:
-    """Looks at every IPv4 packet of every interface of the host while it is entered; ``found`` has the lab's."""
+    """Looks at every packet of every interface of the host while it is entered; ``found`` has the lab's."""
 
     def __init__(self) -> None:
         self.found: list[str] = []
@@ -43,9 +45,10 @@ class Watched:
                 continue
             self.seen += 1
             if protocol == ETH_P_IP and len(packet) >= 20:
-                self._judge(interface, packet)
+                self._judge(interface, [ipaddress.ip_address(packet[at : at + 4]) for at in (12, 16)])
+            elif protocol == ETH_P_IPV6 and len(packet) >= 40:
+                self._judge(interface, [ipaddress.ip_address(packet[at : at + 16]) for at in (8, 24)])
 
-    def _judge(self, interface: str, packet: bytes) -> None:
-        ends = [ipaddress.ip_address(packet[at : at + 4]) for at in (12, 16)]
-        if any(end in network for end in ends for network in LAB):
+    def _judge(self, interface: str, ends: list[ipaddress.IPv4Address | ipaddress.IPv6Address]) -> None:
+        if any(end in network for end in ends for network in (*LAB, *LAB6)):
             self.found.append(f"{interface}: {ends[0]} → {ends[1]}")

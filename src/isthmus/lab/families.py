@@ -6,7 +6,7 @@ The IPv6 ranges are unique local ones and read like those of IPv4: where a pod h
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from isthmus.model.services import Family
@@ -100,6 +100,15 @@ def parse_all(words: Iterable[str], clusters: int) -> tuple[Families, ...]:
         for number in [names[name]] if equals else range(clusters):
             found[number] = parse(said)
     return tuple(found)
+
+
+def usable(family: Family, *, make: Callable[[socket.AddressFamily], socket.socket] = socket.socket) -> bool:
+    """Whether this kernel has the family."""
+    try:
+        make(SCHEMES[family].socket).close()
+    except OSError:
+        return False
+    return True
 
 
 def of(address: str) -> Scheme:

@@ -14,7 +14,7 @@ import msgspec
 
 from isthmus.datapath import requirements
 from isthmus.etcd import EtcdError, binary
-from isthmus.lab import cgroups, record, removal
+from isthmus.lab import cgroups, families, record, removal
 from isthmus.lab.images import Image
 from isthmus.lab.layout import MOST_CLUSTERS, MOST_NODES, NAME, Lab
 from isthmus.lab.realapi import found
@@ -58,6 +58,9 @@ def check(lab: Lab, *, apiserver: ApiServer = "small", datapath: Datapath = "ist
         raise CannotStart(f"--nodes {lab.nodes}: 1 to {MOST_NODES}")
     if datapath == "kube-proxy" and apiserver != "real":
         raise CannotStart("--datapath kube-proxy: wants --apiserver real")
+    for scheme in lab.schemes:
+        if not families.usable(scheme.family):
+            raise CannotStart(f"--ip-families: this kernel has no {scheme.family}; was it booted with ipv6.disable=1?")
     if lacks := missing(apiserver=apiserver, datapath=datapath):
         raise CannotStart("this machine cannot run a lab; missing:\n" + "\n".join(f"  - {each}" for each in lacks))
     if _exists(lab):

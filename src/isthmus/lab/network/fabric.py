@@ -27,15 +27,21 @@ ROUTER: Final = (
     ("net/ipv4/conf/all/rp_filter", "0"),  # a link's relay puts packets back by another interface than they came in by
     ("net/ipv4/conf/default/rp_filter", "0"),
 )
-ROUTER6: Final = (("net/ipv6/conf/all/forwarding", "1"),)
+HOST6: Final = (
+    ("net/ipv6/conf/all/disable_ipv6", "0"),  # what a machine says of its own interfaces is not of these
+    ("net/ipv6/conf/default/disable_ipv6", "0"),
+)
+ROUTER6: Final = (*HOST6, ("net/ipv6/conf/all/forwarding", "1"))
 
 
 async def build(lab: Lab) -> None:
     """Fabric, control planes and nodes with their addresses and routes; flat, or islands with shores."""
-    router = (*ROUTER, *(ROUTER6 if any(scheme.family == "IPv6" for scheme in lab.schemes) else ()))
+    six = any(scheme.family == "IPv6" for scheme in lab.schemes)
+    host, router = (HOST6, (*ROUTER, *ROUTER6)) if six else ((), ROUTER)
     namespaces.create(lab.fabric)
     for cluster in lab.clusters:
         namespaces.create(cluster.control_plane)
+        namespaces.set_kernel_parameters(cluster.control_plane, host)
         for node in cluster.nodes:
             namespaces.create(node.namespace)
             namespaces.set_kernel_parameters(node.namespace, router)

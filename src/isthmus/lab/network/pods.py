@@ -12,7 +12,7 @@ from pyroute2 import NetlinkError
 
 from isthmus.lab import families
 from isthmus.lab.network import namespaces
-from isthmus.lab.network.fabric import LOOPBACK, add_address, add_default, add_neighbour, add_next_hop
+from isthmus.lab.network.fabric import HOST6, LOOPBACK, add_address, add_default, add_neighbour, add_next_hop
 from isthmus.lab.network.netlink import within
 
 
@@ -31,6 +31,8 @@ async def attach(plug: Plug) -> None:
     """Make the pod's namespace and join it to its node. What an interrupted attempt left is replaced."""
     await detach(plug)
     namespaces.create(plug.namespace)
+    if any(families.of(address).family == "IPv6" for address in plug.addresses):
+        namespaces.set_kernel_parameters(plug.namespace, HOST6)
     async with within(plug.node) as node:
         await node.link("add", ifname=plug.interface, kind="veth", peer={"ifname": "eth0", "net_ns_fd": plug.namespace})
         index = (await node.link_lookup(ifname=plug.interface))[0]
