@@ -104,6 +104,21 @@ def test_what_a_lab_lost_is_down_all_the_same(spare: Running) -> None:
     assert gone(spare)
 
 
+def test_a_lab_without_its_supervisor_says_what_to_do(spare: Running, until: Callable[..., Any]) -> None:
+    spare.cli("up", "--clusters", "1", "--without-isthmus")
+    for pid in cgroups.processes(cgroups.root() / spare.lab.prefix / "supervisor"):
+        cgroups.send(pid, signal.SIGKILL)
+    until(lambda: not cgroups.processes(cgroups.root() / spare.lab.prefix / "supervisor"), what="it is gone")
+    todo = f"the supervisor of lab {spare.lab.name} has died: nothing of it is restarted any more; isthmus lab down"
+    done = spare.cli("kubeconfig")
+    assert done.stdout == f"{spare.lab.kubeconfig}\n"
+    assert done.stderr.startswith(todo)
+    assert todo in spare.cli("status").stderr
+    assert todo in spare.cli("kill", "c1/etcd", code=1).stderr
+    spare.cli("down")
+    assert gone(spare)
+
+
 def test_a_lab_that_is_there_is_not_started_again(spare: Running) -> None:
     spare.cli("up", "--clusters", "1", "--without-isthmus")
     said = spare.cli("up", "--clusters", "1", code=1).stderr

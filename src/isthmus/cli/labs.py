@@ -11,15 +11,19 @@ if TYPE_CHECKING:
 
 
 def known(name: str) -> Lab:
-    """A lab that is up; a ClickException where there is none."""
-    from isthmus.lab import record
+    """A lab that is up; a ClickException where there is none. One without its supervisor is used, with a warning."""
+    from isthmus.lab import record, starting
 
     try:
-        return record.read(name).lab
+        lab = record.read(name).lab
     except KeyError:
         raise click.ClickException(f"there is no lab {name}{others()}") from None
     except PermissionError:
         raise click.ClickException("labs are root's only: run this command with sudo") from None
+    if starting.abandoned(lab):
+        todo = f"nothing of it is restarted any more; isthmus lab down --name {name}, then up again"
+        click.echo(f"the supervisor of lab {name} has died: {todo}", err=True)
+    return lab
 
 
 def others() -> str:

@@ -63,7 +63,7 @@ async def status(lab: Lab) -> dict[str, Any]:
         async for answer in starting.ask(lab, {"do": "status"}):
             programs = answer["programs"]
     except ConnectionError as why:
-        trouble.append(f"{why}: nothing is restarted any more")
+        trouble.append(f"{why}: processes are not shown")
     now = weather.read(lab)
     pods: list[Row] = []
     for found, why_not in await asyncio.gather(*(_pods(lab, cluster) for cluster in lab.clusters)):

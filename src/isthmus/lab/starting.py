@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -88,7 +89,7 @@ def start(
     record.write(
         record.Record(lab.name, lab.size, lab.nodes, images, isthmus, apiserver, datapath, lab.network, lab.families)
     )
-    group = cgroups.make(cgroups.root() / lab.prefix / "supervisor")
+    group = cgroups.make(_group(lab))
     with (lab.logs / "supervisor.log").open("ab") as log:
         subprocess.Popen(
             [sys.executable, "-m", "isthmus.lab.supervisor", lab.name],
@@ -99,6 +100,11 @@ def start(
             start_new_session=True,
             preexec_fn=lambda: cgroups.enter(group),
         )
+
+
+def abandoned(lab: Lab) -> bool:
+    """Whether the lab has been started and its supervisor runs no more: nothing is restarted, and nobody starts it."""
+    return lab.socket.exists() and not cgroups.processes(_group(lab))
 
 
 async def ask(lab: Lab, request: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
@@ -133,7 +139,7 @@ async def follow(lab: Lab, tell: Callable[[dict[str, Any]], None], *, apiserver:
 
 
 async def _listening(lab: Lab) -> None:
-    group = cgroups.root() / lab.prefix / "supervisor"
+    group = _group(lab)
     while not lab.socket.exists():
         await asyncio.sleep(0.02)
         if not cgroups.processes(group):
@@ -146,6 +152,10 @@ async def _listening(lab: Lab) -> None:
         else:
             writer.close()
             return
+
+
+def _group(lab: Lab) -> Path:
+    return cgroups.root() / lab.prefix / "supervisor"
 
 
 def _last(lab: Lab) -> str:

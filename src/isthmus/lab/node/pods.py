@@ -248,6 +248,8 @@ class PodRunner:
                 await asyncio.sleep(AGAIN)
             except (kube.NotFound, kube.Conflict):
                 return  # it is gone, or another of its name is there: we are about to be told
+            except kube.KubeError as why:
+                log.warning("status is refused", pod=self.pod.key, why=str(why))  # others' pods go on
 
     def _remember(self) -> None:
         states = [[runner.state for runner in runners] for runners in (self._inits, self._containers)]

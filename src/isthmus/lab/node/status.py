@@ -90,7 +90,6 @@ def body(
         "hostIP": addresses.host[0],
         "hostIPs": [{"ip": ip} for ip in addresses.host],
         "startTime": started,
-        "qosClass": "BestEffort",
         "conditions": [
             _condition("PodScheduled", True, since),
             _condition("Initialized", initialized, since),

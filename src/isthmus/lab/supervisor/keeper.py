@@ -172,7 +172,8 @@ def environment() -> dict[str, str]:
 def _last_line(output: Path) -> str:
     """What a program said last, which mostly is why it ended."""
     try:
-        lines = output.read_bytes()[-2000:].decode(errors="replace").strip().splitlines()
+        lines = output.read_bytes()[-2000:].decode(errors="replace").splitlines()
     except OSError:
         return ""
-    return f": {lines[-1].strip()[:200]}" if lines else ""
+    said = [text for line in lines if (text := line.strip(" |+-"))]  # frames of a traceback of several
+    return f": {said[-1][:200]}" if said else ""
