@@ -9,6 +9,7 @@ import pytest
 from msgspec import Struct
 
 from isthmus.statedb import Database, StateError, Table, WriteTxn
+from isthmus.statedb.index import FEW
 
 
 class Host(Struct, frozen=True, gc=False):
@@ -162,6 +163,20 @@ def test_an_index_is_right_from_the_first_look_into_it_whenever_that_is(db: Data
     assert names(early.by(HOSTS, "zone", "b")) == ["y"]
     put(db, Host("z", zone="b"))
     assert names(db.snapshot().by(HOSTS, "zone", "b")) == ["x", "z"]
+
+
+def test_thousands_of_rows_under_one_value_come_change_and_go_one_by_one(db: Database) -> None:
+    many = [f"h{n}" for n in range(FEW + 2)]
+    put(db, *(Host(name, zone="b") for name in many))
+    assert names(db.snapshot().by(HOSTS, "zone", "b")) == sorted(many)
+    put(db, Host("h7", addresses=("1",), zone="b"), Host("h8", zone="a"))
+    found = {row.name: row for row in db.snapshot().by(HOSTS, "zone", "b")}
+    assert found.keys() == {*many} - {"h8"}
+    assert found["h7"].addresses == ("1",)
+    with db.write() as txn:
+        for name in many:
+            txn.delete(HOSTS, name)
+    assert db.snapshot().by(HOSTS, "zone", "b") == []
 
 
 def test_misuse_is_an_error_that_says_what_to_do(db: Database) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -24,19 +25,22 @@ from isthmus.loadbalancer.services import Effective, Which, effective, names_for
 from isthmus.model.balancing import Backend, BackendKey, Probe
 from isthmus.model.clusters import Cluster, flat
 from isthmus.model.names import ClusterName, ServiceName
-from isthmus.model.services import Endpoint, EndpointSet, Import, Port, Protocol, Service
+from isthmus.model.services import EndpointSet, Import, Port, Service
 from isthmus.model.tables import BACKENDS, CLUSTERS, ENDPOINT_SETS, IMPORTS, PROBES, SERVICES
 from isthmus.statedb import Derived, Reader
 
-Sockets = dict[tuple[str, int, Protocol], list[tuple[str, Endpoint]]]
-"""What offers an address and port, each with the name its port has there; best first."""
+Rows = dict[BackendKey, Backend]
+
+NO_PORTS: Final = (Port("", 0),)
+"""A headless service without ports still has addresses: they are backends with no port."""
 
 
 def derived(cluster: ClusterName, *, which: Which) -> Derived[Backend]:
     """The declaration of the table, as the own cluster of this name sees it."""
+    known: Known = {}
     return Derived(
         BACKENDS,
-        compute=partial(compute, cluster=cluster, which=which),
+        compute=partial(compute, cluster=cluster, which=which, known=known),
         reads={
             ENDPOINT_SETS: by_endpoints,
             SERVICES: by_service,
@@ -48,20 +52,19 @@ def derived(cluster: ClusterName, *, which: Which) -> Derived[Backend]:
     )
 
 
-def by_endpoints(reader: Reader, old: EndpointSet | None, new: EndpointSet | None) -> Iterator[ServiceName]:
+def by_endpoints(reader: Reader, old: EndpointSet | None, new: EndpointSet | None) -> Iterable[ServiceName]:  # hot:
     """A part of a service's endpoints affects that service."""
     row = new or old
-    if row is not None:
-        yield row.service
+    return (row.service,) if row is not None else ()
 
 
-def by_service(reader: Reader, old: Service | None, new: Service | None) -> Iterator[ServiceName]:
+def by_service(reader: Reader, old: Service | None, new: Service | None) -> Iterable[ServiceName]:  # hot:
     """A Service affects itself, and what stood for its import while it was not there."""
+    names = [row.name for row in (old, new) if row is not None]
     for row in (old, new):
-        if row is not None:
-            yield row.name
-            if row.import_of:
-                yield from names_for_import(reader, reader.get(IMPORTS, row.import_of))
+        if row is not None and row.import_of:
+            names += names_for_import(reader, reader.get(IMPORTS, row.import_of))
+    return names
 
 
 def by_import(reader: Reader, old: Import | None, new: Import | None) -> Iterator[ServiceName]:
@@ -84,74 +87,116 @@ def by_cluster(reader: Reader, old: Cluster | None, new: Cluster | None) -> Iter
             yield each.service
 
 
-def compute(reader: Reader, service: ServiceName, *, cluster: ClusterName, which: Which) -> Iterator[Backend]:
+def compute(  # hot:
+    reader: Reader, service: ServiceName, *, cluster: ClusterName, which: Which, known: Known
+) -> Iterable[Backend]:
     """Every backend of a service."""
+    before = known.pop(service, {}) if known else {}
     subject = effective(reader, service, which=which)
     if subject is None:
-        return
+        return ()
     own = reader.get(CLUSTERS, cluster)
     alive = {row.key: row.healthy for row in reader.by(PROBES, "service", service)}
-    for (of, source), sets in _best_sets(reader.by(ENDPOINT_SETS, "service", service), cluster).items():
+    found: list[Backend] = []
+    parts: dict[tuple[str, ...], Part] = {}
+    for of, sets in _best_sets(reader.by(ENDPOINT_SETS, "service", service), cluster):
         if of != cluster and not (subject.multicluster and flat(own, reader.get(CLUSTERS, of))):
             continue
-        found = _backends(subject, of, source, sets, shared=of != cluster)
+        for each in sets:
+            if each.shared or of == cluster:
+                at = (of, each.source, each.part)
+                parts[at] = _part(before.get(at), subject, each, of)
+        rows = _joined([part.backends for (at, *_), part in parts.items() if at == of])
         if sets[0].lapsed:  # a source lapses as a whole
-            yield from (replace(row, lapsed=True) for row in found if alive.get(row.key))
+            found += [replace(row, lapsed=True) for row in rows if alive.get(row.key)]
+        elif alive:
+            found += [row if alive.get(row.key, True) else replace(row, healthy=False) for row in rows]
         else:
-            yield from (replace(row, healthy=alive.get(row.key, True)) for row in found) if alive else found
+            found += rows
+    if len(parts) > 1:
+        known[service] = parts
+    return found
 
 
-def _best_sets(rows: Iterable[EndpointSet], cluster: ClusterName) -> dict[tuple[ClusterName, str], list[EndpointSet]]:
-    """The sets of the best source of each cluster, by cluster and source; a source that gives no name is ours."""
+def _best_sets(rows: list[EndpointSet], cluster: ClusterName) -> Iterable[tuple[ClusterName, list[EndpointSet]]]:
+    """The sets of the best source of each cluster, in order; a source that gives no name is ours."""
+    if len(rows) == 1:
+        return ((rows[0].cluster or cluster, rows),)
     sources: dict[ClusterName, dict[str, list[EndpointSet]]] = {}
-    for row in rows:
+    for row in sorted(rows, key=lambda row: row.part):
         sources.setdefault(row.cluster or cluster, {}).setdefault(row.source, []).append(row)
-    chosen = {
-        of: min(found, key=lambda source: (found[source][0].lapsed, rank(source), source))
+    return [
+        (of, found[min(found, key=lambda source: (found[source][0].lapsed, rank(source), source))])
         for of, found in sources.items()
-    }
-    return {(of, source): sources[of][source] for of, source in chosen.items()}
+    ]
 
 
-def _backends(
-    subject: Effective, cluster: ClusterName, source: str, sets: list[EndpointSet], *, shared: bool
-) -> Iterator[Backend]:
-    wanted = {(port.name, port.protocol) for port in subject.ports}
-    sockets: Sockets = {}
-    for part in sorted(sets, key=lambda row: row.part):
-        if shared and not part.shared:
-            continue
-        for endpoint in part.endpoints:
-            for port in _ports(subject, endpoint):
-                if subject.headless or (port.name, port.protocol) in wanted:
-                    at = (endpoint.address, port.port, port.protocol)
-                    sockets.setdefault(at, []).append((port.name, endpoint))
-    for (address, number, protocol), offers in sockets.items():
-        key = BackendKey(subject.name, cluster, address, number, protocol)
-        yield _backend(subject, key, source, offers)
+class Part(NamedTuple):
+    """The backends of a part of a service, and what they follow from."""
+
+    of: Effective
+    told: EndpointSet
+    backends: Rows
 
 
-def _ports(subject: Effective, endpoint: Endpoint) -> tuple[Port, ...]:
-    """A headless service without ports still has addresses: they are backends with no port."""
-    return endpoint.ports or ((Port("", 0),) if subject.headless else ())
+Known = dict[ServiceName, dict[tuple[str, ...], Part]]
+"""Services of several parts, most of which stay as they are when one changes: these need not be computed again."""
 
 
-def _backend(subject: Effective, key: BackendKey, source: str, offers: list[tuple[str, Endpoint]]) -> Backend:
-    """One row for what may be offered several times: under two port names, or while it moves between slices."""
-    name, best = offers[0]
-    port_names: tuple[str, ...] = (name,)
-    if len(offers) > 1:
-        best = min((endpoint for _, endpoint in offers), key=lambda endpoint: endpoint.condition)
-        port_names = tuple(sorted({name for name, _ in offers}))
-    return Backend(
-        key=key,
-        port_names=port_names,
-        condition=best.condition,
-        source=source,
-        hostname=best.hostname,
-        node=best.node,
-        zone=best.zone,
-        for_zones=best.for_zones,
-        pod=best.pod,
-        import_of=subject.import_of,
-    )
+def _part(before: Part | None, of: Effective, told: EndpointSet, cluster: ClusterName) -> Part:
+    """A part, as it was computed before where it follows from the same."""
+    if before is None:
+        return Part(of, told, _of_part(of, told, cluster))
+    was = before.of
+    if before.told is told and (was.ports, was.headless, was.import_of) == (of.ports, of.headless, of.import_of):
+        return before
+    rows = _of_part(of, told, cluster)  # equal ones as the very same rows: who compares them is quicker
+    same = {key: old if (old := before.backends.get(key)) == row else row for key, row in rows.items()}
+    return Part(of, told, same)
+
+
+def _joined(parts: list[Rows]) -> Iterable[Backend]:
+    """The backends of all parts, each once."""
+    found: Rows = dict(parts[0]) if parts else {}
+    for part in parts[1:]:
+        size = len(found) + len(part)
+        before = found.copy() if found.keys() & part.keys() else {}
+        found.update(part)
+        if len(found) < size:
+            found |= {key: _join(before[key], row) for key, row in part.items() if key in before}
+    return found.values()
+
+
+def _join(one: Backend, other: Backend) -> Backend:
+    """One row for what is offered twice: under two port names, or while it moves between slices."""
+    best = other if other.condition < one.condition else one
+    return replace(best, port_names=tuple(sorted({*one.port_names, *other.port_names})))
+
+
+def _of_part(of: Effective, part: EndpointSet, cluster: ClusterName) -> Rows:  # hot:
+    wanted = of.ports
+    found: Rows = {}
+    for endpoint in part.endpoints:
+        for port in endpoint.ports or (NO_PORTS if of.headless else ()):
+            if not of.headless and not _is_among(port, wanted):
+                continue
+            key = BackendKey(of.name, cluster, endpoint.address, port.port, port.protocol)
+            row = Backend(
+                key=key,
+                port_names=(port.name,),
+                condition=endpoint.condition,
+                source=part.source,
+                hostname=endpoint.hostname,
+                node=endpoint.node,
+                zone=endpoint.zone,
+                for_zones=endpoint.for_zones,
+                pod=endpoint.pod,
+                import_of=of.import_of,
+            )
+            found[key] = _join(found[key], row) if key in found else row
+    return found
+
+
+def _is_among(port: Port, wanted: Iterable[Port]) -> bool:
+    """Whether a service has a port of this name and protocol."""
+    return (port.name, port.protocol) in [(each.name, each.protocol) for each in wanted]

@@ -40,6 +40,25 @@ RANK: Final[dict[str, int]] = {
 }
 
 NODE_PORTS: Final = range(30000, 32768)
+ON_NODE: Final = ("NodePort", "HostPort")
+INSIDE, OUTSIDE = Scope.INTERNAL, Scope.EXTERNAL
+
+
+class Wish(NamedTuple):
+    """What a Service wants of one kind of address: to be called there, at its ports."""
+
+    type: Type
+    addresses: Collection[str]
+    at: Scope = Scope.EXTERNAL
+    """From where it is called."""
+    plan: Scope = Scope.EXTERNAL
+    """Which of the two traffic policies applies."""
+
+    def port_of(self, port: Port) -> int:
+        """The number at which one of the service's ports is called there; 0: it is not."""
+        if self.type == "HostPort" and port.node_port in NODE_PORTS:
+            return 0
+        return port.node_port if self.type in ON_NODE else port.port
 
 MEANT: Final = ("ClusterIP", "Import", "LocalRedirect")
 """Addresses at which a local redirect counts."""
@@ -83,13 +102,14 @@ def derived(node: str, *, which: Which) -> Derived[Frontend]:
     )
 
 
-def compute(reader: Reader, key: FrontendKey, *, node: str, which: Which) -> Iterable[Frontend]:
+def compute(reader: Reader, key: FrontendKey, *, node: str, which: Which) -> Iterable[Frontend]:  # hot:
     """The frontend at an address: that of the strongest claim, if it is ours to answer."""
-    claims = sorted(claims_at(reader, key, node=node, which=which), key=Claim.order)
-    if not claims or not (claims[0].ours or _redirected(reader, claims[0])):
+    claims = claims_at(reader, key, node=node, which=which)
+    if not claims:
         return ()
-    winner = claims[0]
-    losers = sorted({claim.service for claim in claims} - {winner.service})
+    winner = claims[0] if len(claims) == 1 else min(claims, key=Claim.order)
+    if not winner.ours and not _redirected(reader, winner):
+        return ()
     return (
         Frontend(
             key=key,
@@ -97,7 +117,7 @@ def compute(reader: Reader, key: FrontendKey, *, node: str, which: Which) -> Ite
             port_name=winner.port.name,
             plan=_plan(reader, winner),
             type=winner.type,
-            shadowed=tuple(losers),
+            shadowed=tuple(sorted({claim.service for claim in claims} - {winner.service})) if len(claims) > 1 else (),
             import_of=winner.import_of,
         ),
     )
@@ -108,16 +128,18 @@ def family(address: str) -> Family:
     return "IPv6" if ":" in address else "IPv4"
 
 
-def by_service(reader: Reader, old: Service | None, new: Service | None, *, node: str) -> Iterator[FrontendKey]:
+def by_service(reader: Reader, old: Service | None, new: Service | None, *, node: str) -> Iterable[FrontendKey]:  # hot:
     """A Service affects its own addresses, those of its rows from other sources, and those of its import."""
     rows = [row for row in (old, new) if row is not None]
-    lent = _lent(reader, node)
-    for row in (*rows, *reader.by(SERVICES, "name", rows[0].name)):
-        yield from (claim.key for claim in _claims(row, lent=lent, ours=True))
-        imported = reader.get(IMPORTS, row.import_of) if row.import_of else None
-        for each in (imported, *reader.by(IMPORTS, "service", row.name)):
-            if each is not None:
-                yield from _keys_of_import(each)
+    name, lent = rows[0].name, _lent(reader, node)
+    rows += [row for row in reader.by(SERVICES, "name", name) if row is not new]
+    keys = [key for row in rows for key in _keys(_wishes(row, lent=lent), row.ports)]
+    for imported in reader.by(IMPORTS, "service", name):
+        keys += _keys_of_import(imported)
+    for row in rows:
+        if row.import_of and (of := reader.get(IMPORTS, row.import_of)) is not None:
+            keys += _keys_of_import(of)
+    return keys
 
 
 def by_import(reader: Reader, old: Import | None, new: Import | None) -> Iterator[FrontendKey]:
@@ -133,12 +155,12 @@ def by_node(reader: Reader, old: Node | None, new: Node | None, *, node: str) ->
     row = new or old
     if row is not None and row.name == node and moved:
         for service in reader.by(SERVICES, "exposed", True):
-            yield from (claim.key for claim in _on_node(service, lent=moved, ours=True))
+            yield from _keys(_on_node(service, lent=moved), service.ports)
         for address in moved:
             yield from (frontend.key for frontend in reader.by(FRONTENDS, "lent", address))
     for address in moved:
         for service in reader.by(SERVICES, "address", address):
-            yield from (claim.key for claim in _claims(service, lent=(), ours=True) if claim.key.address == address)
+            yield from (key for key in _keys(_wishes(service, lent=()), service.ports) if key.address == address)
 
 
 def by_redirect(reader: Reader, old: Redirect | None, new: Redirect | None, *, node: str) -> Iterator[FrontendKey]:
@@ -148,78 +170,82 @@ def by_redirect(reader: Reader, old: Redirect | None, new: Redirect | None, *, n
         return
     lent = _lent(reader, node)
     for service in reader.by(SERVICES, "name", row.service):
-        yield from (claim.key for claim in _claims(service, lent=lent, ours=True))
+        yield from _keys(_wishes(service, lent=lent), service.ports)
     for each in (old, new):
         if each is not None:
             yield from (claim.key for claim in _claims_of_redirect(each))
 
 
-def claims_at(reader: Reader, key: FrontendKey, *, node: str, which: Which) -> Iterator[Claim]:
+def claims_at(reader: Reader, key: FrontendKey, *, node: str, which: Which) -> list[Claim]:  # hot:
     """Every claim on an address and port that counts."""
     lent = _lent(reader, node)
-    services = {row.name: row for row in reader.by(SERVICES, "address", key.address)}
+    services = reader.by(SERVICES, "address", key.address)
     if key.address in lent:
-        services |= {row.name: row for row in reader.by(SERVICES, "node_port", (key.port, key.protocol))}
+        services += reader.by(SERVICES, "node_port", (key.port, key.protocol))
     of_a_node = key.port in NODE_PORTS and bool(reader.by(NODES, "address", key.address))
-    for name in services:
+    claims: list[Claim] = []
+    for name in {row.name: None for row in services}:
         service = best(reader, name)
-        if service is None:
-            continue
-        for claim in _claims(service, lent=lent, ours=wanted(service, which)):
-            # what sends the node ports of a node elsewhere would take them from all Services that have one
-            if claim.key == key and not (of_a_node and claim.type in ("LoadBalancer", "ExternalIP")):
-                yield claim
+        if service is not None:
+            claims += _claims(service, key, lent=lent, which=which, of_a_node=of_a_node)
     for row in reader.by(IMPORTS, "address", key.address):
         if row.type == "ClusterSetIP" and stands_alone(reader, row):
-            yield from (claim for claim in _claims_of_import(reader, row) if claim.key == key)
+            claims += [claim for claim in _claims_of_import(reader, row) if claim.key == key]
     for redirect in reader.by(REDIRECTS, "address", key.address):
-        yield from (claim for claim in _claims_of_redirect(redirect) if claim.key == key)
+        claims += [claim for claim in _claims_of_redirect(redirect) if claim.key == key]
+    return claims
 
 
-def _claims(service: Service, *, lent: Collection[str], ours: bool) -> Iterator[Claim]:
-    """Everything a Service wants to be called at. A ClusterIP is called from inside, all else from outside."""
+def _claims(
+    service: Service, key: FrontendKey, *, lent: Collection[str], which: Which, of_a_node: bool
+) -> Iterator[Claim]:
+    """What a Service claims of one address and port: none, one, or several for as many reasons."""
+    for wish in _wishes(service, lent=lent):
+        if key.address not in wish.addresses or key.scope is not wish.at:
+            continue
+        if of_a_node and wish.type in ("LoadBalancer", "ExternalIP"):
+            continue  # what sends the node ports of a node elsewhere would take them from all Services that have one
+        for port in service.ports:
+            if wish.port_of(port) == key.port and port.protocol == key.protocol:
+                of, said = (service.name, service.import_of), (service.source, service.created)
+                yield Claim(key, wish.type, *of, port, *said, wanted(service, which), wish.plan)
+
+
+def _keys(wishes: Iterable[Wish], ports: Iterable[Port]) -> list[FrontendKey]:
+    """Everywhere that a Service with these ports wants to be called."""
+    return [
+        FrontendKey(address, number, port.protocol, wish.at)
+        for wish in wishes
+        for address in wish.addresses
+        for port in ports
+        if (number := wish.port_of(port))
+    ]
+
+
+def _wishes(service: Service, *, lent: Collection[str]) -> list[Wish]:
+    """Where a Service wants to be called. A ClusterIP is called from inside, all else from outside."""
     differ = external_policy(service) != service.internal_policy
+    wishes: list[Wish] = []
     if not service.headless:
-        scope = Scope.INTERNAL if differ else Scope.EXTERNAL
-        yield from _expand(service, "ClusterIP", service.cluster_ips, ours=ours, plan=scope)
-    if service.type != "HostPort":
-        yield from _expand(service, "ExternalIP", service.external_ips, ours=ours)
+        wishes.append(Wish("ClusterIP", service.cluster_ips, plan=INSIDE if differ else OUTSIDE))
+    if service.external_ips and service.type != "HostPort":
+        wishes.append(Wish("ExternalIP", service.external_ips))
     if service.type == "LoadBalancer":
-        yield from _expand(service, "LoadBalancer", service.load_balancer_ips, ours=ours)
+        wishes.append(Wish("LoadBalancer", service.load_balancer_ips))
         if differ:
-            yield from _expand(service, "LoadBalancer", service.load_balancer_ips, ours=ours, at=Scope.INTERNAL)
-    yield from _on_node(service, lent=lent, ours=ours)
+            wishes.append(Wish("LoadBalancer", service.load_balancer_ips, INSIDE, INSIDE))
+    return wishes if service.type == "ClusterIP" else wishes + _on_node(service, lent=lent)
 
 
-def _on_node(service: Service, *, lent: Collection[str], ours: bool) -> Iterator[Claim]:
+def _on_node(service: Service, *, lent: Collection[str]) -> list[Wish]:
     """What a Service is called at on the node: node ports, or the port of a pod at every address or at one it names."""
     if service.type == "HostPort":
-        claims = _expand(service, "HostPort", service.external_ips or lent, ours=ours)
-        yield from (claim for claim in claims if claim.key.port not in NODE_PORTS)
-    if service.type in ("NodePort", "LoadBalancer"):
-        yield from _expand(service, "NodePort", lent, ours=ours)
-        if external_policy(service) != service.internal_policy:
-            yield from _expand(service, "NodePort", lent, ours=ours, at=Scope.INTERNAL)
-
-
-def _expand(
-    service: Service,
-    type_: Type,
-    addresses: Iterable[str],
-    *,
-    ours: bool,
-    at: Scope = Scope.EXTERNAL,
-    plan: Scope | None = None,
-) -> Iterator[Claim]:
-    """One claim for each address and port. ``at``: where it is called from; ``plan``: if not the same, whose plan."""
-    scope = at if plan is None else plan
-    for address in addresses:
-        for port in service.ports:
-            number = port.node_port if type_ in ("NodePort", "HostPort") else port.port
-            if number:
-                key = FrontendKey(address, number, port.protocol, at)
-                of = (service.name, service.import_of)
-                yield Claim(key, type_, *of, port, service.source, service.created, ours, scope)
+        return [Wish("HostPort", service.external_ips or lent)]
+    if service.type not in ("NodePort", "LoadBalancer"):
+        return []
+    if external_policy(service) == service.internal_policy:
+        return [Wish("NodePort", lent)]
+    return [Wish("NodePort", lent), Wish("NodePort", lent, INSIDE, INSIDE)]
 
 
 def _claims_of_import(reader: Reader, row: Import) -> Iterator[Claim]:

@@ -61,11 +61,12 @@ def plan(
     backends: Iterable[Backend],
     at: Place,
     policy: Policy | None = None,
-    awaited: Iterable[str] = (),
+    awaited: Sequence[str] = (),
     redirects: Sequence[Redirect] = (),
     reasons: Reasons = silent,
 ) -> Plan:
     """What calls of these frontends, all of one plan, are spread over; ``reasons`` hears what was left out and why."""
+    called = sorted([frontend.key for frontend in frontends])
     port_name = _port_name(frontends)
     if redirects and (found := override(redirects, key, port_name=port_name)):
         row, targets = found
@@ -73,7 +74,7 @@ def plan(
             reasons(backend, f"calls are redirected by {row.owner}")
         return Plan(
             key=key,
-            frontends=tuple(sorted(frontend.key for frontend in frontends)),
+            frontends=tuple(called),
             groups=(Group(targets),),
             redirected_by=row.owner,
             skip=row.skip,
@@ -87,12 +88,12 @@ def plan(
     consistent = policy.consistent if policy else None
     return Plan(
         key=key,
-        frontends=tuple(sorted(frontend.key for frontend in frontends)),
+        frontends=tuple(called),
         groups=groups(chosen, tiers, reasons=reasons),
         affinity=affinity,
         affinity_timeout=timeout,
         consistent=of.consistent if consistent is None else consistent,
-        awaited=tuple(sorted(awaited)) if of.multicluster else (),
+        awaited=tuple(sorted(awaited)) if awaited and of.multicluster else (),
         import_of=of.import_of,
     )
 
@@ -154,7 +155,9 @@ def _with_originals(by_plan: ByPlan, redirects: Sequence[Redirect], *, ours: boo
     return originals | {key: frontends for key, frontends in by_plan.items() if key not in originals}
 
 
-def _port_name(frontends: Iterable[Frontend]) -> str:
+def _port_name(frontends: Sequence[Frontend]) -> str:
+    if len(frontends) == 1:
+        return frontends[0].port_name
     return min(frontends, key=lambda frontend: frontend.key).port_name
 
 
@@ -176,23 +179,21 @@ def place(reader: Reader, cluster: ClusterName, node: str) -> Place:
     return Place(cluster, node, row.zone if row else "")
 
 
-def by_frontend(reader: Reader, old: Frontend | None, new: Frontend | None) -> Iterator[ServiceName]:
+def by_frontend(reader: Reader, old: Frontend | None, new: Frontend | None) -> Iterable[ServiceName]:  # hot:
     """A frontend affects the service that has it and the one that had it."""
-    yield from {row.service for row in (old, new) if row is not None}
+    return [row.service for row in (old, new) if row is not None]
 
 
-def by_backend(reader: Reader, old: Backend | None, new: Backend | None) -> Iterator[ServiceName]:
+def by_backend(reader: Reader, old: Backend | None, new: Backend | None) -> Iterable[ServiceName]:  # hot:
     """A backend affects its service."""
     row = new or old
-    if row is not None:
-        yield row.key.service
+    return (row.key.service,) if row is not None else ()
 
 
-def by_service(reader: Reader, old: Service | None, new: Service | None) -> Iterator[ServiceName]:
+def by_service(reader: Reader, old: Service | None, new: Service | None) -> Iterable[ServiceName]:  # hot:
     """A Service affects its own plans: policies, affinity and distribution are its to say."""
     row = new or old
-    if row is not None:
-        yield row.name
+    return (row.name,) if row is not None else ()
 
 
 def by_import(reader: Reader, old: Import | None, new: Import | None) -> Iterator[ServiceName]:

@@ -21,6 +21,8 @@ Reasons = Callable[[Backend, str], None]
 
 Backends = Sequence[Backend]
 
+READY: Final = Condition.READY
+
 SAME_NODE: Final = "PreferSameNode"
 SAME_ZONE: Final = "PreferSameZone"
 
@@ -48,14 +50,30 @@ def select(
     reasons: Reasons,
 ) -> Backends:
     """The backends that calls of a plan may reach, in no order."""
-    left = matching(tuple(backends), key=key, port_name=port_name, reasons=reasons)
+    left: Backends = tuple(backends)
+    all_serve = _all_serve(left, key=key, port_name=port_name)
+    if not all_serve:
+        left = matching(left, key=key, port_name=port_name, reasons=reasons)
     if local_only(of, key.scope):
         left = on_this_node(left, at=at, reasons=reasons)
-    left = answering(usable(left, reasons=reasons), reasons=reasons)
+    if not all_serve:
+        left = answering(usable(left, reasons=reasons), reasons=reasons)
     left = near(left, of=of, at=at, reasons=reasons)
     if not tiered:  # else a policy says which clusters come first
         left = preferred_clusters(left, of=of, at=at, reasons=reasons)
-    return ready_first(left, reasons=reasons)
+    return left if all_serve else ready_first(left, reasons=reasons)
+
+
+def _all_serve(backends: Backends, *, key: PlanKey, port_name: str) -> bool:  # hot:
+    """Whether no rule leaves any backend out for what it is by itself: nearly always so, and quick to see."""
+    protocol, dots = key.protocol, key.family == "IPv4"
+    for backend in backends:
+        at = backend.key
+        if backend.condition is not READY or not backend.healthy or at.protocol != protocol:
+            return False
+        if port_name not in backend.port_names or (":" in at.address) is dots:
+            return False
+    return True
 
 
 def matching(backends: Backends, *, key: PlanKey, port_name: str, reasons: Reasons) -> Backends:
@@ -100,10 +118,10 @@ def answering(backends: Backends, *, reasons: Reasons) -> Backends:
 
 def near(backends: Backends, *, of: Effective, at: Place, reasons: Reasons) -> Backends:
     """Traffic distribution: this node, else this zone by hints; never at the price of having nothing."""
-    if of.internal_policy == "Local":
+    if not of.distribution or of.internal_policy == "Local":
         return backends  # Kubernetes gives no hints there
     if of.distribution == SAME_NODE:
-        here = [b for b in backends if _same_node(b, at) and b.condition is Condition.READY]
+        here = [b for b in backends if _same_node(b, at) and b.condition is READY]
         if here:
             return _keep(backends, lambda b: "" if b in here else "one on this node is preferred", reasons)
     if of.distribution in (SAME_NODE, SAME_ZONE) and _hints_hold(backends, at):
@@ -117,7 +135,7 @@ def preferred_clusters(backends: Backends, *, of: Effective, at: Place, reasons:
         return backends
     own = [b for b in backends if b.key.cluster == at.cluster]
     other = [b for b in backends if b.key.cluster != at.cluster]
-    if of.preference == "local" and other and any(b.condition is Condition.READY for b in own):
+    if of.preference == "local" and other and any(b.condition is READY for b in own):
         return _keep(backends, lambda b: "" if b.key.cluster == at.cluster else "the own cluster is preferred", reasons)
     if of.preference == "remote" and other:
         return _keep(backends, lambda b: "other clusters are preferred" if b.key.cluster == at.cluster else "", reasons)
@@ -126,10 +144,10 @@ def preferred_clusters(backends: Backends, *, of: Effective, at: Place, reasons:
 
 def ready_first(backends: Backends, *, reasons: Reasons) -> Backends:
     """What is terminating serves only where nothing is ready (KEP-1669)."""
-    ready = [b for b in backends if b.condition is Condition.READY]
+    ready = [b for b in backends if b.condition is READY]
     if not ready or len(ready) == len(backends):
         return backends
-    return _keep(backends, lambda b: "" if b.condition is Condition.READY else "it is terminating", reasons)
+    return _keep(backends, lambda b: "" if b.condition is READY else "it is terminating", reasons)
 
 
 def _keep(backends: Backends, why_not: Callable[[Backend], str], reasons: Reasons) -> Backends:
@@ -147,5 +165,5 @@ def _same_node(backend: Backend, at: Place) -> bool:
 
 def _hints_hold(backends: Backends, at: Place) -> bool:
     """Kubernetes' safeguards: every ready endpoint has hints, one of them is for this zone, and the zone is known."""
-    ready = [b for b in backends if b.condition is Condition.READY]
+    ready = [b for b in backends if b.condition is READY]
     return bool(at.zone) and all(b.for_zones for b in ready) and any(at.zone in b.for_zones for b in ready)

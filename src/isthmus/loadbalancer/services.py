@@ -7,7 +7,7 @@ whole set of endpoints, never about single addresses; the other surfaces when th
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from msgspec import Struct
 
@@ -56,22 +56,26 @@ class Effective(Struct, frozen=True, gc=False, kw_only=True):
     consistent: bool
 
 
+class Asked(NamedTuple):
+    """What annotations ask for."""
+
+    everywhere: bool = False
+    distribution: str = ""
+    preference: Preference = "none"
+    consistent: bool = False
+
+
+NOTHING: Final = Asked()
+
+
 def rank(source: str) -> int:
     """The place of a source in the order of precedence; unknown ones come last."""
     return PRIORITY.get(source, len(SOURCES))
 
 
-def annotation(annotations: Labels, name: str, alias: str = "") -> str:
-    """An annotation's value, or its alias's where it is missing, or nothing."""
-    if not annotations:
-        return ""
-    found = dict(annotations)
-    return found.get(name, found.get(alias, ""))
-
-
 def is_global(service: Service) -> bool:
     """Whether a Service of this name takes endpoints of every cluster's Service of the same name."""
-    return annotation(service.annotations, GLOBAL, GLOBAL_ALIAS).lower() == "true"
+    return bool(service.annotations) and _asked(service.annotations).everywhere
 
 
 def best(reader: Reader, name: ServiceName) -> Service | None:
@@ -140,26 +144,28 @@ def names_for_import(reader: Reader, *rows: Import | None) -> Iterator[ServiceNa
 
 
 def _of_service(service: Service, imported: Import | None) -> Effective:
+    asked = _asked(service.annotations) if service.annotations else NOTHING
     affinity, timeout = service.affinity, service.affinity_timeout
     if imported is not None and affinity == "None" and imported.affinity != "None":
         affinity, timeout = imported.affinity, _timeout(imported)
     return Effective(
         name=service.name,
         import_of=service.import_of,
-        multicluster=bool(service.import_of) or is_global(service),
+        multicluster=bool(service.import_of) or asked.everywhere,
         ports=service.ports,
         headless=service.headless,
         affinity=affinity,
         affinity_timeout=timeout if affinity != "None" else 0,
         internal_policy=service.internal_policy,
         external_policy=external_policy(service),
-        distribution=_distribution(service.distribution, service.annotations),
-        preference=_preference(service.annotations),
-        consistent=_consistent(service.annotations),
+        distribution=_distribution(service.distribution or asked.distribution),
+        preference=asked.preference,
+        consistent=asked.consistent,
     )
 
 
 def _of_import(name: ServiceName, row: Import) -> Effective:
+    asked = _asked(row.annotations)
     return Effective(
         name=name,
         import_of=row.name,
@@ -170,9 +176,9 @@ def _of_import(name: ServiceName, row: Import) -> Effective:
         affinity_timeout=_timeout(row) if row.affinity != "None" else 0,
         internal_policy=row.internal_policy or "Cluster",
         external_policy=row.internal_policy or "Cluster",
-        distribution=_distribution(row.distribution or "", row.annotations),
-        preference=_preference(row.annotations),
-        consistent=_consistent(row.annotations),
+        distribution=_distribution(row.distribution or asked.distribution),
+        preference=asked.preference,
+        consistent=asked.consistent,
     )
 
 
@@ -180,19 +186,18 @@ def _timeout(row: Import) -> int:
     return 10800 if row.affinity_timeout is None else row.affinity_timeout
 
 
-def _distribution(distribution: str, annotations: Labels) -> str:
-    """PreferClose is PreferSameZone's old name; topology mode Auto means the same hints."""
-    if not distribution and annotation(annotations, TOPOLOGY_MODE).lower() == "auto":
-        return "PreferSameZone"
-    return "PreferSameZone" if distribution == "PreferClose" else distribution
+def _distribution(said: str) -> str:
+    """PreferClose is PreferSameZone's old name."""
+    return "PreferSameZone" if said == "PreferClose" else said
 
 
-def _preference(annotations: Labels) -> Preference:
-    value = annotation(annotations, CLUSTER_AFFINITY, CLUSTER_AFFINITY_ALIAS)
-    if value == "local":
-        return "local"
-    return "remote" if value == "remote" else "none"
-
-
-def _consistent(annotations: Labels) -> bool:
-    return annotation(annotations, ALGORITHM) == "maglev"
+def _asked(annotations: Labels) -> Asked:
+    """Topology mode Auto means the same hints as a distribution that prefers its zone."""
+    found = dict(annotations)
+    preference = found.get(CLUSTER_AFFINITY, found.get(CLUSTER_AFFINITY_ALIAS, ""))
+    return Asked(
+        everywhere=found.get(GLOBAL, found.get(GLOBAL_ALIAS, "")).lower() == "true",
+        distribution="PreferSameZone" if found.get(TOPOLOGY_MODE, "").lower() == "auto" else "",
+        preference="local" if preference == "local" else "remote" if preference == "remote" else "none",
+        consistent=found.get(ALGORITHM) == "maglev",
+    )

@@ -77,6 +77,8 @@ def _fewer(found: list[Group]) -> tuple[Group, ...]:
     return (*kept, Group(targets, rest[0].tier, sum(group.weight for group in rest)))
 
 
-def _targets(backends: Iterable[Backend]) -> tuple[Target, ...]:
-    keys = (backend.key for backend in backends)
-    return tuple(sorted(Target(key.address, key.port, key.protocol, key.cluster) for key in keys))
+def _targets(backends: Iterable[Backend]) -> tuple[Target, ...]:  # hot:
+    keys = [backend.key for backend in backends]
+    found = [Target(key.address, key.port, key.protocol, key.cluster) for key in keys]
+    found.sort()
+    return tuple(found)

@@ -33,11 +33,10 @@ class Reader:
         state = self._states[table.name]
         position = table.positions[index]
         found = state.indexes[position]
-        keys = (state.index_at(table, position) if found is None else found).get(value)
-        if keys is None:
+        rows = (state.index_at(table, position) if found is None else found).get(value)
+        if rows is None:
             return []
-        rows = state.rows
-        return [rows[key] for key in keys]
+        return list(rows if isinstance(rows, tuple) else rows.values())
 
     def count(self, table: AnyTable) -> int:
         """How many rows the table has."""

@@ -10,26 +10,25 @@ from typing import Any, Final, NamedTuple
 
 from immutables import Map
 
-from isthmus.statedb import index
 from isthmus.statedb.errors import StateError
-from isthmus.statedb.index import Keys
+from isthmus.statedb.index import Index, Rows, build
 from isthmus.statedb.table import AnyTable
 
 
 class TableState(NamedTuple):
-    """One table inside a root: rows by key, keys by index value, the count of changes, who has yet to fill it."""
+    """One table inside a root: rows by key and by index value, the count of changes, who has yet to fill it."""
 
     rows: Map[Any, Any]
-    indexes: list[Map[Any, Keys] | None]
+    indexes: list[Map[Any, Rows] | None]
     """None: nobody has looked into it yet. It is made when somebody does, and kept from then on."""
     revision: int
     pending: frozenset[str]
 
-    def index_at(self, table: AnyTable, position: int) -> Map[Any, Keys]:
+    def index_at(self, table: AnyTable, position: int) -> Map[Any, Rows]:
         """An index, made now where this is the first look into it."""
         found = self.indexes[position]
         if found is None:
-            found = self.indexes[position] = index.build(self.rows, table.values[position]).finish()
+            found = self.indexes[position] = build(self.rows, table.values[position], table.key).finish()
         return found
 
 
@@ -41,22 +40,23 @@ class Draft:
     def __init__(self, table: AnyTable, base: TableState) -> None:
         self.base = base
         self.rows: Any = base.rows.mutate()
-        self.indexes: list[Any] = [None if each is None else each.mutate() for each in base.indexes]
-        self.kept = [pair for pair in zip(self.indexes, table.values, strict=True) if pair[0] is not None]
-        """The indexes that follow the rows, each with the function that gives a row's values."""
+        self.indexes: list[Index | None] = [
+            None if each is None else Index(each, values, table.key)
+            for each, values in zip(base.indexes, table.values, strict=True)
+        ]
+        self.kept = [each for each in self.indexes if each is not None]
         self.revision = base.revision
         self.pending = base.pending
         self.settled: frozenset[str] = frozenset()
         self.awaited: frozenset[str] = frozenset()
         self.touched: dict[Any, Any] = {}
 
-    def index_at(self, table: AnyTable, position: int) -> Any:
+    def index_at(self, table: AnyTable, position: int) -> Index:
         """An index, made now where this is the first look into it."""
         found = self.indexes[position]
         if found is None:
-            values = table.values[position]
-            found = self.indexes[position] = index.build(self.present(), values)
-            self.kept.append((found, values))
+            found = self.indexes[position] = build(self.present(), table.values[position], table.key)
+            self.kept.append(found)
         return found
 
     def put(self, key: Any, old: Any, new: Any) -> None:  # hot:
@@ -64,21 +64,20 @@ class Draft:
         self.rows[key] = new
         self.revision += 1
         self.touched.setdefault(key, old)
-        for each, values in self.kept:
-            if old is None:
-                if after := values(new):
-                    index.add(each, key, after)
-            elif (before := values(old)) != (after := values(new)):
-                index.move(each, key, before, after)
+        if old is None:
+            for index in self.kept:
+                index.add(new)
+        else:
+            for index in self.kept:
+                index.replace(old, new)
 
     def delete(self, key: Any, old: Any) -> None:  # hot:
         """Take a row away; the indexes follow."""
         del self.rows[key]
         self.revision += 1
         self.touched.setdefault(key, old)
-        for each, values in self.kept:
-            if before := values(old):
-                index.remove(each, key, before)
+        for index in self.kept:
+            index.remove(old)
 
     def present(self) -> Map[Any, Any]:
         """The rows as they are now, immutable: what is being changed cannot be iterated."""
