@@ -80,7 +80,7 @@ def now() -> str:
 
 
 class ApiTarget:
-    """A statedb Target of wanted objects. Objects of one name are written one after the other, names side by side."""
+    """A statedb Target of wanted objects. What controls is written before what it controls, the rest side by side."""
 
     def __init__(self, client: kube.Client, *, at_once: int = AT_ONCE, clock: Callable[[], str] = now) -> None:
         self._client = client
@@ -121,24 +121,27 @@ class ApiTarget:
         return gone
 
     async def _each_name(self, rows: Iterable[Object], act: Callable[[Object], Awaitable[None]]) -> dict[Key, str]:
-        names: dict[ServiceName, list[Object]] = {}
+        """Names side by side; of each name kind after kind, as the rows are ordered, those of a kind side by side."""
+        names: dict[ServiceName, dict[str, list[Object]]] = {}
         for row in rows:
-            names.setdefault(row.service, []).append(row)
+            names.setdefault(row.service, {}).setdefault(row.kind, []).append(row)
         failures: dict[Key, str] = {}
-        await asyncio.gather(*(self._one_name(each, act, failures) for each in names.values()))
+
+        async def one(name: dict[str, list[Object]]) -> None:
+            for kind in name.values():
+                await asyncio.gather(*(self._one(row, act, failures) for row in kind))
+
+        await asyncio.gather(*map(one, names.values()))
         return failures
 
-    async def _one_name(
-        self, rows: list[Object], act: Callable[[Object], Awaitable[None]], failures: dict[Key, str]
-    ) -> None:
+    async def _one(self, row: Object, act: Callable[[Object], Awaitable[None]], failures: dict[Key, str]) -> None:
         async with self._slots:
-            for row in rows:
-                try:
-                    await act(row)
-                except (kube.KubeError, Expired, Refused) as error:
-                    self._known.pop((row.kind, row.name), None)
-                    if not _ending(error):
-                        failures[row.kind, row.name] = str(error)
+            try:
+                await act(row)
+            except (kube.KubeError, Expired, Refused) as error:
+                self._known.pop((row.kind, row.name), None)
+                if not _ending(error):
+                    failures[row.kind, row.name] = str(error)
 
     async def _write(self, row: Object) -> None:
         known = self._known.get((row.kind, row.name))
