@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from bpf_world import BACKENDS, World, group, plan, programmed
 
-from isthmus.datapath import Datapath, attach, libbpf, remove
+from isthmus.datapath import Datapath, attach, codecs, libbpf, remove
 
 pytestmark = pytest.mark.bpf
 
@@ -84,3 +84,20 @@ def test_a_cgroup_that_is_gone_is_said(world: World) -> None:
     assert datapath.hooks == f"datapath.cgroup {below}: No such file or directory"
     datapath.close()
     remove(world.pin)
+
+
+def test_an_agent_whose_place_another_took_repairs_nothing_of_what_was_its_own(
+    world: World, datapath: Datapath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the old layout's maps, which the new agent has removed, would come back beside the new ones."""
+    monkeypatch.setattr(codecs, "LAYOUT", codecs.LAYOUT + 1)
+    newer = world.open()
+    programmed(newer.target(), ROW)
+    newer.take_over()
+    datapath.repair()
+    assert datapath.hooks == f"another agent's programs are attached to {world.cgroup}"
+    assert pins(world) == ["links", f"v{codecs.LAYOUT}"]
+    newer.repair()
+    assert newer.hooks == f"8 programs attached to {world.cgroup}"
+    assert world.caller.tcp(VIP)["peer"] == f"{VIP}:80"
+    newer.close()

@@ -53,6 +53,10 @@ def links(pin: str) -> Path:
     return Path(pin) / "links"
 
 
+class Superseded(DatapathError):  # noqa: N818
+    """Another agent has taken our programs' place."""
+
+
 class Loaded:
     """Programs and maps in the kernel. ``waiting``: maps of another layout are still what calls are answered from.
 
@@ -64,6 +68,8 @@ class Loaded:
         self._pin = pin
         self._cgroup = cgroup
         self._links: dict[str, int] = {}
+        self._programs: dict[str, int] = {}
+        """What the kernel calls the programs that we put into the links."""
         self.waiting = bool(others(pin))
         self.maps = {name: opened.map_fd(pointer) for name, pointer in opened.maps().items()}
 
@@ -76,10 +82,16 @@ class Loaded:
         self.waiting = False
 
     def repair(self) -> list[str]:
-        """Pin or attach again the programs that somebody unpinned or detached; which they were."""
+        """Pin or attach again the programs that somebody unpinned or detached; which they were.
+
+        Superseded where another agent has put its programs in the place of ours: then nothing here is ours to repair.
+        """
         with _said():
             cgroup, where = cgroup_id(self._cgroup), links(self._pin)
-            holds = {name: libbpf.link_cgroup(fd) == cgroup for name, fd in self._links.items()}
+            found = {name: libbpf.link_info(fd) for name, fd in self._links.items()}
+            if any(at == cgroup and program != self._programs[name] for name, (at, program) in found.items()):
+                raise Superseded(f"another agent's programs are attached to {self._cgroup}")
+            holds = {name: at == cgroup for name, (at, _) in found.items()}
             lost = [name for name, held in holds.items() if not held or not (where / name).exists()]
             for name in lost:
                 if holds[name]:
@@ -95,6 +107,7 @@ class Loaded:
         _attach(self._opened, cgroup=self._cgroup, where=where)
         self._let_go()
         self._links = {name: libbpf.open_pinned(where / name) for name in PROGRAMS}
+        self._programs = {name: libbpf.link_info(fd)[1] for name, fd in self._links.items()}
 
     def _let_go(self) -> None:
         for fd in self._links.values():
@@ -192,7 +205,7 @@ def pinned_cgroup(path: Path) -> int:
     """The id of the cgroup that a pinned link is attached to."""
     fd = libbpf.open_pinned(path)
     try:
-        return libbpf.link_cgroup(fd)
+        return libbpf.link_info(fd)[0]
     finally:
         os.close(fd)
 

@@ -214,12 +214,12 @@ def update_link(pin: Path, program: int) -> None:
         _checked(library().bpf_link__update_program(link, program), f"cannot update the link at {pin}")
 
 
-def link_cgroup(fd: int) -> int:
-    """The id of the cgroup a link is attached to; 0 once that cgroup is gone, or somebody detached it."""
+def link_info(fd: int) -> tuple[int, int]:
+    """(cgroup, program) of a link; the cgroup's id is 0 once it is gone, or somebody detached the link."""
     info = _LinkInfo()
     size = c_uint32(ctypes.sizeof(info))
     _checked(library().bpf_obj_get_info_by_fd(fd, byref(info), byref(size)), "cannot read about a link")
-    return int(info.cgroup)
+    return int(info.cgroup), int(info.prog_id)
 
 
 def detach_link(pin: Path) -> None:
