@@ -34,6 +34,8 @@ class Scheme(NamedTuple):
     """Of a cluster's pod net, a node and a number."""
     node_pods: str
     cluster_pods: str
+    balancers: str
+    """Addresses of Services of type LoadBalancer, of a cluster."""
 
     def host(self, address: str) -> str:
         """An address as a range of one."""
@@ -55,6 +57,7 @@ SCHEMES: Final[dict[Family, Scheme]] = {
         pod="10.{}.{}.{}",
         node_pods="10.{}.{}.0/24",
         cluster_pods="10.{}.0.0/16",
+        balancers="172.31.{}.0/24",
     ),
     "IPv6": Scheme(
         family="IPv6",
@@ -70,6 +73,7 @@ SCHEMES: Final[dict[Family, Scheme]] = {
         pod="fd00:10:{}:{}::{}",
         node_pods="fd00:10:{}:{}::/64",
         cluster_pods="fd00:10:{}::/48",
+        balancers="fd00:172:31:{}::/120",
     ),
 }
 

@@ -105,7 +105,7 @@ _HOLDS_ANYWAY: Final[Mapping[str, tuple[Any, ...]]] = {
     "apiVersion": ("v1",),
     "completionMode": ("NonIndexed",),
     "defaultMode": (420,),
-    "dnsPolicy": ("ClusterFirst",),
+    "dnsPolicy": ("ClusterFirst", "ClusterFirstWithHostNet"),
     "enableServiceLinks": (True, False),
     "manualSelector": (False,),
     "mountPropagation": ("None",),

@@ -180,6 +180,11 @@ class Cluster:
         return tuple(scheme.cluster_pods.format(self.pod_net) for scheme in self.schemes)
 
     @property
+    def balancers(self) -> tuple[str, ...]:
+        """The ranges of its load balancers, which its first node answers for."""
+        return tuple(scheme.balancers.format(self.index) for scheme in self.schemes)
+
+    @property
     def pod_net(self) -> int:
         """The second byte of its pods' addresses: every island has the same, as nobody has told it of the others."""
         return 1 if self.lab.network == "island" else self.index

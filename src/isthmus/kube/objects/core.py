@@ -50,6 +50,7 @@ class ServiceSpec(Wire, frozen=True):
     external_traffic_policy: str | None = None
     traffic_distribution: str | None = None
     publish_not_ready_addresses: bool | None = None
+    load_balancer_class: str | None = None
 
 
 class LoadBalancerIngress(Wire, frozen=True):

@@ -59,6 +59,7 @@ async def build(lab: Lab) -> None:
         for cluster in lab.clusters:
             for node in cluster.nodes:
                 await _pods_behind(fabric, node)
+            await _balancers_behind(fabric, cluster.nodes[0])
             if lab.network == "island":
                 await _own_table(fabric, cluster)
     if lab.network == "island":
@@ -132,6 +133,14 @@ async def _pods_behind(fabric: Any, node: Node) -> None:
     for scheme, net in zip(node.cluster.schemes, node.pod_cidrs, strict=True):
         at = {"gateway": node.machine(scheme), "oif": index, "flags": ["onlink"]}
         await fabric.route("add", family=scheme.socket, dst=net, **at, **own)
+
+
+async def _balancers_behind(fabric: Any, node: Node) -> None:
+    """The way to a cluster's load balancers, of which the network only knows that they are at this node."""
+    index = (await fabric.link_lookup(ifname=node.wire))[0]
+    for scheme, net in zip(node.cluster.schemes, node.cluster.balancers, strict=True):
+        at = {"gateway": node.machine(scheme), "oif": index, "flags": ["onlink"]}
+        await fabric.route("add", family=scheme.socket, dst=net, **at)
 
 
 async def _own_table(fabric: Any, cluster: Cluster) -> None:

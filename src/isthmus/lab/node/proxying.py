@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 
 from isthmus import kube, logs
 from isthmus.kube.objects.core import SERVICE, Service
 from isthmus.kube.objects.discovery import ENDPOINT_SLICE, EndpointSlice
 from isthmus.lab.families import Scheme
 from isthmus.lab.held import Held
-from isthmus.lab.node import services
+from isthmus.lab.layout import Node
+from isthmus.lab.node import tracking
+from isthmus.lab.node.ruleset import ruleset
+from isthmus.lab.node.services import Vip, vips
 from isthmus.reflector import Reflector
 
 AGAIN = 1.0
@@ -18,30 +20,37 @@ AGAIN = 1.0
 log = logs.get("node")
 
 
-async def run(client: kube.Client, schemes: Sequence[Scheme]) -> None:
+async def run(client: kube.Client, node: Node) -> None:
     """For ever; runs in the node's network namespace."""
+    schemes = node.cluster.schemes
     changed = asyncio.Event()
     known: Held[Service] = Held(changed)
     slices: Held[EndpointSlice] = Held(changed)
     async with asyncio.TaskGroup() as group:
         group.create_task(Reflector(client.store(SERVICE), known, name="services").run())
         group.create_task(Reflector(client.store(ENDPOINT_SLICE), slices, name="endpointslices").run())
-        written = ""
+        before: dict[Scheme, list[Vip]] = {}
         while True:
             await changed.wait()
             changed.clear()
             if not (known.complete and slices.complete):
                 continue  # half a view would refuse calls that have somewhere to go
-            rules = "".join(
-                services.ruleset(services.vips(known.items.values(), slices.items.values(), scheme), scheme)
-                for scheme in schemes
+            now = {
+                scheme: vips(known.items.values(), slices.items.values(), scheme, node=node.name) for scheme in schemes
+            }
+            if now == before:
+                continue
+            rules = (
+                ruleset(now[scheme], scheme, before.get(scheme), balancers=net)
+                for scheme, net in zip(schemes, node.cluster.balancers, strict=True)
             )
-            if rules != written:
-                if await write(rules):
-                    written = rules
-                else:
-                    await asyncio.sleep(AGAIN)
-                    changed.set()
+            if await write("".join(rules)):
+                await tracking.forget(tracking.gone(before, now))
+                before = now
+            else:
+                before = {}  # whatever is there
+                await asyncio.sleep(AGAIN)
+                changed.set()
 
 
 async def write(rules: str) -> bool:

@@ -1,12 +1,8 @@
-"""Plain Services in nftables, as kube-proxy has them: what the rules are. Pure.
-
-One table, written whole and atomically. A VIP is one look-up in a map; its chain spreads calls uniformly at random.
-What is still addressed to a Service when the packet filter sees it has nowhere to go, and is refused.
-"""
+"""Plain Services, as kube-proxy has them: which address goes to which endpoints on this node. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from msgspec import Struct
@@ -16,25 +12,10 @@ from isthmus.kube.objects.discovery import Endpoint, EndpointSlice
 from isthmus.lab.families import Scheme, of
 
 SERVICE_OF: Final = "kubernetes.io/service-name"
+LOCAL: Final = "Local"
+THREE_HOURS: Final = 10_800
 
-OUTSIDE: Final = 0x4000
-"""Mark of calls to a node's port: their answers have to come back through this node."""
-
-BASE: Final = """\
-  chain prerouting {{ type nat hook prerouting priority dstnat; policy accept; jump dispatch; }}
-  chain output {{ type nat hook output priority -100; policy accept; jump dispatch; }}
-  chain postrouting {{
-    type nat hook postrouting priority srcnat; policy accept;
-    ct status dnat {ip} saddr . {ip} daddr @hairpin masquerade
-    meta mark {mark} masquerade
-  }}
-  chain refuse {{
-    {ip} daddr {services} meta l4proto tcp reject with tcp reset
-    {ip} daddr {services} reject
-  }}
-  chain forward {{ type filter hook forward priority filter; policy accept; jump refuse; }}
-  chain local {{ type filter hook output priority filter; policy accept; jump refuse; }}
-"""
+Target = tuple[str, int]
 
 
 class Vip(Struct, frozen=True, order=True):
@@ -43,79 +24,71 @@ class Vip(Struct, frozen=True, order=True):
     address: str
     protocol: str
     port: int
-    targets: tuple[tuple[str, int], ...]
+    targets: tuple[Target, ...]
+    outside: bool = False
+    """Called from outside the cluster: answers have to come back through this node."""
+    sticky: int = 0
+    """Seconds for which a client stays where it is."""
+    owner: str = ""
+    """The Service and its port, which share where clients stay."""
 
 
-def vips(services: Iterable[Service], slices: Iterable[EndpointSlice], scheme: Scheme) -> list[Vip]:
-    """What is to be programmed: Services with a ClusterIP of the family that have endpoints of it."""
+def vips(services: Iterable[Service], slices: Iterable[EndpointSlice], scheme: Scheme, *, node: str = "") -> list[Vip]:
+    """What is to be programmed on a node: Services with a ClusterIP of the family that have endpoints of it."""
     by_service: dict[str, list[EndpointSlice]] = {}
     for each in slices:
         if each.address_type == scheme.family and (name := (each.metadata.labels or {}).get(SERVICE_OF)):
             by_service.setdefault(f"{each.metadata.namespace}/{name}", []).append(each)
-    found = []
+    found: list[Vip] = []
     for service in services:
         mine = by_service.get(f"{service.metadata.namespace}/{service.metadata.name}", [])
-        addresses = [ip for ip in _addresses(service) if of(ip) is scheme]
         for port in service.spec.ports or ():
-            protocol = (port.protocol or "TCP").lower()
-            if targets := _targets(port, mine, publish=bool(service.spec.publish_not_ready_addresses)):
-                found += [Vip(address, protocol, port.port, targets) for address in addresses]
-                found += [Vip("", protocol, port.node_port, targets)] if port.node_port and addresses else []
+            found += [vip for vip in _of_port(service, port, mine, scheme, node) if vip.targets]
     return sorted(found)
 
 
-def ruleset(found: Iterable[Vip], scheme: Scheme) -> str:
-    """The whole table of a family as ``nft -f`` takes it; the old one goes in the same transaction."""
-    ip, kind = scheme.nft, scheme.nft_address
-    chains, elements, ports = [], [], []
-    backends: set[str] = set()
-    for number, vip in enumerate(found):
-        spread = ", ".join(f"{n} : {address} . {port}" for n, (address, port) in enumerate(vip.targets))
-        to = f"dnat {ip} to numgen random mod {len(vip.targets)} map {{ {spread} }}"
-        mark = "" if vip.address else f"meta mark set {OUTSIDE} "
-        chains.append(f"  chain s{number} {{ meta l4proto {vip.protocol} {mark}{to}; }}\n")
-        if vip.address:
-            elements.append(f"{vip.address} . {vip.protocol} . {vip.port} : goto s{number}")
-        else:
-            ports.append(f"{vip.protocol} . {vip.port} : goto s{number}")
-        backends.update(address for address, _ in vip.targets)
-    return "".join(
-        [
-            f"add table {ip} services\ndelete table {ip} services\ntable {ip} services {{\n",
-            *chains,
-            f"  map vips {{ type {kind} . inet_proto . inet_service : verdict; ",
-            _elements(elements),
-            " }\n  map ports { type inet_proto . inet_service : verdict; ",
-            _elements(ports),
-            f" }}\n  set hairpin {{ type {kind} . {kind}; ",
-            _elements([f"{ip} . {ip}" for ip in sorted(backends)]),
-            f" }}\n  chain dispatch {{\n    {ip} daddr . meta l4proto . th dport vmap @vips\n",
-            f"    {ip} daddr != {scheme.node_local} fib daddr type local meta l4proto . th dport vmap @ports\n  }}\n",
-            BASE.format(ip=ip, services=scheme.service_cidr, mark=OUTSIDE),
-            "}\n",
-        ]
-    )
+def _of_port(
+    service: Service, port: ServicePort, slices: list[EndpointSlice], scheme: Scheme, node: str
+) -> Iterator[Vip]:
+    spec, meta = service.spec, service.metadata
+    publish = bool(spec.publish_not_ready_addresses)
+    everywhere = _targets(port, slices, publish=publish)
+    here = _targets(port, slices, publish=publish, node=node)
+    protocol, sticky = (port.protocol or "TCP").lower(), _sticky(service)
+    owner = f"{meta.namespace}/{meta.name}:{port.name or ''}" if sticky else ""
+    own, given = ([ip for ip in ips if of(ip) is scheme] for ips in _addresses(service))
+    inside = here if spec.internal_traffic_policy == LOCAL else everywhere
+    yield from (Vip(ip, protocol, port.port, inside, sticky=sticky, owner=owner) for ip in own)
+    yield from (Vip(ip, protocol, port.port, everywhere, True, sticky, owner) for ip in given)
+    if port.node_port and own:
+        local = spec.external_traffic_policy == LOCAL
+        yield Vip("", protocol, port.node_port, here if local else everywhere, not local, sticky, owner)
 
 
-def _elements(entries: list[str]) -> str:
-    return f"elements = {{ {', '.join(entries)} }};" if entries else ""
+def _sticky(service: Service) -> int:
+    if service.spec.session_affinity != "ClientIP":
+        return 0
+    config = service.spec.session_affinity_config
+    client = config.client_ip if config else None
+    return (client.timeout_seconds if client else None) or THREE_HOURS
 
 
-def _addresses(service: Service) -> list[str]:
+def _addresses(service: Service) -> tuple[list[str], list[str]]:
+    """Its own, and those by which it is called from outside."""
     spec = service.spec
-    if spec.type == "ExternalName":
-        return []
-    own = spec.cluster_ips or ([spec.cluster_ip] if spec.cluster_ip else [])
-    if "None" in own:
-        return []
+    own = [ip for ip in spec.cluster_ips or [spec.cluster_ip] if ip]
+    if spec.type == "ExternalName" or not own or "None" in own:
+        return [], []
     balancer = service.status.load_balancer
     given = [each.ip for each in (balancer.ingress if balancer else None) or () if each.ip]
-    return [ip for ip in (*own, *(spec.external_ips or ()), *given) if ip]
+    return own, [*(spec.external_ips or ()), *given]
 
 
-def _targets(port: ServicePort, slices: Iterable[EndpointSlice], *, publish: bool) -> tuple[tuple[str, int], ...]:
-    """Ready endpoints; those that serve while they end, where nothing is ready (KEP-1669)."""
-    by_rank: Mapping[bool, set[tuple[str, int]]] = {True: set(), False: set()}
+def _targets(
+    port: ServicePort, slices: Iterable[EndpointSlice], *, publish: bool, node: str | None = None
+) -> tuple[Target, ...]:
+    """Ready endpoints, everywhere or of a node; those that serve while they end, where nothing is ready (KEP-1669)."""
+    by_rank: Mapping[bool, set[Target]] = {True: set(), False: set()}
     for each in slices:
         for exposed in each.ports or ():
             if (exposed.name or "") != (port.name or "") or exposed.port is None:
@@ -123,6 +96,8 @@ def _targets(port: ServicePort, slices: Iterable[EndpointSlice], *, publish: boo
             if (exposed.protocol or "TCP") != (port.protocol or "TCP"):
                 continue
             for endpoint in each.endpoints or ():
+                if node is not None and endpoint.node_name != node:
+                    continue
                 if (ready := _ready(endpoint)) or publish or _draining(endpoint):
                     by_rank[ready or publish].update((ip, exposed.port) for ip in endpoint.addresses or ())
     return tuple(sorted(by_rank[True] or by_rank[False]))
