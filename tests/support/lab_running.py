@@ -37,6 +37,13 @@ class Running:
         assert said.count("\n") == 1, said
         return said
 
+    def isthmus(self, *words: str, cluster: str = "c1") -> str:
+        """What a command that looks at one of its clusters prints."""
+        command = [sys.executable, "-m", "isthmus", *words, "--lab", self.lab.name, "--cluster", cluster]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        assert done.returncode == 0, f"{words}: {done.stderr}"
+        return done.stdout
+
     def kubectl_command(self, *, cluster: str = "c1") -> list[str]:
         """How kubectl begins for one of its clusters."""
         return [kubectl.program(), "--kubeconfig", str(self.lab.kubeconfig), "--context", cluster]

@@ -1,0 +1,159 @@
+"""Two clusters of both families, one with IPv4 first, one with IPv6: pods, Services, names and imports, called in each.
+
+c1 has the pod and exports its Services; c2 only calls.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from host_packets import Watched
+from lab_running import Running, until
+
+from isthmus.lab import removal
+from isthmus.lab.layout import Lab
+from isthmus.model.names import ServiceName, derived
+
+pytestmark = pytest.mark.lab
+
+MANIFESTS = Path(__file__).parent / "manifests" / "dual"
+CLIENT = "demo/client"
+OURS, THEIRS = "svc.cluster.local", "svc.clusterset.local"
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Running]:
+    running = Running(Lab(f"t{os.getpid() % 100000}d", 2, families=(("IPv4", "IPv6"), ("IPv6", "IPv4"))))
+    try:
+        families = ("--ip-families=IPv4,IPv6", "--ip-families=c2=IPv6,IPv4")
+        running.cli("up", "--clusters", "2", *families, f"--from={MANIFESTS}")
+        until(lambda: ready(running), what="the pods")
+        yield running
+    finally:
+        removal.remove(running.lab)
+
+
+def ready(lab: Running) -> bool:
+    pods = [pod for cluster in ("c1", "c2") for pod in got(lab, "pods", cluster=cluster)["items"]]
+    states = [{c["type"]: c["status"] for c in pod.get("status", {}).get("conditions", ())} for pod in pods]
+    return len(pods) == 3 and all(state.get("Ready") == "True" for state in states)
+
+
+def got(lab: Running, *words: str, cluster: str = "c1") -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(lab.kubectl("-n", "demo", "get", *words, "-o", "json", cluster=cluster))
+    return found
+
+
+def addresses(lab: Running, name: str, *, cluster: str = "c1") -> list[str]:
+    """A pod's."""
+    return [each["ip"] for each in got(lab, "pod", name, cluster=cluster)["status"]["podIPs"]]
+
+
+def called(lab: Running, *urls: str, pod: str = CLIENT, cluster: str = "c1") -> list[dict[str, str]]:
+    """Who answers each, once somebody does; one that begins with 4 or 6 is called in that family."""
+    script = "".join(f"until curl -s{url[0]} -m1 {url[1:]}; do sleep 0.1; done; " for url in urls)
+    return [json.loads(line) for line in lab.exec(pod, script, cluster=cluster).splitlines()]
+
+
+def dig(lab: Running, *questions: str, cluster: str = "c1") -> list[str]:
+    """One answer to each."""
+    script = f"dig +short +time=2 +tries=2 {' '.join(questions)}"
+    return until(lambda: lab.exec(CLIENT, script, cluster=cluster, code=None).split(), what=script)  # type: ignore[no-any-return]
+
+
+def test_pods_and_nodes_have_an_address_of_each_family_in_their_clusters_order(lab: Running) -> None:
+    for cluster, mine in (("c1", ["10.1.1.", "fd00:10:1:1::"]), ("c2", ["fd00:10:2:1::", "10.2.1."])):
+        status = got(lab, "pod", "client", cluster=cluster)["status"]
+        ips = [each["ip"] for each in status["podIPs"]]
+        assert status["podIP"] == ips[0]
+        assert [ip.startswith(begins) for ip, begins in zip(ips, mine, strict=True)] == [True, True]
+        assert lab.exec(CLIENT, "echo $MINE", cluster=cluster).strip() == ",".join(ips)
+        node = got(lab, "node", f"{cluster}-n1", cluster=cluster)
+        inside = [each["address"] for each in node["status"]["addresses"] if each["type"] == "InternalIP"]
+        assert inside == [each["ip"] for each in status["hostIPs"]]
+        nets = map(ipaddress.ip_network, node["spec"]["podCIDRs"])
+        assert all(ip in net for ip, net in zip(map(ipaddress.ip_address, ips), nets, strict=True))
+
+
+def test_a_service_is_called_in_both_families_and_the_pod_sees_the_callers_own_address(lab: Running) -> None:
+    said = called(lab, "4web", "6web", "4four", "6six")
+    mine = addresses(lab, "client")
+    assert [each["caller"] for each in said] == [*mine, *mine]
+
+
+def test_a_pod_reaches_itself_and_a_node_port_answers_in_both_families(lab: Running) -> None:
+    assert [each["pod"] for each in called(lab, "4web", "6web", pod="demo/db-0")] == ["db-0"] * 2
+    ports = ("4172.30.1.11:30080", "6[fd00:172:30:1::11]:30080")
+    assert [each["pod"] for each in called(lab, *ports)] == ["db-0"] * 2
+
+
+def test_a_service_address_without_endpoints_refuses_at_once(lab: Running) -> None:
+    spec = {"ipFamilyPolicy": "RequireDualStack", "selector": {"app": "nobody"}, "ports": [{"port": 80}]}
+    body = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "nobody"}, "spec": spec}
+    lab.kubectl("-n", "demo", "apply", "-f", "-", stdin=json.dumps(body))
+    four, six = got(lab, "service", "nobody")["spec"]["clusterIPs"]
+    assert lab.exec(CLIENT, f"curl -s -m3 {four}; echo $?; curl -s -m3 [{six}]; echo $?").split() == ["7", "7"]
+
+
+def test_the_cluster_dns_knows_both_families_on_both_its_addresses_and_a_pod_by_its_name(lab: Running) -> None:
+    web, pod = got(lab, "service", "web")["spec"]["clusterIPs"], addresses(lab, "db-0")
+    asked = []
+    for server in ("@10.96.0.10", "@fd00:10:96::10"):
+        asked += [f"{server} web.demo.{OURS} {kind}" for kind in ("A", "AAAA")]
+        asked += [f"{server} db-0.db.demo.{OURS} {kind}" for kind in ("A", "AAAA")]
+        asked += [f"{server} -x {ip}" for ip in web]
+    assert dig(lab, *asked) == [*web, *pod, f"web.demo.{OURS}.", f"web.demo.{OURS}."] * 2
+    assert f"db-0.db.demo.{OURS}." in dig(lab, f"-x {pod[1]}"), "it is behind the derived Service, too"
+
+
+def test_an_import_has_an_address_of_each_family_and_slices_of_each(lab: Running) -> None:
+    for name, families in (("web", ["IPv4", "IPv6"]), ("six", ["IPv6"])):
+        until(lambda name=name: got(lab, "serviceimport", name, cluster="c2")["spec"]["ips"], what=f"{name}'s address")  # type: ignore[misc]
+        found = got(lab, "serviceimport", name, cluster="c2")["spec"]
+        assert found["ipFamilies"] == families
+        assert [f"IPv{ipaddress.ip_address(ip).version}" for ip in found["ips"]] == families
+        behind = derived(ServiceName(f"demo/{name}")).partition("/")[2]
+        spec = got(lab, "service", behind, cluster="c2")["spec"]
+        assert (sorted(spec["ipFamilies"]), set(spec["clusterIPs"])) == (families, set(found["ips"]))
+        slices = got(lab, "endpointslices", "-l", f"kubernetes.io/service-name={behind}", cluster="c2")["items"]
+        assert sorted(each["addressType"] for each in slices) == families
+
+
+def test_an_import_is_called_by_name_from_the_other_cluster_in_both_families(lab: Running) -> None:
+    web, six = f"web.demo.{THEIRS}", f"six.demo.{THEIRS}"
+    said = called(lab, f"4{web}", f"6{web}", f"6{six}", cluster="c2")
+    first, second = addresses(lab, "client", cluster="c2")
+    assert [(each["cluster"], each["caller"]) for each in said] == [("c1", second), ("c1", first), ("c1", first)]
+    maps = json.loads(lab.isthmus("bpf", "maps", "-o", "json", cluster="c2"))
+    counted = {row["service"].rpartition("/")[2] for row in maps["counters"] if row["verdict"] == "called"}
+    assert counted == {"IPv4", "IPv6"}, "the kernel sent them, not the rules of plain Services"
+    told = lab.isthmus("explain", "-n", "demo", "web", cluster="c2")
+    assert "80/TCP IPv4 at 10.96." in told
+    assert "80/TCP IPv6 at [fd00:10:96::" in told
+
+
+def test_names_of_the_clusterset_are_answered_whichever_address_of_the_cluster_dns_is_asked(lab: Running) -> None:
+    ips = got(lab, "serviceimport", "web", cluster="c2")["spec"]["ips"]
+    pod = addresses(lab, "db-0")
+    asked = []
+    for server in ("@10.96.0.10", "@fd00:10:96::10"):
+        asked += [f"{server} web.demo.{THEIRS} {kind}" for kind in ("A", "AAAA")]
+        asked += [f"{server} db-0.c1.db.demo.{THEIRS} {kind}" for kind in ("A", "AAAA")]
+        asked += [f"{server} -x {ip}" for ip in ips]
+    assert dig(lab, *asked, cluster="c2") == [*ips, *pod, f"web.demo.{THEIRS}.", f"web.demo.{THEIRS}."] * 2
+    assert "nameserver fd00:10:96::10\n" in lab.exec(CLIENT, "cat /etc/resolv.conf", cluster="c2")
+
+
+def test_no_packet_of_ipv6_leaves_the_lab(lab: Running) -> None:
+    with Watched() as watched:
+        said = lab.exec(
+            CLIENT, "curl -s6 -m1 [2001:db8::1]; curl -s6 -m1 [fd00:10:96::dead]; curl -s6 -m1 web >&2; echo end"
+        )
+    assert said == "end\n"
+    assert watched.found == []
