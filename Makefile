@@ -36,8 +36,9 @@ bpf: ## compile the datapath
 bench-lb: setup ## what load balancing costs, from objects of the API server to map entries
 	@$(PY) benchmarks/bench_lb.py
 
-bench-mcs: setup-dev ## from cold start to all ServiceImports written: EXPORTS=2000 CLUSTERS=5
-	@PYTHONPATH=tests/support $(PY) benchmarks/bench_mcs.py $(if $(EXPORTS),--exports $(EXPORTS)) $(if $(CLUSTERS),--clusters $(CLUSTERS))
+bench-mcs: setup-dev ## from cold start to all ServiceImports written: EXPORTS=2000 CLUSTERS=5 APISERVER=real
+	@PYTHONPATH=tests/support $(PY) benchmarks/bench_mcs.py $(if $(EXPORTS),--exports $(EXPORTS)) $(if $(CLUSTERS),--clusters $(CLUSTERS)) \
+		$(if $(APISERVER),--apiserver $(APISERVER))
 
 bench-clusterset: setup-dev ## what it costs to hear other clusters: AGENTS=50
 	@PYTHONPATH=tests/support $(PY) benchmarks/bench_clusterset.py $(if $(AGENTS),--agents $(AGENTS))
@@ -48,8 +49,9 @@ test-flood: setup-dev ## a peer that writes half a million keys as fast as its e
 cilium-reader: ## build Cilium's own clustermesh programs for tests that run them beside ours (needs Go), once
 	@tools/cilium-reader
 
-chaos: setup-dev ## three operators disturbed at random come to equal imports: RUNS=20 SEED=1
-	@ISTHMUS_CHAOS_RUNS=$(or $(RUNS),20) ISTHMUS_CHAOS_SEED=$(or $(SEED),1) $(PY) -m pytest tests/mcs/test_operators_chaos.py
+chaos: setup-dev ## three operators killed, stopped, paused and cut off at random come to equal imports: RUNS=20 SEED=1 APISERVER=real
+	@ISTHMUS_CHAOS_RUNS=$(or $(RUNS),20) ISTHMUS_CHAOS_SEED=$(or $(SEED),1) $(PY) -m pytest -rA --tb=short \
+		tests/mcs/test_operators_chaos.py -k $(if $(filter real,$(APISERVER)),kube,lab)
 
 soak: SEED := $(or $(SEED),$(shell date +%s))
 soak: setup-dev ## parts of a lab are killed at random moments, and nothing may be left: TIMES=50 SEED=… MINUTES=30

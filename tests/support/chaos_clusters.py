@@ -1,0 +1,201 @@
+"""Clusters for stories of disturbed operators: what people do in one, how its ways to others are cut, what is seen."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import pytest
+from operator_process import OperatorProcess, Replicas, leading
+
+from isthmus import kube
+from isthmus.config import ClusterSection
+from isthmus.kube.objects.core import SERVICE
+from isthmus.kube.objects.discovery import ENDPOINT_SLICE
+from isthmus.kube.objects.mcs import SERVICE_EXPORT, SERVICE_IMPORT
+from isthmus.mcs import wire
+from isthmus.mcs.merge import merge
+from isthmus.model.exports import agreed_ports, own_export
+from isthmus.model.names import ClusterName, derived, service_name, split
+from isthmus.sources.multicluster import export_mark
+from isthmus.sources.services import service as service_row
+
+NAMES = ("echo", "web")
+LONGEST_PAUSE = 5.0
+"""Seconds: one that is held up longer may find that another leads."""
+
+
+class Wire:
+    """A way to somebody's etcd that can be cut: nothing gets through, and what stood is reset."""
+
+    def __init__(self, endpoint: str) -> None:
+        host, _, port = endpoint.removeprefix("http://").partition(":")
+        self._to = (host, int(port))
+        self._open: set[asyncio.StreamWriter] = set()
+        self.cut = False
+        self.endpoint = ""
+
+    @asynccontextmanager
+    async def laid(self) -> AsyncIterator[Wire]:
+        server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        self.endpoint = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        try:
+            yield self
+        finally:
+            server.close()
+            self.sever()
+
+    def sever(self) -> None:
+        for writer in list(self._open):
+            writer.transport.abort()
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.cut:
+            writer.transport.abort()
+            return
+        there, back = await asyncio.open_connection(*self._to)
+        self._open |= {writer, back}
+        try:
+            await asyncio.gather(_pump(reader, back), _pump(there, writer))
+        finally:
+            self._open -= {writer, back}
+            writer.transport.abort()
+            back.transport.abort()
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(ConnectionError):
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+    writer.transport.abort()
+
+
+class Cluster:
+    """One cluster: its API server for people, its operator's process, and its ways to the others."""
+
+    def __init__(self, name: str, number: int, client: kube.Client, replicas: Replicas, *, namespace: str) -> None:
+        self.name = name
+        self.number = number
+        self.client = client
+        self.namespace = namespace
+        self._replicas = replicas
+        self.operator: OperatorProcess | None = None
+        self._held_since: float | None = None
+        self.wires: list[Wire] = []
+        self.pods: dict[str, list[str]] = {name: [] for name in NAMES}
+        """Addresses behind the Services of this cluster."""
+
+    def start(self) -> None:
+        if self.operator is None:
+            self.operator = self._replicas.start(cluster=ClusterSection(name=self.name, id=self.number))
+
+    async def end(self, how: signal.Signals) -> None:
+        """Told to end, it gives its lease away; killed, it leaves it to run out."""
+        self.go_on()
+        if self.operator is not None:
+            self.operator.send(how)
+            await asyncio.to_thread(self.operator.process.wait, 10)
+            self.operator = None
+
+    def hold_up(self) -> None:
+        if self.operator is not None:
+            self.operator.send(signal.SIGSTOP)
+            self._held_since = time.monotonic()
+
+    def go_on(self) -> None:
+        if self.operator is not None and self._held_since is not None:
+            self.operator.send(signal.SIGCONT)
+        self._held_since = None
+
+    @property
+    def held_up(self) -> bool:
+        return self._held_since is not None
+
+    def not_too_long(self) -> None:
+        if self._held_since is not None and time.monotonic() - self._held_since > LONGEST_PAUSE:
+            self.go_on()
+
+    async def at_work(self) -> None:
+        """The operator leads."""
+        self.go_on()
+        self.start()
+        assert self.operator is not None
+        await leading(self.operator)
+
+    async def clear(self) -> None:
+        """Nothing is exported any more; what follows from it is for the operators of another story to take away."""
+        for name in NAMES:
+            await self.client.delete(SERVICE_EXPORT, self.namespace, name)
+
+    async def scale(self, name: str) -> None:
+        """The slice of a Service's pods as it is now."""
+        body = {
+            "metadata": {"labels": {wire.SLICE_SERVICE: name}},
+            "addressType": "IPv4",
+            "endpoints": [{"addresses": [each], "conditions": {"ready": True}} for each in self.pods[name]],
+            "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}, {"name": "metrics", "port": 9090}],
+        }
+        await self.client.apply(ENDPOINT_SLICE, self.namespace, f"{name}-abc", body, field_manager="people")
+
+    def check(self) -> None:
+        """The operator has not died by itself."""
+        if self.operator is not None and self.operator.process.poll() is not None:
+            pytest.fail(f"{self.name}: operator ended\n{self.operator.log[-2000:]}")
+
+    async def seen(self) -> dict[str, Any]:
+        """What people see of imports, but for what is this cluster's own: address, readiness.
+
+        The API says nothing of the order of clusters; that ours is by age is tested on a real API server.
+        """
+        behind = await self._behind()
+        found = {}
+        for each in await self.client.list(SERVICE_IMPORT, self.namespace):
+            spec, status = each.spec, each.status
+            assert spec is not None
+            clusters = frozenset(c.cluster for c in (status.clusters if status else None) or ())
+            ports = tuple((p.name, p.port, p.protocol) for p in spec.ports or ())
+            name, labels = each.metadata.name, each.metadata.labels or {}
+            endpoints = frozenset(behind.pop(split(derived(service_name(self.namespace, name)))[1], ()))
+            found[name] = (spec.type, ports, spec.session_affinity, clusters, labels, endpoints)
+        return {**found, **({"nobody's": behind} if behind else {})}
+
+    async def _behind(self) -> dict[str, set[tuple[str, str, frozenset[str | None]]]]:
+        """By derived Service: source cluster, address and names of ports of each endpoint."""
+        found: dict[str, set[tuple[str, str, frozenset[str | None]]]] = {}
+        for each in await self.client.list(ENDPOINT_SLICE, self.namespace, label_selector=wire.SOURCE_CLUSTER):
+            labels = each.metadata.labels or {}
+            ports = frozenset(port.name for port in each.ports or ())
+            known = found.setdefault(labels[wire.SLICE_SERVICE], set())
+            known |= {(labels[wire.SOURCE_CLUSTER], e.addresses[0], ports) for e in each.endpoints or () if e.addresses}
+        return found
+
+
+async def expected(clusters: list[Cluster]) -> Mapping[str, Any]:
+    """The merge of what the API servers hold, whatever operators say."""
+    wanted = {}
+    for name in NAMES:
+        exports = {}
+        for cluster in clusters:
+            try:
+                service = service_row(await cluster.client.get(SERVICE, name, cluster.namespace))
+                mark = export_mark(await cluster.client.get(SERVICE_EXPORT, name, cluster.namespace))
+            except kube.NotFound:
+                continue
+            exports[cluster.name] = own_export(ClusterName(cluster.name), service=service, mark=mark)
+        merged = merge(exports.values())
+        if merged is not None:
+            ports = tuple((p.name or None, p.port, p.protocol) for p in merged.ports)
+            endpoints = frozenset(
+                (cluster.name, address, frozenset(agreed))
+                for cluster in clusters
+                if cluster.name in exports and (agreed := agreed_ports(exports[cluster.name], merged))
+                for address in cluster.pods[name]
+            )
+            clusters_of = frozenset(merged.clusters)
+            wanted[name] = (merged.type, ports, merged.affinity, clusters_of, dict(merged.labels), endpoints)
+    return wanted
