@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from bpf_world import BACKENDS, World, group, plan, programmed
+from bpf_world import BACKENDS, World, done, group, plan, programmed
 
 from isthmus.datapath import Datapath, attach, codecs, libbpf, remove
 
@@ -86,7 +86,7 @@ def test_a_cgroup_that_is_gone_is_said(world: World) -> None:
     remove(world.pin)
 
 
-def test_an_agent_whose_place_another_took_repairs_nothing_of_what_was_its_own(
+def test_an_agent_whose_place_another_took_keeps_nothing_where_it_was(
     world: World, datapath: Datapath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else the old layout's maps, which the new agent has removed, would come back beside the new ones."""
@@ -96,6 +96,7 @@ def test_an_agent_whose_place_another_took_repairs_nothing_of_what_was_its_own(
     newer.take_over()
     datapath.repair()
     assert datapath.hooks == f"another agent's programs are attached to {world.cgroup}"
+    assert set(done(datapath.target().update([ROW])).values()) == {datapath.hooks}
     assert pins(world) == ["links", f"v{codecs.LAYOUT}"]
     newer.repair()
     assert newer.hooks == f"8 programs attached to {world.cgroup}"

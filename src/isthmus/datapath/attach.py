@@ -53,10 +53,6 @@ def links(pin: str) -> Path:
     return Path(pin) / "links"
 
 
-class Superseded(DatapathError):  # noqa: N818
-    """Another agent has taken our programs' place."""
-
-
 class Loaded:
     """Programs and maps in the kernel. ``waiting``: maps of another layout are still what calls are answered from.
 
@@ -81,17 +77,22 @@ class Loaded:
                 _unpin(where)
         self.waiting = False
 
+    def superseded(self) -> str:
+        """Who has put other programs in the place of ours, as a sentence; nothing where nobody has."""
+        found = [(libbpf.link_info(fd), self._programs[name]) for name, fd in self._links.items()]
+        others = any(cgroup and program != ours for (cgroup, program), ours in found)
+        return f"another agent's programs are attached to {self._cgroup}" if others else ""
+
     def repair(self) -> list[str]:
         """Pin or attach again the programs that somebody unpinned or detached; which they were.
 
-        Superseded where another agent has put its programs in the place of ours: then nothing here is ours to repair.
+        Nothing is ours to repair where another agent has put its programs in the place of ours.
         """
+        if why := self.superseded():
+            raise DatapathError(why)
         with _said():
             cgroup, where = cgroup_id(self._cgroup), links(self._pin)
-            found = {name: libbpf.link_info(fd) for name, fd in self._links.items()}
-            if any(at == cgroup and program != self._programs[name] for name, (at, program) in found.items()):
-                raise Superseded(f"another agent's programs are attached to {self._cgroup}")
-            holds = {name: at == cgroup for name, (at, _) in found.items()}
+            holds = {name: libbpf.link_info(fd)[0] == cgroup for name, fd in self._links.items()}
             lost = [name for name, held in holds.items() if not held or not (where / name).exists()]
             for name in lost:
                 if holds[name]:

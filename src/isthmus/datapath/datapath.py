@@ -51,7 +51,7 @@ class Datapath:
         settings = _settings(section, dns)
         exempt = [_cgroup_id(path) for path in section.exempt]
         loaded = attach.load(section.pin, cgroup=section.cgroup, max_entries=section.max_entries)
-        maps = KernelMaps(loaded.maps, pinned=attach.directory(section.pin))
+        maps = KernelMaps(loaded.maps, pinned=attach.directory(section.pin), given_up=loaded.superseded)
         maps.drop("exempt", [key for key, _ in maps.items("exempt") if key not in exempt])
         _require(maps.put("exempt", [(key, codecs.ID.pack(1)) for key in exempt]))
         _require(maps.put("config", [(codecs.ID.pack(0), settings)]))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -35,11 +35,17 @@ class Maps(Protocol):
 
 
 class KernelMaps:
-    """Maps of the kernel, by batches. ``pinned``: the directory where a next process will look for them."""
+    """Maps of the kernel, by batches.
 
-    def __init__(self, descriptors: Mapping[str, int], *, pinned: Path) -> None:
+    ``pinned``: the directory where a next process will look for them. ``given_up``: why they are not to be kept there.
+    """
+
+    def __init__(
+        self, descriptors: Mapping[str, int], *, pinned: Path, given_up: Callable[[], str] = lambda: ""
+    ) -> None:
         self._fds = dict(descriptors)
         self._pinned = pinned
+        self._given_up = given_up
 
     def fd(self, name: str) -> int:
         """The descriptor of a map; ours, not the caller's."""
@@ -103,6 +109,8 @@ class KernelMaps:
         path = self._pinned / name
         if path.exists():
             return ""
+        if why := self._given_up():
+            return why
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             libbpf.pin(self._fds[name], path)
