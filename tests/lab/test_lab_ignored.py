@@ -73,9 +73,9 @@ def test_a_field_of_a_pod_that_nobody_reads_is_told(pod: str, told: list[str]) -
 
 
 def test_a_real_controller_manager_acts_on_all_of_a_workload_but_not_of_its_pods() -> None:
-    job = deployment("tty: true", spec="activeDeadlineSeconds: 5")
-    assert of("jobs", job) == ["spec.activeDeadlineSeconds", "spec.replicas", f"{CONTAINER}.tty"]
-    assert of("jobs", job, real=True) == [f"{CONTAINER}.tty"]
+    job = deployment("resources: {limits: {cpu: 1}}", spec="podFailurePolicy: {rules: []}")
+    assert of("jobs", job) == ["spec.podFailurePolicy", "spec.replicas", f"{CONTAINER}.resources"]
+    assert of("jobs", job, real=True) == [f"{CONTAINER}.resources"]
 
 
 def test_a_service_is_told_of_what_no_load_balancer_here_reads() -> None:
@@ -96,4 +96,5 @@ def test_of_a_kind_that_is_only_kept_all_is_told() -> None:
     claim = msgspec.convert({"metadata": {"name": "data", "namespace": "shop"}}, Whole)
     assert [each.field for each in of_object("PersistentVolumeClaim", claim, {})] == ["(all of it)"]
     assert {"ingresses", "pods"} <= {kind.resource for kind in kinds(real=False)}
-    assert "ingresses" not in {kind.resource for kind in kinds(real=True)}
+    assert {"ingresses", "networkpolicies"} <= {kind.resource for kind in kinds(real=True)}
+    assert "roles" not in {kind.resource for kind in kinds(real=True)}

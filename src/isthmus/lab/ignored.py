@@ -89,6 +89,7 @@ ACTED_ON: Final[Mapping[str, Known]] = {
     "jobs": {
         "spec": _flat(
             "selector", "parallelism", "completions", "backoffLimit", "suspend", "ttlSecondsAfterFinished",
+            "activeDeadlineSeconds",
             template=_TEMPLATE,
         ),
     },
@@ -136,9 +137,13 @@ ALL: Final = "(all of it)"
 """What is said of an object of which nobody acts on anything."""
 
 
+_NOBODYS: Final = ("ingresses", "networkpolicies")
+"""Those of which a real server's own controllers do nothing, either."""
+
+
 def kinds(*, real: bool) -> tuple[Kind[Whole], ...]:
-    """The kinds to ask of; those that the small server only keeps are acted on by a real one, as far as it can."""
-    return KINDS if real else (*KINDS, *_KEPT)
+    """The kinds to ask of; most that the small server only keeps are acted on by a real one."""
+    return (*KINDS, *(each for each in _KEPT if not real or each.resource in _NOBODYS))
 
 
 def acted_on(resource: str, *, real: bool = False) -> Known:

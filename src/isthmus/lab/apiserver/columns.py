@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from isthmus.lab.apiserver.objects import Object, at, condition, items, labels_of, name_of, parse_time
+from isthmus.lab.apiserver.objects import Object, at, condition, controller_of, items, labels_of, name_of, parse_time
 
 Cell = Callable[[Object], Any]
 
@@ -219,6 +219,12 @@ def _conflict_reason(obj: Object) -> str:
     return next((str(each.get("reason", "")) for each in conflicts), "")
 
 
+def _controller(obj: Object) -> str:
+    owner = controller_of(obj) or {}
+    group = owner.get("apiVersion", "").rpartition("/")[0]
+    return f"{owner.get('kind', '').lower()}.{group}/{owner.get('name')}" if owner else "<none>"
+
+
 def json_list(value: Sequence[str] | None) -> str:
     """A list as a column with a JSONPath writes it; '' where there is none."""
     return "[" + ",".join(f'"{each}"' for each in value) + "]" if value else ""
@@ -317,6 +323,12 @@ DAEMON_SET: Final = (
     Column("Containers", _containers("name", "spec", "template", "spec", "containers"), wide=True),
     Column("Images", _containers("image", "spec", "template", "spec", "containers"), wide=True),
     Column("Selector", selector("spec", "selector"), wide=True),
+)
+CONTROLLER_REVISION: Final = (
+    NAME,
+    Column("Controller", _controller),
+    Column("Revision", field("revision", default=0), "integer"),
+    AGE,
 )
 JOB: Final = (
     NAME,

@@ -209,6 +209,12 @@ DAEMON_SET: Final = Kind(
     validate=validation.workload,
     counted=True,
 )
+CONTROLLER_REVISION: Final = Kind(
+    group="apps",
+    kind="ControllerRevision",
+    resource="controllerrevisions",
+    columns=columns.CONTROLLER_REVISION,
+)
 JOB: Final = Kind(
     group="batch",
     kind="Job",
@@ -290,6 +296,7 @@ BUILT_IN: Final = (
     REPLICA_SET,
     STATEFUL_SET,
     DAEMON_SET,
+    CONTROLLER_REVISION,
     JOB,
     ENDPOINT_SLICE,
     LEASE,

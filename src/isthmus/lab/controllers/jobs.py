@@ -47,10 +47,10 @@ def finished(job: Object) -> bool:
     return "True" in (condition(job, "Complete"), condition(job, "Failed"))
 
 
-def wanted(job: Object, *, succeeded: int, failed: int) -> int:
+def wanted(job: Object, *, succeeded: int) -> int:
     """How many pods should be running."""
     spec = job["spec"]
-    if spec.get("suspend") or failed > spec["backoffLimit"]:
+    if spec.get("suspend"):
         return 0
     if spec.get("completions") is None:  # a work queue: the first success ends it
         return 0 if succeeded else int(spec["parallelism"])
@@ -66,17 +66,40 @@ async def _reconcile(api: Api, item: Item) -> float | None:
     mine = pods.owned(api, kinds.POD, job)
     succeeded, failed = ([p for p in mine if at(p.body, "status", "phase") == e] for e in ("Succeeded", "Failed"))
     running = [pod for pod in mine if pods.active(pod.body)]
-    want = wanted(job, succeeded=len(succeeded), failed=len(failed))
+    given_up = _given_up(job, failed=len(failed), running=running)
+    want = 0 if given_up else wanted(job, succeeded=len(succeeded))
     delay = _delay([pod.body for pod in failed]) if want > len(running) else 0.0
     if want < len(running):
         await pods.delete(api, sorted(running, key=pods.dispensable_first)[: len(running) - want])
     elif not delay:
         new = (pods.from_template(job["spec"]["template"], KIND, job) for _ in range(want - len(running)))
         await pods.create(api, namespace_of(job), new, by=BY)
+    ended = len(running) if given_up else 0
     running = [pod for pod in pods.owned(api, kinds.POD, job) if pods.active(pod.body)]
-    status = _status(job, running=running, succeeded=len(succeeded), failed=len(failed))
+    status = _status(job, running=running, succeeded=len(succeeded), failed=len(failed) + ended, given_up=given_up)
     await pods.write_status(api, KIND, item, status, by=BY)
-    return delay or None
+    return delay or _left(job)
+
+
+def _given_up(job: Object, *, failed: int, running: list[Item]) -> tuple[str, str] | None:
+    """Why the job has failed: too many pods have, or, where pods are not replaced, their containers; or too late."""
+    spec, limit = job["spec"], int(job["spec"]["backoffLimit"])
+    restarts = 0
+    if at(spec, "template", "spec", "restartPolicy") == "OnFailure":
+        states = (each for pod in running for each in items(pod.body, "status", "containerStatuses"))
+        restarts = sum(int(each.get("restartCount", 0)) for each in states)
+    if failed > limit or (restarts and restarts >= limit):
+        return "BackoffLimitExceeded", "Job has reached the specified backoff limit"
+    left = _left(job)
+    return ("DeadlineExceeded", "Job was active longer than specified deadline") if left == 0.0 else None
+
+
+def _left(job: Object) -> float | None:
+    """Seconds until its deadline; None where it has none, or has not begun."""
+    seconds, begun = at(job, "spec", "activeDeadlineSeconds"), at(job, "status", "startTime")
+    if seconds is None or not begun:
+        return None
+    return max(0.0, float(seconds) - (datetime.now(UTC) - parse_time(begun)).total_seconds())
 
 
 def _delay(failed: list[Object]) -> float:
@@ -94,15 +117,17 @@ def _ended(pod: Object) -> datetime:
     return max(known, default=parse_time(pod["metadata"]["creationTimestamp"]))
 
 
-def _status(job: Object, *, running: list[Item], succeeded: int, failed: int) -> pods.Status:
+def _status(
+    job: Object, *, running: list[Item], succeeded: int, failed: int, given_up: tuple[str, str] | None
+) -> pods.Status:
     spec, before = job["spec"], job.get("status") or {}
     status: pods.Status = {"startTime": before.get("startTime") or timestamp()}
     counts = {"active": len(running), "succeeded": succeeded, "failed": failed}
     counts["ready"] = sum(pods.ready(pod.body) for pod in running)
     status |= {name: count for name, count in counts.items() if count or name == "ready"}
     done = succeeded >= spec["completions"] if spec.get("completions") is not None else succeeded and not running
-    if failed > spec["backoffLimit"]:
-        why = (True, "BackoffLimitExceeded", "Job has reached the specified backoff limit")
+    if given_up:
+        why = (True, *given_up)
         status["conditions"] = pods.conditions(job, FailureTarget=why, Failed=why)
     elif done:
         why = (True, "CompletionsReached", "Reached expected number of succeeded pods")

@@ -9,7 +9,7 @@ from isthmus.lab.apiserver import kinds
 from isthmus.lab.apiserver.api import Api
 from isthmus.lab.apiserver.objects import Object, at, deleting, items, labels_of, name_of, namespace_of
 from isthmus.lab.apiserver.storage import Change, Item
-from isthmus.lab.controllers import pods
+from isthmus.lab.controllers import pods, revisions
 from isthmus.lab.controllers.loop import Controller, by
 
 KIND = kinds.STATEFUL_SET
@@ -77,8 +77,10 @@ async def _reconcile(api: Api, item: Item) -> float | None:
     stateful_set, namespace = item.body, namespace_of(item.body)
     revision = pods.template_hash(stateful_set["spec"]["template"])
     if not deleting(stateful_set):
+        await revisions.keep(api, KIND, stateful_set, revision, by=BY)
         todo = step(stateful_set["spec"], _by_place(api, stateful_set), revision)
-        await pods.create(api, namespace, (_pod(stateful_set, place, revision) for place in todo.create), by=BY)
+        made = (_pod(_as_of(api, stateful_set, place), place) for place in todo.create)
+        await pods.create(api, namespace, made, by=BY)
         await pods.delete(api, todo.delete)
     have = list(_by_place(api, stateful_set).values())
     status = _status(stateful_set, [each.body for each in have], f"{name_of(stateful_set)}-{revision}")
@@ -96,7 +98,19 @@ def _by_place(api: Api, stateful_set: Object) -> dict[int, Item]:
     return found
 
 
-def _pod(stateful_set: Object, place: int, revision: str) -> Object:
+def _as_of(api: Api, stateful_set: Object, place: int) -> Object:
+    """As it is now, or, for places before the partition, with the template that all pods had last."""
+    spec = stateful_set["spec"]
+    first = at(spec, "ordinals", "start", default=0)
+    if place >= first + at(spec, "updateStrategy", "rollingUpdate", "partition", default=0):
+        return stateful_set
+    current = at(stateful_set, "status", "currentRevision", default="")
+    template = revisions.template(api, stateful_set, current) or spec["template"]
+    return stateful_set | {"spec": spec | {"template": template}}
+
+
+def _pod(stateful_set: Object, place: int) -> Object:
+    revision = pods.template_hash(stateful_set["spec"]["template"])
     pod = pods.from_template(stateful_set["spec"]["template"], KIND, stateful_set)
     name = f"{name_of(stateful_set)}-{place}"
     meta = pod["metadata"]
