@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from apiserver_world import TOKEN, ApiServer, serving
-from kube_apiserver import KubeApiServer
+from kube_apiserver import RANGES, KubeApiServer
 from mcs_world import World
 from operator_world import Operator
 
@@ -38,8 +38,8 @@ def dual() -> World:
 
 @pytest.fixture(scope="session")
 def lab_apiserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    """One API server of the lab for all tests of this package."""
-    with serving(tmp_path_factory.mktemp("mcs-apiserver")) as server:
+    """One API server of the lab for all tests of this package, with Services of both families."""
+    with serving(tmp_path_factory.mktemp("mcs-apiserver"), f"--service-cidr={RANGES}") as server:
         yield server
 
 

@@ -93,11 +93,11 @@ class ApiServer:
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[ApiServer]:
+def serving(folder: Path, *flags: str) -> Iterator[ApiServer]:
     """An etcd and a server over it, ready."""
     with running(binary.find(), folder / "etcd") as etcd:
         server = ApiServer(etcd, folder / "apiserver")
-        server.start()
+        server.start(*flags)
         try:
             until(server.ready)
             yield server

@@ -26,6 +26,10 @@ TOKENS: Final = {"admin": "system:masters", "nobody": ""}
 """Who may come, by token, and the group they are in."""
 
 
+RANGES: Final = "10.96.0.0/16,fd00:10:96::/112"
+"""Services can have both families; who says nothing gets IPv4."""
+
+
 def program() -> Path | None:
     """The kube-apiserver of this machine."""
     return found.find(found.SERVER)
@@ -56,7 +60,7 @@ class KubeApiServer:
             "--service-account-issuer=https://isthmus.test",
             f"--token-auth-file={tokens}",
             "--authorization-mode=RBAC",
-            "--service-cluster-ip-range=10.96.0.0/16",
+            f"--service-cluster-ip-range={RANGES}",
             "--disable-admission-plugins=ServiceAccount",
             "--endpoint-reconciler-type=none",
             "--shutdown-delay-duration=0",
