@@ -72,6 +72,7 @@ async def test_pods_before_the_partition_stay_as_they_are_also_when_made_anew(cl
 
 async def test_templates_are_kept_as_revisions_and_one_gone_back_to_is_the_newest(client: Client, node: Node) -> None:
     await client.made("statefulsets", stateful_set(replicas=1))
+    await client.until("pods", lambda body: set(images(body).values()) == {"one"})
     await client.patch("statefulsets/db", stateful_set(replicas=1, image="two"))
     await client.until("pods", lambda body: set(images(body).values()) == {"two"})
     await client.patch("statefulsets/db", stateful_set(replicas=1, image="one"))
