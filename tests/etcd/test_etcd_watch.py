@@ -42,9 +42,9 @@ async def test_one_key_is_followed_without_those_that_begin_like_it(store: Sessi
     assert await take(store.watch("w/a", since + 1, exact=True), 1) == ["w/a=3"]
 
 
-async def test_a_delete_carries_what_there_was(store: Session) -> None:
+async def test_a_delete_carries_what_there_was_where_that_is_asked_for(store: Session) -> None:
     since = await store.put("w/a", b"before")
-    batches = store.watch("w/", since + 1)
+    batches = store.watch("w/", since + 1, previous=True)
     await store.delete("w/a")
     batch = await anext(batches)
     assert batch.events[0].kv is None

@@ -30,7 +30,7 @@ from isthmus.etcd.values import (
     start_of,
     txn_result,
 )
-from isthmus.etcd.watching import watch
+from isthmus.etcd.watching import Asked, watch
 from isthmus.reflector import Expired
 
 NO_LIMITS: Final = Limits()
@@ -124,13 +124,17 @@ class Session:
         )
         return txn_result(await self._transport.call(wire.TXN, request))
 
-    def watch(self, prefix: str, revision: int, *, store: int = 0, exact: bool = False) -> AsyncIterator[WatchBatch]:
+    def watch(
+        self, prefix: str, revision: int, *, store: int = 0, exact: bool = False, previous: bool = False
+    ) -> AsyncIterator[WatchBatch]:
         """What happens below a prefix from ``revision`` on, or to that key alone where it is ``exact``.
 
         Raises Expired, or Transient on any loss.
         ``store`` is that of the list that the revision is from: another one that answers is Expired too.
+        ``previous``: events say what a key was before. The server looks that up for each, which takes it long.
         """
-        return watch(self._transport, prefix, revision, progress=self._progress, store=store, exact=exact)
+        asked = Asked(prefix, revision, exact=exact, previous=previous)
+        return watch(self._transport, asked, progress=self._progress, store=store)
 
     async def grant_lease(self, ttl: int) -> Lease:
         """A lease of ``ttl`` seconds; run its ``keep`` in a task group."""

@@ -47,7 +47,7 @@ class RangeResult(Struct, frozen=True, gc=False):
 
 
 class WatchEvent(NamedTuple):
-    """A key was put, or deleted where ``kv`` is None. ``prev_kv`` is what it was, None if compacted or new."""
+    """A key was put, or deleted where ``kv`` is None. ``prev_kv`` is what it was, where that was asked for."""
 
     key: str
     kv: KeyValue | None

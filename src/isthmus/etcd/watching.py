@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc.aio
 
@@ -23,20 +23,28 @@ from isthmus.etcd.values import WatchBatch, WatchEvent, end_of, key_value, start
 from isthmus.reflector import Expired, Transient
 
 
-async def watch(
-    transport: Transport, prefix: str, revision: int, *, progress: float, store: int, exact: bool
-) -> AsyncIterator[WatchBatch]:
-    """Batches from ``revision`` on; bookmarks while idle, every ``progress`` seconds.
+class Asked(NamedTuple):
+    """What is watched: below a prefix or one exact key, from which revision on, and whether with what was before."""
+
+    prefix: str
+    revision: int
+    exact: bool
+    previous: bool
+
+
+async def watch(transport: Transport, asked: Asked, *, progress: float, store: int) -> AsyncIterator[WatchBatch]:
+    """Batches from a revision on; bookmarks while idle, every ``progress`` seconds.
 
     Raises Expired on compaction, when the store went back or is another one, Transient when the stream breaks.
     """
+    prefix, revision, exact, previous = asked
     stream, at = await transport.stream(wire.WATCH, leader=True)
     create = wire.WatchCreate(
         key=start_of(prefix),
         range_end=b"" if exact else end_of(prefix),
         start_revision=revision,
         progress_notify=True,
-        prev_kv=True,
+        prev_kv=previous,
         fragment=True,
     )
     asking = None

@@ -242,7 +242,7 @@ class Store:
     async def _pump(self, subscription: Subscription, revision: int) -> None:
         """Feed one follower, who begins before the window, from a watch of its own."""
         try:
-            async for batch in self._session.watch(REGISTRY, revision + 1):
+            async for batch in self._session.watch(REGISTRY, revision + 1, previous=True):
                 subscription.push(_change(event) for event in batch.events)
             subscription.fail(Transient("etcd closed the watch"))
         except (Expired, Transient) as why:
@@ -263,7 +263,7 @@ class Store:
             try:
                 if not self.ready.is_set():
                     await self._load()
-                async for batch in self._session.watch(REGISTRY, self.revision + 1):
+                async for batch in self._session.watch(REGISTRY, self.revision + 1, previous=True):
                     delay = 0.05
                     await self._take([self._changed(event) for event in batch.events], batch.revision)
             except Expired as why:
