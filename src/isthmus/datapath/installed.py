@@ -7,8 +7,8 @@ change then takes a new plan instead of trusting it.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
 
 from msgspec import Struct
 
@@ -16,6 +16,9 @@ from isthmus.datapath import codecs
 from isthmus.datapath.ids import Ids
 from isthmus.model.balancing import Target
 from isthmus.model.names import ClusterName
+
+Slots = tuple[tuple[int, ...], ...]
+_GROUP: Final = codecs.GROUP.pack
 
 
 class Named(Struct, eq=False, gc=False):
@@ -51,28 +54,29 @@ class Installed(Struct, eq=False, gc=False):
     timeout: int
     shares: tuple[tuple[int, int], ...]
     """(tier, weight) of each group."""
-    slots: list[list[int]]
+    slots: Slots
     """Backend ids of each group, as far as its count goes."""
     skip: frozenset[bytes] = frozenset()
     """Addresses of the pods whose calls it does not mean; they never change while it lives."""
-    extent: list[int] = []
-    """How many slots of each group may exist."""
-    extra: list[int] = []
+    extent: tuple[int, ...] = ()
+    """How many slots of each group may exist; empty: no more than there are."""
+    extra: tuple[int, ...] = ()
     """Backends held beyond ``slots``: by slots a failure left uncertain."""
     sure: bool = True
     restored: frozenset[int] = frozenset()
     """Backends that an earlier process put here and no complete row has confirmed."""
 
-    def __post_init__(self) -> None:
-        self.extent = [len(group) for group in self.slots]
+    def extents(self) -> tuple[int, ...]:
+        """How many slots of each group may exist."""
+        return self.extent or tuple(map(len, self.slots))
 
     def held(self) -> list[int]:
         """Every backend held, once for each slot that may hold it."""
-        return [number for group in self.slots for number in group] + self.extra
+        return [number for group in self.slots for number in group] + list(self.extra)
 
     def reach(self) -> Iterator[tuple[int, int, int]]:
         """The (plan, group, n) of every slot that may exist."""
-        return ((self.id, g, n) for g, extent in enumerate(self.extent) for n in range(extent))
+        return ((self.id, g, n) for g, extent in enumerate(self.extents()) for n in range(extent))
 
     @property
     def has_members(self) -> bool:
@@ -91,11 +95,11 @@ class Installed(Struct, eq=False, gc=False):
         """The bytes of the entry."""
         counts = [len(group) for group in self.slots]
         until = shares([(tier, weight, n) for (tier, weight), n in zip(self.shares, counts, strict=True)])
-        pack = codecs.GROUP.pack
-        groups = b"".join(
-            [pack(bound, weight, n, tier) for bound, (tier, weight), n in zip(until, self.shares, counts, strict=True)]
-        )
-        return codecs.PLAN.pack(generation, self.id, self.service, self.flags, self.timeout, 0, len(counts), groups)
+        groups = [
+            _GROUP(bound, weight, n, tier) for bound, (tier, weight), n in zip(until, self.shares, counts, strict=True)
+        ]
+        packed = groups[0] if len(groups) == 1 else b"".join(groups)
+        return codecs.PLAN.pack(generation, self.id, self.service, self.flags, self.timeout, 0, len(counts), packed)
 
 
 def shares(groups: list[tuple[int, int, int]]) -> list[int]:
@@ -119,12 +123,16 @@ class Unit(Struct, eq=False, gc=False):
 
     name: Named
     current: Installed | None = None
-    older: list[Installed] = []
+    older: tuple[Installed, ...] = ()
     frontends: tuple[bytes, ...] = ()
 
     def plan_ids(self) -> set[int]:
         """Plans that are this unit's."""
-        return {plan.id for plan in (*self.older, *([self.current] if self.current else []))}
+        return {plan.id for plan in self.plans()}
+
+    def plans(self) -> tuple[Installed, ...]:
+        """Its plans; the current one last."""
+        return (*self.older, self.current) if self.current is not None else self.older
 
 
 class State:
@@ -175,10 +183,10 @@ class State:
 
     def let_go(self, held: Iterable[int]) -> None:
         """Give references back; what nobody holds any more is doomed."""
-        for number, times in Counter(held).items():
+        for number in held:
             backend = self.backends[number]
-            backend.refs -= times
-            if backend.refs <= 0:
+            backend.refs -= 1
+            if backend.refs == 0:
                 self._forget(backend)
 
     def let_go_unheld(self) -> None:

@@ -21,8 +21,8 @@ class Leftover(Struct, gc=False):
     due: float
     plan: Installed
     retired: bool = False
-    stale: list[tuple[int, int]] = []
-    freed: list[int] = []
+    stale: Sequence[tuple[int, int]] = ()
+    freed: Sequence[int] = ()
     service: Named | None = None
     """The service that goes with it."""
 
@@ -47,10 +47,9 @@ class Leftovers:
             last = plan is plans[-1]
             self._waiting.append(Leftover(due, plan, retired=True, service=service if last else None))
 
-    def shrink(self, plan: Installed, *, stale: list[tuple[int, int]], freed: list[int]) -> None:
+    def shrink(self, plan: Installed, *, stale: Sequence[tuple[int, int]], freed: Sequence[int]) -> None:
         """Slots beyond a count, and references, that a change in place left behind."""
-        if stale or freed:
-            self._waiting.append(Leftover(self._clock() + self._grace, plan, stale=stale, freed=freed))
+        self._waiting.append(Leftover(self._clock() + self._grace, plan, stale=stale, freed=freed))
 
     def retired(self) -> set[int]:
         """Plans that wait."""
@@ -109,8 +108,8 @@ class Leftovers:
             self._state.let_go(leftover.freed)
             now = self._state.plans.get(plan.id)
             for g, n in reversed(leftover.stale):
-                if now is not None and now.extent[g] == n + 1 > len(now.slots[g]):
-                    now.extent[g] = n
+                if now is not None and now.extent and now.extent[g] == n + 1 > len(now.slots[g]):
+                    now.extent = (*now.extent[:g], n, *now.extent[g + 1 :])
         if leftover.service is not None:
             self._state.forget_service(leftover.service)
 

@@ -8,19 +8,23 @@ flipped. Either way a connect finds a backend of the old plan or of the new at e
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 
 from msgspec import Struct
 
 from isthmus.datapath import codecs, rings
-from isthmus.datapath.installed import Backend, Installed, Named, State, Unit
+from isthmus.datapath.installed import Backend, Installed, State, Unit
 from isthmus.model.balancing import Group, Plan, Target
 
 ORDER = ("services", "clusters", "backends", "slots", "members", "skips", "rings", "plans", "frontends")
 SMALL = 16
 MOST_WEIGHT = 1 << 24
 _YES = codecs.ID.pack(1)
-Entry = tuple[bytes, bytes]
+_NOBODY: frozenset[int] = frozenset()
+_NO_SKIP: frozenset[bytes] = frozenset()
+_ALONE = ((0, 1),)
+Put = tuple[str, bytes, bytes]
+"""Map, key, value."""
 
 
 class Refused(Exception):  # noqa: N818
@@ -32,98 +36,84 @@ class Change(Struct, kw_only=True, gc=False):
 
     unit: Unit
     plan: Installed
-    puts: dict[str, list[Entry]]
-    backends: list[Backend]
-    """Those of its slots to write that no write has been seen for."""
-    held: list[int]
-    freed: list[int]
-    stale: list[tuple[int, int]]
+    puts: list[Put]
+    """What to write; in which order, ORDER says."""
+    held: Sequence[int] = ()
+    freed: Sequence[int] = ()
+    stale: Sequence[tuple[int, int]] = ()
     """(group, n) of slots beyond the new counts."""
-    gone: set[int]
+    gone: Set[int] = frozenset()
     """Backends that are members no more."""
-    frontends: tuple[bytes, ...]
-    in_place: bool
+    frontends: tuple[bytes, ...] = ()
+    in_place: bool = False
 
 
-def change(state: State, row: Plan) -> Change:
+def change(state: State, row: Plan) -> Change:  # hot:
     """The change from what is there to a row; nothing to write where they agree. Refused leaves the state as it was."""
     groups = _groups(row)
     unit = state.unit(str(row.key))
-    awaited = _awaited(state, unit, row)
-    wanted = [_numbers(state, group.targets) for group in groups]
+    wanted = tuple([_numbers(state, group.targets) for group in groups])
+    awaited = _awaited(state, unit, row) if row.awaited else _NOBODY
     if awaited:
-        groups, wanted = groups or [Group(())], wanted or [[]]
+        groups, wanted = groups or (Group(()),), wanted or ((),)
         present = {number for group in wanted for number in group}
-        wanted[0] += sorted(awaited - present)
-    sticky = codecs.PLAN_AFFINITY if row.affinity == "ClientIP" else 0
-    flags = sticky | (codecs.PLAN_CONSISTENT if row.consistent else 0) | (codecs.PLAN_SKIP if row.skip else 0)
-    plan = Installed(
-        0,
-        service=unit.name.id,
-        flags=flags,
-        timeout=row.affinity_timeout if sticky else 0,
-        shares=tuple((group.tier, group.weight) for group in groups),
-        slots=wanted,
-        skip=frozenset(map(codecs.address, row.skip)),
-    )
+        wanted = ((*wanted[0], *sorted(awaited - present)), *wanted[1:])
+    flags = codecs.PLAN_AFFINITY if row.affinity == "ClientIP" else 0
+    timeout = row.affinity_timeout if flags else 0
+    flags |= (codecs.PLAN_CONSISTENT if row.consistent else 0) | (codecs.PLAN_SKIP if row.skip else 0)
+    skip = frozenset(map(codecs.address, row.skip)) if row.skip else _NO_SKIP
+    plan = Installed(0, unit.name.id, flags, timeout, _shares(groups), wanted, skip)
     plan.restored = awaited
     found = _in_place(state, unit, plan) or _anew(state, unit, plan)
     found.frontends = tuple(sorted(map(codecs.frontend_key, row.frontends)))
     number, known = found.plan.id, state.frontends
-    found.puts["frontends"] = [
-        (key, codecs.frontend(key, plan=number)) for key in found.frontends if known.get(key) != number
-    ]
-    _names(found)
+    for key in found.frontends:
+        if known.get(key) != number:
+            found.puts.append(("frontends", key, codecs.frontend(key, plan=number)))
+    if not unit.name.written:
+        found.puts.append(("services", codecs.ID.pack(unit.name.id), codecs.SERVICE.pack(unit.name.name.encode())))
     return found
 
 
-def _numbers(state: State, targets: Sequence[Target]) -> list[int]:  # hot:
+def _shares(groups: Sequence[Group]) -> tuple[tuple[int, int], ...]:
+    shares = tuple([(group.tier, group.weight) for group in groups])
+    return _ALONE if shares == _ALONE else shares  # nearly all have one group: they share what it is
+
+
+def _numbers(state: State, targets: Sequence[Target]) -> tuple[int, ...]:  # hot:
     """The backends of targets, each once and in their order; those of new targets nobody holds yet."""
-    known = state.by_target
-    found = [known[target].id if target in known else state.backend(target).id for target in targets]
-    return found if len(found) < 2 else list(dict.fromkeys(found))
+    known = state.by_target.get
+    numbers = tuple([(known(target) or state.backend(target)).id for target in targets])
+    return numbers if len(numbers) < 2 else tuple(dict.fromkeys(numbers))
 
 
 def _awaited(state: State, unit: Unit, row: Plan) -> frozenset[int]:
     """What an earlier process left of clusters that have not been heard from: it stays until they have."""
-    if not row.awaited or unit.current is None:
-        return frozenset()
+    if unit.current is None:
+        return _NOBODY
     awaited = {name.rpartition("/")[2] for name in row.awaited}
     return frozenset(n for n in unit.current.restored if state.backends[n].target.cluster in awaited)
 
 
-def _groups(row: Plan) -> list[Group]:
+def _groups(row: Plan) -> Sequence[Group]:
     if len(row.groups) > codecs.MAX_GROUPS:
         raise Refused(f"{len(row.groups)} groups of backends; the datapath has room for {codecs.MAX_GROUPS}")
-    if any(group.weight > MOST_WEIGHT or group.weight < 0 for group in row.groups):
-        raise Refused(f"the weight of a group is not between 0 and {MOST_WEIGHT}")
-    return sorted(row.groups, key=lambda group: group.tier)
+    for group in row.groups:
+        if group.weight > MOST_WEIGHT or group.weight < 0:
+            raise Refused(f"the weight of a group is not between 0 and {MOST_WEIGHT}")
+    return row.groups if len(row.groups) < 2 else sorted(row.groups, key=lambda group: group.tier)
 
 
-def _anew(state: State, unit: Unit, plan: Installed) -> Change:
+def _anew(state: State, unit: Unit, plan: Installed) -> Change:  # hot:
     plan.id = state.plan_ids.take()
     state.plans[plan.id] = plan
-    slots = [(g, n, number) for g, group in enumerate(plan.slots) for n, number in enumerate(group)]
-    for _, _, number in slots:
-        state.backends[number].refs += 1
-    return Change(
-        unit=unit,
-        plan=plan,
-        puts={
-            "slots": [_slot(state, plan.id, *slot) for slot in slots],
-            "members": [_member(state, plan.id, number) for number in sorted(plan.members())],
-            "skips": [(codecs.SKIP_KEY.pack(address, plan.id), _YES) for address in sorted(plan.skip)],
-            "rings": rings.entries(state, plan),
-            "plans": [(codecs.ID.pack(plan.id), plan.value(state.next_generation()))],
-        },
-        backends=_unwritten(state, (number for _, _, number in slots)),
-        held=[],
-        freed=[],
-        stale=[],
-        gone=set(),
-        frontends=(),
-        in_place=False,
-    )
+    puts = _slots(state, plan, [(g, n, number) for g, group in enumerate(plan.slots) for n, number in enumerate(group)])
+    if plan.has_members:
+        puts += _members(state, plan, plan.members())
+        puts += [("rings", *entry) for entry in rings.entries(state, plan)]
+    puts += [("skips", codecs.SKIP_KEY.pack(address, plan.id), _YES) for address in sorted(plan.skip)]
+    puts.append(("plans", codecs.ID.pack(plan.id), plan.value(state.next_generation())))
+    return Change(unit=unit, plan=plan, puts=puts)
 
 
 def _in_place(state: State, unit: Unit, plan: Installed) -> Change | None:
@@ -135,36 +125,30 @@ def _in_place(state: State, unit: Unit, plan: Installed) -> Change | None:
     writes = [(g, n, number) for g, (_, written) in enumerate(moves) for n, number in written]
     if writes and old.shares != plan.shares:
         return None  # between the two writes a backend would be called with the share another had
-    same = ([slots for slots, _ in moves], plan.shares) == (old.slots, old.shares)
+    slots = tuple([slots for slots, _ in moves])
+    same = (slots, plan.shares) == (old.slots, old.shares)
     if plan.flags & codecs.PLAN_CONSISTENT and not same:
         return None  # a ring changes whole
     same = same and plan.timeout == old.timeout
     if len(writes) > max(SMALL, sum(map(len, plan.slots)) // 2):
         return None
     before, after = old.members(), plan.members()
-    held = [number for _, _, number in writes]
-    for number in held:  # one reference for each slot written: what stays put has its own
-        state.backends[number].refs += 1
-    plan.slots = [slots for slots, _ in moves]
-    plan.id, plan.extra = old.id, old.extra
-    plan.extent = [max(e, len(g)) for e, g in zip(old.extent, plan.slots, strict=True)]
+    plan.slots, plan.id, plan.extra = slots, old.id, old.extra
+    extent = tuple(map(max, old.extents(), map(len, slots)))
+    plan.extent = () if extent == tuple(map(len, slots)) else extent
+    # one reference for each slot written: what stays put has its own
+    puts = _slots(state, plan, writes) + _members(state, plan, after - before)
+    if not same:
+        puts.append(("plans", codecs.ID.pack(plan.id), plan.value(state.next_generation())))
     return Change(
         unit=unit,
         plan=plan,
-        puts={
-            "slots": [_slot(state, plan.id, g, n, number) for g, n, number in writes],
-            "members": [_member(state, plan.id, number) for number in sorted(after - before)],
-            "skips": [],
-            "rings": [],
-            "plans": [] if same else [(codecs.ID.pack(plan.id), plan.value(state.next_generation()))],
-        },
-        backends=_unwritten(state, held),
-        held=held,
+        puts=puts,
+        held=[number for _, _, number in writes],
         freed=[old.slots[g][n] for g, n, _ in writes if n < len(old.slots[g])]
-        + [number for g, group in enumerate(old.slots) for number in group[len(plan.slots[g]) :]],
-        stale=[(g, n) for g, group in enumerate(old.slots) for n in range(len(plan.slots[g]), len(group))],
+        + [number for g, group in enumerate(old.slots) for number in group[len(slots[g]) :]],
+        stale=[(g, n) for g, group in enumerate(old.slots) for n in range(len(slots[g]), len(group))],
         gone=before - after,
-        frontends=(),
         in_place=True,
     )
 
@@ -173,7 +157,7 @@ def _tiers(plan: Installed) -> list[int]:
     return [tier for tier, _ in plan.shares]
 
 
-def _moves(old: list[int], new: list[int]) -> tuple[list[int], list[tuple[int, int]]]:  # hot:
+def _moves(old: tuple[int, ...], new: tuple[int, ...]) -> tuple[tuple[int, ...], list[tuple[int, int]]]:  # hot:
     """(the group afterwards, the slots to write): the fewest writes that make old hold exactly new, each once."""
     if old == new:
         return old, []
@@ -199,7 +183,7 @@ def _moves(old: list[int], new: list[int]) -> tuple[list[int], list[tuple[int, i
         else:
             slots[holes[0]] = last
             writes.append((holes.popleft(), last))
-    return slots, writes
+    return tuple(slots), writes
 
 
 def _holes(old: Iterable[int], wanted: set[int]) -> Iterator[int]:
@@ -211,27 +195,29 @@ def _holes(old: Iterable[int], wanted: set[int]) -> Iterator[int]:
             yield n
 
 
-def _slot(state: State, plan: int, group: int, n: int, number: int) -> Entry:
-    generation = state.backends[number].generation
-    return codecs.SLOT_KEY.pack(plan, group, n), codecs.SLOT.pack(plan, number, generation)
+def _slots(state: State, plan: Installed, slots: Iterable[tuple[int, int, int]]) -> list[Put]:  # hot:
+    """Slots (group, n, backend) to write, each of which holds its backend; and before them what they lead to."""
+    puts: list[Put] = []
+    for group, n, number in slots:
+        backend = state.backends[number]
+        backend.refs += 1
+        if not (backend.written and backend.cluster.written):
+            puts += _backend(backend)
+        value = codecs.SLOT.pack(plan.id, number, backend.generation)
+        puts.append(("slots", codecs.SLOT_KEY.pack(plan.id, group, n), value))
+    return puts
 
 
-def _member(state: State, plan: int, number: int) -> Entry:
-    return codecs.MEMBER_KEY.pack(plan, number), codecs.MEMBER.pack(state.backends[number].generation)
+def _backend(backend: Backend) -> Iterator[Put]:
+    """A backend that no write has been seen for. Several changes may have it, and its cluster."""
+    cluster = backend.cluster
+    if not cluster.written:
+        yield "clusters", codecs.ID.pack(cluster.id), codecs.CLUSTER.pack(cluster.name.encode())
+    yield "backends", codecs.ID.pack(backend.id), backend.value()
 
 
-def _unwritten(state: State, numbers: Iterable[int]) -> list[Backend]:
-    backends = (state.backends[number] for number in dict.fromkeys(numbers))
-    return [backend for backend in backends if not (backend.written and backend.cluster.written)]
-
-
-def _names(found: Change) -> None:
-    """What shall be written before the rest: names of numbers, and backends. Shared ones are in several changes."""
-    clusters = {backend.cluster.id: backend.cluster for backend in found.backends}
-    found.puts["services"] = _name(found.unit.name, codecs.SERVICE)
-    found.puts["clusters"] = [entry for cluster in clusters.values() for entry in _name(cluster, codecs.CLUSTER)]
-    found.puts["backends"] = [(codecs.ID.pack(backend.id), backend.value()) for backend in found.backends]
-
-
-def _name(named: Named, shape: codecs.Shape) -> list[Entry]:
-    return [] if named.written else [(codecs.ID.pack(named.id), shape.pack(named.name.encode()))]
+def _members(state: State, plan: Installed, numbers: Iterable[int]) -> list[Put]:
+    return [
+        ("members", codecs.MEMBER_KEY.pack(plan.id, number), codecs.MEMBER.pack(state.backends[number].generation))
+        for number in sorted(numbers)
+    ]

@@ -83,7 +83,7 @@ def _plans(state: State, maps: Maps) -> None:
         plan.restored = frozenset(backend for group in plan.slots for backend in group)
         if members[number] != plan.members():
             plan.sure, plan.flags = False, plan.flags | codecs.PLAN_AFFINITY
-            plan.extra += sorted((members[number] & state.backends.keys()) - set(plan.held()))
+            plan.extra += tuple(sorted((members[number] & state.backends.keys()) - set(plan.held())))
         if rings[number] != {chunk for chunk in plan.chunks() if plan.members()}:
             plan.sure, plan.flags = False, plan.flags | codecs.PLAN_CONSISTENT
         for backend in plan.held():
@@ -95,7 +95,7 @@ def _plans(state: State, maps: Maps) -> None:
 def _plan(state: State, number: int, raw: dict[str, Any] | None, slots: Slots) -> Installed:
     """One plan; without an entry it is slots that nobody looks at."""
     if raw is None:
-        plan = Installed(number, service=0, flags=0, timeout=0, shares=(), slots=[])
+        plan = Installed(number, service=0, flags=0, timeout=0, shares=(), slots=())
     else:
         groups = [codecs.GROUP.unpack_from(raw["groups"], n * codecs.GROUP.size) for n in range(raw["size"])]
         plan = Installed(
@@ -104,21 +104,21 @@ def _plan(state: State, number: int, raw: dict[str, Any] | None, slots: Slots) -
             flags=raw["flags"],
             timeout=raw["affinity_timeout"],
             shares=tuple((tier, weight) for _, weight, _, tier in groups),
-            slots=[_counted(state, slots.get(g, {}), count) for g, (_, _, count, _) in enumerate(groups)],
+            slots=tuple(_counted(state, slots.get(g, {}), count) for g, (_, _, count, _) in enumerate(groups)),
         )
         plan.sure = [len(group) for group in plan.slots] == [count for _, _, count, _ in groups]
     there = [[slots[g].get(n) for n in range(max(slots[g]) + 1)] if g in slots else [] for g in range(_most(slots))]
-    plan.sure &= raw is not None and [len(group) for group in there] == plan.extent[: len(there)]
-    plan.extent = [max(pair) for pair in zip_longest(plan.extent, map(len, there), fillvalue=0)]
+    plan.sure &= raw is not None and tuple(map(len, there)) == plan.extents()[: len(there)]
+    plan.extent = tuple(max(pair) for pair in zip_longest(plan.extents(), map(len, there), fillvalue=0))
     held = Counter(slot[0] for group in there for slot in group if slot and slot[0] in state.backends)
-    plan.extra = list((held - Counter(plan.held())).elements())
+    plan.extra = tuple((held - Counter(plan.held())).elements())
     return plan
 
 
-def _counted(state: State, group: Mapping[int, tuple[int, int]], count: int) -> list[int]:
+def _counted(state: State, group: Mapping[int, tuple[int, int]], count: int) -> tuple[int, ...]:
     """The backends of a group's slots, as far as each is what the slot says."""
     found = (group.get(n, (0, 0)) for n in range(count))
-    return [number for number, generation in found if _agrees(state, number, generation)]
+    return tuple(number for number, generation in found if _agrees(state, number, generation))
 
 
 def _most(slots: Slots) -> int:
@@ -148,5 +148,5 @@ def _frontends_and_services(state: State, maps: Maps) -> None:
             continue
         unit = state.units[name] = Unit(named)
         if plans[number]:
-            *unit.older, unit.current = plans[number]
+            unit.older, unit.current = tuple(plans[number][:-1]), plans[number][-1]
         unit.frontends = tuple(key for plan in plans[number] for key in pointing[plan.id])

@@ -14,10 +14,11 @@ from isthmus.datapath.audit import audit
 from isthmus.datapath.installed import State, Unit
 from isthmus.datapath.leftovers import Leftovers
 from isthmus.datapath.maps import Maps
-from isthmus.datapath.plans import Change, Entry
+from isthmus.datapath.plans import Change
 from isthmus.model.balancing import Plan, PlanKey
 
 _LEAST_WAIT = 0.2
+Entries = dict[bytes, bytes]
 
 
 class PlanTarget:
@@ -96,8 +97,10 @@ class PlanTarget:
 
     def _write(self, changes: Mapping[PlanKey, Change], failures: dict[PlanKey, str]) -> None:
         """Everything but the frontends: what nobody sees yet, or sees whole with the plan's entry."""
+        entries = _entries(changes, failures)
         for name in plans.ORDER[:-1]:
-            self._put(name, changes, failures)
+            if self._put(name, entries[name], changes, failures):
+                entries = _entries(changes, failures)
             if name == "services":
                 self._mark_services(changes, failures)
         for key, change in changes.items():
@@ -110,8 +113,11 @@ class PlanTarget:
     def _flip(self, changes: Mapping[PlanKey, Change], failures: dict[PlanKey, str]) -> None:
         """The frontends; then the plans nobody points to are left over."""
         live = {key: change for key, change in changes.items() if key not in failures}
-        for entry in self._put("frontends", live, failures):
-            self.state.frontends[entry[0]] = codecs.FRONTEND.unpack(entry[1])[-1]
+        entries = _entries(live, failures)["frontends"]
+        failed = self._put("frontends", entries, live, failures)
+        self.state.frontends |= {
+            key: codecs.FRONTEND.unpack(value)[-1] for key, value in entries.items() if key not in failed
+        }
         for key, change in live.items():
             unit = change.unit
             if key not in failures and unit.frontends in ((), change.frontends):
@@ -120,36 +126,37 @@ class PlanTarget:
                 failures[key] = why
             if unit.older and key not in failures:
                 self._leftovers.retire(unit.older)
-                unit.older = []
+                unit.older = ()
 
     def _settle(self, unit: Unit, wanted: Sequence[bytes]) -> str:
         """Drop a unit's frontends that it should not have any more, and note which there are; what went wrong."""
         known, ours = self.state.frontends, unit.plan_ids()
         leaving = [key for key in unit.frontends if key not in wanted and known.get(key) in ours]
-        why = self._drop_frontends(leaving) if leaving else ""
+        left = self._drop_frontends(leaving) if leaving else {}
         unit.frontends = tuple(key for key in {*unit.frontends, *wanted} if known.get(key) in ours)
-        return why
+        return next(iter(left.values()), "")
 
-    def _put(self, name: str, changes: Mapping[PlanKey, Change], failures: dict[PlanKey, str]) -> list[Entry]:
-        """Write one map's entries of every change that has not failed; the entries that held."""
-        entries: dict[bytes, bytes] = {}
-        for key, change in changes.items():
-            if key not in failures:
-                entries.update(change.puts[name])
-        items = list(entries.items())
-        failed = self._maps.put(name, items) if items else {}
+    def _put(
+        self, name: str, entries: Entries, changes: Mapping[PlanKey, Change], failures: dict[PlanKey, str]
+    ) -> Mapping[bytes, str]:
+        """Write one map's entries; why those failed that did. Every change that has one of them has failed."""
+        if not entries:
+            return {}
+        keys = list(entries)
+        failed = {keys[position]: why for position, why in self._maps.put(name, list(entries.items())).items()}
         if failed:
-            _blame(name, changes, {items[position][0]: why for position, why in failed.items()}, failures)
-        held = [entry for position, entry in enumerate(items) if position not in failed] if failed else items
-        self._mark_written(name, held)
-        return held
+            for key, change in changes.items():
+                if whys := [failed[entry] for of, entry, _ in change.puts if of == name and entry in failed]:
+                    failures.setdefault(key, whys[0])
+        self._mark_written(name, [key for key in keys if key not in failed] if failed else keys)
+        return failed
 
-    def _mark_written(self, name: str, held: Sequence[Entry]) -> None:
+    def _mark_written(self, name: str, held: Sequence[bytes]) -> None:
         if name == "backends":
-            for key, _ in held:
+            for key in held:
                 self.state.backends[codecs.ID.unpack(key)[0]].written = True
-        elif name == "clusters" and held:
-            numbers = {codecs.ID.unpack(key)[0] for key, _ in held}
+        elif name == "clusters":
+            numbers = {codecs.ID.unpack(key)[0] for key in held}
             for cluster in self.state.clusters.values():
                 cluster.written = cluster.written or cluster.id in numbers
 
@@ -160,9 +167,10 @@ class PlanTarget:
     def _commit(self, change: Change) -> None:
         unit, plan = change.unit, change.plan
         if not change.in_place and unit.current is not None:
-            unit.older.append(unit.current)
+            unit.older = (*unit.older, unit.current)
         unit.current = self.state.plans[plan.id] = plan
-        self._leftovers.shrink(plan, stale=change.stale, freed=change.freed)
+        if change.stale or change.freed:
+            self._leftovers.shrink(plan, stale=change.stale, freed=change.freed)
 
     def _abort(self, change: Change) -> None:
         """Nobody looks at a plan that was new. One that was changed in place holds old and new until it is replaced."""
@@ -171,8 +179,8 @@ class PlanTarget:
         elif change.unit.current is not None:
             current = change.unit.current
             current.sure = False
-            current.extra += change.held
-            current.extent = [max(pair) for pair in zip(current.extent, change.plan.extent, strict=True)]
+            current.extra = (*current.extra, *change.held)
+            current.extent = tuple(map(max, current.extents(), change.plan.extents()))
 
     def _drop_members(self, changes: Mapping[PlanKey, Change], failures: dict[PlanKey, str]) -> None:
         """At once, without grace: a client must not stay with a backend that has left."""
@@ -190,21 +198,22 @@ class PlanTarget:
     # Taking away
 
     def _delete(self, names: Iterable[str]) -> dict[str, str]:
-        failures: dict[str, str] = {}
-        for name in names:
-            unit = self.state.units.get(name)
-            if unit is None:
-                continue
-            ours = unit.plan_ids()
-            why = self._drop_frontends([k for k in unit.frontends if self.state.frontends.get(k) in ours])
-            if why:
-                failures[name] = why
-            else:
+        known = self.state.frontends
+        units = {name: unit for name in names if (unit := self.state.units.get(name)) is not None}
+        owners = {
+            key: name
+            for name, unit in units.items()
+            for key in unit.frontends
+            if known.get(key) in [plan.id for plan in unit.plans()]
+        }
+        failures = {owners[key]: why for key, why in self._drop_frontends(list(owners)).items()}
+        for name, unit in units.items():
+            if name not in failures:
                 self._forget(unit)
         return failures
 
     def _forget(self, unit: Unit) -> None:
-        gone = [*unit.older, *([unit.current] if unit.current else [])]
+        gone = unit.plans()
         self._leftovers.retire(gone, service=unit.name)
         if not gone:
             self.state.forget_service(unit.name)
@@ -217,20 +226,20 @@ class PlanTarget:
         self._leftovers.retire(orphans)
         return len(orphans)
 
-    def _drop_frontends(self, keys: Sequence[bytes]) -> str:
-        """Delete frontends; a sentence where one is left."""
+    def _drop_frontends(self, keys: Sequence[bytes]) -> dict[bytes, str]:
+        """Delete frontends; why those are left that are."""
         failed = self._maps.drop("frontends", keys) if keys else {}
         for position, key in enumerate(keys):
             if position not in failed:
                 self.state.frontends.pop(key, None)
-        return next(iter(failed.values()), "")
+        return {keys[position]: why for position, why in failed.items()}
 
 
-def _blame(
-    name: str, changes: Mapping[PlanKey, Change], failed: Mapping[bytes, str], failures: dict[PlanKey, str]
-) -> None:
-    """Every change that has an entry that failed has failed."""
+def _entries(changes: Mapping[PlanKey, Change], failures: Mapping[PlanKey, str]) -> dict[str, Entries]:  # hot:
+    """What to write, by map, for the changes that have not failed. What several of them have is written once."""
+    found: dict[str, Entries] = {name: {} for name in plans.ORDER}
     for key, change in changes.items():
-        for entry, _ in change.puts[name]:
-            if entry in failed:
-                failures.setdefault(key, failed[entry])
+        if key not in failures:
+            for name, entry, value in change.puts:
+                found[name][entry] = value
+    return found

@@ -60,6 +60,7 @@ class Wish(NamedTuple):
             return 0
         return port.node_port if self.type in ON_NODE else port.port
 
+
 MEANT: Final = ("ClusterIP", "Import", "LocalRedirect")
 """Addresses at which a local redirect counts."""
 
