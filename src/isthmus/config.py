@@ -39,6 +39,8 @@ class ClusterSection(Section, frozen=True):
     network: str = ""
     region: str = ""
     zone: str = ""
+    gateways: tuple[Annotated[str, Meta(pattern=r"^\S+:\d{1,5}$")], ...] = ()
+    """Where calls from clusters of other networks come in, as host:port; told to the peers."""
     families: tuple[Literal["IPv4", "IPv6"], ...] = ("IPv4",)
     """Address families that Services of the cluster can have, the preferred one first."""
 

@@ -12,6 +12,7 @@ from certificates import Authority
 from clusterset_peers import Peers, following
 from etcd_server import EtcdServer
 
+from isthmus import __version__
 from isthmus.clusterset import follower as follower_module
 from isthmus.clusterset.publisher import Publisher
 from isthmus.config import ClusterSection
@@ -51,7 +52,8 @@ async def published(server: EtcdServer, tls: Tls) -> AsyncIterator[Database]:
     db = Database(tables.RECORDS)
     async with Session([server.endpoint], tls=tls) as session:
         await server.ready(session)
-        task = asyncio.create_task(Publisher(db, session, ClusterSection(name="c2", id=2, network="blue")).run())
+        section = ClusterSection(name="c2", id=2, network="blue", gateways=("10.9.0.1:15443",))
+        task = asyncio.create_task(Publisher(db, session, section).run())
         yield db
         task.cancel()
         await asyncio.wait([task])
@@ -91,6 +93,7 @@ async def test_what_one_cluster_publishes_the_other_follows(
         await c1.until(lambda s: c1.services() == {f"c2:{DERIVED}": ["10.2.1.1"]} and c1.exports() == ["c2:demo/echo"])
         await c1.state("c2", "ready")
         await c1.until(lambda s: c1.cluster("c2").network == "blue")
+        assert (c1.cluster("c2").gateways, c1.cluster("c2").version) == (("10.9.0.1:15443",), __version__)
         put(c2, "10.2.1.1", "10.2.1.2")
         await c1.until(lambda s: c1.services() == {f"c2:{DERIVED}": ["10.2.1.1", "10.2.1.2"]})
         with c2.write() as txn:

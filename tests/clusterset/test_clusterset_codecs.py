@@ -269,3 +269,22 @@ def test_no_bytes_do_more_than_raise_a_record_error(raw: bytes) -> None:
             read()
         except RecordError:
             pass
+
+
+@pytest.mark.parametrize(
+    ("said", "taken"),
+    [
+        ("10.0.0.1:15443", True), ("gw.c2.example:15443", True), ("[fd00::1]:15443", True), ("gw:1", True),
+        ("127.0.0.1:80", False), ("0.0.0.0:80", False), ("[fe80::1%eth0]:80", False), ("fd00::1:80", False),
+        ("10.0.0.1", False), ("10.0.0.1:0", False), ("10.0.0.1:65536", False), ("10.0.0:80", False), ("a b:80", False),
+        (":80", False), ("x" * 254 + ":80", False), ("gw:٣", False),
+    ],
+)  # fmt: skip
+def test_a_gateway_is_taken_where_a_call_can_go_to_it(said: str, taken: bool) -> None:
+    told = identity.decode_description(json.dumps({"gateways": [said, "good:1"], "new": {}}).encode())
+    assert told.gateways == ((said, "good:1") if taken else ("good:1",))
+
+
+def test_a_cluster_has_so_many_gateways_and_no_more() -> None:
+    said = json.dumps({"gateways": [f"gw-{n}:443" for n in range(1000)]}).encode()
+    assert len(identity.decode_description(said).gateways) == identity.MOST_GATEWAYS

@@ -22,7 +22,6 @@ from isthmus.clusterset.cache import Cache
 from isthmus.clusterset.follower import Follower
 from isthmus.clusterset.identity import ClusterConfig
 from isthmus.config import ClustersetSection
-from isthmus.model import tables
 from isthmus.model.balancing import BackendKey, Probe
 from isthmus.model.names import ClusterName
 from isthmus.processes.agent import KINDS
@@ -73,7 +72,7 @@ async def test_it_lapses_when_the_lifetime_ends_and_who_does_not_answer_later_go
 ) -> None:
     monkeypatch.setattr(follower_module, "LOOK_EVERY", 60.0)
     remembered(tmp_path, "10.2.1.1", "10.2.1.2", "10.2.1.3")
-    world = World(beside=(tables.CLUSTERS,))
+    world = World()
     world.put(make.derived(), make.imported(), probe("10.2.1.1", True), probe("10.2.1.2", False))
     directory, state = str(tmp_path / "peers"), str(tmp_path / "state")
     section = ClustersetSection(directory=directory, state=state, cache_lifetime=LIFETIME)

@@ -5,19 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bad_line import line_to
-from clusterset_peers import OWN, Peers, announce, configure, export, following, service
+from clusterset_peers import Peers, announce, configure, export, following, service
 from etcd_server import EtcdServer, free_ports
+from mirroring import mirroring
 
 from isthmus.clusterset import follower as follower_module
 from isthmus.clusterset import mirror as mirror_module
 from isthmus.clusterset.mirror import Mirror, republished
-from isthmus.config import ClustersetSection
 from isthmus.etcd import Session
 
 
@@ -54,18 +53,6 @@ def peers(tmp_path: Path, shared_etcd: EtcdServer) -> Peers:
 def local(tmp_path: Path, own_etcd: EtcdServer) -> Peers:
     """As agents have them: ours."""
     return Peers(tmp_path / "local", own_etcd.endpoint)
-
-
-@asynccontextmanager
-async def mirroring(ours: Session, peers: Peers, *, lifetime: float = 600.0) -> AsyncIterator[Mirror]:
-    mirror = Mirror(ours, cluster=OWN, section=ClustersetSection(directory=str(peers.folder), cache_lifetime=lifetime))
-    task = asyncio.create_task(mirror.run())
-    try:
-        yield mirror
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
-        assert task.cancelled(), task.exception()
 
 
 async def until(condition: Callable[[], Awaitable[Any]]) -> None:
@@ -174,18 +161,6 @@ async def test_a_mirror_that_starts_while_a_peer_is_away_keeps_its_copies(
     async with mirroring(ours, peers):
         await until(_gone(ours, "cilium/cache/services/v1/c3/demo/echo"))
         assert set(before) - set(await copies(ours)) == {"services/v1/c3/demo/echo"}
-
-
-async def test_endpoints_of_a_peer_that_is_away_for_the_lifetime_go_from_the_mirror_too(
-    theirs: Session, ours: Session, peers: Peers
-) -> None:
-    peers.add("c2")
-    await fill(theirs)
-    async with mirroring(ours, peers, lifetime=0.5):
-        await until(lambda: ours.get("cilium/synced/c2/cilium/cache/services/v1"))
-        peers.add("c2", endpoint=f"http://127.0.0.1:{free_ports(1)[0]}")
-        await until(_gone(ours, "cilium/cache/services/v1/c2/demo/echo"))
-        assert await copies(ours) == ["serviceexports/v1/c2/demo/echo"]
 
 
 async def test_a_peer_that_leaves_takes_everything_of_it_along(theirs: Session, ours: Session, peers: Peers) -> None:

@@ -52,10 +52,8 @@ TABLES: dict[type, Table[Any, Any]] = {table.row: table for table in INPUTS}
 class World:
     """Rows of one node, n1 of cluster c1, and what follows from them."""
 
-    def __init__(
-        self, services: Any = "multicluster", *, units_per_pass: int = 2_000, beside: Iterable[Table[Any, Any]] = ()
-    ) -> None:
-        self.db = Database(*INPUTS, REDIRECTS, FRONTENDS, BACKENDS, PLANS, *beside)
+    def __init__(self, services: Any = "multicluster", *, units_per_pass: int = 2_000) -> None:
+        self.db = Database(*INPUTS, REDIRECTS, FRONTENDS, BACKENDS, PLANS)
         derived = loadbalancer.derived(names.ClusterName("c1"), "n1", services=services)
         self.derivations = Derivations(self.db, *derived, units_per_pass=units_per_pass)
 

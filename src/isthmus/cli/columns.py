@@ -182,6 +182,8 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
         Column("DROPPED", _field("dropped"), wide=True),
         Column("FAILURES", _field("failures"), wide=True),
         Column("NETWORK", _field("network"), wide=True),
+        Column("GATEWAYS", _all("gateways"), wide=True),
+        Column("VERSION", _field("version"), wide=True),
         Column("ENDPOINTS", _all("endpoints"), wide=True),
         Column("REASON", lambda row: row["reason"]),
     ],

@@ -29,13 +29,13 @@ class Card:
 
     def __init__(self, db: Database, name: ClusterName, *, now: Callable[[], datetime]) -> None:
         self._db = db
-        self._now = now
+        self.now = now
         self.row = Cluster(name=name, since=format_time(now()))
 
     def say(self, txn: WriteTxn | None = None, **changes: Any) -> None:
-        """Change the row; a new state gets the time of now."""
+        """Change the row; a new state gets the time of now where none is given."""
         if "state" in changes and changes["state"] != self.row.state:
-            changes["since"] = format_time(self._now())
+            changes.setdefault("since", format_time(self.now()))
             log.info("cluster", name=self.row.name, state=changes["state"], reason=changes.get("reason", ""))
         self.row = structs.replace(self.row, **changes)
         if txn is not None:
@@ -46,7 +46,7 @@ class Card:
 
     def fail(self, reason: str, **changes: Any) -> None:
         """Change the row: it was not to be reached now, and why."""
-        when = format_time(self._now())
+        when = format_time(self.now())
         self.say(reason=reason, last_failure=when, last_failure_reason=reason, **changes)
 
 

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Collection
 from typing import Any, Final
 
-from isthmus import logs
+from isthmus import __version__, logs
 from isthmus.clusterset.cache import Cache
 from isthmus.clusterset.connection import Connection
 from isthmus.clusterset.identity import Ids
@@ -141,5 +141,7 @@ def _own_row(cluster: ClusterSection) -> Cluster:
         network=cluster.network,
         region=cluster.region,
         zone=cluster.zone,
+        gateways=cluster.gateways,
+        version=__version__,
         exports_enabled=True,
     )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Final, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from isthmus.clusterset import wire
 from isthmus.clusterset.errors import RecordError
@@ -14,6 +15,7 @@ from isthmus.model.names import ClusterName
 
 LIMIT: Final = 64 * 1024
 Most = Literal[255, 511]
+MOST_GATEWAYS: Final = 32
 SLICES_ONLY: Final = "endpointslices-only"
 
 
@@ -50,7 +52,19 @@ class Description(Struct, frozen=True, gc=False, omit_defaults=True):
     network: str = ""
     region: str = ""
     zone: str = ""
+    gateways: tuple[str, ...] = ()
+    """Where calls from clusters of other networks come in: host:port."""
     version: str = ""
+    away: str = ""
+    """Told by a mirror: since when it does not hear the cluster, RFC 3339."""
+
+    def away_for(self, now: datetime) -> float:
+        """For how many seconds a mirror has not heard the cluster, as far as clocks agree."""
+        try:
+            since = datetime.fromisoformat(wire.timestamp(self.away))
+        except RecordError:
+            return 0.0
+        return max(0.0, (now - since).total_seconds())
 
 
 class _Config(Struct, gc=False):
@@ -69,11 +83,12 @@ def decode_config(value: bytes) -> ClusterConfig:
 
 
 def decode_description(value: bytes) -> Description:
-    """A cluster's description of itself; one that cannot be read is an empty one."""
+    """A cluster's description of itself; one that cannot be read is an empty one, of gateways the bad ones go."""
     try:
-        return wire.decode(value, _description, limit=LIMIT)
+        said = wire.decode(value, _description, limit=LIMIT)
     except RecordError:
         return Description()
+    return structs.replace(said, gateways=tuple(filter(wire.is_gateway, said.gateways))[:MOST_GATEWAYS])
 
 
 def encode(said: ClusterConfig | Description) -> bytes:
@@ -89,7 +104,7 @@ def own_config(section: ClusterSection, *, most: Most) -> ClusterConfig:
 
 def own_description(section: ClusterSection, *, version: str) -> Description:
     """What we say of ourselves to other clusters of Isthmus."""
-    return Description(section.network, section.region, section.zone, version)
+    return Description(section.network, section.region, section.zone, section.gateways, version)
 
 
 class Ids:

@@ -1,8 +1,9 @@
 """Copies the records of peers into the own etcd, so that a thousand agents make one connection each.
 
 A mirror is a follower whose rows are the records as they came, and a shelf per peer and kind that they are put on.
-All that a follower does of failures is done here too: a peer that is away keeps its copies, until the lifetime of
-endpoints is over; one that leaves or is refused takes them along; bad records are not copied.
+All that a follower does of failures is done here too, but for one: copies of a peer that is away stay, and its
+description says since when it is; whoever reads them knows how long they are good for. A peer that leaves or is
+refused takes its copies along; bad records are not copied.
 
 What readers see, in this order: the peer's configuration marked ``cached``, the copies, the canary. There is one
 mirror at a time: it holds a key under a lease, and starts over when it loses that, as it does when the store is wiped.
@@ -105,7 +106,7 @@ class Mirror:
     ) -> None:
         self._session = session
         self._cluster = cluster
-        self._section = section
+        self._section = structs.replace(section, cache_lifetime=0.0)  # that of copies is for who reads them
         self._beside = beside
         self._identity = f"{socket.gethostname()}-{os.getpid()}"
         self.outcome = "has not run"
@@ -196,8 +197,9 @@ class _Held(Cache):
         held = cls({cluster for cluster in found if cluster is not None})
         for cluster in held.clusters:
             if (config := await _config(session, cluster)) is not None:
+                away = await _away(session, cluster)
                 for kind in KINDS:
-                    held.known[kind, cluster] = Known(config, await _copies(session, kind, cluster), 0.0)
+                    held.known[kind, cluster] = Known(config, await _copies(session, kind, cluster), away)
         return held
 
     def load(self, kind: RecordKind, cluster: ClusterName) -> Known | None:
@@ -215,6 +217,12 @@ async def _config(session: Session, cluster: ClusterName) -> ClusterConfig | Non
     if config is None:
         return None
     return structs.replace(config, capabilities=structs.replace(config.capabilities, cached=False))
+
+
+async def _away(session: Session, cluster: ClusterName) -> float:
+    """For how many seconds an earlier mirror had not heard the peer."""
+    kv = await session.get(keys.description(cluster))
+    return identity.decode_description(kv.value).away_for(wall_clock()) if kv is not None else 0.0
 
 
 async def _copies(session: Session, kind: RecordKind, cluster: ClusterName) -> list[Copy]:
@@ -273,7 +281,8 @@ class _Writer:
                 await self._put(keys.config(row.name), republished(said))
             except RecordError as why:
                 log.warning("configuration not copied", cluster=row.name, why=str(why))
-            description = identity.Description(row.network, row.region, row.zone)
+            away = row.since if row.state == "stale" else ""
+            description = identity.Description(row.network, row.region, row.zone, row.gateways, row.version, away)
             await self._put(keys.description(row.name), identity.encode(description))
         for kind in KINDS:
             await self._copy_kind(kind, row)

@@ -45,6 +45,7 @@ def roles(own: ClusterName) -> dict[str, tuple[Grant, ...]]:
         Grant("read", keys.SYNCED, below=True),
         Grant("read", "cilium/cluster-config/", below=True),
         Grant("read", keys.DESCRIPTIONS, below=True),
+        Grant("read", keys.MIRROR),
     )
     writer = (
         Grant("readwrite", "cilium/", below=True),

@@ -186,3 +186,19 @@ class RecordSink:
         self._size += size - self._sizes.pop(key, 0)
         if size:
             self._sizes[key] = size
+
+
+class OneKey:
+    """A ``reflector.Sink`` for what a KeyStore brings; ``told`` hears what the key is and what becomes of it."""
+
+    def __init__(self, told: Callable[[KeyValue | None], None]) -> None:
+        self._told = told
+
+    def replace(self, items: Mapping[str, KeyValue], *, partial: bool) -> None:
+        """What the key is."""
+        self._told(items.get(""))
+
+    def apply(self, events: Sequence[Event[KeyValue]]) -> None:
+        """What became of it."""
+        for _, kv in events:
+            self._told(kv)

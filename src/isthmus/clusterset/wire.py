@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from ipaddress import IPv6Address, ip_address
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -14,6 +15,10 @@ from isthmus.model.names import ClusterName, ServiceName, service_name
 from isthmus.model.services import Labels, Protocol
 
 T = TypeVar("T")
+
+DNS_NAME: Final = re.compile(
+    r"(?=.{1,253}\Z)([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\.)*[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z"
+)
 
 
 def decode(value: bytes, decoder: msgspec.json.Decoder[T], *, limit: int) -> T:
@@ -53,6 +58,20 @@ def address(text: str) -> str:
     if parsed.is_unspecified or parsed.is_loopback or parsed.is_link_local or parsed.is_multicast:
         raise RecordError(f"{text!r} cannot be an endpoint's address")
     return str(parsed)
+
+
+def is_gateway(text: str) -> bool:
+    """Whether this is host:port, and the host an address that another machine can have, or a DNS name."""
+    host, _, port = text.rpartition(":")
+    if not port.isascii() or not port.isdigit() or not 0 < int(port) < 65_536:
+        return False
+    if DNS_NAME.match(host) and not host.rpartition(".")[2].isdigit():
+        return True
+    try:
+        address(host[1:-1] if host.startswith("[") and host.endswith("]") else host)
+    except RecordError:
+        return False
+    return ":" not in host or host.startswith("[")
 
 
 def protocol(text: str) -> Protocol | None:

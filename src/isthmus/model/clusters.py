@@ -32,6 +32,10 @@ class Cluster(Struct, frozen=True, gc=False, kw_only=True):
     """Clusters of one network reach each other's pods; empty: the network everybody is on."""
     region: str = ""
     zone: str = ""
+    gateways: tuple[str, ...] = ()
+    """Where calls from clusters of other networks come in: host:port."""
+    version: str = ""
+    """Of its Isthmus; empty for a cluster that has none."""
     connected: bool = False
     """Its etcd answers, whatever it says."""
     failures: int = 0

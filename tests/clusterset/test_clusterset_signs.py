@@ -1,0 +1,149 @@
+"""Signs of life of a peer, beside that its etcd answers: a heartbeat, that it lets us read, that somebody copies it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from clusterset_peers import Peers, announce, following, service
+from etcd_server import EtcdServer, free_ports
+from joining_world import World, clusters
+from mirroring import mirroring
+
+from isthmus.clusterset import follower as follower_module
+from isthmus.clusterset import joining, keys, signs
+from isthmus.clusterset import mirror as mirror_module
+from isthmus.clusterset import peers as peers_module
+from isthmus.etcd import Session
+from isthmus.model.names import ClusterName
+
+ECHO = {"c2:demo/echo": ["10.2.1.1"]}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follower_module, "LOOK_EVERY", 0.05)
+    monkeypatch.setattr(signs, "ASK_EVERY", 0.2)
+    monkeypatch.setattr(joining, "LOOK_EVERY", 0.05)
+    monkeypatch.setattr(mirror_module, "LOCK_TTL", 2)
+
+
+@pytest.fixture
+async def theirs(shared_etcd: EtcdServer) -> AsyncIterator[Session]:
+    async with Session([shared_etcd.endpoint]) as session:
+        await shared_etcd.ready(session)
+        await session.delete_prefix("")
+        await service(session, "c2", "demo/echo", "10.2.1.1", number=2)
+        await announce(session, "c2", 2)
+        yield session
+
+
+@pytest.fixture
+async def ours(own_etcd: EtcdServer) -> AsyncIterator[Session]:
+    async with Session([own_etcd.endpoint]) as session:
+        await own_etcd.ready(session)
+        yield session
+
+
+@pytest.fixture
+def peers(tmp_path: Path, shared_etcd: EtcdServer) -> Peers:
+    peers = Peers(tmp_path / "clusters", shared_etcd.endpoint)
+    peers.add("c2")
+    return peers
+
+
+@pytest.fixture
+def local(tmp_path: Path, own_etcd: EtcdServer) -> Peers:
+    """As agents behind a mirror have them: our own etcd."""
+    local = Peers(tmp_path / "local", own_etcd.endpoint)
+    local.add("c2")
+    return local
+
+
+async def test_a_publisher_that_is_silent_is_told_of_and_withdraws_nothing(
+    theirs: Session, peers: Peers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(signs, "LATE", 0.5)
+    sessions: list[str] = []
+
+    class Counted(Session):
+        async def __aenter__(self) -> Counted:
+            sessions.append("one more")
+            return await super().__aenter__()
+
+    monkeypatch.setattr(peers_module, "Session", Counted)
+    await theirs.put(keys.HEARTBEAT, b"2026-01-01T00:00:00Z")
+    async with following(peers) as seen:
+        await seen.state("c2", "ready")
+        await seen.until(lambda s: "nobody has published" in seen.cluster("c2").reason)
+        await seen.until_true(lambda: len(sessions) == 2)  # perhaps only the watch had died
+        assert (seen.cluster("c2").state, seen.services()) == ("ready", ECHO)
+        await theirs.put(keys.HEARTBEAT, b"2026-01-01T00:01:00Z")
+        await seen.until(lambda s: not seen.cluster("c2").reason)
+        await theirs.delete(keys.HEARTBEAT)  # as its lease does
+        await seen.until(lambda s: "nobody has published" in seen.cluster("c2").reason)
+        assert (seen.cluster("c2").state, seen.services()) == ("ready", ECHO)
+
+
+async def joined(c1: World, c2: World) -> None:
+    async with joining.invitation(c1.home, lifetime=60) as invitation:
+        await asyncio.gather(invitation.accepted(), joining.join(c2.home, invitation.word, patience=20))
+
+
+async def test_who_is_left_hears_nothing_more_though_his_watch_stood(tmp_path: Path) -> None:
+    async with clusters(tmp_path) as (c1, c2):
+        await c1.publish("10.1.1.1")
+        await joined(c1, c2)
+        async with c2.following() as second:
+            await second.state("c1", "ready")
+            await joining.leave(c1.home, ClusterName("c2"))
+            row = await second.state("c1", "stale")
+            assert "authentication failed" in row.reason
+            await c1.publish("10.1.1.1", "10.1.1.2")
+            await second.until(lambda s: second.cluster("c1").failures > row.failures + 3)
+            assert second.services() == {"c1:demo/echo": ["10.1.1.1"]}
+
+
+async def test_copies_of_a_mirror_that_died_are_stale(
+    theirs: Session, ours: Session, peers: Peers, local: Peers
+) -> None:
+    async with following(local) as agent:
+        async with mirroring(ours, peers):
+            assert (await agent.state("c2", "ready")).cached
+        row = await agent.state("c2", "stale")
+        assert "no mirror is running" in row.reason
+        assert agent.services() == ECHO
+        async with mirroring(ours, peers):
+            await agent.state("c2", "ready")
+
+
+async def test_agents_behind_a_mirror_hear_that_it_does_not_hear_a_peer_and_count_its_lifetime(
+    theirs: Session, ours: Session, peers: Peers, local: Peers
+) -> None:
+    async with mirroring(ours, peers), following(local, lifetime=2.0) as agent:
+        await agent.state("c2", "ready")
+        peers.add("c2", endpoint=f"http://127.0.0.1:{free_ports(1)[0]}")
+        row = await agent.state("c2", "stale")
+        assert "the mirror has not heard it since" in row.reason
+        assert agent.services() == ECHO
+        await agent.until(lambda s: agent.services() == {})
+        assert await ours.get("cilium/cache/services/v1/c2/demo/echo"), "how long copies are good is for their readers"
+        async with following(local, lifetime=2.0) as late:  # an agent that starts meanwhile
+            await late.until(lambda s: late.cluster("c2").state == "stale" and late.services() == {})
+        peers.add("c2")
+        await agent.state("c2", "ready")
+        await agent.until(lambda s: agent.services() == ECHO)
+
+
+async def test_what_a_peer_says_of_itself_is_heard_behind_a_mirror_too(
+    theirs: Session, ours: Session, peers: Peers, local: Peers
+) -> None:
+    said = {"network": "blue", "region": "eu", "zone": "eu-1", "gateways": ["gw.c2.example:15443"], "version": "9"}
+    await theirs.put(keys.description(ClusterName("c2")), json.dumps(said).encode())
+    async with mirroring(ours, peers), following(local) as agent:
+        await agent.until(lambda s: agent.cluster("c2").version == "9")
+        row = agent.cluster("c2")
+        assert (row.network, row.region, row.zone, row.gateways) == ("blue", "eu", "eu-1", ("gw.c2.example:15443",))
