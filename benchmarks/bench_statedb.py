@@ -47,6 +47,9 @@ SERVICES: Final = Table[str, Service](
     key=lambda row: row.name,
     indexes={"address": lambda row: (row.address,), "owner": lambda row: (row.owner,)},
 )
+ORDERED: Final = Table[str, Service](
+    "ordered", Service, key=lambda row: row.name, indexes={"under": lambda row: (row.name,)}, ordered=("under",)
+)
 PLANS: Final = Table[str, Plan](
     "plans", Plan, key=lambda row: row.service, indexes={"service": lambda row: (row.service,)}
 )
@@ -126,6 +129,28 @@ def writes(table: Table[str, Service], rows: Sequence[Service]) -> None:
     measured(f"delete, {indexes}", len(rows), lambda: delete(db, table, rows))
 
 
+def in_order(rows: Sequence[Service]) -> None:
+    """An ordered index: made at the first look, then kept as rows change, and read below a prefix."""
+    db = Database(ORDERED)
+    put(db, ORDERED, rows)
+    measured(
+        "ordered index: made at the first look", len(rows), lambda: list(db.snapshot().below(ORDERED, "under", "?"))
+    )
+    measured("ordered index: all in its order", len(rows), lambda: list(db.snapshot().since(ORDERED, "under", "")))
+    below = len(list(db.snapshot().below(ORDERED, "under", "ns-7/")))
+    measured("ordered index: below a prefix", below, lambda: list(db.snapshot().below(ORDERED, "under", "ns-7/")))
+    one_by_one = rows[:CHANGED]
+
+    def each() -> None:
+        for row in one_by_one:
+            delete(db, ORDERED, [row])
+            put(db, ORDERED, [row])
+
+    measured("ordered index: delete and put, one by one", 2 * CHANGED, each)
+    measured("ordered index: delete", len(rows), lambda: delete(db, ORDERED, rows))
+    measured("ordered index: put", len(rows), lambda: put(db, ORDERED, rows))
+
+
 class Path:
     """From a put to the target: one derived table, one reconciler."""
 
@@ -177,6 +202,7 @@ def main() -> None:
     print(f"{count:,} rows, transactions of {BATCH}")
     for table in (PLAIN, SERVICES):
         writes(table, rows)
+    in_order(rows)
     asyncio.run(through(rows))
     for table in (PLAIN, SERVICES):
         memory(table, rows)

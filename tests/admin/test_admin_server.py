@@ -17,11 +17,12 @@ from admin_world import eventually, serving
 
 from isthmus.admin.wire import key_text
 from isthmus.config import ConfigError
+from isthmus.model import tables
 from isthmus.model.balancing import BackendKey, PlanKey
 from isthmus.model.clusters import Cluster
 from isthmus.model.dns import Name
 from isthmus.model.names import ClusterName, ServiceName
-from isthmus.model.services import Namespace
+from isthmus.model.services import Namespace, Pod, Service
 from isthmus.model.tables import CLUSTERS, NAMES, NAMESPACES
 
 
@@ -97,6 +98,20 @@ async def follow(path: Path) -> AsyncIterator[Follow]:
     yield open_one
     for watch in watches:
         await watch.close()
+
+
+async def test_a_table_that_is_in_order_is_listed_below_a_name_and_another_one_whole(path: Path) -> None:
+    async with serving(path) as process:
+        process.put(tables.PODS, *(Pod(name=name, uid="1") for name in ("demo/a", "other/a")))
+        process.put(
+            tables.SERVICES,
+            *(Service(name=ServiceName(name), source="x") for name in ("demo/b", "demo/a", "demo2/a", "a/demo")),
+        )
+        _, found = await ask(path, "tables/services?under=demo/")
+        assert [row["name"] for row in found["rows"]] == ["demo/a", "demo/b"]
+        assert [len((await ask(path, f"tables/{each}"))[1]["rows"]) for each in ("services", "pods")] == [4, 2]
+        _, found = await ask(path, "tables/pods?under=demo/")
+        assert len(found["rows"]) == 2
 
 
 async def test_the_socket_is_its_owners_only_and_goes_with_the_server(path: Path) -> None:

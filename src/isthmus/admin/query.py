@@ -53,9 +53,12 @@ class Socket:
             found: dict[str, Any] = msgspec.json.decode(response.read())["tables"]
         return found
 
-    def table(self, name: str, *, wait: float = 0.0) -> Listing[Any]:
-        """Every row of a table as JSON has it, complete or not after so many seconds."""
-        with self._get(f"tables/{quote(name, safe='')}", wait=wait) as response:
+    def table(self, name: str, *, wait: float = 0.0, under: str = "") -> Listing[Any]:
+        """Every row of a table as JSON has it, complete or not after so many seconds.
+
+        ``under`` leaves out what is not below it (``demo/``), where the process has the rows in that order.
+        """
+        with self._get(f"tables/{quote(name, safe='')}", wait=wait, under=under) as response:
             return msgspec.json.decode(response.read(), type=Listing[Any])
 
     def follow(self, name: str) -> Iterator[Line[Any]]:
@@ -69,7 +72,7 @@ class Socket:
                 return  # the process went in the middle of a line: the same as its end
 
     @contextmanager
-    def _get(self, path: str, **query: float) -> Iterator[http.client.HTTPResponse]:
+    def _get(self, path: str, **query: float | str) -> Iterator[http.client.HTTPResponse]:
         with closing(_UnixConnection(self.path, timeout=self._timeout)) as connection:
             try:
                 connection.request("GET", f"/{VERSION}/{path}?{urlencode(query)}", headers={"Connection": "close"})

@@ -33,6 +33,8 @@ STALL = 30.0
 """Seconds for which a client may leave the socket full."""
 CHUNK = 500
 """Rows encoded at once."""
+UNDER = "under"
+"""The ordered index by which a table is listed below ``namespace/``; one without it is listed whole."""
 
 AnyTable = Table[Any, Any]
 
@@ -125,7 +127,7 @@ class Server:
             return _failure(400, "wait and revision are numbers")
         if not query.get("watch"):
             await self._complete(table, wait)
-            return _json(self._listing(self._db.snapshot(), table))
+            return _json(self._listing(self._db.snapshot(), table, under=query.get("under", "")))
         if revision is None:
             await self._complete(table, wait)
             return await self._follow(request, table, with_list=True)
@@ -142,8 +144,9 @@ class Server:
         except TimeoutError:
             pass
 
-    def _listing(self, snapshot: Snapshot, table: AnyTable) -> Listing[Any]:
-        rows = list(snapshot.all(table))
+    def _listing(self, snapshot: Snapshot, table: AnyTable, *, under: str = "") -> Listing[Any]:
+        in_order = under and UNDER in table.indexes
+        rows = list(snapshot.below(table, UNDER, under) if in_order else snapshot.all(table))
         return Listing(
             instance=self.instance,
             revision=snapshot.revision(table),

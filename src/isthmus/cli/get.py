@@ -34,6 +34,12 @@ class Selection(NamedTuple):
             return False
         return self.name is None or any(self.name in (name, name.rpartition("/")[2]) for name in columns.names(row))
 
+    @property
+    def under(self) -> str:
+        """What the names of all that is meant begin with, as far as a process can have them in that order."""
+        namespace = self.namespace or (self.name or "").rpartition("/")[0]
+        return f"{namespace}/" if namespace else ""
+
     def __str__(self) -> str:
         called = f" called '{self.name}'" if self.name else ""
         return f"{self.table}{called}" + (f" in namespace {self.namespace}" if self.namespace else "")
@@ -107,7 +113,7 @@ def get(
         all_namespaces = True
     selection = Selection(columns.table_name(table), name, None if all_namespaces else namespace or "default")
     candidates = sockets.find(socket=socket, cluster=cluster, lab=lab)
-    asked, listing = sockets.ask(candidates, lambda each: each.table(selection.table))
+    asked, listing = sockets.ask(candidates, lambda each: each.table(selection.table, under=selection.under))
     status = _statuses(asked, selection.table)
     if watch:
         _watch(asked, View(selection, form == "wide", status), as_json=form == "json")

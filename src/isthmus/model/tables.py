@@ -41,14 +41,21 @@ SERVICES: Final = Table[tuple[ServiceName, str], Service](
         "topology": lambda row: (True,) if row.distribution or _prefers_zone(row.annotations) else (),
         "node_port": lambda row: {(port.node_port, port.protocol) for port in row.ports if port.node_port},
         "exposed": lambda row: (True,) if row.type in ("NodePort", "LoadBalancer", "HostPort") else (),
+        "under": lambda row: (row.name,),
     },
+    ordered=("under",),
 )
 
 ENDPOINT_SETS: Final = Table[tuple[ServiceName, ClusterName, str, str], EndpointSet](
     "endpoint_sets",
     EndpointSet,
     key=lambda row: (row.service, row.cluster, row.source, row.part),
-    indexes={"service": lambda row: (row.service,), "cluster": lambda row: (row.cluster,)},
+    indexes={
+        "service": lambda row: (row.service,),
+        "cluster": lambda row: (row.cluster,),
+        "under": lambda row: (row.service,),
+    },
+    ordered=("under",),
 )
 
 IMPORTS: Final = Table[ServiceName, Import](
@@ -62,7 +69,9 @@ IMPORTS: Final = Table[ServiceName, Import](
         "namespace": lambda row: (row.name.partition("/")[0],),
         "service": lambda row: (derived(row.name),),
         "topology": lambda row: (True,) if row.distribution or _prefers_zone(row.annotations) else (),
+        "under": lambda row: (row.name,),
     },
+    ordered=("under",),
 )
 
 EXPORT_MARKS: Final = Table[ServiceName, ExportMark](
@@ -127,14 +136,17 @@ FRONTENDS: Final = Table[FrontendKey, Frontend](
         "service": lambda row: (row.service,),
         "plan": lambda row: (row.plan,),
         "lent": lambda row: (row.key.address,) if row.type in ("NodePort", "HostPort") else (),
+        "under": lambda row: (row.service,),
     },
+    ordered=("under",),
 )
 
 BACKENDS: Final = Table[BackendKey, Backend](
     "backends",
     Backend,
     key=lambda row: row.key,
-    indexes={"service": lambda row: (row.key.service,)},
+    indexes={"service": lambda row: (row.key.service,), "under": lambda row: (row.key.service,)},
+    ordered=("under",),
 )
 
 PLANS: Final = Table[PlanKey, Plan](
@@ -145,7 +157,9 @@ PLANS: Final = Table[PlanKey, Plan](
         "service": lambda row: (row.key.service,),
         "awaited": lambda row: row.awaited,
         "callers": lambda row: (True,) if row.consistent or row.skip else (),
+        "under": lambda row: (row.key.service,),
     },
+    ordered=("under",),
 )
 
 NAMES: Final = Table[tuple[str, str], Name](

@@ -7,7 +7,7 @@ were. An index holds the very rows of its table: who looks into it need not look
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Iterator
 from typing import Any, Final
 
 from immutables import Map
@@ -23,7 +23,7 @@ class Index:
 
     __slots__ = ("_key", "_values", "found", "get")
 
-    def __init__(self, start: Map[Any, Rows], values: Values, key: Callable[[Any], Hashable]) -> None:
+    def __init__(self, start: Any, values: Values, key: Callable[[Any], Hashable]) -> None:
         self.found: Any = start.mutate()
         self.get: Any = self.found.get
         self._values = values
@@ -57,10 +57,14 @@ class Index:
         values = self._values(old)
         self._take(old, values if len(values) < 2 else dict.fromkeys(values))
 
-    def finish(self) -> Map[Any, Rows]:
+    def finish(self) -> Any:
         """The index as it is now, for good."""
-        found: Map[Any, Rows] = self.found.finish()
-        return found
+        return self.found.finish()
+
+    def since(self, value: Any) -> Iterator[Any]:
+        """The values of an ordered index from one on, as they are now."""
+        values: Iterator[Any] = self.found.since(value)
+        return values
 
     def _with(self, rows: Rows, new: Any) -> Rows:
         if not isinstance(rows, tuple):
@@ -80,9 +84,9 @@ class Index:
                 self.found[value] = rows.delete(self._key(old))
 
 
-def build(rows: Map[Any, Any], values: Values, key: Callable[[Any], Hashable]) -> Index:
-    """An index of these rows."""
-    index = Index(Map(), values, key)
+def build(rows: Map[Any, Any], values: Values, key: Callable[[Any], Hashable], *, empty: Any) -> Index:
+    """An index of these rows, of the kind of an empty one."""
+    index = Index(empty, values, key)
     for row in rows.values():
         index.add(row)
     return index

@@ -38,6 +38,24 @@ class Reader:
             return []
         return list(rows if isinstance(rows, tuple) else rows.values())
 
+    def since(self, table: Table[Any, R], index: str, value: Any) -> Iterator[R]:
+        """The rows of an ordered index in the order of its values, from this value or the first after it."""
+        position = table.ordered(index)
+        for each in self._values(table, position, value):
+            yield from self.by(table, index, each)
+
+    def below(self, table: Table[Any, R], index: str, prefix: Any) -> Iterator[R]:
+        """The rows of an ordered index whose values begin with a prefix (of text, or of a tuple), in their order."""
+        position, size = table.ordered(index), len(prefix)
+        for each in self._values(table, position, prefix):
+            if each[:size] != prefix:
+                return
+            yield from self.by(table, index, each)
+
+    def _values(self, table: AnyTable, position: int, value: Any) -> Iterator[Any]:
+        values: Iterator[Any] = self._states[table.name].index_at(table, position).since(value)  # type: ignore[union-attr]
+        return values
+
     def count(self, table: AnyTable) -> int:
         """How many rows the table has."""
         return len(self._states[table.name].rows)

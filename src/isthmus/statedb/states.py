@@ -12,23 +12,28 @@ from immutables import Map
 
 from isthmus.statedb.errors import StateError
 from isthmus.statedb.index import Index, Rows, build
+from isthmus.statedb.ordered import Ordered
 from isthmus.statedb.table import AnyTable
+
+
+def _build(table: AnyTable, position: int, rows: Map[Any, Any]) -> Index:
+    return build(rows, table.values[position], table.key, empty=table.empty[position])
 
 
 class TableState(NamedTuple):
     """One table inside a root: rows by key and by index value, the count of changes, who has yet to fill it."""
 
     rows: Map[Any, Any]
-    indexes: list[Map[Any, Rows] | None]
+    indexes: list[Map[Any, Rows] | Ordered | None]
     """None: nobody has looked into it yet. It is made when somebody does, and kept from then on."""
     revision: int
     pending: frozenset[str]
 
-    def index_at(self, table: AnyTable, position: int) -> Map[Any, Rows]:
+    def index_at(self, table: AnyTable, position: int) -> Map[Any, Rows] | Ordered:
         """An index, made now where this is the first look into it."""
         found = self.indexes[position]
         if found is None:
-            found = self.indexes[position] = build(self.rows, table.values[position], table.key).finish()
+            found = self.indexes[position] = _build(table, position, self.rows).finish()
         return found
 
 
@@ -55,7 +60,7 @@ class Draft:
         """An index, made now where this is the first look into it."""
         found = self.indexes[position]
         if found is None:
-            found = self.indexes[position] = build(self.present(), table.values[position], table.key)
+            found = self.indexes[position] = _build(table, position, self.present())
             self.kept.append(found)
         return found
 

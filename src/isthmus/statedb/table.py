@@ -7,7 +7,10 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, Generic, TypeVar
 
+from immutables import Map
+
 from isthmus.statedb.errors import StateError
+from isthmus.statedb.ordered import Ordered
 
 K = TypeVar("K", bound=Hashable)
 R = TypeVar("R")
@@ -20,9 +23,10 @@ class Table(Generic[K, R]):
 
     ``key`` gives a row's primary key. ``indexes`` name functions from a row to the values it is found under: none,
     one or several, which need not be unique. Keys and values are hashable; rows are immutable and compare by value.
+    Indexes that are ``ordered`` can be read from a value on and below a prefix; their values compare.
     """
 
-    __slots__ = ("indexes", "key", "name", "positions", "row", "values")
+    __slots__ = ("empty", "indexes", "key", "name", "positions", "row", "values")
 
     def __init__(
         self,
@@ -31,6 +35,7 @@ class Table(Generic[K, R]):
         *,
         key: Callable[[R], K],
         indexes: Mapping[str, Callable[[R], Collection[Hashable]]] | None = None,
+        ordered: Collection[str] = (),
     ) -> None:
         if not NAME.match(name):
             raise StateError(f"table name '{name}': want lower-case letters, digits, - and _, 31 at most")
@@ -40,6 +45,17 @@ class Table(Generic[K, R]):
         self.indexes: Mapping[str, Callable[[R], Collection[Hashable]]] = MappingProxyType(dict(indexes or {}))
         self.values = tuple(self.indexes.values())
         self.positions = Positions(name, self.indexes)
+        of_order = {self.positions[index] for index in ordered}
+        self.empty: tuple[Map[Any, Any] | Ordered, ...] = tuple(
+            Ordered() if position in of_order else Map() for position in range(len(self.values))
+        )
+
+    def ordered(self, index: str) -> int:
+        """The position of an index that is ordered."""
+        position = self.positions[index]
+        if not isinstance(self.empty[position], Ordered):
+            raise StateError(f"index '{index}' of table '{self.name}' is not ordered")
+        return position
 
     def __repr__(self) -> str:
         return f"<Table {self.name} of {self.row.__name__}, indexes: {', '.join(self.indexes) or 'none'}>"

@@ -1,0 +1,125 @@
+"""Ordered indexes: as a sorted list would be, whatever comes and goes; in a transaction and in a snapshot held."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Struct
+
+from isthmus.statedb import Database, StateError, Table, ordered
+
+WORDS = [f"{namespace}/{name}" for namespace in ("a", "ab", "b") for name in ("", "a", "b", "ba", "c")]
+
+
+class Row(Struct, frozen=True, gc=False):
+    key: int
+    words: tuple[str, ...] = ()
+
+
+ROWS = Table[int, Row](
+    "rows",
+    Row,
+    key=lambda row: row.key,
+    indexes={"word": lambda row: row.words, "pair": lambda row: [tuple(word.split("/")) for word in row.words]},
+    ordered=("word", "pair"),
+)
+
+
+@pytest.fixture(autouse=True, params=[2, 4, 1024])
+def size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks of a few values, so that they split and join."""
+    monkeypatch.setattr(ordered, "MOST", request.param)
+
+
+def expected(rows: dict[int, Row], index: str, start: str) -> list[Any]:
+    """The slow and obvious way."""
+    words = {word for row in rows.values() for word in row.words}
+    values: list[Any] = [word if index == "word" else tuple(word.split("/")) for word in words]
+    return sorted(value for value in values if value >= (start if index == "word" else tuple(start.split("/"))))
+
+
+change = st.builds(Row, st.integers(0, 30), st.sets(st.sampled_from(WORDS), max_size=3).map(tuple))
+commits = st.lists(st.lists(st.tuples(st.booleans(), change), max_size=8), max_size=12)
+
+
+@given(commits, st.sampled_from(WORDS), st.sampled_from(["word", "pair"]), st.booleans())
+def test_what_is_read_from_a_value_on_is_what_a_sorted_list_has(
+    commits: list[list[tuple[bool, Row]]], start: str, index: str, early: bool
+) -> None:
+    db, rows, held = Database(ROWS), dict[int, Row](), []
+    since: Any = start if index == "word" else tuple(start.split("/"))
+    for commit in commits:
+        if early:  # else the index is made at the end, all at once
+            held.append((db.snapshot(), expected(rows, index, start)))
+            assert values(db.snapshot().since(ROWS, index, since), index, since) == held[-1][1]
+        with db.write() as txn:
+            for put, row in commit:
+                if put:
+                    txn.put(ROWS, row)
+                    rows[row.key] = row
+                else:
+                    txn.delete(ROWS, row.key)
+                    rows.pop(row.key, None)
+                assert values(txn.since(ROWS, index, since), index, since) == expected(rows, index, start)
+    assert values(db.snapshot().since(ROWS, index, since), index, since) == expected(rows, index, start)
+    for snapshot, was in held:
+        assert values(snapshot.since(ROWS, index, since), index, since) == was
+
+
+def values(rows: Iterator[Row], index: str, start: Any) -> list[Any]:
+    """The values that rows came for, each once, in the order in which they came: a row comes once for each it has."""
+    seen: list[Any] = []
+    counted: dict[int, list[Any]] = {}
+    for row in rows:
+        mine: list[Any] = [word if index == "word" else tuple(word.split("/")) for word in sorted(row.words)]
+        left = counted.setdefault(row.key, [value for value in mine if value >= start])
+        value = left.pop(0)
+        if not seen or seen[-1] != value:
+            seen.append(value)
+    assert not any(counted.values())
+    return seen
+
+
+@given(commits)
+def test_chunks_are_sorted_never_empty_and_not_too_long(commits: list[list[tuple[bool, Row]]]) -> None:
+    chunks: ordered.Chunks = ()
+    have: set[int] = set()
+    for commit in commits:
+        come = {row.key for put, row in commit if put} - have
+        gone = {row.key for put, row in commit if not put} & have
+        have = have - gone | come
+        chunks = ordered.changed(chunks, come=come, gone=gone)
+        assert [value for chunk in chunks for value in chunk] == sorted(have)
+        assert all(0 < len(chunk) <= ordered.MOST for chunk in chunks)
+
+
+def test_what_a_change_does_not_touch_is_shared() -> None:
+    before = ordered.changed((), come=range(5_000), gone=())
+    after = ordered.changed(before, come=[7_000], gone=())
+    assert before[0] is after[0]
+    assert sum(mine is not other for mine, other in zip(before, after, strict=False)) <= 1
+
+
+def test_rows_below_a_prefix_of_text_or_of_a_tuple() -> None:
+    db = Database(ROWS)
+    with db.write() as txn:
+        for key, word in enumerate(reversed(WORDS)):
+            txn.put(ROWS, Row(key, (word,)))
+    found = [row.words[0] for row in db.snapshot().below(ROWS, "word", "a/")]
+    assert found == ["a/", "a/a", "a/b", "a/ba", "a/c"]
+    assert [row.words[0] for row in db.snapshot().below(ROWS, "word", "a/b")] == ["a/b", "a/ba"]
+    assert [row.words[0] for row in db.snapshot().below(ROWS, "pair", ("ab",))] == [w for w in WORDS if w[:2] == "ab"]
+    assert list(db.snapshot().below(ROWS, "word", "c")) == []
+    assert len(list(db.snapshot().below(ROWS, "word", ""))) == len(WORDS)
+
+
+def test_an_index_that_is_not_ordered_says_so() -> None:
+    table = Table[int, Row]("plain", Row, key=lambda row: row.key, indexes={"word": lambda row: row.words})
+    with pytest.raises(StateError, match="index 'word' of table 'plain' is not ordered"):
+        list(Database(table).snapshot().below(table, "word", "a"))
+    with pytest.raises(StateError, match="has no index 'no'"):
+        Table[int, Row]("other", Row, key=lambda row: row.key, ordered=("no",))
