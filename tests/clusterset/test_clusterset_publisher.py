@@ -241,6 +241,56 @@ async def test_a_configuration_that_somebody_deletes_comes_back(etcd: Session, m
         await appears(etcd, "cilium/cluster-config/c1")
 
 
+@pytest.mark.parametrize("lost", ["cilium/state/", "cilium/synced/", "isthmus/", "cilium/"])
+async def test_what_somebody_deletes_of_ours_is_there_again_at_once(
+    etcd: Session, lost: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("isthmus.clusterset.publisher.AFTER_A_FOREIGN_WRITE", 0.05)
+    cluster = Cluster()
+    cluster.export(NAME, "10.1.1.1")
+    cluster.complete()
+    async with publishing_cluster(etcd, cluster):
+        await appears(etcd, f"{SYNCED}endpointslices/v1")
+        before = [kv.key for kv in (await etcd.list("")).kvs if not kv.lease]
+        for _ in range(2):
+            await etcd.delete_prefix(lost)
+            for key in before:
+                await appears(etcd, key)
+
+
+async def test_what_somebody_writes_below_our_name_goes_at_once(etcd: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("isthmus.clusterset.publisher.AFTER_A_FOREIGN_WRITE", 0.05)
+    cluster = Cluster()
+    cluster.export(NAME, "10.1.1.1")
+    cluster.complete()
+    async with publishing_cluster(etcd, cluster):
+        await appears(etcd, f"{SYNCED}endpointslices/v1")
+        true = await appears(etcd, service_key())
+        await etcd.put("cilium/state/services/v1/c1/demo/forged", b"{}")
+        await etcd.put(service_key(), b"{}")
+        async with asyncio.timeout(10):
+            while (held := await etcd.get(service_key())) is None or held.value != true.value:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+            while await etcd.get("cilium/state/services/v1/c1/demo/forged") is not None:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+
+
+async def test_our_own_writes_are_nobody_elses(etcd: Session) -> None:
+    cluster = Cluster()
+    cluster.complete()
+    async with publishing_cluster(etcd, cluster) as publisher:
+        await appears(etcd, f"{SYNCED}endpointslices/v1")
+        canary = await appears(etcd, f"{SYNCED}services/v1")
+        for n in range(1, 50):
+            cluster.export(NAME, f"10.1.1.{n}")
+            await asyncio.sleep(0)
+        async with asyncio.timeout(10):
+            while (held := await etcd.get(service_key())) is None or b"10.1.1.49" not in held.value:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        assert publisher.outcome.startswith("published")
+        assert await appears(etcd, f"{SYNCED}services/v1") == canary
+
+
 async def test_a_store_that_lost_everything_gets_everything_again_and_the_canary_last(own_etcd: EtcdServer) -> None:
     async with Session([own_etcd.endpoint]) as session:
         await own_etcd.ready(session)

@@ -5,7 +5,8 @@ process left and nobody wants any more is pruned. A canary says that a kind's re
 when every source of RECORDS is complete, everything is written and the store is pruned, and not before.
 
 Records, configuration and canaries have no lease: a publisher that is down withdraws nothing. Only the heartbeat has.
-A store that comes back without its data gets everything again in the same order.
+A store that comes back without its data gets everything again in the same order; so does one in which somebody else
+changed or deleted what is ours, at once, and then not more often than every few seconds.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from isthmus.clusterset import identity, keys
 from isthmus.clusterset.publishing import KINDS, RecordTarget
 from isthmus.clusterset.wire import format_time
 from isthmus.config import ClusterSection
-from isthmus.etcd import EtcdError, Lease, LeaseGone, Session
+from isthmus.etcd import EtcdError, Lease, LeaseGone, Session, WatchEvent
 from isthmus.model.names import ClusterName
 from isthmus.model.tables import RECORDS
 from isthmus.reflector import Expired, Transient
@@ -59,6 +60,8 @@ class Publisher:
             keys.config(self._name): identity.encode(identity.own_config(cluster, most=max_connected_clusters)),
             keys.description(self._name): identity.encode(identity.own_description(cluster, version=__version__)),
         }
+        self._synced = f"{keys.SYNCED}{self._name}/"
+        self._canaries = [keys.canary(kind, self._name) for kind in (*KINDS, *keys.SILENT_KINDS)]
         self._lease: Lease | None = None
         self.reconciler = Reconciler(db, RECORDS, self._target, backoff=RETRY)
         self.outcome = "has not run"
@@ -80,10 +83,14 @@ class Publisher:
             try:
                 revision = await self._establish()
                 attempts = 0
-                await self._undisturbed(revision)
-                self.outcome = "somebody else changed our configuration; writing it again"
-                log.warning("somebody else changed our configuration", key=keys.config(self._name))
-                await asyncio.sleep(AFTER_A_FOREIGN_WRITE)  # two publishers of one name must not outdo each other
+                began = asyncio.get_running_loop().time()
+                key = await self._undisturbed(revision)
+                self.outcome = f"somebody else changed {key}; writing again what is ours"
+                log.warning("somebody else changed what is ours", key=key)
+                lasted = asyncio.get_running_loop().time() - began
+                await asyncio.sleep(
+                    AFTER_A_FOREIGN_WRITE - lasted
+                )  # two publishers of one name do not outdo each other
             except (Transient, Expired, EtcdError) as why:
                 attempts += 1
                 self.outcome = f"cannot publish: {why}"
@@ -91,36 +98,62 @@ class Publisher:
                 await asyncio.sleep(RETRY.delay(attempts))
 
     async def _establish(self) -> int:
-        """Configuration, records, canaries; gives the revision at which all of it is there."""
-        revision = 0
+        """Configuration, records, canaries; gives a revision from which on nobody but us changes them."""
         for key, value in self._said.items():
             held = await self._session.get(key)
             if held is None or held.value != value:
-                revision = await self._session.put(key, value)
+                await self._session.put(key, value)
         await self._target.settle()
-        await self._complete()
-        for kind in (*KINDS, *keys.SILENT_KINDS):
-            revision = await self._session.put(keys.canary(kind, self._name), format_time(self._now()).encode())
+        revision = await self._complete()
+        for key in self._canaries:
+            await self._session.put(key, format_time(self._now()).encode())
         self.outcome = f"published; {len(KINDS)} kinds are whole"
         log.info("published", cluster=self._name, records=self._db.snapshot().count(RECORDS))
         return revision
 
-    async def _complete(self) -> None:
+    async def _complete(self) -> int:
         """Wait until the sources are complete and the store holds what they say and nothing else of ours."""
         self.outcome = "waiting for the sources of records"
         await self._db.until(lambda snapshot: snapshot.initialized(RECORDS))
         self.outcome = "writing records"
         await self._target.complete.wait()
+        revision = (await self._session.read(keys.config(self._name))).revision
         await self._target.settle()
         await self.reconciler.wait_until_reconciled(self._db.snapshot().revision(RECORDS))
+        return revision
 
-    async def _undisturbed(self, revision: int) -> None:
-        """Return when somebody else writes or deletes our configuration; raises when the store is lost."""
-        key = keys.config(self._name)
-        async for batch in self._session.watch(key, revision + 1):
+    async def _undisturbed(self, revision: int) -> str:
+        """Return a key of ours that somebody else wrote or deleted; raises when the store is lost."""
+        ours = dict.fromkeys(self._said, True) | dict.fromkeys((*self._target.prefixes, self._synced), False)
+        watches = [asyncio.ensure_future(self._foreign(key, revision, exact=exact)) for key, exact in ours.items()]
+        try:
+            done, _ = await asyncio.wait(watches, return_when=asyncio.FIRST_COMPLETED)
+            return done.pop().result()
+        finally:
+            for watch in watches:
+                watch.cancel()
+            await asyncio.wait(watches)
+
+    async def _foreign(self, prefix: str, revision: int, *, exact: bool) -> str:
+        """The first key below a prefix, or this very key, that is not as we left it."""
+        async for batch in self._session.watch(prefix, revision + 1, exact=exact):
             for event in batch.events:
-                if event.key == key and (event.kv is None or event.kv.value != self._said[key]):
-                    return
+                if await self._is_foreign(event):
+                    return event.key
+        raise Transient(f"the watch of {prefix} ended")
+
+    async def _is_foreign(self, event: WatchEvent) -> bool:
+        value = event.kv.value if event.kv is not None else None
+        if event.key in self._said:
+            return value != self._said[event.key]
+        if event.key.startswith(self._synced):
+            return value is None and event.key in self._canaries
+        if value == self._target.shelf.wanted(event.key):
+            return False
+        now = await self._session.get(event.key)  # an earlier write of ours may be heard after the wish has changed
+        return not self._target.shelf.is_open(event.key) and (
+            (now.value if now is not None else None) != self._target.shelf.wanted(event.key)
+        )
 
     async def _heartbeat(self) -> None:
         """Say that somebody is there, and let it lapse when nobody is."""

@@ -23,7 +23,8 @@ class RecordTarget:
 
     def __init__(self, session: Session, cluster: ClusterName) -> None:
         self._cluster = cluster
-        self.shelf = Shelf(session, [keys.prefix(kind, cluster) for kind in KINDS])
+        self.prefixes = [keys.prefix(kind, cluster) for kind in KINDS]
+        self.shelf = Shelf(session, self.prefixes)
         self.complete = asyncio.Event()
         """Set once all rows are known, so that what no row wants is stale."""
 

@@ -52,6 +52,14 @@ class Shelf:
         """These keys and no others should be there; what is not among them goes with the next settling that prunes."""
         self._wanted = dict(wanted)
 
+    def wanted(self, key: str) -> bytes | None:
+        """The value that a key should have."""
+        return self._wanted.get(key)
+
+    def is_open(self, key: str) -> bool:
+        """Whether that is yet to be written."""
+        return key in self._open
+
     async def flush(self) -> dict[str, str]:
         """Write what was wished since; gives by key why it could not be."""
         async with self._turn:
