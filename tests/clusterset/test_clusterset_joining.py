@@ -243,3 +243,31 @@ async def test_an_authority_is_changed_under_a_running_clusterset_and_no_backend
     after = (c2.folder / "peers" / "c1.ca.crt").read_bytes()
     assert after.count(b"BEGIN CERTIFICATE") == before.count(b"BEGIN CERTIFICATE") == 1
     assert after != before
+
+
+async def test_it_is_changed_where_etcd_asks_for_certificates_too_with_a_restart_after_the_first_and_last_step(
+    two: tuple[World, World],
+) -> None:
+    c1, c2 = two
+    await c2.publish("10.2.1.1")
+    await joined(c1, c2)
+    async with c1.following() as first:
+        await first.state("c2", "ready")
+        changes = first.db.changes(tables.ENDPOINT_SETS)
+        changes.next()
+        for number, step in enumerate(("begin", "switch", "end"), 2):
+            command = await c2.command("rotate-ca", step)
+            _, wrong = await command.communicate()
+            assert command.returncode == 0, wrong
+            assert (b"restart" in wrong) == (step != "switch")
+            if step != "switch":  # etcd reads new certificates by itself, but not whom it trusts
+                c2.etcd.stop()
+                c2.etcd.start()
+                async with c2.home.session() as root:
+                    await c2.etcd.ready(root)
+            assert await joining.refresh(c1.home) == ["c2"]
+            await c2.publish("10.2.1.1", f"10.2.1.{number}")
+            await first.until(lambda s, n=number: first.services() == {"c2:demo/echo": ["10.2.1.1", f"10.2.1.{n}"]})  # type: ignore[misc]
+            await first.state("c2", "ready")
+        assert all(change.new is not None for change in changes.next()[1])
+        assert (c1.folder / "peers" / "c2.ca.crt").read_bytes().count(b"BEGIN CERTIFICATE") == 1

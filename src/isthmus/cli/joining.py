@@ -82,6 +82,10 @@ def rotate_ca(step: str, file: Path | None, flags: tuple[str, ...], hosts: tuple
             case "end":
                 home.folder.end_rotation()
     _guard(home)
+    if step != "switch":
+        output.note(
+            "if the etcd asks clients for certificates, restart it now: it does not read --trusted-ca-file again"
+        )
     output.note("now on every peer: isthmus clusters refresh")
 
 
