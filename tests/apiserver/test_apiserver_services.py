@@ -43,7 +43,7 @@ async def test_an_address_can_be_asked_for_once(client: Client) -> None:
     await client.delete("services/a")
     await client.made("services", service("b", clusterIP="10.96.200.200"))
     outside = await client.create("services", service("c", clusterIP="10.97.0.1"))
-    assert (outside.status, "not in the valid range" in outside.body["message"]) == (422, True)
+    assert (outside.status, "does not match the current range" in outside.body["message"]) == (422, True)
 
 
 async def test_an_address_does_not_change(client: Client) -> None:

@@ -174,7 +174,8 @@ class Client:
         data = None if body is None else json.dumps(body)
         headers = {**headers, **({"Content-Type": type} if data else {})}
         async with self._session.request(method, self.url(path), data=data, headers=headers) as answer:
-            return Reply(answer.status, json.loads(await answer.read()))
+            text = answer.content_type == "text/plain"
+            return Reply(answer.status, await answer.text() if text else json.loads(await answer.read()))
 
     async def get(self, path: str) -> Reply:
         return await self.call("GET", path)

@@ -71,8 +71,7 @@ class Addresses:
         field = "spec.clusterIPs"
         parsed = ipaddress.ip_address(address)
         if not any(parsed in network for network in self._networks.values()):
-            ranges = ", ".join(map(str, self._networks.values()))
-            why = f"failed to allocate IP {address}: the provided IP is not in the valid range ({ranges})"
+            why = f"failed to allocate IP {address}: the provided network does not match the current range"
             raise _refused(service, Problem(field, "Invalid value", why, [address]))
         if address in used or address in self._held:
             why = f"failed to allocate IP {address}: provided IP is already allocated"

@@ -118,7 +118,7 @@ class Api:
                 return item, marked is None
             if marked is None:
                 if await self.store.delete(item):
-                    return item, True
+                    return _ended(kind, item), True
             elif rules.same(item.body, marked):
                 return item, False
             elif (written := await self.store.update(item, marked, lifetime=kind.lifetime)) is not None:
@@ -201,13 +201,28 @@ def _unstored(kind: Kind, namespace: str, obj: Object) -> Item:
 
 def _check_deletion(kind: Kind, item: Item, how: Deletion) -> None:
     meta = item.body["metadata"]
-    for what, wanted, there in (
-        ("UID", how.uid, meta["uid"]),
-        ("ResourceVersion", how.revision, meta["resourceVersion"]),
+    lost = "The object might have been deleted and then recreated"
+    modified = "The object might have been modified"
+    for what, wanted, there, then in (
+        ("UID", how.uid, meta["uid"], lost),
+        ("ResourceVersion", how.revision, meta["resourceVersion"], modified),
     ):
         if wanted and wanted != there:
-            why = f"Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {there}"
-            raise errors.conflict(kind.qualified, meta["name"], why)
+            why = f"the {what} in the precondition ({wanted}) does not match the {what} in record ({there}). {then}"
+            raise errors.conflict(kind.kind, meta["name"], why)
+
+
+def _ended(kind: Kind, item: Item) -> Item:
+    """What is answered of an object that is gone at once: of a pod, itself with the marks of its deletion."""
+    if kind is not kinds.POD:
+        return item
+    meta = item.body["metadata"]
+    marks = {
+        "deletionTimestamp": timestamp(),
+        "deletionGracePeriodSeconds": 0,
+        "generation": meta.get("generation", 0) + (not deleting(item.body)),
+    }
+    return _unstored(kind, meta["namespace"], item.body | {"metadata": meta | marks})
 
 
 def _finished(kind: Kind, obj: Object) -> bool:

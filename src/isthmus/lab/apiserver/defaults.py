@@ -76,9 +76,19 @@ def pod(obj: Object) -> None:
     obj["spec"].setdefault("serviceAccountName", "default")
     obj["spec"].setdefault("preemptionPolicy", "PreemptLowerPriority")
     obj["spec"].setdefault("priority", 0)
+    _tolerate(obj["spec"])
     status = obj.setdefault("status", {})
     status.setdefault("phase", "Pending")
     status.setdefault("qosClass", "BestEffort")
+
+
+def _tolerate(spec: Object) -> None:
+    """Five minutes of a node that is away, unless the pod says how long."""
+    for what in ("not-ready", "unreachable"):
+        key = f"node.kubernetes.io/{what}"
+        if not any(each.get("key") in (None, "", key) for each in items(spec, "tolerations")):
+            said = {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
+            spec["tolerations"] = [*(spec.get("tolerations") or ()), said]
 
 
 def pod_spec(spec: Object) -> None:

@@ -94,9 +94,9 @@ def unavailable(message: str) -> ApiError:
     return ApiError(503, "ServiceUnavailable", message, details={"retryAfterSeconds": 1})
 
 
-def method_not_allowed(what: str) -> ApiError:
+def method_not_allowed() -> ApiError:
     """The resource is there, the verb is not."""
-    return ApiError(405, "MethodNotAllowed", what)
+    return ApiError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
 
 
 def unknown_path() -> ApiError:
@@ -110,7 +110,7 @@ def invalid(kind: str, group: str, name: str, problems: Sequence[Problem]) -> Ap
     text = lines[0] if len(lines) == 1 else "[" + ", ".join(lines) + "]"
     causes = [{"reason": REASONS[p.fault], "message": p.message(), "field": p.field} for p in problems]
     qualified = f"{kind}.{group}" if group else kind
-    details = {"name": name, "kind": kind, "causes": causes} | ({"group": group} if group else {})
+    details = ({"name": name} if name else {}) | {"kind": kind, "causes": causes} | ({"group": group} if group else {})
     return ApiError(422, "Invalid", f'{qualified} "{name}" is invalid: {text}', details=details)
 
 

@@ -116,7 +116,7 @@ class Server:
                 return Form(request, target).one(item, status=201)
             case "DELETE":
                 return await self._delete_all(request, target)
-        raise _refused(request)
+        raise errors.method_not_allowed()
 
     async def _object(self, request: web.Request, target: Target) -> web.StreamResponse:
         kind, version, namespace, name, subresource = target
@@ -136,8 +136,8 @@ class Server:
             case "DELETE" if not subresource:
                 how = requests.deletion(request, await requests.body(request))
                 item, gone = await self._api.delete(kind, namespace, name, how)
-                return deleted(kind, item.body) if gone else Form(request, target).one(item)
-        raise _refused(request)
+                return deleted(kind, item.body) if gone and kind is not kinds.POD else Form(request, target).one(item)
+        raise errors.method_not_allowed()
 
     async def _patch(self, request: web.Request, target: Target, by: By) -> tuple[Item, bool]:
         kind, _, namespace, name, subresource = target
@@ -158,7 +158,7 @@ class Server:
                     return _an_object(patches.merge(old, _an_object(patch)))
                 case "application/strategic-merge-patch+json" if kind.strategic:
                     return patches.strategic(old, _an_object(patch), lists)
-            raise ApiError(415, "UnsupportedMediaType", f"{kind.kind} takes no patch of type {request.content_type}")
+            raise ApiError(415, "UnsupportedMediaType", "415: Unsupported Media Type")
 
         return await self._api.edit(kind, namespace, name, edit, by=by, subresource=subresource), False
 
@@ -204,11 +204,7 @@ class Server:
                     if error.code != 404:
                         raise
                 gone.append(item)
-        return Form(request, target).many(gone, {"resourceVersion": str(self._api.store.revision)})
-
-
-def _refused(request: web.Request) -> ApiError:
-    return errors.method_not_allowed(f"the server does not allow {request.method} on {request.path}")
+        return Form(request, target).many(gone, {"resourceVersion": str(self._api.store.revision)}, said=False)
 
 
 def _an_object(patch: object) -> Object:

@@ -115,6 +115,7 @@ POD: Final = Kind(
     lists=schema.POD,
     default=defaults.pod,
     validate=validation.pod,
+    counted=True,
 )
 NODE: Final = Kind(
     kind="Node",

@@ -143,7 +143,7 @@ def _operate(doc: Any, operation: Object) -> Any:
             return _add(doc, path, clone(_find(doc, _pointer(operation.get("from", "")))))
         case "test":
             if _find(doc, path) != operation.get("value"):
-                raise _rejected(f"testing value {operation['path']} failed")
+                raise _rejected()
             return doc
         case other:
             raise bad_request(f"JSON patch has no operation {other!r}")
@@ -162,7 +162,7 @@ def _find(doc: Any, path: list[str]) -> Any:
         elif isinstance(doc, list) and step.isdigit() and int(step) < len(doc):
             doc = doc[int(step)]
         else:
-            raise _rejected(f"JSON patch: path /{'/'.join(path)} does not exist")
+            raise _rejected()
     return doc
 
 
@@ -175,7 +175,7 @@ def _add(doc: Any, path: list[str], value: Any) -> Any:
     elif isinstance(parent, list) and (last == "-" or (last.isdigit() and int(last) <= len(parent))):
         parent.insert(len(parent) if last == "-" else int(last), value)
     else:
-        raise _rejected(f"JSON patch: nothing can be added at /{'/'.join(path)}")
+        raise _rejected()
     return doc
 
 
@@ -191,5 +191,5 @@ def _remove(doc: Any, path: list[str]) -> Any:
     return doc
 
 
-def _rejected(why: str) -> ApiError:
-    return ApiError(422, "Invalid", f"the server rejected our request due to an error in our request: {why}")
+def _rejected() -> ApiError:
+    return ApiError(422, "Invalid", "the server rejected our request due to an error in our request")

@@ -37,12 +37,13 @@ class Form:
         body, kind = self.raw(item), "application/json"
         return web.Response(body=body, status=status, content_type=kind, headers=self._headers)
 
-    def many(self, items: Sequence[Item], meta: Object) -> web.Response:
-        """A list."""
+    def many(self, items: Sequence[Item], meta: Object, *, said: bool = True) -> web.Response:
+        """A list. ``said``: its elements say their kind, as everywhere but where a collection is deleted."""
         if self.table:
             return reply(self._table([item.body for item in items], meta))
         head = {"kind": f"{self._kind.kind}List", "apiVersion": self._api_version, "metadata": meta}
-        body = msgspec.json.encode(head)[:-1] + b',"items":[' + b",".join(map(self.raw, items)) + b"]}"
+        raw = self.raw if said else _kindless
+        body = msgspec.json.encode(head)[:-1] + b',"items":[' + b",".join(map(raw, items)) + b"]}"
         return web.Response(body=body, content_type="application/json")
 
     def event(self, body: Object, item: Item | None) -> bytes:
@@ -59,6 +60,10 @@ class Form:
     def _table(self, bodies: Sequence[Object], meta: Object) -> Object:
         header, self._header = self._header, False
         return tables.table(self._kind, bodies, include=self._include, meta=meta, header=header)
+
+
+def _kindless(item: Item) -> bytes:
+    return msgspec.json.encode({key: value for key, value in item.body.items() if key not in ("apiVersion", "kind")})
 
 
 def reply(body: Any, *, status: int = 200) -> web.Response:

@@ -48,6 +48,8 @@ def target(registry: Registry, path: str) -> Target:
         namespace, parts = parts[1], parts[2:]
     resource, name, subresource = (*parts, "", "", "")[:3]
     kind = registry.resource(group, version, resource)
+    if kind is None and version not in registry.groups().get(group, ()):
+        raise web.HTTPNotFound(text="404 page not found\n")  # as a real server, which has no handler there
     if kind is None or len(parts) > 3 or (subresource and subresource not in kind.subresources):
         raise errors.unknown_path()
     if kind.namespaced and name and not namespace:

@@ -38,7 +38,7 @@ async def answer(api: Api, tokens: Tokens, request: web.Request, target: Target)
             return reply(await _token(api, tokens, request, target), status=201)
         case "finalize", "PUT":
             return await _finalize(api, request, target, by)
-    raise errors.method_not_allowed(f"the server does not allow {request.method} on {request.path}")
+    raise errors.method_not_allowed()
 
 
 def scale(item: Item) -> Object:
