@@ -83,6 +83,32 @@ async def test_a_selector_given_to_a_derived_service_goes(operator: Operator) ->
     assert found.spec.external_ips == ["192.0.2.1"], "what we never say is left as others say it"
 
 
+@pytest.mark.parametrize(
+    "edit",
+    [
+        {"ports": [{"name": "http", "port": 81, "protocol": "TCP"}]},
+        {"ports": [{"name": "http", "port": 80, "protocol": "TCP"}, {"name": "mine", "port": 81, "protocol": "TCP"}]},
+        {"sessionAffinity": "ClientIP", "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 60}}},
+        {"type": "NodePort"},
+    ],
+    ids=["another port", "one port more", "affinity", "a type"],
+)
+@pytest.mark.parametrize("restarted", [False, True], ids=["", "while nobody leads"])
+async def test_edits_of_a_derived_service_are_undone(operator: Operator, edit: dict[str, Any], restarted: bool) -> None:
+    operator.export("c2")
+    await operator.imported(has_address)
+    await operator.until(lambda now: _seen(now, operator) == {"="})
+    if restarted:
+        operator.forget()
+    before = await operator.client.get(SERVICE, operator.derived, operator.namespace)
+    await operator.client.patch(SERVICE, operator.namespace, operator.derived, {"spec": edit})
+    await operator.until(lambda now: _seen(now, operator) != {"="})
+    await operator.until(lambda now: _seen(now, operator) == {"="})
+    after = await operator.client.get(SERVICE, operator.derived, operator.namespace)
+    assert after.spec == before.spec
+    assert not list(operator.db.snapshot().all(tables.OBJECTS_STATUS))
+
+
 @pytest.fixture
 async def dual(client: kube.Client, namespace: str) -> Any:
     async with Operator(client, namespace=namespace, families=("IPv4", "IPv6")).running() as operator:

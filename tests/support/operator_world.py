@@ -50,10 +50,11 @@ class Operator:
         cluster = self.own
         self.reflectors = kubernetes.reflectors(self.db, client, tables=KUBERNETES, cluster=cluster, remote_slices=True)
         self.derivations = Derivations(self.db, *mcs.derived(cluster, families))
+        self.target = mcs.ApiTarget(self.writer)
         self.reconciler = Reconciler(
             self.db,
             tables.OBJECTS,
-            mcs.ApiTarget(self.writer),
+            self.target,
             status=tables.OBJECTS_STATUS,
             backoff=Backoff(0.05, 0.2),
             together=lambda row: row.service,
@@ -69,6 +70,10 @@ class Operator:
             yield self
             for task in tasks:
                 task.cancel()
+
+    def forget(self) -> None:
+        """Know of what was written as much as a process that begins."""
+        self.target._known.clear()
 
     @property
     def requests(self) -> int:

@@ -25,7 +25,7 @@ def derived_service(view: View, merged: Merged) -> Object:
         "Service",
         view.derived,
         service=view.name,
-        content={"spec": {**_spec(view, merged), **_unselect(view.derived_service)}},
+        content={"spec": _spec(view, merged)},
         labels=labels(view, merged),
         annotations=_annotations(view, merged),
         owner=("ServiceImport", view.name, uid),
@@ -77,11 +77,6 @@ def _families(view: View) -> tuple[Family, ...]:
     found = view.derived_service
     first = found.families[0] if found is not None and found.families else None
     return tuple(sorted(view.families, key=lambda each: each != first))
-
-
-def _unselect(found: Service | None) -> dict[str, Any]:
-    """A selector that somebody gave it goes only if it is said: what we never say is not ours to take back."""
-    return {"selector": {}} if found is not None and found.selector else {}
 
 
 def _timeout(merged: Merged) -> int:

@@ -168,7 +168,19 @@ class ApiTarget:
         if row.remake:
             await self._remake(row)
             known = None
-        return await self._write_body(row, body, known) if body else known
+        if not body:
+            return known
+        if row.kind == "Service" and known is not None and known.body in (b"", body):
+            await self._take_back(row, body, known)
+        return await self._write_body(row, body, known)
+
+    async def _take_back(self, row: Object, body: bytes, known: Known) -> None:
+        """What somebody else said of a Service: applied ports are added to theirs, and a selector would stay."""
+        namespace, name = split(row.name)
+        unsaid = dict.fromkeys(("selector", "sessionAffinityConfig", "externalTrafficPolicy"))
+        spec = {**unsaid, **msgspec.json.decode(body)["spec"]}
+        said = {"metadata": {"uid": known.uid}, "spec": spec}
+        await self._client.patch(KINDS[row.kind], namespace, name, said, field_manager=wire.MANAGER)
 
     async def _look(self, row: Object) -> Known | None:
         """What is there before we write; Refused where it is not ours to write."""
