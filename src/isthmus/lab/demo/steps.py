@@ -99,7 +99,8 @@ async def plain_service(stage: Stage) -> str:
     for each in stage.lab.clusters:
         if any(_in_map(stage, each.name, address) for address in addresses):
             raise StepFailed(f"{addresses} of the plain Service is in the frontends map of {each.name}")
-    return f"20 of 20 calls to {LOCAL_NAME} stayed in {cluster}; {' and '.join(addresses)}: in no map"
+    said = f"{' and '.join(addresses)} {'are' if len(addresses) > 1 else 'is'} in no map"
+    return f"20 of 20 calls to {LOCAL_NAME} stayed in {cluster}; {said}"
 
 
 async def withdrawn(stage: Stage) -> str:
