@@ -243,6 +243,7 @@ def _workloads() -> Iterator[Step]:
         JSON_PATCH,
     )
     yield Step(
+        "a pod's image changed",
         "PATCH",
         f"{CORE}/pods/p",
         {"spec": {"containers": [{"name": "main", "image": "y"}]}},
