@@ -15,6 +15,7 @@ from dns_world import ECHO, ROWS, ZONE, serving, texts, upstream_server
 
 from isthmus.dns import Server
 from isthmus.dns.upstream import Address, Upstream, answers
+from isthmus.model.hosts import endpoint
 from isthmus.model.tables import NAMES
 from isthmus.statedb import Database
 
@@ -140,16 +141,22 @@ async def test_connections_end_with_the_server() -> None:
     await asyncio.gather(writer.wait_closed(), return_exceptions=True)
 
 
-async def test_it_serves_on_ipv6_as_well() -> None:
+async def test_it_serves_on_an_address_of_each_family_and_answers_from_the_one_that_was_asked() -> None:
     db = Database(NAMES)
     with db.write() as txn:
         txn.put(NAMES, ROWS[0])
     async with upstream_server() as upstream:
-        server = Server(db, zone=ZONE, listen=[("::1", 0)], upstream=upstream.address)
+        server = Server(db, zone=ZONE, listen=[("127.0.0.1", 0), ("::1", 0)], upstream=upstream.address)
         run = asyncio.create_task(server.run())
         await server.listening()
-        host, port = server.address
-        reply = await dns.asyncquery.udp(dns.message.make_query("a.cluster.local", "A"), host, port=port, timeout=5)
-        assert texts(reply) == ["10.96.0.1"]
+        while server.stats()["names"] == 0:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        addresses = [endpoint(each, port=0) for each in server.stats()["listen"]]
+        assert [each.host for each in addresses] == ["127.0.0.1", "::1"]
+        for host, port in addresses:
+            for name, said in (("a.cluster.local", ["10.96.0.1"]), (ROWS[0].name, list(ROWS[0].answers))):
+                for send in (dns.asyncquery.udp, dns.asyncquery.tcp):
+                    reply = await send(dns.message.make_query(name, "A"), host, port=port, timeout=5)
+                    assert texts(reply) == said, (host, name)
         run.cancel()
         await asyncio.gather(run, return_exceptions=True)

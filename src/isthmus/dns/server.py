@@ -111,6 +111,7 @@ class Server:
     def stats(self) -> dict[str, Any]:
         """What was done so far, and what is known."""
         return {
+            "listen": [joined(*sock.getsockname()[:2]) for sock in self._sockets],
             "names": len(self._zone),
             "complete": self._zone.complete,
             "unwritable": self._zone.unwritable,
