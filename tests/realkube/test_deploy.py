@@ -12,6 +12,9 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+import dns.exception
+import dns.message
+import dns.query
 import kubectl
 import pytest
 import yaml
@@ -21,6 +24,7 @@ from kube_apiserver import program
 from lab_running import until
 
 from isthmus import config
+from isthmus.admin.query import Socket
 from isthmus.cli import COMMANDS
 
 pytestmark = [pytest.mark.kube, pytest.mark.timeout(240)]
@@ -45,27 +49,29 @@ EXPORT = {
     "kind": "ServiceExport",
     "metadata": {"name": "echo", "namespace": "demo"},
 }
-ABOUT = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {
-        "name": "clusterproperties.about.k8s.io",
-        "annotations": {"api-approved.kubernetes.io": "https://github.com/kubernetes/enhancements/pull/2149"},
-    },
-    "spec": {
-        "group": "about.k8s.io",
-        "scope": "Cluster",
-        "names": {"kind": "ClusterProperty", "plural": "clusterproperties", "singular": "clusterproperty"},
-        "versions": [
-            {
-                "name": "v1beta1",
-                "served": True,
-                "storage": True,
-                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
-            }
-        ],
-    },
-}
+
+
+def definition(group: str, kind: str, plural: str, version: str, scope: str) -> dict[str, Any]:
+    """A kind that a cluster may have."""
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    approved = {"api-approved.kubernetes.io": "https://github.com/kubernetes/enhancements/pull/2149"}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.{group}", "annotations": approved},
+        "spec": {
+            "group": group,
+            "scope": scope,
+            "names": {"kind": kind, "plural": plural, "singular": kind.lower()},
+            "versions": [{"name": version, "served": True, "storage": True, "schema": schema}],
+        },
+    }
+
+
+OPTIONAL = (
+    definition("about.k8s.io", "ClusterProperty", "clusterproperties", "v1beta1", "Cluster"),
+    definition("cilium.io", "CiliumLocalRedirectPolicy", "ciliumlocalredirectpolicies", "v2", "Namespaced"),
+)
 ABOUT_US = {
     "apiVersion": "about.k8s.io/v1beta1",
     "kind": "ClusterProperty",
@@ -89,8 +95,9 @@ def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster
         for cluster in made:
             asyncio.run(cluster.server.ready())
             cluster.kubectl("apply", "-k", str(DEPLOY))
-            cluster.kubectl("apply", "-f", "-", stdin=json.dumps(ABOUT))
-            cluster.kubectl("wait", "--for=condition=Established", "crd/clusterproperties.about.k8s.io")
+            for each in OPTIONAL:
+                cluster.kubectl("apply", "-f", "-", stdin=json.dumps(each))
+                cluster.kubectl("wait", "--for=condition=Established", f"crd/{each['metadata']['name']}")
             named: dict[str, Any] = {**ABOUT_US, "spec": {"value": cluster.name}}
             cluster.kubectl("apply", "-f", "-", stdin=json.dumps(named))
         yield made
@@ -136,9 +143,9 @@ def test_what_it_applies_is_what_the_server_then_has(clusters: tuple[Cluster, Cl
     assert clusters[0].kubectl("diff", "-k", str(DEPLOY)) == ""
 
 
-def test_two_clusters_are_joined_and_the_operators_have_the_rights_they_use_and_no_other(
-    clusters: tuple[Cluster, Cluster],
-) -> None:
+@pytest.fixture(scope="module")
+def joined(clusters: tuple[Cluster, Cluster]) -> tuple[Cluster, Cluster]:
+    """The walk is taken, and in each cluster an operator leads."""
     c1, c2 = clusters
     for cluster in clusters:
         assert "users root, operator and local are there" in cluster.clusters("certs")
@@ -146,11 +153,16 @@ def test_two_clusters_are_joined_and_the_operators_have_the_rights_they_use_and_
     c1.join(c2)
     for cluster in clusters:
         cluster.secrets()
-    ports = [cluster.operator() for cluster in clusters]
-    for port in ports:
+    for port in [cluster.operator() for cluster in clusters]:
         until(partial(answers, port, "/readyz"), seconds=30, what="an operator that is ready")
-    assert "isthmus_operator_leader 1.0" in body(ports[0], "/metrics")
+        assert "isthmus_operator_leader 1.0" in body(port, "/metrics")
+    return clusters
 
+
+def test_two_clusters_are_joined_and_the_operators_have_the_rights_they_use_and_no_other(
+    joined: tuple[Cluster, Cluster],
+) -> None:
+    c1, c2 = joined
     exported(c1)
     imported = until(lambda: with_address(c2), what="the import in c2")
     assert [each["cluster"] for each in imported["status"]["clusters"]] == ["c1"]
@@ -159,6 +171,8 @@ def test_two_clusters_are_joined_and_the_operators_have_the_rights_they_use_and_
 
     c2.kubectl("-n", "demo", "patch", "svcim", "echo", "--type=merge", "-p", '{"spec":{"ports":[{"port":81}]}}')
     until(lambda: c2.get("-n", "demo", "svcim", "echo")["spec"]["ports"][0]["port"] == 80, what="the edit undone")
+
+    edited_while_nobody_leads(c2)
 
     headless = {**SERVICE, "spec": {**SERVICE["spec"], "clusterIP": "None"}}  # type: ignore[dict-item]
     c1.kubectl("-n", "demo", "replace", "--force", "-f", "-", stdin=json.dumps(headless))
@@ -174,25 +188,73 @@ def test_two_clusters_are_joined_and_the_operators_have_the_rights_they_use_and_
     c1.kubectl("-n", "demo", "delete", "svcex", "echo")
     until(lambda: not c2.get("-n", "demo", "svcim", "echo"), what="the import is gone")
     until(lambda: [each["metadata"]["name"] for each in c1.get("-n", "demo", "svc")["items"]] == ["echo"])
+    c1.kubectl("-n", "demo", "delete", "service", "echo")
 
-    used = [each for cluster in clusters for each in cluster.audited("isthmus-operator")]
+    used = [each for cluster in joined for each in cluster.audited("isthmus-operator")]
     assert [each for each in used if each[3] == 403] == []
     assert unused("isthmus-operator", used) == set()
 
 
-def test_an_agent_has_the_rights_it_uses_and_no_other(clusters: tuple[Cluster, Cluster]) -> None:
-    c1, _ = clusters
-    [port] = free_ports(1)
-    settings = ["datapath.cgroup=", "node.name=n1", f"monitor.listen=127.0.0.1:{port}"]
-    c1.run("agent", *settings, f"clusterset.state={c1.folder / 'state'}", account="isthmus-agent")
-    until(lambda: answers(port, "/livez"), what="an agent that lives")
+def edited_while_nobody_leads(cluster: Cluster) -> None:
+    """A new leader looks at what it finds changed before it sets it right."""
+    cluster.end()
+    name = cluster.get("-n", "demo", "svcim", "echo")["metadata"]["annotations"][
+        "multicluster.kubernetes.io/derived-service"
+    ]
+    for kind in ("svcim", "service"):
+        port = cluster.get("-n", "demo", kind, "echo" if kind == "svcim" else name)["spec"]["ports"][0]
+        patch = json.dumps({"spec": {"ports": [{**port, "port": 81}]}})
+        cluster.kubectl("-n", "demo", "patch", kind, "echo" if kind == "svcim" else name, "--type=merge", "-p", patch)
+    cluster.operator()
+    for kind, each in (("svcim", "echo"), ("service", name)):
+        until(
+            lambda: cluster.get("-n", "demo", kind, each)["spec"]["ports"][0]["port"] == 80,  # noqa: B023
+            seconds=30,
+            what=f"the edit of a {kind} undone",
+        )
 
-    def seen() -> set[tuple[str, str, str]]:
-        return unused("isthmus-agent", c1.audited("isthmus-agent"))
 
-    optional = {("cilium.io", "ciliumlocalredirectpolicies", verb) for verb in ("list", "watch")}
-    until(lambda: seen() <= optional, what="every right of the agent used")
-    assert [each for each in c1.audited("isthmus-agent") if each[3] == 403] == []
+def test_an_agent_has_the_rights_it_uses_and_no_other_and_the_name_server_needs_none(
+    joined: tuple[Cluster, Cluster],
+) -> None:
+    c1, c2 = joined
+    exported(c1)
+    [address] = until(lambda: with_address(c2), what="the import in c2")["spec"]["ips"]
+    monitor, listen = free_ports(2)
+    settings = ["datapath.cgroup=", "node.name=n1", f"monitor.listen=127.0.0.1:{monitor}"]
+    c2.run("agent", *settings, f"clusterset.state={c2.folder / 'state'}", account="isthmus-agent")
+    until(lambda: answers(monitor, "/readyz"), what="an agent that is ready")
+    agent = f"dns.agent={c2.folder / 'agent.sock'}"
+    c2.run("dns", "datapath.cgroup=", f"dns.listen=127.0.0.1:{listen}", agent)
+    until(lambda: asked("echo.demo.svc.clusterset.local", listen) == {address}, what="the name in c2")
+
+    until(lambda: unused("isthmus-agent", c2.audited("isthmus-agent")) == set(), what="every right of the agent used")
+    assert [each for each in c2.audited("isthmus-agent") if each[3] == 403] == []
+
+
+def test_a_mirror_and_agents_behind_it_have_the_rights_they_need_in_the_own_etcd(
+    joined: tuple[Cluster, Cluster],
+) -> None:
+    c1, c2 = joined
+    exported(c1)
+    until(lambda: with_address(c2), what="the import in c2")
+    mirror, agent = free_ports(2)
+    c2.run("mirror", f"monitor.listen=127.0.0.1:{mirror}")
+    until(lambda: answers(mirror, "/livez"), what="a mirror that lives")
+    until(lambda: "isthmus_mirror_leader 1.0" in body(mirror, "/metrics"), what="a mirror at work")
+    until(lambda: answers(mirror, "/readyz"), what="a mirror that is ready")
+    behind = [f"clusterset.directory={c2.mirrored('c1')}", f"admin.socket={c2.folder / 'behind.sock'}"]
+    settings = ["datapath.cgroup=", "node.name=n2", f"monitor.listen=127.0.0.1:{agent}", "clusterset.state="]
+    c2.run("agent", *settings, *behind, account="isthmus-agent")
+    until(lambda: answers(agent, "/readyz"), what="an agent that is ready")
+
+    def told() -> list[Any]:
+        rows = Socket(c2.folder / "behind.sock").table("endpoint_sets").rows
+        return [each for each in rows if each["cluster"] == "c1" and each["source"] == "clusterset"]
+
+    until(told, what="the endpoints of c1, behind the mirror")
+    logs = [(c2.folder / f"{each}.log").read_text() for each in ("mirror", "agent")]
+    assert not any("permission denied" in each for each in logs)
 
 
 def unused(account: str, used: list[tuple[str, str, str, int]]) -> set[tuple[str, str, str]]:
@@ -234,6 +296,15 @@ def warnings(cluster: Cluster) -> int:
     """How often exports were said to be wrong."""
     events = cluster.get("-n", "demo", "events")["items"]
     return sum(int(each["count"]) for each in events if each["type"] == "Warning")
+
+
+def asked(name: str, port: int) -> set[str]:
+    """The addresses a name server has for a name."""
+    try:
+        answer = dns.query.udp(dns.message.make_query(name, "A"), "127.0.0.1", port=port, timeout=2)
+    except (OSError, dns.exception.DNSException):
+        return set()
+    return {str(each) for found in answer.answer for each in found}
 
 
 def answers(port: int, path: str) -> bool:

@@ -83,9 +83,8 @@ class Cluster:
         return done.stdout + done.stderr
 
     def stop(self) -> None:
-        for process in self.processes:
-            process.terminate()
-            process.wait(20)
+        while self.processes:
+            self.end()
         self.server.kill()
         self.objects.stop()
         self.etcd.stop()
@@ -122,16 +121,11 @@ class Cluster:
             given = [f"--from-file={path}" for path in paths]
             self.kubectl("-n", SYSTEM, "create", "secret", "generic", name, *given)
 
-    def run(self, process: str, *settings: str, account: str) -> subprocess.Popen[bytes]:
-        """Run a process as the deployment would, with the token of its ServiceAccount and its configuration."""
-        access = self.folder / f"kubeconfig-{process}"
-        token = self.kubectl("-n", SYSTEM, "create", "token", account).strip()
-        known = yaml.safe_load(Path(self.server.section().kubeconfig).read_text())
-        known["users"][0]["user"] = {"token": token}
-        access.write_text(yaml.safe_dump(known))
+    def run(self, process: str, *settings: str, account: str = "") -> subprocess.Popen[bytes]:
+        """Run a process as the deployment would: with its configuration, and its ServiceAccount's token."""
         config = self.folder / f"{process}.toml"
         config.write_text(self._configured(process))
-        given = [f"kubernetes.kubeconfig={access}", f"admin.socket={self.folder / process}.sock", *settings]
+        given = [f"admin.socket={self.folder / process}.sock", *self._access(account), *settings]
         flags = [word for each in given for word in ("--set", each)]
         command = [sys.executable, "-m", "isthmus", process, "--config", str(config)]
         with (self.folder / f"{process}.log").open("ab") as log:
@@ -140,11 +134,41 @@ class Cluster:
         self.processes.append(started)
         return started
 
+    def _access(self, account: str) -> list[str]:
+        if not account:
+            return []
+        access = self.folder / f"kubeconfig-{account}"
+        known = yaml.safe_load(Path(self.server.section().kubeconfig).read_text())
+        known["users"][0]["user"] = {"token": self.kubectl("-n", SYSTEM, "create", "token", account).strip()}
+        access.write_text(yaml.safe_dump(known))
+        return [f"kubernetes.kubeconfig={access}"]
+
     def operator(self) -> int:
         """The operator, as it is deployed; the port where it says how it is."""
         [port] = free_ports(1)
         self.run("operator", f"monitor.listen=127.0.0.1:{port}", account="isthmus-operator")
         return port
+
+    def end(self) -> None:
+        """Tell what was started last to end."""
+        process = self.processes.pop()
+        process.terminate()
+        process.wait(20)
+
+    def mirrored(self, peer: str) -> Path:
+        """The peers directory of an agent behind the mirror: each file names the own etcd and the user for agents."""
+        folder = self.folder / "mirrored"
+        folder.mkdir()
+        said = {
+            "endpoints": [self.etcd.endpoint],
+            "trusted-ca-file": str(self.keys / "ca.crt"),
+            "cert-file": str(self.keys / "client.crt"),
+            "key-file": str(self.keys / "client.key"),
+            "username": "local",
+            "password": (self.keys / "local.password").read_text().strip(),
+        }
+        (folder / peer).write_text(yaml.safe_dump(said))
+        return folder
 
     def audited(self, account: str) -> list[tuple[str, str, str, int]]:
         """(group, resource, verb, code) of every request of a ServiceAccount for an object, once each."""
