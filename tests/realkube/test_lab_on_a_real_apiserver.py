@@ -104,6 +104,18 @@ def test_kubectl_reaches_into_a_pod(served: Running, holds: Callable[[Running], 
     holds(served)
 
 
+def test_what_the_server_says_of_a_pod_is_not_contradicted(real: Running) -> None:
+    """A node once said the pod's class of quality, was refused, and ended with all its pods untold."""
+    limited = [{"name": "main", "image": "busybox", "command": ["sleep", "99"], "resources": {"limits": {"cpu": "1"}}}]
+    meta, spec = {"name": "limited"}, {"containers": limited, "hostNetwork": True, "terminationGracePeriodSeconds": 1}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
+    real.kubectl("apply", "-f", "-", stdin=json.dumps(pod))
+    real.kubectl("wait", "--for=condition=Ready", "pod/limited", "--timeout=20s")
+    assert real.kubectl("get", "pod", "limited", "-o", "jsonpath={.status.qosClass}") == "Burstable"
+    programs = json.loads(real.cli("status", "-o", "json").stdout)["programs"]
+    assert [each["restarts"] for each in programs if each["name"] == "c1/n1/node"] == [0]
+
+
 def test_scheduling_waits_for_a_node_that_takes_pods(real: Running) -> None:
     real.kubectl("cordon", "c1-n1")
     try:
