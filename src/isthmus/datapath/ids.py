@@ -3,34 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
+
+WORD: Final = 256
+"""Numbers in a word of bits: a set of numbers takes three hundred times the room."""
 
 
 class Ids:
     """An allocator. What is in use at the start (restored) is reserved before anything is given out."""
 
     def __init__(self, used: Iterable[int] = (), *, most: int = 0xFFFF_FFFE) -> None:
-        self._used = set(used)
-        self._last = max(self._used, default=0)
+        self._words: dict[int, int] = {}
+        self._count = 0
+        self._last = 0
         self._most = most
+        for number in used:
+            self._reserve(number)
+            self._last = max(self._last, number)
 
     def __len__(self) -> int:
-        return len(self._used)
+        return self._count
 
     def __repr__(self) -> str:
-        return f"<Ids: {len(self._used)} in use, last {self._last}>"
+        return f"<Ids: {self._count} in use, last {self._last}>"
 
     def take(self) -> int:
         """A number that nobody has."""
-        assert len(self._used) < self._most, "maps are far smaller than the space of numbers"
-        candidate = self._last
-        while True:
-            candidate = candidate % self._most + 1
-            if candidate not in self._used:
-                break
-        self._last = candidate
-        self._used.add(candidate)
-        return candidate
+        assert self._count < self._most, "maps are far smaller than the space of numbers"
+        number = self._last % self._most + 1
+        while not self._reserve(number):
+            number = number % self._most + 1
+        self._last = number
+        return number
 
     def release(self, number: int) -> None:
         """Give a number back."""
-        self._used.discard(number)
+        word, bit = divmod(number, WORD)
+        left = self._words.get(word, 0) & ~(1 << bit)
+        self._count -= left != self._words.get(word, 0)
+        if left:
+            self._words[word] = left
+        else:
+            self._words.pop(word, None)
+
+    def _reserve(self, number: int) -> bool:
+        """False: somebody has it."""
+        word, bit = divmod(number, WORD)
+        used = self._words.get(word, 0)
+        if used >> bit & 1:
+            return False
+        self._words[word] = used | 1 << bit
+        self._count += 1
+        return True

@@ -8,7 +8,7 @@ change then takes a new plan instead of trusting it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from functools import lru_cache
 
 from msgspec import Struct
 
@@ -18,7 +18,6 @@ from isthmus.model.balancing import Target
 from isthmus.model.names import ClusterName
 
 Slots = tuple[tuple[int, ...], ...]
-_GROUP: Final = codecs.GROUP.pack
 
 
 class Named(Struct, eq=False, gc=False):
@@ -93,13 +92,16 @@ class Installed(Struct, eq=False, gc=False):
 
     def value(self, generation: int) -> bytes:
         """The bytes of the entry."""
-        counts = [len(group) for group in self.slots]
-        until = shares([(tier, weight, n) for (tier, weight), n in zip(self.shares, counts, strict=True)])
-        groups = [
-            _GROUP(bound, weight, n, tier) for bound, (tier, weight), n in zip(until, self.shares, counts, strict=True)
-        ]
-        packed = groups[0] if len(groups) == 1 else b"".join(groups)
-        return codecs.PLAN.pack(generation, self.id, self.service, self.flags, self.timeout, 0, len(counts), packed)
+        size, groups = len(self.slots), _groups(self.shares, tuple(map(len, self.slots)))
+        return codecs.PLAN.pack(generation, self.id, self.service, self.flags, self.timeout, 0, size, groups)
+
+
+@lru_cache(1024)
+def _groups(of: tuple[tuple[int, int], ...], counts: tuple[int, ...]) -> bytes:
+    """The groups of an entry, from their (tier, weight) and how many backends they have: mostly the same few."""
+    bounds = shares([(tier, weight, n) for (tier, weight), n in zip(of, counts, strict=True)])
+    pack = codecs.GROUP.pack
+    return b"".join([pack(bound, weight, n, tier) for bound, (tier, weight), n in zip(bounds, of, counts, strict=True)])
 
 
 def shares(groups: list[tuple[int, int, int]]) -> list[int]:

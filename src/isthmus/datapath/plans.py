@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 from msgspec import Struct
 
 from isthmus.datapath import codecs, rings
-from isthmus.datapath.installed import Backend, Installed, State, Unit
+from isthmus.datapath.installed import Installed, Named, State, Unit
 from isthmus.model.balancing import Group, Plan, Target
 
 ORDER = ("services", "clusters", "backends", "slots", "members", "skips", "rings", "plans", "frontends")
@@ -62,10 +62,9 @@ def change(state: State, row: Plan) -> Change:  # hot:
     timeout = row.affinity_timeout if flags else 0
     flags |= (codecs.PLAN_CONSISTENT if row.consistent else 0) | (codecs.PLAN_SKIP if row.skip else 0)
     skip = frozenset(map(codecs.address, row.skip)) if row.skip else _NO_SKIP
-    plan = Installed(0, unit.name.id, flags, timeout, _shares(groups), wanted, skip)
-    plan.restored = awaited
+    plan = Installed(0, unit.name.id, flags, timeout, _shares(groups), wanted, skip, restored=awaited)
     found = _in_place(state, unit, plan) or _anew(state, unit, plan)
-    found.frontends = tuple(sorted(map(codecs.frontend_key, row.frontends)))
+    found.frontends = tuple(sorted([codecs.frontend_key(key) for key in row.frontends]))
     number, known = found.plan.id, state.frontends
     for key in found.frontends:
         if known.get(key) != number:
@@ -107,11 +106,14 @@ def _groups(row: Plan) -> Sequence[Group]:
 def _anew(state: State, unit: Unit, plan: Installed) -> Change:  # hot:
     plan.id = state.plan_ids.take()
     state.plans[plan.id] = plan
-    puts = _slots(state, plan, [(g, n, number) for g, group in enumerate(plan.slots) for n, number in enumerate(group)])
+    puts: list[Put] = []
+    for g, group in enumerate(plan.slots):
+        puts += _slots(state, plan, [(g, n, number) for n, number in enumerate(group)])
     if plan.has_members:
         puts += _members(state, plan, plan.members())
         puts += [("rings", *entry) for entry in rings.entries(state, plan)]
-    puts += [("skips", codecs.SKIP_KEY.pack(address, plan.id), _YES) for address in sorted(plan.skip)]
+    if plan.skip:
+        puts += [("skips", codecs.SKIP_KEY.pack(address, plan.id), _YES) for address in sorted(plan.skip)]
     puts.append(("plans", codecs.ID.pack(plan.id), plan.value(state.next_generation())))
     return Change(unit=unit, plan=plan, puts=puts)
 
@@ -136,7 +138,6 @@ def _in_place(state: State, unit: Unit, plan: Installed) -> Change | None:
     plan.slots, plan.id, plan.extra = slots, old.id, old.extra
     extent = tuple(map(max, old.extents(), map(len, slots)))
     plan.extent = () if extent == tuple(map(len, slots)) else extent
-    # one reference for each slot written: what stays put has its own
     puts = _slots(state, plan, writes) + _members(state, plan, after - before)
     if not same:
         puts.append(("plans", codecs.ID.pack(plan.id), plan.value(state.next_generation())))
@@ -196,24 +197,25 @@ def _holes(old: Iterable[int], wanted: set[int]) -> Iterator[int]:
 
 
 def _slots(state: State, plan: Installed, slots: Iterable[tuple[int, int, int]]) -> list[Put]:  # hot:
-    """Slots (group, n, backend) to write, each of which holds its backend; and before them what they lead to."""
+    """Slots (group, n, backend) to write. Each holds its backend from now on; what stays put does so already.
+
+    A backend that no write has been seen for is written too. Several changes may have it, and its cluster.
+    """
     puts: list[Put] = []
     for group, n, number in slots:
         backend = state.backends[number]
         backend.refs += 1
         if not (backend.written and backend.cluster.written):
-            puts += _backend(backend)
+            puts.append(("backends", codecs.ID.pack(number), backend.value()))
+            puts += _cluster(backend.cluster)
         value = codecs.SLOT.pack(plan.id, number, backend.generation)
         puts.append(("slots", codecs.SLOT_KEY.pack(plan.id, group, n), value))
     return puts
 
 
-def _backend(backend: Backend) -> Iterator[Put]:
-    """A backend that no write has been seen for. Several changes may have it, and its cluster."""
-    cluster = backend.cluster
-    if not cluster.written:
-        yield "clusters", codecs.ID.pack(cluster.id), codecs.CLUSTER.pack(cluster.name.encode())
-    yield "backends", codecs.ID.pack(backend.id), backend.value()
+def _cluster(cluster: Named) -> Sequence[Put]:
+    name = cluster.name.encode()
+    return () if cluster.written else (("clusters", codecs.ID.pack(cluster.id), codecs.CLUSTER.pack(name)),)
 
 
 def _members(state: State, plan: Installed, numbers: Iterable[int]) -> list[Put]:

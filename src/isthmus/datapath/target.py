@@ -113,7 +113,7 @@ class PlanTarget:
     def _flip(self, changes: Mapping[PlanKey, Change], failures: dict[PlanKey, str]) -> None:
         """The frontends; then the plans nobody points to are left over."""
         live = {key: change for key, change in changes.items() if key not in failures}
-        entries = _entries(live, failures)["frontends"]
+        entries = {key: value for change in live.values() for name, key, value in change.puts if name == "frontends"}
         failed = self._put("frontends", entries, live, failures)
         self.state.frontends |= {
             key: codecs.FRONTEND.unpack(value)[-1] for key, value in entries.items() if key not in failed

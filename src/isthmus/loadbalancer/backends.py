@@ -157,13 +157,17 @@ def _part(before: Part | None, of: Effective, told: EndpointSet, cluster: Cluste
 
 def _joined(parts: list[Rows]) -> Iterable[Backend]:
     """The backends of all parts, each once."""
-    found: Rows = dict(parts[0]) if parts else {}
-    for part in parts[1:]:
-        size = len(found) + len(part)
-        before = found.copy() if found.keys() & part.keys() else {}
+    if len(parts) == 1:
+        return parts[0].values()
+    found: Rows = {}
+    for part in parts:
         found.update(part)
-        if len(found) < size:
-            found |= {key: _join(before[key], row) for key, row in part.items() if key in before}
+    if len(found) == sum(map(len, parts)):
+        return found.values()
+    found = {}
+    for part in parts:
+        for key, row in part.items():
+            found[key] = _join(found[key], row) if key in found else row
     return found.values()
 
 

@@ -26,7 +26,7 @@ from isthmus.statedb import Status, Table
 
 
 def _prefers_zone(annotations: Labels) -> bool:
-    return any(name == TOPOLOGY_MODE for name, _ in annotations)
+    return bool(annotations) and any(name == TOPOLOGY_MODE for name, _ in annotations)
 
 
 SERVICES: Final = Table[tuple[ServiceName, str], Service](
@@ -35,11 +35,11 @@ SERVICES: Final = Table[tuple[ServiceName, str], Service](
     key=lambda row: (row.name, row.source),
     indexes={
         "name": lambda row: (row.name,),
-        "address": lambda row: {*row.cluster_ips, *row.external_ips, *row.load_balancer_ips},
+        "address": lambda row: row.cluster_ips + row.external_ips + row.load_balancer_ips,
         "import": lambda row: (row.import_of,) if row.import_of else (),
         "namespace": lambda row: (row.name.partition("/")[0],),
         "topology": lambda row: (True,) if row.distribution or _prefers_zone(row.annotations) else (),
-        "node_port": lambda row: {(port.node_port, port.protocol) for port in row.ports if port.node_port},
+        "node_port": lambda row: [(port.node_port, port.protocol) for port in row.ports if port.node_port],
         "exposed": lambda row: (True,) if row.type in ("NodePort", "LoadBalancer", "HostPort") else (),
         "under": lambda row: (row.name,),
     },

@@ -31,16 +31,17 @@ class TableSink(Generic[T, R]):
         self._table = table
         self._convert = convert
         self._initializer = db.initializer(table, name)
-        self._keys: dict[str, Any] = {}
+        self._rows: dict[str, R] = {}
+        """By object; the very rows of the table."""
         self._complaints: dict[str, str] = {}
         self.name = name
 
     def __repr__(self) -> str:
-        return f"<TableSink {self.name} → {self._table.name}, {len(self._keys)} rows>"
+        return f"<TableSink {self.name} → {self._table.name}, {len(self._rows)} rows>"
 
     def replace(self, items: Mapping[str, T], *, partial: bool) -> None:
         """Make the rows those of these objects; a partial list only adds. A whole one completes the table's source."""
-        gone = [] if partial else [key for key in self._keys if key not in items]
+        gone = [] if partial else [key for key in self._rows if key not in items]
         self._complaints = {key: why for key, why in self._complaints.items() if key in items}
         with self._db.write() as txn:
             for key in gone:
@@ -65,16 +66,16 @@ class TableSink(Generic[T, R]):
         if row is None:
             self._drop(txn, key)
             return
-        now, before = self._table.key(row), self._keys.get(key)
-        if before is not None and before != now:
-            txn.delete(self._table, before)
-        txn.put(self._table, row)
-        self._keys[key] = now
+        before = self._rows.get(key)
+        if before is not None and self._table.key(before) != self._table.key(row):
+            txn.delete(self._table, self._table.key(before))
+        old = txn.put(self._table, row)
+        self._rows[key] = old if old is not None and old == row else row
 
     def _drop(self, txn: WriteTxn, key: str) -> None:
-        before = self._keys.pop(key, None)
+        before = self._rows.pop(key, None)
         if before is not None:
-            txn.delete(self._table, before)
+            txn.delete(self._table, self._table.key(before))
 
     def _row(self, key: str, item: T) -> R | None:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from typing import Any, TypeVar, cast
 
+from isthmus.statedb.index import rows_of
 from isthmus.statedb.states import States
 from isthmus.statedb.table import AnyTable, Table
 
@@ -34,9 +35,7 @@ class Reader:
         position = table.positions[index]
         found = state.indexes[position]
         rows = (state.index_at(table, position) if found is None else found).get(value)
-        if rows is None:
-            return []
-        return list(rows if isinstance(rows, tuple) else rows.values())
+        return [] if rows is None else rows_of(rows)
 
     def since(self, table: Table[Any, R], index: str, value: Any) -> Iterator[R]:
         """The rows of an ordered index in the order of its values, from this value or the first after it."""
