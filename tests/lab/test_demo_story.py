@@ -60,8 +60,9 @@ def test_the_host_and_its_network_are_as_before(told: Told) -> None:
 def test_the_watch_for_packets_would_notice_one() -> None:
     with Watched() as watched, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         sender.bind(("127.0.0.1", 0))
-        watched._judge("eth0", bytes(12) + bytes([10, 1, 1, 2]) + bytes([172, 30, 1, 2]))
-    assert watched.found == ["eth0: 10.1.1.2 → 172.30.1.2"]
+        watched._judge("eth0", bytes([10, 1, 1, 2, 172, 30, 1, 2]))
+        watched._judge("eth0", socket.inet_pton(socket.AF_INET6, "fd00:10:1:1::2") + bytes(16))
+    assert watched.found == ["eth0: 10.1.1.2 → 172.30.1.2", "eth0: fd00:10:1:1::2 → ::"]
 
 
 def test_without_its_manifests_the_story_is_one_line_and_exit_code_1() -> None:

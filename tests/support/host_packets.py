@@ -45,10 +45,13 @@ class Watched:
                 continue
             self.seen += 1
             if protocol == ETH_P_IP and len(packet) >= 20:
-                self._judge(interface, [ipaddress.ip_address(packet[at : at + 4]) for at in (12, 16)])
+                self._judge(interface, packet[12:20])
             elif protocol == ETH_P_IPV6 and len(packet) >= 40:
-                self._judge(interface, [ipaddress.ip_address(packet[at : at + 16]) for at in (8, 24)])
+                self._judge(interface, packet[8:40])
 
-    def _judge(self, interface: str, ends: list[ipaddress.IPv4Address | ipaddress.IPv6Address]) -> None:
+    def _judge(self, interface: str, both: bytes) -> None:
+        """A packet by its source and destination."""
+        length = len(both) // 2
+        ends = [ipaddress.ip_address(both[:length]), ipaddress.ip_address(both[length:])]
         if any(end in network for end in ends for network in (*LAB, *LAB6)):
             self.found.append(f"{interface}: {ends[0]} → {ends[1]}")
