@@ -1,7 +1,7 @@
 # Targets people type. Everything a target needs is set up by tools/setup, once; a second run does no set-up.
 PY := .venv/bin/python
 
-.PHONY: demo demo-lb test test-kube check format lock setup setup-dev bpf bench-lb bench-mcs bench-clusterset test-flood cilium-reader chaos soak kube-tools clean
+.PHONY: demo demo-lb test test-kube check format lock setup setup-dev bpf mutate bench-lb bench-mcs bench-clusterset test-flood cilium-reader chaos soak kube-tools clean
 demo: setup ## run the main job: three clusters, one export, sixty calls
 	@$(PY) -m isthmus lab demo
 
@@ -32,6 +32,9 @@ setup-dev: ## what `make check test` needs
 
 bpf: ## compile the datapath
 	@tools/setup bpf
+
+mutate: setup-dev ## take the rule of each load-balancing scenario out of a copy of the code, and see it fail
+	@$(PY) tools/mutate.py $(SCENARIOS)
 
 bench-lb: setup ## what load balancing costs, from objects of the API server to map entries
 	@$(PY) benchmarks/bench_lb.py
