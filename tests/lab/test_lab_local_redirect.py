@@ -83,9 +83,9 @@ class Echo:
     def apply(self, *objects: dict[str, Any]) -> None:
         self.running.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(objects))
 
-    def answers(self) -> str:
-        """The pod that answers the client's next call."""
-        said = self.running.exec("demo/client", f"curl -sS --max-time 5 http://{self.address}/")
+    def answers(self, caller: str = "demo/client") -> str:
+        """The pod that answers a pod's next call."""
+        said = self.running.exec(caller, f"curl -sS --max-time 5 http://{self.address}/")
         pod: str = json.loads(said)["pod"]
         return pod
 
@@ -109,6 +109,10 @@ def test_calls_of_a_plain_service_go_to_the_near_pod_and_back_when_the_policy_go
     until(lambda: [echo.answers() for _ in range(5)] == ["near"] * 5, what="calls go to the near pod")
     told = echo.isthmus("explain", "demo/echo")
     assert f"at {echo.address}:80/TCP, redirected by CiliumLocalRedirectPolicy demo/near" in told
+    assert echo.answers("demo/near") == "near"
+    echo.apply(POLICY | {"spec": POLICY["spec"] | {"skipRedirectFromBackend": True}})
+    until(lambda: echo.answers("demo/near").startswith("echo-"), what="the near pod itself reaches the original")
+    assert [echo.answers() for _ in range(5)] == ["near"] * 5
     spare.kubectl("delete", "ciliumlocalredirectpolicy", "near", "-n", "demo")
     until(lambda: echo.isthmus("get", "redirects", "-A").count("near") == 0, what="the redirect is gone")
     until(lambda: echo.answers().startswith("echo-"), what="the original is back")

@@ -11,6 +11,9 @@ from typing import Any, Final, NamedTuple
 
 Row = Mapping[str, Any]
 
+SCOPES: Final = ("", "/i", "/o", "/oi")
+"""How model.balancing ends the keys of each scope."""
+
 SHOWN: Final = 3
 """How many parts of a list a narrow column has room for."""
 
@@ -115,7 +118,7 @@ def _endpoint(host: str, port: int) -> str:
 
 
 def _frontend(key: Row) -> str:
-    return f"{_endpoint(key['address'], key['port'])}/{key['protocol']}" + ("/i" if key.get("scope") else "")
+    return f"{_endpoint(key['address'], key['port'])}/{key['protocol']}{SCOPES[key.get('scope', 0)]}"
 
 
 def _rule(rule: Row) -> str:
@@ -245,12 +248,15 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
         Column("SERVICE", lambda row: row["key"]["service"], wide=True),
     ],
     "plans": [
-        Column("PORT", lambda row: f"{row['key']['port']}/{row['key']['protocol']}"),
+        Column(
+            "PORT", lambda row: f"{row['key']['port']}/{row['key']['protocol']}{SCOPES[row['key'].get('scope', 0)]}"
+        ),
         Column("FRONTENDS", lambda row: _some([_frontend(key) for key in row["frontends"]])),
         Column("TARGETS", _targets),
         Column("AFFINITY", _affinity, wide=True),
         Column("AWAITED", _all("awaited"), wide=True),
         Column("REDIRECTED-BY", _field("redirected_by"), wide=True),
+        Column("BUT-FOR", _all("skip"), wide=True),
         Column("ADDRESSES", _addresses, wide=True),
     ],
     "probes": [
