@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from host_packets import Watched
 from lab_running import Running, until
+from lab_traces import host_network, traces
 
 from isthmus.lab import removal
 from isthmus.lab.layout import Lab
@@ -30,6 +31,7 @@ OURS, THEIRS = "svc.cluster.local", "svc.clusterset.local"
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Running]:
     running = Running(Lab(f"t{os.getpid() % 100000}d", 2, families=(("IPv4", "IPv6"), ("IPv6", "IPv4"))))
+    before = host_network()
     try:
         families = ("--ip-families=IPv4,IPv6", "--ip-families=c2=IPv6,IPv4")
         running.cli("up", "--clusters", "2", *families, f"--from={MANIFESTS}")
@@ -37,6 +39,8 @@ def lab() -> Iterator[Running]:
         yield running
     finally:
         removal.remove(running.lab)
+    assert host_network() == before
+    assert traces(running.lab) == {name: [] for name in traces(running.lab)}
 
 
 def ready(lab: Running) -> bool:

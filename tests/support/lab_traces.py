@@ -24,6 +24,7 @@ def host_network() -> dict[str, str]:
         "addresses": "ip -o address",
         "routes": "ip route show table all",
         "rules": "ip rule",
+        "rules of IPv6": "ip -6 rule",
         "nft": "nft list ruleset",
     }
     return {name: _output(command) for name, command in commands.items()}
