@@ -54,6 +54,7 @@ def rows(draw: st.DrawFn) -> Plan:
         affinity="ClientIP" if affinity else "None",
         affinity_timeout=60 if affinity else 0,
         consistent=consistent,
+        skip=draw(st.sampled_from(((), (), ("10.1.0.8",), ("10.1.0.9", "fd01::9")))),
     )
 
 

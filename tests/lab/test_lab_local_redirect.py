@@ -42,7 +42,7 @@ DEFINITION = {
         ],
     },
 }
-POLICY = {
+POLICY: dict[str, Any] = {
     "apiVersion": "cilium.io/v2",
     "kind": "CiliumLocalRedirectPolicy",
     "metadata": {"name": "near", "namespace": "demo"},
