@@ -11,6 +11,7 @@ from msgspec import Struct
 from isthmus import kube
 from isthmus.config import KubernetesSection
 from isthmus.kube.kind import Kind
+from isthmus.kube.objects.core import PodIP
 from isthmus.kube.objects.meta import Meta, Wire
 from isthmus.lab import starting
 from isthmus.lab.ignored import Ignored, acted_on, kinds, of_object
@@ -24,7 +25,7 @@ class Status(Wire, frozen=True):
     """What a node says of a pod."""
 
     phase: str = "Pending"
-    pod_ip: str = msgspec.field(default="", name="podIP")
+    pod_ips: list[PodIP] = msgspec.field(default_factory=list, name="podIPs")
     container_statuses: list[dict[str, Any]] | None = None
 
 
@@ -131,4 +132,5 @@ def _row(cluster: Cluster, pod: Pod) -> Row:
     why = "; ".join(each["message"] for each in waiting if each.get("message"))
     if not pod.spec.node_name:
         why = "no node yet"
-    return Row(cluster.name, f"{pod.metadata.namespace}/{pod.metadata.name}", state, pod.status.pod_ip, why)
+    address = ",".join(each.ip for each in pod.status.pod_ips if each.ip)
+    return Row(cluster.name, f"{pod.metadata.namespace}/{pod.metadata.name}", state, address, why)
