@@ -17,7 +17,6 @@ from isthmus.lab import kernel
 from isthmus.lab.node import spdy
 
 PROTOCOL: Final = "SPDY/3.1+portforward.k8s.io"
-LOOPBACK: Final = "127.0.0.1"
 PIECE: Final = 1 << 15
 
 
@@ -86,10 +85,21 @@ class _Calls:
         self._tasks[stream] = asyncio.ensure_future(self._read(stream, reader, failed))
 
     async def _connect(self, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        with kernel.inside(self._namespace):
-            made = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
-            await asyncio.get_running_loop().sock_connect(made, (LOOPBACK, port))
+            return await self._dial(socket.AF_INET, "127.0.0.1", port)
+        except OSError as why:
+            try:
+                return await self._dial(socket.AF_INET6, "::1", port)
+            except OSError:
+                raise why from None
+
+    async def _dial(
+        self, family: socket.AddressFamily, address: str, port: int
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        with kernel.inside(self._namespace):
+            made = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            await asyncio.get_running_loop().sock_connect(made, (address, port))
         except BaseException:
             made.close()
             raise
