@@ -143,6 +143,25 @@ def _slice(family: str, address: str) -> dict[str, Any]:
     }
 
 
+async def test_a_derived_name_that_somebody_has_is_said_and_left_until_it_is_free(operator: Operator) -> None:
+    foreign = {"metadata": {"name": operator.derived}, "spec": {"ports": [{"port": 7777}]}}
+    before = await operator.client.create(SERVICE, operator.namespace, foreign)
+    await operator.until(lambda now: now.get(tables.SERVICES, (operator.derived_name, "kubernetes")))
+    operator.export("c2")
+    operator.told(Endpoint("10.2.1.5", (Port("http", 8080),)), service=operator.derived_name)
+
+    def reason(now: Snapshot) -> str:
+        found: Import | None = now.get(tables.IMPORTS, operator.name)
+        return found.conditions[0].reason if found is not None and found.conditions else ""
+
+    await operator.until(lambda now: reason(now) == "ServiceNameTaken")
+    assert not list(operator.db.snapshot().all(tables.OBJECTS_STATUS)), "nothing is tried again and again"
+    after = await operator.client.get(SERVICE, operator.derived, operator.namespace)
+    assert (after.spec, after.metadata.uid) == (before.spec, before.metadata.uid)
+    await operator.client.delete(SERVICE, operator.namespace, operator.derived)
+    await operator.until(lambda now: reason(now) == "Ready" and operator.written(now))
+
+
 async def test_an_own_service_of_two_hundred_ports_is_exported_whole(operator: Operator) -> None:
     client, namespace = operator.client, operator.namespace
     numbers = range(1000, 1200)

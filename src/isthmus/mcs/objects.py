@@ -63,7 +63,7 @@ def wanted(reader: Reader, name: ServiceName, *, settings: Settings) -> list[Obj
     objects = []
     if view.merged is not None:
         objects.append(service_import(view, view.merged))
-        if view.shared and view.families and not view.import_taken:
+        if view.shared and view.families and not (view.import_taken or view.taken):
             objects.append(derived_service(view, view.merged))
             objects += [*mirrored(view, view.merged), *remote.of_import(view, view.merged)]
     if view.service is not None and view.shared:
