@@ -260,6 +260,10 @@ async def test_it_is_changed_where_etcd_asks_for_certificates_too_with_a_restart
             _, wrong = await command.communicate()
             assert command.returncode == 0, wrong
             assert (b"restart" in wrong) == (step != "switch")
+            if step == "begin":
+                early = await c2.command("rotate-ca", "switch")
+                _, wrong = await early.communicate()
+                assert (early.returncode, b"restart it, then again" in wrong) == (1, True), wrong
             if step != "switch":  # etcd reads new certificates by itself, but not whom it trusts
                 c2.etcd.stop()
                 c2.etcd.start()

@@ -71,12 +71,16 @@ def rotate_ca(step: str, file: Path | None, flags: tuple[str, ...], hosts: tuple
 
     After each step every peer runs `isthmus clusters refresh`.
     """
+    from isthmus.clusterset import joining
+
     home = _home(file, flags)
     with _errors():
         match step:
             case "begin":
                 home.folder.begin_rotation(home.name)
             case "switch":
+                if home.folder.waiting:
+                    _run(joining.check_next(home))
                 home.folder.switch()
                 home.folder.ensure(home.name, _hosts(home, hosts), days=days, renew=True)
             case "end":

@@ -271,6 +271,24 @@ async def refresh(home: Home) -> list[ClusterName]:
     return changed
 
 
+async def check_next(home: Home) -> None:
+    """JoinError where the etcd takes our certificates, but not those of the authority that is to sign next."""
+    try:
+        async with home.session() as root:
+            await root.status()
+    except Transient:
+        return  # it does not run: nothing is cut off
+    with home.folder.of_next("client") as tls:
+        async with Session(home.etcd.endpoints, tls=tls) as session:
+            try:
+                await session.status()
+            except Denied:
+                return
+            except Transient:
+                said = "the etcd does not trust the new authority: it reads --trusted-ca-file only when it starts"
+                raise JoinError(f"{said}; restart it, then again: rotate-ca switch") from None
+
+
 def _trusted(home: Home, peer: peers.Peer, said: KeyValue) -> bool:
     """Whether a peer's authorities are other ones now; they are saved then."""
     try:

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -26,6 +27,7 @@ from cryptography.hazmat.primitives import serialization
 from isthmus.clusterset import certificates
 from isthmus.clusterset.certificates import Pair
 from isthmus.clusterset.errors import PkiError
+from isthmus.etcd import Tls
 
 LASTING: Final = 3650
 """Days of what opens nothing by itself."""
@@ -85,7 +87,7 @@ class Folder:
 
     def begin_rotation(self, cluster: str) -> None:
         """A new authority that signs nothing yet and is trusted beside the old one."""
-        if (self.path / "next.key").exists():
+        if self.waiting:
             raise PkiError(f"{self.path}: a new authority waits already; go on with: rotate-ca switch")
         pair = certificates.authority(
             f"isthmus clusterset {cluster} {datetime.now(UTC):%Y-%m-%d} {secrets.token_hex(2)}"
@@ -93,9 +95,24 @@ class Folder:
         self._save_pair("next", pair)
         self.save("ca.crt", _first(self.bundle) + pair.certificate)
 
+    @contextmanager
+    def of_next(self, name: str) -> Iterator[Tls]:
+        """A certificate of the authority that is to sign next, for as long as it takes to try it."""
+        self._save_pair("trial", certificates.issue(self.pair("next"), name, days=1))
+        try:
+            yield Tls(*(str(self.path / file) for file in ("ca.crt", "trial.crt", "trial.key")))
+        finally:
+            for file in ("trial.crt", "trial.key"):
+                (self.path / file).unlink()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there is an authority that is to sign next."""
+        return (self.path / "next.key").exists()
+
     def switch(self) -> None:
         """The new authority signs from now on; the old one is still trusted. Everything has to be made anew."""
-        if not (self.path / "next.key").exists():
+        if not self.waiting:
             raise PkiError(f"{self.path}: no new authority waits; start with: rotate-ca begin")
         old, new = _first(self.bundle), self.pair("next")
         self.save("ca.crt", new.certificate + old)
@@ -105,7 +122,7 @@ class Folder:
 
     def end_rotation(self) -> None:
         """The old authority is no longer trusted."""
-        if (self.path / "next.key").exists():
+        if self.waiting:
             raise PkiError(f"{self.path}: the new authority does not sign yet; first: rotate-ca switch")
         self.save("ca.crt", _first(self.bundle))
 
