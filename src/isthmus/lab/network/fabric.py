@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any, Final
 
 from isthmus.lab.families import Scheme
 from isthmus.lab.layout import Cluster, Lab, Node
 from isthmus.lab.network import islands, namespaces
 from isthmus.lab.network.netlink import within
+from isthmus.lab.network.wiring import HOST6, LOOPBACK, add_address, add_default, add_neighbour
 
-LOOPBACK: Final = 1
 FIRST_RULE: Final = 50
-SCOPE_HOST: Final = 254
-SCOPE_LINK: Final = 253
-NODAD: Final = 2
-"""Flag of an address that is used at once: nobody else can have it."""
-FOR_EVER: Final = 0xFFFFFFFF
-NEXT_HOP: Final = "fe80::1"
-"""IPv6: the nearer end of every cable and of every pod's. A neighbour answers only for addresses of the interface."""
 
 # A fabric that answers "unreachable" for everything it does not know would be a poor stand-in for a network: limits on
 # those answers are per namespace and left as the kernel has them.
@@ -26,10 +20,6 @@ ROUTER: Final = (
     ("net/ipv4/ip_forward", "1"),
     ("net/ipv4/conf/all/rp_filter", "0"),  # a link's relay puts packets back by another interface than they came in by
     ("net/ipv4/conf/default/rp_filter", "0"),
-)
-HOST6: Final = (
-    ("net/ipv6/conf/all/disable_ipv6", "0"),  # what a machine says of its own interfaces is not of these
-    ("net/ipv6/conf/default/disable_ipv6", "0"),
 )
 ROUTER6: Final = (*HOST6, ("net/ipv6/conf/all/forwarding", "1"))
 
@@ -51,9 +41,9 @@ async def build(lab: Lab) -> None:
         for cluster in lab.clusters:
             for scheme in lab.schemes:
                 await add_address(fabric, cluster.gateway(scheme), index=LOOPBACK, scheme=scheme)
-            await _cable(fabric, cluster, cluster.control_plane)
+            await _cable(fabric, cluster, cluster.control_plane, lab.schemes)
             for node in cluster.nodes:
-                await _cable(fabric, node, node.namespace)
+                await _cable(fabric, node, node.namespace, lab.schemes)
     await asyncio.gather(*(_join(cluster) for cluster in lab.clusters))
     async with within(lab.fabric) as fabric:
         for cluster in lab.clusters:
@@ -68,53 +58,22 @@ async def build(lab: Lab) -> None:
             islands.door(cluster)
 
 
-async def add_address(there: Any, address: str, *, index: int, scheme: Scheme, local: bool = False) -> None:
-    """Give an interface an address. A local one is never chosen as the source of what goes out."""
-    more: dict[str, Any] = {"scope": SCOPE_HOST} if local else {}
-    if scheme.family == "IPv6":
-        more = {"flags": NODAD, **({"preferred": 0, "valid": FOR_EVER} if local else {})}
-    await there.addr("add", index=index, address=address, prefixlen=scheme.length, **more)
-
-
-async def add_next_hop(there: Any, *, index: int) -> None:
-    """Make an interface what IPv6 of its other end goes to."""
-    await there.addr("add", index=index, address=NEXT_HOP, prefixlen=64, flags=NODAD)
-
-
-async def add_default(there: Any, gateway: str, *, index: int, scheme: Scheme) -> None:
-    """Send everything by an interface: IPv4 to a gateway beyond it, IPv6 to its other end."""
-    if scheme.family == "IPv6":
-        await there.route("add", family=scheme.socket, dst="::/0", gateway=NEXT_HOP, oif=index)
-        return
-    await there.route("add", dst=scheme.host(gateway), oif=index, scope=SCOPE_LINK)
-    await there.route("add", dst="default", gateway=gateway, oif=index)
-
-
-async def add_neighbour(there: Any, address: str, *, index: int, scheme: Scheme) -> None:
-    """Say that an address is at the other end of an interface."""
-    scope = {"scope": SCOPE_LINK} if scheme.family == "IPv4" else {}
-    await there.route("add", family=scheme.socket, dst=scheme.host(address), oif=index, **scope)
-
-
-async def _cable(fabric: Any, member: Cluster | Node, namespace: str) -> None:
+async def _cable(fabric: Any, member: Cluster | Node, namespace: str, schemes: Iterable[Scheme]) -> None:
     """A veth from the fabric into a namespace, where it is called eth0, and the fabric's route to who is there."""
     await fabric.link("add", ifname=member.wire, kind="veth", peer={"ifname": "eth0", "net_ns_fd": namespace})
     index = (await fabric.link_lookup(ifname=member.wire))[0]
     await fabric.link("set", index=index, state="up")
-    for scheme in _lab(member).schemes:
-        if scheme.family == "IPv6":
-            await add_next_hop(fabric, index=index)
+    for scheme in schemes:
         await add_neighbour(fabric, member.machine(scheme), index=index, scheme=scheme)
 
 
 async def _join(cluster: Cluster) -> None:
-    await _member(cluster, cluster.control_plane)
+    await _member(cluster, cluster.control_plane, cluster)
     for node in cluster.nodes:
-        await _member(node, node.namespace)
+        await _member(node, node.namespace, cluster)
 
 
-async def _member(member: Cluster | Node, namespace: str) -> None:
-    cluster = member.cluster if isinstance(member, Node) else member
+async def _member(member: Cluster | Node, namespace: str, cluster: Cluster) -> None:
     async with within(namespace) as here:
         await here.link("set", index=LOOPBACK, state="up")
         index = (await here.link_lookup(ifname="eth0"))[0]
@@ -150,7 +109,3 @@ async def _own_table(fabric: Any, cluster: Cluster) -> None:
             await fabric.rule(
                 "add", family=scheme.socket, iifname=wire, table=islands.table(cluster), priority=FIRST_RULE
             )
-
-
-def _lab(member: Cluster | Node) -> Lab:
-    return member.cluster.lab if isinstance(member, Node) else member.lab

@@ -12,8 +12,8 @@ from pyroute2 import NetlinkError
 
 from isthmus.lab import families
 from isthmus.lab.network import namespaces
-from isthmus.lab.network.fabric import HOST6, LOOPBACK, add_address, add_default, add_neighbour, add_next_hop
 from isthmus.lab.network.netlink import within
+from isthmus.lab.network.wiring import HOST6, LOOPBACK, add_address, add_default, add_neighbour
 
 
 class Plug(NamedTuple):
@@ -38,9 +38,7 @@ async def attach(plug: Plug) -> None:
         index = (await node.link_lookup(ifname=plug.interface))[0]
         await node.link("set", index=index, state="up")
         for address in plug.addresses:
-            if (scheme := families.of(address)).family == "IPv6":
-                await add_next_hop(node, index=index)
-            await add_neighbour(node, address, index=index, scheme=scheme)
+            await add_neighbour(node, address, index=index, scheme=families.of(address))
     async with within(plug.namespace) as pod:
         await pod.link("set", index=LOOPBACK, state="up")
         index = (await pod.link_lookup(ifname="eth0"))[0]
