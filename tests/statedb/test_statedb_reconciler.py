@@ -114,6 +114,23 @@ async def test_rows_come_to_be_held_and_rows_that_go_are_let_go() -> None:
     assert target.held == {"a": 2}
 
 
+@pytest.mark.parametrize("many", [10, 500])
+async def test_however_much_passes_from_rows_to_others_at_once_all_is_updated_before_anything_is_deleted(
+    many: int,
+) -> None:
+    db, target = database(), Target()
+    reconciler = make(db, target)
+    for turn in range(3):
+        with db.write() as txn:
+            for n in range(many):
+                txn.delete(WANTED, f"{turn - 1}-{n}")
+                txn.put(WANTED, (f"{turn}-{n}", 1))
+        del target.calls[:]
+        await reconciler.step()
+        done = [what for _, what, names in target.calls for _ in names]
+        assert done == ["update"] * many + ["delete"] * (many if turn else 0)
+
+
 async def test_what_passes_from_a_row_that_goes_to_another_is_never_nobodys_deletes_come_last() -> None:
     db, target = database(), Target()
     reconciler = make(db, target)

@@ -167,11 +167,14 @@ class Reconciler(Generic[K, R]):
             await self._round.wait()
 
     def _take_in(self) -> Snapshot:
-        """Let wait for a round what is due again and what changed, for which there is more room in front."""
+        """Let wait for a round what is due again and what changed, for which there is more room in front.
+
+        Of what changed, rows to delete wait behind all others: as in a round, so where there are several.
+        """
         snapshot, changes = self._changes.next()
         soon = self._clock() + EARLY
         due = [key for key, status in self._failed.items() if status.next_try <= soon]
-        for key, old, new in changes:
+        for key, old, new in sorted(changes, key=lambda change: change.new is None):
             if old is not None:
                 self._held.setdefault(key, old)
             self._wait(key, old if new is None else new, beside=len(changes), room=IN_FRONT * self._size)
