@@ -156,14 +156,16 @@ class Cluster:
         process.wait(20)
 
     def mirrored(self, peer: str) -> Path:
-        """The peers directory of an agent behind the mirror: each file names the own etcd and the user for agents."""
+        """The peers directory of an agent behind the mirror, as the walk says."""
         folder = self.folder / "mirrored"
         folder.mkdir()
+        for name in ("ca.crt", "client.crt", "client.key"):
+            (folder / name).write_bytes((self.keys / name).read_bytes())
         said = {
             "endpoints": [self.etcd.endpoint],
-            "trusted-ca-file": str(self.keys / "ca.crt"),
-            "cert-file": str(self.keys / "client.crt"),
-            "key-file": str(self.keys / "client.key"),
+            "trusted-ca-file": "ca.crt",
+            "cert-file": "client.crt",
+            "key-file": "client.key",
             "username": "local",
             "password": (self.keys / "local.password").read_text().strip(),
         }
