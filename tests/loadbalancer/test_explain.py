@@ -87,11 +87,32 @@ def test_an_island_is_named_as_the_reason() -> None:
 
 
 async def ask(world: World, tmp_path: Path, *arguments: str) -> tuple[int, str, str]:
-    place = {"place": {"cluster": "c1", "node": "n1"}}
+    place = {"place": {"cluster": "c1", "node": "n1"}, "services": "all"}
     async with serving(tmp_path / "agent.sock", db=world.settle().db, status=place) as process:
         command = ["explain", *arguments, "--socket", str(process.socket)]
         done = await asyncio.to_thread(CliRunner().invoke, root, command)
     return done.exit_code, done.stdout, done.stderr
+
+
+async def test_a_redirect_that_leaves_its_own_pods_out_is_told_with_what_those_reach(tmp_path: Path) -> None:
+    world = World("all").put(make.service(), make.endpoints("c1", "10.1.1.1", service=ECHO), make.pod())
+    code, said, _ = await ask(world.put(make.local(skip_from_backend=True)), tmp_path, "demo/echo")
+    policy = "CiliumLocalRedirectPolicy demo/near"
+    assert (code, said.splitlines()) == (
+        0,
+        [
+            "demo/echo",
+            "",
+            f"  80/TCP IPv4 at 10.96.0.7:80/TCP, redirected by {policy}, but for calls of 10.1.1.9",
+            "    → c1 10.1.1.9:8080",
+            f"    ✗ c1 10.1.1.1:8080: calls are redirected by {policy}",
+            "",
+            "  80/TCP IPv4 at 10.96.0.7:80/TCP/o, calls that the redirect does not mean",
+            "    → c1 10.1.1.1:8080",
+            "",
+            f"  redirected by {policy}, for the ports it means",
+        ],
+    )
 
 
 async def test_the_command_tells_it_over_the_admin_socket(tmp_path: Path) -> None:
