@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from balancing_world import World as Rows
 from balancing_world import make
-from bpf_world import BACKENDS, CLUSTER_DNS, Caller, World, done, group, plan, programmed
+from bpf_world import BACKEND6, BACKENDS, CLUSTER_DNS, Caller, World, done, group, plan, programmed
 
 from isthmus.datapath import Datapath, Introduced, remove, view
 from isthmus.model.balancing import Plan, Scope
@@ -64,6 +64,14 @@ def test_datagrams_are_told_apart_as_well(world: World, told: Introduced, other:
         said = world.caller.udp(VIP, connected=connected)
         assert (said["answer"].split()[0], said["from"]) == (FAR, f"{VIP}:80")
         assert other.udp(VIP, connected=connected)["answer"].split()[0] == NEAR
+
+
+def test_pods_of_ipv6_are_told_apart_as_well(world: World, told: Introduced, other: Caller) -> None:
+    vip, pod, nobody = "fd00:96::7", "fd00:7::1", "[fd00:8::1]:9"
+    original = plan("echo", vip, group(BACKEND6), scope=Scope.ORIGINAL)
+    program(told, original, plan("echo", vip, group(nobody), skip=(pod,)))
+    assert reached(world.caller, vip) == BACKEND6
+    assert reached(other, vip) == "ECONNREFUSED"
 
 
 def test_where_the_original_is_not_ours_its_calls_go_where_they_were_going(
