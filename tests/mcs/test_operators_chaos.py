@@ -12,58 +12,23 @@ import os
 import random
 import signal
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
-import yaml
-from apiserver_world import ApiServer, until
-from chaos_clusters import NAMES, Cluster, Wire, expected
+from chaos_clusters import CLUSTERS, NAMES, Cluster, Served, clusterset, expected, lab_server, real_server
 from etcd_server import EtcdServer
-from kube_apiserver import KubeApiServer, program
-from operator_process import Replicas, kubeconfig
 
-from isthmus import kube
-from isthmus.config import KubernetesSection
-from isthmus.etcd import Session, binary
-from isthmus.kube.objects.core import NAMESPACE, SERVICE
+from isthmus.etcd import binary
+from isthmus.kube.objects.core import SERVICE
 from isthmus.kube.objects.mcs import SERVICE_EXPORT
-from isthmus.lab.realapi import definitions
 
-CLUSTERS = ("c1", "c2", "c3")
 FIRST_SEED = int(os.environ.get("ISTHMUS_CHAOS_SEED", "1"))
 RUNS = int(os.environ.get("ISTHMUS_CHAOS_RUNS", "3"))
 SETTLE = 5.0
 STEPS = 25
-
-
-class Served(NamedTuple):
-    """What is there before and after every story: a cluster's API server and etcd."""
-
-    etcd: EtcdServer
-    section: KubernetesSection
-
-
-def lab_server(etcd: EtcdServer, folder: Path, stack: ExitStack) -> KubernetesSection:
-    """The lab's."""
-    server = ApiServer(etcd, folder)
-    server.start()
-    stack.callback(server.kill)
-    until(server.ready)
-    return kubeconfig(server, folder)
-
-
-def real_server(etcd: EtcdServer, folder: Path, stack: ExitStack) -> KubernetesSection:
-    """A kube-apiserver."""
-    path = program()
-    if path is None:
-        pytest.skip("no kube-apiserver: run `make kube-tools` or set KUBEBUILDER_ASSETS")
-    server = KubeApiServer(path, folder, etcd)
-    server.start()
-    stack.callback(server.kill)
-    return server.section()
 
 
 @pytest.fixture(scope="module", params=["lab", pytest.param("kube", marks=pytest.mark.kube)])
@@ -78,46 +43,6 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
             stack.callback(etcd.stop)
             made.append(Served(etcd, make(etcd, tmp_path_factory.mktemp(name) / "apiserver", stack)))
         yield made
-
-
-async def defined(client: kube.Client) -> None:
-    """Exports and imports are served, by a server that is ready."""
-    async with asyncio.timeout(60):
-        while True:
-            try:
-                return await definitions.apply(client)
-            except kube.KubeError:
-                await asyncio.sleep(0.2)
-
-
-@asynccontextmanager
-async def clusterset(served: list[Served], folder: Path, *, namespace: str) -> AsyncIterator[list[Cluster]]:
-    """The clusters with an operator each, and a namespace of the story's own."""
-    async with AsyncExitStack() as stack:
-        clusters = []
-        for number, (name, (etcd, section)) in enumerate(zip(CLUSTERS, served, strict=True), 1):
-            async with Session([etcd.endpoint]) as session:
-                await etcd.ready(session)
-            client = await stack.enter_async_context(await kube.connect(section))
-            await defined(client)
-            await client.create(NAMESPACE, "", {"metadata": {"name": namespace}})
-            place = folder / name
-            place.mkdir()
-            made = Replicas(place, etcd=etcd.endpoint, kubernetes=section, state=str(place / "state"))
-            stack.callback(made.end)
-            cluster = Cluster(name, number, client, made, namespace=namespace)
-            for peer, (other, _) in zip(CLUSTERS, served, strict=True):
-                if peer != name:
-                    wire = await stack.enter_async_context(Wire(other.endpoint).laid())
-                    (made.peers / peer).write_text(yaml.safe_dump({"endpoints": [wire.endpoint]}))
-                    cluster.wires.append(wire)
-            clusters.append(cluster)
-        for cluster in clusters:
-            cluster.start()
-        yield clusters
-        for cluster in clusters:
-            await cluster.clear()
-            await cluster.end(signal.SIGTERM)
 
 
 async def disturb(chance: random.Random, clusters: list[Cluster]) -> str:

@@ -6,17 +6,24 @@ import asyncio
 import signal
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
-from typing import Any
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
-from operator_process import OperatorProcess, Replicas, leading
+import yaml
+from apiserver_world import ApiServer, until
+from etcd_server import EtcdServer
+from kube_apiserver import KubeApiServer, program
+from operator_process import OperatorProcess, Replicas, kubeconfig, leading
 
 from isthmus import kube
-from isthmus.config import ClusterSection
-from isthmus.kube.objects.core import SERVICE
+from isthmus.config import ClusterSection, KubernetesSection
+from isthmus.etcd import Session
+from isthmus.kube.objects.core import NAMESPACE, SERVICE
 from isthmus.kube.objects.discovery import ENDPOINT_SLICE
 from isthmus.kube.objects.mcs import SERVICE_EXPORT, SERVICE_IMPORT
+from isthmus.lab.realapi import definitions
 from isthmus.mcs import wire
 from isthmus.mcs.merge import merge
 from isthmus.model.exports import agreed_ports, own_export
@@ -24,6 +31,7 @@ from isthmus.model.names import ClusterName, derived, service_name, split
 from isthmus.sources.multicluster import export_mark
 from isthmus.sources.services import service as service_row
 
+CLUSTERS = ("c1", "c2", "c3")
 NAMES = ("echo", "web")
 LONGEST_PAUSE = 5.0
 """Seconds: one that is held up longer may find that another leads."""
@@ -199,3 +207,70 @@ async def expected(clusters: list[Cluster]) -> Mapping[str, Any]:
             clusters_of = frozenset(merged.clusters)
             wanted[name] = (merged.type, ports, merged.affinity, clusters_of, dict(merged.labels), endpoints)
     return wanted
+
+
+class Served(NamedTuple):
+    """What is there before and after every story: a cluster's API server and etcd."""
+
+    etcd: EtcdServer
+    section: KubernetesSection
+
+
+def lab_server(etcd: EtcdServer, folder: Path, stack: ExitStack) -> KubernetesSection:
+    """The lab's."""
+    server = ApiServer(etcd, folder)
+    server.start()
+    stack.callback(server.kill)
+    until(server.ready)
+    return kubeconfig(server, folder)
+
+
+def real_server(etcd: EtcdServer, folder: Path, stack: ExitStack, *flags: str) -> KubernetesSection:
+    """A kube-apiserver."""
+    path = program()
+    if path is None:
+        pytest.skip("no kube-apiserver: run `make kube-tools` or set KUBEBUILDER_ASSETS")
+    server = KubeApiServer(path, folder, etcd, *flags)
+    server.start()
+    stack.callback(server.kill)
+    return server.section()
+
+
+async def defined(client: kube.Client) -> None:
+    """Exports and imports are served, by a server that is ready."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                return await definitions.apply(client)
+            except kube.KubeError:
+                await asyncio.sleep(0.2)
+
+
+@asynccontextmanager
+async def clusterset(served: list[Served], folder: Path, *, namespace: str) -> AsyncIterator[list[Cluster]]:
+    """The clusters with an operator each, and a namespace of the story's own."""
+    async with AsyncExitStack() as stack:
+        clusters = []
+        for number, (name, (etcd, section)) in enumerate(zip(CLUSTERS, served, strict=True), 1):
+            async with Session([etcd.endpoint]) as session:
+                await etcd.ready(session)
+            client = await stack.enter_async_context(await kube.connect(section))
+            await defined(client)
+            await client.create(NAMESPACE, "", {"metadata": {"name": namespace}})
+            place = folder / name
+            place.mkdir(parents=True)
+            made = Replicas(place, etcd=etcd.endpoint, kubernetes=section, state=str(place / "state"))
+            stack.callback(made.end)
+            cluster = Cluster(name, number, client, made, namespace=namespace)
+            for peer, (other, _) in zip(CLUSTERS, served, strict=True):
+                if peer != name:
+                    way = await stack.enter_async_context(Wire(other.endpoint).laid())
+                    (made.peers / peer).write_text(yaml.safe_dump({"endpoints": [way.endpoint]}))
+                    cluster.wires.append(way)
+            clusters.append(cluster)
+        for cluster in clusters:
+            cluster.start()
+        yield clusters
+        for cluster in clusters:
+            await cluster.clear()
+            await cluster.end(signal.SIGTERM)
