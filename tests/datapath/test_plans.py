@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 import pytest
 from bpf_model import TellingMaps
 from bpf_world import done, group, plan
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from isthmus.datapath import PlanTarget, view
@@ -168,6 +170,19 @@ def test_numbers_are_not_given_out_again_before_all_others() -> None:
     ids.release(4)
     assert given == [4, 1, 2]
     assert ids.take() == 4
+
+
+@given(st.lists(st.integers(0, 700), max_size=60), st.sets(st.integers(1, 600), max_size=9))
+def test_a_number_is_nobody_elses_until_it_is_given_back(releases: list[int], restored: set[int]) -> None:
+    ids, taken = Ids(restored, most=600), set(restored)
+    for number in releases:
+        ids.release(number)
+        taken.discard(number)
+        for _ in range(5):
+            new = ids.take()
+            assert new not in taken
+            taken.add(new)
+        assert len(ids) == len(taken)
 
 
 def test_the_lowest_tier_with_a_backend_shares_the_whole_die_by_weight() -> None:

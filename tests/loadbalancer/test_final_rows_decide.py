@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from balancing_world import World, key
+from balancing_world import World, key, make
 from bpf_world import done
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -159,6 +159,34 @@ def test_any_order_of_changes_ends_where_the_final_rows_do(
     assert tables(world) == tables(World(which).put(*final.values()))
     world.delete(*final.values())
     assert tables(world) == ([], [], [])
+
+
+parts = st.lists(
+    st.tuples(
+        st.sampled_from(["a", "b", "c"]),
+        st.sampled_from(["c1", "c2"]),
+        st.sets(st.integers(1, 30), max_size=20),
+        st.sampled_from([Condition.READY, Condition.READY, Condition.TERMINATING]),
+        st.sampled_from([(Port("http", 8080),), (Port("http", 8080), Port("admin", 9090)), (Port("admin", 8080),)]),
+    ),
+    max_size=10,
+)
+"""Parts of a big service, time after time: the same address may be in several, as while it moves."""
+
+
+@settings(max_examples=100, deadline=None)
+@given(parts=parts, ports=subsets([Port("http", 80), Port("admin", 90)], 2))
+def test_a_big_service_of_several_parts_ends_where_its_final_rows_do(parts: list[Any], ports: tuple[Port, ...]) -> None:
+    """Parts that stay as they are, and rows that are the very same, are not computed and compared again."""
+    service = make.derived()
+    world = World().put(service)
+    final: dict[Any, Any] = {key(service): service}
+    for name, cluster, numbers, condition, offers in parts:
+        found = [make.endpoint(f"10.1.0.{n}", ports=offers, condition=condition) for n in sorted(numbers)]
+        for each in (make.endpoints(cluster, *found, part=name), make.derived(ports=ports or service.ports)):
+            world.put(each).settle()
+            final[key(each)] = each
+            assert tables(world) == tables(World().put(*final.values()))
 
 
 def maps_of(rows: Iterable[Any], which: str) -> list[str]:

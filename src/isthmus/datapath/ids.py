@@ -39,12 +39,14 @@ class Ids:
     def release(self, number: int) -> None:
         """Give a number back."""
         word, bit = divmod(number, WORD)
-        left = self._words.get(word, 0) & ~(1 << bit)
-        self._count -= left != self._words.get(word, 0)
-        if left:
-            self._words[word] = left
+        used = self._words.get(word, 0)
+        if not used >> bit & 1:
+            return
+        self._count -= 1
+        if used == 1 << bit:
+            del self._words[word]
         else:
-            self._words.pop(word, None)
+            self._words[word] = used ^ 1 << bit
 
     def _reserve(self, number: int) -> bool:
         """False: somebody has it."""

@@ -16,9 +16,10 @@ backends that a probe finds alive now. Who was never probed goes, and who does n
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import partial
-from typing import Final, NamedTuple
+from functools import lru_cache, partial
+from typing import Final
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from isthmus.loadbalancer.services import Effective, Which, effective, names_for_import, rank
@@ -131,7 +132,7 @@ def _best_sets(rows: list[EndpointSet], cluster: ClusterName) -> Iterable[tuple[
     ]
 
 
-class Part(NamedTuple):
+class Part(Struct, frozen=True, gc=False):
     """The backends of a part of a service, and what they follow from."""
 
     of: Effective
@@ -187,7 +188,7 @@ def _of_part(of: Effective, part: EndpointSet, cluster: ClusterName) -> Rows:  #
             key = BackendKey(of.name, cluster, endpoint.address, port.port, port.protocol)
             row = Backend(
                 key=key,
-                port_names=(port.name,),
+                port_names=_alone(port.name),
                 condition=endpoint.condition,
                 source=part.source,
                 hostname=endpoint.hostname,
@@ -199,6 +200,12 @@ def _of_part(of: Effective, part: EndpointSet, cluster: ClusterName) -> Rows:  #
             )
             found[key] = _join(found[key], row) if key in found else row
     return found
+
+
+@lru_cache(1024)
+def _alone(name: str) -> tuple[str, ...]:
+    """A name by itself, as the tuple that others have too."""
+    return (name,)
 
 
 def _is_among(port: Port, wanted: Iterable[Port]) -> bool:

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from functools import partial
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from isthmus.loadbalancer.redirects import override
@@ -44,7 +45,7 @@ ON_NODE: Final = ("NodePort", "HostPort")
 INSIDE, OUTSIDE = Scope.INTERNAL, Scope.EXTERNAL
 
 
-class Wish(NamedTuple):
+class Wish(Struct, frozen=True, gc=False):
     """What a Service wants of one kind of address: to be called there, at its ports."""
 
     type: Type
@@ -65,7 +66,7 @@ MEANT: Final = ("ClusterIP", "Import", "LocalRedirect")
 """Addresses at which a local redirect counts."""
 
 
-class Claim(NamedTuple):
+class Claim(Struct, frozen=True, gc=False):
     """One service's wish to answer at one address and port."""
 
     key: FrontendKey
@@ -208,8 +209,17 @@ def _claims(
             continue  # what sends the node ports of a node elsewhere would take them from all Services that have one
         for port in service.ports:
             if wish.port_of(port) == key.port and port.protocol == key.protocol:
-                of, said = (service.name, service.import_of), (service.source, service.created)
-                yield Claim(key, wish.type, *of, port, *said, wanted(service, which), wish.plan)
+                yield Claim(
+                    key=key,
+                    type=wish.type,
+                    service=service.name,
+                    import_of=service.import_of,
+                    port=port,
+                    source=service.source,
+                    created=service.created,
+                    ours=wanted(service, which),
+                    scope=wish.plan,
+                )
 
 
 def _keys(wishes: Iterable[Wish], ports: Iterable[Port]) -> list[FrontendKey]:

@@ -170,7 +170,7 @@ def policy_of(reader: Reader, of: Effective) -> Policy | None:
     """The policy that counts for a service: the oldest, then the first by name."""
     target = ("ServiceImport", of.import_of) if of.import_of else ("Service", of.name)
     rows = reader.by(POLICIES, "target", target)
-    return min(rows, key=lambda row: (row.created or UNKNOWN_AGE, row.name), default=None)
+    return min(rows, key=lambda row: (row.created or UNKNOWN_AGE, row.name)) if rows else None
 
 
 def place(reader: Reader, cluster: ClusterName, node: str) -> Place:
