@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple
 
 from etcd_server import EtcdServer, running
 
-from isthmus import loadbalancer
+from isthmus import loadbalancer, logs
 from isthmus.clusterset import endpoints as records
 from isthmus.clusterset import keys
 from isthmus.clusterset.follower import Follower
@@ -45,6 +45,8 @@ OWN: Final = ClusterSection(name="own", id=511)
 HTTP: Final = Port("http", 8080)
 KINDS: Final[tuple[RecordKind, ...]] = ("services",)
 CHANGES: Final = 200
+PROCESSES: Final = 5
+"""Among which many followers are shared out: a process each would measure how Python starts."""
 
 
 class Shape(NamedTuple):
@@ -195,13 +197,17 @@ async def node(shape: Shape, directory: str, endpoint: str) -> None:
             print(f"  one endpoint, write to map entry: p50 {p50:.1f} ms, p99 {p99:.1f} ms, most {max(changes):.1f} ms")
 
 
-async def agent(shape: Shape, directory: str) -> None:
-    """One of many: it only listens."""
-    measured = Node(shape, directory)
-    async with measured.running():
-        await measured.heard()
-        print("heard", flush=True)
-        await asyncio.to_thread(sys.stdin.read)
+async def listeners(shape: Shape, directory: str, count: int) -> None:
+    """Some of many agents: the parts of each that listen, with connections and tables of their own, and no plans."""
+    nodes = [Node(shape, directory) for _ in range(count)]
+    tasks = [asyncio.create_task(each.follower.run()) for each in nodes]
+    for each in nodes:
+        await each.heard()
+    print("heard", flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
 
 
 class Etcds:
@@ -257,7 +263,7 @@ async def cold(shape: Shape) -> None:
 
 
 async def many(shape: Shape, agents: int) -> None:
-    """Many agents that each listen to every peer, and the same behind a mirror."""
+    """The listening parts of many agents that each listen to every peer, and the same behind a mirror."""
     async with world(shape) as (etcds, folder):
         with running(binary.find(), folder / "own") as own:
             await crowd("direct", etcds, agents, etcds.servers)
@@ -278,14 +284,16 @@ async def many(shape: Shape, agents: int) -> None:
 async def crowd(how: str, etcds: Etcds, agents: int, servers: Sequence[EtcdServer]) -> None:
     """Start them, wait until each has heard all, and tell what that took of the etcds."""
     before, began = [cpu(server) for server in servers], time.perf_counter()
-    processes = [await child("agent", *map(str, etcds.shape), str(etcds.directory)) for _ in range(agents)]
+    shares = [len(range(n, agents, PROCESSES)) for n in range(min(agents, PROCESSES))]
+    processes = [await child("listen", *map(str, etcds.shape), str(etcds.directory), str(n)) for n in shares]
     for process in processes:
         assert process.stdout is not None
         await process.stdout.readline()
     took = time.perf_counter() - began
     used = [cpu(server) - start for server, start in zip(servers, before, strict=True)]
     memory = [resident(process.pid) for process in processes]
-    print(f"  {how}: {agents} agents have heard all after {took:.1f} s; RSS of one {statistics.median(memory):.0f} MB")
+    print(f"  {how}: {agents} followers in {len(processes)} processes have heard all after {took:.1f} s;", end=" ")
+    print(f"{sum(memory) / agents:.0f} MB each")
     told = ", ".join(f"{seconds:.1f} s and {resident(pid(s)):.0f} MB" for seconds, s in zip(used, servers, strict=True))
     print(f"    etcds: {told}", flush=True)
     for process in processes:
@@ -317,11 +325,12 @@ def main() -> int:
     parser.add_argument("--agents", type=int, default=10)
     parser.add_argument("part", nargs="*", help=argparse.SUPPRESS)
     wanted = parser.parse_args()
+    logs.configure(level="error", form="text")  # what a child prints is its answer
     match wanted.part:
         case ["node", peers, services, ends, directory, endpoint]:
             asyncio.run(node(Shape(int(peers), int(services), int(ends)), directory, endpoint))
-        case ["agent", peers, services, ends, directory]:
-            asyncio.run(agent(Shape(int(peers), int(services), int(ends)), directory))
+        case ["listen", peers, services, ends, directory, count]:
+            asyncio.run(listeners(Shape(int(peers), int(services), int(ends)), directory, int(count)))
         case _:
             asyncio.run(everything(wanted.agents))
     return 0

@@ -242,6 +242,9 @@ async def test_we_follow_what_its_writer_writes_of_a_real_api_server(
     peers.add("c5")
     written = cilium.apiserver(tmp_path, peers.endpoint, kubeconfig, name="c5", number=5)
     async with written, following(peers) as seen:
+        async with asyncio.timeout(cilium.PATIENCE):  # it takes its time to look for kinds
+            while await etcd.get("cilium/synced/c5/cilium/state/serviceexports/v1") is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
         row = await seen.state("c5", "ready")
         assert (row.id, row.exports_enabled, row.dropped) == (5, True, 0)
         assert seen.services() == {"c5:demo/echo": ["10.5.1.1"]}
