@@ -66,6 +66,23 @@ def test_endpoints_that_end_but_serve_are_used_only_where_nothing_is_ready() -> 
     assert vips([service()], [slice_of(draining, endpoint("10.1.1.2", ready=True))])[0].targets == (("10.1.1.2", 8080),)
 
 
+def test_each_family_has_a_table_of_its_own_addresses_and_a_node_port_where_the_service_has_an_address() -> None:
+    ports = [{"name": "http", "port": 80, "nodePort": 30080}]
+    both = service(type="NodePort", ports=ports, clusterIPs=["10.96.0.7", "fd00:10:96::7"])
+    slices = [READY, slice_of(endpoint("fd00:10:1:1::2", ready=True), name="echo", addressType="IPv6")]
+    six = vips([both], slices, SIX)
+    assert [(vip.address, vip.targets) for vip in six] == [
+        ("", (("fd00:10:1:1::2", 8080),)),
+        ("fd00:10:96::7", (("fd00:10:1:1::2", 8080),)),
+    ]
+    assert [vip.address for vip in vips([both], slices)] == ["", "10.96.0.7"]
+    assert vips([service(ports=ports)], slices, SIX) == [], "it has no address of that family"
+    said = ruleset(six, SIX)
+    assert "table ip6 services" in said
+    assert "fd00:10:96::7 . tcp . 80 : goto" in said
+    assert "ip daddr" not in said
+
+
 def test_ports_are_joined_by_name_and_protocol() -> None:
     assert vips([service()], [slice_of(endpoint("10.1.1.2", ready=True), port="metrics")]) == []
     udp = [{"name": "http", "port": 80, "protocol": "UDP"}]
