@@ -20,7 +20,7 @@ from isthmus.reflector import Expired
 
 PAUSE: Final = 1.0
 """Seconds between two rounds; what is said again within one only counts."""
-MOST: Final = 1000
+MOST: Final = 10_000
 """Different events that may wait for the server; more are dropped and counted."""
 LONGEST_NAME: Final = 253
 LONGEST_MESSAGE: Final = 1024
