@@ -64,12 +64,14 @@ def served(clusters: Running) -> Running:
     probe = {"tcpSocket": {"port": 8080}, "periodSeconds": 1}
     named = [{"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]
     web = {"image": "isthmus/echo", "readinessProbe": probe, "env": named}
-    stay = {"sessionAffinity": "ClientIP", "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": STAY}}}
+    short = {"sessionAffinity": "ClientIP", "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": STAY}}}
+    lasting = {"selector": {"app": "web"}, "type": "LoadBalancer", "sessionAffinity": "ClientIP"}
     ports = [{"port": 80, "targetPort": 8080}]
     names = {"image": "python", "command": ["python3", "-c", ECHO]}
     datagrams = [{"port": 53, "targetPort": 8053, "protocol": "UDP"}]
     objects = [
-        *workload("web", web, type="LoadBalancer", ports=ports, **stay),
+        *workload("web", web, ports=ports, **short),
+        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "lasting"}, "spec": {**lasting, "ports": ports}},
         *workload("names", names, ports=datagrams),
         pod("client", "isthmus/client"),
     ]
@@ -87,14 +89,18 @@ def answers(served: Running, address: str, times: int) -> list[str]:
 
 
 def test_a_client_stays_by_whichever_address_and_when_others_go(served: Running) -> None:
-    balancer = served.kubectl("get", "service", "web", "-o", "jsonpath={.status.loadBalancer.ingress[0].ip}")
-    (mine,) = set(answers(served, "web", 8) + answers(served, balancer, 8))
+    balancer = served.kubectl("get", "service", "lasting", "-o", "jsonpath={.status.loadBalancer.ingress[0].ip}")
+    (mine,) = set(answers(served, "lasting", 8) + answers(served, balancer, 8))
     pods = served.kubectl("get", "pods", "-l", "app=web", "-o", "name").split()
     other = next(name for name in pods if name != f"pod/{mine}")
     served.kubectl("delete", other, "--wait=false")
-    until(lambda: set(answers(served, "web", 2)) == {mine} and other not in served.kubectl("get", "pods", "-o", "name"))
+    until(
+        lambda: (
+            set(answers(served, "lasting", 2)) == {mine} and other not in served.kubectl("get", "pods", "-o", "name")
+        )
+    )
     served.kubectl("rollout", "status", "deployment/web", "--timeout=30s")
-    assert set(answers(served, "web", 8)) == {mine}
+    assert set(answers(served, "lasting", 8)) == {mine}
 
 
 def test_a_client_is_anybodys_again_when_its_time_is_up(served: Running) -> None:
