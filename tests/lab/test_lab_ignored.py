@@ -64,7 +64,8 @@ def test_a_field_of_a_container_that_the_node_does_not_read_is_told(container: s
         ("dnsPolicy: ClusterFirst", []),
         ("dnsPolicy: Default", ["dnsPolicy"]),
         ("volumes: [{name: v, emptyDir: {medium: Memory}}]", ["volumes[v].emptyDir.medium"]),
-        ("volumes: [{name: v, persistentVolumeClaim: {claimName: c}}]", ["volumes[v].persistentVolumeClaim"]),
+        ("volumes: [{name: v, persistentVolumeClaim: {claimName: c}}]", []),
+        ("volumes: [{name: v, nfs: {server: s, path: /}}]", ["volumes[v].nfs"]),
         ("volumes: [{name: v, configMap: {name: c, defaultMode: 420}}]", []),
     ],
 )
@@ -93,8 +94,8 @@ def test_what_an_owner_says_is_told_of_the_owner_only() -> None:
 
 
 def test_of_a_kind_that_is_only_kept_all_is_told() -> None:
-    claim = msgspec.convert({"metadata": {"name": "data", "namespace": "shop"}}, Whole)
-    assert [each.field for each in of_object("PersistentVolumeClaim", claim, {})] == ["(all of it)"]
+    quota = msgspec.convert({"metadata": {"name": "small", "namespace": "shop"}}, Whole)
+    assert [each.field for each in of_object("ResourceQuota", quota, {})] == ["(all of it)"]
     assert {"ingresses", "pods"} <= {kind.resource for kind in kinds(real=False)}
     assert {"ingresses", "networkpolicies"} <= {kind.resource for kind in kinds(real=True)}
     assert "roles" not in {kind.resource for kind in kinds(real=True)}

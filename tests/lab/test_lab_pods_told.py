@@ -10,6 +10,7 @@ import pytest
 
 from isthmus.lab import images
 from isthmus.lab.images import Image, UnknownImage
+from isthmus.lab.layout import Cluster, Lab
 from isthmus.lab.node import environment, status, volumes
 from isthmus.lab.node.bags import BagName, Bags, Missing, named
 from isthmus.lab.node.objects import Container, Pod, Probe
@@ -115,7 +116,7 @@ def test_volumes_have_what_config_maps_secrets_and_fields_say_and_secrets_are_pr
     ("volume", "said"),
     [
         (
-            {"name": "v", "persistentVolumeClaim": {"claimName": "x"}},
+            {"name": "v", "nfs": {"server": "x", "path": "/"}},
             "volume v: of a kind that this node does not know",
         ),
         ({"name": "v", "configMap": {"name": "settings", "items": [{"key": "NO", "path": "x"}]}}, "has no key NO"),
@@ -141,7 +142,7 @@ def test_a_volume_follows_what_it_is_made_of_and_leaves_the_rest_alone(tmp_path:
 def test_a_mount_of_a_volume_that_is_not_there_is_named() -> None:
     made = with_volumes()
     with pytest.raises(Missing, match="container main: volumeMount v: the pod has no such volume"):
-        volumes.binds(made, made.spec.containers[0], Path("/x"))
+        volumes.binds(made, made.spec.containers[0], Path("/x"), Cluster(Lab(), 1))
 
 
 def test_a_pod_waits_for_what_it_names_unless_it_is_optional() -> None:

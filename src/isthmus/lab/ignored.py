@@ -82,7 +82,7 @@ ACTED_ON: Final[Mapping[str, Known]] = {
     "statefulsets": {
         "spec": _flat(
             "replicas", "selector", "serviceName", "podManagementPolicy", "updateStrategy", "ordinals",
-            "minReadySeconds", template=_TEMPLATE,
+            "minReadySeconds", "volumeClaimTemplates", template=_TEMPLATE,
         ),
     },
     "daemonsets": {"spec": _flat("selector", "updateStrategy", "minReadySeconds", template=_TEMPLATE)},

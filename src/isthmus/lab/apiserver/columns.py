@@ -219,6 +219,16 @@ def _conflict_reason(obj: Object) -> str:
     return next((str(each.get("reason", "")) for each in conflicts), "")
 
 
+def _access_modes(part: str) -> Cell:
+    short = {"ReadWriteOnce": "RWO", "ReadOnlyMany": "ROX", "ReadWriteMany": "RWX", "ReadWriteOncePod": "RWOP"}
+    return lambda obj: ",".join(short.get(mode, mode) for mode in at(obj, part, "accessModes", default=()))
+
+
+def _claim(obj: Object) -> str:
+    claim = at(obj, "spec", "claimRef", default={})
+    return f"{claim.get('namespace', '')}/{claim.get('name', '')}" if claim else ""
+
+
 def _controller(obj: Object) -> str:
     owner = controller_of(obj) or {}
     group = owner.get("apiVersion", "").rpartition("/")[0]
@@ -323,6 +333,25 @@ DAEMON_SET: Final = (
     Column("Containers", _containers("name", "spec", "template", "spec", "containers"), wide=True),
     Column("Images", _containers("image", "spec", "template", "spec", "containers"), wide=True),
     Column("Selector", selector("spec", "selector"), wide=True),
+)
+PERSISTENT_VOLUME_CLAIM: Final = (
+    NAME,
+    Column("Status", field("status", "phase")),
+    Column("Volume", field("spec", "volumeName")),
+    Column("Capacity", field("status", "capacity", "storage")),
+    Column("Access Modes", _access_modes("status")),
+    Column("StorageClass", field("spec", "storageClassName")),
+    AGE,
+)
+PERSISTENT_VOLUME: Final = (
+    NAME,
+    Column("Capacity", field("spec", "capacity", "storage")),
+    Column("Access Modes", _access_modes("spec")),
+    Column("Reclaim Policy", field("spec", "persistentVolumeReclaimPolicy")),
+    Column("Status", field("status", "phase")),
+    Column("Claim", _claim),
+    Column("StorageClass", field("spec", "storageClassName")),
+    AGE,
 )
 CONTROLLER_REVISION: Final = (
     NAME,

@@ -105,6 +105,12 @@ def pod_spec(spec: Object) -> None:
         _volume(volume)
 
 
+def claim(obj: Object) -> None:
+    """A file system, for which somebody has to look."""
+    obj.setdefault("spec", {}).setdefault("volumeMode", "Filesystem")
+    obj.setdefault("status", {}).setdefault("phase", "Pending")
+
+
 def deployment(obj: Object) -> None:
     """One replica, rolling a quarter at a time."""
     spec = obj.setdefault("spec", {})

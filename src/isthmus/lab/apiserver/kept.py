@@ -47,8 +47,6 @@ KEPT: Final = (
     _kept("policy", "PodDisruptionBudget", "poddisruptionbudgets", "pdb"),
     _kept("autoscaling", "HorizontalPodAutoscaler", "horizontalpodautoscalers", "hpa", versions=("v2", "v1")),
     _kept("batch", "CronJob", "cronjobs", "cj"),
-    _kept("", "PersistentVolumeClaim", "persistentvolumeclaims", "pvc"),
-    _kept("", "PersistentVolume", "persistentvolumes", "pv", namespaced=False),
     _kept("", "LimitRange", "limitranges", "limits", status=False),
     _kept("", "ResourceQuota", "resourcequotas", "quota"),
     _kept("storage.k8s.io", "StorageClass", "storageclasses", "sc", namespaced=False, status=False),

@@ -153,6 +153,22 @@ ENDPOINTS: Final = Kind(
     columns=columns.ENDPOINTS,
     singular_name="endpoints",
 )
+PERSISTENT_VOLUME_CLAIM: Final = Kind(
+    kind="PersistentVolumeClaim",
+    resource="persistentvolumeclaims",
+    short=("pvc",),
+    subresources=STATUS,
+    columns=columns.PERSISTENT_VOLUME_CLAIM,
+    default=defaults.claim,
+)
+PERSISTENT_VOLUME: Final = Kind(
+    kind="PersistentVolume",
+    resource="persistentvolumes",
+    short=("pv",),
+    namespaced=False,
+    subresources=STATUS,
+    columns=columns.PERSISTENT_VOLUME,
+)
 EVENT: Final = Kind(shape="Event", kind="Event", resource="events", short=("ev",), columns=columns.EVENT, lifetime=3600)
 DEPLOYMENT: Final = Kind(
     group="apps",
@@ -298,6 +314,8 @@ BUILT_IN: Final = (
     STATEFUL_SET,
     DAEMON_SET,
     CONTROLLER_REVISION,
+    PERSISTENT_VOLUME_CLAIM,
+    PERSISTENT_VOLUME,
     JOB,
     ENDPOINT_SLICE,
     LEASE,

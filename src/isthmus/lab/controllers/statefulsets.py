@@ -79,6 +79,7 @@ async def _reconcile(api: Api, item: Item) -> float | None:
     if not deleting(stateful_set):
         await revisions.keep(api, KIND, stateful_set, revision, by=BY)
         todo = step(stateful_set["spec"], _by_place(api, stateful_set), revision)
+        await _claim(api, stateful_set, todo.create)
         made = (_pod(_as_of(api, stateful_set, place), place) for place in todo.create)
         await pods.create(api, namespace, made, by=BY)
         await pods.delete(api, todo.delete)
@@ -96,6 +97,18 @@ def _by_place(api: Api, stateful_set: Object) -> dict[int, Item]:
         if place.isdigit():
             found[int(place)] = pod
     return found
+
+
+async def _claim(api: Api, stateful_set: Object, places: list[int]) -> None:
+    """What the pods of some places claim, where it is not there; it stays when they go."""
+    namespace, chosen = namespace_of(stateful_set), at(stateful_set, "spec", "selector", "matchLabels", default={})
+    for place in places:
+        for template in items(stateful_set, "spec", "volumeClaimTemplates"):
+            name = f"{name_of(template)}-{name_of(stateful_set)}-{place}"
+            labels = {**at(template, "metadata", "labels", default={}), **chosen}
+            claim = {"metadata": {"name": name, "labels": labels}, "spec": template.get("spec", {})}
+            if api.store.get(kinds.PERSISTENT_VOLUME_CLAIM.qualified, f"{namespace}/{name}") is None:
+                await api.create(kinds.PERSISTENT_VOLUME_CLAIM, namespace, claim, by=BY)
 
 
 def _as_of(api: Api, stateful_set: Object, place: int) -> Object:

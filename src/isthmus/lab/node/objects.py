@@ -93,6 +93,12 @@ class HostPath(Wire, frozen=True):
     path: str
 
 
+class ClaimRef(Wire, frozen=True):
+    """A PersistentVolumeClaim of the pod's namespace."""
+
+    claim_name: str
+
+
 class EmptyDir(Wire, frozen=True):
     """A directory as old as the pod."""
 
@@ -107,6 +113,7 @@ class Volume(Wire, frozen=True):
     projected: Projected | None = None
     host_path: HostPath | None = None
     empty_dir: EmptyDir | None = None
+    persistent_volume_claim: ClaimRef | None = None
 
 
 class Mount(Wire, frozen=True):

@@ -134,6 +134,7 @@ class PodRunner:
         while True:
             try:
                 bags = await fetch(self._client, self.pod)
+                volumes.unclaimed(self.pod, self.place.node.cluster)
                 break
             except Missing as why:
                 self._refuse("CreateContainerConfigError", why)
@@ -210,7 +211,7 @@ class PodRunner:
                 scratch=self.place.directory / "scratch" / container.name,
                 hostname=environment.hostname(self.pod),
                 files=self._files(),
-                volumes=(STAND_INS, *volumes.binds(self.pod, container, self._volumes)),
+                volumes=(STAND_INS, *volumes.binds(self.pod, container, self._volumes, self.place.node.cluster)),
             ),
             cgroup=self.place.cgroup / container.name,
             namespace=self.place.namespace_path,

@@ -12,7 +12,7 @@ from isthmus.kube.events import Recorder
 from isthmus.kube.objects.coordination import LEASE
 from isthmus.kube.objects.core import NODE
 from isthmus.lab.layout import Node
-from isthmus.lab.node import balancers, kubelet, proxying, status
+from isthmus.lab.node import balancers, claims, kubelet, proxying, status
 from isthmus.lab.node.objects import POD, Pod
 from isthmus.lab.node.place import Place, place_of, remembered, tidy
 from isthmus.lab.node.pods import PodRunner
@@ -121,6 +121,7 @@ async def run(settings: Settings) -> None:
                 group.create_task(proxying.run(client, node))
             if node.number == 1:
                 group.create_task(balancers.run(client, node.cluster))
+                group.create_task(claims.run(client, node.cluster))
             group.create_task(_beat(client, node))
 
 

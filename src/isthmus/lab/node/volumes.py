@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
+from isthmus.lab.layout import Cluster
+from isthmus.lab.node import claims
 from isthmus.lab.node.bags import Bags, Missing, bags_of
 from isthmus.lab.node.objects import Container, Files, Pod, Projection, Volume
 from isthmus.lab.node.sandbox import Volume as Bind
@@ -16,7 +18,8 @@ Content = dict[str, tuple[bytes, int]]
 
 def contents(pod: Pod, bags: Bags, fields: Mapping[str, str], *, token: str) -> dict[str, Content]:
     """What is in each volume that has content of its own; Missing names what cannot be had."""
-    return {each.name: _content(each, bags, fields, token) for each in pod.spec.volumes or () if each.host_path is None}
+    own = (each for each in pod.spec.volumes or () if each.host_path is None and each.persistent_volume_claim is None)
+    return {each.name: _content(each, bags, fields, token) for each in own}
 
 
 def write(directory: Path, found: Mapping[str, Content], *, before: Mapping[str, Content] | None = None) -> None:
@@ -44,7 +47,16 @@ def _put(directory: Path, path: Path, data: bytes, mode: int) -> None:
     draft.rename(path)
 
 
-def binds(pod: Pod, container: Container, directory: Path) -> tuple[Bind, ...]:
+def unclaimed(pod: Pod, cluster: Cluster) -> None:
+    """Missing where a claim of the pod is not there, or not bound yet."""
+    space = pod.metadata.namespace
+    for volume in pod.spec.volumes or ():
+        claim = volume.persistent_volume_claim
+        if claim is not None and not claims.directory(cluster, space, claim.claim_name).is_dir():
+            raise Missing(f"volume {volume.name}: no claim {claim.claim_name} is bound in {space}")
+
+
+def binds(pod: Pod, container: Container, directory: Path, cluster: Cluster) -> tuple[Bind, ...]:
     """What a container has mounted; Missing names a volume that the pod has not got."""
     volumes = {each.name: each for each in pod.spec.volumes or ()}
     result = []
@@ -52,11 +64,13 @@ def binds(pod: Pod, container: Container, directory: Path) -> tuple[Bind, ...]:
         if (volume := volumes.get(mount.name)) is None:
             raise Missing(f"container {container.name}: volumeMount {mount.name}: the pod has no such volume")
         source = Path(volume.host_path.path) if volume.host_path else directory / volume.name
+        if (claim := volume.persistent_volume_claim) is not None:
+            source = claims.directory(cluster, pod.metadata.namespace, claim.claim_name)
         if mount.sub_path:
             source /= _inside(mount.sub_path, f"volumeMount {mount.name}: subPath")
-            if volume.empty_dir is not None:
+            if volume.empty_dir is not None or claim is not None:
                 source.mkdir(parents=True, exist_ok=True)
-        written = volume.empty_dir is not None or volume.host_path is not None
+        written = volume.empty_dir is not None or volume.host_path is not None or claim is not None
         result.append(Bind(str(source), mount.mount_path, read_only=mount.read_only or not written))
     return tuple(result)
 
