@@ -119,38 +119,25 @@ static __always_inline int find_plan(struct frontend_key *key, __u32 *plan)
 	return 0;
 }
 
-/* Whether calls of this pod are not meant by a redirect. One whose address is not known yet is treated as any other. */
-static __always_inline bool is_skipped(struct bpf_sock_addr *ctx, __u32 plan_id)
+/*
+ * Whether a redirect does not mean calls of this pod. One whose address is not known yet is treated as any other.
+ * A function of its own, which the verifier walks once and not on each way through choose().
+ */
+__attribute__((noinline)) int is_left_out(struct bpf_sock_addr *ctx, __u32 plan_id)
 {
-	__u64 cookie = bpf_get_netns_cookie(ctx);
-	const struct caller *caller = bpf_map_lookup_elem(&callers, &cookie);
+	const struct plan *plan = bpf_map_lookup_elem(&plans, &plan_id);
 	struct skip_key who = { .plan = plan_id };
+	const struct caller *caller;
+	__u64 cookie;
 
-	if (!caller)
-		return false;
-	copy_address(who.address, caller->address);
-	return bpf_map_lookup_elem(&skips, &who);
-}
-
-/* The plan of a call, by its frontend, or by the original's where the caller is one that a redirect does not mean. */
-static __always_inline int read_plan(struct bpf_sock_addr *ctx, struct frontend_key *key, const struct plan **plan,
-				     __u32 *id)
-{
-	int err;
-
-	*plan = bpf_map_lookup_elem(&plans, id);
-	if (!*plan)
-		return -EAGAIN;
-	if (!(READ_ONCE((*plan)->flags) & PLAN_SKIP) || !is_skipped(ctx, *id))
+	if (!plan || !(READ_ONCE(plan->flags) & PLAN_SKIP) || READ_ONCE(plan->id) != plan_id)
 		return 0;
-	if (READ_ONCE((*plan)->id) != *id)
-		return -EAGAIN;
-	key->scope |= SCOPE_ORIGINAL;
-	err = read_frontend(key, id);
-	if (err)
-		return err;
-	*plan = bpf_map_lookup_elem(&plans, id);
-	return *plan ? 0 : -EAGAIN;
+	cookie = bpf_get_netns_cookie(ctx);
+	caller = bpf_map_lookup_elem(&callers, &cookie);
+	if (!caller)
+		return 0;
+	copy_address(who.address, caller->address);
+	return bpf_map_lookup_elem(&skips, &who) ? 1 : 0;
 }
 
 /* The group whose share the die is in, and how many backends it has; no group has a share: no backend at all. */
@@ -308,9 +295,15 @@ static __always_inline int try_choose(struct bpf_sock_addr *ctx, const struct fr
 		return err;
 	if (is_exempt(cfg))
 		return -ENOENT;
-	err = read_plan(ctx, &found, &plan, &id);
-	if (err)
-		return err;
+	if (is_left_out(ctx, id)) {
+		found.scope |= SCOPE_ORIGINAL;
+		err = read_frontend(&found, &id);
+		if (err)
+			return err;
+	}
+	plan = bpf_map_lookup_elem(&plans, &id);
+	if (!plan)
+		return -EAGAIN;
 	generation = READ_ONCE(plan->generation);
 	choice->service = call->service = plan->service;
 	if (plan->flags & PLAN_AFFINITY)
