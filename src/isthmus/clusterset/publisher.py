@@ -99,28 +99,32 @@ class Publisher:
 
     async def _establish(self) -> int:
         """Configuration, records, canaries; gives a revision from which on nobody but us changes them."""
-        for key, value in self._said.items():
-            held = await self._session.get(key)
-            if held is None or held.value != value:
-                await self._session.put(key, value)
+        await self._introduce()
         await self._target.settle()
-        revision = await self._complete()
+        await self._complete()
+        revision = (await self._session.read(keys.config(self._name))).revision
+        await self._introduce()
+        await self._target.settle()
+        await self.reconciler.wait_until_reconciled(self._db.snapshot().revision(RECORDS))
         for key in self._canaries:
             await self._session.put(key, format_time(self._now()).encode())
         self.outcome = f"published; {len(KINDS)} kinds are whole"
         log.info("published", cluster=self._name, records=self._db.snapshot().count(RECORDS))
         return revision
 
-    async def _complete(self) -> int:
-        """Wait until the sources are complete and the store holds what they say and nothing else of ours."""
+    async def _introduce(self) -> None:
+        """Say who we are, where that is not what stands there."""
+        for key, value in self._said.items():
+            held = await self._session.get(key)
+            if held is None or held.value != value:
+                await self._session.put(key, value)
+
+    async def _complete(self) -> None:
+        """Wait until the sources are complete and all that they say is wanted, and nothing else of ours."""
         self.outcome = "waiting for the sources of records"
         await self._db.until(lambda snapshot: snapshot.initialized(RECORDS))
         self.outcome = "writing records"
         await self._target.complete.wait()
-        revision = (await self._session.read(keys.config(self._name))).revision
-        await self._target.settle()
-        await self.reconciler.wait_until_reconciled(self._db.snapshot().revision(RECORDS))
-        return revision
 
     async def _undisturbed(self, revision: int) -> str:
         """Return a key of ours that somebody else wrote or deleted; raises when the store is lost."""
