@@ -401,6 +401,20 @@ async def test_a_change_waits_for_no_backlog_that_begets_changes_by_being_worked
     assert len(target.held) == 3 * 2_000 + 3
 
 
+async def test_a_change_of_what_waits_in_a_backlog_waits_no_longer_than_another() -> None:
+    db, target = database(), Target()
+    target.seconds = 1.0
+    put(db, **many(0, 1_000))
+    async with running(make(db, target)):
+        await asyncio.sleep(3.5)
+        [last] = many(999, 1)
+        assert last not in target.held
+        put(db, **{last: -1})
+        await asyncio.sleep(2.0)
+        assert target.held[last] == -1
+        assert len(target.held) < 500
+
+
 async def test_what_waits_longest_is_done_though_newer_changes_never_cease() -> None:
     db, target = database(), Target()
     target.seconds = 1.0

@@ -30,7 +30,10 @@ class Backlog:
         return len(self._keys)
 
     def add(self, key: Any, *, group: Hashable, mark: int, room: int) -> None:
-        """Let a key wait, in front where fewer than ``room`` do. One that waits already keeps its place."""
+        """Let a key wait, in front where fewer than ``room`` do; a group that waited behind comes in front with it."""
+        if self._in_front < room and group in self._behind:
+            self._front[group] = self._behind.pop(group)
+            self._in_front += len(self._front[group].keys)
         if key in self._keys:
             return
         behind = group in self._behind or (group not in self._front and self._in_front >= room)
@@ -55,6 +58,7 @@ class Backlog:
 
     def mark(self, otherwise: int) -> int:
         """The lowest mark of all that wait; where none do, another."""
-        return min(
-            (next(iter(queue.values())).mark for queue in (self._front, self._behind) if queue), default=otherwise
-        )
+        marks = [each.mark for each in self._front.values()]
+        if self._behind:
+            marks.append(next(iter(self._behind.values())).mark)
+        return min(marks, default=otherwise)
