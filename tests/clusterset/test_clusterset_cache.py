@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from clusterset_peers import Peers, announce, export, following, service
-from etcd_server import EtcdServer, free_ports
+from etcd_server import free_ports
 
 from isthmus.clusterset import cache as cache_module
 from isthmus.clusterset import follower as follower_module
@@ -28,19 +27,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follower_module, "LOOK_EVERY", 0.05)
     monkeypatch.setattr(cache_module, "SAVE_AFTER", 0.01)
     monkeypatch.setattr(cache_module, "TOUCH_EVERY", 0.05)
-
-
-@pytest.fixture
-async def etcd(shared_etcd: EtcdServer) -> AsyncIterator[Session]:
-    async with Session([shared_etcd.endpoint]) as session:
-        await shared_etcd.ready(session)
-        await session.delete_prefix("")
-        yield session
-
-
-@pytest.fixture
-def peers(tmp_path: Path, shared_etcd: EtcdServer) -> Peers:
-    return Peers(tmp_path / "clusters", shared_etcd.endpoint)
 
 
 async def remember(etcd: Session, peers: Peers, state: Path) -> None:

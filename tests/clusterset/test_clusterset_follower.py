@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,20 +23,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def shared_etcd(each_shared_etcd: EtcdServer) -> EtcdServer:
     """Everything here is asked of every etcd of this machine."""
     return each_shared_etcd
-
-
-@pytest.fixture
-async def etcd(shared_etcd: EtcdServer) -> AsyncIterator[Session]:
-    """The etcd that all peers of a test share, empty."""
-    async with Session([shared_etcd.endpoint]) as session:
-        await shared_etcd.ready(session)
-        await session.delete_prefix("")
-        yield session
-
-
-@pytest.fixture
-def peers(tmp_path: Path, shared_etcd: EtcdServer) -> Peers:
-    return Peers(tmp_path / "clusters", shared_etcd.endpoint)
 
 
 async def test_a_peers_records_become_rows(etcd: Session, peers: Peers) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import pytest
 from bad_line import line_to
 from clusterset_peers import Peers, announce, following, service
@@ -20,19 +17,6 @@ QUICK = {"grpc.keepalive_time_ms": 1_000, "grpc.keepalive_timeout_ms": 500, "grp
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follower_module, "LOOK_EVERY", 0.05)
     monkeypatch.setattr(transport, "OPTIONS", tuple((dict(transport.OPTIONS) | QUICK).items()))
-
-
-@pytest.fixture
-async def etcd(shared_etcd: EtcdServer) -> AsyncIterator[Session]:
-    async with Session([shared_etcd.endpoint]) as session:
-        await shared_etcd.ready(session)
-        await session.delete_prefix("")
-        yield session
-
-
-@pytest.fixture
-def peers(tmp_path: Path, shared_etcd: EtcdServer) -> Peers:
-    return Peers(tmp_path / "clusters", shared_etcd.endpoint)
 
 
 async def test_a_line_that_goes_silent_makes_its_peer_stale_and_loses_nothing(

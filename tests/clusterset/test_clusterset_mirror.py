@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -24,35 +23,6 @@ from isthmus.etcd import Session
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follower_module, "LOOK_EVERY", 0.05)
     monkeypatch.setattr(mirror_module, "LOCK_TTL", 2)
-
-
-@pytest.fixture
-async def theirs(shared_etcd: EtcdServer) -> AsyncIterator[Session]:
-    """The etcd of peers."""
-    async with Session([shared_etcd.endpoint]) as session:
-        await shared_etcd.ready(session)
-        await session.delete_prefix("")
-        yield session
-
-
-@pytest.fixture
-async def ours(own_etcd: EtcdServer) -> AsyncIterator[Session]:
-    """Our etcd."""
-    async with Session([own_etcd.endpoint]) as session:
-        await own_etcd.ready(session)
-        yield session
-
-
-@pytest.fixture
-def peers(tmp_path: Path, shared_etcd: EtcdServer) -> Peers:
-    """As the mirror has them: their own etcds."""
-    return Peers(tmp_path / "clusters", shared_etcd.endpoint)
-
-
-@pytest.fixture
-def local(tmp_path: Path, own_etcd: EtcdServer) -> Peers:
-    """As agents have them: ours."""
-    return Peers(tmp_path / "local", own_etcd.endpoint)
 
 
 async def until(condition: Callable[[], Awaitable[Any]]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -23,21 +23,11 @@ CANARY = "cilium/synced/c2/cilium/cache/services/v1"
 
 
 @pytest.fixture
-async def theirs(shared_etcd: EtcdServer) -> AsyncIterator[Session]:
-    async with Session([shared_etcd.endpoint]) as session:
-        await shared_etcd.ready(session)
-        await session.delete_prefix("")
-        await service(session, "c2", "demo/echo", "10.2.1.1", number=2)
-        await export(session, "c2", "demo/echo")
-        await announce(session, "c2", 2)
-        yield session
-
-
-@pytest.fixture
-async def ours(own_etcd: EtcdServer) -> AsyncIterator[Session]:
-    async with Session([own_etcd.endpoint]) as session:
-        await own_etcd.ready(session)
-        yield session
+async def theirs(etcd: Session) -> Session:
+    await service(etcd, "c2", "demo/echo", "10.2.1.1", number=2)
+    await export(etcd, "c2", "demo/echo")
+    await announce(etcd, "c2", 2)
+    return etcd
 
 
 class Process:

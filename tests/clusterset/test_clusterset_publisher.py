@@ -35,14 +35,6 @@ def shared_etcd(each_shared_etcd: EtcdServer) -> EtcdServer:
     return each_shared_etcd
 
 
-@pytest.fixture
-async def etcd(shared_etcd: EtcdServer) -> AsyncIterator[Session]:
-    async with Session([shared_etcd.endpoint]) as session:
-        await shared_etcd.ready(session)
-        await session.delete_prefix("")
-        yield session
-
-
 class Cluster:
     """The own cluster's tables, filled as its sources would."""
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from clusterset_peers import Peers, announce, following, service
-from etcd_server import EtcdServer, free_ports
+from etcd_server import free_ports
 from joining_world import World, clusters
 from mirroring import mirroring
 
@@ -32,33 +31,21 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def theirs(shared_etcd: EtcdServer) -> AsyncIterator[Session]:
-    async with Session([shared_etcd.endpoint]) as session:
-        await shared_etcd.ready(session)
-        await session.delete_prefix("")
-        await service(session, "c2", "demo/echo", "10.2.1.1", number=2)
-        await announce(session, "c2", 2)
-        yield session
+async def theirs(etcd: Session) -> Session:
+    await service(etcd, "c2", "demo/echo", "10.2.1.1", number=2)
+    await announce(etcd, "c2", 2)
+    return etcd
 
 
 @pytest.fixture
-async def ours(own_etcd: EtcdServer) -> AsyncIterator[Session]:
-    async with Session([own_etcd.endpoint]) as session:
-        await own_etcd.ready(session)
-        yield session
-
-
-@pytest.fixture
-def peers(tmp_path: Path, shared_etcd: EtcdServer) -> Peers:
-    peers = Peers(tmp_path / "clusters", shared_etcd.endpoint)
+def peers(peers: Peers) -> Peers:
     peers.add("c2")
     return peers
 
 
 @pytest.fixture
-def local(tmp_path: Path, own_etcd: EtcdServer) -> Peers:
+def local(local: Peers) -> Peers:
     """As agents behind a mirror have them: our own etcd."""
-    local = Peers(tmp_path / "local", own_etcd.endpoint)
     local.add("c2")
     return local
 

@@ -34,11 +34,6 @@ async def etcd(shared_etcd: EtcdServer) -> AsyncIterator[Session]:
         yield session
 
 
-@pytest.fixture
-def peers(tmp_path: Path, shared_etcd: EtcdServer) -> Peers:
-    return Peers(tmp_path / "clusters", shared_etcd.endpoint)
-
-
 async def status(socket: Path, *more: str) -> Result:
     command = ["clusters", "status", "--socket", str(socket), *more]
     return await asyncio.to_thread(CliRunner().invoke, root, command)
