@@ -1,7 +1,7 @@
 # Targets people type. Everything a target needs is set up by tools/setup, once; a second run does no set-up.
 PY := .venv/bin/python
 
-.PHONY: demo demo-lb test test-kube check format lock setup setup-dev bpf mutate bench-lb bench-mcs bench-clusterset test-flood cilium-reader chaos soak kube-tools clean
+.PHONY: demo demo-lb test test-kube check format lock setup setup-dev bpf mutate bench-lb compiled bench-mcs bench-clusterset test-flood cilium-reader chaos soak kube-tools clean
 demo: setup ## run the main job: three clusters, one export, sixty calls
 	@$(PY) -m isthmus lab demo
 
@@ -38,6 +38,9 @@ mutate: setup-dev ## take the rule of each load-balancing scenario out of a copy
 
 bench-lb: setup ## what load balancing costs, from objects of the API server to map entries
 	@$(PY) benchmarks/bench_lb.py
+
+compiled: setup-dev ## hot modules compiled (needs a C compiler) into .cache/compiled, and their tests on them
+	@tools/compiled
 
 bench-mcs: setup-dev ## from cold start to all ServiceImports written: EXPORTS=2000 CLUSTERS=5 APISERVER=real
 	@PYTHONPATH=tests/support $(PY) benchmarks/bench_mcs.py $(if $(EXPORTS),--exports $(EXPORTS)) $(if $(CLUSTERS),--clusters $(CLUSTERS)) \
