@@ -21,6 +21,8 @@ pytestmark = pytest.mark.bpf
 
 VIP = "10.96.7.7"
 CALLS = 3000
+TURN = 0.005
+"""Seconds at least: the plans of a grace period have room in the maps."""
 
 
 async def calls_during(world: World, target: PlanTarget, *, affinity: int) -> Counter[str]:
@@ -76,15 +78,15 @@ async def test_no_call_fails_while_an_address_passes_from_service_to_service(wor
             rows.delete(older) if turns % 2 == 0 else rows.put(older)
             rows.settle()
             await reconciler.step()
+            assert not reconciler.failing  # as in a full map: what was there stays for the grace period
             target.sweep_due()
             turns += 1
-            await asyncio.sleep(0)
+            await asyncio.sleep(TURN)
         answers.update(said.get("error") or said["answer"].split()[0] for said in await calling)
-    assert not reconciler.failing
     datapath.close()
     remove(world.pin)
     assert set(answers) == set(BACKENDS[:2])
-    assert turns > 100
+    assert turns > 20
 
 
 def at(endpoint: str) -> Endpoint:
