@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -217,6 +217,8 @@ async def test_a_pod_comes_with_its_service_account_and_takes_a_new_token_when_t
 
 
 async def test_a_definition_that_comes_later_fills_its_table(client: kube.Client, namespace: str) -> None:
+    with suppress(kube.NotFound):  # other suites use the same server
+        await client.delete(CRD, "", "serviceimports.multicluster.x-k8s.io")
     db = Database(model.IMPORTS)
     [reflector] = kubernetes.reflectors(db, client, tables=["imports"], cluster=ClusterName("c1"))
     reflector._most = 0.5

@@ -1,8 +1,8 @@
 """From what sources say to what is called, what answers, and what a call is spread over.
 
 What belongs here: pure functions from input rows to frontends, backends and plans, and what decides between sources.
-What never does: I/O, time, the kernel, anything that remembers. The order in which rows came never matters, because
-nothing here knows it.
+What never does: I/O, time, the kernel, anything that remembers what was. The order in which rows came never matters,
+because nothing here knows it: what backends.py keeps of its last turn saves it work and changes no result.
 
     services.py   what a service is, over all rows that speak of it; precedence between sources
     frontends.py  claims on addresses, and who wins one
