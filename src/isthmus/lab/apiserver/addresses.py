@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -61,19 +61,20 @@ class Addresses:
             return []
         used = {ip for other in others for ip in at(other, "spec", "clusterIPs", default=())}
         asked = list(spec.get("clusterIPs") or ())
+        own = before.get("clusterIPs") or ()  # which another write of the same Service may hold just now
         for address in asked:
-            self._check(service, address, used)
+            self._check(service, address, used if address in own else used | self._held)
         given = [*asked, *(self._draw(family, used) for family in spec["ipFamilies"][len(asked) :])]
         spec["clusterIP"], spec["clusterIPs"] = given[0], given
         return given
 
-    def _check(self, service: Object, address: str, used: set[str]) -> None:
+    def _check(self, service: Object, address: str, taken: Container[str | int]) -> None:
         field = "spec.clusterIPs"
         parsed = ipaddress.ip_address(address)
         if not any(parsed in network for network in self._networks.values()):
             why = f"failed to allocate IP {address}: the provided network does not match the current range"
             raise _refused(service, Problem(field, "Invalid value", why, [address]))
-        if address in used or address in self._held:
+        if address in taken:
             why = f"failed to allocate IP {address}: provided IP is already allocated"
             raise _refused(service, Problem(field, "Invalid value", why, [address]))
 
