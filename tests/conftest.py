@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,8 @@ NO_SKIP = os.environ.get("ISTHMUS_NO_SKIP") == "1"
 def pytest_sessionstart() -> None:
     """A test without a loop has none: else a plugin that asks for it makes one that nobody closes."""
     asyncio.set_event_loop(None)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell, and in what we start there
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @functools.cache
