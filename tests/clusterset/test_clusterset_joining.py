@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -138,12 +139,15 @@ async def test_what_an_inviter_that_was_killed_left_goes_when_its_time_is_over(t
     assert await guests(c1) == set()
 
 
-async def test_an_inviter_that_is_told_to_stop_takes_its_invitation_back(two: tuple[World, World]) -> None:
+@pytest.mark.parametrize("told", [signal.SIGINT, signal.SIGTERM])
+async def test_an_inviter_that_is_told_to_stop_takes_its_invitation_back(
+    two: tuple[World, World], told: signal.Signals
+) -> None:
     c1, _ = two
     invite = await c1.command("invite")
     assert invite.stdout is not None
     await invite.stdout.readline()
-    invite.send_signal(2)
+    invite.send_signal(told)
     await invite.communicate()
     assert await guests(c1) == set()
 

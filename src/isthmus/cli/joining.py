@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
@@ -223,6 +224,7 @@ def _run(work: Coroutine[Any, Any, T], *, passing: tuple[type[Exception], ...] =
     from isthmus.reflector import Expired, Transient
 
     logs.configure(level="error", form="text")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as by ^C: what was begun is taken back
     try:
         return asyncio.run(work)
     except passing:
