@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-Row = Mapping[str, Any]
+from isthmus.model.balancing import SCOPES
+from isthmus.model.hosts import joined
 
-SCOPES: Final = ("", "/i", "/o", "/oi")
-"""How model.balancing ends the keys of each scope."""
+Row = Mapping[str, Any]
 
 SHOWN: Final = 3
 """How many parts of a list a narrow column has room for."""
@@ -113,21 +113,17 @@ def _ports(row: Row) -> str:
     return ",".join(f"{port['port']}/{port['protocol']}" for port in row["ports"])
 
 
-def _endpoint(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 def _frontend(key: Row) -> str:
-    return f"{_endpoint(key['address'], key['port'])}/{key['protocol']}{SCOPES[key.get('scope', 0)]}"
+    return f"{joined(key['address'], key['port'])}/{key['protocol']}{SCOPES[key.get('scope', 0)]}"
 
 
 def _rule(rule: Row) -> str:
     called = f"{rule['port'] or '*'}/{rule['protocol']}" + (f" {rule['port_name']}" if rule.get("port_name") else "")
-    return f"{called} to {' '.join(_endpoint(each['address'], each['port']) for each in rule['targets'])}"
+    return f"{called} to {' '.join(joined(each['address'], each['port']) for each in rule['targets'])}"
 
 
 def _listener(row: Row) -> str:
-    return f"{','.join(map(str, row['ports'])) or '*'} to {_endpoint(row['address'], row['port'])}"
+    return f"{','.join(map(str, row['ports'])) or '*'} to {joined(row['address'], row['port'])}"
 
 
 def _requirement(row: Row) -> str:
@@ -158,7 +154,7 @@ def _targets(row: Row) -> str:
 
 def _addresses(row: Row) -> str:
     targets = [target for group in row["groups"] for target in group["targets"]]
-    return _some([f"{_endpoint(t['address'], t['port'])}@{_cluster_of(t)}" for t in targets], shown=10)
+    return _some([f"{joined(t['address'], t['port'])}@{_cluster_of(t)}" for t in targets], shown=10)
 
 
 CONDITIONS: Final = ("ready", "terminating", "not ready", "gone")

@@ -14,6 +14,7 @@ import msgspec
 
 from isthmus.admin.query import Socket
 from isthmus.cli import output, sockets
+from isthmus.model.hosts import joined
 
 
 @click.command()
@@ -81,11 +82,13 @@ def _print(account: Any, awaited: Mapping[Any, tuple[str, ...]]) -> None:
             tier = f"tier {group.tier}, weight {group.weight}: " if len(plan.groups) > 1 else ""
             for target in group.targets:
                 through = " (a proxy of this node)" if target.proxy else ""
-                print(f"    → {tier}{target.cluster} {_endpoint(target)}{through}")
+                print(f"    → {tier}{target.cluster} {joined(target.address, target.port)}{through}")
         if not any(group.targets for group in plan.groups):
             print("    → nobody: calls are refused at once")
         for out in path.left_out:
-            print(f"    ✗ {out.backend.key.cluster} {_endpoint(out.backend.key)}: {out.reason}")
+            print(
+                f"    ✗ {out.backend.key.cluster} {joined(out.backend.key.address, out.backend.key.port)}: {out.reason}"
+            )
         for source in awaited.get(plan.key, ()):
             print(f"    ? {source} has not said what it has yet")
     if account.notes:
@@ -101,7 +104,3 @@ def _at(plan: Any) -> str:
     redirect = f", redirected by {plan.redirected_by}" if plan.redirected_by else ""
     redirect += f", but for calls of {', '.join(plan.skip)}" if plan.skip else ""
     return f" at {', '.join(map(str, plan.frontends))}{scope}{affinity}{redirect}"
-
-
-def _endpoint(key: Any) -> str:
-    return f"[{key.address}]:{key.port}" if ":" in key.address else f"{key.address}:{key.port}"

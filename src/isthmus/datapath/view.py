@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from isthmus.datapath import codecs
 from isthmus.datapath.maps import Maps
+from isthmus.model.hosts import joined
 
 Row = dict[str, Any]
 SCOPES: Final = ("", "internal", "original", "original internal")
@@ -174,5 +175,4 @@ def _endpoint(raw: Row) -> str:
 
 
 def _host_port(address: bytes, port: bytes) -> str:
-    host = codecs.address_text(address)
-    return f"[{host}]:{int.from_bytes(port, 'big')}" if ":" in host else f"{host}:{int.from_bytes(port, 'big')}"
+    return joined(codecs.address_text(address), int.from_bytes(port, "big"))

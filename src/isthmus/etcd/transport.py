@@ -17,6 +17,7 @@ import grpc.aio
 
 from isthmus.etcd import wire
 from isthmus.etcd.errors import EtcdError, stale_token, translated
+from isthmus.model.hosts import joined
 from isthmus.reflector import Transient
 
 LOOK_EVERY: Final = 5.0
@@ -196,8 +197,7 @@ def _target(endpoint: str) -> tuple[str, str]:
         port = 0
     if url.scheme not in ("", "http", "https") or not url.hostname or not port:
         raise EtcdError(f"etcd endpoint '{endpoint}': want http://host:port or https://host:port")
-    host = f"[{url.hostname}]" if ":" in url.hostname else url.hostname
-    return url.scheme, f"{host}:{port}"
+    return url.scheme, joined(url.hostname, port)
 
 
 def _stamp(path: str) -> tuple[int, ...]:

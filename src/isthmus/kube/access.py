@@ -19,6 +19,7 @@ import yaml
 from msgspec import Struct
 
 from isthmus.config import ConfigError, KubernetesSection
+from isthmus.model.hosts import joined
 
 POD: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
@@ -59,8 +60,7 @@ def from_pod(environment: Mapping[str, str], pod: Path) -> Access:
         tls = ssl.create_default_context(cafile=str(pod / "ca.crt"))
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(f"{pod / 'ca.crt'}: not a readable CA certificate: {error}") from None
-    server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
-    return Access(server=server, tls=tls, token_file=pod / "token")
+    return Access(server=f"https://{joined(host, port)}", tls=tls, token_file=pod / "token")
 
 
 def from_kubeconfig(path: Path, *, context: str = "") -> Access:

@@ -9,6 +9,7 @@ import socket
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
+from isthmus.model.hosts import family
 from isthmus.model.services import Family
 
 Families = tuple[Family, ...]
@@ -117,4 +118,4 @@ def usable(family: Family, *, make: Callable[[socket.AddressFamily], socket.sock
 
 def of(address: str) -> Scheme:
     """The family of an address."""
-    return SCHEMES["IPv6" if ":" in address else "IPv4"]
+    return SCHEMES[family(address)]

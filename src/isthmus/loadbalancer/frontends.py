@@ -22,9 +22,10 @@ from isthmus.loadbalancer.redirects import override
 from isthmus.loadbalancer.services import UNKNOWN_AGE, Which, best, external_policy, rank, stands_alone, wanted
 from isthmus.model import names
 from isthmus.model.balancing import Frontend, FrontendKey, PlanKey, Scope
+from isthmus.model.hosts import family
 from isthmus.model.names import ServiceName
 from isthmus.model.redirects import Redirect
-from isthmus.model.services import Family, Import, Node, Port, Service
+from isthmus.model.services import Import, Node, Port, Service
 from isthmus.model.tables import FRONTENDS, IMPORTS, NODES, REDIRECTS, SERVICES
 from isthmus.statedb import Derived, Reader
 
@@ -123,11 +124,6 @@ def compute(reader: Reader, key: FrontendKey, *, node: str, which: Which) -> Ite
             import_of=winner.import_of,
         ),
     )
-
-
-def family(address: str) -> Family:
-    """The address family of canonical text."""
-    return "IPv6" if ":" in address else "IPv4"
 
 
 def by_service(reader: Reader, old: Service | None, new: Service | None, *, node: str) -> Iterable[FrontendKey]:  # hot:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from isthmus.model.balancing import Target
+from isthmus.model.hosts import joined
 
 SIZES: Final = (251, 509, 1021, 2039, 4093, 8191, 16381, 32749, 65521, 131071)
 SIZE: Final = 16381
@@ -24,8 +25,7 @@ C2: Final = 0x4CF5AD432745937F
 
 def key(target: Target) -> str:
     """What a backend is called in the table: the form is frozen, every node must write the same."""
-    host = f"[{target.address}]" if ":" in target.address else target.address
-    return f"[{host}:{target.port}/{target.protocol},State:active]"
+    return f"[{joined(target.address, target.port)}/{target.protocol},State:active]"
 
 
 def table(targets: Sequence[Target], *, size: int = SIZE, weights: Sequence[int] | None = None) -> array[int]:

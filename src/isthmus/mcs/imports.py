@@ -6,9 +6,10 @@ from typing import Any, Final, Literal
 
 from isthmus.mcs import told, wire
 from isthmus.mcs.view import View, ours
+from isthmus.model.hosts import family
 from isthmus.model.mcs import Merged, Object
 from isthmus.model.names import split
-from isthmus.model.services import Family, Import, Port
+from isthmus.model.services import Import, Port
 
 MOST_ADDRESSES: Final = 2
 
@@ -40,11 +41,6 @@ def addresses(view: View, merged: Merged) -> tuple[str, ...]:
         return ()
     first = (next((ip for ip in service.cluster_ips if family(ip) == each), "") for each in view.families)
     return tuple(ip for ip in first if ip)[:MOST_ADDRESSES]
-
-
-def family(address: str) -> Family:
-    """The family of an address."""
-    return "IPv6" if ":" in address else "IPv4"
 
 
 def _spec(merged: Merged, ips: tuple[str, ...]) -> dict[str, Any]:

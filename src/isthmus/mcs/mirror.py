@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from msgspec import structs
 
 from isthmus.mcs import derived_services, slices, wire
-from isthmus.mcs.imports import family
 from isthmus.mcs.view import View
 from isthmus.model.exports import agreed_ports
+from isthmus.model.hosts import family
 from isthmus.model.mcs import Merged, Object
 from isthmus.model.names import split
 from isthmus.model.services import Endpoint, EndpointSet

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 from typing import Any, Final, NamedTuple
 
 from isthmus.mcs import wire
-from isthmus.mcs.imports import family
+from isthmus.model.hosts import family
 from isthmus.model.mcs import Object
 from isthmus.model.names import ClusterName, ServiceName, service_name, split
 from isthmus.model.services import Condition, Endpoint, EndpointSet, Family, Port

@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
+from isthmus.model.hosts import joined
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Affinity, Condition, Family, Protocol
 
@@ -58,8 +59,7 @@ class FrontendKey(Struct, frozen=True, gc=False, order=True):
     scope: Scope = Scope.EXTERNAL
 
     def __str__(self) -> str:
-        host = f"[{self.address}]" if ":" in self.address else self.address
-        return f"{host}:{self.port}/{self.protocol}{SCOPES[self.scope]}"
+        return f"{joined(self.address, self.port)}/{self.protocol}{SCOPES[self.scope]}"
 
 
 class Frontend(Struct, frozen=True, gc=False, kw_only=True):

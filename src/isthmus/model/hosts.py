@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from isthmus.model.services import Family
+
 
 class Endpoint(NamedTuple):
     """An address, or a name, and a port."""
@@ -12,9 +14,9 @@ class Endpoint(NamedTuple):
     port: int
 
     @property
-    def family(self) -> str:
-        """IPv4 or IPv6, of an address."""
-        return "IPv6" if ":" in self.host else "IPv4"
+    def family(self) -> Family:
+        """That of an address."""
+        return family(self.host)
 
     def __str__(self) -> str:
         return joined(*self)
@@ -27,6 +29,11 @@ def endpoint(text: str, *, port: int) -> Endpoint:
     if not host.strip("[]") or not said.isdigit() or int(said) > 65535:
         raise ValueError(f"'{text}': want an address, or address:port")
     return Endpoint(host.strip("[]"), int(said))
+
+
+def family(address: str) -> Family:
+    """The address family of canonical text."""
+    return "IPv6" if ":" in address else "IPv4"
 
 
 def joined(host: str, port: int | str) -> str:

@@ -11,6 +11,7 @@ from typing import Final, Literal, TypeVar, cast, get_args
 from isthmus.kube.objects.core import ServicePort, SessionAffinityConfig
 from isthmus.kube.objects.discovery import EndpointPort
 from isthmus.kube.objects.meta import Meta
+from isthmus.model.hosts import family
 from isthmus.model.names import ServiceName, service_name
 from isthmus.model.services import Affinity, Family, ImportType, Labels, Port, Protocol
 from isthmus.sources.sink import Malformed
@@ -78,7 +79,7 @@ def word(value: str | None, *, of: Collection[str], default: W) -> W:
 
 def families(values: Iterable[str] | None, known: Iterable[str]) -> tuple[Family, ...]:
     """The families said, in their order, or where none are, those of the addresses."""
-    said = [value for value in values or () if value in FAMILIES] or ["IPv6" if ":" in a else "IPv4" for a in known]
+    said = [value for value in values or () if value in FAMILIES] or list(map(family, known))
     return cast("tuple[Family, ...]", shared(tuple(said if len(said) < 2 else dict.fromkeys(said))))
 
 
