@@ -88,9 +88,8 @@ class Publisher:
                 self.outcome = f"somebody else changed {key}; writing again what is ours"
                 log.warning("somebody else changed what is ours", key=key)
                 lasted = asyncio.get_running_loop().time() - began
-                await asyncio.sleep(
-                    AFTER_A_FOREIGN_WRITE - lasted
-                )  # two publishers of one name do not outdo each other
+                # two publishers of one name do not outdo each other
+                await asyncio.sleep(AFTER_A_FOREIGN_WRITE - lasted)
             except (Transient, Expired, EtcdError) as why:
                 attempts += 1
                 self.outcome = f"cannot publish: {why}"

@@ -83,20 +83,16 @@ ROWS: Final[Forms] = {
 """As input rows of everything that merges and plans."""
 
 
-def drain(txn: WriteTxn, form: Form, cluster: ClusterName) -> int:
-    """Remove every row of a kind that came from a peer; gives how many."""
-    rows = form.rows(txn, cluster)
-    for row in rows:
+def drain(txn: WriteTxn, form: Form, cluster: ClusterName) -> None:
+    """Remove every row of a kind that came from a peer."""
+    for row in form.rows(txn, cluster):
         txn.delete(form.table, form.table.key(row))
-    return len(rows)
 
 
-def lapse(txn: WriteTxn, form: Form, cluster: ClusterName) -> int:
-    """What a peer said is good no longer, but for what probes find alive; gives how many rows say so now."""
-    rows = form.rows(txn, cluster)
-    for row in rows:
+def lapse(txn: WriteTxn, form: Form, cluster: ClusterName) -> None:
+    """What a peer said is good no longer, but for what probes find alive."""
+    for row in form.rows(txn, cluster):
         txn.put(form.table, structs.replace(row, lapsed=True))
-    return len(rows)
 
 
 class RecordSink:

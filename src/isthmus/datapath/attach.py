@@ -91,7 +91,7 @@ class Loaded:
         if why := self.superseded():
             raise DatapathError(why)
         with _said():
-            cgroup, where = cgroup_id(self._cgroup), links(self._pin)
+            cgroup, where = cgroup_id(self._cgroup, field="cgroup"), links(self._pin)
             holds = {name: libbpf.link_info(fd)[0] == cgroup for name, fd in self._links.items()}
             lost = [name for name, held in holds.items() if not held or not (where / name).exists()]
             for name in lost:
@@ -194,12 +194,12 @@ def pinned_info(path: Path) -> tuple[int, int, int]:
         os.close(fd)
 
 
-def cgroup_id(cgroup: str) -> int:
-    """What the kernel calls a cgroup. DatapathError where there is none."""
+def cgroup_id(cgroup: str, *, field: str) -> int:
+    """What the kernel calls a cgroup; DatapathError names the field where there is none."""
     try:
         return Path(cgroup).stat().st_ino
     except OSError as error:
-        raise DatapathError(f"datapath.cgroup {cgroup}: {error.strerror}") from None
+        raise DatapathError(f"datapath.{field} {cgroup}: {error.strerror}") from None
 
 
 def pinned_cgroup(path: Path) -> int:

@@ -49,7 +49,7 @@ class Datapath:
         if not section.cgroup:
             raise DatapathError("datapath.cgroup is empty: name the cgroup of this node's pods")
         settings = _settings(section, dns)
-        exempt = [_cgroup_id(path) for path in section.exempt]
+        exempt = [codecs.CGROUP.pack(attach.cgroup_id(path, field="exempt")) for path in section.exempt]
         loaded = attach.load(section.pin, cgroup=section.cgroup, max_entries=section.max_entries)
         maps = KernelMaps(loaded.maps, pinned=attach.directory(section.pin), given_up=loaded.superseded)
         maps.drop("exempt", [key for key, _ in maps.items("exempt") if key not in exempt])
@@ -141,13 +141,6 @@ def _resolver(asked: Endpoint | None, server: Endpoint | None) -> bytes:
         return bytes(codecs.RESOLVER.size)
     hosts = (codecs.address(each.host) for each in (asked, server))
     return codecs.RESOLVER.pack(*hosts, *(codecs.port(each.port) for each in (asked, server)))
-
-
-def _cgroup_id(path: str) -> bytes:
-    try:
-        return codecs.CGROUP.pack(Path(path).stat().st_ino)
-    except OSError as error:
-        raise DatapathError(f"datapath.exempt {path}: {error.strerror}") from None
 
 
 def _require(failures: object) -> None:

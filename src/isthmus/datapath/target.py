@@ -201,10 +201,7 @@ class PlanTarget:
         known = self.state.frontends
         units = {name: unit for name in names if (unit := self.state.units.get(name)) is not None}
         owners = {
-            key: name
-            for name, unit in units.items()
-            for key in unit.frontends
-            if known.get(key) in [plan.id for plan in unit.plans()]
+            key: name for name, unit in units.items() for key in unit.frontends if known.get(key) in unit.plan_ids()
         }
         failures = {owners[key]: why for key, why in self._drop_frontends(list(owners)).items()}
         for name, unit in units.items():

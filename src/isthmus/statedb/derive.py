@@ -32,6 +32,7 @@ Affected = Callable[[Reader, Any, Any], Iterable[Hashable]]
 UNITS_PER_PASS = 2_000
 FIRST_PASS = "derive"
 FEW = 8
+"""Rows of a unit up to which all are compared: of more, those that are the very same are set aside first."""
 
 
 class Derived(Generic[R]):

@@ -47,21 +47,14 @@ class Index:
     def replace(self, old: Any, new: Any) -> None:
         """Have a row in the place of another of the same key."""
         before, after = self._values(old), self._values(new)
-        kept = set(after) if before == after else set(after).intersection(before)
-        for value in kept:
+        if before != after:
+            self._take(old, set(before).difference(after))
+        for value in after if len(after) < 2 else dict.fromkeys(after):
             found = self.get(value)
-            if found is old:
+            if found is None or found is old:
                 self.found[value] = new
             else:
                 self._join(value, found, new)
-        if before != after:
-            self._take(old, set(before) - kept)
-            for value in set(after) - kept:
-                found = self.get(value)
-                if found is None:
-                    self.found[value] = new
-                else:
-                    self._join(value, found, new)
 
     def remove(self, old: Any) -> None:  # hot:
         """Have a row no more."""
