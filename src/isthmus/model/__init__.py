@@ -4,6 +4,7 @@ What belongs here: immutable rows, the tables they live in, and pure functions o
 logging, decisions. Rows are normalised where they are made (addresses as canonical text, sorted where order means
 nothing), so that equal things are equal rows.
 
+    addresses.py  which addresses are reserved
     names.py      service names, the derived hash, cluster names, DNS labels
     services.py   input: services, endpoint sets, namespaces, nodes, pods, imports, exports
     clusters.py   input: the clusters of the clusterset, as configured and as they describe themselves

@@ -1,0 +1,46 @@
+"""Reserved addresses: those that no Service, no endpoint of a peer and no frontend may have, whoever asks for them.
+
+Kubernetes refuses the same of EndpointSlices and load balancers' status (``ValidateNonSpecialIP`` of its API
+validation: unspecified, loopback, link-local, link-local multicast); multicast as a whole and the broadcast address are
+refused here as well. Link-local holds the clouds' metadata service (169.254.169.254) and node-local name servers.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from typing import Final, Literal
+
+Reserved = Literal["", "unspecified", "loopback", "link-local", "multicast", "broadcast", "not an address"]
+
+_RANGES: Final[tuple[tuple[Reserved, IPv4Network | IPv6Network], ...]] = (
+    ("unspecified", IPv4Network("0.0.0.0/8")),  # "this network" (RFC 1122 §3.2.1.3); Linux connects 0.0.0.0 to loopback
+    ("loopback", IPv4Network("127.0.0.0/8")),
+    ("link-local", IPv4Network("169.254.0.0/16")),
+    ("multicast", IPv4Network("224.0.0.0/4")),
+    ("broadcast", IPv4Network("255.255.255.255/32")),
+    ("unspecified", IPv6Network("::/128")),
+    ("loopback", IPv6Network("::1/128")),
+    ("link-local", IPv6Network("fe80::/10")),
+    ("multicast", IPv6Network("ff00::/8")),
+)
+
+
+@lru_cache(65_536)
+def reserved(address: str) -> Reserved:  # hot:
+    """Why an address is reserved; empty for one that is not. An IPv4-mapped IPv6 address is judged as its IPv4 one.
+
+    >>> reserved("169.254.169.254"), reserved("::ffff:127.0.0.1"), reserved("10.1.1.2")
+    ('link-local', 'loopback', '')
+    """
+    try:
+        parsed = ip_address(address.partition("%")[0])
+    except ValueError:
+        return "not an address"
+    plain = _unmapped(parsed)
+    return next((name for name, network in _RANGES if plain in network), "")
+
+
+def _unmapped(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return mapped or address
