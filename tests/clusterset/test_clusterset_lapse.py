@@ -24,6 +24,7 @@ from isthmus.clusterset.identity import ClusterConfig
 from isthmus.config import ClustersetSection
 from isthmus.model.balancing import BackendKey, Probe
 from isthmus.model.names import ClusterName
+from isthmus.model.sources import CLUSTERSET
 from isthmus.processes.agent import KINDS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,7 +61,7 @@ def test_what_another_source_says_of_the_cluster_comes_before_what_has_lapsed() 
 
 def remembered(folder: Path, *addresses: str) -> None:
     """What an earlier process last heard of c2, just now; c2 is out of reach."""
-    row = structs.replace(make.endpoints("c2", *addresses), source=endpoints.SOURCE, part=endpoints.PART)
+    row = structs.replace(make.endpoints("c2", *addresses), source=CLUSTERSET, part=endpoints.PART)
     Cache(str(folder / "state")).save("services", C2, ClusterConfig(2), [row])
     (folder / "peers").mkdir()
     (folder / "peers" / "c2").write_text("endpoints: nowhere")

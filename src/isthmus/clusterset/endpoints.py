@@ -17,9 +17,9 @@ from isthmus.clusterset import wire
 from isthmus.clusterset.errors import RecordError
 from isthmus.model.names import ClusterName, ServiceName, split
 from isthmus.model.services import Condition, Endpoint, EndpointSet, Labels, Port
+from isthmus.model.sources import CLUSTERSET
 
 LIMIT: Final = 4 * 1024 * 1024
-SOURCE: Final = "clusterset"
 PART: Final = "record"
 
 
@@ -67,7 +67,7 @@ def decode(value: bytes, *, cluster: ClusterName, cluster_id: int, name: Service
         for text, ports in (said.backends or {}).items()
     ]
     endpoints.sort(key=lambda endpoint: endpoint.address)
-    return EndpointSet(service=name, cluster=cluster, source=SOURCE, part=PART, endpoints=tuple(endpoints))
+    return EndpointSet(service=name, cluster=cluster, source=CLUSTERSET, part=PART, endpoints=tuple(endpoints))
 
 
 def encode(

@@ -20,6 +20,7 @@ from isthmus.config import ClusterSection, ClustersetSection
 from isthmus.model.clusters import Cluster
 from isthmus.model.mcs import RecordKind
 from isthmus.model.names import ClusterName
+from isthmus.model.sources import of_peer
 from isthmus.model.tables import CLUSTERS
 from isthmus.statedb import Database
 
@@ -106,7 +107,7 @@ class Follower:
     def _connection(self, peer: Peer, *, awaited: bool) -> Connection:
         """A connection not yet run. What joins later was in nobody's tables before: no table waits for it."""
         initializers = (
-            {kind: self._db.initializer(form.table, f"clusterset/{peer.name}") for kind, form in self._forms.items()}
+            {kind: self._db.initializer(form.table, of_peer(peer.name)) for kind, form in self._forms.items()}
             if awaited
             else {}
         )

@@ -13,11 +13,12 @@ from typing import Final
 from msgspec import structs
 
 from isthmus.clusterset import endpoints, exports
-from isthmus.model.exports import KUBERNETES, agreed_ports, exported, is_global
+from isthmus.model.exports import agreed_ports, exported, is_global
 from isthmus.model.mcs import Merged, Record
 from isthmus.model.names import ClusterName, ServiceName, split
 from isthmus.model.names import derived as derived_name
 from isthmus.model.services import Endpoint, EndpointSet, Export, ExportMark, Namespace, Port, Service
+from isthmus.model.sources import KUBERNETES, is_peer
 from isthmus.model.tables import ENDPOINT_SETS, EXPORT_MARKS, MERGED, NAMESPACES, RECORDS, SERVICES
 from isthmus.statedb import Derived, Reader
 
@@ -52,7 +53,7 @@ def derived(cluster: ClusterName, cluster_id: int, *, default_global: bool = Tru
             ENDPOINT_SETS: of_endpoints,
         },
         # What we publish is whole when our own API server has said all: peers that waited for each other never began.
-        awaits=lambda source: not source.startswith("clusterset/"),
+        awaits=lambda source: not is_peer(source),
     )
 
 

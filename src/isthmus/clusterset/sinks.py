@@ -19,6 +19,7 @@ from isthmus.etcd import KeyValue, Limits
 from isthmus.model.mcs import RecordKind
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import EndpointSet, Export
+from isthmus.model.sources import CLUSTERSET
 from isthmus.model.tables import ENDPOINT_SETS, EXPORTS
 from isthmus.reflector import Event
 from isthmus.statedb import Database, Reader, Table, WriteTxn
@@ -61,7 +62,7 @@ def _endpoint_set(value: bytes, cluster: ClusterName, cluster_id: int, name: Ser
 
 
 def _endpoint_sets(reader: Reader, cluster: ClusterName) -> list[EndpointSet]:
-    return [row for row in reader.by(ENDPOINT_SETS, "cluster", cluster) if row.source == endpoints.SOURCE]
+    return [row for row in reader.by(ENDPOINT_SETS, "cluster", cluster) if row.source == CLUSTERSET]
 
 
 Forms = Mapping[RecordKind, Form]
@@ -76,7 +77,7 @@ ROWS: Final[Forms] = {
     "services": Form(
         ENDPOINT_SETS,
         _endpoint_set,
-        key=lambda cluster, name: (name, cluster, endpoints.SOURCE, endpoints.PART),
+        key=lambda cluster, name: (name, cluster, CLUSTERSET, endpoints.PART),
         rows=_endpoint_sets,
     ),
 }

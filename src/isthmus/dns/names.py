@@ -18,12 +18,12 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Final
 
-from isthmus.loadbalancer.services import PEER
 from isthmus.model import names
 from isthmus.model.balancing import Backend
 from isthmus.model.dns import Name
 from isthmus.model.names import ServiceName
 from isthmus.model.services import Condition, Import, Namespace, Service
+from isthmus.model.sources import is_peer
 from isthmus.model.tables import BACKENDS, IMPORTS, NAMES, NAMESPACES, SERVICES
 from isthmus.statedb import Derived, Reader
 
@@ -41,7 +41,7 @@ def derived(zone: str) -> Derived[Name]:
         compute=partial(compute, zone=zone.strip(".").lower()),
         reads={IMPORTS: by_import, SERVICES: by_service, BACKENDS: by_backend, NAMESPACES: by_namespace},
         unit="service",
-        awaits=lambda source: not source.startswith(PEER),  # a peer that is away must not hold up every name
+        awaits=lambda source: not is_peer(source),  # a peer that is away must not hold up every name
     )
 
 

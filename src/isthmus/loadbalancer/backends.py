@@ -22,11 +22,12 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from isthmus.loadbalancer.services import Effective, Which, effective, names_for_import, rank
+from isthmus.loadbalancer.services import Effective, Which, effective, names_for_import
 from isthmus.model.balancing import Backend, BackendKey, Probe
 from isthmus.model.clusters import Cluster, flat
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import EndpointSet, Import, Port, Service
+from isthmus.model.sources import rank
 from isthmus.model.tables import BACKENDS, CLUSTERS, ENDPOINT_SETS, IMPORTS, PROBES, SERVICES
 from isthmus.statedb import Derived, Reader
 

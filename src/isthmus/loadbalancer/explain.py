@@ -10,11 +10,12 @@ from msgspec import Struct
 from isthmus.loadbalancer import plans
 from isthmus.loadbalancer.redirects import order
 from isthmus.loadbalancer.selection import Place
-from isthmus.loadbalancer.services import Which, best, rank, wanted
+from isthmus.loadbalancer.services import Which, best, wanted
 from isthmus.model.balancing import Backend, Frontend, Plan, PlanKey
 from isthmus.model.clusters import flat
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import EndpointSet
+from isthmus.model.sources import rank
 from isthmus.model.tables import BACKENDS, CLUSTERS, ENDPOINT_SETS, FRONTENDS, IMPORTS, REDIRECTS, SERVICES
 from isthmus.statedb import Reader
 

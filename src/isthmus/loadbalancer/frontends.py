@@ -19,13 +19,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from isthmus.loadbalancer.redirects import override
-from isthmus.loadbalancer.services import UNKNOWN_AGE, Which, best, external_policy, rank, stands_alone, wanted
+from isthmus.loadbalancer.services import UNKNOWN_AGE, Which, best, external_policy, stands_alone, wanted
 from isthmus.model import names
 from isthmus.model.balancing import Frontend, FrontendKey, PlanKey, Scope
 from isthmus.model.hosts import family
 from isthmus.model.names import ServiceName
 from isthmus.model.redirects import Redirect
 from isthmus.model.services import Import, Node, Port, Service
+from isthmus.model.sources import KUBERNETES, rank
 from isthmus.model.tables import FRONTENDS, IMPORTS, NODES, REDIRECTS, SERVICES
 from isthmus.statedb import Derived, Reader
 
@@ -262,7 +263,7 @@ def _claims_of_import(reader: Reader, row: Import) -> Iterator[Claim]:
     for address in row.ips:
         for port in row.ports:
             key = FrontendKey(address, port.port, port.protocol)
-            yield Claim(key, "Import", service, row.name, port, "kubernetes", "", True, Scope.EXTERNAL)
+            yield Claim(key, "Import", service, row.name, port, KUBERNETES, "", True, Scope.EXTERNAL)
 
 
 def _redirected(reader: Reader, claim: Claim) -> bool:
@@ -289,7 +290,7 @@ def _claims_of_redirect(row: Redirect) -> Iterator[Claim]:
             port = Port("", rule.port, rule.protocol)
             key = FrontendKey(row.address, rule.port, rule.protocol)
             none = ServiceName("")
-            yield Claim(key, "LocalRedirect", row.service, none, port, "kubernetes", row.created, True, Scope.EXTERNAL)
+            yield Claim(key, "LocalRedirect", row.service, none, port, KUBERNETES, row.created, True, Scope.EXTERNAL)
 
 
 def _keys_of_import(row: Import) -> Iterator[FrontendKey]:

@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from isthmus.loadbalancer.redirects import override
 from isthmus.loadbalancer.selection import Place, Reasons, select, silent
 from isthmus.loadbalancer.services import (
-    PEER,
     UNKNOWN_AGE,
     Effective,
     Which,
@@ -27,6 +26,7 @@ from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.names import derived as derived_name
 from isthmus.model.redirects import Redirect
 from isthmus.model.services import Import, Node, Service
+from isthmus.model.sources import is_peer
 from isthmus.model.tables import BACKENDS, FRONTENDS, IMPORTS, NODES, PLANS, POLICIES, REDIRECTS, SERVICES
 from isthmus.statedb import Derived, Reader
 
@@ -48,7 +48,7 @@ def derived(cluster: ClusterName, node: str, *, which: Which) -> Derived[Plan]:
             REDIRECTS: by_redirect,
         },
         unit="service",
-        awaits=lambda source: not source.startswith(PEER),
+        awaits=lambda source: not is_peer(source),  # a plan lists the peers it awaits and is programmed without them
         arrived=by_source,
     )
 
@@ -123,7 +123,7 @@ def compute(
     backends = reader.by(BACKENDS, "service", service)
     at = place(reader, cluster, node)
     policy = policy_of(reader, subject)
-    awaited = [source for source in reader.pending(BACKENDS) if source.startswith(PEER)]
+    awaited = [source for source in reader.pending(BACKENDS) if is_peer(source)]
     if redirects:
         by_plan = _with_originals(by_plan, redirects, ours=effective(reader, service, which=which) is not None)
     for key, frontends in by_plan.items():

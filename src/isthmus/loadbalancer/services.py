@@ -13,22 +13,15 @@ from msgspec import Struct
 
 from isthmus.model.names import ServiceName, derived
 from isthmus.model.services import TOPOLOGY_MODE, Affinity, Import, Labels, Port, Service
+from isthmus.model.sources import rank
 from isthmus.model.tables import IMPORTS, SERVICES
 from isthmus.statedb import Reader
-
-SOURCES: Final = ("clusterset", "kubernetes", "pods", "karmada", "files")
-"""Best first. A peer's record is nearer to its endpoints than any copy of them in the own API server."""
-
-PRIORITY: Final = {source: rank for rank, source in enumerate(SOURCES)}
 
 GLOBAL: Final = "service.cilium.io/global"
 GLOBAL_ALIAS: Final = "io.cilium/global-service"
 CLUSTER_AFFINITY: Final = "service.cilium.io/affinity"
 CLUSTER_AFFINITY_ALIAS: Final = "io.cilium/service-affinity"
 ALGORITHM: Final = "service.cilium.io/lb-algorithm"
-
-PEER: Final = "clusterset/"
-"""What the sources that speak for a peer are called. Nothing here waits for one: a plan says whom it has not heard."""
 
 UNKNOWN_AGE: Final = "~"
 """Sorts after every date: who does not know its age is the youngest."""
@@ -66,11 +59,6 @@ class Asked(NamedTuple):
 
 
 NOTHING: Final = Asked()
-
-
-def rank(source: str) -> int:
-    """The place of a source in the order of precedence; unknown ones come last."""
-    return PRIORITY.get(source, len(SOURCES))
 
 
 def is_global(service: Service) -> bool:

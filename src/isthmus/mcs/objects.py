@@ -14,10 +14,10 @@ from isthmus.mcs.imports import service_import
 from isthmus.mcs.mirror import mirrored
 from isthmus.mcs.view import Settings, read
 from isthmus.model.clusters import Cluster, flat
-from isthmus.model.exports import KUBERNETES
 from isthmus.model.mcs import Merged, Object
 from isthmus.model.names import ServiceName
 from isthmus.model.services import EndpointSet, Export, ExportMark, Import, Namespace, Service
+from isthmus.model.sources import KUBERNETES
 from isthmus.model.tables import (
     CLUSTERS,
     ENDPOINT_SETS,

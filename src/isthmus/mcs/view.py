@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from isthmus.mcs.wire import MANAGED_BY
 from isthmus.model.clusters import flat
-from isthmus.model.exports import KUBERNETES, exported, is_global
+from isthmus.model.exports import exported, is_global
 from isthmus.model.mcs import Merged
 from isthmus.model.names import ClusterName, ServiceName, derived, split
 from isthmus.model.services import EndpointSet, Export, ExportMark, Family, Import, Labels, Namespace, Service
+from isthmus.model.sources import CLUSTERSET, KUBERNETES
 from isthmus.model.tables import CLUSTERS, ENDPOINT_SETS, EXPORT_MARKS, EXPORTS, IMPORTS, MERGED, NAMESPACES, SERVICES
 from isthmus.statedb import Reader
-
-PEERS: Final = "clusterset"
-"""The source of what peers tell of their endpoints."""
 
 
 class Settings(NamedTuple):
@@ -130,7 +128,7 @@ def _told(reader: Reader, name: ServiceName, settings: Settings) -> tuple[Endpoi
     """By cluster. A cluster on another network is left out, and so is one that keeps its endpoints for itself."""
     own = reader.get(CLUSTERS, settings.cluster)
     found = [*reader.by(ENDPOINT_SETS, "service", derived(name)), *reader.by(ENDPOINT_SETS, "service", name)]
-    peers = (each for each in found if each.source == PEERS and each.cluster != settings.cluster and each.shared)
+    peers = (each for each in found if each.source == CLUSTERSET and each.cluster != settings.cluster and each.shared)
     near = (each for each in peers if flat(own, reader.get(CLUSTERS, each.cluster)))
     return tuple(sorted(near, key=lambda each: (each.cluster, each.part)))
 

@@ -6,6 +6,7 @@ nothing), so that equal things are equal rows.
 
     addresses.py  which addresses are reserved
     names.py      service names, the derived hash, cluster names, DNS labels
+    sources.py    where input rows come from, and which source is right
     services.py   input: services, endpoint sets, namespaces, nodes, pods, imports, exports
     clusters.py   input: the clusters of the clusterset, as configured and as they describe themselves
     balancing.py  derived: frontends, backends, plans

@@ -12,11 +12,9 @@ from msgspec import Struct, structs
 from isthmus.model.mcs import Merged
 from isthmus.model.names import ClusterName, ServiceName, split
 from isthmus.model.services import Export, ExportMark, Namespace, Port, Service
+from isthmus.model.sources import KUBERNETES
 from isthmus.model.tables import EXPORT_MARKS, NAMESPACES, SERVICES
 from isthmus.statedb import Reader
-
-KUBERNETES: Final = "kubernetes"
-"""The source whose Services can be exported: where ServiceExports live."""
 
 GLOBAL_NAMESPACE: Final = "clustermesh.cilium.io/global"
 

@@ -28,6 +28,7 @@ from isthmus.mcs import metrics as mcs_metrics
 from isthmus.model import tables
 from isthmus.model.mcs import RecordKind
 from isthmus.model.names import ClusterName
+from isthmus.model.sources import is_peer
 from isthmus.processes.start import identified, own_etcd, require, start, tables_of
 from isthmus.sources import kubernetes
 from isthmus.statedb import Backoff, Database, Derivations, Reconciler, Snapshot
@@ -37,8 +38,6 @@ log = logs.get("operator")
 PREFIX = "isthmus_operator"
 KUBERNETES = ("services", "endpoint_sets", "export_marks", "imports", "namespaces")
 KINDS: tuple[RecordKind, ...] = ("serviceexports", "services")
-PEERS = "clusterset/"
-"""How sources are called that are peers."""
 MOMENT = 1.0
 """Seconds that peers are waited for: without it each restart would say what it takes back when they have spoken."""
 
@@ -157,7 +156,7 @@ async def enough(db: Database) -> None:
 
 def own_awaited(snapshot: Snapshot) -> list[str]:
     """Who has yet to speak before the objects can be written: anybody but a peer."""
-    return sorted(source for source in snapshot.pending(tables.OBJECTS) if not source.startswith(PEERS))
+    return sorted(source for source in snapshot.pending(tables.OBJECTS) if not is_peer(source))
 
 
 def status(reflectors: Iterable[Any], parts: dict[str, Any]) -> dict[str, Any]:

@@ -20,13 +20,13 @@ from isthmus import logs
 from isthmus.kube.objects.core import Service
 from isthmus.kube.objects.discovery import EndpointSlice
 from isthmus.model.names import LOCAL
+from isthmus.model.sources import FILES
 from isthmus.model.tables import ENDPOINT_SETS, SERVICES
 from isthmus.sources.services import service
 from isthmus.sources.sink import Malformed
 from isthmus.sources.slices import endpoint_set
 from isthmus.statedb import Database, Table
 
-NAME: Final = "files"
 SUFFIXES: Final = frozenset({".yaml", ".yml"})
 
 Key = tuple[str, Any]
@@ -70,7 +70,7 @@ class Files:
         self._db = db
         self._folder = folder
         self._interval = interval
-        self._initializers = [db.initializer(table, NAME) for table in (SERVICES, ENDPOINT_SETS)]
+        self._initializers = [db.initializer(table, FILES) for table in (SERVICES, ENDPOINT_SETS)]
         self._seen: dict[Path, _Signature] = {}
         self._read: dict[Path, _Signature] = {}
         self._said: dict[Path, dict[Key, Any]] = {}
@@ -167,7 +167,7 @@ def _row(document: Any) -> tuple[Table[Any, Any], Any]:
     row = reading.convert(msgspec.convert(document, reading.kind))
     if row is None:
         raise Malformed("metadata.labels: it belongs to no service, or to another cluster")
-    return reading.table, msgspec.structs.replace(row, source=NAME)
+    return reading.table, msgspec.structs.replace(row, source=FILES)
 
 
 def _name(document: Any) -> str:

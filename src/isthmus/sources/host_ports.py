@@ -14,13 +14,13 @@ from typing import Any, Final, NamedTuple, cast
 from isthmus.kube.objects import core
 from isthmus.model.names import LOCAL, ClusterName, ServiceName
 from isthmus.model.services import Endpoint, EndpointSet, Port, Protocol, Service
+from isthmus.model.sources import PODS
 from isthmus.model.tables import ENDPOINT_SETS, SERVICES
 from isthmus.reflector import Event, Sink
 from isthmus.sources.normal import PROTOCOLS, address, addresses, name_of, port_number
 from isthmus.sources.sink import Malformed, TableSink
 from isthmus.statedb import Database
 
-SOURCE: Final = "pods"
 ENDED: Final = frozenset({"Succeeded", "Failed"})
 
 
@@ -37,8 +37,8 @@ class PodSink:
     def __init__(self, db: Database, pods: Sink[core.Pod], *, cluster: ClusterName = LOCAL) -> None:
         self._cluster = cluster
         self._pods = pods
-        self._services = TableSink[HostPort, Service](db, SERVICES, SOURCE, lambda each: each.service)
-        self._endpoints = TableSink[HostPort, EndpointSet](db, ENDPOINT_SETS, SOURCE, lambda each: each.endpoints)
+        self._services = TableSink[HostPort, Service](db, SERVICES, PODS, lambda each: each.service)
+        self._endpoints = TableSink[HostPort, EndpointSet](db, ENDPOINT_SETS, PODS, lambda each: each.endpoints)
         self._of: dict[str, Mapping[str, HostPort]] = {}
 
     def __repr__(self) -> str:
@@ -81,7 +81,7 @@ def host_ports(wire: core.Pod, *, cluster: ClusterName = LOCAL) -> Iterator[Host
         yield HostPort(
             Service(
                 name=name,
-                source=SOURCE,
+                source=PODS,
                 type="HostPort",
                 ports=tuple(Port("", number, protocol, node_port=number) for protocol in ports),
                 external_ips=(at,) if at else (),
@@ -91,7 +91,7 @@ def host_ports(wire: core.Pod, *, cluster: ClusterName = LOCAL) -> Iterator[Host
             EndpointSet(
                 service=name,
                 cluster=cluster,
-                source=SOURCE,
+                source=PODS,
                 part=wire.metadata.uid,
                 endpoints=tuple(_endpoint(wire, each, ports) for each in found),
             ),

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from isthmus import kube
 from isthmus.kube.objects import cilium, core, discovery, mcs
 from isthmus.model import tables as model
 from isthmus.model.names import ClusterName
+from isthmus.model.sources import KUBERNETES
 from isthmus.reflector import Reflector, Sink, Store
 from isthmus.sources import local_redirects, machines, multicluster, services, slices
 from isthmus.sources.host_ports import PodSink
 from isthmus.sources.optional import Optional
 from isthmus.sources.sink import TableSink
 from isthmus.statedb import Database, Table
-
-NAME: Final = "kubernetes"
 
 
 class Feed(NamedTuple):
@@ -65,10 +64,10 @@ def reflectors(
     with_host_ports = {model.SERVICES.name, model.ENDPOINT_SETS.name} <= set(tables)
     found: list[Reflector[Any]] = []
     for feed in (known[name] for name in tables):
-        sink: Sink[Any] = TableSink(db, feed.table, NAME, feed.convert)
+        sink: Sink[Any] = TableSink(db, feed.table, KUBERNETES, feed.convert)
         if feed.table is model.PODS and with_host_ports:
             sink = PodSink(db, sink, cluster=cluster)
-        found.append(Reflector(_store(client, feed), sink, name=f"{NAME}/{feed.kind.resource}"))
+        found.append(Reflector(_store(client, feed), sink, name=f"{KUBERNETES}/{feed.kind.resource}"))
     return found
 
 

@@ -7,6 +7,7 @@ from typing import Final
 from isthmus.kube.objects import core
 from isthmus.model.names import ServiceName, derived, service_name
 from isthmus.model.services import Service
+from isthmus.model.sources import KUBERNETES
 from isthmus.sources.normal import (
     AFFINITIES,
     POLICIES,
@@ -20,7 +21,6 @@ from isthmus.sources.normal import (
     word,
 )
 
-SOURCE: Final = "kubernetes"
 OF_IMPORT: Final = "multicluster.kubernetes.io/service-name"
 """Label of a derived Service and of its slices: the name of the import."""
 AFFINITY_SECONDS: Final = 10800
@@ -32,7 +32,7 @@ def service(wire: core.Service) -> Service:
     cluster_ips = addresses(spec.cluster_ips or [spec.cluster_ip], field="spec.clusterIPs")
     return Service(
         name=name,
-        source=SOURCE,
+        source=KUBERNETES,
         type=spec.type,
         ports=ports(spec.ports),
         cluster_ips=cluster_ips,

@@ -8,8 +8,8 @@ from typing import Final
 from isthmus.kube.objects import discovery
 from isthmus.model.names import ClusterName, service_name
 from isthmus.model.services import Condition, Endpoint, EndpointSet, Port
+from isthmus.model.sources import KUBERNETES
 from isthmus.sources.normal import PROTOCOLS, address, port_of, shared
-from isthmus.sources.services import SOURCE
 from isthmus.sources.sink import Malformed
 
 OF_SERVICE: Final = "kubernetes.io/service-name"
@@ -35,7 +35,7 @@ def endpoint_set(
         return EndpointSet(
             service=service_name(wire.metadata.namespace, service),
             cluster=of,
-            source=SOURCE,
+            source=KUBERNETES,
             part=wire.metadata.name,
             endpoints=_endpoints(wire),
         )
