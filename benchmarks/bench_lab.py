@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from isthmus.lab import cgroups
-from isthmus.lab.layout import Lab
+from isthmus_lab import cgroups
+from isthmus_lab.layout import Lab
 
 MANIFEST = """\
 apiVersion: apps/v1

@@ -37,9 +37,9 @@ from isthmus.etcd import Session, binary
 from isthmus.kube.objects.core import NAMESPACE, SERVICE
 from isthmus.kube.objects.discovery import ENDPOINT_SLICE
 from isthmus.kube.objects.mcs import SERVICE_EXPORT
-from isthmus.lab.apiserver.storage import REGISTRY
-from isthmus.lab.realapi import definitions
 from isthmus.model.names import derived, service_name
+from isthmus_lab.apiserver.storage import REGISTRY
+from isthmus_lab.realapi import definitions
 
 AT_ONCE = 32
 PORTS = [{"name": "http", "port": 80, "protocol": "TCP"}]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from isthmus.lab.apiserver.addresses import Addresses
-from isthmus.lab.apiserver.errors import ApiError
+from isthmus_lab.apiserver.addresses import Addresses
+from isthmus_lab.apiserver.errors import ApiError
 
 
 def service(name: str, address: str) -> dict[str, Any]:

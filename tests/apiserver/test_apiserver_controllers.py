@@ -6,7 +6,7 @@ from typing import Any
 
 from apiserver_world import Client, Node, Object, running_status
 
-from isthmus.lab.controllers.deployments import Size, sizes
+from isthmus_lab.controllers.deployments import Size, sizes
 
 
 def deployment(name: str = "web", *, replicas: int = 2, image: str = "one", **spec: Any) -> Object:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from apiserver_world import ApiServer, Client, Kubectl, Object, connected, until
 
-from isthmus.lab.apiserver import jsonpath
+from isthmus_lab.apiserver import jsonpath
 
 WIDGETS = """
 apiVersion: apiextensions.k8s.io/v1

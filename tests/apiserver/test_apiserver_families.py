@@ -17,7 +17,7 @@ from etcd_server import running
 from kube_apiserver import KubeApiServer, program
 
 from isthmus.etcd import binary
-from isthmus.lab.apiserver.ipfamilies import family_of
+from isthmus_lab.apiserver.ipfamilies import family_of
 
 DUAL = "10.96.0.0/16,fd00:10:96::/112"
 SIX_FIRST = "fd00:10:96::/112,10.96.0.0/16"

@@ -9,9 +9,9 @@ from apiserver_world import Client
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isthmus.lab.apiserver import fields, schema
-from isthmus.lab.apiserver.errors import ApiError
-from isthmus.lab.apiserver.fields import Manager
+from isthmus_lab.apiserver import fields, schema
+from isthmus_lab.apiserver.errors import ApiError
+from isthmus_lab.apiserver.fields import Manager
 
 ALICE = Manager("alice", "Apply", "v1")
 BOB = Manager("bob", "Apply", "v1")

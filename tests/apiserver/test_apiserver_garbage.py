@@ -10,12 +10,12 @@ from apiserver_session import config, deployment, pod, service
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isthmus.lab.apiserver import definitions, fields, kinds, patches, rules, selectors, tables
-from isthmus.lab.apiserver.addresses import Addresses
-from isthmus.lab.apiserver.errors import ApiError
-from isthmus.lab.apiserver.fields import Manager
-from isthmus.lab.apiserver.kinds import Kind
-from isthmus.lab.apiserver.objects import Object, clone
+from isthmus_lab.apiserver import definitions, fields, kinds, patches, rules, selectors, tables
+from isthmus_lab.apiserver.addresses import Addresses
+from isthmus_lab.apiserver.errors import ApiError
+from isthmus_lab.apiserver.fields import Manager
+from isthmus_lab.apiserver.kinds import Kind
+from isthmus_lab.apiserver.objects import Object, clone
 
 SELECTED = {"matchLabels": {"app": "a"}, "matchExpressions": [{"key": "app", "operator": "In", "values": ["a"]}]}
 PROBE = {"httpGet": {"port": 80, "path": "/"}, "periodSeconds": 1}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from isthmus.lab.apiserver import patches, schema
-from isthmus.lab.apiserver.errors import ApiError
+from isthmus_lab.apiserver import patches, schema
+from isthmus_lab.apiserver.errors import ApiError
 
 POD = {
     "spec": {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from isthmus.lab.apiserver.storage import MOST_WAITING, Change, Subscription
 from isthmus.reflector import Expired, Transient
+from isthmus_lab.apiserver.storage import MOST_WAITING, Change, Subscription
 
 
 def changes(count: int, resource: str = "pods") -> list[Change]:

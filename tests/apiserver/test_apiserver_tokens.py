@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from apiserver_world import Client, Kubectl, Node
 
-from isthmus.lab.apiserver.tokens import Tokens
+from isthmus_lab.apiserver.tokens import Tokens
 
 
 def test_a_token_admits_its_bearer_until_it_ends() -> None:

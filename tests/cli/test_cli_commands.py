@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from admin_world import serving
+from admin_world import list_clusters, serving
 from click.testing import CliRunner, Result
 
-from isthmus.cli import COMMANDS, root, sockets
+from isthmus.cli import COMMANDS, local, root
 from isthmus.config import Config
 from isthmus.datapath import codecs
 from isthmus.datapath.maps import DictMaps
@@ -96,9 +96,10 @@ async def test_status_of_a_process_that_waits_says_for_whom_and_ends_with_1(tmp_
 async def test_status_of_a_labs_cluster_names_the_processes_that_are_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sockets, "STATE_ROOT", tmp_path)
+    monkeypatch.setattr(local, "LABS", tmp_path)
     cluster = tmp_path / "demo" / "c1"
     cluster.mkdir(parents=True)
+    list_clusters(tmp_path / "demo", "c1")
     async with serving(cluster / "agent.sock"):
         result = await beside_the_loop("status", "--cluster", "c1")
     assert result.exit_code == 1
@@ -168,14 +169,21 @@ def test_ids_can_be_masked_and_maps_be_chosen(pinned: list[str]) -> None:
 def test_the_maps_of_a_labs_cluster_are_where_its_agent_pins_them(
     pinned: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sockets, "STATE_ROOT", tmp_path)
-    node = tmp_path / "demo" / "c2" / "n1"
-    node.mkdir(parents=True)
-    result = isthmus("bpf", "maps", "--cluster", "c2")
-    assert (result.exit_code, "name the directory with --pin" in result.stderr) == (1, True)
-    (node / "agent.toml").write_text('[datapath]\npin = "/sys/fs/bpf/c2"\n')
+    monkeypatch.setattr(local, "LABS", tmp_path)
+    list_clusters(tmp_path / "demo", "c1", "c2")
     assert isthmus("bpf", "maps", "--cluster", "c2").exit_code == 0
-    assert pinned == ["/sys/fs/bpf/c2"]
+    assert pinned == [str(tmp_path / "demo/bpf/c2")]
+
+
+def test_a_lab_whose_list_of_clusters_cannot_be_read_is_an_error_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "LABS", tmp_path)
+    (tmp_path / "demo").mkdir()
+    (tmp_path / "demo" / "clusters.json").write_text('{"c1": {}}')
+    result = isthmus("get", "names", "--cluster", "c1")
+    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+    assert result.stderr.startswith(f"Error: {tmp_path}/demo/clusters.json: Object missing required field `agent`")
 
 
 @pytest.mark.parametrize("process", ["agent", "dns", "operator"])

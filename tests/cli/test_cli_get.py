@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 import yaml
-from admin_world import TABLES, Process, serving
+from admin_world import TABLES, Process, list_clusters, serving
 from click.testing import CliRunner, Result
 
-from isthmus.cli import root, sockets
+from isthmus.cli import local, root, sockets
 from isthmus.model import tables
 from isthmus.model.balancing import Backend, BackendKey, Frontend, FrontendKey, Group, Plan, PlanKey, Target
 from isthmus.model.clusters import Cluster
@@ -214,12 +214,12 @@ class Lab:
     def __init__(self, root: Path) -> None:
         self.c1 = root / "demo" / "c1"
         self.c1.mkdir(parents=True)
-        (root / "demo" / "c2").mkdir()
+        list_clusters(root / "demo", "c1", "c2")
 
 
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
-    monkeypatch.setattr(sockets, "STATE_ROOT", tmp_path / "labs")
+    monkeypatch.setattr(local, "LABS", tmp_path / "labs")
     monkeypatch.setattr(sockets, "RUN", tmp_path / "nothing")
     monkeypatch.delenv(sockets.VARIABLE, raising=False)
     return Lab(tmp_path / "labs")

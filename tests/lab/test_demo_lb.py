@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from isthmus.lab import cgroups
+from isthmus_lab import cgroups
 
 COMMAND = [sys.executable, "-m", "isthmus", "lab", "demo-lb"]
 

@@ -12,7 +12,7 @@ import pytest
 from host_packets import Watched
 from lab_traces import host_network, traces
 
-from isthmus.lab.layout import Lab
+from isthmus_lab.layout import Lab
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
 COMMAND = [sys.executable, "-m", "isthmus", "lab", "demo", "--json", "--name", "story"]

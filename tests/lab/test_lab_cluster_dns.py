@@ -13,8 +13,8 @@ import pytest
 
 from isthmus.kube.objects.core import Service
 from isthmus.kube.objects.discovery import EndpointSlice
-from isthmus.lab.clusterdns.answers import answer
-from isthmus.lab.clusterdns.zone import Zone, zone
+from isthmus_lab.clusterdns.answers import answer
+from isthmus_lab.clusterdns.zone import Zone, zone
 
 DOMAIN = "cluster.local"
 

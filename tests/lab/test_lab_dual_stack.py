@@ -17,9 +17,9 @@ from host_packets import Watched
 from lab_running import Running, until
 from lab_traces import host_network, traces
 
-from isthmus.lab import removal
-from isthmus.lab.layout import Lab
 from isthmus.model.names import ServiceName, derived
+from isthmus_lab import removal
+from isthmus_lab.layout import Lab
 
 pytestmark = pytest.mark.lab
 

@@ -12,8 +12,8 @@ import pytest
 import yaml
 from lab_running import Running, until
 
-from isthmus.lab import removal
-from isthmus.lab.layout import Lab
+from isthmus_lab import removal
+from isthmus_lab.layout import Lab
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
 

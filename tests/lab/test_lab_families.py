@@ -7,10 +7,10 @@ import socket
 
 import pytest
 
-from isthmus.lab import families, starting
-from isthmus.lab.families import BadFamilies
-from isthmus.lab.layout import Lab
 from isthmus.model.services import Family
+from isthmus_lab import families, starting
+from isthmus_lab.families import BadFamilies
+from isthmus_lab.layout import Lab
 
 
 def test_one_word_is_of_all_clusters_and_one_with_a_name_of_that_cluster() -> None:

@@ -14,13 +14,13 @@ import pytest
 import yaml
 from lab_running import Running, until
 
-from isthmus.lab import kernel, removal, things
-from isthmus.lab.layout import Lab
-from isthmus.lab.network import namespaces, netem
-from isthmus.lab.network.relay import Line, Timing
-from isthmus.lab.network.weather import Cut, Link, Weather, relays, ruleset
-from isthmus.lab.node.kubelet import PORT
-from isthmus.lab.things import NoSuchThing, Thing
+from isthmus_lab import kernel, removal, things
+from isthmus_lab.layout import Lab
+from isthmus_lab.network import namespaces, netem
+from isthmus_lab.network.relay import Line, Timing
+from isthmus_lab.network.weather import Cut, Link, Weather, relays, ruleset
+from isthmus_lab.node.kubelet import PORT
+from isthmus_lab.things import NoSuchThing, Thing
 
 LAB = Lab("demo", 2, 2)
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import yaml
 
-from isthmus.lab.ignored import Whole, acted_on, fields, kinds, of_object
+from isthmus_lab.ignored import Whole, acted_on, fields, kinds, of_object
 
 CONTAINER = "spec.template.spec.containers[web]"
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from isthmus.lab import images
-from isthmus.lab.images import Image
+from isthmus_lab import images
+from isthmus_lab.images import Image
 
 
 def test_a_stand_in_is_given_as_a_command_line() -> None:

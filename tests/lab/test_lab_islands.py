@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from lab_running import Running, until
 
-from isthmus.lab import removal, things
-from isthmus.lab.layout import Lab
-from isthmus.lab.network.weather import Cut, Weather, ruleset
+from isthmus_lab import removal, things
+from isthmus_lab.layout import Lab
+from isthmus_lab.network.weather import Cut, Weather, ruleset
 
 ECHO = Path(__file__).parents[2] / "examples" / "echo"
 

@@ -16,10 +16,10 @@ import pytest
 import yaml
 from lab_running import Running
 
-from isthmus.lab import kernel
-from isthmus.lab.network import namespaces
-from isthmus.lab.node.kubelet import PORT
-from isthmus.lab.node.tail import start_of
+from isthmus_lab import kernel
+from isthmus_lab.network import namespaces
+from isthmus_lab.node.kubelet import PORT
+from isthmus_lab.node.tail import start_of
 
 pytestmark = pytest.mark.lab
 

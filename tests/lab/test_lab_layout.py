@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from isthmus.lab import manifests, starting
-from isthmus.lab.entering import NoSuchPod, parse
-from isthmus.lab.families import SCHEMES
-from isthmus.lab.layout import Lab
 from isthmus.model.services import Family
+from isthmus_lab import manifests, starting
+from isthmus_lab.entering import NoSuchPod, parse
+from isthmus_lab.families import SCHEMES
+from isthmus_lab.layout import Lab
 
 
 def test_two_labs_never_own_each_others_namespaces() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from isthmus.lab import manifests
-from isthmus.lab.images import Image
+from isthmus_lab import manifests
+from isthmus_lab.images import Image
 
 POD = "{containers: [{image: nginx}, {image: 'acme/db:8'}], initContainers: [{image: busybox}]}"
 

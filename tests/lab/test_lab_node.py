@@ -17,7 +17,7 @@ import yaml
 from host_packets import Watched
 from lab_running import Running
 
-from isthmus.lab import cgroups, entering
+from isthmus_lab import cgroups, entering
 
 pytestmark = pytest.mark.lab
 

@@ -8,14 +8,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from isthmus.lab import images
-from isthmus.lab.images import Image, UnknownImage
-from isthmus.lab.layout import Cluster, Lab
-from isthmus.lab.node import environment, status, volumes
-from isthmus.lab.node.bags import BagName, Bags, Missing, named
-from isthmus.lab.node.objects import Container, Pod, Probe
-from isthmus.lab.node.probes import eager, port_of
-from isthmus.lab.node.status import ContainerState, Running, Terminated, Waiting
+from isthmus_lab import images
+from isthmus_lab.images import Image, UnknownImage
+from isthmus_lab.layout import Cluster, Lab
+from isthmus_lab.node import environment, status, volumes
+from isthmus_lab.node.bags import BagName, Bags, Missing, named
+from isthmus_lab.node.objects import Container, Pod, Probe
+from isthmus_lab.node.probes import eager, port_of
+from isthmus_lab.node.status import ContainerState, Running, Terminated, Waiting
 
 
 def pod(**spec: Any) -> Pod:

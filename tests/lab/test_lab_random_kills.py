@@ -18,7 +18,7 @@ import pytest
 from lab_running import Running
 from lab_traces import host_network, traces
 
-from isthmus.lab import cgroups
+from isthmus_lab import cgroups
 
 pytestmark = pytest.mark.lab
 

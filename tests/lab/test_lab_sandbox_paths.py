@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from isthmus.lab.node.sandbox import inside
+from isthmus_lab.node.sandbox import inside
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ import msgspec
 
 from isthmus.kube.objects.core import Service, ServiceStatus
 from isthmus.kube.objects.discovery import EndpointSlice
-from isthmus.lab.families import SCHEMES, Scheme
-from isthmus.lab.node import balancers, services, tracking
-from isthmus.lab.node.ruleset import ruleset as rules
-from isthmus.lab.node.services import Vip
-from isthmus.lab.node.tracking import Flow
+from isthmus_lab.families import SCHEMES, Scheme
+from isthmus_lab.node import balancers, services, tracking
+from isthmus_lab.node.ruleset import ruleset as rules
+from isthmus_lab.node.services import Vip
+from isthmus_lab.node.tracking import Flow
 
 FOUR, SIX = SCHEMES["IPv4"], SCHEMES["IPv6"]
 

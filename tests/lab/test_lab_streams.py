@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lab_running import Running, until
 
-from isthmus.lab.node import spdy
-from isthmus.lab.node.spdy import Ended, Opened, Pinged, Said
+from isthmus_lab.node import spdy
+from isthmus_lab.node.spdy import Ended, Opened, Pinged, Said
 
 
 @pytest.fixture(scope="module")

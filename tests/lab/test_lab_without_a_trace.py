@@ -16,9 +16,9 @@ import pytest
 from lab_running import Running
 from lab_traces import existing, host_network, pinned, shared, traces
 
-from isthmus.lab import cgroups
-from isthmus.lab.layout import Lab
-from isthmus.lab.node.sandbox import drop_capabilities
+from isthmus_lab import cgroups
+from isthmus_lab.layout import Lab
+from isthmus_lab.node.sandbox import drop_capabilities
 
 pytestmark = pytest.mark.lab
 

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from lab_running import Running, until
 
-from isthmus.lab import removal
-from isthmus.lab.demo.stage import CALLER, IMPORT_NAME, LOCAL_NAME
-from isthmus.lab.layout import Lab
+from isthmus_lab import removal
+from isthmus_lab.demo.stage import CALLER, IMPORT_NAME, LOCAL_NAME
+from isthmus_lab.layout import Lab
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
 EXAMPLES = Path(__file__).parents[2] / "examples" / "echo"

@@ -13,9 +13,9 @@ import pytest
 from lab_running import Running, until
 from lab_traces import host_network, traces
 
-from isthmus.lab import removal
-from isthmus.lab.layout import Lab
-from isthmus.lab.realapi import found
+from isthmus_lab import removal
+from isthmus_lab.layout import Lab
+from isthmus_lab.realapi import found
 
 NEEDED = (found.SERVER, found.CONTROLLERS, found.PROXY, found.COREDNS)
 

@@ -13,9 +13,9 @@ import pytest
 import streams_by_kubectl
 from lab_running import Running, until
 
-from isthmus.lab import removal
-from isthmus.lab.layout import Lab
-from isthmus.lab.realapi import found
+from isthmus_lab import removal
+from isthmus_lab.layout import Lab
+from isthmus_lab.realapi import found
 
 pytestmark = [
     pytest.mark.kube,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -31,6 +32,19 @@ async def eventually(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(5):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
+
+
+def list_clusters(lab: Path, *names: str) -> None:
+    """The list of its clusters that a lab writes into its directory."""
+    lab.mkdir(parents=True, exist_ok=True)
+    listed = {
+        name: {
+            **{process: str(lab / name / f"{process}.sock") for process in ("agent", "operator", "dns")},
+            "pin": str(lab / "bpf" / name),
+        }
+        for name in names
+    }
+    (lab / "clusters.json").write_text(json.dumps(listed))
 
 
 class Process:

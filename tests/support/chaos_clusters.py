@@ -23,13 +23,13 @@ from isthmus.etcd import Session
 from isthmus.kube.objects.core import NAMESPACE, SERVICE
 from isthmus.kube.objects.discovery import ENDPOINT_SLICE
 from isthmus.kube.objects.mcs import SERVICE_EXPORT, SERVICE_IMPORT
-from isthmus.lab.realapi import definitions
 from isthmus.mcs import wire
 from isthmus.mcs.merge import merge
 from isthmus.model.exports import agreed_ports, own_export
 from isthmus.model.names import ClusterName, derived, service_name, split
 from isthmus.sources.multicluster import export_mark
 from isthmus.sources.services import service as service_row
+from isthmus_lab.realapi import definitions
 
 CLUSTERS = ("c1", "c2", "c3")
 NAMES = ("echo", "web")

@@ -20,7 +20,7 @@ from etcd_server import running as running_etcd
 
 from isthmus.config import KubernetesSection
 from isthmus.etcd import Session, binary
-from isthmus.lab.realapi import found
+from isthmus_lab.realapi import found
 
 TOKENS: Final = {"admin": "system:masters", "nobody": ""}
 """Who may come, by token, and the group they are in."""

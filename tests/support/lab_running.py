@@ -10,7 +10,7 @@ from typing import Any
 
 import kubectl
 
-from isthmus.lab.layout import Lab
+from isthmus_lab.layout import Lab
 
 
 class Running:

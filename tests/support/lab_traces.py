@@ -8,9 +8,9 @@ import struct
 import subprocess
 from pathlib import Path
 
-from isthmus.lab import cgroups, kernel
-from isthmus.lab.layout import STATE_ROOT, Lab
-from isthmus.lab.network import namespaces
+from isthmus_lab import cgroups, kernel
+from isthmus_lab.layout import STATE_ROOT, Lab
+from isthmus_lab.network import namespaces
 
 BPF_OBJ_GET = 7
 BPF = {"x86_64": 321, "aarch64": 280}[os.uname().machine]

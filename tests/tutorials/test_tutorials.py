@@ -10,8 +10,8 @@ import kubectl
 import pytest
 from tutorial import Shell, Step, matches, steps
 
-from isthmus.lab import removal
-from isthmus.lab.layout import Lab
+from isthmus_lab import removal
+from isthmus_lab.layout import Lab
 
 ROOT = Path(__file__).parents[2]
 TEXTS = sorted(path for path in (ROOT / "docs" / "tutorials").glob("*.md") if path.name != "README.md")

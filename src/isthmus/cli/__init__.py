@@ -1,6 +1,6 @@
 """The command line: one module per command group, imported when that group is called and not before.
 
-What belongs here: options, where to ask, and how answers look. What never does: anything a process or a lab does.
+What belongs here: options, where to ask, and how answers look. What never does: anything a process does.
 Results go to stdout; what went wrong is one line on stderr. Exit codes: 0 fine, 1 it failed, 2 asked in a wrong way.
 """
 
@@ -14,7 +14,6 @@ from isthmus import __version__
 from isthmus.cli.lazy import LazyGroup
 
 COMMANDS: Final = {
-    "lab": ("isthmus.cli.lab:group", "Clusters on this machine: up, demo, exec, status, down."),
     "get": ("isthmus.cli.get:get", "Rows of a process's tables: clusters, imports, plans, names, …"),
     "explain": ("isthmus.cli.explain:explain", "Why calls of a service go where they go."),
     "status": ("isthmus.cli.status:status", "What the processes have, and what they have not got."),
@@ -27,7 +26,13 @@ COMMANDS: Final = {
 }
 
 
-@click.group(cls=LazyGroup, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+ENTRY_POINTS: Final = "isthmus.commands"
+"""Distributions add commands under this group of entry points, as ``isthmus-lab`` does with ``lab``."""
+
+
+@click.group(
+    cls=LazyGroup, lazy=COMMANDS, entry_points=ENTRY_POINTS, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.version_option(__version__, message="isthmus %(version)s")
 def root() -> None:
     """Isthmus: a Kubernetes Service exported in one cluster, callable by name from every other one."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import click
 
-from isthmus.cli import output, sockets
-from isthmus.config import ConfigError, DatapathSection, load
+from isthmus.cli import local, output
+from isthmus.config import DatapathSection
 
 
 @click.group()
@@ -33,7 +32,7 @@ def maps(
     from isthmus import datapath
     from isthmus.datapath import view
 
-    where = pin or (_pin_of(sockets.directory(cluster=cluster, lab=lab)) if cluster or lab else DatapathSection().pin)
+    where = pin or (local.cluster(cluster, lab=lab).pin if cluster or lab else DatapathSection().pin)
     try:
         opened = datapath.open_maps(where)
     except datapath.DatapathError as why:
@@ -71,11 +70,3 @@ def _text(value: Any) -> str:
     if isinstance(value, list):
         return "; ".join(" ".join(f"{name}={each}" for name, each in part.items()) for part in value)
     return "" if value is None else str(value)
-
-
-def _pin_of(cluster: Path) -> str:
-    """Where the agent of a lab's cluster (of its first node) pins its maps, as its configuration says."""
-    try:
-        return load(cluster / "n1" / "agent.toml", environment={}).datapath.pin
-    except ConfigError as why:
-        raise click.ClickException(f"{why}; name the directory with --pin") from None

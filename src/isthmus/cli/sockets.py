@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from isthmus.admin.query import NoTable, QueryError, Socket
-from isthmus.lab.layout import STATE_ROOT
+from isthmus.cli import local
 
 PROCESSES = ("agent", "operator", "dns")
 RUN = Path("/run/isthmus")
@@ -37,30 +37,14 @@ def find(*, socket: Path | None, cluster: str | None, lab: str | None) -> list[S
     if socket is not None:
         return [Socket(socket)]
     if cluster is not None or lab is not None:
-        return [Socket(directory(cluster=cluster, lab=lab) / f"{name}.sock") for name in PROCESSES]
+        found = local.cluster(cluster, lab=lab)
+        return [Socket(Path(getattr(found, name))) for name in PROCESSES]
     if VARIABLE in os.environ:
         return [Socket(Path(os.environ[VARIABLE]))]
     present = [path for name in PROCESSES if (path := RUN / f"{name}.sock").exists()]
-    if not present and (labs := _labs()):
-        raise click.UsageError(f"which cluster? add --cluster {'|'.join(_clusters(labs[0])) or 'c1'}")
+    if not present and (labs := local.labs()):
+        raise click.UsageError(f"which cluster? add --cluster {'|'.join(local.clusters(labs[0]))}")
     return [Socket(path) for path in present or [RUN / "agent.sock"]]
-
-
-def directory(*, cluster: str | None, lab: str | None) -> Path:
-    """The state directory of a lab's cluster."""
-    labs = _labs()
-    if lab is None:
-        lab = labs[0].name if len(labs) == 1 else "demo"
-    found = STATE_ROOT / lab
-    if found not in labs:
-        up = f"; up are: {', '.join(path.name for path in labs)}" if labs else ""
-        raise click.ClickException(f"no lab '{lab}' on this machine{up}; start it with: isthmus lab up")
-    clusters = _clusters(found)
-    if cluster is None:
-        raise click.UsageError(f"which cluster of lab '{lab}'? add --cluster {'|'.join(clusters)}")
-    if cluster not in clusters:
-        raise click.ClickException(f"lab '{lab}' has no cluster '{cluster}'; it has: {', '.join(clusters)}")
-    return found / cluster
 
 
 def ask(sockets: Sequence[Socket], question: Callable[[Socket], T]) -> tuple[Socket, T]:
@@ -84,21 +68,3 @@ def _most_telling(refusals: Sequence[QueryError]) -> QueryError:
     tables = sorted({name for why in answered for name in why.tables})
     away = [str(why) for why in refusals if not isinstance(why, NoTable)]
     return QueryError("; ".join([f"no such table; there are: {', '.join(tables)}", *away]))
-
-
-def _labs() -> list[Path]:
-    try:
-        return sorted(path for path in STATE_ROOT.iterdir() if path.is_dir())
-    except FileNotFoundError:
-        return []
-    except PermissionError:
-        raise click.ClickException(f"{STATE_ROOT} is root's only: run this command with sudo") from None
-
-
-def _clusters(lab: Path) -> list[str]:
-    try:
-        return sorted(
-            path.name for path in lab.iterdir() if path.is_dir() and path.name[:1] == "c" and path.name[1:].isdigit()
-        )
-    except PermissionError:
-        raise click.ClickException(f"{lab} is root's only: run this command with sudo") from None

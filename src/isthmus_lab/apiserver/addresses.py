@@ -1,0 +1,119 @@
+"""Addresses of Services: who has which is in the Services themselves, so nothing has to be kept or repaired.
+
+Addresses are drawn at random from the range beyond its first part, which is for those who ask for a certain one, so an
+address is not soon somebody else's. What is drawn is held until the write that uses it has come back.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import random
+from collections.abc import Container, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from isthmus_lab.apiserver import errors, ipfamilies
+from isthmus_lab.apiserver.errors import Problem
+from isthmus_lab.apiserver.objects import Object, at, items, name_of
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+NODE_PORTS = range(30000, 32768)
+
+
+class Addresses:
+    """Gives out cluster addresses and node ports."""
+
+    def __init__(self, networks: Sequence[Network], *, choose: random.Random | None = None) -> None:
+        self._networks = {f"IPv{network.version}": network for network in networks}
+        self._random = choose or random.Random()
+        self._held: set[str | int] = set()
+
+    @contextmanager
+    def given(self, service: Object, others: Iterable[Object], *, before: Object | None = None) -> Iterator[None]:
+        """Fill in the families and addresses a Service lacks; while the block runs nobody else gets them.
+
+        ``before`` is its spec as it was. Raises an ApiError where an address asked for is taken or outside of the
+        range, or a family is not the cluster's.
+        """
+        others = list(others)
+        held: list[str | int] = [
+            *self._cluster_ips(service, others, before or {}),
+            *self._node_ports(service, others),
+        ]
+        self._held.update(held)
+        try:
+            yield
+        finally:
+            self._held.difference_update(held)
+
+    def first(self) -> str:
+        """The address of the Service ``kubernetes``."""
+        network = next(iter(self._networks.values()))
+        return str(network[1])
+
+    def _cluster_ips(self, service: Object, others: list[Object], before: Object) -> list[str]:
+        spec = service["spec"]
+        if spec["type"] == "ExternalName":
+            return []
+        if problems := ipfamilies.decide(spec, before, list(self._networks)):
+            raise errors.invalid("Service", "", name_of(service), problems)
+        if spec.get("clusterIP") == "None":
+            return []
+        used = {ip for other in others for ip in at(other, "spec", "clusterIPs", default=())}
+        asked = list(spec.get("clusterIPs") or ())
+        own = before.get("clusterIPs") or ()  # which another write of the same Service may hold just now
+        for address in asked:
+            self._check(service, address, used if address in own else used | self._held)
+        given = [*asked, *(self._draw(family, used) for family in spec["ipFamilies"][len(asked) :])]
+        spec["clusterIP"], spec["clusterIPs"] = given[0], given
+        return given
+
+    def _check(self, service: Object, address: str, taken: Container[str | int]) -> None:
+        field = "spec.clusterIPs"
+        parsed = ipaddress.ip_address(address)
+        if not any(parsed in network for network in self._networks.values()):
+            why = f"failed to allocate IP {address}: the provided network does not match the current range"
+            raise _refused(service, Problem(field, "Invalid value", why, [address]))
+        if address in taken:
+            why = f"failed to allocate IP {address}: provided IP is already allocated"
+            raise _refused(service, Problem(field, "Invalid value", why, [address]))
+
+    def _draw(self, family: str, used: set[str]) -> str:
+        network = self._networks[family]
+        size = min(network.num_addresses, 1 << 16)
+        first = min(max(16, size // 16), 256)
+        for low, high in ((first, size - 1), (1, first)):
+            for _ in range(64):
+                address = str(network[self._random.randrange(low, high)])
+                if address not in used and address not in self._held:
+                    return address
+            for offset in range(low, high):
+                if (address := str(network[offset])) not in used and address not in self._held:
+                    return address
+        raise errors.ApiError(500, "InternalError", f"no address is left in {network}")
+
+    def _node_ports(self, service: Object, others: list[Object]) -> list[int]:
+        if service["spec"]["type"] not in ("NodePort", "LoadBalancer"):
+            return []
+        used = {port["nodePort"] for other in others for port in items(other, "spec", "ports") if port.get("nodePort")}
+        given: list[int] = []
+        for index, port in enumerate(items(service, "spec", "ports")):
+            number: Any = port.get("nodePort")
+            if number and (number in used or number not in NODE_PORTS):
+                known = f"{NODE_PORTS.start}-{NODE_PORTS.stop - 1}"
+                taken = number in used
+                why = (
+                    "provided port is already allocated"
+                    if taken
+                    else f"provided port is not in the valid range. The range of valid ports is {known}"
+                )
+                raise _refused(service, Problem(f"spec.ports[{index}].nodePort", "Invalid value", why, number))
+            if not number:
+                free = [p for p in NODE_PORTS if p not in used and p not in self._held and p not in given]
+                number = port["nodePort"] = self._random.choice(free)
+            given.append(number)
+        return given
+
+
+def _refused(service: Object, problem: Problem) -> errors.ApiError:
+    return errors.invalid("Service", "", name_of(service), [problem])

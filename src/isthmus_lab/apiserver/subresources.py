@@ -1,0 +1,121 @@
+"""The parts of objects that are addressed by themselves: scale, binding, eviction, finalize, token."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Final
+
+from aiohttp import web
+
+from isthmus_lab.apiserver import errors, patches, requests
+from isthmus_lab.apiserver.api import Api, By
+from isthmus_lab.apiserver.columns import selector
+from isthmus_lab.apiserver.objects import Object, at, metadata, timestamp
+from isthmus_lab.apiserver.replies import reply
+from isthmus_lab.apiserver.requests import Target
+from isthmus_lab.apiserver.storage import Item
+from isthmus_lab.apiserver.tokens import LIFETIME, Tokens
+
+SUCCESS: Final = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
+
+
+async def answer(api: Api, tokens: Tokens, request: web.Request, target: Target) -> web.StreamResponse:
+    """The reply to a request for a subresource other than status."""
+    by = requests.by(request, target.version)
+    match target.subresource, request.method:
+        case "scale", "GET":
+            return reply(scale(api.get(target.kind, target.namespace, target.name)))
+        case "scale", "PUT" | "PATCH":
+            return reply(scale(await _scale(api, request, target, by)))
+        case "binding", "POST":
+            await bind(api, target, at(await requests.body(request), "target", "name", default=""), by=by)
+            return reply(SUCCESS, status=201)
+        case "eviction", "POST":
+            options = at(await requests.body(request), "deleteOptions", default={})
+            await api.delete(target.kind, target.namespace, target.name, requests.deletion(request, options))
+            return reply(SUCCESS, status=201)
+        case "token", "POST":
+            return reply(await _token(api, tokens, request, target), status=201)
+        case "finalize", "PUT":
+            return await _finalize(api, request, target, by)
+    raise errors.method_not_allowed()
+
+
+def scale(item: Item) -> Object:
+    """The Scale of a workload."""
+    meta = metadata(item.body)
+    kept = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+    status = {"replicas": at(item.body, "status", "replicas", default=0)}
+    chosen = selector("spec", "selector")(item.body)
+    replicas = at(item.body, "spec", "replicas", default=0)
+    return {
+        "kind": "Scale",
+        "apiVersion": "autoscaling/v1",
+        "metadata": {name: meta[name] for name in kept if name in meta},
+        "spec": {"replicas": replicas} if replicas else {},
+        "status": status | ({"selector": chosen} if chosen != "<none>" else {}),
+    }
+
+
+async def bind(api: Api, target: Target, node: str, *, by: By) -> Item:
+    """Give a pod to a node, once."""
+    kind, _, namespace, name, _ = target
+
+    def to_node(old: Object) -> Object:
+        if at(old, "spec", "nodeName", default=node) != node:
+            raise errors.conflict(
+                kind.qualified, name, f"pod {name} is already assigned to node {old['spec']['nodeName']!r}"
+            )
+        return old | {"spec": old["spec"] | {"nodeName": node}}
+
+    if not node:
+        raise errors.bad_request("a Binding names a node in target.name")
+    return await api.edit(kind, namespace, name, to_node, by=by)
+
+
+async def _scale(api: Api, request: web.Request, target: Target, by: By) -> Item:
+    kind, _, namespace, name, _ = target
+    body = await requests.body(request)
+
+    def change(old: Object) -> Object:
+        now = scale(Item(kind.qualified, "", 0, old, b""))
+        match request.content_type:
+            case "application/json-patch+json":
+                wanted = patches.json_patch(now, body)
+            case _ if request.method == "PATCH":
+                wanted = patches.merge(now, body)
+            case _:
+                wanted = body
+        replicas = at(wanted, "spec", "replicas", default=0)
+        revision = at(wanted, "metadata", "resourceVersion", default=old["metadata"]["resourceVersion"])
+        meta = old["metadata"] | {"resourceVersion": revision}
+        return old | {"metadata": meta, "spec": old["spec"] | {"replicas": replicas}}
+
+    return await api.edit(kind, namespace, name, change, by=by)
+
+
+async def _token(api: Api, tokens: Tokens, request: web.Request, target: Target) -> Object:
+    """A TokenRequest with its answer."""
+    account = api.get(target.kind, target.namespace, target.name).body
+    asked = at(await requests.body(request), "spec", default={})
+    seconds = requests.number(asked.get("expirationSeconds") or LIFETIME, "spec.expirationSeconds")
+    audiences = [str(each) for each in asked.get("audiences") or ()]
+    uid = account["metadata"]["uid"]
+    token, ends = tokens.issue(target.namespace, target.name, uid, seconds=seconds, audiences=audiences)
+    status = {"token": token, "expirationTimestamp": timestamp(datetime.fromtimestamp(ends, UTC))}
+    meta = {"name": target.name, "namespace": target.namespace, "creationTimestamp": timestamp()}
+    spec = {"audiences": audiences, "expirationSeconds": seconds}
+    return {
+        "kind": "TokenRequest",
+        "apiVersion": "authentication.k8s.io/v1",
+        "metadata": meta,
+        "spec": spec,
+        "status": status,
+    }
+
+
+async def _finalize(api: Api, request: web.Request, target: Target, by: By) -> web.Response:
+    kind, _, namespace, name, _ = target
+    finalizers = at(await requests.body(request), "spec", "finalizers", default=[])
+    item = await api.edit(kind, namespace, name, lambda old: old | {"spec": {"finalizers": finalizers}}, by=by)
+    return reply(item.body)

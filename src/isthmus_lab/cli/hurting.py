@@ -1,0 +1,145 @@
+"""``isthmus lab kill|pause|start|cut|heal|link``: a lab is hurt on purpose."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from isthmus_lab.cli.labs import known
+from isthmus_lab.cli.options import lab_name
+
+if TYPE_CHECKING:
+    from isthmus_lab.hurting import Action
+    from isthmus_lab.layout import Lab
+
+T = TypeVar("T")
+
+_WHAT = "CLUSTER[/node/N|/pod/NS/NAME|/PROCESS]"
+UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
+
+
+@click.command()
+@lab_name
+@click.argument("what", metavar=_WHAT)
+def kill(name: str, what: str) -> None:
+    """Kill a process, a pod, a machine or a cluster; what is no pod stays dead until it is started."""
+    _hurt(name, "kill", what)
+
+
+@click.command()
+@lab_name
+@click.argument("what", metavar=_WHAT)
+def pause(name: str, what: str) -> None:
+    """Stop it where it is: it holds its connections and answers nobody."""
+    _hurt(name, "pause", what)
+
+
+@click.command()
+@lab_name
+@click.argument("what", metavar=_WHAT)
+def start(name: str, what: str) -> None:
+    """Start again what was killed, let go on what was paused."""
+    _hurt(name, "start", what)
+
+
+@click.command()
+@lab_name
+@click.option("--one-way", is_flag=True, help="From the first to the second only.")
+@click.option("--loud", is_flag=True, help="Refuse (RST, unreachable) instead of dropping.")
+@click.argument("a")
+@click.argument("b")
+def cut(name: str, one_way: bool, loud: bool, a: str, b: str) -> None:
+    """Let nothing pass between two clusters, nodes, or a node and CLUSTER/apiserver or CLUSTER/etcd."""
+    from isthmus_lab import hurting
+    from isthmus_lab.network.weather import Cut
+
+    lab = known(name)
+    new = Cut(_thing(lab, a), _thing(lab, b), one_way, loud)
+    _run(hurting.cut(lab, new))
+    click.echo(str(new))
+
+
+@click.command()
+@lab_name
+@click.argument("a", required=False)
+@click.argument("b", required=False)
+def heal(name: str, a: str | None, b: str | None) -> None:
+    """Undo cuts and links: between two, of one, or all."""
+    from isthmus_lab import hurting
+
+    lab = known(name)
+    healed = _run(hurting.heal(lab, *(_thing(lab, each) if each else None for each in (a, b))))
+    click.echo(f"healed {healed}")
+
+
+@click.command()
+@lab_name
+@click.option("--delay", default="0ms", help="Each way, as in 40ms.")
+@click.option("--jitter", default="0ms", help="Around the delay.")
+@click.option("--loss", default="0%", help="Of packets, each way, as in 1%.")
+@click.option("--rate", default="", help="Each way, as in 50mbit.")
+@click.argument("a")
+@click.argument("b")
+def link(name: str, delay: str, jitter: str, loss: str, rate: str, a: str, b: str) -> None:
+    """Make the way between two clusters or nodes slow, lossy or narrow; without options it is as new."""
+    from isthmus_lab import hurting
+    from isthmus_lab.network.weather import Link
+
+    lab = known(name)
+    new = Link(
+        _thing(lab, a),
+        _thing(lab, b),
+        delay=_quantity("--delay", delay, r"([\d.]+)(ms|s)", {"ms": 1, "s": 1000}),
+        jitter=_quantity("--jitter", jitter, r"([\d.]+)(ms|s)", {"ms": 1, "s": 1000}),
+        loss=_quantity("--loss", loss, r"([\d.]+)(%)", {"%": 0.01}, most=1.0),
+        rate=int(_quantity("--rate", rate, r"([\d.]+)([kmg]?)bit", UNITS)) if rate else 0,
+    )
+    _run(hurting.link(lab, new))
+    click.echo(str(new))
+
+
+COMMANDS = (kill, pause, start, cut, heal, link)
+
+
+def _hurt(name: str, action: Action, what: str) -> None:
+    from isthmus_lab import hurting
+
+    lab = known(name)
+    click.echo(_run(hurting.hurt(lab, action, _thing(lab, what))))
+
+
+def _thing(lab: Lab, text: str) -> Any:
+    from isthmus_lab import things
+
+    try:
+        return things.parse(lab, text)
+    except things.NoSuchThing as why:
+        raise click.ClickException(str(why)) from None
+
+
+def _run(what: Coroutine[Any, Any, T]) -> T:
+    from isthmus_lab.things import NoSuchThing
+
+    try:
+        return asyncio.run(what)
+    except (NoSuchThing, OSError) as why:
+        raise click.ClickException(str(why)) from None
+
+
+def _quantity(
+    flag: str, text: str, form: str, units: dict[str, float] | dict[str, int], *, most: float = 1e15
+) -> float:
+    found = re.fullmatch(form, text.strip().lower())
+    try:
+        value = float(found[1]) * units[found[2]] if found else -1.0
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= most:
+        raise click.ClickException(
+            f"{flag} {text}: want a number and one of {', '.join(unit or 'bit' for unit in units)}"
+        )
+    return value

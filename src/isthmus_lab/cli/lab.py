@@ -1,0 +1,271 @@
+"""``isthmus lab``: clusters on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from isthmus_lab.cli import hurting
+from isthmus_lab.cli.labs import known, others
+from isthmus_lab.cli.options import lab_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from isthmus_lab.families import Families
+    from isthmus_lab.images import Image
+    from isthmus_lab.layout import Lab, Network
+    from isthmus_lab.record import ApiServer, Datapath
+
+
+_apiserver = click.option(
+    "--apiserver", type=click.Choice(["small", "real"]), default="small", show_default=True,
+    help="The lab's own, or kube-apiserver and kube-controller-manager.",
+)  # fmt: skip
+_families = click.option(
+    "--ip-families", "families", multiple=True, metavar="FAMILIES",
+    help="IPv4, IPv6, or both, the primary one first; c2=IPv6 says it of one cluster.  [default: IPv4]",
+)  # fmt: skip
+
+
+@click.group(short_help="Clusters on this machine: up, demo, exec, status, down.")
+def group() -> None:
+    """Make a clusterset on this machine, look at it, and remove it without a trace."""
+
+
+@group.command()
+@lab_name
+@click.option("--clusters", default=3, show_default=True, help="How many: c1, c2, …")
+@click.option("--nodes", default=1, show_default=True, help="Nodes of each cluster.")
+@click.option("--network", type=click.Choice(["flat", "island"]), default="flat", show_default=True,
+              help="Whether clusters reach each other's pods, or only gateway nodes.")  # fmt: skip
+@_families
+@click.option("--from", "directory", type=click.Path(path_type=Path), help="Apply DIR/*.yaml and DIR/CLUSTER/*.yaml.")
+@click.option("--image", "images", multiple=True, metavar="NAME=COMMAND…", help="A stand-in for an image; repeatable.")
+@click.option("--images", "file", type=click.Path(path_type=Path), help="A YAML file of stand-ins: NAME: COMMAND….")
+@_apiserver
+@click.option(
+    "--datapath", type=click.Choice(["isthmus", "kube-proxy"]), default="isthmus", show_default=True,
+    help="Ours, or kube-proxy and CoreDNS with the operator only (with --apiserver real).",
+)  # fmt: skip
+@click.option("--without-isthmus", is_flag=True, hidden=True, help="Clusters only: no agent, dns, operator.")
+def up(
+    name: str,
+    clusters: int,
+    nodes: int,
+    network: Network,
+    families: tuple[str, ...],
+    directory: Path | None,
+    images: tuple[str, ...],
+    file: Path | None,
+    apiserver: ApiServer,
+    datapath: Datapath,
+    without_isthmus: bool,
+) -> None:
+    """Start a lab and wait until all of it is ready."""
+    from isthmus_lab import manifests, removal, starting
+    from isthmus_lab.layout import Lab
+
+    lab = Lab(name, clusters, nodes, network, _of_clusters(families, clusters))
+    try:
+        own = _images(images, file)
+        starting.check(lab, apiserver=apiserver, datapath=datapath)
+        wanted = manifests.of_lab(directory, lab) if directory else {}
+        starting.start(lab, images=own, isthmus=not without_isthmus, apiserver=apiserver, datapath=datapath)
+        asyncio.run(starting.follow(lab, _tell, apiserver=apiserver))
+    except (starting.CannotStart, manifests.BadManifest) as why:
+        raise click.ClickException(str(why)) from None
+    except KeyboardInterrupt:
+        removal.remove(lab)
+        raise click.ClickException("interrupted; the lab is removed") from None
+    if wanted and (failures := asyncio.run(_apply(lab, wanted, own))):
+        raise click.ClickException("not everything could be applied:\n" + "\n".join(f"  {line}" for line in failures))
+    click.echo(f"lab {name} is up: isthmus lab exec, isthmus lab status, KUBECONFIG={lab.kubeconfig}")
+
+
+@group.command()
+@lab_name
+def down(name: str) -> None:
+    """Remove a lab, whatever state it is in."""
+    from isthmus_lab import removal
+    from isthmus_lab.layout import Lab
+
+    lab = Lab(name)
+    if not removal.exists(lab):
+        raise click.ClickException(f"there is no lab {name}{others()}")
+    try:
+        removal.remove(lab)
+    except (removal.StillThere, OSError) as why:
+        raise click.ClickException(str(why)) from None
+    click.echo(f"lab {name} is gone")
+
+
+@group.command()
+@lab_name
+@click.option("-c", "--container", default="", help="A container of the pod; the first if not given.")
+@click.argument("cluster")
+@click.argument("pod", metavar="NAMESPACE/POD")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND…")
+def exec(name: str, container: str, cluster: str, pod: str, command: tuple[str, ...]) -> None:
+    """Run a command in a pod (NAMESPACE/POD or NAMESPACE/deploy/NAME); its exit code is passed on."""
+    from isthmus_lab import entering
+
+    lab = known(name)
+    if (where := lab.cluster(cluster)) is None:
+        raise click.ClickException(f"lab {name} has no cluster {cluster}: it has c1 to c{lab.size}")
+    try:
+        found = entering.find(where, pod, container=container)
+        sys.exit(entering.wait(entering.run(found, command)))
+    except entering.NoSuchPod as why:
+        raise click.ClickException(str(why)) from None
+    except OSError as error:
+        print(f"Error: {command[0]}: {error.strerror}", file=sys.stderr)
+        sys.exit(127 if isinstance(error, FileNotFoundError) else 126)
+
+
+@group.command()
+@lab_name
+@click.option("--content", is_flag=True, help="Print the file, not where it is.")
+def kubeconfig(name: str, content: bool) -> None:
+    """Print the path of a kubeconfig with a context per cluster: c1, c2, …"""
+    lab = known(name)
+    if not lab.kubeconfig.exists():
+        raise click.ClickException(f"lab {name} has no kubeconfig yet: isthmus lab status")
+    click.echo(lab.kubeconfig.read_text() if content else str(lab.kubeconfig), nl=not content)
+
+
+@group.command()
+@lab_name
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table")
+@click.option("--ignored", is_flag=True, help="Instead, fields of applied objects that nobody in the lab acts on.")
+def status(name: str, output: str, ignored: bool) -> None:
+    """Show the lab's processes and pods."""
+    from isthmus.cli import output as show
+
+    if ignored:
+        _show_ignored(name, output)
+        return
+    found = asyncio.run(_status(known(name)))
+    if output == "json":
+        show.json(found)
+        return
+    show.table(["PROCESS", "STATE", "PID", "RESTARTS", "WHY"], [_program(each) for each in found["programs"]])
+    if found["pods"]:
+        print()
+        heads = ["CLUSTER", "POD", "STATE", "ADDRESS", "WHY"]
+        show.table(heads, [[p["cluster"], p["pod"], p["state"], p["address"], p["why"]] for p in found["pods"]])
+    for line in found["network"]:
+        print(line)
+    for line in found["trouble"]:
+        print(line, file=sys.stderr)
+
+
+@group.command()
+@lab_name
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout at the end, and nothing else.")
+@click.option("--keep", is_flag=True, help="Leave the lab up, and print what is worth trying.")
+@click.option(
+    "--from", "directory", type=click.Path(path_type=Path), default=Path("examples/echo"), show_default=True,
+    help="The manifests of the story.",
+)  # fmt: skip
+@_apiserver
+@_families
+def demo(
+    name: str, as_json: bool, keep: bool, directory: Path, apiserver: ApiServer, families: tuple[str, ...]
+) -> None:
+    """Tell the story: three clusters, one export, sixty calls. Exit code 0 only if every step held."""
+    from isthmus_lab.demo import story
+
+    told = story.tell(
+        name=name,
+        examples=directory,
+        json=as_json,
+        keep=keep,
+        apiserver=apiserver,
+        families=_of_clusters(families, story.CLUSTERS),
+    )
+    sys.exit(0 if asyncio.run(told) else 1)
+
+
+@group.command("demo-lb")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout; tables and maps on stderr.")
+def demo_lb(as_json: bool) -> None:
+    """Tell how load balancing works, step by step, without cluster or root. Exit code 0 only if every step held."""
+    from isthmus_lab import demo_lb
+
+    sys.exit(0 if demo_lb.main(json=as_json) else 1)
+
+
+def _images(given: tuple[str, ...], file: Path | None) -> dict[str, Any]:
+    from isthmus_lab import images
+
+    try:
+        return {**(images.of_file(file) if file else {}), **dict(map(images.given, given))}
+    except ValueError as why:
+        raise click.ClickException(str(why)) from None
+
+
+def _of_clusters(words: tuple[str, ...], clusters: int) -> tuple[Families, ...]:
+    from isthmus_lab import families
+
+    try:
+        return families.parse_all(words, clusters)
+    except families.BadFamilies as why:
+        raise click.ClickException(str(why)) from None
+
+
+def _program(each: dict[str, Any]) -> list[str]:
+    return [each["name"], each["state"], str(each["pid"] or ""), str(each["restarts"]), each["failure"]]
+
+
+def _tell(step: dict[str, Any]) -> None:
+    """A line for what is whole, and for what went wrong; ``lab status`` and the log have the rest."""
+    if step.get("ready") or ("/" in step["step"] and "failure" not in step):
+        return
+    said = f"  {step['failure']}" if "failure" in step else ""
+    click.echo(f"{step['seconds']:7.2f} s  {step['step']}{said}", err=True)
+
+
+async def _apply(lab: Lab, wanted: dict[str, list[Any]], own: Mapping[str, Image]) -> list[str]:
+    from isthmus import kube
+    from isthmus.config import KubernetesSection
+    from isthmus_lab import manifests
+
+    async def one(cluster: str) -> list[str]:
+        section = KubernetesSection(kubeconfig=str(lab.kubeconfig), context=cluster)
+        async with await kube.connect(section) as client:
+            return [f"{cluster}: {why}" for why in await manifests.apply(client, wanted[cluster], own=own)]
+
+    return [line for lines in await asyncio.gather(*map(one, wanted)) for line in lines]
+
+
+def _show_ignored(name: str, output: str) -> None:
+    from isthmus.cli import output as show
+    from isthmus_lab import looking, record
+
+    known(name)
+    found = asyncio.run(looking.ignored(record.read(name)))
+    if output == "json":
+        show.json(found)
+        return
+    heads = ["CLUSTER", "KIND", "OBJECT", "FIELD"]
+    show.table(heads, [[each[head.lower()] for head in heads] for each in found["ignored"]])
+    for line in found["trouble"]:
+        print(line, file=sys.stderr)
+
+
+async def _status(lab: Lab) -> dict[str, Any]:
+    from isthmus_lab import looking
+
+    return await looking.status(lab)
+
+
+for _command in hurting.COMMANDS:
+    group.add_command(_command)
+
+if __name__ == "__main__":
+    group()

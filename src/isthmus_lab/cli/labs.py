@@ -1,0 +1,34 @@
+"""The lab that a command names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from isthmus_lab.layout import Lab
+
+
+def known(name: str) -> Lab:
+    """A lab that is up; a ClickException where there is none. One without its supervisor is used, with a warning."""
+    from isthmus_lab import record, starting
+
+    try:
+        lab = record.read(name).lab
+    except KeyError:
+        raise click.ClickException(f"there is no lab {name}{others()}") from None
+    except PermissionError:
+        raise click.ClickException("labs are root's only: run this command with sudo") from None
+    if starting.abandoned(lab):
+        todo = f"nothing of it is restarted any more; isthmus lab down --name {name}, then up again"
+        click.echo(f"the supervisor of lab {name} has died: {todo}", err=True)
+    return lab
+
+
+def others() -> str:
+    """What to say after "there is no lab": those that are there, or how to make one."""
+    from isthmus_lab import removal
+
+    found = removal.names()
+    return f"; there are: {', '.join(found)}" if found else ": isthmus lab up"

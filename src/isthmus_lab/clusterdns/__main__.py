@@ -1,0 +1,19 @@
+"""``python -m isthmus_lab.clusterdns --kubeconfig FILE --listen ADDRESS``: started by the lab in the control plane."""
+
+from __future__ import annotations
+
+import argparse
+
+from isthmus import logs
+from isthmus.config import KubernetesSection
+from isthmus.running import until_told
+from isthmus_lab.clusterdns import server
+from isthmus_lab.layout import CLUSTER_DOMAIN
+
+parser = argparse.ArgumentParser(prog="isthmus_lab.clusterdns")
+parser.add_argument("--kubeconfig", required=True)
+parser.add_argument("--listen", required=True, action="append", help="address; repeatable")
+parser.add_argument("--domain", default=CLUSTER_DOMAIN)
+told = parser.parse_args()
+logs.configure()
+until_told(server.run(KubernetesSection(kubeconfig=told.kubeconfig), hosts=told.listen, port=53, domain=told.domain))

@@ -1,0 +1,200 @@
+"""EndpointSlices of Services with a selector: who answers, on which ports, and in what state they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from isthmus_lab.apiserver import kinds
+from isthmus_lab.apiserver.api import Api, Deletion
+from isthmus_lab.apiserver.ipfamilies import family_of
+from isthmus_lab.apiserver.objects import Object, at, deleting, items, labels_of, name_of, namespace_of
+from isthmus_lab.apiserver.storage import Change, Item
+from isthmus_lab.controllers import pods
+from isthmus_lab.controllers.loop import Controller, by
+
+KIND = kinds.ENDPOINT_SLICE
+BY = by("endpointslice-controller")
+SERVICE_NAME: Final = "kubernetes.io/service-name"
+MANAGED_BY: Final = "endpointslice.kubernetes.io/managed-by"
+MANAGER: Final = "endpointslice-controller.k8s.io"
+HEADLESS: Final = "service.kubernetes.io/headless"
+ZONE: Final = "topology.kubernetes.io/zone"
+MOST: Final = 100
+"""Endpoints in one slice."""
+
+
+class Slice(NamedTuple):
+    """What one slice should say."""
+
+    family: str
+    ports: list[Object]
+    endpoints: list[Object]
+
+
+def controller(api: Api) -> Controller:
+    """The controller of EndpointSlices."""
+
+    def keys(change: Change) -> Iterable[str]:
+        if change.resource == kinds.SERVICE.qualified:
+            return [change.key]
+        if change.resource == KIND.qualified:
+            return _slice_keys(change)
+        return _pod_keys(api, change)
+
+    async def reconcile(key: str) -> float | None:
+        service = api.store.get(kinds.SERVICE.qualified, key)
+        if service is not None and not deleting(service.body) and at(service.body, "spec", "selector"):
+            await _reconcile(api, service.body)
+        return None
+
+    follows = [kinds.SERVICE, kinds.POD, KIND]
+    return Controller(api, name="endpointslices", follows=follows, keys=keys, reconcile=reconcile)
+
+
+def slices(service: Object, chosen: Iterable[Object], *, zone: dict[str, str]) -> list[Slice]:
+    """What the slices of a Service should say of the pods it selects; ``zone`` is by node."""
+    grouped: dict[tuple[str, bytes], Slice] = {}
+    for pod in chosen:
+        ports = _ports(service, pod)
+        for family in at(service, "spec", "ipFamilies", default=()):
+            if address := _address(pod, family):
+                group = grouped.setdefault((family, msgspec.json.encode(ports)), Slice(family, ports, []))
+                group.endpoints.append(_endpoint(service, pod, address, zone))
+    found = []
+    for family, ports, endpoints in (group for _, group in sorted(grouped.items())):
+        endpoints.sort(key=lambda each: str(each["addresses"]))
+        found += [Slice(family, ports, endpoints[i : i + MOST]) for i in range(0, len(endpoints), MOST)]
+    families = {each.family for each in found}
+    missing = [family for family in at(service, "spec", "ipFamilies", default=()) if family not in families]
+    return found + [Slice(family, [], []) for family in missing]
+
+
+def _slice_keys(change: Change) -> Iterable[str]:
+    for item in (change.old, change.new):
+        if item is not None and labels_of(item.body).get(MANAGED_BY) == MANAGER:
+            yield f"{namespace_of(item.body)}/{labels_of(item.body).get(SERVICE_NAME, '')}"
+
+
+def _pod_keys(api: Api, change: Change) -> Iterable[str]:
+    namespace = change.key.partition("/")[0]
+    labels = [labels_of(item.body).items() for item in (change.old, change.new) if item is not None]
+    for service in api.store.items(kinds.SERVICE.qualified, namespace):
+        selector = at(service.body, "spec", "selector", default={}).items()
+        if selector and any(selector <= have for have in labels):
+            yield service.key
+
+
+async def _reconcile(api: Api, service: Object) -> None:
+    namespace = namespace_of(service)
+    selector = service["spec"]["selector"].items()
+    found = [item.body for item in api.store.items(kinds.POD.qualified, namespace)]
+    chosen = [pod for pod in found if selector <= labels_of(pod).items() and _counts(pod)]
+    nodes = [node.body for node in api.store.items(kinds.NODE.qualified)]
+    zone = {name_of(node): labels_of(node)[ZONE] for node in nodes if ZONE in labels_of(node)}
+    want = slices(service, chosen, zone=zone)
+    have = [s for s in api.store.items(KIND.qualified, namespace) if _is_ours(s.body, service)]
+    for item, wanted in _matched(have, want):
+        if wanted is None and item is not None:
+            await api.delete(KIND, namespace, name_of(item.body), Deletion(uid=item.body["metadata"]["uid"]))
+        elif wanted is not None:
+            await _write(api, service, item, wanted)
+
+
+def _matched(have: list[Item], want: list[Slice]) -> list[tuple[Item | None, Slice | None]]:
+    """Which slice there is becomes which that is wanted: of the same family, the one that has to change least."""
+    pairs: list[tuple[Item | None, Slice | None]] = []
+    rest = list(have)
+    for wanted in want:
+        same = [item for item in rest if item.body.get("addressType") == wanted.family]
+        best = max(same, key=lambda item: _likeness(item.body, wanted), default=None)
+        if best is not None:
+            rest.remove(best)
+        pairs.append((best, wanted))
+    return pairs + [(item, None) for item in rest]
+
+
+def _likeness(body: Object, wanted: Slice) -> tuple[bool, bool]:
+    return body.get("ports") == wanted.ports, body.get("endpoints") == wanted.endpoints
+
+
+async def _write(api: Api, service: Object, item: Item | None, wanted: Slice) -> None:
+    namespace, labels = namespace_of(service), _labels(service)
+    content: Object = {"endpoints": wanted.endpoints, "ports": wanted.ports}
+    if item is None:
+        owner = pods.reference(kinds.SERVICE, service)
+        meta: Object = {"generateName": f"{name_of(service)}-", "labels": labels, "ownerReferences": [owner]}
+        await api.create(KIND, namespace, {"metadata": meta, "addressType": wanted.family, **content}, by=BY)
+        return
+
+    def edit(old: Object) -> Object:
+        return old | content | {"metadata": old["metadata"] | {"labels": labels}}
+
+    if edit(item.body) != item.body:
+        await api.edit(KIND, namespace, name_of(item.body), edit, by=BY)
+
+
+def _is_ours(body: Object, service: Object) -> bool:
+    labels = labels_of(body)
+    return labels.get(MANAGED_BY) == MANAGER and labels.get(SERVICE_NAME) == name_of(service) and not deleting(body)
+
+
+def _labels(service: Object) -> dict[str, str]:
+    headless = {HEADLESS: ""} if at(service, "spec", "clusterIP") == "None" else {}
+    ours = {SERVICE_NAME: name_of(service), MANAGED_BY: MANAGER}
+    return {key: value for key, value in labels_of(service).items() if key != HEADLESS} | headless | ours
+
+
+def _counts(pod: Object) -> bool:
+    return at(pod, "status", "phase") not in ("Succeeded", "Failed")
+
+
+def _address(pod: Object, family: str) -> str:
+    found = [each.get("ip", "") for each in items(pod, "status", "podIPs")] or [at(pod, "status", "podIP", default="")]
+    return next((ip for ip in found if family_of(ip) == family), "")
+
+
+def _endpoint(service: Object, pod: Object, address: str, zone: dict[str, str]) -> Object:
+    serving, terminating = pods.ready(pod), deleting(pod)
+    always = at(service, "spec", "publishNotReadyAddresses", default=False)
+    conditions = {"ready": always or (serving and not terminating), "serving": serving, "terminating": terminating}
+    endpoint: Object = {"addresses": [address], "conditions": conditions}
+    endpoint["targetRef"] = {
+        "kind": "Pod",
+        "namespace": namespace_of(pod),
+        "name": name_of(pod),
+        "uid": pod["metadata"]["uid"],
+    }
+    node = at(pod, "spec", "nodeName")
+    if node:
+        endpoint["nodeName"] = node
+    if node in zone:
+        endpoint["zone"] = zone[node]
+    hostname = at(pod, "spec", "hostname")
+    if hostname and at(pod, "spec", "subdomain") == name_of(service):
+        endpoint["hostname"] = hostname
+    return endpoint
+
+
+def _ports(service: Object, pod: Object) -> list[Object]:
+    """The Service's ports as they are on a pod; a target port the pod has no name for is left out."""
+    found = []
+    for port in items(service, "spec", "ports"):
+        number = _target(port, pod)
+        if number is not None:
+            resolved = {"name": port.get("name") or "", "port": number, "protocol": port.get("protocol", "TCP")}
+            found.append(resolved | ({"appProtocol": port["appProtocol"]} if port.get("appProtocol") else {}))
+    return found
+
+
+def _target(port: Object, pod: Object) -> Any:
+    target = port.get("targetPort") or port.get("port")
+    if isinstance(target, int):
+        return target
+    for container in items(pod, "spec", "containers"):
+        for each in items(container, "ports"):
+            if each.get("name") == target and each.get("protocol", "TCP") == port.get("protocol", "TCP"):
+                return each.get("containerPort")
+    return None

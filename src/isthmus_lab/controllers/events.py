@@ -1,0 +1,57 @@
+"""Events: what controllers have to say of an object. The same thing said again is counted, not repeated."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Literal
+
+from isthmus_lab.apiserver import kinds
+from isthmus_lab.apiserver.api import Api, By
+from isthmus_lab.apiserver.errors import ApiError
+from isthmus_lab.apiserver.kinds import Kind
+from isthmus_lab.apiserver.objects import Object, metadata, name_of, namespace_of, timestamp
+
+
+async def record(
+    api: Api,
+    kind: Kind,
+    obj: Object,
+    reason: str,
+    message: str,
+    *,
+    by: By,
+    kind_of_event: Literal["Normal", "Warning"] = "Normal",
+) -> None:
+    """Say something of an object. That it cannot be said (its namespace is going) is nobody's concern."""
+    namespace, now = namespace_of(obj) or "default", timestamp()
+    digest = hashlib.sha256(f"{metadata(obj).get('uid')}/{reason}/{message}".encode()).hexdigest()
+    name = f"{name_of(obj)}.{digest[:16]}"
+    try:
+        if api.store.get(kinds.EVENT.qualified, f"{namespace}/{name}") is not None:
+            await api.edit(kinds.EVENT, namespace, name, lambda old: _again(old, now), by=by)
+            return
+        event: Object = {
+            "metadata": {"name": name},
+            "involvedObject": _reference(kind, obj),
+            "reason": reason,
+            "message": message,
+            "type": kind_of_event,
+            "count": 1,
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "source": {"component": by.manager},
+        }
+        await api.create(kinds.EVENT, namespace, event, by=by)
+    except ApiError as error:
+        if error.reason not in ("AlreadyExists", "NotFound", "Forbidden"):
+            raise
+
+
+def _again(old: Object, now: str) -> Object:
+    return old | {"count": int(old.get("count", 1)) + 1, "lastTimestamp": now}
+
+
+def _reference(kind: Kind, obj: Object) -> Object:
+    meta = metadata(obj)
+    found = {"kind": kind.kind, "apiVersion": kind.api_version(), "name": meta.get("name"), "uid": meta.get("uid")}
+    return found | ({"namespace": meta["namespace"]} if "namespace" in meta else {})

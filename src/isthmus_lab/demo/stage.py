@@ -1,0 +1,117 @@
+"""What a step of the story can do and look at. Every wait has a deadline; a step that misses it has failed."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from isthmus import datapath, kube
+from isthmus.datapath import view
+from isthmus.kube.objects.core import POD
+from isthmus.kube.objects.discovery import ENDPOINT_SLICE
+from isthmus_lab import entering, images
+from isthmus_lab.layout import Cluster, Lab
+
+CALLER: Final = images.PROGRAMS / "caller.py"
+NAMESPACE: Final = "demo"
+SERVICE: Final = "echo"
+CLIENT: Final = "client"
+IMPORT_NAME: Final = f"{SERVICE}.{NAMESPACE}.svc.clusterset.local"
+LOCAL_NAME: Final = f"{SERVICE}.{NAMESPACE}.svc.cluster.local"
+PORT: Final = 80
+
+
+class StepFailed(Exception):  # noqa: N818 a claim of the story that did not hold
+    """What was claimed and what was seen instead."""
+
+
+class Call(Struct, frozen=True, kw_only=True):
+    """What became of one call, as the caller inside the pod says it."""
+
+    at: float
+    took: float
+    ok: bool
+    error: str = ""
+    answer: dict[str, Any] = {}
+    dialled: str = ""
+    peer: str = ""
+
+
+class Stage:
+    """A running lab and the means to look at it."""
+
+    def __init__(self, lab: Lab, clients: Mapping[str, kube.Client]) -> None:
+        self.lab = lab
+        self.clients = clients
+        self.import_address = ""
+
+    def client(self, cluster: str) -> kube.Client:
+        """The API server of a cluster."""
+        return self.clients[cluster]
+
+    async def pods_ready(self, cluster: str, app: str) -> int:
+        """How many pods with this label are ready."""
+        pods = await self.client(cluster).list(POD, NAMESPACE, label_selector=f"app={app}")
+        conditions = [c for pod in pods for c in (pod.status.conditions if pod.status else None) or ()]
+        return sum(condition.type == "Ready" and condition.status == "True" for condition in conditions)
+
+    async def endpoints(self, cluster: str) -> set[str]:
+        """The ready addresses that the EndpointSlices of the cluster's own Service have."""
+        selector = f"kubernetes.io/service-name={SERVICE}"
+        slices = await self.client(cluster).list(ENDPOINT_SLICE, NAMESPACE, label_selector=selector)
+        found = (endpoint for each in slices for endpoint in each.endpoints or ())
+        return {
+            address
+            for endpoint in found
+            if endpoint.conditions is None or endpoint.conditions.ready is not False
+            for address in endpoint.addresses or ()
+        }
+
+    async def until(self, what: str, condition: Callable[[], Awaitable[bool]], *, seconds: float = 10.0) -> float:
+        """Wait for a condition; how long it took. StepFailed when it does not come true in time."""
+        began = time.monotonic()
+        while not await condition():
+            if time.monotonic() - began > seconds:
+                raise StepFailed(f"waited {seconds:.0f} s, and still not: {what}")
+            await asyncio.sleep(0.02)
+        return time.monotonic() - began
+
+    async def run(self, cluster: str, *argv: str) -> tuple[int, str]:
+        """A command inside the cluster's client pod: exit code and what it printed."""
+        pod = entering.find(self._cluster(cluster), f"{NAMESPACE}/{CLIENT}")
+        child = entering.run(pod, argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        out, _ = await asyncio.to_thread(child.communicate)
+        return child.returncode, out.decode(errors="replace")
+
+    async def calls(self, cluster: str, name: str, *, count: int, pause: float = 0.0, until: str = "") -> list[Call]:
+        """Calls from the cluster's client pod, one after the other; ``until``: 'ok' or 'gone' ends them early."""
+        more = [f"--until-{until}"] if until else []
+        arguments = [name, str(PORT), "--count", str(count), "--pause", str(pause), *more]
+        _, out = await self.run(cluster, "python3", "-I", "-S", str(CALLER), *arguments)
+        lines = [line for line in out.splitlines() if line.startswith("{")]
+        if not lines:
+            raise StepFailed(f"no call was made in {cluster}: {out.strip()[-300:]}")
+        return [msgspec.json.decode(line, type=Call) for line in lines]
+
+    def maps(self, cluster: str) -> dict[str, list[dict[str, Any]]]:
+        """What is really in the kernel for the cluster's first node."""
+        [node, *_] = self._cluster(cluster).nodes
+        maps = datapath.open_maps(str(self.lab.bpffs / node.name))
+        try:
+            return view.dump(maps)
+        finally:
+            maps.close()
+
+    def counted(self, cluster: str) -> int:
+        """How many calls of the import the kernel of a cluster has sent to a backend."""
+        rows = self.maps(cluster)["counters"]
+        return sum(row["calls"] for row in rows if "derived-" in row["service"] and row["verdict"] == "called")
+
+    def _cluster(self, name: str) -> Cluster:
+        return next(each for each in self.lab.clusters if each.name == name)

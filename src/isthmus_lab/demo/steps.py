@@ -1,0 +1,198 @@
+"""The story, a function per step. A step gives the sentence that is told when it held."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from isthmus.kube.objects.apps import DEPLOYMENT
+from isthmus.kube.objects.core import POD
+from isthmus.kube.objects.core import SERVICE as SERVICE_KIND
+from isthmus.kube.objects.mcs import SERVICE_EXPORT, SERVICE_IMPORT
+from isthmus.model import names
+from isthmus.model.hosts import joined
+from isthmus_lab.demo.stage import CLIENT, IMPORT_NAME, LOCAL_NAME, NAMESPACE, PORT, SERVICE, Call, Stage, StepFailed
+
+EXPORTERS: Final = ("c1", "c2")
+CALLER: Final = "c3"
+CALLS: Final = 60
+DERIVED: Final = names.split(names.derived(names.service_name(NAMESPACE, SERVICE)))[1]
+
+
+async def not_resolved(stage: Stage) -> str:
+    """Before the export the name is nobody's."""
+    code, out = await stage.run(CALLER, "getent", "hosts", IMPORT_NAME)
+    if code == 0:
+        raise StepFailed(f"{IMPORT_NAME} resolves before anything is exported: {out.strip()}")
+    return f"getent hosts {IMPORT_NAME} in {CALLER}: no such name"
+
+
+async def exported(stage: Stage) -> str:
+    """From the write of the ServiceExports to the first answered call."""
+    waiting = asyncio.create_task(stage.calls(CALLER, IMPORT_NAME, count=2_000, pause=0.01, until="ok"))
+    await asyncio.sleep(0.5)  # the caller is at it, and failing, when the export comes
+    began = time.time()
+    for cluster in EXPORTERS:
+        await export(stage, cluster, SERVICE)
+    first = (await waiting)[-1]
+    if not first.ok or first.at + first.took < began:
+        raise StepFailed(f"no call was answered after the export: {first.error or 'it was answered before'}")
+    stage.import_address = first.dialled
+    await stage.until("both clusters in the import", lambda: _imported_from(stage, EXPORTERS))
+    backends = 4 * len(stage.lab.schemes)
+    await stage.until("backends of both clusters in the kernel", lambda: _backends(stage, backends))
+    return f"first answer {first.at + first.took - began:.2f} s after the export; {CALLER} dials {first.dialled}"
+
+
+async def called(stage: Stage) -> tuple[str, Counter[tuple[str, str]]]:
+    """Sixty calls reach every ready pod, while an unrelated export comes and goes; nothing stands in the way."""
+    before = stage.counted(CALLER)
+    async with _unrelated_export(stage):
+        calls = await stage.calls(CALLER, IMPORT_NAME, count=CALLS)
+    counted = stage.counted(CALLER) - before
+    _all_answered(calls)
+    own = await _pod_addresses(stage)
+    seen = {call.answer["caller"] for call in calls}
+    if seen != set(own):
+        raise StepFailed(f"the servers saw {', '.join(sorted(seen))}, not the client pod's own {', '.join(own)}")
+    if counted != CALLS:
+        raise StepFailed(f"the kernel counted {counted} calls, not {CALLS}")
+    spread = Counter((call.answer["cluster"], call.answer["pod"]) for call in calls)
+    ready = sum([await stage.pods_ready(cluster, SERVICE) for cluster in EXPORTERS])
+    if len(spread) != ready:
+        raise StepFailed(f"{CALLS} calls reached {len(spread)} of {ready} ready pods")
+    told = f"{CALLS} of {CALLS} answered by {len(spread)} pods; they saw {' and '.join(own)}"
+    return f"{told}; the kernel counted {counted}", spread
+
+
+async def survived(stage: Stage) -> str:
+    """One exporting cluster's pods die; a second after they left the EndpointSlice no call fails."""
+    calling = asyncio.create_task(stage.calls(CALLER, IMPORT_NAME, count=250, pause=0.01))
+    await asyncio.sleep(0.5)
+    await scale(stage, EXPORTERS[0], 0)
+    await stage.until("c1's EndpointSlice is empty", lambda: _has_no_endpoints(stage, EXPORTERS[0]))
+    left = time.time()
+    calls = await calling
+    after = [call for call in calls if call.at >= left + 1.0]
+    if not after:
+        raise StepFailed("the caller had finished before the pods were gone")
+    _all_answered(after)
+    wrong = {call.answer["cluster"] for call in after} - set(EXPORTERS[1:])
+    if wrong:
+        raise StepFailed(f"still answered by {', '.join(sorted(wrong))}")
+    failed = sum(not call.ok for call in calls)
+    return f"{len(after)} calls later than 1 s after, all answered by {EXPORTERS[1]}; {failed} of {len(calls)} failed"
+
+
+async def plain_service(stage: Stage) -> str:
+    """A Service that is not exported is kube-proxy's business and in no map of ours."""
+    cluster = EXPORTERS[1]
+    calls = await stage.calls(cluster, LOCAL_NAME, count=20)
+    _all_answered(calls)
+    if {call.answer["cluster"] for call in calls} != {cluster}:
+        raise StepFailed(f"{LOCAL_NAME} in {cluster} was answered by another cluster")
+    addresses = await _cluster_ips(stage, cluster, SERVICE)
+    for each in stage.lab.clusters:
+        if any(_in_map(stage, each.name, address) for address in addresses):
+            raise StepFailed(f"{addresses} of the plain Service is in the frontends map of {each.name}")
+    said = f"{' and '.join(addresses)} {'are' if len(addresses) > 1 else 'is'} in no map"
+    return f"20 of 20 calls to {LOCAL_NAME} stayed in {cluster}; {said}"
+
+
+async def withdrawn(stage: Stage) -> str:
+    """No export is left: the import, its address and its name are gone."""
+    for cluster in EXPORTERS:
+        await stage.client(cluster).delete(SERVICE_EXPORT, NAMESPACE, SERVICE)
+    took = await stage.until("the import is gone", lambda: _gone(stage))
+    await stage.until("its address is in no map", lambda: _no_frontend(stage))
+    calls = await stage.calls(CALLER, IMPORT_NAME, count=200, pause=0.02, until="gone")
+    if calls[-1].ok:
+        raise StepFailed(f"{IMPORT_NAME} is still answered")
+    code, out = await stage.run(CALLER, "getent", "hosts", IMPORT_NAME)
+    if code == 0:
+        raise StepFailed(f"{IMPORT_NAME} still resolves: {out.strip()}")
+    return f"import and derived Service gone after {took:.2f} s; {stage.import_address} is in no map; no such name"
+
+
+async def export(stage: Stage, cluster: str, service: str) -> None:
+    """Mark a Service as exported."""
+    await stage.client(cluster).create(SERVICE_EXPORT, NAMESPACE, {"metadata": {"name": service}})
+
+
+async def scale(stage: Stage, cluster: str, replicas: int) -> None:
+    """How many pods the cluster's echo has."""
+    await stage.client(cluster).patch(DEPLOYMENT, NAMESPACE, SERVICE, {"spec": {"replicas": replicas}})
+
+
+def _all_answered(calls: list[Call]) -> None:
+    failed = [call for call in calls if not call.ok]
+    if failed:
+        raise StepFailed(f"{len(failed)} of {len(calls)} calls failed, the first: {failed[0].error}")
+
+
+async def _imported_from(stage: Stage, clusters: tuple[str, ...]) -> bool:
+    found = await stage.client(CALLER).get(SERVICE_IMPORT, SERVICE, NAMESPACE)
+    said = {each.cluster for each in (found.status.clusters if found.status else None) or ()}
+    return said == set(clusters)
+
+
+async def _backends(stage: Stage, count: int) -> bool:
+    return len(stage.maps(CALLER)["backends"]) == count
+
+
+async def _has_no_endpoints(stage: Stage, cluster: str) -> bool:
+    return not await stage.endpoints(cluster)
+
+
+async def _gone(stage: Stage) -> bool:
+    imports = await stage.client(CALLER).list(SERVICE_IMPORT, NAMESPACE)
+    services = await stage.client(CALLER).list(SERVICE_KIND, NAMESPACE)
+    return SERVICE not in {each.metadata.name for each in imports} and DERIVED not in {
+        each.metadata.name for each in services
+    }
+
+
+async def _no_frontend(stage: Stage) -> bool:
+    return not _in_map(stage, CALLER, stage.import_address)
+
+
+def _in_map(stage: Stage, cluster: str, address: str) -> bool:
+    return any(row["frontend"].startswith(joined(address, "")) for row in stage.maps(cluster)["frontends"])
+
+
+async def _pod_addresses(stage: Stage) -> list[str]:
+    found = await stage.client(CALLER).get(POD, CLIENT, NAMESPACE)
+    return [each.ip for each in (found.status.pod_ips if found.status else None) or () if each.ip]
+
+
+async def _cluster_ips(stage: Stage, cluster: str, service: str) -> list[str]:
+    found = await stage.client(cluster).get(SERVICE_KIND, service, NAMESPACE)
+    return list(found.spec.cluster_ips or ()) if found.spec else []
+
+
+@asynccontextmanager
+async def _unrelated_export(stage: Stage) -> AsyncIterator[None]:
+    """Another Service is exported and withdrawn again and again meanwhile."""
+    client = stage.client(EXPORTERS[0])
+    body = {"metadata": {"name": "other"}, "spec": {"selector": {"app": "echo"}, "ports": [{"port": PORT}]}}
+    await client.create(SERVICE_KIND, NAMESPACE, body)
+
+    async def come_and_go() -> None:
+        while True:
+            await export(stage, EXPORTERS[0], "other")
+            await asyncio.sleep(0.05)
+            await client.delete(SERVICE_EXPORT, NAMESPACE, "other")
+            await asyncio.sleep(0.05)
+
+    going = asyncio.create_task(come_and_go())
+    try:
+        yield
+    finally:
+        going.cancel()
+        await asyncio.gather(going, return_exceptions=True)
+        await client.delete(SERVICE_EXPORT, NAMESPACE, "other")
+        await client.delete(SERVICE_KIND, NAMESPACE, "other")

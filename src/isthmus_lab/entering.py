@@ -1,0 +1,145 @@
+"""Runs a command inside a pod: its namespaces, control group and environment, the caller's input and output."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import termios
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import IO
+
+from msgspec import Struct
+
+from isthmus_lab import cgroups, kernel
+from isthmus_lab.layout import Cluster
+from isthmus_lab.node.sandbox import enter
+
+
+class NoSuchPod(Exception):  # noqa: N818
+    """No container runs there that is called so; the message says what does."""
+
+
+class Container(Struct, frozen=True, order=True):
+    """A running container, as its control group says."""
+
+    pod: str
+    """namespace/name."""
+    name: str
+    pid: int
+    cgroup: Path
+
+
+def containers(cluster: Cluster) -> list[Container]:
+    """All that run in a cluster, by pod. Found by control group: no API server, node or supervisor has to answer."""
+    root = cgroups.root() / cluster.lab.prefix
+    return sorted(found for node in cluster.nodes for found in _of_node(root / node.pods_cgroup))
+
+
+def find(cluster: Cluster, target: str, *, container: str = "") -> Container:
+    """``demo/client``, ``demo/deploy/echo`` or, as kubectl has it, ``deploy/echo`` in namespace default."""
+    running = containers(cluster)
+    namespace, kind, name = parse(target)
+    wanted = f"{namespace}/{name}"
+    for each in running:
+        mine = each.pod == wanted if kind == "pod" else _of_workload(each.pod, wanted)
+        if mine and container in ("", each.name):
+            return each
+    pods = sorted({each.pod for each in running})
+    raise NoSuchPod(f"{cluster.name}: no {kind} {wanted} is running; running: {', '.join(pods) or 'nothing'}")
+
+
+def run(
+    container: Container,
+    command: Sequence[str],
+    *,
+    stdin: int | IO[bytes] | None = None,
+    stdout: int | IO[bytes] | None = None,
+    stderr: int | IO[bytes] | None = None,
+    terminal: bool = False,
+) -> subprocess.Popen[bytes]:
+    """Start the command; OSError where it cannot be executed. ``terminal``: its input is one, and is to control it."""
+    with Path("/proc/self/ns/pid").open() as home, Path(f"/proc/{container.pid}/ns/pid").open() as there:
+        environment = _environment(container.pid)
+        kernel.setns(there.fileno(), kernel.CLONE_NEWPID)  # of the next child
+        try:
+            return subprocess.Popen(
+                list(command),
+                env=environment,
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                preexec_fn=_become(container, terminal),
+            )
+        finally:
+            kernel.setns(home.fileno(), kernel.CLONE_NEWPID)
+
+
+def wait(child: subprocess.Popen[bytes]) -> int:
+    """The exit code, as a shell has it. An interrupt from the keyboard is the command's, not ours."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        code = child.wait()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return code if code >= 0 else 128 - code
+
+
+def _become(container: Container, terminal: bool) -> Callable[[], None]:
+    def become() -> None:
+        if terminal:
+            os.setsid()
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        cgroups.enter(container.cgroup)
+        enter(container.pid)
+        os.chdir("/")
+
+    return become
+
+
+def _environment(pid: int) -> dict[str, str]:
+    raw = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="surrogateescape")
+    environment = dict(pair.split("=", 1) for pair in raw.split("\0") if "=" in pair)
+    return {**environment, **({"TERM": os.environ["TERM"]} if "TERM" in os.environ else {})}
+
+
+def _of_node(pods: Path) -> Iterator[Container]:
+    for procs in pods.glob("*/*/cgroup.procs"):
+        pod, name = procs.parent.parent.name, procs.parent.name
+        for pid in cgroups.processes(procs.parent):
+            if _is_first(pid):
+                yield Container(pod.replace("_", "/", 1), name, pid, procs.parent)
+
+
+def _is_first(pid: int) -> bool:
+    """Whether a process is number 1 of its PID namespace."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    ids = next((line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")), [])
+    return len(ids) > 1 and ids[-1] == "1"
+
+
+def parse(target: str) -> tuple[str, str, str]:
+    """(namespace, kind, name)."""
+    parts = target.split("/")
+    kinds = {"deploy": "deployment", "deployment": "deployment", "sts": "statefulset", "pod": "pod", "po": "pod"}
+    match parts:
+        case [name]:
+            return "default", "pod", name
+        case [kind, name] if kind in kinds:
+            return "default", kinds[kind], name
+        case [namespace, name]:
+            return namespace, "pod", name
+        case [namespace, kind, name] if kind in kinds:
+            return namespace, kinds[kind], name
+    raise NoSuchPod(f"{target}: want NAMESPACE/POD or NAMESPACE/deploy/NAME")
+
+
+def _of_workload(pod: str, wanted: str) -> bool:
+    """A workload's pods are called after it, with one or two parts that are generated."""
+    rest = pod.removeprefix(f"{wanted}-")
+    return rest != pod and rest.count("-") <= 1

@@ -1,0 +1,196 @@
+"""Fields of objects that nobody in a lab acts on: kept as they are, and told to whoever asks. Pure.
+
+What the node acts on is what it reads of a Pod: its own structs are the list. What controllers and scheduler act on is
+the table here. A field that says no more than what holds anyway is no news; an object that another one owns says what
+its owner says, so only the owner is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, get_args
+
+import msgspec
+from msgspec import Struct
+
+from isthmus.kube.kind import Kind, key_of
+from isthmus.kube.objects.core import ServiceSpec
+from isthmus.kube.objects.meta import Meta, Wire
+from isthmus_lab.apiserver.kept import KEPT
+from isthmus_lab.node.objects import Spec
+
+Known = Mapping[str, "Known | None"]
+"""Field → fields below it; None: all of them. A list's fields are its elements'."""
+Fields = dict[str, Any]
+
+
+class Whole(Wire, frozen=True):
+    """An object with all that may be wanted of it; what is mere content (``data``) is left out."""
+
+    metadata: Meta
+    spec: Fields = msgspec.field(default_factory=dict)
+    immutable: bool = False
+    automount_service_account_token: bool | None = None
+    image_pull_secrets: list[Fields] | None = None
+    secrets: list[Fields] | None = None
+
+
+class Ignored(Struct, frozen=True):
+    """A field nobody acts on."""
+
+    kind: str
+    object: str
+    """namespace/name."""
+    field: str
+
+
+def of_struct(struct: type[Struct]) -> dict[str, Known | None]:
+    """What a struct reads."""
+    return {each.encode_name: _below(each.type) for each in msgspec.structs.fields(struct)}
+
+
+def _below(kind: Any) -> Known | None:
+    if isinstance(kind, type) and issubclass(kind, Struct):
+        return of_struct(kind)
+    found = [below for each in get_args(kind) if (below := _below(each)) is not None]
+    return found[0] if found else None
+
+
+def _pod() -> Known:
+    pod = of_struct(Spec)
+    containers = {**(pod["containers"] or {}), "imagePullPolicy": None}  # nothing is pulled, so any policy is kept
+    containers["ports"] = {**(containers["ports"] or {}), "hostPort": None, "hostIP": None}  # the agent's
+    both = {"containers": containers, "initContainers": containers}
+    return {**pod, **both, "nodeSelector": None, "tolerations": None, "serviceAccount": None}
+
+
+def _flat(*names: str, **deeper: Known | None) -> Known:
+    return {**dict.fromkeys(names), **deeper}
+
+
+POD: Final = _pod()
+_TEMPLATE: Final = {"metadata": None, "spec": POD}
+_WORKLOAD: Final = ("replicas", "selector", "minReadySeconds", "revisionHistoryLimit")
+
+ACTED_ON: Final[Mapping[str, Known]] = {
+    "pods": {"spec": POD},
+    "services": {"spec": {**of_struct(ServiceSpec), "ipFamilyPolicy": None}},
+    "deployments": {
+        "spec": _flat(*_WORKLOAD, "strategy", "paused", "progressDeadlineSeconds", template=_TEMPLATE),
+    },
+    "replicasets": {"spec": _flat("replicas", "selector", "minReadySeconds", template=_TEMPLATE)},
+    "statefulsets": {
+        "spec": _flat(
+            "replicas", "selector", "serviceName", "podManagementPolicy", "updateStrategy", "ordinals",
+            "minReadySeconds", "volumeClaimTemplates", template=_TEMPLATE,
+        ),
+    },
+    "daemonsets": {"spec": _flat("selector", "updateStrategy", "minReadySeconds", template=_TEMPLATE)},
+    "jobs": {
+        "spec": _flat(
+            "selector", "parallelism", "completions", "backoffLimit", "suspend", "ttlSecondsAfterFinished",
+            "activeDeadlineSeconds",
+            template=_TEMPLATE,
+        ),
+    },
+    "configmaps": {},
+    "secrets": {},
+    "serviceaccounts": {},
+}  # fmt: skip
+"""By resource, what the lab's node, scheduler and own controllers act on."""
+
+WORKLOADS: Final = ("deployments", "replicasets", "statefulsets", "daemonsets", "jobs")
+
+_HOLDS_ANYWAY: Final[Mapping[str, tuple[Any, ...]]] = {
+    "allocateLoadBalancerNodePorts": (True,),
+    "apiVersion": ("v1",),
+    "completionMode": ("NonIndexed",),
+    "defaultMode": (420,),
+    "dnsPolicy": ("ClusterFirst", "ClusterFirstWithHostNet"),
+    "enableServiceLinks": (True, False),
+    "manualSelector": (False,),
+    "mountPropagation": ("None",),
+    "persistentVolumeClaimRetentionPolicy": ({"whenDeleted": "Retain", "whenScaled": "Retain"},),
+    "podReplacementPolicy": ("TerminatingOrFailed",),
+    "preemptionPolicy": ("PreemptLowerPriority",),
+    "priority": (0,),
+    "recursiveReadOnly": ("Disabled",),
+    "revisionHistoryLimit": (10,),
+    "schedulerName": ("default-scheduler",),
+    "terminationMessagePath": ("/dev/termination-log",),
+    "terminationMessagePolicy": ("File",),
+}
+"""Values that a server fills in, or that ask for what every lab does."""
+
+KINDS: Final = tuple(Kind(group, "v1", name, kind, Whole) for group, name, kind in (
+    ("", "configmaps", "ConfigMap"), ("", "pods", "Pod"), ("", "secrets", "Secret"), ("", "services", "Service"),
+    ("", "serviceaccounts", "ServiceAccount"), ("apps", "daemonsets", "DaemonSet"),
+    ("apps", "deployments", "Deployment"), ("apps", "replicasets", "ReplicaSet"),
+    ("apps", "statefulsets", "StatefulSet"), ("batch", "jobs", "Job"),
+))  # fmt: skip
+"""The kinds asked, as the API server has them."""
+
+
+_KEPT: Final = tuple(Kind(each.group, each.versions[0], each.resource, each.kind, Whole) for each in KEPT)
+_ONLY_KEPT: Final = frozenset(each.kind for each in KEPT)
+ALL: Final = "(all of it)"
+"""What is said of an object of which nobody acts on anything."""
+
+
+_NOBODYS: Final = ("ingresses", "networkpolicies")
+"""Those of which a real server's own controllers do nothing, either."""
+
+
+def kinds(*, real: bool) -> tuple[Kind[Whole], ...]:
+    """The kinds to ask of; most that the small server only keeps are acted on by a real one."""
+    return (*KINDS, *(each for each in _KEPT if not real or each.resource in _NOBODYS))
+
+
+def acted_on(resource: str, *, real: bool = False) -> Known:
+    """The table's entry, empty for what is only kept; a real controller manager acts on all of a workload but pods."""
+    if resource not in ACTED_ON:
+        return {}
+    known = ACTED_ON[resource]
+    if not real or resource not in WORKLOADS:
+        return known
+    return {"spec": {"*": None, "template": _TEMPLATE}}
+
+
+def of_object(kind: str, found: Whole, known: Known) -> list[Ignored]:
+    """Of one object; nothing of one that is another's."""
+    if any(each.controller for each in found.metadata.owner_references or ()):
+        return []
+    if kind in _ONLY_KEPT:
+        return [Ignored(kind, key_of(found.metadata), ALL)]
+    return [Ignored(kind, key_of(found.metadata), field) for field in fields(msgspec.to_builtins(found), known)]
+
+
+def fields(body: Fields, known: Known) -> Iterator[str]:
+    """Paths of what is set and not known; the shortest that says it. Containers and the like go by their names."""
+    for name, value in body.items():
+        if name != "metadata":
+            yield from _field(name, name, value, known)
+
+
+def _field(path: str, name: str, value: Any, known: Known) -> Iterator[str]:
+    if value in (None, "", False, [], {}) or value in _HOLDS_ANYWAY.get(name, ()):
+        return
+    if name not in known:
+        if "*" not in known:
+            yield path
+        return
+    below = known[name]
+    if below is None:
+        return
+    for key, each in _elements(value):
+        for inner, content in each.items():
+            yield from _field(f"{path}{key}.{inner}", inner, content, below)
+
+
+def _elements(value: Any) -> Iterator[tuple[str, Fields]]:
+    if isinstance(value, dict):
+        yield "", value
+    elif isinstance(value, list):
+        for index, each in enumerate(value):
+            if isinstance(each, dict):
+                yield f"[{each.get('name') or each.get('mountPath') or index}]", each

@@ -1,0 +1,276 @@
+"""Names, addresses and paths of a lab: one place that says where everything is. Pure.
+
+Cluster i of a lab has its control plane on 172.30.i.2, node n on 172.30.i.(10+n) and that node's pods in 10.i.n.0/24.
+Services are in 10.96.0.0/16 in every cluster: ClusterIPs are local to a cluster. ``families`` has the IPv6 of it.
+
+Machines (control planes, nodes) have an address of every family that some cluster of the lab has, so that all reach
+each other; Services, pods and what the API says of nodes have those of their own cluster.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Final, Literal
+
+from isthmus.model.hosts import joined
+from isthmus_lab.families import SCHEMES, Families, Scheme
+
+STATE_ROOT: Final = Path("/run/isthmus/labs")
+CLUSTER_DOMAIN: Final = "cluster.local"
+
+ETCD: Final = 2379
+"""The port."""
+MOST_CLUSTERS: Final = 64
+MOST_NODES: Final = 40
+Network = Literal["flat", "island"]
+"""Whether clusters reach each other's pods, or only each other's gateway nodes."""
+
+NAME: Final = re.compile(r"[a-z][a-z0-9]{0,11}\Z")
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node of a cluster."""
+
+    cluster: Cluster
+    number: int
+
+    @property
+    def name(self) -> str:
+        """What the API server calls it; the same in no two clusters, for the eyes of people."""
+        return f"{self.cluster.name}-n{self.number}"
+
+    @property
+    def short(self) -> str:
+        """Its name within the cluster, as paths and namespaces have it."""
+        return f"n{self.number}"
+
+    @property
+    def address(self) -> str:
+        """Where others reach it first."""
+        return self.addresses[0]
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """What the API says of it: one of each family of its cluster."""
+        return tuple(self.machine(scheme) for scheme in self.cluster.schemes)
+
+    def machine(self, scheme: Scheme) -> str:
+        """Its address of a family."""
+        return scheme.machine.format(self.cluster.index, 10 + self.number)
+
+    @property
+    def pod_cidrs(self) -> tuple[str, ...]:
+        """The ranges of its pods."""
+        return tuple(scheme.node_pods.format(self.cluster.pod_net, self.number) for scheme in self.cluster.schemes)
+
+    def pod(self, number: int) -> tuple[str, ...]:
+        """The addresses of one of its pods."""
+        schemes = self.cluster.schemes
+        return tuple(scheme.pod.format(self.cluster.pod_net, self.number, number) for scheme in schemes)
+
+    @property
+    def gateway(self) -> bool:
+        """Whether other islands reach it: the first node of each."""
+        return self.number == 1
+
+    @property
+    def namespace(self) -> str:
+        """Its network namespace."""
+        return f"{self.cluster.namespace}-{self.short}"
+
+    @property
+    def wire(self) -> str:
+        """The fabric's end of its cable."""
+        return f"{self.cluster.name}-{self.short}"
+
+    @property
+    def cgroup(self) -> str:
+        """Below the lab's cgroup."""
+        return f"{self.cluster.name}/{self.short}"
+
+    @property
+    def pods_cgroup(self) -> str:
+        """All pods of the node: where the agent attaches."""
+        return f"{self.cgroup}/pods"
+
+    @property
+    def directory(self) -> Path:
+        """Its state: pods, their logs and volumes."""
+        return self.cluster.directory / self.short
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster of a lab."""
+
+    lab: Lab
+    index: int
+
+    @property
+    def name(self) -> str:
+        """``c1``, ``c2``, …: also the kubeconfig's context and the cluster's name in the clusterset."""
+        return f"c{self.index}"
+
+    @property
+    def namespace(self) -> str:
+        """What the names of its network namespaces begin with."""
+        return f"{self.lab.prefix}-{self.name}"
+
+    @property
+    def control_plane(self) -> str:
+        """The network namespace of etcd, API server and cluster DNS."""
+        return f"{self.namespace}-cp"
+
+    @property
+    def wire(self) -> str:
+        """The fabric's end of the control plane's cable."""
+        return f"{self.name}-cp"
+
+    @cached_property
+    def families(self) -> Families:
+        """Those of its Services and pods, the primary one first."""
+        return self.lab.families[min(self.index, len(self.lab.families)) - 1]
+
+    @cached_property
+    def schemes(self) -> tuple[Scheme, ...]:
+        """The same, with their ranges."""
+        return tuple(SCHEMES[family] for family in self.families)
+
+    @property
+    def address(self) -> str:
+        """The control plane's first address."""
+        return self.addresses[0]
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The control plane's, one of each family of the cluster."""
+        return tuple(self.machine(scheme) for scheme in self.schemes)
+
+    def machine(self, scheme: Scheme) -> str:
+        """The control plane's address of a family."""
+        return scheme.machine.format(self.index, 2)
+
+    def gateway(self, scheme: Scheme) -> str:
+        """The fabric's address towards this cluster."""
+        return scheme.machine.format(self.index, 1)
+
+    @property
+    def etcd(self) -> str:
+        """Where its etcd answers."""
+        return f"http://{joined(self.address, ETCD)}"
+
+    @property
+    def etcd_outside(self) -> str:
+        """Where other clusters find it: that of an island at its gateway node."""
+        island = self.lab.network == "island"
+        return f"http://{joined(self.nodes[0].address, ETCD)}" if island else self.etcd
+
+    @property
+    def apiserver(self) -> str:
+        """Where its API server answers, seen from inside the lab."""
+        return f"https://{joined(self.address, 6443)}"
+
+    @property
+    def pod_cidrs(self) -> tuple[str, ...]:
+        """The ranges of its pods, on whichever node."""
+        return tuple(scheme.cluster_pods.format(self.pod_net) for scheme in self.schemes)
+
+    @property
+    def balancers(self) -> tuple[str, ...]:
+        """The ranges of its load balancers, which its first node answers for."""
+        return tuple(scheme.balancers.format(self.index) for scheme in self.schemes)
+
+    @property
+    def pod_net(self) -> int:
+        """The second byte of its pods' addresses: every island has the same, as nobody has told it of the others."""
+        return 1 if self.lab.network == "island" else self.index
+
+    @property
+    def wires(self) -> tuple[str, ...]:
+        """All its cables to the fabric."""
+        return (self.wire, *(node.wire for node in self.nodes))
+
+    @property
+    def cgroup(self) -> str:
+        """Its processes that are no pods, below the lab's cgroup."""
+        return f"{self.name}/system"
+
+    @property
+    def directory(self) -> Path:
+        """Its state: configurations, sockets, etcd's data."""
+        return self.lab.directory / self.name
+
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        """Its nodes, from 1."""
+        return tuple(Node(self, n) for n in range(1, self.lab.nodes + 1))
+
+
+@dataclass(frozen=True)
+class Lab:
+    """A lab: its name and its size; everything else follows."""
+
+    name: str = "demo"
+    size: int = 3
+    nodes: int = 1
+    network: Network = "flat"
+    families: tuple[Families, ...] = (("IPv4",),)
+    """By cluster; the last is also of those that follow."""
+
+    @cached_property
+    def schemes(self) -> tuple[Scheme, ...]:
+        """All families that some cluster has."""
+        there = {family for each in self.families for family in each}
+        return tuple(scheme for family, scheme in SCHEMES.items() if family in there)
+
+    @property
+    def prefix(self) -> str:
+        """What everything of the lab is called with."""
+        return f"isthmus-{self.name}"
+
+    @property
+    def fabric(self) -> str:
+        """The network namespace that joins all others."""
+        return f"{self.prefix}-fabric"
+
+    @property
+    def directory(self) -> Path:
+        """All files of the lab."""
+        return STATE_ROOT / self.name
+
+    @property
+    def bpffs(self) -> Path:
+        """Where the lab's BPF objects are pinned."""
+        return self.directory / "bpf"
+
+    @property
+    def socket(self) -> Path:
+        """The supervisor's."""
+        return self.directory / "supervisor.sock"
+
+    @property
+    def kubeconfig(self) -> Path:
+        """For people, on the host."""
+        return self.directory / "kubeconfig"
+
+    @property
+    def logs(self) -> Path:
+        """One file per process."""
+        return self.directory / "logs"
+
+    @cached_property
+    def clusters(self) -> tuple[Cluster, ...]:
+        """Its clusters, from 1."""
+        return tuple(Cluster(self, i) for i in range(1, self.size + 1))
+
+    def cluster(self, name: str) -> Cluster | None:
+        """The cluster of a name."""
+        return next((cluster for cluster in self.clusters if cluster.name == name), None)
+
+    def owns(self, namespace: str) -> bool:
+        """Whether a network namespace is this lab's, however large the lab is or was."""
+        return re.fullmatch(rf"{re.escape(self.prefix)}-(fabric|c\d+-(cp|n\d+|p[a-z0-9]+))", namespace) is not None

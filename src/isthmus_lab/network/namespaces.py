@@ -1,0 +1,87 @@
+"""Named network namespaces, as ``ip netns`` keeps them, so that its commands work on those of a lab.
+
+Where ``/run/netns`` was not there before, it is made as iproute2 makes it, a note is left, and it goes with the last
+namespace: a machine is as before after the last lab.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from isthmus_lab import kernel
+
+DIRECTORY: Final = Path("/run/netns")
+NOTE: Final = Path("/run/isthmus/made-run-netns")
+"""Lies where the directory is ours to remove."""
+
+
+def path(name: str) -> Path:
+    """Where a namespace is found."""
+    return DIRECTORY / name
+
+
+def create(name: str) -> None:
+    """A new namespace with its loopback still down; this process stays where it is."""
+    _prepare()
+    target = path(name)
+    target.touch(mode=0o444, exist_ok=True)
+    with Path("/proc/thread-self/ns/net").open() as home:
+        kernel.unshare(kernel.CLONE_NEWNET)
+        try:
+            kernel.mount("/proc/thread-self/ns/net", target, flags=kernel.MS_BIND)
+        finally:
+            kernel.setns(home.fileno(), kernel.CLONE_NEWNET)
+
+
+def names() -> list[str]:
+    """Every named namespace of this machine."""
+    return sorted(entry.name for entry in DIRECTORY.iterdir()) if DIRECTORY.is_dir() else []
+
+
+def remove(name: str) -> None:
+    """Forget a name; the namespace goes with its last process. One that is not there is no error."""
+    target = path(name)
+    while True:
+        try:
+            kernel.umount(target)
+        except OSError:
+            break  # not mounted, or not there: the name of a create() that was interrupted
+    target.unlink(missing_ok=True)
+
+
+def release() -> None:
+    """Take ``/run/netns`` away if a lab made it and nobody has a namespace in it."""
+    if not NOTE.exists() or names():
+        return
+    _unmount_directory()
+    try:
+        DIRECTORY.rmdir()
+    except OSError:
+        return  # somebody made a namespace meanwhile
+    NOTE.unlink(missing_ok=True)
+
+
+def set_kernel_parameters(name: str, parameters: Iterable[tuple[str, str]]) -> None:
+    """Set ``net/…`` parameters of one namespace, given as paths below /proc/sys."""
+    with kernel.inside(path(name)):
+        for parameter, value in parameters:
+            Path("/proc/sys", parameter).write_text(value)
+
+
+def _prepare() -> None:
+    if not DIRECTORY.exists():
+        NOTE.parent.mkdir(parents=True, exist_ok=True)
+        NOTE.touch()
+        DIRECTORY.mkdir(parents=True, exist_ok=True)
+    if str(DIRECTORY) not in kernel.mounts():
+        kernel.mount(DIRECTORY, DIRECTORY, flags=kernel.MS_BIND)
+        kernel.mount("", DIRECTORY, flags=kernel.MS_SHARED)
+
+
+def _unmount_directory() -> None:
+    try:
+        kernel.umount(DIRECTORY)
+    except OSError:
+        pass  # was no mount: the make of it was interrupted

@@ -1,0 +1,174 @@
+"""What is wrong with the network on purpose: cuts, dead machines, lossy and slow links. Pure, and one write of nft.
+
+All of it is decided in the fabric, before routing, by the cable a packet came in on and the one it is to go out on. So
+traffic between pods of one node is never touched. The file beside the lab's others says what is in force.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from isthmus_lab import things
+from isthmus_lab.layout import Lab
+from isthmus_lab.network.filters import nft
+from isthmus_lab.network.islands import table
+from isthmus_lab.things import Thing
+
+FILE: Final = "network.json"
+MILLION: Final = 1_000_000
+FIRST_MARK: Final = 0x6C00
+
+
+class Cut(Struct, frozen=True):
+    """Nothing goes from a to b, nor back unless one_way. Silent, or refused by the network."""
+
+    a: Thing
+    b: Thing
+    one_way: bool = False
+    loud: bool = False
+
+    def __str__(self) -> str:
+        arrow = "→" if self.one_way else "↔"
+        return f"cut {self.a} {arrow} {self.b}" + (" (loud)" if self.loud else "")
+
+
+class Link(Struct, frozen=True):
+    """How the way between a and b is, in both directions."""
+
+    a: Thing
+    b: Thing
+    delay: float = 0.0
+    """Milliseconds, each way."""
+    jitter: float = 0.0
+    loss: float = 0.0
+    """0 to 1."""
+    rate: int = 0
+    """Bits per second; 0: no limit."""
+
+    @property
+    def held(self) -> bool:
+        """Whether its packets are held for a while, by netem or a relay; loss alone does not need that."""
+        return bool(self.delay or self.jitter or self.rate)
+
+    def __str__(self) -> str:
+        says = [f"{self.delay:g} ms ± {self.jitter:g}"] if self.delay or self.jitter else []
+        says += [f"{self.loss:.4%} loss"] if self.loss else []
+        says += [f"{self.rate / MILLION:g} Mbit/s"] if self.rate else []
+        return f"link {self.a} ↔ {self.b}: {', '.join(says) or 'as new'}"
+
+
+class Weather(Struct, frozen=True):
+    """All that is in force."""
+
+    cuts: tuple[Cut, ...] = ()
+    links: tuple[Link, ...] = ()
+    down: tuple[str, ...] = ()
+    """Cables of machines that are dead."""
+
+
+def read(lab: Lab) -> Weather:
+    """What is in force."""
+    try:
+        return msgspec.json.decode((lab.directory / FILE).read_bytes(), type=Weather)
+    except FileNotFoundError:
+        return Weather()
+
+
+def write(lab: Lab, weather: Weather) -> None:
+    """Put it in force; OSError where nft refuses."""
+    nft(lab.fabric, ruleset(lab, weather))
+    draft = lab.directory / f".{FILE}"
+    draft.write_bytes(msgspec.json.encode(weather))
+    draft.rename(lab.directory / FILE)
+
+
+def ruleset(lab: Lab, weather: Weather) -> str:
+    """The fabric's table; dead machines first, since nobody answers for them."""
+    rules = []
+    if weather.down:
+        wires = _set(weather.down)
+        rules += [f"iifname {wires} drop", f"fib daddr oifname {wires} drop"]
+    for cut in weather.cuts:
+        rules += _cut(lab, cut.a, cut.b, loud=cut.loud)
+        rules += [] if cut.one_way else _cut(lab, cut.b, cut.a, loud=cut.loud)
+    for number, link in enumerate(weather.links):
+        for direction, ways in enumerate((_ways(lab, link.a, link.b), _ways(lab, link.b, link.a))):
+            if link.loss:
+                dice = f"numgen random mod {MILLION} < {round(link.loss * MILLION)}"
+                rules += [f"{way} {dice} drop" for way in ways]
+            if link.held:
+                rules += [f"{way} meta mark set {FIRST_MARK + 2 * number + direction}" for way in ways]
+    body = "".join(f"    {rule}\n" for rule in rules)
+    hook = "    type filter hook prerouting priority mangle; policy accept;\n"
+    return (
+        "add table inet weather\ndelete table inet weather\n"
+        f"table inet weather {{\n  chain arrive {{\n{hook}{body}  }}\n}}\n"
+    )
+
+
+def relays(lab: Lab, weather: Weather) -> dict[str, tuple[str, ...]]:
+    """The relays that are to run, by name of their device, with what they are told."""
+    return {
+        f"link{number}": (
+            f"--device=link{number}w",
+            f"--mark={FIRST_MARK + 2 * number}",
+            f"--delay={link.delay}",
+            f"--jitter={link.jitter}",
+            f"--rate={link.rate}",
+            f"--table={_back(lab, link)}",
+        )
+        for number, link in enumerate(weather.links)
+        if link.held
+    }
+
+
+def _back(lab: Lab, link: Link) -> int:
+    """Where the ways of packets that were held are: an island's pods are in the island's own table."""
+    own = lab.cluster(link.a.cluster) if link.a.cluster == link.b.cluster else None
+    return table(own) if own is not None and lab.network == "island" else 0
+
+
+def _cut(lab: Lab, source: Thing, target: Thing, *, loud: bool) -> list[str]:
+    verdicts = ["meta l4proto tcp reject with tcp reset", "reject with icmpx port-unreachable"] if loud else ["drop"]
+    return [f"{way} {verdict}" for way in _ways(lab, source, target) for verdict in verdicts]
+
+
+def _ways(lab: Lab, source: Thing, target: Thing) -> list[str]:
+    """What matches packets from one thing to another. A cluster and a part of it: the rest of it and that part."""
+    here, there = _behind(lab, source, seen_from=target), _behind(lab, target, seen_from=source)
+    here, there = (here - there or here), (there - here or there)
+    way = f"iifname {_set(here)} fib daddr oifname {_set(there)}"
+    if port := things.port(target):
+        way += f" th dport {port}"
+    if port := things.port(source):
+        way += f" th sport {port}"
+    if lab.network == "flat" or source.cluster != target.cluster:
+        return [way]
+    # Where an island's pods are is in the island's own table, in which fib does not look.
+    return [way, *(f"iifname {_set(here)} {family} daddr {nets}" for family, nets in _pods(lab, target, there))]
+
+
+def _behind(lab: Lab, thing: Thing, *, seen_from: Thing) -> frozenset[str]:
+    """The cables behind which it is; another island's etcd is behind that of its gateway node."""
+    if thing.process == "etcd" and lab.network == "island" and thing.cluster != seen_from.cluster:
+        thing = Thing(thing.cluster, node=1)
+    return things.wires(lab, thing)
+
+
+def _pods(lab: Lab, thing: Thing, wires: frozenset[str]) -> list[tuple[str, str]]:
+    """By family, the addresses of its cluster's pods behind some wires."""
+    cluster = lab.cluster(thing.cluster)
+    assert cluster is not None, "parse() has looked"
+    nets = [node.pod_cidrs for node in cluster.nodes if node.wire in wires]
+    return [
+        (scheme.nft, "{ " + ", ".join(sorted(own)) + " }")
+        for scheme, own in zip(cluster.schemes, zip(*nets, strict=True), strict=False)
+    ]
+
+
+def _set(names: Iterable[str]) -> str:
+    return "{ " + ", ".join(f'"{name}"' for name in sorted(names)) + " }"

@@ -1,0 +1,306 @@
+"""One container: its process, its probes, its restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+from msgspec import Struct
+
+from isthmus_lab import cgroups, entering, images, spawn
+from isthmus_lab.node import ends, probes, status
+from isthmus_lab.node.objects import Container, Probe
+from isthmus_lab.node.sandbox import Sandbox, enter
+from isthmus_lab.node.status import ContainerState, Running, Terminated, Waiting
+
+FIRST_PAUSE: Final = 1.0
+MOST_PAUSE: Final = 60.0
+LASTING: Final = 600.0
+"""A container that ran this long is started again without a pause."""
+YOUNG: Final = 1.0
+"""Seconds in which a program gets to say how it takes SIGTERM."""
+
+Say = Callable[[str, str, Literal["Normal", "Warning"]], None]
+"""Reason, message and type of an event."""
+
+
+class Recipe(Struct, frozen=True):
+    """All that is needed to run a container, as often as it takes."""
+
+    spec: Container
+    command: list[str]
+    environment: dict[str, str]
+    directory: str
+    sandbox: Sandbox
+    cgroup: Path
+    namespace: Path
+    logs: Path
+    address: str
+
+
+class Runner:
+    """Runs one container until it is over for good, by the pod's restart policy. ``changed`` is told of every state."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        *,
+        policy: str,
+        changed: Callable[[], None],
+        say: Say,
+        before: ContainerState | None = None,
+    ) -> None:
+        """``before`` is how an earlier process of this node left the container; what still runs goes on."""
+        self.recipe = recipe
+        self._policy = policy
+        self._changed = changed
+        self._say = say
+        self._process: spawn.Process | None = None
+        self._stopping = False
+        self.console: ends.Ends | None = None
+        """Its input, where it asks for one; not of one that an earlier process of this node started."""
+        self.state = before or ContainerState(recipe.spec.name, recipe.spec.image)
+
+    def __repr__(self) -> str:
+        return f"<Runner {self.state.name}: {self.state.now}>"
+
+    @property
+    def running(self) -> bool:
+        """Whether its process runs now."""
+        return self._process is not None and self._process.code is None
+
+    @property
+    def inside(self) -> entering.Container | None:
+        """Where to enter it; None while it does not run."""
+        if self._process is None or not self.running:
+            return None
+        return entering.Container("", self.state.name, self._process.pid, self.recipe.cgroup)
+
+    def log(self, *, previous: bool) -> Path | None:
+        """What it says now, or said before it was started again; None where there is no before."""
+        number = self.state.restarts - 1 if previous else self.state.restarts
+        path = self.recipe.logs / f"{number}.log"
+        return None if previous and not path.exists() else path
+
+    async def run(self) -> int:
+        """Start, watch, start again; the exit code that was the last."""
+        pause = 0.0
+        if isinstance(self.state.now, Terminated) and not self._again(self.state.now.code):
+            return self.state.now.code  # it was over before this process of the node
+        while True:
+            if pause:
+                message = f"back-off {pause:g}s restarting failed container {self.state.name}"
+                self._tell(now=Waiting("CrashLoopBackOff", message))
+                self._say("BackOff", message, "Warning")
+                await asyncio.sleep(pause)
+            begun = asyncio.get_running_loop().time()
+            code = await self._once()
+            if self._stopping or not self._again(code):
+                return code
+            lasted = asyncio.get_running_loop().time() - begun
+            pause = FIRST_PAUSE if lasted > LASTING or not pause else min(MOST_PAUSE, pause * 2)
+            self._tell(restarts=self.state.restarts + 1)
+            if self.state.restarts == 1:
+                pause = 0.0  # the first restart is at once
+
+    def _again(self, code: int) -> bool:
+        return self._policy == "Always" or (self._policy == "OnFailure" and code != 0)
+
+    async def stop(self, *, grace: float) -> None:
+        """End it, and start it no more."""
+        self._stopping = True
+        self._tell(ready=False)
+        if self._process is not None:
+            await _until_it_hears(self._process, within=min(YOUNG, grace))
+            await self._process.stop(grace=grace)
+
+    async def _once(self) -> int:
+        begun = status.timestamp()
+        try:
+            self._process = self._left() or self._start()
+        except OSError as error:
+            self._let_go()
+            missing = isinstance(error, FileNotFoundError)
+            program = self.recipe.command[0] if self.recipe.command else "no command"
+            reason = images.missing(program) if missing else f"{program}: {error.strerror}"
+            self._ended(127, begun, reason="StartError", message=reason)
+            self._say("Failed", f"container {self.state.name}: {reason}", "Warning")
+            return 127
+        if not isinstance(self.state.now, Running):
+            no_startup = self.recipe.spec.startup_probe is None
+            self._tell(now=Running(self._process.pid, begun, self._process.born), started=no_startup)
+            self._say("Started", f"Started container {self.state.name}", "Normal")
+        beside = [asyncio.ensure_future(self._watch(self._process)), asyncio.ensure_future(self._record())]
+        try:
+            code = await self._process.wait()
+            await asyncio.wait(beside[1:], timeout=1.0)  # a grandchild may hold the terminal
+        finally:
+            for task in beside:
+                task.cancel()
+            self._let_go()
+        said = "could not be prepared; see its log" if code == spawn.PREPARATION_FAILED else ""
+        self._ended(code, begun, message=said)
+        return code
+
+    def _left(self) -> spawn.Process | None:
+        """The process that an earlier process of this node started, if it still runs."""
+        now = self.state.now
+        if not isinstance(now, Running):
+            return None
+        if (found := spawn.adopt(now.pid, since=now.born)) is None:
+            self._ended(spawn.UNKNOWN, now.started, message="ended while the node's process was away")
+            self._tell(restarts=self.state.restarts + 1)
+        return found
+
+    def _start(self) -> spawn.Process:
+        recipe = self.recipe
+        cgroups.kill(recipe.cgroup)  # what was started in the moment before a crash of this node, and not remembered
+        recipe.sandbox.scratch.mkdir(parents=True, exist_ok=True)
+        recipe.logs.mkdir(parents=True, exist_ok=True)
+        place = spawn.Place(cgroups.make(recipe.cgroup), recipe.namespace, own_pids=True, prepare=recipe.sandbox.enter)
+        log, spec = recipe.logs / f"{self.state.restarts}.log", recipe.spec
+        self.console = ends.Terminal() if spec.tty else ends.Input(wanted=spec.stdin)
+        try:
+            return spawn.start(
+                recipe.command,
+                place=place,
+                environment={"TERM": "xterm"} | recipe.environment if spec.tty else recipe.environment,
+                output=log,
+                directory=recipe.directory,
+                stdin=self.console.stdin,
+                terminal=spec.tty,
+            )
+        finally:
+            self.console.handed_over()
+
+    async def _record(self) -> None:
+        """What goes to a terminal is in the log as well."""
+        path = self.log(previous=False)
+        if not isinstance(self.console, ends.Terminal) or path is None:
+            return
+
+        async def write(data: bytes) -> None:
+            with path.open("ab") as log:
+                log.write(data)
+
+        await ends.pour(self.console.outputs[0][1], write)
+
+    def _let_go(self) -> None:
+        if self.console is not None:
+            self.console.close()
+            self.console = None
+
+    def _ended(self, code: int, begun: str, *, reason: str = "", message: str = "") -> None:
+        cgroups.kill(self.recipe.cgroup)  # what it left behind outside its PID namespace: probes, exec sessions
+        ended = Terminated(code, begun, status.timestamp(), reason, message)
+        self._tell(now=ended, last=ended, ready=False, started=False)
+
+    async def _watch(self, process: spawn.Process) -> None:
+        """The probes of a running container, in the order Kubernetes has: startup, then the other two together."""
+        spec = self.recipe.spec
+        if spec.startup_probe is not None and not self.state.started:
+            await self._until_started(spec.startup_probe, process)
+            self._tell(started=True)
+        async with asyncio.TaskGroup() as group:
+            if spec.liveness_probe is not None:
+                group.create_task(self._liveness(spec.liveness_probe, process))
+            if spec.readiness_probe is not None:
+                group.create_task(self._readiness(spec.readiness_probe))
+            else:
+                self._tell(ready=True)
+
+    async def _until_started(self, probe: Probe, process: spawn.Process) -> None:
+        await asyncio.sleep(probe.initial_delay_seconds)
+        failures = 0
+        pauses = probes.eager(probe)
+        while (why := await self._ask(probe)) is not None:
+            if pauses:
+                await asyncio.sleep(pauses.pop(0))
+                continue
+            failures += 1
+            if failures >= probe.failure_threshold:
+                self._say("Unhealthy", f"Startup probe failed: {why}", "Warning")
+                process.signal(signal.SIGKILL)
+                return
+            await asyncio.sleep(probe.period_seconds)
+
+    async def _liveness(self, probe: Probe, process: spawn.Process) -> None:
+        await asyncio.sleep(probe.initial_delay_seconds)
+        failures = 0
+        while failures < probe.failure_threshold:
+            why = await self._ask(probe)
+            failures = failures + 1 if why is not None else 0
+            if why is not None:
+                self._say("Unhealthy", f"Liveness probe failed: {why}", "Warning")
+            await asyncio.sleep(probe.period_seconds)
+        self._say("Killing", f"Container {self.state.name} failed its liveness probe and is restarted", "Normal")
+        await process.stop(grace=5.0)
+
+    async def _readiness(self, probe: Probe) -> None:
+        await asyncio.sleep(probe.initial_delay_seconds)
+        pauses = probes.eager(probe)
+        good = bad = 0
+        while True:
+            why = await self._ask(probe)
+            well = why is None
+            if not well and not pauses:
+                self._say("Unhealthy", f"Readiness probe failed: {why}", "Warning")
+            good, bad = (good + 1, 0) if well else (0, bad + 1)
+            if good >= probe.success_threshold:
+                pauses.clear()
+                self._tell(ready=not self._stopping)
+            elif bad >= probe.failure_threshold:
+                self._tell(ready=False)
+            await asyncio.sleep(pauses.pop(0) if pauses else probe.period_seconds)
+
+    async def _ask(self, probe: Probe) -> str | None:
+        return await probes.ask(probe, self.recipe.spec, address=self.recipe.address, run=self._run)
+
+    async def _run(self, command: list[str]) -> int:
+        """A command inside the container; nothing of it stays when the caller no longer waits."""
+        if self._process is None or self._process.code is not None:
+            return 1
+        pid = self._process.pid
+        place = spawn.Place(self.recipe.cgroup, beside=pid, prepare=lambda: enter(pid))
+        child = spawn.start(
+            command, place=place, environment=self.recipe.environment, output=Path("/dev/null"), directory="/"
+        )
+        try:
+            return await child.wait()
+        finally:
+            child.signal(signal.SIGKILL)
+
+    def _tell(self, **changes: object) -> None:
+        changed = msgspec.structs.replace(self.state, **changes)
+        if changed != self.state:
+            self.state = changed
+            self._changed()
+
+
+async def _until_it_hears(process: spawn.Process, *, within: float) -> None:
+    """Wait until a process that has just been started handles SIGTERM.
+
+    The kernel keeps from the first process of a PID namespace every signal that it has no handler for
+    (pid_namespaces(7)): sent while the program still starts, SIGTERM would be lost and the whole grace waited for.
+    """
+    young_until = process.born / os.sysconf("SC_CLK_TCK") + within
+    while process.code is None and time.clock_gettime(time.CLOCK_BOOTTIME) < young_until:
+        if _handles(process.pid, signal.SIGTERM):
+            return
+        await asyncio.sleep(0.02)
+
+
+def _handles(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal (``SigCgt`` of proc_pid_status(5))."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    caught = int(status.partition("SigCgt:")[2].split(maxsplit=1)[0], 16)
+    return bool(caught >> (number - 1) & 1)

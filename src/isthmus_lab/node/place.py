@@ -1,0 +1,128 @@
+"""Where a pod is on its node, and what is remembered of it there: enough to go on, or to clear up, after a crash."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from isthmus_lab import cgroups, network
+from isthmus_lab.layout import Node
+from isthmus_lab.network import namespaces
+from isthmus_lab.network.pods import Plug
+from isthmus_lab.node.status import ContainerState
+
+FILE: Final = "pod.json"
+
+
+class Place(Struct, frozen=True):
+    """A pod's place; everything of it on the host follows."""
+
+    node: Node
+    uid: str
+    namespace: str
+    name: str
+    number: int
+    """The last part of its address."""
+    host_network: bool = False
+    """Whether it has its node's network instead of one of its own."""
+
+    @property
+    def address(self) -> str:
+        """The pod's first."""
+        return self.addresses[0]
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The pod's, one of each family of its cluster."""
+        return self.node.addresses if self.host_network else self.node.pod(self.number)
+
+    @property
+    def namespace_path(self) -> Path:
+        """The network namespace of its processes."""
+        return namespaces.path(self.node.namespace if self.host_network else self.plug.namespace)
+
+    @property
+    def plug(self) -> Plug:
+        """Its network."""
+        wire = f"p{self.node.number * 256 + self.number}"
+        return Plug(self.node.namespace, f"{self.node.cluster.namespace}-{wire}", wire, self.addresses)
+
+    @property
+    def cgroup(self) -> Path:
+        """All its processes; named so that ``lab exec`` finds them without asking anybody."""
+        pods = cgroups.root() / self.node.cluster.lab.prefix / self.node.pods_cgroup
+        return pods / f"{self.namespace}_{self.name}"
+
+    @property
+    def directory(self) -> Path:
+        """Its files."""
+        return self.node.directory / "pods" / self.uid
+
+    async def clear(self) -> None:
+        """Leave nothing."""
+        cgroups.end(self.cgroup)
+        await network.pods.detach(self.plug)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+class Memory(Struct, frozen=True):
+    """What a node process leaves to the next."""
+
+    namespace: str
+    name: str
+    number: int
+    started: str
+    inits: list[ContainerState] = []
+    mains: list[ContainerState] = []
+
+    def of(self, container: str) -> ContainerState | None:
+        """How a container was."""
+        return next((each for each in [*self.inits, *self.mains] if each.name == container), None)
+
+
+def remember(place: Place, memory: Memory) -> None:
+    """Write it down, whole or not at all."""
+    place.directory.mkdir(parents=True, exist_ok=True)
+    draft = place.directory / f".{FILE}"
+    draft.write_bytes(msgspec.json.encode(memory))
+    draft.rename(place.directory / FILE)
+
+
+def remembered(node: Node) -> dict[str, Memory]:
+    """By uid. What cannot be read is as if it had not been written."""
+    found = {}
+    for path in (node.directory / "pods").glob(f"*/{FILE}"):
+        try:
+            found[path.parent.name] = msgspec.json.decode(path.read_bytes(), type=Memory)
+        except (OSError, msgspec.MsgspecError):
+            continue
+    return found
+
+
+def tidy(node: Node, known: dict[str, Memory]) -> None:
+    """Remove what is there of pods that nobody remembers."""
+    places = [place_of(node, uid, memory) for uid, memory in known.items()]
+    pods = cgroups.make(cgroups.root() / node.cluster.lab.prefix / node.pods_cgroup)
+    for group in _others(pods, {place.cgroup.name for place in places}):
+        cgroups.end(group)
+    for directory in _others(node.directory / "pods", set(known)):
+        shutil.rmtree(directory, ignore_errors=True)
+    mine = {Place(node, "", "", "", number).plug.namespace for number in range(256)}
+    for name in mine.intersection(namespaces.names()) - {place.plug.namespace for place in places}:
+        namespaces.remove(name)
+
+
+def place_of(node: Node, uid: str, memory: Memory) -> Place:
+    """Where a remembered pod is."""
+    return Place(node, uid, memory.namespace, memory.name, memory.number)
+
+
+def _others(directory: Path, known: set[str]) -> Iterator[Path]:
+    for entry in list(directory.iterdir()) if directory.is_dir() else ():
+        if entry.is_dir() and entry.name not in known:
+            yield entry

@@ -1,0 +1,293 @@
+"""One pod: its network, its containers, its status, its end.
+
+Level-triggered at the edges: the node tells a pod that it is wanted, or with what grace it is to end, and nothing
+else; the pod tells the API server what it is, and leaves no process, interface or file when it goes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from isthmus import kube, logs
+from isthmus.kube.events import Recorder
+from isthmus.reflector import Transient
+from isthmus_lab import images, network
+from isthmus_lab.node import environment, status, volumes
+from isthmus_lab.node.bags import Bags, Missing, fetch
+from isthmus_lab.node.containers import Recipe, Runner
+from isthmus_lab.node.objects import POD, Container, Pod
+from isthmus_lab.node.place import Memory, Place, remember
+from isthmus_lab.node.sandbox import Sandbox, Volume
+from isthmus_lab.node.status import ContainerState, Waiting
+
+AGAIN: Final = 0.5
+"""Seconds until the API server is tried again."""
+RENEWED: Final = 5.0
+"""Seconds between two looks at the ConfigMaps and Secrets of a running pod's volumes."""
+
+log = logs.get("node")
+
+STAND_INS: Final = Volume(str(images.PROGRAMS), str(images.PROGRAMS), read_only=True)
+"""Programs of stand-ins, at their own path also where the host's is out of sight, as below /tmp."""
+
+
+class PodRunner:
+    """Runs one pod from being bound to this node until it is gone."""
+
+    def __init__(
+        self,
+        pod: Pod,
+        place: Place,
+        *,
+        client: kube.Client,
+        events: Recorder,
+        own_images: Mapping[str, images.Image],
+        before: Memory | None = None,
+    ) -> None:
+        """``before`` is what an earlier process of this node remembered of the pod."""
+        self.pod = pod
+        self.place = place
+        self._before = before
+        self._client = client
+        self._events = events
+        self._images = own_images
+        self._containers: list[Runner] = []
+        self._inits: list[Runner] = []
+        self._refused: list[ContainerState] = []
+        self._changed = asyncio.Event()
+        self._ending: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        self._since: dict[str, tuple[str, str]] = {}
+        self._written: dict[str, volumes.Content] = {}
+        self._token_given = ""
+        self._started = before.started if before else status.timestamp()
+
+    def __repr__(self) -> str:
+        return f"<PodRunner {self.pod.key} {self.place.address}: {[c.state for c in self._containers]}>"
+
+    def container(self, name: str) -> Runner | None:
+        """One of its containers, by name; the first if it is empty."""
+        return next((each for each in [*self._containers, *self._inits] if name in ("", each.state.name)), None)
+
+    def end(self, grace: float) -> None:
+        """Told once; more often changes nothing."""
+        if not self._ending.done():
+            self._ending.set_result(grace)
+
+    async def run(self) -> None:
+        """The pod's whole life; returns when nothing of it is left."""
+        async with asyncio.TaskGroup() as group:
+            publishing = group.create_task(self._publish())
+            living = group.create_task(self._live())
+            renewing = group.create_task(self._renew())
+            grace = await self._ending
+            await asyncio.gather(*(each.stop(grace=grace) for each in [*self._inits, *self._containers]))
+            for task in (living, renewing):
+                task.cancel()
+            await asyncio.wait([living, renewing])
+            await self.place.clear()
+            publishing.cancel()
+        await self._forget()
+
+    async def _live(self) -> None:
+        try:
+            bags = await self._needed()
+            recipes = self._recipes(bags)
+        except (images.UnknownImage, environment.UnknownField, Missing) as why:
+            self._refuse("ErrImagePull" if isinstance(why, images.UnknownImage) else "CreateContainerConfigError", why)
+            return
+        self._refused = []
+        if self._before is None:
+            self._changed.set()  # else what was last told holds until we know better
+        plugged = self.place.host_network or (self._before is not None and self.place.namespace_path.exists())
+        if not plugged:
+            await network.pods.attach(self.place.plug)
+        inits, mains = recipes
+        for recipe in inits:
+            self._inits.append(self._runner(recipe, self._init_policy))
+            if await self._inits[-1].run() != 0:
+                return
+        self._containers += [self._runner(recipe, self.pod.spec.restart_policy) for recipe in mains]
+        self._changed.set()
+        async with asyncio.TaskGroup() as group:
+            for runner in self._containers:
+                group.create_task(runner.run())
+
+    def _runner(self, recipe: Recipe, policy: str) -> Runner:
+        before = self._before.of(recipe.spec.name) if self._before else None
+        return Runner(recipe, policy=policy, changed=self._changed.set, say=self._say, before=before)
+
+    def _say(self, reason: str, message: str, kind: Literal["Normal", "Warning"]) -> None:
+        meta = self.pod.metadata
+        named = {"namespace": meta.namespace, "name": meta.name, "uid": meta.uid}
+        self._events.say(POD, **named, reason=reason, message=message, type=kind)
+
+    @property
+    def _init_policy(self) -> str:
+        return "Never" if self.pod.spec.restart_policy == "Never" else "OnFailure"
+
+    async def _needed(self) -> Bags:
+        """ConfigMaps and Secrets, when all are there; volumes are made of them."""
+        while True:
+            try:
+                bags = await fetch(self._client, self.pod)
+                volumes.unclaimed(self.pod, self.place.node.cluster)
+                break
+            except Missing as why:
+                self._refuse("CreateContainerConfigError", why)
+            except (Transient, kube.KubeError) as why:
+                log.info("cannot be read", pod=self.pod.key, why=str(why))
+            await asyncio.sleep(AGAIN)
+        self._token_given = await self._token()
+        self._fill(bags)
+        return bags
+
+    def _fill(self, bags: Bags) -> None:
+        """Volumes as the bags say; Missing where one cannot be had."""
+        fields = environment.fields(self.pod, self._addresses)
+        found = volumes.contents(self.pod, bags, fields, token=self._token_given)
+        volumes.write(self._volumes, found, before=self._written)
+        self._written = found
+
+    async def _renew(self) -> None:
+        """What ConfigMaps and Secrets say by now, in volumes; variables stay as they were, as on any cluster."""
+        while any(each.config_map or each.secret or each.projected for each in self.pod.spec.volumes or ()):
+            await asyncio.sleep(RENEWED)
+            if self._written:
+                try:
+                    self._fill(await fetch(self._client, self.pod))
+                except (Missing, Transient, kube.KubeError) as why:
+                    log.debug("volumes stay as they are", pod=self.pod.key, why=str(why))
+
+    async def _token(self) -> str:
+        """A token of the pod's service account; empty where it asks for none, or the server gives none."""
+        projected = [volume.projected.sources or () for volume in self.pod.spec.volumes or () if volume.projected]
+        wanted = next(
+            (s.service_account_token for sources in projected for s in sources if s.service_account_token), None
+        )
+        if wanted is None:
+            return ""
+        account = self.pod.spec.service_account_name or "default"
+        try:
+            return await self._client.token(self.pod.metadata.namespace, account, seconds=wanted.expiration_seconds)
+        except (Transient, kube.KubeError) as why:
+            log.info("no token", pod=self.pod.key, why=str(why))
+            return ""
+
+    @property
+    def _addresses(self) -> environment.Addresses:
+        return environment.Addresses(self.place.addresses, self.place.node.addresses)
+
+    @property
+    def _volumes(self) -> Path:
+        return self.place.directory / "volumes"
+
+    def _recipes(self, bags: Bags) -> tuple[list[Recipe], list[Recipe]]:
+        spec = self.pod.spec
+        inits, mains = spec.init_containers or (), spec.containers
+        return [self._recipe(c, bags) for c in inits], [self._recipe(c, bags) for c in mains]
+
+    def _recipe(self, container: Container, bags: Bags) -> Recipe:
+        image = images.find(container.image, own=self._images)
+        known = environment.variables(
+            self.pod,
+            container,
+            image=images.environment() | {"CLUSTER_NAME": self.place.node.cluster.name},
+            bags=bags,
+            addresses=self._addresses,
+        )
+        command, args = (
+            [environment.expand(w, known) for w in each or ()] for each in (container.command, container.args)
+        )
+        return Recipe(
+            spec=container,
+            command=images.command(image, command, args),
+            environment=known,
+            directory=container.working_dir or "/",
+            sandbox=Sandbox(
+                scratch=self.place.directory / "scratch" / container.name,
+                hostname=environment.hostname(self.pod),
+                files=self._files(),
+                volumes=(STAND_INS, *volumes.binds(self.pod, container, self._volumes, self.place.node.cluster)),
+            ),
+            cgroup=self.place.cgroup / container.name,
+            namespace=self.place.namespace_path,
+            logs=self.place.directory / "logs" / container.name,
+            address=self.place.address,
+        )
+
+    def _files(self) -> tuple[tuple[str, str], ...]:
+        return (
+            ("/etc/resolv.conf", environment.resolv_conf(self.pod, self.place.node.cluster.schemes[0].cluster_dns)),
+            ("/etc/hosts", environment.hosts(self.pod, self.place.addresses)),
+            ("/etc/hostname", environment.hostname(self.pod) + "\n"),
+        )
+
+    def _refuse(self, reason: str, why: Exception) -> None:
+        self._say("Failed", str(why), "Warning")
+        waiting = Waiting(reason, str(why))
+        refused = [ContainerState(c.name, c.image, waiting) for c in self.pod.spec.containers]
+        if refused != self._refused:
+            log.warning("pod cannot run", pod=self.pod.key, why=str(why))
+            self._refused = refused
+            self._changed.set()
+
+    async def _publish(self) -> None:
+        """Every state that lasts long enough to be told, the newest only."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            self._remember()
+            try:
+                await self._tell(self._body())
+            except Transient as why:
+                log.info("status not told yet", pod=self.pod.key, why=str(why))
+                self._changed.set()
+                await asyncio.sleep(AGAIN)
+            except (kube.NotFound, kube.Conflict):
+                return  # it is gone, or another of its name is there: we are about to be told
+            except kube.KubeError as why:
+                log.warning("status is refused", pod=self.pod.key, why=str(why))  # others' pods go on
+
+    def _remember(self) -> None:
+        states = [[runner.state for runner in runners] for runners in (self._inits, self._containers)]
+        meta = self.pod.metadata
+        remember(self.place, Memory(meta.namespace, meta.name, self.place.number, self._started, *states))
+
+    async def _tell(self, body: dict[str, Any]) -> None:
+        meta = self.pod.metadata
+        patch = {"metadata": {"uid": meta.uid}, "status": body}
+        await self._client.patch(POD, meta.namespace, meta.name, patch, subresource="status")
+
+    def _body(self) -> dict[str, Any]:
+        mains = [runner.state for runner in self._containers] or self._refused
+        mains = mains or [ContainerState(c.name, c.image) for c in self.pod.spec.containers]
+        told = partial(
+            status.body,
+            self.pod,
+            mains,
+            inits=[runner.state for runner in self._inits],
+            addresses=self._addresses,
+            started=self._started,
+        )
+        now = status.timestamp()
+        for kind, state in status.conditions(told(since={})).items():
+            if self._since.get(kind, ("", ""))[0] != state:
+                self._since[kind] = (state, now)
+        return told(since={kind: when for kind, (_, when) in self._since.items()})
+
+    async def _forget(self) -> None:
+        """Tell the API server that nothing is left, so that it lets go of the object."""
+        meta = self.pod.metadata
+        while True:
+            try:
+                await self._client.delete(POD, meta.namespace, meta.name, uid=meta.uid, grace=0)
+            except Transient:
+                await asyncio.sleep(AGAIN)
+            except kube.KubeError:
+                return  # another of its name, or refused: not ours to insist
+            else:
+                return

@@ -1,0 +1,195 @@
+"""The node process: registers the Node, runs the pods bound to it, programs plain Services."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from isthmus import kube, logs
+from isthmus.config import KubernetesSection
+from isthmus.kube.events import Recorder
+from isthmus.kube.objects.coordination import LEASE
+from isthmus.kube.objects.core import NODE
+from isthmus.reflector import Event, Reflector, Transient
+from isthmus_lab.layout import Node
+from isthmus_lab.node import balancers, claims, kubelet, proxying, status
+from isthmus_lab.node.objects import POD, Pod
+from isthmus_lab.node.place import Place, place_of, remembered, tidy
+from isthmus_lab.node.pods import PodRunner
+from isthmus_lab.node.settings import Settings
+
+FIRST: Final = 2
+"""The last number of the first pod's address."""
+MOST: Final = 254
+BEAT: Final = 10.0
+MANAGER: Final = "isthmus-lab-node"
+
+log = logs.get("node")
+
+
+class Pods:
+    """A reflector's sink: every pod bound to this node has a runner, until nothing of it is left."""
+
+    def __init__(self, settings: Settings, client: kube.Client, events: Recorder, group: asyncio.TaskGroup) -> None:
+        self._node = settings.place
+        self._images = settings.images
+        self._client = client
+        self._events = events
+        self._group = group
+        self._runners: dict[str, PodRunner] = {}
+        self._left = remembered(self._node)
+        self._next = FIRST
+
+    def replace(self, items: Mapping[str, Pod], *, partial: bool) -> None:
+        """The reflector's."""
+        mine = {pod.metadata.uid for pod in items.values()}
+        for pod in items.values():
+            self._want(pod)
+        for uid, runner in self._runners.items():
+            if uid not in mine and not partial:
+                runner.end(_grace(runner.pod))
+        for uid in [uid for uid in self._left if uid not in mine and not partial]:
+            self._group.create_task(place_of(self._node, uid, self._left.pop(uid)).clear())
+
+    def apply(self, events: Sequence[Event[Any]]) -> None:
+        """The reflector's."""
+        for event in events:
+            if event.item is not None:
+                self._want(event.item)
+            for runner in self._runners.values():
+                same = event.item is not None and event.item.metadata.uid == runner.pod.metadata.uid
+                if runner.pod.key == event.key and not same:
+                    runner.end(_grace(runner.pod))
+
+    def find(self, namespace: str, name: str) -> PodRunner | None:
+        """The pod of a name that runs here."""
+        key = f"{namespace}/{name}"
+        return next((runner for runner in self._runners.values() if runner.pod.key == key), None)
+
+    def _want(self, pod: Pod) -> None:
+        uid = pod.metadata.uid
+        if pod.spec.node_name != self._node.name:
+            return
+        if (runner := self._runners.get(uid)) is not None:
+            if pod.metadata.deletion_timestamp is not None:
+                runner.end(_grace(pod))
+            return
+        over = pod.status.phase in ("Succeeded", "Failed") and pod.metadata.deletion_timestamp is None
+        before = self._left.pop(uid, None)
+        if over and before is None:
+            return
+        number = before.number if before else self._number()
+        place = Place(self._node, uid, pod.metadata.namespace, pod.metadata.name, number, pod.spec.host_network)
+        runner = PodRunner(pod, place, client=self._client, events=self._events, own_images=self._images, before=before)
+        self._runners[uid] = runner
+        if pod.metadata.deletion_timestamp is not None:
+            runner.end(0)  # nothing of it runs: an earlier process of this node was told, and did not say so any more
+        self._group.create_task(self._run(uid, runner))
+
+    async def _run(self, uid: str, runner: PodRunner) -> None:
+        log.info("pod starts", pod=runner.pod.key, address=runner.place.address)
+        await runner.run()
+        del self._runners[uid]
+        log.info("pod is gone", pod=runner.pod.key)
+
+    def _number(self) -> int:
+        """The next free one, going round, so that an address is not another pod's at once."""
+        taken = {each.place.number for each in self._runners.values()} | {each.number for each in self._left.values()}
+        for step in range(MOST - FIRST + 1):
+            number = FIRST + (self._next - FIRST + step) % (MOST - FIRST + 1)
+            if number not in taken:
+                self._next = number + 1
+                return number
+        raise RuntimeError(f"{self._node.name}: no address left in {self._node.pod_cidrs[0]}")
+
+
+async def run(settings: Settings) -> None:
+    """All parts of the node, until cancelled."""
+    node = settings.place
+    tidy(node, remembered(node))
+    async with await kube.connect(KubernetesSection(kubeconfig=settings.kubeconfig)) as client:
+        await _register(client, node)
+        async with asyncio.TaskGroup() as group:
+            events = Recorder(client, component="kubelet", instance=node.name)
+            group.create_task(events.run())
+            pods = Pods(settings, client, events, group)
+            group.create_task(kubelet.serve(node, pods.find, token=(node.cluster.directory / "token").read_text()))
+            store = client.store(POD, field_selector=f"spec.nodeName={node.name}")
+            group.create_task(Reflector(store, pods, name="pods").run())
+            if settings.services:
+                group.create_task(proxying.run(client, node))
+            if node.number == 1:
+                group.create_task(balancers.run(client, node.cluster))
+                group.create_task(claims.run(client, node.cluster))
+            group.create_task(_beat(client, node))
+
+
+async def _register(client: kube.Client, node: Node) -> None:
+    """Make the Node and say that it is ready; again until the API server takes it."""
+    labels = {
+        "kubernetes.io/hostname": node.name,
+        "kubernetes.io/os": "linux",
+        "topology.kubernetes.io/region": "lab",
+        "topology.kubernetes.io/zone": node.cluster.name,
+    }
+    body = {"metadata": {"labels": labels}, "spec": {"podCIDR": node.pod_cidrs[0], "podCIDRs": list(node.pod_cidrs)}}
+    while True:
+        try:
+            await client.apply(NODE, "", node.name, body, field_manager=MANAGER)
+            # no apply: to that, two addresses of one type are one
+            await client.patch(NODE, "", node.name, _status(node), subresource="status", field_manager=MANAGER)
+        except Transient as why:
+            log.info("API server unavailable", why=str(why))
+            await asyncio.sleep(0.1)
+        else:
+            return
+
+
+def _status(node: Node) -> dict[str, Any]:
+    now = status.timestamp()
+    ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "the lab's node runs"}
+    return {
+        "status": {
+            "addresses": [
+                *({"type": "InternalIP", "address": address} for address in node.addresses),
+                {"type": "Hostname", "address": node.name},
+            ],
+            "capacity": {"pods": str(MOST - FIRST + 1), "cpu": "2", "memory": "4Gi"},
+            "allocatable": {"pods": str(MOST - FIRST + 1), "cpu": "2", "memory": "4Gi"},
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": kubelet.PORT}},
+            "conditions": [{**ready, "lastHeartbeatTime": now, "lastTransitionTime": now}],
+            "nodeInfo": {
+                "kubeletVersion": "v1.34.0-isthmus-lab",
+                "operatingSystem": "linux",
+                "osImage": "the host's",
+                "containerRuntimeVersion": "isthmus-lab://0",
+                "kernelVersion": "",
+                "architecture": "",
+                "bootID": "",
+                "machineID": "",
+                "systemUUID": "",
+                "kubeProxyVersion": "",
+            },
+        }
+    }
+
+
+async def _beat(client: kube.Client, node: Node) -> None:
+    """The Lease by which a node controller sees that the node lives. A small API server may not keep the namespace."""
+    while True:
+        spec = {
+            "holderIdentity": node.name,
+            "leaseDurationSeconds": 40,
+            "renewTime": status.timestamp().replace("Z", ".000000Z"),
+        }
+        try:
+            await client.apply(LEASE, "kube-node-lease", node.name, {"spec": spec}, field_manager=MANAGER)
+        except kube.KubeError as why:
+            log.debug("lease not renewed", why=str(why))
+        await asyncio.sleep(BEAT)
+
+
+def _grace(pod: Pod) -> float:
+    asked = pod.metadata.deletion_grace_period_seconds
+    return float(pod.spec.termination_grace_period_seconds if asked is None else asked)

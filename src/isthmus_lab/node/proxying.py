@@ -1,0 +1,69 @@
+"""Keeps the node's nftables true to Services and EndpointSlices: one atomic write per batch of changes."""
+
+from __future__ import annotations
+
+import asyncio
+
+from isthmus import kube, logs
+from isthmus.kube.objects.core import SERVICE, Service
+from isthmus.kube.objects.discovery import ENDPOINT_SLICE, EndpointSlice
+from isthmus.reflector import Reflector
+from isthmus_lab.families import Scheme
+from isthmus_lab.held import Held
+from isthmus_lab.layout import Node
+from isthmus_lab.node import tracking
+from isthmus_lab.node.ruleset import ruleset
+from isthmus_lab.node.services import Vip, vips
+
+AGAIN = 1.0
+
+log = logs.get("node")
+
+
+async def run(client: kube.Client, node: Node) -> None:
+    """For ever; runs in the node's network namespace."""
+    schemes = node.cluster.schemes
+    changed = asyncio.Event()
+    known: Held[Service] = Held(changed)
+    slices: Held[EndpointSlice] = Held(changed)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(Reflector(client.store(SERVICE), known, name="services").run())
+        group.create_task(Reflector(client.store(ENDPOINT_SLICE), slices, name="endpointslices").run())
+        before: dict[Scheme, list[Vip]] = {}
+        while True:
+            await changed.wait()
+            changed.clear()
+            if not (known.complete and slices.complete):
+                continue  # half a view would refuse calls that have somewhere to go
+            now = {
+                scheme: vips(known.items.values(), slices.items.values(), scheme, node=node.name) for scheme in schemes
+            }
+            if now == before:
+                continue
+            rules = (
+                ruleset(now[scheme], scheme, before.get(scheme), balancers=net)
+                for scheme, net in zip(schemes, node.cluster.balancers, strict=True)
+            )
+            if await write("".join(rules)):
+                await tracking.forget(tracking.gone(before, now))
+                before = now
+            else:
+                before = {}  # whatever is there
+                await asyncio.sleep(AGAIN)
+                changed.set()
+
+
+async def write(rules: str) -> bool:
+    """One transaction of nft; whether the kernel took it."""
+    nft = await asyncio.create_subprocess_exec(
+        "nft",
+        "-f",
+        "-",
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, said = await nft.communicate(rules.encode())
+    if nft.returncode:
+        log.error("nft refused the rules of Services", why=said.decode(errors="replace").strip()[:500])
+    return nft.returncode == 0

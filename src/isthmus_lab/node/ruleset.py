@@ -1,0 +1,123 @@
+"""Plain Services in nftables: what the rules are. Pure.
+
+One table for a family, changed atomically. A VIP is one look-up in a map; its chain spreads calls uniformly at random,
+or sends a client where it was, which sets of clients say: those outlive a change as long as their endpoint does.
+What is still addressed to a Service when the packet filter sees it has nowhere to go, and is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from hashlib import blake2s
+from typing import Final
+
+from isthmus.model.hosts import joined
+from isthmus_lab.families import Scheme
+from isthmus_lab.node.services import Target, Vip
+
+OUTSIDE: Final = 0x4000
+"""Mark of calls from outside the cluster."""
+
+BASE: Final = """\
+  chain prerouting {{ type nat hook prerouting priority dstnat; policy accept; jump dispatch; }}
+  chain output {{ type nat hook output priority -100; policy accept; jump dispatch; }}
+  chain postrouting {{
+    type nat hook postrouting priority srcnat; policy accept;
+    ct status dnat {ip} saddr . {ip} daddr @hairpin masquerade
+    meta mark {mark} masquerade
+  }}
+  chain refuse {{
+    {ip} daddr {{ {ours} }} meta l4proto tcp reject with tcp reset
+    {ip} daddr {{ {ours} }} reject
+  }}
+  chain forward {{ type filter hook forward priority filter; policy accept; jump refuse; }}
+  chain local {{ type filter hook output priority filter; policy accept; jump refuse; }}
+"""
+
+
+def ruleset(found: Sequence[Vip], scheme: Scheme, before: Sequence[Vip] | None = None, *, balancers: str = "") -> str:
+    """What ``nft -f`` takes, in one transaction. ``before`` is what is there; None: nobody knows, so all is new.
+
+    ``balancers`` is a range that is the cluster's own, beside that of its Services.
+    """
+    ip, kind = scheme.nft, scheme.nft_address
+    chains, elements, ports = [], [], []
+    for number, vip in enumerate(found):
+        chains.append(f"  chain s{number} {{ {_spread(vip, scheme)} }}\n")
+        if vip.address:
+            elements.append(f"{vip.address} . {vip.protocol} . {vip.port} : goto s{number}")
+        else:
+            ports.append(f"{vip.protocol} . {vip.port} : goto s{number}")
+    backends = sorted({address for vip in found for address, _ in vip.targets})
+    stays = _stays(found)
+    ours = ", ".join(each for each in (scheme.service_cidr, balancers) if each)
+    return "".join(
+        [
+            _cleared(found, before, scheme),
+            f"table {ip} services {{\n",
+            *(f"  set {name} {{ type {kind}; flags dynamic, timeout; }}\n" for name in stays),
+            *(f"  chain {name} {{ {_stay(name, *told, scheme)} }}\n" for name, told in stays.items()),
+            *chains,
+            f"  map vips {{ type {kind} . inet_proto . inet_service : verdict; ",
+            _elements(elements),
+            " }\n  map ports { type inet_proto . inet_service : verdict; ",
+            _elements(ports),
+            f" }}\n  set hairpin {{ type {kind} . {kind}; ",
+            _elements([f"{address} . {address}" for address in backends]),
+            f" }}\n  chain dispatch {{\n    {ip} daddr . meta l4proto . th dport vmap @vips\n",
+            f"    {ip} daddr != {scheme.node_local} fib daddr type local meta l4proto . th dport vmap @ports\n  }}\n",
+            BASE.format(ip=ip, ours=ours, mark=OUTSIDE),
+            "}\n",
+        ]
+    )
+
+
+def _cleared(found: Sequence[Vip], before: Sequence[Vip] | None, scheme: Scheme) -> str:
+    """All that is to go: everything, or all but the clients of endpoints that stay."""
+    table = f"{scheme.nft} services"
+    if before is None:
+        return f"add table {table}\ndelete table {table}\n"
+    gone = sorted(_stays(before).keys() - _stays(found).keys())
+    lines = [
+        f"flush table {table}",
+        *(f"flush map {table} {name}" for name in ("vips", "ports")),
+        f"flush set {table} hairpin",
+        *(f"delete chain {table} s{number}" for number in range(len(found), len(before))),
+        *(f"delete {what} {table} {name}" for what in ("chain", "set") for name in gone),
+    ]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _spread(vip: Vip, scheme: Scheme) -> str:
+    """The rules of a VIP's chain."""
+    ip, count = scheme.nft, len(vip.targets)
+    mark = ""
+    if vip.outside:  # a load balancer's address is called from within as well, and then answers find their way
+        mark = f"{'iifname eth0 ' if vip.address else ''}meta mark set {OUTSIDE}; "
+    if not vip.sticky:
+        spread = ", ".join(f"{n} : {address} . {port}" for n, (address, port) in enumerate(vip.targets))
+        return f"{mark}meta l4proto {vip.protocol} dnat {ip} to numgen random mod {count} map {{ {spread} }};"
+    names = [_name(vip, target) for target in vip.targets]
+    known = "; ".join(f"{ip} saddr @{name} goto {name}" for name in names)
+    spread = ", ".join(f"{n} : goto {name}" for n, name in enumerate(names))
+    return f"{mark}{known}; numgen random mod {count} vmap {{ {spread} }};"
+
+
+def _stays(found: Iterable[Vip]) -> dict[str, tuple[Vip, Target]]:
+    """By name, the endpoints where clients stay."""
+    return {_name(vip, target): (vip, target) for vip in found if vip.sticky for target in vip.targets}
+
+
+def _stay(name: str, vip: Vip, target: Target, scheme: Scheme) -> str:
+    """The rules of an endpoint's chain: the client is remembered anew, and served."""
+    to = f"meta l4proto {vip.protocol} dnat {scheme.nft} to {joined(*target)}"
+    return f"update @{name} {{ {scheme.nft} saddr timeout {vip.sticky}s }}; {to};"
+
+
+def _name(vip: Vip, target: Target) -> str:
+    told = f"{vip.owner} {vip.protocol} {target}"
+    return "c" + blake2s(told.encode(), digest_size=6).hexdigest()
+
+
+def _elements(entries: list[str]) -> str:
+    return f"elements = {{ {', '.join(entries)} }};" if entries else ""

@@ -1,0 +1,51 @@
+"""What a node process is told, as a file."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from isthmus_lab.families import Families
+from isthmus_lab.images import Image
+from isthmus_lab.layout import Lab, Network, Node
+
+
+class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Which node this is, of which lab, and how it reaches its API server."""
+
+    lab: str
+    clusters: int
+    nodes: int
+    network: Network = "flat"
+    families: tuple[Families, ...] = (("IPv4",),)
+    cluster: str
+    node: int
+    kubeconfig: str
+    images: dict[str, Image] = {}
+    services: bool = True
+    """False: kube-proxy programs them."""
+
+    @property
+    def place(self) -> Node:
+        """Where everything of the node is."""
+        lab = Lab(self.lab, self.clusters, self.nodes, self.network, self.families)
+        return next(n for c in lab.clusters if c.name == self.cluster for n in c.nodes if n.number == self.node)
+
+
+def load(path: Path) -> Settings:
+    """Read the file; msgspec.ValidationError names a field that is wrong."""
+    return msgspec.convert(tomllib.loads(path.read_text()), Settings)
+
+
+def dump(settings: Settings) -> str:
+    """The file."""
+    plain = msgspec.to_builtins(settings)
+    tables = plain.pop("images")
+    lines = [f"{name} = {msgspec.json.encode(value).decode()}" for name, value in plain.items()]
+    for name, image in tables.items():
+        lines += ["", f"[images.{msgspec.json.encode(name).decode()}]"]
+        lines += [f"{field} = {msgspec.json.encode(value).decode()}" for field, value in image.items()]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,150 @@
+"""A pod's status from the states of its containers. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from isthmus_lab.node.environment import Addresses
+from isthmus_lab.node.objects import Pod
+
+
+class Waiting(Struct, frozen=True, tag=True):
+    """Not started, or about to be started again."""
+
+    reason: str = "ContainerCreating"
+    message: str = ""
+
+
+class Running(Struct, frozen=True, tag=True):
+    """Its process runs."""
+
+    pid: int
+    started: str
+    born: int = 0
+    """When the kernel says it was started, in ticks."""
+
+
+class Terminated(Struct, frozen=True, tag=True):
+    """Its process has ended."""
+
+    code: int
+    started: str
+    finished: str
+    reason: str = ""
+    message: str = ""
+
+
+State = Waiting | Running | Terminated
+
+
+class ContainerState(Struct, frozen=True):
+    """How one container is."""
+
+    name: str
+    image: str
+    now: State = Waiting()
+    last: Terminated | None = None
+    ready: bool = False
+    started: bool = False
+    restarts: int = 0
+
+
+Phase = Literal["Pending", "Running", "Succeeded", "Failed"]
+
+
+def timestamp() -> str:
+    """Now, as the API writes it."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def phase(pod: Pod, states: Sequence[ContainerState]) -> Phase:
+    """Where the pod is in its life."""
+    policy = pod.spec.restart_policy
+    ended = [state.now.code for state in states if isinstance(state.now, Terminated)]
+    if states and len(ended) == len(states) and policy != "Always":
+        if all(code == 0 for code in ended):
+            return "Succeeded"
+        return "Failed" if policy == "Never" else "Running"
+    started = any(not isinstance(state.now, Waiting) or state.last is not None for state in states)
+    return "Running" if started else "Pending"
+
+
+def body(
+    pod: Pod,
+    states: Sequence[ContainerState],
+    *,
+    inits: Sequence[ContainerState],
+    addresses: Addresses,
+    started: str,
+    since: Mapping[str, str],
+) -> dict[str, Any]:
+    """The status to write. ``since`` says when each condition came into its state."""
+    ready = bool(states) and all(state.ready for state in states)
+    initialized = all(isinstance(state.now, Terminated) and state.now.code == 0 for state in inits)
+    result: dict[str, Any] = {
+        "phase": phase(pod, states),
+        "hostIP": addresses.host[0],
+        "hostIPs": [{"ip": ip} for ip in addresses.host],
+        "startTime": started,
+        "conditions": [
+            _condition("PodScheduled", True, since),
+            _condition("Initialized", initialized, since),
+            _condition("ContainersReady", ready, since),
+            _condition("Ready", ready, since),
+        ],
+        "containerStatuses": [_container(state) for state in states],
+    }
+    if inits:
+        result["initContainerStatuses"] = [_container(state) for state in inits]
+    result |= {"podIP": addresses.pod[0], "podIPs": [{"ip": ip} for ip in addresses.pod]}
+    return result
+
+
+def conditions(status: Mapping[str, Any]) -> dict[str, str]:
+    """The state of each condition of a status."""
+    return {each["type"]: each["status"] for each in status.get("conditions", ())}
+
+
+def _condition(kind: str, holds: bool, since: Mapping[str, str]) -> dict[str, Any]:
+    result: dict[str, Any] = {"type": kind, "status": "True" if holds else "False"}
+    if kind in since:
+        result["lastTransitionTime"] = since[kind]
+    if not holds and kind in ("Ready", "ContainersReady"):
+        result |= {"reason": "ContainersNotReady"}
+    return result
+
+
+def _container(state: ContainerState) -> dict[str, Any]:
+    result: dict[str, Any] = {
+        "name": state.name,
+        "image": state.image,
+        "imageID": f"lab.isthmus.io/{state.image}",
+        "ready": state.ready,
+        "started": state.started,
+        "restartCount": state.restarts,
+        "state": _state(state.now),
+        "lastState": _state(state.last) if state.last else {},
+    }
+    if isinstance(state.now, Running):
+        result["containerID"] = f"process://{state.now.pid}"
+    return result
+
+
+def _state(state: State) -> dict[str, Any]:
+    match state:
+        case Waiting():
+            return {"waiting": _said(state.reason, state.message)}
+        case Running():
+            return {"running": {"startedAt": state.started}}
+        case Terminated():
+            reason = state.reason or ("Completed" if state.code == 0 else "Error")
+            times = {"startedAt": state.started, "finishedAt": state.finished}
+            return {"terminated": {"exitCode": state.code, **_said(reason, state.message), **times}}
+
+
+def _said(reason: str, message: str) -> dict[str, str]:
+    return {"reason": reason, "message": message} if message else {"reason": reason}

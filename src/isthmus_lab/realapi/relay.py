@@ -1,0 +1,70 @@
+"""``python -m isthmus_lab.realapi.relay --fd N --to ADDRESS:PORT``: the way from the host's loopback into a namespace.
+
+It runs inside, and inherits a socket that listens outside: bytes go through as they come, in both directions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import socket
+from typing import Final
+
+from isthmus.running import until_told
+
+PIECE: Final = 1 << 16
+
+
+async def serve(listening: socket.socket, host: str, port: int) -> None:
+    """For ever."""
+
+    async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            there_reader, there_writer = await asyncio.open_connection(host, port)
+        except OSError:
+            writer.transport.abort()  # as refused as it can be told to one who is connected
+            return
+        await relay((reader, writer), (there_reader, there_writer))
+
+    listening.setblocking(False)
+    async with await asyncio.start_server(accepted, sock=listening) as server:
+        await server.serve_forever()
+
+
+End = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def relay(here: End, there: End) -> None:
+    """Until both have said their last."""
+    pumps = [asyncio.create_task(_pump(here[0], there[1])), asyncio.create_task(_pump(there[0], here[1]))]
+    try:
+        await asyncio.gather(*pumps)
+    except OSError:
+        pass  # one of them is gone: the other is told by the close
+    finally:
+        for pump in pumps:
+            pump.cancel()
+        for _, writer in (here, there):
+            writer.close()
+
+
+async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    while piece := await source.read(PIECE):
+        sink.write(piece)
+        await sink.drain()
+    if sink.can_write_eof():
+        sink.write_eof()
+
+
+def main() -> None:
+    """The process."""
+    parser = argparse.ArgumentParser(prog="isthmus_lab.realapi.relay")
+    parser.add_argument("--fd", type=int, required=True, help="a listening socket that is inherited")
+    parser.add_argument("--to", required=True, help="address:port")
+    told = parser.parse_args()
+    host, _, port = told.to.rpartition(":")
+    until_told(serve(socket.socket(fileno=told.fd), host.strip("[]"), int(port)))
+
+
+if __name__ == "__main__":
+    main()

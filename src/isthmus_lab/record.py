@@ -1,0 +1,49 @@
+"""What a lab is, as ``lab up`` writes it down for everybody who comes later: ``lab.json`` in its directory."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from isthmus_lab.families import Families
+from isthmus_lab.images import Image
+from isthmus_lab.layout import Lab, Network
+
+ApiServer = Literal["small", "real"]
+"""The lab's own, or kube-apiserver and kube-controller-manager."""
+Datapath = Literal["isthmus", "kube-proxy"]
+"""Ours, or kube-proxy and CoreDNS with the operator only."""
+
+
+class Record(msgspec.Struct, frozen=True):
+    """The file."""
+
+    name: str
+    size: int
+    nodes: int
+    images: dict[str, Image] = {}
+    isthmus: bool = True
+    """False: clusters only."""
+    apiserver: ApiServer = "small"
+    datapath: Datapath = "isthmus"
+    network: Network = "flat"
+    families: tuple[Families, ...] = (("IPv4",),)
+
+    @property
+    def lab(self) -> Lab:
+        """The lab it is of."""
+        return Lab(self.name, self.size, self.nodes, self.network, self.families)
+
+
+def write(record: Record) -> None:
+    """Write it into the lab's directory."""
+    (record.lab.directory / "lab.json").write_bytes(msgspec.json.encode(record))
+
+
+def read(name: str) -> Record:
+    """The record of a lab; KeyError where there is none."""
+    try:
+        return msgspec.json.decode((Lab(name).directory / "lab.json").read_bytes(), type=Record)
+    except FileNotFoundError:
+        raise KeyError(name) from None

@@ -1,0 +1,163 @@
+"""Starts a lab and follows it until it is ready."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from isthmus.datapath import requirements
+from isthmus.etcd import EtcdError, binary
+from isthmus_lab import cgroups, families, record, removal
+from isthmus_lab.images import Image
+from isthmus_lab.layout import MOST_CLUSTERS, MOST_NODES, NAME, Lab
+from isthmus_lab.realapi import found
+from isthmus_lab.record import ApiServer, Datapath
+
+PATIENCE: Final[dict[ApiServer, float]] = {"small": 60.0, "real": 180.0}
+
+
+class CannotStart(Exception):  # noqa: N818
+    """Why there will be no lab: one sentence per line."""
+
+
+def missing(*, apiserver: ApiServer = "small", datapath: Datapath = "isthmus") -> list[str]:
+    """What this machine lacks, as sentences that say how to get it."""
+    lacks = requirements()
+    if os.geteuid() != 0 and not any("root" in each for each in lacks):
+        lacks.insert(0, "root: a lab makes network namespaces, control groups and BPF programs: run it with sudo")
+    root = cgroups.found()
+    if os.geteuid() == 0 and root is not None and not os.access(root, os.W_OK):
+        lacks.append(f"cgroup v2 is mounted read-only at {root}: in a container, run that with --privileged")
+    if shutil.which("nft") is None:
+        lacks.append("nft: apt-get install nftables")
+    try:
+        binary.find()
+    except EtcdError as why:
+        lacks.append(str(why))
+    if apiserver == "real":
+        lacks += found.missing(found.SERVER, found.CONTROLLERS)
+    if datapath == "kube-proxy":
+        lacks += found.missing(found.PROXY, found.COREDNS)
+    return lacks
+
+
+def check(lab: Lab, *, apiserver: ApiServer = "small", datapath: Datapath = "isthmus") -> None:
+    """CannotStart unless this lab can be made here now."""
+    if not NAME.match(lab.name):
+        raise CannotStart(f"--name {lab.name}: at most 12 lower-case letters and digits, a letter first")
+    if not 1 <= lab.size <= MOST_CLUSTERS:
+        raise CannotStart(f"--clusters {lab.size}: 1 to {MOST_CLUSTERS}")
+    if not 1 <= lab.nodes <= MOST_NODES:
+        raise CannotStart(f"--nodes {lab.nodes}: 1 to {MOST_NODES}")
+    if datapath == "kube-proxy" and apiserver != "real":
+        raise CannotStart("--datapath kube-proxy: wants --apiserver real")
+    for scheme in lab.schemes:
+        if not families.usable(scheme.family):
+            raise CannotStart(f"--ip-families: this kernel has no {scheme.family}; was it booted with ipv6.disable=1?")
+    if lacks := missing(apiserver=apiserver, datapath=datapath):
+        raise CannotStart("this machine cannot run a lab; missing:\n" + "\n".join(f"  - {each}" for each in lacks))
+    if _exists(lab):
+        raise CannotStart(f"lab {lab.name} is there already: isthmus lab status, or isthmus lab down --name {lab.name}")
+
+
+def _exists(lab: Lab) -> bool:
+    try:
+        return removal.exists(lab)
+    except cgroups.NoCgroups as why:
+        raise CannotStart(str(why)) from None
+
+
+def start(
+    lab: Lab,
+    *,
+    images: dict[str, Image],
+    isthmus: bool = True,
+    apiserver: ApiServer = "small",
+    datapath: Datapath = "isthmus",
+) -> None:
+    """Start the supervisor, in the lab's control group from its first instruction on."""
+    lab.directory.mkdir(parents=True, mode=0o700)
+    lab.logs.mkdir()
+    record.write(
+        record.Record(lab.name, lab.size, lab.nodes, images, isthmus, apiserver, datapath, lab.network, lab.families)
+    )
+    group = cgroups.make(_group(lab))
+    with (lab.logs / "supervisor.log").open("ab") as log:
+        subprocess.Popen(
+            [sys.executable, "-m", "isthmus_lab.supervisor", lab.name],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd="/",
+            start_new_session=True,
+            preexec_fn=lambda: cgroups.enter(group),
+        )
+
+
+def abandoned(lab: Lab) -> bool:
+    """Whether the lab has been started and its supervisor runs no more: nothing is restarted, and nobody starts it."""
+    return lab.socket.exists() and not cgroups.processes(_group(lab))
+
+
+async def ask(lab: Lab, request: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+    """Ask the supervisor; ConnectionError where it does not run."""
+    try:
+        reader, writer = await asyncio.open_unix_connection(lab.socket, limit=1 << 24)
+    except (FileNotFoundError, ConnectionRefusedError):
+        raise ConnectionError(f"the supervisor of lab {lab.name} does not run") from None
+    try:
+        writer.write(msgspec.json.encode(request) + b"\n")
+        while line := await reader.readline():
+            yield msgspec.json.decode(line)
+    finally:
+        writer.close()
+
+
+async def follow(lab: Lab, tell: Callable[[dict[str, Any]], None], *, apiserver: ApiServer = "small") -> None:
+    """Tell of every step until the lab is ready; CannotStart where it does not become so in time."""
+    log, patience = lab.logs / "supervisor.log", PATIENCE[apiserver]
+    try:
+        async with asyncio.timeout(patience):
+            await _listening(lab)
+            async for step in ask(lab, {"do": "follow"}):
+                tell(step)
+                if step.get("ready"):
+                    return
+    except TimeoutError:
+        raise CannotStart(f"not ready after {patience:g} s: isthmus lab status, and logs in {lab.logs}") from None
+    except ConnectionError:
+        pass
+    raise CannotStart(f"the supervisor ended: {_last(lab)}: {log}")
+
+
+async def _listening(lab: Lab) -> None:
+    group = _group(lab)
+    while not lab.socket.exists():
+        await asyncio.sleep(0.02)
+        if not cgroups.processes(group):
+            raise CannotStart(f"the supervisor ended: {_last(lab)}")
+    while True:
+        try:
+            _, writer = await asyncio.open_unix_connection(lab.socket)
+        except ConnectionRefusedError:
+            await asyncio.sleep(0.02)
+        else:
+            writer.close()
+            return
+
+
+def _group(lab: Lab) -> Path:
+    return cgroups.root() / lab.prefix / "supervisor"
+
+
+def _last(lab: Lab) -> str:
+    lines = (lab.logs / "supervisor.log").read_text(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "it said nothing"

@@ -1,0 +1,24 @@
+"""``python -m isthmus_lab.supervisor NAME``: started by ``lab up``."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+
+from isthmus import logs
+from isthmus.running import until_told
+from isthmus_lab import record
+from isthmus_lab.supervisor import zygote
+from isthmus_lab.supervisor.process import Supervisor
+
+told = record.read(sys.argv[1])
+zygote.load()
+ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+if os.fork() == 0:
+    ours.close()
+    zygote.serve(theirs)
+else:
+    theirs.close()
+    logs.configure()
+    until_told(Supervisor(told, zygote=ours).run())

@@ -1,0 +1,183 @@
+"""The files that the lab's processes are configured with: the ordinary ones, as on a real cluster."""
+
+from __future__ import annotations
+
+import base64
+import json
+import secrets
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from isthmus import config
+from isthmus.clusterset import certificates
+from isthmus.model.hosts import joined
+from isthmus_lab import cgroups, images
+from isthmus_lab.layout import Cluster, Lab, Node
+from isthmus_lab.node import kubelet, settings
+from isthmus_lab.realapi import files
+
+
+def write(lab: Lab, *, ports: dict[str, int], own_images: dict[str, images.Image], services: bool = True) -> None:
+    """Everything, once. ``ports`` are those of the API servers on the host's loopback, by cluster.
+
+    ``services`` says whether nodes program plain Services.
+    """
+    lab.logs.mkdir(parents=True, exist_ok=True)
+    tokens = {cluster.name: secrets.token_urlsafe(24) for cluster in lab.clusters}
+    trusted = certificates.authority(f"isthmus lab {lab.name}")
+    for cluster in lab.clusters:
+        directory = cluster.directory
+        for part in ("etcd", "peers"):
+            (directory / part).mkdir(parents=True, exist_ok=True)
+        _private(directory / "token", tokens[cluster.name])
+        _private(kubeconfig_of(cluster), _kubeconfig({cluster.name: cluster.apiserver}, tokens, trusted.certificate))
+        served = certificates.issue(trusted, "kube-apiserver", hosts=_hosts(cluster))
+        _private(directory / "apiserver.crt", served.certificate.decode())
+        _private(directory / "apiserver.key", served.key.decode())
+        files.write(cluster, trusted=trusted, token=tokens[cluster.name])
+        for peer in lab.clusters:
+            if peer is not cluster:
+                (directory / "peers" / peer.name).write_text(f"endpoints:\n- {peer.etcd_outside}\n")
+        _private(config_of(cluster, "operator"), config.to_toml(operator(cluster)))
+        for node in cluster.nodes:
+            _node(node, own_images, services)
+            shown = certificates.issue(trusted, f"system:node:{node.name}", hosts=(*node.addresses, node.name))
+            _private(kubelet.certificate(node), shown.certificate.decode())
+            _private(kubelet.key(node), shown.key.decode())
+    _private(lab.directory / "clusters.json", json.dumps({each.name: _local(each) for each in lab.clusters}))
+    servers = {name: f"https://127.0.0.1:{port}" for name, port in ports.items()}
+    _private(lab.kubeconfig, _kubeconfig(servers, tokens, trusted.certificate))
+
+
+def _local(cluster: Cluster) -> dict[str, str]:
+    """What ``isthmus --cluster`` finds of a cluster: the sockets of its first node, and where its maps are pinned."""
+    node = cluster.nodes[0]
+    sockets = {
+        "operator": socket_of(cluster, "operator"), "agent": socket_of(node, "agent"), "dns": socket_of(node, "dns")
+    }  # fmt: skip
+    return {**{process: str(path) for process, path in sockets.items()}, "pin": agent(node).datapath.pin}
+
+
+def _node(node: Node, own_images: dict[str, images.Image], services: bool) -> None:
+    for part in ("pods", "peers"):
+        (node.directory / part).mkdir(parents=True, exist_ok=True)
+    _private(config_of(node, "agent"), config.to_toml(agent(node)))
+    _private(config_of(node, "dns"), config.to_toml(dns(node)))
+    lab = node.cluster.lab
+    told = settings.Settings(
+        lab=lab.name,
+        clusters=lab.size,
+        nodes=lab.nodes,
+        network=lab.network,
+        families=lab.families,
+        cluster=node.cluster.name,
+        node=node.number,
+        kubeconfig=str(kubeconfig_of(node.cluster)),
+        images=own_images,
+        services=services,
+    )
+    _private(config_of(node, "node"), settings.dump(told))
+
+
+def config_of(where: Cluster | Node, process: str) -> Path:
+    """A process's configuration file."""
+    return where.directory / f"{process}.toml"
+
+
+def kubeconfig_of(cluster: Cluster) -> Path:
+    """For the cluster's own processes, inside the lab."""
+    return cluster.directory / "kubeconfig"
+
+
+def socket_of(where: Cluster | Node, process: str) -> Path:
+    """A process's admin socket; those of the first node are the cluster's, where people look."""
+    if isinstance(where, Node) and where.number == 1:
+        where = where.cluster
+    return where.directory / f"{process}.sock"
+
+
+def operator(cluster: Cluster) -> config.Config:
+    """The operator's configuration."""
+    return config.Config(
+        cluster=_cluster(cluster),
+        kubernetes=_kubernetes(cluster),
+        etcd=config.EtcdSection(endpoints=(cluster.etcd,)),
+        clusterset=config.ClustersetSection(directory=str(cluster.directory / "peers")),
+        admin=config.AdminSection(socket=str(socket_of(cluster, "operator"))),
+    )
+
+
+def agent(node: Node) -> config.Config:
+    """A node's agent's configuration."""
+    cluster, lab = node.cluster, node.cluster.lab
+    return config.Config(
+        cluster=_cluster(cluster),
+        node=config.NodeSection(name=node.name),
+        kubernetes=_kubernetes(cluster),
+        etcd=config.EtcdSection(endpoints=(cluster.etcd,)),
+        clusterset=config.ClustersetSection(
+            directory=str(cluster.directory / "peers"), state=str(node.directory / "peers")
+        ),
+        datapath=config.DatapathSection(
+            cgroup=str(cgroups.root() / lab.prefix / node.pods_cgroup), pin=str(lab.bpffs / node.name)
+        ),
+        dns=_dns(cluster),
+        admin=config.AdminSection(socket=str(socket_of(node, "agent"))),
+    )
+
+
+def dns(node: Node) -> config.Config:
+    """A node's DNS server's configuration: the agent's datapath section, since they share pinned maps."""
+    return config.Config(
+        cluster=_cluster(node.cluster),
+        node=config.NodeSection(name=node.name),
+        datapath=agent(node).datapath,
+        dns=_dns(node.cluster, agent=str(socket_of(node, "agent"))),
+        admin=config.AdminSection(socket=str(socket_of(node, "dns"))),
+    )
+
+
+def _cluster(cluster: Cluster) -> config.ClusterSection:
+    network = cluster.name if cluster.lab.network == "island" else ""
+    return config.ClusterSection(name=cluster.name, id=cluster.index, network=network, families=cluster.families)
+
+
+def _kubernetes(cluster: Cluster) -> config.KubernetesSection:
+    return config.KubernetesSection(kubeconfig=str(kubeconfig_of(cluster)))
+
+
+def _dns(cluster: Cluster, *, agent: str = "") -> config.DnsSection:
+    listen = tuple(joined(scheme.node_local, 53) for scheme in cluster.schemes)
+    return config.DnsSection(
+        listen=listen, cluster_dns=tuple(scheme.cluster_dns for scheme in cluster.schemes), agent=agent
+    )
+
+
+def _hosts(cluster: Cluster) -> list[str]:
+    """What an API server is called: by people on the host, in the lab, and by pods."""
+    inside = [*cluster.addresses, *(scheme.api_service for scheme in cluster.schemes)]
+    return ["127.0.0.1", *inside, "kubernetes.default.svc", "kubernetes.default"]
+
+
+def _kubeconfig(servers: dict[str, str], tokens: dict[str, str], trusted: bytes) -> str:
+    first = next(iter(servers))
+    authority = base64.b64encode(trusted).decode()
+    body: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": first,
+        "clusters": [
+            {"name": name, "cluster": {"server": server, "certificate-authority-data": authority}}
+            for name, server in servers.items()
+        ],
+        "users": [{"name": name, "user": {"token": tokens[name]}} for name in servers],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": name}} for name in servers],
+    }
+    return yaml.safe_dump(body, sort_keys=False)
+
+
+def _private(path: Path, content: str) -> None:
+    path.touch(mode=0o600)
+    path.write_text(content)

@@ -1,0 +1,179 @@
+"""One program of the lab: started, watched, started again with a growing pause."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from isthmus import logs
+from isthmus_lab import cgroups, spawn
+from isthmus_lab.network import namespaces
+from isthmus_lab.supervisor import forking
+from isthmus_lab.supervisor.forking import Zygote
+from isthmus_lab.supervisor.programs import Program
+
+FIRST_PAUSE: Final = 0.2
+MOST_PAUSE: Final = 10.0
+LASTING: Final = 10.0
+LOOK: Final = 0.03
+"""Seconds between two looks at a process that is not ready yet; they grow to ten times that."""
+
+log = logs.get("supervisor")
+
+
+class Keeper:
+    """Keeps one program running. ``ready`` is set once it has been seen to work, and cleared while it does not run."""
+
+    def __init__(
+        self,
+        program: Program,
+        *,
+        root: Path,
+        output: Path,
+        listeners: Mapping[str, int],
+        check: Callable[[], Awaitable[bool]],
+        after: list[asyncio.Event],
+        changed: Callable[[], None],
+        zygote: Zygote,
+    ) -> None:
+        self.program = program
+        self.ready = asyncio.Event()
+        self.restarts = -1
+        self.failure = ""
+        self._root = root
+        self._output = output
+        self._listeners = listeners
+        self._check = check
+        self._after = after
+        self._changed = changed
+        self._zygote = zygote
+        self._process: spawn.Process | None = None
+        self._wanted = asyncio.Event()
+        self._wanted.set()
+        self._paused = False
+        self.task: asyncio.Task[None]
+
+    def __repr__(self) -> str:
+        return f"<Keeper of {self.program.name}: {self._process}>"
+
+    def stats(self) -> dict[str, Any]:
+        """For ``lab status``."""
+        running = self._process is not None and self._process.code is None
+        return {
+            "name": self.program.name,
+            "state": self._state(running),
+            "pid": self._process.pid if self._process is not None and running else None,
+            "restarts": max(self.restarts, 0),
+            "failure": self.failure,
+            "log": str(self._output),
+        }
+
+    def _state(self, running: bool) -> str:
+        if not running:
+            return "down" if self._wanted.is_set() else "killed"
+        if self._paused:
+            return "paused"
+        return "ready" if self.ready.is_set() else "starting"
+
+    def kill(self) -> None:
+        """End it at once, and start it no more until told to."""
+        self._wanted.clear()
+        self._send(signal.SIGKILL)
+
+    def pause(self) -> None:
+        """Stop it where it is: it holds what it holds, and answers nobody."""
+        self._paused = True
+        self._send(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it run again, whatever was done to it."""
+        self._paused = False
+        self._send(signal.SIGCONT)
+        self._wanted.set()
+
+    def _send(self, number: int) -> None:
+        if self._process is not None:
+            self._process.signal(number)
+
+    async def end(self) -> None:
+        """It is not needed any more."""
+        self.task.cancel()
+        if self._process is not None:
+            await self._process.stop(grace=2.0)
+
+    async def run(self) -> None:
+        """For ever."""
+        for event in self._after:
+            await event.wait()
+        pause = 0.0
+        while True:
+            await self._wanted.wait()
+            begun = asyncio.get_running_loop().time()
+            await self._once()
+            if not self._wanted.is_set():
+                pause = 0.0
+                continue
+            lasted = asyncio.get_running_loop().time() - begun
+            pause = FIRST_PAUSE if lasted > LASTING else min(MOST_PAUSE, max(FIRST_PAUSE, pause * 2))
+            log.warning("process ended", process=self.program.name, why=self.failure, again_in=pause)
+            await asyncio.sleep(pause)
+
+    async def _once(self) -> None:
+        self.restarts += 1
+        try:
+            self._process = await self._start()
+        except OSError as error:
+            self.failure = f"{self.program.command[0]}: {error}"
+            self._changed()
+            return
+        looking = asyncio.ensure_future(self._look())
+        try:
+            code = await self._process.wait()
+        finally:
+            looking.cancel()
+        self.ready.clear()
+        self.failure = (
+            f"ended with {code}{_last_line(self._output)}" if code < 128 else f"killed by signal {code - 128}"
+        )
+        self._changed()
+
+    async def _start(self) -> spawn.Process:
+        program = self.program
+        inherit = [self._listeners[program.listener]] if program.listener else []
+        command = tuple(word.format(fd=inherit[0]) if inherit else word for word in program.command)
+        place = spawn.Place(cgroups.make(self._root / program.cgroup), namespaces.path(program.namespace))
+        told, output = environment(), self._output
+        ordered = forking.order(command, environment=told, place=place, output=output, inherit=inherit)
+        if ordered is not None and self._zygote.alive:
+            return await self._zygote.start(ordered)
+        return spawn.start(command, place=place, environment=told, output=output, inherit=inherit, directory="/")
+
+    async def _look(self) -> None:
+        pause = LOOK
+        while not await self._check():
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.3, LOOK * 10)
+        self.ready.set()
+        self.failure = ""
+        self._changed()
+
+
+def environment() -> dict[str, str]:
+    """The supervisor's own, without what would reach out of the lab or colour the logs."""
+    dropped = ("_PROXY", "KUBECONFIG", "ISTHMUS_")
+    kept = {k: v for k, v in os.environ.items() if not k.upper().endswith("_PROXY") and not k.startswith(dropped)}
+    return {**kept, "PYTHONUNBUFFERED": "1", "ETCD_UNSUPPORTED_ARCH": "arm64"}
+
+
+def _last_line(output: Path) -> str:
+    """What a program said last, which mostly is why it ended."""
+    try:
+        lines = output.read_bytes()[-2000:].decode(errors="replace").splitlines()
+    except OSError:
+        return ""
+    said = [text for line in lines if (text := line.strip(" |+-"))]  # frames of a traceback of several
+    return f": {said[-1][:200]}" if said else ""

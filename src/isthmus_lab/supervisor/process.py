@@ -1,0 +1,229 @@
+"""The supervisor: builds the lab, then keeps its programs until it is told to end or is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from time import monotonic
+from typing import Any, Final
+
+from isthmus import kube, logs
+from isthmus.config import KubernetesSection
+from isthmus.etcd import binary
+from isthmus.reflector import Transient
+from isthmus_lab import cgroups, kernel, network, spawn
+from isthmus_lab.layout import Cluster
+from isthmus_lab.network import weather
+from isthmus_lab.realapi import definitions, foreign, found, processes
+from isthmus_lab.record import Record
+from isthmus_lab.supervisor import bootstrap, checks, configs, programs
+from isthmus_lab.supervisor.control import Control
+from isthmus_lab.supervisor.forking import Zygote
+from isthmus_lab.supervisor.keeper import Keeper
+
+PATIENCE: Final = 5.0
+"""Seconds that somebody waits for a relay."""
+
+log = logs.get("supervisor")
+
+
+class Supervisor:
+    """One lab."""
+
+    def __init__(self, record: Record, *, zygote: socket.socket) -> None:
+        self.lab = record.lab
+        self._images = record.images
+        self._isthmus = record.isthmus
+        self._real = record.apiserver == "real"
+        self._ours = record.datapath == "isthmus"
+        self._zygote = zygote
+        self._root = cgroups.root() / self.lab.prefix
+        self._began = monotonic()
+        self._clients: dict[str, kube.Client] = {}
+        self._filled: set[str] = set()
+        self._changes: list[asyncio.Event] = []
+        self._keepers: dict[str, Keeper] = {}
+        self._keeper: Callable[[programs.Program], Keeper]
+        self.steps: list[dict[str, Any]] = []
+
+    def __repr__(self) -> str:
+        return f"<Supervisor of {self.lab.name}: {len(self._keepers)} programs>"
+
+    def stats(self) -> dict[str, Any]:
+        """Everything there is to know about the lab's processes."""
+        return {
+            "lab": self.lab.name,
+            "ready": self.ready,
+            "steps": self.steps,
+            "programs": [keeper.stats() for keeper in self._keepers.values()],
+        }
+
+    @property
+    def ready(self) -> bool:
+        """Whether everything of the lab has been seen to work."""
+        return (
+            bool(self._keepers)
+            and len(self._filled) == self.lab.size
+            and all(keeper.ready.is_set() for keeper in self._keepers.values())
+        )
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
+        spawn.reap_strangers()  # pods outlive a node process that is killed, and come to us
+        async with Control(self.lab.socket, self):
+            listeners = {cluster.name: _loopback() for cluster in self.lab.clusters}
+            ports = {name: made.getsockname()[1] for name, made in listeners.items()}
+            configs.write(self.lab, ports=ports, own_images=self._images, services=self._ours)
+            self.step("configurations")
+            _bpffs(self.lab.bpffs)
+            await network.build(self.lab)
+            self.step("network")
+            for cluster in self.lab.clusters:
+                section = KubernetesSection(kubeconfig=str(self.lab.kubeconfig), context=cluster.name)
+                self._clients[cluster.name] = await kube.connect(section)
+            try:
+                await self._keep({name: made.fileno() for name, made in listeners.items()})
+            finally:
+                for client in self._clients.values():
+                    await client.close()
+
+    async def _keep(self, listeners: dict[str, int]) -> None:
+        wanted = self._programs()
+        zygote = Zygote(self._zygote)
+        async with asyncio.TaskGroup() as group:
+            self._keeper = partial(self._keep_one, group, listeners, zygote)
+            for program in wanted:
+                self._keepers[program.name] = self._keeper(program)
+            for cluster in self.lab.clusters:
+                group.create_task(self._fill(cluster), name=f"{cluster.name}/bootstrap")
+
+    def _keep_one(
+        self, group: asyncio.TaskGroup, listeners: dict[str, int], zygote: Zygote, program: programs.Program
+    ) -> Keeper:
+        keeper = Keeper(
+            program,
+            root=self._root,
+            output=self.lab.logs / f"{program.name.replace('/', '-')}.log",
+            listeners=listeners,
+            check=lambda: checks.ready(program.check, self._clients),
+            zygote=zygote,
+            after=[self._keepers[name].ready for name in program.after],
+            changed=lambda: self._changed(program.name),
+        )
+        keeper.task = group.create_task(keeper.run(), name=program.name)
+        return keeper
+
+    def hurt(self, action: str, names: list[str]) -> list[str]:
+        """Kill, pause or start programs; the names of those that there are."""
+        found = [self._keepers[name] for name in names if name in self._keepers]
+        for keeper in found:
+            match action:
+                case "kill":
+                    keeper.kill()
+                case "pause":
+                    keeper.pause()
+                case "start":
+                    keeper.resume()
+        return [keeper.program.name for keeper in found]
+
+    async def relay(self) -> str:
+        """Run the relays that the network's state asks for, and no others; why one does not work, or ''."""
+        options = weather.relays(self.lab, weather.read(self.lab))
+        wanted = {each.name: each for each in (programs.relay(self.lab, *item) for item in options.items())}
+        for name, keeper in list(self._keepers.items()):
+            if name.startswith("fabric/") and keeper.program != wanted.get(name):
+                del self._keepers[name]
+                await keeper.end()
+        for name, program in wanted.items():
+            if name not in self._keepers:
+                self._keepers[name] = self._keeper(program)
+            try:
+                async with asyncio.timeout(PATIENCE):
+                    await self._keepers[name].ready.wait()
+            except TimeoutError:
+                return f"{name} does not come up: {self._keepers[name].failure or 'it says nothing'}"
+        return ""
+
+    def _programs(self) -> list[programs.Program]:
+        wanted = programs.programs(self.lab, etcd=binary.find(), isthmus=self._isthmus)
+        server, controllers = found.find(found.SERVER), found.find(found.CONTROLLERS)
+        if not self._real or server is None or controllers is None:  # lab up has looked for them
+            return wanted
+        wanted = processes.instead(wanted, self.lab, apiserver=server, controllers=controllers)
+        proxy, coredns = found.find(found.PROXY), found.find(found.COREDNS)
+        if self._ours or proxy is None or coredns is None:
+            return wanted
+        return foreign.without_ours(wanted, self.lab, proxy=proxy, coredns=coredns)
+
+    async def _fill(self, cluster: Cluster) -> None:
+        await self._keepers[f"{cluster.name}/apiserver"].ready.wait()
+        while True:
+            try:
+                if self._real:
+                    await definitions.apply(self._clients[cluster.name])
+                await bootstrap.fill(self._clients[cluster.name], cluster)
+            except (Transient, kube.KubeError) as why:
+                log.warning("bootstrap", cluster=cluster.name, why=str(why))
+                await asyncio.sleep(0.2)
+            else:
+                self._filled.add(cluster.name)
+                self._changed(f"{cluster.name}/bootstrap")
+                return
+
+    def _changed(self, name: str) -> None:
+        keeper = self._keepers.get(name)
+        if keeper is None or keeper.ready.is_set():
+            self.step(name)
+            self._complete(name.partition("/")[0])
+        else:
+            self.step(name, failure=keeper.failure)
+
+    def _complete(self, cluster: str) -> None:
+        """A step of its own, once: all of a cluster works."""
+        mine = [keeper for name, keeper in self._keepers.items() if name.startswith(f"{cluster}/")]
+        told = any(step["step"] == cluster for step in self.steps)
+        if cluster in self._filled and not told and all(keeper.ready.is_set() for keeper in mine):
+            self.step(cluster)
+
+    def step(self, name: str, *, failure: str = "") -> None:
+        """Something was reached or went wrong: told to whoever follows."""
+        seconds = round(monotonic() - self._began, 3)
+        self.steps.append({"step": name, "seconds": seconds, **({"failure": failure} if failure else {})})
+        log.info("step", **self.steps[-1])
+        for event in self._changes:
+            event.set()
+
+    async def follow(self) -> Any:
+        """Steps from the first, as they come, until the lab is ready."""
+        changed = asyncio.Event()
+        self._changes.append(changed)
+        try:
+            told = 0
+            while True:
+                for step in self.steps[told:]:
+                    yield step
+                told = len(self.steps)
+                if self.ready:
+                    yield {"ready": True, "seconds": self.steps[-1]["seconds"]}
+                    return
+                await changed.wait()
+                changed.clear()
+        finally:
+            self._changes.remove(changed)
+
+
+def _loopback() -> socket.socket:
+    """A listener on the host's loopback, kept for the lab's life, so that its port stays when a server is restarted."""
+    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    made.bind(("127.0.0.1", 0))
+    made.listen(128)
+    return made
+
+
+def _bpffs(path: Path) -> None:
+    path.mkdir(parents=True, exist_ok=True)
+    kernel.mount("bpffs", path, "bpf", data="mode=0700")

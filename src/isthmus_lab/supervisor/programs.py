@@ -1,0 +1,209 @@
+"""Which processes a lab consists of: what is run, where, after what, and how it is seen to be ready. Pure."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from msgspec import Struct
+
+from isthmus.model.hosts import joined
+from isthmus_lab.layout import Cluster, Lab, Node
+from isthmus_lab.realapi import files
+from isthmus_lab.supervisor.configs import config_of, kubeconfig_of, socket_of
+
+PYTHON = (sys.executable, "-m")
+
+
+class Http(Struct, frozen=True):
+    """Ready when a GET is answered with 200."""
+
+    namespace: str
+    address: str
+    port: int
+    path: str
+
+
+class Admin(Struct, frozen=True):
+    """Ready when the admin socket answers."""
+
+    socket: Path
+
+
+class Names(Struct, frozen=True):
+    """Ready when a question is answered."""
+
+    namespace: str
+    address: str
+
+
+class Serving(Struct, frozen=True):
+    """Ready when the API server has the namespaces that every cluster has."""
+
+    cluster: str
+
+
+class NodeReady(Struct, frozen=True):
+    """Ready when the API server has the Node."""
+
+    cluster: str
+    node: str
+
+
+class Has(Struct, frozen=True):
+    """Ready when the API server has an object."""
+
+    cluster: str
+    api_version: str
+    kind: str
+    object_namespace: str
+    name: str
+
+
+class Device(Struct, frozen=True):
+    """Ready when a network device is there."""
+
+    namespace: str
+    name: str
+
+
+Check = Http | Admin | Names | Serving | NodeReady | Device | Has
+
+
+class Program(Struct, frozen=True):
+    """A process of a lab."""
+
+    name: str
+    """``c1/etcd``, ``c1/n1/agent``: what people call it."""
+    command: tuple[str, ...]
+    namespace: str
+    cgroup: str
+    """Below the lab's."""
+    check: Check
+    after: tuple[str, ...] = ()
+    """Names of programs that have to be ready first."""
+    listener: str = ""
+    """Cluster whose loopback listener it inherits; its number is ``{fd}`` in the command."""
+
+
+def programs(lab: Lab, *, etcd: Path, isthmus: bool = True) -> list[Program]:
+    """All of them."""
+    found: list[Program] = []
+    for cluster in lab.clusters:
+        found += [_etcd(cluster, etcd), _apiserver(cluster), _clusterdns(cluster)]
+        if isthmus:
+            found.append(_operator(cluster))
+        for node in cluster.nodes:
+            found.append(_node(node))
+            found += [_isthmus(node, "agent"), _isthmus(node, "dns")] if isthmus else []
+    return found
+
+
+def relay(lab: Lab, name: str, options: tuple[str, ...]) -> Program:
+    """What delays the packets of a link."""
+    return Program(
+        name=f"fabric/{name}",
+        command=(*PYTHON, "isthmus_lab.network.relay", f"--namespace={lab.fabric}", *options),
+        namespace=lab.fabric,
+        cgroup="fabric",
+        check=Device(lab.fabric, options[0].partition("=")[2] + "1"),
+    )
+
+
+def _etcd(cluster: Cluster, binary: Path) -> Program:
+    peer = f"http://{joined(cluster.address, 2380)}"
+    options = {
+        "name": cluster.name,
+        "data-dir": str(cluster.directory / "etcd"),
+        "listen-client-urls": cluster.etcd,
+        "advertise-client-urls": cluster.etcd,
+        "listen-peer-urls": peer,
+        "initial-advertise-peer-urls": peer,
+        "initial-cluster": f"{cluster.name}={peer}",
+        "heartbeat-interval": "50",
+        "election-timeout": "500",  # alone in its cluster: it elects itself, and has not long to wait for others
+        "unsafe-no-fsync": "true",  # a lab outlives no crash of the machine
+        "log-level": "warn",
+    }
+    return Program(
+        name=f"{cluster.name}/etcd",
+        command=(str(binary), *(f"--{name}={value}" for name, value in options.items())),
+        namespace=cluster.control_plane,
+        cgroup=cluster.cgroup,
+        check=Http(cluster.control_plane, cluster.address, 2379, "/health"),
+    )
+
+
+def _apiserver(cluster: Cluster) -> Program:
+    return Program(
+        name=f"{cluster.name}/apiserver",
+        command=(
+            *PYTHON,
+            "isthmus_lab.apiserver",
+            f"--etcd={cluster.etcd}",
+            f"--listen={joined(cluster.address, 6443)}",
+            f"--service-cidr={','.join(scheme.service_cidr for scheme in cluster.schemes)}",
+            f"--tls-cert-file={cluster.directory / 'apiserver.crt'}",
+            f"--tls-private-key-file={cluster.directory / 'apiserver.key'}",
+            f"--root-ca-file={files.authority(cluster)}",
+            f"--kubelet-certificate-authority={files.authority(cluster)}",
+            f"--kubelet-client-certificate={files.kubelet_certificate(cluster)}",
+            f"--kubelet-client-key={files.kubelet_key(cluster)}",
+            "--fd={fd}",
+            f"--token-file={cluster.directory / 'token'}",
+        ),
+        namespace=cluster.control_plane,
+        cgroup=cluster.cgroup,
+        check=Serving(cluster.name),
+        listener=cluster.name,
+    )
+
+
+def _clusterdns(cluster: Cluster) -> Program:
+    return Program(
+        name=f"{cluster.name}/clusterdns",
+        command=(
+            *PYTHON,
+            "isthmus_lab.clusterdns",
+            f"--kubeconfig={kubeconfig_of(cluster)}",
+            *(f"--listen={address}" for address in cluster.addresses),
+        ),
+        namespace=cluster.control_plane,
+        cgroup=cluster.cgroup,
+        check=Names(cluster.control_plane, cluster.address),
+        after=(f"{cluster.name}/apiserver",),
+    )
+
+
+def _operator(cluster: Cluster) -> Program:
+    node = cluster.nodes[0]
+    return Program(
+        name=f"{cluster.name}/operator",
+        command=(*PYTHON, "isthmus", "operator", "--config", str(config_of(cluster, "operator"))),
+        namespace=node.namespace,
+        cgroup=cluster.cgroup,
+        check=Admin(socket_of(cluster, "operator")),
+        after=(f"{cluster.name}/apiserver",),
+    )
+
+
+def _node(node: Node) -> Program:
+    return Program(
+        name=f"{node.cluster.name}/{node.short}/node",
+        command=(*PYTHON, "isthmus_lab.node", "--config", str(config_of(node, "node"))),
+        namespace=node.namespace,
+        cgroup=f"{node.cgroup}/node",
+        check=NodeReady(node.cluster.name, node.name),
+        after=(f"{node.cluster.name}/apiserver",),
+    )
+
+
+def _isthmus(node: Node, process: str) -> Program:
+    return Program(
+        name=f"{node.cluster.name}/{node.short}/{process}",
+        command=(*PYTHON, "isthmus", process, "--config", str(config_of(node, process))),
+        namespace=node.namespace,
+        cgroup=f"{node.cgroup}/system",
+        check=Admin(socket_of(node, process)),
+        after=(f"{node.cluster.name}/apiserver",),
+    )
