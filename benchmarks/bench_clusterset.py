@@ -31,8 +31,8 @@ from isthmus.clusterset.follower import Follower
 from isthmus.clusterset.mirror import Mirror
 from isthmus.config import ClusterSection, ClustersetSection
 from isthmus.datapath import PlanTarget
-from isthmus.datapath.installed import State
-from isthmus.datapath.maps import DictMaps
+from isthmus.datapath.core.maps import DictMaps
+from isthmus.datapath.services.installed import State
 from isthmus.etcd import Put, Session, binary
 from isthmus.model import tables
 from isthmus.model.mcs import RecordKind

@@ -27,9 +27,11 @@ from immutables import Map
 
 from isthmus import loadbalancer
 from isthmus.config import DatapathSection, DnsSection
-from isthmus.datapath import Datapath, PlanTarget, cgroup_root, codecs, remove, requirements
-from isthmus.datapath.installed import State
-from isthmus.datapath.maps import DictMaps, Maps
+from isthmus.datapath import Datapath, PlanTarget, cgroup_root, remove, requirements
+from isthmus.datapath.core import shapes
+from isthmus.datapath.core.maps import DictMaps, Maps
+from isthmus.datapath.services import codecs
+from isthmus.datapath.services.installed import State
 from isthmus.kube.objects import core, discovery
 from isthmus.kube.objects.meta import Meta
 from isthmus.model import services as rows
@@ -263,9 +265,9 @@ def spike(count: int) -> None:
         target = Target(_address(128, n), 8080, "TCP", CLUSTER)
         rows[name] = target
         plans[name] = Group((target,))
-        entries[codecs.ID.pack(n)] = codecs.PLAN.pack(n, n, n, 0, 0, 0, 1, groups)
+        entries[shapes.ID.pack(n)] = codecs.PLAN.pack(n, n, n, 0, 0, 0, 1, groups)
         entries[codecs.SLOT_KEY.pack(n, 0, 0)] = codecs.SLOT.pack(n, n, n)
-        entries[codecs.ID.pack(count + n)] = codecs.backend(target, generation=n, cluster=1)
+        entries[shapes.ID.pack(count + n)] = codecs.backend(target, generation=n, cluster=1)
     took = time.process_time() - start
     print(f"{'bare hops, for comparison':<28} {count / took:>9,.0f}/s {took / count * 1e6:>7.1f}")
 

@@ -19,8 +19,8 @@ from typing import Any, Final, NamedTuple
 from isthmus import datapath, loadbalancer
 from isthmus.config import DatapathSection, DnsSection
 from isthmus.datapath import Datapath, PlanTarget, view
-from isthmus.datapath.installed import State
-from isthmus.datapath.maps import DictMaps, Maps
+from isthmus.datapath.core.maps import DictMaps, Maps
+from isthmus.datapath.services.installed import State
 from isthmus.model import tables
 from isthmus.statedb import Database, Derivations, Derived, Reconciler, Table
 from isthmus_lab import cgroups, kernel

@@ -14,8 +14,8 @@ from click.testing import CliRunner, Result
 
 from isthmus.cli import COMMANDS, local, root
 from isthmus.config import Config
-from isthmus.datapath import codecs
-from isthmus.datapath.maps import DictMaps
+from isthmus.datapath.core import shapes
+from isthmus.datapath.core.maps import DictMaps
 from isthmus.model import tables
 from isthmus.model.clusters import Cluster
 from isthmus.model.names import ClusterName
@@ -132,8 +132,8 @@ def pinned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     asked: list[str] = []
     maps = Pinned()
     name = b"demo/echo:80/TCP/IPv4"
-    maps.put("services", [(codecs.ID.pack(7), name.ljust(160, b"\0"))])
-    maps.put("clusters", [(codecs.ID.pack(2), b"c2".ljust(32, b"\0"))])
+    maps.put("services", [(shapes.ID.pack(7), name.ljust(160, b"\0"))])
+    maps.put("clusters", [(shapes.ID.pack(2), b"c2".ljust(32, b"\0"))])
 
     def open_maps(pin: str) -> Pinned:
         asked.append(pin)

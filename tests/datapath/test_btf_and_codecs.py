@@ -7,12 +7,15 @@ from pathlib import Path
 import pytest
 
 import isthmus.datapath
-from isthmus.datapath import btf, codecs
-from isthmus.datapath.errors import DatapathError
-from isthmus.datapath.libbpf import Object
+from isthmus.datapath.core import btf, shapes
+from isthmus.datapath.core.errors import DatapathError
+from isthmus.datapath.core.libbpf import Object
+from isthmus.datapath.manifest import MAPS
+from isthmus.datapath.services import codecs
 from isthmus.model.balancing import FrontendKey, Target
 from isthmus.model.names import ClusterName
 
+SHAPES = [shape for row in MAPS.values() for shape in (row.key, row.value, *row.parts)]
 OBJECT = Path(isthmus.datapath.__file__).with_name("isthmus.bpf.o")
 
 
@@ -26,28 +29,28 @@ def raw() -> bytes:
 
 
 def test_every_codec_agrees_with_the_compiled_struct(raw: bytes) -> None:
-    codecs.check(btf.layouts(raw))
+    shapes.check(SHAPES, btf.layouts(raw))
 
 
 def test_a_struct_that_moved_is_refused_by_name(raw: bytes) -> None:
     layouts = btf.layouts(raw)
     layouts["slot"] = btf.Layout(16, layouts["slot"].fields)
     with pytest.raises(DatapathError, match="struct slot"):
-        codecs.check(layouts)
+        shapes.check(SHAPES, layouts)
 
 
-def test_every_map_of_the_object_has_a_codec_or_is_a_sockets_own() -> None:
+def test_the_manifest_has_every_map_of_the_object_and_no_other() -> None:
     opened = Object(OBJECT)
     try:
-        assert set(opened.maps()) == set(codecs.MAPS) | {"tcp_calls", "udp_calls", "sockets"}
+        assert set(opened.maps()) == set(MAPS)
     finally:
         opened.close()
 
 
 def test_both_families_live_in_one_key_space() -> None:
-    assert codecs.address("10.1.2.3").hex() == "00000000000000000000ffff0a010203"
-    assert codecs.address_text(codecs.address("10.1.2.3")) == "10.1.2.3"
-    assert codecs.address_text(codecs.address("fd00::1")) == "fd00::1"
+    assert shapes.address("10.1.2.3").hex() == "00000000000000000000ffff0a010203"
+    assert shapes.address_text(shapes.address("10.1.2.3")) == "10.1.2.3"
+    assert shapes.address_text(shapes.address("fd00::1")) == "fd00::1"
 
 
 def test_a_frontend_value_says_which_key_it_is_for() -> None:
@@ -60,7 +63,7 @@ def test_ports_and_addresses_are_in_network_order() -> None:
     packed = codecs.backend(Target("10.1.0.2", 8080, "UDP", ClusterName("c1")), generation=7, cluster=3)
     assert codecs.BACKEND.named(packed) == {
         "generation": 7,
-        "address": codecs.address("10.1.0.2"),
+        "address": shapes.address("10.1.0.2"),
         "port": b"\x1f\x90",
         "protocol": 17,
         "flags": 0,

@@ -13,7 +13,8 @@ from bpf_model import TellingMaps, canonical
 from bpf_world import BACKENDS, World, done, programmed
 
 from isthmus.datapath import Datapath, PlanTarget, view
-from isthmus.datapath.installed import State
+from isthmus.datapath.core.manifest import Row
+from isthmus.datapath.services.installed import State
 
 pytestmark = pytest.mark.bpf
 
@@ -50,7 +51,7 @@ async def test_killed_at_any_map_operation_it_converges_with_its_numbers_and_no_
     assert dumped == fresh(seed)
 
 
-def numbers(datapath: Datapath) -> dict[str, list[view.Row]]:
+def numbers(datapath: Datapath) -> dict[str, list[Row]]:
     """The stable service's entries, with every number."""
     dumped = view.dump(datapath.maps)
     of_stable = [row for row in dumped["frontends"] + dumped["slots"] if "stable" in row["plan"]]
@@ -62,7 +63,7 @@ def numbers(datapath: Datapath) -> dict[str, list[view.Row]]:
     }
 
 
-def fresh(seed: int) -> dict[str, list[view.Row]]:
+def fresh(seed: int) -> dict[str, list[Row]]:
     """What the maps are when the last life's plans are all there ever was."""
     maps = TellingMaps()
     assert done(PlanTarget(maps, State()).update(bpf_lives.final(seed))) == {}

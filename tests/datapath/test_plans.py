@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from isthmus.datapath import PlanTarget, view
-from isthmus.datapath.ids import Ids
-from isthmus.datapath.installed import State, shares
+from isthmus.datapath.core.ids import Ids
+from isthmus.datapath.services.installed import State, shares
 from isthmus.model.balancing import Group, Plan
 
 VIP = "10.96.0.7"

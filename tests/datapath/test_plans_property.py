@@ -12,10 +12,12 @@ from bpf_world import done
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isthmus.datapath import PlanTarget, codecs, view
-from isthmus.datapath.audit import AWAY
-from isthmus.datapath.installed import State
-from isthmus.datapath.restore import restore
+from isthmus.datapath import PlanTarget, view
+from isthmus.datapath.core.manifest import Row
+from isthmus.datapath.services import codecs
+from isthmus.datapath.services.audit import AWAY
+from isthmus.datapath.services.installed import State
+from isthmus.datapath.services.restore import restore
 from isthmus.model.balancing import FrontendKey, Group, Plan, PlanKey, Target
 from isthmus.model.names import ClusterName, ServiceName
 
@@ -113,7 +115,7 @@ class Story:
         self.settle()
 
 
-def fresh(want: Mapping[PlanKey, Plan]) -> dict[str, list[view.Row]]:
+def fresh(want: Mapping[PlanKey, Plan]) -> dict[str, list[Row]]:
     """What the maps look like when these plans are all there ever was."""
     maps = TellingMaps()
     assert done(PlanTarget(maps, State()).update(list(want.values()))) == {}

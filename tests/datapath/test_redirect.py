@@ -8,7 +8,9 @@ from collections.abc import Callable
 import pytest
 from bpf_world import BACKEND6, BACKENDS, CLUSTER_DNS, World, group, plan, programmed
 
-from isthmus.datapath import Datapath, codecs, libbpf, remove
+from isthmus.datapath import Datapath, remove
+from isthmus.datapath.core import libbpf
+from isthmus.datapath.services import codecs
 from isthmus.model.balancing import Scope
 
 pytestmark = pytest.mark.bpf

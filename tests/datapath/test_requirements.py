@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from isthmus.datapath import requirements
-from isthmus.datapath.libbpf import library
+from isthmus.datapath.core.libbpf import library
 
 ASK = "from isthmus.datapath import requirements; print(*requirements(), sep='\\n')"
 
@@ -33,13 +33,13 @@ def test_an_old_kernel_is_named_with_the_version_that_would_do(monkeypatch: pyte
 
 
 def test_a_missing_object_is_named_with_how_to_make_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = import_module("isthmus.datapath.requirements")
+    module = import_module("isthmus.datapath.core.requirements")
     monkeypatch.setattr(module, "OBJECT", Path("/nowhere/isthmus.bpf.o"))
     assert any("make bpf" in sentence for sentence in requirements())
 
 
 def test_a_missing_library_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("isthmus.datapath.libbpf.SONAME", "libbpf.so.nowhere")
+    monkeypatch.setattr("isthmus.datapath.core.libbpf.SONAME", "libbpf.so.nowhere")
     library.cache_clear()
     assert any("apt-get install libbpf1" in sentence for sentence in requirements())
     library.cache_clear()

@@ -7,7 +7,9 @@ from collections import Counter
 import pytest
 from bpf_world import BACKENDS, World, done, group, plan, programmed, target
 
-from isthmus.datapath import Datapath, codecs, remove, rings, view
+from isthmus.datapath import Datapath, remove, view
+from isthmus.datapath.core import shapes
+from isthmus.datapath.services import codecs, rings
 from isthmus.loadbalancer import maglev
 
 pytestmark = pytest.mark.bpf
@@ -20,7 +22,7 @@ ROW = plan("echo", VIP, group(*BACKENDS), consistent=True)
 def expected(pod: str, endpoints: tuple[str, ...] = BACKENDS) -> str:
     """The backend of a pod, computed from nothing but its address and the backends': no number, no order."""
     targets = [target(endpoint) for endpoint in endpoints]
-    place = maglev.table(targets, size=codecs.RING_CELLS)[rings.cell(codecs.address(pod))]
+    place = maglev.table(targets, size=codecs.RING_CELLS)[rings.cell(shapes.address(pod))]
     return endpoints[place]
 
 
@@ -45,7 +47,7 @@ def test_the_kernel_finds_the_cell_that_every_node_finds(world: World, known: Da
     [(cookie, _)] = known.maps.items("callers")
     pods = [f"10.{n}.{7 * n}.{n * n % 250}" for n in range(1, 20)] + [f"fd00::{n}" for n in range(5)]
     for pod in pods:
-        known.maps.put("callers", [(cookie, codecs.CALLER.pack(codecs.address(pod)))])
+        known.maps.put("callers", [(cookie, codecs.CALLER.pack(shapes.address(pod)))])
         assert called(world, 1) == {expected(pod)}
     assert len({expected(pod) for pod in pods}) > 4
 

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from bpf_world import BACKENDS, World, group, plan
 
-from isthmus.datapath import Datapath, attach, libbpf, remove
-from isthmus.datapath.maps import KernelMaps
-from isthmus.datapath.target import PlanTarget
+from isthmus.datapath import Datapath, remove
+from isthmus.datapath.core import attach, libbpf
+from isthmus.datapath.core.maps import KernelMaps
+from isthmus.datapath.services.target import PlanTarget
 from isthmus.model.balancing import Plan
 from isthmus.model.tables import PLANS, PLANS_STATUS
 from isthmus.statedb import Backoff, Database, Reconciler

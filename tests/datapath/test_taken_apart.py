@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from bpf_world import BACKENDS, World, done, group, plan, programmed
 
-from isthmus.datapath import Datapath, attach, codecs, libbpf, remove
+from isthmus.datapath import Datapath, remove
+from isthmus.datapath.core import attach, libbpf, manifest
+from isthmus.datapath.manifest import PROGRAMS
 
 pytestmark = pytest.mark.bpf
 
@@ -34,7 +36,7 @@ def test_calls_go_on_although_the_links_are_unpinned_and_they_are_pinned_again(
     assert world.caller.tcp(VIP)["peer"] == f"{VIP}:80"
     datapath.repair()
     assert pins(world, "links") == before
-    assert datapath.hooks.endswith(f": {', '.join(attach.PROGRAMS)}")
+    assert datapath.hooks.endswith(f": {', '.join(program.name for program in PROGRAMS)}")
     assert world.caller.tcp(VIP)["peer"] == f"{VIP}:80"
 
 
@@ -90,14 +92,14 @@ def test_an_agent_whose_place_another_took_keeps_nothing_where_it_was(
     world: World, datapath: Datapath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else the old layout's maps, which the new agent has removed, would come back beside the new ones."""
-    monkeypatch.setattr(codecs, "LAYOUT", codecs.LAYOUT + 1)
+    monkeypatch.setattr(manifest, "LAYOUT", manifest.LAYOUT + 1)
     newer = world.open()
     programmed(newer.target(), ROW)
     newer.take_over()
     datapath.repair()
     assert datapath.hooks == f"another agent's programs are attached to {world.cgroup}"
     assert set(done(datapath.target().update([ROW])).values()) == {datapath.hooks}
-    assert pins(world) == ["links", f"v{codecs.LAYOUT}"]
+    assert pins(world) == ["links", f"v{manifest.LAYOUT}"]
     newer.repair()
     assert newer.hooks == f"8 programs attached to {world.cgroup}"
     assert world.caller.tcp(VIP)["peer"] == f"{VIP}:80"

@@ -9,15 +9,16 @@ from pathlib import Path
 import pytest
 from bpf_world import BACKENDS, CLUSTER_DNS, SERVER_DNS, World, done, group, plan, programmed
 
-from isthmus.datapath import Datapath, attach, codecs, remove
+from isthmus.datapath import Datapath, remove
 from isthmus.datapath.alive import Alive
+from isthmus.datapath.core import attach, manifest
 
 pytestmark = pytest.mark.bpf
 
 VIP = "10.96.7.7"
 TCP = plan("echo", VIP, group(*BACKENDS[:2]))
 UDP = plan("echo", VIP, group(*BACKENDS[:2], protocol="UDP"), protocol="UDP")
-NEXT = codecs.LAYOUT + 1
+NEXT = manifest.LAYOUT + 1
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def newer(world: World, datapath: Datapath, monkeypatch: pytest.MonkeyPatch) -> 
     """What the next version opens while this one's plans are in the kernel."""
     programmed(datapath.target(), TCP, UDP)
     datapath.close()
-    monkeypatch.setattr(codecs, "LAYOUT", NEXT)
+    monkeypatch.setattr(manifest, "LAYOUT", NEXT)
     opened = world.open()
     yield opened
     opened.close()
@@ -45,11 +46,11 @@ def test_the_old_maps_answer_until_the_new_ones_are_full(world: World, newer: Da
 
 
 def test_nothing_of_the_old_version_is_left(world: World, newer: Datapath) -> None:
-    assert pins(world) == ["links", f"v{codecs.LAYOUT - 1}", f"v{codecs.LAYOUT}"]
+    assert pins(world) == ["links", f"v{manifest.LAYOUT - 1}", f"v{manifest.LAYOUT}"]
     programmed(newer.target(), TCP, UDP)
     newer.take_over()
     assert not newer.waiting
-    assert pins(world) == ["links", f"v{codecs.LAYOUT}"]
+    assert pins(world) == ["links", f"v{manifest.LAYOUT}"]
     remove(world.pin)
     assert not Path(world.pin).exists()
 
@@ -76,7 +77,7 @@ async def test_the_name_server_of_the_old_version_goes_on_being_asked(
     alive = await Alive.open(world.pin)
     alive.renew(60)
     datapath.close()
-    monkeypatch.setattr(codecs, "LAYOUT", NEXT)
+    monkeypatch.setattr(manifest, "LAYOUT", NEXT)
     newer = world.open()
     newer.take_over()
     assert world.caller.udp(CLUSTER_DNS, 53)["answer"].startswith(SERVER_DNS)
@@ -101,7 +102,7 @@ def test_what_has_another_shape_there_is_made_anew(
     world: World, datapath: Datapath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     datapath.close()
-    monkeypatch.setattr(codecs, "LAYOUT", NEXT)
+    monkeypatch.setattr(manifest, "LAYOUT", NEXT)
     monkeypatch.setattr(attach, "pinned_info", lambda path: (4, 4, 1))
     newer = world.open()
     assert numbers(world, "alive", NEXT) != numbers(world, "alive", NEXT - 1)
@@ -117,7 +118,7 @@ def test_going_back_to_the_old_version_is_the_same(world: World, newer: Datapath
     programmed(newer.target(), TCP)
     newer.take_over()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(codecs, "LAYOUT", NEXT - 1)
+        patch.setattr(manifest, "LAYOUT", NEXT - 1)
         older = world.open()
         assert older.waiting
         programmed(older.target(), TCP, UDP)

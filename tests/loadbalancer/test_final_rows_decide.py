@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from scenario import MADE_OF_PLANS, Agent, FaultyMaps, shown
 
-from isthmus.datapath.maps import DictMaps
+from isthmus.datapath.core.maps import DictMaps
 from isthmus.model.balancing import ANY_OTHER, BackendKey, Policy, Probe, Share, Tier
 from isthmus.model.names import ClusterName, ServiceName, derived
 from isthmus.model.redirects import Listener, LocalRedirect, ProxyRedirect, Requirement

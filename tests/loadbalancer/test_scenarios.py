@@ -14,7 +14,7 @@ from bpf_world import World
 from scenario import MADE_OF_PLANS, REWRITE, Scenario, files
 
 from isthmus.datapath import remove
-from isthmus.datapath.maps import DictMaps, KernelMaps
+from isthmus.datapath.core.maps import DictMaps, KernelMaps
 
 FOLDER = Path(__file__).parent / "scenarios"
 FILES = files(FOLDER)

@@ -10,8 +10,8 @@ from balancing_world import World, make
 from bpf_world import done
 
 from isthmus.datapath import PlanTarget
-from isthmus.datapath.installed import State
-from isthmus.datapath.maps import DictMaps
+from isthmus.datapath.core.maps import DictMaps
+from isthmus.datapath.services.installed import State
 from isthmus.model.services import Node, Port
 from isthmus.model.tables import PLANS, SERVICES
 from isthmus.statedb import Reconciler

@@ -19,7 +19,7 @@ from bpf_world import BACKENDS, group, plan
 
 from isthmus.config import DatapathSection, DnsSection
 from isthmus.datapath import Datapath, PlanTarget
-from isthmus.datapath.maps import Maps
+from isthmus.datapath.core.maps import Maps
 from isthmus.model.balancing import Plan
 from isthmus.model.tables import PLANS
 from isthmus.statedb import Database, Reconciler

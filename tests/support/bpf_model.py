@@ -8,8 +8,11 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 
-from isthmus.datapath import codecs, view
-from isthmus.datapath.maps import DictMaps, Maps
+from isthmus.datapath import view
+from isthmus.datapath.core import shapes
+from isthmus.datapath.core.manifest import Row
+from isthmus.datapath.core.maps import DictMaps, Maps
+from isthmus.datapath.services import codecs
 from isthmus.model.balancing import FrontendKey, Plan, Target
 from isthmus.model.names import ClusterName
 
@@ -55,7 +58,7 @@ class TellingMaps(DictMaps):
 
     def picks(self, plan_id: int) -> set[Target]:
         """Every target that a connect which found this plan can be given; a missing piece fails the test."""
-        plan = codecs.PLAN.named(self.maps["plans"][codecs.ID.pack(plan_id)])
+        plan = codecs.PLAN.named(self.maps["plans"][shapes.ID.pack(plan_id)])
         assert plan["id"] == plan_id
         if plan["flags"] & codecs.PLAN_CONSISTENT:
             return self.ring(plan_id)
@@ -84,13 +87,13 @@ class TellingMaps(DictMaps):
 
     def backend(self, number: int, generation: int) -> Target:
         """The target of a backend's number."""
-        backend = codecs.BACKEND.named(self.maps["backends"][codecs.ID.pack(number)])
+        backend = codecs.BACKEND.named(self.maps["backends"][shapes.ID.pack(number)])
         assert generation == backend["generation"]
         return Target(
-            codecs.address_text(backend["address"]),
+            shapes.address_text(backend["address"]),
             int.from_bytes(backend["port"], "big"),
             codecs.PROTOCOL_NAMES[backend["protocol"]],
-            ClusterName(codecs.text(self.maps["clusters"][codecs.ID.pack(backend["cluster"])])),
+            ClusterName(shapes.text(self.maps["clusters"][shapes.ID.pack(backend["cluster"])])),
             bool(backend["flags"]),
         )
 
@@ -98,7 +101,7 @@ class TellingMaps(DictMaps):
 PROGRAMMED = ("frontends", "plans", "slots", "members", "skips", "rings", "backends", "services", "clusters")
 
 
-def canonical(maps: Maps) -> dict[str, list[view.Row]]:
+def canonical(maps: Maps) -> dict[str, list[Row]]:
     """What is programmed, masked, and so that the order of a group's slots means nothing."""
     dumped = {name: rows for name, rows in view.dump(maps, masked=True).items() if name in PROGRAMMED}
     for row in dumped["slots"]:

@@ -28,9 +28,11 @@ import scenario_rows
 from balancing_world import TABLES, World, key
 from bpf_world import done
 
-from isthmus.datapath import PlanTarget, codecs, view
-from isthmus.datapath.maps import Maps
-from isthmus.datapath.restore import restore
+from isthmus.datapath import PlanTarget, view
+from isthmus.datapath.core import shapes
+from isthmus.datapath.core.maps import Maps
+from isthmus.datapath.services import codecs
+from isthmus.datapath.services.restore import restore
 from isthmus.model.balancing import Backend, Frontend, FrontendKey, Plan, Target
 from isthmus.model.names import ClusterName
 from isthmus.model.tables import PLANS
@@ -173,7 +175,7 @@ class Scenario:
 
     def _stray(self) -> None:
         """A frontend of a plan that is not there, with slots and a backend."""
-        number = codecs.ID.pack(99)
+        number = shapes.ID.pack(99)
         key = codecs.frontend_key(FrontendKey("10.96.9.9", 80, "TCP"))
         backend = codecs.backend(Target("10.9.9.9", 80, "TCP", ClusterName("c9")), generation=99, cluster=99)
         self._maps.maps.put("frontends", [(key, codecs.frontend(key, plan=99))])

@@ -7,7 +7,9 @@ import os
 import socket
 import time
 
-from isthmus.datapath import attach, codecs, libbpf
+from isthmus.datapath.core import attach, libbpf
+from isthmus.datapath.core.shapes import ID
+from isthmus.datapath.settings import ALIVE
 
 DNS = 0
 _LOOK_EVERY = 0.1
@@ -19,7 +21,7 @@ class Alive:
     def __init__(self, alive: int, sockets: int, *, server: int = DNS) -> None:
         self._alive = alive
         self._sockets = sockets
-        self._server = codecs.ID.pack(server)
+        self._server = ID.pack(server)
         self._tied = False
 
     @classmethod
@@ -37,7 +39,7 @@ class Alive:
         False: this kernel does not take such sockets; the deadline stands alone.
         """
         try:
-            libbpf.update(self._sockets, self._server, codecs.ID.pack(server.fileno()))
+            libbpf.update(self._sockets, self._server, ID.pack(server.fileno()))
         except libbpf.BpfError:
             return False
         self._tied = True
@@ -57,4 +59,4 @@ class Alive:
         os.close(self._sockets)
 
     def _write(self, deadline: int) -> None:
-        libbpf.update(self._alive, self._server, codecs.ALIVE.pack(deadline, self._tied, 0))
+        libbpf.update(self._alive, self._server, ALIVE.pack(deadline, self._tied, 0))

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 from isthmus import logs
 from isthmus.config import DatapathSection, DnsSection
-from isthmus.datapath import attach, codecs, libbpf, view
-from isthmus.datapath.callers import Callers
-from isthmus.datapath.errors import DatapathError
-from isthmus.datapath.installed import State
-from isthmus.datapath.maps import KernelMaps
-from isthmus.datapath.restore import restore
-from isthmus.datapath.target import PlanTarget
-from isthmus.model.hosts import Endpoint, endpoint
+from isthmus.datapath import view
+from isthmus.datapath.core import attach, libbpf
+from isthmus.datapath.core.errors import DatapathError
+from isthmus.datapath.core.maps import KernelMaps
+from isthmus.datapath.core.shapes import CGROUP, ID
+from isthmus.datapath.manifest import MAPS, PROGRAMS
+from isthmus.datapath.services.callers import Callers
+from isthmus.datapath.services.installed import State
+from isthmus.datapath.services.restore import restore
+from isthmus.datapath.services.target import PlanTarget
+from isthmus.datapath.settings import settings as settings_of
 
 LOOK: Final = 2.0
 """Seconds between looks whether everything is where it should be."""
@@ -48,13 +51,13 @@ class Datapath:
         """
         if not section.cgroup:
             raise DatapathError("datapath.cgroup is empty: name the cgroup of this node's pods")
-        settings = _settings(section, dns)
-        exempt = [codecs.CGROUP.pack(attach.cgroup_id(path, field="exempt")) for path in section.exempt]
-        loaded = attach.load(section.pin, cgroup=section.cgroup, max_entries=section.max_entries)
+        settings = settings_of(section, dns)
+        exempt = [CGROUP.pack(attach.cgroup_id(path, field="exempt")) for path in section.exempt]
+        loaded = attach.load(MAPS, PROGRAMS, pin=section.pin, cgroup=section.cgroup, max_entries=section.max_entries)
         maps = KernelMaps(loaded.maps, pinned=attach.directory(section.pin), given_up=loaded.superseded)
         maps.drop("exempt", [key for key, _ in maps.items("exempt") if key not in exempt])
-        _require(maps.put("exempt", [(key, codecs.ID.pack(1)) for key in exempt]))
-        _require(maps.put("config", [(codecs.ID.pack(0), settings)]))
+        _require(maps.put("exempt", [(key, ID.pack(1)) for key in exempt]))
+        _require(maps.put("config", [(ID.pack(0), settings)]))
         return cls(loaded, maps, restore(maps), cgroup=Path(section.cgroup), grace=section.grace)
 
     @property
@@ -76,7 +79,7 @@ class Datapath:
         if lost:
             self._repaired = f"; put back at {time.strftime('%H:%M:%S')}: {', '.join(lost)}"
             log.warning("somebody took the datapath apart; it was put back", lost=lost)
-        self.hooks = f"{len(attach.PROGRAMS)} programs attached to {self._cgroup}{self._repaired}"
+        self.hooks = f"{len(self._loaded.programs)} programs attached to {self._cgroup}{self._repaired}"
 
     async def keep(self) -> None:
         """Repair, for ever."""
@@ -94,7 +97,7 @@ class Datapath:
 
     def counters(self) -> list[dict[str, Any]]:
         """Calls by service (a plan's key as text), cluster of the backend and verdict."""
-        return view.dump(self.maps)["counters"]
+        return view.rows(self.maps, "counters")
 
     def close(self) -> None:
         """Give descriptors back; nothing detaches."""
@@ -106,41 +109,10 @@ def open_maps(pin: str) -> KernelMaps:
     """The maps pinned at ``pin``, to look at. DatapathError where there are none."""
     try:
         where = attach.directory(pin)
-        return KernelMaps({name: libbpf.open_pinned(where / name) for name in codecs.MAPS}, pinned=where)
+        readable = [name for name, row in MAPS.items() if not row.opaque]
+        return KernelMaps({name: libbpf.open_pinned(where / name) for name in readable}, pinned=where)
     except libbpf.BpfError as error:
         raise DatapathError(f"no datapath at {pin}: {error.strerror}") from None
-
-
-def _settings(section: DatapathSection, dns: DnsSection) -> bytes:
-    flags = codecs.CONFIG_EXEMPT if section.exempt else 0
-    known = _by_family(dns.cluster_dns, "dns.cluster_dns")
-    servers = _by_family(dns.listen, "dns.listen")
-    for family, asked in known.items():
-        if family not in servers:
-            raise DatapathError(f"dns.listen has no {family} address, which dns.cluster_dns has: {asked}")
-    resolvers = b"".join(_resolver(known.get(family), servers.get(family)) for family in codecs.FAMILIES)
-    return codecs.CONFIG.pack(codecs.LAYOUT, flags, resolvers)
-
-
-def _by_family(texts: Iterable[str], field: str) -> dict[str, Endpoint]:
-    found: dict[str, Endpoint] = {}
-    for text in texts:
-        try:
-            said = endpoint(text, port=53)
-            codecs.address(said.host)
-        except (OSError, ValueError):
-            raise DatapathError(f"{field} = '{text}': want an address, or address:port") from None
-        if said.family in found:
-            raise DatapathError(f"{field} has two {said.family} addresses: {found[said.family]} and {said}")
-        found[said.family] = said
-    return found
-
-
-def _resolver(asked: Endpoint | None, server: Endpoint | None) -> bytes:
-    if asked is None or server is None:
-        return bytes(codecs.RESOLVER.size)
-    hosts = (codecs.address(each.host) for each in (asked, server))
-    return codecs.RESOLVER.pack(*hosts, *(codecs.port(each.port) for each in (asked, server)))
 
 
 def _require(failures: object) -> None:

@@ -9,12 +9,14 @@ from collections.abc import Collection, Iterable, Mapping
 
 from msgspec import Struct
 
-from isthmus.datapath import codecs
-from isthmus.datapath.installed import Installed, Named, State
-from isthmus.datapath.maps import Maps
+from isthmus.datapath.core.maps import Maps
+from isthmus.datapath.core.shapes import ID
+from isthmus.datapath.services import codecs
+from isthmus.datapath.services.installed import Installed, Named, State
+from isthmus.datapath.services.manifest import ORDER
 
-AWAY = ("frontends", "plans", "slots", "members", "skips", "rings", "backends", "clusters", "services")
-"""Every map the mirror speaks for, in the order in which entries go."""
+AWAY = tuple(reversed(ORDER))
+"""Every map that is compared, in the order in which entries are deleted."""
 
 
 class Audit(Struct, frozen=True):
@@ -35,28 +37,28 @@ def audit(state: State, maps: Maps, *, leaving: Iterable[Named]) -> Audit:
 
 def _known(state: State, leaving: Iterable[Named]) -> Mapping[str, Collection[bytes]]:
     plans = state.plans.values()
-    doomed = {name: {codecs.ID.pack(number) for each, _, number in state.doomed if each == name} for name in AWAY}
+    doomed = {name: {ID.pack(number) for each, _, number in state.doomed if each == name} for name in AWAY}
     services = [unit.name for unit in state.units.values()] + state.strays + list(leaving)
     return {
         "frontends": state.frontends,
-        "plans": {codecs.ID.pack(number) for number in state.plans},
+        "plans": {ID.pack(number) for number in state.plans},
         "slots": {codecs.SLOT_KEY.pack(*slot) for plan in plans for slot in plan.reach()},
         "members": {codecs.MEMBER_KEY.pack(plan.id, number) for plan in plans for number in plan.held()},
         "skips": {codecs.SKIP_KEY.pack(address, plan.id) for plan in plans for address in plan.skip},
         "rings": {codecs.RING_KEY.pack(plan.id, chunk) for plan in plans for chunk in plan.chunks()},
-        "backends": {codecs.ID.pack(number) for number in state.backends} | doomed["backends"],
-        "clusters": {codecs.ID.pack(cluster.id) for cluster in state.clusters.values()} | doomed["clusters"],
-        "services": {codecs.ID.pack(service.id) for service in services} | doomed["services"],
+        "backends": {ID.pack(number) for number in state.backends} | doomed["backends"],
+        "clusters": {ID.pack(cluster.id) for cluster in state.clusters.values()} | doomed["clusters"],
+        "services": {ID.pack(service.id) for service in services} | doomed["services"],
     }
 
 
 def _note_lost(state: State, found: Mapping[str, Mapping[bytes, bytes]]) -> None:
     for backend in state.backends.values():
-        backend.written = backend.written and found["backends"].get(codecs.ID.pack(backend.id)) == backend.value()
+        backend.written = backend.written and found["backends"].get(ID.pack(backend.id)) == backend.value()
     for cluster in state.clusters.values():
-        cluster.written = cluster.written and codecs.ID.pack(cluster.id) in found["clusters"]
+        cluster.written = cluster.written and ID.pack(cluster.id) in found["clusters"]
     for unit in state.units.values():
-        unit.name.written = unit.name.written and codecs.ID.pack(unit.name.id) in found["services"]
+        unit.name.written = unit.name.written and ID.pack(unit.name.id) in found["services"]
     for key, plan in list(state.frontends.items()):
         if found["frontends"].get(key) != codecs.frontend(key, plan=plan):
             state.frontends[key] = 0
@@ -76,7 +78,7 @@ def _damaged(state: State, found: Mapping[str, Mapping[bytes, bytes]], name: str
 
 
 def _whole(state: State, found: Mapping[str, Mapping[bytes, bytes]], plan: Installed) -> bool:
-    entry = found["plans"].get(codecs.ID.pack(plan.id))
+    entry = found["plans"].get(ID.pack(plan.id))
     if entry is None or entry != plan.value(codecs.PLAN.unpack(entry)[0]):
         return False
     slots, members, rings = found["slots"], found["members"], found["rings"]

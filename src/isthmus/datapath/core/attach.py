@@ -12,40 +12,25 @@ is alive) is carried over as it is where its shape is the same: replies to old s
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from isthmus.datapath import btf, codecs, libbpf
-from isthmus.datapath.errors import DatapathError
+from isthmus.datapath.core import btf, libbpf, manifest
+from isthmus.datapath.core.errors import DatapathError
+from isthmus.datapath.core.manifest import Map, Program
+from isthmus.datapath.core.shapes import check
 
-OBJECT: Final = Path(__file__).with_name("isthmus.bpf.o")
-PROGRAMS: Final = tuple(
-    f"{hook}{family}" for hook in ("connect", "sendmsg", "recvmsg", "getpeername") for family in "46"
-)
+OBJECT: Final = Path(__file__).parent.with_name("isthmus.bpf.o")
 CGROUP_SOCK_ADDR: Final = 18
 SET_RETVAL: Final = 187
 """The helper, since 5.18, that lets a refused call see ECONNREFUSED instead of EPERM."""
-SIZES: Final = {
-    "frontends": 1,
-    "plans": 1,
-    "slots": 4,
-    "backends": 1,
-    "members": 4,
-    "skips": 1,
-    "rings": 1,
-    "services": 1,
-    "counters": 4,
-}
-"""Room in each map that grows with services, in multiples of ``datapath.max_entries``."""
-CARRIED: Final = ("alive", "sockets", "tcp_calls", "udp_calls")
-"""Maps that another layout's may stand in for: no number in them is looked up anywhere."""
 
 
 def directory(pin: str) -> Path:
     """Where the maps of this layout are pinned."""
-    return Path(pin) / f"v{codecs.LAYOUT}"
+    return Path(pin) / f"v{manifest.LAYOUT}"
 
 
 def links(pin: str) -> Path:
@@ -59,8 +44,9 @@ class Loaded:
     It holds the links, so that a program goes on although somebody deletes its pin.
     """
 
-    def __init__(self, opened: libbpf.Object, *, pin: str, cgroup: str) -> None:
+    def __init__(self, opened: libbpf.Object, programs: Sequence[Program], *, pin: str, cgroup: str) -> None:
         self._opened = opened
+        self.programs = tuple(program.name for program in programs if program.kind == "cgroup")
         self._pin = pin
         self._cgroup = cgroup
         self._links: dict[str, int] = {}
@@ -105,9 +91,9 @@ class Loaded:
     def _attach(self) -> None:
         where = links(self._pin)
         where.mkdir(parents=True, exist_ok=True)
-        _attach(self._opened, cgroup=self._cgroup, where=where)
+        _attach(self._opened, self.programs, cgroup=self._cgroup, where=where)
         self._let_go()
-        self._links = {name: libbpf.open_pinned(where / name) for name in PROGRAMS}
+        self._links = {name: libbpf.open_pinned(where / name) for name in self.programs}
         self._programs = {name: libbpf.link_info(fd)[1] for name, fd in self._links.items()}
 
     def _let_go(self) -> None:
@@ -121,13 +107,13 @@ class Loaded:
         self._opened.close()
 
 
-def load(pin: str, *, cgroup: str, max_entries: int) -> Loaded:
+def load(maps: Mapping[str, Map], programs: Sequence[Program], *, pin: str, cgroup: str, max_entries: int) -> Loaded:
     """Load the programs over the maps pinned at ``pin``; attach them, unless another layout is still there."""
     _require_bpffs(Path(pin))
     if not OBJECT.exists():
         raise DatapathError(f"{OBJECT} is missing: compile it with `make bpf`")
     with _said():
-        loaded = _load(pin, cgroup=cgroup, max_entries=max_entries)
+        loaded = _load(maps, programs, pin=pin, cgroup=cgroup, max_entries=max_entries)
         try:
             if not loaded.waiting:
                 loaded.take_over()
@@ -146,18 +132,19 @@ def _said() -> Iterator[None]:
         raise DatapathError(error.strerror or str(error)) from None
 
 
-def _load(pin: str, *, cgroup: str, max_entries: int) -> Loaded:
+def _load(maps: Mapping[str, Map], programs: Sequence[Program], *, pin: str, cgroup: str, max_entries: int) -> Loaded:
     opened = libbpf.Object(OBJECT)
     try:
-        codecs.check(btf.layouts(opened.btf()))
+        check((shape for row in maps.values() for shape in (row.key, row.value, *row.parts)), btf.layouts(opened.btf()))
         directory(pin).mkdir(parents=True, exist_ok=True)
         for name, pointer in opened.maps().items():
-            if name in CARRIED:
+            row = maps[name]
+            if row.carried:
                 _carry(pin, name, shape=opened.map_shape(pointer))
-            _prepare(opened, pointer, directory(pin) / name, entries=SIZES.get(name, 0) * max_entries)
+            _prepare(opened, pointer, directory(pin) / name, entries=row.entries(max_entries) if row.entries else 0)
         opened.set_constant(libbpf.has_helper(CGROUP_SOCK_ADDR, SET_RETVAL))
         opened.load()
-        return Loaded(opened, pin=pin, cgroup=cgroup)
+        return Loaded(opened, programs, pin=pin, cgroup=cgroup)
     except BaseException:
         opened.close()
         raise
@@ -211,13 +198,13 @@ def pinned_cgroup(path: Path) -> int:
         os.close(fd)
 
 
-def _attach(opened: libbpf.Object, *, cgroup: str, where: Path) -> None:
+def _attach(opened: libbpf.Object, programs: Iterable[str], *, cgroup: str, where: Path) -> None:
     try:
         fd = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
         raise DatapathError(f"datapath.cgroup {cgroup}: {error.strerror}") from None
     try:
-        for name in PROGRAMS:
+        for name in programs:
             program, path = opened.program(name), where / name
             if path.exists():
                 if pinned_cgroup(path) == os.fstat(fd).st_ino:

@@ -12,8 +12,8 @@ from functools import lru_cache
 
 from msgspec import Struct
 
-from isthmus.datapath import codecs
-from isthmus.datapath.ids import Ids
+from isthmus.datapath.core.ids import Ids
+from isthmus.datapath.services import codecs
 from isthmus.model.balancing import Target
 from isthmus.model.names import ClusterName
 

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import Struct
 
-from isthmus.datapath import codecs
-from isthmus.datapath.installed import Installed, Named, State
-from isthmus.datapath.maps import Maps
+from isthmus.datapath.core.maps import Maps
+from isthmus.datapath.core.shapes import ID
+from isthmus.datapath.services import codecs
+from isthmus.datapath.services.installed import Installed, Named, State
 
 
 class Leftover(Struct, gc=False):
@@ -72,7 +73,7 @@ class Leftovers:
         """Plans, then slots and members, then references. False: a write failed, and all of it is to be done again."""
         retired = [leftover.plan for leftover in due if leftover.retired]
         drops = {
-            "plans": [codecs.ID.pack(plan.id) for plan in retired],
+            "plans": [ID.pack(plan.id) for plan in retired],
             "slots": [codecs.SLOT_KEY.pack(*slot) for leftover in due for slot in self._stale(leftover)],
             "members": [
                 codecs.MEMBER_KEY.pack(plan.id, number)
@@ -118,7 +119,7 @@ class Leftovers:
         doomed, self._state.doomed = self._state.doomed, []
         for name in ("backends", "services", "clusters"):
             mine = [each for each in doomed if each[0] == name]
-            failed = self._maps.drop(name, [codecs.ID.pack(number) for _, _, number in mine]) if mine else {}
+            failed = self._maps.drop(name, [ID.pack(number) for _, _, number in mine]) if mine else {}
             for position, each in enumerate(mine):
                 if position in failed:
                     self._state.doomed.append(each)

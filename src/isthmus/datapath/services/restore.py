@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from itertools import zip_longest
 from typing import Any
 
-from isthmus.datapath import codecs
-from isthmus.datapath.ids import Ids
-from isthmus.datapath.installed import Backend, Installed, Named, State, Unit
-from isthmus.datapath.maps import Maps
+from isthmus.datapath.core.ids import Ids
+from isthmus.datapath.core.maps import Maps
+from isthmus.datapath.core.shapes import ID, address_text, text
+from isthmus.datapath.services import codecs
+from isthmus.datapath.services.installed import Backend, Installed, Named, State, Unit
 from isthmus.model.balancing import Target
 from isthmus.model.names import ClusterName
 
@@ -33,7 +34,7 @@ def restore(maps: Maps) -> State:
 
 
 def _clusters(state: State, maps: Maps) -> None:
-    found = {codecs.ID.unpack(key)[0]: codecs.text(value) for key, value in maps.items("clusters")}
+    found = {ID.unpack(key)[0]: text(value) for key, value in maps.items("clusters")}
     state.cluster_ids = Ids(found, most=0xFFFF)
     for number, name in sorted(found.items()):
         state.clusters.setdefault(ClusterName(name), Named(number, name, written=True))
@@ -41,12 +42,12 @@ def _clusters(state: State, maps: Maps) -> None:
 
 def _backends(state: State, maps: Maps) -> None:
     names = {cluster.id: cluster for cluster in state.clusters.values()}
-    found = {codecs.ID.unpack(key)[0]: codecs.BACKEND.named(value) for key, value in maps.items("backends")}
+    found = {ID.unpack(key)[0]: codecs.BACKEND.named(value) for key, value in maps.items("backends")}
     state.backend_ids = Ids(found)
     for number, raw in sorted(found.items()):
         cluster = names.get(raw["cluster"]) or Named(raw["cluster"], "", written=True)
         target = Target(
-            codecs.address_text(raw["address"]),
+            address_text(raw["address"]),
             int.from_bytes(raw["port"], "big"),
             codecs.PROTOCOL_NAMES[raw["protocol"]],
             ClusterName(cluster.name),
@@ -76,7 +77,7 @@ def _plans(state: State, maps: Maps) -> None:
     for key, _ in maps.items("skips"):
         address, plan = codecs.SKIP_KEY.unpack(key)
         skips[plan].add(address)
-    found = {codecs.ID.unpack(key)[0]: codecs.PLAN.named(value) for key, value in maps.items("plans")}
+    found = {ID.unpack(key)[0]: codecs.PLAN.named(value) for key, value in maps.items("plans")}
     for number in found.keys() | slots.keys() | members.keys() | skips.keys() | rings.keys():
         plan = state.plans[number] = _plan(state, number, found.get(number), slots[number])
         plan.skip = frozenset(skips[number])
@@ -138,7 +139,7 @@ def _frontends_and_services(state: State, maps: Maps) -> None:
     plans: dict[int, list[Installed]] = defaultdict(list)
     for plan in sorted(state.plans.values(), key=lambda plan: (len(pointing[plan.id]), plan.id)):
         plans[plan.service].append(plan)
-    found = {codecs.ID.unpack(key)[0]: codecs.text(value) for key, value in maps.items("services")}
+    found = {ID.unpack(key)[0]: text(value) for key, value in maps.items("services")}
     state.service_ids = Ids(found)
     used = {number: sum(len(pointing[plan.id]) for plan in plans[number]) for number in found}
     for number, name in sorted(found.items(), key=lambda item: (-used[item[0]], item[0])):

@@ -10,8 +10,8 @@ import sys
 from array import array
 from functools import lru_cache
 
-from isthmus.datapath import codecs
-from isthmus.datapath.installed import Installed, State, shares
+from isthmus.datapath.services import codecs
+from isthmus.datapath.services.installed import Installed, State, shares
 from isthmus.loadbalancer import maglev
 from isthmus.model.balancing import Target
 

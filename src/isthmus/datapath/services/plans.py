@@ -12,14 +12,15 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 
 from msgspec import Struct
 
-from isthmus.datapath import codecs, rings
-from isthmus.datapath.installed import Installed, Named, State, Unit
+from isthmus.datapath.core import shapes
+from isthmus.datapath.core.shapes import ID
+from isthmus.datapath.services import codecs, rings
+from isthmus.datapath.services.installed import Installed, Named, State, Unit
 from isthmus.model.balancing import Group, Plan, Target
 
-ORDER = ("services", "clusters", "backends", "slots", "members", "skips", "rings", "plans", "frontends")
 SMALL = 16
 MOST_WEIGHT = 1 << 24
-_YES = codecs.ID.pack(1)
+_YES = ID.pack(1)
 _NOBODY: frozenset[int] = frozenset()
 _NO_SKIP: frozenset[bytes] = frozenset()
 _ALONE = ((0, 1),)
@@ -37,7 +38,7 @@ class Change(Struct, kw_only=True, gc=False):
     unit: Unit
     plan: Installed
     puts: list[Put]
-    """What to write; in which order, ORDER says."""
+    """What to write; in which order, the manifest has."""
     held: Sequence[int] = ()
     freed: Sequence[int] = ()
     stale: Sequence[tuple[int, int]] = ()
@@ -61,7 +62,7 @@ def change(state: State, row: Plan) -> Change:  # hot:
     flags = codecs.PLAN_AFFINITY if row.affinity == "ClientIP" else 0
     timeout = row.affinity_timeout if flags else 0
     flags |= (codecs.PLAN_CONSISTENT if row.consistent else 0) | (codecs.PLAN_SKIP if row.skip else 0)
-    skip = frozenset(map(codecs.address, row.skip)) if row.skip else _NO_SKIP
+    skip = frozenset(map(shapes.address, row.skip)) if row.skip else _NO_SKIP
     plan = Installed(0, unit.name.id, flags, timeout, _shares(groups), wanted, skip, restored=awaited)
     found = _in_place(state, unit, plan) or _anew(state, unit, plan)
     found.frontends = tuple(sorted([codecs.frontend_key(key) for key in row.frontends]))
@@ -70,7 +71,7 @@ def change(state: State, row: Plan) -> Change:  # hot:
         if known.get(key) != number:
             found.puts.append(("frontends", key, codecs.frontend(key, plan=number)))
     if not unit.name.written:
-        found.puts.append(("services", codecs.ID.pack(unit.name.id), codecs.SERVICE.pack(unit.name.name.encode())))
+        found.puts.append(("services", ID.pack(unit.name.id), codecs.SERVICE.pack(unit.name.name.encode())))
     return found
 
 
@@ -114,7 +115,7 @@ def _anew(state: State, unit: Unit, plan: Installed) -> Change:  # hot:
         puts += [("rings", *entry) for entry in rings.entries(state, plan)]
     if plan.skip:
         puts += [("skips", codecs.SKIP_KEY.pack(address, plan.id), _YES) for address in sorted(plan.skip)]
-    puts.append(("plans", codecs.ID.pack(plan.id), plan.value(state.next_generation())))
+    puts.append(("plans", ID.pack(plan.id), plan.value(state.next_generation())))
     return Change(unit=unit, plan=plan, puts=puts)
 
 
@@ -140,7 +141,7 @@ def _in_place(state: State, unit: Unit, plan: Installed) -> Change | None:
     plan.extent = () if extent == tuple(map(len, slots)) else extent
     puts = _slots(state, plan, writes) + _members(state, plan, after - before)
     if not same:
-        puts.append(("plans", codecs.ID.pack(plan.id), plan.value(state.next_generation())))
+        puts.append(("plans", ID.pack(plan.id), plan.value(state.next_generation())))
     return Change(
         unit=unit,
         plan=plan,
@@ -206,7 +207,7 @@ def _slots(state: State, plan: Installed, slots: Iterable[tuple[int, int, int]])
         backend = state.backends[number]
         backend.refs += 1
         if not (backend.written and backend.cluster.written):
-            puts.append(("backends", codecs.ID.pack(number), backend.value()))
+            puts.append(("backends", ID.pack(number), backend.value()))
             puts += _cluster(backend.cluster)
         value = codecs.SLOT.pack(plan.id, number, backend.generation)
         puts.append(("slots", codecs.SLOT_KEY.pack(plan.id, group, n), value))
@@ -215,7 +216,7 @@ def _slots(state: State, plan: Installed, slots: Iterable[tuple[int, int, int]])
 
 def _cluster(cluster: Named) -> Sequence[Put]:
     name = cluster.name.encode()
-    return () if cluster.written else (("clusters", codecs.ID.pack(cluster.id), codecs.CLUSTER.pack(name)),)
+    return () if cluster.written else (("clusters", ID.pack(cluster.id), codecs.CLUSTER.pack(name)),)
 
 
 def _members(state: State, plan: Installed, numbers: Iterable[int]) -> list[Put]:

@@ -7,8 +7,8 @@ import platform
 import re
 from pathlib import Path
 
-from isthmus.datapath import libbpf
-from isthmus.datapath.attach import OBJECT
+from isthmus.datapath.core import libbpf
+from isthmus.datapath.core.attach import OBJECT
 
 KERNEL = (5, 10)
 _CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}

@@ -17,9 +17,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
-from isthmus.datapath import codecs
-from isthmus.datapath.maps import Maps
-from isthmus.datapath.target import PlanTarget
+from isthmus.datapath.core import shapes
+from isthmus.datapath.core.maps import Maps
+from isthmus.datapath.core.shapes import COOKIE, address_text
+from isthmus.datapath.services.target import PlanTarget
 from isthmus.model.balancing import Plan, PlanKey
 
 SO_NETNS_COOKIE: Final = 71
@@ -59,7 +60,7 @@ class Callers:
                 if inode not in self._cookies:
                     self._cookies[inode] = cookie(pid)
                 if self._cookies[inode]:
-                    found[codecs.COOKIE.pack(self._cookies[inode])] = codecs.address(address)
+                    found[COOKIE.pack(self._cookies[inode])] = shapes.address(address)
         return found
 
 
@@ -119,4 +120,4 @@ def _addresses(pid: int) -> set[str]:
         lines = Path(f"/proc/{pid}/net/if_inet6").read_text().splitlines()
     except OSError:
         return set()
-    return found | {codecs.address_text(bytes.fromhex(line.split()[0])) for line in lines}
+    return found | {address_text(bytes.fromhex(line.split()[0])) for line in lines}

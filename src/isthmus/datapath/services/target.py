@@ -9,12 +9,14 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from isthmus.datapath import codecs, plans
-from isthmus.datapath.audit import audit
-from isthmus.datapath.installed import State, Unit
-from isthmus.datapath.leftovers import Leftovers
-from isthmus.datapath.maps import Maps
-from isthmus.datapath.plans import Change
+from isthmus.datapath.core.maps import Maps
+from isthmus.datapath.core.shapes import ID
+from isthmus.datapath.services import codecs, plans
+from isthmus.datapath.services.audit import audit
+from isthmus.datapath.services.installed import State, Unit
+from isthmus.datapath.services.leftovers import Leftovers
+from isthmus.datapath.services.manifest import ORDER
+from isthmus.datapath.services.plans import Change
 from isthmus.model.balancing import Plan, PlanKey
 
 _LEAST_WAIT = 0.2
@@ -98,7 +100,7 @@ class PlanTarget:
     def _write(self, changes: Mapping[PlanKey, Change], failures: dict[PlanKey, str]) -> None:
         """Everything but the frontends: what nobody sees yet, or sees whole with the plan's entry."""
         entries = _entries(changes, failures)
-        for name in plans.ORDER[:-1]:
+        for name in ORDER[:-1]:
             if self._put(name, entries[name], changes, failures):
                 entries = _entries(changes, failures)
             if name == "services":
@@ -154,9 +156,9 @@ class PlanTarget:
     def _mark_written(self, name: str, held: Sequence[bytes]) -> None:
         if name == "backends":
             for key in held:
-                self.state.backends[codecs.ID.unpack(key)[0]].written = True
+                self.state.backends[ID.unpack(key)[0]].written = True
         elif name == "clusters":
-            numbers = {codecs.ID.unpack(key)[0] for key in held}
+            numbers = {ID.unpack(key)[0] for key in held}
             for cluster in self.state.clusters.values():
                 cluster.written = cluster.written or cluster.id in numbers
 
@@ -234,7 +236,7 @@ class PlanTarget:
 
 def _entries(changes: Mapping[PlanKey, Change], failures: Mapping[PlanKey, str]) -> dict[str, Entries]:  # hot:
     """What to write, by map, for the changes that have not failed. What several of them have is written once."""
-    found: dict[str, Entries] = {name: {} for name in plans.ORDER}
+    found: dict[str, Entries] = {name: {} for name in ORDER}
     for key, change in changes.items():
         if key not in failures:
             for name, entry, value in change.puts:

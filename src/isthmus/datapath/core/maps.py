@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import errno
 import os
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from isthmus.datapath import codecs, libbpf
-from isthmus.datapath.errors import DatapathError
+from isthmus.datapath.core import libbpf
+from isthmus.datapath.core.errors import DatapathError
 
 CHUNK = 4096
 _RETRIES = 3
@@ -135,7 +136,7 @@ class DictMaps:
     """Maps of a dict."""
 
     def __init__(self) -> None:
-        self.maps: dict[str, dict[bytes, bytes]] = {name: {} for name in codecs.MAPS}
+        self.maps: defaultdict[str, dict[bytes, bytes]] = defaultdict(dict)
 
     def put(self, name: str, items: Sequence[tuple[bytes, bytes]]) -> Mapping[int, str]:
         """Write entries."""

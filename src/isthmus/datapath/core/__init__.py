@@ -1,0 +1,15 @@
+"""What every feature of the datapath uses: libbpf, maps as bytes, struct codecs, the manifest's rows, attachment.
+
+What belongs here: mechanisms of the kernel. What never does: a map or a program of a feature; those are rows that
+``isthmus.datapath.manifest`` hands over.
+
+    libbpf.py        the C library, by ctypes: objects, maps, links; errors with errno and the verifier's last lines
+    btf.py           the structs of the compiled object, as the compiler laid them out
+    shapes.py        struct codecs, and how addresses, ports and names are written
+    manifest.py      what one row of the manifest says of a map or of a program
+    maps.py          the maps as bytes: of the kernel, or of a dict with the same face
+    ids.py           numbers for things in the maps
+    attach.py        load, pin, attach, detach
+    requirements.py  what this machine lacks
+    errors.py        what goes wrong with the datapath as a whole
+"""

@@ -1,0 +1,14 @@
+"""Every map and every program of the datapath, a row each. A feature adds its rows here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from isthmus.datapath import settings
+from isthmus.datapath.core.manifest import Map, Program
+from isthmus.datapath.services import manifest as services
+
+MAPS: Final[Mapping[str, Map]] = {row.name: row for row in (*services.MAPS, *settings.MAPS)}
+
+PROGRAMS: Final[tuple[Program, ...]] = services.PROGRAMS

@@ -1,0 +1,81 @@
+"""The one entry that tells the kernel where DNS is and what is in use; and who is exempt, and who is alive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from isthmus.config import DatapathSection, DnsSection
+from isthmus.datapath.core import manifest
+from isthmus.datapath.core.errors import DatapathError
+from isthmus.datapath.core.manifest import Map, Names, Row, each
+from isthmus.datapath.core.shapes import CGROUP, Shape, address, port
+from isthmus.datapath.services.views import host_port
+from isthmus.model.hosts import Endpoint, endpoint
+
+CONFIG_EXEMPT: Final = 1
+FAMILIES: Final = ("IPv4", "IPv6")
+"""As ``resolvers`` has them."""
+
+RESOLVER = Shape("resolver", dns="16s", server="16s", dns_port="2s", server_port="2s")
+CONFIG = Shape("config", layout="I", flags="I", resolvers=f"{RESOLVER.size * len(FAMILIES)}s")
+ALIVE = Shape("alive", deadline="Q", tied="I", reserved="I")
+
+
+def settings(section: DatapathSection, dns: DnsSection) -> bytes:
+    """The value of ``config``; DatapathError names the field that is wrong."""
+    flags = CONFIG_EXEMPT if section.exempt else 0
+    known = _by_family(dns.cluster_dns, "dns.cluster_dns")
+    servers = _by_family(dns.listen, "dns.listen")
+    for family, asked in known.items():
+        if family not in servers:
+            raise DatapathError(f"dns.listen has no {family} address, which dns.cluster_dns has: {asked}")
+    resolvers = b"".join(_resolver(known.get(family), servers.get(family)) for family in FAMILIES)
+    return CONFIG.pack(manifest.LAYOUT, flags, resolvers)
+
+
+def _by_family(texts: Iterable[str], field: str) -> dict[str, Endpoint]:
+    found: dict[str, Endpoint] = {}
+    for text in texts:
+        try:
+            parsed = endpoint(text, port=53)
+            address(parsed.host)
+        except (OSError, ValueError):
+            raise DatapathError(f"{field} = '{text}': want an address, or address:port") from None
+        if parsed.family in found:
+            raise DatapathError(f"{field} has two {parsed.family} addresses: {found[parsed.family]} and {parsed}")
+        found[parsed.family] = parsed
+    return found
+
+
+def _resolver(asked: Endpoint | None, server: Endpoint | None) -> bytes:
+    if asked is None or server is None:
+        return bytes(RESOLVER.size)
+    hosts = (address(each.host) for each in (asked, server))
+    return RESOLVER.pack(*hosts, *(port(each.port) for each in (asked, server)))
+
+
+def _show_config(_: Names, __: bytes, value: bytes) -> Row:
+    raw = CONFIG.named(value)
+    packed, size = raw["resolvers"], RESOLVER.size
+    every = [RESOLVER.named(packed[at : at + size]) for at in range(0, len(packed), size)]
+    used = [each for each in every if any(each["dns_port"])]
+    dns = ", ".join(host_port(each["dns"], each["dns_port"]) for each in used)
+    server = ", ".join(host_port(each["server"], each["server_port"]) for each in used)
+    return {"layout": raw["layout"], "dns": dns or "off", **({"server": server} if used else {})}
+
+
+def _show_exempt(_: Names, key: bytes, __: bytes) -> Row:
+    return {"cgroup": CGROUP.unpack(key)[0]}
+
+
+def _show_alive(_: Names, __: bytes, value: bytes) -> Row:
+    return {"server": "dns", "deadline": ALIVE.unpack(value)[0]}
+
+
+MAPS: Final = (
+    Map(name="exempt", key=CGROUP, writer="agent", show=each(_show_exempt)),
+    Map(name="config", value=CONFIG, parts=(RESOLVER,), writer="agent", show=each(_show_config)),
+    Map(name="alive", value=ALIVE, writer="dns", carried=True, show=each(_show_alive)),
+    Map(name="sockets", writer="dns", carried=True, opaque=True),
+)
