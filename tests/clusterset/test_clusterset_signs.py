@@ -13,7 +13,7 @@ from joining_world import World, clusters
 from mirroring import mirroring
 
 from isthmus.clusterset import follower as follower_module
-from isthmus.clusterset import joining, keys, signs
+from isthmus.clusterset import joining, keys, liveness, peer_status
 from isthmus.clusterset import mirror as mirror_module
 from isthmus.clusterset import peers as peers_module
 from isthmus.etcd import Session
@@ -25,7 +25,7 @@ ECHO = {"c2:demo/echo": ["10.2.1.1"]}
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follower_module, "LOOK_EVERY", 0.05)
-    monkeypatch.setattr(signs, "ASK_EVERY", 0.2)
+    monkeypatch.setattr(liveness, "ASK_EVERY", 0.2)
     monkeypatch.setattr(joining, "LOOK_EVERY", 0.05)
     monkeypatch.setattr(mirror_module, "LOCK_TTL", 2)
 
@@ -53,7 +53,7 @@ def local(local: Peers) -> Peers:
 async def test_a_publisher_that_is_silent_is_told_of_and_withdraws_nothing(
     theirs: Session, peers: Peers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(signs, "LATE", 0.5)
+    monkeypatch.setattr(peer_status, "LATE", 0.5)
     sessions: list[str] = []
 
     class Counted(Session):

@@ -1,9 +1,13 @@
-"""One peer: a connection to its etcd, what it says of itself, and its records as rows.
+"""One peer: sessions with its etcd, its records as rows, and the facts by which it is judged.
 
-States of its row in ``clusters``: connecting → listing → ready; stale when it was ready and cannot be reached, with
-all rows kept; refused when what it says of itself cannot be (rows drained); leaving while its rows are taken away.
-A connection is run anew when its file or certificates change, without touching a row; a peer whose id changes is
-drained and read from scratch, since what it said was said by another.
+A connection records facts (``peer_status.PeerFacts``); ``judge`` makes its row of ``clusters`` of them, here and
+nowhere else. States: connecting → listing → ready; stale when it was read and cannot be reached, with all rows kept;
+refused when it is not to be followed, with its rows drained.
+
+Invariants. Rows of a peer are written here alone, and only under its own name. Every change of a fact is followed by
+a verdict at once (``_record``), so the row is never older than the facts. A connection is run anew when its file or
+certificates change, without touching a row; a peer whose id changes is drained and read from scratch, since its
+records were written under another identity.
 """
 
 from __future__ import annotations
@@ -13,17 +17,17 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from msgspec import structs
+
 from isthmus import logs
-from isthmus.clusterset import identity, keys, signs, sinks
+from isthmus.clusterset import identity, keys, liveness, peer_status, sinks
 from isthmus.clusterset.cache import Cache, Memory
-from isthmus.clusterset.card import Card, wall_clock
 from isthmus.clusterset.errors import RecordError
 from isthmus.clusterset.gate import GatedStore
-from isthmus.clusterset.identity import SLICES_ONLY, ClusterConfig, Ids
+from isthmus.clusterset.identity import ClusterConfig, Ids
+from isthmus.clusterset.peer_status import CONFIG, Heartbeat, PeerFacts, judge, steady_clock
 from isthmus.clusterset.peers import Peer
-from isthmus.clusterset.signs import Heartbeat
 from isthmus.clusterset.sinks import Forms
-from isthmus.clusterset.standing import Standing
 from isthmus.clusterset.wire import format_time
 from isthmus.etcd import EtcdError, KeyStore, KeyValue, PrefixStore, Session
 from isthmus.model.mcs import RecordKind
@@ -34,6 +38,7 @@ from isthmus.statedb import Database, Initializer, WriteTxn
 log = logs.get("clusterset")
 
 MOST_DELAY: Final = 3.0
+"""Seconds between two tries to read records, at most: short, because calls depend on them."""
 
 
 class Connection:
@@ -50,54 +55,48 @@ class Connection:
         initializers: Mapping[RecordKind, Initializer],
         lifetime: float = 0.0,
         cache: Cache | None = None,
-        now: Callable[[], datetime] = wall_clock,
+        now: Callable[[], datetime] | None = None,
     ) -> None:
         self._db = db
-        self._kinds = tuple(forms)
         self._forms = forms
         self._ids = ids
-        self._most = most
         self._initializers = initializers
         self._memory = Memory(db, cache or Cache(""), peer.name, forms=forms)
+        self._now = now or steady_clock()
         self._lapsed = False
-        self._said: KeyValue | None = None
-        self._news = asyncio.Event()
-        self._bad: dict[RecordKind, int] = {}
+        """Whether the rows in the tables are marked as lapsed, or drained for it."""
+        self._last_beat = 0
+        """Revision of the heartbeat last seen: the same key read again is no sign of life."""
+        self._changed = asyncio.Event()
+        self._follow_anew = asyncio.Event()
+        self._broken: asyncio.Future[str] | None = None
         self.runs = 0
         self.name = peer.name
         self.peer = peer
-        self.card = Card(db, peer.name, now=now)
-        self._standing = Standing(self.card, kinds=self._kinds, lifetime=lifetime, remark=self._remark, lost=self._lost)
-        self._heartbeat = Heartbeat(self._standing.published, self._break)
-        self._broken: asyncio.Future[str]
-        self.card.say(endpoints=peer.endpoints)
+        self.facts = PeerFacts(
+            name=peer.name, kinds=tuple(forms), most=most, lifetime=lifetime, endpoints=peer.endpoints
+        )
+        self.row = structs.replace(judge(self.facts, self._now()), since=format_time(self._now()))
+        with db.write() as txn:
+            txn.put(CLUSTERS, self.row)
 
     @property
-    def said(self) -> bytes:
+    def published(self) -> bytes:
         """The configuration of a peer that is followed, as it published it; empty where it is not followed."""
-        return self._said.value if self._said is not None and self._standing.config is not None else b""
+        return self.facts.published if self.facts.config is not None else b""
 
     def __repr__(self) -> str:
-        row = self.card.row
-        return f"<Connection with {self.name}: {row.state} {row.reason}, run {self.runs} times>"
+        return f"<Connection with {self.name}: {self.row.state} {self.row.reason}, run {self.runs} times>"
 
-    async def run(self) -> None:
-        """Connect, and follow what the peer says, until cancelled or, where its file is of no use, at once."""
-        self.runs += 1
-        self._standing.expect("config", *self._kinds)
-        self.card.say(endpoints=self.peer.endpoints, connected=False)
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._expire(), name=f"{self.name} lifetime")
-            tasks.create_task(self._memory.run(fresh=lambda: self.card.row.state == "ready"), name=f"{self.name} cache")
-            tasks.create_task(self._connect(), name=f"{self.name} session")
+    # What happens to a peer, in the order in which it may.
 
     def restore(self) -> None:
-        """Begin with what an earlier process last knew of the peer, before the first connection."""
+        """Begin with what an earlier process last read of the peer, before the first connection."""
         known = self._memory.load()
+        config: ClusterConfig | None = None
         for found in known.values():
-            if not found.config.refusal(most=self._most) and not self._ids.reserve(self.name, found.config.id):
-                self._standing.config = found.config
-        config = self._standing.config
+            if not found.config.refusal(most=self.facts.most) and not self._ids.reserve(self.name, found.config.id):
+                config = found.config
         if config is None:
             return
         known = {kind: found for kind, found in known.items() if found.config == config}
@@ -107,24 +106,46 @@ class Connection:
                 for row in found.rows:
                     txn.put(self._forms[kind].table, row)
             reason = f"as it was {age:.0f} s ago, before this process started"
-            enabled = config.capabilities.service_exports_enabled
-            said = {"id": config.id, "exports_enabled": enabled, "synced": tuple(known)}
-            since = format_time(self.card.now() - timedelta(seconds=age))
-            self.card.say(txn, state="stale", since=since, reason=reason, **said)
-        self._standing.absence.begin(ago=age)
+            lost = self._now() - timedelta(seconds=age)
+            self._record(txn, config=config, synced=tuple(known), lost=lost, failure=reason)
+
+    async def run(self) -> None:
+        """Connect and follow the peer until cancelled or, where its file is of no use, until that is recorded."""
+        self.runs += 1
+        links = {**self.facts.links, **dict.fromkeys((CONFIG, *self.facts.kinds), False)}
+        self._record(endpoints=self.peer.endpoints, links=links)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._judge_when_due(), name=f"{self.name} verdict")
+            tasks.create_task(self._memory.run(fresh=lambda: self.row.state == "ready"), name=f"{self.name} cache")
+            tasks.create_task(self._connect(), name=f"{self.name} session")
+
+    def reconsider(self) -> None:
+        """An id was given up: what was refused for its sake may be had now."""
+        if self.facts.refusal and self.facts.published:
+            self._identify(self.facts.published)
+
+    def drain(self) -> None:
+        """The peer has left: nothing of it stays, and no table waits for it."""
+        self._ids.release(self.name)
+        with self._db.write() as txn:
+            self._drain(txn)
+            txn.delete(CLUSTERS, self.name)
+        self._memory.forget()
+
+    # Sessions.
 
     async def _connect(self) -> None:
         if self.peer.problem:
-            self._standing.unreachable(self.peer.problem)
+            self._failed(self.peer.problem)
             return
         try:
             while why := await self._follow():
                 log.warning("connection is made anew", cluster=self.name, why=why)
         except EtcdError as refused:
-            self._standing.unreachable(str(refused))
+            self._failed(str(refused))
 
     async def _follow(self) -> str:
-        """Follow what the peer says over one session; gives why that session is not what it looks like."""
+        """Follow the peer over one session; gives why that session cannot be trusted any more."""
         broken: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._broken = broken
         async with self.peer.session() as session, asyncio.TaskGroup() as tasks:
@@ -132,9 +153,7 @@ class Connection:
                 "config": self._follow_config(session),
                 "description": self._follow_description(session),
                 "records": self._follow_records(session),
-                "rights": signs.let_in(
-                    session, keys.config(self.name), standing=self._standing.heard, broken=self._break
-                ),
+                "access": liveness.check_access(session, keys.config(self.name), denied=self._denied),
             }
             running = [tasks.create_task(part, name=f"{self.name} {name}") for name, part in parts.items()]
             why = await broken
@@ -143,72 +162,66 @@ class Connection:
         return why
 
     def _break(self, why: str) -> None:
-        if not self._broken.done():
+        """Have the session made anew. Accepts a race: of several reasons at once the first is logged."""
+        if self._broken is not None and not self._broken.done():
             self._broken.set_result(why)
-
-    def drain(self) -> None:
-        """The peer has left: nothing of it stays, and nobody waits for it."""
-        self._ids.release(self.name)
-        with self._db.write() as txn:
-            self._drain(txn)
-            txn.delete(CLUSTERS, self.name)
-        self._memory.forget()
-
-    def reconsider(self) -> None:
-        """Another cluster has left: what was refused for its sake may be had now."""
-        if self.card.row.state == "refused" and self._said is not None:
-            self._configured(self._said)
 
     async def _follow_config(self, session: Session) -> None:
         store = GatedStore(KeyStore(session, keys.config(self.name)))
-        await self._reflect(store, sinks.OneKey(self._configured), name="config")
+        await self._reflect(store, sinks.OneKey(self._configured), name=CONFIG)
 
     async def _follow_description(self, session: Session) -> None:
-        """Only clusters of Isthmus have one, and not every peer lets us read it: it does not count for its state."""
+        """Not a link: only clusters of Isthmus have one, and not every peer lets us read it."""
         store = GatedStore(KeyStore(session, keys.description(self.name)))
-        await Reflector(store, sinks.OneKey(self._described), name=f"{self.name}/description", most_delay=60.0).run()
+        sink = sinks.OneKey(self._described)
+        await Reflector(store, sink, name=f"{self.name}/description", most_delay=liveness.SIGN_DELAY).run()
 
     async def _reflect(self, store: GatedStore, sink: Any, *, name: str) -> None:
-        def told(state: State) -> None:
-            self._standing.connected(name, state)
+        def linked(state: State) -> None:
+            self._linked(name, state)
 
-        reflector = Reflector(store, sink, name=f"{self.name}/{name}", most_delay=MOST_DELAY, on_state=told)
-        await reflector.run()
+        await Reflector(store, sink, name=f"{self.name}/{name}", most_delay=MOST_DELAY, on_state=linked).run()
 
     async def _follow_records(self, session: Session) -> None:
-        """Follow every kind with the configuration that the peer has; with another one, start over."""
+        """Follow every kind by the configuration that the peer has; by another one, start over."""
         while True:
-            self._news.clear()
-            config = self._standing.config
+            # Cleared before the configuration is read: one that changes in between is followed in the next round.
+            self._follow_anew.clear()
+            config = self.facts.config
             if config is None:
-                await self._news.wait()
+                await self._follow_anew.wait()
                 continue
-            self._standing.expect(*self._kinds)
+            self._record(links={**self.facts.links, **dict.fromkeys(self.facts.kinds, False)})
             async with asyncio.TaskGroup() as tasks:
                 running = [
                     tasks.create_task(self._follow_kind(session, kind, config), name=f"{self.name} {kind}")
-                    for kind in self._kinds
+                    for kind in self.facts.kinds
                 ]
-                running.append(tasks.create_task(self._follow_signs(session, config), name=f"{self.name} signs"))
-                await self._news.wait()
+                running.append(tasks.create_task(self._follow_liveness(session, config), name=f"{self.name} liveness"))
+                await self._follow_anew.wait()
                 for task in running:
                     task.cancel()
 
-    async def _follow_signs(self, session: Session, config: ClusterConfig) -> None:
+    async def _follow_liveness(self, session: Session, config: ClusterConfig) -> None:
         """Beside copies there is a mirror and no heartbeat of the peer."""
-        if not config.capabilities.cached:
-            self._standing.copied("")
-            await self._heartbeat.follow(session, name=self.name)
-        else:
-            await signs.mirror(session, name=self.name, told=self._standing.copied)
+        if config.capabilities.cached:
+            self._record(heartbeat=None)
+            await liveness.follow_mirror(session, name=self.name, running=self._mirrored)
+            return
+        now, beat = self._now(), self.facts.heartbeat
+        # A new session gives a publisher its full time again, unless it was silent already: that is no news.
+        if beat is None or not peer_status.silence(self.facts, now):
+            beat = Heartbeat(at=now, beating=beat is not None and beat.beating)
+        self._record(heartbeat=beat, unmirrored=None)
+        await liveness.follow_heartbeat(session, name=self.name, beat=self._beat)
 
     async def _follow_kind(self, session: Session, kind: RecordKind, config: ClusterConfig) -> None:
         capabilities = config.capabilities
         if kind == "serviceexports" and capabilities.service_exports_enabled is None:
-            self._standing.dismiss(kind)
+            links = {name: stands for name, stands in self.facts.links.items() if name != kind}
             with self._db.write() as txn:
                 sinks.drain(txn, self._forms[kind], self.name)
-                self._synced(txn, kind)
+                self._synced(txn, kind, links=links)
             return
         cached = capabilities.cached
         records = PrefixStore(session, keys.prefix(kind, self.name, cached=cached), limits=sinks.MOST)
@@ -220,114 +233,182 @@ class Connection:
             cluster=self.name,
             cluster_id=config.id,
             listed=lambda txn: self._synced(txn, kind),
-            told=lambda bad: self._told(kind, bad),
+            told=lambda bad: self._received(kind, bad),
         )
         await self._reflect(store, sink, name=kind)
 
-    def _configured(self, kv: KeyValue | None) -> None:
-        """The peer said who it is. An absent or unreadable configuration changes nothing of what is followed."""
-        if kv is None:
-            self.card.say(reason="it has not published its configuration")
-            return
-        try:
-            config = identity.decode_config(kv.value)
-        except RecordError as why:
-            self.card.say(reason=f"its configuration cannot be read: {why}")
-            return
-        self._said = kv
-        reason = config.refusal(most=self._most) or self._ids.reserve(self.name, config.id)
-        if reason:
-            self._refuse(reason)
-        elif config != self._standing.config:
-            self._accept(config)
-        else:
-            self.card.say(reason=self._standing.remark)
+    # Facts. Each of these may be called from within a reflector's task; none of them awaits.
 
-    def _accept(self, config: ClusterConfig) -> None:
-        before, self._standing.config = self._standing.config, config
-        capabilities = config.capabilities
+    def _linked(self, name: str, state: State) -> None:
+        """A link stands or does not. One that is only being made has no failure and is no fact against the peer."""
+        links = {**self.facts.links, name: state.connected}
+        if not state.connected and state.last_failure:
+            self._failed(state.last_failure, links=links)
+        else:
+            self._record(links=links, lost=None if all(links.values()) else self.facts.lost)
+
+    def _failed(self, why: str, **changes: Any) -> None:
+        now = self._now()
+        self._record(lost=self.facts.lost or now, failure=why, **self._counted(why, now), **changes)
+
+    def _counted(self, why: str, now: datetime) -> dict[str, Any]:
+        return {"failures": self.facts.failures + 1, "failed_at": now, "last_failure": why}
+
+    def _denied(self, why: str) -> None:
+        """We may not read any more though our watches stand: only a new session finds out."""
+        if self.row.state in ("listing", "ready"):
+            self._break(why)
+
+    def _beat(self, kv: KeyValue | None) -> None:
+        if kv is not None and kv.mod_revision != self._last_beat:
+            self._last_beat = kv.mod_revision
+            self._record(heartbeat=Heartbeat(at=self._now(), beating=True))
+
+    def _mirrored(self, running: bool) -> None:
+        self._record_copies(unmirrored=None if running else self.facts.unmirrored or self._now())
+
+    def _described(self, kv: KeyValue | None) -> None:
+        now = self._now()
+        self._record_copies(description=identity.decode_description(kv.value, now=now) if kv is not None else None)
+
+    def _record_copies(self, **changes: Any) -> None:
+        """Facts about who makes the copies: when they are no longer kept that is a failure, and counted once."""
+        now = self._now()
+        before = peer_status.unmirrored(self.facts, now)
+        after = peer_status.unmirrored(structs.replace(self.facts, **changes), now)
+        new = after is not None and (before is None or before.why != after.why)
+        self._record(**changes, **(self._counted(after.why, now) if after is not None and new else {}))
+
+    def _configured(self, kv: KeyValue | None) -> None:
+        """The peer's configuration. An absent or unreadable one changes nothing of what is followed."""
+        if kv is None:
+            self._record(unpublished="it has not published its configuration")
+        else:
+            self._identify(kv.value)
+
+    def _identify(self, published: bytes) -> None:
+        """Follow the peer by its configuration, or refuse it."""
+        try:
+            config = identity.decode_config(published)
+        except RecordError as why:
+            self._record(unpublished=f"its configuration cannot be read: {why}")
+            return
+        refusal = config.refusal(most=self.facts.most) or self._ids.reserve(self.name, config.id)
+        if refusal:
+            self._refuse(refusal, published=published)
+        elif config != self.facts.config:
+            self._accept(config, published=published)
+        else:
+            self._record(published=published, unpublished="")
+
+    def _accept(self, config: ClusterConfig, *, published: bytes) -> None:
+        before = self.facts.config
         with self._db.write() as txn:
             if before is not None and before.id != config.id:
-                for kind in self._kinds:
+                for kind in self.facts.kinds:
                     sinks.drain(txn, self._forms[kind], self.name)
-            self.card.say(
-                txn,
-                id=config.id,
-                state="listing",
-                synced=(),
-                reason=self._standing.remark,
-                cached=capabilities.cached,
-                exports_enabled=capabilities.service_exports_enabled,
-            )
-        self._news.set()
+            self._record(txn, config=config, published=published, unpublished="", refusal="", synced=())
+        self._follow_anew.set()
 
-    def _refuse(self, reason: str) -> None:
-        self._standing.config = None
+    def _refuse(self, why: str, *, published: bytes) -> None:
         self._ids.release(self.name)
         with self._db.write() as txn:
             self._drain(txn)
-            self.card.say(txn, state="refused", reason=reason, synced=(), id=0)
+            self._record(txn, config=None, published=published, unpublished="", refusal=why, synced=())
         self._memory.forget()
-        self._news.set()
+        self._follow_anew.set()
 
-    def _remark(self, config: ClusterConfig) -> str:
-        """What people should know of a peer that is followed nevertheless."""
-        if "services" in self._kinds and config.capabilities.endpoint_slices_export_mode == SLICES_ONLY:
-            return "it publishes its endpoints as EndpointSlices only, which are not read"
-        theirs = config.capabilities.max_connected_clusters
-        return f"its maxConnectedClusters is {theirs}, ours {self._most}" if theirs not in (0, self._most) else ""
-
-    def _described(self, kv: KeyValue | None) -> None:
-        self._standing.described(identity.decode_description(kv.value) if kv is not None else None)
-
-    def _synced(self, txn: WriteTxn, kind: RecordKind) -> None:
-        """A list of a kind is whole."""
+    def _synced(self, txn: WriteTxn, kind: RecordKind, **changes: Any) -> None:
+        """A list of a kind is whole, and its rows are in this transaction."""
         self._complete(txn, kind)
-        if kind == "services" and self._lapsed:
-            self._lapsed = bool(self._standing.unheard)
-            if self._lapsed:  # copies of what has lapsed
-                self._lapse(txn)
-        synced = tuple(each for each in self._kinds if each == kind or each in self.card.row.synced)
-        ready = len(synced) == len(self._kinds) and self.card.row.state == "listing"
-        self.card.say(txn, synced=synced, **({"state": "ready"} if ready else {}))
+        if kind == "services":
+            changes["listed"] = self._now()
+            if self._lapsed:
+                # New rows: as good as the peer or, where they are copies nobody keeps, lapsed as those before.
+                self._lapsed = peer_status.unmirrored(self.facts, self._now()) is not None
+                if self._lapsed:
+                    self._lapse(txn)
+        self._record(txn, synced=(*(each for each in self.facts.synced if each != kind), kind), **changes)
 
-    def _told(self, kind: RecordKind, bad: int) -> None:
-        """Rows of a kind changed, and so many records of it are not to be used."""
-        self._bad[kind] = bad
-        if self._standing.config is not None:
-            self._memory.note(self._standing.config, kind)
-        if self.card.row.dropped != (total := sum(self._bad.values())):
-            self.card.say(dropped=total)
+    def _received(self, kind: RecordKind, bad: int) -> None:
+        """Rows of a kind changed, and so many of its records cannot be used."""
+        if self.facts.config is not None:
+            self._memory.note(self.facts.config, kind)
+        if self.facts.dropped.get(kind, 0) != bad:
+            self._record(dropped={**self.facts.dropped, kind: bad})
 
-    def _lost(self) -> None:
-        """What is known is all there is to know for now: nobody waits for more."""
-        with self._db.write() as txn:
-            for kind in self._kinds:
-                if kind in self.card.row.synced:
-                    self._complete(txn, kind)
+    # Verdicts, and what follows from them.
 
-    async def _expire(self) -> None:
-        """Endpoints of a peer that has been away for the cache lifetime go; everything else of it stays.
+    def _record(self, txn: WriteTxn | None = None, **facts: Any) -> None:
+        """Replace some facts, and judge by all of them."""
+        self.facts = structs.replace(self.facts, **facts)
+        self._changed.set()
+        if txn is not None:
+            self._judge(txn)
+            return
+        with self._db.write() as own:
+            self._judge(own)
 
-        Where probes are made those endpoints stay that they find alive: the rows only say that they have lapsed.
-        """
-        while "services" in self._kinds:
-            await self._standing.absence.outlasts_lifetime()
+    async def _judge_when_due(self) -> None:
+        """Judge again when time alone changes the verdict."""
+        while True:
+            self._changed.clear()
+            now = self._now()
+            due = peer_status.next_change(self.facts, now)
+            try:
+                async with asyncio.timeout((due - now).total_seconds() if due is not None else None):
+                    await self._changed.wait()
+            except TimeoutError:
+                self._record()
+
+    def _judge(self, txn: WriteTxn) -> None:
+        now = self._now()
+        row = judge(self.facts, now)
+        if row.state != self.row.state:
+            log.info("cluster", name=self.name, state=row.state, reason=row.reason)
+        if not row.since:
+            row = structs.replace(row, since=self.row.since if row.state == self.row.state else format_time(now))
+        if row != self.row:
+            self.row = row
+            txn.put(CLUSTERS, row)
+        self._wait_no_longer(txn)
+        self._expire(txn, now)
+        self._suspect(now)
+
+    def _wait_no_longer(self, txn: WriteTxn) -> None:
+        """What was restored from disk is all there is for now when the peer has failed: no table waits for more."""
+        if self.facts.failures and peer_status.away(self.facts, self._now()) is not None:
+            for kind in self.facts.synced:
+                self._complete(txn, kind)
+
+    def _expire(self, txn: WriteTxn, now: datetime) -> None:
+        """Endpoints that are older than they are good for lapse; everything else of the peer stays."""
+        if "services" not in self.facts.kinds:
+            return
+        lapsed = peer_status.lapsed(self.facts, now)
+        if lapsed and not self._lapsed:
             log.warning("cache lifetime is over", cluster=self.name)
             self._lapsed = True
-            with self._db.write() as txn:
-                self._lapse(txn)
-            await self._standing.absence.ends()
-            if self._lapsed:  # it came back without a list: only what copied it was away
-                self._lapsed = False
-                self._news.set()
+            self._lapse(txn)
+        elif self._lapsed and not lapsed and self.facts.lost is None:
+            # It came back without a list (only what copied it was away): the rows have to be read again.
+            self._lapsed = False
+            self._follow_anew.set()
+
+    def _suspect(self, now: datetime) -> None:
+        """A heartbeat that was there and is late may be a watch that died unnoticed: a new session, once."""
+        beat = self.facts.heartbeat
+        if beat is not None and beat.beating and peer_status.silence(self.facts, now):
+            self.facts = structs.replace(self.facts, heartbeat=structs.replace(beat, beating=False))
+            self._break("its heartbeat is late")
 
     def _lapse(self, txn: WriteTxn) -> None:
+        """Where probes are made those endpoints stay that they find alive: the rows are only marked."""
         end = sinks.lapse if PROBES.name in self._db.tables else sinks.drain
         end(txn, self._forms["services"], self.name)
 
     def _drain(self, txn: WriteTxn) -> None:
-        for kind in self._kinds:
+        for kind in self.facts.kinds:
             sinks.drain(txn, self._forms[kind], self.name)
             self._complete(txn, kind)
 

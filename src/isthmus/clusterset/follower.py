@@ -63,13 +63,13 @@ class Follower:
 
     def stats(self) -> dict[str, Any]:
         """State and reason of each peer."""
-        rows = {name: connection.card.row for name, connection in self._connections.items()}
+        rows = {name: connection.row for name, connection in self._connections.items()}
         return {name: {"state": row.state, "reason": row.reason} for name, row in rows.items()}
 
-    def said(self, name: ClusterName) -> bytes:
+    def published(self, name: ClusterName) -> bytes:
         """The configuration that a peer published, while it is followed; empty where there is none."""
         connection = self._connections.get(name)
-        return connection.said if connection is not None else b""
+        return connection.published if connection is not None else b""
 
     async def run(self) -> None:
         """Follow, for ever."""

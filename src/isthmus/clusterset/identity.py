@@ -58,13 +58,9 @@ class Description(Struct, frozen=True, gc=False, omit_defaults=True):
     away: str = ""
     """Told by a mirror: since when it does not hear the cluster, RFC 3339."""
 
-    def away_for(self, now: datetime) -> float:
-        """For how many seconds a mirror has not heard the cluster, as far as clocks agree."""
-        try:
-            since = datetime.fromisoformat(wire.timestamp(self.away))
-        except RecordError:
-            return 0.0
-        return max(0.0, (now - since).total_seconds())
+    def away_since(self, now: datetime) -> datetime | None:
+        """Since when a mirror has not reached the cluster, as far as clocks agree; None where it does."""
+        return min(now, datetime.fromisoformat(self.away)) if self.away else None
 
 
 class _Config(Struct, gc=False):
@@ -82,13 +78,24 @@ def decode_config(value: bytes) -> ClusterConfig:
     return ClusterConfig(said.id, said.capabilities or Capabilities())
 
 
-def decode_description(value: bytes) -> Description:
-    """A cluster's description of itself; one that cannot be read is an empty one, of gateways the bad ones go."""
+def decode_description(value: bytes, *, now: datetime) -> Description:
+    """A cluster's description of itself; one that cannot be read is an empty one, of gateways the bad ones go.
+
+    A mirror that has not reached the cluster since it cannot be told when has not since ``now``.
+    """
     try:
         said = wire.decode(value, _description, limit=LIMIT)
     except RecordError:
         return Description()
-    return structs.replace(said, gateways=tuple(filter(wire.is_gateway, said.gateways))[:MOST_GATEWAYS])
+    gateways = tuple(filter(wire.is_gateway, said.gateways))[:MOST_GATEWAYS]
+    return structs.replace(said, gateways=gateways, away=_away(said.away, now=now))
+
+
+def _away(text: str, *, now: datetime) -> str:
+    try:
+        return wire.timestamp(text) if text else ""
+    except RecordError:
+        return wire.format_time(now)
 
 
 def encode(said: ClusterConfig | Description) -> bytes:

@@ -24,14 +24,13 @@ from msgspec import Struct, structs
 from isthmus import logs
 from isthmus.clusterset import identity, keys, wire
 from isthmus.clusterset.cache import Cache, Known
-from isthmus.clusterset.card import wall_clock
 from isthmus.clusterset.errors import RecordError
 from isthmus.clusterset.follower import Follower
 from isthmus.clusterset.identity import ClusterConfig
 from isthmus.clusterset.publishing import KINDS
 from isthmus.clusterset.shelf import Shelf
 from isthmus.clusterset.sinks import ROWS, Form, Forms
-from isthmus.clusterset.wire import format_time
+from isthmus.clusterset.wire import format_time, wall_clock
 from isthmus.config import ClusterSection, ClustersetSection
 from isthmus.etcd import Compare, EtcdError, Lease, LeaseGone, Put, Session
 from isthmus.model.clusters import Cluster
@@ -221,8 +220,9 @@ async def _config(session: Session, cluster: ClusterName) -> ClusterConfig | Non
 
 async def _away(session: Session, cluster: ClusterName) -> float:
     """For how many seconds an earlier mirror had not heard the peer."""
-    kv = await session.get(keys.description(cluster))
-    return identity.decode_description(kv.value).away_for(wall_clock()) if kv is not None else 0.0
+    kv, now = await session.get(keys.description(cluster)), wall_clock()
+    since = identity.decode_description(kv.value, now=now).away_since(now) if kv is not None else None
+    return (now - since).total_seconds() if since is not None else 0.0
 
 
 async def _copies(session: Session, kind: RecordKind, cluster: ClusterName) -> list[Copy]:
@@ -275,7 +275,7 @@ class _Writer:
 
     async def _copy(self, row: Cluster) -> None:
         """Configuration, copies, canaries of a peer."""
-        if said := self._follower.said(row.name):
+        if said := self._follower.published(row.name):
             self._present.add(row.name)
             try:
                 await self._put(keys.config(row.name), republished(said))

@@ -99,6 +99,11 @@ def timestamp(text: str) -> str:
     return format_time(time)
 
 
+def wall_clock() -> datetime:
+    """The time of day in UTC."""
+    return datetime.now(UTC)
+
+
 def format_time(time: datetime) -> str:
     """RFC 3339, UTC, whole seconds."""
     return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

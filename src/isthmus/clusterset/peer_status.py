@@ -1,0 +1,207 @@
+"""What is known about a peer, and the one function that judges it: facts in, its row of ``clusters`` out.
+
+Whoever follows a peer (``connection``, ``liveness``) records facts and decides nothing. Everything that people and
+other parts read about a peer (state, reason, since when) follows from the facts and the time, so the same facts give
+the same verdict in agent, operator and mirror. All times are UTC on one clock that never steps (:func:`steady_clock`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from typing import Final, Literal, NamedTuple
+
+from msgspec import Struct
+
+from isthmus.clusterset import identity
+from isthmus.clusterset.identity import SLICES_ONLY, ClusterConfig, Description
+from isthmus.clusterset.wire import format_time, wall_clock
+from isthmus.model.clusters import Cluster
+from isthmus.model.mcs import RecordKind
+from isthmus.model.names import ClusterName
+
+CONFIG: Final = "config"
+"""The link that follows a peer's configuration; every other link is called as the kind of record that it follows."""
+
+LATE: Final = 150.0
+"""Seconds without a new heartbeat: a publisher writes one every 60 s, so two are missing."""
+
+State = Literal["connecting", "listing", "ready", "stale", "refused"]
+
+
+class Heartbeat(Struct, frozen=True, gc=False, kw_only=True):
+    """The last sign of life of a peer's publisher."""
+
+    at: datetime
+    """When it was seen; at first when we began to look for one."""
+    beating: bool = False
+    """Whether one was seen since the connection was last made anew for the lack of one."""
+
+
+class PeerFacts(Struct, frozen=True, kw_only=True):
+    """Everything known about one peer. Replaced as a whole, by its connection alone."""
+
+    name: ClusterName
+    kinds: tuple[RecordKind, ...]
+    """What this process follows of it."""
+    most: identity.Most = 255
+    """Our own maxConnectedClusters."""
+    lifetime: float = 0.0
+    """Seconds for which endpoints count after they were last confirmed; 0: for ever."""
+    endpoints: tuple[str, ...] = ()
+    """Addresses of its etcd."""
+
+    links: Mapping[str, bool] = {}
+    """By what is followed: whether its watch stands."""
+    lost: datetime | None = None
+    """Since when some link has failed; None while all of them stand, and before any failed."""
+    failure: str = ""
+    """Why a link failed last."""
+    failures: int = 0
+    """Failures in this process. A peer restored from disk is lost without one."""
+    failed_at: datetime | None = None
+    last_failure: str = ""
+
+    published: bytes = b""
+    """Its configuration as it published it last, where that could be read."""
+    unpublished: str = ""
+    """Why its configuration cannot be read now. What was read before still counts."""
+    config: ClusterConfig | None = None
+    """The configuration by which it is followed; None while it is not."""
+    refusal: str = ""
+    """Why it is not followed though its configuration is known."""
+    synced: tuple[RecordKind, ...] = ()
+    """Kinds whose list was whole since the configuration was accepted."""
+    listed: datetime | None = None
+    """When its endpoints were last listed whole."""
+    dropped: Mapping[RecordKind, int] = {}
+    """By kind: records that cannot be used."""
+    description: Description | None = None
+    """What it publishes beside Cilium's configuration, or its mirror on its behalf; Cilium's publish none."""
+
+    heartbeat: Heartbeat | None = None
+    """Of its publisher; None where nobody looks for one: behind a mirror there is none."""
+    unmirrored: datetime | None = None
+    """Since when no mirror is running; counts for copies only."""
+
+
+class Away(NamedTuple):
+    """Why a peer cannot be followed, and since when."""
+
+    why: str
+    since: datetime
+
+
+def judge(facts: PeerFacts, now: datetime) -> Cluster:
+    """The row of a peer. ``since`` is empty where the facts have no time for it: the state begins when it is seen."""
+    state, reason = _verdict(facts, now)
+    gone = away(facts, now)
+    said = facts.description or Description()
+    capabilities = facts.config.capabilities if facts.config is not None else identity.Capabilities()
+    return Cluster(
+        name=facts.name,
+        id=facts.config.id if facts.config is not None else 0,
+        state=state,
+        since=format_time(gone.since) if state == "stale" and gone is not None else "",
+        reason=reason,
+        endpoints=facts.endpoints,
+        synced=tuple(kind for kind in facts.kinds if kind in facts.synced),
+        exports_enabled=capabilities.service_exports_enabled,
+        cached=capabilities.cached,
+        network=said.network,
+        region=said.region,
+        zone=said.zone,
+        gateways=said.gateways,
+        version=said.version,
+        connected=facts.links.get(CONFIG, False),
+        failures=facts.failures,
+        last_failure=format_time(facts.failed_at) if facts.failed_at is not None else "",
+        last_failure_reason=facts.last_failure,
+        dropped=sum(facts.dropped.values()),
+    )
+
+
+def _verdict(facts: PeerFacts, now: datetime) -> tuple[State, str]:
+    """State and reason: the first case that holds."""
+    if facts.refusal:
+        return "refused", facts.refusal
+    if (gone := away(facts, now)) is not None:
+        if facts.synced:
+            return "stale", gone.why
+        return "listing" if facts.config is not None and facts.links.get(CONFIG) else "connecting", gone.why
+    if facts.config is None:
+        return "connecting", facts.unpublished
+    remark = facts.unpublished or silence(facts, now) or _remark(facts, facts.config)
+    return "ready" if set(facts.kinds) <= set(facts.synced) else "listing", remark
+
+
+def away(facts: PeerFacts, now: datetime) -> Away | None:
+    """Why and since when the peer cannot be followed; None where it is. One that was never connected is not away."""
+    if facts.lost is not None:
+        return Away(facts.failure, facts.lost)
+    return unmirrored(facts, now)
+
+
+def unmirrored(facts: PeerFacts, now: datetime) -> Away | None:
+    """Why copies of the peer are not kept: no mirror runs, or it cannot reach the peer. None where nobody copies."""
+    said = facts.description
+    if facts.config is None or not facts.config.capabilities.cached or said is None:  # Cilium's mirror writes none
+        return None
+    gone = said.away_since(now)
+    if facts.unmirrored is not None:
+        since = min(gone, facts.unmirrored) if gone is not None else facts.unmirrored
+        return Away("no mirror is running: what it says is not copied", since)
+    return Away(f"the mirror has not heard it since {said.away}", gone) if gone is not None else None
+
+
+def unconfirmed(facts: PeerFacts, now: datetime) -> datetime | None:
+    """Since when endpoints of the peer have not been confirmed; None while they are.
+
+    A list is confirmation even while another link is broken; a list of copies is not: the mirror may have made them
+    long ago.
+    """
+    if (copies := unmirrored(facts, now)) is not None:
+        return min(copies.since, facts.lost) if facts.lost is not None else copies.since
+    if facts.lost is None or facts.listed is None:
+        return facts.lost
+    return max(facts.lost, facts.listed)
+
+
+def lapsed(facts: PeerFacts, now: datetime) -> bool:
+    """Whether the peer's endpoints are older than they are good for."""
+    since = unconfirmed(facts, now)
+    return bool(facts.lifetime) and since is not None and now >= since + timedelta(seconds=facts.lifetime)
+
+
+def silence(facts: PeerFacts, now: datetime) -> str:
+    """Why nobody seems to publish for the peer, as a sentence; empty where somebody does."""
+    beat = facts.heartbeat
+    if beat is None or now < beat.at + timedelta(seconds=LATE):
+        return ""
+    return f"nobody has published for it for {LATE:.0f} s: its operator is not there"
+
+
+def next_change(facts: PeerFacts, now: datetime) -> datetime | None:
+    """When the verdict may change though no fact does; None where it cannot."""
+    due = []
+    if facts.lifetime and (since := unconfirmed(facts, now)) is not None:
+        due.append(since + timedelta(seconds=facts.lifetime))
+    if facts.heartbeat is not None:
+        due.append(facts.heartbeat.at + timedelta(seconds=LATE))
+    return min((each for each in due if each > now), default=None)
+
+
+def _remark(facts: PeerFacts, config: ClusterConfig) -> str:
+    """What people should know about a peer that is followed nevertheless."""
+    if "services" in facts.kinds and config.capabilities.endpoint_slices_export_mode == SLICES_ONLY:
+        return "it publishes its endpoints as EndpointSlices only, which are not read"
+    theirs = config.capabilities.max_connected_clusters
+    return f"its maxConnectedClusters is {theirs}, ours {facts.most}" if theirs not in (0, facts.most) else ""
+
+
+def steady_clock() -> Callable[[], datetime]:
+    """The time of day as of now, moved on by the event loop's clock: a step of the system's clock lapses nothing."""
+    loop = asyncio.get_running_loop()
+    began, at = loop.time(), wall_clock()
+    return lambda: at + timedelta(seconds=loop.time() - began)

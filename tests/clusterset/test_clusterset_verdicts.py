@@ -1,0 +1,176 @@
+"""The table by which a peer is judged: facts on the left, its row of ``clusters`` on the right."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from isthmus.clusterset.identity import Capabilities, ClusterConfig, Description
+from isthmus.clusterset.peer_status import (
+    CONFIG,
+    LATE,
+    Heartbeat,
+    PeerFacts,
+    away,
+    judge,
+    lapsed,
+    next_change,
+    unconfirmed,
+)
+from isthmus.clusterset.wire import format_time
+from isthmus.model.names import ClusterName
+
+NOW = datetime(2026, 11, 22, 12, 0, 0, tzinfo=UTC)
+CONFIGURED = ClusterConfig(2, Capabilities(True, max_connected_clusters=255, service_exports_enabled=True))
+COPIED = structs.replace(CONFIGURED, capabilities=structs.replace(CONFIGURED.capabilities, cached=True))
+BOTH: Any = ("services", "serviceexports")
+STANDS = {CONFIG: True, "services": True, "serviceexports": True}
+FOLLOWED = {"config": CONFIGURED, "synced": BOTH, "links": STANDS}
+
+
+def ago(seconds: float) -> datetime:
+    return NOW - timedelta(seconds=seconds)
+
+
+def facts(**known: Any) -> PeerFacts:
+    return PeerFacts(name=ClusterName("c2"), kinds=BOTH, lifetime=600.0, **known)
+
+
+CASES: dict[str, tuple[dict[str, Any], str, str]] = {
+    "nothing is known": ({}, "connecting", ""),
+    "its file cannot be used": ({"lost": ago(1), "failure": "no YAML"}, "connecting", "no YAML"),
+    "its etcd never answered": (
+        {"lost": ago(9), "failure": "refused", "links": {CONFIG: False}},
+        "connecting",
+        "refused",
+    ),
+    "it has no configuration": ({"unpublished": "has none", "links": {CONFIG: True}}, "connecting", "has none"),
+    "its configuration is accepted": ({"config": CONFIGURED, "links": {CONFIG: True}}, "listing", ""),
+    "one kind is listed": ({"config": CONFIGURED, "synced": ("services",), "links": STANDS}, "listing", ""),
+    "one kind is listed, the other's link fails": (
+        {"config": CONFIGURED, "synced": ("services",), "links": STANDS, "lost": ago(1), "failure": "denied"},
+        "stale",
+        "denied",
+    ),
+    "no kind is listed and a link fails, but not that of the configuration": (
+        {"config": CONFIGURED, "links": {CONFIG: True, "services": False}, "lost": ago(1), "failure": "denied"},
+        "listing",
+        "denied",
+    ),
+    "both kinds are listed": (FOLLOWED, "ready", ""),
+    "its links are being made anew": ({**FOLLOWED, "links": dict.fromkeys(STANDS, False)}, "ready", ""),
+    "a link fails": ({**FOLLOWED, "lost": ago(1), "failure": "cut off"}, "stale", "cut off"),
+    "it was restored from disk": (
+        {"config": CONFIGURED, "synced": BOTH, "lost": ago(300), "failure": "as it was"},
+        "stale",
+        "as it was",
+    ),
+    "its id is another's": ({"refusal": "id 1 is that of c1", "published": b"{}"}, "refused", "id 1 is that of c1"),
+    "its id is another's, and it cannot be reached": (
+        {"refusal": "id 1 is that of c1", "lost": ago(1), "failure": "cut off"},
+        "refused",
+        "id 1 is that of c1",
+    ),
+    "its configuration went while it is followed": ({**FOLLOWED, "unpublished": "has none"}, "ready", "has none"),
+    "its heartbeat is in time": ({**FOLLOWED, "heartbeat": Heartbeat(at=ago(LATE - 1))}, "ready", ""),
+    "its heartbeat is late": (
+        {**FOLLOWED, "heartbeat": Heartbeat(at=ago(LATE))},
+        "ready",
+        "nobody has published for it for 150 s: its operator is not there",
+    ),
+    "it knows another number of clusters": (
+        {**FOLLOWED, "config": ClusterConfig(2, Capabilities(max_connected_clusters=511))},
+        "ready",
+        "its maxConnectedClusters is 511, ours 255",
+    ),
+    "it publishes slices only": (
+        {**FOLLOWED, "config": ClusterConfig(2, Capabilities(endpoint_slices_export_mode="endpointslices-only"))},
+        "ready",
+        "it publishes its endpoints as EndpointSlices only, which are not read",
+    ),
+    "copies, and its mirror runs": ({**FOLLOWED, "config": COPIED, "description": Description()}, "ready", ""),
+    "copies, and no mirror runs": (
+        {**FOLLOWED, "config": COPIED, "description": Description(), "unmirrored": ago(5)},
+        "stale",
+        "no mirror is running: what it says is not copied",
+    ),
+    "copies of Cilium's mirror, which describes nothing": (
+        {**FOLLOWED, "config": COPIED, "unmirrored": ago(5)},
+        "ready",
+        "",
+    ),
+    "copies, and the mirror cannot reach it": (
+        {**FOLLOWED, "config": COPIED, "description": Description(away=format_time(ago(60)))},
+        "stale",
+        f"the mirror has not heard it since {format_time(ago(60))}",
+    ),
+    "no copies, whatever stands in its description": (
+        {**FOLLOWED, "description": Description(away=format_time(ago(60))), "unmirrored": ago(5)},
+        "ready",
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize(("known", "state", "reason"), CASES.values(), ids=CASES.keys())
+def test_a_peer_is_judged_by_what_is_known_of_it(known: dict[str, Any], state: str, reason: str) -> None:
+    row = judge(facts(**known), NOW)
+    assert (row.state, row.reason) == (state, reason)
+    assert row.connected == known.get("links", {}).get(CONFIG, False)
+
+
+def test_stale_is_dated_by_what_made_it_so_and_not_by_when_that_was_seen() -> None:
+    assert judge(facts(**FOLLOWED, lost=ago(90), failure="cut off"), NOW).since == format_time(ago(90))
+
+
+def test_a_clock_ahead_of_ours_dates_nothing_into_the_future() -> None:
+    known = facts(**{**FOLLOWED, "config": COPIED}, description=Description(away=format_time(ago(-60))))
+    found = away(known, NOW)
+    assert found is not None
+    assert found.since == NOW
+
+
+@pytest.mark.parametrize(
+    ("known", "since"),
+    [
+        ({}, None),
+        (FOLLOWED, None),
+        ({**FOLLOWED, "lost": ago(100)}, ago(100)),
+        ({**FOLLOWED, "lost": ago(100), "listed": ago(300)}, ago(100)),
+        ({**FOLLOWED, "lost": ago(100), "listed": ago(50)}, ago(50)),  # listed while another link is broken
+        ({**FOLLOWED, "config": COPIED, "description": Description(away=format_time(ago(70)))}, ago(70)),
+        (
+            {
+                **FOLLOWED,
+                "config": COPIED,
+                "description": Description(away=format_time(ago(70))),
+                "unmirrored": ago(20),
+                "listed": ago(1),
+            },
+            ago(70),
+        ),
+        ({**FOLLOWED, "config": COPIED, "description": Description(), "unmirrored": ago(20), "lost": ago(30)}, ago(30)),
+    ],
+)
+def test_endpoints_are_unconfirmed_since(known: dict[str, Any], since: datetime | None) -> None:
+    assert unconfirmed(facts(**known), NOW) == since
+
+
+@pytest.mark.parametrize(("age", "over"), [(599.0, False), (600.0, True), (9000.0, True)])
+def test_endpoints_lapse_when_the_lifetime_is_over_and_are_judged_again_then(age: float, over: bool) -> None:
+    known = facts(**FOLLOWED, lost=ago(age), failure="cut off")
+    assert lapsed(known, NOW) == over
+    assert next_change(known, NOW) == (None if over else NOW + timedelta(seconds=600 - age))
+    assert not lapsed(structs.replace(known, lifetime=0.0), NOW)
+
+
+def test_a_verdict_changes_by_itself_when_it_is_said_to_and_not_before() -> None:
+    known = facts(**FOLLOWED, heartbeat=Heartbeat(at=ago(100)))
+    due = next_change(known, NOW)
+    assert due is not None
+    before, then = judge(known, due - timedelta(milliseconds=1)), judge(known, due)
+    assert before == judge(known, NOW) != then
+    assert next_change(known, due) is None
