@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import dns.asyncquery
+import dns.flags
 import dns.message
 import dns.rcode
+import dns.rrset
 import pytest
 from dns_world import ECHO, ROWS, ZONE, serving, texts, upstream_server
 
@@ -23,22 +27,22 @@ Replies = list[tuple[bytes, Address]]
 
 
 @asynccontextmanager
-async def silent_upstream(most: int) -> AsyncIterator[tuple[Upstream, Replies, list[float]]]:
-    """An upstream that never answers, what clients were sent, and a clock to turn."""
+async def silent_upstream(**bounds: int) -> AsyncIterator[tuple[Upstream, Replies, list[float], socket.socket]]:
+    """An upstream that never answers, what clients were sent, a clock to turn, and the socket that is asked."""
     replies: Replies = []
     now = [0.0]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as nobody:
         nobody.bind(("127.0.0.1", 0))
+        nobody.setblocking(False)
         upstream = Upstream(
             nobody.getsockname(),
             send=lambda reply, client: replies.append((reply, client)),
-            most=most,
             timeout=3.0,
             clock=lambda: now[0],
+            **bounds,
         )
-        upstream.open()
         try:
-            yield upstream, replies, now
+            yield upstream, replies, now, nobody
         finally:
             upstream.close()
 
@@ -47,20 +51,74 @@ def question(n: int) -> bytes:
     return dns.message.make_query(f"n{n}.cluster.local", "A", id=n).to_wire()
 
 
-async def test_pending_questions_are_bounded_and_the_oldest_gives_way() -> None:
-    async with silent_upstream(most=3) as (upstream, replies, _):
+async def test_a_caller_with_too_many_pending_questions_loses_its_own_oldest() -> None:
+    async with silent_upstream(share=3) as (upstream, replies, _, _):
+        upstream.forward(question(9), ("127.0.0.2", 9), caller="127.0.0.2")
         for n in range(5):
-            upstream.forward(question(n), ("127.0.0.1", n))
-        assert upstream.stats()["pending"] == 3
+            upstream.forward(question(n), ("127.0.0.1", n), caller="127.0.0.1")
+        assert upstream.stats()["pending"] == 4
     assert [client for _, client in replies] == [("127.0.0.1", 0), ("127.0.0.1", 1)]
     assert {dns.message.from_wire(reply).rcode() for reply, _ in replies} == {dns.rcode.SERVFAIL}
 
 
+async def test_when_all_room_is_taken_the_caller_with_most_pending_gives_way() -> None:
+    async with silent_upstream(most=4, share=4) as (upstream, replies, _, _):
+        upstream.forward(question(9), ("127.0.0.2", 9), caller="127.0.0.2")
+        for n in range(3):
+            upstream.forward(question(n), ("127.0.0.1", n), caller="127.0.0.1")
+        upstream.forward(question(10), ("127.0.0.2", 10), caller="127.0.0.2")
+        assert upstream.stats()["pending"] == 4
+    assert [client for _, client in replies] == [("127.0.0.1", 0)]
+
+
+async def test_every_forwarded_question_has_a_port_and_an_id_of_its_own() -> None:
+    async with silent_upstream() as (upstream, _, _, nobody):
+        for n in range(100):
+            upstream.forward(question(n), ("127.0.0.1", n), caller=f"127.0.0.{n}")
+        asked = [nobody.recvfrom(512) for _ in range(100)]
+    ports, ids = [client[1] for _, client in asked], [packet[:2] for packet, _ in asked]
+    assert len(set(ports)) == 100
+    assert len(set(ids)) > 90
+    steps = {after - before for before, after in itertools.pairwise(ports)}
+    assert len(steps) > 50, "ports must not follow from one another"
+    assert any(n.to_bytes(2, "big") != ident for n, ident in enumerate(ids))
+
+
+async def test_a_reply_counts_only_on_the_port_of_its_question() -> None:
+    async with silent_upstream() as (upstream, replies, _, nobody):
+        for n in range(2):
+            upstream.forward(question(n), ("127.0.0.1", n), caller="127.0.0.1")
+        (first, port), (_, other) = nobody.recvfrom(512), nobody.recvfrom(512)
+        reply = dns.message.make_response(dns.message.from_wire(first)).to_wire()
+        nobody.sendto(reply, other)
+        while upstream.stats()["dropped"] == 0:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        assert replies == []
+        nobody.sendto(reply, port)
+        while not replies:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        assert dns.message.from_wire(replies[0][0]).id == 0
+
+
+async def test_sockets_go_with_their_questions() -> None:
+    def sockets() -> int:
+        return sum("socket" in str(each.readlink()) for each in Path("/proc/self/fd").iterdir() if each.is_symlink())
+
+    async with silent_upstream() as (upstream, _, now, _):
+        before = sockets()
+        for n in range(50):
+            upstream.forward(question(n), ("127.0.0.1", n), caller="127.0.0.1")
+        assert sockets() == before + 50
+        now[0] = 5.0
+        upstream.expire()
+        assert sockets() == before
+
+
 async def test_questions_end_in_the_order_of_asking_when_their_time_is_over() -> None:
-    async with silent_upstream(most=9) as (upstream, replies, now):
-        upstream.forward(question(1), ("127.0.0.1", 1))
+    async with silent_upstream() as (upstream, replies, now, _):
+        upstream.forward(question(1), ("127.0.0.1", 1), caller="127.0.0.1")
         now[0] = 2.0
-        upstream.forward(question(2), ("127.0.0.1", 2))
+        upstream.forward(question(2), ("127.0.0.1", 2), caller="127.0.0.1")
         now[0] = 3.5
         upstream.expire()
         assert [dns.message.from_wire(reply).id for reply, _ in replies] == [1]
@@ -70,11 +128,28 @@ async def test_questions_end_in_the_order_of_asking_when_their_time_is_over() ->
         assert upstream.stats()["pending"] == 0
 
 
+async def test_servfail_carries_opt_where_the_question_did() -> None:
+    async with silent_upstream() as (upstream, replies, now, _):
+        plain = dns.message.make_query("a.cluster.local", "A")
+        edns = dns.message.make_query("a.cluster.local", "A", use_edns=0, want_dnssec=True)
+        newer = dns.message.make_query("a.cluster.local", "A", use_edns=1)
+        signed = dns.message.make_query("a.cluster.local", "A", use_edns=0)
+        signed.additional.append(dns.rrset.from_text("x.", 0, "IN", "A", "10.0.0.1"))
+        for query in (plain, edns, newer, signed):
+            upstream.forward(query.to_wire(), ("127.0.0.1", 1), caller="127.0.0.1")
+        now[0] = 4.0
+        upstream.expire()
+    read = [dns.message.from_wire(reply) for reply, _ in replies]
+    assert [reply.rcode() for reply in read] == [dns.rcode.SERVFAIL] * 4
+    assert [reply.edns for reply in read] == [-1, 0, 0, 0]
+    assert read[1].ednsflags & dns.flags.DO
+
+
 async def test_a_question_that_cannot_be_read_ends_without_a_word() -> None:
-    async with silent_upstream(most=1) as (upstream, replies, now):
+    async with silent_upstream() as (upstream, replies, now, _):
         packet = bytearray(question(1))
         packet[2] |= 0x02  # truncated: no ordinary question
-        upstream.forward(bytes(packet), ("127.0.0.1", 1))
+        upstream.forward(bytes(packet), ("127.0.0.1", 1), caller="127.0.0.1")
         now[0] = 4.0
         upstream.expire()
     assert replies == []

@@ -31,8 +31,9 @@ TABLES: dict[type, Any] = {t.row: t for t in (SERVICES, ENDPOINT_SETS, IMPORTS, 
 
 
 class World:
-    def __init__(self) -> None:
-        derived = [*loadbalancer.derived(names.ClusterName("c1"), "n1"), dns.derived("clusterset.local")]
+    def __init__(self, servers: tuple[str, ...] = ()) -> None:
+        zone = dns.derived("clusterset.local", servers=servers)
+        derived = [*loadbalancer.derived(names.ClusterName("c1"), "n1"), zone]
         self.db = Database(*tables_of(derived, *TABLES.values()))
         self.derivations = Derivations(self.db, *derived)
 
@@ -86,6 +87,7 @@ def test_an_import_has_its_addresses_a_service_record_and_a_reverse(world: World
         (APEX, "A"): ("10.96.0.7",),
         (APEX, "AAAA"): ("fd00::7",),
         (f"_http._tcp.{APEX}", "SRV"): (f"0 100 80 {APEX}.",),
+        (APEX, "SRV"): (f"0 100 80 {APEX}.",),
         ("7.0.96.10.in-addr.arpa", "PTR"): (f"{APEX}.",),
         ("7." + "0." * 27 + "d.f.ip6.arpa".replace("d.f", "0.0.d.f"), "PTR"): (f"{APEX}.",),
     }
@@ -119,7 +121,26 @@ def test_a_headless_import_has_the_addresses_of_what_is_ready_and_a_name_for_eac
         (f"web-0.c2.{APEX}", "A"): ("10.2.1.2",),
         (f"10-2-1-3.c2.{APEX}", "A"): ("10.2.1.3",),
         (f"_http._tcp.{APEX}", "SRV"): (f"0 50 8080 10-2-1-3.c2.{APEX}.", f"0 50 8080 web-0.c2.{APEX}."),
+        (APEX, "SRV"): (f"0 50 8080 10-2-1-3.c2.{APEX}.", f"0 50 8080 web-0.c2.{APEX}."),
     }
+
+
+def test_srv_of_a_service_without_port_and_protocol_gives_all_its_ports(world: World) -> None:
+    """As CoreDNS: weights are shared before duplicates go, unnamed ports count."""
+    world.put(imported(ports=(Port("tcp", 42), Port("udp", 42, "UDP"))))
+    assert world.names()[APEX, "SRV"] == (f"0 50 42 {APEX}.",)
+    world.put(imported(ports=(Port("", 80),)))
+    assert world.names()[APEX, "SRV"] == (f"0 100 80 {APEX}.",)
+    assert (f"_._tcp.{APEX}", "SRV") not in world.names()
+
+
+def test_the_zones_name_server_has_the_address_that_pods_ask() -> None:
+    world = World(servers=("10.96.0.10", "fd00::10"))
+    world.put(Namespace("demo"))
+    world.names()
+    snapshot = world.db.snapshot()
+    found = {type_: snapshot.get(NAMES, ("ns.dns.clusterset.local", type_)) for type_ in ("A", "AAAA")}
+    assert [row and row.answers for row in found.values()] == [("10.96.0.10",), ("fd00::10",)]
 
 
 def test_a_headless_import_follows_its_endpoints(world: World) -> None:

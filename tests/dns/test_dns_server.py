@@ -31,6 +31,7 @@ ECHO = "echo.demo.svc.clusterset.local"
         ("dns-version.clusterset.local", "TXT", ['"1.1.0"']),
         ("a.c2.many.demo.svc.clusterset.local", "A", ["10.1.0.0"]),
         ("clusterset.local", "NS", ["ns.dns.clusterset.local."]),
+        ("ns.dns.clusterset.local", "A", ["10.96.0.10"]),
     ],
 )
 async def test_ours_is_answered_with_authority(name: str, type_: str, said: list[str], tcp: bool) -> None:
@@ -113,14 +114,14 @@ async def test_names_follow_the_table() -> None:
         assert (await setup.ask("new.demo.svc.clusterset.local")).rcode() == dns.rcode.NXDOMAIN
 
 
-async def test_what_does_not_fit_is_cut_between_records_and_whole_over_tcp() -> None:
+async def test_what_does_not_fit_is_a_part_of_the_set_and_whole_over_tcp() -> None:
     name = "many.demo.svc.clusterset.local"
     async with serving() as setup:
         cut = await setup.ask(name, use_edns=False)
         edns = await setup.ask(name, use_edns=0, payload=4096)
         whole = await setup.ask(name, tcp=True)
-    assert cut.flags & dns.flags.TC
-    assert edns.flags & dns.flags.TC
+    assert not cut.flags & dns.flags.TC
+    assert not edns.flags & dns.flags.TC
     assert len(cut.to_wire()) <= 512 < len(edns.to_wire()) <= 1232
     assert len(set(texts(whole))) == 600
     assert not whole.flags & dns.flags.TC
@@ -182,6 +183,37 @@ async def test_clients_with_one_id_get_each_their_own_reply() -> None:
     assert {query.id for query in setup.upstream.asked} != {7}
 
 
+async def test_the_question_of_one_caller_is_answered_before_the_rest_of_anothers_flood() -> None:
+    async with serving() as setup:
+        with (
+            socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as flood,
+            socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as victim,
+        ):
+            flood.bind(("127.0.0.2", 0))
+            victim.setblocking(False)
+            packet = dns.message.make_query("n.cluster.local", "A").to_wire()
+            for _ in range(200):
+                flood.sendto(packet, setup.server.address)
+            victim.sendto(dns.message.make_query(ECHO, "A").to_wire(), setup.server.address)
+            answered = await asyncio.get_running_loop().sock_recv(victim, 512)
+            stats = setup.server.stats()
+    assert texts(dns.message.from_wire(answered)) == ["10.96.0.7"]
+    assert stats["dropped"] >= 200 - 64 - 1, "the flood keeps a bounded share of what waits"
+    assert stats["upstream"]["forwarded"] < 65
+
+
+async def test_connections_of_one_caller_are_bounded_and_anothers_are_served() -> None:
+    async with serving() as setup:
+        host, port = setup.server.address
+        opened = [await asyncio.open_connection(host, port, local_addr=("127.0.0.2", 0)) for _ in range(40)]
+        assert texts(await setup.ask(ECHO, tcp=True)) == ["10.96.0.7"]
+        stats = setup.server.stats()["tcp"]
+        for _, writer in opened:
+            writer.close()
+        await asyncio.gather(*(writer.wait_closed() for _, writer in opened), return_exceptions=True)
+    assert stats["refused"] == 8
+
+
 async def test_garbage_is_answered_or_ignored_and_the_next_question_is_served() -> None:
     async with serving() as setup:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
@@ -207,3 +239,14 @@ async def test_an_address_in_use_is_one_clear_line() -> None:
 def test_a_server_that_would_ask_itself_is_refused() -> None:
     with pytest.raises(CannotListen, match="round for ever"):
         Server(Database(NAMES), zone="z", listen=[("127.0.0.1", 53)], upstream=("127.0.0.1", 53))
+
+
+async def test_a_name_server_without_an_address_is_not_named() -> None:
+    async with serving() as setup:
+        with setup.db.write() as txn:
+            txn.delete(NAMES, ("ns.dns.clusterset.local", "A"))
+        await setup.taken_in()
+        servers, absent = await setup.ask("clusterset.local", "NS"), await setup.ask("x.clusterset.local")
+    assert (servers.rcode(), servers.answer) == (dns.rcode.NOERROR, [])
+    [soa] = absent.authority[0]
+    assert soa.mname.to_text() == "clusterset.local."

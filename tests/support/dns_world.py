@@ -29,6 +29,7 @@ ROWS = (
     Name("7.0.96.10.in-addr.arpa", "PTR", (f"{ECHO}.",), "demo/echo"),
     Name(f"dns-version.{ZONE}", "TXT", ('"1.1.0"',), ttl=28800),
     Name(f"many.demo.svc.{ZONE}", "A", tuple(f"10.1.{n // 250}.{n % 250}" for n in range(600)), "demo/many"),
+    Name(f"ns.dns.{ZONE}", "A", ("10.96.0.10",)),
     Name(f"a.c2.many.demo.svc.{ZONE}", "A", ("10.1.0.0",), "demo/many"),
 )
 

@@ -28,6 +28,7 @@ NOERROR, FORMERR, SERVFAIL, NXDOMAIN, NOTIMP, REFUSED, BADVERS = 0, 1, 2, 3, 4, 
 A, NS, SOA, PTR, TXT, AAAA, SRV_TYPE, OPT_TYPE, IXFR, AXFR, ANY = 1, 2, 6, 12, 16, 28, 33, 41, 251, 252, 255
 TYPES: Final[dict[str, int]] = {"A": A, "AAAA": AAAA, "SRV": SRV_TYPE, "PTR": PTR, "TXT": TXT}
 
+_ONE_SIZE: Final = (A.to_bytes(2, "big"), AAAA.to_bytes(2, "big"))
 OWNER: Final = 0xC00C
 """The pointer to the question's name, which stands at offset 12 of every message."""
 
@@ -116,14 +117,18 @@ def name_end(packet: bytes, at: int) -> int:
     return -1
 
 
-def build(query: Query, answer: Answer) -> bytes:
-    """The reply. What does not fit is cut between records and marked as truncated."""
+def build(query: Query, answer: Answer, *, truncate: bool = False) -> bytes:
+    """The reply. Records that do not fit are left out.
+
+    ``truncate``: and the reply is marked as truncated, so that the client asks again over TCP. That is right only where
+    TCP reaches us too: a client that follows the mark to another server takes that one's NXDOMAIN for an answer.
+    """
     flags = QR | RA | (query.flags & (OPCODE | RD | CD)) | (answer.rcode & 0xF) | (AA if answer.authoritative else 0)
     count, records = answer.number, answer.records
     room = query.size - 12 - len(query.question) - len(query.edns) - len(answer.authority)
     if len(records) > room:
         count, records = fit(records, room)
-        flags |= TC
+        flags |= TC if truncate or query.size == TCP_SIZE else 0
     head = HEADER.pack(query.id, flags, 1, count, 1 if answer.authority else 0, 1 if query.edns else 0)
     return b"".join((head, query.question, records, answer.authority, query.edns))
 
@@ -176,6 +181,23 @@ def rdata(type_: str, text: str) -> bytes:
     return data.to_wire() or b""
 
 
-def soa(zone: bytes, *, serial: int, ttl: int) -> bytes:
-    """Record data of a zone's SOA: nothing of it changes but the serial; the last field is for how long a no holds."""
-    return b"\2ns\3dns" + zone + b"\nhostmaster" + zone + struct.pack(">IIIII", serial, 7200, 1800, 86400, ttl)
+def rotate(count: int, records: bytes, turn: int) -> bytes:
+    """The same records with another one first."""
+    if count < 2:
+        return records
+    if records[2:4] in _ONE_SIZE:  # hot: addresses
+        at = turn % count * (len(records) // count)
+    else:
+        at = 0
+        for _ in range(turn % count):
+            at += 12 + int.from_bytes(records[at + 10 : at + 12], "big")
+    return records[at:] + records[:at]
+
+
+def soa(zone: bytes, *, server: bytes, ttl: int) -> bytes:
+    """Record data of a zone's SOA; the last field is the lifetime of a negative answer in seconds.
+
+    The serial is constant: it serves zone transfers only, which are refused, and so every server and the kernel give
+    the same bytes.
+    """
+    return server + b"\nhostmaster" + zone + struct.pack(">IIIII", 1, 7200, 1800, 86400, ttl)

@@ -32,22 +32,48 @@ def respond(packet: bytes, zone: Zone, *, limit: int) -> bytes | None:
     name = packet[12:end].lower()
     if not zone.ours(name, int.from_bytes(packet[end : end + 2], "big")):
         return FORWARD
+    message = _read(packet)
     if flags & codec.OPCODE:
-        return _refuse(ident, flags, codec.NOTIMP)
-    try:
-        message = dns.message.from_wire(packet, ignore_trailing=True)
-    except (dns.exception.DNSException, ValueError):
-        return _refuse(ident, flags, codec.FORMERR)
-    if questions != 1 or flags & codec.TC:
-        return _refuse(ident, flags, codec.FORMERR)
-    type_, cls = int(message.question[0].rdtype), int(message.question[0].rdclass)
-    query = Query(ident, flags, packet[12 : end + 4], name, type_, cls, _size(message, limit), b"")
-    if message.edns >= 0:
-        query = query._replace(edns=codec.opt(message.ednsflags & 0x8000))
+        return _refuse(ident, flags, codec.NOTIMP, _opt(message))
+    if message is None or questions != 1 or flags & codec.TC:
+        return _refuse(ident, flags, codec.FORMERR, _opt(message))
+    query = _query(packet, message, limit)
     if message.edns > 0:
         badvers = codec.opt(message.ednsflags & 0x8000, extended=codec.BADVERS >> 4)
         return codec.build(query._replace(edns=badvers), Answer(codec.BADVERS, authoritative=False))
     return codec.build(query, unusual(query, zone))
+
+
+def failure(packet: bytes, *, limit: int) -> bytes | None:
+    """SERVFAIL to a question that could not be passed on; None where it cannot be read or is a reply."""
+    if len(packet) < 12 or packet[2] & 0x82:
+        return None
+    message = _read(packet)
+    if message is None or len(message.question) != 1 or codec.name_end(packet, 12) < 0:
+        return None
+    return codec.build(_query(packet, message, limit), Answer(codec.SERVFAIL, authoritative=False))
+
+
+def _read(packet: bytes) -> dns.message.Message | None:
+    try:
+        return dns.message.from_wire(packet, ignore_trailing=True)
+    except (dns.exception.DNSException, ValueError):
+        return None
+
+
+def _query(packet: bytes, message: dns.message.Message, limit: int) -> Query:
+    """The one question of a readable message, whose name is not compressed."""
+    ident, flags, *_ = codec.HEADER.unpack_from(packet)
+    end = codec.name_end(packet, 12)
+    type_, cls = int(message.question[0].rdtype), int(message.question[0].rdclass)
+    return Query(
+        ident, flags, packet[12 : end + 4], packet[12:end].lower(), type_, cls, _size(message, limit), _opt(message)
+    )
+
+
+def _opt(message: dns.message.Message | None) -> bytes:
+    """The OPT record to answer with: an answer has one where the question had (RFC 6891 §7)."""
+    return codec.opt(message.ednsflags & 0x8000) if message is not None and message.edns >= 0 else b""
 
 
 def unusual(query: Query, zone: Zone) -> Answer:
@@ -65,7 +91,7 @@ def _size(message: dns.message.Message, limit: int) -> int:
     return min(limit, max(codec.PLAIN_SIZE, message.payload)) if message.edns >= 0 else codec.PLAIN_SIZE
 
 
-def _refuse(ident: int, flags: int, rcode: int) -> bytes:
+def _refuse(ident: int, flags: int, rcode: int, opt: bytes = b"") -> bytes:
     """A reply without a question, for packets whose question cannot be trusted."""
-    said = codec.QR | codec.RA | (flags & (codec.OPCODE | codec.RD)) | rcode
-    return codec.HEADER.pack(ident, said, 0, 0, 0, 0)
+    reply_flags = codec.QR | codec.RA | (flags & (codec.OPCODE | codec.RD)) | rcode
+    return codec.HEADER.pack(ident, reply_flags, 0, 0, 0, 1 if opt else 0) + opt

@@ -6,8 +6,10 @@ unit "" is the zone itself. What one cluster calls its endpoints is its own affa
     svc.ns.svc.zone                 A, AAAA     addresses of the import, or of each ready endpoint where headless
     host.cluster.svc.ns.svc.zone    A, AAAA     one endpoint of a headless import
     _port._proto.svc.ns.svc.zone    SRV         to the name of the import, or of each endpoint where headless
+    svc.ns.svc.zone                 SRV         the same for all ports, named or not
     <address>.in-addr.arpa          PTR         an address of an import
     dns-version.zone                TXT         the version of this scheme
+    ns.dns.zone                     A, AAAA     the zone's name server: what pods know as the cluster DNS
 """
 
 from __future__ import annotations
@@ -34,21 +36,22 @@ APEX: Final = ServiceName("")
 """The unit of the zone's own names."""
 
 
-def derived(zone: str) -> Derived[Name]:
-    """The declaration of the table, for a zone such as ``clusterset.local``."""
+def derived(zone: str, *, servers: tuple[str, ...] = ()) -> Derived[Name]:
+    """The declaration of the table, for a zone such as ``clusterset.local``; ``servers``: of its name server."""
     return Derived(
         NAMES,
-        compute=partial(compute, zone=zone.strip(".").lower()),
+        compute=partial(compute, zone=zone.strip(".").lower(), servers=servers),
         reads={IMPORTS: by_import, SERVICES: by_service, BACKENDS: by_backend, NAMESPACES: by_namespace},
         unit="service",
         awaits=lambda source: not is_peer(source),  # a peer that is away must not hold up every name
     )
 
 
-def compute(reader: Reader, unit: ServiceName, *, zone: str) -> Iterator[Name]:
+def compute(reader: Reader, unit: ServiceName, *, zone: str, servers: tuple[str, ...] = ()) -> Iterator[Name]:
     """Every name of an import, or of the zone itself."""
     if unit == APEX:
         yield Name(f"dns-version.{zone}", "TXT", (f'"{SCHEMA}"',), ttl=SCHEMA_TTL)
+        yield from _addresses(f"ns.dns.{zone}", servers, unit)
         return
     row = reader.get(IMPORTS, unit)
     if row is None or not named(reader, row):
@@ -120,12 +123,22 @@ def _addresses(name: str, addresses: Iterable[str], unit: ServiceName) -> Iterat
 
 def _ports(row: Import, apex: str) -> Iterator[Name]:
     """An import is one target, whatever answers behind it."""
-    if row.ips:
-        for port in row.ports:
-            if port.name:
-                yield Name(
-                    f"_{port.name}._{port.protocol.lower()}.{apex}", "SRV", (f"0 100 {port.port} {apex}.",), row.name
-                )
+    if not row.ips:
+        return
+    for port in row.ports:
+        if port.name:
+            yield Name(_port(port.name, port.protocol, apex), "SRV", (f"0 100 {port.port} {apex}.",), row.name)
+    if row.ports:
+        yield Name(apex, "SRV", _targets({(p.port, apex) for p in row.ports}, of=len(row.ports)), row.name)
+
+
+def _port(name: str, protocol: str, apex: str) -> str:
+    return f"_{name}._{protocol.lower()}.{apex}"
+
+
+def _targets(found: set[tuple[int, str]], *, of: int) -> tuple[str, ...]:
+    """SRV data of equal weight: its share of 100, one at least. CoreDNS shares before it removes duplicates."""
+    return tuple(f"0 {max(1, 100 // of)} {number} {host}." for number, host in sorted(found))
 
 
 def _reverse(reader: Reader, row: Import, apex: str) -> Iterator[Name]:
@@ -140,20 +153,18 @@ def _headless(reader: Reader, row: Import, apex: str) -> Iterator[Name]:
     ready = [b for b in _backends(reader, row) if b.condition is Condition.READY]
     yield from _addresses(apex, (b.key.address for b in ready), row.name)
     hosts: dict[str, list[str]] = {}
-    targets: dict[str, set[tuple[int, str]]] = {}
+    targets: dict[str, list[tuple[int, str]]] = {}
     for backend in ready:
         host = f"{hostname(backend)}.{backend.key.cluster}.{apex}"
         hosts.setdefault(host, []).append(backend.key.address)
-        for name in backend.port_names:
-            if name and backend.key.port:
-                port = f"_{name}._{backend.key.protocol.lower()}.{apex}"
-                targets.setdefault(port, set()).add((backend.key.port, host))
+        for name in backend.port_names if backend.key.port else ():
+            targets.setdefault(apex, []).append((backend.key.port, host))
+            if name:
+                targets.setdefault(_port(name, backend.key.protocol, apex), []).append((backend.key.port, host))
     for host, addresses in hosts.items():
         yield from _addresses(host, addresses, row.name)
     for port, found in targets.items():
-        weight = max(1, 100 // len(found))
-        answers = tuple(f"0 {weight} {number} {host}." for number, host in sorted(found))
-        yield Name(port, "SRV", answers, row.name)
+        yield Name(port, "SRV", _targets(set(found), of=len(found)), row.name)
 
 
 def _backends(reader: Reader, row: Import) -> Iterator[Backend]:

@@ -31,5 +31,5 @@ def failure(packet: bytes, *, limit: int) -> bytes | None:
     """SERVFAIL to a question that could not be passed on; None where it cannot even be read."""
     query = codec.parse(packet, limit=limit)
     if query is None:
-        return None
+        return cold.failure(packet, limit=limit)
     return codec.build(query, Answer(codec.SERVFAIL, authoritative=False))

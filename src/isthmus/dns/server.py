@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from typing import Any, Final
 
 from isthmus.dns import codec
+from isthmus.dns.intake import Intake
 from isthmus.dns.respond import FORWARD, respond
 from isthmus.dns.stream import Stream
 from isthmus.dns.upstream import Upstream
@@ -21,8 +22,10 @@ from isthmus.model.hosts import joined
 from isthmus.model.tables import NAMES
 from isthmus.statedb import Database
 
-BATCH: Final = 64
-"""Packets read before the loop may do something else."""
+READ_BATCH: Final = 1024
+"""Packets read from a socket at once: more than its buffer holds, so that nobody waits behind a flood in there."""
+ANSWER_BATCH: Final = 64
+"""Questions answered before the loop may do something else."""
 CHANGES: Final = 1_000
 RECEIVE_BUFFER: Final = 1 << 20
 ATTEMPTS: Final = 20
@@ -30,6 +33,8 @@ LARGEST_QUESTION: Final = 4096
 
 
 Socket = socket.socket
+Client = tuple[Any, ...]
+"""The socket that was asked, and the address that asked."""
 
 
 class CannotListen(Exception):  # noqa: N818
@@ -61,6 +66,8 @@ class Server:
         self._stream = Stream(self._zone, upstream=upstream)
         self._listening = asyncio.Event()
         self._sockets: list[Socket] = []
+        self._intake: Intake[tuple[bytes, Client]] = Intake()
+        self._answering = False
         self.questions = self.replies = self.unsent = 0
 
     def __repr__(self) -> str:
@@ -93,7 +100,6 @@ class Server:
             opened.callback(self._stream.close)
             opened.callback(self._listening.clear)
             self._sockets = [datagrams for datagrams, _ in bound]
-            self._upstream.open()
             for datagrams, connections in bound:
                 await self._serve(datagrams, connections, opened)
             async with asyncio.TaskGroup() as tasks:
@@ -118,8 +124,9 @@ class Server:
             "questions": self.questions,
             "replies": self.replies,
             "unsent": self.unsent,
+            "dropped": self._intake.dropped,
             "upstream": self._upstream.stats(),
-            "tcp": {"open": self._stream.open, "questions": self._stream.questions, "relayed": self._stream.relayed},
+            "tcp": self._stream.stats(),
         }
 
     async def _follow(self) -> None:
@@ -140,21 +147,34 @@ class Server:
             reader.close()
 
     def _drain(self, datagrams: Socket) -> None:
-        for _ in range(BATCH):  # hot:
+        for _ in range(READ_BATCH):  # hot:
             try:
                 packet, asker = datagrams.recvfrom(LARGEST_QUESTION)
             except BlockingIOError:
-                return
+                break
             except OSError:
                 continue
             self.questions += 1
+            self._intake.put(asker[0], (packet, (datagrams, asker)))
+        if not self._answering:
+            self._answer()
+
+    def _answer(self) -> None:
+        """Answer a batch, callers in turns; the rest after whatever else the loop has to do."""
+        for _ in range(ANSWER_BATCH):  # hot:
+            if not self._intake:
+                self._answering = False
+                return
+            packet, client = self._intake.take()
             reply = respond(packet, self._zone, limit=codec.UDP_SIZE)
             if reply:
-                self._send(reply, (datagrams, asker))
+                self._send(reply, client)
             elif reply == FORWARD:
-                self._upstream.forward(packet, (datagrams, asker))
+                self._upstream.forward(packet, client, caller=client[1][0])
+        self._answering = True
+        asyncio.get_running_loop().call_soon(self._answer)
 
-    def _send(self, reply: bytes, client: tuple[Any, ...]) -> None:
+    def _send(self, reply: bytes, client: Client) -> None:
         """Answer who asked from the socket that was asked."""
         datagrams, asker = client
         try:

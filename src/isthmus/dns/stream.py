@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from typing import Final
 
 from isthmus.dns import codec
@@ -11,6 +12,8 @@ from isthmus.dns.respond import FORWARD, failure, respond
 from isthmus.dns.zone import Zone
 
 CONNECTIONS: Final = 256
+SHARE: Final = 32
+"""Of the connections, the most for one caller."""
 IDLE: Final = 10.0
 RELAY: Final = 5.0
 
@@ -24,6 +27,7 @@ class Stream:
         self._idle = idle
         self._relay = relay
         self._writers: set[asyncio.StreamWriter] = set()
+        self._callers: Counter[str] = Counter()
         self.questions = self.relayed = self.refused = 0
 
     def __repr__(self) -> str:
@@ -34,16 +38,22 @@ class Stream:
         """Connections there are."""
         return len(self._writers)
 
+    def stats(self) -> dict[str, int]:
+        """Counts since the start, and the connections there are."""
+        return {"open": self.open, "questions": self.questions, "relayed": self.relayed, "refused": self.refused}
+
     def close(self) -> None:
         """End every connection at once."""
         for writer in self._writers:
             writer.transport.abort()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, until the client ends it, sends nothing for a while, or is one too many."""
+        """One connection, until the client ends it, sends nothing for a while, or has too many."""
+        caller = writer.get_extra_info("peername", ("",))[0]
         self._writers.add(writer)
+        self._callers[caller] += 1
         try:
-            if self.open > CONNECTIONS:
+            if self.open > CONNECTIONS or self._callers[caller] > SHARE:
                 self.refused += 1
                 return
             while (packet := await self._next(reader)) is not None:
@@ -58,6 +68,9 @@ class Stream:
             pass  # the client went away: nobody is left to tell
         finally:
             self._writers.discard(writer)
+            self._callers[caller] -= 1
+            if not self._callers[caller]:
+                del self._callers[caller]
             writer.close()
 
     async def _next(self, reader: asyncio.StreamReader) -> bytes | None:

@@ -1,111 +1,124 @@
-"""Questions that are not ours, passed on to the cluster DNS as they came, and its replies passed back.
+"""Questions outside our zone: forwarded to the cluster DNS as they came, its replies returned to the callers.
 
-No message is taken apart for it: the id is exchanged, the question must come back as it went, and the client gets
-the rest untouched. What is pending is bounded and ends by itself; who waited in vain gets SERVFAIL.
+The message is not decoded: its id is replaced, the question of the reply must equal the one sent, the rest passes
+unchanged. Every question has a socket of its own with a fresh port; port and id come from the system's secure random
+source, so that forging a reply means guessing about 30 bits within the lifetime of the question (RFC 5452 §9).
 
-Several connected sockets share the load, each with a port that the kernel chose: a reply can be forged only by who
-guesses address, port and id, and repeats the question.
+Pending questions are bounded in total and for each caller: a caller that exceeds its share loses its own oldest
+question. A question without a reply ends with SERVFAIL.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
+import secrets
 import socket
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from isthmus.dns import codec
 from isthmus.dns.respond import failure
 
-SOCKETS: Final = 8
-BATCH: Final = 64
+PENDING: Final = 1024
+"""Questions pending at once, each with a file descriptor."""
+SHARE: Final = 128
+"""Of these, the most for one caller; at 3 s without any reply that is still 40 questions a second."""
 TICK: Final = 0.25
+"""Seconds between two looks for overdue questions."""
+ATTEMPTS: Final = 8
+"""Random ports tried before the kernel chooses one."""
+PORT_RANGE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 Address = tuple[Any, ...]
 Send = Callable[[bytes, Address], None]
 
 
 class Pending(NamedTuple):
-    """A question under way: who asked, what, and until when an answer is worth something."""
+    """A forwarded question: its caller and where the reply goes, how it was asked upstream, and its deadline."""
 
+    caller: str
     client: Address
     packet: bytes
+    sock: socket.socket
+    id: bytes
     deadline: float
 
 
 class Upstream:
-    """The way to the cluster DNS. ``send`` takes replies to clients."""
+    """The cluster DNS. ``send`` returns replies to clients; ``most`` and ``share`` bound what is pending."""
 
     def __init__(
         self,
         address: tuple[str, int],
         *,
         send: Send,
-        most: int = 4096,
+        most: int = PENDING,
+        share: int = SHARE,
         timeout: float = 3.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._address = address
+        self._family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self._send = send
         self._most = most
+        self._share = share
         self._timeout = timeout
         self._clock = clock
-        self._sockets: list[socket.socket] = []
-        self._pending: dict[tuple[int, int], Pending] = {}
+        self._ports = port_range()
+        # both in the order of arrival: the first entry is the oldest question, of all and of one caller
+        self._pending: dict[int, Pending] = {}
+        self._by_caller: dict[str, dict[int, None]] = {}
+        self._count = 0
         self.forwarded = self.answered = self.timeouts = self.dropped = 0
 
     def __repr__(self) -> str:
         return f"<Upstream {self._address[0]}:{self._address[1]}, {len(self._pending)} pending>"
 
-    def open(self) -> None:
-        """Have the sockets ready."""
-        loop = asyncio.get_running_loop()
-        family = socket.AF_INET6 if ":" in self._address[0] else socket.AF_INET
-        for position in range(SOCKETS):
-            sock = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-            self._sockets.append(sock)
-            sock.connect(self._address)
-            loop.add_reader(sock, self._drain, position)
-
     def close(self) -> None:
-        """Let go of everything; who still waits gets nothing."""
-        for sock in self._sockets:
-            asyncio.get_running_loop().remove_reader(sock)
-            sock.close()
-        self._sockets.clear()
-        self._pending.clear()
+        """End every pending question without a reply."""
+        for number in list(self._pending):
+            self._end(number)
 
-    def forward(self, packet: bytes, client: Address) -> None:
-        """Pass a question on. Where too many are pending the oldest gives way."""
-        if len(self._pending) >= self._most:
-            self._fail(next(iter(self._pending)))
+    def forward(self, packet: bytes, client: Address, *, caller: str) -> None:
+        """Forward a question. ``caller`` is charged for it: with too many pending its own oldest one ends."""
+        if len(self._by_caller.get(caller, ())) >= self._share:
+            self._drop(caller)
+        elif len(self._pending) >= self._most:
+            self._drop(max(self._by_caller, key=lambda each: len(self._by_caller[each])))
+        self._count += 1
+        number, ident = self._count, secrets.token_bytes(2)
+        try:
+            sock = self._open()
+        except OSError:  # no descriptor or no route: the same as no reply, but known at once
             self.dropped += 1
-        key = self._free_key()
-        self._pending[key] = Pending(client, packet, self._clock() + self._timeout)
+            self._refuse(packet, client)
+            return
+        self._pending[number] = Pending(caller, client, packet, sock, ident, self._clock() + self._timeout)
+        self._by_caller.setdefault(caller, {})[number] = None
+        asyncio.get_running_loop().add_reader(sock, self._receive, number)
         self.forwarded += 1
-        # a refusal of an earlier packet is reported here too: this one ends by its deadline like any lost one
-        with contextlib.suppress(OSError):
-            self._sockets[key[0]].send(key[1].to_bytes(2, "big") + packet[2:])
+        with contextlib.suppress(OSError):  # lost like any packet: the question ends at its deadline
+            sock.send(ident + packet[2:])
 
     async def run(self) -> None:
-        """End what was waited for in vain, for ever."""
+        """End overdue questions, for ever."""
         while True:
             await asyncio.sleep(TICK)
             self.expire()
 
     def expire(self) -> None:
-        """Answer SERVFAIL to whoever waited too long; the order of asking is the order of ending."""
+        """Answer overdue questions with SERVFAIL. One time limit for all: the first to arrive ends first."""
         now = self._clock()
         late = []
-        for key, pending in self._pending.items():
+        for number, pending in self._pending.items():
             if pending.deadline > now:
                 break
-            late.append(key)
-        for key in late:
-            self._fail(key)
+            late.append(number)
+        for number in late:
+            self._fail(number)
             self.timeouts += 1
 
     def stats(self) -> dict[str, int]:
@@ -118,36 +131,62 @@ class Upstream:
             "pending": len(self._pending),
         }
 
-    def _free_key(self) -> tuple[int, int]:
-        while True:
-            key = random.randrange(SOCKETS), random.randrange(65536)
-            if key not in self._pending:
-                return key
+    def _open(self) -> socket.socket:
+        sock = socket.socket(self._family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        try:
+            low, high = self._ports
+            for _ in range(ATTEMPTS):
+                with contextlib.suppress(OSError):  # in use, or reserved
+                    sock.bind(("", low + secrets.randbelow(high - low + 1)))
+                    break
+            sock.connect(self._address)
+        except OSError:
+            sock.close()
+            raise
+        return sock
 
-    def _fail(self, key: tuple[int, int]) -> None:
-        pending = self._pending.pop(key)
-        if reply := failure(pending.packet, limit=codec.UDP_SIZE):
-            self._send(reply, pending.client)
+    def _drop(self, caller: str) -> None:
+        self.dropped += 1
+        self._fail(next(iter(self._by_caller[caller])))
 
-    def _drain(self, position: int) -> None:
-        for _ in range(BATCH):
-            try:
-                reply = self._sockets[position].recv(codec.TCP_SIZE)
-            except BlockingIOError:
-                return
-            except OSError:  # the upstream's host refuses: what is pending ends by its deadline
-                continue
-            self._returned(position, reply)
+    def _fail(self, number: int) -> None:
+        pending = self._end(number)
+        self._refuse(pending.packet, pending.client)
 
-    def _returned(self, position: int, reply: bytes) -> None:
-        key = position, int.from_bytes(reply[:2], "big")
-        pending = self._pending.get(key)
-        if pending is None or not answers(reply, pending.packet):
+    def _refuse(self, packet: bytes, client: Address) -> None:
+        if reply := failure(packet, limit=codec.UDP_SIZE):
+            self._send(reply, client)
+
+    def _end(self, number: int) -> Pending:
+        pending = self._pending.pop(number)
+        numbers = self._by_caller[pending.caller]
+        del numbers[number]
+        if not numbers:
+            del self._by_caller[pending.caller]
+        asyncio.get_running_loop().remove_reader(pending.sock)
+        pending.sock.close()
+        return pending
+
+    def _receive(self, number: int) -> None:
+        pending = self._pending.get(number)
+        if pending is None:
+            return
+        try:
+            reply = pending.sock.recv(codec.TCP_SIZE)
+        except OSError:  # the upstream's host refuses: the question ends at its deadline, a retry may come through
+            return
+        if reply[:2] != pending.id or not answers(reply, pending.packet):
             self.dropped += 1
             return
-        del self._pending[key]
+        self._end(number)
         self.answered += 1
         self._send(pending.packet[:2] + reply[2:], pending.client)
+
+
+def port_range() -> tuple[int, int]:
+    """The kernel's range of ephemeral ports, both ends included."""
+    low, high = PORT_RANGE.read_text().split()
+    return int(low), int(high)
 
 
 def answers(reply: bytes, packet: bytes) -> bool:

@@ -7,7 +7,6 @@ Until the first list is whole, a name that is not known may exist: the answer is
 
 from __future__ import annotations
 
-import struct
 from collections import Counter
 from collections.abc import Iterator
 from typing import Final
@@ -18,6 +17,8 @@ from isthmus.model.dns import Name
 
 NEGATIVE_TTL: Final = 5
 APEX_TTL: Final = 5
+NAME_SERVER: Final = b"\2ns\3dns"
+"""The labels of the zone's name server, as CoreDNS names it; it is named only where it has an address."""
 
 Key = tuple[bytes, int]
 
@@ -33,7 +34,7 @@ class Zone:
         self._depth = self.name.count(".") + 1
         self._records: dict[Key, tuple[int, bytes]] = {}
         self._existing: Counter[bytes] = Counter()
-        self._serial = 1
+        self._server = NAME_SERVER + self._apex
         self._turn = 0
         self.unwritable = 0
 
@@ -45,7 +46,6 @@ class Zone:
 
     def replace(self, old: Name | None, new: Name | None) -> None:
         """A row took another's place, came or went. A name that cannot be written is counted and left out."""
-        self._serial = self._serial % 0xFFFFFFFF + 1
         if old is not None:
             self._remove(old)
         if new is not None:
@@ -65,7 +65,8 @@ class Zone:
         found = self._records.get((query.name, query.type))  # hot: every ordinary question ends here
         if found is not None:
             count, records = found
-            return Answer(codec.NOERROR, count, self._rotated(count, records))
+            self._turn += count > 1
+            return Answer(codec.NOERROR, count, codec.rotate(count, records, self._turn))
         if query.name == self._apex:
             return self._of_apex(query.type)
         if query.name in self._existing:
@@ -111,8 +112,8 @@ class Zone:
     def _of_apex(self, type_: int) -> Answer:
         if type_ == codec.SOA:
             return Answer(codec.NOERROR, 1, codec.record(codec.SOA, APEX_TTL, self._soa()))
-        if type_ == codec.NS:
-            return Answer(codec.NOERROR, 1, codec.record(codec.NS, APEX_TTL, b"\2ns\3dns" + self._apex))
+        if type_ == codec.NS and self._has_server():
+            return Answer(codec.NOERROR, 1, codec.record(codec.NS, APEX_TTL, self._server))
         return self._nothing(codec.NOERROR)
 
     def _nothing(self, rcode: int) -> Answer:
@@ -120,18 +121,11 @@ class Zone:
         return Answer(rcode, authority=soa)
 
     def _soa(self) -> bytes:
-        return codec.soa(self._apex, serial=self._serial, ttl=NEGATIVE_TTL)
+        server = self._server if self._has_server() else self._apex
+        return codec.soa(self._apex, server=server, ttl=NEGATIVE_TTL)
 
-    def _rotated(self, count: int, records: bytes) -> bytes:
-        """Several addresses take turns in being the first, which is all that some clients try."""
-        if count < 2:
-            return records
-        (length,) = struct.unpack_from(">H", records, 10)
-        if len(records) != count * (12 + length):
-            return records
-        self._turn += 1
-        cut = self._turn % count * (12 + length)
-        return records[cut:] + records[:cut]
+    def _has_server(self) -> bool:
+        return any((self._server, type_) in self._records for type_ in (codec.A, codec.AAAA))
 
 
 def _label_starts(name: bytes) -> list[int]:

@@ -20,6 +20,7 @@ from isthmus.clusterset.follower import Follower
 from isthmus.config import Config
 from isthmus.datapath import Callers, Datapath, DatapathError, Introduced
 from isthmus.model import tables
+from isthmus.model.hosts import endpoint
 from isthmus.model.mcs import RecordKind
 from isthmus.model.names import ClusterName
 from isthmus.processes.start import CannotStart, identified, require, start, tables_of
@@ -55,7 +56,7 @@ async def work(config: Config, client: kube.Client) -> None:
     cluster = ClusterName(config.cluster.name)
     derived = [
         *loadbalancer.derived(cluster, config.node.name, services=config.datapath.services),
-        dns.derived(config.dns.zone),
+        dns.derived(config.dns.zone, servers=servers(config)),
     ]
     db = Database(*tables_of(derived, tables.CLUSTERS, tables.PODS, tables.PLANS_STATUS))
     async with asyncio.TaskGroup() as tasks:
@@ -78,6 +79,14 @@ async def work(config: Config, client: kube.Client) -> None:
             tasks.create_task(monitor.run(), name="monitor")
         server = Server(db, config.admin.socket, status=lambda: status(parts), timeout=config.sync.timeout)
         tasks.create_task(server.run(), name="admin")
+
+
+def servers(config: Config) -> tuple[str, ...]:
+    """Addresses of the cluster DNS: what pods ask, and so the address of our zone's name server."""
+    try:
+        return tuple(endpoint(each, port=53).host for each in config.dns.cluster_dns)
+    except ValueError as why:
+        raise CannotStart(f"dns.cluster_dns = {why}") from None
 
 
 async def program(db: Database, config: Config, parts: dict[str, Any]) -> None:

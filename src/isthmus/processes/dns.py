@@ -7,6 +7,7 @@ here only until the deadline that this process renews, and it does so only while
 from __future__ import annotations
 
 import asyncio
+import resource
 from typing import Any
 
 from isthmus import dns, logs
@@ -33,6 +34,7 @@ def run(config: Config) -> int:
 async def main(config: Config) -> None:
     """Wire the parts and keep them going."""
     require(config, dns__cluster_dns=config.dns.cluster_dns, dns__listen=config.dns.listen, dns__agent=config.dns.agent)
+    allow_descriptors()
     db = Database(tables.NAMES)
     store = TableStore(config.dns.agent, tables.NAMES)
     reflector = Reflector[Name](
@@ -47,6 +49,12 @@ async def main(config: Config) -> None:
         if config.admin.socket:
             admin = AdminServer(db, config.admin.socket, status=lambda: status(reflector, server), timeout=5.0)
             tasks.create_task(admin.run(), name="admin")
+
+
+def allow_descriptors() -> None:
+    """Use the hard limit of open files: each forwarded question has a socket of its own."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _server(db: Database, config: Config) -> dns.Server:
