@@ -114,6 +114,8 @@ class DnsSection(Section, frozen=True):
     """Where questions that are not ours go; empty: to the first of ``cluster_dns``."""
     agent: str = ""
     """The agent's admin socket, where the names come from."""
+    uplinks: tuple[str, ...] = ("auto",)
+    """Interfaces on which questions are dropped; ``auto`` stands for those with a default route. Empty: none are."""
     deadline: Seconds = 1.0
     """Seconds after which the kernel stops steering questions to a server that does not say it is alive."""
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from typing import Any, Final
 
-from isthmus.dns import codec
+from isthmus.dns import codec, uplinks
 from isthmus.dns.intake import Intake
 from isthmus.dns.respond import FORWARD, respond
 from isthmus.dns.stream import Stream
@@ -45,7 +45,8 @@ class Server:
     """Answers on its addresses, from the ``names`` of a database.
 
     :meth:`run` never returns. Names are taken in as the table changes; until its sources have completed, a name of
-    ours that is not known is answered SERVFAIL, while everything else is passed on from the first moment.
+    ours that is not known is answered SERVFAIL, while everything else is passed on from the first moment. Packets that
+    arrive on one of ``uplinks`` are dropped.
     """
 
     def __init__(
@@ -56,11 +57,13 @@ class Server:
         listen: Sequence[tuple[str, int]],
         upstream: tuple[str, int],
         timeout: float = 3.0,
+        uplinks: Sequence[str] = (),
     ) -> None:
         if upstream in listen:
             raise CannotListen(f"{joined(*upstream)} is the upstream too: questions would go round for ever")
         self._database = database
         self._listen = tuple(listen)
+        self._uplinks = tuple(uplinks)
         self._zone = Zone(zone)
         self._upstream = Upstream(upstream, send=self._send, timeout=timeout)
         self._stream = Stream(self._zone, upstream=upstream)
@@ -92,7 +95,8 @@ class Server:
     async def run(self) -> None:
         """Listen and answer, for ever."""
         with ExitStack() as opened:
-            bound = [bind_both(each) for each in self._listen]
+            dropped = await uplinks.indexes(self._uplinks)
+            bound = [bind_both(each, dropped) for each in self._listen]
             for pair in bound:
                 for sock in pair:
                     opened.callback(sock.close)
@@ -105,6 +109,7 @@ class Server:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._upstream.run(), name="dns upstream")
                 tasks.create_task(self._follow(), name="dns names")
+                tasks.create_task(uplinks.keep([s for pair in bound for s in pair], self._uplinks), name="dns uplinks")
                 self._listening.set()
 
     async def _serve(self, datagrams: Socket, connections: Socket, opened: ExitStack) -> None:
@@ -185,12 +190,12 @@ class Server:
             self.replies += 1
 
 
-def bind_both(address: tuple[str, int]) -> tuple[socket.socket, socket.socket]:
-    """Sockets for UDP and TCP on one port. Port 0 is any that is free for both."""
+def bind_both(address: tuple[str, int], drop: Iterable[int] = ()) -> tuple[Socket, Socket]:
+    """Sockets for UDP and TCP on one port, which drop what arrives on some interfaces. Port 0 is any free for both."""
     for attempts_left in reversed(range(ATTEMPTS if address[1] == 0 else 1)):
-        datagrams = _bind(address, socket.SOCK_DGRAM)
+        datagrams = _bind(address, socket.SOCK_DGRAM, drop)
         try:
-            return datagrams, _bind((address[0], datagrams.getsockname()[1]), socket.SOCK_STREAM)
+            return datagrams, _bind((address[0], datagrams.getsockname()[1]), socket.SOCK_STREAM, drop)
         except CannotListen:
             datagrams.close()
             if not attempts_left:
@@ -198,7 +203,7 @@ def bind_both(address: tuple[str, int]) -> tuple[socket.socket, socket.socket]:
     raise AssertionError("the last attempt raises")
 
 
-def _bind(address: tuple[str, int], kind: socket.SocketKind) -> socket.socket:
+def _bind(address: tuple[str, int], kind: socket.SocketKind, drop: Iterable[int]) -> Socket:
     family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
     sock = socket.socket(family, kind | socket.SOCK_NONBLOCK)
     try:
@@ -206,6 +211,7 @@ def _bind(address: tuple[str, int], kind: socket.SocketKind) -> socket.socket:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         else:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
+        uplinks.drop_from(sock, drop)  # before it can receive anything
         sock.bind(address)
     except OSError as error:
         sock.close()

@@ -1,0 +1,30 @@
+"""``python dns_serve.py ADDRESS UPLINKS``: the node's server on port 53 of an address, with one name; for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from dns_world import ROWS, ZONE
+
+from isthmus.dns import Server
+from isthmus.model.tables import NAMES
+from isthmus.statedb import Database
+
+
+async def main(address: str, uplinks: str) -> None:
+    """Serve."""
+    db = Database(NAMES)
+    with db.write() as txn:
+        for row in ROWS:
+            txn.put(NAMES, row)
+    given = tuple(filter(None, uplinks.split(",")))
+    server = Server(db, zone=ZONE, listen=[(address, 53)], upstream=("127.0.0.1", 5353), uplinks=given)
+    run = asyncio.create_task(server.run())
+    await server.listening()
+    print("ready", flush=True)
+    await run
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))
