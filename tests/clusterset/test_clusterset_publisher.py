@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from etcd_server import EtcdServer
 
-from isthmus.clusterset import publishing, records
+from isthmus.clusterset import publishing
 from isthmus.clusterset.publisher import Publisher
 from isthmus.config import ClusterSection
 from isthmus.etcd import KeyValue, Lease, Session
+from isthmus.mcs import exports, records
 from isthmus.model import tables
 from isthmus.model.mcs import Merged, Record
 from isthmus.model.names import ClusterName, ServiceName, derived
@@ -44,6 +45,7 @@ class Cluster:
             tables.ENDPOINT_SETS,
             tables.EXPORT_MARKS,
             tables.NAMESPACES,
+            tables.OWN_EXPORTS,
             tables.MERGED,
             tables.RECORDS,
         )
@@ -82,7 +84,8 @@ class Cluster:
 @asynccontextmanager
 async def publishing_cluster(session: Session, cluster: Cluster) -> AsyncIterator[Publisher]:
     publisher = Publisher(cluster.db, session, OWN)
-    derivations = Derivations(cluster.db, records.derived(ClusterName("c1"), 1))
+    own = exports.derived(ClusterName("c1"), default_global=True)
+    derivations = Derivations(cluster.db, own, records.derived(ClusterName("c1"), 1))
     tasks = [asyncio.create_task(derivations.run()), asyncio.create_task(publisher.run())]
     try:
         yield publisher

@@ -11,7 +11,6 @@ from mcs_world import World
 
 from isthmus.mcs.merge import merge
 from isthmus.model import tables
-from isthmus.model.exports import exported
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Export, Port
 
@@ -28,7 +27,8 @@ class Clusterset:
         self.seen: dict[tuple[ClusterName, ClusterName, ServiceName], Export | None] = {}
 
     def own(self, cluster: ClusterName, name: ServiceName) -> Export | None:
-        return exported(self.worlds[cluster].db.snapshot(), name, cluster=cluster)
+        own = self.worlds[cluster].db.snapshot().get(tables.OWN_EXPORTS, name)
+        return own.export if own is not None else None
 
     def deliver(self, writer: ClusterName, reader: ClusterName, name: ServiceName) -> None:
         """What the writer says now reaches the reader, whatever was in between."""

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from isthmus.mcs.exports import agreed_ports
 from isthmus.mcs.merge import merge
-from isthmus.model.exports import agreed_ports
 from isthmus.model.mcs import Merged
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Export, Port

@@ -24,8 +24,8 @@ from isthmus.kube.objects.core import NAMESPACE, SERVICE
 from isthmus.kube.objects.discovery import ENDPOINT_SLICE
 from isthmus.kube.objects.mcs import SERVICE_EXPORT, SERVICE_IMPORT
 from isthmus.mcs import wire
+from isthmus.mcs.exports import agreed_ports, export_of
 from isthmus.mcs.merge import merge
-from isthmus.model.exports import agreed_ports, own_export
 from isthmus.model.names import ClusterName, derived, service_name, split
 from isthmus.sources.multicluster import export_mark
 from isthmus.sources.services import service as service_row
@@ -194,7 +194,7 @@ async def expected(clusters: list[Cluster]) -> Mapping[str, Any]:
                 mark = export_mark(await cluster.client.get(SERVICE_EXPORT, name, cluster.namespace))
             except kube.NotFound:
                 continue
-            exports[cluster.name] = own_export(ClusterName(cluster.name), service=service, mark=mark)
+            exports[cluster.name] = export_of(mark, service, cluster=ClusterName(cluster.name))
         merged = merge(exports.values())
         if merged is not None:
             ports = tuple((p.name or None, p.port, p.protocol) for p in merged.ports)

@@ -42,7 +42,7 @@ class World:
 
     def __init__(self, *families: Any, default_global: bool = True, cluster: ClusterName = ClusterName("c1")) -> None:  # noqa: B008
         self.cluster = cluster
-        self.db = Database(*INPUTS, tables.MERGED, tables.OBJECTS, tables.OBJECTS_STATUS)
+        self.db = Database(*INPUTS, tables.OWN_EXPORTS, tables.MERGED, tables.OBJECTS, tables.OBJECTS_STATUS)
         derived = mcs.derived(cluster, families or ("IPv4",), default_global=default_global)
         self.derivations = Derivations(self.db, *derived)
         self.put(tables.NAMESPACES, Namespace("demo"))

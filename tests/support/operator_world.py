@@ -43,6 +43,7 @@ class Operator:
             tables.NAMESPACES,
             tables.CLUSTERS,
             tables.EXPORTS,
+            tables.OWN_EXPORTS,
             tables.MERGED,
             tables.OBJECTS,
             tables.OBJECTS_STATUS,

@@ -4,6 +4,8 @@ What belongs here: the merge of exports, the ServiceImport, derived Service, End
 from it, all pure, and the one target that writes them. What never does: records between clusters (clusterset), choice
 of backends (loadbalancer).
 
+    exports.py           what the own cluster exports, and which Services are global
+    records.py           what of that is published
     merge.py             exports → the clusterset's one view, and every conflict
     merged.py            the table of that
     view.py              all that is known of one name
@@ -20,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from isthmus.mcs import merged, objects
+from isthmus.mcs import exports, merged, objects, records
 from isthmus.mcs.events import tell
 from isthmus.mcs.target import ApiTarget
 from isthmus.mcs.view import Settings
@@ -28,16 +30,17 @@ from isthmus.model.names import ClusterName
 from isthmus.model.services import Family
 from isthmus.statedb import Derived
 
-__all__ = ["ApiTarget", "derived", "tell"]
+__all__ = ["ApiTarget", "derived", "records", "tell"]
 
 
 def derived(
     cluster: ClusterName, families: Sequence[Family] = ("IPv4",), *, default_global: bool = True
 ) -> list[Derived[Any]]:
-    """The derived tables ``merged`` and ``objects`` of the operator.
+    """The derived tables ``own_exports``, ``merged`` and ``objects`` of the operator.
 
     ``families`` are those that Services of the cluster can have; ``default_global`` says whether a namespace without
     the annotation takes part in the clusterset.
     """
     settings = Settings(cluster=cluster, families=tuple(families), default_global=default_global)
-    return [merged.derived(cluster, default_global=default_global), objects.derived(settings)]
+    own = exports.derived(cluster, default_global=default_global)
+    return [own, merged.derived(cluster), objects.derived(settings)]

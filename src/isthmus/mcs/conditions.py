@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from isthmus.mcs import told, wire
 from isthmus.mcs.view import View
-from isthmus.model.exports import refusal
 from isthmus.model.mcs import Conflict, Object
 from isthmus.model.services import ExportMark
 
@@ -23,12 +22,11 @@ def export_status(view: View, mark: ExportMark) -> Object:
 
 
 def _conditions(view: View, mark: ExportMark) -> list[wire.ConditionBody]:
-    refused = refusal(mark, service=view.service, namespace=view.namespace, default=view.settings.default_global)
-    generation = mark.generation
-    if refused is not None:
-        waiting = f"not exported: {refused.message}"
+    own, generation = view.own, mark.generation
+    if own is not None and own.reason is not None:
+        waiting = f"not exported: {own.message}"
         return [
-            wire.condition("Valid", False, reason=refused.reason, message=refused.message, generation=generation),
+            wire.condition("Valid", False, reason=own.reason, message=own.message, generation=generation),
             wire.condition("Ready", False, reason="Pending", message=waiting, generation=generation),
         ]
     conflicts = view.merged.conflicts if view.merged is not None else ()

@@ -13,11 +13,10 @@ from typing import Final
 from isthmus.mcs import wire
 from isthmus.mcs.merge import merge
 from isthmus.model.clusters import Cluster
-from isthmus.model.exports import exported
-from isthmus.model.mcs import Merged
+from isthmus.model.mcs import Merged, OwnExport
 from isthmus.model.names import ClusterName, ServiceName, split
-from isthmus.model.services import Export, ExportMark, Import, Namespace, Service
-from isthmus.model.tables import CLUSTERS, EXPORT_MARKS, EXPORTS, IMPORTS, MERGED, NAMESPACES, SERVICES
+from isthmus.model.services import Export, ExportMark, Import, Namespace
+from isthmus.model.tables import CLUSTERS, EXPORT_MARKS, EXPORTS, IMPORTS, MERGED, NAMESPACES, OWN_EXPORTS
 from isthmus.statedb import Derived, Reader
 
 UNHEARD: Final = ("connecting", "listing")
@@ -27,7 +26,7 @@ OLDEST: Final = ""
 """Before any time of creation: what stands wins until we know better."""
 
 
-def derived(cluster: ClusterName, *, default_global: bool) -> Derived[Merged]:
+def derived(cluster: ClusterName) -> Derived[Merged]:
     """The declaration of ``merged`` for the cluster whose API server the input rows come from."""
 
     def compute(reader: Reader, name: ServiceName) -> Iterable[Merged]:
@@ -35,9 +34,9 @@ def derived(cluster: ClusterName, *, default_global: bool) -> Derived[Merged]:
         if namespace is None or namespace.terminating:
             return ()
         exports = [export for export in reader.by(EXPORTS, "name", name) if export.cluster != cluster]
-        own = exported(reader, name, cluster=cluster, default=default_global)
+        own = reader.get(OWN_EXPORTS, name)
         unheard = stand_ins(reader, name, heard={cluster, *(export.cluster for export in exports)})
-        merged = merge([*exports, *unheard, *([own] if own is not None else ())])
+        merged = merge([*exports, *unheard, *([own.export] if own is not None and own.export is not None else ())])
         return () if merged is None else (merged,)
 
     return Derived(
@@ -45,8 +44,7 @@ def derived(cluster: ClusterName, *, default_global: bool) -> Derived[Merged]:
         compute=compute,
         reads={
             EXPORTS: _name,
-            EXPORT_MARKS: _name,
-            SERVICES: _name,
+            OWN_EXPORTS: _name,
             IMPORTS: _import,
             NAMESPACES: _namespace,
             CLUSTERS: _cluster,
@@ -78,7 +76,7 @@ def stand_ins(reader: Reader, name: ServiceName, *, heard: set[ClusterName]) -> 
             )
 
 
-Named = Export | ExportMark | Service
+Named = Export | ExportMark | OwnExport
 
 
 def _name(_: Reader, old: Named | None, new: Named | None) -> Iterable[ServiceName]:

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from msgspec import structs
-
 from isthmus.mcs import derived_services, slices, wire
+from isthmus.mcs.exports import agreed_ports, agreeing
 from isthmus.mcs.view import View
-from isthmus.model.exports import agreed_ports
 from isthmus.model.hosts import family
 from isthmus.model.mcs import Merged, Object
 from isthmus.model.names import split
@@ -21,9 +19,9 @@ from isthmus.model.services import Endpoint, EndpointSet
 
 def mirrored(view: View, merged: Merged) -> Iterator[Object]:
     """The slices wanted for the endpoints of the own cluster, where it exports the Service."""
-    if view.own is None:
+    if view.own is None or view.own.export is None:
         return
-    agreed = agreed_ports(view.own, merged)
+    agreed = agreed_ports(view.own.export, merged)
     behind = derived_services.behind(view, merged, cluster=view.settings.cluster)
     taken: set[str] = set()
     for each in view.sets:
@@ -39,12 +37,6 @@ def mirrored(view: View, merged: Merged) -> Iterator[Object]:
                 found=view.found_slices.get(name),
                 annotations={wire.SOURCE_SLICE: each.part},
             )
-
-
-def agreeing(endpoint: Endpoint, agreed: frozenset[str]) -> Endpoint | None:
-    """The endpoint with the ports that agree; None where it has ports and none does."""
-    ports = tuple(port for port in endpoint.ports if port.name in agreed)
-    return structs.replace(endpoint, ports=ports) if ports or not endpoint.ports else None
 
 
 def mirror_name(view: View, source: str, suffix: str = "") -> str:

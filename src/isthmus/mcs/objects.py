@@ -10,11 +10,12 @@ from collections.abc import Iterable
 from isthmus.mcs import remote
 from isthmus.mcs.conditions import export_status
 from isthmus.mcs.derived_services import derived_service
+from isthmus.mcs.exports import takes_endpoints
 from isthmus.mcs.imports import service_import
 from isthmus.mcs.mirror import mirrored
 from isthmus.mcs.view import Settings, read
 from isthmus.model.clusters import Cluster, flat
-from isthmus.model.mcs import Merged, Object
+from isthmus.model.mcs import Merged, Object, OwnExport
 from isthmus.model.names import ServiceName
 from isthmus.model.services import EndpointSet, Export, ExportMark, Import, Namespace, Service
 from isthmus.model.sources import KUBERNETES
@@ -27,6 +28,7 @@ from isthmus.model.tables import (
     MERGED,
     NAMESPACES,
     OBJECTS,
+    OWN_EXPORTS,
     SERVICES,
 )
 from isthmus.statedb import Derived, Reader
@@ -46,6 +48,7 @@ def derived(settings: Settings) -> Derived[Object]:
             MERGED: _name,
             EXPORTS: _name,
             EXPORT_MARKS: _name,
+            OWN_EXPORTS: _name,
             IMPORTS: _name,
             SERVICES: _service,
             ENDPOINT_SETS: _endpoint_set,
@@ -73,9 +76,10 @@ def wanted(reader: Reader, name: ServiceName, *, settings: Settings) -> list[Obj
     return objects
 
 
-def _name(
-    _: Reader, old: Merged | Export | ExportMark | Import | None, new: Merged | Export | ExportMark | Import | None
-) -> Iterable[ServiceName]:
+Named = Merged | Export | ExportMark | OwnExport | Import
+
+
+def _name(_: Reader, old: Named | None, new: Named | None) -> Iterable[ServiceName]:
     return {row.name for row in (old, new) if row is not None}
 
 
@@ -95,7 +99,7 @@ def _served_by(reader: Reader, service: ServiceName) -> set[ServiceName]:
     """The names whose slices follow from endpoints of a service."""
     names = {merged.name for merged in reader.by(MERGED, "derived", service)}
     own = reader.get(SERVICES, (service, KUBERNETES))
-    if reader.get(MERGED, service) is not None or (own is not None and remote.is_global(own)):
+    if reader.get(MERGED, service) is not None or (own is not None and takes_endpoints(own)):
         names.add(service)
     return names
 
@@ -109,7 +113,7 @@ def _namespace(reader: Reader, old: Namespace | None, new: Namespace | None) -> 
         *reader.by(EXPORT_MARKS, "namespace", row.name),
         *reader.by(IMPORTS, "namespace", row.name),
     ]
-    services = [each for each in reader.by(SERVICES, "namespace", row.name) if remote.is_global(each)]
+    services = [each for each in reader.by(SERVICES, "namespace", row.name) if takes_endpoints(each)]
     return {each.name for each in (*known, *services)}
 
 

@@ -10,19 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from isthmus.mcs import derived_services, slices, wire
-from isthmus.mcs.mirror import agreeing
+from isthmus.mcs import derived_services, slices
+from isthmus.mcs.exports import SYNC_SLICES, agreed_ports, agreeing, annotated, takes_endpoints
 from isthmus.mcs.view import View
-from isthmus.model.exports import agreed_ports
 from isthmus.model.hosts import family
 from isthmus.model.mcs import Merged, Object
 from isthmus.model.names import split
-from isthmus.model.services import Endpoint, EndpointSet, Labels, Service
+from isthmus.model.services import Endpoint, EndpointSet, Service
 
 
 def of_import(view: View, merged: Merged) -> Iterator[Object]:
     """The slices wanted behind the derived Service for each cluster that exports it, but our own."""
-    if not _synchronised(merged.annotations, absent=True):
+    if not annotated(merged.annotations, SYNC_SLICES, default=True):
         return
     for each in view.remote(view.derived):
         export = view.exports.get(each.cluster)
@@ -35,7 +34,7 @@ def of_import(view: View, merged: Merged) -> Iterator[Object]:
 
 def of_global(view: View, service: Service) -> Iterator[Object]:
     """The slices wanted behind a Service that takes part by annotation, of every cluster's Service of its name."""
-    if not is_global(service) or not _synchronised(service.annotations, absent=service.headless):
+    if not takes_endpoints(service) or not annotated(service.annotations, SYNC_SLICES, default=service.headless):
         return
     for each in view.remote(view.name):
         behind = slices.Behind(
@@ -47,18 +46,6 @@ def of_global(view: View, service: Service) -> Iterator[Object]:
             headless=service.headless,
         )
         yield from _slices(view, behind, each, keep=lambda e: e)
-
-
-def is_global(service: Service) -> bool:
-    """Whether a Service takes endpoints of all Services of its name. The canonical annotation goes before its alias."""
-    said = dict(service.annotations)
-    value = said.get(wire.GLOBAL, said.get(wire.GLOBAL_ALIAS, ""))
-    return value.lower() == "true" and not service.import_of
-
-
-def _synchronised(annotations: Labels, *, absent: bool) -> bool:
-    said = dict(annotations).get(wire.SYNC_SLICES)
-    return absent if said is None else said.lower() == "true"
 
 
 def _slices(

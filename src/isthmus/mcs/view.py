@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from isthmus.mcs.exports import is_shared_namespace
 from isthmus.mcs.wire import MANAGED_BY
 from isthmus.model.clusters import flat
-from isthmus.model.exports import exported, is_global
-from isthmus.model.mcs import Merged
+from isthmus.model.mcs import Merged, OwnExport
 from isthmus.model.names import ClusterName, ServiceName, derived, split
 from isthmus.model.services import EndpointSet, Export, ExportMark, Family, Import, Labels, Namespace, Service
 from isthmus.model.sources import CLUSTERSET, KUBERNETES
-from isthmus.model.tables import CLUSTERS, ENDPOINT_SETS, EXPORT_MARKS, EXPORTS, IMPORTS, MERGED, NAMESPACES, SERVICES
+from isthmus.model.tables import (
+    CLUSTERS,
+    ENDPOINT_SETS,
+    EXPORT_MARKS,
+    EXPORTS,
+    IMPORTS,
+    MERGED,
+    NAMESPACES,
+    OWN_EXPORTS,
+    SERVICES,
+)
 from isthmus.statedb import Reader
 
 
@@ -35,8 +45,8 @@ class View(NamedTuple):
     mark: ExportMark | None
     service: Service | None
     """The own cluster's Service of that name."""
-    own: Export | None
-    """What the own cluster exports."""
+    own: OwnExport | None
+    """What the own cluster's ServiceExport comes to."""
     found_import: Import | None
     found_service: Service | None
     """What is called as the derived Service, ours or not."""
@@ -97,11 +107,11 @@ def read(reader: Reader, name: ServiceName, *, settings: Settings) -> View | Non
         settings=settings,
         name=name,
         namespace=namespace,
-        shared=is_global(namespace, default=settings.default_global),
+        shared=is_shared_namespace(namespace, default=settings.default_global),
         merged=merged,
         mark=reader.get(EXPORT_MARKS, name),
         service=reader.get(SERVICES, (name, KUBERNETES)),
-        own=exported(reader, name, cluster=settings.cluster, default=settings.default_global),
+        own=reader.get(OWN_EXPORTS, name),
         found_import=reader.get(IMPORTS, name),
         found_service=reader.get(SERVICES, (derived(name), KUBERNETES)),
         sets=_own_sets(reader, name, settings),

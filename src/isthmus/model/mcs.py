@@ -7,11 +7,11 @@ from typing import Literal
 from msgspec import Struct
 
 from isthmus.model.names import ClusterName, ServiceName
-from isthmus.model.services import Affinity, Family, ImportType, Labels, Port
+from isthmus.model.services import Affinity, Export, Family, ImportType, Labels, Port
 
 
 class Conflict(Struct, frozen=True, gc=False):
-    """A field on which exporting clusters disagree: the reason of facts/cilium-mcs.md §3.2 and a sentence."""
+    """A field on which exporting clusters disagree: the reason in the condition Conflict (KEP-1645) and a sentence."""
 
     reason: str
     message: str
@@ -33,6 +33,19 @@ class Merged(Struct, frozen=True, gc=False, kw_only=True):
     clusters: tuple[ClusterName, ...] = ()
     """Exporting clusters, oldest export first."""
     conflicts: tuple[Conflict, ...] = ()
+
+
+RefusalReason = Literal["NoService", "InvalidServiceType", "NamespaceNotGlobal"]
+
+
+class OwnExport(Struct, frozen=True, gc=False, kw_only=True):
+    """What a ServiceExport of the own cluster comes to: its export, or the reason why it exports nothing."""
+
+    name: ServiceName
+    export: Export | None = None
+    reason: RefusalReason | None = None
+    """That of its condition Valid, where ``export`` is None."""
+    message: str = ""
 
 
 RecordKind = Literal["serviceexports", "services", "endpointslices"]

@@ -7,7 +7,7 @@ from typing import Final
 from isthmus.model.balancing import Backend, BackendKey, Frontend, FrontendKey, Plan, PlanKey, Policy, Probe
 from isthmus.model.clusters import Cluster
 from isthmus.model.dns import Name
-from isthmus.model.mcs import Merged, Object, Record
+from isthmus.model.mcs import Merged, Object, OwnExport, Record
 from isthmus.model.names import ClusterName, ServiceName, derived
 from isthmus.model.redirects import LocalRedirect, ProxyRedirect, Redirect
 from isthmus.model.services import (
@@ -91,6 +91,8 @@ EXPORTS: Final = Table[tuple[ClusterName, ServiceName], Export](
         "namespace": lambda row: (row.name.partition("/")[0],),
     },
 )
+
+OWN_EXPORTS: Final = Table[ServiceName, OwnExport]("own_exports", OwnExport, key=lambda row: row.name)
 
 CLUSTERS: Final = Table[ClusterName, Cluster]("clusters", Cluster, key=lambda row: row.name)
 NAMESPACES: Final = Table[str, Namespace]("namespaces", Namespace, key=lambda row: row.name)

@@ -18,7 +18,6 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from isthmus import kube, logs, mcs
 from isthmus.admin import Server, metrics
 from isthmus.admin.monitor import Monitor
-from isthmus.clusterset import records
 from isthmus.clusterset.follower import Follower
 from isthmus.clusterset.publisher import Publisher
 from isthmus.config import Config
@@ -96,7 +95,7 @@ class Office:
         shared = config.clusterset.default_global
         derived = [
             *mcs.derived(cluster, config.cluster.families, default_global=shared),
-            records.derived(cluster, config.cluster.id, default_global=shared),
+            mcs.records.derived(cluster, config.cluster.id, default_global=shared),
         ]
         db = self._db = Database(*tables_of(derived, tables.CLUSTERS, tables.OBJECTS_STATUS))
         try:

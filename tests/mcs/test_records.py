@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from isthmus.clusterset import records
+from isthmus.mcs import exports, records
 from isthmus.model import tables
 from isthmus.model.mcs import Merged
 from isthmus.model.names import ClusterName, ServiceName, derived
@@ -26,11 +26,13 @@ class World:
             tables.SERVICES,
             tables.ENDPOINT_SETS,
             tables.EXPORT_MARKS,
+            tables.OWN_EXPORTS,
             tables.NAMESPACES,
             tables.MERGED,
             tables.RECORDS,
         )
-        self.derivations = Derivations(self.db, records.derived(C1, 1, default_global=default_global))
+        own = exports.derived(C1, default_global=default_global)
+        self.derivations = Derivations(self.db, own, records.derived(C1, 1, default_global=default_global))
         self.put(tables.NAMESPACES, Namespace("demo"))
 
     def put(self, table: Any, *rows: Any) -> None:

@@ -1,0 +1,138 @@
+"""What the own cluster shares: the table ``own_exports``, and which Services are global by annotation.
+
+The only place that decides it: the publisher's records, the merge and the conditions read what stands here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from msgspec import structs
+
+from isthmus.loadbalancer.services import is_global
+from isthmus.model.mcs import Merged, OwnExport, RefusalReason
+from isthmus.model.names import ClusterName, ServiceName, split
+from isthmus.model.services import Endpoint, Export, ExportMark, Labels, Namespace, Port, Service
+from isthmus.model.sources import KUBERNETES
+from isthmus.model.tables import EXPORT_MARKS, NAMESPACES, OWN_EXPORTS, SERVICES
+from isthmus.statedb import Derived, Reader
+
+GLOBAL_NAMESPACE: Final = "clustermesh.cilium.io/global"
+SHARED: Final = "service.cilium.io/shared"
+SHARED_ALIAS: Final = "io.cilium/shared-service"
+SYNC_SLICES: Final = "service.cilium.io/global-sync-endpoint-slices"
+
+
+def derived(cluster: ClusterName, *, default_global: bool) -> Derived[OwnExport]:
+    """The declaration of ``own_exports``: a row for each ServiceExport, with its export or why there is none."""
+
+    def compute(reader: Reader, name: ServiceName) -> Iterable[OwnExport]:
+        mark, namespace = reader.get(EXPORT_MARKS, name), reader.get(NAMESPACES, split(name)[0])
+        if mark is None or namespace is None:  # a namespace that is not known yet exports nothing
+            return ()
+        service = reader.get(SERVICES, (name, KUBERNETES))
+        return (own_export(mark, service, namespace, cluster=cluster, default_global=default_global),)
+
+    return Derived(OWN_EXPORTS, compute=compute, reads={EXPORT_MARKS: _name, SERVICES: _name, NAMESPACES: _namespace})
+
+
+def own_export(
+    mark: ExportMark, service: Service | None, namespace: Namespace, *, cluster: ClusterName, default_global: bool
+) -> OwnExport:
+    """What a ServiceExport comes to: the first reason that refuses it, else the export of its Service."""
+
+    def refused(reason: RefusalReason, message: str) -> OwnExport:
+        return OwnExport(name=mark.name, reason=reason, message=message)
+
+    if not is_shared_namespace(namespace, default=default_global):
+        text = f"namespace {namespace.name} is not global: its annotation {GLOBAL_NAMESPACE} is not 'true'"
+        return refused("NamespaceNotGlobal", text)
+    if service is None:
+        return refused("NoService", f"there is no Service {mark.name}")
+    if service.type == "ExternalName":
+        return refused("InvalidServiceType", f"Service {mark.name} is of type ExternalName, which cannot be exported")
+    if service.import_of:
+        text = f"Service {mark.name} stands for the import {service.import_of}: what is imported is not exported again"
+        return refused("InvalidServiceType", text)
+    return OwnExport(name=mark.name, export=export_of(mark, service, cluster=cluster))
+
+
+def export_of(mark: ExportMark, service: Service, *, cluster: ClusterName) -> Export:
+    """The export that a Service and its ServiceExport make, given that nothing refuses it."""
+    return Export(
+        cluster=cluster,
+        name=mark.name,
+        created=mark.created,
+        type="Headless" if service.headless else "ClusterSetIP",
+        ports=tuple(_without_node_port(port) for port in service.ports),
+        affinity=service.affinity,
+        affinity_timeout=service.affinity_timeout if service.affinity == "ClientIP" else None,
+        families=service.families,
+        internal_policy=service.internal_policy,
+        distribution=service.distribution or None,
+        labels=mark.labels,
+        annotations=mark.annotations,
+    )
+
+
+def agreed_ports(export: Export, merged: Merged) -> frozenset[str]:
+    """Names of the export's ports that mean in the clusterset what they mean here: same name, number and protocol.
+
+    Endpoints answer for no other: a call to the import's port 80 must not reach what another cluster calls so.
+    """
+    wanted = {(port.name, port.port, port.protocol) for port in merged.ports}
+    return frozenset(port.name for port in export.ports if (port.name, port.port, port.protocol) in wanted)
+
+
+def agreeing(endpoint: Endpoint, agreed: frozenset[str]) -> Endpoint | None:
+    """The endpoint with the ports that agree; None where it has ports and none does."""
+    ports = tuple(port for port in endpoint.ports if port.name in agreed)
+    return structs.replace(endpoint, ports=ports) if ports or not endpoint.ports else None
+
+
+def is_shared_namespace(namespace: Namespace, *, default: bool) -> bool:
+    """Whether a namespace takes part in the clusterset: its annotation says so, else the cluster's default does."""
+    return annotated(namespace.annotations, GLOBAL_NAMESPACE, default=default)
+
+
+def same_sharing(old: Namespace | None, new: Namespace | None) -> bool:
+    """Whether a change of a namespace changes nothing of its taking part, whatever the default is."""
+    if old is None or new is None:
+        return False
+    one, other = dict(old.annotations).get(GLOBAL_NAMESPACE), dict(new.annotations).get(GLOBAL_NAMESPACE)
+    return one == other
+
+
+def takes_endpoints(service: Service) -> bool:
+    """Whether a Service is global by annotation: it takes the endpoints of all clusters' Services of its name."""
+    return is_global(service) and not service.import_of
+
+
+def gives_endpoints(service: Service, namespace: Namespace, *, default_global: bool) -> bool:
+    """Whether the own cluster publishes a global Service's endpoints, or only takes those of others."""
+    shared = annotated(service.annotations, SHARED, SHARED_ALIAS, default=True)
+    return takes_endpoints(service) and shared and is_shared_namespace(namespace, default=default_global)
+
+
+def annotated(annotations: Labels, *keys: str, default: bool) -> bool:
+    """The first of an annotation and its aliases that is there: 'true' in any case is true, all else is not."""
+    values = dict(annotations)
+    found = next((values[key] for key in keys if key in values), None)
+    return default if found is None else found.lower() == "true"
+
+
+def _without_node_port(port: Port) -> Port:
+    return structs.replace(port, node_port=0) if port.node_port else port
+
+
+def _name(_: Reader, old: ExportMark | Service | None, new: ExportMark | Service | None) -> Iterator[ServiceName]:
+    row = new or old
+    if row is not None:
+        yield row.name
+
+
+def _namespace(reader: Reader, old: Namespace | None, new: Namespace | None) -> Iterator[ServiceName]:
+    row = new or old
+    if row is not None and not same_sharing(old, new):
+        yield from (mark.name for mark in reader.by(EXPORT_MARKS, "namespace", row.name))

@@ -1,0 +1,160 @@
+"""The table ``records``: what the own cluster publishes, export records and the endpoints behind them.
+
+The service record of an export is computed from the exported Service's own EndpointSlices, under the name that its
+derived Service has everywhere, and only for ports on which the clusterset agrees. A Service that asks for it by
+annotation (Cilium's global services) is published under its own name. Rows of peers are never read here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+from msgspec import structs
+
+from isthmus.clusterset import endpoints, exports
+from isthmus.mcs.exports import agreed_ports, agreeing, gives_endpoints, same_sharing
+from isthmus.mcs.wire import SERVICE_NAME
+from isthmus.model.mcs import Merged, OwnExport, Record
+from isthmus.model.names import ClusterName, ServiceName, split
+from isthmus.model.names import derived as derived_name
+from isthmus.model.services import Endpoint, EndpointSet, Namespace, Port, Service
+from isthmus.model.sources import KUBERNETES, is_peer
+from isthmus.model.tables import ENDPOINT_SETS, MERGED, NAMESPACES, OWN_EXPORTS, RECORDS, SERVICES
+from isthmus.statedb import Derived, Reader
+
+Unit = tuple[str, ServiceName]
+
+
+class Publisher(NamedTuple):
+    """The cluster that publishes; ``default_global`` counts for namespaces without the annotation."""
+
+    cluster: ClusterName
+    cluster_id: int
+    default_global: bool = True
+
+
+def derived(cluster: ClusterName, cluster_id: int, *, default_global: bool = True) -> Derived[Record]:
+    """The declaration of ``records`` for a cluster."""
+    publisher = Publisher(cluster, cluster_id, default_global)
+
+    def compute(reader: Reader, unit: Unit) -> Iterable[Record]:
+        kind, name = unit
+        return export_record(reader, name) if kind == "serviceexports" else service_record(reader, name, publisher)
+
+    def of_endpoints(reader: Reader, old: EndpointSet | None, new: EndpointSet | None) -> Iterator[Hashable]:
+        row = new or old
+        if row is not None and _is_own(row, cluster):
+            yield from _service_units(row.service)
+
+    return Derived(
+        RECORDS,
+        compute=compute,
+        reads={
+            OWN_EXPORTS: _of_export,
+            SERVICES: _of_service,
+            NAMESPACES: _of_namespace,
+            MERGED: _of_merged,
+            ENDPOINT_SETS: of_endpoints,
+        },
+        # Complete when the own API server is: clusters that waited for each other's records would never begin.
+        awaits=lambda source: not is_peer(source),
+    )
+
+
+def export_record(reader: Reader, name: ServiceName) -> Iterator[Record]:
+    """The record of our export of this name, where there is one."""
+    own = reader.get(OWN_EXPORTS, name)
+    if own is not None and own.export is not None:
+        yield Record("serviceexports", name, exports.encode(own.export))
+
+
+def service_record(reader: Reader, name: ServiceName, publisher: Publisher) -> Iterator[Record]:
+    """Our endpoints of the import whose derived Service has this name, or of the global Service of this name."""
+    merged = reader.by(MERGED, "derived", name)
+    if merged:
+        yield from _of_exported(reader, name, merged[0], publisher)
+        return
+    service, namespace = reader.get(SERVICES, (name, KUBERNETES)), reader.get(NAMESPACES, split(name)[0])
+    if service is None or namespace is None:
+        return
+    if gives_endpoints(service, namespace, default_global=publisher.default_global):
+        own = _own_endpoints(reader, name, publisher.cluster)
+        yield _record(name, service, own, publisher, labels=service.labels, selector=service.selector)
+
+
+def _of_exported(reader: Reader, name: ServiceName, merged: Merged, publisher: Publisher) -> Iterator[Record]:
+    own, service = reader.get(OWN_EXPORTS, merged.name), reader.get(SERVICES, (merged.name, KUBERNETES))
+    if own is not None and own.export is not None and service is not None:
+        agreed = agreed_ports(own.export, merged)
+        found = (agreeing(each, agreed) for each in _own_endpoints(reader, merged.name, publisher.cluster))
+        kept = [each for each in found if each is not None]
+        yield _record(name, service, kept, publisher, labels=((SERVICE_NAME, split(merged.name)[1]),))
+
+
+def _record(
+    name: ServiceName, service: Service, own: Iterable[Endpoint], publisher: Publisher, **fields: Any
+) -> Record:
+    frontends: dict[str, tuple[Port, ...]] = {}
+    if not service.headless:
+        frontends = dict.fromkeys(service.cluster_ips, service.ports)
+    value = endpoints.encode(
+        name,
+        cluster=publisher.cluster,
+        cluster_id=publisher.cluster_id,
+        endpoints=own,
+        frontends=frontends,
+        **fields,
+    )
+    return Record("services", name, value)
+
+
+def _is_own(row: EndpointSet, cluster: ClusterName) -> bool:
+    return (row.cluster, row.source) == (cluster, KUBERNETES)
+
+
+def _own_endpoints(reader: Reader, name: ServiceName, cluster: ClusterName) -> list[Endpoint]:
+    """Of all slices of the Service. An address in several has its best condition, and the ports of all that have it."""
+    slices = [row for row in reader.by(ENDPOINT_SETS, "service", name) if _is_own(row, cluster)]
+    by_address: dict[str, Endpoint] = {}
+    for row in sorted(slices, key=lambda row: row.part):
+        for endpoint in row.endpoints:
+            before = by_address.get(endpoint.address)
+            if before is None or endpoint.condition < before.condition:
+                by_address[endpoint.address] = endpoint
+            elif endpoint.condition == before.condition:
+                ports = {port.name: port for port in (*before.ports, *endpoint.ports)}
+                by_address[endpoint.address] = structs.replace(before, ports=tuple(ports.values()))
+    return list(by_address.values())
+
+
+def _service_units(name: ServiceName) -> Iterator[Unit]:
+    """The service records that endpoints of this Service may be in."""
+    yield ("services", derived_name(name))
+    yield ("services", name)
+
+
+def _of_export(reader: Reader, old: OwnExport | None, new: OwnExport | None) -> Iterator[Hashable]:
+    row = new or old
+    if row is not None:
+        yield ("serviceexports", row.name)
+        yield ("services", derived_name(row.name))
+
+
+def _of_service(reader: Reader, old: Service | None, new: Service | None) -> Iterator[Hashable]:
+    row = new or old
+    if row is not None and row.source == KUBERNETES:
+        yield from _service_units(row.name)
+
+
+def _of_namespace(reader: Reader, old: Namespace | None, new: Namespace | None) -> Iterator[Hashable]:
+    """Global Services only: exports of the namespace come as own exports."""
+    row = new or old
+    if row is not None and not same_sharing(old, new):
+        yield from (("services", each.name) for each in reader.by(SERVICES, "namespace", row.name))
+
+
+def _of_merged(reader: Reader, old: Merged | None, new: Merged | None) -> Iterator[Hashable]:
+    row = new or old
+    if row is not None:
+        yield ("services", derived_name(row.name))
