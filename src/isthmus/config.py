@@ -43,6 +43,12 @@ class ClusterSection(Section, frozen=True):
     """Where calls from clusters of other networks come in, as host:port; told to the peers."""
     families: tuple[Literal["IPv4", "IPv6"], ...] = ("IPv4",)
     """Address families that Services of the cluster can have, the preferred one first."""
+    pod_cidrs: tuple[str, ...] = ()
+    """Ranges of our pods' addresses: declared to clusters that join, and no peer's endpoint may be in them."""
+    service_cidrs: tuple[str, ...] = ()
+    """Ranges of our Services' addresses: no peer's endpoint may be in them."""
+    node_cidrs: tuple[str, ...] = ()
+    """Ranges of our nodes' addresses: no peer's endpoint may be in them."""
 
 
 class NodeSection(Section, frozen=True):
@@ -89,6 +95,12 @@ class ClustersetSection(Section, frozen=True):
     max_connected_clusters: Literal[255, 511] = 255
     default_global: bool = True
     """Whether a namespace takes part that does not say so by its annotation ``clustermesh.cilium.io/global``."""
+    reserved_namespaces: tuple[str, ...] = ("kube-*", "isthmus-system")
+    """Patterns of namespaces that no peer may publish in unless its file names them."""
+    max_imports: Annotated[int, Meta(ge=0, le=20_000)] = 5_000
+    """Exports that count of one peer; more are refused. Each may become a Service: keep it below the Service range."""
+    peer_rate: Annotated[float, Meta(gt=0)] = 2_000.0
+    """Changed records of one peer that are read in a second, on average; ten seconds' worth at once."""
 
 
 class DatapathSection(Section, frozen=True):

@@ -95,10 +95,15 @@ async def following(
     lifetime: float = 600.0,
     most: Any = 255,
     state: Path | None = None,
+    **more: Any,
 ) -> AsyncIterator[Following]:
     db = Database(tables.CLUSTERS, tables.EXPORTS, tables.ENDPOINT_SETS)
     section = ClustersetSection(
-        directory=str(peers.folder), state=str(state or ""), cache_lifetime=lifetime, max_connected_clusters=most
+        directory=str(peers.folder),
+        state=str(state or ""),
+        cache_lifetime=lifetime,
+        max_connected_clusters=most,
+        **more,
     )
     follower = Follower(db, cluster=OWN, section=section, kinds=kinds)
     task = asyncio.create_task(follower.run())

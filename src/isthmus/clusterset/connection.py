@@ -21,6 +21,7 @@ from msgspec import structs
 
 from isthmus import logs
 from isthmus.clusterset import identity, keys, liveness, peer_status, sinks
+from isthmus.clusterset.admission import Admission, Pace
 from isthmus.clusterset.cache import Cache, Memory
 from isthmus.clusterset.errors import RecordError
 from isthmus.clusterset.gate import GatedStore
@@ -29,6 +30,7 @@ from isthmus.clusterset.peer_status import CONFIG, Heartbeat, PeerFacts, judge, 
 from isthmus.clusterset.peers import Peer
 from isthmus.clusterset.sinks import Forms
 from isthmus.clusterset.wire import format_time
+from isthmus.config import ClustersetSection
 from isthmus.etcd import EtcdError, KeyStore, KeyValue, PrefixStore, Session
 from isthmus.model.mcs import RecordKind
 from isthmus.model.tables import CLUSTERS, PROBES
@@ -51,15 +53,16 @@ class Connection:
         *,
         forms: Forms,
         ids: Ids,
-        most: identity.Most,
+        section: ClustersetSection,
         initializers: Mapping[RecordKind, Initializer],
-        lifetime: float = 0.0,
         cache: Cache | None = None,
         now: Callable[[], datetime] | None = None,
     ) -> None:
         self._db = db
         self._forms = forms
         self._ids = ids
+        self._section = section
+        self._pace = Pace(section.peer_rate)
         self._initializers = initializers
         self._memory = Memory(db, cache or Cache(""), peer.name, forms=forms)
         self._now = now or steady_clock()
@@ -74,7 +77,11 @@ class Connection:
         self.name = peer.name
         self.peer = peer
         self.facts = PeerFacts(
-            name=peer.name, kinds=tuple(forms), most=most, lifetime=lifetime, endpoints=peer.endpoints
+            name=peer.name,
+            kinds=tuple(forms),
+            most=section.max_connected_clusters,
+            lifetime=section.cache_lifetime,
+            endpoints=peer.endpoints,
         )
         self.row = structs.replace(judge(self.facts, self._now()), since=format_time(self._now()))
         with db.write() as txn:
@@ -100,11 +107,12 @@ class Connection:
         if config is None:
             return
         known = {kind: found for kind, found in known.items() if found.config == config}
-        age = max(found.age for found in known.values())
+        age, admission = max(found.age for found in known.values()), self._admission()
         with self._db.write() as txn:
             for kind, found in known.items():
                 for row in found.rows:
-                    txn.put(self._forms[kind].table, row)
+                    if sinks.admitted(row, admission):  # the peer's file may have changed since
+                        txn.put(self._forms[kind].table, row)
             reason = f"as it was {age:.0f} s ago, before this process started"
             lost = self._now() - timedelta(seconds=age)
             self._record(txn, config=config, synced=tuple(known), lost=lost, failure=reason)
@@ -120,8 +128,8 @@ class Connection:
             tasks.create_task(self._connect(), name=f"{self.name} session")
 
     def reconsider(self) -> None:
-        """An id was given up: what was refused for its sake may be had now."""
-        if self.facts.refusal and self.facts.published:
+        """Ids were given up or pinned: what was refused for one may be had now, and the other way round."""
+        if self.facts.published:
             self._identify(self.facts.published)
 
     def drain(self) -> None:
@@ -160,6 +168,16 @@ class Connection:
             for task in running:
                 task.cancel()
         return why
+
+    def _admission(self) -> Admission:
+        """What the peer may publish, by the configuration and by what its own file adds."""
+        return Admission(
+            cluster=self.name,
+            namespaces=self.peer.namespaces,
+            reserved=self._section.reserved_namespaces,
+            max_imports=self._section.max_imports,
+            pod_cidrs=self.peer.pod_cidrs,
+        )
 
     def _break(self, why: str) -> None:
         """Have the session made anew. Accepts a race: of several reasons at once the first is logged."""
@@ -223,17 +241,18 @@ class Connection:
                 sinks.drain(txn, self._forms[kind], self.name)
                 self._synced(txn, kind, links=links)
             return
-        cached = capabilities.cached
+        cached, admission = capabilities.cached, self._admission()
         records = PrefixStore(session, keys.prefix(kind, self.name, cached=cached), limits=sinks.MOST)
         canary = KeyStore(session, keys.canary(kind, self.name, cached=cached))
-        store = GatedStore(records, canary=canary if capabilities.synced_canaries else None)
+        store = GatedStore(records, canary=canary if capabilities.synced_canaries else None, pace=self._pace)
         sink = sinks.RecordSink(
             self._db,
             self._forms[kind],
-            cluster=self.name,
             cluster_id=config.id,
+            admission=admission,
+            limit=admission.limit(kind, most=sinks.MOST.keys),
             listed=lambda txn: self._synced(txn, kind),
-            told=lambda bad: self._received(kind, bad),
+            received=lambda count, example: self._received(kind, count, example),
         )
         await self._reflect(store, sink, name=kind)
 
@@ -330,12 +349,12 @@ class Connection:
                     self._lapse(txn)
         self._record(txn, synced=(*(each for each in self.facts.synced if each != kind), kind), **changes)
 
-    def _received(self, kind: RecordKind, bad: int) -> None:
+    def _received(self, kind: RecordKind, count: int, example: str) -> None:
         """Rows of a kind changed, and so many of its records cannot be used."""
         if self.facts.config is not None:
             self._memory.note(self.facts.config, kind)
-        if self.facts.dropped.get(kind, 0) != bad:
-            self._record(dropped={**self.facts.dropped, kind: bad})
+        if self.facts.dropped.get(kind, (0, "")) != (count, example):
+            self._record(dropped={**self.facts.dropped, kind: (count, example)})
 
     # Verdicts, and what follows from them.
 

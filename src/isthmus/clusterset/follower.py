@@ -7,7 +7,7 @@ is connected to, one that changes is reconnected without touching a row, one tha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from isthmus import __version__, logs
@@ -54,7 +54,10 @@ class Follower:
         self._tasks: dict[ClusterName, asyncio.Task[None]] = {}
         with db.write() as txn:
             txn.put(CLUSTERS, _own_row(cluster))
-        for peer in self._directory.read().values():
+        peers = self._directory.read()
+        self._ids.pin(_pins(peers))
+        self._reconsidered = self._ids.given_up
+        for peer in peers.values():
             connection = self._connections[peer.name] = self._connection(peer, awaited=True)
             connection.restore()
 
@@ -87,8 +90,7 @@ class Follower:
             await self._stop(name)
             self._connections.pop(name).drain()
             log.info("cluster left", name=name)
-            for other in self._connections.values():
-                other.reconsider()
+        self._ids.pin(_pins(peers))
         for name, peer in peers.items():
             connection = self._connections.get(name)
             if connection is None:
@@ -98,6 +100,11 @@ class Follower:
             await self._stop(name)
             connection.peer = peer
             self._tasks[name] = tasks.create_task(_supervised(connection), name=f"peer {name}")
+        while self._reconsidered != self._ids.given_up:
+            # Who is looked at again may give up an id in turn. It ends: a pin decides, and a holder keeps what it has.
+            self._reconsidered = self._ids.given_up
+            for connection in self._connections.values():
+                connection.reconsider()
 
     async def _stop(self, name: ClusterName) -> None:
         if (task := self._tasks.pop(name, None)) is not None:
@@ -116,11 +123,14 @@ class Follower:
             peer,
             forms=self._forms,
             ids=self._ids,
-            most=self._section.max_connected_clusters,
+            section=self._section,
             initializers=initializers,
-            lifetime=self._section.cache_lifetime,
             cache=self._cache,
         )
+
+
+def _pins(peers: Mapping[ClusterName, Peer]) -> dict[ClusterName, int]:
+    return {name: peer.id for name, peer in peers.items() if peer.id}
 
 
 async def _supervised(connection: Connection) -> None:

@@ -8,16 +8,21 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+from isthmus.clusterset.admission import Pace
 from isthmus.etcd import KeyStore, KeyValue
 from isthmus.reflector import Batch, Expired, Listing, Store
 
 
 class GatedStore:
-    """A ``reflector.Store`` whose ``canary`` is the key that lets it be listed; None: none is awaited."""
+    """A ``reflector.Store`` whose ``canary`` is the key that lets it be listed; None: none is awaited.
 
-    def __init__(self, store: Store[KeyValue], *, canary: KeyStore | None = None) -> None:
+    ``pace`` limits how fast changes are read; a list is limited by its size.
+    """
+
+    def __init__(self, store: Store[KeyValue], *, canary: KeyStore | None = None, pace: Pace | None = None) -> None:
         self._store = store
         self._canary = canary
+        self._pace = pace
         self._listed = False
 
     async def list(self) -> Listing[KeyValue]:
@@ -34,6 +39,8 @@ class GatedStore:
             raise Expired("the connection was lost since the last list")
         self._listed = False
         async for batch in self._store.watch(revision):
+            if self._pace is not None:
+                await self._pace.take(len(batch.events))
             yield batch
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Final, Literal
 
@@ -115,20 +116,49 @@ def own_description(section: ClusterSection, *, version: str) -> Description:
 
 
 class Ids:
-    """Which cluster has which id: no two the same, first come, first served."""
+    """Which cluster has which id: no two the same.
+
+    An id is pinned when two clusters join; it stays its cluster's whether that is there or not, and the cluster may
+    have no other. Ids that nobody has pinned go to whoever presents them first. The own cluster's is always its own.
+    """
 
     def __init__(self, own: ClusterName, own_id: int) -> None:
-        self._holders: dict[int, ClusterName] = {own_id: own} if own_id else {}
+        self._own = {own_id: own} if own_id else {}
+        self._pins: dict[ClusterName, int] = {}
+        self._holders: dict[int, ClusterName] = {}
+        self.given_up = 0
+        """How often an id was given up, or pinned to another: whoever was refused is to be looked at again."""
+
+    def __repr__(self) -> str:
+        return f"<Ids held {self._holders}, pinned {self._pins}>"
+
+    def pin(self, pins: Mapping[ClusterName, int]) -> None:
+        """These are the ids with which clusters have joined."""
+        if pins != self._pins:
+            self._pins = dict(pins)
+            self.given_up += 1
 
     def reserve(self, cluster: ClusterName, wanted: int) -> str:
-        """Take an id for a cluster, and give up the one it had; the reason as a sentence where it is another's."""
-        holder = self._holders.setdefault(wanted, cluster)
-        if holder != cluster:
-            return f"its cluster id {wanted} is that of cluster {holder}"
-        for other in [each for each, name in self._holders.items() if name == cluster and each != wanted]:
-            del self._holders[other]
+        """Take an id for a cluster, and give up the one it had; the reason as a sentence where it may not have it."""
+        pinned = self._pins.get(cluster)
+        if pinned not in (None, wanted):
+            return (
+                f"its cluster id is {wanted}, but it joined with {pinned}: only a cluster that joins anew may change it"
+            )
+        owner = self._own.get(wanted) or self._holders.get(wanted)
+        if pinned is None:
+            # Of two files that pin one id, which joining refuses, neither keeps the other's cluster from it for good.
+            owner = self._own.get(wanted) or next((c for c, each in self._pins.items() if each == wanted), owner)
+        elif owner is not None and wanted not in self._own and self._pins.get(owner) != wanted:
+            owner = cluster  # the one that has it never joined with it
+        if owner not in (None, cluster):
+            return f"its cluster id {wanted} is that of cluster {owner}"
+        self.release(cluster, but=wanted)
+        self._holders[wanted] = cluster
         return ""
 
-    def release(self, cluster: ClusterName) -> None:
-        """Give up what a cluster had."""
-        self._holders = {each: name for each, name in self._holders.items() if name != cluster}
+    def release(self, cluster: ClusterName, *, but: int = 0) -> None:
+        """Give up what a cluster has, ``but`` one id."""
+        for each in [each for each, name in self._holders.items() if name == cluster and each != but]:
+            del self._holders[each]
+            self.given_up += 1

@@ -27,6 +27,7 @@ from isthmus.clusterset.pki import Folder
 from isthmus.clusterset.tokens import Entry, Offer, Token, Trust
 from isthmus.config import ClusterSection, ClustersetSection, EtcdSection
 from isthmus.etcd import Credentials, Denied, EtcdError, KeyValue, Session, Tls, access
+from isthmus.model.addresses import is_range
 from isthmus.model.names import ClusterName, valid_cluster
 from isthmus.reflector import Expired, Transient
 
@@ -73,6 +74,7 @@ class Home(Struct, frozen=True, kw_only=True):
             ca=self.folder.bundle,
             certificate=door.certificate,
             key=door.key,
+            pod_cidrs=self.cluster.pod_cidrs,
         )
 
 
@@ -313,15 +315,33 @@ def check(home: Home, entry: Entry) -> None:
         raise JoinError(f"cluster {name} has the id {entry.id}: want 1 to {most}")
     if entry.id == home.cluster.id:
         raise JoinError(f"cluster {name} has our id {entry.id}; each needs an id of its own")
+    for other, peer in peers.Directory(str(home.directory), own=home.name).read().items():
+        if peer.id == entry.id and other != name:
+            raise JoinError(
+                f"cluster {name} has the id {entry.id}, with which cluster {other} joined; each needs an id of its own"
+            )
     if not entry.endpoints or any(urlsplit(each).scheme != "https" for each in entry.endpoints):
         raise JoinError(f"cluster {name} names no https addresses of its etcd")
     if (home.directory / name).exists():
         raise JoinError(f"cluster {name} has joined already; to join it anew: isthmus clusters leave {name}")
 
 
+def _declared(entry: Entry) -> tuple[str, ...]:
+    if bad := [each for each in entry.pod_cidrs if not is_range(each)]:
+        raise JoinError(f"cluster {entry.cluster} declares {bad[0]!r}, which is no range of addresses")
+    return entry.pod_cidrs
+
+
 def _save(home: Home, entry: Entry, password: str) -> peers.Peer:
     user = rights.remote_user(home.name)
-    peer = peers.Peer(name=entry.cluster, endpoints=entry.endpoints, username=user, password=password)
+    peer = peers.Peer(
+        name=entry.cluster,
+        endpoints=entry.endpoints,
+        username=user,
+        password=password,
+        id=entry.id,
+        pod_cidrs=_declared(entry),
+    )
     try:
         certificate = pki.checked(entry.certificate)
         key = pki.checked_key(entry.key)

@@ -23,6 +23,7 @@ from msgspec import Struct, structs
 
 from isthmus import logs
 from isthmus.clusterset import identity, keys, wire
+from isthmus.clusterset.admission import Admission
 from isthmus.clusterset.cache import Cache, Known
 from isthmus.clusterset.errors import RecordError
 from isthmus.clusterset.follower import Follower
@@ -74,9 +75,9 @@ COPIES: Final[Mapping[RecordKind, CopyTable]] = {kind: _table(kind) for kind in 
 def _form(kind: RecordKind) -> Form:
     table = COPIES[kind]
 
-    def decode(value: bytes, cluster: ClusterName, cluster_id: int, name: ServiceName) -> Copy | None:
-        good = ROWS[kind].decode(value, cluster, cluster_id, name)
-        return Copy(cluster, name, value) if good is not None else None
+    def decode(value: bytes, admission: Admission, cluster_id: int, name: ServiceName) -> Copy | None:
+        good = ROWS[kind].decode(value, admission, cluster_id, name)
+        return Copy(admission.cluster, name, value) if good is not None else None
 
     def rows(reader: Reader, cluster: ClusterName) -> list[Copy]:
         return reader.by(table, "cluster", cluster)

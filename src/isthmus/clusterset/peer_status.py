@@ -75,8 +75,8 @@ class PeerFacts(Struct, frozen=True, kw_only=True):
     """Kinds whose list was whole since the configuration was accepted."""
     listed: datetime | None = None
     """When its endpoints were last listed whole."""
-    dropped: Mapping[RecordKind, int] = {}
-    """By kind: records that cannot be used."""
+    dropped: Mapping[RecordKind, tuple[int, str]] = {}
+    """By kind: how many records cannot be used, and one of them with the reason."""
     description: Description | None = None
     """What it publishes beside Cilium's configuration, or its mirror on its behalf; Cilium's publish none."""
 
@@ -118,7 +118,8 @@ def judge(facts: PeerFacts, now: datetime) -> Cluster:
         failures=facts.failures,
         last_failure=format_time(facts.failed_at) if facts.failed_at is not None else "",
         last_failure_reason=facts.last_failure,
-        dropped=sum(facts.dropped.values()),
+        dropped=sum(count for count, _ in facts.dropped.values()),
+        dropped_example=next((f"{kind} {example}" for kind, (_, example) in facts.dropped.items() if example), ""),
     )
 
 

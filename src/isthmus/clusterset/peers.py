@@ -5,6 +5,12 @@
     cert-file: /etc/isthmus/c2/client.crt
     key-file: /etc/isthmus/c2/client.key
 
+and with what Isthmus has beside that, which Cilium's readers skip:
+
+    cluster-id: 2                        the id with which it joined; another one is refused
+    namespaces: [demo, "team-*"]         where it may publish, in place of everywhere but reserved namespaces
+    pod-cidrs: [10.2.0.0/16]             its endpoints are in these ranges, or refused
+
 A path that is not absolute is one beside the file.
 The directory is looked at every half second, through symlinks, so that a Secret's atomic swap is seen as one change.
 A certificate that is renewed in place changes the peer's digest as a changed file does. A file that cannot be used
@@ -26,11 +32,17 @@ from isthmus import logs
 from isthmus.clusterset import pki
 from isthmus.clusterset.errors import PeerFileError
 from isthmus.etcd import Credentials, Session, Tls
+from isthmus.model.addresses import is_range
 from isthmus.model.names import ClusterName, valid_cluster
 
 log = logs.get("peers")
 
 MARK: Final = b"endpoints:"
+ID: Final = "cluster-id"
+NAMESPACES: Final = "namespaces"
+POD_CIDRS: Final = "pod-cidrs"
+MOST_ID: Final = 511
+"""The largest cluster id, where maxConnectedClusters is 511."""
 LIMIT: Final = 64 * 1024
 
 
@@ -44,6 +56,12 @@ class Peer(Struct, frozen=True, gc=False, kw_only=True):
     key_file: str = ""
     username: str = ""
     password: str = ""
+    id: int = 0
+    """The cluster id with which it joined; 0: its file pins none."""
+    namespaces: tuple[str, ...] = ()
+    """Patterns of namespaces that it may publish in; empty: all that are not reserved."""
+    pod_cidrs: tuple[str, ...] = ()
+    """The pod ranges that it declared when it joined; empty: none."""
     digest: str = ""
     problem: str = ""
 
@@ -122,6 +140,9 @@ def parse(content: bytes, *, name: ClusterName, path: Path) -> Peer:
         key_file=_file(said, "key-file", path),
         username=_text(said, "username", path),
         password=_text(said, "password", path),
+        id=_id(said, path),
+        namespaces=_list(said, NAMESPACES, path, of="namespaces"),
+        pod_cidrs=_ranges(said, path),
     )
     return _with_digest(peer, content)
 
@@ -141,6 +162,8 @@ def save(folder: Path, peer: Peer, *, ca: bytes, certificate: bytes, key: bytes)
         "username": saved.username,
         "password": saved.password,
     }
+    options: dict[str, Any] = {ID: saved.id, NAMESPACES: list(saved.namespaces), POD_CIDRS: list(saved.pod_cidrs)}
+    said |= {option: value for option, value in options.items() if value}
     pki.save(folder / peer.name, yaml.safe_dump(said, sort_keys=False).encode())
     return saved
 
@@ -173,6 +196,27 @@ def _text(said: Mapping[Any, Any], field: str, path: Path) -> str:
     if not isinstance(value, str):
         raise PeerFileError(f"{path}: {field}: want text, got {value!r}")
     return value
+
+
+def _list(said: Mapping[Any, Any], field: str, path: Path, *, of: str) -> tuple[str, ...]:
+    value = said.get(field) or []
+    if not isinstance(value, list) or not all(isinstance(each, str) and each for each in value):
+        raise PeerFileError(f"{path}: {field}: want a list of {of}, got {value!r}")
+    return tuple(value)
+
+
+def _id(said: Mapping[Any, Any], path: Path) -> int:
+    value = said.get(ID, 0)
+    if type(value) is not int or not 0 <= value <= MOST_ID or (ID in said and not value):
+        raise PeerFileError(f"{path}: {ID}: want a number of 1 to {MOST_ID}, got {value!r}")
+    return value
+
+
+def _ranges(said: Mapping[Any, Any], path: Path) -> tuple[str, ...]:
+    ranges = _list(said, POD_CIDRS, path, of="address ranges")
+    if bad := [each for each in ranges if not is_range(each)]:
+        raise PeerFileError(f"{path}: {POD_CIDRS}: '{bad[0]}' is no range of addresses")
+    return ranges
 
 
 def _files(folder: Path) -> list[Path]:

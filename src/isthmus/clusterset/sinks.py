@@ -14,6 +14,7 @@ from msgspec import structs
 
 from isthmus import logs
 from isthmus.clusterset import endpoints, exports, keys
+from isthmus.clusterset.admission import Admission
 from isthmus.clusterset.errors import RecordError
 from isthmus.etcd import KeyValue, Limits
 from isthmus.model.mcs import RecordKind
@@ -45,20 +46,37 @@ class Form(NamedTuple):
     """As what rows the records of a kind are kept."""
 
     table: Table[Any, Any]
-    decode: Callable[[bytes, ClusterName, int, ServiceName], Any]
-    """(value, cluster, its id, name) → row, None where the record says that there is none; RecordError if it is bad."""
+    decode: Callable[[bytes, Admission, int, ServiceName], Any]
+    """(value, whose and what it may publish, its id, name) → row, None where the record holds none; RecordError where
+    it cannot be used."""
     key: Callable[[ClusterName, ServiceName], Any]
     """The key of the row that a record becomes."""
     rows: Callable[[Reader, ClusterName], list[Any]]
     """The rows that a peer's records became, not those of other sources."""
 
 
-def _export(value: bytes, cluster: ClusterName, cluster_id: int, name: ServiceName) -> Export:
-    return exports.decode(value, cluster=cluster, name=name)
+def _export(value: bytes, admission: Admission, cluster_id: int, name: ServiceName) -> Export:
+    admission.check_name(name)
+    return exports.decode(value, cluster=admission.cluster, name=name)
 
 
-def _endpoint_set(value: bytes, cluster: ClusterName, cluster_id: int, name: ServiceName) -> EndpointSet | None:
-    return endpoints.decode(value, cluster=cluster, cluster_id=cluster_id, name=name)
+def _endpoint_set(value: bytes, admission: Admission, cluster_id: int, name: ServiceName) -> EndpointSet | None:
+    admission.check_name(name)
+    row = endpoints.decode(value, cluster=admission.cluster, cluster_id=cluster_id, name=name)
+    if row is not None:
+        admission.check_endpoints(row)
+    return row
+
+
+def admitted(row: Export | EndpointSet | Any, admission: Admission) -> bool:
+    """Whether a row that was read under an earlier file of the peer may be there under this one."""
+    try:
+        admission.check_name(row.service if isinstance(row, EndpointSet) else row.name)
+        if isinstance(row, EndpointSet):
+            admission.check_endpoints(row)
+    except RecordError:
+        return False
+    return True
 
 
 def _endpoint_sets(reader: Reader, cluster: ClusterName) -> list[EndpointSet]:
@@ -98,25 +116,28 @@ def lapse(txn: WriteTxn, form: Form, cluster: ClusterName) -> None:
 
 class RecordSink:
     """A ``reflector.Sink``: the records of one kind and peer as rows. ``listed`` ends the transaction of each list,
-    ``told`` hears after each change how many records cannot be used."""
+    ``received`` is called after each change with how many records cannot be used, and one of them with the reason."""
 
     def __init__(
         self,
         db: Database,
         form: Form,
         *,
-        cluster: ClusterName,
         cluster_id: int,
+        admission: Admission,
+        limit: int = MOST.keys,
         listed: Callable[[WriteTxn], None],
-        told: Callable[[int], None],
+        received: Callable[[int, str], None],
     ) -> None:
         self._db = db
         self._form = form
-        self._cluster = cluster
+        self._cluster = admission.cluster
         self._cluster_id = cluster_id
         self._listed = listed
-        self._told = told
-        self._bad: set[str] = set()
+        self._received = received
+        self._admission = admission
+        self._limit = limit
+        self._bad: dict[str, str] = {}
         self._sizes: dict[str, int] = {}
         self._size = 0
         self._named = 0
@@ -136,14 +157,14 @@ class RecordSink:
             for row in rows.values():
                 txn.put(table, row)
             self._listed(txn)
-        self._told(len(self._bad))
+        self._count()
 
     def apply(self, events: Sequence[Event[KeyValue]]) -> None:
         """These records changed."""
         table = self._form.table
         with self._db.write() as txn:
             for key, kv in events:
-                self._bad.discard(key)
+                self._bad.pop(key, None)
                 row = self._read(key, kv) if kv is not None else None
                 if kv is None:
                     self._account(key, 0)
@@ -153,16 +174,20 @@ class RecordSink:
                     txn.put(table, row)
                 else:
                     txn.delete(table, self._form.key(self._cluster, ServiceName(key)))
-        self._told(len(self._bad))
+        self._count()
+
+    def _count(self) -> None:
+        key = min(self._bad, default="")
+        self._received(len(self._bad), f"{ascii(key)[1:-1]}: {self._bad[key]}" if self._bad else "")
 
     def _read(self, key: str, kv: KeyValue) -> Any:
         try:
             name = keys.parse(key)
             self._check_room(key, len(kv.value))
-            row = self._form.decode(kv.value, self._cluster, self._cluster_id, name)
+            row = self._form.decode(kv.value, self._admission, self._cluster_id, name)
         except RecordError as why:
             if len(self._bad) < MOST.keys:
-                self._bad.add(key)
+                self._bad[key] = str(why)
             if self._named < NAMED:
                 self._named += 1
                 log.warning(
@@ -174,8 +199,8 @@ class RecordSink:
 
     def _check_room(self, key: str, size: int) -> None:
         """A peer cannot make us hold without bound."""
-        if key not in self._sizes and len(self._sizes) >= MOST.keys:
-            raise RecordError(f"it is one more than the {MOST.keys} that are taken of a cluster")
+        if key not in self._sizes and len(self._sizes) >= self._limit:
+            raise RecordError(f"it is one more than the {self._limit} that are taken of a cluster")
         if self._size - self._sizes.get(key, 0) + size > MOST.size:
             raise RecordError(f"with it the cluster's records are more than {MOST.size} bytes")
 

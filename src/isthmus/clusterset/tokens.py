@@ -26,6 +26,8 @@ class Entry(Struct, frozen=True, kw_only=True):
     ca: bytes
     certificate: bytes
     key: bytes
+    pod_cidrs: tuple[str, ...] = ()
+    """Ranges that its endpoints will be in; empty: it declares none."""
 
 
 class Token(Struct, frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from isthmus.clusterset.errors import RecordError
+from isthmus.model.addresses import reserved
 from isthmus.model.names import ClusterName, ServiceName, service_name
 from isthmus.model.services import Labels, Protocol
 
@@ -55,8 +56,8 @@ def address(text: str) -> str:
         if parsed.scope_id is not None:
             raise RecordError(f"{text!r} has a zone")
         parsed = parsed.ipv4_mapped or parsed
-    if parsed.is_unspecified or parsed.is_loopback or parsed.is_link_local or parsed.is_multicast:
-        raise RecordError(f"{text!r} cannot be an endpoint's address")
+    if why := reserved(str(parsed)):
+        raise RecordError(f"{text!r} cannot be an endpoint's address: it is {why}")
     return str(parsed)
 
 

@@ -8,7 +8,7 @@ refused here as well. Link-local holds the clouds' metadata service (169.254.169
 from __future__ import annotations
 
 from functools import lru_cache
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final, Literal
 
 Reserved = Literal["", "unspecified", "loopback", "link-local", "multicast", "broadcast", "not an address"]
@@ -39,6 +39,15 @@ def reserved(address: str) -> Reserved:  # hot:
         return "not an address"
     plain = _unmapped(parsed)
     return next((name for name, network in _RANGES if plain in network), "")
+
+
+def is_range(text: str) -> bool:
+    """Whether this is a range of addresses, with a prefix length and no bits beyond it."""
+    try:
+        ip_network(text)
+    except ValueError:
+        return False
+    return "/" in text
 
 
 def _unmapped(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:

@@ -43,7 +43,9 @@ class Cluster(Struct, frozen=True, gc=False, kw_only=True):
     """When it was last not to be reached, RFC 3339; ``last_failure_reason`` says why."""
     last_failure_reason: str = ""
     dropped: int = 0
-    """Records of this peer that were refused: bad JSON, another's name, too large."""
+    """Records of this peer that were refused: bad JSON, another's name, too large, not for it to publish."""
+    dropped_example: str = ""
+    """One of them, with the reason."""
 
 
 def flat(one: Cluster | None, other: Cluster | None) -> bool:
