@@ -1,7 +1,7 @@
 # Targets people type. Everything a target needs is set up by tools/setup, once; a second run does no set-up.
 PY := .venv/bin/python
 
-.PHONY: demo demo-lb test test-kube check format lock setup setup-dev bpf mutate bench-lb compiled bench-mcs bench-clusterset test-flood cilium-reader chaos soak kube-tools clean
+.PHONY: demo demo-lb test test-kube check format lock setup setup-dev bpf mutate bench-lb compiled bench-mcs bench-clusterset test-flood cilium-reader chaos soak kube-tools kube-protos lock clean
 demo: setup ## run the main job: three clusters, one export, sixty calls
 	@$(PY) -m isthmus lab demo
 
@@ -74,6 +74,11 @@ lock: ## pin every package with its hashes (needs uv)
 	$(LOCK) --group build -c requirements/run.lock src/isthmus_lab/pyproject.toml -o requirements/lab.lock
 	$(LOCK) --group build --group dev -c requirements/lab.lock src/isthmus_lab/pyproject.toml -o requirements/dev.lock
 	$(LOCK) --group bpf -o requirements/bpf.lock
+
+kube-protos: setup-dev ## refresh the descriptors by which the lab's API server reads protobuf, and Go's objects to test it (needs Go)
+	@[ -x .cache/protoc/bin/python ] || { python3 -m venv .cache/protoc && .cache/protoc/bin/pip install -q grpcio-tools==1.85.1; }
+	@PATH=$$PATH:/usr/local/go/bin .cache/protoc/bin/python tools/kubernetes_protos.py
+	@tools/typed-objects
 
 clean:
 	rm -rf .venv src/isthmus/datapath/*.bpf.o

@@ -37,7 +37,11 @@ def test_the_products_wheel_carries_nothing_of_the_lab(tmp_path: Path) -> None:
 def test_the_labs_wheel_carries_its_modules_and_the_definitions_it_applies(tmp_path: Path) -> None:
     with wheel_of(ROOT / "src" / "isthmus_lab", tmp_path) as wheel:
         names = set(wheel.namelist())
-    modules = {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src" / "isthmus_lab").rglob("*.py")}
+    modules = {
+        str(path.relative_to(ROOT / "src"))
+        for path in (ROOT / "src" / "isthmus_lab").rglob("*.*")
+        if path.suffix in (".py", ".binpb")
+    }
     definitions = {f"isthmus_lab/deploy/crds/{path.name}" for path in (ROOT / "deploy" / "crds").glob("*.yaml")}
     assert modules | definitions <= names
     assert not [name for name in names if name.startswith("isthmus/")]
