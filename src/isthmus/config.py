@@ -43,12 +43,12 @@ class ClusterSection(Section, frozen=True):
     """Where calls from clusters of other networks come in, as host:port; told to the peers."""
     families: tuple[Literal["IPv4", "IPv6"], ...] = ("IPv4",)
     """Address families that Services of the cluster can have, the preferred one first."""
-    pod_cidrs: tuple[str, ...] = ()
-    """Ranges of our pods' addresses: declared to clusters that join, and no peer's endpoint may be in them."""
-    service_cidrs: tuple[str, ...] = ()
-    """Ranges of our Services' addresses: no peer's endpoint may be in them."""
-    node_cidrs: tuple[str, ...] = ()
-    """Ranges of our nodes' addresses: no peer's endpoint may be in them."""
+    pod_ranges: tuple[str, ...] = ()
+    """Where the cluster's pods have their addresses, as CIDRs: nobody from outside may name one of them."""
+    service_ranges: tuple[str, ...] = ()
+    """Where its Services have their cluster IPs, as CIDRs; likewise."""
+    node_ranges: tuple[str, ...] = ()
+    """Where its nodes have their addresses, as CIDRs; likewise."""
 
 
 class NodeSection(Section, frozen=True):

@@ -198,7 +198,7 @@ async def test_a_peer_names_no_reserved_address(etcd: Session, peers: Peers, add
 async def test_a_peer_names_addresses_of_the_pod_ranges_that_it_declared_and_no_others(
     etcd: Session, peers: Peers
 ) -> None:
-    declare(peers, "c2", **{"pod-cidrs": ["10.2.0.0/16", "fd00:2::/48"]})
+    declare(peers, "c2", **{"pod-ranges": ["10.2.0.0/16", "fd00:2::/48"]})
     await service(etcd, "c2", "demo/echo", "10.2.1.1", "fd00:2::5", number=2)
     await service(etcd, "c2", "demo/steal", "10.3.1.1", number=2)
     await announce(etcd, "c2", 2)
@@ -249,8 +249,8 @@ async def test_a_peer_passes_ten_seconds_of_its_rate_at_once_and_its_rate_from_t
         ({"cluster-id": True}, "cluster-id: want a number of 1 to 511"),
         ({"namespaces": "demo"}, "namespaces: want a list of namespaces"),
         ({"namespaces": [1]}, "namespaces: want a list of namespaces"),
-        ({"pod-cidrs": ["10.2.0.0"]}, "pod-cidrs: '10.2.0.0' is no range"),
-        ({"pod-cidrs": ["10.2.0.1/16"]}, "pod-cidrs: '10.2.0.1/16' is no range"),
+        ({"pod-ranges": ["10.2.0.0"]}, "pod-ranges: '10.2.0.0' is no range"),
+        ({"pod-ranges": ["10.2.0.1/16"]}, "pod-ranges: '10.2.0.1/16' is no range"),
     ],
 )
 def test_a_bad_option_is_named_with_file_and_field(tmp_path: Path, option: dict[str, Any], why: str) -> None:

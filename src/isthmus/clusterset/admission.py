@@ -33,7 +33,7 @@ class Admission(Struct, frozen=True, kw_only=True):
     reserved: tuple[str, ...] = ()
     """Patterns of namespaces that no peer may publish in unless its file names them."""
     max_imports: int = 20_000
-    pod_cidrs: tuple[str, ...] = ()
+    pod_ranges: tuple[str, ...] = ()
     """Ranges that its endpoints are in; empty: it declared none."""
 
     def check_name(self, name: ServiceName) -> None:
@@ -44,10 +44,10 @@ class Admission(Struct, frozen=True, kw_only=True):
 
     def check_endpoints(self, row: EndpointSet) -> None:
         """RecordError where an endpoint has an address that the peer may not name."""
-        if not self.pod_cidrs:
+        if not self.pod_ranges:
             return
         for endpoint in row.endpoints:
-            if not within(endpoint.address, self.pod_cidrs):
+            if not within(endpoint.address, self.pod_ranges):
                 raise RecordError(f"{endpoint.address} is in none of the pod ranges that {self.cluster} declared")
 
     def limit(self, kind: RecordKind, *, most: int) -> int:

@@ -176,7 +176,7 @@ class Connection:
             namespaces=self.peer.namespaces,
             reserved=self._section.reserved_namespaces,
             max_imports=self._section.max_imports,
-            pod_cidrs=self.peer.pod_cidrs,
+            pod_ranges=self.peer.pod_ranges,
         )
 
     def _break(self, why: str) -> None:

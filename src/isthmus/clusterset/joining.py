@@ -74,7 +74,7 @@ class Home(Struct, frozen=True, kw_only=True):
             ca=self.folder.bundle,
             certificate=door.certificate,
             key=door.key,
-            pod_cidrs=self.cluster.pod_cidrs,
+            pod_ranges=self.cluster.pod_ranges,
         )
 
 
@@ -327,9 +327,9 @@ def check(home: Home, entry: Entry) -> None:
 
 
 def _declared(entry: Entry) -> tuple[str, ...]:
-    if bad := [each for each in entry.pod_cidrs if not is_range(each)]:
+    if bad := [each for each in entry.pod_ranges if not is_range(each)]:
         raise JoinError(f"cluster {entry.cluster} declares {bad[0]!r}, which is no range of addresses")
-    return entry.pod_cidrs
+    return entry.pod_ranges
 
 
 def _save(home: Home, entry: Entry, password: str) -> peers.Peer:
@@ -340,7 +340,7 @@ def _save(home: Home, entry: Entry, password: str) -> peers.Peer:
         username=user,
         password=password,
         id=entry.id,
-        pod_cidrs=_declared(entry),
+        pod_ranges=_declared(entry),
     )
     try:
         certificate = pki.checked(entry.certificate)

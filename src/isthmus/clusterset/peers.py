@@ -9,7 +9,7 @@ and with what Isthmus has beside that, which Cilium's readers skip:
 
     cluster-id: 2                        the id with which it joined; another one is refused
     namespaces: [demo, "team-*"]         where it may publish, in place of everywhere but reserved namespaces
-    pod-cidrs: [10.2.0.0/16]             its endpoints are in these ranges, or refused
+    pod-ranges: [10.2.0.0/16]             its endpoints are in these ranges, or refused
 
 A path that is not absolute is one beside the file.
 The directory is looked at every half second, through symlinks, so that a Secret's atomic swap is seen as one change.
@@ -40,7 +40,7 @@ log = logs.get("peers")
 MARK: Final = b"endpoints:"
 ID: Final = "cluster-id"
 NAMESPACES: Final = "namespaces"
-POD_CIDRS: Final = "pod-cidrs"
+POD_RANGES: Final = "pod-ranges"
 MOST_ID: Final = 511
 """The largest cluster id, where maxConnectedClusters is 511."""
 LIMIT: Final = 64 * 1024
@@ -60,7 +60,7 @@ class Peer(Struct, frozen=True, gc=False, kw_only=True):
     """The cluster id with which it joined; 0: its file pins none."""
     namespaces: tuple[str, ...] = ()
     """Patterns of namespaces that it may publish in; empty: all that are not reserved."""
-    pod_cidrs: tuple[str, ...] = ()
+    pod_ranges: tuple[str, ...] = ()
     """The pod ranges that it declared when it joined; empty: none."""
     digest: str = ""
     problem: str = ""
@@ -142,7 +142,7 @@ def parse(content: bytes, *, name: ClusterName, path: Path) -> Peer:
         password=_text(said, "password", path),
         id=_id(said, path),
         namespaces=_list(said, NAMESPACES, path, of="namespaces"),
-        pod_cidrs=_ranges(said, path),
+        pod_ranges=_ranges(said, path),
     )
     return _with_digest(peer, content)
 
@@ -162,7 +162,7 @@ def save(folder: Path, peer: Peer, *, ca: bytes, certificate: bytes, key: bytes)
         "username": saved.username,
         "password": saved.password,
     }
-    options: dict[str, Any] = {ID: saved.id, NAMESPACES: list(saved.namespaces), POD_CIDRS: list(saved.pod_cidrs)}
+    options: dict[str, Any] = {ID: saved.id, NAMESPACES: list(saved.namespaces), POD_RANGES: list(saved.pod_ranges)}
     said |= {option: value for option, value in options.items() if value}
     pki.save(folder / peer.name, yaml.safe_dump(said, sort_keys=False).encode())
     return saved
@@ -213,9 +213,9 @@ def _id(said: Mapping[Any, Any], path: Path) -> int:
 
 
 def _ranges(said: Mapping[Any, Any], path: Path) -> tuple[str, ...]:
-    ranges = _list(said, POD_CIDRS, path, of="address ranges")
+    ranges = _list(said, POD_RANGES, path, of="address ranges")
     if bad := [each for each in ranges if not is_range(each)]:
-        raise PeerFileError(f"{path}: {POD_CIDRS}: '{bad[0]}' is no range of addresses")
+        raise PeerFileError(f"{path}: {POD_RANGES}: '{bad[0]}' is no range of addresses")
     return ranges
 
 

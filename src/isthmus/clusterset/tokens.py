@@ -26,7 +26,7 @@ class Entry(Struct, frozen=True, kw_only=True):
     ca: bytes
     certificate: bytes
     key: bytes
-    pod_cidrs: tuple[str, ...] = ()
+    pod_ranges: tuple[str, ...] = ()
     """Ranges that its endpoints will be in; empty: it declares none."""
 
 
