@@ -23,8 +23,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from immutables import Map
-
 from isthmus import loadbalancer
 from isthmus.config import DatapathSection, DnsSection
 from isthmus.datapath import Datapath, PlanTarget, cgroup_root, remove, requirements
@@ -255,9 +253,10 @@ async def big(maps: Maps, label: str) -> None:
 
 
 def spike(count: int) -> None:
-    """The least that could be done: two rows in persistent maps, packing, a dict. So much the machine gives now."""
+    """The least that could be done: two rows in dicts, packing, a dict. So much the machine gives now."""
     groups = bytes(codecs.GROUP.size * codecs.MAX_GROUPS)
-    rows, plans = Map[str, Any]().mutate(), Map[str, Any]().mutate()
+    rows: dict[str, Any] = {}
+    plans: dict[str, Any] = {}
     entries: dict[bytes, bytes] = {}
     start = time.process_time()
     for n in range(count):

@@ -32,7 +32,7 @@ ROWS = Table[int, Row](
 @pytest.fixture(autouse=True, params=[2, 4, 1024])
 def size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks of a few values, so that they split and join."""
-    monkeypatch.setattr(ordered, "MOST", request.param)
+    monkeypatch.setattr(ordered, "CHUNK_KEYS", request.param)
 
 
 def expected(rows: dict[int, Row], index: str, start: str) -> list[Any]:
@@ -55,7 +55,7 @@ def test_what_is_read_from_a_value_on_is_what_a_sorted_list_has(
     for commit in commits:
         if early:  # else the index is made at the end, all at once
             held.append((db.snapshot(), expected(rows, index, start)))
-            assert values(db.snapshot().since(ROWS, index, since), index, since) == held[-1][1]
+            assert values(db.snapshot().lower_bound(ROWS, index, since), index, since) == held[-1][1]
         with db.write() as txn:
             for put, row in commit:
                 if put:
@@ -64,10 +64,10 @@ def test_what_is_read_from_a_value_on_is_what_a_sorted_list_has(
                 else:
                     txn.delete(ROWS, row.key)
                     rows.pop(row.key, None)
-                assert values(txn.since(ROWS, index, since), index, since) == expected(rows, index, start)
-    assert values(db.snapshot().since(ROWS, index, since), index, since) == expected(rows, index, start)
+                assert values(txn.lower_bound(ROWS, index, since), index, since) == expected(rows, index, start)
+    assert values(db.snapshot().lower_bound(ROWS, index, since), index, since) == expected(rows, index, start)
     for snapshot, was in held:
-        assert values(snapshot.since(ROWS, index, since), index, since) == was
+        assert values(snapshot.lower_bound(ROWS, index, since), index, since) == was
 
 
 def values(rows: Iterator[Row], index: str, start: Any) -> list[Any]:
@@ -92,14 +92,14 @@ def test_chunks_are_sorted_never_empty_and_not_too_long(commits: list[list[tuple
         come = {row.key for put, row in commit if put} - have
         gone = {row.key for put, row in commit if not put} & have
         have = have - gone | come
-        chunks = ordered.changed(chunks, come=come, gone=gone)
+        chunks = ordered.changed(chunks, added=come, removed=gone)
         assert [value for chunk in chunks for value in chunk] == sorted(have)
-        assert all(0 < len(chunk) <= ordered.MOST for chunk in chunks)
+        assert all(0 < len(chunk) <= ordered.CHUNK_KEYS for chunk in chunks)
 
 
 def test_what_a_change_does_not_touch_is_shared() -> None:
-    before = ordered.changed((), come=range(5_000), gone=())
-    after = ordered.changed(before, come=[7_000], gone=())
+    before = ordered.changed((), added=range(5_000), removed=())
+    after = ordered.changed(before, added=[7_000], removed=())
     assert before[0] is after[0]
     assert sum(mine is not other for mine, other in zip(before, after, strict=False)) <= 1
 
@@ -109,17 +109,17 @@ def test_rows_below_a_prefix_of_text_or_of_a_tuple() -> None:
     with db.write() as txn:
         for key, word in enumerate(reversed(WORDS)):
             txn.put(ROWS, Row(key, (word,)))
-    found = [row.words[0] for row in db.snapshot().below(ROWS, "word", "a/")]
+    found = [row.words[0] for row in db.snapshot().prefix(ROWS, "word", "a/")]
     assert found == ["a/", "a/a", "a/b", "a/ba", "a/c"]
-    assert [row.words[0] for row in db.snapshot().below(ROWS, "word", "a/b")] == ["a/b", "a/ba"]
-    assert [row.words[0] for row in db.snapshot().below(ROWS, "pair", ("ab",))] == [w for w in WORDS if w[:2] == "ab"]
-    assert list(db.snapshot().below(ROWS, "word", "c")) == []
-    assert len(list(db.snapshot().below(ROWS, "word", ""))) == len(WORDS)
+    assert [row.words[0] for row in db.snapshot().prefix(ROWS, "word", "a/b")] == ["a/b", "a/ba"]
+    assert [row.words[0] for row in db.snapshot().prefix(ROWS, "pair", ("ab",))] == [w for w in WORDS if w[:2] == "ab"]
+    assert list(db.snapshot().prefix(ROWS, "word", "c")) == []
+    assert len(list(db.snapshot().prefix(ROWS, "word", ""))) == len(WORDS)
 
 
 def test_an_index_that_is_not_ordered_says_so() -> None:
     table = Table[int, Row]("plain", Row, key=lambda row: row.key, indexes={"word": lambda row: row.words})
     with pytest.raises(StateError, match="index 'word' of table 'plain' is not ordered"):
-        list(Database(table).snapshot().below(table, "word", "a"))
+        list(Database(table).snapshot().prefix(table, "word", "a"))
     with pytest.raises(StateError, match="has no index 'no'"):
         Table[int, Row]("other", Row, key=lambda row: row.key, ordered=("no",))

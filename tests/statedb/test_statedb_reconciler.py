@@ -541,3 +541,14 @@ async def disturbed(db: Database, target: Target, steps: list[Any]) -> None:
     assert not reconciler.failing
     assert db.snapshot().count(STATUS) == 0
     assert not reconciler._held
+
+
+async def test_no_snapshot_is_held_while_waiting_for_the_next_change() -> None:
+    db, target = database(), Target()
+    waiting = asyncio.create_task(db.until(lambda now: now.count(WANTED) == 3))
+    async with running(make(db, target)):
+        await asyncio.sleep(1)
+        put(db, a=1)
+        await asyncio.sleep(1)
+        assert db._held() == ()
+    waiting.cancel()

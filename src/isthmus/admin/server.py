@@ -146,7 +146,7 @@ class Server:
 
     def _listing(self, snapshot: Snapshot, table: AnyTable, *, under: str = "") -> Listing[Any]:
         in_order = under and UNDER in table.indexes
-        rows = list(snapshot.below(table, UNDER, under) if in_order else snapshot.all(table))
+        rows = list(snapshot.prefix(table, UNDER, under) if in_order else snapshot.all(table))
         return Listing(
             instance=self.instance,
             revision=snapshot.revision(table),

@@ -1,17 +1,29 @@
 """Transactional in-memory tables that anybody in the process can observe without locks.
 
-What belongs here: tables, write transactions over several of them, O(1) snapshots, secondary indexes, change
-readers that include deletions, initializers, derived tables and the reconciler that drives a target from a table.
-What never does: anything of Kubernetes, of networks or of Isthmus' own rows; this package is useful on its own.
-
-One process, one event loop: a transaction runs without ``await``, so writers need no lock, and a reader that keeps a
-snapshot across an ``await`` never sees a later write.
+What belongs here: tables, write transactions over several of them, snapshots, secondary indexes, change readers that
+include deletions, initializers, derived tables and the reconciler that drives a target from a table. What never does:
+anything of Kubernetes, of networks or of Isthmus' own rows; this package is useful on its own.
 
     SERVICES = Table("services", Service, key=lambda s: s.name, indexes={"address": lambda s: s.addresses})
     db = Database(SERVICES)
     with db.write() as txn:
         txn.put(SERVICES, Service("ns/echo", addresses=("10.96.0.9",)))
     [row] = db.snapshot().by(SERVICES, "address", "10.96.0.9")
+
+The contract:
+
+- **One process, one event loop, one transaction at a time.** A transaction runs without ``await``, so writers need no
+  lock. It is committed whole when its block ends and rolled back whole when the block raises.
+- **Rows and indexes are plain dicts, changed in place.** A transaction remembers of each key that it touches the row
+  before. That is the rollback, what readers of changes are given, and the undo of snapshots that are held.
+- **A snapshot never changes under its reader**: it reads what was committed when it was taken, in every table, by key
+  and by index, across any number of ``await`` and of later transactions; one that is taken while a transaction is open
+  has nothing of that transaction. It costs a microsecond to take. While it is held each transaction adds what it
+  touches to the snapshot's undo, so hold one while working on it and not while waiting. One that is dropped costs
+  nothing: the database knows snapshots by weak references.
+- **A transaction reads what it has written**, and what it gave out does not follow later writes: a list or iterator is
+  of the moment of its call. The transaction is valid inside its block; a later use raises StateError.
+- **Rows are immutable** and compare by value. A put of a row equal to the present one is no change.
 """
 
 from isthmus.statedb.changes import Change, Changes

@@ -40,6 +40,8 @@ class Changes(Generic[R]):
         self._limit = limit
         self._overrun = False
         self._seen_before: dict[Any, R | None] = {table.key(row): None for row in database.snapshot().all(table)}
+        self._shared = False
+        """Whether that dict is the one of a transaction, which other readers may hold too."""
         self._wake = asyncio.Event()
         if self._seen_before:
             self._wake.set()
@@ -64,7 +66,7 @@ class Changes(Generic[R]):
         snapshot = self._database.snapshot()
         before, self._seen_before = self._seen_before, {}
         self._wake.clear()
-        get = snapshot._states[self._table.name].rows.get
+        get = snapshot._states[self._table.name].get
         changes = []
         for key, old in before.items():  # hot:
             new = get(key)
@@ -82,11 +84,14 @@ class Changes(Generic[R]):
         self._database._forget(self, self._table)
 
     def _committed(self, touched: dict[Any, Any]) -> None:
-        if self._seen_before:
-            for key, old in touched.items():
-                self._seen_before.setdefault(key, old)
+        if not self._seen_before:
+            self._seen_before, self._shared = touched, True
         else:
-            self._seen_before = dict(touched)
+            if self._shared:
+                self._seen_before, self._shared = dict(self._seen_before), False
+            for key, old in touched.items():
+                if key not in self._seen_before:
+                    self._seen_before[key] = old
         if self._limit is not None and len(self._seen_before) > self._limit:
             self._overrun = True
             self.close()

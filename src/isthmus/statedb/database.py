@@ -1,22 +1,22 @@
-"""The database: an immutable root of persistent maps, replaced whole by each committed transaction.
+"""The database: tables changed in place by one transaction at a time, and everybody who reads them.
 
-Invariant: a root never changes. A snapshot is a root and costs nothing; a write transaction works on transients of
-the maps it touches and swaps one new root in, so that several tables change together or not at all.
+Invariant: at most one transaction is open, and it runs without ``await``; between transactions the present state of
+every table is what was committed last. Snapshots that are held are known by weak references: a transaction's first
+write of a table makes them read that table through an undo, which takes in what the transaction touched.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
-
-from immutables import Map
+from weakref import WeakSet
 
 from isthmus.statedb.changes import Changes
 from isthmus.statedb.errors import StateError
-from isthmus.statedb.reading import Snapshot
-from isthmus.statedb.states import Draft, States, TableState
+from isthmus.statedb.reading import Pending, Snapshot
+from isthmus.statedb.states import ByTable, TableState
 from isthmus.statedb.table import AnyTable, Table
 from isthmus.statedb.transaction import WriteTxn
 
@@ -24,7 +24,7 @@ R = TypeVar("R")
 
 
 class Initializer:
-    """A source's promise to fill a table; complete it in the transaction that makes the first list whole."""
+    """A source that will fill a table; completed by the transaction that makes its first list whole."""
 
     def __init__(self, table: AnyTable, name: str) -> None:
         self._table = table
@@ -34,7 +34,7 @@ class Initializer:
         return f"<Initializer {self.name} of {self._table.name}>"
 
     def complete(self, txn: WriteTxn) -> None:
-        """Say that the first list is whole. Saying it again changes nothing."""
+        """The first list is whole with this transaction. Completing again changes nothing."""
         pending = txn.pending(self._table)
         if self.name in pending:
             txn._await_exactly(self._table, pending - {self.name})
@@ -44,52 +44,90 @@ class Database:
     """Tables, and everybody who reads and writes them."""
 
     def __init__(self, *tables: AnyTable) -> None:
-        self._root = States()
-        self._readers: dict[str, dict[Changes[Any], None]] = {}
+        self._states: ByTable[TableState] = ByTable()
+        self._pending: Pending = ByTable()
+        self._readers: ByTable[dict[Changes[Any], None]] = ByTable()
+        self._snapshots: WeakSet[Snapshot] = WeakSet()
         self._watchers: set[asyncio.Event] = set()
         self._writing = False
+        self._written: list[TableState] = []
+        """The tables that the open transaction has written."""
         self.tables: dict[str, AnyTable] = {}
         for table in tables:
             self.add(table)
 
     def __repr__(self) -> str:
-        return f"<Database {', '.join(f'{name}={len(state.rows)}' for name, state in self._root.items())}>"
+        return f"<Database {', '.join(f'{name}={len(state)}' for name, state in self._states.items())}>"
 
     def add(self, table: AnyTable) -> None:
-        """Take one more table in, empty."""
-        if table.name in self._root:
+        """Add a table, empty."""
+        if table.name in self._states:
             raise StateError(f"table '{table.name}' is declared twice")
         self.tables[table.name] = table
         self._readers[table.name] = {}
-        self._replace({table.name: TableState(Map(), [None] * len(table.indexes), 0, frozenset())})
+        self._states[table.name] = TableState(table)
+        self._pending = _with(self._pending, table, frozenset())
 
     def snapshot(self) -> Snapshot:
-        """The database as it is now."""
-        return Snapshot(self._root)
+        """The database as it was committed last."""
+        snapshot = Snapshot(ByTable(self._states), self._pending)
+        for state in self._written:
+            snapshot._begin(state)
+        self._snapshots.add(snapshot)
+        return snapshot
 
     @contextmanager
     def write(self) -> Iterator[WriteTxn]:
-        """A transaction: committed when the block ends, forgotten when it raises. Never ``await`` inside."""
+        """A transaction: committed when the block ends, rolled back when it raises. Never ``await`` inside."""
         if self._writing:
             raise StateError("a transaction is open already: transactions do not nest and do not span an await")
         self._writing = True
-        txn = WriteTxn(self._root)
+        txn = WriteTxn(self._states, self._pending, self._touch)
         try:
             yield txn
-            self._commit(txn._end())
+        except BaseException:
+            for state in self._written:
+                state.roll_back()
+            self._close()
+            raise
+        else:
+            self._commit(txn)
         finally:
             txn._end()
             self._writing = False
 
-    def _commit(self, drafts: dict[str, Draft]) -> None:
-        if not drafts:
-            return
-        self._replace({name: draft.finish(self._state(name)) for name, draft in drafts.items()})
-        for name, draft in drafts.items():
-            if draft.touched:
-                for reader in tuple(self._readers[name]):
-                    reader._committed(draft.touched)
-        self._wake()
+    def _touch(self, state: TableState) -> dict[Any, Any]:
+        """The open transaction is about to write a table for the first time."""
+        touched = state.touched = {}
+        state.before = (state.revision, len(state.rows))
+        self._written.append(state)
+        for snapshot in self._held():
+            snapshot._begin(state)
+        return touched
+
+    def _held(self) -> Sequence[Snapshot]:
+        return tuple(self._snapshots) if self._snapshots else ()
+
+    def _commit(self, txn: WriteTxn) -> None:
+        pending = txn._pending_after(self._pending)
+        changed = bool(self._written) or pending is not self._pending
+        self._pending = pending
+        for name, touched in self._close():
+            for reader in tuple(self._readers[name]):
+                reader._committed(touched)
+        if changed:
+            self._wake()
+
+    def _close(self) -> list[tuple[str, dict[Any, Any]]]:
+        """End the writing of all tables; what was touched, by table."""
+        touched = [(state.table.name, state.touched or {}) for state in self._written]
+        for snapshot in self._held():
+            for name, _ in touched:
+                snapshot._end(name)
+        for state in self._written:
+            state.touched = None
+        self._written = []
+        return touched
 
     def changes(self, table: Table[Any, R], *, limit: int | None = None) -> Changes[R]:
         """A new reader of the table's changes; with a limit to how many changed keys it may leave unread."""
@@ -102,22 +140,25 @@ class Database:
 
     def initializer(self, table: AnyTable, name: str) -> Initializer:
         """Register a source that will fill the table; until it completes the table counts as incomplete."""
-        state = self._state(table.name)
-        if name in state.pending:
+        pending = self._pending[table.name]
+        if name in pending:
             raise StateError(f"table '{table.name}' has an initializer '{name}' already")
-        self._replace({table.name: state._replace(pending=state.pending | {name})})
+        self._pending = _with(self._pending, table, pending | {name})
         self._wake()
         return Initializer(table, name)
 
     async def until(self, condition: Callable[[Snapshot], bool]) -> Snapshot:
-        """Wait until a condition on the snapshot holds; it is looked at after each commit."""
+        """Wait until a condition on the snapshot holds; it is evaluated after each commit."""
         wake = asyncio.Event()
         self._watchers.add(wake)
         try:
-            while not condition(snapshot := self.snapshot()):
+            while True:
+                snapshot = self.snapshot()
+                if condition(snapshot):
+                    return snapshot
+                del snapshot  # held while waiting, it would cost every transaction
                 await wake.wait()
                 wake.clear()
-            return snapshot
         finally:
             self._watchers.discard(wake)
 
@@ -125,25 +166,21 @@ class Database:
         """Per table: rows, revision, readers, changes that the slowest of them has not read, sources still awaited."""
         return {
             name: {
-                "rows": len(state.rows),
+                "rows": len(state),
                 "revision": state.revision,
                 "readers": len(self._readers[name]),
                 "unread": max((reader.unread for reader in self._readers[name]), default=0),
-                "pending": len(state.pending),
+                "pending": len(self._pending[name]),
             }
-            for name, state in self._root.items()
+            for name, state in self._states.items()
         }
-
-    def _state(self, name: str) -> TableState:
-        state = self._root[name]
-        assert isinstance(state, TableState)  # a root has no drafts
-        return state
-
-    def _replace(self, states: dict[str, TableState]) -> None:
-        root = States(self._root)
-        root.update(states)
-        self._root = root
 
     def _wake(self) -> None:
         for watcher in self._watchers:
             watcher.set()
+
+
+def _with(pending: Pending, table: AnyTable, names: frozenset[str]) -> Pending:
+    changed = ByTable(pending)
+    changed[table.name] = names
+    return changed

@@ -1,116 +1,82 @@
-"""The rows found under one value of an index: nearly always one, sometimes a few, now and then thousands.
+"""A secondary index: the rows of a table by a value computed from each.
 
-One is there as it is and takes no room. Up to a thousand are a dict by key, in the order in which they came, which is
-copied once by a transaction that changes it (4 µs). More are a persistent map by key: no copy. What a root holds never
-changes, so a snapshot's stay as they were. An index holds the very rows of its table: who looks into it need not look
-for each. No value is without rows.
+Under nearly every value there is one row, which is stored as it is and takes no room of its own; several are a dict by
+primary key, in the order in which they came. A value without rows is not stored. An index holds the very rows of its
+table, so a look-up does not go through the table again. It changes in place: a snapshot reads it through its undo
+(:mod:`isthmus.statedb.past`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterator
-from typing import Any, Final
+from collections.abc import Callable, Collection, Hashable
+from typing import Any
 
-from immutables import Map
+from isthmus.statedb.ordered import SortedDict
+from isthmus.statedb.table import AnyTable
 
 Rows = Any
-"""A row, which is no dict and no map; or several in one of these."""
+"""One row, whose type is never dict; or a dict of several by primary key."""
 
 Values = Callable[[Any], Collection[Hashable]]
 
-FEW: Final = 1024
-
 
 class Index:
-    """An index while a transaction changes it. A table's key function says by what several rows are told apart."""
+    """Rows by value. ``found`` is a SortedDict where the index is ordered, and else a plain dict."""
 
-    __slots__ = ("_key", "_own", "_values", "found", "get")
+    __slots__ = ("_key", "_values", "found", "get")
 
-    def __init__(self, start: Any, values: Values, key: Callable[[Any], Hashable]) -> None:
-        self.found: Any = start.mutate()
-        self.get: Any = self.found.get
-        self._values = values
-        self._key = key
-        self._own: set[Any] = set()
-        """Values whose dict is this transaction's."""
+    def __init__(self, table: AnyTable, position: int) -> None:
+        self.found: dict[Any, Rows] = SortedDict() if position in table.ordered else {}
+        self.get = self.found.get
+        self._values: Values = table.values[position]
+        self._key: Callable[[Any], Hashable] = table.key
 
     def add(self, new: Any) -> None:  # hot:
-        """Have a row that was not there."""
+        """Add a row whose key is not in the table."""
         values = self._values(new)
         for value in values if len(values) < 2 else dict.fromkeys(values):
-            found = self.get(value)
-            if found is None:
+            rows = self.get(value)
+            if rows is None:
                 self.found[value] = new
             else:
-                self._join(value, found, new)
+                self._join(value, rows, new)
 
-    def replace(self, old: Any, new: Any) -> None:
-        """Have a row in the place of another of the same key."""
+    def replace(self, old: Any, new: Any) -> None:  # hot:
+        """Put a row in the place of another of the same key."""
         before, after = self._values(old), self._values(new)
         if before != after:
-            self._take(old, set(before).difference(after))
+            self._discard(old, set(before).difference(after))
         for value in after if len(after) < 2 else dict.fromkeys(after):
-            found = self.get(value)
-            if found is None or found is old:
+            rows = self.get(value)
+            if rows is None or rows is old:
                 self.found[value] = new
             else:
-                self._join(value, found, new)
+                self._join(value, rows, new)
 
     def remove(self, old: Any) -> None:  # hot:
-        """Have a row no more."""
+        """Remove a row."""
         values = self._values(old)
-        self._take(old, values if len(values) < 2 else dict.fromkeys(values))
+        self._discard(old, values if len(values) < 2 else dict.fromkeys(values))
 
-    def finish(self) -> Any:
-        """The index as it is now, for good."""
-        return self.found.finish()
-
-    def since(self, value: Any) -> Iterator[Any]:
-        """The values of an ordered index from one on, as they are now."""
-        values: Iterator[Any] = self.found.since(value)
-        return values
-
-    def _join(self, value: Any, found: Rows, new: Any) -> None:
-        """Have a row among others, or in the place of the one of its key."""
-        key = self._key(new)
-        if type(found) is dict and (len(found) < FEW or key in found):
-            self._mine(value, found)[key] = new
-        elif type(found) is dict or type(found) is Map:
-            self.found[value] = Map(found).set(key, new)
+    def _join(self, value: Any, rows: Rows, new: Any) -> None:
+        if type(rows) is dict:
+            rows[self._key(new)] = new
         else:
-            self.found[value] = {self._key(found): found, key: new}
-            self._own.add(value)
+            self.found[value] = {self._key(rows): rows, self._key(new): new}
 
-    def _take(self, old: Any, values: Collection[Any]) -> None:
+    def _discard(self, old: Any, values: Collection[Any]) -> None:
         for value in values:
-            found = self.get(value)
-            if found is old or len(found) == 1:
+            rows = self.found[value]
+            if rows is old:
                 del self.found[value]
-            elif type(found) is Map:
-                self.found[value] = found.delete(self._key(old))
-            else:
-                left = self._mine(value, found)
-                del left[self._key(old)]
-                if len(left) == 1:
-                    self.found[value] = next(iter(left.values()))
-                    self._own.discard(value)
-
-    def _mine(self, value: Any, found: dict[Any, Any]) -> dict[Any, Any]:
-        """A value's rows, to be changed: a copy, since a root may hold them, but once."""
-        if value not in self._own:
-            self._own.add(value)
-            found = self.found[value] = found.copy()
-        return found
+            else:  # never of one row: those left alone under a value are stored without a dict
+                del rows[self._key(old)]
+                if len(rows) == 1:
+                    [self.found[value]] = rows.values()
 
 
-def rows_of(found: Rows) -> list[Any]:  # hot:
-    """The rows found under a value."""
-    return list(found.values()) if type(found) is dict or type(found) is Map else [found]
-
-
-def build(rows: Map[Any, Any], values: Values, key: Callable[[Any], Hashable], *, empty: Any) -> Index:
-    """An index of these rows, of the kind of an empty one."""
-    index = Index(empty, values, key)
-    for row in rows.values():
-        index.add(row)
-    return index
+def rows_of(rows: Rows | None) -> list[Any]:  # hot:
+    """The rows stored under a value, in a list of the caller's own."""
+    if rows is None:
+        return []
+    return list(rows.values()) if type(rows) is dict else [rows]

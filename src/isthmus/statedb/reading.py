@@ -5,59 +5,57 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from typing import Any, TypeVar, cast
 
-from isthmus.statedb.index import rows_of
-from isthmus.statedb.states import States
+from isthmus.statedb.past import PastState
+from isthmus.statedb.states import ByTable, TableState
 from isthmus.statedb.table import AnyTable, Table
 
 K = TypeVar("K", bound=Hashable)
 R = TypeVar("R")
 
+Pending = ByTable[frozenset[str]]
+"""Names of the initializers that have not completed. Never changed: replaced whole."""
+
 
 class Reader:
     """What snapshots and write transactions have in common."""
 
-    __slots__ = ("_states",)
+    __slots__ = ("_pending", "_states")
 
-    def __init__(self, states: States) -> None:
-        self._states = states
+    def __init__(self, states: ByTable[Any], pending: Pending) -> None:
+        self._states: ByTable[TableState | PastState] = states
+        self._pending = pending
 
     def get(self, table: Table[K, R], key: K) -> R | None:  # hot:
         """The row with this primary key, or None."""
-        return cast("R | None", self._states[table.name].rows.get(key))
+        return cast("R | None", self._states[table.name].get(key))
 
     def all(self, table: Table[Any, R]) -> Iterator[R]:
-        """Every row as it is at this moment, in no order."""
-        return iter(self._states[table.name].rows.values())
+        """Every row as it is at this moment, in no order; writing while iterating is fine."""
+        return iter(self._states[table.name].all())
 
     def by(self, table: Table[Any, R], index: str, value: Hashable) -> list[R]:  # hot:
         """The rows found under a value of an index, in no order."""
-        state = self._states[table.name]
-        position = table.positions[index]
-        found = state.indexes[position]
-        rows = (state.index_at(table, position) if found is None else found).get(value)
-        return [] if rows is None else rows_of(rows)
+        rows = self._states[table.name].finders[table.positions[index]](value)
+        if rows is None:
+            return []
+        return list(rows.values()) if type(rows) is dict else [rows]
 
-    def since(self, table: Table[Any, R], index: str, value: Any) -> Iterator[R]:
+    def lower_bound(self, table: Table[Any, R], index: str, value: Any) -> Iterator[R]:
         """The rows of an ordered index in the order of its values, from this value or the first after it."""
-        position = table.ordered(index)
-        for each in self._values(table, position, value):
+        for each in self._states[table.name].keys_from(table.ordered_position(index), value):
             yield from self.by(table, index, each)
 
-    def below(self, table: Table[Any, R], index: str, prefix: Any) -> Iterator[R]:
+    def prefix(self, table: Table[Any, R], index: str, prefix: Any) -> Iterator[R]:
         """The rows of an ordered index whose values begin with a prefix (of text, or of a tuple), in their order."""
-        position, size = table.ordered(index), len(prefix)
-        for each in self._values(table, position, prefix):
+        size = len(prefix)
+        for each in self._states[table.name].keys_from(table.ordered_position(index), prefix):
             if each[:size] != prefix:
                 return
             yield from self.by(table, index, each)
 
-    def _values(self, table: AnyTable, position: int, value: Any) -> Iterator[Any]:
-        values: Iterator[Any] = self._states[table.name].index_at(table, position).since(value)  # type: ignore[union-attr]
-        return values
-
     def count(self, table: AnyTable) -> int:
         """How many rows the table has."""
-        return len(self._states[table.name].rows)
+        return len(self._states[table.name])
 
     def revision(self, table: AnyTable) -> int:
         """How many changes the table has seen; grows by one with each row put or deleted."""
@@ -65,17 +63,34 @@ class Reader:
 
     def pending(self, table: AnyTable) -> frozenset[str]:
         """Names of the initializers that have not completed."""
-        return self._states[table.name].pending
+        return self._pending[table.name]
 
     def initialized(self, *tables: AnyTable) -> bool:
-        """Whether every source of these tables has said that its first list is whole."""
-        return not any(self._states[table.name].pending for table in tables)
+        """Whether every source of these tables has completed its first list."""
+        return not any(self._pending[table.name] for table in tables)
 
 
 class Snapshot(Reader):
-    """The database as it was at one commit, for as long as it is held."""
+    """The database as it was at one commit, for as long as it is held.
 
-    __slots__ = ()
+    While it is held, each transaction adds what it touches to the snapshot's undo: drop it when it is not needed.
+    """
+
+    __slots__ = ("__weakref__",)
 
     def __repr__(self) -> str:
         return f"<Snapshot {', '.join(f'{name}@{state.revision}' for name, state in self._states.items())}>"
+
+    def _begin(self, present: TableState) -> None:
+        """A transaction begins to write a table."""
+        state = self._states.get(present.table.name)  # none: the table is younger than the snapshot
+        if isinstance(state, PastState):
+            state.begin()
+        elif state is not None:
+            self._states[present.table.name] = PastState(present)
+
+    def _end(self, table: str) -> None:
+        """The transaction that wrote the table ends."""
+        state = self._states.get(table)
+        if isinstance(state, PastState):
+            state.end()

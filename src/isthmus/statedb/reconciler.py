@@ -154,12 +154,16 @@ class Reconciler(Generic[K, R]):
     async def run(self) -> None:
         """Round after round, for ever."""
         while True:
-            snapshot = self._take_in()
-            await self._end(snapshot, await self._work(snapshot))
+            await self._round_of_changes()
             if self._backlog:
                 await asyncio.sleep(0)  # a target may do its work without awaiting anything
             else:
                 await self._next_round()
+
+    async def _round_of_changes(self) -> None:
+        """One round. Its snapshot goes with it: held while waiting for the next, it would cost every transaction."""
+        snapshot = self._take_in()
+        await self._end(snapshot, await self._work(snapshot))
 
     async def wait_until_reconciled(self, revision: int) -> None:
         """Return when everything up to this revision of the table has been tried and nothing is failing."""

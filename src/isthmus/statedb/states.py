@@ -1,123 +1,95 @@
-"""The state of one table, as it stands in a root or as a transaction is changing it, and all states by name.
-
-Both kinds answer the same questions by the same attributes, so that reading is one code for snapshots and
-transactions.
-"""
+"""The present state of a table, changed in place by the one transaction that may be open."""
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
-
-from immutables import Map
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Final, NoReturn, TypeVar
 
 from isthmus.statedb.errors import StateError
-from isthmus.statedb.index import Index, Rows, build
-from isthmus.statedb.ordered import Ordered
+from isthmus.statedb.index import Index, Rows
+from isthmus.statedb.ordered import SortedDict
 from isthmus.statedb.table import AnyTable
 
-
-def _build(table: AnyTable, position: int, rows: Map[Any, Any]) -> Index:
-    return build(rows, table.values[position], table.key, empty=table.empty[position])
+V = TypeVar("V")
 
 
-class TableState(NamedTuple):
-    """One table inside a root: rows by key and by index value, the count of changes, who has yet to fill it."""
+class TableState:
+    """Rows by key, indexes, and what the open transaction has touched.
 
-    rows: Map[Any, Any]
-    indexes: list[Map[Any, Rows] | Ordered | None]
-    """None: nobody has looked into it yet. It is made when somebody does, and kept from then on."""
-    revision: int
-    pending: frozenset[str]
+    Invariant: ``touched`` maps each key written by the open transaction to its row before it (None: there was none),
+    and is None while the transaction has not written this table. It is the rollback, what readers of changes take
+    over, and the undo of the snapshots that are held.
+    """
 
-    def index_at(self, table: AnyTable, position: int) -> Map[Any, Rows] | Ordered:
-        """An index, made now where this is the first look into it."""
-        found = self.indexes[position]
-        if found is None:
-            found = self.indexes[position] = _build(table, position, self.rows).finish()
-        return found
+    __slots__ = ("before", "finders", "get", "indexes", "kept", "revision", "rows", "table", "touched")
 
+    def __init__(self, table: AnyTable) -> None:
+        self.table = table
+        self.rows: dict[Any, Any] = {}
+        self.get = self.rows.get
+        self.revision = 0
+        self.touched: dict[Any, Any] | None = None
+        self.before = (0, 0)
+        """Revision and number of rows before the open transaction wrote."""
+        self._forget_indexes()
 
-class Draft:
-    """One table inside a write transaction: transients, made when it is first written."""
+    def __len__(self) -> int:
+        return len(self.rows)
 
-    __slots__ = ("awaited", "base", "indexes", "kept", "pending", "revision", "rows", "settled", "touched")
+    def all(self) -> list[Any]:
+        """Every row, in a list of the caller's own: rows may be written while it is iterated."""
+        return list(self.rows.values())
 
-    def __init__(self, table: AnyTable, base: TableState) -> None:
-        self.base = base
-        self.rows: Any = base.rows.mutate()
-        self.indexes: list[Index | None] = [
-            None if each is None else Index(each, values, table.key)
-            for each, values in zip(base.indexes, table.values, strict=True)
+    def keys_from(self, position: int, value: Any) -> Iterator[Any]:
+        """The values of an ordered index in order, from this one or the first after it."""
+        found = self.index(position).found
+        assert isinstance(found, SortedDict)  # the table's ordered_position() gave the position
+        return found.keys_from(value)
+
+    def index(self, position: int) -> Index:
+        """An index. It is built at the first look-up and kept from then on: one that nobody uses costs nothing."""
+        index = self.indexes[position]
+        if index is None:
+            index = self.indexes[position] = Index(self.table, position)
+            for row in self.rows.values():
+                index.add(row)
+            self.kept.append(index)
+            self.finders[position] = index.get
+        return index
+
+    def roll_back(self) -> None:
+        """Restore the rows. The indexes are dropped: the exception may have come while one was half changed."""
+        for key, old in (self.touched or {}).items():
+            if old is None:
+                self.rows.pop(key, None)
+            else:
+                self.rows[key] = old
+        self.revision = self.before[0]
+        self._forget_indexes()
+
+    def _forget_indexes(self) -> None:
+        self.indexes: list[Index | None] = [None] * len(self.table.values)
+        self.kept: list[Index] = []
+        """The indexes that exist, in order of their first look-up."""
+        self.finders: list[Callable[[Any], Rows | None]] = [
+            partial(self._first_look, position) for position in range(len(self.table.values))
         ]
-        self.kept = [each for each in self.indexes if each is not None]
-        self.revision = base.revision
-        self.pending = base.pending
-        self.settled: frozenset[str] = frozenset()
-        self.awaited: frozenset[str] = frozenset()
-        self.touched: dict[Any, Any] = {}
+        """Per index, the function from a value to what is stored under it."""
 
-    def index_at(self, table: AnyTable, position: int) -> Index:
-        """An index, made now where this is the first look into it."""
-        found = self.indexes[position]
-        if found is None:
-            found = self.indexes[position] = _build(table, position, self.present())
-            self.kept.append(found)
-        return found
-
-    def put(self, key: Any, old: Any, new: Any) -> None:  # hot:
-        """Put a row in the place of the old one, or of none; the indexes follow."""
-        self.rows[key] = new
-        self.revision += 1
-        self.touched.setdefault(key, old)
-        if old is None:
-            for index in self.kept:
-                index.add(new)
-        else:
-            for index in self.kept:
-                index.replace(old, new)
-
-    def delete(self, key: Any, old: Any) -> None:  # hot:
-        """Take a row away; the indexes follow."""
-        del self.rows[key]
-        self.revision += 1
-        self.touched.setdefault(key, old)
-        for index in self.kept:
-            index.remove(old)
-
-    def present(self) -> Map[Any, Any]:
-        """The rows as they are now, immutable: what is being changed cannot be iterated."""
-        rows: Map[Any, Any] = self.rows.finish()
-        self.rows = rows.mutate()
-        return rows
-
-    def await_exactly(self, names: frozenset[str]) -> None:
-        """These, and no others, have yet to fill the table."""
-        self.settled = self.settled | (self.pending - names)
-        self.awaited = (self.awaited - self.settled) | (names - self.pending)
-        self.pending = names
-
-    @property
-    def changed(self) -> bool:
-        """Whether there is anything to commit."""
-        return bool(self.touched) or bool(self.settled) or bool(self.awaited)
-
-    def finish(self, now: TableState) -> TableState:
-        """The state to commit; ``now`` has the initializers that were registered since the transaction began."""
-        if not self.touched:
-            return now._replace(pending=(now.pending - self.settled) | self.awaited)
-        indexes = [None if each is None else each.finish() for each in self.indexes]
-        return TableState(self.rows.finish(), indexes, self.revision, (now.pending - self.settled) | self.awaited)
+    def _first_look(self, position: int, value: Any) -> Rows | None:
+        return self.index(position).get(value)
 
 
-class States(dict[str, TableState | Draft]):
-    """States by the table's name. A root is one whose states are all TableStates, and is never changed."""
+class ByTable(dict[str, V]):
+    """Something for each table of a database, by the table's name."""
 
-    def __missing__(self, name: str) -> TableState:
+    def __missing__(self, name: str) -> V:
         raise StateError(f"table '{name}' is not in this database")
 
 
-class _Ended(States):
-    def __missing__(self, name: str) -> TableState:
+class _Ended(ByTable[Any]):
+    def __missing__(self, name: str) -> NoReturn:
         raise StateError("this transaction has ended; open another with Database.write()")
 
 

@@ -7,10 +7,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, Generic, TypeVar
 
-from immutables import Map
-
 from isthmus.statedb.errors import StateError
-from isthmus.statedb.ordered import Ordered
 
 K = TypeVar("K", bound=Hashable)
 R = TypeVar("R")
@@ -26,7 +23,7 @@ class Table(Generic[K, R]):
     Indexes that are ``ordered`` can be read from a value on and below a prefix; their values compare.
     """
 
-    __slots__ = ("empty", "indexes", "key", "name", "positions", "row", "values")
+    __slots__ = ("indexes", "key", "name", "ordered", "positions", "row", "values")
 
     def __init__(
         self,
@@ -45,15 +42,13 @@ class Table(Generic[K, R]):
         self.indexes: Mapping[str, Callable[[R], Collection[Hashable]]] = MappingProxyType(dict(indexes or {}))
         self.values = tuple(self.indexes.values())
         self.positions = Positions(name, self.indexes)
-        of_order = {self.positions[index] for index in ordered}
-        self.empty: tuple[Map[Any, Any] | Ordered, ...] = tuple(
-            Ordered() if position in of_order else Map() for position in range(len(self.values))
-        )
+        self.ordered: frozenset[int] = frozenset(self.positions[index] for index in ordered)
+        """Positions of the ordered indexes."""
 
-    def ordered(self, index: str) -> int:
-        """The position of an index that is ordered."""
+    def ordered_position(self, index: str) -> int:
+        """The position of an index, which must be an ordered one."""
         position = self.positions[index]
-        if not isinstance(self.empty[position], Ordered):
+        if position not in self.ordered:
             raise StateError(f"index '{index}' of table '{self.name}' is not ordered")
         return position
 
@@ -62,7 +57,7 @@ class Table(Generic[K, R]):
 
 
 class Positions(dict[str, int]):
-    """Which of a table's indexes a name means."""
+    """The position of each of a table's indexes, by its name."""
 
     def __init__(self, table: str, indexes: Iterable[str]) -> None:
         super().__init__((name, position) for position, name in enumerate(indexes))

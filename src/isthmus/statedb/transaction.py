@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable
 from typing import Any, TypeVar, cast
 
-from isthmus.statedb.reading import Reader
-from isthmus.statedb.states import ENDED, Draft, States
+from isthmus.statedb.reading import Pending, Reader
+from isthmus.statedb.states import ENDED, ByTable, TableState
 from isthmus.statedb.table import AnyTable, Table
 
 K = TypeVar("K", bound=Hashable)
@@ -14,66 +14,88 @@ R = TypeVar("R")
 
 
 class WriteTxn(Reader):
-    """Writes to any tables, seen by its own reads at once and by everybody else at commit."""
+    """Writes to any tables, seen by its own reads at once and by everybody else at commit.
 
-    __slots__ = ("_drafts",)
+    It changes the tables in place, and remembers of each key it touches the row before.
+    """
 
-    def __init__(self, root: States) -> None:
-        super().__init__(States(root))
-        self._drafts: dict[str, Draft] = {}
+    __slots__ = ("_awaited", "_completed", "_present", "_touch")
+
+    def __init__(
+        self, states: ByTable[TableState], pending: Pending, touch: Callable[[TableState], dict[Any, Any]]
+    ) -> None:
+        super().__init__(states, pending)
+        self._present = states
+        self._touch = touch
+        """Called before the first write of a table; gives its dict of touched rows."""
+        self._completed: dict[str, frozenset[str]] = {}
+        self._awaited: dict[str, frozenset[str]] = {}
+        """By table: initializers that completed in this transaction, and those it added."""
 
     def __repr__(self) -> str:
-        written = ", ".join(f"{name}: {len(draft.touched)} rows" for name, draft in self._drafts.items())
-        return f"<WriteTxn {written or 'so far empty'}>"
+        written = {name: len(state.touched) for name, state in self._present.items() if state.touched}
+        return f"<WriteTxn {', '.join(f'{name}: {n} rows' for name, n in written.items()) or 'so far empty'}>"
 
     def put(self, table: Table[Any, R], row: R) -> R | None:  # hot:
         """Insert or replace a row; give the one it replaced. A row equal to the present one changes nothing."""
-        state = self._states[table.name]
+        state = self._present[table.name]
         key = table.key(row)
-        old = state.rows.get(key)
-        if old is None or (old is not row and old != row):
-            draft = state if isinstance(state, Draft) else self._draft(table)
-            draft.put(key, old, row)
+        old = state.get(key)
+        if old is not None and (old is row or old == row):
+            return cast("R", old)
+        touched = state.touched
+        if touched is None:
+            touched = self._touch(state)
+        if key not in touched:
+            touched[key] = old
+        state.rows[key] = row
+        state.revision += 1
+        if old is None:
+            for index in state.kept:
+                index.add(row)
+        else:
+            for index in state.kept:
+                index.replace(old, row)
         return cast("R | None", old)
 
     def delete(self, table: Table[K, R], key: K) -> R | None:  # hot:
         """Remove a row; give it back, or None where there was none."""
-        old = self._states[table.name].rows.get(key)
-        if old is not None:
-            self._draft(table).delete(key, old)
-        return cast("R | None", old)
-
-    def all(self, table: Table[Any, R]) -> Iterator[R]:
-        """Every row as it is at this moment, in no order; writing while iterating is fine."""
-        state = self._states[table.name]
-        return iter((state.present() if isinstance(state, Draft) else state.rows).values())
+        state = self._present[table.name]
+        old = state.get(key)
+        if old is None:
+            return None
+        touched = state.touched
+        if touched is None:
+            touched = self._touch(state)
+        if key not in touched:
+            touched[key] = old
+        del state.rows[key]
+        state.revision += 1
+        for index in state.kept:
+            index.remove(old)
+        return cast("R", old)
 
     def changed(self, table: AnyTable) -> list[tuple[Any, Any]]:
         """What this transaction has written so far: rows as they were before and are now, None for none."""
-        state = self._states[table.name]
-        if not isinstance(state, Draft):
-            return []
-        get = state.rows.get
-        pairs = [(old, get(key)) for key, old in state.touched.items()]
-        return [pair for pair in pairs if pair != (None, None)]
-
-    def await_exactly(self, table: AnyTable, names: frozenset[str]) -> None:
-        """Say which sources the table waits for; for whoever computes it."""
-        if self.pending(table) != names:
-            self._draft(table).await_exactly(names)
+        state = self._present[table.name]
+        pairs = [(old, state.get(key)) for key, old in (state.touched or {}).items()]
+        return [(old, new) for old, new in pairs if old is not None or new is not None]
 
     def _await_exactly(self, table: AnyTable, names: frozenset[str]) -> None:
-        """These initializers of the table, and no others, have not completed."""
-        self._draft(table).await_exactly(names)
+        """Set which initializers of the table have not completed."""
+        name, before = table.name, self._pending[table.name]
+        completed = self._completed[name] = self._completed.get(name, frozenset()) | (before - names)
+        self._awaited[name] = (self._awaited.get(name, frozenset()) - completed) | (names - before)
+        self._pending = ByTable(self._pending)
+        self._pending[name] = names
 
-    def _draft(self, table: AnyTable) -> Draft:
-        state = self._states[table.name]
-        if isinstance(state, Draft):
-            return state
-        draft = self._states[table.name] = self._drafts[table.name] = Draft(table, state)
-        return draft
+    def _pending_after(self, now: Pending) -> Pending:
+        """Who is awaited once this is committed; ``now`` has the initializers registered while it was open."""
+        after = ByTable(now)
+        for name, completed in self._completed.items():
+            after[name] = (now[name] - completed) | self._awaited[name]
+        return after if after != now else now
 
-    def _end(self) -> dict[str, Draft]:
-        """No more reads or writes; what there is to commit, by table."""
-        self._states = ENDED
-        return {name: draft for name, draft in self._drafts.items() if draft.changed}
+    def _end(self) -> None:
+        """No more reads or writes."""
+        self._states = self._present = self._pending = ENDED
