@@ -1,0 +1,103 @@
+"""Agent and name server do their work with the capabilities that deploy/ gives them, and are not privileged."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from bpf_world import World
+
+pytestmark = pytest.mark.bpf
+
+DEPLOY = Path(__file__).parents[2] / "deploy" / "agent" / "agent.yaml"
+AGENT = """
+import sys
+from isthmus.config import DatapathSection, DnsSection
+from isthmus.datapath import Datapath
+section = DatapathSection(cgroup=sys.argv[1], pin=sys.argv[2], max_entries=1024, grace=0.0)
+datapath = Datapath.open(section, DnsSection(cluster_dns=("10.96.0.10",)))
+callers = datapath.callers()
+callers.renew({"10.7.0.1"})
+print("ok" if len(list(datapath.maps.items("callers"))) == 1 else "no callers")
+"""
+DNS = """
+import asyncio, socket, sys
+from isthmus.datapath.alive import Alive
+async def main():
+    server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    server.bind(("127.0.0.1", 53))
+    alive = await Alive.open(sys.argv[2])
+    assert alive.tie(server)
+    alive.renew(1)
+    print("ok")
+asyncio.run(main())
+"""
+
+
+def container(name: str) -> dict[str, Any]:
+    [daemonset] = [each for each in yaml.safe_load_all(DEPLOY.read_text()) if each["kind"] == "DaemonSet"]
+    [found] = [each for each in daemonset["spec"]["template"]["spec"]["containers"] if each["name"] == name]
+    context: dict[str, Any] = found["securityContext"]
+    return context
+
+
+def capabilities(name: str) -> list[str]:
+    context = container(name)["capabilities"]
+    assert context["drop"] == ["ALL"]
+    return [each.lower() for each in context["add"]]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    made = World(tmp_path_factory.mktemp("privileges"))
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def run(world: World, program: str, having: list[str]) -> str:
+    """What the program prints, as root with these capabilities only, in a network namespace of its own."""
+    given = ",".join(["-all", *(f"+{each}" for each in having)])
+    limits = ["setpriv", f"--bounding-set={given}", f"--inh-caps={given}", "--no-new-privs"]
+    command = [
+        "unshare",
+        "--net",
+        "sh",
+        "-c",
+        'ip link set lo up; exec "$@"',
+        "sh",
+        *limits,
+        sys.executable,
+        "-c",
+        program,
+    ]
+    done = subprocess.run([*command, str(world.cgroup), world.pin], capture_output=True, text=True, check=False)
+    return done.stdout.strip() or done.stderr.strip()[-300:]
+
+
+def test_the_agent_works_with_what_deploy_gives_it_and_without_none_of_these(world: World) -> None:
+    given = [each for each in capabilities("agent") if each != "sys_resource"]  # for kernels before 5.11 alone
+    assert run(world, AGENT, given) == "ok"
+    for each in given:
+        assert run(world, AGENT, [other for other in given if other != each]) != "ok", f"{each} is not needed"
+
+
+def test_the_name_server_works_with_what_deploy_gives_it_and_needs_its_port(world: World) -> None:
+    world.open().close()
+    given = capabilities("dns")
+    assert run(world, DNS, given) == "ok"
+    assert run(world, DNS, [each for each in given if each != "net_bind_service"]) == ""
+
+
+@pytest.mark.parametrize("name", ["agent", "dns"])
+def test_no_container_of_ours_is_privileged(name: str) -> None:
+    context = container(name)
+    assert "privileged" not in context
+    assert context["allowPrivilegeEscalation"] is False
+    assert context["readOnlyRootFilesystem"] is True
