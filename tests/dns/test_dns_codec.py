@@ -13,10 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isthmus.dns import codec
 from isthmus.dns.respond import FORWARD, failure, respond
-from isthmus.dns.zone import Zone
 from isthmus.model.dns import Name
+from isthmus.zone import Zone, codec
 
 ECHO = "echo.demo.svc.clusterset.local"
 MANY = "many.demo.svc.clusterset.local"

@@ -14,10 +14,9 @@ import tempfile
 import threading
 from pathlib import Path
 
-from isthmus.dns import codec
 from isthmus.dns.respond import respond
-from isthmus.dns.zone import Zone
 from isthmus.model.dns import Name
+from isthmus.zone import Zone, codec
 
 MANY = "many.demo.svc.clusterset.local"
 SEARCH = "demo.svc.cluster.local svc.cluster.local cluster.local"

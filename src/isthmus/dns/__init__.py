@@ -1,15 +1,15 @@
 """The clusterset's names: which there are, and the node's server that answers for them.
 
-What belongs here: names as pure functions of rows, the wire format, the server. What never does: where rows come from,
-the kernel's answers (datapath), how pods find the server.
+What belongs here: names as pure functions of rows, the server. What never does: where rows come from, the messages that
+the kernel's program answers with too (``isthmus.zone``), how pods find the server.
 
     names.py      imports, backends, namespaces → names
-    codec.py      messages as bytes: the hot path
-    cold.py       everything unusual, by dnspython
-    zone.py       names → answers ready to be sent
-    respond.py    one packet in, one verdict out
-    upstream.py   what is not ours, passed on over UDP
+    cold.py       unusual questions, by dnspython
+    respond.py    one packet → its reply, or that it is to be forwarded
+    intake.py     received questions, a bounded queue for each caller
+    upstream.py   forwarding to the cluster DNS over UDP
     stream.py     DNS over TCP
+    uplinks.py    socket filters for packets from outside the node
     server.py     the sockets, and all of it together
 """
 

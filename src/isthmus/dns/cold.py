@@ -9,9 +9,8 @@ import dns.message
 import dns.name
 import dns.rdatatype
 
-from isthmus.dns import codec
-from isthmus.dns.codec import Answer, Query
-from isthmus.dns.zone import Zone
+from isthmus.zone import Zone, codec
+from isthmus.zone.codec import Answer, Query
 
 FORWARD: Final = b""
 """What is said of a packet that is not ours: somebody else answers it."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from isthmus.dns import codec, cold
-from isthmus.dns.codec import Answer
+from isthmus.dns import cold
 from isthmus.dns.cold import FORWARD
-from isthmus.dns.zone import Zone
+from isthmus.zone import Zone, codec
+from isthmus.zone.codec import Answer
 
 __all__ = ["FORWARD", "failure", "respond"]
 

@@ -12,15 +12,15 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from typing import Any, Final
 
-from isthmus.dns import codec, uplinks
+from isthmus.dns import uplinks
 from isthmus.dns.intake import Intake
 from isthmus.dns.respond import FORWARD, respond
 from isthmus.dns.stream import Stream
 from isthmus.dns.upstream import Upstream
-from isthmus.dns.zone import Zone
 from isthmus.model.hosts import joined
 from isthmus.model.tables import NAMES
 from isthmus.statedb import Database
+from isthmus.zone import Zone, codec
 
 READ_BATCH: Final = 1024
 """Packets read from a socket at once: more than its buffer holds, so that nobody waits behind a flood in there."""

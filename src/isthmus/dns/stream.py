@@ -7,9 +7,8 @@ import contextlib
 from collections import Counter
 from typing import Final
 
-from isthmus.dns import codec
 from isthmus.dns.respond import FORWARD, failure, respond
-from isthmus.dns.zone import Zone
+from isthmus.zone import Zone, codec
 
 CONNECTIONS: Final = 256
 SHARE: Final = 32

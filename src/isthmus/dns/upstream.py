@@ -19,8 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from isthmus.dns import codec
 from isthmus.dns.respond import failure
+from isthmus.zone import codec
 
 PENDING: Final = 1024
 """Questions pending at once, each with a file descriptor."""

@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from isthmus.dns import codec
-from isthmus.dns.codec import Answer, Query
 from isthmus.model.dns import Name
+from isthmus.zone import codec
+from isthmus.zone.codec import Answer, Query
 
 NEGATIVE_TTL: Final = 5
 APEX_TTL: Final = 5
