@@ -6,7 +6,7 @@ demo: setup ## run the main job: three clusters, one export, sixty calls
 	@$(PY) -m isthmus lab demo
 
 demo-lb: setup ## load balancing step by step, with tables and maps: no cluster, no root
-	@$(PY) -m isthmus lab demo-lb
+	@$(PY) -m examples.load_balancing
 
 test: setup-dev ## every test but the slow suites
 	@$(PY) -m pytest -m "not kube"

@@ -32,7 +32,7 @@ spec:
 
 
 def lab(verb: str, name: str, *words: str) -> str:
-    command = [sys.executable, "-m", "isthmus", "lab", verb, "--name", name, *words]
+    command = [sys.executable, "-m", "isthmus", "lab", verb, "--lab", name, *words]
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
@@ -79,6 +79,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     for option, default in (("clusters", 3), ("nodes", 1), ("pods", 0)):
         parser.add_argument(f"--{option}", type=int, default=default)
-    parser.add_argument("--name", default=f"b{os.getpid()}"[:12])
+    parser.add_argument("--lab", dest="name", default=f"b{os.getpid()}"[:12])
     parser.add_argument("--patience", type=float, default=180.0)
     print(json.dumps(measure(**vars(parser.parse_args()))))

@@ -52,7 +52,7 @@ def missing(*, apiserver: ApiServer = "small", datapath: Datapath = "isthmus") -
 def check(lab: Lab, *, apiserver: ApiServer = "small", datapath: Datapath = "isthmus") -> None:
     """CannotStart unless this lab can be made here now."""
     if not NAME.match(lab.name):
-        raise CannotStart(f"--name {lab.name}: at most 12 lower-case letters and digits, a letter first")
+        raise CannotStart(f"--lab {lab.name}: at most 12 lower-case letters and digits, a letter first")
     if not 1 <= lab.size <= MOST_CLUSTERS:
         raise CannotStart(f"--clusters {lab.size}: 1 to {MOST_CLUSTERS}")
     if not 1 <= lab.nodes <= MOST_NODES:
@@ -63,9 +63,9 @@ def check(lab: Lab, *, apiserver: ApiServer = "small", datapath: Datapath = "ist
         if not families.usable(scheme.family):
             raise CannotStart(f"--ip-families: this kernel has no {scheme.family}; was it booted with ipv6.disable=1?")
     if lacks := missing(apiserver=apiserver, datapath=datapath):
-        raise CannotStart("this machine cannot run a lab; missing:\n" + "\n".join(f"  - {each}" for each in lacks))
+        raise CannotStart(f"this machine cannot run a lab; missing: {'; '.join(lacks)}")
     if _exists(lab):
-        raise CannotStart(f"lab {lab.name} is there already: isthmus lab status, or isthmus lab down --name {lab.name}")
+        raise CannotStart(f"lab {lab.name} is there already: isthmus lab status, or isthmus lab down --lab {lab.name}")
 
 
 def _exists(lab: Lab) -> bool:

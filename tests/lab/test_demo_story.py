@@ -15,7 +15,7 @@ from lab_traces import host_network, traces
 from isthmus_lab.layout import Lab
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
-COMMAND = [sys.executable, "-m", "isthmus", "lab", "demo", "--json", "--name", "story"]
+COMMAND = [sys.executable, "-m", "isthmus", "lab", "demo", "--json", "--lab", "story"]
 
 
 class Told(NamedTuple):

@@ -33,8 +33,8 @@ def test_addresses_of_all_clusters_and_nodes_differ(family: Family) -> None:
 @pytest.mark.parametrize(
     ("lab", "said"),
     [
-        (Lab("Demo"), "--name Demo"),
-        (Lab("a-b"), "--name a-b"),
+        (Lab("Demo"), "--lab Demo"),
+        (Lab("a-b"), "--lab a-b"),
         (Lab(size=0), "--clusters 0"),
         (Lab(nodes=99), "--nodes 99"),
     ],

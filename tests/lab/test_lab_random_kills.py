@@ -28,7 +28,7 @@ SEED = os.environ.get("ISTHMUS_KILLS_SEED", "")
 
 def command(running: Running, *words: str) -> subprocess.Popen[bytes]:
     verb, *rest = words
-    line = [sys.executable, "-m", "isthmus", "lab", verb, "--name", running.lab.name, *rest]
+    line = [sys.executable, "-m", "isthmus", "lab", verb, "--lab", running.lab.name, *rest]
     return subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 

@@ -58,7 +58,7 @@ def test_after_down_the_machine_is_as_it_was(spare: Running, tmp_path: Path, unt
 def test_a_lab_killed_while_it_comes_up_goes_without_a_trace(spare: Running, moment: float) -> None:
     before = host_network()
     up = subprocess.Popen(
-        [sys.executable, "-m", "isthmus", "lab", "up", "--name", spare.lab.name, "--clusters", "1"],
+        [sys.executable, "-m", "isthmus", "lab", "up", "--lab", spare.lab.name, "--clusters", "1"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
@@ -83,7 +83,7 @@ def _supervised(spare: Running, up: subprocess.Popen[bytes]) -> float:
 
 def test_an_interrupted_down_is_finished_by_the_next(spare: Running) -> None:
     spare.cli("up", "--clusters", "1", "--without-isthmus")
-    command = [sys.executable, "-m", "isthmus", "lab", "down", "--name", spare.lab.name]
+    command = [sys.executable, "-m", "isthmus", "lab", "down", "--lab", spare.lab.name]
     for _ in range(3):
         down = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         time.sleep(random.uniform(0.2, 0.5))
@@ -131,7 +131,7 @@ def test_there_is_nothing_to_take_down(spare: Running) -> None:
 
 
 def test_who_may_not_is_told_all_that_is_missing_at_once(spare: Running) -> None:
-    command = [sys.executable, "-m", "isthmus", "lab", "up", "--name", spare.lab.name]
+    command = [sys.executable, "-m", "isthmus", "lab", "up", "--lab", spare.lab.name]
     done = subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=drop_capabilities)
     assert done.returncode == 1
     assert "this machine cannot run a lab; missing:" in done.stderr

@@ -54,7 +54,7 @@ def ready(lab: Running, cluster: str) -> bool:
 
 def caller(lab: Running, *words: str, name: str = IMPORT_NAME) -> subprocess.Popen[str]:
     inside = ["python3", "-I", "-S", str(CALLER), name, "80", *words]
-    command = [sys.executable, "-m", "isthmus", "lab", "exec", "--name", lab.lab.name, "c2", "demo/client", "--"]
+    command = [sys.executable, "-m", "isthmus", "lab", "exec", "--lab", lab.lab.name, "c2", "demo/client", "--"]
     return subprocess.Popen([*command, *inside], stdout=subprocess.PIPE, text=True)
 
 

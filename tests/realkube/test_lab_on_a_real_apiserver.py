@@ -39,7 +39,7 @@ def real() -> Iterator[Running]:
 
 
 def test_the_whole_story_holds_on_a_real_api_server() -> None:
-    command = [sys.executable, "-m", "isthmus", "lab", "demo", "--json", "--name", "kstory", "--apiserver", "real"]
+    command = [sys.executable, "-m", "isthmus", "lab", "demo", "--json", "--lab", "kstory", "--apiserver", "real"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
 
     told = json.loads(done.stdout)

@@ -13,8 +13,8 @@ import click
 class LazyGroup(click.Group):
     """A group of commands known as ``module:attribute`` with a line of help, and of those other distributions add.
 
-    An added command is an entry point of the group ``entry_points``. It is listed with the help of its own, so that
-    ``--help`` imports it; a name that is declared here is never looked up there.
+    An added command is an entry point of the group ``entry_points``, listed with the summary of its distribution. A
+    name that is declared here is never looked up there.
     """
 
     def __init__(self, *args: Any, lazy: Mapping[str, tuple[str, str]], entry_points: str = "", **kwargs: Any) -> None:
@@ -32,11 +32,15 @@ class LazyGroup(click.Group):
             module, _, attribute = self._lazy[cmd_name][0].partition(":")
             command: click.Command = getattr(importlib.import_module(module), attribute)
             return command
-        return next((_load(each) for each in self._added() if each.name == cmd_name), None)
+        for each in self._added():
+            if each.name == cmd_name:
+                added: click.Command = each.load()
+                return added
+        return None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The commands' lines of help; of those declared here none is imported."""
-        added = [(each.name, _load(each).get_short_help_str(formatter.width)) for each in self._added()]
+        """The commands' lines of help, without importing any."""
+        added = [(each.name, each.dist.metadata["Summary"] if each.dist else "") for each in self._added()]
         with formatter.section("Commands"):
             formatter.write_dl([*((name, line) for name, (_, line) in self._lazy.items()), *sorted(added)])
 
@@ -44,8 +48,3 @@ class LazyGroup(click.Group):
         if not self._entry_points:
             return []
         return [each for each in metadata.entry_points(group=self._entry_points) if each.name not in self._lazy]
-
-
-def _load(entry: metadata.EntryPoint) -> click.Command:
-    command: click.Command = entry.load()
-    return command

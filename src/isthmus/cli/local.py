@@ -15,6 +15,12 @@ LABS = Path("/run/isthmus/labs")
 FILE = "clusters.json"
 
 
+lab_option = click.option(
+    "--lab", metavar="LAB", envvar="ISTHMUS_LAB", help="Which lab; or $ISTHMUS_LAB.  [default: demo, or the only one]"
+)
+"""Shared by commands about a lab and commands about a cluster of one."""
+
+
 class LocalCluster(msgspec.Struct, frozen=True):
     """One cluster of the file: absolute paths."""
 
@@ -32,6 +38,12 @@ def labs() -> list[str]:
         raise click.ClickException(f"{LABS} is root's only: run this command with sudo") from None
 
 
+def default_lab() -> str:
+    """The lab that is meant where none is named."""
+    present = labs()
+    return present[0] if len(present) == 1 else "demo"
+
+
 def clusters(lab: str) -> dict[str, LocalCluster]:
     """The clusters of a lab by name; a ClickException where its file cannot be read."""
     path = LABS / lab / FILE
@@ -46,8 +58,7 @@ def clusters(lab: str) -> dict[str, LocalCluster]:
 def cluster(name: str | None, *, lab: str | None) -> LocalCluster:
     """The cluster that ``--cluster`` and ``--lab`` mean; a ClickException that lists the choice where there is none."""
     present = labs()
-    if lab is None:
-        lab = present[0] if len(present) == 1 else "demo"
+    lab = lab or default_lab()
     if lab not in present:
         up = f"; up are: {', '.join(present)}" if present else ""
         raise click.ClickException(f"no lab '{lab}' on this machine{up}; start it with: isthmus lab up")

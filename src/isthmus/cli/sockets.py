@@ -23,9 +23,7 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options that say where to ask."""
     for option in (
         click.option("--socket", type=click.Path(path_type=Path), help=f"A process's admin socket; or ${VARIABLE}."),
-        click.option(
-            "--lab", metavar="LAB", envvar="ISTHMUS_LAB", help="The lab of --cluster. [default: demo, or the only one]"
-        ),
+        local.lab_option,
         click.option("--cluster", metavar="CLUSTER", help="A cluster of a lab on this machine: c1, c2, …"),
     ):
         command = option(command)

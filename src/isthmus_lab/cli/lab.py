@@ -11,7 +11,7 @@ import click
 
 from isthmus_lab.cli import hurting
 from isthmus_lab.cli.labs import known, others
-from isthmus_lab.cli.options import lab_name
+from isthmus_lab.cli.options import lab_name, new_lab_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,13 +32,13 @@ _families = click.option(
 )  # fmt: skip
 
 
-@click.group(short_help="Clusters on this machine: up, demo, exec, status, down.")
+@click.group()
 def group() -> None:
     """Make a clusterset on this machine, look at it, and remove it without a trace."""
 
 
 @group.command()
-@lab_name
+@new_lab_name
 @click.option("--clusters", default=3, show_default=True, help="How many: c1, c2, …")
 @click.option("--nodes", default=1, show_default=True, help="Nodes of each cluster.")
 @click.option("--network", type=click.Choice(["flat", "island"]), default="flat", show_default=True,
@@ -165,7 +165,7 @@ def status(name: str, output: str, ignored: bool) -> None:
 
 
 @group.command()
-@lab_name
+@new_lab_name
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout at the end, and nothing else.")
 @click.option("--keep", is_flag=True, help="Leave the lab up, and print what is worth trying.")
 @click.option(
@@ -189,15 +189,6 @@ def demo(
         families=_of_clusters(families, story.CLUSTERS),
     )
     sys.exit(0 if asyncio.run(told) else 1)
-
-
-@group.command("demo-lb")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout; tables and maps on stderr.")
-def demo_lb(as_json: bool) -> None:
-    """Tell how load balancing works, step by step, without cluster or root. Exit code 0 only if every step held."""
-    from isthmus_lab import demo_lb
-
-    sys.exit(0 if demo_lb.main(json=as_json) else 1)
 
 
 def _images(given: tuple[str, ...], file: Path | None) -> dict[str, Any]:

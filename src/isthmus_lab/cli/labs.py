@@ -21,7 +21,7 @@ def known(name: str) -> Lab:
     except PermissionError:
         raise click.ClickException("labs are root's only: run this command with sudo") from None
     if starting.abandoned(lab):
-        todo = f"nothing of it is restarted any more; isthmus lab down --name {name}, then up again"
+        todo = f"nothing of it is restarted any more; isthmus lab down --lab {name}, then up again"
         click.echo(f"the supervisor of lab {name} has died: {todo}", err=True)
     return lab
 

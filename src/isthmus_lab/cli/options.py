@@ -1,9 +1,21 @@
-"""Options that several commands share."""
+"""``--lab``, as commands about labs have it: the option of every other command, with the name it stands for."""
 
 from __future__ import annotations
 
 import click
 
+from isthmus.cli import local
+
+
+def _named(_context: click.Context, _option: click.Parameter, given: str | None) -> str:
+    return given or local.default_lab()
+
+
 lab_name = click.option(
-    "--name", default="demo", show_default=True, envvar="ISTHMUS_LAB", help="What the lab is called; or $ISTHMUS_LAB."
-)
+    "--lab", "name", metavar="LAB", envvar="ISTHMUS_LAB", callback=_named,
+    help="Which lab; or $ISTHMUS_LAB.  [default: demo, or the only one]",
+)  # fmt: skip
+new_lab_name = click.option(
+    "--lab", "name", metavar="LAB", envvar="ISTHMUS_LAB", default="demo", show_default=True,
+    help="What to call the lab; or $ISTHMUS_LAB.",
+)  # fmt: skip

@@ -36,10 +36,10 @@ FAILURES: Final = (
 
 TRY: Final = """
 The lab is up. Try:
-  isthmus lab exec --name {name} c3 demo/client -- getent hosts echo.demo.svc.cluster.local
+  isthmus lab exec --lab {name} c3 demo/client -- getent hosts echo.demo.svc.cluster.local
   kubectl --kubeconfig {kubeconfig} --context c1 apply -f examples/echo/export/
   isthmus get plans --lab {name} --cluster c3 -w
-and then: isthmus lab down --name {name}"""
+and then: isthmus lab down --lab {name}"""
 
 
 async def tell(

@@ -7,17 +7,21 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from isthmus_lab import cgroups
 
-COMMAND = [sys.executable, "-m", "isthmus", "lab", "demo-lb"]
+ROOT = Path(__file__).resolve().parents[2]
+COMMAND = [sys.executable, "-m", "examples.load_balancing"]
 
 
 def told(*before: str) -> tuple[dict[str, Any], str]:
-    done = subprocess.run([*before, *COMMAND, "--json"], capture_output=True, text=True, check=False, timeout=100)
+    done = subprocess.run(
+        [*before, *COMMAND, "--json"], capture_output=True, text=True, check=False, timeout=100, cwd=ROOT
+    )
     outcome = json.loads(done.stdout)
     assert (done.returncode, outcome["ok"]) == (0, True), done.stderr
     return outcome, done.stderr

@@ -1,5 +1,7 @@
 """Load balancing, told step by step: which rows come, which tables and maps that gives, and that both say the same.
 
+    .venv/bin/python -m examples.load_balancing [--json]
+
 No cluster, no network, no root: rows are put by hand and the maps are a dict. With root the kernel's maps hold the same
 beside it, loaded and attached to a control group that nobody is in, pinned in a mount namespace of this process.
 """
@@ -9,12 +11,16 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+
+import click
+from examples.load_balancing.rows import CHAPTERS, EVERYTHING, NODE, OWN, TABLES, Reached
 
 from isthmus import datapath, loadbalancer
 from isthmus.config import DatapathSection, DnsSection
@@ -25,7 +31,6 @@ from isthmus.model import tables
 from isthmus.statedb import Database, Derivations, Derived, Reconciler, Table
 from isthmus_lab import cgroups, kernel
 from isthmus_lab.demo.report import Step, Teller
-from isthmus_lab.demo_lb_rows import CHAPTERS, EVERYTHING, NODE, OWN, TABLES, Reached
 
 DERIVED_TABLES: Final[tuple[Table[Any, Any], ...]] = (tables.REDIRECTS, tables.FRONTENDS, tables.BACKENDS, tables.PLANS)
 MAPS: Final = ("frontends", "plans", "slots", "backends")
@@ -217,6 +222,12 @@ def _kernel_maps() -> Iterator[Datapath]:
         group.rmdir()
 
 
-def main(*, json: bool = False) -> bool:
-    """Run it on a loop of its own."""
-    return asyncio.run(tell(json=json))
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout; tables and maps on stderr.")
+def main(as_json: bool) -> None:
+    """Show how load balancing works, step by step, without cluster or root. Exit code 0 only if every step held."""
+    sys.exit(0 if asyncio.run(tell(json=as_json)) else 1)
+
+
+if __name__ == "__main__":
+    main()
