@@ -103,6 +103,21 @@ class ClustersetSection(Section, frozen=True):
     """Changed records of one peer that are read in a second, on average; ten seconds' worth at once."""
 
 
+class ClaimsSection(Section, frozen=True):
+    """Which addresses may be claimed beyond those that the API server allocated (docs/trust.md)."""
+
+    external_ips: bool = False
+    """Whether spec.externalIPs of Services count. Whoever may write a Service may write any address (CVE-2020-8554)."""
+    clusterset_ranges: tuple[str, ...] = ()
+    """CIDRs in which an import may have an address that no derived Service has, given a trusted manager."""
+    import_managers: tuple[str, ...] = ("isthmus-operator",)
+    """Managers that are trusted with that, by the import's annotation ``isthmus.io/managed-by``."""
+    redirect_namespaces: tuple[str, ...] = ("kube-system",)
+    """Namespaces whose local redirect policies may name an address (``addressMatcher``)."""
+    redirect_ranges: tuple[str, ...] = ()
+    """CIDRs in which such an address has to be; empty: any that is not reserved."""
+
+
 class DatapathSection(Section, frozen=True):
     """The kernel. ``cgroup`` is the one of all pods of the node; empty: no datapath, names only."""
 
@@ -166,6 +181,7 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
     etcd: EtcdSection = EtcdSection()
     sources: SourcesSection = SourcesSection()
     clusterset: ClustersetSection = ClustersetSection()
+    claims: ClaimsSection = ClaimsSection()
     datapath: DatapathSection = DatapathSection()
     dns: DnsSection = DnsSection()
     admin: AdminSection = AdminSection()

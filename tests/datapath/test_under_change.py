@@ -8,8 +8,8 @@ import random
 from collections import Counter
 
 import pytest
+from balancing_world import PERMISSIVE, make
 from balancing_world import World as Rows
-from balancing_world import make
 from bpf_world import BACKENDS, World, done, group, plan
 
 from isthmus.datapath import Datapath, PlanTarget, remove
@@ -60,7 +60,7 @@ async def test_no_call_fails_while_an_address_passes_from_service_to_service(wor
     """Two claim it; the older one has it, goes and comes back, by the ordinary rows and the ordinary reconciler."""
     datapath: Datapath = world.open(grace=1.0)
     target = datapath.target()
-    rows = Rows("all")
+    rows = Rows("all", rules=PERMISSIVE)
     reconciler = Reconciler(rows.db, PLANS, target)
     older, younger = (
         make.service(f"demo/{name}", cluster_ips=(), external_ips=(VIP,), created=created)

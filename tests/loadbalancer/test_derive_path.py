@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from balancing_world import World, make
+from balancing_world import PERMISSIVE, World, make
 
 from isthmus.model.services import Condition, Port
 
@@ -44,7 +44,7 @@ def test_a_global_service_takes_backends_of_its_name_from_every_cluster() -> Non
 
 
 def test_an_import_without_derived_service_is_called_at_its_own_addresses() -> None:
-    world = World()
+    world = World(rules=PERMISSIVE)
     world.put(make.imported(), make.endpoints("c2", "10.2.1.2"))
     assert [row.type for row in world.frontends] == ["Import"]
     assert world.reached() == {f"{make.DERIVED}:80/TCP/IPv4": ["c2/10.2.1.2:8080"]}

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from admin_world import serving
-from balancing_world import World, make
+from balancing_world import PERMISSIVE, World, make
 from click.testing import CliRunner
 
 from isthmus.cli import root
@@ -41,7 +41,7 @@ def test_whoever_is_left_out_has_a_reason() -> None:
 
 
 def test_what_counts_and_what_does_not_is_said_in_sentences() -> None:
-    world = World("all").put(make.service(), make.service(source="files"))
+    world = World("all", rules=PERMISSIVE).put(make.service(), make.service(source="files"))
     world.put(make.endpoints("c1", "10.1.1.1", service=ECHO))
     world.put(make.endpoints("c1", "10.1.1.1", "10.1.1.2", service=ECHO, source="files"))
     world.put(make.service("demo/late", created="2026-01-01T00:00:00Z", cluster_ips=(), external_ips=("10.96.0.7",)))

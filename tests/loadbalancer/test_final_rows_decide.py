@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from balancing_world import World, key, make
+from balancing_world import MANAGED, PERMISSIVE, World, key, make
 from bpf_world import done
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -60,6 +60,7 @@ imports = st.builds(
     ips=subsets(ADDRESSES),
     affinity=st.sampled_from(["None", "ClientIP"]),
     distribution=st.sampled_from([None, "PreferSameZone"]),
+    annotations=st.sampled_from([(), MANAGED]),
 )
 endpoint = st.builds(
     Endpoint,
@@ -145,7 +146,7 @@ def tables(world: World) -> tuple[Any, ...]:
 def test_any_order_of_changes_ends_where_the_final_rows_do(
     steps: list[tuple[str, Any]], which: str, per_pass: int
 ) -> None:
-    world, final = World(which, units_per_pass=per_pass), {}
+    world, final = World(which, units_per_pass=per_pass, rules=PERMISSIVE), {}
     for step, each in steps:
         if step == "pass":
             world.derivations.step()
@@ -156,7 +157,7 @@ def test_any_order_of_changes_ends_where_the_final_rows_do(
             final[name] = each
         else:
             final.pop(name, None)
-    assert tables(world) == tables(World(which).put(*final.values()))
+    assert tables(world) == tables(World(which, rules=PERMISSIVE).put(*final.values()))
     world.delete(*final.values())
     assert tables(world) == ([], [], [])
 
@@ -179,14 +180,14 @@ parts = st.lists(
 def test_a_big_service_of_several_parts_ends_where_its_final_rows_do(parts: list[Any], ports: tuple[Port, ...]) -> None:
     """Parts that stay as they are, and rows that are the very same, are not computed and compared again."""
     service = make.derived()
-    world = World().put(service)
+    world = World(rules=PERMISSIVE).put(service)
     final: dict[Any, Any] = {key(service): service}
     for name, cluster, numbers, condition, offers in parts:
         found = [make.endpoint(f"10.1.0.{n}", ports=offers, condition=condition) for n in sorted(numbers)]
         for each in (make.endpoints(cluster, *found, part=name), make.derived(ports=ports or service.ports)):
             world.put(each).settle()
             final[key(each)] = each
-            assert tables(world) == tables(World().put(*final.values()))
+            assert tables(world) == tables(World(rules=PERMISSIVE).put(*final.values()))
 
 
 def maps_of(rows: Iterable[Any], which: str) -> list[str]:

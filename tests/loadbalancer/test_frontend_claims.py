@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from balancing_world import World, make
+from balancing_world import PERMISSIVE, World, make
 
 from isthmus.model.balancing import Scope
 from isthmus.model.services import Node, Port
@@ -14,7 +14,7 @@ NODE = Node("n1", ("172.30.1.11",))
 
 
 def test_external_addresses_are_called_like_cluster_ones() -> None:
-    every = World("all")
+    every = World("all", rules=PERMISSIVE)
     every.put(make.service(external_ips=("192.0.2.1",)))
     assert every.called() == {"10.96.0.7:80/TCP": "demo/echo", "192.0.2.1:80/TCP": "demo/echo"}
 
@@ -76,7 +76,7 @@ def test_equal_policies_need_one_plan() -> None:
 
 
 def test_an_external_address_never_takes_a_cluster_address_from_its_service() -> None:
-    every = World("all")
+    every = World("all", rules=PERMISSIVE)
     every.put(make.service("demo/thief", cluster_ips=(), external_ips=("10.96.0.7",), created="2020-01-01T00:00:00Z"))
     every.put(make.service(created="2026-01-01T00:00:00Z"))
     [row] = every.frontends
@@ -84,7 +84,7 @@ def test_an_external_address_never_takes_a_cluster_address_from_its_service() ->
 
 
 def test_an_address_that_a_plain_service_has_is_left_alone_whoever_else_claims_it() -> None:
-    world = World()
+    world = World(rules=PERMISSIVE)
     world.put(make.service("demo/plain"), make.globally("demo/thief", cluster_ips=(), external_ips=("10.96.0.7",)))
     assert world.frontends == []
     world.delete(make.service("demo/plain"))
@@ -128,7 +128,7 @@ def test_one_service_of_two_sources_is_as_the_better_one_says_and_falls_back() -
 
 
 def test_ports_of_one_address_may_belong_to_two_services() -> None:
-    every = World("all")
+    every = World("all", rules=PERMISSIVE)
     shared: dict[str, Any] = {"cluster_ips": (), "external_ips": ("192.0.2.1",)}
     every.put(make.service("demo/a", **shared), make.service("demo/b", ports=(Port("tls", 443),), **shared))
     assert every.called() == {"192.0.2.1:80/TCP": "demo/a", "192.0.2.1:443/TCP": "demo/b"}
@@ -154,7 +154,8 @@ def test_a_load_balancer_on_a_nodes_address_may_not_take_node_ports() -> None:
 def test_a_node_port_never_takes_an_address_that_a_service_names() -> None:
     every = World("all")
     node_port = make.service("demo/np", type="NodePort", cluster_ips=(), ports=(Port("a", 80, node_port=25000),))
-    named = make.service("demo/lb", cluster_ips=(), external_ips=("172.30.1.11",), ports=(Port("b", 25000),))
+    at: Any = {"type": "LoadBalancer", "load_balancer_ips": ("172.30.1.11",)}
+    named = make.service("demo/lb", cluster_ips=(), ports=(Port("b", 25000),), **at)
     every.put(NODE, node_port, named)
     assert [(row.service, row.shadowed) for row in every.frontends] == [("demo/lb", ("demo/np",))]
     every.delete(named)
@@ -177,7 +178,7 @@ def test_a_host_port_is_called_at_every_address_of_this_node_and_reaches_its_pod
 
 
 def test_a_host_port_that_names_its_address_is_called_there_only() -> None:
-    every = World("all").put(NODE, host_port(external_ips=("172.30.9.9",)))
+    every = World("all").put(Node("n1", ("172.30.1.11", "172.30.9.9")), host_port(external_ips=("172.30.9.9",)))
     assert set(every.called()) == {"172.30.9.9:8080/TCP"}
 
 
@@ -186,7 +187,8 @@ def test_a_host_port_among_the_node_ports_is_ignored() -> None:
 
 
 def test_a_host_port_never_takes_an_address_that_a_service_names_and_has_it_when_that_goes() -> None:
-    named = make.service("demo/lb", cluster_ips=(), external_ips=("172.30.1.11",), ports=(Port("b", 8080),))
+    at: Any = {"type": "LoadBalancer", "load_balancer_ips": ("172.30.1.11",)}
+    named = make.service("demo/lb", cluster_ips=(), ports=(Port("b", 8080),), **at)
     every = World("all").put(NODE, host_port(), named)
     assert [(row.service, row.shadowed) for row in every.frontends] == [("demo/lb", ("demo/pod:host-port:8080",))]
     every.delete(named)

@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 import pytest
-from balancing_world import World, make
+from balancing_world import PERMISSIVE, World, make
 
 from isthmus.model.redirects import LocalRedirect, Requirement
 from isthmus.model.services import Node, Port
@@ -20,7 +20,9 @@ IMPORT = f"{make.DERIVED}:80/TCP/IPv4"
 
 def served(**fields: Any) -> World:
     """A plain Service with one endpoint, on a node that takes every Service."""
-    return World("all").put(make.service(**fields), make.endpoints("c1", "10.1.1.2", service="demo/echo"))
+    return World("all", rules=PERMISSIVE).put(
+        make.service(**fields), make.endpoints("c1", "10.1.1.2", service="demo/echo")
+    )
 
 
 def test_calls_of_a_service_go_to_the_ready_pods_of_this_node_while_the_policy_is_there() -> None:
@@ -111,7 +113,7 @@ def test_a_redirect_has_neither_the_affinity_nor_the_policies_of_the_service() -
 
 
 def test_an_address_that_is_no_services_is_redirected_and_let_go_with_the_last_pod() -> None:
-    world = World().put(address(), make.pod())
+    world = World(rules=PERMISSIVE).put(address(), make.pod())
     assert world.called() == {"169.254.169.254:80/TCP": "demo/near:local-redirect"}
     assert [row.type for row in world.frontends] == ["LocalRedirect"]
     assert list(world.reached().values()) == [["c1/10.1.1.9:8080"]]
@@ -126,13 +128,13 @@ def address(name: str = "demo/near", at: str = "169.254.169.254", **fields: Any)
 def test_the_ports_of_an_address_go_to_the_backend_ports_of_their_names() -> None:
     called = (Port("web", 80), Port("admin", 81), Port("lost", 82))
     here = (Port("web", 8080), Port("admin", 9090))
-    world = World().put(address(ports=called, backend_ports=here), make.pod(ports=here))
+    world = World(rules=PERMISSIVE).put(address(ports=called, backend_ports=here), make.pod(ports=here))
     assert list(world.reached().values()) == [["c1/10.1.1.9:8080"], ["c1/10.1.1.9:9090"]]
 
 
 @pytest.mark.parametrize("which", ["all", "multicluster"])
 def test_an_address_that_a_service_has_is_never_taken_from_it(which: str) -> None:
-    world = World(which).put(address(at="10.96.0.7"), make.pod()).settle()
+    world = World(which, rules=PERMISSIVE).put(address(at="10.96.0.7"), make.pod()).settle()
     assert list(world.called().values()) == ["demo/near:local-redirect"]
     world.put(make.service())
     assert list(world.called().values()) == (["demo/echo"] if which == "all" else [])
@@ -143,7 +145,7 @@ def test_an_address_that_a_service_has_is_never_taken_from_it(which: str) -> Non
 
 
 def test_the_older_policy_has_an_address_that_two_want() -> None:
-    world = World().put(make.pod(), make.pod("demo/b", "10.1.1.8", labels=(("app", "b"),)))
+    world = World(rules=PERMISSIVE).put(make.pod(), make.pod("demo/b", "10.1.1.8", labels=(("app", "b"),)))
     older = address("demo/z", created="2025-01-01T00:00:00Z", selector=(Requirement("app", "In", ("b",)),))
     world.put(address(created="2026-01-01T00:00:00Z"), older)
     assert list(world.reached().values()) == [["c1/10.1.1.8:8080"]]

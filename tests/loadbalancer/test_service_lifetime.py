@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 import pytest
-from balancing_world import World, make
+from balancing_world import PERMISSIVE, World, make
 from bpf_world import done
 
 from isthmus.datapath import PlanTarget
@@ -185,7 +185,7 @@ def test_a_service_that_is_no_longer_shared_is_nobodys_of_ours() -> None:
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
 def test_an_import_and_its_derived_service_are_one_service_in_any_order(order: tuple[int, ...]) -> None:
     rows = [make.imported(), make.derived(), make.endpoints("c2", "10.2.1.1")]
-    world, plan = World(), {f"{make.DERIVED}:80/TCP/IPv4": ["c2/10.2.1.1:8080"]}
+    world, plan = World(rules=PERMISSIVE), {f"{make.DERIVED}:80/TCP/IPv4": ["c2/10.2.1.1:8080"]}
     for number in order:
         world.put(rows[number]).settle()
     assert (world.reached(), len(world.frontends)) == (plan, 1)

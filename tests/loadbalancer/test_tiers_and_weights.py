@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from balancing_world import World, make
+from balancing_world import PERMISSIVE, World, make
 
 from isthmus.model.balancing import ANY_OTHER, Group, Policy, Share, Tier
 from isthmus.model.names import ClusterName, ServiceName
@@ -122,7 +122,7 @@ def test_a_policy_for_a_service_is_none_for_the_import_of_its_name() -> None:
 
 
 def test_a_policy_may_come_before_its_service() -> None:
-    world = World().put(policy(tier("c2"))).settle()
+    world = World(rules=PERMISSIVE).put(policy(tier("c2"))).settle()
     world.put(make.imported(), make.endpoints("c1", "10.1.0.1"), make.endpoints("c2", "10.2.0.1"))
     assert groups(world) == [(0, 1, ["c2"])]
 

@@ -32,6 +32,20 @@ class Definition(Wire, frozen=True):
     metadata: Meta
 
 
+class Involved(Wire, frozen=True):
+    kind: str
+    name: str
+
+
+class Happened(Wire, frozen=True):
+    metadata: Meta
+    involved_object: Involved
+    reason: str
+
+
+HAPPENED = Kind("", "v1", "events", "Event", Happened)
+
+
 CRD = Kind(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", Definition, namespaced=False
 )
@@ -226,3 +240,32 @@ async def test_where_namespaces_do_not_take_part_by_default_the_export_is_told(
     await _imported(client, namespace, "echo")
     found = await client.get(SERVICE_IMPORT, "echo", namespace)
     assert (found.metadata.annotations or {})["clustermesh.cilium.io/supported-ip-families"] == "IPv4"
+
+
+async def test_an_address_that_is_refused_is_an_event_on_the_object_that_claims_it(
+    client: kube.Client, namespace: str, operators: Replicas
+) -> None:
+    ports = [{"name": "http", "port": 8080}]
+    metadata = {"name": "echo", "annotations": {"service.cilium.io/global": "true"}}
+    await client.create(
+        SERVICE, namespace, {"metadata": metadata, "spec": {"ports": ports, "externalIPs": ["8.8.8.8"]}}
+    )
+    spec = {"type": "ClusterSetIP", "ips": ["127.0.0.1"], "ports": ports}
+    await client.create(SERVICE_IMPORT, namespace, {"metadata": {"name": "taken"}, "spec": spec})
+    operators.start()
+
+    async def events() -> set[tuple[str, str, str]]:
+        found = await client.list(HAPPENED, namespace)
+        return {
+            (each.involved_object.kind, each.involved_object.name, each.reason)
+            for each in found
+            if each.reason in ("ExternalIPsDisabled", "ReservedAddress")
+        }
+
+    async def both() -> bool:
+        return await events() == {
+            ("Service", "echo", "ExternalIPsDisabled"),
+            ("ServiceImport", "taken", "ReservedAddress"),
+        }
+
+    await until(both, seconds=40.0)

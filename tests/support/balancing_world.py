@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from ipaddress import ip_network
 from typing import Any
 
 from isthmus import loadbalancer
+from isthmus.loadbalancer import ClaimRules
 from isthmus.model import names
 from isthmus.model.balancing import Backend, BackendKey, Frontend, Plan, Probe
 from isthmus.model.clusters import Cluster
+from isthmus.model.mcs import MANAGED_BY
 from isthmus.model.redirects import Listener, LocalRedirect, ProxyRedirect, Redirect, Requirement
+from isthmus.model.refusals import RefusedClaim
 from isthmus.model.services import Condition, Endpoint, EndpointSet, Import, Pod, Port, Service
 from isthmus.model.tables import (
     BACKENDS,
@@ -26,6 +30,7 @@ from isthmus.model.tables import (
     PROBES,
     PROXY_REDIRECTS,
     REDIRECTS,
+    REFUSED_CLAIMS,
     SERVICES,
 )
 from isthmus.statedb import Database, Derivations, Table
@@ -49,12 +54,25 @@ INPUTS = (
 TABLES: dict[type, Table[Any, Any]] = {table.row: table for table in INPUTS}
 
 
+MANAGED = ((MANAGED_BY, "isthmus-operator"),)
+
+PERMISSIVE = ClaimRules(
+    external_ips=True,
+    clusterset_ranges=(ip_network("0.0.0.0/0"), ip_network("::/0")),
+    redirect_namespaces=("demo", "kube-system"),
+)
+"""Rules under which everything that the configuration can allow is allowed."""
+
+
 class World:
     """Rows of one node, n1 of cluster c1, and what follows from them."""
 
-    def __init__(self, services: Any = "multicluster", *, units_per_pass: int = 2_000) -> None:
-        self.db = Database(*INPUTS, REDIRECTS, FRONTENDS, BACKENDS, PLANS)
-        derived = loadbalancer.derived(names.ClusterName("c1"), "n1", services=services)
+    def __init__(
+        self, services: Any = "multicluster", *, units_per_pass: int = 2_000, rules: ClaimRules | None = None
+    ) -> None:
+        self.db = Database(*INPUTS, REFUSED_CLAIMS, REDIRECTS, FRONTENDS, BACKENDS, PLANS)
+        cluster, claims = names.ClusterName("c1"), rules or ClaimRules()
+        derived = loadbalancer.derived(cluster, "n1", services=services, rules=claims)
         self.derivations = Derivations(self.db, *derived, units_per_pass=units_per_pass)
 
     def put(self, *rows: Any) -> World:
@@ -94,6 +112,10 @@ class World:
     @property
     def redirects(self) -> list[Redirect]:
         return self._all(REDIRECTS)
+
+    @property
+    def refused(self) -> list[RefusedClaim]:
+        return self._all(REFUSED_CLAIMS)
 
     def called(self) -> dict[str, str]:
         """Address → service."""
@@ -135,7 +157,7 @@ class make:  # noqa: N801 reads as a verb in tests
 
     @staticmethod
     def imported(name: str = ECHO, **fields: Any) -> Import:
-        defaults: dict[str, Any] = {"ports": (HTTP,), "ips": ("10.96.0.7",)}
+        defaults: dict[str, Any] = {"ports": (HTTP,), "ips": ("10.96.0.7",), "annotations": MANAGED}
         return Import(name=names.ServiceName(name), **(defaults | fields))
 
     @staticmethod

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import scenario_rows
-from balancing_world import TABLES, World, key
+from balancing_world import PERMISSIVE, TABLES, World, key
 from bpf_world import done
 
 from isthmus.datapath import PlanTarget, view
@@ -79,7 +79,7 @@ class Agent:
 
     def __init__(self, maps: FaultyMaps, rows: Iterable[Any], *, takes: str) -> None:
         self.now = 0.0
-        self.world = World(takes).put(*rows)
+        self.world = World(takes, rules=PERMISSIVE).put(*rows)
         self.target = PlanTarget(maps, restore(maps), grace=1.0, clock=self.clock)
         self.reconciler = Reconciler(self.world.db, PLANS, self.target, clock=self.clock, prune_every=0.0)
         self._maps = maps

@@ -38,7 +38,7 @@ ALIASES: Final = {
 }
 
 CLUSTER_SCOPED: Final = {"clusters", "namespaces", "nodes"}
-OWN_NAME: Final = {"services", "names"}
+OWN_NAME: Final = {"services", "names", "refused_claims"}
 """Tables whose rows are called by their own name, whatever they belong to."""
 
 
@@ -266,6 +266,13 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
         Column("ADDRESS", _field("address"), wide=True),
         Column("RULES", lambda row: _some([_rule(rule) for rule in row["rules"]])),
         Column("SKIP", _all("skip"), wide=True),
+    ],
+    "refused_claims": [
+        Column("KIND", _field("kind")),
+        Column("CLAIM", _field("type")),
+        Column("ADDRESS", _field("address")),
+        Column("REASON", _field("reason")),
+        Column("MESSAGE", _field("message"), wide=True),
     ],
     "local_redirects": [
         Column("SERVICE", _field("service")),

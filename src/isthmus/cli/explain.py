@@ -62,7 +62,7 @@ def _copy(asked: Socket) -> Any:
     known = _tables()
     read = [
         known.SERVICES, known.IMPORTS, known.ENDPOINT_SETS, known.NODES, known.POLICIES,
-        known.REDIRECTS, known.FRONTENDS, known.BACKENDS, known.PLANS, known.CLUSTERS,
+        known.REDIRECTS, known.FRONTENDS, known.BACKENDS, known.PLANS, known.CLUSTERS, known.REFUSED_CLAIMS,
     ]  # fmt: skip
     db = Database(*read)
     with db.write() as txn:

@@ -5,7 +5,9 @@ What never does: I/O, time, the kernel, anything that remembers what was. The or
 because nothing here knows it: what backends.py keeps of its last turn saves it work and changes no result.
 
     services.py   what a service is, over all rows that speak of it; precedence between sources
-    frontends.py  claims on addresses, and who wins one
+    claims.py     who may claim an address
+    refusals.py   the claims that do not count, as rows
+    frontends.py  the claims that do, and which one wins
     redirects.py  what overrides a service on this node, and whose word counts
     backends.py   endpoints of all clusters and sources joined
     selection.py  the rules of selection, one function each
@@ -15,26 +17,32 @@ because nothing here knows it: what backends.py keeps of its last turn saves it 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
-from isthmus.loadbalancer import backends, frontends, plans, redirects
+from isthmus.loadbalancer import backends, frontends, plans, redirects, refusals
+from isthmus.loadbalancer.claims import ClaimRules
 from isthmus.loadbalancer.selection import Place, Reasons
 from isthmus.loadbalancer.services import Effective, Which
 from isthmus.model.names import ClusterName
 from isthmus.statedb import Derived
 
-__all__ = ["Effective", "Place", "Reasons", "derived"]
+__all__ = ["ClaimRules", "Effective", "Place", "Reasons", "derived"]
+
+NO_EXCEPTIONS: Final = ClaimRules()
 
 
-def derived(cluster: ClusterName, node: str, *, services: Which = "multicluster") -> list[Derived[Any]]:
-    """Redirects, frontends, backends and plans as a node of a cluster sees them.
+def derived(
+    cluster: ClusterName, node: str, *, services: Which = "multicluster", rules: ClaimRules = NO_EXCEPTIONS
+) -> list[Derived[Any]]:
+    """Redirects, frontends, backends, plans and refused claims as a node of a cluster sees them.
 
     ``services``: only what crosses clusters (imports, global Services) or is redirected, or what kube-proxy would do as
-    well.
+    well. ``rules``: which addresses may be claimed beyond those that the API server allocated.
     """
     return [
-        redirects.derived(cluster, node),
-        frontends.derived(node, which=services),
+        refusals.derived(node, which=services, rules=rules),
+        redirects.derived(cluster, node, rules=rules),
+        frontends.derived(node, which=services, rules=rules),
         backends.derived(cluster, which=services),
         plans.derived(cluster, node, which=services),
     ]

@@ -16,7 +16,16 @@ from isthmus.model.clusters import flat
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import EndpointSet
 from isthmus.model.sources import rank
-from isthmus.model.tables import BACKENDS, CLUSTERS, ENDPOINT_SETS, FRONTENDS, IMPORTS, REDIRECTS, SERVICES
+from isthmus.model.tables import (
+    BACKENDS,
+    CLUSTERS,
+    ENDPOINT_SETS,
+    FRONTENDS,
+    IMPORTS,
+    REDIRECTS,
+    REFUSED_CLAIMS,
+    SERVICES,
+)
 from isthmus.statedb import Reader
 
 
@@ -69,6 +78,7 @@ def called(reader: Reader, name: ServiceName) -> list[ServiceName]:
     found = {row.name for row in reader.by(SERVICES, "name", name)}
     found |= {row.name for row in reader.by(SERVICES, "import", name)}
     found |= {row.service for row in reader.by(REDIRECTS, "service", name)}
+    found |= {row.service for row in reader.all(REFUSED_CLAIMS) if row.name == name}
     if not found and (imported := reader.get(IMPORTS, name)) is not None:
         found |= set(IMPORTS.indexes["service"](imported))  # type: ignore[arg-type]
     return sorted(found)
@@ -82,6 +92,8 @@ def _notes(reader: Reader, service: ServiceName, *, at: Place) -> Iterator[str]:
             yield f"{row.key} is also claimed by {', '.join(row.shadowed)}: {_claim(row)} comes first"
     for row in lost:
         yield f"{row.key} is claimed in vain: it is answered for {row.service}, {_claim(row)}"
+    for refused in sorted(reader.by(REFUSED_CLAIMS, "service", service), key=REFUSED_CLAIMS.key):
+        yield f"not called at {refused.address}, as {refused.kind} {refused.name} asks: {refused.message}"
     yield from _of_redirects(reader, service)
     yield from _of_endpoints(reader, service, at=at)
 

@@ -13,15 +13,25 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from functools import partial
-from typing import Final, Literal
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from isthmus.loadbalancer import refusals
+from isthmus.loadbalancer.claims import ClaimRules
 from isthmus.loadbalancer.redirects import override
-from isthmus.loadbalancer.services import UNKNOWN_AGE, Which, best, external_policy, stands_alone, wanted
+from isthmus.loadbalancer.services import (
+    UNKNOWN_AGE,
+    Which,
+    best,
+    external_policy,
+    served_elsewhere,
+    stands_alone,
+    wanted,
+)
 from isthmus.model import names
-from isthmus.model.balancing import Frontend, FrontendKey, PlanKey, Scope
+from isthmus.model.balancing import Frontend, FrontendKey, FrontendType, PlanKey, Scope
 from isthmus.model.hosts import family
 from isthmus.model.names import ServiceName
 from isthmus.model.redirects import Redirect
@@ -30,9 +40,7 @@ from isthmus.model.sources import KUBERNETES, rank
 from isthmus.model.tables import FRONTENDS, IMPORTS, NODES, REDIRECTS, SERVICES
 from isthmus.statedb import Derived, Reader
 
-Type = Literal["ClusterIP", "NodePort", "ExternalIP", "LoadBalancer", "HostPort", "Import", "LocalRedirect"]
-
-RANK: Final[dict[str, int]] = {
+RANK: Final[dict[FrontendType, int]] = {
     "ClusterIP": 0,  # allocated: nobody can wish for a taken one
     "LoadBalancer": 1,  # from a status, which takes rights to write
     "Import": 2,
@@ -50,7 +58,7 @@ INSIDE, OUTSIDE = Scope.INTERNAL, Scope.EXTERNAL
 class Wish(Struct, frozen=True, gc=False):
     """What a Service wants of one kind of address: to be called there, at its ports."""
 
-    type: Type
+    type: FrontendType
     addresses: Collection[str]
     at: Scope = Scope.EXTERNAL
     """From where it is called."""
@@ -72,13 +80,15 @@ class Claim(Struct, frozen=True, gc=False):
     """One service's wish to answer at one address and port."""
 
     key: FrontendKey
-    type: Type
+    type: FrontendType
     service: ServiceName
     import_of: ServiceName
     port: Port
     source: str
     created: str
     ours: bool
+    foreign: bool
+    """Another proxy serves the Service, by its labels: no redirect makes it ours."""
     scope: Scope
     """Of the plan: which of the two traffic policies applies."""
 
@@ -92,11 +102,11 @@ class Claim(Struct, frozen=True, gc=False):
         return (RANK[self.type], rank(self.source), self.created or UNKNOWN_AGE, self.service)
 
 
-def derived(node: str, *, which: Which) -> Derived[Frontend]:
+def derived(node: str, *, which: Which, rules: ClaimRules) -> Derived[Frontend]:
     """The declaration of the table, as this node sees it."""
     return Derived(
         FRONTENDS,
-        compute=partial(compute, node=node, which=which),
+        compute=partial(compute, node=node, which=which, rules=rules),
         reads={
             SERVICES: partial(by_service, node=node),
             IMPORTS: by_import,
@@ -106,13 +116,15 @@ def derived(node: str, *, which: Which) -> Derived[Frontend]:
     )
 
 
-def compute(reader: Reader, key: FrontendKey, *, node: str, which: Which) -> Iterable[Frontend]:  # hot:
+def compute(  # hot:
+    reader: Reader, key: FrontendKey, *, node: str, which: Which, rules: ClaimRules
+) -> Iterable[Frontend]:
     """The frontend at an address: that of the strongest claim, if it is ours to answer."""
-    claims = claims_at(reader, key, node=node, which=which)
+    claims = claims_at(reader, key, node=node, which=which, rules=rules)
     if not claims:
         return ()
     winner = claims[0] if len(claims) == 1 else min(claims, key=Claim.order)
-    if not winner.ours and not _redirected(reader, winner):
+    if not winner.ours and (winner.foreign or not _redirected(reader, winner)):
         return ()
     return (
         Frontend(
@@ -160,6 +172,8 @@ def by_node(reader: Reader, old: Node | None, new: Node | None, *, node: str) ->
     for address in moved:
         for service in reader.by(SERVICES, "address", address):
             yield from (key for key in _keys(_wishes(service, lent=()), service.ports) if key.address == address)
+        for imported in reader.by(IMPORTS, "address", address):
+            yield from (key for key in _keys_of_import(imported) if key.address == address)
 
 
 def by_redirect(reader: Reader, old: Redirect | None, new: Redirect | None, *, node: str) -> Iterator[FrontendKey]:
@@ -175,7 +189,7 @@ def by_redirect(reader: Reader, old: Redirect | None, new: Redirect | None, *, n
             yield from (claim.key for claim in _claims_of_redirect(each))
 
 
-def claims_at(reader: Reader, key: FrontendKey, *, node: str, which: Which) -> list[Claim]:  # hot:
+def claims_at(reader: Reader, key: FrontendKey, *, node: str, which: Which, rules: ClaimRules) -> list[Claim]:  # hot:
     """Every claim on an address and port that counts."""
     lent = _lent(reader, node)
     services = reader.by(SERVICES, "address", key.address)
@@ -186,13 +200,25 @@ def claims_at(reader: Reader, key: FrontendKey, *, node: str, which: Which) -> l
     for name in {row.name: None for row in services}:
         service = best(reader, name)
         if service is not None:
-            claims += _claims(service, key, lent=lent, which=which, of_a_node=of_a_node)
+            found = _claims(service, key, lent=lent, which=which, of_a_node=of_a_node)
+            claims += [each for each in found if _counts(reader, service, each, node=node, rules=rules)]
     for row in reader.by(IMPORTS, "address", key.address):
-        if row.type == "ClusterSetIP" and stands_alone(reader, row):
+        if row.type != "ClusterSetIP" or not stands_alone(reader, row):
+            continue
+        if refusals.of_import(reader, row, key.address, rules=rules) is None:
             claims += [claim for claim in _claims_of_import(reader, row) if claim.key == key]
     for redirect in reader.by(REDIRECTS, "address", key.address):
         claims += [claim for claim in _claims_of_redirect(redirect) if claim.key == key]
     return claims
+
+
+def _counts(reader: Reader, service: Service, claim: Claim, *, node: str, rules: ClaimRules) -> bool:  # hot:
+    """Whether a Service may have the address. A cluster IP and a node port need no question: nearly all are such."""
+    if claim.type in ("ClusterIP", "NodePort"):
+        return True
+    if claim.type == "HostPort" and not service.external_ips:
+        return True
+    return refusals.of_service(reader, service, claim.type, claim.key.address, node=node, rules=rules) is None
 
 
 def _claims(
@@ -215,6 +241,7 @@ def _claims(
                     source=service.source,
                     created=service.created,
                     ours=wanted(service, which),
+                    foreign=served_elsewhere(service),
                     scope=wish.plan,
                 )
 
@@ -263,7 +290,7 @@ def _claims_of_import(reader: Reader, row: Import) -> Iterator[Claim]:
     for address in row.ips:
         for port in row.ports:
             key = FrontendKey(address, port.port, port.protocol)
-            yield Claim(key, "Import", service, row.name, port, KUBERNETES, "", True, Scope.EXTERNAL)
+            yield Claim(key, "Import", service, row.name, port, KUBERNETES, "", True, False, Scope.EXTERNAL)
 
 
 def _redirected(reader: Reader, claim: Claim) -> bool:
@@ -290,7 +317,9 @@ def _claims_of_redirect(row: Redirect) -> Iterator[Claim]:
             port = Port("", rule.port, rule.protocol)
             key = FrontendKey(row.address, rule.port, rule.protocol)
             none = ServiceName("")
-            yield Claim(key, "LocalRedirect", row.service, none, port, KUBERNETES, row.created, True, Scope.EXTERNAL)
+            yield Claim(
+                key, "LocalRedirect", row.service, none, port, KUBERNETES, row.created, True, False, Scope.EXTERNAL
+            )
 
 
 def _keys_of_import(row: Import) -> Iterator[FrontendKey]:

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Final
 
+from isthmus.loadbalancer import refusals
+from isthmus.loadbalancer.claims import ClaimRules
 from isthmus.loadbalancer.services import UNKNOWN_AGE
 from isthmus.model.balancing import PlanKey, Target
 from isthmus.model.names import ClusterName, ServiceName
@@ -31,24 +33,26 @@ ENDED: Final = frozenset({"Succeeded", "Failed"})
 Key = tuple[ServiceName, str]
 
 
-def derived(cluster: ClusterName, node: str) -> Derived[Redirect]:
+def derived(cluster: ClusterName, node: str, *, rules: ClaimRules) -> Derived[Redirect]:
     """The declaration of the table, as this node of this cluster sees it."""
     return Derived(
         REDIRECTS,
-        compute=partial(compute, cluster=cluster, node=node),
+        compute=partial(compute, cluster=cluster, node=node, rules=rules),
         reads={LOCAL_REDIRECTS: by_policy, PROXY_REDIRECTS: by_proxy, PODS: by_pod},
     )
 
 
-def compute(reader: Reader, key: Key, *, cluster: ClusterName, node: str) -> Iterator[Redirect]:
-    """One owner's redirect of one service, where it has a target now."""
+def compute(reader: Reader, key: Key, *, cluster: ClusterName, node: str, rules: ClaimRules) -> Iterator[Redirect]:
+    """One owner's redirect of one service, where it has a target now and may have the address it names."""
     service, owner = key
     proxied = reader.get(PROXY_REDIRECTS, key)
     if proxied is not None:
         yield from _kept(_of_proxy(proxied, cluster))
     elif owner.startswith(LOCAL):
         policy = reader.get(LOCAL_REDIRECTS, ServiceName(owner.removeprefix(LOCAL)))
-        if policy is not None and _subject(policy) == service:
+        if policy is None or _subject(policy) != service:
+            return
+        if not policy.address or refusals.of_policy(policy, rules=rules) is None:
             here = [pod for pod in reader.by(PODS, "namespace", _namespace(policy.name)) if _answers(pod, policy, node)]
             yield from _kept(_of_policy(policy, here, cluster))
 

@@ -23,6 +23,9 @@ CLUSTER_AFFINITY: Final = "service.cilium.io/affinity"
 CLUSTER_AFFINITY_ALIAS: Final = "io.cilium/service-affinity"
 ALGORITHM: Final = "service.cilium.io/lb-algorithm"
 
+LEFT_ALONE: Final = frozenset({"service.kubernetes.io/service-proxy-name", "service.kubernetes.io/headless"})
+"""Labels of Services that kube-proxy and other proxies ignore (Kubernetes: well-known labels)."""
+
 UNKNOWN_AGE: Final = "~"
 """Sorts after every date: who does not know its age is the youngest."""
 
@@ -81,7 +84,14 @@ def stands_alone(reader: Reader, row: Import) -> bool:
 
 def wanted(service: Service, which: Which) -> bool:
     """Whether calls of a Service are ours to answer."""
+    if served_elsewhere(service):
+        return False
     return which == "all" or bool(service.import_of) or is_global(service)
+
+
+def served_elsewhere(service: Service) -> bool:
+    """Whether a Service has a label by which every proxy but the one it names leaves it alone, as kube-proxy does."""
+    return bool(service.labels) and any(name in LEFT_ALONE for name, _ in service.labels)
 
 
 def external_policy(service: Service) -> Locality:

@@ -8,13 +8,12 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct, structs
 
+from isthmus.model.mcs import MANAGED_BY as MANAGED_BY
 from isthmus.model.mcs import Object
 from isthmus.model.names import ServiceName, split
 from isthmus.model.services import Labels
 
 MANAGER: Final = "isthmus-operator"
-MANAGED_BY: Final = "isthmus.io/managed-by"
-"""Annotation of every object that is wholly ours; one without it that we did not make is never touched."""
 
 SERVICE_NAME: Final = "multicluster.kubernetes.io/service-name"
 SOURCE_CLUSTER: Final = "multicluster.kubernetes.io/source-cluster"

@@ -62,6 +62,10 @@ class FrontendKey(Struct, frozen=True, gc=False, order=True):
         return f"{joined(self.address, self.port)}/{self.protocol}{SCOPES[self.scope]}"
 
 
+FrontendType = Literal["ClusterIP", "NodePort", "ExternalIP", "LoadBalancer", "HostPort", "Import", "LocalRedirect"]
+"""Why an address is a service's."""
+
+
 class Frontend(Struct, frozen=True, gc=False, kw_only=True):
     """An address that is ours to answer, and the plan that says how. The winner where several services claim it."""
 
@@ -69,9 +73,7 @@ class Frontend(Struct, frozen=True, gc=False, kw_only=True):
     service: ServiceName
     port_name: str
     plan: PlanKey
-    type: Literal["ClusterIP", "NodePort", "ExternalIP", "LoadBalancer", "HostPort", "Import", "LocalRedirect"] = (
-        "ClusterIP"
-    )
+    type: FrontendType = "ClusterIP"
     shadowed: tuple[ServiceName, ...] = ()
     """Other services that claim the address and lost."""
     import_of: ServiceName = ServiceName("")

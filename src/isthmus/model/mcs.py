@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 from msgspec import Struct
 
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Affinity, Export, Family, ImportType, Labels, Port
+
+MANAGED_BY: Final = "isthmus.io/managed-by"
+"""Annotation of every object that is wholly a controller's own: which controller that is."""
 
 
 class Conflict(Struct, frozen=True, gc=False):

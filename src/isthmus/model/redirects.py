@@ -52,6 +52,7 @@ class LocalRedirect(Struct, frozen=True, gc=False, kw_only=True):
     skip_from_backend: bool = False
     """Calls of those pods themselves go where they went without the redirect."""
     created: str = ""
+    uid: str = ""
 
 
 class Listener(Struct, frozen=True, gc=False):

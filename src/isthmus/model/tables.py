@@ -10,6 +10,7 @@ from isthmus.model.dns import Name
 from isthmus.model.mcs import Merged, Object, OwnExport, Record
 from isthmus.model.names import ClusterName, ServiceName, derived
 from isthmus.model.redirects import LocalRedirect, ProxyRedirect, Redirect
+from isthmus.model.refusals import RefusedClaim
 from isthmus.model.services import (
     TOPOLOGY_MODE,
     EndpointSet,
@@ -128,6 +129,13 @@ REDIRECTS: Final = Table[tuple[ServiceName, str], Redirect](
         "service": lambda row: (row.service,),
         "address": lambda row: (row.address,) if row.address else (),
     },
+)
+
+REFUSED_CLAIMS: Final = Table[tuple[str, ServiceName, str, str], RefusedClaim](
+    "refused_claims",
+    RefusedClaim,
+    key=lambda row: (row.kind, row.name, row.type, row.address),
+    indexes={"claimant": lambda row: ((row.kind, row.name),), "service": lambda row: (row.service,)},
 )
 
 FRONTENDS: Final = Table[FrontendKey, Frontend](

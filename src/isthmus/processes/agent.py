@@ -19,6 +19,7 @@ from isthmus.admin.monitor import Monitor
 from isthmus.clusterset.follower import Follower
 from isthmus.config import Config
 from isthmus.datapath import Callers, Datapath, DatapathError, Introduced
+from isthmus.loadbalancer import claims
 from isthmus.model import tables
 from isthmus.model.hosts import endpoint
 from isthmus.model.mcs import RecordKind
@@ -55,7 +56,7 @@ async def work(config: Config, client: kube.Client) -> None:
     """Wire the parts and keep them going."""
     cluster = ClusterName(config.cluster.name)
     derived = [
-        *loadbalancer.derived(cluster, config.node.name, services=config.datapath.services),
+        *loadbalancer.derived(cluster, config.node.name, services=config.datapath.services, rules=claims.rules(config)),
         dns.derived(config.dns.zone, servers=servers(config)),
     ]
     db = Database(*tables_of(derived, tables.CLUSTERS, tables.PODS, tables.PLANS_STATUS))

@@ -23,11 +23,13 @@ from isthmus.clusterset.publisher import Publisher
 from isthmus.config import Config
 from isthmus.kube.events import Recorder
 from isthmus.kube.lease import Election
+from isthmus.loadbalancer import claims, refusals
 from isthmus.mcs import metrics as mcs_metrics
 from isthmus.model import tables
 from isthmus.model.mcs import RecordKind
 from isthmus.model.names import ClusterName
 from isthmus.model.sources import is_peer
+from isthmus.processes import refused_claims
 from isthmus.processes.start import identified, own_etcd, require, start, tables_of
 from isthmus.sources import kubernetes
 from isthmus.statedb import Backoff, Database, Derivations, Reconciler, Snapshot
@@ -35,7 +37,7 @@ from isthmus.statedb import Backoff, Database, Derivations, Reconciler, Snapshot
 log = logs.get("operator")
 
 PREFIX = "isthmus_operator"
-KUBERNETES = ("services", "endpoint_sets", "export_marks", "imports", "namespaces")
+KUBERNETES = ("services", "endpoint_sets", "export_marks", "imports", "namespaces", "nodes", "local_redirects")
 KINDS: tuple[RecordKind, ...] = ("serviceexports", "services")
 MOMENT = 1.0
 """Seconds that peers are waited for: without it each restart would say what it takes back when they have spoken."""
@@ -95,6 +97,7 @@ class Office:
         shared = config.clusterset.default_global
         derived = [
             *mcs.derived(cluster, config.cluster.families, default_global=shared),
+            refusals.derived("", which=config.datapath.services, rules=claims.rules(config)),
             mcs.records.derived(cluster, config.cluster.id, default_global=shared),
         ]
         db = self._db = Database(*tables_of(derived, tables.CLUSTERS, tables.OBJECTS_STATUS))
@@ -141,6 +144,7 @@ class Office:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(objects.run(), name="apply")
             tasks.create_task(mcs.tell(db, self._recorder), name="tell")
+            tasks.create_task(refused_claims.record(db, self._recorder), name="refused claims")
 
 
 async def enough(db: Database) -> None:

@@ -48,6 +48,7 @@ def local_redirect(wire: cilium.LocalRedirectPolicy) -> LocalRedirect:
         backend_ports=backend_ports,
         skip_from_backend=wire.spec.skip_redirect_from_backend,
         created=wire.metadata.creation_timestamp or "",
+        uid=wire.metadata.uid,
     )
 
 

@@ -1,0 +1,157 @@
+"""Who may claim an address. One pure function judges every kind of claim; the table in docs/trust.md is its test.
+
+A frontend takes the calls of every pod of the node, so an address counts only if somebody who may give it away did: the
+API server that allocated it, the node that has it, or the administrator who wrote its range into ``[claims]``.
+
+Cluster IPs are not judged: the API server allocates them (``spec.clusterIP`` outside the Service ranges is refused
+there), and a file of Services is written by the machine's administrator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from typing import Final, Literal
+
+from msgspec import Struct
+
+from isthmus.config import Config, ConfigError
+from isthmus.model.addresses import reserved
+from isthmus.model.balancing import FrontendType
+
+Network = IPv4Network | IPv6Network
+
+RefusalReason = Literal[
+    "ReservedAddress",
+    "ExternalIPsDisabled",
+    "ClusterAddress",
+    "NotAllocated",
+    "UntrustedManager",
+    "NotThisNode",
+    "NamespaceNotAllowed",
+    "OutOfRange",
+]
+
+TRUSTED_MANAGER: Final = "isthmus-operator"
+
+
+class ClaimRules(Struct, frozen=True):
+    """What the configuration allows beyond what the API server allocates; the default is nothing."""
+
+    external_ips: bool = False
+    clusterset_ranges: tuple[Network, ...] = ()
+    """Where a trusted manager's import may have an address that no derived Service has."""
+    import_managers: tuple[str, ...] = (TRUSTED_MANAGER,)
+    redirect_namespaces: tuple[str, ...] = ("kube-system",)
+    redirect_ranges: tuple[Network, ...] = ()
+    """Where set, the only addresses that a local redirect may name."""
+    own_ranges: tuple[Network, ...] = ()
+    """Pod, Service and node ranges of the own cluster."""
+
+
+class AddressClaim(Struct, frozen=True, gc=False, kw_only=True):
+    """One object's wish that calls of an address come to it, and what the tables know of that address."""
+
+    type: FrontendType
+    address: str
+    namespace: str = ""
+    """Of the object that makes the claim."""
+    manager: str = ""
+    """Of an import: the controller that its annotation ``isthmus.io/managed-by`` names."""
+    allocated: tuple[str, ...] = ()
+    """Of an import: the addresses of its derived Service."""
+    this_node: bool = False
+    """The address is one of this node's."""
+    any_node: bool = False
+    """The address is one of some node of the cluster."""
+
+
+class Refusal(Struct, frozen=True, gc=False):
+    """Why a claim does not count: one word for machines, a sentence for people."""
+
+    reason: RefusalReason
+    message: str
+
+
+ALLOWED: Final = None
+
+
+def judge(claim: AddressClaim, rules: ClaimRules) -> Refusal | None:
+    """Why a claim does not count; None for one that does."""
+    if claim.type in ("ClusterIP", "NodePort"):
+        return ALLOWED  # the address is the API server's or this node's by construction
+    kind = reserved(claim.address)
+    # A redirect may name link-local addresses: metadata proxies and node-local name servers live there.
+    if kind and not (claim.type == "LocalRedirect" and kind == "link-local"):
+        return Refusal("ReservedAddress", f"{claim.address} is reserved ({kind}): nothing may claim it")
+    match claim.type:
+        case "ExternalIP":
+            return _external_ip(claim, rules)
+        case "HostPort":
+            return ALLOWED if claim.this_node else Refusal("NotThisNode", f"{claim.address} is not this node's")
+        case "Import":
+            return _import(claim, rules)
+        case "LocalRedirect":
+            return _local_redirect(claim, rules)
+        case _:
+            return ALLOWED
+
+
+def rules(config: Config) -> ClaimRules:
+    """The rules that a configuration states; ConfigError for what is no address range."""
+    claims, cluster = config.claims, config.cluster
+    return ClaimRules(
+        external_ips=claims.external_ips,
+        clusterset_ranges=_networks("claims.clusterset_ranges", claims.clusterset_ranges),
+        import_managers=claims.import_managers,
+        redirect_namespaces=claims.redirect_namespaces,
+        redirect_ranges=_networks("claims.redirect_ranges", claims.redirect_ranges),
+        own_ranges=_networks("cluster.pod_ranges", cluster.pod_ranges)
+        + _networks("cluster.service_ranges", cluster.service_ranges)
+        + _networks("cluster.node_ranges", cluster.node_ranges),
+    )
+
+
+def _external_ip(claim: AddressClaim, rules: ClaimRules) -> Refusal | None:
+    """Whoever may write a Service may write any external IP (CVE-2020-8554), so they are off by default."""
+    if not rules.external_ips:
+        return Refusal("ExternalIPsDisabled", f"{claim.address}: spec.externalIPs are off (claims.external_ips)")
+    if claim.any_node:
+        return Refusal("ClusterAddress", f"{claim.address} is a node's address")
+    if found := _within(claim.address, rules.own_ranges):
+        return Refusal("ClusterAddress", f"{claim.address} is in {found}, a range of this cluster")
+    return ALLOWED
+
+
+def _import(claim: AddressClaim, rules: ClaimRules) -> Refusal | None:
+    if claim.address in claim.allocated:
+        return ALLOWED
+    if claim.allocated or not rules.clusterset_ranges:
+        return Refusal("NotAllocated", f"{claim.address} is not an address of the import's derived Service")
+    if claim.manager not in rules.import_managers:
+        return Refusal("UntrustedManager", f"{claim.address}: the import is managed by none of claims.import_managers")
+    if claim.any_node or not _within(claim.address, rules.clusterset_ranges):
+        return Refusal("OutOfRange", f"{claim.address} is outside claims.clusterset_ranges, or a node's")
+    return ALLOWED
+
+
+def _local_redirect(claim: AddressClaim, rules: ClaimRules) -> Refusal | None:
+    if claim.namespace not in rules.redirect_namespaces:
+        allowed = ", ".join(rules.redirect_namespaces) or "no namespace"
+        message = f"{claim.address}: policies of {allowed} may name an address (claims.redirect_namespaces)"
+        return Refusal("NamespaceNotAllowed", message)
+    if rules.redirect_ranges and not _within(claim.address, rules.redirect_ranges):
+        return Refusal("OutOfRange", f"{claim.address} is outside claims.redirect_ranges")
+    return ALLOWED
+
+
+def _within(address: str, ranges: Iterable[Network]) -> Network | None:
+    parsed = ip_address(address)
+    return next((network for network in ranges if parsed in network), None)
+
+
+def _networks(field: str, texts: Iterable[str]) -> tuple[Network, ...]:
+    try:
+        return tuple(ip_network(text) for text in texts)
+    except ValueError as why:
+        raise ConfigError(f"{field}: {why}") from None

@@ -1,0 +1,152 @@
+"""Claims on addresses that do not count, as rows: what `isthmus explain` and Events show of :mod:`.claims`.
+
+The unit is the object that makes the claims. Frontends and redirects judge by the same functions of rows, so an address
+is refused here exactly where it has no frontend there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+
+from isthmus.loadbalancer.claims import AddressClaim, ClaimRules, Refusal, judge
+from isthmus.loadbalancer.services import Which, best, wanted
+from isthmus.model import names
+from isthmus.model.balancing import FrontendType
+from isthmus.model.mcs import MANAGED_BY
+from isthmus.model.names import ServiceName, split
+from isthmus.model.redirects import LocalRedirect
+from isthmus.model.refusals import ClaimantKind, RefusedClaim
+from isthmus.model.services import Import, Node, Service
+from isthmus.model.tables import IMPORTS, LOCAL_REDIRECTS, NODES, REFUSED_CLAIMS, SERVICES
+from isthmus.statedb import Derived, Reader
+
+Claimant = tuple[ClaimantKind, ServiceName]
+
+
+def derived(node: str, *, which: Which, rules: ClaimRules) -> Derived[RefusedClaim]:
+    """The declaration of the table, as a node sees it; without a node, as the whole cluster does."""
+    return Derived(
+        REFUSED_CLAIMS,
+        compute=partial(compute, node=node, which=which, rules=rules),
+        reads={SERVICES: by_service, IMPORTS: by_import, LOCAL_REDIRECTS: by_policy, NODES: by_node},
+        unit="claimant",
+    )
+
+
+def compute(
+    reader: Reader, claimant: Claimant, *, node: str, which: Which, rules: ClaimRules
+) -> Iterator[RefusedClaim]:
+    """Every claim of an object that does not count."""
+    kind, name = claimant
+    if kind == "Service":
+        service = best(reader, name)
+        if service is not None and wanted(service, which):
+            for type_, address in _explicit(service):
+                if refusal := of_service(reader, service, type_, address, node=node, rules=rules):
+                    yield _row(claimant, type_, address, refusal, service=name, uid=service.uid)
+    elif kind == "ServiceImport":
+        row = reader.get(IMPORTS, name)
+        for address in row.ips if row is not None and row.type == "ClusterSetIP" else ():
+            if row is not None and (refusal := of_import(reader, row, address, rules=rules)):
+                yield _row(claimant, "Import", address, refusal, service=names.derived(name), uid=row.uid)
+    else:
+        policy = reader.get(LOCAL_REDIRECTS, name)
+        if policy is not None and policy.address and (refusal := of_policy(policy, rules=rules)):
+            yield _row(claimant, "LocalRedirect", policy.address, refusal, service=name, uid=policy.uid)
+
+
+def of_service(
+    reader: Reader, service: Service, type_: FrontendType, address: str, *, node: str, rules: ClaimRules
+) -> Refusal | None:
+    """Why a Service may not be called at an address that it, or its status, names."""
+    nodes = [row.name for row in reader.by(NODES, "address", address)]
+    claim = AddressClaim(
+        type=type_,
+        address=address,
+        namespace=split(service.name)[0],
+        this_node=node in nodes,
+        any_node=bool(nodes),
+    )
+    return judge(claim, rules)
+
+
+def of_import(reader: Reader, row: Import, address: str, *, rules: ClaimRules) -> Refusal | None:
+    """Why an import may not be called at one of its ``spec.ips``."""
+    standing = [*reader.by(SERVICES, "import", row.name), *reader.by(SERVICES, "name", names.derived(row.name))]
+    claim = AddressClaim(
+        type="Import",
+        address=address,
+        namespace=split(row.name)[0],
+        manager=dict(row.annotations).get(MANAGED_BY, ""),
+        allocated=tuple(ip for service in standing for ip in service.cluster_ips),
+        any_node=bool(reader.by(NODES, "address", address)),
+    )
+    return judge(claim, rules)
+
+
+def of_policy(policy: LocalRedirect, *, rules: ClaimRules) -> Refusal | None:
+    """Why a local redirect may not have the address that it names."""
+    namespace = split(policy.name)[0]
+    return judge(AddressClaim(type="LocalRedirect", address=policy.address, namespace=namespace), rules)
+
+
+def by_service(reader: Reader, old: Service | None, new: Service | None) -> Iterator[Claimant]:
+    """A Service affects its own claims, and those of the import that it stands for."""
+    for row in (old, new):
+        if row is not None:
+            if row.external_ips or row.load_balancer_ips:
+                yield _claimant(row)
+            if row.import_of:
+                yield "ServiceImport", row.import_of
+            for imported in reader.by(IMPORTS, "service", row.name):
+                yield "ServiceImport", imported.name
+
+
+def by_import(reader: Reader, old: Import | None, new: Import | None) -> Iterator[Claimant]:
+    """An import affects its own claims."""
+    row = new or old
+    if row is not None:
+        yield "ServiceImport", row.name
+
+
+def by_policy(reader: Reader, old: LocalRedirect | None, new: LocalRedirect | None) -> Iterator[Claimant]:
+    """A policy affects its own claim."""
+    row = new or old
+    if row is not None:
+        yield "CiliumLocalRedirectPolicy", row.name
+
+
+def by_node(reader: Reader, old: Node | None, new: Node | None) -> Iterator[Claimant]:
+    """An address that a node has now, or no more, affects whoever claims it."""
+    for address in set(old.addresses if old else ()) ^ set(new.addresses if new else ()):
+        yield from (_claimant(service) for service in reader.by(SERVICES, "address", address))
+        yield from (("ServiceImport", row.name) for row in reader.by(IMPORTS, "address", address))
+
+
+def _claimant(service: Service) -> Claimant:
+    return "Service", service.name
+
+
+def _explicit(service: Service) -> Iterable[tuple[FrontendType, str]]:
+    """The addresses that a Service names itself, and those of its load balancer."""
+    named: FrontendType = "HostPort" if service.type == "HostPort" else "ExternalIP"
+    yield from ((named, address) for address in service.external_ips)
+    if service.type == "LoadBalancer":
+        yield from (("LoadBalancer", address) for address in service.load_balancer_ips)
+
+
+def _row(
+    claimant: Claimant, type_: FrontendType, address: str, refusal: Refusal, *, service: ServiceName, uid: str
+) -> RefusedClaim:
+    kind, name = claimant
+    return RefusedClaim(
+        kind=kind,
+        name=name,
+        type=type_,
+        address=address,
+        reason=refusal.reason,
+        message=refusal.message,
+        service=service,
+        uid=uid,
+    )
