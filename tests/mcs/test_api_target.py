@@ -11,12 +11,13 @@ from fake_apiserver import FakeApiServer, running, status
 from mcs_world import World
 
 from isthmus import kube
+from isthmus.desired import MANAGED_BY, MANAGER, ApiTarget
 from isthmus.kube.access import Access
 from isthmus.kube.transport import Transport
-from isthmus.mcs import ApiTarget, wire
+from isthmus.mcs import KINDS
 from isthmus.model import tables
-from isthmus.model.mcs import Object
 from isthmus.model.names import ServiceName
+from isthmus.model.objects import Object
 from isthmus.model.services import Endpoint, Port
 from isthmus.statedb import NotPruned
 
@@ -26,7 +27,7 @@ EXPORT = f"{ROOT}/namespaces/demo/serviceexports/echo"
 SERVICE = "/api/v1/namespaces/demo/services/derived-qieggqc27v"
 SLICE = "/apis/discovery.k8s.io/v1/namespaces/demo/endpointslices/derived-qieggqc27v-abc"
 DERIVED = "demo/derived-qieggqc27v"
-OURS = {"annotations": {wire.MANAGED_BY: wire.MANAGER}}
+OURS = {"annotations": {MANAGED_BY: MANAGER}}
 
 
 class Clock:
@@ -60,7 +61,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def target(client: kube.Client, clock: Clock) -> ApiTarget:
-    return ApiTarget(client, clock=clock)
+    return ApiTarget(client, KINDS, timestamp=clock)
 
 
 def exported(world: World) -> list[Object]:
@@ -136,7 +137,7 @@ async def test_what_an_earlier_process_wrote_and_is_as_it_should_be_costs_no_req
     await target.update(world.objects)
     asked(server)
     world.imported(families=("IPv4",), uid=server.objects[IMPORT]["metadata"]["uid"])
-    again = ApiTarget(client)
+    again = ApiTarget(client, KINDS)
     assert await again.update([world.row("ServiceImport")]) == {}
     assert asked(server) == []
     world.export(ports=(Port("http", 80), Port("more", 81)))
@@ -220,7 +221,7 @@ class TestStatus:
         server.put(EXPORT)
         await target.update(exported(world))
         clock.time = "2026-01-02T00:00:00Z"
-        await ApiTarget(client, clock=clock).update(world.objects)
+        await ApiTarget(client, KINDS, timestamp=clock).update(world.objects)
         assert condition(server, EXPORT, "Valid")["lastTransitionTime"] == "2026-01-01T00:00:00Z"
         assert condition(server, IMPORT, "Ready")["lastTransitionTime"] == "2026-01-01T00:00:00Z"
 
@@ -266,7 +267,7 @@ class TestRemoval:
     ) -> None:
         world.export()
         await target.update(world.objects)
-        assert await ApiTarget(client).delete(world.objects) == {}
+        assert await ApiTarget(client, KINDS).delete(world.objects) == {}
         assert server.objects == {}
 
     async def test_what_is_gone_is_no_failure(self, target: ApiTarget, world: World) -> None:
@@ -282,7 +283,7 @@ class TestRemoval:
         server.put(left, metadata=OURS)
         server.put(f"{ROOT}/namespaces/demo/serviceimports/foreign")
         server.put("/api/v1/namespaces/demo/services/echo")
-        assert await ApiTarget(client).prune(world.objects) == "1 pruned"
+        assert await ApiTarget(client, KINDS).prune(world.objects) == "1 pruned"
         assert left not in server.objects
         assert len(server.objects) == 4
 
@@ -293,8 +294,8 @@ class TestRemoval:
         server.put(left, metadata=OURS)
         server.fail(status(503, "ServiceUnavailable"), on=lambda r: r.path.endswith("/serviceimports"))
         with pytest.raises(NotPruned, match="0 pruned, then: list serviceimports: 503 ServiceUnavailable"):
-            await ApiTarget(client).prune([])
-        assert await ApiTarget(client).prune([]) == "1 pruned"
+            await ApiTarget(client, KINDS).prune([])
+        assert await ApiTarget(client, KINDS).prune([]) == "1 pruned"
 
 
 class TestTrouble:
@@ -360,7 +361,7 @@ async def test_a_batch_is_written_side_by_side_but_each_name_in_order(
 ) -> None:
     for number in range(count):
         world.export(name=f"demo/s{number}")
-    assert await ApiTarget(client, at_once=8).update(world.objects) == {}
+    assert await ApiTarget(client, KINDS, at_once=8).update(world.objects) == {}
     assert len(server.connections) <= 8
     for row in world.objects:
         path = (

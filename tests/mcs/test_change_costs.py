@@ -21,7 +21,7 @@ from isthmus.etcd import binary
 from isthmus.kube.objects.core import SERVICE
 from isthmus.kube.objects.discovery import ENDPOINT_SLICE
 from isthmus.kube.objects.mcs import SERVICE_EXPORT, SERVICE_IMPORT
-from isthmus.mcs import wire
+from isthmus.mcs import words
 
 pytestmark = [pytest.mark.kube, pytest.mark.timeout(240)]
 
@@ -70,7 +70,7 @@ async def offer(cluster: Cluster, name: str) -> None:
 
 async def endpoints(cluster: Cluster, name: str, count: int) -> None:
     body = {
-        "metadata": {"labels": {wire.SLICE_SERVICE: name}},
+        "metadata": {"labels": {words.SLICE_SERVICE: name}},
         "addressType": "IPv4",
         "endpoints": [{"addresses": [f"10.{cluster.number}.0.{n + 1}"]} for n in range(count)],
         "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}],

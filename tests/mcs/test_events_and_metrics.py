@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from mcs_world import World
 
-from isthmus.mcs import events, metrics, told
+from isthmus.desired.drafts import conditions
+from isthmus.mcs import events, metrics
 from isthmus.model import tables
 from isthmus.model.clusters import Cluster
 from isthmus.model.names import ClusterName, ServiceName
@@ -100,7 +101,7 @@ class TestEvents:
         world.mark()
         world.export("c2", type="Headless", created="2020-01-01T00:00:00Z")
         row = world.row("ServiceExport")
-        found = told.wanted(row.status).conditions
+        found = conditions(row.status)
         assert [each.reason for each in events.about_object(None, row)] == ["Exported", "Conflict"]
         assert list(events.about_object(None, row, found=found)) == []
         world.withdraw("c2")

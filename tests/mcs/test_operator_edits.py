@@ -13,8 +13,8 @@ from isthmus.kube.objects.discovery import ENDPOINT_SLICE
 from isthmus.kube.objects.mcs import SERVICE_EXPORT, SERVICE_IMPORT
 from isthmus.kube.objects.meta import Condition
 from isthmus.model import tables
-from isthmus.model.mcs import Object
 from isthmus.model.names import ServiceName, derived, split
+from isthmus.model.objects import Object
 from isthmus.model.services import Endpoint, EndpointSet, ExportMark, Import, Port, Service
 from isthmus.statedb import Snapshot
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mcs_world import HTTP, World
 
-from isthmus.mcs import slices, wire
+from isthmus.mcs import slices, words
 from isthmus.model import tables
 from isthmus.model.clusters import Cluster
 from isthmus.model.names import ClusterName, ServiceName
@@ -19,7 +19,7 @@ from isthmus.model.services import Endpoint, EndpointSet, Namespace, Port
 DERIVED = "demo/derived-qieggqc27v"
 PORTS = (Port("http", 8080),)
 POD = Endpoint("10.2.1.5", PORTS)
-GLOBAL = (wire.GLOBAL, "true")
+GLOBAL = (words.GLOBAL, "true")
 
 
 def record(
@@ -76,7 +76,7 @@ class TestBehindAnImport:
         world.export("c3")
         record(world, POD)
         record(world, Endpoint("10.3.1.5", PORTS), cluster="c3")
-        sources = [each["metadata"]["labels"][wire.SOURCE_CLUSTER] for each in wanted(world).values()]
+        sources = [each["metadata"]["labels"][words.SOURCE_CLUSTER] for each in wanted(world).values()]
         assert sorted(sources) == ["c2", "c3"]
 
     def test_a_record_without_an_export_counts_for_nothing(self, world: World) -> None:
@@ -119,7 +119,7 @@ class TestBehindAnImport:
         assert wanted(world) == {}
 
     def test_annotated_so_an_import_has_no_slices_of_others(self, world: World) -> None:
-        world.export("c2", annotations=((wire.SYNC_SLICES, "false"),))
+        world.export("c2", annotations=((words.SYNC_SLICES, "false"),))
         record(world, POD)
         assert wanted(world) == {}
 
@@ -132,7 +132,7 @@ class TestBehindAnImport:
         record(world, POD, cluster="c2")
         record(world, POD, cluster="c3")
         [found] = wanted(world).values()
-        assert found["metadata"]["labels"][wire.SOURCE_CLUSTER] == "c3"
+        assert found["metadata"]["labels"][words.SOURCE_CLUSTER] == "c3"
 
     def test_a_cluster_that_says_it_is_an_island_loses_its_slices(self, world: World) -> None:
         world.export("c2")
@@ -173,11 +173,11 @@ class TestBehindAGlobalService:
         ("annotations", "headless", "synchronised"),
         [
             ((GLOBAL,), False, False),
-            ((GLOBAL, (wire.SYNC_SLICES, "True")), False, True),
-            ((GLOBAL, (wire.SYNC_SLICES, "false")), True, False),
+            ((GLOBAL, (words.SYNC_SLICES, "True")), False, True),
+            ((GLOBAL, (words.SYNC_SLICES, "false")), True, False),
             ((("io.cilium/global-service", "TRUE"),), True, True),
-            (((wire.GLOBAL, "yes"),), True, False),
-            ((("io.cilium/global-service", "true"), (wire.GLOBAL, "false")), True, False),
+            (((words.GLOBAL, "yes"),), True, False),
+            ((("io.cilium/global-service", "true"), (words.GLOBAL, "false")), True, False),
             ((), True, False),
         ],
     )

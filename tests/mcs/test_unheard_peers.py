@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 from mcs_world import HTTP, World
 
-from isthmus.mcs import wire
+from isthmus.desired import MANAGED_BY, MANAGER
+from isthmus.mcs import words
 from isthmus.model import tables
 from isthmus.model.clusters import Cluster
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Import, Port, StatusCondition
 
-ANNOTATIONS = ((wire.SUPPORTED_FAMILIES, "IPv4"), (wire.MANAGED_BY, wire.MANAGER), ("note", "hi"))
+ANNOTATIONS = ((words.SUPPORTED_FAMILIES, "IPv4"), (MANAGED_BY, MANAGER), ("note", "hi"))
 
 
 def left(world: World, *clusters: str, **fields: Any) -> None:

@@ -13,7 +13,8 @@ import msgspec
 import pytest
 from mcs_world import HTTP, World
 
-from isthmus.mcs import wire
+from isthmus.desired import MANAGED_BY, MANAGER
+from isthmus.mcs import words
 from isthmus.model import tables
 from isthmus.model.clusters import Cluster
 from isthmus.model.names import ClusterName, ServiceName, derived
@@ -226,9 +227,9 @@ class TestTheDerivedService:
         world.export()
         world.imported()
         world.derived()
-        assert world.row("Service", DERIVED).remake == ""
+        assert world.row("Service", DERIVED).recreate_uid == ""
         world.export(type="Headless")
-        assert world.row("Service", DERIVED).remake == "service-uid"
+        assert world.row("Service", DERIVED).recreate_uid == "service-uid"
         assert world.object("ServiceImport")["spec"]["ips"] == []
 
     def test_somebody_elses_service_of_its_name_gives_no_address(self, world: World) -> None:
@@ -238,7 +239,7 @@ class TestTheDerivedService:
         assert ready is not None
         assert ready["message"] == f"Service {DERIVED} exists and is not managed by isthmus-operator"
         assert world.object("ServiceImport")["spec"]["ips"] == []
-        assert wire.DERIVED_SERVICE not in world.object("ServiceImport")["metadata"]["annotations"]
+        assert words.DERIVED_SERVICE not in world.object("ServiceImport")["metadata"]["annotations"]
 
     def test_addresses_are_one_of_each_family_in_the_imports_order(self, dual: World) -> None:
         dual.export(families=("IPv6", "IPv4"))
@@ -251,7 +252,7 @@ class TestTheDerivedService:
         spec = world.object("ServiceImport")["spec"]
         annotations = world.object("ServiceImport")["metadata"]["annotations"]
         assert spec["ipFamilies"] == ["IPv6", "IPv4"]
-        assert annotations[wire.SUPPORTED_FAMILIES] == "IPv4"
+        assert annotations[words.SUPPORTED_FAMILIES] == "IPv4"
 
     def test_an_import_of_no_family_that_the_cluster_has_is_not_called(self, world: World) -> None:
         world.export(families=("IPv6",))
@@ -259,7 +260,7 @@ class TestTheDerivedService:
         ready = world.condition("ServiceImport", "Ready")
         assert ready is not None
         assert ready["reason"] == "IPFamilyNotSupported"
-        assert world.object("ServiceImport")["metadata"]["annotations"][wire.SUPPORTED_FAMILIES] == ""
+        assert world.object("ServiceImport")["metadata"]["annotations"][words.SUPPORTED_FAMILIES] == ""
 
     @pytest.mark.parametrize(
         ("exported", "had", "families", "policy", "remade"),
@@ -288,31 +289,31 @@ class TestTheDerivedService:
         dual.export(families=exported)
         spec = dual.object("Service", DERIVED)["spec"]
         assert (spec["ipFamilies"], spec["ipFamilyPolicy"]) == (families, policy)
-        assert bool(dual.row("Service", DERIVED).remake) == remade
+        assert bool(dual.row("Service", DERIVED).recreate_uid) == remade
 
     def test_where_nobody_says_a_family_the_clusters_own_are_taken(self, dual: World) -> None:
         dual.export(families=())
         annotations = dual.object("ServiceImport")["metadata"]["annotations"]
-        assert annotations[wire.SUPPORTED_FAMILIES] == "IPv4,IPv6"
+        assert annotations[words.SUPPORTED_FAMILIES] == "IPv4,IPv6"
         assert "ipFamilies" not in dual.object("ServiceImport")["spec"]
 
     def test_exported_annotations_reach_it_but_never_override_ours(self, world: World) -> None:
-        world.export(annotations=(("service.cilium.io/affinity", "local"), (wire.GLOBAL, "false")))
+        world.export(annotations=(("service.cilium.io/affinity", "local"), (words.GLOBAL, "false")))
         annotations = world.object("Service", DERIVED)["metadata"]["annotations"]
         assert annotations["service.cilium.io/affinity"] == "local"
-        assert annotations[wire.GLOBAL] == "true"
+        assert annotations[words.GLOBAL] == "true"
 
     def test_a_peer_cannot_export_what_others_act_on(self, world: World) -> None:
-        annotations = ((wire.DERIVED_SERVICE, "kube-dns"), (wire.MANAGED_BY, "me"), ("note", "hi"))
-        world.export(labels=((wire.HEADLESS, ""), ("team", "red")), annotations=annotations)
+        annotations = ((words.DERIVED_SERVICE, "kube-dns"), (MANAGED_BY, "me"), ("note", "hi"))
+        world.export(labels=((words.HEADLESS, ""), ("team", "red")), annotations=annotations)
         found = world.object("ServiceImport")["metadata"]
         assert found["annotations"] == {
             "note": "hi",
-            wire.MANAGED_BY: wire.MANAGER,
-            wire.SUPPORTED_FAMILIES: "IPv4",
+            MANAGED_BY: MANAGER,
+            words.SUPPORTED_FAMILIES: "IPv4",
         }
         assert found["labels"] == {"team": "red"}
-        assert world.object("Service", DERIVED)["metadata"]["labels"] == {"team": "red", wire.SERVICE_NAME: "echo"}
+        assert world.object("Service", DERIVED)["metadata"]["labels"] == {"team": "red", words.SERVICE_NAME: "echo"}
 
     def test_it_is_controlled_by_its_import(self, world: World) -> None:
         world.export()
@@ -395,7 +396,7 @@ class TestMirroredSlices:
         world.slice("echo-abc", Endpoint("10.1.1.5", (), hostname="web-0"))
         [mirror] = self.slices(world).values()
         assert mirror["ports"] == []
-        assert mirror["metadata"]["labels"][wire.HEADLESS] == ""
+        assert mirror["metadata"]["labels"][words.HEADLESS] == ""
 
     def test_a_family_that_the_import_lacks_is_not_mirrored(self, dual: World) -> None:
         self.export_here(dual)

@@ -12,8 +12,9 @@ from isthmus.model import tables
 from isthmus.model.balancing import Backend, BackendKey, Frontend, FrontendKey, Group, Plan, PlanKey, Scope, Target
 from isthmus.model.clusters import Cluster
 from isthmus.model.dns import Name
-from isthmus.model.mcs import Merged, Object, Record
+from isthmus.model.mcs import Merged, OwnExport, Record
 from isthmus.model.names import ClusterName, ServiceName
+from isthmus.model.objects import Object, Observed
 from isthmus.model.services import (
     Endpoint,
     EndpointSet,
@@ -50,6 +51,8 @@ SAMPLES: list[Any] = [
     Merged(name=ECHO, type="ClusterSetIP", ports=(PORT,), clusters=(C1,)),
     Record("services", ECHO, b"{}"),
     Object(kind="Service", name=ECHO, body=b"{}"),
+    Observed(kind="Service", name=ECHO, uid="u", version="1", body=b"{}"),
+    OwnExport(name=ECHO, reason="NoService"),
 ]
 
 DECLARED = [table for table in vars(tables).values() if isinstance(table, Table)]

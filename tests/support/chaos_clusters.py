@@ -23,7 +23,7 @@ from isthmus.etcd import Session
 from isthmus.kube.objects.core import NAMESPACE, SERVICE
 from isthmus.kube.objects.discovery import ENDPOINT_SLICE
 from isthmus.kube.objects.mcs import SERVICE_EXPORT, SERVICE_IMPORT
-from isthmus.mcs import wire
+from isthmus.mcs import words
 from isthmus.mcs.exports import agreed_ports, export_of
 from isthmus.mcs.merge import merge
 from isthmus.model.names import ClusterName, derived, service_name, split
@@ -143,7 +143,7 @@ class Cluster:
     async def scale(self, name: str) -> None:
         """The slice of a Service's pods as it is now."""
         body = {
-            "metadata": {"labels": {wire.SLICE_SERVICE: name}},
+            "metadata": {"labels": {words.SLICE_SERVICE: name}},
             "addressType": "IPv4",
             "endpoints": [{"addresses": [each], "conditions": {"ready": True}} for each in self.pods[name]],
             "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}, {"name": "metrics", "port": 9090}],
@@ -175,11 +175,13 @@ class Cluster:
     async def _behind(self) -> dict[str, set[tuple[str, str, frozenset[str | None]]]]:
         """By derived Service: source cluster, address and names of ports of each endpoint."""
         found: dict[str, set[tuple[str, str, frozenset[str | None]]]] = {}
-        for each in await self.client.list(ENDPOINT_SLICE, self.namespace, label_selector=wire.SOURCE_CLUSTER):
+        for each in await self.client.list(ENDPOINT_SLICE, self.namespace, label_selector=words.SOURCE_CLUSTER):
             labels = each.metadata.labels or {}
             ports = frozenset(port.name for port in each.ports or ())
-            known = found.setdefault(labels[wire.SLICE_SERVICE], set())
-            known |= {(labels[wire.SOURCE_CLUSTER], e.addresses[0], ports) for e in each.endpoints or () if e.addresses}
+            known = found.setdefault(labels[words.SLICE_SERVICE], set())
+            known |= {
+                (labels[words.SOURCE_CLUSTER], e.addresses[0], ports) for e in each.endpoints or () if e.addresses
+            }
         return found
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from seen_objects import seen
 
 from isthmus import mcs
-from isthmus.mcs import told
+from isthmus.desired.drafts import conditions
 from isthmus.model import tables
-from isthmus.model.mcs import Merged, Object
+from isthmus.model.mcs import Merged
 from isthmus.model.names import ClusterName, ServiceName
+from isthmus.model.objects import Object
 from isthmus.model.services import (
     Endpoint,
     EndpointSet,
@@ -42,19 +44,39 @@ class World:
 
     def __init__(self, *families: Any, default_global: bool = True, cluster: ClusterName = ClusterName("c1")) -> None:  # noqa: B008
         self.cluster = cluster
-        self.db = Database(*INPUTS, tables.OWN_EXPORTS, tables.MERGED, tables.OBJECTS, tables.OBJECTS_STATUS)
+        self.db = Database(
+            *INPUTS, tables.OBSERVED, tables.OWN_EXPORTS, tables.MERGED, tables.OBJECTS, tables.OBJECTS_STATUS
+        )
         derived = mcs.derived(cluster, families or ("IPv4",), default_global=default_global)
         self.derivations = Derivations(self.db, *derived)
+        self.version = 1_000_000
         self.put(tables.NAMESPACES, Namespace("demo"))
 
     def put(self, table: Any, row: Any) -> None:
+        """A row comes or changes; where it is of an object that we may write, the object is seen so."""
+        self.version += 1
+        observed = seen(row, metadata=self.metadata(table, row), version=str(self.version))
         with self.db.write() as txn:
             txn.put(table, row)
+            if observed is not None:
+                txn.put(tables.OBSERVED, observed)
         self.settle()
+
+    def metadata(self, table: Any, row: Any) -> dict[str, Any]:
+        """What no row tells of a slice: its labels and annotations, which are as we wrote them."""
+        if table is not tables.ENDPOINT_SETS:
+            return {}
+        key = ("EndpointSlice", ServiceName(f"demo/{row.part}"))
+        wanted = self.db.snapshot().get(tables.OBJECTS, key)
+        return dict(msgspec.json.decode(wanted.body)["metadata"]) if wanted is not None else {}
 
     def delete(self, table: Any, key: Any) -> None:
         with self.db.write() as txn:
-            assert txn.delete(table, key) is not None
+            gone = txn.delete(table, key)
+            assert gone is not None
+            observed = seen(gone, metadata={}, version="")
+            if observed is not None:
+                txn.delete(tables.OBSERVED, (observed.kind, observed.name))
         self.settle()
 
     def settle(self) -> None:
@@ -86,14 +108,14 @@ class World:
         """The API server has the import, as far as it was written."""
         body = self.object("ServiceImport", name)
         annotations = tuple(sorted(body["metadata"]["annotations"].items()))
-        said = told.wanted(self.row("ServiceImport", name).status)
-        conditions = tuple(sorted(said.conditions, key=lambda each: each.type))
+        status = self.row("ServiceImport", name).status
+        exporters = [each["cluster"] for each in msgspec.json.decode(status)["clusters"]]
         given = {
             "uid": "import-uid",
             "ports": (HTTP,),
             "annotations": annotations,
-            "clusters": tuple(sorted(said.clusters)),
-            "conditions": conditions,
+            "clusters": tuple(sorted(exporters)),
+            "conditions": tuple(sorted(conditions(status), key=lambda each: each.type)),
             **fields,
         }
         self.put(tables.IMPORTS, Import(name=ServiceName(name), **given))

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from isthmus import kube, mcs
+from isthmus.desired import ApiTarget
 from isthmus.kube.objects.core import SERVICE
 from isthmus.kube.objects.discovery import ENDPOINT_SLICE
 from isthmus.kube.objects.mcs import SERVICE_EXPORT, SERVICE_IMPORT, ServiceImport, ServiceImportSpec
@@ -19,7 +20,7 @@ from isthmus.model.services import Endpoint, EndpointSet, Export, Family, Port
 from isthmus.sources import kubernetes
 from isthmus.statedb import Backoff, Database, Derivations, Reconciler, Snapshot
 
-KUBERNETES = ("services", "endpoint_sets", "export_marks", "imports", "namespaces")
+KUBERNETES = ("services", "endpoint_sets", "export_marks", "imports", "namespaces", "observed")
 
 
 class Operator:
@@ -43,6 +44,7 @@ class Operator:
             tables.NAMESPACES,
             tables.CLUSTERS,
             tables.EXPORTS,
+            tables.OBSERVED,
             tables.OWN_EXPORTS,
             tables.MERGED,
             tables.OBJECTS,
@@ -51,7 +53,7 @@ class Operator:
         cluster = self.own
         self.reflectors = kubernetes.reflectors(self.db, client, tables=KUBERNETES, cluster=cluster, remote_slices=True)
         self.derivations = Derivations(self.db, *mcs.derived(cluster, families))
-        self.target = mcs.ApiTarget(self.writer)
+        self.target = ApiTarget(self.writer, mcs.KINDS)
         self.reconciler = Reconciler(
             self.db,
             tables.OBJECTS,

@@ -1,8 +1,8 @@
 """The Multi-Cluster Services API: exports of all clusters → what the own API server is wanted to hold.
 
-What belongs here: the merge of exports, the ServiceImport, derived Service, EndpointSlices and conditions that follow
-from it, all pure, and the one target that writes them. What never does: records between clusters (clusterset), choice
-of backends (loadbalancer).
+What belongs here: what is exported, global and merged, and the ServiceImport, derived Service, EndpointSlices and
+conditions that follow from it, all pure. What never does: transport of records (clusterset), writing objects (desired),
+choice of backends (loadbalancer).
 
     exports.py           what the own cluster exports, and which Services are global
     records.py           what of that is published
@@ -12,9 +12,8 @@ of backends (loadbalancer).
     imports.py  derived_services.py  conditions.py      what its import, Service and export say
     slices.py  mirror.py  remote.py      endpoints behind that Service: the own cluster's, and those of others
     objects.py           the table of those
-    wire.py  told.py     labels, annotations, canonical JSON; what a status says
-    target.py            writes them: server-side apply
-    events.py  metrics.py      what people and dashboards are told
+    kinds.py  words.py   what of each kind is ours; labels and annotations
+    events.py  metrics.py      Events and metrics from them
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from typing import Any
 
 from isthmus.mcs import exports, merged, objects, records
 from isthmus.mcs.events import tell
-from isthmus.mcs.target import ApiTarget
+from isthmus.mcs.kinds import KINDS
 from isthmus.mcs.view import Settings
 from isthmus.model.names import ClusterName
 from isthmus.model.services import Family
 from isthmus.statedb import Derived
 
-__all__ = ["ApiTarget", "derived", "records", "tell"]
+__all__ = ["KINDS", "derived", "records", "tell"]
 
 
 def derived(

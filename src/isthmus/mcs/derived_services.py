@@ -8,41 +8,40 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from isthmus.mcs import wire
+from isthmus.desired import Draft
+from isthmus.desired.drafts import without_empty
+from isthmus.mcs import words
 from isthmus.mcs.slices import Behind
 from isthmus.mcs.view import View
-from isthmus.model.mcs import Merged, Object
+from isthmus.model.mcs import Merged
 from isthmus.model.names import ClusterName, split
 from isthmus.model.services import Family, Port, Service
 
 DEFAULT_TIMEOUT: Final = 10800
 
 
-def derived_service(view: View, merged: Merged) -> Object:
+def derived_service(view: View, merged: Merged) -> Draft:
     """The Service wanted for an import that can be used here."""
     uid = view.found_import.uid if view.found_import is not None else ""
-    return wire.wanted(
+    return Draft(
         "Service",
         view.derived,
-        service=view.name,
         content={"spec": _spec(view, merged)},
         labels=labels(view, merged),
         annotations=_annotations(view, merged),
         owner=("ServiceImport", view.name, uid),
-        remake=_remake(view.derived_service, view, merged),
-        seen=_seen(view.derived_service, view, merged),
+        recreate_uid=_recreate_uid(view.derived_service, view, merged),
     )
 
 
 def labels(view: View, merged: Merged) -> dict[str, str]:
     """Labels of the derived Service, which its slices have too."""
-    return {**wire.exported(merged.labels), wire.SERVICE_NAME: split(view.name)[1]}
+    return {**words.exported(merged.labels), words.SERVICE_NAME: split(view.name)[1]}
 
 
 def behind(view: View, merged: Merged, *, cluster: ClusterName) -> Behind:
     """What slices of a cluster's endpoints say of the derived Service."""
     return Behind(
-        of=view.name,
         service=view.derived,
         uid=view.derived_service.uid if view.derived_service is not None else "",
         cluster=cluster,
@@ -52,7 +51,11 @@ def behind(view: View, merged: Merged, *, cluster: ClusterName) -> Behind:
 
 
 def _annotations(view: View, merged: Merged) -> dict[str, str]:
-    return {**wire.exported(merged.annotations), wire.SUPPORTED_FAMILIES: ",".join(view.families), wire.GLOBAL: "true"}
+    return {
+        **words.exported(merged.annotations),
+        words.SUPPORTED_FAMILIES: ",".join(view.families),
+        words.GLOBAL: "true",
+    }
 
 
 def _spec(view: View, merged: Merged) -> dict[str, Any]:
@@ -69,7 +72,7 @@ def _spec(view: View, merged: Merged) -> dict[str, Any]:
         spec["sessionAffinityConfig"] = {"clientIP": {"timeoutSeconds": _timeout(merged)}}
     if merged.type == "Headless":
         spec["clusterIP"] = "None"
-    return {**spec, **wire.without_empty({"trafficDistribution": merged.distribution})}
+    return {**spec, **without_empty({"trafficDistribution": merged.distribution})}
 
 
 def _families(view: View) -> tuple[Family, ...]:
@@ -85,34 +88,14 @@ def _timeout(merged: Merged) -> int:
 
 def _port(port: Port) -> dict[str, Any]:
     """A port of a Service. No target port: endpoints say what they listen on."""
-    named = wire.without_empty({"name": port.name, "appProtocol": port.app_protocol})
+    named = without_empty({"name": port.name, "appProtocol": port.app_protocol})
     return {"port": port.port, "protocol": port.protocol, **named}
 
 
-def _remake(found: Service | None, view: View, merged: Merged) -> str:
+def _recreate_uid(found: Service | None, view: View, merged: Merged) -> str:
     """A Service cannot become headless, nor cease to be; what has an address cannot lose its first family."""
     if found is None:
         return ""
     headless = merged.type == "Headless"
     lost = not headless and bool(found.families) and found.families[0] not in view.families
     return found.uid if found.headless != headless or lost else ""
-
-
-def _seen(found: Service | None, view: View, merged: Merged) -> str:
-    if found is None:
-        return ""
-    timeout: dict[str, Any] = {"affinity_timeout": _timeout(merged)} if merged.affinity == "ClientIP" else {}
-    return wire.seen(
-        found,
-        type="ClusterIP",
-        ports=tuple(merged.ports),
-        headless=merged.type == "Headless",
-        families=_families(view),
-        selector=(),
-        affinity=merged.affinity,
-        **timeout,
-        internal_policy=merged.internal_policy or "Cluster",
-        distribution=merged.distribution or "",
-        labels=labels(view, merged),
-        annotations={**_annotations(view, merged), wire.MANAGED_BY: wire.MANAGER},
-    )

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from isthmus import kube
-from isthmus.mcs import told
-from isthmus.mcs.target import KINDS
-from isthmus.model.mcs import Object
+from isthmus.desired.drafts import conditions
+from isthmus.mcs.kinds import KINDS
 from isthmus.model.names import ServiceName, split
+from isthmus.model.objects import Object
 from isthmus.model.services import ExportMark, Import, StatusCondition
 from isthmus.model.tables import EXPORT_MARKS, IMPORTS, OBJECTS, OBJECTS_STATUS
 from isthmus.statedb import Database, Snapshot, Status
@@ -94,11 +94,11 @@ Conditions = Mapping[str, StatusCondition]
 
 
 def _conditions(row: Object) -> Conditions:
-    return _by_type(told.wanted(row.status).conditions) if row.status else {}
+    return _by_type(conditions(row.status))
 
 
-def _by_type(conditions: Iterable[StatusCondition]) -> Conditions:
-    return {each.type: each for each in conditions}
+def _by_type(found: Iterable[StatusCondition]) -> Conditions:
+    return {each.type: each for each in found}
 
 
 def _found(snapshot: Snapshot, row: Object | None) -> tuple[StatusCondition, ...]:
@@ -153,7 +153,7 @@ def _say(recorder: Recorder, snapshot: Snapshot, said: Said) -> bool:
         return snapshot.get(OBJECTS, (said.kind, said.name)) is None
     namespace, name = split(said.name)
     recorder.say(
-        KINDS[said.kind],
+        KINDS[said.kind].kind,
         namespace=namespace,
         name=name,
         uid=there.uid,

@@ -21,7 +21,6 @@ from isthmus.statedb import Derived, Reader
 GLOBAL_NAMESPACE: Final = "clustermesh.cilium.io/global"
 SHARED: Final = "service.cilium.io/shared"
 SHARED_ALIAS: Final = "io.cilium/shared-service"
-SYNC_SLICES: Final = "service.cilium.io/global-sync-endpoint-slices"
 
 
 def derived(cluster: ClusterName, *, default_global: bool) -> Derived[OwnExport]:

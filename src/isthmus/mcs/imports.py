@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Final, Literal
 
-from isthmus.mcs import told, wire
-from isthmus.mcs.view import View, ours
+from isthmus.desired import MANAGER, Condition, Draft, condition
+from isthmus.desired.drafts import without_empty
+from isthmus.mcs import words
+from isthmus.mcs.view import View
 from isthmus.model.hosts import family
-from isthmus.model.mcs import Merged, Object
+from isthmus.model.mcs import Merged
 from isthmus.model.names import split
-from isthmus.model.services import Import, Port
+from isthmus.model.services import Port
 
 MOST_ADDRESSES: Final = 2
 
@@ -17,20 +19,16 @@ NotReady = Literal["NamespaceNotGlobal", "IPFamilyNotSupported", "ServiceNameTak
 """Why an import cannot be used here. Pending passes by itself, the others do not."""
 
 
-def service_import(view: View, merged: Merged) -> Object:
+def service_import(view: View, merged: Merged) -> Draft:
     """The ServiceImport wanted for a name that somebody exports."""
-    annotations = _annotations(view, merged)
     ips = addresses(view, merged)
-    status = {"clusters": [{"cluster": name} for name in merged.clusters], "conditions": _conditions(view, ips)}
-    return wire.wanted(
+    return Draft(
         "ServiceImport",
         view.name,
-        service=view.name,
         content={"spec": _spec(merged, ips)},
-        labels=wire.exported(merged.labels),
-        annotations=annotations,
-        status=status,
-        seen=_seen(view.found_import, merged, ips=ips, annotations=annotations, status=status),
+        labels=words.exported(merged.labels),
+        annotations=_annotations(view, merged),
+        status={"clusters": [{"cluster": name} for name in merged.clusters], "conditions": _conditions(view, ips)},
     )
 
 
@@ -57,63 +55,42 @@ def _spec(merged: Merged, ips: tuple[str, ...]) -> dict[str, Any]:
         "ports": [_port(port) for port in merged.ports],
         "ips": list(ips),
         **affinity,
-        **wire.without_empty(spec),
+        **without_empty(spec),
     }
 
 
 def _port(port: Port) -> dict[str, Any]:
-    named = wire.without_empty({"name": port.name, "appProtocol": port.app_protocol})
+    named = without_empty({"name": port.name, "appProtocol": port.app_protocol})
     return {"port": port.port, "protocol": port.protocol, **named}
 
 
 def _annotations(view: View, merged: Merged) -> dict[str, str]:
     """The exported ones, and ours: they win, since others act on them."""
-    derived = {wire.DERIVED_SERVICE: split(view.derived)[1]} if view.derived_service is not None else {}
-    return {**wire.exported(merged.annotations), **derived, wire.SUPPORTED_FAMILIES: ",".join(view.families)}
+    derived = {words.DERIVED_SERVICE: split(view.derived)[1]} if view.derived_service is not None else {}
+    return {**words.exported(merged.annotations), **derived, words.SUPPORTED_FAMILIES: ",".join(view.families)}
 
 
-def _conditions(view: View, ips: tuple[str, ...]) -> list[wire.ConditionBody]:
+def _conditions(view: View, ips: tuple[str, ...]) -> list[Condition]:
     conditions = [_ready(view, ips)]
     if view.stale:
         said = f"not reachable: {', '.join(view.stale)}; what they last said still counts"
-        conditions.append(wire.condition("Stale", True, reason="ClusterUnreachable", message=said))
+        conditions.append(condition("Stale", True, reason="ClusterUnreachable", message=said))
     return conditions
 
 
-def _ready(view: View, ips: tuple[str, ...]) -> wire.ConditionBody:
+def _ready(view: View, ips: tuple[str, ...]) -> Condition:
     """The first reason that holds."""
 
-    def not_ready(reason: NotReady, message: str) -> wire.ConditionBody:
-        return wire.condition("Ready", False, reason=reason, message=message)
+    def not_ready(reason: NotReady, message: str) -> Condition:
+        return condition("Ready", False, reason=reason, message=message)
 
     if not view.shared:
         return not_ready("NamespaceNotGlobal", f"namespace {view.namespace.name} is not global in this cluster")
     if not view.families:
         return not_ready("IPFamilyNotSupported", f"this cluster has {','.join(view.settings.families)} only")
     if view.taken:
-        return not_ready("ServiceNameTaken", f"Service {view.derived} exists and is not managed by {wire.MANAGER}")
+        return not_ready("ServiceNameTaken", f"Service {view.derived} exists and is not managed by {MANAGER}")
     headless = view.merged is not None and view.merged.type == "Headless"
     if view.derived_service is None or not (ips or headless):
         return not_ready("Pending", f"Service {view.derived} has no address yet")
-    return wire.condition("Ready", True, reason="Ready")
-
-
-def _seen(
-    found: Import | None, merged: Merged, *, ips: tuple[str, ...], annotations: dict[str, str], status: dict[str, Any]
-) -> str:
-    if found is None or not ours(found.annotations):
-        return ""
-    return wire.seen(
-        found,
-        told=told.found(found.clusters, found.conditions) == told.wanted(wire.encode(status)),
-        type=merged.type,
-        ports=merged.ports,
-        ips=ips,
-        affinity=merged.affinity,
-        affinity_timeout=merged.affinity_timeout,
-        families=merged.families,
-        internal_policy=merged.internal_policy,
-        distribution=merged.distribution,
-        labels=wire.exported(merged.labels),
-        annotations={**annotations, wire.MANAGED_BY: wire.MANAGER},
-    )
+    return condition("Ready", True, reason="Ready")

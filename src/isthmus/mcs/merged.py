@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from isthmus.mcs import wire
+from isthmus.desired import is_ours
 from isthmus.mcs.merge import merge
+from isthmus.mcs.words import RESERVED
 from isthmus.model.clusters import Cluster
 from isthmus.model.mcs import Merged, OwnExport
 from isthmus.model.names import ClusterName, ServiceName, split
@@ -55,7 +56,7 @@ def derived(cluster: ClusterName) -> Derived[Merged]:
 def stand_ins(reader: Reader, name: ServiceName, *, heard: set[ClusterName]) -> Iterator[Export]:
     """An export for each cluster that the import lists and that has not said anything yet: the import as it is."""
     found = reader.get(IMPORTS, name)
-    if found is None or wire.MANAGED_BY not in dict(found.annotations):
+    if found is None or not is_ours(found.annotations):
         return
     for cluster in found.clusters:
         row = reader.get(CLUSTERS, cluster)
@@ -72,7 +73,7 @@ def stand_ins(reader: Reader, name: ServiceName, *, heard: set[ClusterName]) -> 
                 internal_policy=found.internal_policy,
                 distribution=found.distribution,
                 labels=found.labels,
-                annotations=tuple(pair for pair in found.annotations if pair[0] not in wire.RESERVED),
+                annotations=tuple(pair for pair in found.annotations if pair[0] not in RESERVED),
             )
 
 

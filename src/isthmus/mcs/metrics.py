@@ -11,8 +11,8 @@ from typing import Any, Final
 import msgspec
 from prometheus_client.core import GaugeMetricFamily
 
-from isthmus.model.mcs import Object
 from isthmus.model.names import split
+from isthmus.model.objects import Object
 from isthmus.model.tables import OBJECTS
 from isthmus.statedb import Snapshot
 

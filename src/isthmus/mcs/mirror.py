@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from isthmus.mcs import derived_services, slices, wire
+from isthmus.desired import Draft
+from isthmus.mcs import derived_services, slices
 from isthmus.mcs.exports import agreed_ports, agreeing
 from isthmus.mcs.view import View
+from isthmus.mcs.words import SOURCE_SLICE
 from isthmus.model.hosts import family
-from isthmus.model.mcs import Merged, Object
+from isthmus.model.mcs import Merged
 from isthmus.model.names import split
 from isthmus.model.services import Endpoint, EndpointSet
 
 
-def mirrored(view: View, merged: Merged) -> Iterator[Object]:
+def mirrored(view: View, merged: Merged) -> Iterator[Draft]:
     """The slices wanted for the endpoints of the own cluster, where it exports the Service."""
     if view.own is None or view.own.export is None:
         return
@@ -30,13 +32,7 @@ def mirrored(view: View, merged: Merged) -> Iterator[Object]:
             if name in taken:
                 name = slices.named(name, slices.digest(each.part))
             taken.add(name)
-            yield slices.endpoint_slice(
-                behind,
-                endpoints,
-                name=name,
-                found=view.found_slices.get(name),
-                annotations={wire.SOURCE_SLICE: each.part},
-            )
+            yield slices.endpoint_slice(behind, endpoints, name=name, annotations={SOURCE_SLICE: each.part})
 
 
 def mirror_name(view: View, source: str, suffix: str = "") -> str:

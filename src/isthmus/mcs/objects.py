@@ -5,18 +5,21 @@ Nobody exports it: no import, no derived Service, no slices; a ServiceExport tha
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
+from isthmus.desired import Draft, row
 from isthmus.mcs import remote
 from isthmus.mcs.conditions import export_status
 from isthmus.mcs.derived_services import derived_service
 from isthmus.mcs.exports import takes_endpoints
 from isthmus.mcs.imports import service_import
+from isthmus.mcs.kinds import KINDS
 from isthmus.mcs.mirror import mirrored
-from isthmus.mcs.view import Settings, read
+from isthmus.mcs.view import Settings, View, read
 from isthmus.model.clusters import Cluster, flat
-from isthmus.model.mcs import Merged, Object, OwnExport
+from isthmus.model.mcs import Merged, OwnExport
 from isthmus.model.names import ServiceName
+from isthmus.model.objects import Object, Observed
 from isthmus.model.services import EndpointSet, Export, ExportMark, Import, Namespace, Service
 from isthmus.model.sources import KUBERNETES
 from isthmus.model.tables import (
@@ -28,6 +31,7 @@ from isthmus.model.tables import (
     MERGED,
     NAMESPACES,
     OBJECTS,
+    OBSERVED,
     OWN_EXPORTS,
     SERVICES,
 )
@@ -54,26 +58,32 @@ def derived(settings: Settings) -> Derived[Object]:
             ENDPOINT_SETS: _endpoint_set,
             NAMESPACES: _namespace,
             CLUSTERS: _cluster,
+            OBSERVED: _observed,
         },
     )
 
 
 def wanted(reader: Reader, name: ServiceName, *, settings: Settings) -> list[Object]:
-    """All objects of one name. They are written in this order: each controls those after it."""
+    """All objects of one name, each held against what the API server has."""
     view = read(reader, name, settings=settings)
-    if view is None:
-        return []
-    objects = []
+    return [
+        row(each, reader.get(OBSERVED, (each.kind, each.name)), unit=name, ownership=KINDS[each.kind])
+        for each in (drafts(view) if view is not None else ())
+    ]
+
+
+def drafts(view: View) -> Iterator[Draft]:
+    """All objects of a name as they are wanted."""
     if view.merged is not None:
-        objects.append(service_import(view, view.merged))
+        yield service_import(view, view.merged)
         if view.shared and view.families and not (view.import_taken or view.taken):
-            objects.append(derived_service(view, view.merged))
-            objects += [*mirrored(view, view.merged), *remote.of_import(view, view.merged)]
+            yield derived_service(view, view.merged)
+            yield from mirrored(view, view.merged)
+            yield from remote.of_import(view, view.merged)
     if view.service is not None and view.shared:
-        objects += remote.of_global(view, view.service)
+        yield from remote.of_global(view, view.service)
     if view.mark is not None:
-        objects.append(export_status(view, view.mark))
-    return objects
+        yield export_status(view, view.mark)
 
 
 Named = Merged | Export | ExportMark | OwnExport | Import
@@ -93,6 +103,15 @@ def _endpoint_set(reader: Reader, old: EndpointSet | None, new: EndpointSet | No
     """What is exported under the service's name, or stands behind it as a derived one; any other service is skipped."""
     row = new or old
     return _served_by(reader, row.service) if row is not None else set()
+
+
+def _observed(reader: Reader, old: Observed | None, new: Observed | None) -> Iterable[ServiceName]:
+    """The name that wants the object, and the one of an object that nothing wants yet."""
+    row = new or old
+    if row is None:
+        return ()
+    wanting = reader.get(OBJECTS, (row.kind, row.name))
+    return (wanting.service,) if wanting is not None else ()
 
 
 def _served_by(reader: Reader, service: ServiceName) -> set[ServiceName]:

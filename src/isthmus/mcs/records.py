@@ -14,7 +14,7 @@ from msgspec import structs
 
 from isthmus.clusterset import endpoints, exports
 from isthmus.mcs.exports import agreed_ports, agreeing, gives_endpoints, same_sharing
-from isthmus.mcs.wire import SERVICE_NAME
+from isthmus.mcs.words import SERVICE_NAME
 from isthmus.model.mcs import Merged, OwnExport, Record
 from isthmus.model.names import ClusterName, ServiceName, split
 from isthmus.model.names import derived as derived_name

@@ -10,16 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from isthmus.desired import Draft
 from isthmus.mcs import derived_services, slices
-from isthmus.mcs.exports import SYNC_SLICES, agreed_ports, agreeing, annotated, takes_endpoints
+from isthmus.mcs.exports import agreed_ports, agreeing, annotated, takes_endpoints
 from isthmus.mcs.view import View
+from isthmus.mcs.words import SYNC_SLICES
 from isthmus.model.hosts import family
-from isthmus.model.mcs import Merged, Object
+from isthmus.model.mcs import Merged
 from isthmus.model.names import split
 from isthmus.model.services import Endpoint, EndpointSet, Service
 
 
-def of_import(view: View, merged: Merged) -> Iterator[Object]:
+def of_import(view: View, merged: Merged) -> Iterator[Draft]:
     """The slices wanted behind the derived Service for each cluster that exports it, but our own."""
     if not annotated(merged.annotations, SYNC_SLICES, default=True):
         return
@@ -32,13 +34,12 @@ def of_import(view: View, merged: Merged) -> Iterator[Object]:
         yield from _slices(view, behind, each, keep=partial(agreeing, agreed=agreed))
 
 
-def of_global(view: View, service: Service) -> Iterator[Object]:
+def of_global(view: View, service: Service) -> Iterator[Draft]:
     """The slices wanted behind a Service that takes part by annotation, of every cluster's Service of its name."""
     if not takes_endpoints(service) or not annotated(service.annotations, SYNC_SLICES, default=service.headless):
         return
     for each in view.remote(view.name):
         behind = slices.Behind(
-            of=view.name,
             service=view.name,
             uid=service.uid,
             cluster=each.cluster,
@@ -50,14 +51,13 @@ def of_global(view: View, service: Service) -> Iterator[Object]:
 
 def _slices(
     view: View, behind: slices.Behind, source: EndpointSet, *, keep: Callable[[Endpoint], Endpoint | None]
-) -> Iterator[Object]:
+) -> Iterator[Draft]:
     families = view.families if behind.service == view.derived else _families(view)
     kept = [each for e in source.endpoints if (each := keep(e)) and family(e.address) in families]
     for alike, endpoints in slices.group(kept).items():
         for suffix, part in slices.parts(endpoints):
             name = slices.named(split(behind.service)[1], source.cluster, slices.digest(repr(alike))[:6], suffix)
-            found = view.found_slices.get(name)
-            yield slices.endpoint_slice(behind, part, name=name, found=found, annotations={})
+            yield slices.endpoint_slice(behind, part, name=name)
 
 
 def _families(view: View) -> tuple[str, ...]:

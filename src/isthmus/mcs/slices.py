@@ -10,11 +10,12 @@ import hashlib
 from collections.abc import Collection, Iterator
 from typing import Any, Final, NamedTuple
 
-from isthmus.mcs import wire
+from isthmus.desired import Draft
+from isthmus.desired.drafts import without_empty
+from isthmus.mcs import words
 from isthmus.model.hosts import family
-from isthmus.model.mcs import Object
 from isthmus.model.names import ClusterName, ServiceName, service_name, split
-from isthmus.model.services import Condition, Endpoint, EndpointSet, Family, Port
+from isthmus.model.services import Condition, Endpoint, Family, Port
 
 MOST_ENDPOINTS: Final = 100
 MOST_NAME: Final = 253
@@ -32,8 +33,6 @@ CONDITIONS: Final = {
 class Behind(NamedTuple):
     """The Service that slices stand behind, and what they say of it."""
 
-    of: ServiceName
-    """The name whose objects these are."""
     service: ServiceName
     uid: str
     """The Service's, empty while it is not written."""
@@ -87,31 +86,29 @@ def digest(text: str) -> str:
 
 
 def endpoint_slice(
-    behind: Behind, endpoints: list[Endpoint], *, name: str, found: EndpointSet | None, annotations: dict[str, str]
-) -> Object:
+    behind: Behind, endpoints: list[Endpoint], *, name: str, annotations: dict[str, str] | None = None
+) -> Draft:
     """One slice of endpoints that can stand in one."""
     namespace, service = split(behind.service)
     labels = {
         **behind.labels,
-        **({wire.HEADLESS: ""} if behind.headless else {}),
-        wire.SLICE_SERVICE: service,
-        wire.SOURCE_CLUSTER: behind.cluster,
-        wire.SLICE_MANAGED_BY: wire.SLICE_MANAGER,
+        **({words.HEADLESS: ""} if behind.headless else {}),
+        words.SLICE_SERVICE: service,
+        words.SOURCE_CLUSTER: behind.cluster,
+        words.SLICE_MANAGED_BY: words.SLICE_MANAGER,
     }
     content = {
         "addressType": family(endpoints[0].address),
         "endpoints": [_endpoint(endpoint) for endpoint in endpoints],
         "ports": [_port(port) for port in endpoints[0].ports],
     }
-    return wire.wanted(
+    return Draft(
         "EndpointSlice",
         service_name(namespace, name),
-        service=behind.of,
         content=content,
         labels=labels,
         annotations=annotations,
         owner=("Service", behind.service, behind.uid),
-        seen="" if found is None else wire.seen(found, endpoints=tuple(endpoints)),
     )
 
 
@@ -127,11 +124,11 @@ def _endpoint(endpoint: Endpoint) -> dict[str, Any]:
     return {
         "addresses": [endpoint.address],
         "conditions": CONDITIONS[endpoint.condition],
-        **wire.without_empty(optional),
+        **without_empty(optional),
     }
 
 
 def _port(port: Port) -> dict[str, Any]:
     """A port of a slice. An unnamed one says so: it is matched with the Service's port by name."""
     said = {"name": port.name, "port": port.port, "protocol": port.protocol}
-    return {**said, **wire.without_empty({"appProtocol": port.app_protocol})}
+    return {**said, **without_empty({"appProtocol": port.app_protocol})}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from isthmus.desired import is_ours
 from isthmus.mcs.exports import is_shared_namespace
-from isthmus.mcs.wire import MANAGED_BY
 from isthmus.model.clusters import flat
 from isthmus.model.mcs import Merged, OwnExport
 from isthmus.model.names import ClusterName, ServiceName, derived, split
-from isthmus.model.services import EndpointSet, Export, ExportMark, Family, Import, Labels, Namespace, Service
+from isthmus.model.services import EndpointSet, Export, ExportMark, Family, Import, Namespace, Service
 from isthmus.model.sources import CLUSTERSET, KUBERNETES
 from isthmus.model.tables import (
     CLUSTERS,
@@ -52,8 +52,6 @@ class View(NamedTuple):
     """What is called as the derived Service, ours or not."""
     sets: tuple[EndpointSet, ...]
     """The own cluster's endpoints of the Service, a slice each."""
-    found_slices: dict[str, EndpointSet]
-    """Slices in the API server that stand behind the derived Service, or bring others' endpoints to the own one."""
     told: tuple[EndpointSet, ...]
     """What peers tell of their endpoints, of the derived Service and of the name itself."""
     exports: dict[ClusterName, Export]
@@ -79,22 +77,17 @@ class View(NamedTuple):
     @property
     def taken(self) -> bool:
         """Somebody else's Service is called as ours would be."""
-        return self.found_service is not None and not ours(self.found_service.annotations)
+        return self.found_service is not None and not is_ours(self.found_service.annotations)
 
     @property
     def import_taken(self) -> bool:
         """Somebody else's import has this name: another implementation serves it, and nothing is built on it."""
-        return self.found_import is not None and not ours(self.found_import.annotations)
+        return self.found_import is not None and not is_ours(self.found_import.annotations)
 
     @property
     def derived_service(self) -> Service | None:
         """The derived Service as the API server has it."""
         return None if self.taken else self.found_service
-
-
-def ours(annotations: Labels) -> bool:
-    """Whether an object says of itself that Isthmus made it."""
-    return any(key == MANAGED_BY for key, _ in annotations)
 
 
 def read(reader: Reader, name: ServiceName, *, settings: Settings) -> View | None:
@@ -115,7 +108,6 @@ def read(reader: Reader, name: ServiceName, *, settings: Settings) -> View | Non
         found_import=reader.get(IMPORTS, name),
         found_service=reader.get(SERVICES, (derived(name), KUBERNETES)),
         sets=_own_sets(reader, name, settings),
-        found_slices={each.part: each for each in _found_slices(reader, name, settings)},
         told=_told(reader, name, settings),
         exports={each.cluster: each for each in reader.by(EXPORTS, "name", name)},
         stale=_stale(reader, merged),
@@ -126,12 +118,6 @@ def _own_sets(reader: Reader, service: ServiceName, settings: Settings) -> tuple
     found = reader.by(ENDPOINT_SETS, "service", service)
     own = (each for each in found if each.cluster == settings.cluster and each.source == KUBERNETES)
     return tuple(sorted(own, key=lambda each: each.part))
-
-
-def _found_slices(reader: Reader, name: ServiceName, settings: Settings) -> list[EndpointSet]:
-    behind = [each for each in reader.by(ENDPOINT_SETS, "service", derived(name)) if each.source == KUBERNETES]
-    beside = [each for each in reader.by(ENDPOINT_SETS, "service", name) if each.source == KUBERNETES]
-    return [*behind, *(each for each in beside if each.cluster != settings.cluster)]
 
 
 def _told(reader: Reader, name: ServiceName, settings: Settings) -> tuple[EndpointSet, ...]:

@@ -60,24 +60,3 @@ class Record(Struct, frozen=True, gc=False):
     kind: RecordKind
     name: ServiceName
     value: bytes
-
-
-class Object(Struct, frozen=True, gc=False, kw_only=True):
-    """An object wanted in the own API server, or a part of one: only the fields that are ours to say."""
-
-    kind: str
-    """'ServiceImport', 'Service', 'EndpointSlice', 'ServiceExport' …"""
-    name: ServiceName
-    body: bytes
-    """Canonical JSON (sorted keys) of apiVersion, kind, metadata and spec; empty: only the status is ours."""
-    status: bytes = b""
-    """Canonical JSON of the status that is ours to say, its conditions without times; empty: none."""
-    service: ServiceName = ServiceName("")
-    """The import that it is part of; all objects of one are computed together."""
-    owner: tuple[str, ServiceName, str] | None = None
-    """Kind, name and uid of the object that controls it; the uid is empty while that is not written."""
-    remake: str = ""
-    """Uid of an object that cannot be changed into this one and has to go first."""
-    seen: str = ""
-    """How the API server was last seen to hold it: '' not at all, '=' as it should, else a digest of what differs.
-    It says nothing new of what is wanted, but a change of it asks for writing again: so edits are undone."""

@@ -7,8 +7,9 @@ from typing import Final
 from isthmus.model.balancing import Backend, BackendKey, Frontend, FrontendKey, Plan, PlanKey, Policy, Probe
 from isthmus.model.clusters import Cluster
 from isthmus.model.dns import Name
-from isthmus.model.mcs import Merged, Object, OwnExport, Record
+from isthmus.model.mcs import Merged, OwnExport, Record
 from isthmus.model.names import ClusterName, ServiceName, derived
+from isthmus.model.objects import Object, Observed
 from isthmus.model.redirects import LocalRedirect, ProxyRedirect, Redirect
 from isthmus.model.refusals import RefusedClaim
 from isthmus.model.services import (
@@ -202,5 +203,7 @@ OBJECTS: Final = Table[tuple[str, ServiceName], Object](
     key=lambda row: (row.kind, row.name),
     indexes={"name": lambda row: (row.name,), "service": lambda row: (row.service,)},
 )
+
+OBSERVED: Final = Table[tuple[str, ServiceName], Observed]("observed", Observed, key=lambda row: (row.kind, row.name))
 
 OBJECTS_STATUS: Final = Table[tuple[str, ServiceName], Status]("objects_status", Status, key=lambda row: row.key)

@@ -21,6 +21,7 @@ from isthmus.admin.monitor import Monitor
 from isthmus.clusterset.follower import Follower
 from isthmus.clusterset.publisher import Publisher
 from isthmus.config import Config
+from isthmus.desired import ApiTarget
 from isthmus.kube.events import Recorder
 from isthmus.kube.lease import Election
 from isthmus.loadbalancer import claims, refusals
@@ -37,7 +38,16 @@ from isthmus.statedb import Backoff, Database, Derivations, Reconciler, Snapshot
 log = logs.get("operator")
 
 PREFIX = "isthmus_operator"
-KUBERNETES = ("services", "endpoint_sets", "export_marks", "imports", "namespaces", "nodes", "local_redirects")
+KUBERNETES = (
+    "services",
+    "endpoint_sets",
+    "export_marks",
+    "imports",
+    "namespaces",
+    "nodes",
+    "local_redirects",
+    "observed",
+)
 KINDS: tuple[RecordKind, ...] = ("serviceexports", "services")
 MOMENT = 1.0
 """Seconds that peers are waited for: without it each restart would say what it takes back when they have spoken."""
@@ -110,7 +120,7 @@ class Office:
                 derivations = Derivations(db, *derived)
                 most = config.clusterset.max_connected_clusters
                 publisher = Publisher(db, session, config.cluster, max_connected_clusters=most)
-                target, back_off = mcs.ApiTarget(self._client), Backoff(0.1, 30.0)
+                target, back_off = ApiTarget(self._client, mcs.KINDS), Backoff(0.1, 30.0)
                 objects = Reconciler(
                     db,
                     tables.OBJECTS,

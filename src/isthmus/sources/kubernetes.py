@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from isthmus import kube
 from isthmus.kube.objects import cilium, core, discovery, mcs
@@ -13,6 +13,7 @@ from isthmus.model.sources import KUBERNETES
 from isthmus.reflector import Reflector, Sink, Store
 from isthmus.sources import local_redirects, machines, multicluster, services, slices
 from isthmus.sources.host_ports import PodSink
+from isthmus.sources.observed import Both, observed
 from isthmus.sources.optional import Optional
 from isthmus.sources.sink import TableSink
 from isthmus.statedb import Database, Table
@@ -27,6 +28,8 @@ class Feed(NamedTuple):
     field_selector: str = ""
     optional: bool = False
     """A cluster may not have the kind."""
+    written: Literal["whole", "status", ""] = ""
+    """Whether Isthmus writes objects of the kind: whole ones of its own, or the status of anybody's."""
 
 
 def feeds(*, cluster: ClusterName, node: str = "", remote_slices: bool = False) -> dict[str, Feed]:
@@ -34,10 +37,10 @@ def feeds(*, cluster: ClusterName, node: str = "", remote_slices: bool = False) 
     slice_of = slices.endpoint_set(cluster, remote=remote_slices)
     of_node = f"spec.nodeName={node}" if node else ""
     all_of_them = (
-        Feed(core.SERVICE, model.SERVICES, services.service),
-        Feed(discovery.ENDPOINT_SLICE, model.ENDPOINT_SETS, slice_of),
-        Feed(mcs.SERVICE_EXPORT, model.EXPORT_MARKS, multicluster.export_mark),
-        Feed(mcs.SERVICE_IMPORT, model.IMPORTS, multicluster.service_import),
+        Feed(core.SERVICE, model.SERVICES, services.service, written="whole"),
+        Feed(discovery.ENDPOINT_SLICE, model.ENDPOINT_SETS, slice_of, written="whole"),
+        Feed(mcs.SERVICE_EXPORT, model.EXPORT_MARKS, multicluster.export_mark, written="status"),
+        Feed(mcs.SERVICE_IMPORT, model.IMPORTS, multicluster.service_import, written="whole"),
         Feed(core.NAMESPACE, model.NAMESPACES, machines.namespace),
         Feed(core.NODE, model.NODES, machines.node),
         Feed(core.POD, model.PODS, machines.pod, of_node),
@@ -58,13 +61,17 @@ def reflectors(
     """One reflector per table named, to be run by the caller; each table awaits the source 'kubernetes' from now on.
 
     ``node`` limits pods to those of that node. ``remote_slices`` takes slices that stand for other clusters too. Pods
-    give the services of their host ports as well, where services and endpoint sets are asked for.
+    give the services of their host ports as well, where services and endpoint sets are asked for. The table
+    ``observed`` is filled from all kinds asked for that Isthmus writes.
     """
     known = feeds(cluster=cluster, node=node, remote_slices=remote_slices)
     with_host_ports = {model.SERVICES.name, model.ENDPOINT_SETS.name} <= set(tables)
     found: list[Reflector[Any]] = []
-    for feed in (known[name] for name in tables):
+    for feed in (known[name] for name in tables if name != model.OBSERVED.name):
         sink: Sink[Any] = TableSink(db, feed.table, KUBERNETES, feed.convert)
+        if feed.written and model.OBSERVED.name in tables:
+            convert = observed(feed.kind, foreign=feed.written == "status")
+            sink = Both(sink, TableSink(db, model.OBSERVED, f"{KUBERNETES}/{feed.kind.resource}", convert))
         if feed.table is model.PODS and with_host_ports:
             sink = PodSink(db, sink, cluster=cluster)
         found.append(Reflector(_store(client, feed), sink, name=f"{KUBERNETES}/{feed.kind.resource}"))

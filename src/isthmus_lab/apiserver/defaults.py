@@ -64,6 +64,8 @@ def service(obj: Object) -> None:
             spec.setdefault("clusterIPs", [spec["clusterIP"]])
     if kind in ("NodePort", "LoadBalancer"):
         spec.setdefault("externalTrafficPolicy", "Cluster")
+    elif not spec.get("externalIPs"):
+        spec.pop("externalTrafficPolicy", None)  # as the API server drops what only another type has
     if kind == "LoadBalancer":
         spec.setdefault("allocateLoadBalancerNodePorts", True)
     obj.setdefault("status", {}).setdefault("loadBalancer", {})

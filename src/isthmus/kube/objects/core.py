@@ -36,13 +36,14 @@ class SessionAffinityConfig(Wire, frozen=True):
 class ServiceSpec(Wire, frozen=True):
     """What is wanted of a Service."""
 
-    type: str = "ClusterIP"
+    type: str = field(default_factory=lambda: "ClusterIP")  # never left out of JSON, as a default would be
     ports: list[ServicePort] | None = None
     cluster_ip: str = field(default="", name="clusterIP")
     cluster_ips: list[str] | None = field(default=None, name="clusterIPs")
     external_ips: list[str] | None = field(default=None, name="externalIPs")
     external_name: str | None = None
     ip_families: list[str] | None = None
+    ip_family_policy: str | None = None
     selector: dict[str, str] | None = None
     session_affinity: str | None = None
     session_affinity_config: SessionAffinityConfig | None = None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec import field
+
 from isthmus.kube.kind import Kind
 from isthmus.kube.objects.meta import Meta, Wire
 
@@ -61,7 +63,7 @@ class EndpointSlice(Wire, frozen=True):
     """A part of a Service's endpoints."""
 
     metadata: Meta
-    address_type: str = "IPv4"
+    address_type: str = field(default_factory=lambda: "IPv4")  # never left out of JSON, as a default would be
     endpoints: list[Endpoint] | None = None
     ports: list[EndpointPort] | None = None
 

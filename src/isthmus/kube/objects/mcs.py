@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec import field
+
 from isthmus.kube.kind import Kind
 from isthmus.kube.objects.core import ServicePort, SessionAffinityConfig
 from isthmus.kube.objects.meta import Condition, Meta, Wire
@@ -35,7 +37,7 @@ class ServiceExport(Wire, frozen=True):
 class ServiceImportSpec(Wire, frozen=True):
     """The clusterset's view of a service."""
 
-    type: str = "ClusterSetIP"
+    type: str = field(default_factory=lambda: "ClusterSetIP")  # never left out of JSON, as a default would be
     ports: list[ServicePort] | None = None
     ips: list[str] | None = None
     session_affinity: str | None = None

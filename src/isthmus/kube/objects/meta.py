@@ -17,6 +17,7 @@ class OwnerReference(Wire, frozen=True):
     name: str = ""
     uid: str = ""
     controller: bool | None = None
+    block_owner_deletion: bool | None = None
 
 
 class Meta(Wire, frozen=True):

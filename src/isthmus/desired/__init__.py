@@ -1,0 +1,27 @@
+"""Objects that Isthmus writes into its own API server: one encoder, one comparison, one writer for every kind.
+
+What belongs here: drafts → rows of desired objects, what the server has to change to hold them, and the target that
+writes them by server-side apply. What never does: what is wanted of which kind (``mcs`` and others decide that).
+
+    ownership.py    what of a kind is ours, and how our objects are recognised
+    difference.py   wanted and found → the merge patch between them; pure
+    drafts.py       a draft of an object → its row
+    contention.py   how often an object that somebody else keeps writing is set right
+    writer.py       writes rows: server-side apply
+"""
+
+from isthmus.desired.drafts import Condition, Draft, condition, row
+from isthmus.desired.ownership import MANAGED_BY, MANAGER, Ownership, is_ours
+from isthmus.desired.writer import ApiTarget
+
+__all__ = [
+    "MANAGED_BY",
+    "MANAGER",
+    "ApiTarget",
+    "Condition",
+    "Draft",
+    "Ownership",
+    "condition",
+    "is_ours",
+    "row",
+]

@@ -1,0 +1,371 @@
+"""Writes desired objects to the own API server, by server-side apply, and removes those no longer wanted.
+
+Fields are ours or not: what we set and no longer want goes, what others set stays, what others changed of ours is set
+right. What apply cannot take back (a field or an item that others added where the whole is ours) is patched. An object
+of a wanted name that does not carry our annotation is somebody else's and is left as it is.
+
+What was written is remembered as the server answered it, so that a change costs the requests it needs: one for an
+object, and one more for a status. What an earlier process wrote and the tables show as wanted costs none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from isthmus import kube, logs
+from isthmus.desired.contention import Contention
+from isthmus.desired.difference import difference
+from isthmus.desired.ownership import MANAGER, Ownerships, is_ours
+from isthmus.model.names import ServiceName, service_name, split
+from isthmus.model.objects import AS_WANTED, Object
+from isthmus.reflector import Expired
+from isthmus.statedb import NotPruned
+from isthmus.times import timestamp
+
+log = logs.get("objects")
+
+Key = tuple[str, ServiceName]
+
+AT_ONCE: Final = 16
+"""Requests under way at a time."""
+
+NEVER: Final = "1"
+"""A resourceVersion that no object has: what is applied with it is made, and a conflict where something is there."""
+
+
+class Refused(Exception):  # noqa: N818
+    """An object cannot be written now; the message says why."""
+
+
+class Contested(Refused):
+    """Somebody else keeps writing what is ours; it is set right again later."""
+
+
+class Written(NamedTuple):
+    """What we last asked of the server for an object."""
+
+    body: bytes
+    status: bytes
+
+
+class Known(Struct, gc=False):
+    """An object as the server last answered it to us."""
+
+    uid: str
+    version: str
+    found: bytes
+    written: Written | None = None
+    """None where another process wrote it."""
+
+
+class Stats(NamedTuple):
+    """What a target has done, and holds."""
+
+    objects: int
+    corrections: int
+    """Writes that set right what somebody else changed."""
+    requests_at_once: int
+
+
+class ApiTarget:
+    """A statedb Target of desired objects. What controls is written before what it controls, the rest side by side."""
+
+    def __init__(
+        self,
+        client: kube.Client,
+        ownerships: Ownerships,
+        *,
+        at_once: int = AT_ONCE,
+        timestamp: Callable[[], str] = timestamp,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client = client
+        self._ownerships = ownerships
+        self._order = {kind: place for place, kind in enumerate(ownerships)}
+        self._at_once = at_once
+        self._slots = asyncio.Semaphore(at_once)
+        self._timestamp = timestamp
+        self._clock = clock
+        self._known: dict[Key, Known] = {}
+        self._contention = Contention()
+
+    def __repr__(self) -> str:
+        return f"<ApiTarget of {self._client!r}, {len(self._known)} objects>"
+
+    def stats(self) -> Stats:
+        """Counts since the process began."""
+        return Stats(len(self._known), self._contention.total, self._at_once)
+
+    async def update(self, rows: Sequence[Object]) -> Mapping[Key, str]:
+        """Make the API server hold these; the failures, as sentences."""
+        return await self._each_name(sorted(rows, key=lambda row: self._order[row.kind]), self._write)
+
+    async def delete(self, rows: Sequence[Object]) -> Mapping[Key, str]:
+        """Remove these where they are ours, what is controlled before what controls it."""
+        return await self._each_name(sorted(rows, key=lambda row: -self._order[row.kind]), self._remove)
+
+    async def prune(self, rows: Iterable[Object]) -> str:
+        """Remove every object of ours that no row wants: an earlier process left it. NotPruned where one cannot be."""
+        wanted = {(row.kind, row.name) for row in rows}
+        gone = 0
+        for kind, ownership in self._ownerships.items():
+            if ownership.selector is None:
+                continue
+            try:
+                gone += await self._prune(kind, ownership.selector, wanted)
+            except (kube.KubeError, Expired) as error:
+                raise NotPruned(f"{gone} pruned, then: {error}") from None
+        return f"{gone} pruned"
+
+    async def _prune(self, name: str, selector: str, wanted: Collection[Key]) -> int:
+        gone = 0
+        kind = self._ownerships[name].kind
+        for found in await self._client.list(kind, label_selector=selector):
+            meta = found.metadata
+            key = (name, service_name(meta.namespace, meta.name))
+            if key not in wanted and is_ours(meta):
+                gone += await self._client.delete(kind, meta.namespace, meta.name, uid=meta.uid)
+                self._forget(key)
+        return gone
+
+    async def _each_name(self, rows: Iterable[Object], act: Callable[[Object], Awaitable[None]]) -> dict[Key, str]:
+        """Names side by side; of each name kind after kind, as the rows are ordered, those of a kind side by side."""
+        names: dict[ServiceName, dict[str, list[Object]]] = {}
+        for row in rows:
+            names.setdefault(row.service, {}).setdefault(row.kind, []).append(row)
+        failures: dict[Key, str] = {}
+
+        async def one(name: dict[str, list[Object]]) -> None:
+            for kind in name.values():
+                await asyncio.gather(*(self._one(row, act, failures) for row in kind))
+
+        await asyncio.gather(*map(one, names.values()))
+        return failures
+
+    async def _one(self, row: Object, act: Callable[[Object], Awaitable[None]], failures: dict[Key, str]) -> None:
+        async with self._slots:
+            try:
+                await act(row)
+            except Contested as error:  # what we know of it still holds
+                failures[row.kind, row.name] = str(error)
+            except (kube.KubeError, Expired, Refused) as error:
+                self._known.pop((row.kind, row.name), None)
+                if not _namespace_ends(error):
+                    failures[row.kind, row.name] = str(error)
+
+    async def _write(self, row: Object) -> None:
+        """Four cases: as wanted; never seen, so it is made; seen and known; seen, or gone, and to be looked at."""
+        key = (row.kind, row.name)
+        known, body = self._known.get(key), await self._body(row)
+        if self._is_done(row, body, known):
+            return
+        if body and known is None and not row.seen and await self._make(row, body):
+            return
+        before = known.written if known is not None else None
+        if known is None or not row.seen or not body:
+            known = await self._look(row)
+            if known is not None and not row.recreate_uid and not self._left(row, body, known):
+                known.written = Written(row.body, row.status)
+                return
+        if before == (row.body, row.status):
+            self._correct(row)
+        if row.recreate_uid:
+            await self._make_room(row)
+            known = None
+        if body:
+            known = await self._write_body(row, body, known)
+        if known is not None:
+            await self._write_status(row, known)
+
+    def _is_done(self, row: Object, body: dict[str, Any], known: Known | None) -> bool:
+        """Whether the server holds a row as far as the table shows and we know.
+
+        What the table shows may be older than what we wrote; then our write decides.
+        """
+        if row.seen != AS_WANTED and (known is None or not _is_older(row.seen, known.version)):
+            return False
+        if row.recreate_uid:
+            return False
+        return known is None or not self._left(row, body, known)
+
+    def _left(self, row: Object, body: dict[str, Any], known: Known) -> dict[str, Any]:
+        """What an object lacks of what is wanted, as far as we know it."""
+        wanted = {**body, **({"status": msgspec.json.decode(row.status)} if row.status else {})}
+        return difference(wanted, msgspec.json.decode(known.found), self._ownerships[row.kind])
+
+    def _correct(self, row: Object) -> None:
+        """We wrote this before and somebody changed it: Contested where that went on for too long."""
+        key, now = (row.kind, row.name), self._clock()
+        if self._contention.wait(key, now=now) > 0:
+            count = self._contention.corrections(key)
+            raise Contested(
+                f"{row.kind} {row.name} is written by somebody else again and again: set right {count} times, "
+                "and from now on more and more rarely"
+            )
+        self._contention.corrected(key, now=now)
+
+    async def _make(self, row: Object, body: dict[str, Any]) -> bool:
+        """Make an object that nobody has seen; False where there is one after all."""
+        try:
+            known = await self._write_body(row, body, None)
+        except kube.Conflict:
+            return False
+        await self._write_status(row, known)
+        return True
+
+    async def _look(self, row: Object) -> Known | None:
+        """What is there before we write; Refused where it is not ours to write."""
+        namespace, name = split(row.name)
+        try:
+            found = await self._client.get(self._ownerships[row.kind].kind, name, namespace)
+        except kube.NotFound:
+            self._known.pop((row.kind, row.name), None)
+            return None
+        if row.body and not is_ours(found.metadata):
+            raise Refused(f"{row.kind} {row.name} exists and is not managed by {MANAGER}: left as it is")
+        return self._learn((row.kind, row.name), found)
+
+    def _learn(self, key: Key, found: Any, *, written: Written | None = None) -> Known:
+        meta = found.metadata
+        known = Known(meta.uid, meta.resource_version, msgspec.json.encode(found), written)
+        self._known[key] = known
+        return known
+
+    async def _body(self, row: Object) -> dict[str, Any]:
+        """The body with its owner's reference, whose uid may have become known only just now; empty where none is."""
+        body: dict[str, Any] = msgspec.json.decode(row.body) if row.body else {}
+        if row.owner is not None:
+            kind, name, uid = row.owner
+            served = await self._client.served(self._ownerships[kind].kind)
+            reference = {
+                "apiVersion": served.api_version,
+                "kind": kind,
+                "name": split(name)[1],
+                "uid": await self._uid(kind, name, uid),
+                "controller": True,
+                "blockOwnerDeletion": True,
+            }
+            body["metadata"]["ownerReferences"] = [reference]
+        return body
+
+    async def _uid(self, kind: str, name: ServiceName, uid: str) -> str:
+        """Newest first: what we wrote in this process, then what the tables say, then what the server says."""
+        known = self._known.get((kind, name))
+        if known is not None:
+            return known.uid
+        if uid:
+            return uid
+        try:
+            namespace, short = split(name)
+            found = await self._client.get(self._ownerships[kind].kind, short, namespace)
+        except kube.NotFound:
+            raise Refused(f"waits for {kind} {name}") from None
+        if not is_ours(found.metadata):
+            raise Refused(f"waits for {kind} {name}, which is not managed by {MANAGER}")
+        return str(found.metadata.uid)
+
+    async def _apply(self, row: Object, body: dict[str, Any], *, subresource: str = "") -> Any:
+        namespace, name = split(row.name)
+        kind = self._ownerships[row.kind].kind
+        return await self._client.apply(kind, namespace, name, body, field_manager=MANAGER, subresource=subresource)
+
+    async def _patch(self, row: Object, body: dict[str, Any], *, subresource: str = "") -> Any:
+        namespace, name = split(row.name)
+        kind = self._ownerships[row.kind].kind
+        return await self._client.patch(kind, namespace, name, body, field_manager=MANAGER, subresource=subresource)
+
+    async def _write_body(self, row: Object, body: dict[str, Any], known: Known | None) -> Known:
+        """Only the object that we know is written, or a new one: another one in its place is a conflict."""
+        key, written = (row.kind, row.name), Written(row.body, row.status)
+        condition = {"uid": known.uid} if known is not None else {"resourceVersion": NEVER}
+        try:
+            applied = await self._apply(row, {**body, "metadata": {**body["metadata"], **condition}})
+        except kube.Invalid:
+            if known is None or (there := await self._look(row)) is None:
+                raise
+            now = there  # our items beside those that somebody added may be refused together: two ports of one name
+        else:
+            now = self._learn(key, applied, written=written)
+        left = difference(body, msgspec.json.decode(now.found), self._ownerships[row.kind])
+        if left:
+            metadata = {**left.get("metadata", {}), "uid": now.uid}
+            now = self._learn(key, await self._patch(row, {**left, "metadata": metadata}), written=written)
+        return now
+
+    async def _make_room(self, row: Object) -> None:
+        """Remove an object that cannot become the wanted one."""
+        namespace, name = split(row.name)
+        try:
+            await self._client.delete(self._ownerships[row.kind].kind, namespace, name, uid=row.recreate_uid)
+        except kube.Conflict:
+            raise Refused(f"{row.kind} {row.name}: another one was made in its place") from None
+        self._known.pop((row.kind, row.name), None)
+
+    async def _write_status(self, row: Object, known: Known) -> None:
+        """A condition keeps its time while its status stays."""
+        known.written = Written(row.body, row.status)
+        if not row.status:
+            return
+        status, found = msgspec.json.decode(row.status), msgspec.json.decode(known.found)
+        ownership = self._ownerships[row.kind]
+        if not difference({"status": status}, found, ownership):
+            return
+        before = {each["type"]: each for each in (found.get("status") or {}).get("conditions") or ()}
+        for condition in status.get("conditions", ()):
+            was = before.get(condition["type"], {})
+            since = was.get("lastTransitionTime") if was.get("status") == condition["status"] else None
+            condition["lastTransitionTime"] = since or self._timestamp()
+        try:
+            applied = await self._apply(row, {"status": status}, subresource="status")
+        except kube.NotFound:
+            self._forget((row.kind, row.name))
+            return
+        now = self._learn((row.kind, row.name), applied, written=known.written)
+        if left := difference({"status": status}, msgspec.json.decode(now.found), ownership):
+            patched = await self._patch(row, left, subresource="status")
+            self._learn((row.kind, row.name), patched, written=known.written)
+
+    async def _remove(self, row: Object) -> None:
+        key = (row.kind, row.name)
+        known = self._known.get(key)
+        self._forget(key)
+        if not row.body:
+            return
+        kind = self._ownerships[row.kind].kind
+        namespace, name = split(row.name)
+        uid = known.uid if known is not None else ""
+        if not uid:
+            try:
+                found = await self._client.get(kind, name, namespace)
+            except kube.NotFound:
+                return
+            if not is_ours(found.metadata):
+                return
+            uid = found.metadata.uid
+        try:
+            await self._client.delete(kind, namespace, name, uid=uid)
+        except kube.Conflict:
+            log.info("not removed: it is another one by now", kind=row.kind, object=row.name)
+
+    def _forget(self, key: Key) -> None:
+        self._known.pop(key, None)
+        self._contention.forget(key)
+
+
+def _is_older(seen: str, version: str) -> bool:
+    """Whether a version the table shows is older than, or the same as, the one of our last answer.
+
+    Versions of one server are numbers that grow (KEP-5504 makes that part of the API); anything else is not compared.
+    """
+    return seen.isdecimal() and version.isdecimal() and int(seen) <= int(version)
+
+
+def _namespace_ends(error: Exception) -> bool:
+    """The namespace is going away: what we want in it no longer matters."""
+    return isinstance(error, kube.Forbidden) and "being terminated" in str(error)
