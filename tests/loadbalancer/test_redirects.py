@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 from balancing_world import PERMISSIVE, World, make
 
+from isthmus.loadbalancer import Place
+from isthmus.loadbalancer.explain import explain
+from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.redirects import LocalRedirect, Requirement
 from isthmus.model.services import Node, Port
 from isthmus.model.tables import BACKENDS, FRONTENDS, PLANS, REDIRECTS
@@ -317,3 +320,40 @@ def test_inputs_that_say_the_same_again_change_no_row() -> None:
     world.put(*rows, make.pod(labels=(("app", "near"), ("more", "x")))).settle()
     for table in (REDIRECTS, FRONTENDS, BACKENDS, PLANS):
         assert world.db.snapshot().revision(table) == before.revision(table), table
+
+
+def test_of_several_backend_ports_the_first_counts_where_one_port_is_called() -> None:
+    here = (Port("udp", 5353, "UDP"), Port("main", 8080), Port("other", 9090))
+    policy = make.local(ports=(Port("", 80),), backend_ports=here)
+    world = served().put(make.pod(ports=(Port("whatever", 8080), Port("other", 9090))), policy)
+    assert world.reached() == NEAR, "its name means nothing then"
+    at = address(ports=(Port("", 80),), backend_ports=here)
+    world.delete(policy).put(at)
+    assert world.reached()["demo/near:local-redirect:80/TCP/IPv4"] == ["c1/10.1.1.9:8080"]
+
+
+@pytest.mark.parametrize(
+    ("pods", "fields", "shortcoming"),
+    [
+        ((), {}, "selects no pod of this node"),
+        ((make.pod(ready=False),), {}, "none of the 1 pods it selects is ready"),
+        ((make.pod(ports=()),), {}, "none of its 1 ready pods declares port 8080/TCP"),
+        ((make.pod(),), {"ports": (Port("", 81),)}, "lists port 81/TCP, which Service demo/echo does not have"),
+        (
+            (make.pod(),),
+            {"ports": (Port("", 80),), "backend_ports": (Port("a", 8080), Port("b", 9090))},
+            "lists one called port and 2 backend ports: the first counts, port 8080/TCP",
+        ),
+        (
+            (make.pod(),),
+            {"backend_ports": (Port("http", 8080), Port("b", 9090))},
+            "none of its 1 ready pods declares port 9090/TCP named 'b'",
+        ),
+    ],
+)
+def test_a_policy_that_redirects_nothing_is_explained(
+    pods: tuple[Any, ...], fields: dict[str, Any], shortcoming: str
+) -> None:
+    world = served().put(*pods, make.local(**fields))
+    found = explain(world.settle().db.snapshot(), ServiceName("demo/echo"), at=Place(ClusterName("c1"), "n1"))
+    assert f"CiliumLocalRedirectPolicy demo/near {shortcoming}" in found.notes

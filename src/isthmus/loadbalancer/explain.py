@@ -8,12 +8,12 @@ from functools import partial
 from msgspec import Struct
 
 from isthmus.loadbalancer import plans
-from isthmus.loadbalancer.redirects import order
+from isthmus.loadbalancer.redirects import LOCAL, order, shortcomings
 from isthmus.loadbalancer.selection import Place
 from isthmus.loadbalancer.services import Which, best, wanted
 from isthmus.model.balancing import Backend, Frontend, Plan, PlanKey
 from isthmus.model.clusters import flat
-from isthmus.model.names import ClusterName, ServiceName
+from isthmus.model.names import ClusterName, ServiceName, split
 from isthmus.model.services import EndpointSet
 from isthmus.model.sources import rank
 from isthmus.model.tables import (
@@ -22,6 +22,8 @@ from isthmus.model.tables import (
     ENDPOINT_SETS,
     FRONTENDS,
     IMPORTS,
+    LOCAL_REDIRECTS,
+    PODS,
     REDIRECTS,
     REFUSED_CLAIMS,
     SERVICES,
@@ -79,6 +81,7 @@ def called(reader: Reader, name: ServiceName) -> list[ServiceName]:
     found |= {row.name for row in reader.by(SERVICES, "import", name)}
     found |= {row.service for row in reader.by(REDIRECTS, "service", name)}
     found |= {row.service for row in reader.all(REFUSED_CLAIMS) if row.name == name}
+    found |= {row.subject for row in reader.all(LOCAL_REDIRECTS) if name in (row.name, row.service)}
     if not found and (imported := reader.get(IMPORTS, name)) is not None:
         found |= set(IMPORTS.indexes["service"](imported))  # type: ignore[arg-type]
     return sorted(found)
@@ -94,7 +97,7 @@ def _notes(reader: Reader, service: ServiceName, *, at: Place) -> Iterator[str]:
         yield f"{row.key} is claimed in vain: it is answered for {row.service}, {_claim(row)}"
     for refused in sorted(reader.by(REFUSED_CLAIMS, "service", service), key=REFUSED_CLAIMS.key):
         yield f"not called at {refused.address}, as {refused.kind} {refused.name} asks: {refused.message}"
-    yield from _of_redirects(reader, service)
+    yield from _of_redirects(reader, service, node=at.node)
     yield from _of_endpoints(reader, service, at=at)
 
 
@@ -118,12 +121,17 @@ def _of_the_service(reader: Reader, service: ServiceName, *, unclaimed: bool) ->
         yield "it is a plain Service: no import, not global, not redirected; datapath.services says whether it is ours"
 
 
-def _of_redirects(reader: Reader, service: ServiceName) -> Iterator[str]:
+def _of_redirects(reader: Reader, service: ServiceName, *, node: str) -> Iterator[str]:
     rows = sorted(reader.by(REDIRECTS, "service", service), key=order)
     for row in rows[:1]:
         yield f"redirected by {row.owner}, for the ports it means"
     for row in rows[1:]:
         yield f"{row.owner} waits behind {rows[0].owner}, for the ports that both mean"
+    for policy in sorted(reader.all(LOCAL_REDIRECTS), key=LOCAL_REDIRECTS.key):
+        if policy.subject == service:
+            pods = reader.by(PODS, "namespace", split(policy.name)[0])
+            for shortcoming in shortcomings(policy, pods, best(reader, service), node=node):
+                yield f"{LOCAL}{policy.name} {shortcoming}"
 
 
 def _of_endpoints(reader: Reader, service: ServiceName, *, at: Place) -> Iterator[str]:

@@ -18,15 +18,12 @@ from isthmus.loadbalancer.services import UNKNOWN_AGE
 from isthmus.model.balancing import PlanKey, Target
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.redirects import LocalRedirect, ProxyRedirect, Redirect, Rule
-from isthmus.model.services import Pod, Port
+from isthmus.model.services import Pod, Port, Service
 from isthmus.model.tables import LOCAL_REDIRECTS, PODS, PROXY_REDIRECTS, REDIRECTS
 from isthmus.statedb import Derived, Reader
 
 LOCAL: Final = "CiliumLocalRedirectPolicy "
 """How the owners of local redirects begin."""
-
-OF_ADDRESS: Final = ":local-redirect"
-"""What the service that stands for an address is called, after its policy; no Service can be called so."""
 
 ENDED: Final = frozenset({"Succeeded", "Failed"})
 
@@ -50,7 +47,7 @@ def compute(reader: Reader, key: Key, *, cluster: ClusterName, node: str, rules:
         yield from _kept(_of_proxy(proxied, cluster))
     elif owner.startswith(LOCAL):
         policy = reader.get(LOCAL_REDIRECTS, ServiceName(owner.removeprefix(LOCAL)))
-        if policy is None or _subject(policy) != service:
+        if policy is None or policy.subject != service:
             return
         if not policy.address or refusals.of_policy(policy, rules=rules) is None:
             here = [pod for pod in reader.by(PODS, "namespace", _namespace(policy.name)) if _answers(pod, policy, node)]
@@ -107,11 +104,7 @@ def by_pod(reader: Reader, old: Pod | None, new: Pod | None) -> Iterator[Key]:
 
 
 def _key(policy: LocalRedirect) -> Key:
-    return _subject(policy), LOCAL + policy.name
-
-
-def _subject(policy: LocalRedirect) -> ServiceName:
-    return policy.service or ServiceName(policy.name + OF_ADDRESS)
+    return policy.subject, LOCAL + policy.name
 
 
 def _namespace(name: str) -> str:
@@ -142,9 +135,10 @@ def _of_proxy(row: ProxyRedirect, cluster: ClusterName) -> Redirect:
 
 
 def _of_policy(policy: LocalRedirect, pods: list[Pod], cluster: ClusterName) -> Redirect:
-    named = len(policy.backend_ports) > 1
+    backend_ports = counting_ports(policy)
+    named = len(backend_ports) > 1
     rules: list[Rule] = []
-    for port in policy.backend_ports:
+    for port in backend_ports:
         targets = _targets(pods, port, named=named, cluster=cluster)
         if targets:
             rules += [
@@ -152,7 +146,7 @@ def _of_policy(policy: LocalRedirect, pods: list[Pod], cluster: ClusterName) -> 
                 for number, port_name in _frontends(policy, port, named=named)
             ]
     return Redirect(
-        service=_subject(policy),
+        service=policy.subject,
         owner=LOCAL + policy.name,
         kind="local",
         rules=tuple(rules),
@@ -160,6 +154,36 @@ def _of_policy(policy: LocalRedirect, pods: list[Pod], cluster: ClusterName) -> 
         skip=tuple(sorted({address for pod in pods for address in pod.addresses})) if policy.skip_from_backend else (),
         created=policy.created,
     )
+
+
+def counting_ports(policy: LocalRedirect) -> tuple[Port, ...]:
+    """The backend ports that calls go to: of several, the first of the protocol where one called port is listed.
+
+    Cilium pairs the ports of both sides by name only where the policy lists several called ports, or none.
+    """
+    if len(policy.ports) != 1:
+        return policy.backend_ports
+    return tuple(port for port in policy.backend_ports if port.protocol == policy.ports[0].protocol)[:1]
+
+
+def shortcomings(policy: LocalRedirect, pods: Iterable[Pod], service: Service | None, *, node: str) -> Iterator[str]:
+    """Why a policy redirects less than it seems to, as sentences without a subject; nothing where it does all."""
+    selected = [pod for pod in pods if _selected(pod, policy)]
+    ready = [pod for pod in selected if _answers(pod, policy, node)]
+    counting = counting_ports(policy)
+    if not ready:
+        yield f"none of the {len(selected)} pods it selects is ready" if selected else "selects no pod of this node"
+    for port in counting if ready else ():
+        if not _targets(ready, port, named=len(counting) > 1, cluster=ClusterName("")):
+            name = f" named '{port.name}'" if len(counting) > 1 else ""
+            yield f"none of its {len(ready)} ready pods declares port {port.port}/{port.protocol}{name}"
+    if len(counting) < len(policy.backend_ports):
+        first = f"port {counting[0].port}/{counting[0].protocol}" if counting else "no port of that protocol"
+        yield f"lists one called port and {len(policy.backend_ports)} backend ports: the first counts, {first}"
+    known = {(port.port, port.protocol) for port in service.ports} if service is not None else set()
+    for called in policy.ports:
+        if service is not None and (called.port, called.protocol) not in known:
+            yield f"lists port {called.port}/{called.protocol}, which Service {service.name} does not have"
 
 
 def _targets(pods: Iterable[Pod], port: Port, *, named: bool, cluster: ClusterName) -> tuple[Target, ...]:

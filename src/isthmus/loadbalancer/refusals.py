@@ -53,7 +53,7 @@ def compute(
     else:
         policy = reader.get(LOCAL_REDIRECTS, name)
         if policy is not None and policy.address and (refusal := of_policy(policy, rules=rules)):
-            yield _row(claimant, "LocalRedirect", policy.address, refusal, service=name, uid=policy.uid)
+            yield _row(claimant, "LocalRedirect", policy.address, refusal, service=policy.subject, uid=policy.uid)
 
 
 def of_service(

@@ -54,6 +54,11 @@ class LocalRedirect(Struct, frozen=True, gc=False, kw_only=True):
     created: str = ""
     uid: str = ""
 
+    @property
+    def subject(self) -> ServiceName:
+        """The service whose calls are redirected; for an address one that stands for it, which no Service is called."""
+        return self.service or ServiceName(f"{self.name}:local-redirect")
+
 
 class Listener(Struct, frozen=True, gc=False):
     """A port of a proxy on this node, and the ports of a service that go through it; none: all that no other has."""
