@@ -71,6 +71,7 @@ def _flat(*names: str, **deeper: Known | None) -> Known:
 POD: Final = _pod()
 _TEMPLATE: Final = {"metadata": None, "spec": POD}
 _WORKLOAD: Final = ("replicas", "selector", "minReadySeconds", "revisionHistoryLimit")
+_DAEMONS_UPDATE: Final = _flat("type", rollingUpdate=_flat("maxUnavailable"))
 
 ACTED_ON: Final[Mapping[str, Known]] = {
     "pods": {"spec": POD},
@@ -81,11 +82,13 @@ ACTED_ON: Final[Mapping[str, Known]] = {
     "replicasets": {"spec": _flat("replicas", "selector", "minReadySeconds", template=_TEMPLATE)},
     "statefulsets": {
         "spec": _flat(
-            "replicas", "selector", "serviceName", "podManagementPolicy", "updateStrategy", "ordinals",
-            "minReadySeconds", "volumeClaimTemplates", template=_TEMPLATE,
+            "replicas", "selector", "serviceName", "podManagementPolicy", "ordinals", "minReadySeconds",
+            "volumeClaimTemplates", updateStrategy=_flat("type", rollingUpdate={}), template=_TEMPLATE,
         ),
     },
-    "daemonsets": {"spec": _flat("selector", "updateStrategy", "minReadySeconds", template=_TEMPLATE)},
+    "daemonsets": {
+        "spec": _flat("selector", "minReadySeconds", updateStrategy=_DAEMONS_UPDATE, template=_TEMPLATE),
+    },
     "jobs": {
         "spec": _flat(
             "selector", "parallelism", "completions", "backoffLimit", "suspend", "ttlSecondsAfterFinished",
@@ -109,7 +112,9 @@ _HOLDS_ANYWAY: Final[Mapping[str, tuple[Any, ...]]] = {
     "dnsPolicy": ("ClusterFirst", "ClusterFirstWithHostNet"),
     "enableServiceLinks": (True, False),
     "manualSelector": (False,),
+    "maxSurge": (0,),
     "mountPropagation": ("None",),
+    "partition": (0,),
     "persistentVolumeClaimRetentionPolicy": ({"whenDeleted": "Retain", "whenScaled": "Retain"},),
     "podReplacementPolicy": ("TerminatingOrFailed",),
     "preemptionPolicy": ("PreemptLowerPriority",),

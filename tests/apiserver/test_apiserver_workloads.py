@@ -56,32 +56,6 @@ async def test_a_stateful_set_is_updated_from_the_last_and_shrinks_from_the_last
     await client.until("pods", lambda body: set(images(body)) == {"db-0"})
 
 
-async def test_pods_before_the_partition_stay_as_they_are_also_when_made_anew(client: Client, node: Node) -> None:
-    await client.made("statefulsets", stateful_set())
-    await client.until("statefulsets/db", lambda b: b.get("status", {}).get("readyReplicas") == 2)
-    held = {"updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": 1}}}
-    await client.patch("statefulsets/db", {"spec": held | {"template": template("db", "two")}})
-    await client.until("pods", lambda body: images(body) == {"db-0": "one", "db-1": "two"})
-    before = (await client.get("pods/db-0")).body["metadata"]["uid"]
-    await client.delete("pods/db-0?gracePeriodSeconds=0")
-    made = await client.until("pods/db-0", lambda b: b.get("metadata", {}).get("uid", before) != before)
-    assert made["spec"]["containers"][0]["image"] == "one"
-    await client.patch("statefulsets/db", {"spec": {"updateStrategy": {"rollingUpdate": {"partition": 0}}}})
-    await client.until("pods", lambda body: set(images(body).values()) == {"two"})
-
-
-async def test_templates_are_kept_as_revisions_and_one_gone_back_to_is_the_newest(client: Client, node: Node) -> None:
-    await client.made("statefulsets", stateful_set(replicas=1))
-    await client.until("pods", lambda body: set(images(body).values()) == {"one"})
-    await client.patch("statefulsets/db", stateful_set(replicas=1, image="two"))
-    await client.until("pods", lambda body: set(images(body).values()) == {"two"})
-    await client.patch("statefulsets/db", stateful_set(replicas=1, image="one"))
-    await client.until("pods", lambda body: set(images(body).values()) == {"one"})
-    revisions = (await client.get(f"/apis/apps/v1/namespaces/{client.namespace}/controllerrevisions")).body["items"]
-    mine = {each["data"]["spec"]["template"]["spec"]["containers"][0]["image"]: each["revision"] for each in revisions}
-    assert mine == {"two": 2, "one": 3}
-
-
 async def test_pods_of_a_stateful_set_have_names_in_the_endpoints(client: Client, node: Node) -> None:
     service = {"clusterIP": "None", "selector": {"app": "db"}, "ports": [{"port": 80}]}
     await client.made("services", {"metadata": {"name": "db"}, "spec": service})
@@ -111,28 +85,6 @@ def job(**spec: Any) -> Object:
         "metadata": {"name": "j"},
         "spec": {"template": {"spec": template("j")["spec"] | {"restartPolicy": "Never"}}} | spec,
     }
-
-
-async def test_a_daemon_set_that_surges_has_a_pod_at_all_times(client: Client, node: Node) -> None:
-    labels = {"surging": client.namespace}
-    await client.patch(f"nodes/{node.name}", {"metadata": {"labels": labels}})
-    surge = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
-    spec = {"selector": {"matchLabels": {"app": "d"}}, "template": template("d", nodeSelector=labels)}
-    await client.made("daemonsets", {"metadata": {"name": "d"}, "spec": spec | {"updateStrategy": surge}})
-    await client.until("daemonsets/d", lambda b: b.get("status", {}).get("numberReady") == 1)
-    revision = (await client.get("pods")).revision
-    await client.patch("daemonsets/d", {"spec": {"template": template("d", image="two")}})
-    await client.until("pods", lambda body: set(images(body).values()) == {"two"} and len(body["items"]) == 1)
-    async with client.watch(f"pods?resourceVersion={revision}") as events:
-        ready: set[str] = set()
-        while True:
-            kind, pod = await events.next()
-            name, conditions = pod["metadata"]["name"], pod.get("status", {}).get("conditions", [])
-            if any(c["type"] == "Ready" and c["status"] == "True" for c in conditions):
-                ready.add(name)
-            if kind == "DELETED":
-                assert ready - {name}, "the new one was ready before the old one went"
-                return
 
 
 async def finish(client: Client, phase: str) -> None:

@@ -99,3 +99,12 @@ def test_of_a_kind_that_is_only_kept_all_is_told() -> None:
     assert {"ingresses", "pods"} <= {kind.resource for kind in kinds(real=False)}
     assert {"ingresses", "networkpolicies"} <= {kind.resource for kind in kinds(real=True)}
     assert "roles" not in {kind.resource for kind in kinds(real=True)}
+
+
+def test_a_partition_and_a_surge_of_daemons_are_listed_unless_they_are_zero() -> None:
+    rolling = "updateStrategy: {type: RollingUpdate, rollingUpdate: {partition: 2, maxUnavailable: 1, maxSurge: 0}}"
+    assert "spec.updateStrategy.rollingUpdate.partition" in of("statefulsets", deployment(spec=rolling))
+    assert of(
+        "daemonsets", "metadata: {}\nspec: {updateStrategy: {rollingUpdate: {maxSurge: 1, maxUnavailable: 0}}}"
+    ) == ["spec.updateStrategy.rollingUpdate.maxSurge"]
+    assert of("statefulsets", deployment(spec="updateStrategy: {rollingUpdate: {partition: 0}}")) == []

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from isthmus_lab.apiserver.objects import Object, at, condition, controller_of, items, labels_of, name_of, parse_time
+from isthmus_lab.apiserver.objects import Object, at, condition, items, labels_of, name_of, parse_time
 
 Cell = Callable[[Object], Any]
 
@@ -81,10 +81,6 @@ def _two(big: int, big_unit: str, small: int, small_unit: str) -> str:
 
 def _count(*path: str) -> Cell:
     return lambda obj: len(at(obj, *path, default=()))
-
-
-def _containers(what: str, *path: str) -> Cell:
-    return lambda obj: ",".join(str(c.get(what, "")) for c in items(obj, *path))
 
 
 def _service_ip(obj: Object) -> str:
@@ -184,17 +180,6 @@ def _slice_endpoints(obj: Object) -> str:
     return ",".join(found[:3]) + more if found else "<unset>"
 
 
-def _endpoints(obj: Object) -> str:
-    found = [
-        f"{address.get('ip')}:{port.get('port')}"
-        for subset in items(obj, "subsets")
-        for port in items(subset, "ports")
-        for address in items(subset, "addresses")
-    ]
-    more = f" + {len(found) - 3} more..." if len(found) > 3 else ""
-    return ",".join(found[:3]) + more if found else "<none>"
-
-
 def _event_object(obj: Object) -> str:
     return f"{at(obj, 'involvedObject', 'kind', default='').lower()}/{at(obj, 'involvedObject', 'name', default='')}"
 
@@ -219,22 +204,6 @@ def _conflict_reason(obj: Object) -> str:
     return next((str(each.get("reason", "")) for each in conflicts), "")
 
 
-def _access_modes(part: str) -> Cell:
-    short = {"ReadWriteOnce": "RWO", "ReadOnlyMany": "ROX", "ReadWriteMany": "RWX", "ReadWriteOncePod": "RWOP"}
-    return lambda obj: ",".join(short.get(mode, mode) for mode in at(obj, part, "accessModes", default=()))
-
-
-def _claim(obj: Object) -> str:
-    claim = at(obj, "spec", "claimRef", default={})
-    return f"{claim.get('namespace', '')}/{claim.get('name', '')}" if claim else ""
-
-
-def _controller(obj: Object) -> str:
-    owner = controller_of(obj) or {}
-    group = owner.get("apiVersion", "").rpartition("/")[0]
-    return f"{owner.get('kind', '').lower()}.{group}/{owner.get('name')}" if owner else "<none>"
-
-
 def json_list(value: Sequence[str] | None) -> str:
     """A list as a column with a JSONPath writes it; '' where there is none."""
     return "[" + ",".join(f'"{each}"' for each in value) + "]" if value else ""
@@ -255,7 +224,6 @@ SERVICE: Final = (
     AGE,
     Column("Selector", selector("spec", "selector"), wide=True),
 )
-ENDPOINTS: Final = (NAME, Column("Endpoints", _endpoints), AGE)
 POD: Final = (
     NAME,
     Column("Ready", _pod_ready),
@@ -285,7 +253,6 @@ CONFIG_MAP: Final = (
     AGE,
 )
 SECRET: Final = (NAME, Column("Type", field("type")), Column("Data", _count("data"), "integer"), AGE)
-SERVICE_ACCOUNT: Final = (NAME, Column("Secrets", _count("secrets"), "integer"), AGE)
 EVENT: Final = (
     Column("Last Seen", _event_seen),
     Column("Type", field("type", default="")),
@@ -300,9 +267,6 @@ DEPLOYMENT: Final = (
     Column("Up-to-date", field("status", "updatedReplicas", default=0), "integer"),
     Column("Available", field("status", "availableReplicas", default=0), "integer"),
     AGE,
-    Column("Containers", _containers("name", "spec", "template", "spec", "containers"), wide=True),
-    Column("Images", _containers("image", "spec", "template", "spec", "containers"), wide=True),
-    Column("Selector", selector("spec", "selector"), wide=True),
 )
 REPLICA_SET: Final = (
     NAME,
@@ -310,16 +274,11 @@ REPLICA_SET: Final = (
     Column("Current", field("status", "replicas", default=0), "integer"),
     Column("Ready", field("status", "readyReplicas", default=0), "integer"),
     AGE,
-    Column("Containers", _containers("name", "spec", "template", "spec", "containers"), wide=True),
-    Column("Images", _containers("image", "spec", "template", "spec", "containers"), wide=True),
-    Column("Selector", selector("spec", "selector"), wide=True),
 )
 STATEFUL_SET: Final = (
     NAME,
     Column("Ready", _deployment_ready),
     AGE,
-    Column("Containers", _containers("name", "spec", "template", "spec", "containers"), wide=True),
-    Column("Images", _containers("image", "spec", "template", "spec", "containers"), wide=True),
 )
 DAEMON_SET: Final = (
     NAME,
@@ -330,34 +289,6 @@ DAEMON_SET: Final = (
     Column("Available", field("status", "numberAvailable", default=0), "integer"),
     Column("Node Selector", selector("spec", "template", "spec", "nodeSelector")),
     AGE,
-    Column("Containers", _containers("name", "spec", "template", "spec", "containers"), wide=True),
-    Column("Images", _containers("image", "spec", "template", "spec", "containers"), wide=True),
-    Column("Selector", selector("spec", "selector"), wide=True),
-)
-PERSISTENT_VOLUME_CLAIM: Final = (
-    NAME,
-    Column("Status", field("status", "phase")),
-    Column("Volume", field("spec", "volumeName")),
-    Column("Capacity", field("status", "capacity", "storage")),
-    Column("Access Modes", _access_modes("status")),
-    Column("StorageClass", field("spec", "storageClassName")),
-    AGE,
-)
-PERSISTENT_VOLUME: Final = (
-    NAME,
-    Column("Capacity", field("spec", "capacity", "storage")),
-    Column("Access Modes", _access_modes("spec")),
-    Column("Reclaim Policy", field("spec", "persistentVolumeReclaimPolicy")),
-    Column("Status", field("status", "phase")),
-    Column("Claim", _claim),
-    Column("StorageClass", field("spec", "storageClassName")),
-    AGE,
-)
-CONTROLLER_REVISION: Final = (
-    NAME,
-    Column("Controller", _controller),
-    Column("Revision", field("revision", default=0), "integer"),
-    AGE,
 )
 JOB: Final = (
     NAME,
@@ -365,9 +296,6 @@ JOB: Final = (
     Column("Completions", _job_completions),
     Column("Duration", _job_duration),
     AGE,
-    Column("Containers", _containers("name", "spec", "template", "spec", "containers"), wide=True),
-    Column("Images", _containers("image", "spec", "template", "spec", "containers"), wide=True),
-    Column("Selector", selector("spec", "selector"), wide=True),
 )
 ENDPOINT_SLICE: Final = (
     NAME,
@@ -376,7 +304,6 @@ ENDPOINT_SLICE: Final = (
     Column("Endpoints", _slice_endpoints),
     AGE,
 )
-LEASE: Final = (NAME, Column("Holder", field("spec", "holderIdentity", default="")), AGE)
 SERVICE_EXPORT: Final = (  # this and the next as the definitions in deploy/crds have them
     NAME,
     Column("Valid", partial(condition, kind="Valid")),

@@ -143,14 +143,12 @@ SERVICE_ACCOUNT: Final = Kind(
     resource="serviceaccounts",
     short=("sa",),
     subresources=frozenset({"token"}),
-    columns=columns.SERVICE_ACCOUNT,
 )
 ENDPOINTS: Final = Kind(
     shape="Endpoints",
     kind="Endpoints",
     resource="endpoints",
     short=("ep",),
-    columns=columns.ENDPOINTS,
     singular_name="endpoints",
 )
 PERSISTENT_VOLUME_CLAIM: Final = Kind(
@@ -158,7 +156,6 @@ PERSISTENT_VOLUME_CLAIM: Final = Kind(
     resource="persistentvolumeclaims",
     short=("pvc",),
     subresources=STATUS,
-    columns=columns.PERSISTENT_VOLUME_CLAIM,
     default=defaults.claim,
 )
 PERSISTENT_VOLUME: Final = Kind(
@@ -167,7 +164,6 @@ PERSISTENT_VOLUME: Final = Kind(
     short=("pv",),
     namespaced=False,
     subresources=STATUS,
-    columns=columns.PERSISTENT_VOLUME,
 )
 EVENT: Final = Kind(shape="Event", kind="Event", resource="events", short=("ev",), columns=columns.EVENT, lifetime=3600)
 DEPLOYMENT: Final = Kind(
@@ -226,12 +222,6 @@ DAEMON_SET: Final = Kind(
     validate=validation.workload,
     counted=True,
 )
-CONTROLLER_REVISION: Final = Kind(
-    group="apps",
-    kind="ControllerRevision",
-    resource="controllerrevisions",
-    columns=columns.CONTROLLER_REVISION,
-)
 JOB: Final = Kind(
     group="batch",
     kind="Job",
@@ -270,7 +260,7 @@ CUSTOM_RESOURCE_DEFINITION: Final = Kind(
     counted=True,
     warning="schemas are kept and not enforced here (no validation, defaults, pruning): use --apiserver real for that",
 )
-LEASE: Final = Kind(shape="Lease", group="coordination.k8s.io", kind="Lease", resource="leases", columns=columns.LEASE)
+LEASE: Final = Kind(shape="Lease", group="coordination.k8s.io", kind="Lease", resource="leases")
 SERVICE_EXPORT: Final = Kind(
     group=MCS,
     versions=("v1beta1", "v1alpha1"),
@@ -313,7 +303,6 @@ BUILT_IN: Final = (
     REPLICA_SET,
     STATEFUL_SET,
     DAEMON_SET,
-    CONTROLLER_REVISION,
     PERSISTENT_VOLUME_CLAIM,
     PERSISTENT_VOLUME,
     JOB,

@@ -9,7 +9,7 @@ from isthmus_lab.apiserver import kinds
 from isthmus_lab.apiserver.api import Api
 from isthmus_lab.apiserver.objects import Object, at, deleting, labels_of, name_of, namespace_of
 from isthmus_lab.apiserver.storage import Change, Item
-from isthmus_lab.controllers import pods, revisions, scheduler
+from isthmus_lab.controllers import pods, scheduler
 from isthmus_lab.controllers.deployments import share
 from isthmus_lab.controllers.loop import Controller, by
 
@@ -46,12 +46,10 @@ async def _reconcile(api: Api, item: Item) -> None:
     wanted = _nodes(api, daemon_set)
     have = pods.owned(api, kinds.POD, daemon_set)
     if not deleting(daemon_set):
-        await revisions.keep(api, KIND, daemon_set, revision, by=BY)
         taken = {_node(pod) for pod in have if pods.active(pod.body) or deleting(pod.body)}
-        beside, replaced = _surge(daemon_set, have, wanted, revision)
-        new = (_pod(daemon_set, node, revision) for node in sorted((wanted - taken) | beside))
+        new = (_pod(daemon_set, node, revision) for node in sorted(wanted - taken))
         await pods.create(api, namespace, new, by=BY)
-        await pods.delete(api, [*_unwanted(daemon_set, have, wanted, revision), *replaced])
+        await pods.delete(api, _unwanted(daemon_set, have, wanted, revision))
     have = [pod for pod in pods.owned(api, kinds.POD, daemon_set) if pods.active(pod.body)]
     await pods.write_status(api, KIND, item, _status(daemon_set, [pod.body for pod in have], wanted, revision), by=BY)
 
@@ -70,37 +68,12 @@ def _unwanted(daemon_set: Object, have: list[Item], wanted: set[str], revision: 
     if at(daemon_set, "spec", "updateStrategy", "type") != "RollingUpdate":
         return misplaced
     rest = [pod for pod in alive if pod not in misplaced]
-    if _share(daemon_set, "maxSurge", wanted):
-        return misplaced
-    most = _share(daemon_set, "maxUnavailable", wanted)
+    most = share(at(daemon_set, "spec", "updateStrategy", "rollingUpdate", "maxUnavailable", default=1), len(wanted))
     missing = len(wanted) - sum(pods.ready(pod.body) for pod in rest)
     old = [pod for pod in rest if labels_of(pod.body).get(REVISION) != revision]
     broken = [pod for pod in old if not pods.ready(pod.body)]
     healthy = [pod for pod in old if pods.ready(pod.body)][: max(0, max(most, 1) - missing)]
     return [*misplaced, *broken, *healthy]
-
-
-def _surge(daemon_set: Object, have: list[Item], wanted: set[str], revision: str) -> tuple[set[str], list[Item]]:
-    """Where a new pod is made beside the old one, as many as may be, and the old pods whose new ones are available."""
-    most = _share(daemon_set, "maxSurge", wanted)
-    alive = [pod for pod in have if pods.active(pod.body) and _node(pod) in wanted]
-    new = {_node(pod): pod for pod in alive if labels_of(pod.body).get(REVISION) == revision}
-    old = [pod for pod in alive if labels_of(pod.body).get(REVISION) != revision]
-    if not most:
-        return set(), []
-    min_ready = at(daemon_set, "spec", "minReadySeconds", default=0)
-    there = {node for node, pod in new.items() if pods.available(pod.body, min_ready=min_ready)}
-    replaced = [pod for pod in old if _node(pod) in there]
-    waiting = sorted({_node(pod) for pod in old} - new.keys())
-    beside = len({_node(pod) for pod in old} & new.keys() - there)
-    return set(waiting[: max(0, most - beside)]), replaced
-
-
-def _share(daemon_set: Object, what: str, wanted: set[str]) -> int:
-    """maxSurge or maxUnavailable in pods; of one that is not updated by itself, none."""
-    if at(daemon_set, "spec", "updateStrategy", "type") != "RollingUpdate":
-        return 0
-    return share(at(daemon_set, "spec", "updateStrategy", "rollingUpdate", what, default=0), len(wanted))
 
 
 def _node(pod: Item) -> str:

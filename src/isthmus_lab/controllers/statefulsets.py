@@ -9,7 +9,7 @@ from isthmus_lab.apiserver import kinds
 from isthmus_lab.apiserver.api import Api
 from isthmus_lab.apiserver.objects import Object, at, deleting, items, labels_of, name_of, namespace_of
 from isthmus_lab.apiserver.storage import Change, Item
-from isthmus_lab.controllers import pods, revisions
+from isthmus_lab.controllers import pods
 from isthmus_lab.controllers.loop import Controller, by
 
 KIND = kinds.STATEFUL_SET
@@ -60,8 +60,7 @@ def _outdated(spec: Object, in_order: list[Item], revision: str) -> list[Item]:
     """The pod to replace by a newer one: the last of those that are old, once all after it are ready."""
     if at(spec, "updateStrategy", "type") != "RollingUpdate":
         return []
-    kept = at(spec, "updateStrategy", "rollingUpdate", "partition", default=0)
-    for pod in reversed(in_order[kept:]):
+    for pod in reversed(in_order):
         if labels_of(pod.body).get(REVISION) != revision:
             return [] if deleting(pod.body) else [pod]
         if deleting(pod.body) or not pods.ready(pod.body):
@@ -77,11 +76,9 @@ async def _reconcile(api: Api, item: Item) -> float | None:
     stateful_set, namespace = item.body, namespace_of(item.body)
     revision = pods.template_hash(stateful_set["spec"]["template"])
     if not deleting(stateful_set):
-        await revisions.keep(api, KIND, stateful_set, revision, by=BY)
         todo = step(stateful_set["spec"], _by_place(api, stateful_set), revision)
         await _claim(api, stateful_set, todo.create)
-        made = (_pod(_as_of(api, stateful_set, place), place) for place in todo.create)
-        await pods.create(api, namespace, made, by=BY)
+        await pods.create(api, namespace, (_pod(stateful_set, place) for place in todo.create), by=BY)
         await pods.delete(api, todo.delete)
     have = list(_by_place(api, stateful_set).values())
     status = _status(stateful_set, [each.body for each in have], f"{name_of(stateful_set)}-{revision}")
@@ -109,17 +106,6 @@ async def _claim(api: Api, stateful_set: Object, places: list[int]) -> None:
             claim = {"metadata": {"name": name, "labels": labels}, "spec": template.get("spec", {})}
             if api.store.get(kinds.PERSISTENT_VOLUME_CLAIM.qualified, f"{namespace}/{name}") is None:
                 await api.create(kinds.PERSISTENT_VOLUME_CLAIM, namespace, claim, by=BY)
-
-
-def _as_of(api: Api, stateful_set: Object, place: int) -> Object:
-    """As it is now, or, for places before the partition, with the template that all pods had last."""
-    spec = stateful_set["spec"]
-    first = at(spec, "ordinals", "start", default=0)
-    if place >= first + at(spec, "updateStrategy", "rollingUpdate", "partition", default=0):
-        return stateful_set
-    current = at(stateful_set, "status", "currentRevision", default="")
-    template = revisions.template(api, stateful_set, current) or spec["template"]
-    return stateful_set | {"spec": spec | {"template": template}}
 
 
 def _pod(stateful_set: Object, place: int) -> Object:
