@@ -1,17 +1,18 @@
 # Targets people type. Everything a target needs is set up by tools/setup, once; a second run does no set-up.
 PY := .venv/bin/python
+SELECT := not kube
 
-.PHONY: demo demo-lb test test-kube check format lock setup setup-dev bpf mutate bench-lb compiled bench-mcs bench-clusterset test-flood cilium-reader chaos soak kube-tools kube-protos lock clean
+.PHONY: demo demo-lb test test-kube check format lock setup setup-dev setup-test bpf mutate bench-lb compiled bench-mcs bench-clusterset test-flood cilium-reader chaos soak kube-tools kube-protos lock clean
 demo: setup ## run the main job: three clusters, one export, sixty calls
 	@$(PY) -m isthmus lab demo
 
 demo-lb: setup ## load balancing step by step, with tables and maps: no cluster, no root
 	@$(PY) -m examples.load_balancing
 
-test: setup-dev ## every test but the slow suites
-	@$(PY) -m pytest -m "not kube"
+test: setup-test ## every test but the slow suites, on every core
+	@$(PY) -m pytest -m "$(SELECT)" --numprocesses auto --dist loadscope --no-loadscope-reorder
 
-test-kube: setup-dev ## the suites on a real kube-apiserver, which is built first where it is missing (needs Go)
+test-kube: setup-test ## the suites on a real kube-apiserver, which is built first where it is missing (needs Go)
 	@tools/test-kube
 
 check: setup-dev ## format, lint, types, import contracts
@@ -27,8 +28,11 @@ format: setup-dev ## let ruff write the files
 setup: ## what `make demo` needs
 	@tools/setup run
 
-setup-dev: ## what `make check test` needs
+setup-dev: ## what `make check` needs
 	@tools/setup dev
+
+setup-test: ## what `make test` needs
+	@tools/setup test
 
 bpf: ## compile the datapath
 	@tools/setup bpf
@@ -49,18 +53,18 @@ bench-mcs: setup-dev ## from cold start to all ServiceImports written: EXPORTS=2
 bench-clusterset: setup-dev ## what it costs to hear other clusters: AGENTS=50
 	@PYTHONPATH=tests/support $(PY) benchmarks/bench_clusterset.py $(if $(AGENTS),--agents $(AGENTS))
 
-test-flood: setup-dev ## a peer that writes half a million keys as fast as its etcd takes them
+test-flood: setup-test ## a peer that writes half a million keys as fast as its etcd takes them
 	@ISTHMUS_FLOOD=500000 $(PY) -m pytest -s tests/clusterset/test_clusterset_flood.py
 
 cilium-reader: ## build Cilium's own clustermesh programs for tests that run them beside ours (needs Go), once
 	@tools/cilium-reader
 
-chaos: setup-dev ## three operators killed, stopped, paused and cut off at random come to equal imports: RUNS=20 SEED=1 APISERVER=real
+chaos: setup-test ## three operators killed, stopped, paused and cut off at random come to equal imports: RUNS=20 SEED=1 APISERVER=real
 	@ISTHMUS_CHAOS_RUNS=$(or $(RUNS),20) ISTHMUS_CHAOS_SEED=$(or $(SEED),1) $(PY) -m pytest -rA --tb=short \
 		tests/mcs/test_operators_chaos.py -k $(if $(filter real,$(APISERVER)),kube,lab)
 
 soak: SEED := $(or $(SEED),$(shell date +%s))
-soak: setup-dev ## parts of a lab are killed at random moments, and nothing may be left: TIMES=50 SEED=… MINUTES=30
+soak: setup-test ## parts of a lab are killed at random moments, and nothing may be left: TIMES=50 SEED=… MINUTES=30
 	@echo "make soak TIMES=$(or $(TIMES),50) SEED=$(SEED) MINUTES=$(or $(MINUTES),30)"
 	@ISTHMUS_KILLS=$(or $(TIMES),50) ISTHMUS_KILLS_SEED=$(SEED) timeout -s INT -k 60 $(or $(MINUTES),30)m \
 		$(PY) -m pytest tests/lab/test_lab_random_kills.py -v

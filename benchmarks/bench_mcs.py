@@ -28,7 +28,7 @@ import msgspec
 from apiserver_world import serving
 from clusterset_peers import announce, export, service
 from etcd_server import EtcdServer, running
-from kube_apiserver import KubeApiServer, program
+from kube_apiserver import KubeApiServer
 from operator_process import Replicas, kubeconfig, replicas
 
 from isthmus import kube
@@ -39,7 +39,7 @@ from isthmus.kube.objects.discovery import ENDPOINT_SLICE
 from isthmus.kube.objects.mcs import SERVICE_EXPORT
 from isthmus.model.names import derived, service_name
 from isthmus_lab.apiserver.storage import REGISTRY
-from isthmus_lab.realapi import definitions
+from isthmus_lab.realapi import definitions, found
 
 AT_ONCE = 32
 PORTS = [{"name": "http", "port": 80, "protocol": "TCP"}]
@@ -70,7 +70,7 @@ async def small(folder: Path) -> AsyncIterator[ApiServer]:
 @asynccontextmanager
 async def real(folder: Path) -> AsyncIterator[ApiServer]:
     """The one that ``make kube-tools`` builds."""
-    path = program()
+    path = found.find(found.SERVER)
     assert path is not None, "no kube-apiserver: run `make kube-tools`"
     with running(binary.find(), folder / "own-etcd") as etcd:
         server = KubeApiServer(path, folder / "own", etcd)

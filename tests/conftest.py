@@ -1,4 +1,7 @@
-"""What the machine can run decides what is skipped; ``ISTHMUS_NO_SKIP=1`` makes a skip a failure (CI sets it)."""
+"""What this machine lacks decides what is skipped; under ``ISTHMUS_NO_SKIP=1`` (as in CI) every skip is a failure.
+
+Tests see none of the caller's environment that Isthmus or kubectl would read.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +9,46 @@ import asyncio
 import functools
 import os
 import signal
-from pathlib import Path
+from collections.abc import Generator
+from typing import Any, Final
 
 import pytest
 from hypothesis import settings
 
-pytest_plugins = ["etcd_server", "kube_apiserver"]
+pytest_plugins = ["etcd_server", "kube_apiserver", "own_host"]
 
-CACHE = Path(__file__).parents[1] / ".cache" / "kube-tools"
-"""Where `make kube-tools` puts what it builds; after PATH, as tools/setup promises."""
-os.environ["PATH"] += f"{os.pathsep}{CACHE}"
+NO_SKIP: Final = os.environ.get("ISTHMUS_NO_SKIP") == "1"
+REWRITING: Final = [name for name in ("ISTHMUS_REWRITE", "ISTHMUS_UPDATE_EXPECTED") if os.environ.get(name) == "1"]
+OURS: Final = ("ISTHMUS_NO_SKIP", "ISTHMUS_REWRITE", "ISTHMUS_UPDATE_EXPECTED", "ISTHMUS_FLOOD")
+OURS_BY_PREFIX: Final = ("ISTHMUS_KILLS", "ISTHMUS_CHAOS_")
+"""Variables that steer tests; any other ISTHMUS_ one would be a configuration that somebody works with."""
+FOREIGN: Final = ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT", "TERMINAL", "COLUMNS", "LINES")
+
+IMPLIED: Final = {
+    "cilium": ("cilium-reader",),
+    "kube": ("kube-apiserver", "kubectl"),
+    "kubectl": ("kubectl",),
+    "lab": ("kubectl",),
+    "openssl_authority": ("openssl",),
+}
+"""Programs that all tests of a mark, or with a fixture, of that name start."""
 
 settings.register_profile("ci", derandomize=True, deadline=None)
 settings.register_profile("people", deadline=None)
 settings.load_profile("ci" if os.environ.get("CI") else "people")
-"""CI looks at the same examples each time, so what it says is about the change; people's machines look for new ones."""
+"""CI looks at the same examples each time, so a failure is about the change; people's machines look for new ones."""
 
-NO_SKIP = os.environ.get("ISTHMUS_NO_SKIP") == "1"
+
+def pytest_configure() -> None:
+    """The environment that tests and what they start see."""
+    from programs import BUILT
+
+    for name in list(os.environ):
+        steers = name in OURS or name.startswith(OURS_BY_PREFIX)
+        if (name.startswith("ISTHMUS_") and not steers) or name in FOREIGN or name.lower().endswith("_proxy"):
+            del os.environ[name]
+    if str(BUILT) not in os.environ["PATH"].split(os.pathsep):
+        os.environ["PATH"] += f"{os.pathsep}{BUILT}"
 
 
 def pytest_sessionstart() -> None:
@@ -32,23 +58,51 @@ def pytest_sessionstart() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A run that writes what it should compare with has shown nothing."""
+    if REWRITING and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say why a run without failures failed."""
+    if REWRITING:
+        terminalreporter.write_line(f"{' and '.join(REWRITING)}: expectations were written, nothing was compared")
+
+
 @functools.cache
-def missing() -> list[str]:
+def kernel_lacks() -> list[str]:
     """What this machine lacks for BPF and labs, as sentences."""
     from isthmus.datapath import requirements
 
     return requirements()
 
 
+def lacking(item: pytest.Item) -> list[str]:
+    """What this machine lacks for a test, as sentences."""
+    from programs import missing
+
+    names = {name for mark in item.iter_markers("needs") for name in mark.args}
+    for mark in IMPLIED.keys() & {each.name for each in item.iter_markers()}:
+        names.update(IMPLIED[mark])
+    for fixture in IMPLIED.keys() & set(getattr(item, "fixturenames", ())):
+        names.update(IMPLIED[fixture])
+    kernel = kernel_lacks() if any(item.get_closest_marker(name) for name in ("bpf", "lab")) else []
+    return [*kernel, *missing(*sorted(names))]
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if not any(item.get_closest_marker(name) for name in ("bpf", "lab")):
-            continue
-        if missing() and not NO_SKIP:
-            item.add_marker(pytest.mark.skip(reason="; ".join(missing())))
+        if why := lacking(item):
+            item.add_marker(pytest.mark.skip(reason="; ".join(why)))
 
 
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    needs_kernel = any(item.get_closest_marker(name) for name in ("bpf", "lab"))
-    if NO_SKIP and needs_kernel and missing():
-        pytest.fail(f"this machine should run BPF tests, but: {'; '.join(missing())}", pytrace=False)
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Under ISTHMUS_NO_SKIP a skip, from wherever it comes, is a failure that says its reason."""
+    report = yield
+    if NO_SKIP and report.skipped and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        report.outcome = "failed"
+        report.longrepr = f"ISTHMUS_NO_SKIP is set, and this was skipped: {reason.removeprefix('Skipped: ')}"
+    return report

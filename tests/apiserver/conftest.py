@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import programs
 import pytest
 from apiserver_world import COUNTER, ApiServer, Client, Kubectl, Node, connected, serving
-from kubectl import program
 
 
 @pytest.fixture(scope="session")
@@ -48,4 +48,4 @@ async def node(client: Client) -> AsyncIterator[Node]:
 @pytest.fixture
 def kubectl(server: ApiServer, client: Client, tmp_path: Path) -> Kubectl:
     """The real kubectl, in the test's namespace."""
-    return Kubectl(program(), server, client.namespace, tmp_path)
+    return Kubectl(programs.path("kubectl"), server, client.namespace, tmp_path)

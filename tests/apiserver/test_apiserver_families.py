@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import aiohttp
+import programs
 import pytest
 from apiserver_world import TOKEN, ApiServer, until
 from etcd_server import running
-from kube_apiserver import KubeApiServer, program
+from kube_apiserver import KubeApiServer
 
 from isthmus.etcd import binary
 from isthmus_lab.apiserver.ipfamilies import family_of
@@ -241,8 +242,7 @@ async def test_families_and_addresses_are_given_and_refused_as_the_table_says(sm
 @pytest.mark.kube
 @pytest.mark.parametrize("ranges", WRITES)
 async def test_a_real_server_agrees_with_the_table(tmp_path: Path, ranges: str) -> None:
-    if (path := program()) is None:
-        pytest.skip("no kube-apiserver: run `make kube-tools` or set KUBEBUILDER_ASSETS")
+    path = Path(programs.path("kube-apiserver"))
     with running(binary.find(), tmp_path / "etcd") as etcd:
         first = "fd00::1" if ranges == SIX_FIRST else "127.0.0.1"
         flags = [f"--service-cluster-ip-range={ranges}", f"--advertise-address={first}"]

@@ -6,9 +6,8 @@ import json
 import subprocess
 from typing import Any
 
-import cilium
+import programs
 import pytest
-from cilium import PROGRAM
 from msgspec import structs
 
 from isthmus.clusterset import endpoints, exports, identity
@@ -19,14 +18,14 @@ from isthmus.model.services import Endpoint, Export, Port
 C2, NAME = ClusterName("c2"), ServiceName("demo/echo")
 DERIVED = derived(NAME)
 
-pytestmark = cilium.needed
+pytestmark = pytest.mark.cilium
 
 
 def read(kind: str, value: bytes, *, key: str, cluster: str = "c2", number: int = 2) -> dict[str, Any]:
     """What Cilium makes of a value: {"ok", "error", "seen": as it would write it}."""
     line = json.dumps({"kind": kind, "cluster": cluster, "id": number, "key": key, "value": value.decode()})
-    assert PROGRAM is not None
-    ran = subprocess.run([PROGRAM, "codecs"], input=line + "\n", capture_output=True, text=True, check=True)
+    command = [programs.path("cilium-reader"), "codecs"]
+    ran = subprocess.run(command, input=line + "\n", capture_output=True, text=True, check=True)
     found: dict[str, Any] = json.loads(ran.stdout)
     return found
 

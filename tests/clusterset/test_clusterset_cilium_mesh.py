@@ -12,7 +12,7 @@ from typing import Any
 
 import cilium
 import kube_apiserver
-import kubectl
+import programs
 import pytest
 import yaml
 from clusterset_peers import Peers, following
@@ -32,7 +32,7 @@ from isthmus.statedb import Database
 C2 = ClusterName("c2")
 ECHO, LATE = ServiceName("demo/echo"), ServiceName("demo/late")
 
-pytestmark = cilium.needed
+pytestmark = pytest.mark.cilium
 
 
 def records(name: ServiceName, *addresses: str) -> list[Record]:
@@ -205,9 +205,7 @@ def objects(*addresses: str) -> list[dict[str, Any]]:
 @pytest.fixture
 async def kubeconfig(tmp_path: Path) -> AsyncIterator[str]:
     """That of an API server of this test alone, which has Cilium's kinds."""
-    path = kube_apiserver.program()
-    if path is None:
-        pytest.skip("no kube-apiserver: run `make kube-tools` or set KUBEBUILDER_ASSETS")
+    path = Path(programs.path("kube-apiserver"))
     with running(binary.find(), tmp_path / "objects") as objects:
         server = kube_apiserver.KubeApiServer(path, tmp_path / "api", objects)
         server.start()
@@ -222,7 +220,7 @@ async def kubeconfig(tmp_path: Path) -> AsyncIterator[str]:
 
 async def apply(kubeconfig: str, objects: list[dict[str, Any]]) -> None:
     """As people do it; again while a kind is so new that nobody serves it."""
-    command = [kubectl.program(), f"--kubeconfig={kubeconfig}", "apply", "-f", "-"]
+    command = [programs.path("kubectl"), f"--kubeconfig={kubeconfig}", "apply", "-f", "-"]
     async with asyncio.timeout(60):
         while True:
             pipe = subprocess.PIPE

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from clusterset_peers import Peers, announce, canaries, configure, export, following, service
-from etcd_server import PROGRAMS, EtcdServer, free_ports, running
+from etcd_server import EtcdServer, free_ports, running
 
 from isthmus.clusterset import follower as follower_module
 from isthmus.etcd import Session, binary
@@ -21,12 +21,10 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follower_module, "LOOK_EVERY", 0.05)
 
 
-@pytest.fixture(params=[name for name, found in PROGRAMS.items() if found])
-def own_etcd(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EtcdServer]:
-    """Everything here is done to every etcd of this machine."""
-    program = PROGRAMS[request.param]
-    assert program is not None
-    with running(program, tmp_path / "etcd") as server:
+@pytest.fixture
+def own_etcd(etcd_program: Path, tmp_path: Path) -> Iterator[EtcdServer]:
+    """Everything here is done to each etcd that a client must get along with."""
+    with running(etcd_program, tmp_path / "etcd") as server:
         yield server
 
 

@@ -93,6 +93,7 @@ async def test_it_lapses_when_the_lifetime_ends_and_who_does_not_answer_later_go
     await asyncio.wait([task])
 
 
+@pytest.mark.needs("unshare")
 @pytest.mark.skipif(os.geteuid() != 0, reason="a network of its own needs root")
 def test_real_pods_that_answer_are_called_while_their_cluster_cannot_be_heard(tmp_path: Path) -> None:
     story = [sys.executable, str(ROOT / "tests/support/lapse_story.py"), str(tmp_path)]

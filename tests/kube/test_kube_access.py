@@ -71,7 +71,7 @@ class Authority:
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+def openssl_authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     made = Authority(tmp_path_factory.mktemp("ca"))
     made.sign("server", "subjectAltName=IP:127.0.0.1,DNS:api.test")
     made.sign("client", "extendedKeyUsage=clientAuth")
@@ -79,10 +79,10 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 @pytest.fixture
-def tls(authority: Authority) -> ssl.SSLContext:
+def tls(openssl_authority: Authority) -> ssl.SSLContext:
     """A server that knows clients by certificates of the CA."""
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(authority.folder / "ca.crt"))
-    context.load_cert_chain(authority.folder / "server.crt", authority.folder / "server.key")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(openssl_authority.folder / "ca.crt"))
+    context.load_cert_chain(openssl_authority.folder / "server.crt", openssl_authority.folder / "server.key")
     context.verify_mode = ssl.CERT_OPTIONAL
     return context
 
@@ -92,20 +92,22 @@ async def reach(found: Access) -> None:
         await client.list(NAMESPACE)
 
 
-async def test_a_client_certificate_speaks_for_us(authority: Authority, tls: ssl.SSLContext, write: Write) -> None:
+async def test_a_client_certificate_speaks_for_us(
+    openssl_authority: Authority, tls: ssl.SSLContext, write: Write
+) -> None:
     tls.verify_mode = ssl.CERT_REQUIRED
     async with running(tls=tls) as server:
         inline = {
-            "client-certificate-data": authority.inline("client.crt"),
-            "client-key-data": authority.inline("client.key"),
+            "client-certificate-data": openssl_authority.inline("client.crt"),
+            "client-key-data": openssl_authority.inline("client.key"),
         }
-        cluster = {"server": server.url, "certificate-authority-data": authority.inline("ca.crt")}
+        cluster = {"server": server.url, "certificate-authority-data": openssl_authority.inline("ca.crt")}
         await reach(read(write(cluster, inline)))
         files = {
-            "client-certificate": str(authority.folder / "client.crt"),
-            "client-key": str(authority.folder / "client.key"),
+            "client-certificate": str(openssl_authority.folder / "client.crt"),
+            "client-key": str(openssl_authority.folder / "client.key"),
         }
-        await reach(read(write(cluster | {"certificate-authority": str(authority.folder / "ca.crt")}, files)))
+        await reach(read(write(cluster | {"certificate-authority": str(openssl_authority.folder / "ca.crt")}, files)))
         with pytest.raises(kube.Unreachable):
             await reach(read(write(cluster)))
 
@@ -120,10 +122,10 @@ async def test_a_server_of_an_unknown_authority_is_not_trusted(tls: ssl.SSLConte
 
 
 async def test_the_name_in_the_certificate_may_be_another(
-    authority: Authority, tls: ssl.SSLContext, write: Write
+    openssl_authority: Authority, tls: ssl.SSLContext, write: Write
 ) -> None:
     async with running(tls=tls) as server:
-        trusted = {"server": server.url, "certificate-authority-data": authority.inline("ca.crt")}
+        trusted = {"server": server.url, "certificate-authority-data": openssl_authority.inline("ca.crt")}
         await reach(read(write(trusted | {"tls-server-name": "api.test"})))
         with pytest.raises(kube.Unreachable, match="not trusted"):
             await reach(read(write(trusted | {"tls-server-name": "elsewhere.test"})))
@@ -148,8 +150,8 @@ def test_the_environment_names_a_kubeconfig(write: Write) -> None:
     assert access(KubernetesSection(), environment={"KUBECONFIG": f"{path}:/other"}).server == "http://x"
 
 
-def test_a_pod_uses_its_service_account(tmp_path: Path, authority: Authority) -> None:
-    (tmp_path / "ca.crt").write_bytes((authority.folder / "ca.crt").read_bytes())
+def test_a_pod_uses_its_service_account(tmp_path: Path, openssl_authority: Authority) -> None:
+    (tmp_path / "ca.crt").write_bytes((openssl_authority.folder / "ca.crt").read_bytes())
     (tmp_path / "token").write_text("of the pod\n")
     environment = {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "443"}
     found = access(KubernetesSection(), environment=environment, pod=tmp_path)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from lab_running import Running, until
+from lab_running import Running, lab_name, until
 
 from isthmus_lab import removal
 from isthmus_lab.layout import Lab
@@ -31,7 +30,7 @@ def no_leftovers() -> None:
 @pytest.fixture
 def spare() -> Iterator[Running]:
     """A lab that is not up yet."""
-    lab = Lab(f"t{os.getpid()}s", 1, 1)
+    lab = Lab(lab_name("s"), 1, 1)
     yield Running(lab)
     removal.remove(lab)
 
@@ -39,7 +38,7 @@ def spare() -> Iterator[Running]:
 @pytest.fixture(scope="module")
 def clusters() -> Iterator[Running]:
     """A lab of one cluster with two nodes and nothing of Isthmus in it, shared by the tests of a file."""
-    running = Running(Lab(f"t{os.getpid()}m", 1, 2))
+    running = Running(Lab(lab_name("m"), 1, 2))
     try:
         running.cli("up", "--clusters", "1", "--nodes", "2", "--without-isthmus")
         yield running

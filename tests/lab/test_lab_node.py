@@ -61,7 +61,7 @@ def ready(clusters: Running, name: str) -> dict[str, Any] | None:
 def echo(clusters: Running) -> Running:
     """An echo server on the first node, a client on the second, a Service."""
     apply(clusters, pod("echo-1", ECHO, nodeName="c1-n1"), pod("client", CLIENT, nodeName="c1-n2"), service("echo"))
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not (ready(clusters, "echo-1") and ready(clusters, "client")):
         assert time.monotonic() < deadline, clusters.cli("status").stdout
         time.sleep(0.1)
@@ -219,12 +219,10 @@ def test_a_pod_of_the_hosts_network_has_its_nodes_address_and_leaves_the_node_wh
 
 
 def test_a_deleted_pod_is_gone_with_its_processes_and_network(echo: Running, until: Callable[..., Any]) -> None:
-    apply(echo, pod("short", CLIENT))
+    apply(echo, pod("short", CLIENT, terminationGracePeriodSeconds=600))
     until(lambda: ready(echo, "short"))
     held = entering.find(echo.lab.clusters[0], "default/short")
-    begun = time.monotonic()
-    echo.kubectl("delete", "pod", "short", "--wait=true")
-    assert time.monotonic() - begun < 4.0, "it ends when it is told to, not when its grace is over"
+    echo.kubectl("delete", "pod", "short", "--wait=true", "--timeout=55s")  # long before its grace is over
     until(lambda: not held.cgroup.exists())
 
 

@@ -20,7 +20,7 @@ from lab_traces import host_network, traces
 
 from isthmus_lab import cgroups
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("own_host")]
 
 TIMES = int(os.environ.get("ISTHMUS_KILLS", "3"))
 SEED = os.environ.get("ISTHMUS_KILLS_SEED", "")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab_running import Running, until
+from lab_running import Running, lab_name, until
 
 from isthmus_lab import removal
 from isthmus_lab.demo.stage import CALLER, IMPORT_NAME, LOCAL_NAME
@@ -27,7 +27,7 @@ EXPORT = str(EXAMPLES / "export")
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[Running]:
-    lab = Running(Lab(f"t{os.getpid() % 100000}h", 2, 1))
+    lab = Running(Lab(lab_name("h"), 2, 1))
     try:
         lab.cli("up", "--clusters", "2", "--from", str(EXAMPLES))
         for cluster in ("c1", "c2"):

@@ -7,13 +7,12 @@ Both have ``echo`` (one port 80 of two meanings: in c2 it is the older export's)
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from lab_running import Running, until
+from lab_running import Running, lab_name, until
 
 from isthmus_lab import removal
 from isthmus_lab.layout import Lab
@@ -72,7 +71,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     for cluster in ("c1", "c2"):
         (folder / cluster).mkdir()
         (folder / cluster / "echo.yaml").write_text(_manifests(cluster))
-    running = Running(Lab(f"t{os.getpid() % 100000}f", 2, 1))
+    running = Running(Lab(lab_name("f"), 2, 1))
     try:
         running.cli("up", "--clusters", "2", "--from", str(folder))
         # c2 exports first: what is in conflict is as c2 says. Times of creation are whole seconds.

@@ -10,17 +10,17 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import dns.exception
 import dns.message
 import dns.query
-import kubectl
+import programs
 import pytest
 import yaml
 from etcd_server import free_ports
 from joined import DEPLOY, SYSTEM, Cluster, environment, two
-from kube_apiserver import program
 from lab_running import until
 
 from isthmus import config
@@ -81,17 +81,15 @@ ABOUT_US = {
 
 @pytest.fixture(scope="module")
 def rendered() -> list[dict[str, Any]]:
-    done = subprocess.run([kubectl.program(), "kustomize", str(DEPLOY)], capture_output=True, text=True, check=True)
+    command = [programs.path("kubectl"), "kustomize", str(DEPLOY)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     return [each for each in yaml.safe_load_all(done.stdout) if each]
 
 
 @pytest.fixture(scope="module")
 def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, Cluster]]:
     """Two clusters, with everything of ``deploy/`` applied, not joined and with nothing of it running."""
-    server = program()
-    if server is None:
-        pytest.skip("no kube-apiserver: run `make kube-tools` or set KUBEBUILDER_ASSETS")
-    with two(tmp_path_factory.mktemp("joined"), server) as made:
+    with two(tmp_path_factory.mktemp("joined"), Path(programs.path("kube-apiserver"))) as made:
         for cluster in made:
             asyncio.run(cluster.server.ready())
             cluster.kubectl("apply", "-k", str(DEPLOY))

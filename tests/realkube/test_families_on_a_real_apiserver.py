@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import ipaddress
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from lab_running import Running, until
+from lab_running import Running, lab_name, until
 from lab_traces import host_network, traces
 
 from isthmus_lab import removal
 from isthmus_lab.layout import Lab
-from isthmus_lab.realapi import found
-
-NEEDED = (found.SERVER, found.CONTROLLERS, found.PROXY, found.COREDNS)
 
 pytestmark = [
     pytest.mark.kube,
     pytest.mark.lab,
     pytest.mark.timeout(300),
-    pytest.mark.skipif(bool(found.missing(*NEEDED)), reason="; ".join(found.missing(*NEEDED))),
+    pytest.mark.needs("kube-controller-manager", "kube-proxy", "coredns"),
 ]
 ECHO = Path(__file__).parents[2] / "examples" / "echo"
 CLIENT = "demo/client"
@@ -31,7 +27,7 @@ PLAIN, IMPORT = "echo.demo.svc.cluster.local", "echo.demo.svc.clusterset.local"
 
 
 def test_the_story_holds_in_both_families() -> None:
-    running = Running(Lab(f"t{os.getpid() % 100000}u", 3))
+    running = Running(Lab(lab_name("u"), 3))
     try:
         done = running.cli("demo", "--json", "--apiserver", "real", "--ip-families", "IPv6,IPv4", f"--from={ECHO}")
     finally:
@@ -43,9 +39,9 @@ def test_the_story_holds_in_both_families() -> None:
 
 
 @pytest.fixture(scope="module")
-def mixed() -> Iterator[Running]:
+def mixed(own_host: None) -> Iterator[Running]:
     """c1 has IPv4, c2 both; kube-proxy and CoreDNS; c1 exports echo."""
-    running = Running(Lab(f"t{os.getpid() % 100000}v", 2, families=(("IPv4",), ("IPv6", "IPv4"))))
+    running = Running(Lab(lab_name("v"), 2, families=(("IPv4",), ("IPv6", "IPv4"))))
     before = host_network()
     families = ("--ip-families", "IPv6,IPv4", "--ip-families", "c1=IPv4")
     words = ("--clusters", "2", "--apiserver", "real", "--datapath", "kube-proxy", *families, "--from", str(ECHO))

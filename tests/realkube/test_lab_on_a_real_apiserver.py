@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import streams_by_kubectl
-from lab_running import Running, until
+from lab_running import Running, lab_name, until
 
 from isthmus_lab import removal
 from isthmus_lab.layout import Lab
@@ -21,16 +20,14 @@ pytestmark = [
     pytest.mark.kube,
     pytest.mark.lab,
     pytest.mark.timeout(400),
-    pytest.mark.skipif(
-        bool(found.missing(found.SERVER, found.CONTROLLERS)), reason="; ".join(found.missing(found.SERVER))
-    ),
+    pytest.mark.needs("kube-controller-manager"),
 ]
 ECHO = Path(__file__).parents[2] / "examples" / "echo"
 
 
 @pytest.fixture(scope="module")
 def real() -> Iterator[Running]:
-    running = Running(Lab(f"t{os.getpid() % 100000}r", 1, 1))
+    running = Running(Lab(lab_name("r"), 1, 1))
     try:
         running.cli("up", "--clusters", "1", "--apiserver", "real", "--from", str(ECHO))
         yield running

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from lab_running import Running, until
+from lab_running import Running, lab_name, until
 from lab_traces import host_network, traces
 
 from isthmus_lab import removal
 from isthmus_lab.demo.stage import CALLER
 from isthmus_lab.layout import Lab
-from isthmus_lab.realapi import found
-
-NEEDED = (found.SERVER, found.CONTROLLERS, found.PROXY, found.COREDNS)
 
 pytestmark = [
     pytest.mark.kube,
     pytest.mark.lab,
     pytest.mark.timeout(300),
-    pytest.mark.skipif(bool(found.missing(*NEEDED)), reason="; ".join(found.missing(*NEEDED))),
+    pytest.mark.needs("kube-controller-manager", "kube-proxy", "coredns"),
 ]
 ECHO = Path(__file__).parents[2] / "examples" / "echo"
 CLIENT = "demo/client"
@@ -44,9 +40,9 @@ HEADLESS: list[dict[str, Any]] = [
 
 
 @pytest.fixture(scope="module")
-def joined() -> Iterator[Running]:
+def joined(own_host: None) -> Iterator[Running]:
     """Two clusters; echo is exported by both, the headless pods by the first."""
-    running = Running(Lab(f"t{os.getpid() % 100000}p", 2, 1))
+    running = Running(Lab(lab_name("p"), 2, 1))
     before = host_network()
     words = ("--clusters", "2", "--apiserver", "real", "--datapath", "kube-proxy", "--from", str(ECHO))
     try:
@@ -126,6 +122,6 @@ def test_a_call_after_the_export_has_gone_finds_no_name(joined: Running) -> None
 
 
 def test_it_wants_the_real_server() -> None:
-    running = Running(Lab(f"t{os.getpid() % 100000}q", 1, 1))
+    running = Running(Lab(lab_name("q"), 1, 1))
     said = running.cli("up", "--datapath", "kube-proxy", code=1).stderr
     assert said == "Error: --datapath kube-proxy: wants --apiserver real\n"

@@ -30,7 +30,7 @@ from isthmus.etcd import binary
 TOKEN = "a-token-for-tests"
 POD_NETWORK = ipaddress.ip_network("10.99.0.0/16")
 COUNTER = itertools.count(1)
-PATIENCE = 15.0
+PATIENCE = 60.0
 Object = dict[str, Any]
 
 

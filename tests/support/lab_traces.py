@@ -1,4 +1,4 @@
-"""What a lab leaves on a machine: everything that is its own, and the host's network as a whole."""
+"""What a lab leaves on a machine: everything that is its own, and the network of its host as a whole."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import ctypes
 import os
 import struct
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from isthmus_lab import cgroups, kernel
@@ -17,8 +19,31 @@ BPF = {"x86_64": 321, "aarch64": 280}[os.uname().machine]
 NEXT_ID = {"prog_id": 11, "map_id": 12, "link_id": 31}
 
 
+@contextmanager
+def own_host() -> Iterator[None]:
+    """This thread, and what it starts, on a host network of its own: nobody else changes it meanwhile.
+
+    It has an uplink with a default route, so a packet that leaves a lab leaves there.
+    """
+    with Path("/proc/thread-self/ns/net").open() as home:
+        kernel.unshare(kernel.CLONE_NEWNET)
+        try:
+            for command in (
+                "link set lo up",
+                "link add uplink type veth peer name beyond",
+                "link set uplink up",
+                "link set beyond up",
+                "address add 192.0.2.1/24 dev uplink",
+                "route add default via 192.0.2.2",
+            ):
+                subprocess.run(["ip", *command.split()], check=True)
+            yield
+        finally:
+            kernel.setns(home.fileno(), kernel.CLONE_NEWNET)
+
+
 def host_network() -> dict[str, str]:
-    """Interfaces, addresses, routes, rules and packet filter of the host's own namespace."""
+    """Interfaces, addresses, routes, rules and packet filter of the namespace of this thread; see ``own_host``."""
     commands = {
         "links": "ip -o link",
         "addresses": "ip -o address",
@@ -64,9 +89,15 @@ def existing(kind: str) -> set[int]:
         found.add(last)
 
 
-def shared() -> dict[str, bool]:
+def shared() -> set[Path]:
     """What labs make for all of them and take away with the last one."""
-    return {"netns": namespaces.DIRECTORY.exists(), "state": STATE_ROOT.exists()}
+    return {path for path in (namespaces.DIRECTORY, STATE_ROOT) if path.exists()}
+
+
+def others(lab: Lab) -> bool:
+    """Whether another lab is on this machine, or another user of network namespaces."""
+    groups = {path.name for path in cgroups.root().glob("isthmus-*")} - {lab.prefix}
+    return bool(groups) or any(not lab.owns(name) for name in namespaces.names())
 
 
 def _identify(path: Path) -> tuple[str, int]:

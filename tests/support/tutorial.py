@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 ANYTHING: Final = "…"
-PATIENCE: Final = 20.0
+PATIENCE: Final = 60.0
 LOOKS: Final = re.compile(r"^(kubectl .*\b(get|describe)\b|isthmus (get|status|lab (exec|status)))")
 
 

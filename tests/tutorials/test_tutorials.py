@@ -6,8 +6,9 @@ import os
 import sys
 from pathlib import Path
 
-import kubectl
+import programs
 import pytest
+from lab_running import lab_name
 from tutorial import Shell, Step, matches, steps
 
 from isthmus_lab import removal
@@ -21,8 +22,8 @@ TEXTS = sorted(path for path in (ROOT / "docs" / "tutorials").glob("*.md") if pa
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("text", TEXTS, ids=lambda path: path.stem)
 def test_a_tutorial_prints_what_it_says(text: Path) -> None:
-    name = f"tut{os.getpid() % 100000}"
-    tools = [str(Path(sys.executable).parent), str(Path(kubectl.program()).parent), os.environ["PATH"]]
+    name = lab_name("t")
+    tools = [str(Path(sys.executable).parent), str(Path(programs.path("kubectl")).parent), os.environ["PATH"]]
     shell = Shell(ROOT, {**os.environ, "PATH": ":".join(tools), "ISTHMUS_LAB": name})
     try:
         for step in steps(text.read_text()):

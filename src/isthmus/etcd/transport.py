@@ -83,7 +83,7 @@ class Transport:
         self._stamp: tuple[tuple[int, ...], ...] = ()
         self._looked = 0.0
         self._current = 0
-        self._token = ""
+        self.token = ""
 
     @property
     def endpoint(self) -> str:
@@ -111,7 +111,7 @@ class Transport:
                 return await call(request, timeout=timeout or self._timeout, metadata=metadata)
             except grpc.aio.AioRpcError as error:
                 if self._credentials and not last and stale_token(error):
-                    self._token = ""
+                    self.token = ""
                     continue
                 raise self.failed(error, at) from None
         raise AssertionError("unreachable")
@@ -130,15 +130,16 @@ class Transport:
     def failed(self, error: grpc.aio.AioRpcError, at: int) -> Exception:
         """What the error of a call means; the next call goes to the next endpoint if this one is out of reach."""
         if self._credentials and stale_token(error):
-            self._token = ""
+            self.token = ""
         translation = translated(error, self.endpoints[at])
         if type(translation) is Transient:
             self.avoid(at)
         return translation
 
-    def forget_token(self) -> None:
-        """Authenticate again before the next call."""
-        self._token = ""
+    def forget_token(self, token: str) -> None:
+        """Authenticate again before the next call, unless another call has done so since it used ``token``."""
+        if self.token == token:
+            self.token = ""
 
     def avoid(self, at: int) -> None:
         """Go to the next endpoint, unless that has been done."""
@@ -167,11 +168,11 @@ class Transport:
     async def _metadata(self) -> tuple[tuple[str, str], ...]:
         if self._credentials is None:
             return ()
-        if not self._token:
+        if not self.token:
             request = wire.AuthRequest(name=self._credentials.username, password=self._credentials.password)
             call = wire.AUTHENTICATE.on(self._open_channel(self._current))
-            self._token = (await call(request, timeout=self._timeout)).token
-        return (("token", self._token),)
+            self.token = (await call(request, timeout=self._timeout)).token
+        return (("token", self.token),)
 
     def _channel(self, endpoint: str) -> Any:
         scheme, target = _target(endpoint)

@@ -10,14 +10,14 @@ believed when the next one comes and no event came between.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, suppress
 from typing import Any, NamedTuple
 
 import grpc.aio
 
 from isthmus.etcd import wire
-from isthmus.etcd.errors import STALE_TOKEN, Denied
+from isthmus.etcd.errors import NOT_ALLOWED, STALE_TOKEN, Denied
 from isthmus.etcd.transport import Transport, reply
 from isthmus.etcd.values import WatchBatch, WatchEvent, end_of, key_value, start_of
 from isthmus.reflector import Expired, Transient
@@ -35,8 +35,29 @@ class Asked(NamedTuple):
 async def watch(transport: Transport, asked: Asked, *, progress: float, store: int) -> AsyncIterator[WatchBatch]:
     """Batches from a revision on; bookmarks while idle, every ``progress`` seconds.
 
-    Raises Expired on compaction, when the store went back or is another one, Transient when the stream breaks.
+    Raises Expired on compaction, when the store went back or is another one, Denied when it may not be read, Transient
+    when the stream breaks.
     """
+    begun, token = False, transport.token
+    try:
+        async with aclosing(_watch_once(transport, asked, progress=progress, store=store)) as batches:
+            async for batch in batches:
+                begun = True
+                yield batch
+    except Denied:
+        # Servers such as 3.5.1 say "permission denied" for a stale token too. One that was given just now is not stale.
+        if begun or not token:
+            raise
+    transport.forget_token(token)
+    async with aclosing(_watch_once(transport, asked, progress=progress, store=store)) as batches:
+        async for batch in batches:
+            yield batch
+
+
+async def _watch_once(
+    transport: Transport, asked: Asked, *, progress: float, store: int
+) -> AsyncGenerator[WatchBatch, None]:
+    """One watch of the server's, which ends by an exception."""
     prefix, revision, exact, previous = asked
     stream, at = await transport.stream(wire.WATCH, leader=True)
     create = wire.WatchCreate(
@@ -93,10 +114,8 @@ def _check(transport: Transport, response: Any, revision: int, store: int) -> No
         raise Expired(f"revision {revision} is compacted, up to {response.compact_revision}")
     if response.canceled:
         reason = response.cancel_reason
-        if any(text in reason for text in STALE_TOKEN):
-            transport.forget_token()
-            raise Transient(f"etcd {transport.endpoint}: {reason}")
-        raise (Denied if "permission" in reason else Transient)(f"etcd {transport.endpoint}: {reason or 'canceled'}")
+        refused = any(text in reason for text in (*STALE_TOKEN, *NOT_ALLOWED))
+        raise (Denied if refused else Transient)(f"etcd {transport.endpoint}: {reason or 'canceled'}")
     if response.created and response.header.revision < revision - 1:
         raise Expired(f"the store is at revision {response.header.revision}, before {revision}: it lost its data")
 

