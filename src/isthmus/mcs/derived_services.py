@@ -14,7 +14,6 @@ from isthmus.mcs import words
 from isthmus.mcs.slices import Behind
 from isthmus.mcs.view import View
 from isthmus.model.mcs import Merged
-from isthmus.model.names import ClusterName, split
 from isthmus.model.services import Family, Port, Service
 
 DEFAULT_TIMEOUT: Final = 10800
@@ -36,15 +35,14 @@ def derived_service(view: View, merged: Merged) -> Draft:
 
 def labels(view: View, merged: Merged) -> dict[str, str]:
     """Labels of the derived Service, which its slices have too."""
-    return {**words.exported(merged.labels), words.SERVICE_NAME: split(view.name)[1]}
+    return {**words.exported(merged.labels), words.SERVICE_NAME: view.short}
 
 
-def behind(view: View, merged: Merged, *, cluster: ClusterName) -> Behind:
-    """What slices of a cluster's endpoints say of the derived Service."""
+def behind(view: View, merged: Merged) -> Behind:
+    """The derived Service as slices refer to it."""
     return Behind(
         service=view.derived,
         uid=view.derived_service.uid if view.derived_service is not None else "",
-        cluster=cluster,
         labels=labels(view, merged),
         headless=merged.type == "Headless",
     )

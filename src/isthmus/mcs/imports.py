@@ -10,7 +10,6 @@ from isthmus.mcs import words
 from isthmus.mcs.view import View
 from isthmus.model.hosts import family
 from isthmus.model.mcs import Merged
-from isthmus.model.names import split
 from isthmus.model.services import Port
 
 MOST_ADDRESSES: Final = 2
@@ -66,7 +65,7 @@ def _port(port: Port) -> dict[str, Any]:
 
 def _annotations(view: View, merged: Merged) -> dict[str, str]:
     """The exported ones, and ours: they win, since others act on them."""
-    derived = {words.DERIVED_SERVICE: split(view.derived)[1]} if view.derived_service is not None else {}
+    derived = {words.DERIVED_SERVICE: view.derived_short} if view.derived_service is not None else {}
     return {**words.exported(merged.annotations), **derived, words.SUPPORTED_FAMILIES: ",".join(view.families)}
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from isthmus.desired import Draft, row
-from isthmus.mcs import remote
+from isthmus.mcs import remote, slices
 from isthmus.mcs.conditions import export_status
-from isthmus.mcs.derived_services import derived_service
+from isthmus.mcs.derived_services import behind, derived_service
 from isthmus.mcs.exports import takes_endpoints
 from isthmus.mcs.imports import service_import
 from isthmus.mcs.kinds import KINDS
@@ -78,10 +78,11 @@ def drafts(view: View) -> Iterator[Draft]:
         yield service_import(view, view.merged)
         if view.shared and view.families and not (view.import_taken or view.taken):
             yield derived_service(view, view.merged)
-            yield from mirrored(view, view.merged)
-            yield from remote.of_import(view, view.merged)
-    if view.service is not None and view.shared:
-        yield from remote.of_global(view, view.service)
+            parts = [*mirrored(view), *(remote.of_import(view) if view.behind_import else ())]
+            yield from (slices.endpoint_slice(behind(view, view.merged), part) for part in parts)
+    if view.service is not None and view.shared and view.behind_service:
+        service = slices.Behind(view.name, view.service.uid, dict(view.service.labels), view.service.headless)
+        yield from (slices.endpoint_slice(service, part) for part in remote.of_global(view, view.service))
     if view.mark is not None:
         yield export_status(view, view.mark)
 

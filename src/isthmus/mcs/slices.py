@@ -31,15 +31,22 @@ CONDITIONS: Final = {
 
 
 class Behind(NamedTuple):
-    """The Service that slices stand behind, and what they say of it."""
+    """The Service that slices stand behind."""
 
     service: ServiceName
     uid: str
-    """The Service's, empty while it is not written."""
-    cluster: ClusterName
-    """Whose endpoints these are."""
+    """Empty while it is not written."""
     labels: dict[str, str]
     headless: bool
+
+
+class Part(NamedTuple):
+    """Endpoints of one cluster that stand in one slice, and its name."""
+
+    name: str
+    cluster: ClusterName
+    endpoints: list[Endpoint]
+    annotations: dict[str, str] | None = None
 
 
 def group(endpoints: Collection[Endpoint]) -> dict[tuple[Family, tuple[Port, ...]], list[Endpoint]]:
@@ -85,29 +92,27 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
-def endpoint_slice(
-    behind: Behind, endpoints: list[Endpoint], *, name: str, annotations: dict[str, str] | None = None
-) -> Draft:
-    """One slice of endpoints that can stand in one."""
+def endpoint_slice(behind: Behind, part: Part) -> Draft:
+    """The slice of a part behind a Service."""
     namespace, service = split(behind.service)
     labels = {
         **behind.labels,
         **({words.HEADLESS: ""} if behind.headless else {}),
         words.SLICE_SERVICE: service,
-        words.SOURCE_CLUSTER: behind.cluster,
+        words.SOURCE_CLUSTER: part.cluster,
         words.SLICE_MANAGED_BY: words.SLICE_MANAGER,
     }
     content = {
-        "addressType": family(endpoints[0].address),
-        "endpoints": [_endpoint(endpoint) for endpoint in endpoints],
-        "ports": [_port(port) for port in endpoints[0].ports],
+        "addressType": family(part.endpoints[0].address),
+        "endpoints": [_endpoint(endpoint) for endpoint in part.endpoints],
+        "ports": [_port(port) for port in part.endpoints[0].ports],
     }
     return Draft(
         "EndpointSlice",
-        service_name(namespace, name),
+        service_name(namespace, part.name),
         content=content,
         labels=labels,
-        annotations=annotations,
+        annotations=part.annotations,
         owner=("Service", behind.service, behind.uid),
     )
 

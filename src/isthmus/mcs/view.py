@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from isthmus.desired import is_ours
-from isthmus.mcs.exports import is_shared_namespace
+from isthmus.mcs.exports import agreed_ports, annotated, is_shared_namespace, takes_endpoints
+from isthmus.mcs.words import SYNC_SLICES
 from isthmus.model.clusters import flat
 from isthmus.model.mcs import Merged, OwnExport
 from isthmus.model.names import ClusterName, ServiceName, derived, split
@@ -52,12 +54,26 @@ class View(NamedTuple):
     """What is called as the derived Service, ours or not."""
     sets: tuple[EndpointSet, ...]
     """The own cluster's endpoints of the Service, a slice each."""
-    told: tuple[EndpointSet, ...]
-    """What peers tell of their endpoints, of the derived Service and of the name itself."""
-    exports: dict[ClusterName, Export]
-    """What peers export under this name."""
+    published: tuple[EndpointSet, ...]
+    """Endpoints that peers publish and that can be reached from here, of the derived Service and of the name itself."""
+    agreed: dict[ClusterName, frozenset[str]]
+    """By exporting cluster, the own one included: the names of the ports that mean there what the import says."""
+    behind_import: bool
+    """Slices of other clusters are wanted behind the derived Service."""
+    behind_service: bool
+    """And behind the own Service, since that is global by annotation."""
     stale: tuple[ClusterName, ...]
-    """Exporting clusters that cannot be reached: what they last said still counts."""
+    """Exporting clusters that cannot be reached: what they last published still counts."""
+
+    @property
+    def short(self) -> str:
+        """The name without the namespace."""
+        return split(self.name)[1]
+
+    @property
+    def derived_short(self) -> str:
+        """The name of the derived Service without the namespace."""
+        return split(self.derived)[1]
 
     @property
     def derived(self) -> ServiceName:
@@ -69,10 +85,6 @@ class View(NamedTuple):
         """The clusterset's address families that this cluster can serve; where nobody says any, what it can."""
         common = self.merged.families if self.merged is not None else ()
         return tuple(f for f in common if f in self.settings.families) if common else self.settings.families
-
-    def remote(self, service: ServiceName) -> list[EndpointSet]:
-        """What peers tell of a service's endpoints, where they can be reached from here."""
-        return [each for each in self.told if each.service == service]
 
     @property
     def taken(self) -> bool:
@@ -95,7 +107,11 @@ def read(reader: Reader, name: ServiceName, *, settings: Settings) -> View | Non
     namespace = reader.get(NAMESPACES, split(name)[0])
     if namespace is None or namespace.terminating:
         return None
-    merged = reader.get(MERGED, name)
+    merged, own, service = (
+        reader.get(MERGED, name),
+        reader.get(OWN_EXPORTS, name),
+        reader.get(SERVICES, (name, KUBERNETES)),
+    )
     return View(
         settings=settings,
         name=name,
@@ -103,13 +119,15 @@ def read(reader: Reader, name: ServiceName, *, settings: Settings) -> View | Non
         shared=is_shared_namespace(namespace, default=settings.default_global),
         merged=merged,
         mark=reader.get(EXPORT_MARKS, name),
-        service=reader.get(SERVICES, (name, KUBERNETES)),
-        own=reader.get(OWN_EXPORTS, name),
+        service=service,
+        own=own,
         found_import=reader.get(IMPORTS, name),
         found_service=reader.get(SERVICES, (derived(name), KUBERNETES)),
         sets=_own_sets(reader, name, settings),
-        told=_told(reader, name, settings),
-        exports={each.cluster: each for each in reader.by(EXPORTS, "name", name)},
+        published=_published(reader, name, settings),
+        agreed=_agreed(merged, own, reader.by(EXPORTS, "name", name)),
+        behind_import=merged is not None and annotated(merged.annotations, SYNC_SLICES, default=True),
+        behind_service=service is not None and _takes_slices(service),
         stale=_stale(reader, merged),
     )
 
@@ -120,7 +138,18 @@ def _own_sets(reader: Reader, service: ServiceName, settings: Settings) -> tuple
     return tuple(sorted(own, key=lambda each: each.part))
 
 
-def _told(reader: Reader, name: ServiceName, settings: Settings) -> tuple[EndpointSet, ...]:
+def _agreed(merged: Merged | None, own: OwnExport | None, peers: Iterable[Export]) -> dict[ClusterName, frozenset[str]]:
+    if merged is None:
+        return {}
+    exports = [*peers, *([own.export] if own is not None and own.export is not None else ())]
+    return {export.cluster: agreed_ports(export, merged) for export in exports}
+
+
+def _takes_slices(service: Service) -> bool:
+    return takes_endpoints(service) and annotated(service.annotations, SYNC_SLICES, default=service.headless)
+
+
+def _published(reader: Reader, name: ServiceName, settings: Settings) -> tuple[EndpointSet, ...]:
     """By cluster. A cluster on another network is left out, and so is one that keeps its endpoints for itself."""
     own = reader.get(CLUSTERS, settings.cluster)
     found = [*reader.by(ENDPOINT_SETS, "service", derived(name)), *reader.by(ENDPOINT_SETS, "service", name)]
