@@ -12,6 +12,15 @@
 #define __uint(name, value) int(*name)[value]
 #define __type(name, value) typeof(value) *name
 
+/*
+ * A global function, which the verifier walks once and not on each way to its callers. Before 5.12 its arguments are
+ * the context and scalars, nothing else.
+ */
+#define __walked_once __attribute__((noinline))
+
+/* Add without reading the sum: that needs no atomic instruction that came after 5.10. */
+#define add_relaxed(to, what) ((void)__atomic_fetch_add(to, what, __ATOMIC_RELAXED))
+
 #define READ_ONCE(x) (*(const volatile typeof(x) *)&(x))
 #define barrier() asm volatile("" ::: "memory")
 
@@ -36,3 +45,4 @@ static void *(*const bpf_sk_storage_get)(void *map, void *sk, void *value, __u64
 	(void *)BPF_FUNC_sk_storage_get;
 static long (*const bpf_sk_release)(void *sk) = (void *)BPF_FUNC_sk_release;
 static int (*const bpf_set_retval)(int retval) = (void *)BPF_FUNC_set_retval;
+static void *(*const bpf_skc_to_mptcp_sock)(void *sk) = (void *)BPF_FUNC_skc_to_mptcp_sock;

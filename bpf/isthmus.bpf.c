@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /*
- * The decision where the call is made: programs of a pod cgroup's socket hooks. Functions give 0 or a negative errno;
- * -ENOENT is "not ours". Only the entry points turn that into what the hook wants to hear.
+ * Programs of the socket hooks of the pods' cgroup: a call to a service is rewritten to a backend where it is made.
+ * Functions return 0 or a negative errno; -ENOENT: not ours. The entry points turn that into the hook's return value.
  */
 #include <linux/errno.h>
 #include <linux/in.h>
@@ -13,8 +13,6 @@
 #include "sockets.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
-
-const volatile __u32 has_set_retval = 1; /* 5.18; without it a refused call sees EPERM */
 
 static __always_inline bool has_socket(__u32 server)
 {
@@ -35,22 +33,22 @@ static __always_inline bool is_alive(__u32 server)
 	return !found->tied || has_socket(server);
 }
 
-/* A question to the cluster DNS goes to the node's server while that says it is alive. */
-static __always_inline int steer(const struct frontend_key *key, const struct config *cfg, struct call *call)
+/* A query to the cluster DNS is sent to the node's server while that is alive. */
+static __always_inline int steer(const struct frontend_key *key, const struct config *cfg, struct orig_dst *dst)
 {
 	const struct resolver *resolver = &cfg->resolvers[is_mapped(key->address) ? FAMILY_IPV4 : FAMILY_IPV6];
 
 	if (key->protocol != IPPROTO_UDP || !key->port || key->port != resolver->dns_port)
 		return -ENOENT;
-	if (!same_address(key->address, resolver->dns) || !is_alive(ALIVE_DNS) || is_exempt(cfg))
+	if (!same_address(key->address, resolver->dns) || !is_alive(ALIVE_DNS) || is_exempt(cfg->flags))
 		return -ENOENT;
-	copy_address(call->chosen, resolver->server);
-	call->chosen_port = resolver->server_port;
+	copy_address(dst->backend_address, resolver->server);
+	dst->backend_port = resolver->server_port;
 	return 0;
 }
 
-/* Where a call goes: 0 with call filled in, -ENOENT for one that is not ours. */
-static __always_inline int route(struct bpf_sock_addr *ctx, const struct frontend_key *key, struct call *call)
+static __always_inline int route(struct bpf_sock_addr *ctx, const struct frontend_key *key, bool sends,
+				 struct orig_dst *dst)
 {
 	struct choice choice = {};
 	__u32 zero = 0;
@@ -59,92 +57,95 @@ static __always_inline int route(struct bpf_sock_addr *ctx, const struct fronten
 
 	if (!cfg)
 		return -ENOENT;
-	err = steer(key, cfg, call);
+	err = steer(key, cfg, dst);
 	if (!err) {
 		choice.verdict = VERDICT_STEERED;
 	} else {
-		err = choose(ctx, key, cfg, call, &choice);
+		err = choose(ctx, key, cfg, sends, dst, &choice);
 		if (err == -ENOENT)
 			return err;
 	}
 	if (!err)
-		err = remember(ctx, key, call);
+		err = store_orig_dst(ctx, key, dst);
 	if (err == -EEXIST)
-		return 0; /* a further datagram of the same call */
+		return 0; /* one more datagram to the same backend: counted already */
 	if (err == -ENOMEM)
 		choice.verdict = VERDICT_LOST;
 	count(&choice);
 	return err;
 }
 
-static __always_inline int call(struct bpf_sock_addr *ctx, struct frontend_key *key, struct call *call)
+/* 0 with dst filled in: the destination is to be rewritten. */
+static __always_inline int translate(struct bpf_sock_addr *ctx, struct frontend_key *key, bool sends,
+				     struct orig_dst *dst)
 {
 	key->port = ctx->user_port;
 	key->protocol = ctx->protocol;
 	if (key->protocol != IPPROTO_TCP && key->protocol != IPPROTO_UDP)
 		return -ENOENT;
-	return route(ctx, key, call);
+	return route(ctx, key, sends && key->protocol == IPPROTO_UDP, dst);
 }
 
-static __always_inline int call4(struct bpf_sock_addr *ctx)
+static __always_inline int translate4(struct bpf_sock_addr *ctx, bool sends)
 {
 	struct frontend_key key = { .address = { 0, 0, bpf_htonl(0xffff), ctx->user_ip4 } };
-	struct call made = {};
-	int err = call(ctx, &key, &made);
+	struct orig_dst dst = {};
+	int err = translate(ctx, &key, sends, &dst);
 
 	if (err)
 		return err;
-	ctx->user_ip4 = made.chosen[3];
-	ctx->user_port = made.chosen_port;
+	ctx->user_ip4 = dst.backend_address[3];
+	ctx->user_port = dst.backend_port;
 	return 0;
 }
 
-/* Sockets of IPv6 call IPv4 addresses too, as ::ffff:a.b.c.d: that is how our keys have them. */
-static __always_inline int call6(struct bpf_sock_addr *ctx)
+/* IPv6 sockets call IPv4 addresses too, as ::ffff:a.b.c.d, which is how our keys have them. */
+static __always_inline int translate6(struct bpf_sock_addr *ctx, bool sends)
 {
 	struct frontend_key key = {};
-	struct call made = {};
+	struct orig_dst dst = {};
 	int err;
 
 	read_address6(key.address, ctx);
-	err = call(ctx, &key, &made);
+	err = translate(ctx, &key, sends, &dst);
 	if (err)
 		return err;
-	write_address6(ctx, made.chosen);
-	ctx->user_port = made.chosen_port;
+	write_address6(ctx, dst.backend_address);
+	ctx->user_port = dst.backend_port;
 	return 0;
 }
 
-static __always_inline void answered4(struct bpf_sock_addr *ctx)
+/* Replace the backend's address by the service's: the peer of a socket, the sender of a datagram. */
+static __always_inline void show_service4(struct bpf_sock_addr *ctx)
 {
-	const __be32 from[4] = { 0, 0, bpf_htonl(0xffff), ctx->user_ip4 };
-	const struct call *call = recall(ctx, from, ctx->user_port);
+	const __be32 backend[4] = { 0, 0, bpf_htonl(0xffff), ctx->user_ip4 };
+	const struct orig_dst *dst = find_by_backend(ctx, backend, ctx->user_port);
 
-	if (!call)
+	if (!dst)
 		return;
-	ctx->user_ip4 = call->called[3];
-	ctx->user_port = call->called_port;
+	ctx->user_ip4 = dst->address[3];
+	ctx->user_port = dst->port;
 }
 
-static __always_inline void answered6(struct bpf_sock_addr *ctx)
+static __always_inline void show_service6(struct bpf_sock_addr *ctx)
 {
-	const struct call *call;
-	__be32 from[4];
+	const struct orig_dst *dst;
+	__be32 backend[4];
 
-	read_address6(from, ctx);
-	call = recall(ctx, from, ctx->user_port);
-	if (!call)
+	read_address6(backend, ctx);
+	dst = find_by_backend(ctx, backend, ctx->user_port);
+	if (!dst)
 		return;
-	write_address6(ctx, call->called);
-	ctx->user_port = call->called_port;
+	write_address6(ctx, dst->address);
+	ctx->user_port = dst->port;
 }
 
-/* 1: the call goes on, rewritten or as it was; 0: it ends here with err. */
+/* 1: the call goes on, rewritten or as it was; 0: it ends here with err, before 5.18 with EPERM. */
 static __always_inline int verdict(int err)
 {
 	if (!err || err == -ENOENT)
 		return 1;
-	if (has_set_retval)
+	if (constants.has_set_retval)
 		bpf_set_retval(err);
 	return 0;
 }
@@ -152,51 +153,51 @@ static __always_inline int verdict(int err)
 SEC("cgroup/connect4")
 int connect4(struct bpf_sock_addr *ctx)
 {
-	return verdict(call4(ctx));
+	return verdict(translate4(ctx, false));
 }
 
 SEC("cgroup/connect6")
 int connect6(struct bpf_sock_addr *ctx)
 {
-	return verdict(call6(ctx));
+	return verdict(translate6(ctx, false));
 }
 
 SEC("cgroup/sendmsg4")
 int sendmsg4(struct bpf_sock_addr *ctx)
 {
-	return verdict(call4(ctx));
+	return verdict(translate4(ctx, true));
 }
 
 SEC("cgroup/sendmsg6")
 int sendmsg6(struct bpf_sock_addr *ctx)
 {
-	return verdict(call6(ctx));
+	return verdict(translate6(ctx, true));
 }
 
 SEC("cgroup/recvmsg4")
 int recvmsg4(struct bpf_sock_addr *ctx)
 {
-	answered4(ctx);
+	show_service4(ctx);
 	return 1;
 }
 
 SEC("cgroup/recvmsg6")
 int recvmsg6(struct bpf_sock_addr *ctx)
 {
-	answered6(ctx);
+	show_service6(ctx);
 	return 1;
 }
 
 SEC("cgroup/getpeername4")
 int getpeername4(struct bpf_sock_addr *ctx)
 {
-	answered4(ctx);
+	show_service4(ctx);
 	return 1;
 }
 
 SEC("cgroup/getpeername6")
 int getpeername6(struct bpf_sock_addr *ctx)
 {
-	answered6(ctx);
+	show_service6(ctx);
 	return 1;
 }

@@ -2,40 +2,37 @@
 /*
  * Every map: the contract between the kernel's side and isthmus.datapath, which checks its codecs against the BTF of
  * these structs. Fixed widths, no implicit padding, IPv4 under ::ffff: in one 16-byte key space, ports and addresses
- * in network order, the rest in host order. Id 0 is nobody's.
+ * in network order, the rest in host order. No id is 0.
  *
- * A hash map's element can be recycled for another key while we read it. So a value says what it is for (its tail of
- * the key, its id, or a generation that no other value ever had); a reader copies, then checks, and restarts.
+ * An element of a hash map can be reused for another key while a program reads it. So a value repeats part of its key,
+ * or its id, or has a generation that no other value ever had; a reader copies, then compares, and starts over.
  *
- * Who writes: the agent everything, but affinity and counters (the kernel), and alive and sockets (the node's DNS server).
- * Order: services, clusters, backends, slots, members, skips, rings, plans, frontends; away in reverse, after a grace
- * period.
- * Not here yet, and no change of what is: ejected, names, events.
+ * Who writes and prunes each map, its size and the order of writing are in the manifests of isthmus.datapath.
  */
 #pragma once
 
 #include "helpers.h"
 
-#define ISTHMUS_LAYOUT 2 /* a change of any struct below is a new layout, which starts beside the old */
+#define ISTHMUS_LAYOUT 3 /* a change of any struct below is a new layout, which starts beside the old */
 #define MAX_GROUPS 32
 #define RING_CELLS 16381 /* a prime, as maglev wants it */
 #define RING_CHUNK 1024 /* a power of two, so that the verifier sees the bound */
-#define MAX_CALLS 8 /* destinations a UDP socket can talk to at a time and still see replies under their own names */
+#define MAX_ORIG_DST 8 /* services a UDP socket can talk to at a time and still see replies under their addresses */
 
 enum plan_flag {
 	PLAN_AFFINITY = 1,
-	PLAN_CONSISTENT = 2, /* its ring says which backend a caller has */
-	PLAN_SKIP = 4,	     /* some pods' calls are not meant: skips says whose */
+	PLAN_CONSISTENT = 2, /* the backend of a caller is in rings, by a hash of its address */
+	PLAN_SKIP = 4,	     /* calls of the pods in skips do not follow this plan */
 };
 
-/* Of a frontend. Bits, so that an address has both views of an original as it has both views of what replaces it. */
+/* Which calls of an address a frontend is for; bits, since the two are independent. */
 enum scope {
-	SCOPE_INTERNAL = 1, /* calls from inside, where they have a plan of their own */
-	SCOPE_ORIGINAL = 2, /* calls that a redirect does not mean */
+	SCOPE_INTERNAL = 1, /* of pods, where internalTrafficPolicy gives them a plan of their own */
+	SCOPE_ORIGINAL = 2, /* of pods that a local redirect leaves out (skips) */
 };
 
 enum config_flag {
-	CONFIG_EXEMPT = 1, /* there are cgroups in exempt */
+	CONFIG_EXEMPT = 1, /* exempt is not empty */
 };
 
 enum family {
@@ -47,8 +44,14 @@ enum family {
 enum verdict {
 	VERDICT_CALLED = 0,  /* sent to a backend */
 	VERDICT_REFUSED = 1, /* the plan has no backend */
-	VERDICT_LOST = 2,    /* what a frontend refers to was missing, three times; or no memory for the socket's storage */
-	VERDICT_STEERED = 3, /* a question of DNS, sent to the node's server */
+	VERDICT_LOST = 2,    /* an entry that a frontend refers to was missing in three reads; or no memory for storage */
+	VERDICT_STEERED = 3, /* a DNS query, sent to the node's server */
+};
+
+/* What the kernel has, found out before the programs are loaded; the verifier drops what depends on the rest. */
+struct constants {
+	__u32 has_set_retval; /* 5.18 */
+	__u32 has_mptcp;      /* 5.19: bpf_skc_to_mptcp_sock */
 };
 
 enum alive_server {
@@ -64,7 +67,7 @@ struct frontend_key {
 };
 
 struct frontend {
-	__be32 tail; /* of the key, this and the next three: */
+	__be32 tail; /* this and the next three repeat the end of the key, against recycling */
 	__be16 port;
 	__u8 protocol;
 	__u8 scope;
@@ -72,10 +75,10 @@ struct frontend {
 };
 
 struct group {
-	__u32 until;  /* of 2^31: a die below it, and not below the one before, is this group's. 0: not now */
-	__u32 weight; /* share within the tier; 0: never. With tier, what until was made of */
-	__u32 count;  /* slots 0 to count - 1 exist */
-	__u32 tier;   /* groups are sorted by it; the lowest with a backend is used */
+	__u32 cumulative_weight; /* of 2^31: the group of a random number is the first whose bound is above it. 0: none */
+	__u32 weight;		 /* share within the tier; 0: never used */
+	__u32 count;		 /* slots 0 to count - 1 exist */
+	__u32 tier;		 /* groups are sorted by it; calls go to the lowest that has a backend */
 };
 
 struct plan {
@@ -84,8 +87,10 @@ struct plan {
 	__u32 service; /* stays when a large change takes a new plan */
 	__u32 flags;
 	__u32 affinity_timeout; /* seconds */
-	__u32 panic_threshold;
-	__u32 size; /* groups in use */
+	__u32 eject_after;	/* failed connects in a row after which a backend is ejected; 0: never */
+	__u32 eject_first;	/* ms: how long the first time */
+	__u32 eject_longest;	/* ms: each time twice as long as the one before, up to this */
+	__u32 size;		/* groups in use */
 	struct group groups[MAX_GROUPS];
 };
 
@@ -106,7 +111,7 @@ struct backend {
 	__be32 address[4];
 	__be16 port;
 	__u8 protocol;
-	__u8 flags; /* 1: a proxy of this node */
+	__u8 flags; /* 1: this node's proxy */
 	__u16 cluster;
 	__u16 reserved;
 };
@@ -141,14 +146,16 @@ struct caller {
 
 struct affinity_key {
 	__u64 client; /* cookie of the caller's network namespace */
-	__u32 service;
+	__u32 cell;   /* service % config.affinity_cells: bounds the entries of one client */
 	__u32 reserved;
 };
 
 struct affinity {
 	__u64 used; /* CLOCK_MONOTONIC, ns */
+	__u32 service;
 	__u32 backend;
 	__u32 generation;
+	__u32 reserved;
 };
 
 struct service {
@@ -160,8 +167,8 @@ struct cluster {
 };
 
 struct resolver {
-	__be32 dns[4];	  /* the cluster DNS, as pods know it */
-	__be32 server[4]; /* the node's own server: questions to dns go there while it is alive */
+	__be32 dns[4];	  /* the cluster DNS address in the pods' resolv.conf */
+	__be32 server[4]; /* the node's own server: queries to dns are sent there while it is alive */
 	__be16 dns_port;  /* 0: none of this family */
 	__be16 server_port;
 };
@@ -169,17 +176,19 @@ struct resolver {
 struct config {
 	__u32 layout;
 	__u32 flags;
+	__u32 affinity_cells;
+	__u32 syn_timeout; /* ms before the first SYN is sent again; 0: the kernel's own second */
 	struct resolver resolvers[FAMILIES];
 };
 
 struct alive {
-	__u64 deadline; /* CLOCK_MONOTONIC, ns: later than this, nobody is sent there */
-	__u32 tied;	/* 1: nor when its socket is not in sockets */
+	__u64 deadline; /* CLOCK_MONOTONIC, ns: the server is used until then */
+	__u32 tied;	/* 1: and only while its socket is in sockets */
 	__u32 reserved;
 };
 
 struct counter_key {
-	__u32 service; /* 0: DNS, or lost before the service was known */
+	__u32 service; /* 0: DNS, or no service was found */
 	__u16 cluster; /* of the backend; 0: none */
 	__u8 verdict;
 	__u8 reserved;
@@ -189,23 +198,25 @@ struct counter {
 	__u64 calls;
 };
 
-struct call {
-	__be32 called[4];
-	__be32 chosen[4];
-	__be16 called_port;
-	__be16 chosen_port;
+/* A rewritten destination: what the application called, and the backend that stands in for it. */
+struct orig_dst {
+	__be32 address[4];
+	__be32 backend_address[4];
+	__be16 port;
+	__be16 backend_port;
 	__u32 service;
-	__u32 backend;
+	__u32 backend; /* 0: the node's DNS server */
 	__u32 generation;
 };
 
-struct calls {
+/* The last few of a UDP socket, as a ring: next is overwritten next. */
+struct orig_dsts {
 	__u32 next;
 	__u32 reserved;
-	struct call call[MAX_CALLS];
+	struct orig_dst dst[MAX_ORIG_DST];
 };
 
-/* What is called: an address and port that is ours to answer, and the plan that says how. */
+/* An address and port that clients call → its plan. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -214,7 +225,7 @@ struct {
 	__type(value, struct frontend);
 } frontends SEC(".maps");
 
-/* What a frontend's calls are spread over: tiers of weighted groups. By plan id. */
+/* Plan id → how a frontend's calls are distributed: tiers of weighted groups. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -223,7 +234,7 @@ struct {
 	__type(value, struct plan);
 } plans SEC(".maps");
 
-/* The n-th backend of a plan's group. */
+/* Plan, group, n → the n-th backend of the group. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -232,7 +243,7 @@ struct {
 	__type(value, struct slot);
 } slots SEC(".maps");
 
-/* Where calls go. By backend id; written once, shared by all plans that have it. */
+/* Backend id → its address. Written once, shared by all plans that have it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -241,7 +252,7 @@ struct {
 	__type(value, struct backend);
 } backends SEC(".maps");
 
-/* Which backends a plan with affinity or a ring has: a client stays only with one of these. */
+/* Plan, backend → the backend is in the plan. Only plans with affinity or a ring, whose choices must be checked. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -250,7 +261,7 @@ struct {
 	__type(value, struct member);
 } members SEC(".maps");
 
-/* The pods whose own calls a redirect does not mean: they go by the original's plan, or where they were going. */
+/* Pods that a redirect leaves out: their calls follow the plan in SCOPE_ORIGINAL, or are not touched without one. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -259,7 +270,7 @@ struct {
 	__type(value, __u32);
 } skips SEC(".maps");
 
-/* The rings of plans with consistent hashing, in chunks: a cell's backend, the same on every node. */
+/* Plan, chunk → backends by hash of the caller, for consistent hashing; equal on every node. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -268,7 +279,7 @@ struct {
 	__type(value, struct ring);
 } rings SEC(".maps");
 
-/* The pods' addresses, by the cookie of their network namespace; for plans that tell callers apart. */
+/* Cookie of a network namespace → its pod's address. Only while some plan hashes or has skips. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -277,7 +288,7 @@ struct {
 	__type(value, struct caller);
 } callers SEC(".maps");
 
-/* Which backend a client last called, for services with affinity. Written by the kernel. */
+/* The backend that a client last called, for services with affinity. Written by the kernel. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 65536);
@@ -285,7 +296,7 @@ struct {
 	__type(value, struct affinity);
 } affinity SEC(".maps");
 
-/* What ids of services stand for. Read by people and by a restarted agent, not by the kernel. */
+/* Service id → name. For people and for a restarted agent; the kernel does not read it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -294,7 +305,7 @@ struct {
 	__type(value, struct service);
 } services SEC(".maps");
 
-/* What ids of clusters stand for. Read by people and by a restarted agent, not by the kernel. */
+/* Cluster id → name. For people and for a restarted agent; the kernel does not read it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -303,7 +314,7 @@ struct {
 	__type(value, struct cluster);
 } clusters SEC(".maps");
 
-/* Cgroups, and all below them, whose calls are never touched. By cgroup id. */
+/* Ids of cgroups whose calls, and those of all cgroups below, are never touched. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -312,7 +323,7 @@ struct {
 	__type(value, __u32);
 } exempt SEC(".maps");
 
-/* The one entry that says where DNS goes and what else is in use. */
+/* The one entry of settings. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -320,7 +331,7 @@ struct {
 	__type(value, struct config);
 } config SEC(".maps");
 
-/* Until when the node's servers say they are alive. By enum alive_server. */
+/* enum alive_server → until when the server is used unless it renews the entry. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, ALIVE_SERVERS);
@@ -328,7 +339,7 @@ struct {
 	__type(value, struct alive);
 } alive SEC(".maps");
 
-/* The sockets of those servers: the kernel takes one out when its last owner is gone, however it died. */
+/* The sockets of those servers: the kernel removes one when it is closed, also by SIGKILL. */
 struct {
 	__uint(type, BPF_MAP_TYPE_SOCKMAP);
 	__uint(max_entries, ALIVE_SERVERS);
@@ -336,7 +347,7 @@ struct {
 	__type(value, __u32);
 } sockets SEC(".maps");
 
-/* How many calls of a service went to a cluster, and how they ended. Written by the kernel. */
+/* Calls by service, cluster of the backend and verdict. Written by the kernel. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -345,18 +356,18 @@ struct {
 	__type(value, struct counter);
 } counters SEC(".maps");
 
-/* What a TCP socket called and what was chosen for it; goes with the socket. */
+/* The rewritten destination of a TCP socket; freed with the socket. */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, int);
-	__type(value, struct call);
+	__type(value, struct orig_dst);
 } tcp_calls SEC(".maps");
 
-/* The last few a UDP socket called, a ring; goes with the socket. */
+/* Those of a UDP socket; freed with the socket. */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, int);
-	__type(value, struct calls);
+	__type(value, struct orig_dsts);
 } udp_calls SEC(".maps");

@@ -7,6 +7,9 @@
 #include <stdbool.h>
 
 #include "maps.h"
+#include "sockets.h"
+
+#define NSEC_PER_SEC 1000000000LL
 
 struct choice {
 	__u32 service;
@@ -14,38 +17,21 @@ struct choice {
 	__u8 verdict;
 };
 
-static __always_inline bool same_address(const __be32 *a, const __be32 *b)
+/* Checked after the frontend was found, so that calls that are not ours do not pay for it. */
+__walked_once int is_exempt(__u32 config_flags)
 {
-	return a[3] == b[3] && a[2] == b[2] && a[1] == b[1] && a[0] == b[0];
-}
-
-static __always_inline bool is_mapped(const __be32 *address) /* IPv4, as our keys have it */
-{
-	return address[2] == bpf_htonl(0xffff) && !address[1] && !address[0];
-}
-
-static __always_inline void copy_address(__be32 *to, const __be32 *from)
-{
-	to[0] = from[0];
-	to[1] = from[1];
-	to[2] = from[2];
-	to[3] = from[3];
-}
-
-/* Asked only once a call is known to be ours, so others do not pay for it. */
-static __always_inline bool is_exempt(const struct config *cfg)
-{
-	if (!(cfg->flags & CONFIG_EXEMPT))
-		return false;
+	if (!(config_flags & CONFIG_EXEMPT))
+		return 0;
+#pragma clang loop unroll(disable)
 	for (int level = 1; level <= 8; level++) {
 		__u64 id = bpf_get_current_ancestor_cgroup_id(level);
 
 		if (!id)
 			break;
 		if (bpf_map_lookup_elem(&exempt, &id))
-			return true;
+			return 1;
 	}
-	return false;
+	return 0;
 }
 
 static __always_inline void count(const struct choice *choice)
@@ -63,13 +49,13 @@ static __always_inline void count(const struct choice *choice)
 	else if (!found)
 		return;
 	if (found)
-		__sync_fetch_and_add(&found->calls, 1);
+		add_relaxed(&found->calls, 1);
 }
 
-/* 0 to below - 1, uniform to within 2^-32: taking the high half of a product needs no division. */
-static __always_inline __u32 scale(__u32 die, __u64 below)
+/* Uniform in 0 to bound - 1, to within 2^-32: the high half of a product needs no division. */
+static __always_inline __u32 scale(__u32 random, __u64 bound)
 {
-	return (die * below) >> 32;
+	return (random * bound) >> 32;
 }
 
 static __always_inline __u64 mix(__u64 x) /* as splitmix64 does */
@@ -79,8 +65,8 @@ static __always_inline __u64 mix(__u64 x) /* as splitmix64 does */
 	return x ^ (x >> 31);
 }
 
-/* Datagrams of one socket belong together, so there the socket decides; a TCP call is one connect. */
-static __always_inline __u32 dice(struct bpf_sock_addr *ctx, __u32 protocol, __u32 salt)
+/* All datagrams of a socket get one number for a service, however often this is called; each TCP connect a new one. */
+static __always_inline __u32 random32(struct bpf_sock_addr *ctx, __u32 protocol, __u32 salt)
 {
 	if (protocol == IPPROTO_TCP)
 		return bpf_get_prandom_u32();
@@ -102,8 +88,9 @@ static __always_inline int read_frontend(const struct frontend_key *key, __u32 *
 }
 
 /*
- * The plan of a frontend; -ENOENT where nobody knows the address: the one look-up of a call that is not ours. Pods call
- * from inside: where an address has a plan for that too, it is theirs (and key then says so). It never has only that one.
+ * The plan of a frontend; -ENOENT where the address is not a frontend, which is all that a call that is not ours costs.
+ * Where an address has a plan for calls of pods as well (SCOPE_INTERNAL), that one is returned, with key changed to it.
+ * An address never has an internal plan alone.
  */
 static __always_inline int find_plan(struct frontend_key *key, __u32 *plan)
 {
@@ -119,11 +106,8 @@ static __always_inline int find_plan(struct frontend_key *key, __u32 *plan)
 	return 0;
 }
 
-/*
- * Whether a redirect does not mean calls of this pod. One whose address is not known yet is treated as any other.
- * A function of its own, which the verifier walks once and not on each way through choose().
- */
-__attribute__((noinline)) int is_left_out(struct bpf_sock_addr *ctx, __u32 plan_id)
+/* Whether the plan's redirect leaves this pod out. A pod that is not in callers yet is redirected as any other. */
+__walked_once int is_left_out(struct bpf_sock_addr *ctx, __u32 plan_id)
 {
 	const struct plan *plan = bpf_map_lookup_elem(&plans, &plan_id);
 	struct skip_key who = { .plan = plan_id };
@@ -140,12 +124,12 @@ __attribute__((noinline)) int is_left_out(struct bpf_sock_addr *ctx, __u32 plan_
 	return bpf_map_lookup_elem(&skips, &who) ? 1 : 0;
 }
 
-/* The group whose share the die is in, and how many backends it has; no group has a share: no backend at all. */
-static __always_inline int pick_group(const struct plan *plan, __u32 die, __u32 *size)
+/* The group of a random number, and how many backends it has. -ECONNREFUSED: no group has a backend. */
+static __always_inline int pick_group(const struct plan *plan, __u32 random, __u32 *size)
 {
 #pragma clang loop unroll(disable)
 	for (__u32 i = 0; i < MAX_GROUPS; i++) {
-		if (die >> 1 < plan->groups[i].until) {
+		if (random >> 1 < plan->groups[i].cumulative_weight) {
 			*size = plan->groups[i].count;
 			return i;
 		}
@@ -154,31 +138,28 @@ static __always_inline int pick_group(const struct plan *plan, __u32 die, __u32 
 }
 
 static __always_inline int pick_slot(struct bpf_sock_addr *ctx, const struct frontend_key *key,
-				     const struct plan *plan, __u32 plan_id, struct call *call)
+				     const struct plan *plan, __u32 plan_id, struct orig_dst *dst)
 {
 	struct slot_key where = { .plan = plan_id };
 	const struct slot *slot;
 	__u32 size = 0;
 	int group;
 
-	group = pick_group(plan, dice(ctx, key->protocol, plan->service), &size);
+	group = pick_group(plan, random32(ctx, key->protocol, plan->service), &size);
 	if (group < 0)
 		return group;
 	where.group = group;
-	where.n = scale(dice(ctx, key->protocol, ~plan->service), size);
+	where.n = scale(random32(ctx, key->protocol, ~plan->service), size);
 	slot = bpf_map_lookup_elem(&slots, &where);
 	if (!slot)
 		return -EAGAIN;
-	call->backend = READ_ONCE(slot->backend);
-	call->generation = READ_ONCE(slot->generation);
+	dst->backend = READ_ONCE(slot->backend);
+	dst->generation = READ_ONCE(slot->generation);
 	barrier();
 	return READ_ONCE(slot->plan) == plan_id ? 0 : -EAGAIN;
 }
 
-/*
- * The cell of the caller: by its pod's address, so that every node says the same of it. One whose address is not known
- * yet has a cell of its own, on this node.
- */
+/* The caller's cell is a hash of its pod's address, equal on every node; of its cookie while that is not in callers. */
 static __always_inline __u32 cell_of(struct bpf_sock_addr *ctx)
 {
 	__u64 cookie = bpf_get_netns_cookie(ctx);
@@ -193,7 +174,7 @@ static __always_inline __u32 cell_of(struct bpf_sock_addr *ctx)
 }
 
 static __always_inline int pick_cell(struct bpf_sock_addr *ctx, const struct plan *plan, __u32 plan_id,
-				     struct call *call)
+				     struct orig_dst *dst)
 {
 	__u32 cell = cell_of(ctx), size = 0;
 	struct ring_key where = { .plan = plan_id, .chunk = cell / RING_CHUNK };
@@ -206,28 +187,31 @@ static __always_inline int pick_cell(struct bpf_sock_addr *ctx, const struct pla
 	ring = bpf_map_lookup_elem(&rings, &where);
 	if (!ring)
 		return -EAGAIN;
-	who.backend = call->backend = READ_ONCE(ring->backends[cell % RING_CHUNK]);
+	who.backend = dst->backend = READ_ONCE(ring->backends[cell % RING_CHUNK]);
 	barrier();
 	if (READ_ONCE(ring->plan) != plan_id)
 		return -EAGAIN;
 	member = bpf_map_lookup_elem(&members, &who);
 	if (!member)
 		return -EAGAIN;
-	call->generation = READ_ONCE(member->generation);
+	dst->generation = READ_ONCE(member->generation);
 	return 0;
 }
 
 static __always_inline int pick(struct bpf_sock_addr *ctx, const struct frontend_key *key, const struct plan *plan,
-				__u32 plan_id, struct call *call)
+				__u32 plan_id, struct orig_dst *dst)
 {
 	if (plan->flags & PLAN_CONSISTENT)
-		return pick_cell(ctx, plan, plan_id, call);
-	return pick_slot(ctx, key, plan, plan_id, call);
+		return pick_cell(ctx, plan, plan_id, dst);
+	return pick_slot(ctx, key, plan, plan_id, dst);
 }
 
-/* The backend this client last called, if it is recent and still in the plan. */
-static __always_inline int stay(const struct plan *plan, __u32 plan_id, const struct affinity_key *client,
-				struct call *call, bool *expired)
+/*
+ * The backend that this client last called, if that is recent and it is still in the plan. The time is compared with a
+ * sign: another CPU may have written a later one than we have read from the clock.
+ */
+static __always_inline int lookup_affinity(const struct plan *plan, __u32 plan_id, const struct affinity_key *client,
+				struct orig_dst *dst, bool *stale)
 {
 	struct affinity *last = bpf_map_lookup_elem(&affinity, client);
 	struct member_key who = { .plan = plan_id };
@@ -236,54 +220,85 @@ static __always_inline int stay(const struct plan *plan, __u32 plan_id, const st
 
 	if (!last)
 		return -ENOENT;
-	*expired = true;
-	if (now - last->used >= plan->affinity_timeout * 1000000000ULL)
+	*stale = true;
+	if (last->service != plan->service || (__s64)(now - last->used) >= (__s64)plan->affinity_timeout * NSEC_PER_SEC)
 		return -ENOENT;
-	who.backend = call->backend = last->backend;
-	call->generation = last->generation;
+	who.backend = dst->backend = last->backend;
+	dst->generation = last->generation;
 	member = bpf_map_lookup_elem(&members, &who);
-	if (!member || READ_ONCE(member->generation) != call->generation)
+	if (!member || READ_ONCE(member->generation) != dst->generation)
 		return -ENOENT;
 	last->used = now;
 	return 0;
 }
 
 static __always_inline int pick_with_affinity(struct bpf_sock_addr *ctx, const struct frontend_key *key,
-					      const struct plan *plan, __u32 plan_id, struct call *call)
+					      const struct plan *plan, const struct config *cfg, __u32 plan_id,
+					      struct orig_dst *dst)
 {
-	struct affinity_key client = { .client = bpf_get_netns_cookie(ctx), .service = plan->service };
-	struct affinity chosen = {};
-	bool expired = false;
+	struct affinity_key client = { .client = bpf_get_netns_cookie(ctx) };
+	struct affinity chosen = { .service = plan->service };
+	bool stale = false;
 	int err;
 
-	if (!stay(plan, plan_id, &client, call, &expired))
+	if (cfg->affinity_cells)
+		client.cell = plan->service % cfg->affinity_cells;
+	if (!lookup_affinity(plan, plan_id, &client, dst, &stale))
 		return 0;
-	err = pick(ctx, key, plan, plan_id, call);
+	err = pick(ctx, key, plan, plan_id, dst);
 	if (err)
 		return err;
 	chosen.used = bpf_ktime_get_ns();
-	chosen.backend = call->backend;
-	chosen.generation = call->generation;
-	/* Of two first calls at once one loses here, and goes where the other went. A full map costs the affinity. */
-	err = bpf_map_update_elem(&affinity, &client, &chosen, expired ? BPF_ANY : BPF_NOEXIST);
+	chosen.backend = dst->backend;
+	chosen.generation = dst->generation;
+	/* Of two first calls at once one loses here, and starts over to go where the other went. Full: no affinity. */
+	err = bpf_map_update_elem(&affinity, &client, &chosen, stale ? BPF_ANY : BPF_NOEXIST);
 	return err == -EEXIST ? -EAGAIN : 0;
 }
 
-static __always_inline int find_backend(struct call *call, struct choice *choice)
+/* The backend that this UDP socket sent to before, as long as its entry exists: it stays when others come and go. */
+static __always_inline int keep_backend(struct bpf_sock_addr *ctx, const struct frontend_key *key,
+					const struct plan *plan, struct orig_dst *dst)
 {
-	const struct backend *found = bpf_map_lookup_elem(&backends, &call->backend);
+	const struct orig_dst *sent = find_orig_dst(ctx, key);
+	const struct backend *found;
+
+	if (!sent || sent->service != plan->service)
+		return -ENOENT;
+	found = bpf_map_lookup_elem(&backends, &sent->backend);
+	if (!found || READ_ONCE(found->generation) != sent->generation)
+		return -ENOENT;
+	dst->backend = sent->backend;
+	dst->generation = sent->generation;
+	return 0;
+}
+
+static __always_inline int find_backend(struct orig_dst *dst, struct choice *choice)
+{
+	const struct backend *found = bpf_map_lookup_elem(&backends, &dst->backend);
 
 	if (!found)
 		return -EAGAIN;
-	copy_address(call->chosen, found->address);
-	call->chosen_port = found->port;
+	copy_address(dst->backend_address, found->address);
+	dst->backend_port = found->port;
 	choice->cluster = found->cluster;
 	barrier();
-	return READ_ONCE(found->generation) == call->generation ? 0 : -EAGAIN;
+	return READ_ONCE(found->generation) == dst->generation ? 0 : -EAGAIN;
 }
 
-static __always_inline int try_choose(struct bpf_sock_addr *ctx, const struct frontend_key *key, const struct config *cfg,
-				      struct call *call, struct choice *choice)
+static __always_inline int pick_backend(struct bpf_sock_addr *ctx, const struct frontend_key *key,
+					const struct plan *plan, const struct config *cfg, __u32 plan_id, bool sends,
+					struct orig_dst *dst)
+{
+	if (sends && !keep_backend(ctx, key, plan, dst))
+		return 0;
+	if (plan->flags & PLAN_AFFINITY)
+		return pick_with_affinity(ctx, key, plan, cfg, plan_id, dst);
+	return pick(ctx, key, plan, plan_id, dst);
+}
+
+static __always_inline int try_choose(struct bpf_sock_addr *ctx, const struct frontend_key *key,
+				      const struct config *cfg, bool sends, struct orig_dst *dst, struct choice *choice)
 {
 	struct frontend_key found = *key;
 	const struct plan *plan;
@@ -293,7 +308,7 @@ static __always_inline int try_choose(struct bpf_sock_addr *ctx, const struct fr
 	err = find_plan(&found, &id);
 	if (err)
 		return err;
-	if (is_exempt(cfg))
+	if (is_exempt(cfg->flags))
 		return -ENOENT;
 	if (is_left_out(ctx, id)) {
 		found.scope |= SCOPE_ORIGINAL;
@@ -305,26 +320,23 @@ static __always_inline int try_choose(struct bpf_sock_addr *ctx, const struct fr
 	if (!plan)
 		return -EAGAIN;
 	generation = READ_ONCE(plan->generation);
-	choice->service = call->service = plan->service;
-	if (plan->flags & PLAN_AFFINITY)
-		err = pick_with_affinity(ctx, key, plan, id, call);
-	else
-		err = pick(ctx, key, plan, id, call);
+	choice->service = dst->service = plan->service;
+	err = pick_backend(ctx, key, plan, cfg, id, sends, dst);
 	barrier();
 	if (READ_ONCE(plan->generation) != generation || READ_ONCE(plan->id) != id)
 		return -EAGAIN;
-	return err ? err : find_backend(call, choice);
+	return err ? err : find_backend(dst, choice);
 }
 
-/* 0 with call filled in; -ENOENT: not ours; else the errno the caller sees. */
+/* 0 with dst filled in; -ENOENT: not ours; else the errno that the application gets. sends: a datagram, no connect. */
 static __always_inline int choose(struct bpf_sock_addr *ctx, const struct frontend_key *key, const struct config *cfg,
-				  struct call *call, struct choice *choice)
+				  bool sends, struct orig_dst *dst, struct choice *choice)
 {
 	int err = -EAGAIN;
 
 #pragma clang loop unroll(disable)
 	for (int i = 0; i < 3 && err == -EAGAIN; i++)
-		err = try_choose(ctx, key, cfg, call, choice);
+		err = try_choose(ctx, key, cfg, sends, dst, choice);
 	if (!err || err == -ENOENT)
 		return err;
 	choice->verdict = err == -EAGAIN ? VERDICT_LOST : VERDICT_REFUSED;

@@ -132,10 +132,38 @@ def test_affinity_ends_when_its_time_is_over(world: World, datapath: Datapath) -
     found = set(_answers(world, 1))
     for _ in range(20):
         [(key, value)] = datapath.maps.items("affinity")
-        used, *backend = codecs.AFFINITY.unpack(value)
-        datapath.maps.put("affinity", [(key, codecs.AFFINITY.pack(used - 2 * 10**9, *backend))])
+        entry = codecs.AFFINITY.named(value)
+        entry["used"] -= 2 * 10**9
+        datapath.maps.put("affinity", [(key, codecs.AFFINITY.pack(*entry.values()))])
         found |= set(_answers(world, 1))
     assert len(found) > 1
+
+
+def test_affinity_that_another_cpu_renewed_a_moment_later_has_not_expired(world: World, datapath: Datapath) -> None:
+    """Two CPUs serve one client: the time in the entry may be later than the clock that was read before it."""
+    programmed(datapath.target(), plan("echo", VIP, group(*BACKENDS), affinity=600))
+    found = set(_answers(world, 1))
+    for _ in range(20):
+        [(key, value)] = datapath.maps.items("affinity")
+        entry = codecs.AFFINITY.named(value)
+        entry["used"] += 2 * 10**9
+        datapath.maps.put("affinity", [(key, codecs.AFFINITY.pack(*entry.values()))])
+        found |= set(_answers(world, 1))
+    assert len(found) == 1
+
+
+def test_a_client_of_many_services_does_not_end_the_affinity_of_another(world: World, datapath: Datapath) -> None:
+    """Entries of one network namespace are bounded, or one pod could push out those of all others of the node."""
+    other = world.call_from(world.cgroup, namespace=world.server)
+    crowd = [plan(f"s{n}", f"10.96.{16 + n // 256}.{n % 256}", group(BACKENDS[0]), affinity=600) for n in range(900)]
+    programmed(datapath.target(), plan("echo", VIP, group(*BACKENDS), affinity=600), *crowd)
+    [first] = _answers(world, 1)
+    before = set(datapath.maps.items("affinity"))
+    for row in crowd:
+        other.tcp(row.frontends[0].address)
+    assert before <= set(datapath.maps.items("affinity"))
+    assert len(list(datapath.maps.items("affinity"))) <= 1 + 1024 // 16
+    assert set(_answers(world, 5)) == {first}
 
 
 def test_affinity_is_a_clients_own_and_a_services_own(world: World, datapath: Datapath) -> None:
@@ -194,6 +222,30 @@ def test_one_udp_socket_stays_with_its_backend_and_knows_it_by_each_name(world: 
     again = [world.caller.udp(vip, name="kept") for vip in names]
     assert [said["from"] for said in (*first, *again)] == [f"{vip}:80" for vip in names] * 2
     assert [said["answer"] for said in first] == [said["answer"] for said in again]
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_an_unconnected_udp_socket_keeps_its_backend_when_others_come_or_go(
+    world: World, datapath: Datapath, count: int
+) -> None:
+    to = datapath.target()
+    three, changed = (group(*BACKENDS[:n], protocol="UDP") for n in (3, count))
+    programmed(to, plan("echo", VIP, three, protocol="UDP"))
+    names = [f"grow{count}-{n}" for n in range(40)]
+    first = [world.caller.udp(VIP, name=name)["answer"].split()[0] for name in names]
+    programmed(to, plan("echo", VIP, changed, protocol="UDP"))
+    second = [world.caller.udp(VIP, name=name)["answer"].split()[0] for name in names]
+    stayed = [(a, b) for a, b in zip(first, second, strict=True) if a in BACKENDS[:count]]
+    assert len(stayed) > 20
+    assert [pair for pair in stayed if pair[0] != pair[1]] == []
+    assert set(second) <= set(BACKENDS[:count])
+
+
+def test_a_call_by_multipath_tcp_has_the_service_as_its_peer(world: World, datapath: Datapath) -> None:
+    """Linux 5.19 and later; before, the program cannot get from the subflow to the socket that the application has."""
+    programmed(datapath.target(), plan("echo", VIP, group(BACKENDS[0])))
+    [said] = world.caller.calls("mptcp", VIP, 80)
+    assert said == {"answer": f"{BACKENDS[0]} 10.7.0.1", "peer": f"{VIP}:80"}
 
 
 def test_a_plan_for_calls_from_inside_comes_before_that_for_all(world: World, datapath: Datapath) -> None:

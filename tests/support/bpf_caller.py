@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 TIMEOUT = 2.0
+IPPROTO_MPTCP = 262  # linux/in.h
 kept: dict[str, socket.socket] = {}
 
 
@@ -17,8 +18,13 @@ def family(host: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
-def tcp(host: str, port: int) -> dict[str, Any]:
-    with socket.socket(family(host), socket.SOCK_STREAM) as sock:
+def mptcp(host: str, port: int) -> dict[str, Any]:
+    """A call by Multipath TCP, which falls back to TCP where the other side has none."""
+    return tcp(host, port, protocol=IPPROTO_MPTCP)
+
+
+def tcp(host: str, port: int, *, protocol: int = 0) -> dict[str, Any]:
+    with socket.socket(family(host), socket.SOCK_STREAM, protocol) as sock:
         sock.settimeout(TIMEOUT)
         sock.connect((host, port))
         peer = sock.getpeername()
@@ -58,7 +64,7 @@ def hear(host: str, port: int, name: str) -> dict[str, Any]:
     return {"answer": answer.decode(), "from": f"{source[0]}:{source[1]}"}
 
 
-CALLS: dict[str, Callable[..., dict[str, Any]]] = {"tcp": tcp, "udp": udp, "ask": ask, "hear": hear}
+CALLS: dict[str, Callable[..., dict[str, Any]]] = {"tcp": tcp, "mptcp": mptcp, "udp": udp, "ask": ask, "hear": hear}
 
 
 def main() -> None:

@@ -65,8 +65,8 @@ class TellingMaps(DictMaps):
         groups = [codecs.GROUP.unpack_from(plan["groups"], n * codecs.GROUP.size) for n in range(plan["size"])]
         return {
             self.target(plan_id, group, n)
-            for group, (until, _, count, _) in enumerate(groups)
-            for n in range(count if until else 0)
+            for group, (bound, _, count, _) in enumerate(groups)
+            for n in range(count if bound else 0)
         }
 
     def ring(self, plan_id: int) -> set[Target]:

@@ -14,11 +14,15 @@ from isthmus.datapath.services.views import host_port
 from isthmus.model.hosts import Endpoint, endpoint
 
 CONFIG_EXEMPT: Final = 1
+AFFINITY_CLIENTS: Final = 16
+"""No client has more than one entry in this many of ``affinity``: it cannot push out those of all others."""
 FAMILIES: Final = ("IPv4", "IPv6")
 """As ``resolvers`` has them."""
 
 RESOLVER = Shape("resolver", dns="16s", server="16s", dns_port="2s", server_port="2s")
-CONFIG = Shape("config", layout="I", flags="I", resolvers=f"{RESOLVER.size * len(FAMILIES)}s")
+CONFIG = Shape(
+    "config", layout="I", flags="I", affinity_cells="I", syn_timeout="I", resolvers=f"{RESOLVER.size * len(FAMILIES)}s"
+)
 ALIVE = Shape("alive", deadline="Q", tied="I", reserved="I")
 
 
@@ -31,7 +35,7 @@ def settings(section: DatapathSection, dns: DnsSection) -> bytes:
         if family not in servers:
             raise DatapathError(f"dns.listen has no {family} address, which dns.cluster_dns has: {asked}")
     resolvers = b"".join(_resolver(known.get(family), servers.get(family)) for family in FAMILIES)
-    return CONFIG.pack(manifest.LAYOUT, flags, resolvers)
+    return CONFIG.pack(manifest.LAYOUT, flags, max(1, section.max_entries // AFFINITY_CLIENTS), 0, resolvers)
 
 
 def _by_family(texts: Iterable[str], field: str) -> dict[str, Endpoint]:

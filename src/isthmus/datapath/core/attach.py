@@ -20,12 +20,13 @@ from typing import Final
 from isthmus.datapath.core import btf, libbpf, manifest
 from isthmus.datapath.core.errors import DatapathError
 from isthmus.datapath.core.manifest import Map, Program
-from isthmus.datapath.core.shapes import check
+from isthmus.datapath.core.shapes import Shape, check
 
 OBJECT: Final = Path(__file__).parent.with_name("isthmus.bpf.o")
 CGROUP_SOCK_ADDR: Final = 18
-SET_RETVAL: Final = 187
-"""The helper, since 5.18, that lets a refused call see ECONNREFUSED instead of EPERM."""
+CONSTANTS: Final = Shape("constants", has_set_retval="I", has_mptcp="I")
+HELPERS: Final = (187, 196)
+"""Of bpf_set_retval and bpf_skc_to_mptcp_sock, in the order of the constants that say whether this kernel has them."""
 
 
 def directory(pin: str) -> Path:
@@ -135,14 +136,15 @@ def _said() -> Iterator[None]:
 def _load(maps: Mapping[str, Map], programs: Sequence[Program], *, pin: str, cgroup: str, max_entries: int) -> Loaded:
     opened = libbpf.Object(OBJECT)
     try:
-        check((shape for row in maps.values() for shape in (row.key, row.value, *row.parts)), btf.layouts(opened.btf()))
+        shapes = [shape for row in maps.values() for shape in (row.key, row.value, *row.parts)]
+        check([CONSTANTS, *shapes], btf.layouts(opened.btf()))
         directory(pin).mkdir(parents=True, exist_ok=True)
         for name, pointer in opened.maps().items():
             row = maps[name]
             if row.carried:
                 _carry(pin, name, shape=opened.map_shape(pointer))
             _prepare(opened, pointer, directory(pin) / name, entries=row.entries(max_entries) if row.entries else 0)
-        opened.set_constant(libbpf.has_helper(CGROUP_SOCK_ADDR, SET_RETVAL))
+        opened.set_constants(CONSTANTS.pack(*(libbpf.has_helper(CGROUP_SOCK_ADDR, helper) for helper in HELPERS)))
         opened.load()
         return Loaded(opened, programs, pin=pin, cgroup=cgroup)
     except BaseException:

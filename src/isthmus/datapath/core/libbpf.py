@@ -165,11 +165,11 @@ class Object:
         """How many entries a map that is not there yet will have room for."""
         _checked(self._lib.bpf_map__set_max_entries(map_pointer, entries), "cannot set the size of a map")
 
-    def set_constant(self, value: int) -> None:
-        """Give the object's one constant (32 bits, in .rodata) a value, before it is loaded."""
+    def set_constants(self, values: bytes) -> None:
+        """Give the object's one constant struct (.rodata) its value, before it is loaded."""
         pointer = self._lib.bpf_object__find_map_by_name(self._pointer, b".rodata")
-        data, size = c_uint32(value), c_size_t(ctypes.sizeof(c_uint32))
-        _checked(self._lib.bpf_map__set_initial_value(pointer, byref(data), size), "cannot set a constant")
+        what = "cannot set the constants"
+        _checked(self._lib.bpf_map__set_initial_value(pointer, values, c_size_t(len(values))), what)
 
     def load(self) -> None:
         """Into the kernel: maps, then programs."""

@@ -10,8 +10,8 @@ from isthmus.model.balancing import FrontendKey, Target
 from isthmus.model.services import Protocol
 
 MAX_GROUPS: Final = 32
-DICE: Final = 1 << 31
-"""What a group's share is of."""
+CUMULATIVE_WEIGHT: Final = 1 << 31
+"""Of the last group of the tier in use: a random number below it has a group."""
 
 PLAN_AFFINITY: Final = 1
 PLAN_CONSISTENT: Final = 2
@@ -25,7 +25,7 @@ PROTOCOL_NAMES: Final = {number: name for name, number in PROTOCOLS.items()}
 
 FRONTEND_KEY = Shape("frontend_key", address="16s", port="2s", protocol="B", scope="B")
 FRONTEND = Shape("frontend", tail="4s", port="2s", protocol="B", scope="B", plan="I")
-GROUP = Shape("group", until="I", weight="I", count="I", tier="I")
+GROUP = Shape("group", cumulative_weight="I", weight="I", count="I", tier="I")
 PLAN = Shape(
     "plan",
     generation="I",
@@ -33,7 +33,9 @@ PLAN = Shape(
     service="I",
     flags="I",
     affinity_timeout="I",
-    panic_threshold="I",
+    eject_after="I",
+    eject_first="I",
+    eject_longest="I",
     size="I",
     groups=f"{GROUP.size * MAX_GROUPS}s",
 )
@@ -46,8 +48,8 @@ SKIP_KEY = Shape("skip_key", address="16s", plan="I")
 RING_KEY = Shape("ring_key", plan="I", chunk="I")
 RING = Shape("ring", plan="I", backends=f"{4 * RING_CHUNK}s")
 CALLER = Shape("caller", address="16s")
-AFFINITY_KEY = Shape("affinity_key", client="Q", service="I", reserved="I")
-AFFINITY = Shape("affinity", used="Q", backend="I", generation="I")
+AFFINITY_KEY = Shape("affinity_key", client="Q", cell="I", reserved="I")
+AFFINITY = Shape("affinity", used="Q", service="I", backend="I", generation="I", reserved="I")
 SERVICE = Shape("service", name="160s")
 CLUSTER = Shape("cluster", name="32s")
 COUNTER_KEY = Shape("counter_key", service="I", cluster="H", verdict="B", reserved="B")

@@ -93,7 +93,7 @@ class Installed(Struct, eq=False, gc=False):
     def value(self, generation: int) -> bytes:
         """The bytes of the entry."""
         size, groups = len(self.slots), _groups(self.shares, tuple(map(len, self.slots)))
-        return codecs.PLAN.pack(generation, self.id, self.service, self.flags, self.timeout, 0, size, groups)
+        return codecs.PLAN.pack(generation, self.id, self.service, self.flags, self.timeout, 0, 0, 0, size, groups)
 
 
 @lru_cache(1024)
@@ -105,9 +105,9 @@ def _groups(of: tuple[tuple[int, int], ...], counts: tuple[int, ...]) -> bytes:
 
 
 def shares(groups: list[tuple[int, int, int]]) -> list[int]:
-    """Each group's upper bound on the die, from (tier, weight, count): the lowest tier with a backend has it all."""
+    """Each group's ``cumulative_weight``, from (tier, weight, count): the lowest tier with a backend has all calls."""
     if len(groups) == 1:
-        return [codecs.DICE if groups[0][1] and groups[0][2] else 0]
+        return [codecs.CUMULATIVE_WEIGHT if groups[0][1] and groups[0][2] else 0]
     usable = [tier for tier, weight, count in groups if weight and count]
     if not usable:
         return [0] * len(groups)
@@ -116,7 +116,7 @@ def shares(groups: list[tuple[int, int, int]]) -> list[int]:
     for tier, weight, count in groups:
         mine = bool(weight and count and tier == min(usable))
         so_far += weight if mine else 0
-        bounds.append(codecs.DICE * so_far // total if mine else 0)
+        bounds.append(codecs.CUMULATIVE_WEIGHT * so_far // total if mine else 0)
     return bounds
 
 

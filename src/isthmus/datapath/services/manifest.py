@@ -53,11 +53,12 @@ MAPS: Final = (
         writer="plans",
         show=each(views.frontend),
     ),
-    Map(name="callers", key=COOKIE, value=codecs.CALLER, writer="agent", show=each(views.caller)),
+    Map(name="callers", key=COOKIE, value=codecs.CALLER, entries=times(1), writer="agent", show=each(views.caller)),
     Map(
         name="affinity",
         key=codecs.AFFINITY_KEY,
         value=codecs.AFFINITY,
+        entries=times(1),
         writer="kernel",
         show=each(views.affinity),
     ),

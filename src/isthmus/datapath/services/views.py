@@ -120,7 +120,7 @@ def affinity(names: Names, key: bytes, value: bytes) -> Row:
     raw, last = codecs.AFFINITY_KEY.named(key), codecs.AFFINITY.named(value)
     backend = names.backend(last["backend"])
     return {
-        "service": names.service(raw["service"]),
+        "service": names.service(last["service"]),
         "client": raw["client"],
         "backend": backend,
         "used": last["used"],
