@@ -10,6 +10,7 @@
 #include "sockets.h"
 
 #define NSEC_PER_SEC 1000000000LL
+#define PICK_FAILED(errno) ((__u64)(errno) << 32)
 
 struct choice {
 	__u32 service;
@@ -66,9 +67,9 @@ static __always_inline __u64 mix(__u64 x) /* as splitmix64 does */
 }
 
 /* All datagrams of a socket get one number for a service, however often this is called; each TCP connect a new one. */
-static __always_inline __u32 random32(struct bpf_sock_addr *ctx, __u32 protocol, __u32 salt)
+static __always_inline __u32 random32(struct bpf_sock_addr *ctx, __u32 salt)
 {
-	if (protocol == IPPROTO_TCP)
+	if (ctx->protocol == IPPROTO_TCP)
 		return bpf_get_prandom_u32();
 	return mix(bpf_get_socket_cookie(ctx) + salt) >> 32;
 }
@@ -109,15 +110,10 @@ static __always_inline int find_plan(struct frontend_key *key, __u32 *plan)
 /* Whether the plan's redirect leaves this pod out. A pod that is not in callers yet is redirected as any other. */
 __walked_once int is_left_out(struct bpf_sock_addr *ctx, __u32 plan_id)
 {
-	const struct plan *plan = bpf_map_lookup_elem(&plans, &plan_id);
+	__u64 cookie = bpf_get_netns_cookie(ctx);
+	const struct caller *caller = bpf_map_lookup_elem(&callers, &cookie);
 	struct skip_key who = { .plan = plan_id };
-	const struct caller *caller;
-	__u64 cookie;
 
-	if (!plan || !(READ_ONCE(plan->flags) & PLAN_SKIP) || READ_ONCE(plan->id) != plan_id)
-		return 0;
-	cookie = bpf_get_netns_cookie(ctx);
-	caller = bpf_map_lookup_elem(&callers, &cookie);
 	if (!caller)
 		return 0;
 	copy_address(who.address, caller->address);
@@ -137,19 +133,19 @@ static __always_inline int pick_group(const struct plan *plan, __u32 random, __u
 	return -ECONNREFUSED;
 }
 
-static __always_inline int pick_slot(struct bpf_sock_addr *ctx, const struct frontend_key *key,
-				     const struct plan *plan, __u32 plan_id, struct orig_dst *dst)
+static __always_inline int pick_slot(struct bpf_sock_addr *ctx, const struct plan *plan, __u32 plan_id,
+				     struct orig_dst *dst)
 {
 	struct slot_key where = { .plan = plan_id };
 	const struct slot *slot;
 	__u32 size = 0;
 	int group;
 
-	group = pick_group(plan, random32(ctx, key->protocol, plan->service), &size);
+	group = pick_group(plan, random32(ctx, plan->service), &size);
 	if (group < 0)
 		return group;
 	where.group = group;
-	where.n = scale(random32(ctx, key->protocol, ~plan->service), size);
+	where.n = scale(random32(ctx, ~plan->service), size);
 	slot = bpf_map_lookup_elem(&slots, &where);
 	if (!slot)
 		return -EAGAIN;
@@ -198,12 +194,12 @@ static __always_inline int pick_cell(struct bpf_sock_addr *ctx, const struct pla
 	return 0;
 }
 
-static __always_inline int pick(struct bpf_sock_addr *ctx, const struct frontend_key *key, const struct plan *plan,
-				__u32 plan_id, struct orig_dst *dst)
+static __always_inline int pick(struct bpf_sock_addr *ctx, const struct plan *plan, __u32 plan_id,
+				struct orig_dst *dst)
 {
 	if (plan->flags & PLAN_CONSISTENT)
 		return pick_cell(ctx, plan, plan_id, dst);
-	return pick_slot(ctx, key, plan, plan_id, dst);
+	return pick_slot(ctx, plan, plan_id, dst);
 }
 
 /*
@@ -232,20 +228,22 @@ static __always_inline int lookup_affinity(const struct plan *plan, __u32 plan_i
 	return 0;
 }
 
-static __always_inline int pick_with_affinity(struct bpf_sock_addr *ctx, const struct frontend_key *key,
-					      const struct plan *plan, const struct config *cfg, __u32 plan_id,
+static __always_inline int pick_with_affinity(struct bpf_sock_addr *ctx, const struct plan *plan, __u32 plan_id,
 					      struct orig_dst *dst)
 {
 	struct affinity_key client = { .client = bpf_get_netns_cookie(ctx) };
 	struct affinity chosen = { .service = plan->service };
+	const struct config *cfg;
 	bool stale = false;
+	__u32 zero = 0;
 	int err;
 
-	if (cfg->affinity_cells)
+	cfg = bpf_map_lookup_elem(&config, &zero);
+	if (cfg && cfg->affinity_cells)
 		client.cell = plan->service % cfg->affinity_cells;
 	if (!lookup_affinity(plan, plan_id, &client, dst, &stale))
 		return 0;
-	err = pick(ctx, key, plan, plan_id, dst);
+	err = pick(ctx, plan, plan_id, dst);
 	if (err)
 		return err;
 	chosen.used = bpf_ktime_get_ns();
@@ -256,21 +254,41 @@ static __always_inline int pick_with_affinity(struct bpf_sock_addr *ctx, const s
 	return err == -EEXIST ? -EAGAIN : 0;
 }
 
-/* The backend that this UDP socket sent to before, as long as its entry exists: it stays when others come and go. */
-static __always_inline int keep_backend(struct bpf_sock_addr *ctx, const struct frontend_key *key,
-					const struct plan *plan, struct orig_dst *dst)
+/*
+ * The backend that this UDP socket last sent to for a service, as long as its entry exists: it stays when others come
+ * and go. Generation << 32 | id, since a global function returns scalars only; 0: none.
+ */
+__walked_once __u64 kept_backend(struct bpf_sock_addr *ctx, __u32 service)
 {
-	const struct orig_dst *sent = find_orig_dst(ctx, key);
+	const struct orig_dsts *stored = bpf_sk_storage_get(&udp_calls, ctx->sk, 0, 0);
 	const struct backend *found;
+	__u32 id = 0, generation = 0, place;
 
-	if (!sent || sent->service != plan->service)
-		return -ENOENT;
-	found = bpf_map_lookup_elem(&backends, &sent->backend);
-	if (!found || READ_ONCE(found->generation) != sent->generation)
-		return -ENOENT;
-	dst->backend = sent->backend;
-	dst->generation = sent->generation;
-	return 0;
+	if (!stored)
+		return 0;
+	place = stored->next; /* the oldest */
+#pragma clang loop unroll(disable)
+	for (__u32 i = 0; i < MAX_ORIG_DST; i++, place++) {
+		if (place >= MAX_ORIG_DST)
+			place = 0;
+		if (stored->dst[place].service != service)
+			continue;
+		id = stored->dst[place].backend;
+		generation = stored->dst[place].generation;
+	}
+	found = bpf_map_lookup_elem(&backends, &id);
+	if (!found || READ_ONCE(found->generation) != generation)
+		return 0;
+	return (__u64)generation << 32 | id;
+}
+
+static __always_inline int keep_backend(struct bpf_sock_addr *ctx, const struct plan *plan, struct orig_dst *dst)
+{
+	__u64 kept = kept_backend(ctx, plan->service);
+
+	dst->backend = kept;
+	dst->generation = kept >> 32;
+	return kept ? 0 : -ENOENT;
 }
 
 static __always_inline int find_backend(struct orig_dst *dst, struct choice *choice)
@@ -286,15 +304,32 @@ static __always_inline int find_backend(struct orig_dst *dst, struct choice *cho
 	return READ_ONCE(found->generation) == dst->generation ? 0 : -EAGAIN;
 }
 
-static __always_inline int pick_backend(struct bpf_sock_addr *ctx, const struct frontend_key *key,
-					const struct plan *plan, const struct config *cfg, __u32 plan_id, bool sends,
-					struct orig_dst *dst)
+static __always_inline int pick_in(struct bpf_sock_addr *ctx, const struct plan *plan, __u32 plan_id, bool sends,
+				   struct orig_dst *dst)
 {
-	if (sends && !keep_backend(ctx, key, plan, dst))
+	if (sends && !keep_backend(ctx, plan, dst))
 		return 0;
 	if (plan->flags & PLAN_AFFINITY)
-		return pick_with_affinity(ctx, key, plan, cfg, plan_id, dst);
-	return pick(ctx, key, plan, plan_id, dst);
+		return pick_with_affinity(ctx, plan, plan_id, dst);
+	return pick(ctx, plan, plan_id, dst);
+}
+
+/* A plan's backend for this call: generation << 32 | id; an id of 0 and a positive errno: none. */
+__walked_once __u64 pick_backend(struct bpf_sock_addr *ctx, __u32 plan_id, __u32 sends)
+{
+	const struct plan *plan = bpf_map_lookup_elem(&plans, &plan_id);
+	struct orig_dst dst = {};
+	__u32 generation;
+	int err;
+
+	if (!plan)
+		return PICK_FAILED(EAGAIN);
+	generation = READ_ONCE(plan->generation);
+	err = pick_in(ctx, plan, plan_id, sends, &dst);
+	barrier();
+	if (READ_ONCE(plan->generation) != generation || READ_ONCE(plan->id) != plan_id)
+		return PICK_FAILED(EAGAIN);
+	return err ? PICK_FAILED(-err) : (__u64)dst.generation << 32 | dst.backend;
 }
 
 static __always_inline int try_choose(struct bpf_sock_addr *ctx, const struct frontend_key *key,
@@ -302,7 +337,8 @@ static __always_inline int try_choose(struct bpf_sock_addr *ctx, const struct fr
 {
 	struct frontend_key found = *key;
 	const struct plan *plan;
-	__u32 id, generation;
+	__u64 picked;
+	__u32 id;
 	int err;
 
 	err = find_plan(&found, &id);
@@ -310,22 +346,21 @@ static __always_inline int try_choose(struct bpf_sock_addr *ctx, const struct fr
 		return err;
 	if (is_exempt(cfg->flags))
 		return -ENOENT;
-	if (is_left_out(ctx, id)) {
+	plan = bpf_map_lookup_elem(&plans, &id);
+	if (plan && READ_ONCE(plan->flags) & PLAN_SKIP && is_left_out(ctx, id)) {
 		found.scope |= SCOPE_ORIGINAL;
 		err = read_frontend(&found, &id);
 		if (err)
 			return err;
+		plan = bpf_map_lookup_elem(&plans, &id);
 	}
-	plan = bpf_map_lookup_elem(&plans, &id);
 	if (!plan)
 		return -EAGAIN;
-	generation = READ_ONCE(plan->generation);
-	choice->service = dst->service = plan->service;
-	err = pick_backend(ctx, key, plan, cfg, id, sends, dst);
-	barrier();
-	if (READ_ONCE(plan->generation) != generation || READ_ONCE(plan->id) != id)
-		return -EAGAIN;
-	return err ? err : find_backend(dst, choice);
+	choice->service = dst->service = READ_ONCE(plan->service);
+	picked = pick_backend(ctx, id, sends);
+	dst->backend = picked;
+	dst->generation = picked >> 32;
+	return dst->backend ? find_backend(dst, choice) : -(int)dst->generation;
 }
 
 /* 0 with dst filled in; -ENOENT: not ours; else the errno that the application gets. sends: a datagram, no connect. */

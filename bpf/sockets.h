@@ -41,11 +41,6 @@ static __always_inline bool is_backend(const struct orig_dst *dst, const __be32 
 	return dst->backend_port == port && same_address(dst->backend_address, address);
 }
 
-static __always_inline bool is_service(const struct orig_dst *dst, const struct frontend_key *key)
-{
-	return dst->port == key->port && same_address(dst->address, key->address);
-}
-
 static __always_inline void read_address6(__be32 *to, const struct bpf_sock_addr *ctx)
 {
 	to[0] = ctx->user_ip6[0];
@@ -118,26 +113,6 @@ static __always_inline int store_orig_dst(struct bpf_sock_addr *ctx, const struc
 	copy_address(dst->address, key->address);
 	dst->port = key->port;
 	return key->protocol == IPPROTO_TCP ? store_tcp(ctx, dst) : store_udp(ctx, dst);
-}
-
-/* What a UDP socket last sent to this service; the latest where it had several backends. */
-static __always_inline const struct orig_dst *find_orig_dst(struct bpf_sock_addr *ctx, const struct frontend_key *key)
-{
-	const struct orig_dsts *stored = bpf_sk_storage_get(&udp_calls, ctx->sk, 0, 0);
-	const struct orig_dst *found = 0;
-	__u32 place;
-
-	if (!stored)
-		return 0;
-	place = stored->next;
-#pragma clang loop unroll(disable)
-	for (__u32 i = 0; i < MAX_ORIG_DST; i++, place++) {
-		if (place >= MAX_ORIG_DST)
-			place = 0;
-		if (is_service(&stored->dst[place], key))
-			found = &stored->dst[place];
-	}
-	return found;
 }
 
 /* The entry of this socket whose backend has this address and port, or nothing. */
