@@ -1,4 +1,4 @@
-"""The object runs on Linux 5.10: no instruction and no helper in it is newer, but where a constant keeps it from being run."""
+"""The object runs on Linux 5.10: no instruction or helper in it is newer, unless a constant keeps it from being run."""
 
 from __future__ import annotations
 

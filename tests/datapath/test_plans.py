@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from isthmus.datapath import PlanTarget, view
 from isthmus.datapath.core.ids import Ids
+from isthmus.datapath.services import codecs
 from isthmus.datapath.services.installed import State, shares
 from isthmus.model.balancing import Group, Plan
 
@@ -162,6 +163,23 @@ def test_what_the_maps_cannot_hold_is_refused_by_a_sentence_and_leaves_no_trace(
     }
     assert [row["name"] for row in view.dump(bench.maps)["services"]] == [str(fine.key)]
     assert len(bench.target.state.units) == 1
+
+
+def test_the_counters_of_a_service_go_with_it_and_no_map_is_read_for_that(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row, stays = plan("echo", VIP, group("10.1.0.1:80")), plan("stays", "10.96.0.8", group("10.1.0.1:80"))
+    bench.update(row, stays)
+    numbers = {each["name"]: each["id"] for each in view.dump(bench.maps)["services"]}
+    keys = {
+        name: codecs.COUNTER_KEY.pack(number, cluster, 0, 0) for name, number in numbers.items() for cluster in (1,)
+    }
+    bench.maps.put("counters", [(key, codecs.COUNTER.pack(7)) for key in keys.values()])
+    done(bench.target.delete([row]))
+    bench.now = 2.0
+    monkeypatch.setattr(bench.maps, "items", lambda name: pytest.fail(f"{name} was read"))
+    bench.target.sweep_due()
+    assert list(bench.maps.maps["counters"]) == [keys[str(stays.key)]]
 
 
 def test_numbers_are_not_given_out_again_before_all_others() -> None:

@@ -114,7 +114,7 @@ async def test_no_memory_is_tried_again_and_then_said(world: World, agent: Agent
 async def test_a_map_deleted_under_it_is_pinned_again_with_all_that_is_in_it(
     world: World, datapath: Datapath, agent: Agent
 ) -> None:
-    pinned = attach.directory(world.pin) / "slots"
+    pinned = attach.pinned(world.pin) / "slots"
     await agent.wants(PLAIN)
     pinned.unlink()
     assert await agent.wants(PLAIN, STICKY) == {}

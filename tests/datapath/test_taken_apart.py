@@ -67,7 +67,7 @@ def test_a_map_that_somebody_unpinned_is_pinned_again_though_nothing_is_written(
     world: World, datapath: Datapath
 ) -> None:
     programmed(datapath.target(), ROW)
-    (attach.directory(world.pin) / "slots").unlink()
+    (attach.pinned(world.pin) / "slots").unlink()
     datapath.repair()
     assert datapath.hooks.endswith(": map slots")
     datapath.close()
@@ -99,7 +99,7 @@ def test_an_agent_whose_place_another_took_keeps_nothing_where_it_was(
     datapath.repair()
     assert datapath.hooks == f"another agent's programs are attached to {world.cgroup}"
     assert set(done(datapath.target().update([ROW])).values()) == {datapath.hooks}
-    assert pins(world) == ["links", f"v{manifest.LAYOUT}"]
+    assert pins(world) == ["links", f"v{manifest.LAYOUT}-1024"]
     newer.repair()
     assert newer.hooks == f"8 programs attached to {world.cgroup}"
     assert world.caller.tcp(VIP)["peer"] == f"{VIP}:80"

@@ -11,7 +11,7 @@ from bpf_world import BACKENDS, CLUSTER_DNS, SERVER_DNS, World, done, group, pla
 
 from isthmus.datapath import Datapath, remove
 from isthmus.datapath.alive import Alive
-from isthmus.datapath.core import attach, manifest
+from isthmus.datapath.core import attach, libbpf, manifest
 
 pytestmark = pytest.mark.bpf
 
@@ -46,11 +46,11 @@ def test_the_old_maps_answer_until_the_new_ones_are_full(world: World, newer: Da
 
 
 def test_nothing_of_the_old_version_is_left(world: World, newer: Datapath) -> None:
-    assert pins(world) == ["links", f"v{manifest.LAYOUT - 1}", f"v{manifest.LAYOUT}"]
+    assert pins(world) == ["links", f"v{manifest.LAYOUT - 1}-1024", f"v{manifest.LAYOUT}-1024"]
     programmed(newer.target(), TCP, UDP)
     newer.take_over()
     assert not newer.waiting
-    assert pins(world) == ["links", f"v{manifest.LAYOUT}"]
+    assert pins(world) == ["links", f"v{manifest.LAYOUT}-1024"]
     remove(world.pin)
     assert not Path(world.pin).exists()
 
@@ -111,7 +111,7 @@ def test_what_has_another_shape_there_is_made_anew(
 
 def numbers(world: World, name: str, layout: int) -> int:
     """What the bpffs says is pinned under a name."""
-    return (Path(world.pin) / f"v{layout}" / name).stat().st_ino
+    return (Path(world.pin) / f"v{layout}-1024" / name).stat().st_ino
 
 
 def test_going_back_to_the_old_version_is_the_same(world: World, newer: Datapath) -> None:
@@ -125,3 +125,22 @@ def test_going_back_to_the_old_version_is_the_same(world: World, newer: Datapath
         older.take_over()
         assert world.caller.udp(VIP)["from"] == f"{VIP}:80"
         older.close()
+
+
+@pytest.mark.parametrize("entries", [2048, 512])
+async def test_another_size_of_the_maps_takes_over_as_another_layout_does(
+    world: World, datapath: Datapath, entries: int
+) -> None:
+    programmed(datapath.target(), TCP, UDP)
+    datapath.close()
+    calling = asyncio.create_task(asyncio.to_thread(world.caller.calls, "tcp", VIP, 80, times=300))
+    resized = world.open(max_entries=entries)
+    assert resized.waiting
+    done(resized.target().update([TCP, UDP]))
+    await asyncio.to_thread(resized.take_over)
+    answers = await calling
+    sizes = {name: libbpf.map_info(resized.maps.fd(name))[2] for name in ("frontends", "slots", "affinity", "callers")}
+    resized.close()
+    assert [said for said in answers if "error" in said] == []
+    assert sizes == {"frontends": entries, "slots": 4 * entries, "affinity": entries, "callers": entries}
+    assert pins(world) == ["links", f"v{manifest.LAYOUT}-{entries}"]

@@ -27,8 +27,8 @@ class Alive:
     @classmethod
     async def open(cls, pin: str) -> Alive:
         """The maps an agent pinned or will pin; returns when they are there."""
-        where = attach.directory(pin)
         while True:
+            where = attach.pinned(pin)
             if (where / "alive").exists() and (where / "sockets").exists():
                 return cls(libbpf.open_pinned(where / "alive"), libbpf.open_pinned(where / "sockets"))
             await asyncio.sleep(_LOOK_EVERY)

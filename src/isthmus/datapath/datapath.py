@@ -54,7 +54,7 @@ class Datapath:
         settings = settings_of(section, dns)
         exempt = [CGROUP.pack(attach.cgroup_id(path, field="exempt")) for path in section.exempt]
         loaded = attach.load(MAPS, PROGRAMS, pin=section.pin, cgroup=section.cgroup, max_entries=section.max_entries)
-        maps = KernelMaps(loaded.maps, pinned=attach.directory(section.pin), given_up=loaded.superseded)
+        maps = KernelMaps(loaded.maps, pinned=loaded.where, given_up=loaded.superseded)
         maps.drop("exempt", [key for key, _ in maps.items("exempt") if key not in exempt])
         _require(maps.put("exempt", [(key, ID.pack(1)) for key in exempt]))
         _require(maps.put("config", [(ID.pack(0), settings)]))
@@ -108,7 +108,7 @@ class Datapath:
 def open_maps(pin: str) -> KernelMaps:
     """The maps pinned at ``pin``, to look at. DatapathError where there are none."""
     try:
-        where = attach.directory(pin)
+        where = attach.pinned(pin)
         readable = [name for name, row in MAPS.items() if not row.opaque]
         return KernelMaps({name: libbpf.open_pinned(where / name) for name in readable}, pinned=where)
     except libbpf.BpfError as error:

@@ -1,12 +1,13 @@
 """Load, pin, attach, detach.
 
-``<pin>/v<layout>/`` holds the maps, ``<pin>/links/`` the links. A process that starts takes the maps it finds, loads
-its own programs over them, and puts them into the links in the place of the old: no call is without a program, and
-nothing detaches because a process ends.
+``<pin>/v<layout>-<max_entries>/`` holds the maps, ``<pin>/links/`` the links. A process that starts takes the maps it
+finds, loads its own programs over them, and puts them into the links in the place of the old: no call is without a
+program, and nothing detaches because a process ends.
 
-Where another version left maps of another layout, its programs stay in the links while the new maps are filled beside
-them; ``take_over`` then changes the programs and removes the old maps. What tells nothing of plans (sockets' calls, who
-is alive) is carried over as it is where its shape is the same: replies to old sockets and DNS go on.
+Where maps of another layout or size are found, the programs that use them stay in the links while new maps are filled
+beside them; ``take_over`` then replaces the programs and removes the old maps. Maps that refer to no number of another
+map (sockets' rewritten destinations, ``alive``) are carried over where their shape is the same: replies to old sockets
+and DNS go on.
 """
 
 from __future__ import annotations
@@ -29,9 +30,15 @@ HELPERS: Final = (187, 196)
 """Of bpf_set_retval and bpf_skc_to_mptcp_sock, in the order of the constants that say whether this kernel has them."""
 
 
-def directory(pin: str) -> Path:
-    """Where the maps of this layout are pinned."""
-    return Path(pin) / f"v{manifest.LAYOUT}"
+def directory(pin: str, *, max_entries: int) -> Path:
+    """Where maps of this layout and size are pinned."""
+    return Path(pin) / f"v{manifest.LAYOUT}-{max_entries}"
+
+
+def pinned(pin: str) -> Path:
+    """Where maps of this layout are pinned, whatever their size; the newest where there are several."""
+    found = [where for where in _entries(Path(pin)) if where.name.startswith(f"v{manifest.LAYOUT}-")]
+    return max(found, key=lambda where: where.stat().st_mtime, default=Path(pin) / f"v{manifest.LAYOUT}")
 
 
 def links(pin: str) -> Path:
@@ -45,22 +52,24 @@ class Loaded:
     It holds the links, so that a program goes on although somebody deletes its pin.
     """
 
-    def __init__(self, opened: libbpf.Object, programs: Sequence[Program], *, pin: str, cgroup: str) -> None:
+    def __init__(self, opened: libbpf.Object, programs: Sequence[Program], *, where: Path, cgroup: str) -> None:
         self._opened = opened
         self.programs = tuple(program.name for program in programs if program.kind == "cgroup")
-        self._pin = pin
+        self.where = where
+        """The directory of the maps."""
+        self._pin = str(where.parent)
         self._cgroup = cgroup
         self._links: dict[str, int] = {}
         self._programs: dict[str, int] = {}
         """What the kernel calls the programs that we put into the links."""
-        self.waiting = bool(others(pin))
+        self.waiting = bool(others(where))
         self.maps = {name: opened.map_fd(pointer) for name, pointer in opened.maps().items()}
 
     def take_over(self) -> None:
         """Attach, in the place of whoever was attached before, and remove the maps of other layouts."""
         with _said():
             self._attach()
-            for where in others(self._pin):
+            for where in others(self.where):
                 _unpin(where)
         self.waiting = False
 
@@ -138,37 +147,36 @@ def _load(maps: Mapping[str, Map], programs: Sequence[Program], *, pin: str, cgr
     try:
         shapes = [shape for row in maps.values() for shape in (row.key, row.value, *row.parts)]
         check([CONSTANTS, *shapes], btf.layouts(opened.btf()))
-        directory(pin).mkdir(parents=True, exist_ok=True)
+        where = directory(pin, max_entries=max_entries)
+        where.mkdir(parents=True, exist_ok=True)
         for name, pointer in opened.maps().items():
             row = maps[name]
             if row.carried:
-                _carry(pin, name, shape=opened.map_shape(pointer))
-            _prepare(opened, pointer, directory(pin) / name, entries=row.entries(max_entries) if row.entries else 0)
+                _carry(where, name, shape=opened.map_shape(pointer))
+            _prepare(opened, pointer, where / name, entries=row.entries(max_entries) if row.entries else 0)
         opened.set_constants(CONSTANTS.pack(*(libbpf.has_helper(CGROUP_SOCK_ADDR, helper) for helper in HELPERS)))
         opened.load()
-        return Loaded(opened, programs, pin=pin, cgroup=cgroup)
+        return Loaded(opened, programs, where=where, cgroup=cgroup)
     except BaseException:
         opened.close()
         raise
 
 
-def others(pin: str) -> list[Path]:
-    """Where maps of other layouts are pinned, older or newer."""
-    return [where for where in _entries(Path(pin)) if where.is_dir() and where not in (directory(pin), links(pin))]
+def others(where: Path) -> list[Path]:
+    """The directories beside this one where maps of another layout or size are pinned."""
+    return [each for each in _entries(where.parent) if each.is_dir() and each not in (where, links(str(where.parent)))]
 
 
-def _carry(pin: str, name: str, *, shape: tuple[int, int]) -> None:
+def _carry(where: Path, name: str, *, shape: tuple[int, int]) -> None:
     """Take a map over from another layout, if it is the same there; the other's programs go on using it."""
-    path = directory(pin) / name
-    found = [where / name for where in others(pin) if (where / name).exists()]
+    path = where / name
+    found = [other / name for other in others(where) if (other / name).exists()]
     if found and not path.exists() and pinned_info(found[-1])[:2] == shape:
         path.hardlink_to(found[-1])
 
 
 def _prepare(opened: libbpf.Object, pointer: int, path: Path, *, entries: int) -> None:
-    """Pin a map; one that is pinned already keeps its size until the datapath is removed."""
-    if path.exists():
-        entries = entries and pinned_info(path)[2]
+    """Pin a map, or take the one that is pinned."""
     if entries:
         opened.resize(pointer, entries)
     opened.pin_map(pointer, path)

@@ -8,7 +8,9 @@ are a pod's are written. Namespaces known already are not entered again.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
+import platform
 import re
 import socket
 import struct
@@ -16,6 +18,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from isthmus.datapath.core import shapes
 from isthmus.datapath.core.maps import Maps
@@ -34,11 +38,13 @@ class Callers:
     def __init__(self, maps: Maps, cgroup: Path) -> None:
         self._maps = maps
         self._cgroup = cgroup
-        self._cookies: dict[int, int] = {}
-        """By the inode of a namespace that some process is in."""
+        self._cookies: dict[Process, int] = {}
+        """Of the processes that were looked at, one for each namespace."""
+        self.condition = ""
+        """Why no pod can be told from another, as a sentence; empty: they can."""
 
     def __repr__(self) -> str:
-        return f"<Callers below {self._cgroup}: {len(self._cookies)} network namespaces>"
+        return f"<Callers below {self._cgroup}: {self.condition or f'{len(self._cookies)} network namespaces'}>"
 
     def renew(self, pods: Collection[str]) -> int:
         """Make the map hold the pods of these addresses that have a process here; how many namespaces are theirs."""
@@ -52,15 +58,22 @@ class Callers:
         self._maps.put("callers", list(self._find(set(pods)).items()))
 
     def _find(self, pods: Set[str]) -> dict[bytes, bytes]:
-        processes = dict(_processes(self._cgroup))
-        self._cookies = {inode: cookie for inode, cookie in self._cookies.items() if inode in processes}
+        if self.condition:
+            return {}
+        processes = {process.namespace: process for process in _processes(self._cgroup)}
+        processes |= {process.namespace: process for process in self._cookies if process.still_runs()}
+        self._cookies = {process: n for process, n in self._cookies.items() if process in processes.values()}
         found: dict[bytes, bytes] = {}
-        for inode, pid in processes.items():
-            if address := min(pods & _addresses(pid), default=""):
-                if inode not in self._cookies:
-                    self._cookies[inode] = cookie(pid)
-                if self._cookies[inode]:
-                    found[COOKIE.pack(self._cookies[inode])] = shapes.address(address)
+        try:
+            for process in processes.values():
+                if address := min(pods & _addresses(process.pid), default=""):
+                    if process not in self._cookies:
+                        self._cookies[process] = cookie(process.pid)
+                    if self._cookies[process]:
+                        found[COOKIE.pack(self._cookies[process])] = shapes.address(address)
+        except NoCookies as why:
+            self.condition = str(why)
+            return {}
         return found
 
 
@@ -77,10 +90,43 @@ class Introduced:
         return f"<Introduced: {self._target!r}>"
 
     async def update(self, rows: Sequence[Plan]) -> Mapping[PlanKey, str]:
-        """Make the maps hold these plans; what failed, by key."""
+        """Make the maps hold these plans; what failed, by key.
+
+        A redirect that leaves pods out is not programmed where these cannot be told apart: they would call themselves.
+        """
         if pods := {address for row in rows for address in row.skip}:
             self._callers.learn(pods)
-        return await self._target.update(rows)
+        if not (why := self._callers.condition):
+            return await self._target.update(rows)
+        failures = {row.key: why for row in rows if row.skip}
+        return {**await self._target.update([row for row in rows if not row.skip]), **failures}
+
+
+class NoCookies(Exception):  # noqa: N818
+    """This kernel does not give cookies of namespaces to user space; the message says which would."""
+
+
+class Process(Struct, frozen=True):
+    """A process and its network namespace. Inodes of namespaces and pids are reused at once; all three together not."""
+
+    pid: int
+    started: int
+    """Clock ticks after boot."""
+    namespace: int
+    """Inode."""
+
+    @classmethod
+    def look(cls, pid: int) -> Process:
+        """The process of a number; OSError where there is none."""
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+        return cls(pid, int(fields[19]), Path(f"/proc/{pid}/ns/net").stat().st_ino)
+
+    def still_runs(self) -> bool:
+        """Whether it has not ended, nor gone to another namespace."""
+        try:
+            return Process.look(self.pid) == self
+        except OSError:
+            return False
 
 
 def cookie(pid: int) -> int:
@@ -100,15 +146,23 @@ def _cookie_in(namespace: int) -> int:
     if ctypes.CDLL(None, use_errno=True).setns(namespace, CLONE_NEWNET) < 0:
         return 0
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        return int(struct.unpack("=Q", sock.getsockopt(socket.SOL_SOCKET, SO_NETNS_COOKIE, 8))[0])
+        try:
+            return int(struct.unpack("=Q", sock.getsockopt(socket.SOL_SOCKET, SO_NETNS_COOKIE, 8))[0])
+        except OSError as error:
+            if error.errno != errno.ENOPROTOOPT:
+                raise
+            raise NoCookies(
+                f"this kernel ({platform.release()}) has no SO_NETNS_COOKIE: consistent hashing is by node and "
+                "redirects cannot leave pods out; both need Linux 5.14"
+            ) from None
 
 
-def _processes(cgroup: Path) -> Iterator[tuple[int, int]]:
-    """(inode of its network namespace, number) of processes in a cgroup and below."""
+def _processes(cgroup: Path) -> Iterator[Process]:
+    """The processes in a cgroup and below."""
     for path in cgroup.rglob("cgroup.procs"):
         try:
             for line in path.read_text().split():
-                yield Path(f"/proc/{line}/ns/net").stat().st_ino, int(line)
+                yield Process.look(int(line))
         except OSError:
             continue  # it went as we looked; the next time there is another, or none
 

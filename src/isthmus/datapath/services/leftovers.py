@@ -130,14 +130,17 @@ class Leftovers:
 
     def _forget_counters(self, doomed: Iterable[tuple[str, object, int]]) -> None:
         """A number that is given out again starts from nothing."""
-        services = {number for name, _, number in doomed if name == "services"}
+        services = [number for name, _, number in doomed if name == "services"]
         clusters = {number for name, _, number in doomed if name == "clusters"}
-        if services or clusters:
-            keys = [key for key, _ in self._maps.items("counters") if _names(key, services, clusters)]
-            if keys:
-                self._maps.drop("counters", keys)
+        if clusters:  # rare enough to read them all
+            keys = [key for key, _ in self._maps.items("counters") if codecs.COUNTER_KEY.unpack(key)[1] in clusters]
+            self._maps.drop("counters", keys)
+        if services:
+            known = [0, *clusters, *(cluster.id for cluster in self._state.clusters.values())]
+            self._maps.drop("counters", [key for number in services for key in _counters(number, known)])
 
 
-def _names(key: bytes, services: set[int], clusters: set[int]) -> bool:
-    service, cluster, _, _ = codecs.COUNTER_KEY.unpack(key)
-    return service in services or cluster in clusters
+def _counters(service: int, clusters: Iterable[int]) -> list[bytes]:
+    """Every key that may count calls of a service."""
+    pack = codecs.COUNTER_KEY.pack
+    return [pack(service, cluster, verdict, 0) for cluster in clusters for verdict in range(len(codecs.VERDICTS))]

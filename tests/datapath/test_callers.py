@@ -1,0 +1,78 @@
+"""Which pod a network namespace is: also after inodes were reused, and where the kernel does not give cookies."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from bpf_world import BACKENDS, World, done, group, plan
+
+from isthmus.datapath import Datapath, Introduced, view
+from isthmus.datapath.services import callers
+
+pytestmark = pytest.mark.bpf
+
+POD = "10.9.9.9"
+MAKE = f"echo $$ > $0/cgroup.procs; ip addr add {POD}/32 dev lo; ip link set lo up; echo ready; read _"
+
+
+@contextmanager
+def pod(cgroup: Path) -> Iterator[int]:
+    """A process of a pod in a namespace of its own; its number."""
+    command = ["unshare", "--net", "sh", "-c", MAKE, str(cgroup)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield process.pid
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+def inode(pid: int) -> int:
+    return Path(f"/proc/{pid}/ns/net").stat().st_ino
+
+
+def test_a_namespace_with_the_inode_of_one_that_has_gone_is_another_caller(world: World, datapath: Datapath) -> None:
+    known = datapath.callers()
+    with pod(world.cgroup) as pid:
+        first = inode(pid)
+        assert known.renew({POD}) == 1
+    for _ in range(300):
+        with pod(world.cgroup) as pid:
+            if inode(pid) == first:
+                known.renew({POD})
+                assert [row["cookie"] for row in view.dump(datapath.maps)["callers"]] == [callers.cookie(pid)]
+                return
+    pytest.fail("the kernel did not reuse the inode: this test has shown nothing")
+
+
+def test_a_namespace_that_is_known_is_not_entered_again(
+    world: World, datapath: Datapath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = datapath.callers()
+    with pod(world.cgroup):
+        assert known.renew({POD}) == 1
+        monkeypatch.setattr(callers, "cookie", lambda _: pytest.fail("it was entered"))
+        assert known.renew({POD}) == 1
+
+
+async def test_without_cookies_redirects_that_leave_pods_out_fail_by_a_sentence_and_the_rest_goes_on(
+    world: World, datapath: Datapath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As before 5.14: the kernel refuses the option, as it refuses one that never was."""
+    monkeypatch.setattr(callers, "SO_NETNS_COOKIE", 9999)
+    known = datapath.callers()
+    told = Introduced(datapath.target(), known)
+    hashing = plan("hash", "10.96.7.8", group(BACKENDS[0]), consistent=True)
+    leaving = plan("skip", "10.96.7.7", group(BACKENDS[1]), skip=("10.7.0.1",))
+    with pod(world.cgroup):
+        known.renew({POD})
+        failures = await told.update([hashing, leaving])
+    assert list(failures) == [leaving.key]
+    assert "no SO_NETNS_COOKIE" in failures[leaving.key]
+    assert "need Linux 5.14" in repr(known)
+    assert world.caller.tcp("10.96.7.8")["answer"].startswith(BACKENDS[0])
+    assert done(told.delete([leaving])) == {}
