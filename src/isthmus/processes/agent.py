@@ -116,7 +116,7 @@ async def program(db: Database, config: Config, parts: dict[str, Any]) -> None:
             said = await plans.step()
             datapath.take_over()
             log.info("took over from another layout of the maps", plans=said)
-        parts["datapath"] = datapath
+        parts["datapath"], parts["callers"] = datapath, known
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(datapath.keep(), name="hooks")
             tasks.create_task(plans.run(), name="plans")
@@ -166,4 +166,5 @@ def status(parts: dict[str, Any]) -> dict[str, Any]:
         "derivations": repr(parts["derivations"]),
         "plans": repr(parts["plans"]) if "plans" in parts else "no datapath",
         "hooks": parts["datapath"].hooks if "datapath" in parts else "not attached by this process",
+        **({"callers": parts["callers"].condition} if "callers" in parts and parts["callers"].condition else {}),
     }
