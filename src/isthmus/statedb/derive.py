@@ -31,8 +31,8 @@ Affected = Callable[[Reader, Any, Any], Iterable[Hashable]]
 
 UNITS_PER_PASS = 2_000
 FIRST_PASS = "derive"
-FEW = 8
-"""Rows of a unit up to which all are compared: of more, those that are the very same are set aside first."""
+COMPARED = 8
+"""Rows of a unit up to which all are compared: of more, those that are the same objects are set aside first."""
 
 
 class Derived(Generic[R]):
@@ -66,30 +66,36 @@ class Derived(Generic[R]):
     def __repr__(self) -> str:
         return f"<Derived {self.table.name} from {', '.join(table.name for table in self.reads)}>"
 
-    def present(self, txn: WriteTxn, unit: Any) -> list[R]:
-        """The rows the unit has now."""
-        if self.unit is not None:
-            return txn.by(self.table, self.unit, unit)
-        row = txn.get(self.table, unit)
-        return [] if row is None else [row]
-
     def pending(self, reader: Reader) -> frozenset[str]:
         """The sources that any table it reads awaits."""
         return frozenset(name for table in self.reads for name in reader.pending(table))
 
     def renew(self, txn: WriteTxn, units: Iterable[Hashable]) -> None:  # hot:
         """Make the rows of units what they are computed to be."""
-        table, key, compute = self.table, self.table.key, self.compute
+        table, key, compute, unit_index = self.table, self.table.key, self.compute, self.unit
+        state = txn._present[table.name]
         for unit in units:
-            present = self.present(txn, unit)
-            wanted: Iterable[R] = compute(txn, unit)
-            if len(present) > FEW:
+            present: list[R]
+            if unit_index is not None:
+                present = txn.by(table, unit_index, unit)
+            else:
+                row = state.get(unit)
+                present = [] if row is None else [row]
+            wanted = compute(txn, unit)
+            if not present:  # most units of a large change
+                for row in wanted:
+                    txn.put(table, row)
+                continue
+            if len(present) > COMPARED:
                 present, wanted = _different(present, wanted)
             before = {key(row): row for row in present}
             for row in wanted:
-                old = before.pop(key(row), None) if before else None
-                if old is None or (old is not row and old != row):
+                row_key = key(row)
+                old = before.pop(row_key, None)
+                if old is None:
                     txn.put(table, row)
+                elif old is not row and old != row:
+                    txn._set(state, row_key, old, row)
             for gone in before:
                 txn.delete(table, gone)
 

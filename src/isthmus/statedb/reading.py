@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from isthmus.statedb.past import PastState
 from isthmus.statedb.states import ByTable, TableState
@@ -27,7 +27,8 @@ class Reader:
 
     def get(self, table: Table[K, R], key: K) -> R | None:  # hot:
         """The row with this primary key, or None."""
-        return cast("R | None", self._states[table.name].get(key))
+        row: R | None = self._states[table.name].get(key)
+        return row
 
     def all(self, table: Table[Any, R]) -> Iterator[R]:
         """Every row as it is at this moment, in no order; writing while iterating is fine."""

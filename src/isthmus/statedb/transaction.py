@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from isthmus.statedb.reading import Pending, Reader
 from isthmus.statedb.states import ENDED, ByTable, TableState
@@ -40,28 +40,15 @@ class WriteTxn(Reader):
         """Insert or replace a row; give the one it replaced. A row equal to the present one changes nothing."""
         state = self._present[table.name]
         key = table.key(row)
-        old = state.get(key)
-        if old is not None and (old is row or old == row):
-            return cast("R", old)
-        touched = state.touched
-        if touched is None:
-            touched = self._touch(state)
-        if key not in touched:
-            touched[key] = old
-        state.rows[key] = row
-        state.revision += 1
-        if old is None:
-            for index in state.kept:
-                index.add(row)
-        else:
-            for index in state.kept:
-                index.replace(old, row)
-        return cast("R | None", old)
+        old: R | None = state.get(key)
+        if old is None or (old is not row and old != row):
+            self._set(state, key, old, row)
+        return old
 
     def delete(self, table: Table[K, R], key: K) -> R | None:  # hot:
         """Remove a row; give it back, or None where there was none."""
         state = self._present[table.name]
-        old = state.get(key)
+        old: R | None = state.get(key)
         if old is None:
             return None
         touched = state.touched
@@ -73,7 +60,23 @@ class WriteTxn(Reader):
         state.revision += 1
         for index in state.kept:
             index.remove(old)
-        return cast("R", old)
+        return old
+
+    def _set(self, state: TableState, key: Any, old: Any, new: Any) -> None:  # hot:
+        """Put a row that differs from the present one, None where there is none; the indexes follow."""
+        touched = state.touched
+        if touched is None:
+            touched = self._touch(state)
+        if key not in touched:
+            touched[key] = old
+        state.rows[key] = new
+        state.revision += 1
+        if old is None:
+            for index in state.kept:
+                index.add(new)
+        else:
+            for index in state.kept:
+                index.replace(old, new)
 
     def changed(self, table: AnyTable) -> list[tuple[Any, Any]]:
         """What this transaction has written so far: rows as they were before and are now, None for none."""
