@@ -1,11 +1,11 @@
 """The one loop that fills a table from a watchable store: list → replace → watch → expired → list again.
 
-Kubernetes and etcd share it; transports differ. A transport is a :class:`Store`; what becomes of the items is the
-business of a :class:`Sink`. In doubt the loop lists again.
+Kubernetes and etcd share it; transports differ. A transport is a :class:`Store`; a :class:`Sink` takes the items. In
+doubt the loop lists again.
 
-Nothing it does can spin. A round is one list (where needed) and one watch. One that did well for a while costs
-nothing; a short one, however it ended, makes the pause before the next one longer. Lists are dear, so a watch must
-have stood longer before the store may expire it for free.
+The loop cannot spin. A round is one list (where needed) and one watch. After a round that worked for a while the next
+starts at once; after a short one, however it ended, the pause doubles. Lists are expensive, so a watch must have lasted
+longer before an expiry may be followed by a list without a pause.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
 
 STEADY: Final = 1.0
-"""Seconds after which a watch counts as one that works."""
+"""Seconds after which a watch counts as working."""
 
 log = logs.get("reflector")
 
@@ -31,7 +31,7 @@ class Expired(Exception):  # noqa: N818 the field's own word for it
 
 
 class Transient(Exception):  # noqa: N818
-    """The store cannot be reached or broke off; what was known still counts. The message is for people."""
+    """The store cannot be reached or closed the connection; what was read stays valid. The message is for people."""
 
 
 class Listing(NamedTuple, Generic[T]):
@@ -66,8 +66,8 @@ class Store(Protocol[T]):
     def watch(self, revision: str) -> AsyncIterator[Batch[T]]:
         """What changes after a revision. Ends when the server closes the stream, which is no error.
 
-        The first batch should come as soon as the stream stands, and be empty if nothing has changed: a watch may
-        be silent for minutes, and until then nobody can know that the store is reached.
+        The first batch should come as soon as the stream is open, and be empty if nothing has changed: a watch may be
+        silent for minutes, and until its first batch the reflector counts as disconnected.
         """
         ...
 
@@ -76,16 +76,16 @@ class Sink(Protocol[T_contra]):
     """Where items go."""
 
     def replace(self, items: Mapping[str, T_contra], *, partial: bool) -> None:
-        """These are all items; those known before and not among them are gone, unless the list is partial."""
+        """Replace all items; those not in the list are removed, unless it is partial."""
         ...
 
     def apply(self, events: Sequence[Event[Any]]) -> None:
-        """These changed."""
+        """Apply changes, in their order."""
         ...
 
 
 class State(NamedTuple):
-    """How a reflector does, for status and metrics."""
+    """A reflector's state, for status and metrics."""
 
     synced: bool
     connected: bool
@@ -95,7 +95,7 @@ class State(NamedTuple):
 
 
 class Reflector(Generic[T]):
-    """Keeps one sink true to one store. :meth:`run` never returns and never raises but for a bug or cancellation."""
+    """Copies one store into one sink. :meth:`run` never returns and never raises but for a bug or cancellation."""
 
     def __init__(
         self,
@@ -104,18 +104,18 @@ class Reflector(Generic[T]):
         *,
         name: str,
         first_delay: float = 0.1,
-        most_delay: float = 30.0,
+        max_delay: float = 30.0,
         jitter: Callable[[], float] = random.random,
         on_state: Callable[[State], None] = lambda state: None,
     ) -> None:
         self._store = store
         self._sink = sink
-        self._first = first_delay
-        self._most = most_delay
+        self._first_delay = first_delay
+        self._max_delay = max_delay
         self._jitter = jitter
         self._on_state = on_state
-        self._stood: float | None = None
-        """When this round first got something."""
+        self._working_since: float | None = None
+        """When this round received its first list or batch."""
         self.name = name
         self.state = State(synced=False, connected=False, lists=0, failures=0, last_failure="")
 
@@ -127,7 +127,7 @@ class Reflector(Generic[T]):
         revision: str | None = None
         attempt = 0
         while True:
-            self._stood = None
+            self._working_since = None
             started = _now()
             try:
                 if revision is None:
@@ -138,11 +138,11 @@ class Reflector(Generic[T]):
                     revision = batch.revision
                 attempt = 0 if _now() - started >= STEADY else attempt + 1
             except Expired as why:
-                attempt = 0 if self._did_well_for(self._most) else attempt + 1
+                attempt = 0 if self._worked_for(self._max_delay) else attempt + 1
                 revision = None
                 log.info("listing again", store=self.name, why=str(why))
             except Transient as why:
-                attempt = 1 if self._did_well_for(STEADY) else attempt + 1
+                attempt = 1 if self._worked_for(STEADY) else attempt + 1
                 self._failed(str(why), attempt)
             if attempt:
                 await asyncio.sleep(self._delay(attempt))
@@ -150,34 +150,34 @@ class Reflector(Generic[T]):
     def _take(self, batch: Batch[T]) -> None:
         if batch.events:
             self._sink.apply(batch.events)
-        if self._stood is None:
-            self._stood = _now()
+        if self._working_since is None:
+            self._working_since = _now()
         if not self.state.connected:
-            self._tell(connected=True)
+            self._set_state(connected=True)
 
-    def _did_well_for(self, seconds: float) -> bool:
-        """Whether this round got something and then went on for so long."""
-        return self._stood is not None and _now() - self._stood >= seconds
+    def _worked_for(self, seconds: float) -> bool:
+        """Whether this round received something and then went on for so long."""
+        return self._working_since is not None and _now() - self._working_since >= seconds
 
     def _failed(self, why: str, attempt: int) -> None:
-        """Said once; the same again is said only to those who look for it."""
-        again = why == self.state.last_failure and not self.state.connected
-        (log.debug if again else log.warning)("store unavailable", store=self.name, why=why, attempt=attempt)
-        self._tell(connected=False, failures=self.state.failures + 1, last_failure=why)
+        """Log a failure as a warning once; its repetitions at debug level."""
+        repeated = why == self.state.last_failure and not self.state.connected
+        (log.debug if repeated else log.warning)("store unavailable", store=self.name, why=why, attempt=attempt)
+        self._set_state(connected=False, failures=self.state.failures + 1, last_failure=why)
 
     async def _list(self) -> str:
         listing = await self._store.list()
         self._sink.replace(listing.items, partial=listing.partial)
-        self._stood = _now()
-        self._tell(synced=True, connected=True, lists=self.state.lists + 1)
+        self._working_since = _now()
+        self._set_state(synced=True, connected=True, lists=self.state.lists + 1)
         return listing.revision
 
     def _delay(self, attempt: int) -> float:
         """Seconds: doubling, capped, between half and the whole of it so that many do not come back at once."""
-        most = min(self._most, self._first * 2.0 ** min(attempt - 1, 30))
-        return float(most * (0.5 + self._jitter() / 2))
+        delay = min(self._max_delay, self._first_delay * 2.0 ** min(attempt - 1, 30))
+        return float(delay * (0.5 + self._jitter() / 2))
 
-    def _tell(self, **changes: Any) -> None:
+    def _set_state(self, **changes: Any) -> None:
         self.state = self.state._replace(**changes)
         self._on_state(self.state)
 

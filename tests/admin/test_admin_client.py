@@ -28,7 +28,7 @@ class Follower:
     def __init__(self, path: Path) -> None:
         self.db = Database(NAMES)
         sink = TableSink[Name, Name](self.db, NAMES, "agent", lambda row: row)
-        self.reflector = Reflector(TableStore(path, NAMES), sink, name="names", first_delay=0.01, most_delay=0.05)
+        self.reflector = Reflector(TableStore(path, NAMES), sink, name="names", first_delay=0.01, max_delay=0.05)
 
     def names(self) -> set[str]:
         return {row.name for row in self.db.snapshot().all(NAMES)}

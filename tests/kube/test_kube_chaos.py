@@ -75,7 +75,7 @@ async def test_the_sink_ends_as_the_server_is(seed: int) -> None:
     sink = Held()
     async with running() as server, kube.Client(Transport(Access(server=server.url))) as client:
         server.page_limit = 2
-        reflector = Reflector(client.store(SERVICE), sink, name="services", first_delay=0.001, most_delay=0.01)
+        reflector = Reflector(client.store(SERVICE), sink, name="services", first_delay=0.001, max_delay=0.01)
         task = asyncio.create_task(reflector.run())
         for _ in range(200):
             disturb(server, dice)

@@ -221,7 +221,7 @@ async def test_a_definition_that_comes_later_fills_its_table(client: kube.Client
         await client.delete(CRD, "", "serviceimports.multicluster.x-k8s.io")
     db = Database(model.IMPORTS)
     [reflector] = kubernetes.reflectors(db, client, tables=["imports"], cluster=ClusterName("c1"))
-    reflector._most = 0.5
+    reflector._max_delay = 0.5
     async with running(reflector.run()):
         await until(lambda: reflector.state.failures > 1)
         assert "CustomResourceDefinition" in reflector.state.last_failure

@@ -1,4 +1,4 @@
-"""The loop on virtual time, against a store that does what a script says."""
+"""The loop on virtual time, against a scripted store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ IDLE = "idle"
 
 
 class Script:
-    """A store: each list and each watch does the next thing of its script, and the last one for ever."""
+    """A store: each list and each watch takes the next step of its script, and repeats the last one."""
 
     def __init__(self, *, lists: Sequence[Any], watches: Sequence[Sequence[Any]]) -> None:
         self.lists = list(lists)
@@ -50,15 +50,15 @@ class Script:
 
 
 class Memory:
-    """A sink that remembers what it was told."""
+    """A sink that records its items and its calls."""
 
     def __init__(self) -> None:
         self.items: dict[str, str] = {}
-        self.said: list[str] = []
+        self.calls: list[str] = []
 
     def replace(self, items: Mapping[str, str], *, partial: bool) -> None:
         self.items = {**self.items, **items} if partial else dict(items)
-        self.said.append("replace")
+        self.calls.append("replace")
 
     def apply(self, events: Sequence[Event[str]]) -> None:
         for key, item in events:
@@ -66,7 +66,7 @@ class Memory:
                 self.items.pop(key, None)
             else:
                 self.items[key] = item
-        self.said.append("apply")
+        self.calls.append("apply")
 
 
 @asynccontextmanager
@@ -103,7 +103,7 @@ async def test_a_watch_that_ends_is_resumed_where_it_was_bookmarks_included() ->
         await asyncio.sleep(11)
         assert [what for _, what in store.calls] == ["list", "watch r1", "watch r9"]
         assert store.times("watch") == [0, 10], "a watch that stood for a while is resumed at once"
-        assert sink.said == ["replace", "apply"]
+        assert sink.calls == ["replace", "apply"]
 
 
 async def test_an_expired_watch_relists_and_drops_what_vanished() -> None:
@@ -180,7 +180,7 @@ async def test_a_list_that_expires_is_tried_again_with_a_growing_pause() -> None
 
 async def test_a_store_that_is_away_is_tried_with_a_doubling_capped_pause() -> None:
     store = Script(lists=[Transient("refused")], watches=[[IDLE]])
-    async with running(store, first_delay=1.0, most_delay=8.0) as (reflector, _):
+    async with running(store, first_delay=1.0, max_delay=8.0) as (reflector, _):
         await asyncio.sleep(32)
         assert store.times("list") == [0, 1, 3, 7, 15, 23, 31]
         assert reflector.state == State(synced=False, connected=False, lists=0, failures=7, last_failure="refused")
@@ -191,7 +191,7 @@ async def test_what_was_known_stays_while_the_store_is_away() -> None:
     async with running(store) as (reflector, sink):
         await asyncio.sleep(60)
         assert sink.items == {"a": "1", "b": "2"}
-        assert sink.said == ["replace", "apply"]
+        assert sink.calls == ["replace", "apply"]
         assert {what for _, what in store.calls[2:]} == {"watch r5"}, "a break is no reason to list"
         assert not reflector.state.connected
 

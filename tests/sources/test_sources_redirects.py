@@ -180,7 +180,7 @@ async def following(server: FakeApiServer) -> AsyncIterator[Database]:
     async with kube.Client(Transport(Access(server=server.url))) as client:
         store = Optional(client, KIND, client.store(KIND), look_again=0.01)
         sink = TableSink(db, LOCAL_REDIRECTS, "kubernetes", local_redirect)
-        task = asyncio.create_task(Reflector(store, sink, name="test", first_delay=0.001, most_delay=0.01).run())
+        task = asyncio.create_task(Reflector(store, sink, name="test", first_delay=0.001, max_delay=0.01).run())
         try:
             yield db
         finally:

@@ -1,4 +1,4 @@
-"""Readers of changes: what each is told, when it is woken, what it may cost."""
+"""Readers of changes: what each reads, when it is woken, what it may cost."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def read(reader: Changes[tuple[str, int]]) -> list[Change[tuple[str, int]]]:
     return reader.next()[1]
 
 
-def test_a_new_reader_is_told_every_present_row_as_an_insert(db: Database) -> None:
+def test_a_new_reader_reads_every_present_row_as_an_insert(db: Database) -> None:
     put(db, a=1, b=2)
     assert sorted(read(db.changes(NUMBERS))) == [("a", None, ("a", 1)), ("b", None, ("b", 2))]
 
@@ -97,8 +97,8 @@ def test_a_reader_made_inside_a_transaction_sees_what_is_committed_exactly_once(
         reader = db.changes(NUMBERS)
         txn.delete(NUMBERS, "gone")
         txn.put(NUMBERS, ("new", 1))
-    told = sorted(read(reader))
-    assert told == [("new", None, ("new", 1)), ("old", None, ("old", 2)), ("same", None, ("same", 1))]
+    changes = sorted(read(reader))
+    assert changes == [("new", None, ("new", 1)), ("old", None, ("old", 2)), ("same", None, ("same", 1))]
     assert read(reader) == []
 
 
@@ -139,7 +139,7 @@ def test_a_closed_reader_costs_nothing(db: Database) -> None:
     assert db.stats()["numbers"]["readers"] == 0
 
 
-def test_a_bounded_reader_that_falls_behind_is_dropped_and_told_so(db: Database) -> None:
+def test_a_bounded_reader_that_falls_behind_is_dropped_and_gets_overrun(db: Database) -> None:
     reader = db.changes(NUMBERS, limit=2)
     put(db, a=1, b=1)
     put(db, a=2)

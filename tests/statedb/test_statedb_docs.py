@@ -1,4 +1,4 @@
-"""docs/statedb.md does what it says: its blocks run in order, and print what stands under them."""
+"""The code blocks of docs/statedb.md run in order, and print the text blocks under them."""
 
 from __future__ import annotations
 

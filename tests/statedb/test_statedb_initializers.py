@@ -1,4 +1,4 @@
-"""Who has yet to fill a table, and how that is passed on."""
+"""Initializers: which sources have yet to fill a table, and how derived tables pass that on."""
 
 from __future__ import annotations
 
@@ -153,14 +153,14 @@ def test_a_derived_table_can_do_without_some_sources(db: Database) -> None:
     assert repr(peer) == "<Initializer peer/c2 of input>"
 
 
-def test_rows_that_tell_whom_they_await_are_told_who_has_arrived(db: Database) -> None:
+def test_rows_that_list_awaited_sources_are_recomputed_when_one_completes(db: Database) -> None:
     def compute(reader: Reader, unit: str) -> list[tuple[str, int]]:
         return [(unit, len(reader.pending(INPUT)))] if reader.get(INPUT, unit) else []
 
-    told: list[frozenset[str]] = []
+    calls: list[frozenset[str]] = []
 
     def arrived(reader: Reader, sources: frozenset[str]) -> Iterable[str]:
-        told.append(sources)
+        calls.append(sources)
         return [row[0] for row in reader.all(INPUT)]
 
     one, two = db.initializer(INPUT, "one"), db.initializer(INPUT, "two")
@@ -173,7 +173,7 @@ def test_rows_that_tell_whom_they_await_are_told_who_has_arrived(db: Database) -
     derivations.step()
     derivations.step()
     assert db.snapshot().get(DOUBLE, "a") == ("a", 0)
-    assert told == [{"one", "two"}]
+    assert calls == [{"one", "two"}]
 
 
 async def test_a_running_derivation_passes_on_a_completion_that_comes_without_rows(db: Database) -> None:

@@ -1,4 +1,4 @@
-"""The database against a model of two dicts: whatever is done in whatever order, they say the same."""
+"""The database against a model of two dicts: after any operations in any order, both read the same."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def interrupt() -> None:
     raise InterruptedError
 
 
-class Told:
-    """A reader of changes, and the table as it has been told so far."""
+class Follower:
+    """A reader of changes, and the table as its changes so far give it."""
 
     def __init__(self, changes: Changes[Row]) -> None:
         self.changes = changes
@@ -70,7 +70,7 @@ class Told:
 
 class Tables(RuleBasedStateMachine):
     snapshots: Bundle[tuple[Snapshot, Model]] = Bundle("snapshots")
-    readers: Bundle[tuple[Told, str]] = Bundle("readers")
+    readers: Bundle[tuple[Follower, str]] = Bundle("readers")
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,16 +110,16 @@ class Tables(RuleBasedStateMachine):
         assert_same(*taken)
 
     @rule(target=readers, table=st.sampled_from(TABLES))
-    def follow(self, table: Table[str, Row]) -> tuple[Told, str]:
-        return Told(self.db.changes(table)), table.name
+    def follow(self, table: Table[str, Row]) -> tuple[Follower, str]:
+        return Follower(self.db.changes(table)), table.name
 
     @rule(reader=readers)
-    def read(self, reader: tuple[Told, str]) -> None:
-        told, table = reader
-        told.read(self.model[table])
+    def read(self, reader: tuple[Follower, str]) -> None:
+        follower, table = reader
+        follower.read(self.model[table])
 
     @rule(reader=consumes(readers))
-    def leave(self, reader: tuple[Told, str]) -> None:
+    def leave(self, reader: tuple[Follower, str]) -> None:
         reader[0].changes.close()
 
     @invariant()

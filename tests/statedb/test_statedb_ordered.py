@@ -51,11 +51,11 @@ def test_what_is_read_from_a_value_on_is_what_a_sorted_list_has(
     commits: list[list[tuple[bool, Row]]], start: str, index: str, early: bool
 ) -> None:
     db, rows, held = Database(ROWS), dict[int, Row](), []
-    since: Any = start if index == "word" else tuple(start.split("/"))
+    low: Any = start if index == "word" else tuple(start.split("/"))
     for commit in commits:
         if early:  # else the index is made at the end, all at once
             held.append((db.snapshot(), expected(rows, index, start)))
-            assert values(db.snapshot().lower_bound(ROWS, index, since), index, since) == held[-1][1]
+            assert values(db.snapshot().lower_bound(ROWS, index, low), index, low) == held[-1][1]
         with db.write() as txn:
             for put, row in commit:
                 if put:
@@ -64,10 +64,10 @@ def test_what_is_read_from_a_value_on_is_what_a_sorted_list_has(
                 else:
                     txn.delete(ROWS, row.key)
                     rows.pop(row.key, None)
-                assert values(txn.lower_bound(ROWS, index, since), index, since) == expected(rows, index, start)
-    assert values(db.snapshot().lower_bound(ROWS, index, since), index, since) == expected(rows, index, start)
+                assert values(txn.lower_bound(ROWS, index, low), index, low) == expected(rows, index, start)
+    assert values(db.snapshot().lower_bound(ROWS, index, low), index, low) == expected(rows, index, start)
     for snapshot, was in held:
-        assert values(snapshot.lower_bound(ROWS, index, since), index, since) == was
+        assert values(snapshot.lower_bound(ROWS, index, low), index, low) == was
 
 
 def values(rows: Iterator[Row], index: str, start: Any) -> list[Any]:
@@ -90,9 +90,9 @@ def test_chunks_are_sorted_never_empty_and_not_too_long(commits: list[list[tuple
     have: set[int] = set()
     for commit in commits:
         come = {row.key for put, row in commit if put} - have
-        gone = {row.key for put, row in commit if not put} & have
-        have = have - gone | come
-        chunks = ordered.changed(chunks, added=come, removed=gone)
+        removed = {row.key for put, row in commit if not put} & have
+        have = have - removed | come
+        chunks = ordered.changed(chunks, added=come, removed=removed)
         assert [value for chunk in chunks for value in chunk] == sorted(have)
         assert all(0 < len(chunk) <= ordered.CHUNK_KEYS for chunk in chunks)
 

@@ -1,4 +1,4 @@
-"""The reconciler on virtual time, against a target that fails as it is told."""
+"""The reconciler on virtual time, against a target that fails on demand."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isthmus.statedb import Backoff, Database, NotPruned, Reconciler, Status, Table
-from isthmus.statedb.reconciler import IN_FRONT, LEAST, MOMENT, MOST
+from isthmus.statedb.reconciler import MAX_ROUND, MIN_ROUND, ROUND_SECONDS, URGENT_ROUNDS
 
 pytestmark = pytest.mark.looptime
 
@@ -357,13 +357,13 @@ async def test_a_round_has_as_many_rows_as_the_target_does_in_a_moment() -> None
     reconciler = make(db, target)
     await reconciler.step()
     sizes = [len(names) for _, what, names in target.calls if what == "update"]
-    assert sizes == [LEAST, 128, 256, 512, MOST, 2_500 - 960 - MOST]
-    target.seconds = 2 * MOMENT
+    assert sizes == [MIN_ROUND, 128, 256, 512, MAX_ROUND, 2_500 - 960 - MAX_ROUND]
+    target.seconds = 2 * ROUND_SECONDS
     put(db, **dict.fromkeys(many(0, 2_500), -1))
     await reconciler.step()
     sizes = [len(names) for _, what, names in target.calls if what == "update"][6:]
-    assert sizes[:5] == [MOST, 500, 250, 125, LEAST]
-    assert set(sizes[5:-1]) == {LEAST}
+    assert sizes[:5] == [MAX_ROUND, 500, 250, 125, MIN_ROUND]
+    assert set(sizes[5:-1]) == {MIN_ROUND}
 
 
 async def test_a_change_waits_for_the_round_under_way_and_for_no_backlog() -> None:
@@ -394,7 +394,7 @@ async def test_a_change_waits_for_no_backlog_that_begets_changes_by_being_worked
     async with running(make(db, target)):
         await asyncio.sleep(20.5)
         put(db, new=1)
-        await asyncio.sleep(2 * IN_FRONT)
+        await asyncio.sleep(2 * URGENT_ROUNDS)
         assert "new" in target.held
         assert len(target.held) < 2_000
         await asyncio.sleep(200)
@@ -510,7 +510,7 @@ STEPS = st.lists(
     steps=STEPS,
     left=st.frozensets(st.sampled_from("abxy")),
     seconds=st.sampled_from([0.0, 0.3, 0.6]),
-    least=st.sampled_from([1, 2, LEAST]),
+    least=st.sampled_from([1, 2, MIN_ROUND]),
 )
 @settings(max_examples=200, deadline=None)
 async def test_whatever_fails_when_the_target_comes_to_hold_exactly_the_rows(
@@ -518,7 +518,7 @@ async def test_whatever_fails_when_the_target_comes_to_hold_exactly_the_rows(
 ) -> None:
     db, target = database(), Target(**dict.fromkeys(left, 9))
     target.seconds = seconds
-    with mock.patch("isthmus.statedb.reconciler.LEAST", least):
+    with mock.patch("isthmus.statedb.reconciler.MIN_ROUND", least):
         await disturbed(db, target, steps)
 
 
@@ -550,5 +550,5 @@ async def test_no_snapshot_is_held_while_waiting_for_the_next_change() -> None:
         await asyncio.sleep(1)
         put(db, a=1)
         await asyncio.sleep(1)
-        assert db._held() == ()
+        assert db._live_snapshots() == ()
     waiting.cancel()

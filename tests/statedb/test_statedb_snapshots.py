@@ -171,7 +171,7 @@ def test_a_snapshot_that_is_dropped_costs_nothing_and_one_that_is_held_what_was_
     assert {name: len(state._undo) for name, state in snapshot._states.items()} == {"left": 1, "right": 5}
     del snapshot
     gc.collect()
-    assert not db._held()
+    assert not db._live_snapshots()
 
 
 @pytest.mark.parametrize("index", ["colour", "sorted"])

@@ -192,13 +192,13 @@ class Connection:
         """Not a link: only clusters of Isthmus have one, and not every peer lets us read it."""
         store = GatedStore(KeyStore(session, keys.description(self.name)))
         sink = sinks.OneKey(self._described)
-        await Reflector(store, sink, name=f"{self.name}/description", most_delay=liveness.SIGN_DELAY).run()
+        await Reflector(store, sink, name=f"{self.name}/description", max_delay=liveness.SIGN_DELAY).run()
 
     async def _reflect(self, store: GatedStore, sink: Any, *, name: str) -> None:
         def linked(state: State) -> None:
             self._linked(name, state)
 
-        await Reflector(store, sink, name=f"{self.name}/{name}", most_delay=MOST_DELAY, on_state=linked).run()
+        await Reflector(store, sink, name=f"{self.name}/{name}", max_delay=MOST_DELAY, on_state=linked).run()
 
     async def _follow_records(self, session: Session) -> None:
         """Follow every kind by the configuration that the peer has; by another one, start over."""

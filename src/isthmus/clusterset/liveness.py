@@ -45,4 +45,4 @@ async def follow_mirror(session: Session, *, name: str, running: Callable[[bool]
 
 
 async def _follow(session: Session, key: str, *, name: str, changed: Callable[[KeyValue | None], None]) -> None:
-    await Reflector(KeyStore(session, key), OneKey(changed), name=name, most_delay=SIGN_DELAY).run()
+    await Reflector(KeyStore(session, key), OneKey(changed), name=name, max_delay=SIGN_DELAY).run()

@@ -38,7 +38,7 @@ async def main(config: Config) -> None:
     db = Database(tables.NAMES)
     store = TableStore(config.dns.agent, tables.NAMES)
     reflector = Reflector[Name](
-        store, TableSink(db, tables.NAMES, "agent", lambda row: row), name="names", most_delay=1.0
+        store, TableSink(db, tables.NAMES, "agent", lambda row: row), name="names", max_delay=1.0
     )
     server = _server(db, config)
     async with asyncio.TaskGroup() as tasks:

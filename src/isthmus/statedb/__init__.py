@@ -1,4 +1,4 @@
-"""Transactional in-memory tables that anybody in the process can observe without locks.
+"""Transactional in-memory tables that any part of a process can read and follow without locks.
 
 What belongs here: tables, write transactions over several of them, snapshots, secondary indexes, change readers that
 include deletions, initializers, derived tables and the reconciler that drives a target from a table. What never does:

@@ -1,4 +1,4 @@
-"""What waits for a reconciler's rounds: a little in front, and masses behind."""
+"""The keys that wait for a reconciler's rounds: a bounded high-priority queue, then a bulk queue."""
 
 from __future__ import annotations
 
@@ -8,57 +8,58 @@ from typing import Any, NamedTuple
 
 
 class Group(NamedTuple):
-    """Keys that go together."""
+    """Keys that are reconciled in one round."""
 
     mark: int
     keys: list[Any]
 
 
 class Backlog:
-    """Keys that wait for a round: a few in front, as there is room, and the rest behind; those of a group go together.
+    """Keys that wait for a round. A few changes go into the urgent queue while it has room, masses into the bulk queue.
 
-    Each group has a mark: the revision up to which changes had come before it.
+    The keys of a group are in one queue and leave it together. Each group has a mark: the revision up to which changes
+    had been taken in before it.
     """
 
     def __init__(self) -> None:
-        self._front: OrderedDict[Hashable, Group] = OrderedDict()
-        self._behind: OrderedDict[Hashable, Group] = OrderedDict()
+        self._urgent: OrderedDict[Hashable, Group] = OrderedDict()
+        self._bulk: OrderedDict[Hashable, Group] = OrderedDict()
         self._keys: set[Any] = set()
-        self._in_front = 0
+        self._urgent_keys = 0
 
     def __len__(self) -> int:
         return len(self._keys)
 
     def add(self, key: Any, *, group: Hashable, mark: int, room: int) -> None:
-        """Let a key wait, in front where fewer than ``room`` do; a group that waited behind comes in front with it."""
-        if self._in_front < room and group in self._behind:
-            self._front[group] = self._behind.pop(group)
-            self._in_front += len(self._front[group].keys)
+        """Queue a key, as urgent where fewer than ``room`` are; a group in the bulk queue becomes urgent with it."""
+        if self._urgent_keys < room and group in self._bulk:
+            self._urgent[group] = self._bulk.pop(group)
+            self._urgent_keys += len(self._urgent[group].keys)
         if key in self._keys:
             return
-        behind = group in self._behind or (group not in self._front and self._in_front >= room)
-        queue = self._behind if behind else self._front
+        bulk = group in self._bulk or (group not in self._urgent and self._urgent_keys >= room)
+        queue = self._bulk if bulk else self._urgent
         queue.setdefault(group, Group(mark, [])).keys.append(key)
         self._keys.add(key)
-        self._in_front += not behind
+        self._urgent_keys += not bulk
 
     def take(self, most: int) -> list[Any]:
-        """So many, and what a last group has more, oldest first; a quarter is for those behind."""
-        taken = self._from(self._front, most - min(most // 4, len(self) - self._in_front))
-        taken += self._from(self._behind, most - len(taken))
-        return taken + self._from(self._front, most - len(taken))
+        """About ``most`` keys, oldest first: whole groups; a quarter from the bulk queue, which never starves."""
+        taken = self._from(self._urgent, most - min(most // 4, len(self) - self._urgent_keys))
+        taken += self._from(self._bulk, most - len(taken))
+        return taken + self._from(self._urgent, most - len(taken))
 
     def _from(self, queue: OrderedDict[Hashable, Group], most: int) -> list[Any]:
         taken: list[Any] = []
         while queue and len(taken) < most:
             taken += queue.popitem(last=False)[1].keys
         self._keys.difference_update(taken)
-        self._in_front -= len(taken) if queue is self._front else 0
+        self._urgent_keys -= len(taken) if queue is self._urgent else 0
         return taken
 
     def mark(self, otherwise: int) -> int:
-        """The lowest mark of all that wait; where none do, another."""
-        marks = [each.mark for each in self._front.values()]
-        if self._behind:
-            marks.append(next(iter(self._behind.values())).mark)
+        """The lowest mark of all groups; ``otherwise`` where there are none."""
+        marks = [each.mark for each in self._urgent.values()]
+        if self._bulk:
+            marks.append(next(iter(self._bulk.values())).mark)
         return min(marks, default=otherwise)

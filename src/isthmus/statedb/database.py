@@ -101,11 +101,12 @@ class Database:
         touched = state.touched = {}
         state.before = (state.revision, len(state.rows))
         self._written.append(state)
-        for snapshot in self._held():
+        for snapshot in self._live_snapshots():
             snapshot._begin(state)
         return touched
 
-    def _held(self) -> Sequence[Snapshot]:
+    def _live_snapshots(self) -> Sequence[Snapshot]:
+        """The snapshots that are held now."""
         return tuple(self._snapshots) if self._snapshots else ()
 
     def _commit(self, txn: WriteTxn) -> None:
@@ -121,7 +122,7 @@ class Database:
     def _close(self) -> list[tuple[str, dict[Any, Any]]]:
         """End the writing of all tables; what was touched, by table."""
         touched = [(state.table.name, state.touched or {}) for state in self._written]
-        for snapshot in self._held():
+        for snapshot in self._live_snapshots():
             for name, _ in touched:
                 snapshot._end(name)
         for state in self._written:

@@ -1,12 +1,12 @@
-"""Derived tables: rows that are a pure function of other rows, kept true as those change.
+"""Derived tables: rows that are a pure function of other rows, recomputed as those change.
 
-A derived table says how one *unit* of it is computed, and for each table it reads which units a change there affects.
-A pass takes what changed, recomputes the dirty units in order of dependency and commits once: what depends on what is
-seen whole or not at all. A pass is bounded; what is left is done in the next, and the loop breathes between them.
-A unit is a primary key, or a value of an index whose rows are computed together (all plans of a service).
+A derived table declares how one *unit* of it is computed, and for each table it reads which units a change there
+affects. A unit is a primary key, or a value of an index whose rows are computed together (all plans of a service). A
+pass takes the changes, recomputes the dirty units in order of dependency and commits once, so a reader sees derived
+rows of one state of the inputs. A pass is bounded; what is left is done in the next, and other tasks run in between.
 
-A derived table awaits every source that a table it reads awaits, by name, until it has taken in what came with the
-source's completion; ``derive`` stands for its own first pass.
+A derived table awaits every source that a table it reads awaits, by name, until it has computed the rows that came
+with the source's completion; the initializer ``derive`` stands for its own first pass.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from isthmus.statedb.transaction import WriteTxn
 R = TypeVar("R")
 
 Affected = Callable[[Reader, Any, Any], Iterable[Hashable]]
-"""(snapshot, old row or None, new row or None) → the units that have to be recomputed; through indexes only."""
+"""(reader, old row or None, new row or None) → the units that have to be recomputed; through indexes only."""
 
 UNITS_PER_PASS = 2_000
+"""Units of each table recomputed in one transaction: how long other tasks wait for it."""
 FIRST_PASS = "derive"
 COMPARED = 8
 """Rows of a unit up to which all are compared: of more, those that are the same objects are set aside first."""
@@ -38,10 +39,10 @@ COMPARED = 8
 class Derived(Generic[R]):
     """The declaration of a derived table.
 
-    ``compute(snapshot, unit)`` gives every row of the unit. ``reads`` has one ``affected`` function per table that
-    ``compute`` looks at. ``unit`` names the index whose values are the units; without it the primary key is.
-    ``awaits`` says which of the sources that its inputs await count for this table; without it all do.
-    ``arrived`` gives the units whose rows tell which sources they await, now that these have completed.
+    ``compute(reader, unit)`` gives every row of the unit. ``reads`` has one ``affected`` function per table that
+    ``compute`` reads. ``unit`` names the index whose values are the units; without it the primary key is.
+    ``awaits`` selects the awaited sources that make this table incomplete; without it all do.
+    ``arrived`` gives the units whose rows list the sources they await, when some of these have completed.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class Derived(Generic[R]):
         return f"<Derived {self.table.name} from {', '.join(table.name for table in self.reads)}>"
 
     def pending(self, reader: Reader) -> frozenset[str]:
-        """The sources that any table it reads awaits."""
+        """Names of the sources that any table it reads awaits."""
         return frozenset(name for table in self.reads for name in reader.pending(table))
 
     def renew(self, txn: WriteTxn, units: Iterable[Hashable]) -> None:  # hot:
@@ -96,12 +97,12 @@ class Derived(Generic[R]):
                     txn.put(table, row)
                 elif old is not row and old != row:
                     txn._set(state, row_key, old, row)
-            for gone in before:
-                txn.delete(table, gone)
+            for stale in before:
+                txn.delete(table, stale)
 
 
 def _different(present: Iterable[R], wanted: Iterable[R]) -> tuple[list[R], list[R]]:
-    """Without the rows that are the very same in both: of a thousand nearly all are, and need not be compared."""
+    """Both without the rows that are the same object in both: of a thousand nearly all are, and need no comparison."""
     there, here = {id(row): row for row in present}, {id(row): row for row in wanted}
     return (
         [row for known, row in there.items() if known not in here],
@@ -110,7 +111,11 @@ def _different(present: Iterable[R], wanted: Iterable[R]) -> tuple[list[R], list
 
 
 class Derivations:
-    """Keeps a set of derived tables true. :meth:`step` is one pass; :meth:`run` does passes as changes come."""
+    """Recomputes a set of derived tables. :meth:`step` is one pass; :meth:`run` does passes as changes come.
+
+    Invariant: a unit whose inputs differ from those it was last computed of is in ``_dirty``, or the change that
+    makes it so is still unread in ``_readers``.
+    """
 
     def __init__(self, database: Database, *derived: Derived[Any], units_per_pass: int = UNITS_PER_PASS) -> None:
         self._database = database
@@ -145,14 +150,15 @@ class Derivations:
         """Pass after pass, for ever."""
         while True:
             if self.step():
-                await asyncio.sleep(0)  # the loop breathes
+                await asyncio.sleep(0)  # a pass has no other await: let other tasks run
             else:
                 await self._changed()
 
     def _mark(self, txn: WriteTxn, derived: Derived[Any], changes: Mapping[str, list[Any]]) -> None:
-        """What has to be recomputed joins the end of the queue: under a steady stream of changes nothing starves."""
+        """Append the units that the changes affect; one that is dirty already keeps its place, so none starves."""
         dirty = self._dirty[derived.table.name]
         for table, affected in derived.reads.items():
+            # Two cases: an input changed since the last pass; a derived table was written earlier in this one.
             if table.name in changes:
                 pairs: Iterable[tuple[Any, Any]] = [(old, new) for _, old, new in changes[table.name]]
             else:
@@ -163,7 +169,7 @@ class Derivations:
         dirty.update(dict.fromkeys(self._arrived(txn, derived)))
 
     def _arrived(self, txn: WriteTxn, derived: Derived[Any]) -> Iterable[Hashable]:
-        """The units that say they await a source which has completed since the last pass."""
+        """The units that list a source which has completed since the last pass."""
         before = self._awaited[derived.table.name]
         now = self._awaited[derived.table.name] = derived.pending(txn)
         return derived.arrived(txn, before - now) if before - now else ()
@@ -181,7 +187,7 @@ class Derivations:
         self.units += len(units)
 
     def _await(self, txn: WriteTxn, derived: Derived[Any]) -> None:
-        """A table awaits what its inputs await, and gives a source up as awaited only when it has caught up with it."""
+        """Await what the inputs await; a source that has completed is awaited until no unit is dirty."""
         awaited = frozenset(filter(derived.awaits, derived.pending(txn)))
         before = txn.pending(derived.table)
         if self._dirty[derived.table.name]:
@@ -190,7 +196,7 @@ class Derivations:
             txn._await_exactly(derived.table, awaited)
 
     async def _changed(self) -> None:
-        """Wait for a change of any input, or of what is pending: completion of a source must be passed on too."""
+        """Wait for a change of an input's rows or of its pending sources: completion has to be passed on too."""
         readers = list(self._readers.values())
         before = [self._database.snapshot().pending(table) for table in self._inputs]
         await self._database.until(

@@ -1,12 +1,12 @@
 """The reconciler: desired rows in, idempotent operations out.
 
-Level-triggered, in rounds. What changed and what is due again waits for a round; a round takes as much as the target
-does in a moment. A little at a time waits in front, what comes in masses behind: so a change does not wait for a
-backlog. Those behind have a part of each round: so nothing waits for ever. Deletions go last, so that what passes from
-one row to another is never nobody's: a target deletes only what is still the row's. What fails is retried whole with a
-capped back-off while the rest goes on. Once the table is complete and nothing waits the target is pruned: what it
-really holds and no row wants goes. Desired rows are never rewritten to carry a status: failures are rows of a table of
-their own, and a key without one is done or about to be.
+Level-triggered, in rounds. Keys that changed and keys whose retry is due wait for a round; a round takes as many as
+the target handles in half a second. A few changes at a time go into an urgent queue, masses into a bulk queue, so a
+change does not wait for a backlog; each round takes a part from the bulk queue, so nothing starves. Updates precede
+deletes, so an address or a name that moves between rows is always programmed; a target deletes only what still belongs
+to the row. A row that fails is retried whole with a capped back-off while the others go on. Once the table is complete
+and nothing waits, the target is pruned: what it really holds and no row wants is removed. Desired rows are never
+rewritten to carry a status: failures are rows of a table of their own, and a key without one is done or waiting.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ K = TypeVar("K", bound=Hashable)
 R = TypeVar("R")
 R_contra = TypeVar("R_contra", contravariant=True)
 
-MOMENT: Final = 0.5
-"""Seconds a round should take: how long a change waits for the round that is under way."""
-LEAST: Final = 64
-MOST: Final = 1_000
-"""Rows in a round: it begins with the least, and has as many as the target does in a moment."""
-IN_FRONT: Final = 4
-"""Rounds' worth of changes that wait in front of a backlog at most, and one of retries."""
-EARLY: Final = 1e-6
-"""Seconds by which a timer may fire early (an event loop's clock has a resolution): what is due then is due now."""
+ROUND_SECONDS: Final = 0.5
+"""Seconds that a round should take: how long a change waits for the round that is under way."""
+MIN_ROUND: Final = 64
+MAX_ROUND: Final = 1_000
+"""Rows in a round: the first has the fewest; then as many as the target handles in ROUND_SECONDS."""
+URGENT_ROUNDS: Final = 4
+"""Rounds' worth of changes in the urgent queue at most; of retries, one."""
+TIMER_SLACK: Final = 1e-6
+"""Seconds by which a timer may fire early (an event loop's clock has a resolution); what is due by then is due."""
 
 
 class Target(Protocol[R_contra]):
@@ -50,19 +50,19 @@ class Target(Protocol[R_contra]):
         ...
 
     async def prune(self, rows: Iterable[R_contra]) -> str:
-        """Remove what the target holds and none of these, all desired rows, wants; give a sentence on what went.
+        """Remove what the target holds and none of these, all desired rows, wants; give a sentence on what was removed.
 
-        NotPruned says why not all of it went, and is tried again after the back-off.
+        Raises NotPruned where something could not be removed; pruning is then retried after the back-off.
         """
         ...
 
 
 class NotPruned(Exception):  # noqa: N818
-    """A target may still hold what no row wants; the message is for people."""
+    """The target may still hold what no row wants; the message is for people."""
 
 
 class Status(Struct, frozen=True, gc=False):
-    """A key that could not be reconciled: what for, how often it was tried, when it is tried again (seconds)."""
+    """A key that could not be reconciled: the error, the number of attempts, when the next is due (seconds)."""
 
     key: Any
     error: str
@@ -82,7 +82,7 @@ class Backoff(Struct, frozen=True, gc=False):
 
 
 class Done(NamedTuple):
-    """What became of a round's rows."""
+    """How many rows of a round were updated, deleted, and failed."""
 
     updated: int
     deleted: int
@@ -92,9 +92,11 @@ class Done(NamedTuple):
 class Reconciler(Generic[K, R]):
     """Drives one target from one table; its failures are rows of ``status``, a table keyed as the desired one.
 
-    What changes while a round awaits its target is the next round's. Rows that are ``together`` of one group are never
-    in two rounds when they change at once. A target gives failures and raises none: an exception is a bug and ends the
-    reconciler.
+    A row that changes while a round awaits its target belongs to the next round. ``together`` gives the group of a
+    row: rows of one group that change in one transaction are reconciled in one round. A target returns failures and
+    raises none: an exception is a bug and ends the reconciler.
+
+    Invariant: every key that changed or failed is unread in ``_changes``, in the backlog, or in ``_failed``.
     """
 
     def __init__(
@@ -119,16 +121,16 @@ class Reconciler(Generic[K, R]):
         self._clock = clock
         self._changes = database.changes(table)
         self._backlog = Backlog()
-        self._size = LEAST
+        self._size = MIN_ROUND
         self._held: dict[Any, R] = {}
-        """Rows as the target is likely to hold them, of keys that wait or fail."""
+        """For keys that wait or fail, the row as the target probably holds it: the last one before the change."""
         self._failed: dict[Any, Status] = {}
         self._pruned = False
         self._prune_failures = 0
         self._prune_at = 0.0
         """When the next pruning is due, once the table is complete."""
         self._read = self._seen = -1
-        """Revisions: of what was taken in, and up to which all of it was tried."""
+        """Table revisions: up to which changes were taken in, and up to which all of them were tried."""
         self._round = asyncio.Event()
         self.rounds = 0
         self.outcome = "has not run"
@@ -140,11 +142,11 @@ class Reconciler(Generic[K, R]):
 
     @property
     def failing(self) -> Mapping[Any, Status]:
-        """What could not be reconciled, by key."""
+        """The keys that could not be reconciled."""
         return self._failed
 
     async def step(self) -> str:
-        """All that changed and is due again, and pruning when its time has come. Gives a sentence."""
+        """Reconcile all that changed or is due, and prune when it is due. Gives a sentence on it."""
         snapshot = self._take_in()
         rounds = [await self._work(snapshot)]
         while self._backlog:
@@ -152,7 +154,7 @@ class Reconciler(Generic[K, R]):
         return await self._end(snapshot, Done(*map(sum, zip(*rounds, strict=True))))
 
     async def run(self) -> None:
-        """Round after round, for ever."""
+        """Rounds, for ever."""
         while True:
             await self._round_of_changes()
             if self._backlog:
@@ -171,17 +173,17 @@ class Reconciler(Generic[K, R]):
             await self._round.wait()
 
     def _take_in(self) -> Snapshot:
-        """Let wait for a round what is due again and what changed, for which there is more room in front.
+        """Queue what changed and what is due again; changes have more room in the urgent queue than retries.
 
-        Of what changed, rows to delete wait behind all others: as in a round, so where there are several.
+        Of what changed, deletions are queued last: updates precede deletes also where there are several rounds.
         """
         snapshot, changes = self._changes.next()
-        soon = self._clock() + EARLY
+        soon = self._clock() + TIMER_SLACK
         due = [key for key, status in self._failed.items() if status.next_try <= soon]
         for key, old, new in sorted(changes, key=lambda change: change.new is None):
             if old is not None:
                 self._held.setdefault(key, old)
-            self._wait(key, old if new is None else new, beside=len(changes), room=IN_FRONT * self._size)
+            self._wait(key, old if new is None else new, beside=len(changes), room=URGENT_ROUNDS * self._size)
         for key in due:
             row = snapshot.get(self._table, key)
             self._wait(key, self._held[key] if row is None else row, beside=len(due), room=self._size)
@@ -189,37 +191,37 @@ class Reconciler(Generic[K, R]):
         return snapshot
 
     def _wait(self, key: Any, row: R | None, *, beside: int, room: int) -> None:
-        if row is not None:  # else it came and went
+        if row is not None:  # None: it was added and deleted between two reads
             group = self._together(row)
             self._backlog.add(key, group=group, mark=self._read, room=room if beside <= room else 0)
 
     async def _work(self, snapshot: Snapshot) -> Done:
-        """One round. A row to delete is given as the target is likely to hold it: as it was before what failed."""
+        """One round. The target is given a deleted row as it probably holds it: as before the update that failed."""
         wanted: dict[Any, R] = {}
-        gone: dict[Any, R] = {}
+        deleted_rows: dict[Any, R] = {}
         for key in self._backlog.take(self._size):
             if (row := snapshot.get(self._table, key)) is not None:
                 wanted[key] = row
             else:
-                gone[key] = self._held[key]
+                deleted_rows[key] = self._held[key]
         began = self._clock()
         failures = dict(await self._target.update(list(wanted.values()))) if wanted else {}
-        if gone:
-            failures.update(await self._target.delete(list(gone.values())))
-        self._pace(len(wanted) + len(gone), self._clock() - began)
-        self._record((*gone, *wanted), failures)
-        updated, deleted = (len(work) - sum(key in work for key in failures) for work in (wanted, gone))
+        if deleted_rows:
+            failures.update(await self._target.delete(list(deleted_rows.values())))
+        self._pace(len(wanted) + len(deleted_rows), self._clock() - began)
+        self._record((*deleted_rows, *wanted), failures)
+        updated, deleted = (len(work) - sum(key in work for key in failures) for work in (wanted, deleted_rows))
         return Done(updated, deleted, len(failures))
 
     def _pace(self, rows: int, seconds: float) -> None:
-        """The next round has twice as many rows where this one was quick, and half as many where it was slow."""
-        if seconds > MOMENT:
-            self._size = max(LEAST, self._size // 2)
-        elif rows >= self._size and seconds < MOMENT / 2:
-            self._size = min(MOST, self._size * 2)
+        """Double the next round where this one was full and quick, halve it where it was slow."""
+        if seconds > ROUND_SECONDS:
+            self._size = max(MIN_ROUND, self._size // 2)
+        elif rows >= self._size and seconds < ROUND_SECONDS / 2:
+            self._size = min(MAX_ROUND, self._size * 2)
 
     def _record(self, keys: Sequence[Any], failures: Mapping[Any, str]) -> None:
-        """Who failed is tried again after its back-off; of who did not, nothing is kept."""
+        """Schedule a retry of each key that failed; forget the others."""
         now = self._clock()
         for key in keys:
             if (error := failures.get(key)) is None:
@@ -240,36 +242,36 @@ class Reconciler(Generic[K, R]):
                     txn.delete(table, key)
 
     def _prune_is_due(self, snapshot: Snapshot) -> bool:
-        """Only a complete table says what nobody wants; then once at first, and now and then, when nothing waits."""
+        """When the table is complete and nothing waits: once at first, then every ``prune_every`` seconds."""
         if self._backlog or not snapshot.initialized(self._table):
             return False
-        return self._clock() + EARLY >= self._prune_at
+        return self._clock() + TIMER_SLACK >= self._prune_at
 
     async def _prune(self, snapshot: Snapshot) -> str:
         try:
-            said = await self._target.prune(snapshot.all(self._table))
+            outcome = await self._target.prune(snapshot.all(self._table))
         except NotPruned as why:
             self._prune_failures += 1
             self._prune_at = self._clock() + self._backoff.delay(self._prune_failures)
             return f"not pruned: {why}"
         self._pruned, self._prune_failures = True, 0
         self._prune_at = self._clock() + self._prune_every
-        return said
+        return outcome
 
     async def _end(self, snapshot: Snapshot, done: Done) -> str:
-        """Prune if it is time to, and let it be known what was done."""
-        said = f"{done.updated} updated, {done.deleted} deleted, {done.failed} failed"
+        """Prune if it is due, and publish the outcome of the round."""
+        outcome = f"{done.updated} updated, {done.deleted} deleted, {done.failed} failed"
         if self._prune_is_due(snapshot):
-            said += f"; {await self._prune(snapshot)}"
+            outcome += f"; {await self._prune(snapshot)}"
         self._seen = self._backlog.mark(self._read)
         self.rounds += 1
-        self.outcome = said
+        self.outcome = outcome
         self._round.set()
         self._round = asyncio.Event()
-        return said
+        return outcome
 
     async def _next_round(self) -> None:
-        """Wait for a change, for the first retry that is due, or for a pruning: that of completion or the next one."""
+        """Wait for a change, for the first retry, or until pruning is due."""
         times = [status.next_try for status in self._failed.values()]
         if self._prune_at and self._database.snapshot().initialized(self._table):
             times.append(self._prune_at)

@@ -48,7 +48,7 @@ class TableState:
         return found.keys_from(value)
 
     def index(self, position: int) -> Index:
-        """An index. It is built at the first look-up and kept from then on: one that nobody uses costs nothing."""
+        """An index. It is built at the first look-up and kept from then on: an unused one costs nothing."""
         index = self.indexes[position]
         if index is None:
             index = self.indexes[position] = Index(self.table, position)
