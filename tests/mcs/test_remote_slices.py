@@ -143,6 +143,15 @@ class TestBehindAnImport:
         world.put(tables.CLUSTERS, Cluster(name=ClusterName("c1"), own=True, network="there"))
         assert addresses(world) == {"10.2.1.5"}
 
+    def test_a_peers_endpoints_at_our_own_addresses_are_never_written(self, world: World) -> None:
+        world.put(tables.CLUSTERS, Cluster(name=ClusterName("c2")))
+        world.export("c2")
+        record(world, POD, Endpoint("10.1.7.7", PORTS))
+        assert addresses(world) == {"10.2.1.5", "10.1.7.7"}
+        own = Cluster(name=ClusterName("c1"), own=True, own_ranges=("10.1.0.0/16",))
+        world.put(tables.CLUSTERS, own)
+        assert addresses(world) == {"10.2.1.5"}
+
     def test_a_slice_found_as_it_should_be_is_seen_so(self, world: World) -> None:
         world.export("c2")
         record(world, POD)

@@ -24,6 +24,7 @@ from isthmus.model.tables import (
     LOCAL_REDIRECTS,
     NAMESPACES,
     NODES,
+    OWN_RANGES,
     PLANS,
     PODS,
     POLICIES,
@@ -70,7 +71,7 @@ class World:
     def __init__(
         self, services: Any = "multicluster", *, units_per_pass: int = 2_000, rules: ClaimRules | None = None
     ) -> None:
-        self.db = Database(*INPUTS, REFUSED_CLAIMS, REDIRECTS, FRONTENDS, BACKENDS, PLANS)
+        self.db = Database(*INPUTS, REFUSED_CLAIMS, REDIRECTS, FRONTENDS, OWN_RANGES, BACKENDS, PLANS)
         cluster, claims = names.ClusterName("c1"), rules or ClaimRules()
         derived = loadbalancer.derived(cluster, "n1", services=services, rules=claims)
         self.derivations = Derivations(self.db, *derived, units_per_pass=units_per_pass)
@@ -158,6 +159,7 @@ class make:  # noqa: N801 reads as a verb in tests
     @staticmethod
     def imported(name: str = ECHO, **fields: Any) -> Import:
         defaults: dict[str, Any] = {"ports": (HTTP,), "ips": ("10.96.0.7",), "annotations": MANAGED}
+        defaults["clusters"] = tuple(names.ClusterName(f"c{n}") for n in range(1, 61))
         return Import(name=names.ServiceName(name), **(defaults | fields))
 
     @staticmethod

@@ -37,7 +37,7 @@ ALIASES: Final = {
     "ns": "namespaces",
 }
 
-CLUSTER_SCOPED: Final = {"clusters", "namespaces", "nodes"}
+CLUSTER_SCOPED: Final = {"clusters", "own_ranges", "namespaces", "nodes"}
 OWN_NAME: Final = {"services", "names", "refused_claims"}
 """Tables whose rows are called by their own name, whatever they belong to."""
 
@@ -173,6 +173,7 @@ def _conditions(row: Row) -> str:
 
 
 COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
+    "own_ranges": [Column("RANGES", _all("ranges")), Column("NODES", _all("addresses"))],
     "clusters": [
         Column("ID", lambda row: str(row["id"] or "?")),
         Column("STATE", lambda row: f"{row['state']}{' (own)' if row['own'] else ''}"),
@@ -194,6 +195,11 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
         Column("CREATED", _field("created")),
     ],
     "export_marks": [Column("CREATED", _field("created")), Column("UID", _field("uid"), wide=True)],
+    "own_exports": [
+        Column("EXPORTED", lambda row: "yes" if row["export"] else "no"),
+        Column("REASON", _field("reason")),
+        Column("MESSAGE", _field("message"), wide=True),
+    ],
     "imports": [
         Column("TYPE", _field("type")),
         Column("IPS", _all("ips")),

@@ -7,15 +7,15 @@ named in ``clusters status``, and without effect on its other records or on any 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Final
 
 from msgspec import Struct
 
 from isthmus.clusterset.errors import RecordError
+from isthmus.model.addresses import range_of
 from isthmus.model.mcs import RecordKind
 from isthmus.model.names import ClusterName, ServiceName, split
 from isthmus.model.services import EndpointSet
@@ -47,7 +47,7 @@ class Admission(Struct, frozen=True, kw_only=True):
         if not self.pod_ranges:
             return
         for endpoint in row.endpoints:
-            if not within(endpoint.address, self.pod_ranges):
+            if not range_of(endpoint.address, self.pod_ranges):
                 raise RecordError(f"{endpoint.address} is in none of the pod ranges that {self.cluster} declared")
 
     def limit(self, kind: RecordKind, *, most: int) -> int:
@@ -60,18 +60,6 @@ def _allowed(namespace: str, namespaces: tuple[str, ...], reserved: tuple[str, .
     if namespaces:
         return any(fnmatchcase(namespace, each) for each in namespaces)
     return not any(fnmatchcase(namespace, each) for each in reserved)
-
-
-@lru_cache(65_536)
-def within(address: str, ranges: tuple[str, ...]) -> bool:
-    """Whether an address is in one of some ranges."""
-    parsed = ip_address(address)
-    return any(parsed in each for each in _networks(ranges))
-
-
-@lru_cache(1024)
-def _networks(ranges: tuple[str, ...]) -> Sequence[IPv4Network | IPv6Network]:
-    return [ip_network(each) for each in ranges]
 
 
 class Pace:

@@ -153,6 +153,7 @@ def _own_row(cluster: ClusterSection) -> Cluster:
         region=cluster.region,
         zone=cluster.zone,
         gateways=cluster.gateways,
+        own_ranges=cluster.pod_ranges + cluster.service_ranges + cluster.node_ranges,
         version=__version__,
         exports_enabled=True,
     )

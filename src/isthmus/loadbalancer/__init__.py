@@ -9,6 +9,7 @@ because nothing here knows it: what backends.py keeps of its last turn saves it 
     refusals.py   the claims that do not count, as rows
     frontends.py  the claims that do, and which one wins
     redirects.py  what overrides a service on this node, and whose word counts
+    own_ranges.py the own cluster's addresses
     backends.py   endpoints of all clusters and sources joined
     selection.py  the rules of selection, one function each
     plans.py      ``plan``, the one place that chooses
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from isthmus.loadbalancer import backends, frontends, plans, redirects, refusals
+from isthmus.loadbalancer import backends, frontends, own_ranges, plans, redirects, refusals
 from isthmus.loadbalancer.claims import ClaimRules
 from isthmus.loadbalancer.selection import Place, Reasons
 from isthmus.loadbalancer.services import Effective, Which
@@ -43,6 +44,7 @@ def derived(
         refusals.derived(node, which=services, rules=rules),
         redirects.derived(cluster, node, rules=rules),
         frontends.derived(node, which=services, rules=rules),
+        own_ranges.derived(cluster),
         backends.derived(cluster, which=services),
         plans.derived(cluster, node, which=services),
     ]

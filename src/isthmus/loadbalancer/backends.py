@@ -8,6 +8,7 @@ The unit is a service. Addresses that are not ready are rows too, with their con
 find dead: the plan leaves them out. A probe of what is no backend (any more) means nothing.
 
 What runs on another network cannot be called from here, and its addresses may be those of others: it is no backend.
+Of a peer's records those count that are of a service which it exports, at addresses that are not the own cluster's.
 
 What a cluster said that has been away too long has lapsed: it stands behind every other source, and of it those are
 backends that a probe finds alive now. Who was never probed goes, and who does not answer goes for good.
@@ -22,13 +23,14 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from isthmus.loadbalancer import own_ranges
 from isthmus.loadbalancer.services import Effective, Which, effective, names_for_import
 from isthmus.model.balancing import Backend, BackendKey, Probe
-from isthmus.model.clusters import Cluster, flat
+from isthmus.model.clusters import Cluster, OwnRanges, reachability, reachability_changed
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import EndpointSet, Import, Port, Service
-from isthmus.model.sources import rank
-from isthmus.model.tables import BACKENDS, CLUSTERS, ENDPOINT_SETS, IMPORTS, PROBES, SERVICES
+from isthmus.model.sources import CLUSTERSET, rank
+from isthmus.model.tables import BACKENDS, CLUSTERS, ENDPOINT_SETS, IMPORTS, OWN_RANGES, PROBES, SERVICES
 from isthmus.statedb import Derived, Reader
 
 Rows = dict[BackendKey, Backend]
@@ -49,6 +51,7 @@ def derived(cluster: ClusterName, *, which: Which) -> Derived[Backend]:
             IMPORTS: by_import,
             PROBES: by_probe,
             CLUSTERS: by_cluster,
+            OWN_RANGES: by_own_ranges,
         },
         unit="service",
     )
@@ -82,10 +85,19 @@ def by_probe(reader: Reader, old: Probe | None, new: Probe | None) -> Iterator[S
 
 
 def by_cluster(reader: Reader, old: Cluster | None, new: Cluster | None) -> Iterator[ServiceName]:
-    """A cluster that is on another network than before affects what it has endpoints of; the own one all that is."""
+    """A cluster that is reached in another way affects what it has endpoints of; the own one all that is."""
     row = new or old
-    if row is not None and not flat(old, new):
+    if row is not None and reachability_changed(old, new):
         for each in reader.all(ENDPOINT_SETS) if row.own else reader.by(ENDPOINT_SETS, "cluster", row.name):
+            yield each.service
+
+
+def by_own_ranges(reader: Reader, old: OwnRanges | None, new: OwnRanges | None) -> Iterator[ServiceName]:
+    """Addresses that have become ours, or are so no longer, affect the services that peers name them for."""
+    before, after = old or own_ranges.NONE, new or own_ranges.NONE
+    changed = OwnRanges(tuple(set(before.ranges) ^ set(after.ranges)), before.addresses ^ after.addresses)
+    for each in reader.all(ENDPOINT_SETS):
+        if each.source == CLUSTERSET and any(own_ranges.inside(e.address, changed) for e in each.endpoints):
             yield each.service
 
 
@@ -98,16 +110,20 @@ def compute(  # hot:
     if subject is None:
         return ()
     own = reader.get(CLUSTERS, cluster)
+    ranges = reader.get(OWN_RANGES, "own") or own_ranges.NONE
     alive = {row.key: row.healthy for row in reader.by(PROBES, "service", service)}
     found: list[Backend] = []
     parts: dict[tuple[str, ...], Part] = {}
     for of, sets in _best_sets(reader.by(ENDPOINT_SETS, "service", service), cluster):
-        if of != cluster and not (subject.multicluster and flat(own, reader.get(CLUSTERS, of))):
-            continue
+        if of != cluster:
+            if not subject.multicluster or reachability(own, reader.get(CLUSTERS, of)) != "direct":
+                continue
+            if sets[0].source == CLUSTERSET and not exports(subject, of):
+                continue
         for each in sets:
             if each.shared or of == cluster:
                 at = (of, each.source, each.part)
-                parts[at] = _part(before.get(at), subject, each, of)
+                parts[at] = _part(before.get(at), subject, _foreign(each, ranges) if of != cluster else each, of)
         rows = _joined([part.backends for (at, *_), part in parts.items() if at == of])
         if sets[0].lapsed:  # a source lapses as a whole
             found += [replace(row, lapsed=True) for row in rows if alive.get(row.key)]
@@ -118,6 +134,22 @@ def compute(  # hot:
     if len(parts) > 1:
         known[service] = parts
     return found
+
+
+def exports(subject: Effective, cluster: ClusterName) -> bool:
+    """Whether endpoints that a peer names for a service count: for an import, those of the clusters that export it.
+
+    A global Service takes those of every cluster's Service of its name: its annotation is the consent.
+    """
+    return subject.exporters is None or cluster in subject.exporters
+
+
+def _foreign(told: EndpointSet, ranges: OwnRanges) -> EndpointSet:
+    """What a peer names, but for addresses that are the own cluster's. The same row where there are none."""
+    if told.source != CLUSTERSET:
+        return told
+    kept = tuple(each for each in told.endpoints if not own_ranges.inside(each.address, ranges))
+    return told if len(kept) == len(told.endpoints) else replace(told, endpoints=kept)
 
 
 def _best_sets(rows: list[EndpointSet], cluster: ClusterName) -> Iterable[tuple[ClusterName, list[EndpointSet]]]:

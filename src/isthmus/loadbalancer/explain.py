@@ -7,15 +7,16 @@ from functools import partial
 
 from msgspec import Struct
 
-from isthmus.loadbalancer import plans
+from isthmus.loadbalancer import own_ranges, plans
+from isthmus.loadbalancer.backends import exports
 from isthmus.loadbalancer.redirects import LOCAL, order, shortcomings
 from isthmus.loadbalancer.selection import Place
-from isthmus.loadbalancer.services import Which, best, wanted
+from isthmus.loadbalancer.services import Which, best, effective, wanted
 from isthmus.model.balancing import Backend, Frontend, Plan, PlanKey
-from isthmus.model.clusters import flat
+from isthmus.model.clusters import reachability
 from isthmus.model.names import ClusterName, ServiceName, split
 from isthmus.model.services import EndpointSet
-from isthmus.model.sources import rank
+from isthmus.model.sources import CLUSTERSET, rank
 from isthmus.model.tables import (
     BACKENDS,
     CLUSTERS,
@@ -23,6 +24,7 @@ from isthmus.model.tables import (
     FRONTENDS,
     IMPORTS,
     LOCAL_REDIRECTS,
+    OWN_RANGES,
     PODS,
     REDIRECTS,
     REFUSED_CLAIMS,
@@ -144,10 +146,25 @@ def _of_endpoints(reader: Reader, service: ServiceName, *, at: Place) -> Iterato
         elif count and rows[0].lapsed:
             left = sum(row.lapsed for row in reader.by(BACKENDS, "service", service) if row.key.cluster == cluster)
             yield f"{cluster}: away longer than the cache lifetime; {left} backends stay that a probe finds alive"
-        elif count and not flat(reader.get(CLUSTERS, at.cluster), reader.get(CLUSTERS, cluster)):
+        elif count and reachability(reader.get(CLUSTERS, at.cluster), reader.get(CLUSTERS, cluster)) != "direct":
             yield f"{cluster}: {count} endpoints of {source} are not used: that cluster is on another network"
+        elif count and (why := _untrusted(reader, service, rows, at=at)):
+            yield f"{cluster}: {why}"
         elif (cluster, source) not in used and count and not reader.by(REDIRECTS, "service", service):
             yield f"{cluster}: {count} endpoints of {source} are not used: no port agrees, or they are not shared"
+
+
+def _untrusted(reader: Reader, service: ServiceName, rows: list[EndpointSet], *, at: Place) -> str:
+    """Why endpoints that a peer names do not count, as a sentence; empty where they do, or no peer names them."""
+    cluster, source = rows[0].cluster, rows[0].source
+    subject = effective(reader, service, which="all")
+    if source != CLUSTERSET or cluster == at.cluster or subject is None:
+        return ""
+    if not exports(subject, cluster):
+        return f"{sum(len(row.endpoints) for row in rows)} endpoints are not used: it does not export the service"
+    ranges = reader.get(OWN_RANGES, "own") or own_ranges.NONE
+    ours = [(e.address, why) for row in rows for e in row.endpoints if (why := own_ranges.inside(e.address, ranges))]
+    return f"{len(ours)} endpoints are not used: {ours[0][0]}: {ours[0][1]}" if ours else ""
 
 
 def _by_source(rows: Iterable[EndpointSet], at: Place) -> dict[tuple[ClusterName, str], list[EndpointSet]]:

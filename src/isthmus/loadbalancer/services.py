@@ -11,7 +11,7 @@ from typing import Final, Literal, NamedTuple
 
 from msgspec import Struct
 
-from isthmus.model.names import ServiceName, derived
+from isthmus.model.names import ClusterName, ServiceName, derived
 from isthmus.model.services import TOPOLOGY_MODE, Affinity, Import, Labels, Port, Service
 from isthmus.model.sources import rank
 from isthmus.model.tables import IMPORTS, SERVICES
@@ -42,6 +42,8 @@ class Effective(Struct, frozen=True, gc=False, kw_only=True):
     multicluster: bool
     ports: tuple[Port, ...]
     headless: bool
+    exporters: tuple[ClusterName, ...] | None = None
+    """Of an import: the clusters that export it. None: they do not have to (a global Service), or it is not known."""
     affinity: Affinity
     affinity_timeout: int
     internal_policy: Locality
@@ -152,6 +154,9 @@ def _of_service(service: Service, imported: Import | None) -> Effective:
         multicluster=bool(service.import_of) or asked.everywhere,
         ports=service.ports,
         headless=service.headless,
+        # An import that somebody deletes is written again at once: until then its derived Service alone says enough,
+        # and only our operator, or the tenant whose namespace it is, can have made that.
+        exporters=imported.clusters if imported is not None else None,
         affinity=affinity,
         affinity_timeout=timeout if affinity != "None" else 0,
         internal_policy=service.internal_policy,
@@ -170,6 +175,7 @@ def _of_import(name: ServiceName, row: Import) -> Effective:
         multicluster=True,
         ports=row.ports,
         headless=row.type == "Headless",
+        exporters=row.clusters,
         affinity=row.affinity,
         affinity_timeout=_timeout(row) if row.affinity != "None" else 0,
         internal_policy=row.internal_policy or "Cluster",

@@ -16,7 +16,7 @@ from isthmus.mcs.imports import service_import
 from isthmus.mcs.kinds import KINDS
 from isthmus.mcs.mirror import mirrored
 from isthmus.mcs.view import Settings, View, read
-from isthmus.model.clusters import Cluster, flat
+from isthmus.model.clusters import Cluster, reachability_changed
 from isthmus.model.mcs import Merged, OwnExport
 from isthmus.model.names import ServiceName
 from isthmus.model.objects import Object, Observed
@@ -137,6 +137,10 @@ def _namespace(reader: Reader, old: Namespace | None, new: Namespace | None) -> 
     return {each.name for each in (*known, *services)}
 
 
+def _own_ranges(cluster: Cluster | None) -> tuple[str, ...]:
+    return cluster.own_ranges if cluster is not None else ()
+
+
 def _cluster(reader: Reader, old: Cluster | None, new: Cluster | None) -> Iterable[ServiceName]:
     """What a cluster exports, when it becomes stale or is back; what it has endpoints of, when its network changes."""
     row = new or old
@@ -146,7 +150,7 @@ def _cluster(reader: Reader, old: Cluster | None, new: Cluster | None) -> Iterab
     states = [each.state if each is not None else "" for each in (old, new)]
     if states[0] != states[1] and "stale" in states:
         names.update(merged.name for merged in reader.by(MERGED, "cluster", row.name))
-    if not flat(old, new):
+    if reachability_changed(old, new) or _own_ranges(old) != _own_ranges(new):
         peers = [each.name for each in reader.all(CLUSTERS)] if row.own else [row.name]
         sets = (each for peer in peers for each in reader.by(ENDPOINT_SETS, "cluster", peer))
         names.update(name for each in sets for name in _served_by(reader, each.service))

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from msgspec import structs
+
 from isthmus.desired import is_ours
 from isthmus.mcs.exports import agreed_ports, annotated, is_shared_namespace, takes_endpoints
 from isthmus.mcs.words import SYNC_SLICES
-from isthmus.model.clusters import flat
+from isthmus.model.addresses import range_of
+from isthmus.model.clusters import Cluster, reachability
 from isthmus.model.mcs import Merged, OwnExport
 from isthmus.model.names import ClusterName, ServiceName, derived, split
 from isthmus.model.services import EndpointSet, Export, ExportMark, Family, Import, Namespace, Service
@@ -154,8 +157,16 @@ def _published(reader: Reader, name: ServiceName, settings: Settings) -> tuple[E
     own = reader.get(CLUSTERS, settings.cluster)
     found = [*reader.by(ENDPOINT_SETS, "service", derived(name)), *reader.by(ENDPOINT_SETS, "service", name)]
     peers = (each for each in found if each.source == CLUSTERSET and each.cluster != settings.cluster and each.shared)
-    near = (each for each in peers if flat(own, reader.get(CLUSTERS, each.cluster)))
-    return tuple(sorted(near, key=lambda each: (each.cluster, each.part)))
+    near = (each for each in peers if reachability(own, reader.get(CLUSTERS, each.cluster)) == "direct")
+    found_near = [_foreign(each, own) for each in near]
+    return tuple(sorted(found_near, key=lambda each: (each.cluster, each.part)))
+
+
+def _foreign(told: EndpointSet, own: Cluster | None) -> EndpointSet:
+    """What a peer names, but for addresses in the ranges configured as the own cluster's."""
+    ranges = own.own_ranges if own is not None else ()
+    kept = tuple(each for each in told.endpoints if not range_of(each.address, ranges))
+    return told if len(kept) == len(told.endpoints) else structs.replace(told, endpoints=kept)
 
 
 def _stale(reader: Reader, merged: Merged | None) -> tuple[ClusterName, ...]:

@@ -50,6 +50,26 @@ def is_range(text: str) -> bool:
     return "/" in text
 
 
+def range_of(address: str, ranges: tuple[str, ...]) -> str:
+    """The first of some ranges that an address is in, as it was written; empty where it is in none.
+
+    >>> range_of("10.1.2.3", ("10.2.0.0/16", "10.1.0.0/16")), range_of("fd00::1", ("10.1.0.0/16",))
+    ('10.1.0.0/16', '')
+    """
+    return _range_of(address, ranges) if ranges else ""
+
+
+@lru_cache(65_536)
+def _range_of(address: str, ranges: tuple[str, ...]) -> str:
+    parsed = _unmapped(ip_address(address))
+    return next((text for text, network in zip(ranges, _networks(ranges), strict=True) if parsed in network), "")
+
+
+@lru_cache(1024)
+def _networks(ranges: tuple[str, ...]) -> tuple[IPv4Network | IPv6Network, ...]:
+    return tuple(ip_network(each) for each in ranges)
+
+
 def _unmapped(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return mapped or address

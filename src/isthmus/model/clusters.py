@@ -28,6 +28,8 @@ class Cluster(Struct, frozen=True, gc=False, kw_only=True):
     """Kinds of record whose first list is whole: 'services', 'serviceexports'."""
     exports_enabled: bool | None = None
     cached: bool = False
+    own_ranges: tuple[str, ...] = ()
+    """Of the own cluster: configured ranges of its pods, Services and nodes, as CIDRs."""
     network: str = ""
     """Clusters of one network reach each other's pods; empty: the network everybody is on."""
     region: str = ""
@@ -48,6 +50,33 @@ class Cluster(Struct, frozen=True, gc=False, kw_only=True):
     """One of them, with the reason."""
 
 
-def flat(one: Cluster | None, other: Cluster | None) -> bool:
-    """Whether the pods of two clusters reach each other. One not known yet says nothing of a network of its own."""
-    return (one.network if one is not None else "") == (other.network if other is not None else "")
+class OwnRanges(Struct, frozen=True, gc=False):
+    """Addresses that are the own cluster's: of its pods, Services and nodes, as far as known."""
+
+    ranges: tuple[str, ...] = ()
+    """As CIDRs."""
+    addresses: frozenset[str] = frozenset()
+    """Of its nodes."""
+
+
+Reachability = Literal["direct", "gateway", "none"]
+
+
+def reachability(own: Cluster | None, peer: Cluster | None) -> Reachability:
+    """How a pod of the own cluster can reach one of a peer.
+
+    direct: both are on one network, so pods have addresses that mean the same in both. gateway: on another network,
+    through a gateway of the peer. none: on another network that has no gateway. A cluster that is not known yet is
+    taken to be on the network that everybody is on.
+    """
+    network, theirs = _place(own)[0], _place(peer)
+    return "direct" if network == theirs[0] else "gateway" if theirs[1] else "none"
+
+
+def reachability_changed(old: Cluster | None, new: Cluster | None) -> bool:
+    """Whether a change of a cluster's row may change how it is reached, or how it reaches others."""
+    return _place(old) != _place(new)
+
+
+def _place(cluster: Cluster | None) -> tuple[str, bool]:
+    return (cluster.network, bool(cluster.gateways)) if cluster is not None else ("", False)

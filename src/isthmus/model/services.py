@@ -178,6 +178,8 @@ class Node(Struct, frozen=True, gc=False):
     addresses: tuple[str, ...] = ()
     zone: str = ""
     region: str = ""
+    pod_ranges: tuple[str, ...] = ()
+    """Where its pods have their addresses, as CIDRs, where the cluster gives them out by node (``spec.podCIDRs``)."""
 
 
 class Pod(Struct, frozen=True, gc=False, kw_only=True):

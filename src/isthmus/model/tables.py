@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from isthmus.model.balancing import Backend, BackendKey, Frontend, FrontendKey, Plan, PlanKey, Policy, Probe
-from isthmus.model.clusters import Cluster
+from isthmus.model.clusters import Cluster, OwnRanges
 from isthmus.model.dns import Name
 from isthmus.model.mcs import Merged, OwnExport, Record
 from isthmus.model.names import ClusterName, ServiceName, derived
@@ -96,6 +96,8 @@ EXPORTS: Final = Table[tuple[ClusterName, ServiceName], Export](
 
 OWN_EXPORTS: Final = Table[ServiceName, OwnExport]("own_exports", OwnExport, key=lambda row: row.name)
 
+OWN_RANGES: Final = Table[str, OwnRanges]("own_ranges", OwnRanges, key=lambda row: "own")
+"""One row."""
 CLUSTERS: Final = Table[ClusterName, Cluster]("clusters", Cluster, key=lambda row: row.name)
 NAMESPACES: Final = Table[str, Namespace]("namespaces", Namespace, key=lambda row: row.name)
 NODES: Final = Table[str, Node]("nodes", Node, key=lambda row: row.name, indexes={"address": lambda row: row.addresses})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, cast
 
 from isthmus.kube.objects import core
+from isthmus.model.addresses import is_range
 from isthmus.model.services import Namespace, Node, Pod, Port, Protocol
 from isthmus.sources.normal import PROTOCOLS, addresses, name_of, pairs, port_number
 
@@ -22,11 +23,13 @@ def node(wire: core.Node) -> Node:
     """The row of a Node. Its addresses are those that packets go to; names of it are none."""
     labels = wire.metadata.labels or {}
     found = [a.address for a in wire.status.addresses or () if a.type in ("InternalIP", "ExternalIP")]
+    ranges = wire.spec.pod_cidrs or ([wire.spec.pod_cidr] if wire.spec.pod_cidr else [])
     return Node(
         wire.metadata.name,
         addresses=addresses(found, field="status.addresses"),
         zone=labels.get(ZONE, ""),
         region=labels.get(REGION, ""),
+        pod_ranges=tuple(each for each in ranges if is_range(each)),
     )
 
 

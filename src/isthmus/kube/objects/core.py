@@ -107,10 +107,18 @@ class NodeStatus(Wire, frozen=True):
     addresses: list[NodeAddress] | None = None
 
 
+class NodeSpec(Wire, frozen=True):
+    """What is given to a Node."""
+
+    pod_cidr: str | None = field(default=None, name="podCIDR")
+    pod_cidrs: list[str] | None = field(default=None, name="podCIDRs")
+
+
 class Node(Wire, frozen=True):
     """A Node."""
 
     metadata: Meta
+    spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
 
 

@@ -1,0 +1,100 @@
+"""Which endpoints of a peer count: of services that it exports, at addresses that are not the own cluster's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from balancing_world import World, make
+from msgspec import structs
+
+from isthmus.loadbalancer import explain
+from isthmus.loadbalancer.selection import Place
+from isthmus.model.clusters import Cluster, Reachability, reachability, reachability_changed
+from isthmus.model.names import ClusterName
+from isthmus.model.services import Node
+
+C1, C2, C3 = (ClusterName(f"c{n}") for n in (1, 2, 3))
+OWN = make.cluster("c1", own=True, own_ranges=("10.1.0.0/16", "10.96.0.0/16", "fd00:1::/48"))
+
+
+def addresses(world: World) -> list[str]:
+    return [row.key.address for row in world.backends]
+
+
+def world(*rows: Any, clusters: tuple[ClusterName, ...] = (C1, C3)) -> World:
+    return World().put(make.derived(), make.imported(clusters=clusters), *rows)
+
+
+def notes(world: World) -> list[str]:
+    world.settle()
+    return list(explain.explain(world.db.snapshot(), make.DERIVED, at=Place(C1, "n1", "")).notes)
+
+
+def test_endpoints_of_a_cluster_that_does_not_export_the_service_do_not_count() -> None:
+    seen = world(make.endpoints("c2", "10.2.1.1"), make.endpoints("c3", "10.3.1.1"))
+    assert addresses(seen) == ["10.3.1.1"]
+    assert notes(seen) == ["c2: 1 endpoints are not used: it does not export the service"]
+    seen.put(make.imported(clusters=(C2, C3)))
+    assert addresses(seen) == ["10.2.1.1", "10.3.1.1"]
+    seen.put(make.imported(clusters=(C3,)))
+    assert addresses(seen) == ["10.3.1.1"]
+
+
+def test_a_record_alone_makes_no_backend_of_an_import_that_nobody_exports() -> None:
+    seen = World().put(make.imported(clusters=()), make.endpoints("c2", "10.2.1.1"))
+    assert addresses(seen) == []
+
+
+def test_a_global_service_takes_the_endpoints_of_every_cluster() -> None:
+    seen = World().put(make.globally(), make.endpoints("c2", "10.2.1.1", service="demo/echo"))
+    assert addresses(seen) == ["10.2.1.1"]
+
+
+def test_endpoints_that_the_own_cluster_knows_by_itself_need_no_export_of_another() -> None:
+    seen = world(make.endpoints("c1", "10.1.1.1"), make.endpoints("c2", "10.2.1.1", source="kubernetes"), clusters=())
+    assert addresses(seen) == ["10.1.1.1", "10.2.1.1"]
+
+
+@pytest.mark.parametrize("address", ["10.1.7.7", "10.96.0.1", "fd00:1::9", "192.168.7.1", "10.244.3.4"])
+def test_a_peer_names_no_address_of_our_pods_nodes_and_services(address: str) -> None:
+    node = Node("n1", ("192.168.7.1",), pod_ranges=("10.244.3.0/24",))
+    seen = world(OWN, node, make.endpoints("c3", address, "10.3.1.1"), make.endpoints("c1", "10.1.1.1"))
+    assert addresses(seen) == ["10.1.1.1", "10.3.1.1"]
+    assert notes(seen)[0].startswith(f"c3: 1 endpoints are not used: {address}: ")
+
+
+def test_a_node_that_joins_takes_its_address_back_at_once_and_nothing_else_is_computed_again() -> None:
+    seen = world(OWN, make.endpoints("c3", "192.168.7.9", "10.3.1.1"))
+    assert addresses(seen) == ["10.3.1.1", "192.168.7.9"]
+    before = {row.key.address: row for row in seen.backends}
+    seen.put(Node("n9", ("192.168.7.9",)))
+    assert addresses(seen) == ["10.3.1.1"]
+    seen.delete(Node("n9", ("192.168.7.9",)))
+    assert addresses(seen) == ["10.3.1.1", "192.168.7.9"]
+    assert {row.key.address: row for row in seen.backends} == before
+
+
+@pytest.mark.parametrize(
+    ("own", "peer", "found"),
+    [
+        (None, None, "direct"),
+        (make.cluster("c1"), None, "direct"),
+        (make.cluster("c1", network="a"), None, "none"),
+        (make.cluster("c1", network="a"), make.cluster("c2", network="a"), "direct"),
+        (make.cluster("c1", network="a"), make.cluster("c2", network="a", gateways=("gw:1",)), "direct"),
+        (make.cluster("c1"), make.cluster("c2", network="b"), "none"),
+        (make.cluster("c1"), make.cluster("c2", network="b", gateways=("gw:1",)), "gateway"),
+        (make.cluster("c1", network="a", gateways=("gw:1",)), make.cluster("c2"), "none"),
+    ],
+)
+def test_a_peer_is_reached(own: Cluster | None, peer: Cluster | None, found: Reachability) -> None:
+    assert reachability(own, peer) == found
+
+
+def test_what_may_change_how_a_cluster_is_reached() -> None:
+    row = make.cluster("c2", network="b", gateways=("gw:1",))
+    assert not reachability_changed(row, structs.replace(row, state="ready", gateways=("gw:2",)))
+    assert reachability_changed(row, structs.replace(row, gateways=()))
+    assert reachability_changed(row, structs.replace(row, network=""))
+    assert not reachability_changed(None, make.cluster("c2"))
