@@ -28,6 +28,7 @@ from isthmus.model.tables import (
     PLANS,
     PODS,
     POLICIES,
+    PORT_REDIRECTS,
     PROBES,
     PROXY_REDIRECTS,
     REDIRECTS,
@@ -71,7 +72,8 @@ class World:
     def __init__(
         self, services: Any = "multicluster", *, units_per_pass: int = 2_000, rules: ClaimRules | None = None
     ) -> None:
-        self.db = Database(*INPUTS, REFUSED_CLAIMS, REDIRECTS, FRONTENDS, OWN_RANGES, BACKENDS, PLANS)
+        derived_tables = (REFUSED_CLAIMS, REDIRECTS, PORT_REDIRECTS, FRONTENDS, OWN_RANGES, BACKENDS, PLANS)
+        self.db = Database(*INPUTS, *derived_tables)
         cluster, claims = names.ClusterName("c1"), rules or ClaimRules()
         derived = loadbalancer.derived(cluster, "n1", services=services, rules=claims)
         self.derivations = Derivations(self.db, *derived, units_per_pass=units_per_pass)

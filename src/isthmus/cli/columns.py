@@ -273,6 +273,13 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
         Column("RULES", lambda row: _some([_rule(rule) for rule in row["rules"]])),
         Column("SKIP", _all("skip"), wide=True),
     ],
+    "port_redirects": [
+        Column("PORT", lambda row: f"{row['key']['port']}/{row['key']['protocol']} {row['key']['family']}"),
+        Column("CALLS", lambda row: "not meant by a local redirect" if row["key"]["original"] else "all"),
+        Column("OWNER", _field("owner")),
+        Column("TARGETS", lambda row: _some([joined(each["address"], each["port"]) for each in row["targets"]])),
+        Column("SKIP", _all("skip"), wide=True),
+    ],
     "refused_claims": [
         Column("KIND", _field("kind")),
         Column("CLAIM", _field("type")),

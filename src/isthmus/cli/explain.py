@@ -63,7 +63,7 @@ def _copy(asked: Socket) -> Any:
     read = [
         known.SERVICES, known.IMPORTS, known.ENDPOINT_SETS, known.NODES, known.POLICIES,
         known.REDIRECTS, known.FRONTENDS, known.BACKENDS, known.PLANS, known.CLUSTERS, known.REFUSED_CLAIMS,
-        known.LOCAL_REDIRECTS, known.PODS, known.OWN_RANGES,
+        known.LOCAL_REDIRECTS, known.PODS, known.PORT_REDIRECTS, known.OWN_RANGES,
     ]  # fmt: skip
     db = Database(*read)
     with db.write() as txn:

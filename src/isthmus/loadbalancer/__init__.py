@@ -8,7 +8,8 @@ because nothing here knows it: what backends.py keeps of its last turn saves it 
     claims.py     who may claim an address
     refusals.py   the claims that do not count, as rows
     frontends.py  the claims that do, and which one wins
-    redirects.py  what overrides a service on this node, and whose word counts
+    redirects.py  what overrides a service on this node
+    port_redirects.py  which of several redirects counts, for each port
     own_ranges.py the own cluster's addresses
     backends.py   endpoints of all clusters and sources joined
     selection.py  the rules of selection, one function each
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from isthmus.loadbalancer import backends, frontends, own_ranges, plans, redirects, refusals
+from isthmus.loadbalancer import backends, frontends, own_ranges, plans, port_redirects, redirects, refusals
 from isthmus.loadbalancer.claims import ClaimRules
 from isthmus.loadbalancer.selection import Place, Reasons
 from isthmus.loadbalancer.services import Effective, Which
@@ -43,6 +44,7 @@ def derived(
     return [
         refusals.derived(node, which=services, rules=rules),
         redirects.derived(cluster, node, rules=rules),
+        port_redirects.derived(),
         frontends.derived(node, which=services, rules=rules),
         own_ranges.derived(cluster),
         backends.derived(cluster, which=services),

@@ -9,7 +9,8 @@ from msgspec import Struct
 
 from isthmus.loadbalancer import own_ranges, plans
 from isthmus.loadbalancer.backends import exports
-from isthmus.loadbalancer.redirects import LOCAL, order, shortcomings
+from isthmus.loadbalancer.port_redirects import order
+from isthmus.loadbalancer.redirects import LOCAL, shortcomings
 from isthmus.loadbalancer.selection import Place
 from isthmus.loadbalancer.services import Which, best, effective, wanted
 from isthmus.model.balancing import Backend, Frontend, Plan, PlanKey

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from isthmus.loadbalancer import refusals
 from isthmus.loadbalancer.claims import ClaimRules
-from isthmus.loadbalancer.redirects import override
+from isthmus.loadbalancer.port_redirects import of_plan
 from isthmus.loadbalancer.services import (
     UNKNOWN_AGE,
     Which,
@@ -34,10 +34,10 @@ from isthmus.model import names
 from isthmus.model.balancing import Frontend, FrontendKey, FrontendType, PlanKey, Scope
 from isthmus.model.hosts import family
 from isthmus.model.names import ServiceName
-from isthmus.model.redirects import Redirect
+from isthmus.model.redirects import PortRedirect, Redirect
 from isthmus.model.services import Import, Node, Port, Service
 from isthmus.model.sources import KUBERNETES, rank
-from isthmus.model.tables import FRONTENDS, IMPORTS, NODES, REDIRECTS, SERVICES
+from isthmus.model.tables import FRONTENDS, IMPORTS, NODES, PORT_REDIRECTS, REDIRECTS, SERVICES
 from isthmus.statedb import Derived, Reader
 
 RANK: Final[dict[FrontendType, int]] = {
@@ -72,7 +72,7 @@ class Wish(Struct, frozen=True, gc=False):
         return port.node_port if self.type in ON_NODE else port.port
 
 
-MEANT: Final = ("ClusterIP", "Import", "LocalRedirect")
+ALLOCATED: Final = ("ClusterIP", "Import", "LocalRedirect")
 """Addresses at which a local redirect counts."""
 
 
@@ -111,31 +111,45 @@ def derived(node: str, *, which: Which, rules: ClaimRules) -> Derived[Frontend]:
             SERVICES: partial(by_service, node=node),
             IMPORTS: by_import,
             NODES: partial(by_node, node=node),
-            REDIRECTS: partial(by_redirect, node=node),
+            REDIRECTS: by_redirect,
+            PORT_REDIRECTS: partial(by_port_redirect, node=node),
         },
+        unit="called",
     )
 
 
 def compute(  # hot:
     reader: Reader, key: FrontendKey, *, node: str, which: Which, rules: ClaimRules
 ) -> Iterable[Frontend]:
-    """The frontend at an address: that of the strongest claim, if it is ours to answer."""
+    """The frontends at an address: those of the strongest claim, if calls of it are ours to answer."""
     claims = claims_at(reader, key, node=node, which=which, rules=rules)
     if not claims:
         return ()
     winner = claims[0] if len(claims) == 1 else min(claims, key=Claim.order)
-    if not winner.ours and (winner.foreign or not _redirected(reader, winner)):
-        return ()
-    return (
-        Frontend(
-            key=key,
-            service=winner.service,
-            port_name=winner.port.name,
-            plan=_plan(reader, winner),
-            type=winner.type,
-            shadowed=tuple(sorted({claim.service for claim in claims} - {winner.service})) if len(claims) > 1 else (),
-            import_of=winner.import_of,
-        ),
+    shadowed = tuple(sorted({claim.service for claim in claims} - {winner.service})) if len(claims) > 1 else ()
+    redirect = None if winner.foreign else of_plan(reader, winner.plan)
+    if redirect is None:
+        return (_frontend(winner, key, winner.plan, shadowed),) if winner.ours else ()
+    # Three cases: a local redirect of an address that was not allocated does not mean its calls; one that skips its own
+    # pods leaves them the original, where that is ours to answer; any other redirect means all calls.
+    original = replace(winner.plan, scope=winner.scope.original())
+    kept = (winner.ours and winner.type != "LocalRedirect") or of_plan(reader, original) is not None
+    if redirect.kind == "local" and winner.type not in ALLOCATED:
+        return (_frontend(winner, key, original, shadowed),) if kept else ()
+    beside = replace(key, scope=key.scope.original())
+    skipping = (_frontend(winner, beside, original, shadowed),) if redirect.skip and kept else ()
+    return (*skipping, _frontend(winner, key, winner.plan, shadowed))
+
+
+def _frontend(claim: Claim, key: FrontendKey, plan: PlanKey, shadowed: tuple[ServiceName, ...]) -> Frontend:
+    return Frontend(
+        key=key,
+        service=claim.service,
+        port_name=claim.port.name,
+        plan=plan,
+        type=claim.type,
+        shadowed=shadowed,
+        import_of=claim.import_of,
     )
 
 
@@ -176,17 +190,27 @@ def by_node(reader: Reader, old: Node | None, new: Node | None, *, node: str) ->
             yield from (key for key in _keys_of_import(imported) if key.address == address)
 
 
-def by_redirect(reader: Reader, old: Redirect | None, new: Redirect | None, *, node: str) -> Iterator[FrontendKey]:
-    """A redirect affects the addresses of its service, which may be ours or not by its word, and its own."""
+def by_redirect(reader: Reader, old: Redirect | None, new: Redirect | None) -> Iterator[FrontendKey]:
+    """A redirect of an address affects that address."""
+    for row in (old, new):
+        if row is not None:
+            yield from (claim.key for claim in _claims_of_redirect(row))
+
+
+def by_port_redirect(
+    reader: Reader, old: PortRedirect | None, new: PortRedirect | None, *, node: str
+) -> Iterator[FrontendKey]:
+    """A port that is redirected, or no more, affects the addresses of its service: calls of them may become ours."""
     row = new or old
     if row is None:
         return
-    lent = _lent(reader, node)
-    for service in reader.by(SERVICES, "name", row.service):
+    name, lent = row.key.service, _lent(reader, node)
+    for service in reader.by(SERVICES, "name", name):
         yield from _keys(_wishes(service, lent=lent), service.ports)
-    for each in (old, new):
-        if each is not None:
-            yield from (claim.key for claim in _claims_of_redirect(each))
+    for imported in reader.by(IMPORTS, "service", name):
+        yield from _keys_of_import(imported)
+    for redirect in reader.by(REDIRECTS, "service", name):
+        yield from (claim.key for claim in _claims_of_redirect(redirect))
 
 
 def claims_at(reader: Reader, key: FrontendKey, *, node: str, which: Which, rules: ClaimRules) -> list[Claim]:  # hot:
@@ -291,21 +315,6 @@ def _claims_of_import(reader: Reader, row: Import) -> Iterator[Claim]:
         for port in row.ports:
             key = FrontendKey(address, port.port, port.protocol)
             yield Claim(key, "Import", service, row.name, port, KUBERNETES, "", True, False, Scope.EXTERNAL)
-
-
-def _redirected(reader: Reader, claim: Claim) -> bool:
-    """Whether calls of a plain Service's port are ours because they go elsewhere."""
-    rows = reader.by(REDIRECTS, "service", claim.service)
-    return bool(rows) and override(rows, _plan(reader, claim), port_name=claim.port.name) is not None
-
-
-def _plan(reader: Reader, claim: Claim) -> PlanKey:
-    """The plan that calls follow. A local redirect means what is allocated: other addresses keep the original."""
-    rows = () if claim.type in MEANT else reader.by(REDIRECTS, "service", claim.service)
-    found = override(rows, claim.plan, port_name=claim.port.name) if rows else None
-    if found is None or found[0].kind != "local":
-        return claim.plan
-    return replace(claim.plan, scope=claim.scope.original())
 
 
 def _claims_of_redirect(row: Redirect) -> Iterator[Claim]:

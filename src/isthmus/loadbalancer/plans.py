@@ -8,9 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
-from msgspec.structs import replace
-
-from isthmus.loadbalancer.redirects import override
+from isthmus.loadbalancer.port_redirects import of_plan
 from isthmus.loadbalancer.selection import Place, Reasons, select, silent
 from isthmus.loadbalancer.services import (
     UNKNOWN_AGE,
@@ -24,10 +22,10 @@ from isthmus.loadbalancer.tiers import groups
 from isthmus.model.balancing import Backend, Frontend, Group, Plan, PlanKey, Policy
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.names import derived as derived_name
-from isthmus.model.redirects import Redirect
+from isthmus.model.redirects import PortRedirect
 from isthmus.model.services import Import, Node, Service
 from isthmus.model.sources import is_peer
-from isthmus.model.tables import BACKENDS, FRONTENDS, IMPORTS, NODES, PLANS, POLICIES, REDIRECTS, SERVICES
+from isthmus.model.tables import BACKENDS, FRONTENDS, IMPORTS, NODES, PLANS, POLICIES, PORT_REDIRECTS, SERVICES
 from isthmus.statedb import Derived, Reader
 
 ByPlan = dict[PlanKey, list[Frontend]]
@@ -45,7 +43,7 @@ def derived(cluster: ClusterName, node: str, *, which: Which) -> Derived[Plan]:
             IMPORTS: by_import,
             NODES: partial(by_node, node=node),
             POLICIES: by_policy,
-            REDIRECTS: by_redirect,
+            PORT_REDIRECTS: by_redirect,
         },
         unit="service",
         awaits=lambda source: not is_peer(source),  # a plan lists the peers it awaits and is programmed without them
@@ -62,22 +60,21 @@ def plan(
     at: Place,
     policy: Policy | None = None,
     awaited: Sequence[str] = (),
-    redirects: Sequence[Redirect] = (),
+    redirect: PortRedirect | None = None,
     reasons: Reasons = silent,
 ) -> Plan:
     """What calls of these frontends, all of one plan, are spread over; ``reasons`` hears what was left out and why."""
     called = sorted([frontend.key for frontend in frontends])
     port_name = _port_name(frontends)
-    if redirects and (found := override(redirects, key, port_name=port_name)):
-        row, targets = found
+    if redirect is not None:
         for backend in backends:
-            reasons(backend, f"calls are redirected by {row.owner}")
+            reasons(backend, f"calls are redirected by {redirect.owner}")
         return Plan(
             key=key,
             frontends=tuple(called),
-            groups=(Group(targets),),
-            redirected_by=row.owner,
-            skip=row.skip,
+            groups=(Group(redirect.targets),),
+            redirected_by=redirect.owner,
+            skip=redirect.skip,
             import_of=of.import_of,
         )
     tiers = policy.tiers if policy else ()
@@ -109,24 +106,21 @@ def compute(
 ) -> Iterator[Plan]:
     """Every plan of a service: one for each port, family and scope that has a frontend, which is ours then.
 
-    One whose redirect does not mean all callers has the original's beside it, if that is ours as well.
+    Plans of original scopes come first: they are there before calls that a redirect skips are sent to them.
     """
     by_plan: ByPlan = {}
     for frontend in reader.by(FRONTENDS, "service", service):
         by_plan.setdefault(frontend.plan, []).append(frontend)
     if not by_plan:
         return
-    redirects = reader.by(REDIRECTS, "service", service)
-    subject = effective(reader, service, which="all") or _of_redirect(redirects)
+    subject = effective(reader, service, which="all") or _of_address(service, by_plan)
     if subject is None:
         return
     backends = reader.by(BACKENDS, "service", service)
     at = place(reader, cluster, node)
     policy = policy_of(reader, subject)
     awaited = [source for source in reader.pending(BACKENDS) if is_peer(source)]
-    if redirects:
-        by_plan = _with_originals(by_plan, redirects, ours=effective(reader, service, which=which) is not None)
-    for key, frontends in by_plan.items():
+    for key, frontends in sorted(by_plan.items(), key=lambda each: not each[0].scope.is_original):
         yield plan(
             key,
             of=subject,
@@ -135,24 +129,9 @@ def compute(
             at=at,
             policy=policy,
             awaited=awaited,
-            redirects=redirects,
+            redirect=of_plan(reader, key),
             reasons=reasons(key),
         )
-
-
-def _with_originals(by_plan: ByPlan, redirects: Sequence[Redirect], *, ours: bool) -> ByPlan:
-    """Beside what a redirect does not mean for all callers, and before it, the originals with frontends for those."""
-    originals = {key: frontends for key, frontends in by_plan.items() if key.scope.is_original}
-    for key, frontends in by_plan.items():
-        port_name = _port_name(frontends)
-        found = override(redirects, key, port_name=port_name)
-        if found is None or not found[0].skip:
-            continue
-        beside = replace(key, scope=key.scope.original())
-        if ours or override(redirects, beside, port_name=port_name):
-            theirs = [replace(each, key=replace(each.key, scope=each.key.scope.original())) for each in frontends]
-            originals[beside] = originals.get(beside, []) + theirs
-    return originals | {key: frontends for key, frontends in by_plan.items() if key not in originals}
 
 
 def _port_name(frontends: Sequence[Frontend]) -> str:
@@ -161,9 +140,10 @@ def _port_name(frontends: Sequence[Frontend]) -> str:
     return min(frontends, key=lambda frontend: frontend.key).port_name
 
 
-def _of_redirect(rows: Sequence[Redirect]) -> Effective | None:
+def _of_address(service: ServiceName, by_plan: ByPlan) -> Effective | None:
     """What is called at an address that no service has: nothing but its redirect."""
-    return no_service(rows[0].service) if rows and rows[0].address else None
+    types = {frontend.type for frontends in by_plan.values() for frontend in frontends}
+    return no_service(service) if types == {"LocalRedirect"} else None
 
 
 def policy_of(reader: Reader, of: Effective) -> Policy | None:
@@ -211,11 +191,11 @@ def by_node(reader: Reader, old: Node | None, new: Node | None, *, node: str) ->
             yield from names_for_import(reader, imported)
 
 
-def by_redirect(reader: Reader, old: Redirect | None, new: Redirect | None) -> Iterator[ServiceName]:
-    """A redirect affects its service."""
+def by_redirect(reader: Reader, old: PortRedirect | None, new: PortRedirect | None) -> Iterator[ServiceName]:
+    """A redirect affects the service whose port it redirects."""
     row = new or old
     if row is not None:
-        yield row.service
+        yield row.key.service
 
 
 def by_source(reader: Reader, sources: frozenset[str]) -> Iterator[ServiceName]:

@@ -1,9 +1,7 @@
 """Redirects: what overrides a service on this node, from policies and pods, or from whoever runs a proxy.
 
-Precedence, for each port of a service by itself: local redirects before proxies (who sends calls to his own node means
-the node, whatever stands in between), then the older, then the owner's name. An owner's word on one port comes before
-its word on all. One without a target of the port, protocol and family says nothing: no ready pod, no redirect. The
-others wait behind the winner, and the service's own backends behind them all: whoever goes, the next one is computed.
+Each row is one owner's override, with a rule for each port that has a target now. Which of several counts for a port is
+decided in port_redirects.py.
 """
 
 from __future__ import annotations
@@ -14,8 +12,7 @@ from typing import Final
 
 from isthmus.loadbalancer import refusals
 from isthmus.loadbalancer.claims import ClaimRules
-from isthmus.loadbalancer.services import UNKNOWN_AGE
-from isthmus.model.balancing import PlanKey, Target
+from isthmus.model.balancing import Target
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.redirects import LocalRedirect, ProxyRedirect, Redirect, Rule
 from isthmus.model.services import Pod, Port, Service
@@ -52,33 +49,6 @@ def compute(reader: Reader, key: Key, *, cluster: ClusterName, node: str, rules:
         if not policy.address or refusals.of_policy(policy, rules=rules) is None:
             here = [pod for pod in reader.by(PODS, "namespace", _namespace(policy.name)) if _answers(pod, policy, node)]
             yield from _kept(_of_policy(policy, here, cluster))
-
-
-def order(row: Redirect) -> tuple[bool, str, str]:
-    """What decides between redirects of one port: the least wins."""
-    return (row.kind != "local", row.created or UNKNOWN_AGE, row.owner)
-
-
-def override(rows: Iterable[Redirect], key: PlanKey, *, port_name: str) -> tuple[Redirect, tuple[Target, ...]] | None:
-    """What calls of a plan go to instead of the service's own backends, and by whose word; None: nobody says."""
-    for row in sorted(rows, key=order):
-        if row.kind == "local" and key.scope.is_original:
-            continue
-        if targets := targets_of(row, key, port_name=port_name):
-            return row, targets
-    return None
-
-
-def targets_of(row: Redirect, key: PlanKey, *, port_name: str) -> tuple[Target, ...]:
-    """Where one redirect sends calls of a plan; nowhere where it does not mean them."""
-    for number in (key.port, 0):
-        for rule in row.rules:
-            named = rule.port_name is None or rule.port_name == port_name.lower()
-            if rule.port == number and rule.protocol == key.protocol and named:
-                found = tuple(target for target in rule.targets if (":" in target.address) == (key.family == "IPv6"))
-                if found:
-                    return found
-    return ()
 
 
 def by_policy(reader: Reader, old: LocalRedirect | None, new: LocalRedirect | None) -> Iterator[Key]:

@@ -28,6 +28,11 @@ class Scope(IntEnum):
         return Scope(self | Scope.ORIGINAL)
 
     @property
+    def called(self) -> Scope:
+        """The scope in which a client calls."""
+        return Scope(self & Scope.INTERNAL)
+
+    @property
     def is_original(self) -> bool:
         """Whether a local redirect means nothing here."""
         return self >= Scope.ORIGINAL
@@ -57,6 +62,11 @@ class FrontendKey(Struct, frozen=True, gc=False, order=True):
     port: int
     protocol: Protocol
     scope: Scope = Scope.EXTERNAL
+
+    @property
+    def called(self) -> FrontendKey:
+        """The key of the calls that a client makes; an original scope answers some of the same calls."""
+        return FrontendKey(self.address, self.port, self.protocol, self.scope.called) if self.scope > 1 else self
 
     def __str__(self) -> str:
         return f"{joined(self.address, self.port)}/{self.protocol}{SCOPES[self.scope]}"

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from isthmus.model.balancing import Target
 from isthmus.model.names import ServiceName
-from isthmus.model.services import Labels, Port, Protocol
+from isthmus.model.services import Family, Labels, Port, Protocol
 
 
 class Requirement(Struct, frozen=True, gc=False, order=True):
@@ -85,6 +85,28 @@ class Rule(Struct, frozen=True, gc=False, order=True):
     protocol: Protocol
     targets: tuple[Target, ...]
     port_name: str | None = None
+
+
+class RedirectedPort(Struct, frozen=True, gc=False, order=True):
+    """Calls that have one answer to where they are redirected: of a port of a service, in one address family."""
+
+    service: ServiceName
+    port: int
+    protocol: Protocol
+    family: Family
+    original: bool = False
+    """Calls that no local redirect means: from its own pods, or of addresses that were not allocated."""
+
+
+class PortRedirect(Struct, frozen=True, gc=False, kw_only=True):
+    """Derived row: where calls of a port go instead of the service's backends, by the redirect that comes first."""
+
+    key: RedirectedPort
+    owner: str
+    kind: Literal["local", "proxy"]
+    targets: tuple[Target, ...]
+    skip: tuple[str, ...] = ()
+    """Addresses of the pods whose own calls are not redirected."""
 
 
 class Redirect(Struct, frozen=True, gc=False, kw_only=True):

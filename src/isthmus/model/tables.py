@@ -10,7 +10,7 @@ from isthmus.model.dns import Name
 from isthmus.model.mcs import Merged, OwnExport, Record
 from isthmus.model.names import ClusterName, ServiceName, derived
 from isthmus.model.objects import Object, Observed
-from isthmus.model.redirects import LocalRedirect, ProxyRedirect, Redirect
+from isthmus.model.redirects import LocalRedirect, PortRedirect, ProxyRedirect, Redirect, RedirectedPort
 from isthmus.model.refusals import RefusedClaim
 from isthmus.model.services import (
     TOPOLOGY_MODE,
@@ -134,6 +134,10 @@ REDIRECTS: Final = Table[tuple[ServiceName, str], Redirect](
     },
 )
 
+PORT_REDIRECTS: Final = Table[RedirectedPort, PortRedirect](
+    "port_redirects", PortRedirect, key=lambda row: row.key, indexes={"service": lambda row: (row.key.service,)}
+)
+
 REFUSED_CLAIMS: Final = Table[tuple[str, ServiceName, str, str], RefusedClaim](
     "refused_claims",
     RefusedClaim,
@@ -148,6 +152,7 @@ FRONTENDS: Final = Table[FrontendKey, Frontend](
     indexes={
         "service": lambda row: (row.service,),
         "plan": lambda row: (row.plan,),
+        "called": lambda row: (row.key.called,),
         "lent": lambda row: (row.key.address,) if row.type in ("NodePort", "HostPort") else (),
         "under": lambda row: (row.service,),
     },
