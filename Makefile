@@ -12,7 +12,7 @@ demo-lb: setup ## load balancing step by step, with tables and maps: no cluster,
 test: setup-test ## every test but the slow suites, on every core
 	@$(PY) -m pytest -m "$(SELECT)" --numprocesses auto --dist loadscope --no-loadscope-reorder
 
-test-kube: setup-test ## the suites on a real kube-apiserver, which is built first where it is missing (needs Go)
+test-kube: setup-test ## the suites on a real kube-apiserver and on Cilium's programs, built first where they are missing (needs Go)
 	@tools/test-kube
 
 check: setup-dev ## format, lint, types, import contracts

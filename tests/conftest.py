@@ -95,6 +95,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if why := lacking(item):
             item.add_marker(pytest.mark.skip(reason="; ".join(why)))
+    # Long ones first: workers take modules in this order, and none is left with a lab while the others are done.
+    items.sort(key=lambda item: item.get_closest_marker("lab") is None)
 
 
 @pytest.hookimpl(wrapper=True)

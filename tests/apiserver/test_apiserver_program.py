@@ -25,7 +25,7 @@ LISTEN = "--listen=127.0.0.1:0"
 )
 def test_a_wrong_flag_is_one_line_that_names_it(flags: list[str], said: str) -> None:
     command = [sys.executable, "-m", "isthmus_lab.apiserver", "--etcd=http://127.0.0.1:1", *flags]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 2
     assert done.stderr.startswith(f"isthmus_lab.apiserver: {said}"), done.stderr
     assert len(done.stderr.splitlines()) == 1

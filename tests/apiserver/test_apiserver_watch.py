@@ -119,7 +119,7 @@ async def test_etcd_going_away_and_coming_back_loses_nothing(own_server: ApiServ
             assert (refused.status, refused.reason) == (503, "ServiceUnavailable")
             assert (await client.get("leases/a")).status == 200
             own_server.etcd.start()
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 while (await client.create("leases", labelled("c"))).status == 503:
                     pass  # etcd's client waits before it tries again
             assert (await events.next())[1]["metadata"]["name"] == "c"

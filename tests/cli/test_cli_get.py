@@ -262,7 +262,7 @@ class Watching:
 
     async def line(self) -> str:
         assert self.process.stdout is not None
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             return (await self.process.stdout.readline()).decode().rstrip()
 
 

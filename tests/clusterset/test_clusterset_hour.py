@@ -81,7 +81,7 @@ async def operator(session: Session, *services: ServiceName) -> AsyncIterator[No
     publisher = Publisher(db, session, ClusterSection(name="c2", id=2))
     task = asyncio.create_task(publisher.run())
     try:
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             while not publisher.outcome.startswith("published") or await session.get(HEARTBEAT) is None:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
         yield

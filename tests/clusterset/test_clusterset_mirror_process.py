@@ -40,7 +40,7 @@ class Process:
 
     def end(self) -> int:
         self.process.terminate()
-        return self.process.wait(timeout=10)
+        return self.process.wait(timeout=60)
 
     def status(self) -> dict[str, Any] | None:
         with suppress(QueryError):
@@ -75,7 +75,7 @@ def mirror(folder: Path, own: EtcdServer, peers: Peers, *, name: str = "mirror")
 
 
 async def until(condition: Callable[[], Awaitable[Any]]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not await condition():  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 

@@ -97,7 +97,7 @@ async def publishing_cluster(session: Session, cluster: Cluster) -> AsyncIterato
 
 
 async def appears(session: Session, key: str) -> KeyValue:
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         while True:
             try:
                 if (kv := await session.get(key)) is not None:
@@ -108,7 +108,7 @@ async def appears(session: Session, key: str) -> KeyValue:
 
 
 async def vanishes(session: Session, key: str) -> None:
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         while await session.get(key) is not None:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
@@ -263,7 +263,7 @@ async def test_what_somebody_writes_below_our_name_goes_at_once(etcd: Session, m
         true = await appears(etcd, service_key())
         await etcd.put("cilium/state/services/v1/c1/demo/forged", b"{}")
         await etcd.put(service_key(), b"{}")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while (held := await etcd.get(service_key())) is None or held.value != true.value:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
             while await etcd.get("cilium/state/services/v1/c1/demo/forged") is not None:  # noqa: ASYNC110
@@ -279,7 +279,7 @@ async def test_our_own_writes_are_nobody_elses(etcd: Session) -> None:
         for n in range(1, 50):
             cluster.export(NAME, f"10.1.1.{n}")
             await asyncio.sleep(0)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while (held := await etcd.get(service_key())) is None or b"10.1.1.49" not in held.value:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
         assert publisher.outcome.startswith("published")
@@ -310,7 +310,7 @@ async def test_an_etcd_that_starts_late_gets_everything(own_etcd: EtcdServer) ->
         cluster.export(NAME, "10.1.1.1")
         cluster.complete()
         async with publishing_cluster(session, cluster) as publisher:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while "cannot publish" not in publisher.outcome:  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
             own_etcd.start()

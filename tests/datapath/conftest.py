@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from bpf_world import World
+from bpf_world import World, sweep
 
-from isthmus.datapath import Datapath, remove
+from isthmus.datapath import Datapath, cgroup_root, remove
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_leftovers() -> None:
+    """What test runs that were killed left behind."""
+    if cgroup_root() is not None:
+        sweep()
 
 
 @pytest.fixture(scope="module")

@@ -77,7 +77,7 @@ class Node:
         """Away with all of it."""
         if self._server is not None:
             self._server.kill()
-            self._server.wait(5)
+            self._server.wait(60)
             assert self._server.stdout is not None
             self._server.stdout.close()
         for each in (self.node, self.pod, self.neighbour):

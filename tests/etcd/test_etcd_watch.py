@@ -17,7 +17,7 @@ async def take(batches: AsyncIterator[WatchBatch], events: int) -> list[str]:
     """The next events as text."""
     seen: list[str] = []
     while len(seen) < events:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             batch = await anext(batches)
         seen += [f"{event.key}={event.kv.value.decode() if event.kv else 'gone'}" for event in batch.events]
     return seen
@@ -66,7 +66,7 @@ async def test_an_idle_watch_advances_by_bookmarks(each_shared_etcd: EtcdServer)
         since = await session.put("idle/a", b"")
         batches = session.watch("idle/", since + 1)
         elsewhere = await session.put("busy/a", b"")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while (batch := await anext(batches)).revision < elsewhere:
                 pass
         assert batch.events == []
@@ -153,7 +153,7 @@ class Seen:
         self.changed.set()
 
     async def until(self, items: dict[str, bytes]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while self.items != items:
                 self.changed.clear()
                 await self.changed.wait()

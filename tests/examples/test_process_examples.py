@@ -30,7 +30,7 @@ def running(example: Path, folder: Path, *arguments: str, more: str = "") -> Ite
         yield Socket(path)
     finally:
         process.terminate()
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0
 
 
 def plans(asked: Socket) -> dict[str, list[str]]:

@@ -15,7 +15,7 @@ from lab_traces import host_network, traces
 
 from isthmus_lab.layout import Lab
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(200)]
+pytestmark = pytest.mark.lab
 LAB = Lab(lab_name("y"))
 COMMAND = [sys.executable, "-m", "isthmus", "lab", "demo", "--json", "--lab", LAB.name]
 

@@ -14,7 +14,7 @@ from lab_running import Running, lab_name, until
 from isthmus_lab import removal
 from isthmus_lab.layout import Lab
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.lab
 
 MANIFESTS = Path(__file__).parent / "manifests"
 

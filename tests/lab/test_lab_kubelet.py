@@ -56,7 +56,7 @@ async def asking(talker: Running, *, token: bool = True) -> AsyncIterator[tuple[
     connector = aiohttp.TCPConnector(socket_factory=inside, ssl=context)
     async with aiohttp.ClientSession(headers=head, connector=connector) as session:
         yield session, f"https://{cluster.nodes[0].address}:{PORT}"
-    async with asyncio.timeout(5):  # TLS connections are closed in the loop's next turns, not in close()
+    async with asyncio.timeout(60):  # TLS connections are closed in the loop's next turns, not in close()
         while any(made.fileno() >= 0 for made in opened):  # noqa: ASYNC110 nobody tells
             await asyncio.sleep(0.01)
 
@@ -71,7 +71,7 @@ async def logs(talker: Running, query: str, *, pod: str = "talker") -> tuple[int
 
 async def told(talker: Running, query: str, wanted: str, *, pod: str = "talker") -> str:
     """What the log says once it has what is wanted."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             if wanted in (said := (await logs(talker, query, pod=pod))[1]):
                 return said
@@ -85,7 +85,7 @@ async def test_logs_are_what_a_container_says(talker: Running) -> None:
 async def test_a_log_is_followed_while_the_container_runs(talker: Running) -> None:
     query = "follow=true&tailLines=0"
     async with (
-        asyncio.timeout(20),
+        asyncio.timeout(60),
         asking(talker) as (session, node),
         session.get(f"{node}/containerLogs/default/talker/main?{query}") as reply,
     ):
@@ -116,7 +116,7 @@ async def exec(
     await told(talker, "", "three")
     query = [("command", word) for word in command] + list(more.items())
     said, status = b"", {}
-    async with asking(talker) as (session, node), asyncio.timeout(20):
+    async with asking(talker) as (session, node), asyncio.timeout(60):
         where = f"{node}/exec/default/talker/main"
         async with session.ws_connect(where, params=query, protocols=("v5.channel.k8s.io",)) as ws:
             for message in send:

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from lab_running import Running, until
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.lab
 
 ECHO = Path(__file__).parents[2] / "examples" / "echo"
 DEFINITION = {
@@ -92,7 +92,7 @@ class Echo:
     def isthmus(self, *words: str) -> str:
         where = ("--lab", self.running.lab.name, "--cluster", "c1")
         command = [sys.executable, "-m", "isthmus", *words, *where]
-        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stdout
+        return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False).stdout
 
 
 def test_calls_of_a_plain_service_go_to_the_near_pod_and_back_when_the_policy_goes(spare: Running) -> None:

@@ -32,7 +32,7 @@ def test_kubectl_reaches_into_a_pod(served: Running, holds: Callable[[Running], 
 @pytest.mark.lab
 def test_a_terminal_has_a_name_in_its_container(served: Running) -> None:
     command = " ".join([*served.kubectl_command(), "exec", "-it", "served", "-c", "web", "--", "tty"])
-    done = subprocess.run(["script", "-qec", command, "/dev/null"], capture_output=True, text=True, timeout=30)
+    done = subprocess.run(["script", "-qec", command, "/dev/null"], capture_output=True, text=True, timeout=100)
     assert "/dev/pts/0" in done.stdout
 
 

@@ -20,7 +20,7 @@ from isthmus_lab import removal
 from isthmus_lab.demo.stage import CALLER, IMPORT_NAME, LOCAL_NAME
 from isthmus_lab.layout import Lab
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.lab
 EXAMPLES = Path(__file__).parents[2] / "examples" / "echo"
 EXPORT = str(EXAMPLES / "export")
 
@@ -146,6 +146,6 @@ def maps(lab: Running) -> dict[str, Any]:
     """What the kernel of c2 has, but for counters and what moves on its own."""
     command = [sys.executable, "-m", "isthmus", "bpf", "maps", "-o", "json"]
     pin = ["--pin", str(lab.lab.bpffs / "c2-n1")]
-    done = subprocess.run([*command, *pin], capture_output=True, text=True, check=True, timeout=30)
+    done = subprocess.run([*command, *pin], capture_output=True, text=True, check=True, timeout=100)
     told: dict[str, Any] = json.loads(done.stdout)
     return {name: told[name] for name in ("frontends", "plans", "slots", "backends", "services", "clusters")}

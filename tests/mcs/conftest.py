@@ -74,7 +74,7 @@ async def _define(client: kube.Client) -> None:
     for path in sorted(CRDS.glob("service*.yaml")):
         body: dict[str, Any] = yaml.safe_load(path.read_text())
         await client.apply(CRD, "", body["metadata"]["name"], body, field_manager="test")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             try:
                 await client.list(SERVICE_IMPORT)

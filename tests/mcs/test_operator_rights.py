@@ -56,7 +56,7 @@ async def limited(client: kube.Client, kube_apiserver: KubeApiServer) -> AsyncIt
         }
         await client.apply(KINDS[f"{kind}Binding"], namespace, name, binding, field_manager="test")
     async with await kube.connect(kube_apiserver.section("nobody")) as limited:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while True:  # the authorizer hears of roles by a watch
                 try:
                     await limited.list(NAMESPACE)
@@ -101,7 +101,7 @@ async def test_it_may_be_elected_and_say_events(client: kube.Client, limited: ku
             tasks.create_task(each) for each in (recorder.run(), tell(operator.db, recorder), election.run(office))
         ]
         await people.export_here()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await elected.wait()
             events: list[Event] = []
             while not events:

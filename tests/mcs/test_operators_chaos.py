@@ -96,7 +96,6 @@ async def disturb(chance: random.Random, clusters: list[Cluster]) -> str:
 
 
 @pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + RUNS))
-@pytest.mark.timeout(180)
 async def test_operators_come_to_equal_imports_within_five_seconds(
     served: list[Served], seed: int, tmp_path: Path
 ) -> None:

@@ -46,7 +46,7 @@ async def test_services_of_a_directory_are_planned_beside_those_of_the_api_serve
         try:
             await until(lambda: socket.exists(), task)
             (folder / "web.yaml").write_text(WEB.read_text())
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while not await asyncio.to_thread(plans, Socket(socket)):
                     assert not task.done()
                     await asyncio.sleep(0.02)
@@ -57,7 +57,7 @@ async def test_services_of_a_directory_are_planned_beside_those_of_the_api_serve
 
 
 async def until(condition: Any, task: asyncio.Task[None]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():
             assert not task.done(), task
             await asyncio.sleep(0.01)

@@ -27,7 +27,7 @@ from isthmus import config
 from isthmus.admin.query import Socket
 from isthmus.cli import COMMANDS
 
-pytestmark = [pytest.mark.kube, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.kube
 
 NAMESPACE = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "demo"}}
 SERVICE = {

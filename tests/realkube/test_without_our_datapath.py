@@ -19,7 +19,6 @@ from isthmus_lab.layout import Lab
 pytestmark = [
     pytest.mark.kube,
     pytest.mark.lab,
-    pytest.mark.timeout(300),
     pytest.mark.needs("kube-controller-manager", "kube-proxy", "coredns"),
 ]
 ECHO = Path(__file__).parents[2] / "examples" / "echo"

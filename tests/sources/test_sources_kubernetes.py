@@ -50,12 +50,12 @@ async def following(
 
 async def names(db: Database, *wanted: str) -> Snapshot:
     """Wait until the services are these."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         return await db.until(lambda now: {row.name for row in now.all(model.SERVICES)} == set(wanted))
 
 
 async def whole(db: Database, *tables: Table[Any, Any]) -> Snapshot:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         return await db.until(lambda now: now.initialized(*tables))
 
 
@@ -116,7 +116,7 @@ async def test_a_slice_that_changes_its_service_leaves_nothing_behind(server: Fa
     async with following(server, ["endpoint_sets"]) as (db, _):
         await whole(db, model.ENDPOINT_SETS)
         server.put(f"{SLICES}/x", metadata={"labels": {"kubernetes.io/service-name": "b"}}, endpoints=endpoints)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await db.until(lambda now: [row.service for row in now.all(model.ENDPOINT_SETS)] == ["demo/b"])
 
 
@@ -172,7 +172,7 @@ async def test_a_kind_that_is_not_served_stays_pending_and_is_said(server: FakeA
     server.served = {"/apis/discovery.k8s.io/v1": []}
     async with following(server, ["services", "imports"]) as (db, [services, imports]):
         await whole(db, model.SERVICES)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while imports.state.failures < 2:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         assert services.state.failures == 0
@@ -192,7 +192,7 @@ async def test_an_equal_list_changes_nothing(server: FakeApiServer) -> None:
         stream = await server.watcher()
         server.expire()
         stream.end()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while reflector.state.lists < 2:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         assert db.snapshot().revision(model.SERVICES) == revision

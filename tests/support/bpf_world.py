@@ -11,8 +11,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Coroutine
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
+
+from lab_running import until
 
 from isthmus.config import DatapathSection, DnsSection
 from isthmus.datapath import Datapath, PlanTarget, cgroup_root, remove
@@ -20,6 +23,7 @@ from isthmus.model.balancing import FrontendKey, Group, Plan, PlanKey, Scope, Ta
 from isthmus.model.hosts import joined
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Protocol
+from isthmus_lab import cgroups
 
 HERE = Path(__file__).parent
 CLUSTER_DNS = "10.96.0.10"
@@ -104,7 +108,7 @@ class Caller:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
-        self._process.wait(5)
+        self._process.wait(60)
         self._process.stdout.close()
 
 
@@ -112,11 +116,50 @@ def _join(cgroup: Path) -> None:
     (cgroup / "cgroup.procs").write_text(str(os.getpid()))
 
 
+PREFIX: Final = "isthmus-test-"
+
+
+def leftovers() -> dict[str, set[str]]:
+    """Cgroups, mounts and namespaces of worlds, by the world's name."""
+    root = cgroup_root()
+    assert root is not None
+    found: dict[str, set[str]] = {}
+    for group in root.glob(f"{PREFIX}*"):
+        found.setdefault(group.name, set()).add(str(group))
+    for line in Path("/proc/mounts").read_text().splitlines():
+        source, where, *_ = line.split()
+        if source.startswith(PREFIX):
+            found.setdefault(source, set()).add(where)
+    namespaces = Path("/run/netns")
+    for namespace in namespaces.glob(f"{PREFIX}*") if namespaces.exists() else ():
+        found.setdefault(namespace.name[:-2], set()).add(str(namespace))
+    return found
+
+
+def sweep() -> None:
+    """Take away the worlds of test processes that were killed."""
+    for name in leftovers():
+        if not Path(f"/proc/{name.removeprefix(PREFIX).partition('-')[0]}").exists():
+            _take_away(name)
+
+
+def _take_away(name: str) -> None:
+    for where in sorted(leftovers().get(name, ()), reverse=True):
+        path = Path(where)
+        if path.parent == Path("/run/netns"):
+            ip("netns", "del", path.name)
+        elif path.parent == cgroup_root():
+            cgroups.kill(path)
+            until(partial(cgroups.remove, path), what=f"{path} is removed")
+        else:
+            subprocess.run(["umount", where], check=True)
+
+
 class World:
     """Namespaces, servers, cgroups and a bpffs; a datapath is opened on it as often as a test likes."""
 
     def __init__(self, directory: Path) -> None:
-        self.name = f"isthmus-test-{os.getpid()}-{next(_numbers)}"
+        self.name = f"{PREFIX}{os.getpid()}-{next(_numbers)}"
         self.client, self.server = f"{self.name}-a", f"{self.name}-b"
         root = cgroup_root()
         assert root is not None
@@ -127,7 +170,7 @@ class World:
         self._wire()
         self.cgroup.mkdir()
         self.bpffs.mkdir()
-        subprocess.run(["mount", "-t", "bpf", "bpf", str(self.bpffs)], check=True)
+        subprocess.run(["mount", "-t", "bpf", self.name, str(self.bpffs)], check=True)
         servers = [f"{CLUSTER_DNS}:80", *(joined(each, 53) for each in (*SERVERS_DNS, CLUSTER_DNS, CLUSTER_DNS6))]
         self._echo = self._serve([*BACKENDS, BACKEND6, *servers])
         self.caller = self.call_from(self.cgroup)
@@ -177,17 +220,11 @@ class World:
         for caller in self._callers:
             caller.close()
         self._echo.kill()
-        self._echo.wait(5)
+        self._echo.wait(60)
         assert self._echo.stdout is not None
         self._echo.stdout.close()
         remove(self.pin)
-        subprocess.run(["umount", str(self.bpffs)], check=True)
-        for cgroup in sorted(self.cgroup.rglob("*"), reverse=True):
-            if cgroup.is_dir():
-                cgroup.rmdir()
-        self.cgroup.rmdir()
-        for namespace in (self.client, self.server):
-            ip("netns", "del", namespace)
+        _take_away(self.name)
 
 
 T = TypeVar("T")

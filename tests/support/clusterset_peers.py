@@ -47,7 +47,7 @@ class Following:
 
     async def until(self, condition: Callable[[Snapshot], Any]) -> None:
         try:
-            async with asyncio.timeout(15):
+            async with asyncio.timeout(60):
                 await self.db.until(lambda snapshot: bool(condition(snapshot)))
         except TimeoutError:
             rows = [*self.db.snapshot().all(tables.CLUSTERS), *self.services(), *self.exports()]
@@ -55,7 +55,7 @@ class Following:
 
     async def until_true(self, condition: Callable[[], Any]) -> None:
         """For what is not in a table."""
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             while not condition():  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
 

@@ -116,7 +116,7 @@ class Setup:
         query = dns.message.make_query(name, type_, **fields)
         host, port = self.server.address
         send = dns.asyncquery.tcp if tcp else dns.asyncquery.udp
-        return await send(query, host, port=port, timeout=5.0)
+        return await send(query, host, port=port, timeout=30)
 
     async def taken_in(self) -> None:
         """Return when the server knows what the table holds."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import shutil
 import socket
 import subprocess
@@ -17,14 +18,26 @@ import pytest
 from isthmus.etcd import Session, binary
 from isthmus.reflector import Transient
 
+PORTS: Final = range(20_000, 32_768)
+"""Below the ports that the kernel gives to clients, one of which could else come between asking and listening."""
+_claims: Final[list[socket.socket]] = []
+
 
 def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nobody listens on just now."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
+    """Ports of loopback that nobody listens on, and that no other test process on this machine is given meanwhile."""
+    found: list[int] = []
+    while len(found) < count:
+        port = random.choice(PORTS)
+        claim = socket.socket(socket.AF_UNIX)
+        try:
+            claim.bind(f"\0isthmus-test-port-{port}")  # as long as this process lives
+            socket.create_server(("127.0.0.1", port)).close()
+        except OSError:
+            claim.close()
+            continue
+        _claims.append(claim)
+        found.append(port)
+    return found
 
 
 class EtcdServer:
@@ -62,7 +75,7 @@ class EtcdServer:
         shutil.rmtree(self.folder / "data")
 
     async def ready(self, session: Session) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while True:
                 with suppress(Transient):
                     await session.status()

@@ -145,7 +145,7 @@ class FakeApiServer:
 
     async def watcher(self, index: int = -1) -> Stream:
         """A standing watch, once there is one."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while not [s for _, s in self.streams if s.open]:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
         return [s for _, s in self.streams if s.open][index]

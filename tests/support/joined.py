@@ -106,7 +106,7 @@ class Cluster:
         with subprocess.Popen(self.command("invite"), env=told, stdout=subprocess.PIPE, text=True) as inviting:
             assert inviting.stdout is not None
             other.clusters("join", stdin=inviting.stdout.readline())
-            assert inviting.wait(30) == 0
+            assert inviting.wait(60) == 0
 
     def secrets(self) -> None:
         """Those of the walk."""
@@ -153,7 +153,7 @@ class Cluster:
         """Tell what was started last to end."""
         process = self.processes.pop()
         process.terminate()
-        process.wait(20)
+        process.wait(60)
 
     def mirrored(self, peer: str) -> Path:
         """The peers directory of an agent behind the mirror, as the walk says."""

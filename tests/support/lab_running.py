@@ -46,7 +46,7 @@ class Running:
     def isthmus(self, *words: str, cluster: str = "c1") -> str:
         """What a command that looks at one of its clusters prints."""
         command = [sys.executable, "-m", "isthmus", *words, "--lab", self.lab.name, "--cluster", cluster]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
         assert done.returncode == 0, f"{words}: {done.stderr}"
         return done.stdout
 

@@ -54,7 +54,7 @@ async def told(db: Database, part: str, wanted: list[list[Any]]) -> None:
         return sorted([row.key.address, row.healthy, row.lapsed] for row in rows)
 
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await db.until(lambda _: seen() == wanted)
     except TimeoutError:
         sys.exit(f"{part}: want {wanted}, have {seen()}")

@@ -115,12 +115,12 @@ class Operator:
         return [row for row in found if (row.cluster, row.source) == (self.peer, "kubernetes")]
 
     async def until(self, condition: Callable[[Snapshot], Any]) -> Snapshot:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             return await self.db.until(lambda now: bool(condition(now)))
 
     async def imported(self, condition: Callable[[ServiceImport], Any]) -> ServiceImport:
         """The import, once it is so."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while True:
                 try:
                     found = await self.client.get(SERVICE_IMPORT, "echo", self.namespace)

@@ -19,7 +19,6 @@ TEXTS = sorted(path for path in (ROOT / "docs" / "tutorials").glob("*.md") if pa
 
 
 @pytest.mark.lab
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("text", TEXTS, ids=lambda path: path.stem)
 def test_a_tutorial_prints_what_it_says(text: Path) -> None:
     name = lab_name("t")

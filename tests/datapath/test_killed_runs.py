@@ -1,0 +1,32 @@
+"""A test run that is killed leaves nothing for the next one."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from bpf_world import leftovers, sweep
+
+SUPPORT = Path(__file__).resolve().parents[1] / "support"
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from bpf_world import World
+World(Path(sys.argv[1])).open()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.bpf
+def test_what_a_killed_run_left_is_taken_away_by_the_next(tmp_path: Path) -> None:
+    killed = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], env={"PYTHONPATH": str(SUPPORT)})
+    try:
+        assert killed.wait(60) == -signal.SIGKILL
+        [name] = [each for each in leftovers() if f"-{killed.pid}-" in each]
+        assert len(leftovers()[name]) == 4, "a cgroup, a bpffs and two namespaces"
+    finally:
+        sweep()
+    assert name not in leftovers()
