@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 from isthmus.loadbalancer.port_redirects import of_plan
-from isthmus.loadbalancer.selection import Place, Reasons, select, silent
+from isthmus.loadbalancer.selection import Place, Reasons, matching, select, silent
 from isthmus.loadbalancer.services import (
     UNKNOWN_AGE,
     Effective,
@@ -18,14 +18,25 @@ from isthmus.loadbalancer.services import (
     names_for_import,
     no_service,
 )
-from isthmus.loadbalancer.tiers import groups
+from isthmus.loadbalancer.tiers import Clusters, groups, named
 from isthmus.model.balancing import Backend, Frontend, Group, Plan, PlanKey, Policy
+from isthmus.model.clusters import Cluster
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.names import derived as derived_name
 from isthmus.model.redirects import PortRedirect
 from isthmus.model.services import Import, Node, Service
 from isthmus.model.sources import is_peer
-from isthmus.model.tables import BACKENDS, FRONTENDS, IMPORTS, NODES, PLANS, POLICIES, PORT_REDIRECTS, SERVICES
+from isthmus.model.tables import (
+    BACKENDS,
+    CLUSTERS,
+    FRONTENDS,
+    IMPORTS,
+    NODES,
+    PLANS,
+    POLICIES,
+    PORT_REDIRECTS,
+    SERVICES,
+)
 from isthmus.statedb import Derived, Reader
 
 ByPlan = dict[PlanKey, list[Frontend]]
@@ -43,6 +54,7 @@ def derived(cluster: ClusterName, node: str, *, which: Which) -> Derived[Plan]:
             IMPORTS: by_import,
             NODES: partial(by_node, node=node),
             POLICIES: by_policy,
+            CLUSTERS: by_cluster,
             PORT_REDIRECTS: by_redirect,
         },
         unit="service",
@@ -59,6 +71,7 @@ def plan(
     backends: Iterable[Backend],
     at: Place,
     policy: Policy | None = None,
+    clusters: Clusters | None = None,
     awaited: Sequence[str] = (),
     redirect: PortRedirect | None = None,
     reasons: Reasons = silent,
@@ -78,6 +91,12 @@ def plan(
             import_of=of.import_of,
         )
     tiers = policy.tiers if policy else ()
+    clusters = clusters or Clusters(at.cluster, {})
+    matched: Sequence[Backend] = tuple(backends)
+    backends = matched
+    if tiers:
+        backends = named(backends, tiers, clusters=clusters, reasons=reasons)
+        matched = matching(backends, key=key, port_name=port_name, reasons=silent)
     chosen = select(key, backends, of=of, at=at, port_name=port_name, tiered=bool(tiers), reasons=reasons)
     affinity, timeout = of.affinity, of.affinity_timeout
     if policy is not None and policy.affinity is not None:
@@ -86,7 +105,7 @@ def plan(
     return Plan(
         key=key,
         frontends=tuple(called),
-        groups=groups(chosen, tiers, reasons=reasons),
+        groups=groups(chosen, tiers, clusters=clusters, known=matched),
         affinity=affinity,
         affinity_timeout=timeout,
         consistent=of.consistent if consistent is None else consistent,
@@ -119,6 +138,8 @@ def compute(
     backends = reader.by(BACKENDS, "service", service)
     at = place(reader, cluster, node)
     policy = policy_of(reader, subject)
+    tiered = policy is not None and policy.tiers
+    clusters = Clusters(cluster, {row.name: row for row in reader.all(CLUSTERS)}) if tiered else None
     awaited = [source for source in reader.pending(BACKENDS) if is_peer(source)]
     for key, frontends in sorted(by_plan.items(), key=lambda each: not each[0].scope.is_original):
         yield plan(
@@ -128,6 +149,7 @@ def compute(
             backends=backends,
             at=at,
             policy=policy,
+            clusters=clusters,
             awaited=awaited,
             redirect=of_plan(reader, key),
             reasons=reasons(key),
@@ -202,6 +224,17 @@ def by_source(reader: Reader, sources: frozenset[str]) -> Iterator[ServiceName]:
     """A peer that has been heard from affects the plans that say they await it."""
     for source in sources:
         yield from (row.key.service for row in reader.by(PLANS, "awaited", source))
+
+
+def by_cluster(reader: Reader, old: Cluster | None, new: Cluster | None) -> Iterator[ServiceName]:
+    """A cluster that comes to be in another region or zone affects what a policy shares out."""
+    if _where(old) != _where(new):
+        for policy in reader.all(POLICIES):
+            yield from by_policy(reader, None, policy)
+
+
+def _where(row: Cluster | None) -> tuple[str, str]:
+    return (row.region, row.zone) if row is not None else ("", "")
 
 
 def by_policy(reader: Reader, old: Policy | None, new: Policy | None) -> Iterator[ServiceName]:

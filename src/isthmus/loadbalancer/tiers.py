@@ -1,80 +1,178 @@
-"""How what may be reached is shared out: groups with tiers and weights, by what a policy says of clusters.
+"""How what may be reached is shared out: the tiers and weights of a policy, flattened to groups.
 
-Without a policy all backends are one group, so a cluster's share is its number of ready endpoints. A tier whose
-ready endpoints are fewer than it wants is joined by the next, and so on until there are enough: what little is left
-of it goes on serving. Tiers after that stay in the plan as they are, for the kernel to fall back to by itself.
+The rule, the same for the kernel and for a proxy. A tier has ``usable`` backends, wants ``M`` of them (a count, or a
+percentage of the backends known, rounded up) and takes ``min(1, usable / M)`` of the calls that the tiers before it
+leave; where the last tier leaves some, all shares are scaled to make one. Within a tier, calls go to the shares that
+have something usable, by weight; where none has a weight, to all backends alike. Weight 0 is never called.
+
+Every group with calls is of tier 0 in the plan, with an integer weight. What has none now is a fallback, in order, for
+the kernel to use when it finds all of tier 0 dead. Nothing here remembers: hysteresis belongs to what judges health.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+from math import gcd, lcm
+from typing import Final, NamedTuple
 
 from isthmus.loadbalancer.selection import Reasons, silent
-from isthmus.model.balancing import ANY_OTHER, Backend, Group, Share, Target, Tier
+from isthmus.model.balancing import ANY_OTHER, THIS_CLUSTER, Backend, Group, Share, Target, Tier
+from isthmus.model.clusters import Cluster
 from isthmus.model.names import ClusterName
 
-MOST_GROUPS: Final = 32
-"""What a plan in the kernel has room for."""
+MAX_GROUPS: Final = 32
+"""Groups that a plan in the kernel has room for."""
 
-Members = dict[ClusterName, list[Backend]]
+MAX_TOTAL_WEIGHT: Final = 1_000_000
+"""Sum of integer weights up to which shares are exact; beyond it they are rounded to a millionth."""
+
+Place = tuple[int, int]
+"""A share by its position: of the tier, and in it."""
 
 
-def groups(chosen: Sequence[Backend], tiers: Sequence[Tier], *, reasons: Reasons = silent) -> tuple[Group, ...]:
-    """The groups of a plan; none where nothing is to be reached."""
+class Clusters(NamedTuple):
+    """The clusters that a policy may mean: the own one's name, and what is known of each."""
+
+    own: ClusterName
+    known: Mapping[ClusterName, Cluster]
+
+
+class Sized(NamedTuple):
+    """A tier with what it can reach: the backends of each share that counts, and how many it wants."""
+
+    shares: tuple[tuple[Share, list[Backend]], ...]
+    wanted: int
+
+    @property
+    def usable(self) -> int:
+        """Backends that calls can reach."""
+        return sum(len(backends) for _, backends in self.shares)
+
+
+def named(
+    backends: Sequence[Backend], tiers: Sequence[Tier], *, clusters: Clusters, reasons: Reasons = silent
+) -> list[Backend]:
+    """The backends of clusters that a policy calls at all."""
+    places = _places({backend.key.cluster for backend in backends}, tiers, clusters)
+    left: list[Backend] = []
+    for backend in backends:
+        place = places.get(backend.key.cluster)
+        if place is None:
+            reasons(backend, "the policy does not name its cluster")
+        elif tiers[place[0]].shares[place[1]].weight == 0:
+            reasons(backend, "its cluster is drained: the policy gives it weight 0")
+        else:
+            left.append(backend)
+    return left
+
+
+def groups(
+    chosen: Sequence[Backend], tiers: Sequence[Tier], *, clusters: Clusters, known: Sequence[Backend] = ()
+) -> tuple[Group, ...]:
+    """The groups of a plan; none where nothing is to be reached. ``known``: whatever its readiness, for percentages."""
     if not tiers:
         return (Group(_targets(chosen)),) if chosen else ()
-    members = _members(chosen, tiers, reasons)
-    found: list[Group] = []
-    joined: list[tuple[Share, list[Backend]]] = []
-    number = wanted = 0
-    for tier in tiers:
-        wanted = max(wanted, tier.min_healthy)
-        joined += [(share, backends) for share in _spelt_out(tier, members) if (backends := members[share.cluster])]
-        if sum(len(backends) for _, backends in joined) >= max(1, wanted):
-            found += _shared_out(joined, number)
-            joined, wanted, number = [], 0, number + 1
-    found += _shared_out(joined, number)
-    return _fewer(found)
+    sized = _sized(chosen, tiers, clusters, known)
+    parts = shares([each.usable for each in sized], [each.wanted for each in sized])
+    parted = list(zip(parts, sized, strict=True))
+    called = [(part * fraction, backends) for part, each in parted if part for fraction, backends in _by_weight(each)]
+    behind = [each for part, each in parted if not part and each.usable]
+    fallbacks = [group for tier, each in enumerate(behind, 1) for group in _of_tier(tier, _by_weight(each))]
+    return _fewer(_of_tier(0, called), fallbacks)
 
 
-def _members(chosen: Sequence[Backend], tiers: Sequence[Tier], reasons: Reasons) -> Members:
-    """Backends by cluster, as far as some tier calls that cluster."""
-    named = {share.cluster for tier in tiers for share in tier.shares}
-    members: Members = {}
-    for backend in chosen:
-        if backend.key.cluster in named or ANY_OTHER in named:
-            members.setdefault(backend.key.cluster, []).append(backend)
-        else:
-            reasons(backend, "the policy does not name its cluster")
-    unnamed = sorted(members.keys() - named)
-    if unnamed:
-        members[ANY_OTHER] = [backend for cluster in unnamed for backend in members[cluster]]
-    return members
+def shares(usable: Sequence[int], wanted: Sequence[int]) -> list[Fraction]:
+    """The part of all calls that each tier takes; all are 0 where nothing is usable."""
+    left, parts = Fraction(1), []
+    for count, enough in zip(usable, wanted, strict=True):
+        parts.append(left * min(Fraction(1), Fraction(count, enough)))
+        left -= parts[-1]
+    total = sum(parts)
+    return [part / total for part in parts] if total else parts
 
 
-def _spelt_out(tier: Tier, members: Members) -> Iterable[Share]:
-    """The shares of a tier that count: of clusters with something to reach, and not weighted nothing."""
-    return [share for share in tier.shares if share.cluster in members and share.weight != 0]
+def _sized(
+    chosen: Sequence[Backend], tiers: Sequence[Tier], clusters: Clusters, known: Sequence[Backend]
+) -> list[Sized]:
+    places = _places({backend.key.cluster for backend in (*chosen, *known)}, tiers, clusters)
+    usable, all_known = _members(chosen, places), _members(known, places)
+    found: list[Sized] = []
+    for number, tier in enumerate(tiers):
+        counting = [(at, share) for at, share in enumerate(tier.shares) if share.weight != 0]
+        there = sum(len(all_known.get((number, at), ())) for at, _ in counting)
+        wanted = -(-tier.min_percent * there // 100) if tier.min_percent else tier.min_healthy
+        reached = tuple((share, usable[number, at]) for at, share in counting if (number, at) in usable)
+        found.append(Sized(reached, max(1, wanted)))
+    return found
 
 
-def _shared_out(joined: Sequence[tuple[Share, list[Backend]]], tier: int) -> list[Group]:
-    """One group where nobody has a weight; else one for each share, and who has none counts as 1."""
-    if not joined:
-        return []
-    if all(share.weight is None for share, _ in joined):
-        together = [backend for _, backends in joined for backend in backends]
-        return [Group(_targets(together), tier, 1)]
-    return [Group(_targets(backends), tier, share.weight or 1) for share, backends in joined]
+def _places(names: Iterable[ClusterName], tiers: Sequence[Tier], clusters: Clusters) -> dict[ClusterName, Place]:
+    """The one share that each cluster belongs to: by its name, else by where it is, else as any other; the first."""
+    places: dict[ClusterName, Place] = {}
+    positions = [(share, (t, s)) for t, tier in enumerate(tiers) for s, share in enumerate(tier.shares)]
+    for name in names:
+        ranked = [(match, place) for share, place in positions if (match := _match(share, name, clusters)) is not None]
+        if ranked:
+            places[name] = min(ranked)[1]
+    return places
 
 
-def _fewer(found: list[Group]) -> tuple[Group, ...]:
-    """No more groups than there is room for: the last of them are one, with all their weight."""
-    if len(found) <= MOST_GROUPS:
-        return tuple(found)
-    kept, rest = found[: MOST_GROUPS - 1], found[MOST_GROUPS - 1 :]
+def _match(share: Share, name: ClusterName, clusters: Clusters) -> int | None:
+    """How exactly a share means a cluster, 0 best; None: not at all."""
+    if share.cluster == name or (share.cluster == THIS_CLUSTER and name == clusters.own):
+        return 0
+    if share.region or share.zone:
+        row = clusters.known.get(name)
+        there = row is not None and share.region in ("", row.region) and share.zone in ("", row.zone)
+        return 1 if there else None
+    return 2 if share.cluster == ANY_OTHER else None
+
+
+def _members(backends: Iterable[Backend], places: Mapping[ClusterName, Place]) -> dict[Place, list[Backend]]:
+    found: dict[Place, list[Backend]] = {}
+    for backend in backends:
+        if (place := places.get(backend.key.cluster)) is not None:
+            found.setdefault(place, []).append(backend)
+    return found
+
+
+def _by_weight(tier: Sized) -> list[tuple[Fraction, list[Backend]]]:
+    """The groups of a tier with their parts of its calls. Beside shares that have a weight, none counts as 1."""
+    if all(share.weight is None for share, _ in tier.shares):
+        return [(Fraction(1), [backend for _, backends in tier.shares for backend in backends])]
+    weights = [1 if share.weight is None else share.weight for share, _ in tier.shares]
+    return [(Fraction(w, sum(weights)), backends) for w, (_, backends) in zip(weights, tier.shares, strict=True)]
+
+
+def _of_tier(tier: int, weighted: Sequence[tuple[Fraction, list[Backend]]]) -> list[Group]:
+    weights = _integers([weight for weight, _ in weighted])
+    return [Group(_targets(backends), tier, weight) for weight, (_, backends) in zip(weights, weighted, strict=True)]
+
+
+def _integers(parts: Sequence[Fraction]) -> list[int]:
+    """Integer weights in the same proportions, as small as can be; each at least 1."""
+    common = lcm(*(part.denominator for part in parts))
+    exact = [int(part * common) for part in parts]
+    least = gcd(*exact) or 1
+    if sum(exact) // least <= MAX_TOTAL_WEIGHT:
+        return [weight // least for weight in exact]
+    return [max(1, round(part / sum(parts) * MAX_TOTAL_WEIGHT)) for part in parts]
+
+
+def _fewer(called: list[Group], fallbacks: list[Group]) -> tuple[Group, ...]:
+    """No more groups than there is room for. The last of those that are called are joined, and the last fallbacks."""
+    room = MAX_GROUPS - (1 if fallbacks else 0)
+    called = _joined(called, room)
+    return (*called, *_joined(fallbacks, MAX_GROUPS - len(called)))
+
+
+def _joined(found: list[Group], room: int) -> list[Group]:
+    if len(found) <= room:
+        return found
+    kept, rest = found[: room - 1], found[room - 1 :]
     targets = tuple(sorted({target for group in rest for target in group.targets}))
-    return (*kept, Group(targets, rest[0].tier, sum(group.weight for group in rest)))
+    return [*kept, Group(targets, rest[0].tier, sum(group.weight for group in rest))]
 
 
 def _targets(backends: Iterable[Backend]) -> tuple[Target, ...]:  # hot:

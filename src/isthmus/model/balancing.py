@@ -172,18 +172,29 @@ ANY_OTHER: Final = ClusterName("*")
 """In a tier: every cluster that no tier names."""
 
 
-class Share(Struct, frozen=True, gc=False):
-    """A cluster in a tier. Without a weight its share is its number of ready endpoints."""
+THIS_CLUSTER: Final = ClusterName(".")
+"""In a tier: the cluster in which the call is made."""
 
-    cluster: ClusterName
+
+class Share(Struct, frozen=True, gc=False):
+    """Clusters in a tier: one by its name, or all of a region, a zone or both. A cluster belongs to one share only.
+
+    Without a weight a share's part of the calls is its number of usable backends; weight 0 drains it.
+    """
+
+    cluster: ClusterName = ClusterName("")
     weight: int | None = None
+    region: str = ""
+    zone: str = ""
 
 
 class Tier(Struct, frozen=True, gc=False):
-    """Clusters that are called together. With fewer ready endpoints than ``min_healthy`` the next tier helps out."""
+    """Clusters that are called together. With fewer usable backends than it wants it leaves calls to the next tier."""
 
     shares: tuple[Share, ...]
     min_healthy: int = 1
+    min_percent: int = 0
+    """1 to 100: of the backends known, ready or not, in place of ``min_healthy``; 0: not given."""
 
 
 class Policy(Struct, frozen=True, gc=False, kw_only=True):
