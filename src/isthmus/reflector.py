@@ -15,6 +15,9 @@ import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from isthmus import logs
 
 T = TypeVar("T")
@@ -84,7 +87,7 @@ class Sink(Protocol[T_contra]):
         ...
 
 
-class State(NamedTuple):
+class State(Struct, frozen=True, gc=False):
     """A reflector's state, for status and metrics."""
 
     synced: bool
@@ -178,7 +181,7 @@ class Reflector(Generic[T]):
         return float(delay * (0.5 + self._jitter() / 2))
 
     def _set_state(self, **changes: Any) -> None:
-        self.state = self.state._replace(**changes)
+        self.state = replace(self.state, **changes)
         self._on_state(self.state)
 
 

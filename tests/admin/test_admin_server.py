@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 from admin_world import eventually, serving
 
-from isthmus.admin.wire import key_text
+from isthmus.admin.wire import ProcessStatus, key_text
 from isthmus.config import ConfigError
 from isthmus.model import tables
 from isthmus.model.balancing import BackendKey, PlanKey
@@ -161,8 +161,18 @@ async def test_it_names_its_tables_with_their_numbers(path: Path) -> None:
         assert said["tables"]["names"]["pending"] == ["derive"]
 
 
+class Shown(ProcessStatus, frozen=True, kw_only=True):
+    plans: str
+
+
+async def test_a_problem_makes_a_process_not_ready(path: Path) -> None:
+    async with serving(path, status=ProcessStatus(problems=("not attached",))):
+        _, shown = await ask(path, "status")
+        assert (shown["ready"], shown["problems"]) == (False, ["not attached"])
+
+
 async def test_the_status_has_what_the_process_adds_and_is_ready_when_nothing_is_pending(path: Path) -> None:
-    async with serving(path, status={"plans": "all is well"}) as process:
+    async with serving(path, status=Shown(plans="all is well")) as process:
         source = process.db.initializer(NAMES, "derive")
         assert (await ask(path, "status"))[1]["ready"] is False
         with process.db.write() as txn:
@@ -267,7 +277,7 @@ async def test_a_client_that_leaves_takes_its_reader_with_it(path: Path, follow:
         await watch.head()
         assert process.server.watching == 1
         await watch.close()
-        await eventually(lambda: not process.db.stats()["names"]["readers"])
+        await eventually(lambda: not process.db.stats()["names"].readers)
 
 
 async def test_a_client_that_falls_too_far_behind_is_told_to_list_again(path: Path, follow: Follow) -> None:
@@ -288,7 +298,7 @@ async def test_a_client_that_reads_nothing_is_cut_off_and_costs_no_memory_while_
         process.put(NAMES, *(a_name(n, answers=50) for n in range(2_000)))
         await follow("tables/names?watch=1", buffer=4096)
         await eventually(lambda: process.server.dropped == 1 and not process.server.watching)
-        assert process.db.stats()["names"]["readers"] == 0
+        assert process.db.stats()["names"].readers == 0
 
 
 async def test_the_server_ends_while_it_is_watched(path: Path, follow: Follow) -> None:

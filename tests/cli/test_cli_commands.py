@@ -12,6 +12,7 @@ import pytest
 from admin_world import list_clusters, serving
 from click.testing import CliRunner, Result
 
+from isthmus.admin.wire import ProcessStatus
 from isthmus.cli import COMMANDS, local, root
 from isthmus.config import Config
 from isthmus.datapath.core import shapes
@@ -19,6 +20,8 @@ from isthmus.datapath.core.maps import DictMaps
 from isthmus.model import tables
 from isthmus.model.clusters import Cluster
 from isthmus.model.names import ClusterName
+from isthmus.reflector import State
+from isthmus.statedb import ReconcilerStats
 
 
 def isthmus(*arguments: str) -> Result:
@@ -68,19 +71,39 @@ def test_an_unknown_command_is_a_wrong_question() -> None:
     assert isthmus("fly").exit_code == 2
 
 
-async def test_status_of_a_ready_process_tells_what_it_has_and_ends_with_0(tmp_path: Path) -> None:
-    reflector = {"synced": True, "connected": False, "lists": 2, "failures": 3, "last_failure": "no route to host"}
-    said = {"reflectors": {"kubernetes/services": reflector}, "plans": "<Reconciler of plans: 1 updated>"}
-    async with serving(tmp_path / "agent.sock", status=said) as process:
+class Shown(ProcessStatus, frozen=True, kw_only=True):
+    reflectors: dict[str, State]
+    plans: ReconcilerStats
+
+
+async def test_status_shows_what_a_process_has_and_a_peer_that_is_not_ready_makes_it_end_with_1(tmp_path: Path) -> None:
+    state = State(synced=True, connected=False, lists=2, failures=3, last_failure="no route to host")
+    stats = ReconcilerStats(outcome="1 updated", rounds=7, waiting=0, failing=0, pruned=True)
+    shown = Shown(reflectors={"kubernetes/services": state}, plans=stats)
+    async with serving(tmp_path / "agent.sock", status=shown) as process:
         process.put(tables.CLUSTERS, Cluster(name=ClusterName("c2"), state="stale", reason="connection refused"))
         result = await beside_the_loop("status", "--socket", str(process.socket))
-    assert result.exit_code == 0
+    assert result.exit_code == 1
     lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
-    assert lines[0].startswith("agent 0.1.0: ready, up ")
+    assert lines[0].startswith("agent 0.1.0: not ready: cluster c2 is stale: connection refused, up ")
     assert "clusters 1 1 complete" in lines
     assert "kubernetes/services away; last known state 2 3 no route to host" in lines
     assert "c2 stale connection refused" in lines
-    assert "plans: Reconciler of plans: 1 updated" in lines
+    assert "plans: outcome 1 updated, rounds 7, waiting 0, failing 0, pruned yes" in lines
+
+
+async def test_status_of_ready_processes_and_peers_ends_with_0_and_its_json_has_no_repr(tmp_path: Path) -> None:
+    stats = ReconcilerStats(outcome="1 updated", rounds=7, waiting=0, failing=0, pruned=True)
+    async with serving(tmp_path / "agent.sock", status=Shown(reflectors={}, plans=stats)) as process:
+        process.put(
+            tables.CLUSTERS, Cluster(name=ClusterName("c1"), own=True), Cluster(name=ClusterName("c2"), state="ready")
+        )
+        result = await beside_the_loop("status", "--socket", str(process.socket), "-o", "json")
+    assert result.exit_code == 0
+    shown = json.loads(result.stdout)
+    assert shown["ready"] is True
+    assert shown["processes"]["agent"]["plans"]["rounds"] == 7
+    assert '"<' not in result.stdout
 
 
 async def test_status_of_a_process_that_waits_says_for_whom_and_ends_with_1(tmp_path: Path) -> None:

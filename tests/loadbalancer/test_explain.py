@@ -9,6 +9,7 @@ from admin_world import serving
 from balancing_world import PERMISSIVE, World, make
 from click.testing import CliRunner
 
+from isthmus.admin.wire import ProcessStatus
 from isthmus.cli import root
 from isthmus.loadbalancer import Place
 from isthmus.loadbalancer.explain import Account, called, explain
@@ -86,9 +87,14 @@ def test_an_island_is_named_as_the_reason() -> None:
     assert found.notes == ("c2: 2 endpoints of clusterset are not used: that cluster is on another network",)
 
 
+class Agent(ProcessStatus, frozen=True, kw_only=True):
+    place: Place
+    services: str
+
+
 async def ask(world: World, tmp_path: Path, *arguments: str) -> tuple[int, str, str]:
-    place = {"place": {"cluster": "c1", "node": "n1"}, "services": "all"}
-    async with serving(tmp_path / "agent.sock", db=world.settle().db, status=place) as process:
+    status = Agent(place=Place(ClusterName("c1"), "n1"), services="all")
+    async with serving(tmp_path / "agent.sock", db=world.settle().db, status=status) as process:
         command = ["explain", *arguments, "--socket", str(process.socket)]
         done = await asyncio.to_thread(CliRunner().invoke, root, command)
     return done.exit_code, done.stdout, done.stderr

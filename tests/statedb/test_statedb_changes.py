@@ -136,7 +136,7 @@ def test_a_closed_reader_costs_nothing(db: Database) -> None:
     reader.close()
     put(db, a=1)
     assert reader.unread == 0
-    assert db.stats()["numbers"]["readers"] == 0
+    assert db.stats()["numbers"].readers == 0
 
 
 def test_a_bounded_reader_that_falls_behind_is_dropped_and_gets_overrun(db: Database) -> None:
@@ -150,7 +150,7 @@ def test_a_bounded_reader_that_falls_behind_is_dropped_and_gets_overrun(db: Data
     assert reader.unread == 0
     with pytest.raises(Overrun, match="more than 2 rows of 'numbers'"):
         reader.next()
-    assert db.stats()["numbers"]["readers"] == 0
+    assert db.stats()["numbers"].readers == 0
 
 
 async def test_until_looks_again_after_each_commit_of_any_table(db: Database) -> None:

@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 from msgspec import Struct
 
-from isthmus.statedb import Database, StateError, Table, WriteTxn
+from isthmus.statedb import Database, StateError, Table, TableStats, WriteTxn
 
 
 class Host(Struct, frozen=True, gc=False):
@@ -221,7 +221,7 @@ def test_stats_and_reprs_tell_what_there_is(db: Database) -> None:
     reader = db.changes(HOSTS)
     db.initializer(HOSTS, "kubernetes")
     put(db, Host("x"), Host("y"))
-    assert db.stats()["hosts"] == {"rows": 2, "revision": 2, "readers": 1, "unread": 2, "pending": 1}
+    assert db.stats()["hosts"] == TableStats(rows=2, revision=2, readers=1, unread=2, pending=("kubernetes",))
     assert repr(db) == "<Database hosts=2, zones=0>"
     assert repr(reader) == "<Changes of hosts, 2 unread>"
     assert repr(db.snapshot()) == "<Snapshot hosts@2, zones@0>"

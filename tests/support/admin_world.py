@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from isthmus.admin import Server
+from isthmus.admin.wire import ProcessStatus
 from isthmus.model import tables
 from isthmus.statedb import Database, Table
 
@@ -70,11 +71,11 @@ class Process:
 
 @asynccontextmanager
 async def serving(
-    socket: Path, *, db: Database | None = None, status: Mapping[str, Any] | None = None, **more: Any
+    socket: Path, *, db: Database | None = None, status: ProcessStatus | None = None, **more: Any
 ) -> AsyncIterator[Process]:
     """A process that serves its tables until the block ends."""
     db = db or Database(*TABLES)
-    server = Server(db, socket, status=lambda: status or {}, **more)
+    server = Server(db, socket, status=lambda: status or ProcessStatus(), **more)
     task = asyncio.create_task(server.run())
     opened = asyncio.create_task(server.listening())
     await asyncio.wait([task, opened], return_when=asyncio.FIRST_COMPLETED)

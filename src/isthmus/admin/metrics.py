@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import Final
 
 from prometheus_client.metrics_core import GaugeMetricFamily
 
 from isthmus.model.tables import CLUSTERS
-from isthmus.statedb import Database, Snapshot
+from isthmus.statedb import Database, Snapshot, TableStats
 
 TARGET: Final = ("target_cluster",)
 
@@ -17,14 +18,15 @@ def tables(db: Database, prefix: str) -> list[GaugeMetricFamily]:
     """How many rows each table has, how often it changed, for how many sources it waits."""
     stats = db.stats()
     families = []
-    for field, help_ in (
-        ("rows", "Rows of a table"),
-        ("revision", "Changes a table has seen"),
-        ("pending", "Sources that a table waits for"),
-    ):
+    kinds: tuple[tuple[str, str, Callable[[TableStats], int]], ...] = (
+        ("rows", "Rows of a table", lambda numbers: numbers.rows),
+        ("revision", "Changes a table has seen", lambda numbers: numbers.revision),
+        ("pending", "Sources that a table waits for", lambda numbers: len(numbers.pending)),
+    )
+    for field, help_, value in kinds:
         gauge = GaugeMetricFamily(f"{prefix}_table_{field}", help_, labels=["table"])
-        for name, told in sorted(stats.items()):
-            gauge.add_metric([name], told[field])
+        for name, numbers in sorted(stats.items()):
+            gauge.add_metric([name], value(numbers))
         families.append(gauge)
     return families
 

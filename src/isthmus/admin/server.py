@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from itertools import islice
 from pathlib import Path
@@ -18,11 +18,12 @@ from typing import Any
 
 import msgspec
 from aiohttp import ClientConnectionResetError, web
+from msgspec import structs
 
 import isthmus
 from isthmus import logs
 from isthmus.admin import listener
-from isthmus.admin.wire import GONE, VERSION, Event, Failure, Line, Listing, key_text
+from isthmus.admin.wire import GONE, VERSION, Event, Failure, Line, Listing, ProcessStatus, key_text
 from isthmus.statedb import Changes, Database, Overrun, Snapshot, Table
 
 log = logs.get("admin")
@@ -47,7 +48,7 @@ class Server:
         db: Database,
         socket: str | Path,
         *,
-        status: Callable[[], Mapping[str, Any]] = dict,
+        status: Callable[[], ProcessStatus] = ProcessStatus,
         timeout: float = 60.0,
         unread: int = UNREAD,
         stall: float = STALL,
@@ -90,28 +91,22 @@ class Server:
         app = web.Application(middlewares=[_explain])
         app.router.add_get(f"/{VERSION}/tables", self._tables)
         app.router.add_get(f"/{VERSION}/tables/{{table}}", self._table)
-        app.router.add_get(f"/{VERSION}/status", self._say_status)
+        app.router.add_get(f"/{VERSION}/status", self._process_status)
         return app
 
     async def _tables(self, request: web.Request) -> web.Response:
-        return _json({"instance": self.instance, "tables": self._table_stats()})
+        return _json({"instance": self.instance, "tables": self._db.stats()})
 
-    async def _say_status(self, request: web.Request) -> web.Response:
-        tables = self._table_stats()
-        own: dict[str, Any] = {
+    async def _process_status(self, request: web.Request) -> web.Response:
+        tables, status = self._db.stats(), self._status()
+        general: dict[str, Any] = {
             "version": isthmus.__version__,
             "instance": self.instance,
             "uptime": round(time.time() - self._started, 1),
-            "ready": not any(table["pending"] for table in tables.values()),
+            "ready": not status.problems and not any(table.pending for table in tables.values()),
             "tables": tables,
         }
-        return _json(own | dict(self._status()))
-
-    def _table_stats(self) -> dict[str, dict[str, Any]]:
-        snapshot, stats = self._db.snapshot(), self._db.stats()
-        return {
-            name: {**stats[name], "pending": sorted(snapshot.pending(table))} for name, table in self._db.tables.items()
-        }
+        return _json(general | structs.asdict(status))
 
     async def _table(self, request: web.Request) -> web.StreamResponse:
         table = self._db.tables.get(request.match_info["table"])

@@ -1,4 +1,4 @@
-"""What goes over the admin socket: rows as JSON, keys as text that is the same in every process and at every time."""
+"""The wire format of the admin socket: rows as JSON, keys as text that is the same in every process."""
 
 from __future__ import annotations
 
@@ -39,6 +39,13 @@ class Line(Struct, Generic[R], omit_defaults=True):
     revision: int = 0
     events: tuple[Event[R], ...] = ()
     expired: str = ""
+
+
+class ProcessStatus(Struct, frozen=True, kw_only=True):
+    """What a process reports of itself; each kind of process adds the stats of its parts as fields."""
+
+    problems: tuple[str, ...] = ()
+    """Why the process does not do its work, a sentence each. One that has any is not ready."""
 
 
 class Failure(Struct):

@@ -200,6 +200,7 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
         Column("REASON", _field("reason")),
         Column("MESSAGE", _field("message"), wide=True),
     ],
+    "observed": [Column("KIND", _field("kind")), Column("OBJECT", lambda row: row["name"])],
     "imports": [
         Column("TYPE", _field("type")),
         Column("IPS", _all("ips")),

@@ -1,9 +1,9 @@
-"""``isthmus status``: what each process has, what it has not got, and whether it is ready."""
+"""``isthmus status``: what each process has, what it lacks, and whether it is ready."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +12,15 @@ import click
 from isthmus.admin.query import QueryError, Socket, Unreachable
 from isthmus.cli import output, sockets
 
-GENERAL = ("process", "version", "instance", "uptime", "ready", "tables", "reflectors")
-"""What is shown in a way of its own; everything else is shown as the process says it."""
+GENERAL = ("version", "instance", "uptime", "ready", "tables", "reflectors", "problems", "clusters", "peers")
+"""Fields shown in a form of their own; every other field is shown as name and value."""
 
 
 @click.command()
 @click.option("-o", "--output", "form", type=click.Choice(["table", "json"]), default="table")
 @sockets.options
 def status(form: str, socket: Path | None, cluster: str | None, lab: str | None) -> None:
-    """What the processes have, and what they have not got. Exits with 1 when one is not ready."""
+    """What the processes have, and what they lack. Exits with 1 when one is not ready, or another cluster is not."""
     found: dict[str, dict[str, Any]] = {}
     missing: list[str] = []
     for each in sockets.find(socket=socket, cluster=cluster, lab=lab):
@@ -30,37 +30,48 @@ def status(form: str, socket: Path | None, cluster: str | None, lab: str | None)
             missing.append(str(why))
         except QueryError as why:
             raise click.ClickException(str(why)) from None
-    ready = bool(found) and not missing and all(each["ready"] for each in found.values())
+    peers = [why for each in found.values() for why in _peer_problems(each["clusters"])]
+    ready = bool(found) and not missing and not peers and all(each["ready"] for each in found.values())
     if form == "json":
         output.json({"ready": ready, "processes": found, "missing": missing})
     else:
-        for name, said in found.items():
-            _print(name, said)
+        for name, status_of in found.items():
+            _print(name, status_of)
         for sentence in missing:
             print(sentence, file=sys.stdout if found else sys.stderr)
     sys.exit(0 if ready else 1)
 
 
-def _print(name: str, said: Mapping[str, Any]) -> None:
-    waiting = sorted({source for table in said["tables"].values() for source in table["pending"]})
-    how = "ready" if said["ready"] else f"not ready: waiting for {', '.join(waiting) or 'its parts'}"
-    print(f"{name} {said['version']}: {how}, up {_seconds(said['uptime'])}")
+def _print(name: str, status: Mapping[str, Any]) -> None:
+    waiting = sorted({source for table in status["tables"].values() for source in table["pending"]})
+    why = [*status["problems"], *([f"waiting for {', '.join(waiting)}"] if waiting else [])]
+    why += _peer_problems(status["clusters"])
+    how = f"not ready: {'; '.join(why)}" if why else "ready"
+    print(f"{name} {status['version']}: {how}, up {_seconds(status['uptime'])}")
     tables = [
         [f"  {table}", str(numbers["rows"]), str(numbers["revision"]), ", ".join(numbers["pending"]) or "complete"]
-        for table, numbers in sorted(said["tables"].items())
+        for table, numbers in sorted(status["tables"].items())
     ]
     output.table(["  TABLE", "ROWS", "REVISION", "STATE"], tables)
-    if reflectors := said.get("reflectors"):
+    if reflectors := status.get("reflectors"):
         output.table(
             ["  SOURCE", "STATE", "LISTS", "FAILURES", "LAST FAILURE"], [_source(*e) for e in reflectors.items()]
         )
-    if clusters := said.get("clusters"):
+    if clusters := status.get("clusters"):
         rows = [[f"  {row['name']}", row["state"], row["since"], row["reason"]] for row in clusters]
         output.table(["  CLUSTER", "STATE", "SINCE", "REASON"], rows)
-    own = {key: value for key, value in said.items() if key not in (*GENERAL, "clusters")}
-    for key, value in own.items():
-        print(f"  {key}: {_said(value)}")
+    for key, value in status.items():
+        if key not in GENERAL and value is not None:
+            print(f"  {key}: {_text(value)}")
     print()
+
+
+def _peer_problems(clusters: Iterable[Mapping[str, Any]]) -> list[str]:
+    """A sentence for each other cluster that is not ready."""
+    wrong = [row for row in clusters if not row.get("own") and row["state"] != "ready"]
+    return [
+        f"cluster {row['name']} is {row['state']}" + (f": {row['reason']}" if row["reason"] else "") for row in wrong
+    ]
 
 
 def _source(name: str, state: Mapping[str, Any]) -> list[str]:
@@ -68,12 +79,16 @@ def _source(name: str, state: Mapping[str, Any]) -> list[str]:
     return [f"  {name}", how, str(state["lists"]), str(state["failures"]), state["last_failure"]]
 
 
-def _said(value: Any) -> str:
+def _text(value: Any) -> str:
+    """A value in one line: fields as 'name value', empty ones left out, those of a field of fields in brackets."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {_said(each)}" for key, each in value.items())
+        fields = [(key, each) for key, each in value.items() if each not in ("", None, [], {})]
+        return ", ".join(
+            f"{key} ({_text(each)})" if isinstance(each, Mapping) else f"{key} {_text(each)}" for key, each in fields
+        )
     if isinstance(value, list):
-        return ", ".join(map(_said, value))
-    return str(value).removeprefix("<").removesuffix(">")
+        return ", ".join(map(_text, value))
+    return ("no", "yes")[value] if isinstance(value, bool) else str(value)
 
 
 def _clusters(socket: Socket) -> list[dict[str, Any]]:

@@ -16,6 +16,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
+from msgspec import Struct
+
 from isthmus import __version__, logs
 from isthmus.clusterset import identity, keys
 from isthmus.clusterset.publishing import KINDS, RecordTarget
@@ -25,7 +27,7 @@ from isthmus.etcd import EtcdError, Lease, LeaseGone, Session, WatchEvent
 from isthmus.model.names import ClusterName
 from isthmus.model.tables import RECORDS
 from isthmus.reflector import Expired, Transient
-from isthmus.statedb import Backoff, Database, Reconciler
+from isthmus.statedb import Backoff, Database, Reconciler, ReconcilerStats
 
 log = logs.get("publisher")
 
@@ -37,6 +39,13 @@ RETRY: Final = Backoff(0.1, 5.0)
 
 def _now() -> datetime:
     return datetime.now(UTC)
+
+
+class PublisherStats(Struct, frozen=True, gc=False):
+    """What a publisher does now, as a sentence, and how its records are written."""
+
+    outcome: str
+    records: ReconcilerStats
 
 
 class Publisher:
@@ -68,6 +77,10 @@ class Publisher:
 
     def __repr__(self) -> str:
         return f"<Publisher of {self._name}: {self.outcome}; {self._target}; {self.reconciler}>"
+
+    def stats(self) -> PublisherStats:
+        """What has been published, and what has not."""
+        return PublisherStats(self.outcome, self.reconciler.stats())
 
     async def run(self) -> None:
         """Publish, for ever."""

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from msgspec import Struct
+
 from isthmus import logs
 from isthmus.config import DatapathSection, DnsSection
 from isthmus.datapath import view
@@ -28,6 +30,16 @@ LOOK: Final = 2.0
 log = logs.get("datapath")
 
 
+class DatapathStats(Struct, frozen=True):
+    """Where the programs are attached, and whether they are."""
+
+    cgroup: str
+    """The cgroup below which calls are translated."""
+    attached: bool
+    detail: str
+    """How many programs, what was put back, or why they are not attached."""
+
+
 class Datapath:
     """An attached datapath. Closing it leaves everything as it is: calls go on while the agent is away."""
 
@@ -40,6 +52,7 @@ class Datapath:
         """An earlier process left something that a source not yet heard from may still want."""
         self._grace = grace
         self._repaired = ""
+        self._attached = False
         self.hooks = ""
         """Whether programs and maps are where they should be, and what was put back, as a sentence."""
 
@@ -60,6 +73,10 @@ class Datapath:
         _require(maps.put("config", [(ID.pack(0), settings)]))
         return cls(loaded, maps, restore(maps), cgroup=Path(section.cgroup), grace=section.grace)
 
+    def stats(self) -> DatapathStats:
+        """What :meth:`repair` found last."""
+        return DatapathStats(str(self._cgroup), self._attached, self.hooks or "not checked yet")
+
     @property
     def waiting(self) -> bool:
         """Calls are answered from another version's maps until ``take_over``, once the plans are in ours."""
@@ -74,11 +91,12 @@ class Datapath:
         try:
             lost = self._loaded.repair() + [f"map {name}" for name in self.maps.repair()]
         except DatapathError as why:
-            self.hooks = str(why)
+            self._attached, self.hooks = False, str(why)
             return
         if lost:
             self._repaired = f"; put back at {time.strftime('%H:%M:%S')}: {', '.join(lost)}"
             log.warning("somebody took the datapath apart; it was put back", lost=lost)
+        self._attached = True
         self.hooks = f"{len(self._loaded.programs)} programs attached to {self._cgroup}{self._repaired}"
 
     async def keep(self) -> None:

@@ -1,6 +1,6 @@
 """The node's name server, a process of its own: names are served while the agent is busy, restarting or away.
 
-It follows the agent's ``names`` over the admin socket and works from what it last knew. The kernel steers questions
+It follows the agent's ``names`` over the admin socket and answers from the last copy. The kernel steers questions
 here only until the deadline that this process renews, and it does so only while it has names and its loop turns.
 """
 
@@ -11,19 +11,23 @@ import resource
 from typing import Any
 
 from isthmus import dns, logs
-from isthmus.admin import Server as AdminServer
 from isthmus.admin.client import TableStore
+from isthmus.admin.wire import ProcessStatus
 from isthmus.config import Config
 from isthmus.datapath.alive import Alive
 from isthmus.model import tables
 from isthmus.model.dns import Name
 from isthmus.model.hosts import Endpoint, endpoint
+from isthmus.processes import observing
 from isthmus.processes.start import CannotStart, require, start
-from isthmus.reflector import Reflector
+from isthmus.reflector import Reflector, State
 from isthmus.sources.sink import TableSink
 from isthmus.statedb import Database
 
 log = logs.get("dns")
+
+LIST_TIMEOUT = 5.0
+"""Seconds that a list waits for the agent's names: they are shown also while the agent is away."""
 
 
 def run(config: Config) -> int:
@@ -32,7 +36,7 @@ def run(config: Config) -> int:
 
 
 async def main(config: Config) -> None:
-    """Wire the parts and keep them going."""
+    """Wire the parts and run them."""
     require(config, dns__cluster_dns=config.dns.cluster_dns, dns__listen=config.dns.listen, dns__agent=config.dns.agent)
     allow_descriptors()
     db = Database(tables.NAMES)
@@ -46,9 +50,20 @@ async def main(config: Config) -> None:
         tasks.create_task(serve(server), name="server")
         if config.datapath.cgroup:
             tasks.create_task(stay_alive(db, server, config), name="alive")
-        if config.admin.socket:
-            admin = AdminServer(db, config.admin.socket, status=lambda: status(reflector, server), timeout=5.0)
-            tasks.create_task(admin.run(), name="admin")
+        observing.admin(
+            tasks,
+            config,
+            db,
+            lambda: DnsStatus(reflectors={"names": reflector.state}, server=server.stats()),
+            timeout=LIST_TIMEOUT,
+        )
+
+
+class DnsStatus(ProcessStatus, frozen=True, kw_only=True):
+    """The name server's part of ``isthmus status``."""
+
+    reflectors: dict[str, State]
+    server: dict[str, Any]
 
 
 def allow_descriptors() -> None:
@@ -67,7 +82,7 @@ def _server(db: Database, config: Config) -> dns.Server:
 
 
 async def serve(server: dns.Server) -> None:
-    """The server, its one fatal error told as a process's."""
+    """Run the server; its one fatal error becomes the process's."""
     try:
         await server.run()
     except dns.CannotListen as why:
@@ -83,7 +98,7 @@ async def stay_alive(db: Database, server: dns.Server, config: Config) -> None:
     await server.listening()
     alive = await Alive.open(config.datapath.pin)
     if not alive.tie(server.socket):
-        log.info("the deadline alone says that we are alive: this kernel does not watch sockets")
+        log.info("steering ends by the deadline alone: this kernel does not watch sockets")
     try:
         while True:
             alive.renew(config.dns.deadline)
@@ -97,8 +112,3 @@ def _endpoint(text: str, field: str) -> Endpoint:
         return endpoint(text, port=53)
     except ValueError as why:
         raise CannotStart(f"{field} = {why}") from None
-
-
-def status(reflector: Reflector[Name], server: dns.Server) -> dict[str, Any]:
-    """What the process has and has not got, for `isthmus status`."""
-    return {"reflectors": {"names": reflector.state._asdict()}, "server": server.stats()}

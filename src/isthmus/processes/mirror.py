@@ -1,20 +1,16 @@
 """The mirror, one per cluster and optional: peers' records copied into the own etcd, where agents read them.
 
-Any number may run: one mirrors, the others stand by without tables, and are ready, namely to take over.
+Any number may run: one mirrors; the others stand by without tables, and are ready to take over.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from typing import Any
 
-from prometheus_client.metrics_core import GaugeMetricFamily, Metric
-
-from isthmus.admin import Server, metrics
-from isthmus.admin.monitor import Monitor
+from isthmus.admin.wire import ProcessStatus
 from isthmus.clusterset.mirror import Mirror
 from isthmus.config import Config
+from isthmus.processes import observing
 from isthmus.processes.start import own_etcd, require, start
 from isthmus.statedb import Database
 
@@ -27,7 +23,7 @@ def run(config: Config) -> int:
 
 
 async def main(config: Config) -> None:
-    """Wire the parts and keep them going."""
+    """Wire the parts and run them."""
     require(
         config,
         cluster__name=config.cluster.name,
@@ -37,16 +33,29 @@ async def main(config: Config) -> None:
     )
 
     async def serve(db: Database) -> None:
-        """While it is our turn there is something to be seen."""
-        if config.admin.socket:
-            await Server(db, config.admin.socket, status=lambda: status(mirror), timeout=config.sync.timeout).run()
+        """While this replica mirrors, its tables are served."""
+        async with asyncio.TaskGroup() as tasks:
+            observing.admin(
+                tasks, config, db, lambda: MirrorStatus(cluster=config.cluster.name, outcome=mirror.outcome)
+            )
 
     async with own_etcd(config.etcd) as session, asyncio.TaskGroup() as tasks:
         mirror = Mirror(session, cluster=config.cluster, section=config.clusterset, beside=serve)
         tasks.create_task(mirror.run(), name="mirror")
-        if config.monitor.listen:
-            monitor = Monitor(config.monitor.listen, ready=lambda: not_ready(mirror), families=lambda: families(mirror))
-            tasks.create_task(monitor.run(), name="monitor")
+        observing.monitor(
+            tasks,
+            config,
+            ready=lambda: not_ready(mirror),
+            families=lambda: observing.families(PREFIX, mirror.db, leads="1 where this replica mirrors"),
+        )
+
+
+class MirrorStatus(ProcessStatus, frozen=True, kw_only=True):
+    """The mirror's part of ``isthmus status``."""
+
+    cluster: str
+    outcome: str
+    """What it does now, or why it does not, as a sentence."""
 
 
 def not_ready(mirror: Mirror) -> str:
@@ -54,19 +63,4 @@ def not_ready(mirror: Mirror) -> str:
     if mirror.db is None:
         return "" if mirror.standing_by else mirror.outcome
     snapshot = mirror.db.snapshot()
-    pending = sorted({source for table in mirror.db.tables.values() for source in snapshot.pending(table)})
-    return f"waiting for {', '.join(pending)}" if pending else ""
-
-
-def families(mirror: Mirror) -> Iterable[Metric]:
-    """Metrics, as of now."""
-    leader = GaugeMetricFamily(f"{PREFIX}_leader", "1 where this replica mirrors")
-    leader.add_metric([], mirror.db is not None)
-    if mirror.db is None:
-        return [leader]
-    return [leader, *metrics.tables(mirror.db, PREFIX), *metrics.clusters(mirror.db.snapshot(), PREFIX)]
-
-
-def status(mirror: Mirror) -> dict[str, Any]:
-    """What the process has and has not got, for `isthmus status`."""
-    return {"mirror": repr(mirror)}
+    return observing.waiting_for({source for table in mirror.db.tables.values() for source in snapshot.pending(table)})

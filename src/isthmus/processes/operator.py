@@ -13,13 +13,12 @@ import socket
 from collections.abc import Iterable
 from typing import Any
 
-from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import Metric
 
 from isthmus import kube, logs, mcs
-from isthmus.admin import Server, metrics
-from isthmus.admin.monitor import Monitor
+from isthmus.admin.wire import ProcessStatus
 from isthmus.clusterset.follower import Follower
-from isthmus.clusterset.publisher import Publisher
+from isthmus.clusterset.publisher import Publisher, PublisherStats
 from isthmus.config import Config
 from isthmus.desired import ApiTarget
 from isthmus.kube.events import Recorder
@@ -30,10 +29,19 @@ from isthmus.model import tables
 from isthmus.model.mcs import RecordKind
 from isthmus.model.names import ClusterName
 from isthmus.model.sources import is_peer
-from isthmus.processes import refused_claims
+from isthmus.processes import observing, refused_claims
 from isthmus.processes.start import identified, own_etcd, require, start, tables_of
+from isthmus.reflector import State
 from isthmus.sources import kubernetes
-from isthmus.statedb import Backoff, Database, Derivations, Reconciler, Snapshot
+from isthmus.statedb import (
+    Backoff,
+    Database,
+    Derivations,
+    DerivationsStats,
+    Reconciler,
+    ReconcilerStats,
+    Snapshot,
+)
 
 log = logs.get("operator")
 
@@ -59,7 +67,7 @@ def run(config: Config) -> int:
 
 
 async def main(config: Config) -> None:
-    """Wait to lead, and lead."""
+    """Wait for the lease, and lead."""
     require(
         config,
         cluster__families=config.cluster.families,
@@ -70,15 +78,25 @@ async def main(config: Config) -> None:
     async with await kube.connect(config.kubernetes) as client, asyncio.TaskGroup() as tasks:
         config = await identified(config, client)
         election = Election(client, name="isthmus-operator", namespace=config.kubernetes.namespace, identity=identity)
-        office = Office(config, client, identity)
-        if config.monitor.listen:
-            monitor = Monitor(config.monitor.listen, ready=office.not_ready, families=office.families)
-            tasks.create_task(monitor.run(), name="monitor")
-        await election.run(office.lead)
+        leader = Leader(config, client, identity)
+        observing.monitor(tasks, config, ready=leader.not_ready, families=leader.families)
+        await election.run(leader.lead)
 
 
-class Office:
-    """What the leader does, and what is known of it meanwhile. Each time in office begins with empty tables."""
+class OperatorStatus(ProcessStatus, frozen=True, kw_only=True):
+    """The leader's part of ``isthmus status``."""
+
+    cluster: str
+    reflectors: dict[str, State]
+    derivations: DerivationsStats
+    peers: dict[str, Any]
+    publisher: PublisherStats
+    objects: ReconcilerStats
+    """Of what the API server should hold."""
+
+
+class Leader:
+    """What the leader does, and what is known of it meanwhile. Each time in leader begins with empty tables."""
 
     def __init__(self, config: Config, client: kube.Client, identity: str) -> None:
         self._config = config
@@ -88,18 +106,12 @@ class Office:
 
     def not_ready(self) -> str:
         """Why the process is not ready; nothing for one that stands by."""
-        awaited = own_awaited(self._db.snapshot()) if self._db is not None else ()
-        return f"waiting for {', '.join(awaited)}" if awaited else ""
+        return observing.waiting_for(own_awaited(self._db.snapshot()) if self._db is not None else ())
 
     def families(self) -> Iterable[Metric]:
         """Metrics, as of now."""
-        leader = GaugeMetricFamily(f"{PREFIX}_leader", "1 where this replica leads")
-        leader.add_metric([], self._db is not None)
-        if self._db is None:
-            return [leader]
-        snapshot = self._db.snapshot()
-        own = [*metrics.tables(self._db, PREFIX), *metrics.clusters(snapshot, PREFIX)]
-        return [leader, *own, *mcs_metrics.families(snapshot)]
+        general = observing.families(PREFIX, self._db, leads="1 where this replica leads")
+        return general if self._db is None else [*general, *mcs_metrics.families(self._db.snapshot())]
 
     async def lead(self) -> None:
         """Everything the leader does, until it is cancelled."""
@@ -136,15 +148,19 @@ class Office:
                 tasks.create_task(publisher.run(), name="publisher")
                 tasks.create_task(self._act(db, objects), name="objects")
                 tasks.create_task(self._recorder.run(), name="events")
-                if config.admin.socket:
-                    parts = {"derivations": derivations, "publisher": publisher, "objects": objects}
-                    server = Server(
-                        db,
-                        config.admin.socket,
-                        status=lambda: status(reflectors, parts),
-                        timeout=config.sync.timeout,
-                    )
-                    tasks.create_task(server.run(), name="admin")
+                observing.admin(
+                    tasks,
+                    config,
+                    db,
+                    lambda: OperatorStatus(
+                        cluster=cluster,
+                        reflectors=observing.states(reflectors),
+                        derivations=derivations.stats(),
+                        peers=follower.stats(),
+                        publisher=publisher.stats(),
+                        objects=objects.stats(),
+                    ),
+                )
         finally:
             self._db = None
 
@@ -170,11 +186,3 @@ async def enough(db: Database) -> None:
 def own_awaited(snapshot: Snapshot) -> list[str]:
     """Who has yet to speak before the objects can be written: anybody but a peer."""
     return sorted(source for source in snapshot.pending(tables.OBJECTS) if not is_peer(source))
-
-
-def status(reflectors: Iterable[Any], parts: dict[str, Any]) -> dict[str, Any]:
-    """What the process has and has not got, for `isthmus status`."""
-    return {
-        "reflectors": {reflector.name: reflector.state._asdict() for reflector in reflectors},
-        **{name: repr(part) for name, part in parts.items()},
-    }

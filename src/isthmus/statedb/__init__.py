@@ -27,11 +27,11 @@ The contract:
 """
 
 from isthmus.statedb.changes import Change, Changes
-from isthmus.statedb.database import Database, Initializer
-from isthmus.statedb.derive import Derivations, Derived
+from isthmus.statedb.database import Database, Initializer, TableStats
+from isthmus.statedb.derive import Derivations, DerivationsStats, Derived
 from isthmus.statedb.errors import Overrun, StateError
 from isthmus.statedb.reading import Reader, Snapshot
-from isthmus.statedb.reconciler import Backoff, NotPruned, Reconciler, Status, Target
+from isthmus.statedb.reconciler import Backoff, NotPruned, Reconciler, ReconcilerStats, Status, Target
 from isthmus.statedb.table import Table
 from isthmus.statedb.transaction import WriteTxn
 
@@ -41,16 +41,19 @@ __all__ = [
     "Changes",
     "Database",
     "Derivations",
+    "DerivationsStats",
     "Derived",
     "Initializer",
     "NotPruned",
     "Overrun",
     "Reader",
     "Reconciler",
+    "ReconcilerStats",
     "Snapshot",
     "StateError",
     "Status",
     "Table",
+    "TableStats",
     "Target",
     "WriteTxn",
 ]

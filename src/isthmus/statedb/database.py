@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 from weakref import WeakSet
 
+from msgspec import Struct
+
 from isthmus.statedb.changes import Changes
 from isthmus.statedb.errors import StateError
 from isthmus.statedb.reading import Pending, Snapshot
@@ -21,6 +23,17 @@ from isthmus.statedb.table import AnyTable, Table
 from isthmus.statedb.transaction import WriteTxn
 
 R = TypeVar("R")
+
+
+class TableStats(Struct, frozen=True, gc=False):
+    """Numbers of a table; ``unread``: changes that the slowest of its readers has not read."""
+
+    rows: int
+    revision: int
+    readers: int
+    unread: int
+    pending: tuple[str, ...]
+    """Initializers that have not completed."""
 
 
 class Initializer:
@@ -163,16 +176,16 @@ class Database:
         finally:
             self._watchers.discard(wake)
 
-    def stats(self) -> dict[str, dict[str, int]]:
-        """Per table: rows, revision, readers, changes that the slowest of them has not read, sources still awaited."""
+    def stats(self) -> dict[str, TableStats]:
+        """Numbers of each table."""
         return {
-            name: {
-                "rows": len(state),
-                "revision": state.revision,
-                "readers": len(self._readers[name]),
-                "unread": max((reader.unread for reader in self._readers[name]), default=0),
-                "pending": len(self._pending[name]),
-            }
+            name: TableStats(
+                rows=len(state),
+                revision=state.revision,
+                readers=len(self._readers[name]),
+                unread=max((reader.unread for reader in self._readers[name]), default=0),
+                pending=tuple(sorted(self._pending[name])),
+            )
             for name, state in self._states.items()
         }
 

@@ -17,6 +17,8 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
+from msgspec import Struct
+
 from isthmus.statedb.changes import Changes
 from isthmus.statedb.database import Database
 from isthmus.statedb.errors import StateError
@@ -110,6 +112,14 @@ def _different(present: Iterable[R], wanted: Iterable[R]) -> tuple[list[R], list
     )
 
 
+class DerivationsStats(Struct, frozen=True, gc=False):
+    """Passes and units computed so far; per derived table, the units that wait to be computed."""
+
+    passes: int
+    units: int
+    dirty: dict[str, int]
+
+
 class Derivations:
     """Recomputes a set of derived tables. :meth:`step` is one pass; :meth:`run` does passes as changes come.
 
@@ -134,6 +144,10 @@ class Derivations:
     def __repr__(self) -> str:
         dirty = ", ".join(f"{name} {len(units)} dirty" if units else name for name, units in self._dirty.items())
         return f"<Derivations of {dirty}; {self.passes} passes, {self.units} units>"
+
+    def stats(self) -> DerivationsStats:
+        """What has been computed, and what waits."""
+        return DerivationsStats(self.passes, self.units, {name: len(units) for name, units in self._dirty.items()})
 
     def step(self) -> bool:
         """Recompute what changed, at most ``units_per_pass`` units a table, in one commit; whether some are left."""

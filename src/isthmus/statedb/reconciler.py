@@ -81,6 +81,17 @@ class Backoff(Struct, frozen=True, gc=False):
         return float(min(self.most, self.first * 2.0 ** min(attempts - 1, 30)))
 
 
+class ReconcilerStats(Struct, frozen=True, gc=False):
+    """What a reconciler has done and has not: its last round as a sentence, keys that wait, keys that fail."""
+
+    outcome: str
+    rounds: int
+    waiting: int
+    failing: int
+    pruned: bool
+    """Whether the target was pruned since the process began."""
+
+
 class Done(NamedTuple):
     """How many rows of a round were updated, deleted, and failed."""
 
@@ -139,6 +150,10 @@ class Reconciler(Generic[K, R]):
         waiting = f"; {len(self._backlog)} waiting" if self._backlog else ""
         pruned = "" if self._pruned else "; not pruned yet"
         return f"<Reconciler of {self._table.name}: {self.outcome}; {len(self._failed)} failing{waiting}{pruned}>"
+
+    def stats(self) -> ReconcilerStats:
+        """What has been done, and what has not."""
+        return ReconcilerStats(self.outcome, self.rounds, len(self._backlog), len(self._failed), self._pruned)
 
     @property
     def failing(self) -> Mapping[Any, Status]:
