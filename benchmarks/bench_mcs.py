@@ -39,7 +39,7 @@ from isthmus.kube.objects.discovery import ENDPOINT_SLICE
 from isthmus.kube.objects.mcs import SERVICE_EXPORT
 from isthmus.model.names import derived, service_name
 from isthmus_lab.apiserver.storage import REGISTRY
-from isthmus_lab.realapi import definitions, found
+from isthmus_lab.realapi import binaries, definitions
 
 AT_ONCE = 32
 PORTS = [{"name": "http", "port": 80, "protocol": "TCP"}]
@@ -70,7 +70,7 @@ async def small(folder: Path) -> AsyncIterator[ApiServer]:
 @asynccontextmanager
 async def real(folder: Path) -> AsyncIterator[ApiServer]:
     """The one that ``make kube-tools`` builds."""
-    path = found.find(found.SERVER)
+    path = binaries.find(binaries.SERVER)
     assert path is not None, "no kube-apiserver: run `make kube-tools`"
     with running(binary.find(), folder / "own-etcd") as etcd:
         server = KubeApiServer(path, folder / "own", etcd)

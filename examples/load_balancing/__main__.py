@@ -1,9 +1,9 @@
-"""Load balancing, told step by step: which rows come, which tables and maps that gives, and that both say the same.
+"""Load balancing, step by step: which rows come, which tables and maps that gives, and that both agree.
 
     .venv/bin/python -m examples.load_balancing [--json]
 
 No cluster, no network, no root: rows are put by hand and the maps are a dict. With root the kernel's maps hold the same
-beside it, loaded and attached to a control group that nobody is in, pinned in a mount namespace of this process.
+beside it, loaded and attached to an empty control group, pinned in a mount namespace of this process.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from isthmus.datapath.services.installed import State
 from isthmus.model import tables
 from isthmus.statedb import Database, Derivations, Derived, Reconciler, Table
 from isthmus_lab import cgroups, kernel
-from isthmus_lab.demo.report import Step, Teller
+from isthmus_lab.demo.report import Reporter, Step
 
 DERIVED_TABLES: Final[tuple[Table[Any, Any], ...]] = (tables.REDIRECTS, tables.FRONTENDS, tables.BACKENDS, tables.PLANS)
 MAPS: Final = ("frontends", "plans", "slots", "backends")
@@ -72,7 +72,7 @@ class Stage(NamedTuple):
             raise Wrong(f"{self.name}: {next(iter(self.reconciler.failing.values())).error}")
 
     def planned(self) -> Reached:
-        """Who reaches whom, as the tables say."""
+        """Backends by frontend, according to the tables."""
         snapshot = self.db.snapshot()
         return {
             str(key): sorted(f"{t.cluster}/{t.address}:{t.port}" for group in row.groups for t in group.targets)
@@ -81,7 +81,7 @@ class Stage(NamedTuple):
         }
 
     def programmed(self) -> Reached:
-        """Who reaches whom, as a connect would find it in the maps."""
+        """Backends by frontend, as a connect would find them in the maps."""
         found = view.dump(self.maps)
         backends = {row["id"]: f"{row['cluster']}/{row['backend'].partition('/')[0]}" for row in found["backends"]}
         counts = {row["plan_id"]: [group["count"] for group in row["groups"]] for row in found["plans"]}
@@ -102,33 +102,33 @@ def _scoped(row: dict[str, Any]) -> str:
 
 
 async def tell(*, json: bool) -> bool:
-    """Tell all of it; whether every step held."""
-    teller = Teller(json=json)
+    """Show all of it; whether every step held."""
+    reporter = Reporter(json=json)
     with ExitStack() as stack:
         stages = [_stage("the double", PlanTarget(maps := DictMaps(), State(), grace=0.0), maps)]
         if missing := _missing():
-            teller.say(f"maps are a dict; the kernel's are left alone: {missing}")
+            reporter.say(f"maps are a dict; the kernel's are left alone: {missing}")
         else:
             opened = stack.enter_context(_kernel_maps())
             stages.append(_stage("the kernel", opened.target(), opened.maps))
-            teller.say("maps are a dict, and the kernel's beside it, pinned where nobody else looks")
+            reporter.say("maps are a dict, and the kernel's beside it, pinned where nobody else looks")
         for chapter in CHAPTERS:
             await _step(
-                teller, chapter.name, chapter.says, _play(stages, chapter.puts, chapter.deletes, chapter.reached)
+                reporter, chapter.name, chapter.says, _play(stages, chapter.puts, chapter.deletes, chapter.reached)
             )
-            _show(teller, stages[0])
-        await _step(teller, "all of it removed, in every order", "", _removals(stages))
-    return teller.finish()
+            _show(reporter, stages[0])
+        await _step(reporter, "all of it removed, in every order", "", _removals(stages))
+    return reporter.finish()
 
 
-async def _step(teller: Teller, name: str, says: str, play: Any) -> None:
+async def _step(reporter: Reporter, name: str, says: str, play: Any) -> None:
     started = time.monotonic()
     try:
         detail = await play
     except Wrong as why:
-        teller.end(Step(name, ok=False, seconds=time.monotonic() - started, detail=str(why)))
+        reporter.end(Step(name, ok=False, seconds=time.monotonic() - started, detail=str(why)))
     else:
-        teller.end(Step(name, ok=True, seconds=time.monotonic() - started, detail=says or detail))
+        reporter.end(Step(name, ok=True, seconds=time.monotonic() - started, detail=says or detail))
 
 
 async def _play(stages: Sequence[Stage], puts: Sequence[Any], deletes: Sequence[Any], reached: Reached) -> str:
@@ -160,15 +160,15 @@ async def _removals(stages: Sequence[Stage]) -> str:
     return f"{tried} times all gone: no entry in a map, no number in use, and maps said what tables said on the way"
 
 
-def _show(teller: Teller, stage: Stage) -> None:
+def _show(reporter: Reporter, stage: Stage) -> None:
     """Tables and maps as they are now."""
     snapshot = stage.db.snapshot()
     for table in DERIVED_TABLES:
         for row in sorted(snapshot.all(table), key=table.key):
-            teller.say(f"    {table.name:<10} {_text(row)}")
+            reporter.say(f"    {table.name:<10} {_text(row)}")
     dumped = view.dump(stage.maps, masked=True)
     for line in view.render({name: dumped[name] for name in MAPS}).splitlines():
-        teller.say(f"    map {line}" if line.endswith(":") else f"        {line.strip()}")
+        reporter.say(f"    map {line}" if line.endswith(":") else f"        {line.strip()}")
 
 
 def _text(row: Any) -> str:

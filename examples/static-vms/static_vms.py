@@ -25,7 +25,7 @@ from isthmus.statedb import Database, Derivations
 
 
 def rows(lines: list[str]) -> Iterator[tuple[Service, EndpointSet]]:
-    """What the list says, as rows of a source named 'vms'."""
+    """The rows of the list, of a source named 'vms'."""
     for name, called, *machines in (line.split() for line in lines if line.strip() and line[0] != "#"):
         service, (address, port) = ServiceName(name), called.rsplit(":", 1)
         answering = [machine.rsplit(":", 1) for machine in machines]

@@ -14,4 +14,9 @@ and everything of it carries the lab's name, so that ``down`` finds it all after
     clusterdns/    cluster.local, in the control plane's namespace
     supervisor/    the one process that starts, watches and restarts all others of a lab
     removal.py     takes a lab away, whatever state it is in
+    faults.py      kills, pauses, cuts and slows parts of a lab
+    apiserver/, controllers/   a small API server and its controllers
+    realapi/       kube-apiserver and its like in its place
+    demo/          the demo
+    cli/           ``isthmus lab``
 """

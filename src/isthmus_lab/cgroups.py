@@ -1,6 +1,6 @@
 """The lab's tree of control groups: where each process of a lab is, and how all of them are found and ended.
 
-Cgroup v2 only, and no controller is asked for: the tree says who belongs to what, and BPF attaches to it.
+Cgroup v2 only, and no controller is asked for: the tree records what belongs where, and BPF attaches to it.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ SCHEMES: Final[dict[Family, Scheme]] = {
 
 
 class BadFamilies(ValueError):  # noqa: N818
-    """What ``--ip-families`` says is not two words of two; the message names it."""
+    """``--ip-families`` does not parse; the message has the word at fault."""
 
 
 def parse(text: str) -> Families:
@@ -95,15 +95,15 @@ def parse(text: str) -> Families:
 
 
 def parse_all(words: Iterable[str], clusters: int) -> tuple[Families, ...]:
-    """A cluster each: ``IPv4,IPv6`` is said of all, ``c2=IPv4`` of one; the later wins."""
+    """The families of each cluster: ``IPv4,IPv6`` applies to all, ``c2=IPv4`` to one; the later wins."""
     found: list[Families] = [("IPv4",)] * clusters
     names = {f"c{number}": number - 1 for number in range(1, clusters + 1)}
     for word in words:
-        name, equals, said = word.rpartition("=")
+        name, equals, families = word.rpartition("=")
         if equals and name not in names:
             raise BadFamilies(f"--ip-families {word}: there is no cluster {name}: c1 to c{clusters}")
         for number in [names[name]] if equals else range(clusters):
-            found[number] = parse(said)
+            found[number] = parse(families)
     return tuple(found)
 
 

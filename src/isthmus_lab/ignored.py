@@ -1,8 +1,8 @@
-"""Fields of objects that nobody in a lab acts on: kept as they are, and told to whoever asks. Pure.
+"""Fields of objects that nothing in a lab acts on: stored as they are, and listed on request. Pure.
 
 What the node acts on is what it reads of a Pod: its own structs are the list. What controllers and scheduler act on is
-the table here. A field that says no more than what holds anyway is no news; an object that another one owns says what
-its owner says, so only the owner is asked.
+the table here. A field with a value that holds anyway is left out; an object that another one owns repeats its owner's
+fields, so only the owner is listed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from msgspec import Struct
 from isthmus.kube.kind import Kind, key_of
 from isthmus.kube.objects.core import ServiceSpec
 from isthmus.kube.objects.meta import Meta, Wire
-from isthmus_lab.apiserver.kept import KEPT
+from isthmus_lab.apiserver.stored_kinds import STORED_KINDS
 from isthmus_lab.node.objects import Spec
 
 Known = Mapping[str, "Known | None"]
@@ -36,7 +36,7 @@ class Whole(Wire, frozen=True):
 
 
 class Ignored(Struct, frozen=True):
-    """A field nobody acts on."""
+    """A field that nothing acts on."""
 
     kind: str
     object: str
@@ -136,10 +136,12 @@ KINDS: Final = tuple(Kind(group, "v1", name, kind, Whole) for group, name, kind 
 """The kinds asked, as the API server has them."""
 
 
-_KEPT: Final = tuple(Kind(each.group, each.versions[0], each.resource, each.kind, Whole) for each in KEPT)
-_ONLY_KEPT: Final = frozenset(each.kind for each in KEPT)
+_STORED_KINDS: Final = tuple(
+    Kind(each.group, each.versions[0], each.resource, each.kind, Whole) for each in STORED_KINDS
+)
+_ONLY_KEPT: Final = frozenset(each.kind for each in STORED_KINDS)
 ALL: Final = "(all of it)"
-"""What is said of an object of which nobody acts on anything."""
+"""Listed in place of fields for an object that nothing acts on at all."""
 
 
 _NOBODYS: Final = ("ingresses", "networkpolicies")
@@ -148,7 +150,7 @@ _NOBODYS: Final = ("ingresses", "networkpolicies")
 
 def kinds(*, real: bool) -> tuple[Kind[Whole], ...]:
     """The kinds to ask of; most that the small server only keeps are acted on by a real one."""
-    return (*KINDS, *(each for each in _KEPT if not real or each.resource in _NOBODYS))
+    return (*KINDS, *(each for each in _STORED_KINDS if not real or each.resource in _NOBODYS))
 
 
 def acted_on(resource: str, *, real: bool = False) -> Known:
@@ -171,7 +173,7 @@ def of_object(kind: str, found: Whole, known: Known) -> list[Ignored]:
 
 
 def fields(body: Fields, known: Known) -> Iterator[str]:
-    """Paths of what is set and not known; the shortest that says it. Containers and the like go by their names."""
+    """The shortest paths of what is set and not known. Elements of a list are named by their names."""
     for name, value in body.items():
         if name != "metadata":
             yield from _field(name, name, value, known)

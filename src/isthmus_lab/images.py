@@ -20,15 +20,15 @@ from msgspec import Struct
 PROGRAMS: Final = Path(__file__).parent / "programs"
 PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 IDLE: Final = "trap 'exit 0' TERM INT; while :; do sleep 3600 & wait $!; done"
-"""Waits without end, and ends at once when told: as process 1, a plain sleep would not."""
+"""Waits without end, and ends at once on SIGTERM: as process 1, a plain sleep would not."""
 
 
 class UnknownImage(Exception):  # noqa: N818
-    """There is no stand-in for an image; the message says what to do."""
+    """There is no stand-in for an image; the message has the option that adds one."""
 
 
 class Image(Struct, frozen=True, forbid_unknown_fields=True):
-    """What stands in for an image: what it runs, with what unless told otherwise, and what it needs of the host."""
+    """A stand-in for an image: the command, its default arguments, and what it needs of the host."""
 
     entrypoint: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ def _program(name: str, *arguments: str) -> Image:
 
 
 def _nginx() -> Image:
-    """The real one where it is installed, else a page that says as much as a tutorial looks at."""
+    """The real one where it is installed, else a page with as much as the tutorials look at."""
     real = shutil.which("nginx", path=PATH) is not None
     return Image(command=("nginx", "-g", "daemon off;")) if real else _program("http_echo.py", "--nginx")
 
@@ -131,7 +131,7 @@ def missing(program: str) -> str:
 
 
 def given(text: str) -> tuple[str, Image]:
-    """``NAME=COMMAND…`` as on the command line; ValueError says what is wrong with it."""
+    """``NAME=COMMAND…`` as on the command line; ValueError has the reason."""
     name, equals, words = text.partition("=")
     try:
         command = shlex.split(words)

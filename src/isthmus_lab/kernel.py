@@ -1,6 +1,6 @@
 """The system calls a lab needs and Python 3.11 lacks: namespaces, mounts, capabilities. Each raises OSError by name.
 
-Some of these run between fork and exec, so nothing here allocates threads, logs, or waits.
+AnyObject of these run between fork and exec, so nothing here allocates threads, logs, or waits.
 """
 
 from __future__ import annotations

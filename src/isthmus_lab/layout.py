@@ -1,10 +1,10 @@
-"""Names, addresses and paths of a lab: one place that says where everything is. Pure.
+"""Names, addresses and paths of a lab: the one place that defines them. Pure.
 
 Cluster i of a lab has its control plane on 172.30.i.2, node n on 172.30.i.(10+n) and that node's pods in 10.i.n.0/24.
 Services are in 10.96.0.0/16 in every cluster: ClusterIPs are local to a cluster. ``families`` has the IPv6 of it.
 
 Machines (control planes, nodes) have an address of every family that some cluster of the lab has, so that all reach
-each other; Services, pods and what the API says of nodes have those of their own cluster.
+each other; Services, pods and the addresses in a Node object have those of their own cluster.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ CLUSTER_DOMAIN: Final = "cluster.local"
 
 ETCD: Final = 2379
 """The port."""
-MOST_CLUSTERS: Final = 64
-MOST_NODES: Final = 40
+MAX_CLUSTERS: Final = 64
+MAX_NODES: Final = 40
 Network = Literal["flat", "island"]
 """Whether clusters reach each other's pods, or only each other's gateway nodes."""
 
@@ -55,7 +55,7 @@ class Node:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """What the API says of it: one of each family of its cluster."""
+        """The addresses in its Node object: one of each family of its cluster."""
         return tuple(self.machine(scheme) for scheme in self.cluster.schemes)
 
     def machine(self, scheme: Scheme) -> str:
@@ -186,7 +186,7 @@ class Cluster:
 
     @property
     def pod_net(self) -> int:
-        """The second byte of its pods' addresses: every island has the same, as nobody has told it of the others."""
+        """The second byte of its pods' addresses: the same in every island, as islands do not coordinate ranges."""
         return 1 if self.lab.network == "island" else self.index
 
     @property

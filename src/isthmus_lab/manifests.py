@@ -20,7 +20,7 @@ MANAGER: Final = "isthmus-lab"
 FIRST: Final = ("Namespace", "CustomResourceDefinition", "ServiceAccount", "ConfigMap", "Secret")
 
 
-class Some(Wire, frozen=True):
+class AnyObject(Wire, frozen=True):
     """Any object."""
 
     metadata: Meta
@@ -95,7 +95,7 @@ async def _apply(client: kube.Client, body: dict[str, Any]) -> None:
     name = body["metadata"].get("name")
     if not name:
         raise BadManifest("metadata.name is missing")
-    kind = await client.kind(body["apiVersion"], body["kind"], Some)
+    kind = await client.kind(body["apiVersion"], body["kind"], AnyObject)
     namespace = body["metadata"].get("namespace", "default") if kind.namespaced else ""
     await client.apply(kind, namespace, name, body, field_manager=MANAGER)
 

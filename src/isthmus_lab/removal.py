@@ -1,6 +1,6 @@
 """Takes a lab away, whatever state it is in, and needs nothing but its name: not its supervisor, not its files.
 
-Order matters: first nobody runs any more, so that nothing comes back; then what they held.
+Order matters: first no process runs any more, so that nothing comes back; then what they held.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ def start(
 
 
 def adopt(pid: int, *, since: int) -> Process | None:
-    """A process that somebody else started and left behind, if it is still that one. Its exit code nobody can know."""
+    """A process that another program started and left behind, if it is still that one. Its exit code is unknown."""
     if born(pid) != since:
         return None
     try:

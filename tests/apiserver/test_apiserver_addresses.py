@@ -20,17 +20,17 @@ def test_two_writes_of_one_service_may_be_under_way_at_once() -> None:
     addresses = Addresses([ip_network("10.96.0.0/16")])
     stored = service("echo", "10.96.0.7")["spec"]
     with (
-        addresses.given(service("echo", "10.96.0.7"), [], before=stored),
-        addresses.given(service("echo", "10.96.0.7"), [], before=stored),
+        addresses.allocated(service("echo", "10.96.0.7"), [], before=stored),
+        addresses.allocated(service("echo", "10.96.0.7"), [], before=stored),
     ):
         pass
 
 
-def test_an_address_that_a_write_under_way_asks_for_is_nobody_elses() -> None:
+def test_an_address_that_a_write_under_way_asks_for_is_reserved() -> None:
     addresses = Addresses([ip_network("10.96.0.0/16")])
     with (
-        addresses.given(service("echo", "10.96.0.7"), []),
+        addresses.allocated(service("echo", "10.96.0.7"), []),
         pytest.raises(ApiError, match="already allocated"),
-        addresses.given(service("other", "10.96.0.7"), []),
+        addresses.allocated(service("other", "10.96.0.7"), []),
     ):
         pass

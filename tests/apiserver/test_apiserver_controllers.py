@@ -71,7 +71,7 @@ async def test_a_new_template_replaces_the_pods_without_an_outage(client: Client
 
 
 async def fewest_available(client: Client, revision: str) -> int:
-    """The fewest pods there were, ready and not told to stop, since a revision."""
+    """The fewest pods there were, ready and not being deleted, since a revision."""
     ready = {pod["metadata"]["name"] for pod in (await client.get("pods")).body["items"]}
     fewest, now = 99, set[str]()
     pods: dict[str, bool] = {}
@@ -203,7 +203,7 @@ async def test_a_pod_waits_for_a_node_that_is_ready_and_fits(client: Client) -> 
     await client.delete(f"nodes/{client.namespace}")
 
 
-async def test_a_pod_on_a_node_ends_when_the_node_says_so(client: Client, node: Node) -> None:
+async def test_a_pod_on_a_node_ends_when_the_node_has_deleted_it(client: Client, node: Node) -> None:
     pod = deployment()["spec"]["template"] | {"metadata": {"name": "p"}}
     await client.made("pods", pod)
     await client.until("pods/p", lambda body: body["status"]["phase"] == "Running")

@@ -61,7 +61,7 @@ def test_json_paths_find_what_they_say(path: str, expected: list[Any]) -> None:
     assert jsonpath.parse(path)(doc) == expected
 
 
-def test_what_is_no_json_path_is_said() -> None:
+def test_what_is_no_json_path_is_refused() -> None:
     with pytest.raises(ValueError, match="not a JSON path"):
         jsonpath.parse(".a[?(@.b>1)]")
 

@@ -12,7 +12,7 @@ def pod() -> dict[str, object]:
     return {"metadata": {"name": "p"}, "spec": spec}
 
 
-async def test_a_pod_that_fits_no_node_says_so(kubectl: Kubectl, client: Client) -> None:
+async def test_a_pod_that_fits_no_node_has_an_event(kubectl: Kubectl, client: Client) -> None:
     await client.made("pods", pod())
     await client.until("events", lambda body: [e["reason"] for e in body["items"]] == ["FailedScheduling"])
     assert "nodes are available" in await kubectl("describe", "pod", "p")

@@ -192,15 +192,15 @@ WRITES = {
 def outcome(body: dict[str, Any]) -> str:
     """What a server made of it, with families in the place of addresses."""
     if body["kind"] == "Status":
-        said = body["message"].partition(" is invalid: ")[2] or body["message"]
-        return re.sub(r'"[0-9a-f:.]+"', lambda found: f'"{family_of(found[0][1:-1])}"', said)
+        message = body["message"].partition(" is invalid: ")[2] or body["message"]
+        return re.sub(r'"[0-9a-f:.]+"', lambda found: f'"{family_of(found[0][1:-1])}"', message)
     spec = body["spec"]
     ips = "+".join(family_of(ip) or ip for ip in spec["clusterIPs"])
     return f"{'+'.join(spec['ipFamilies'])} {spec['ipFamilyPolicy']} {ips}"
 
 
 async def answers(url: str, token: str, writes: list[Write]) -> list[str]:
-    """What a server says to each."""
+    """A server's answer to each."""
     connector = aiohttp.TCPConnector(ssl=ssl._create_unverified_context())
     headers = {"Authorization": f"Bearer {token}"}
     found = []
@@ -213,8 +213,8 @@ async def answers(url: str, token: str, writes: list[Write]) -> list[str]:
                 body["metadata"], kind = {"name": write.name}, "application/json"
             else:
                 path += f"/{write.name}"
-            told = {"data": json.dumps(body), "headers": {"Content-Type": kind}}
-            async with session.request(write.verb, path, **told) as reply:  # type: ignore[arg-type]
+            sent = {"data": json.dumps(body), "headers": {"Content-Type": kind}}
+            async with session.request(write.verb, path, **sent) as reply:  # type: ignore[arg-type]
                 found.append(outcome(await reply.json()))
         await connector.close(abort_ssl=True)
     return found
@@ -232,7 +232,7 @@ def small(tmp_path: Path) -> Iterator[ApiServer]:
 
 
 @pytest.mark.parametrize("ranges", WRITES)
-async def test_families_and_addresses_are_given_and_refused_as_the_table_says(small: ApiServer, ranges: str) -> None:
+async def test_families_and_addresses_are_given_and_refused_as_in_the_table(small: ApiServer, ranges: str) -> None:
     small.start(f"--service-cidr={ranges}")
     until(small.ready)
     found = await answers(small.url, TOKEN, WRITES[ranges])

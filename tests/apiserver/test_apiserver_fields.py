@@ -40,7 +40,7 @@ def test_what_another_also_applies_stays() -> None:
     assert content(live) == {"spec": {"a": 1, "b": 2}}
 
 
-def test_what_nobody_applied_stays() -> None:
+def test_what_no_manager_applied_stays() -> None:
     live = apply({"metadata": {}, "spec": {"theirs": 1}}, {"spec": {"a": 1}}, ALICE)
     assert content(apply(live, {"spec": {"b": 1}}, ALICE)) == {"spec": {"theirs": 1, "b": 1}}
 

@@ -110,7 +110,7 @@ def created(kind: Kind, body: Any) -> Object:
     """What creating it stores."""
     obj = rules.born(kind, rules.addressed(kind, "ns", "", body))
     if kind is kinds.SERVICE:
-        with Addresses([ip_network("10.96.0.0/16")]).given(obj, []):
+        with Addresses([ip_network("10.96.0.0/16")]).allocated(obj, []):
             pass
     if kind is kinds.CUSTOM_RESOURCE_DEFINITION:
         definitions.kind_of(obj)

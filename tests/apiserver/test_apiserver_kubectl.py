@@ -130,7 +130,7 @@ async def test_what_people_do_by_hand(kubectl: Kubectl, node: Node) -> None:
     await kubectl("expose", "deployment", "nothing", "--port=80", fails=True)
 
 
-async def test_describe_says_what_is_there(kubectl: Kubectl, node: Node) -> None:
+async def test_describe_shows_what_is_there(kubectl: Kubectl, node: Node) -> None:
     await kubectl("apply", "-f", "-", stdin=APP)
     await kubectl("rollout", "status", "deployment/echo", "--timeout=60s")
     for what, text in [
@@ -143,7 +143,7 @@ async def test_describe_says_what_is_there(kubectl: Kubectl, node: Node) -> None
         assert text in await kubectl("describe", what), what
 
 
-async def test_errors_are_said_as_kubectl_says_them(kubectl: Kubectl) -> None:
+async def test_errors_are_worded_as_by_kubectl(kubectl: Kubectl) -> None:
     missing = await kubectl("get", "svc", "nothing", fails=True)
     assert missing == 'Error from server (NotFound): services "nothing" not found\n'
     broken = await kubectl("apply", "-f", "-", stdin=APP.replace("port: 80", "port: 99999"), fails=True)
@@ -194,7 +194,7 @@ async def test_create_commands_speak_protobuf_and_are_understood(kubectl: Kubect
     assert (await client.get("pods/p")).body["spec"]["containers"][0]["image"] == "x"
 
 
-async def test_kinds_that_nothing_acts_on_are_kept_and_said_to_be(kubectl: Kubectl) -> None:
+async def test_kinds_that_nothing_acts_on_are_stored_with_a_warning(kubectl: Kubectl) -> None:
     policy = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: p}\nspec: {podSelector: {}}\n"
     process = await kubectl.start("apply", "-f", "-")
     out, err = await process.communicate(policy.encode())

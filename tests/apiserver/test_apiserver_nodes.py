@@ -72,13 +72,13 @@ async def pod(client: Client, node: Node) -> AsyncIterator[str]:
 async def test_exec_runs_a_command_with_input_and_exit_code(kubectl: Kubectl, pod: str) -> None:
     assert await kubectl("exec", pod, "--", "say", "it") == "say it\n"
     assert await kubectl("exec", "-i", pod, "--", "cat", stdin="hello") == "cat\nHELLO"
-    said = await kubectl("exec", pod, "--", "exit", "3", fails=True)
-    assert "command terminated with exit code 3" in said
+    output = await kubectl("exec", pod, "--", "exit", "3", fails=True)
+    assert "command terminated with exit code 3" in output
 
 
 async def test_logs_are_the_nodes(kubectl: Kubectl, client: Client, pod: str) -> None:
-    said = await kubectl("logs", pod, "--tail=5", "--previous")
-    assert said == f"/containerLogs/{client.namespace}/p/main previous=true&tailLines=5\n"
+    output = await kubectl("logs", pod, "--tail=5", "--previous")
+    assert output == f"/containerLogs/{client.namespace}/p/main previous=true&tailLines=5\n"
     wrong = await kubectl("logs", pod, "-c", "other", fails=True)
     assert "container other is not valid for pod p" in wrong
 

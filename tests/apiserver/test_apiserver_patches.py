@@ -83,7 +83,7 @@ def test_a_strategic_patch_deletes_and_orders_elements() -> None:
     assert [each["name"] for each in spec["containers"]] == ["c", "b"]
 
 
-def test_a_strategic_patch_replaces_where_it_says_so() -> None:
+def test_a_strategic_patch_replaces_where_asked_to() -> None:
     assert patches.strategic({"a": {"b": 1}}, {"a": {"$patch": "replace", "c": 2}}, {}) == {"a": {"c": 2}}
     assert patches.strategic({"a": {"b": 1, "c": 2}}, {"a": {"$retainKeys": ["c"]}}, {}) == {"a": {"c": 2}}
     kept = patches.strategic(

@@ -13,7 +13,7 @@ LISTEN = "--listen=127.0.0.1:0"
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         (["--listen=nowhere"], "--listen nowhere: want an address and a port"),
         ([LISTEN, "--token-file=/nowhere"], "--token-file /nowhere: No such file or directory"),
@@ -23,11 +23,11 @@ LISTEN = "--listen=127.0.0.1:0"
         ([LISTEN, "--etcd=ftp://x"], "etcd endpoint 'ftp://x': want http://host:port"),
     ],
 )
-def test_a_wrong_flag_is_one_line_that_names_it(flags: list[str], said: str) -> None:
+def test_a_wrong_flag_is_one_line_that_names_it(flags: list[str], message: str) -> None:
     command = [sys.executable, "-m", "isthmus_lab.apiserver", "--etcd=http://127.0.0.1:1", *flags]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 2
-    assert done.stderr.startswith(f"isthmus_lab.apiserver: {said}"), done.stderr
+    assert done.stderr.startswith(f"isthmus_lab.apiserver: {message}"), done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 

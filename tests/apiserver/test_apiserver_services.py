@@ -83,7 +83,7 @@ async def test_node_ports_are_given_and_taken(client: Client) -> None:
         ({"ports": "x"}, "Expected `array`, got `str` - at `$.spec.ports`"),
     ],
 )
-async def test_what_is_wrong_with_a_service_is_said_by_field(client: Client, spec: Object, message: str) -> None:
+async def test_what_is_wrong_with_a_service_is_reported_by_field(client: Client, spec: Object, message: str) -> None:
     refused = await client.create("services", service(**spec))
     assert refused.status in (400, 422)
     assert message in refused.body["message"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from isthmus.reflector import Expired, Transient
-from isthmus_lab.apiserver.storage import MOST_WAITING, Change, Subscription
+from isthmus_lab.apiserver.storage import MAX_QUEUED_CHANGES, Change, Subscription
 
 
 def changes(count: int, resource: str = "pods") -> list[Change]:
@@ -31,7 +31,7 @@ async def test_a_follower_hears_what_came_before_the_end() -> None:
 
 async def test_a_follower_that_is_too_slow_is_sent_away() -> None:
     subscription = Subscription(None)
-    subscription.push(changes(MOST_WAITING + 1))
+    subscription.push(changes(MAX_QUEUED_CHANGES + 1))
     subscription.push(changes(1))
     with pytest.raises(Transient, match="waiting"):
         await subscription.wait()

@@ -40,7 +40,7 @@ async def test_what_is_not_there_is_not_found(client: Client) -> None:
     assert (elsewhere.status, elsewhere.body["message"]) == (404, 'namespaces "not-there" not found')
 
 
-async def test_nobody_comes_in_without_the_token(client: Client) -> None:
+async def test_no_request_passes_without_the_token(client: Client) -> None:
     for token in ("", "Bearer wrong"):
         stranger = await client.call("GET", "configmaps", headers={"Authorization": token})
         assert (stranger.status, stranger.reason) == (401, "Unauthorized")

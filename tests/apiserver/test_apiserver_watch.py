@@ -28,7 +28,7 @@ async def test_a_watch_begins_with_what_is_there_and_goes_on_with_what_happens(c
         assert int(gone["metadata"]["resourceVersion"]) > int(changed["metadata"]["resourceVersion"])
 
 
-async def test_a_watch_from_a_version_tells_all_that_came_after(client: Client) -> None:
+async def test_a_watch_from_a_version_delivers_all_that_came_after(client: Client) -> None:
     made = await client.made("leases", labelled("a"))
     await client.made("leases", labelled("b"))
     await client.delete("leases/a")

@@ -133,7 +133,7 @@ async def test_a_job_that_takes_too_long_has_failed(client: Client) -> None:
     assert {c["type"]: c["reason"] for c in done["status"]["conditions"]}["Failed"] == "DeadlineExceeded"
 
 
-async def test_a_job_that_is_done_goes_when_it_says_so(client: Client) -> None:
+async def test_a_job_that_is_done_goes_after_its_ttl(client: Client) -> None:
     await client.made("jobs", job(ttlSecondsAfterFinished=0))
     await client.until("jobs/j", lambda b: b.get("status", {}).get("active") == 1)
     await finish(client, "Succeeded")
@@ -141,7 +141,7 @@ async def test_a_job_that_is_done_goes_when_it_says_so(client: Client) -> None:
     await client.until("pods", lambda body: not body["items"])
 
 
-async def test_a_deployment_that_does_not_get_on_says_so_and_recovers(client: Client) -> None:
+async def test_a_deployment_that_does_not_progress_has_a_condition_and_recovers(client: Client) -> None:
     spec = {"selector": {"matchLabels": {"app": "a"}}, "template": template("a"), "progressDeadlineSeconds": 1}
     await client.made("deployments", {"metadata": {"name": "a"}, "spec": spec})
 

@@ -37,9 +37,10 @@ def test_what_is_written_outlives_a_pod_and_goes_with_its_claim(clusters: Runnin
     clusters.kubectl("wait", "--for=condition=Ready", "pod/writer", "--timeout=60s")
     bound = json.loads(clusters.kubectl("get", "pvc", "data", "-o", "json"))
     assert (bound["status"]["phase"], bound["status"]["capacity"]) == ("Bound", {"storage": "1Gi"})
-    assert clusters.kubectl("get", "pv", bound["spec"]["volumeName"], "--no-headers").split()[1:5] == [
-        "1Gi", "RWO", "Retain", "Bound",
-    ]  # fmt: skip
+    volume = json.loads(clusters.kubectl("get", "pv", bound["spec"]["volumeName"], "-o", "json"))
+    assert volume["spec"]["capacity"] == {"storage": "1Gi"}
+    assert volume["spec"]["accessModes"] == ["ReadWriteOnce"]
+    assert (volume["spec"]["persistentVolumeReclaimPolicy"], volume["status"]["phase"]) == ("Retain", "Bound")
     clusters.kubectl("delete", "pod", "writer")
     make(pod)
     until(lambda: clusters.kubectl("logs", "writer") == "writer\n")
@@ -60,9 +61,9 @@ def test_each_pod_of_a_stateful_set_has_a_claim_of_its_own_that_stays(clusters: 
     clusters.kubectl("scale", "statefulset/db", "--replicas=0")
     until(lambda: clusters.kubectl("get", "pods", "-l", "app=db", "-o", "name") == "")
     clusters.kubectl("scale", "statefulset/db", "--replicas=2")
-    until(lambda: _said(clusters, "db-0") == "db-0\n" and _said(clusters, "db-1") == "db-1\n")
+    until(lambda: _output(clusters, "db-0") == "db-0\n" and _output(clusters, "db-1") == "db-1\n")
 
 
-def _said(clusters: Running, pod: str) -> str:
+def _output(clusters: Running, pod: str) -> str:
     """What it wrote first, if it runs."""
     return clusters.cli("exec", "c1", f"default/{pod}", "--", "head", "-1", "/data/lines", code=None).stdout

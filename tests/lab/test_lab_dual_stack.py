@@ -59,7 +59,7 @@ def addresses(lab: Running, name: str, *, cluster: str = "c1") -> list[str]:
 
 
 def called(lab: Running, *urls: str, pod: str = CLIENT, cluster: str = "c1") -> list[dict[str, str]]:
-    """Who answers each, once somebody does; one that begins with 4 or 6 is called in that family."""
+    """The pod that answers each URL, once one does; a URL that begins with 4 or 6 is called in that family."""
     script = "".join(f"until curl -s{url[0]} -m1 {url[1:]}; do sleep 0.1; done; " for url in urls)
     return [json.loads(line) for line in lab.exec(pod, script, cluster=cluster).splitlines()]
 
@@ -85,9 +85,9 @@ def test_pods_and_nodes_have_an_address_of_each_family_in_their_clusters_order(l
 
 
 def test_a_service_is_called_in_both_families_and_the_pod_sees_the_callers_own_address(lab: Running) -> None:
-    said = called(lab, "4web", "6web", "4four", "6six")
+    output = called(lab, "4web", "6web", "4four", "6six")
     mine = addresses(lab, "client")
-    assert [each["caller"] for each in said] == [*mine, *mine]
+    assert [each["caller"] for each in output] == [*mine, *mine]
 
 
 def test_a_pod_reaches_itself_and_a_node_port_answers_in_both_families(lab: Running) -> None:
@@ -130,15 +130,15 @@ def test_an_import_has_an_address_of_each_family_and_slices_of_each(lab: Running
 
 def test_an_import_is_called_by_name_from_the_other_cluster_in_both_families(lab: Running) -> None:
     web, six = f"web.demo.{THEIRS}", f"six.demo.{THEIRS}"
-    said = called(lab, f"4{web}", f"6{web}", f"6{six}", cluster="c2")
+    output = called(lab, f"4{web}", f"6{web}", f"6{six}", cluster="c2")
     first, second = addresses(lab, "client", cluster="c2")
-    assert [(each["cluster"], each["caller"]) for each in said] == [("c1", second), ("c1", first), ("c1", first)]
+    assert [(each["cluster"], each["caller"]) for each in output] == [("c1", second), ("c1", first), ("c1", first)]
     maps = json.loads(lab.isthmus("bpf", "maps", "-o", "json", cluster="c2"))
     counted = {row["service"].rpartition("/")[2] for row in maps["counters"] if row["verdict"] == "called"}
     assert counted == {"IPv4", "IPv6"}, "the kernel sent them, not the rules of plain Services"
-    told = lab.isthmus("explain", "-n", "demo", "web", cluster="c2")
-    assert "80/TCP IPv4 at 10.96." in told
-    assert "80/TCP IPv6 at [fd00:10:96::" in told
+    explained = lab.isthmus("explain", "-n", "demo", "web", cluster="c2")
+    assert "80/TCP IPv4 at 10.96." in explained
+    assert "80/TCP IPv6 at [fd00:10:96::" in explained
 
 
 def test_names_of_the_clusterset_are_answered_whichever_address_of_the_cluster_dns_is_asked(lab: Running) -> None:
@@ -155,8 +155,8 @@ def test_names_of_the_clusterset_are_answered_whichever_address_of_the_cluster_d
 
 def test_no_packet_of_ipv6_leaves_the_lab(lab: Running) -> None:
     with Watched() as watched:
-        said = lab.exec(
+        output = lab.exec(
             CLIENT, "curl -s6 -m1 [2001:db8::1]; curl -s6 -m1 [fd00:10:96::dead]; curl -s6 -m1 web >&2; echo end"
         )
-    assert said == "end\n"
+    assert output == "end\n"
     assert watched.found == []

@@ -38,10 +38,10 @@ def running() -> Iterator[Running]:
     server = "exec python3 -I -S -m http.server --directory /srv"
     images = [word for name, port in PORTS.items() for word in ("--image", f"{name}=sh -c '{server} {port}'")]
     try:
-        said = lab.cli("up", "--clusters", "1", "--without-isthmus", "--from", str(MANIFESTS), *images, code=1).stderr
+        output = lab.cli("up", "--clusters", "1", "--without-isthmus", "--from", str(MANIFESTS), *images, code=1).stderr
         without = f"spec.template.spec.containers[0].image: image '{WITHOUT}' has no stand-in"
-        assert [line for line in said.splitlines() if line.startswith("  c1: ") and without not in line] == []
-        assert without in said
+        assert [line for line in output.splitlines() if line.startswith("  c1: ") and without not in line] == []
+        assert without in output
         yield lab
     finally:
         removal.remove(lab.lab)
@@ -65,7 +65,7 @@ def test_examples_of_several_tiers_run_unedited(running: Running) -> None:
 
 
 def settled(running: Running) -> list[tuple[str, str]]:
-    """State of each pod with what it says of it; empty while one is on its way."""
+    """State of each pod with its message; empty while one is on its way."""
     pods = json.loads(running.cli("status", "-o", "json").stdout)["pods"]
     states = [(pod["state"], pod["why"]) for pod in pods]
     return (
@@ -74,7 +74,7 @@ def settled(running: Running) -> list[tuple[str, str]]:
 
 
 def within(text: Any, stored: Any) -> bool:
-    """Whether all that a text says is stored."""
+    """Whether all that a manifest has is stored."""
     if isinstance(text, dict):
         return isinstance(stored, dict) and all(within(value, stored.get(name)) for name, value in text.items())
     if isinstance(text, list):

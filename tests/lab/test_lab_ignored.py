@@ -1,4 +1,4 @@
-"""What nobody in a lab acts on is told by name, and nothing else is."""
+"""What nothing in a lab acts on is listed by name, and nothing else is."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ spec:
 
 
 @pytest.mark.parametrize(
-    ("container", "told"),
+    ("container", "ignored"),
     [
         ("resources: {limits: {cpu: 1}}", ["resources"]),
         ("resources: {}", []),
@@ -52,12 +52,12 @@ spec:
         ("terminationMessagePath: /dev/termination-log", []),
     ],
 )
-def test_a_field_of_a_container_that_the_node_does_not_read_is_told(container: str, told: list[str]) -> None:
-    assert of("deployments", deployment(container)) == [f"{CONTAINER}.{each}" for each in told]
+def test_a_field_of_a_container_that_the_node_does_not_read_is_listed(container: str, ignored: list[str]) -> None:
+    assert of("deployments", deployment(container)) == [f"{CONTAINER}.{each}" for each in ignored]
 
 
 @pytest.mark.parametrize(
-    ("pod", "told"),
+    ("pod", "ignored"),
     [
         ("affinity: {nodeAffinity: {}}", ["affinity"]),
         ("nodeSelector: {disk: ssd}", []),
@@ -69,8 +69,8 @@ def test_a_field_of_a_container_that_the_node_does_not_read_is_told(container: s
         ("volumes: [{name: v, configMap: {name: c, defaultMode: 420}}]", []),
     ],
 )
-def test_a_field_of_a_pod_that_nobody_reads_is_told(pod: str, told: list[str]) -> None:
-    assert of("deployments", deployment(pod=pod)) == [f"spec.template.spec.{each}" for each in told]
+def test_a_field_of_a_pod_that_nothing_reads_is_listed(pod: str, ignored: list[str]) -> None:
+    assert of("deployments", deployment(pod=pod)) == [f"spec.template.spec.{each}" for each in ignored]
 
 
 def test_a_real_controller_manager_acts_on_all_of_a_workload_but_not_of_its_pods() -> None:
@@ -79,21 +79,21 @@ def test_a_real_controller_manager_acts_on_all_of_a_workload_but_not_of_its_pods
     assert of("jobs", job, real=True) == [f"{CONTAINER}.resources"]
 
 
-def test_a_service_is_told_of_what_no_load_balancer_here_reads() -> None:
+def test_what_no_load_balancer_here_reads_of_a_service_is_listed() -> None:
     text = "spec: {type: LoadBalancer, loadBalancerSourceRanges: [10.0.0.0/8], ports: [{port: 80, nodePort: 30080}]}"
     assert of("services", text) == ["spec.loadBalancerSourceRanges"]
 
 
-def test_what_an_owner_says_is_told_of_the_owner_only() -> None:
+def test_fields_of_an_owner_are_listed_of_the_owner_only() -> None:
     meta = {"name": "web-1", "namespace": "shop", "ownerReferences": [{"kind": "ReplicaSet", "controller": True}]}
     body = {"metadata": meta, "spec": {"affinity": {"podAffinity": {}}}}
     assert of_object("Pod", msgspec.convert(body, Whole), acted_on("pods")) == []
     del meta["ownerReferences"]
-    (told,) = of_object("Pod", msgspec.convert(body, Whole), acted_on("pods"))
-    assert (told.kind, told.object, told.field) == ("Pod", "shop/web-1", "spec.affinity")
+    (ignored,) = of_object("Pod", msgspec.convert(body, Whole), acted_on("pods"))
+    assert (ignored.kind, ignored.object, ignored.field) == ("Pod", "shop/web-1", "spec.affinity")
 
 
-def test_of_a_kind_that_is_only_kept_all_is_told() -> None:
+def test_a_kind_that_is_only_stored_is_listed_whole() -> None:
     quota = msgspec.convert({"metadata": {"name": "small", "namespace": "shop"}}, Whole)
     assert [each.field for each in of_object("ResourceQuota", quota, {})] == ["(all of it)"]
     assert {"ingresses", "pods"} <= {kind.resource for kind in kinds(real=False)}

@@ -50,7 +50,7 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, text: str) -> None:
         images.of_file(tmp_path / "images.yaml")
 
 
-def test_a_missing_program_is_said_with_its_package() -> None:
+def test_a_missing_program_is_named_with_its_package() -> None:
     assert images.missing("/usr/bin/wget") == "/usr/bin/wget: not on this host: apt-get install wget"
     assert images.missing("acme-cli") == "acme-cli: not on this host"
 
@@ -69,7 +69,7 @@ def running(image: str, *arguments: str, **environment: str) -> Iterator[int]:
         yield port
     finally:
         process.terminate()
-        assert process.wait(60) == 0, "ends when it is told to"
+        assert process.wait(60) == 0, "ends on SIGTERM"
 
 
 def _wait(port: int) -> None:
@@ -89,35 +89,40 @@ def get(port: int) -> str:
         return str(answer.read().decode())
 
 
-def test_http_echo_says_what_it_is_told() -> None:
+def test_http_echo_answers_with_its_text() -> None:
     with running("hashicorp/http-echo", "-text=hello world", "-listen=:{port}") as port:
         assert get(port) == "hello world\n"
 
 
-def test_whoami_says_whom_it_sees() -> None:
+def test_whoami_shows_the_caller() -> None:
     with running("traefik/whoami", "--port", "{port}") as port:
-        said = get(port)
-        assert f"Hostname: {socket.gethostname()}" in said
-        assert "RemoteAddr: ::ffff:127.0.0.1:" in said
+        page = get(port)
+        assert f"Hostname: {socket.gethostname()}" in page
+        assert "RemoteAddr: ::ffff:127.0.0.1:" in page
 
 
-def test_echo_answers_over_http_tcp_and_udp_and_a_silent_caller_holds_up_nobody() -> None:
+def test_echo_answers_over_http_tcp_and_udp_and_a_silent_caller_blocks_no_other() -> None:
     with running("isthmus/echo", "{port}", POD_NAME="echo-1", CLUSTER_NAME="c1") as port:
         silent = socket.create_connection(("127.0.0.1", port))
         with silent:
-            told = json.loads(get(port))
-            assert (told["cluster"], told["pod"], told["caller"], told["path"]) == ("c1", "echo-1", "127.0.0.1", "/x")
+            answer = json.loads(get(port))
+            assert (answer["cluster"], answer["pod"], answer["caller"], answer["path"]) == (
+                "c1",
+                "echo-1",
+                "127.0.0.1",
+                "/x",
+            )
             with socket.create_connection(("127.0.0.1", port), 5) as plain:
                 plain.sendall(b"hi\n")
                 assert json.loads(plain.makefile().readline())["protocol"] == "TCP"
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagram:
                 datagram.settimeout(5)
                 datagram.sendto(b"hi", ("127.0.0.1", port))
-                told = json.loads(datagram.recv(4096))
-                assert told["caller_port"] == datagram.getsockname()[1]
+                answer = json.loads(datagram.recv(4096))
+                assert answer["caller_port"] == datagram.getsockname()[1]
 
 
-def test_the_client_ends_at_once_when_it_is_told_to() -> None:
+def test_the_client_ends_at_once_on_sigterm() -> None:
     process = subprocess.Popen([*images.BUILT_IN["isthmus/client"].command], start_new_session=True)
     deadline = time.monotonic() + 60
     while not Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text():

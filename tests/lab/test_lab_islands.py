@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from lab_running import Running, lab_name, until
 
-from isthmus_lab import removal, things
+from isthmus_lab import fault_targets, removal
 from isthmus_lab.layout import Lab
-from isthmus_lab.network.weather import Cut, Weather, ruleset
+from isthmus_lab.network.impairments import Cut, Impairments, ruleset
 
 ECHO = Path(__file__).parents[2] / "examples" / "echo"
 
@@ -66,8 +66,8 @@ def test_where_only_other_islands_have_it_calls_are_refused_at_once_and_explaine
     until(
         lambda: "nobody: calls are refused at once" in isthmus(islands.lab, "explain", "demo/echo", "--cluster", "c3")
     )
-    said = islands.exec("demo/client", "curl -sm3 http://echo.demo.svc.clusterset.local; echo $?", cluster="c3")
-    assert said == "7\n"
+    output = islands.exec("demo/client", "curl -sm3 http://echo.demo.svc.clusterset.local; echo $?", cluster="c3")
+    assert output == "7\n"
     slices = islands.kubectl(
         "-n", "demo", "get", "endpointslices", "-o", "jsonpath={.items[*].metadata.name}", cluster="c3"
     )
@@ -76,7 +76,7 @@ def test_where_only_other_islands_have_it_calls_are_refused_at_once_and_explaine
 
 def test_another_islands_etcd_is_cut_off_at_its_gateway_node() -> None:
     lab = Lab("demo", 2, 2, "island")
-    cut = Cut(things.parse(lab, "c1"), things.parse(lab, "c2/etcd"), one_way=True)
-    assert 'fib daddr oifname { "c2-n1" } th dport 2379 drop' in ruleset(lab, Weather((cut,)))
-    own = Cut(things.parse(lab, "c2/n2"), things.parse(lab, "c2/etcd"), one_way=True)
-    assert 'iifname { "c2-n2" } fib daddr oifname { "c2-cp" } th dport 2379 drop' in ruleset(lab, Weather((own,)))
+    cut = Cut(fault_targets.parse(lab, "c1"), fault_targets.parse(lab, "c2/etcd"), one_way=True)
+    assert 'fib daddr oifname { "c2-n1" } th dport 2379 drop' in ruleset(lab, Impairments((cut,)))
+    own = Cut(fault_targets.parse(lab, "c2/n2"), fault_targets.parse(lab, "c2/etcd"), one_way=True)
+    assert 'iifname { "c2-n2" } fib daddr oifname { "c2-cp" } th dport 2379 drop' in ruleset(lab, Impairments((own,)))

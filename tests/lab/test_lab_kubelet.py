@@ -28,7 +28,7 @@ SPEAK = "echo one; echo two; echo three; while :; do sleep 0.2; date +%N; done"
 
 @pytest.fixture(scope="module")
 def talker(clusters: Running) -> Running:
-    """A pod that says something, and one that has been started again."""
+    """A pod that prints something, and one that has been restarted."""
     meta, spec = {"name": "talker"}, {"nodeName": "c1-n1", "containers": [{"name": "main", "image": "busybox"}]}
     spec["containers"][0]["command"] = ["sh", "-c", SPEAK]  # type: ignore[index]
     pods = [{"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}]
@@ -69,17 +69,17 @@ async def logs(talker: Running, query: str, *, pod: str = "talker") -> tuple[int
         return reply.status, await reply.text()
 
 
-async def told(talker: Running, query: str, wanted: str, *, pod: str = "talker") -> str:
-    """What the log says once it has what is wanted."""
+async def logged(talker: Running, query: str, wanted: str, *, pod: str = "talker") -> str:
+    """The log once it has what is wanted."""
     async with asyncio.timeout(60):
         while True:
-            if wanted in (said := (await logs(talker, query, pod=pod))[1]):
-                return said
+            if wanted in (output := (await logs(talker, query, pod=pod))[1]):
+                return output
             await asyncio.sleep(0.1)
 
 
-async def test_logs_are_what_a_container_says(talker: Running) -> None:
-    assert (await told(talker, "", "three\n")).startswith("one\ntwo\nthree\n")
+async def test_logs_are_what_a_container_prints(talker: Running) -> None:
+    assert (await logged(talker, "", "three\n")).startswith("one\ntwo\nthree\n")
 
 
 async def test_a_log_is_followed_while_the_container_runs(talker: Running) -> None:
@@ -94,9 +94,9 @@ async def test_a_log_is_followed_while_the_container_runs(talker: Running) -> No
 
 
 async def test_the_log_before_a_restart_is_kept(talker: Running) -> None:
-    assert await told(talker, "previous=true", "I live\n", pod="again") == "I live\n"
-    status, said = await logs(talker, "previous=true")
-    assert (status, said) == (400, "previous terminated container 'main' not found\n")
+    assert await logged(talker, "previous=true", "I live\n", pod="again") == "I live\n"
+    status, output = await logs(talker, "previous=true")
+    assert (status, output) == (400, "previous terminated container 'main' not found\n")
 
 
 async def test_what_is_not_on_the_node_is_named(talker: Running) -> None:
@@ -113,9 +113,9 @@ async def exec(
     talker: Running, *command: str, send: tuple[bytes, ...] = (), **more: str
 ) -> tuple[bytes, dict[str, Any]]:
     """What a command writes to its standard output, and the status."""
-    await told(talker, "", "three")
+    await logged(talker, "", "three")
     query = [("command", word) for word in command] + list(more.items())
-    said, status = b"", {}
+    output, status = b"", {}
     async with asking(talker) as (session, node), asyncio.timeout(60):
         where = f"{node}/exec/default/talker/main"
         async with session.ws_connect(where, params=query, protocols=("v5.channel.k8s.io",)) as ws:
@@ -123,29 +123,29 @@ async def exec(
                 await ws.send_bytes(message)
             async for reply in ws:
                 if reply.data[0] == 1:
-                    said += reply.data[1:]
+                    output += reply.data[1:]
                 elif reply.data[0] == 3:
                     status = json.loads(reply.data[1:])
             assert ws.close_code == 1000
-    return said, status
+    return output, status
 
 
 async def test_exec_gives_output_and_the_exit_code(talker: Running) -> None:
-    said, status = await exec(talker, "sh", "-c", "echo hi; exit 3")
-    assert said == b"hi\n"
+    output, status = await exec(talker, "sh", "-c", "echo hi; exit 3")
+    assert output == b"hi\n"
     assert status["reason"] == "NonZeroExitCode"
     assert status["details"]["causes"] == [{"reason": "ExitCode", "message": "3"}]
 
 
 async def test_exec_passes_input_on_until_it_is_closed(talker: Running) -> None:
-    said, status = await exec(talker, "tr", "a-z", "A-Z", stdin="1", send=(b"\x00shout", b"\xff\x00"))
-    assert (said, status["status"]) == (b"SHOUT", "Success")
+    output, status = await exec(talker, "tr", "a-z", "A-Z", stdin="1", send=(b"\x00shout", b"\xff\x00"))
+    assert (output, status["status"]) == (b"SHOUT", "Success")
 
 
 async def test_exec_on_a_terminal_has_its_size(talker: Running) -> None:
     resize = b"\x04" + json.dumps({"Width": 100, "Height": 30}).encode()
-    said, status = await exec(talker, "sh", "-c", "read x; stty size", tty="1", stdin="1", send=(resize, b"\x00go\n"))
-    assert b"30 100" in said
+    output, status = await exec(talker, "sh", "-c", "read x; stty size", tty="1", stdin="1", send=(resize, b"\x00go\n"))
+    assert b"30 100" in output
     assert status["status"] == "Success"
 
 
@@ -156,7 +156,7 @@ async def test_a_program_that_is_not_there_is_named(talker: Running) -> None:
 
 
 async def test_a_command_ends_with_its_caller(talker: Running, until: Callable[..., Any]) -> None:
-    await told(talker, "", "three")
+    await logged(talker, "", "three")
     async with asking(talker) as (session, node):
         where = f"{node}/exec/default/talker/main?command=sleep&command=4711"
         async with session.ws_connect(where, protocols=("v5.channel.k8s.io",)):

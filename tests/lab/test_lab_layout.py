@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from isthmus.model.services import Family
-from isthmus_lab import manifests, starting
-from isthmus_lab.entering import NoSuchPod, parse
+from isthmus_lab import manifests, startup
 from isthmus_lab.families import SCHEMES
 from isthmus_lab.layout import Lab
+from isthmus_lab.pod_exec import NoSuchPod, parse
 
 
 def test_two_labs_never_own_each_others_namespaces() -> None:
@@ -31,7 +31,7 @@ def test_addresses_of_all_clusters_and_nodes_differ(family: Family) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lab", "said"),
+    ("lab", "message"),
     [
         (Lab("Demo"), "--lab Demo"),
         (Lab("a-b"), "--lab a-b"),
@@ -39,9 +39,9 @@ def test_addresses_of_all_clusters_and_nodes_differ(family: Family) -> None:
         (Lab(nodes=99), "--nodes 99"),
     ],
 )
-def test_a_lab_that_cannot_be_is_refused_with_the_flag(lab: Lab, said: str) -> None:
-    with pytest.raises(starting.CannotStart, match=said):
-        starting.check(lab)
+def test_a_lab_that_cannot_be_is_refused_with_the_flag(lab: Lab, message: str) -> None:
+    with pytest.raises(startup.CannotStart, match=message):
+        startup.check(lab)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_a_pod_is_named_as_in_kubectl(target: str, parsed: tuple[str, str, str])
     assert parse(target) == parsed
 
 
-def test_what_is_no_pods_name_is_said() -> None:
+def test_what_is_no_pods_name_is_refused() -> None:
     with pytest.raises(NoSuchPod, match="a/b/c/d: want NAMESPACE/POD"):
         parse("a/b/c/d")
 

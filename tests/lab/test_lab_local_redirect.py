@@ -85,8 +85,8 @@ class Echo:
 
     def answers(self, caller: str = "demo/client") -> str:
         """The pod that answers a pod's next call."""
-        said = self.running.exec(caller, f"curl -sS --max-time 5 http://{self.address}/")
-        pod: str = json.loads(said)["pod"]
+        output = self.running.exec(caller, f"curl -sS --max-time 5 http://{self.address}/")
+        pod: str = json.loads(output)["pod"]
         return pod
 
     def isthmus(self, *words: str) -> str:
@@ -107,8 +107,8 @@ def test_calls_of_a_plain_service_go_to_the_near_pod_and_back_when_the_policy_go
     spare.cli("start", "c1/n1/agent")
     until(lambda: "near" in echo.isthmus("get", "redirects", "-A"), seconds=60, what="the agent follows the kind")
     until(lambda: [echo.answers() for _ in range(5)] == ["near"] * 5, what="calls go to the near pod")
-    told = echo.isthmus("explain", "demo/echo")
-    assert f"at {echo.address}:80/TCP, redirected by CiliumLocalRedirectPolicy demo/near" in told
+    explained = echo.isthmus("explain", "demo/echo")
+    assert f"at {echo.address}:80/TCP, redirected by CiliumLocalRedirectPolicy demo/near" in explained
     assert echo.answers("demo/near") == "near"
     echo.apply(POLICY | {"spec": POLICY["spec"] | {"skipRedirectFromBackend": True}})
     until(lambda: echo.answers("demo/near").startswith("echo-"), what="the near pod itself reaches the original")

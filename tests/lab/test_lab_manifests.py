@@ -1,4 +1,4 @@
-"""Manifests: what the lab says of those it applies."""
+"""Manifests: the problems the lab reports of those it applies."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ POD = "{containers: [{image: nginx}, {image: 'acme/db:8'}], initContainers: [{im
 )
 def test_an_image_without_a_stand_in_is_named_with_its_field(text: str, field: str) -> None:
     body = yaml.safe_load(text)
-    (said,) = manifests.unknown_images(body, own={})
-    assert said.startswith(f"{field}: image 'acme/db:8' has no stand-in; known: ")
+    (problem,) = manifests.unknown_images(body, own={})
+    assert problem.startswith(f"{field}: image 'acme/db:8' has no stand-in; known: ")
     assert list(manifests.unknown_images(body, own={"acme/db": Image(command=("db",))})) == []
 
 

@@ -17,7 +17,7 @@ import yaml
 from host_packets import Watched
 from lab_running import Running
 
-from isthmus_lab import cgroups, entering
+from isthmus_lab import cgroups, pod_exec
 
 pytestmark = pytest.mark.lab
 
@@ -70,10 +70,10 @@ def echo(clusters: Running) -> Running:
 
 
 def test_a_pod_calls_a_service_of_another_node_by_name_and_is_seen_with_its_own_address(echo: Running) -> None:
-    said = json.loads(echo.exec("default/client", "curl -sm2 http://echo/x"))
-    assert said["pod"] == "echo-1"
-    assert said["caller"] == get(echo, "client")["status"]["podIP"]
-    assert said["caller"].startswith("10.1.2.")
+    output = json.loads(echo.exec("default/client", "curl -sm2 http://echo/x"))
+    assert output["pod"] == "echo-1"
+    assert output["caller"] == get(echo, "client")["status"]["podIP"]
+    assert output["caller"].startswith("10.1.2.")
 
 
 def test_a_pod_reaches_itself_through_its_service(echo: Running) -> None:
@@ -82,9 +82,9 @@ def test_a_pod_reaches_itself_through_its_service(echo: Running) -> None:
 
 def test_a_service_address_without_endpoints_refuses_at_once(echo: Running) -> None:
     apply(echo, service("nobody"))
-    said = echo.exec("default/client", "curl -sm5 -w '%{time_total} %{errormsg}' http://nobody; true")
-    assert float(said.split()[0]) < 1.0
-    assert "Could" in said or "refused" in said, said
+    output = echo.exec("default/client", "curl -sm5 -w '%{time_total} %{errormsg}' http://nobody; true")
+    assert float(output.split()[0]) < 1.0
+    assert "Could" in output or "refused" in output, output
 
 
 def test_a_pod_sees_no_process_but_its_own_and_nothing_of_the_lab(echo: Running) -> None:
@@ -117,22 +117,22 @@ def test_exec_names_what_is_not_there(echo: Running) -> None:
     assert "has no cluster c7" in echo.exec_fails("c7", "default/client")
 
 
-def test_an_unknown_image_is_said_and_everything_else_goes_on(echo: Running, until: Callable[..., Any]) -> None:
+def test_an_unknown_image_is_reported_and_everything_else_goes_on(echo: Running, until: Callable[..., Any]) -> None:
     apply(echo, pod("shop", {"image": "acme/shop:2"}), pod("other", CLIENT))
     until(lambda: ready(echo, "other"))
-    said = until(lambda: [line for line in echo.cli("status").stdout.splitlines() if "ErrImagePull" in line])
-    assert "image 'acme/shop:2' has no stand-in" in said[0]
+    output = until(lambda: [line for line in echo.cli("status").stdout.splitlines() if "ErrImagePull" in line])
+    assert "image 'acme/shop:2' has no stand-in" in output[0]
 
 
 def test_a_container_that_ends_is_started_again_with_growing_pauses(echo: Running, until: Callable[..., Any]) -> None:
     apply(echo, pod("crash", {"image": "busybox", "command": ["sh", "-c", "echo bye; exit 3"]}))
     until(lambda: _container(echo, "crash")["restartCount"] >= 2)
-    told = until(lambda: _container(echo, "crash") if "waiting" in _container(echo, "crash")["state"] else None)
-    assert told["state"]["waiting"]["reason"] == "CrashLoopBackOff"
-    assert told["lastState"]["terminated"]["exitCode"] == 3
+    status = until(lambda: _container(echo, "crash") if "waiting" in _container(echo, "crash")["state"] else None)
+    assert status["state"]["waiting"]["reason"] == "CrashLoopBackOff"
+    assert status["lastState"]["terminated"]["exitCode"] == 3
 
 
-def test_a_pod_that_is_told_to_end_while_its_program_starts_ends_without_its_whole_grace(
+def test_a_pod_that_is_deleted_while_its_program_starts_ends_without_its_whole_grace(
     echo: Running, until: Callable[..., Any]
 ) -> None:
     slow = "import signal, sys, time; time.sleep(0.7); signal.signal(15, lambda *_: sys.exit()); time.sleep(60)"
@@ -179,8 +179,8 @@ def test_a_node_port_answers_on_every_node(echo: Running) -> None:
     body["spec"]["ports"][0]["nodePort"] = 30080
     apply(echo, body)
     for node in echo.lab.clusters[0].nodes:
-        said = echo.exec("default/client", f"until curl -sm1 {node.address}:30080; do sleep 0.1; done")
-        assert json.loads(said)["pod"] == "echo-1"
+        output = echo.exec("default/client", f"until curl -sm1 {node.address}:30080; do sleep 0.1; done")
+        assert json.loads(output)["pod"] == "echo-1"
 
 
 def test_a_pod_has_what_config_maps_and_secrets_say(echo: Running, until: Callable[..., Any]) -> None:
@@ -197,8 +197,8 @@ def test_a_pod_has_what_config_maps_and_secrets_say(echo: Running, until: Callab
     echo.kubectl("create", "configmap", "s", "--from-literal=c=blue")
     echo.kubectl("create", "secret", "generic", "k", "--from-literal=password=hunter2")
     until(lambda: ready(echo, "bag"))
-    said = echo.exec("default/bag", "echo $C; cat /keys/password; stat -c ' %a' /keys/password; echo hi > /both/x")
-    assert said == "blue\nhunter2 600\n"
+    output = echo.exec("default/bag", "echo $C; cat /keys/password; stat -c ' %a' /keys/password; echo hi > /both/x")
+    assert output == "blue\nhunter2 600\n"
     assert echo.cli("exec", "-c", "second", "c1", "default/bag", "--", "cat", "/both/x").stdout == "hi\n"
     echo.kubectl("patch", "secret", "k", "-p", '{"stringData": {"password": "hunter3"}}')
     until(lambda: echo.exec("default/bag", "cat /keys/password; cat /both/x") == "hunter3hi\n", what="the new password")
@@ -221,24 +221,24 @@ def test_a_pod_of_the_hosts_network_has_its_nodes_address_and_leaves_the_node_wh
 def test_a_deleted_pod_is_gone_with_its_processes_and_network(echo: Running, until: Callable[..., Any]) -> None:
     apply(echo, pod("short", CLIENT, terminationGracePeriodSeconds=600))
     until(lambda: ready(echo, "short"))
-    held = entering.find(echo.lab.clusters[0], "default/short")
+    held = pod_exec.find(echo.lab.clusters[0], "default/short")
     echo.kubectl("delete", "pod", "short", "--wait=true", "--timeout=55s")  # long before its grace is over
     until(lambda: not held.cgroup.exists())
 
 
 def test_pods_outlive_their_nodes_process(echo: Running, until: Callable[..., Any]) -> None:
-    before = {each.pod: each.pid for each in entering.containers(echo.lab.clusters[0])}
-    told = get(echo, "echo-1")["status"]
+    before = {each.pod: each.pid for each in pod_exec.containers(echo.lab.clusters[0])}
+    status = get(echo, "echo-1")["status"]
     for node in ("n1", "n2"):
         for pid in cgroups.processes(cgroups.root() / echo.lab.prefix / "c1" / node / "node"):
             cgroups.send(pid, signal.SIGKILL)
     echo.kubectl("delete", "pod", "other", "--wait=false")
     assert json.loads(echo.exec("default/client", "curl -sm2 http://echo"))["pod"] == "echo-1"
-    until(lambda: all("other" not in each.pod for each in entering.containers(echo.lab.clusters[0])))
-    after = {each.pod: each.pid for each in entering.containers(echo.lab.clusters[0])}
+    until(lambda: all("other" not in each.pod for each in pod_exec.containers(echo.lab.clusters[0])))
+    after = {each.pod: each.pid for each in pod_exec.containers(echo.lab.clusters[0])}
     assert after["default/echo-1"] == before["default/echo-1"]
     assert ready(echo, "echo-1")
-    assert get(echo, "echo-1")["status"]["podIP"] == told["podIP"]
+    assert get(echo, "echo-1")["status"]["podIP"] == status["podIP"]
     assert _container(echo, "echo-1")["restartCount"] == 0
     cgroups.send(after["default/echo-1"], signal.SIGKILL)
     until(lambda: _container(echo, "echo-1")["restartCount"] == 1, what="an adopted container is watched, too")

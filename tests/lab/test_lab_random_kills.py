@@ -1,6 +1,6 @@
 """Whatever of a lab is killed, whenever: ``down`` leaves the machine as it was.
 
-ISTHMUS_KILLS says how often, ISTHMUS_KILLS_SEED which moments: the same seed is the same series (``make soak``).
+ISTHMUS_KILLS is how often, ISTHMUS_KILLS_SEED which moments: the same seed is the same series (``make soak``).
 """
 
 from __future__ import annotations
@@ -84,9 +84,9 @@ def test_what_is_left_after_a_kill_goes_without_a_trace(spare: Running, seed: in
         up.terminate()
     up.wait()
     spare.cli("down", code=None)
-    told = f"{victim.__name__}, run {seed} of ISTHMUS_KILLS_SEED={SEED}"
-    assert not any(traces(spare.lab).values()), (told, traces(spare.lab))
-    assert host_network() == before, told
+    which = f"{victim.__name__}, run {seed} of ISTHMUS_KILLS_SEED={SEED}"
+    assert not any(traces(spare.lab).values()), (which, traces(spare.lab))
+    assert host_network() == before, which
 
 
 def _a_moment(up: subprocess.Popen[bytes], dice: random.Random) -> None:

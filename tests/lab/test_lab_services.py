@@ -28,15 +28,15 @@ here = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 here.settimeout(0.2)
 here.connect((sys.argv[1], 53))
 for _ in sys.stdin:
-    said = "nobody"
+    output = "nobody"
     for _ in range(40):
         try:
             here.send(b"?")
-            said = here.recv(99).decode()
+            output = here.recv(99).decode()
         except (TimeoutError, ConnectionRefusedError):
             continue
         break
-    print(said, flush=True)
+    print(output, flush=True)
 """
 
 

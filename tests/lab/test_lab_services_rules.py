@@ -77,10 +77,10 @@ def test_each_family_has_a_table_of_its_own_addresses_and_a_node_port_where_the_
     ]
     assert [vip.address for vip in vips([both], slices)] == ["", "10.96.0.7"]
     assert vips([service(ports=ports)], slices, SIX) == [], "it has no address of that family"
-    said = ruleset(six, SIX)
-    assert "table ip6 services" in said
-    assert "fd00:10:96::7 . tcp . 80 : goto" in said
-    assert "ip daddr" not in said
+    text = ruleset(six, SIX)
+    assert "table ip6 services" in text
+    assert "fd00:10:96::7 . tcp . 80 : goto" in text
+    assert "ip daddr" not in text
 
 
 def test_ports_are_joined_by_name_and_protocol() -> None:
@@ -129,25 +129,25 @@ def test_a_client_stays_where_it_is_for_as_long_as_asked() -> None:
     (vip,) = vips([service(**STICKY)], [READY])
     assert vip.sticky == 60
     assert vips([service(sessionAffinity="ClientIP")], [READY])[0].sticky == 10_800
-    said = ruleset([vip])
-    (one, two) = (line.split()[1] for line in said.splitlines() if line.startswith("  set c"))
+    text = ruleset([vip])
+    (one, two) = (line.split()[1] for line in text.splitlines() if line.startswith("  set c"))
     names = sorted((one, two))
-    assert all(f"ip saddr @{name} goto {name}" in said for name in names)
-    assert said.count("update @c") == said.count("timeout 60s") == 2
+    assert all(f"ip saddr @{name} goto {name}" in text for name in names)
+    assert text.count("update @c") == text.count("timeout 60s") == 2
 
 
 def test_who_stays_where_outlives_a_change_of_others() -> None:
     sticky = vips([service(**STICKY)], [READY])
     fewer = vips([service(**STICKY)], [slice_of(endpoint("10.1.1.2", ready=True))])
     other = vips([service("other", clusterIP="10.96.0.8")], [slice_of(endpoint("10.1.1.5", ready=True), name="other")])
-    said = rules(fewer, FOUR, [*sticky, *other])
-    assert said.startswith("flush table ip services\n")
-    assert "delete chain ip services s1\n" in said, "there are two VIPs less one"
-    assert said.count("delete set ip services c") == said.count("delete chain ip services c") == 1
+    text = rules(fewer, FOUR, [*sticky, *other])
+    assert text.startswith("flush table ip services\n")
+    assert "delete chain ip services s1\n" in text, "there are two VIPs less one"
+    assert text.count("delete set ip services c") == text.count("delete chain ip services c") == 1
     assert "delete" not in rules([*sticky, *other], FOUR, sticky)
 
 
-def test_what_datagrams_go_to_no_more_is_told() -> None:
+def test_backends_that_datagrams_no_longer_go_to_are_listed() -> None:
     udp = [{"name": "http", "port": 53, "protocol": "UDP", "nodePort": 30053}]
     ports = [{"name": "http", "port": 8080, "protocol": "UDP"}]
     here, there = endpoint("10.1.1.2", ready=True), endpoint("10.1.1.3", ready=True)

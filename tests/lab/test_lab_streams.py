@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from lab_running import Running, until
 
 from isthmus_lab.node import spdy
-from isthmus_lab.node.spdy import Ended, Opened, Pinged, Said
+from isthmus_lab.node.spdy import Data, Ended, Opened, Pinged
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def test_a_terminal_has_a_name_in_its_container(served: Running) -> None:
 
 
 @pytest.mark.lab
-def test_why_a_container_cannot_be_entered_is_said(served: Running) -> None:
+def test_why_a_container_cannot_be_entered_is_reported(served: Running) -> None:
     served.kubectl("run", "over", "--image=busybox", "--", "false")
     until(lambda: "container over does not run" in streams_by_kubectl.run(served, "exec", "over", "--", "true").stderr)
 
@@ -58,32 +58,32 @@ def conversation() -> tuple[bytes, list[spdy.Event]]:
     sent = [
         opened(1, {"streamtype": "error", "port": "80"}, deflate),
         opened(3, {"streamtype": "data", "port": "80"}, deflate),
-        spdy.say(1, b"", end=True),
+        spdy.data_frame(1, b"", end=True),
         ping,
         settings,
-        spdy.say(3, b"GET / HTTP/1.0\r\n\r\n"),
+        spdy.data_frame(3, b"GET / HTTP/1.0\r\n\r\n"),
         reset,
     ]
     return b"".join(sent), [
         Opened(1, {"streamtype": "error", "port": "80"}),
         Opened(3, {"streamtype": "data", "port": "80"}),
-        Said(1, b""),
+        Data(1, b""),
         Ended(1, reset=False),
         Pinged(ping),
-        Said(3, b"GET / HTTP/1.0\r\n\r\n"),
+        Data(3, b"GET / HTTP/1.0\r\n\r\n"),
         Ended(3, reset=True),
     ]
 
 
 @given(st.lists(st.integers(1, 60)))
 def test_frames_are_read_in_whatever_pieces_they_come(sizes: list[int]) -> None:
-    sent, told = conversation()
+    sent, expected = conversation()
     session = spdy.Session()
-    heard: list[spdy.Event] = []
+    received: list[spdy.Event] = []
     for size in [*sizes, len(sent)]:
-        heard += session.received(sent[:size])
+        received += session.received(sent[:size])
         sent = sent[size:]
-    assert heard == told
+    assert received == expected
 
 
 def test_the_dictionary_of_headers_is_the_protocols() -> None:

@@ -14,7 +14,7 @@ from lab_running import Running, lab_name, until
 
 from isthmus_lab import removal
 from isthmus_lab.layout import Lab
-from isthmus_lab.realapi import found
+from isthmus_lab.realapi import binaries
 
 pytestmark = [
     pytest.mark.kube,
@@ -124,9 +124,9 @@ def test_scheduling_waits_for_a_node_that_takes_pods(real: Running) -> None:
 
 
 def test_without_the_programs_one_line_says_how_to_get_them(tmp_path: Path) -> None:
-    lines = [found.find("kube-apiserver", environment={"PATH": ""}, built=tmp_path)]
+    lines = [binaries.find("kube-apiserver", environment={"PATH": ""}, built=tmp_path)]
     assert lines == [None]
-    assert found.missing("kube-nothing") == [
+    assert binaries.missing("kube-nothing") == [
         "kube-nothing: not in $KUBEBUILDER_ASSETS, on PATH or in .cache/kube-tools: run `make kube-tools`"
     ]
 
@@ -137,5 +137,5 @@ def test_programs_given_by_the_environment_come_first(tmp_path: Path) -> None:
         directory.mkdir()
         (directory / "kube-apiserver").touch(mode=0o755)
     environment = {"PATH": "", "KUBEBUILDER_ASSETS": str(given)}
-    assert found.find("kube-apiserver", environment=environment, built=built) == given / "kube-apiserver"
-    assert found.find("kube-apiserver", environment={"PATH": ""}, built=built) == built / "kube-apiserver"
+    assert binaries.find("kube-apiserver", environment=environment, built=built) == given / "kube-apiserver"
+    assert binaries.find("kube-apiserver", environment={"PATH": ""}, built=built) == built / "kube-apiserver"

@@ -30,7 +30,7 @@ from isthmus.etcd import binary
 TOKEN = "a-token-for-tests"
 POD_NETWORK = ipaddress.ip_network("10.99.0.0/16")
 COUNTER = itertools.count(1)
-PATIENCE = 60.0
+TIMEOUT = 60.0
 Object = dict[str, Any]
 
 
@@ -74,7 +74,7 @@ class ApiServer:
     def stop(self) -> int:
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
-        return self._process.wait(PATIENCE)
+        return self._process.wait(TIMEOUT)
 
     def kill(self) -> None:
         if self._process is not None:
@@ -108,7 +108,7 @@ def serving(folder: Path, *flags: str) -> Iterator[ApiServer]:
 
 def until(true: Callable[[], bool]) -> None:
     """Wait for a condition outside of any loop."""
-    end, pause = time.monotonic() + PATIENCE, threading.Event()
+    end, pause = time.monotonic() + TIMEOUT, threading.Event()
     while not true():
         assert time.monotonic() < end, "what was waited for did not come"
         pause.wait(0.02)
@@ -213,7 +213,7 @@ class Client:
         """What is at a path as soon as it is as wanted; asks, rather than watches."""
         reply = None
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 while True:
                     reply = await self.get(path)
                     if true(reply.body):
@@ -231,14 +231,14 @@ class Watcher:
 
     async def next(self) -> tuple[str, Object]:
         """The next event: its type and object."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             line = await self.answer.content.readline()
         assert line, "the watch has ended"
         event = json.loads(line)
         return event["type"], event["object"]
 
     async def ended(self) -> bool:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             return await self.answer.content.readline() == b""
 
 

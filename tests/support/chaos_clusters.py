@@ -104,7 +104,7 @@ class Cluster:
             self.operator = self._replicas.start(cluster=ClusterSection(name=self.name, id=self.number))
 
     async def end(self, how: signal.Signals) -> None:
-        """Told to end, it gives its lease away; killed, it leaves it to run out."""
+        """On SIGTERM it gives its lease away; killed, it leaves it to run out."""
         self.go_on()
         if self.operator is not None:
             self.operator.send(how)

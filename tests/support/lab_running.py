@@ -39,9 +39,9 @@ class Running:
 
     def exec_fails(self, cluster: str, pod: str) -> str:
         """What ``lab exec`` says where there is nothing to enter: one line."""
-        said = self.cli("exec", cluster, pod, "--", "true", code=1).stderr
-        assert said.count("\n") == 1, said
-        return said
+        output = self.cli("exec", cluster, pod, "--", "true", code=1).stderr
+        assert output.count("\n") == 1, output
+        return output
 
     def isthmus(self, *words: str, cluster: str = "c1") -> str:
         """What a command that looks at one of its clusters prints."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from isthmus.etcd import binary
-from isthmus_lab.realapi import found
+from isthmus_lab.realapi import binaries
 
 CACHE: Final = Path(__file__).resolve().parents[2] / ".cache"
 BUILT: Final = CACHE / "kube-tools"
@@ -48,7 +48,7 @@ def find(name: str) -> Path | None:
         program = DEBIAN / "usr" / "bin" / "etcd"
         return program if os.access(program, os.X_OK) else None
     if ORIGINS[name] == _KUBERNETES:
-        return found.find(name)
+        return binaries.find(name)
     on_path = shutil.which(name, path=f"{os.environ['PATH']}{os.pathsep}{BUILT}")
     return Path(on_path) if on_path else None
 

@@ -34,7 +34,7 @@ def prepare(running: Running) -> None:
 
 
 def exec_has_input_output_and_code(running: Running) -> None:
-    done = run(running, "exec", "-i", "served", "-c", "web", "--", "sh", "-c", "cat; echo no >&2; exit 3", said="yes")
+    done = run(running, "exec", "-i", "served", "-c", "web", "--", "sh", "-c", "cat; echo no >&2; exit 3", typed="yes")
     assert (done.returncode, done.stdout) == (3, "yes")
     assert done.stderr.startswith("no\n")
 
@@ -58,14 +58,14 @@ def what_is_said_is_heard(running: Running) -> None:
         assert attached.stdout is not None
         attached.stdin.write("me\n")
         attached.stdin.flush()
-        heard = attached.stdout.readline()
+        received = attached.stdout.readline()
         attached.kill()
-    assert heard == "heard me\n"
+    assert received == "heard me\n"
 
 
 def a_pod_for_a_moment_gives_its_code(running: Running) -> None:
     words = ("run", "moment", "-i", "--rm", "--restart=Never", "--image=busybox", "--", "sh")
-    done = run(running, *words, said="sleep 0.5; echo $((6*7)); exit 5\n")
+    done = run(running, *words, typed="sleep 0.5; echo $((6*7)); exit 5\n")
     assert done.returncode == 5, done.stderr
     assert "42\n" in done.stdout
 
@@ -79,9 +79,9 @@ ALL = (
 )
 
 
-def run(running: Running, *words: str, said: str = "") -> subprocess.CompletedProcess[str]:
+def run(running: Running, *words: str, typed: str = "") -> subprocess.CompletedProcess[str]:
     command = [*running.kubectl_command(), *words]
-    return subprocess.run(command, input=said, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, input=typed, capture_output=True, text=True, timeout=60, check=False)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Every tutorial does what it says."""
+"""Every tutorial's commands print what the tutorial shows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TEXTS = sorted(path for path in (ROOT / "docs" / "tutorials").glob("*.md") if pa
 
 @pytest.mark.lab
 @pytest.mark.parametrize("text", TEXTS, ids=lambda path: path.stem)
-def test_a_tutorial_prints_what_it_says(text: Path) -> None:
+def test_a_tutorials_commands_print_what_it_shows(text: Path) -> None:
     name = lab_name("t")
     tools = [str(Path(sys.executable).parent), str(Path(programs.path("kubectl")).parent), os.environ["PATH"]]
     shell = Shell(ROOT, {**os.environ, "PATH": ":".join(tools), "ISTHMUS_LAB": name})
@@ -36,7 +36,7 @@ def test_every_tutorial_is_listed() -> None:
     assert [path.name for path in TEXTS if f"({path.name})" not in listed] == []
 
 
-def test_commands_and_what_they_print_are_told_apart() -> None:
+def test_commands_and_what_they_print_are_distinguished() -> None:
     text = "prose\n```console\n$ one\nprints\n$ two \\\n    more\n```\nprose\n"
     assert list(steps(text)) == [Step(3, "one", ["prints"]), Step(5, "two  more", [])]
 

@@ -1,7 +1,7 @@
 """The lab's API server: a generic store of Kubernetes objects in the cluster's etcd, over HTTP.
 
 What belongs here: what every kind shares (verbs, patches, ownership of fields, watches, tables) and, as data in
-``kinds``, what tells one kind from another. What never does: anything that acts on objects by itself, which is in
+``kinds``, what differs between kinds. What never does: anything that acts on objects by itself, which is in
 ``lab.controllers``. It serves the demo, the tutorials and tests; it is not a second kube-apiserver.
 
 Order of the modules: ``errors, objects, schema, shapes, jsonpath`` ← ``selectors, columns, patches, fields, defaults,

@@ -25,15 +25,15 @@ from isthmus_lab.apiserver.addresses import Addresses, Network
 from isthmus_lab.apiserver.api import Api
 from isthmus_lab.apiserver.bootstrap import bootstrap
 from isthmus_lab.apiserver.http import Server
-from isthmus_lab.apiserver.kept import KEPT
 from isthmus_lab.apiserver.kinds import BUILT_IN, Registry
 from isthmus_lab.apiserver.nodes import Nodes
 from isthmus_lab.apiserver.storage import Store
+from isthmus_lab.apiserver.stored_kinds import STORED_KINDS
 from isthmus_lab.apiserver.tokens import Tokens
 
 
 class Options(NamedTuple):
-    """What the command line says."""
+    """The options of the command line."""
 
     etcd: tuple[str, ...]
     host: str
@@ -52,7 +52,7 @@ class UsageError(Exception):
 
 
 def options(arguments: Sequence[str]) -> Options:
-    """The command line, read; a UsageError says what is wrong with it."""
+    """The command line, parsed; a UsageError names the option at fault."""
     parser = argparse.ArgumentParser(prog="isthmus_lab.apiserver", description=__doc__)
     parser.add_argument("--etcd", required=True, help="URLs of the cluster's etcd, joined by commas")
     parser.add_argument("--listen", required=True, metavar="HOST:PORT")
@@ -123,7 +123,7 @@ async def serve(given: Options) -> None:
         asyncio.get_running_loop().add_signal_handler(signum, stop.set)
     async with Session(given.etcd) as session:
         store = Store(session)
-        registry = Registry([*BUILT_IN, *KEPT])
+        registry = Registry([*BUILT_IN, *STORED_KINDS])
         api = Api(store, registry, Addresses(given.service_cidrs), root_certificate=given.root_certificate)
         application = Server(api, Nodes(api, tls=given.node_tls), Tokens(given.token), ready=ready).application()
         runner = web.AppRunner(application, access_log=None, handler_cancellation=True, shutdown_timeout=0.2)

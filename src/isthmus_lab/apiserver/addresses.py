@@ -1,7 +1,7 @@
 """Addresses of Services: who has which is in the Services themselves, so nothing has to be kept or repaired.
 
 Addresses are drawn at random from the range beyond its first part, which is for those who ask for a certain one, so an
-address is not soon somebody else's. What is drawn is held until the write that uses it has come back.
+address is not soon reused by another. A drawn address is reserved until the write that uses it has come back.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ class Addresses:
     def __init__(self, networks: Sequence[Network], *, choose: random.Random | None = None) -> None:
         self._networks = {f"IPv{network.version}": network for network in networks}
         self._random = choose or random.Random()
-        self._held: set[str | int] = set()
+        self._reserved: set[str | int] = set()
 
     @contextmanager
-    def given(self, service: Object, others: Iterable[Object], *, before: Object | None = None) -> Iterator[None]:
-        """Fill in the families and addresses a Service lacks; while the block runs nobody else gets them.
+    def allocated(self, service: Object, others: Iterable[Object], *, before: Object | None = None) -> Iterator[None]:
+        """Fill in the families and addresses a Service lacks; while the block runs they are reserved.
 
         ``before`` is its spec as it was. Raises an ApiError where an address asked for is taken or outside of the
         range, or a family is not the cluster's.
         """
         others = list(others)
-        held: list[str | int] = [
+        reserved: list[str | int] = [
             *self._cluster_ips(service, others, before or {}),
             *self._node_ports(service, others),
         ]
-        self._held.update(held)
+        self._reserved.update(reserved)
         try:
             yield
         finally:
-            self._held.difference_update(held)
+            self._reserved.difference_update(reserved)
 
     def first(self) -> str:
         """The address of the Service ``kubernetes``."""
@@ -63,7 +63,7 @@ class Addresses:
         asked = list(spec.get("clusterIPs") or ())
         own = before.get("clusterIPs") or ()  # which another write of the same Service may hold just now
         for address in asked:
-            self._check(service, address, used if address in own else used | self._held)
+            self._check(service, address, used if address in own else used | self._reserved)
         given = [*asked, *(self._draw(family, used) for family in spec["ipFamilies"][len(asked) :])]
         spec["clusterIP"], spec["clusterIPs"] = given[0], given
         return given
@@ -85,10 +85,10 @@ class Addresses:
         for low, high in ((first, size - 1), (1, first)):
             for _ in range(64):
                 address = str(network[self._random.randrange(low, high)])
-                if address not in used and address not in self._held:
+                if address not in used and address not in self._reserved:
                     return address
             for offset in range(low, high):
-                if (address := str(network[offset])) not in used and address not in self._held:
+                if (address := str(network[offset])) not in used and address not in self._reserved:
                     return address
         raise errors.ApiError(500, "InternalError", f"no address is left in {network}")
 
@@ -109,7 +109,7 @@ class Addresses:
                 )
                 raise _refused(service, Problem(f"spec.ports[{index}].nodePort", "Invalid value", why, number))
             if not number:
-                free = [p for p in NODE_PORTS if p not in used and p not in self._held and p not in given]
+                free = [p for p in NODE_PORTS if p not in used and p not in self._reserved and p not in given]
                 number = port["nodePort"] = self._random.choice(free)
             given.append(number)
         return given

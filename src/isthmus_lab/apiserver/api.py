@@ -71,7 +71,7 @@ class Api:
         return await self.edit(kind, namespace, name, lambda _: wanted, by=by, subresource=subresource)
 
     async def edit(self, kind: Kind, namespace: str, name: str, edit: Edit, *, by: By, subresource: str = "") -> Item:
-        """Change an object as it is now; again, where somebody else was faster and the result named no version."""
+        """Change the object as it is now; retried after a conflict, unless the result named a version."""
         manager = _manager(kind, by, "Update", subresource)
 
         def owned(old: Object) -> Object:
@@ -164,7 +164,7 @@ class Api:
             for item in self.store.items(kind.qualified)
             if item.body["metadata"]["uid"] != at(obj, "metadata", "uid")
         ]
-        with self.addresses.given(obj, others, before=at(old, "spec", default={})):
+        with self.addresses.allocated(obj, others, before=at(old, "spec", default={})):
             yield
 
     def _check_namespace(self, kind: Kind, namespace: str, name: str) -> None:
@@ -186,7 +186,7 @@ def _manager(kind: Kind, by: By, operation: str, subresource: str = "") -> Manag
 
 
 def _owned(kind: Kind, old: Object | None, new: Object, manager: Manager) -> Object:
-    """A write with its fields owned by who made it. Of a status that is written by itself, nobody else owns any."""
+    """A write with its fields owned by its manager. A status that is written by itself has no other owner."""
     if manager.subresource or not kind.has_status:
         return fields.updated(old, new, kind.lists, manager)
     old = {key: value for key, value in old.items() if key != "status"} if old is not None else None
@@ -228,8 +228,8 @@ def _ended(kind: Kind, item: Item) -> Item:
 def _finished(kind: Kind, obj: Object) -> bool:
     """Whether nothing holds an object any more whose deletion was asked for."""
     meta = obj["metadata"]
-    held = meta.get("finalizers") or (kind is kinds.NAMESPACE and at(obj, "spec", "finalizers", default=()))
-    return deleting(obj) and not held and not meta.get("deletionGracePeriodSeconds")
+    finalized_by = meta.get("finalizers") or (kind is kinds.NAMESPACE and at(obj, "spec", "finalizers", default=()))
+    return deleting(obj) and not finalized_by and not meta.get("deletionGracePeriodSeconds")
 
 
 def _marked(kind: Kind, old: Object, how: Deletion) -> Object | None:
@@ -244,8 +244,8 @@ def _marked(kind: Kind, old: Object, how: Deletion) -> Object | None:
     meta["finalizers"] = finalizers
     if not finalizers:
         del meta["finalizers"]
-    held = bool(finalizers) or (kind is kinds.NAMESPACE and at(obj, "spec", "finalizers", default=()))
-    if not held and not grace:
+    finalized_by = bool(finalizers) or (kind is kinds.NAMESPACE and at(obj, "spec", "finalizers", default=()))
+    if not finalized_by and not grace:
         return None
     earlier: Any = meta.get("deletionGracePeriodSeconds")
     if not deleting(old) or (earlier is not None and grace < earlier):

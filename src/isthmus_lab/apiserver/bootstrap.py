@@ -1,4 +1,4 @@
-"""What every cluster has before anybody asks: its namespaces and the Service of the API itself."""
+"""What every cluster has before the first request: its namespaces and the Service of the API itself."""
 
 from __future__ import annotations
 

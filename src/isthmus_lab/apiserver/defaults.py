@@ -1,4 +1,4 @@
-"""What a field is when nobody says, for the kinds whose readers count on it. Each changes the object it is given."""
+"""Defaults of fields, for the kinds whose readers count on them. Each function changes the object it is given."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def namespace(obj: Object) -> None:
 
 
 def inherit_nothing(old: Object, new: Object) -> None:
-    """What is not said again is gone."""
+    """Fields that an update leaves out are removed."""
 
 
 def inherit_addresses(old: Object, new: Object) -> None:
@@ -72,7 +72,7 @@ def service(obj: Object) -> None:
 
 
 def pod(obj: Object) -> None:
-    """The pod's spec, and Pending until a node says otherwise."""
+    """The pod's spec, and Pending until a node writes its status."""
     pod_spec(obj.setdefault("spec", {}))
     obj["spec"].setdefault("enableServiceLinks", True)
     obj["spec"].setdefault("serviceAccountName", "default")
@@ -85,12 +85,12 @@ def pod(obj: Object) -> None:
 
 
 def _tolerate(spec: Object) -> None:
-    """Five minutes of a node that is away, unless the pod says how long."""
+    """Five minutes of toleration for a node that is away, unless the pod sets its own."""
     for what in ("not-ready", "unreachable"):
         key = f"node.kubernetes.io/{what}"
         if not any(each.get("key") in (None, "", key) for each in items(spec, "tolerations")):
-            said = {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
-            spec["tolerations"] = [*(spec.get("tolerations") or ()), said]
+            toleration = {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
+            spec["tolerations"] = [*(spec.get("tolerations") or ()), toleration]
 
 
 def pod_spec(spec: Object) -> None:
@@ -108,7 +108,7 @@ def pod_spec(spec: Object) -> None:
 
 
 def claim(obj: Object) -> None:
-    """A file system, for which somebody has to look."""
+    """A file system, which a provisioner has to bind."""
     obj.setdefault("spec", {}).setdefault("volumeMode", "Filesystem")
     obj.setdefault("status", {}).setdefault("phase", "Pending")
 
@@ -160,7 +160,7 @@ def daemon_set(obj: Object) -> None:
 
 
 def job(obj: Object) -> None:
-    """One completion, six tries; its pods are told from others by the job's uid."""
+    """One completion, six tries; its pods are selected by the job's uid."""
     spec = obj.setdefault("spec", {})
     if "parallelism" not in spec and "completions" not in spec:
         spec["completions"] = 1
@@ -186,7 +186,7 @@ def job(obj: Object) -> None:
 
 
 def inherit_job(old: Object, new: Object) -> None:
-    """What tells a job's pods from others stays."""
+    """The selector and labels that the server gave a job stay."""
     new["spec"] = {**new.get("spec", {}), "selector": old["spec"]["selector"], "template": old["spec"]["template"]}
 
 

@@ -12,12 +12,12 @@ import msgspec
 
 from isthmus_lab.apiserver import columns, jsonpath, schema
 from isthmus_lab.apiserver.columns import Cell, Column
-from isthmus_lab.apiserver.kept import KEPT
 from isthmus_lab.apiserver.kinds import BUILT_IN, Kind, Registry
 from isthmus_lab.apiserver.objects import Object, at, items
 from isthmus_lab.apiserver.schema import ELEMENT, ListRule, Path
+from isthmus_lab.apiserver.stored_kinds import STORED_KINDS
 
-_RESERVED: Final = {(kind.group, kind.resource) for kind in (*BUILT_IN, *KEPT)}
+_RESERVED: Final = {(kind.group, kind.resource) for kind in (*BUILT_IN, *STORED_KINDS)}
 
 
 def serve(registry: Registry, definition: Object) -> Kind | None:
@@ -87,12 +87,12 @@ def _cell(path: str, kind: str) -> Cell:
 
 
 def _lists(properties: Any, path: Path) -> Iterator[tuple[Path, ListRule]]:
-    """The lists in a schema that are maps or sets. What is no schema says nothing."""
+    """The lists in a schema that are maps or sets; none where it is no schema."""
     inner = at(properties, "items")
     match at(properties, "x-kubernetes-list-type"):
         case "map" if isinstance(inner, dict):
-            said = at(properties, "x-kubernetes-list-map-keys")
-            keys = tuple(str(key) for key in said) if isinstance(said, list) else ()
+            declared = at(properties, "x-kubernetes-list-map-keys")
+            keys = tuple(str(key) for key in declared) if isinstance(declared, list) else ()
             found = {key: at(inner, "properties", key, "default") for key in keys}
             defaults = {key: str(value) for key, value in found.items() if value is not None}
             yield path, ListRule(keys, keys[0] if keys else "", defaults)

@@ -88,7 +88,7 @@ def resources(registry: Registry, group_name: str, version: str) -> Object:
 
 
 def openapi(registry: Registry, group_name: str, version: str) -> Object:
-    """An OpenAPI v3 document that says of each kind only that its PATCH takes ``fieldValidation``."""
+    """An OpenAPI v3 document with one fact for each kind: that its PATCH takes ``fieldValidation``."""
     paths: Object = {}
     for kind in registry:
         if kind.group != group_name or version not in kind.versions:

@@ -1,4 +1,4 @@
-"""What goes wrong, as Kubernetes says it: a Status with a code, a reason and the field at fault."""
+"""Errors in the form of Kubernetes: a Status with a code, a reason and the field at fault."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def already_exists(resource: str, name: str) -> ApiError:
 
 
 def conflict(resource: str, name: str, why: str = "") -> ApiError:
-    """Somebody else wrote first."""
+    """A concurrent write came first."""
     why = why or "the object has been modified; please apply your changes to the latest version and try again"
     message = f'Operation cannot be fulfilled on {resource} "{name}": {why}'
     return ApiError(409, "Conflict", message, details=_details(resource, name))

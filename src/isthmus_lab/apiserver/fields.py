@@ -2,8 +2,8 @@
 
 A field is a path as ``fieldsV1`` writes it: ``f:name`` for a key, ``k:{…}`` for an element of a list that is a map,
 ``v:…`` for a value of a set. An object is flat when every leaf is a path with its value; an element of a map is a path
-of its own too, whose value says nothing. What a manager once applied and no longer does goes away, unless somebody
-else also set it.
+of its own too, whose value is a constant. What a manager once applied and no longer does goes away, unless another
+manager also set it.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ Owned = dict[Manager, frozenset[FieldPath]]
 
 
 def flatten(obj: Object, lists: Lists) -> Flat:
-    """Every leaf with its value, but for what nobody owns (names, the server's own fields)."""
+    """Every leaf with its value, except those without owner (names, the server's own fields)."""
     return {path: value for path, value in _flat(obj, {**METADATA, **lists}, (), ()) if path[:2] not in UNTRACKED
             and path not in UNTRACKED}  # fmt: skip
 
 
 def owners(obj: Object) -> Owned:
-    """What ``metadata.managedFields`` says."""
+    """The owners in ``metadata.managedFields``."""
     return {who: paths for who, paths, _ in _entries(obj)}
 
 
@@ -61,11 +61,11 @@ def updated(old: Object | None, new: Object, lists: Lists, manager: Manager) -> 
     before = flatten(old, lists) if old is not None else {}
     after = flatten(new, lists)
     changed = {path for path, value in after.items() if path not in before or before[path] != value}
-    gone = before.keys() - after.keys()
-    if not changed and not gone:
+    removed = before.keys() - after.keys()
+    if not changed and not removed:
         return _with(new, owners(old) if old is not None else {}, old)
-    owned = {who: paths - changed - gone for who, paths in (owners(old) if old is not None else {}).items()}
-    owned[manager] = (owned.get(manager, frozenset()) | changed) - gone
+    owned = {who: paths - changed - removed for who, paths in (owners(old) if old is not None else {}).items()}
+    owned[manager] = (owned.get(manager, frozenset()) | changed) - removed
     return _with(new, owned, old)
 
 

@@ -135,8 +135,10 @@ class Server:
                 return Form(request, target).one(item, status=201 if created else 200)
             case "DELETE" if not subresource:
                 how = requests.deletion(request, await requests.body(request))
-                item, gone = await self._api.delete(kind, namespace, name, how)
-                return deleted(kind, item.body) if gone and kind is not kinds.POD else Form(request, target).one(item)
+                item, removed = await self._api.delete(kind, namespace, name, how)
+                return (
+                    deleted(kind, item.body) if removed and kind is not kinds.POD else Form(request, target).one(item)
+                )
         raise errors.method_not_allowed()
 
     async def _patch(self, request: web.Request, target: Target, by: By) -> tuple[Item, bool]:
@@ -194,7 +196,7 @@ class Server:
     async def _delete_all(self, request: web.Request, target: Target) -> web.Response:
         how = requests.deletion(request, await requests.body(request))
         selected = requests.selector(request, "")
-        gone = []
+        removed = []
         for item in self._api.store.items(target.kind.qualified, target.namespace):
             if selected is None or selected(item.body):
                 namespace, _, name = item.key.rpartition("/")
@@ -203,8 +205,8 @@ class Server:
                 except ApiError as error:
                     if error.code != 404:
                         raise
-                gone.append(item)
-        return Form(request, target).many(gone, {"resourceVersion": str(self._api.store.revision)}, said=False)
+                removed.append(item)
+        return Form(request, target).many(removed, {"resourceVersion": str(self._api.store.revision)}, with_kind=False)
 
 
 def _an_object(patch: object) -> Object:

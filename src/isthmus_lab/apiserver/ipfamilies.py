@@ -1,6 +1,6 @@
 """A Service's address families: what it asks for, what it had and what the cluster has → what it gets. Pure.
 
-As on a real server, in three steps: what a write says nothing of is kept (``keep``), what cannot be whatever the
+As on a real server, in three steps: what a write leaves out is kept (``keep``), what is invalid whatever the
 cluster has is refused (``problems``), and what is left open is decided (``decide``).
 """
 
@@ -182,5 +182,5 @@ def _wrong(field: str, value: Any, why: str) -> Problem:
 
 
 def _unsupported(field: str, value: str, known: Sequence[str]) -> Problem:
-    said = ", ".join(f'"{each}"' for each in known)
-    return Problem(f"spec.{field}", "Unsupported value", f"supported values: {said}", value)
+    supported = ", ".join(f'"{each}"' for each in known)
+    return Problem(f"spec.{field}", "Unsupported value", f"supported values: {supported}", value)

@@ -14,7 +14,7 @@ from isthmus_lab.apiserver.validation import LABEL, LABEL_1035, SUBDOMAIN, NameR
 
 Default = Callable[[Object], None]
 Inherit = Callable[[Object, Object], None]
-"""Fills in what an update leaves out and the object as it was says."""
+"""Fills in what an update leaves out, from the object as it was."""
 VERBS: Final = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 
 
@@ -47,7 +47,7 @@ class Kind:
     lifetime: int = 0
     """Seconds after which an object goes by itself; 0: never."""
     warning: str = ""
-    """Said to whoever writes such an object."""
+    """Sent as a warning with every write of such an object."""
 
     @property
     def singular(self) -> str:
@@ -339,7 +339,7 @@ class Registry:
         return kind if kind is not None and version in kind.versions else None
 
     def kind(self, api_version: str, kind: str) -> Kind | None:
-        """The kind an object says it is."""
+        """The kind of an object's apiVersion and kind."""
         group = api_version.partition("/")[0] if "/" in api_version else ""
         return next((k for k in self if k.group == group and k.kind == kind), None)
 

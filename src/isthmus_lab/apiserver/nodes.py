@@ -1,6 +1,6 @@
 """What only a pod's node can answer: logs, exec, attach, port-forward. Passed on as it comes, in both directions.
 
-A node says where it listens in ``status.addresses`` (InternalIP) and ``status.daemonEndpoints.kubeletEndpoint.Port``,
+A node is reached where ``status.addresses`` (InternalIP) and ``status.daemonEndpoints.kubeletEndpoint.Port`` are,
 and serves the kubelet's paths: ``/containerLogs/NS/POD/CONTAINER``, ``/exec/…``, ``/attach/…`` (parameters ``command``,
 ``input``, ``output``, ``error``, ``tty``), ``/portForward/NS/POD``. Streams are WebSockets, whose protocol client and
 node agree on. With certificates both sides prove who they are, as kube-apiserver and kubelet do; without, it is HTTP.
@@ -82,8 +82,8 @@ def _container(pod: Object, request: web.Request) -> str:
         raise errors.bad_request(f"container {asked} is not valid for pod {name_of(pod)}")
     first = [str(c.get("name")) for c in items(pod, "spec", "containers")]
     if not asked and len(first) > 1:
-        said = f"a container name must be specified for pod {name_of(pod)}, choose one of: [{' '.join(first)}]"
-        raise errors.bad_request(said)
+        message = f"a container name must be specified for pod {name_of(pod)}, choose one of: [{' '.join(first)}]"
+        raise errors.bad_request(message)
     return asked or first[0]
 
 

@@ -36,7 +36,7 @@ def labels_of(obj: Mapping[str, Any]) -> dict[str, str]:
 
 
 def deleting(obj: Mapping[str, Any]) -> bool:
-    """Whether somebody has asked for its deletion."""
+    """Whether its deletion has been requested."""
     return "deletionTimestamp" in metadata(obj)
 
 
@@ -83,5 +83,5 @@ def micro_timestamp() -> str:
 
 
 def parse_time(text: str) -> datetime:
-    """The time an RFC 3339 string says; ValueError where it says none."""
+    """The time of an RFC 3339 string; ValueError where it is none."""
     return datetime.fromisoformat(text.replace("Z", "+00:00"))

@@ -121,7 +121,7 @@ def _ordered(values: list[Any], order: list[Any], before: list[Any], rule: ListR
 
 
 def _identity(value: Any, rule: ListRule) -> bytes:
-    """What tells an element from others."""
+    """The merge key of an element."""
     return msgspec.json.encode(value.get(rule.merge) if isinstance(value, dict) else value)
 
 

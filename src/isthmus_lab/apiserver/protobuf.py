@@ -1,7 +1,7 @@
 """Objects in Kubernetes' protobuf encoding, as typed Go clients and `kubectl create` send them, read as JSON objects.
 
 ``kubernetes.binpb`` describes the messages: the descriptors of Kubernetes' own ``generated.proto`` files, with what its
-Go types add for JSON (``tools/kubernetes_protos.py`` makes it and says what). As in a real server, a field that the
+Go types add for JSON (made by ``tools/kubernetes_protos.py``, which lists it). As in a real server, a field that the
 descriptors do not have is skipped. Requests only: everything is answered in JSON, which those clients always accept.
 """
 

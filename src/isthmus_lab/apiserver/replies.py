@@ -37,12 +37,12 @@ class Form:
         body, kind = self.raw(item), "application/json"
         return web.Response(body=body, status=status, content_type=kind, headers=self._headers)
 
-    def many(self, items: Sequence[Item], meta: Object, *, said: bool = True) -> web.Response:
-        """A list. ``said``: its elements say their kind, as everywhere but where a collection is deleted."""
+    def many(self, items: Sequence[Item], meta: Object, *, with_kind: bool = True) -> web.Response:
+        """A list. ``with_kind``: elements have kind and apiVersion, as everywhere but in a deleted collection."""
         if self.table:
             return reply(self._table([item.body for item in items], meta))
         head = {"kind": f"{self._kind.kind}List", "apiVersion": self._api_version, "metadata": meta}
-        raw = self.raw if said else _kindless
+        raw = self.raw if with_kind else _kindless
         body = msgspec.json.encode(head)[:-1] + b',"items":[' + b",".join(map(raw, items)) + b"]}"
         return web.Response(body=body, content_type="application/json")
 
@@ -77,7 +77,7 @@ def failure(error: ApiError) -> web.Response:
 
 
 def deleted(kind: Kind, body: Object) -> web.Response:
-    """What a client hears of an object that is gone at once."""
+    """The reply to the deletion of an object that is removed at once."""
     details = {"name": metadata(body).get("name"), "kind": kind.resource, "uid": metadata(body).get("uid")}
     details |= {"group": kind.group} if kind.group else {}
     return reply({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details})

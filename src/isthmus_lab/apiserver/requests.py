@@ -15,7 +15,7 @@ from isthmus_lab.apiserver.selectors import Predicate
 
 
 class Target(NamedTuple):
-    """What a path names: a kind, and as much of an object as it says."""
+    """What a path names: a kind, and as much of an object as the path has."""
 
     kind: Kind
     version: str
@@ -76,7 +76,7 @@ async def body(request: web.Request) -> Any:
 
 
 def by(request: web.Request, version: str) -> By:
-    """Who asks: the field manager it names, else the program it says it is."""
+    """The field manager of a request: the one it names, else the program of its User-Agent."""
     agent = request.headers.get("User-Agent", "").partition("/")[0]
     manager = request.query.get("fieldManager") or agent or "unknown"
     return By(manager[:128], version, dry_run=bool(request.query.get("dryRun")))
@@ -84,15 +84,15 @@ def by(request: web.Request, version: str) -> By:
 
 def deletion(request: web.Request, options: Any) -> Deletion:
     """How to delete, from DeleteOptions and from parameters."""
-    said = options if isinstance(options, dict) else {}
-    grace = request.query.get("gracePeriodSeconds", said.get("gracePeriodSeconds"))
-    preconditions = said.get("preconditions") or {}
+    body = options if isinstance(options, dict) else {}
+    grace = request.query.get("gracePeriodSeconds", body.get("gracePeriodSeconds"))
+    preconditions = body.get("preconditions") or {}
     return Deletion(
         grace=None if grace is None else number(grace, "gracePeriodSeconds"),
-        propagation=str(request.query.get("propagationPolicy") or said.get("propagationPolicy") or ""),
+        propagation=str(request.query.get("propagationPolicy") or body.get("propagationPolicy") or ""),
         uid=str(preconditions.get("uid") or ""),
         revision=str(preconditions.get("resourceVersion") or ""),
-        dry_run=bool(request.query.get("dryRun") or said.get("dryRun")),
+        dry_run=bool(request.query.get("dryRun") or body.get("dryRun")),
     )
 
 

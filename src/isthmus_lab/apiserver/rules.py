@@ -19,7 +19,7 @@ _OURS: Final = frozenset({"apiVersion", "kind", "metadata", "status"})
 
 
 def addressed(kind: Kind, namespace: str, name: str, body: Any) -> Object:
-    """The body of a request as an object that is where the path says; an ApiError where it says otherwise."""
+    """The body of a request as an object at the path's name and namespace; an ApiError where they differ."""
     if not isinstance(body, dict) or not isinstance(body.get("metadata"), dict | None):
         raise errors.bad_request("the body is not an object with metadata")
     obj: Object = _without_nulls(body)
@@ -93,8 +93,8 @@ def _check_shape(kind: Kind, obj: Object) -> None:
         if not isinstance(found, list) or (rule.keys and not all(isinstance(each, dict) for each in found)):
             wrong = f"{'.'.join(path)} is not what it should be a list of"
     if wrong:
-        said = obj["apiVersion"].rpartition("/")[2]
-        why = f'{kind.kind} in version "{said}" cannot be handled as a {kind.kind}: {wrong}'
+        version = obj["apiVersion"].rpartition("/")[2]
+        why = f'{kind.kind} in version "{version}" cannot be handled as a {kind.kind}: {wrong}'
         raise errors.bad_request(why)
 
 

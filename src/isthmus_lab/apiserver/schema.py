@@ -14,7 +14,7 @@ Path = tuple[str, ...]
 
 
 class ListRule(NamedTuple):
-    """A list whose elements are told apart by ``keys`` (server-side apply) and ``merge`` (strategic merge).
+    """A list whose elements are identified by ``keys`` (server-side apply) and ``merge`` (strategic merge).
 
     Without keys it is a set of values. ``merge`` '' is a list that strategic merge replaces.
     """

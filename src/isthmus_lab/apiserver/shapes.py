@@ -1,4 +1,4 @@
-"""The types of the fields that anything here reads: an object that does not fit is refused before anybody reads it.
+"""The types of the fields that anything here reads: an object that does not fit is refused before it is read.
 
 Only types, and only of what is read; what a value may be is for ``validation`` to say, and what is not named here is
 kept as it comes. A field is ``name`` (a string) or ``name type``: ``i`` a number, ``b`` yes or no, ``is`` a number or a
@@ -113,15 +113,15 @@ _TYPES: dict[str, Any] = {
 }
 
 
-def _type(said: str) -> Any:
-    return list[_type(said[1:-1])] if said.startswith("[") else _TYPES[said]  # type: ignore[misc]
+def _type(declared: str) -> Any:
+    return list[_type(declared[1:-1])] if declared.startswith("[") else _TYPES[declared]  # type: ignore[misc]
 
 
 def _shape(name: str, declared: str) -> type[Struct]:
     fields = []
     for each in declared.split(", "):
-        field, _, said = each.partition(" ")
-        fields.append((field, _type(said or "s") | msgspec.UnsetType, msgspec.UNSET))
+        field, _, declared = each.partition(" ")
+        fields.append((field, _type(declared or "s") | msgspec.UnsetType, msgspec.UNSET))
     return msgspec.defstruct(name, fields, gc=False)
 
 

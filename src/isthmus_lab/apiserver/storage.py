@@ -28,11 +28,11 @@ REGISTRY = "/isthmus/registry/"
 """Not where a kube-apiserver keeps its own: the two may be run over one etcd by mistake."""
 WINDOW = 4096
 """Changes kept in memory for watches that begin a little in the past; older ones are asked of etcd."""
-MOST_WAITING = 20_000
+MAX_QUEUED_CHANGES = 20_000
 """Changes one follower may leave waiting."""
 COMPACT_EVERY = 300.0
-PATIENCE = 10.0
-"""Seconds a write waits for its echo before it is told that the server is not well."""
+TIMEOUT = 10.0
+"""Seconds a write waits for its own watch event before it fails: the watch of etcd is behind or broken."""
 
 
 class Item(NamedTuple):
@@ -65,7 +65,7 @@ class Page(NamedTuple):
 
 
 class Subscription:
-    """Changes waiting for one follower, in order. ``failure`` says why there will be no more."""
+    """Changes queued for one follower, in order. ``failure`` is why there will be no more."""
 
     def __init__(self, resources: frozenset[str] | None) -> None:
         self._resources = resources
@@ -81,9 +81,9 @@ class Subscription:
             return
         before = len(self._changes)
         self._changes.extend(c for c in changes if self._resources is None or c.resource in self._resources)
-        if len(self._changes) > MOST_WAITING:
+        if len(self._changes) > MAX_QUEUED_CHANGES:
             self._changes.clear()
-            self.fail(Transient(f"more than {MOST_WAITING} changes are waiting"))
+            self.fail(Transient(f"more than {MAX_QUEUED_CHANGES} changes are waiting"))
         elif len(self._changes) > before:
             self._news.set()
 
@@ -120,7 +120,7 @@ class Store:
         self.revision = 0
         """Of what is in memory."""
         self.seen = 0
-        """The highest revision this etcd was heard to have."""
+        """The highest revision that a response of this etcd has had."""
         self.ready = asyncio.Event()
         self.lost = asyncio.Event()
         """Set when etcd is found not to be the one it was: nothing that was known of it holds."""
@@ -208,7 +208,7 @@ class Store:
 
     async def _until(self, true: Callable[[], bool]) -> None:
         try:
-            async with asyncio.timeout(PATIENCE), self._echo:
+            async with asyncio.timeout(TIMEOUT), self._echo:
                 await self._echo.wait_for(true)
         except TimeoutError:
             raise errors.unavailable("etcd took the write but does not say so: its watch is behind") from None
@@ -325,7 +325,7 @@ def encode(body: Object) -> bytes:
 
 
 def _item(kv: KeyValue) -> Item | None:
-    """A stored object; None, and a warning, for what somebody else left here."""
+    """A stored object; None, and a warning, where another program has written something else."""
     resource, key = _split(kv.key)
     try:
         body: Object = msgspec.json.decode(kv.value, type=dict[str, Any])

@@ -45,7 +45,7 @@ QUALIFIED_RULE: Final = (
 
 
 class NameRule:
-    """What a name of some kind looks like, and the sentence that says so."""
+    """The pattern of some kind of name, and the sentence that describes it in errors."""
 
     def __init__(self, pattern: str, *, most: int, rule: str) -> None:
         self._pattern = re.compile(pattern)
@@ -226,7 +226,7 @@ def service_import(obj: Object, old: Object | None) -> Iterator[Problem]:
 
 
 def definition(obj: Object, old: Object | None) -> Iterator[Problem]:
-    """What a kind is called and where it lives is said once."""
+    """Group, scope and names of a definition are immutable."""
     spec = at(obj, "spec", default={})
     wanted = f"{at(spec, 'names', 'plural', default='')}.{spec.get('group', '')}"
     if at(obj, "metadata", "name") != wanted:

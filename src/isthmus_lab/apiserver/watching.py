@@ -19,7 +19,7 @@ from isthmus_lab.apiserver.selectors import Predicate
 from isthmus_lab.apiserver.storage import Change, Item, Store, Subscription
 
 BOOKMARK_EVERY = 10.0
-"""Seconds of silence after which a client that asked for bookmarks hears how far it is."""
+"""Seconds without an event after which a client that asked for bookmarks gets one."""
 
 Type = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"]
 
@@ -35,14 +35,14 @@ class Watch:
         self._bookmarks = requests.truth(request, "allowWatchBookmarks")
         self._initial = requests.truth(request, "sendInitialEvents")
         self._prefix = f"{target.namespace}/" if target.namespace else ""
-        self._since = request.query.get("resourceVersion", "")
+        self._start = request.query.get("resourceVersion", "")
         timeout = request.query.get("timeoutSeconds")
         self._timeout = requests.number(timeout, "timeoutSeconds") if timeout else random.uniform(1800, 3600)
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
         """Send events until the time is up or the client goes."""
-        fresh = self._since in ("", "0") or self._initial
-        start = self._store.revision if fresh else requests.number(self._since, "resourceVersion")
+        fresh = self._start in ("", "0") or self._initial
+        start = self._store.revision if fresh else requests.number(self._start, "resourceVersion")
         now = self._store.items(self._target.kind.qualified, self._target.namespace) if fresh else []
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         response.enable_chunked_encoding()
@@ -86,8 +86,8 @@ class Watch:
             yield self._line("MODIFIED" if old is not None else "ADDED", new.body, new)
         elif old is not None:
             last = change.new or old
-            gone = last.body | {"metadata": last.body["metadata"] | {"resourceVersion": str(change.revision)}}
-            yield self._line("DELETED", gone)
+            removed = last.body | {"metadata": last.body["metadata"] | {"resourceVersion": str(change.revision)}}
+            yield self._line("DELETED", removed)
 
     def _if_selected(self, item: Item | None) -> Item | None:
         return item if item is not None and self._has(item) else None

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from isthmus_lab.cli import hurting
-from isthmus_lab.cli.labs import known, others
+from isthmus_lab.cli import faults
+from isthmus_lab.cli.labs import known, other_labs
 from isthmus_lab.cli.options import lab_name, new_lab_name
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _apiserver = click.option(
 )  # fmt: skip
 _families = click.option(
     "--ip-families", "families", multiple=True, metavar="FAMILIES",
-    help="IPv4, IPv6, or both, the primary one first; c2=IPv6 says it of one cluster.  [default: IPv4]",
+    help="IPv4, IPv6, or both, the primary one first; c2=IPv6 for one cluster.  [default: IPv4]",
 )  # fmt: skip
 
 
@@ -67,17 +67,17 @@ def up(
     without_isthmus: bool,
 ) -> None:
     """Start a lab and wait until all of it is ready."""
-    from isthmus_lab import manifests, removal, starting
+    from isthmus_lab import manifests, removal, startup
     from isthmus_lab.layout import Lab
 
     lab = Lab(name, clusters, nodes, network, _of_clusters(families, clusters))
     try:
         own = _images(images, file)
-        starting.check(lab, apiserver=apiserver, datapath=datapath)
+        startup.check(lab, apiserver=apiserver, datapath=datapath)
         wanted = manifests.of_lab(directory, lab) if directory else {}
-        starting.start(lab, images=own, isthmus=not without_isthmus, apiserver=apiserver, datapath=datapath)
-        asyncio.run(starting.follow(lab, _tell, apiserver=apiserver))
-    except (starting.CannotStart, manifests.BadManifest) as why:
+        startup.start(lab, images=own, isthmus=not without_isthmus, apiserver=apiserver, datapath=datapath)
+        asyncio.run(startup.follow(lab, _report, apiserver=apiserver))
+    except (startup.CannotStart, manifests.BadManifest) as why:
         raise click.ClickException(str(why)) from None
     except KeyboardInterrupt:
         removal.remove(lab)
@@ -96,7 +96,7 @@ def down(name: str) -> None:
 
     lab = Lab(name)
     if not removal.exists(lab):
-        raise click.ClickException(f"there is no lab {name}{others()}")
+        raise click.ClickException(f"there is no lab {name}{other_labs()}")
     try:
         removal.remove(lab)
     except (removal.StillThere, OSError) as why:
@@ -112,15 +112,15 @@ def down(name: str) -> None:
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND…")
 def exec(name: str, container: str, cluster: str, pod: str, command: tuple[str, ...]) -> None:
     """Run a command in a pod (NAMESPACE/POD or NAMESPACE/deploy/NAME); its exit code is passed on."""
-    from isthmus_lab import entering
+    from isthmus_lab import pod_exec
 
     lab = known(name)
     if (where := lab.cluster(cluster)) is None:
         raise click.ClickException(f"lab {name} has no cluster {cluster}: it has c1 to c{lab.size}")
     try:
-        found = entering.find(where, pod, container=container)
-        sys.exit(entering.wait(entering.run(found, command)))
-    except entering.NoSuchPod as why:
+        found = pod_exec.find(where, pod, container=container)
+        sys.exit(pod_exec.wait(pod_exec.run(found, command)))
+    except pod_exec.NoSuchPod as why:
         raise click.ClickException(str(why)) from None
     except OSError as error:
         print(f"Error: {command[0]}: {error.strerror}", file=sys.stderr)
@@ -141,7 +141,7 @@ def kubeconfig(name: str, content: bool) -> None:
 @group.command()
 @lab_name
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table")
-@click.option("--ignored", is_flag=True, help="Instead, fields of applied objects that nobody in the lab acts on.")
+@click.option("--ignored", is_flag=True, help="Instead, fields of applied objects that nothing in the lab acts on.")
 def status(name: str, output: str, ignored: bool) -> None:
     """Show the lab's processes and pods."""
     from isthmus.cli import output as show
@@ -177,10 +177,10 @@ def status(name: str, output: str, ignored: bool) -> None:
 def demo(
     name: str, as_json: bool, keep: bool, directory: Path, apiserver: ApiServer, families: tuple[str, ...]
 ) -> None:
-    """Tell the story: three clusters, one export, sixty calls. Exit code 0 only if every step held."""
-    from isthmus_lab.demo import story
+    """Run the demo: three clusters, one export, sixty calls. Exit code 0 only if every step held."""
+    from isthmus_lab.demo import run as story
 
-    told = story.tell(
+    ended = story.run(
         name=name,
         examples=directory,
         json=as_json,
@@ -188,7 +188,7 @@ def demo(
         apiserver=apiserver,
         families=_of_clusters(families, story.CLUSTERS),
     )
-    sys.exit(0 if asyncio.run(told) else 1)
+    sys.exit(0 if asyncio.run(ended) else 1)
 
 
 def _images(given: tuple[str, ...], file: Path | None) -> dict[str, Any]:
@@ -213,12 +213,12 @@ def _program(each: dict[str, Any]) -> list[str]:
     return [each["name"], each["state"], str(each["pid"] or ""), str(each["restarts"]), each["failure"]]
 
 
-def _tell(step: dict[str, Any]) -> None:
+def _report(step: dict[str, Any]) -> None:
     """A line for what is whole, and for what went wrong; ``lab status`` and the log have the rest."""
     if step.get("ready") or ("/" in step["step"] and "failure" not in step):
         return
-    said = f"  {step['failure']}" if "failure" in step else ""
-    click.echo(f"{step['seconds']:7.2f} s  {step['step']}{said}", err=True)
+    failure = f"  {step['failure']}" if "failure" in step else ""
+    click.echo(f"{step['seconds']:7.2f} s  {step['step']}{failure}", err=True)
 
 
 async def _apply(lab: Lab, wanted: dict[str, list[Any]], own: Mapping[str, Image]) -> list[str]:
@@ -236,10 +236,10 @@ async def _apply(lab: Lab, wanted: dict[str, list[Any]], own: Mapping[str, Image
 
 def _show_ignored(name: str, output: str) -> None:
     from isthmus.cli import output as show
-    from isthmus_lab import looking, record
+    from isthmus_lab import lab_status, record
 
     known(name)
-    found = asyncio.run(looking.ignored(record.read(name)))
+    found = asyncio.run(lab_status.ignored(record.read(name)))
     if output == "json":
         show.json(found)
         return
@@ -250,12 +250,12 @@ def _show_ignored(name: str, output: str) -> None:
 
 
 async def _status(lab: Lab) -> dict[str, Any]:
-    from isthmus_lab import looking
+    from isthmus_lab import lab_status
 
-    return await looking.status(lab)
+    return await lab_status.status(lab)
 
 
-for _command in hurting.COMMANDS:
+for _command in faults.COMMANDS:
     group.add_command(_command)
 
 if __name__ == "__main__":

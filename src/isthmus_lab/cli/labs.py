@@ -12,21 +12,21 @@ if TYPE_CHECKING:
 
 def known(name: str) -> Lab:
     """A lab that is up; a ClickException where there is none. One without its supervisor is used, with a warning."""
-    from isthmus_lab import record, starting
+    from isthmus_lab import record, startup
 
     try:
         lab = record.read(name).lab
     except KeyError:
-        raise click.ClickException(f"there is no lab {name}{others()}") from None
+        raise click.ClickException(f"there is no lab {name}{other_labs()}") from None
     except PermissionError:
         raise click.ClickException("labs are root's only: run this command with sudo") from None
-    if starting.abandoned(lab):
+    if startup.abandoned(lab):
         todo = f"nothing of it is restarted any more; isthmus lab down --lab {name}, then up again"
         click.echo(f"the supervisor of lab {name} has died: {todo}", err=True)
     return lab
 
 
-def others() -> str:
+def other_labs() -> str:
     """What to say after "there is no lab": those that are there, or how to make one."""
     from isthmus_lab import removal
 

@@ -73,7 +73,7 @@ def _targets(response: dns.message.Message, services: list[str], zone: Zone) -> 
 
 
 def _authority(response: dns.message.Message, name: str, domain: str) -> None:
-    """Who says that there is nothing: of names outside the domain, the root that this closed world has."""
+    """The SOA of a negative answer: of names outside the domain, the root that this closed world has."""
     apex = f"{domain}." if name == domain or name.endswith(f".{domain}") else "."
     start = "ns.dns." + ("" if apex == "." else apex)
     data = [f"{start} hostmaster.{'' if apex == '.' else apex} 1 7200 1800 86400 {TTL}"]

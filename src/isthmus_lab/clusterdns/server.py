@@ -14,7 +14,7 @@ from isthmus.kube.objects.discovery import ENDPOINT_SLICE, EndpointSlice
 from isthmus.reflector import Reflector
 from isthmus_lab.clusterdns.answers import answer
 from isthmus_lab.clusterdns.zone import Zone, zone
-from isthmus_lab.held import Held
+from isthmus_lab.object_cache import ObjectCache
 
 IDLE = 10.0
 
@@ -35,10 +35,10 @@ class _Udp(asyncio.DatagramProtocol):
 
 
 async def run(section: KubernetesSection, *, hosts: Iterable[str], port: int, domain: str) -> None:
-    """Serve, for ever. Until the first lists are whole nobody is answered, so that no name is denied by mistake."""
+    """Serve, for ever. Answers wait until the first lists are complete, so that no name is denied by mistake."""
     changed = asyncio.Event()
-    services: Held[Service] = Held(changed)
-    slices: Held[EndpointSlice] = Held(changed)
+    services: ObjectCache[Service] = ObjectCache(changed)
+    slices: ObjectCache[EndpointSlice] = ObjectCache(changed)
     names: Zone = {}
 
     def respond(wire: bytes, udp: bool) -> bytes | None:

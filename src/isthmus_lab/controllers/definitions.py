@@ -78,8 +78,8 @@ async def _delete(api: Api, kind: Kind, item: Item) -> None:
 
 
 def _hold(old: Object) -> Object:
-    held = [*old["metadata"].get("finalizers", ()), CLEAN_UP]
-    return old | {"metadata": old["metadata"] | {"finalizers": sorted(set(held))}}
+    finalizers = [*old["metadata"].get("finalizers", ()), CLEAN_UP]
+    return old | {"metadata": old["metadata"] | {"finalizers": sorted(set(finalizers))}}
 
 
 def _let_go(old: Object) -> Object:

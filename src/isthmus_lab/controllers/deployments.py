@@ -135,8 +135,8 @@ async def _roll(api: Api, deployment: Object, new: Item, old: list[Item]) -> Non
     spec = deployment["spec"]
     replicas = spec["replicas"]
     if at(spec, "strategy", "type") == "Recreate":
-        gone = all(at(each.body, "status", "replicas", default=0) == 0 for each in old)
-        grown, left = (replicas if gone else 0), [0] * len(old)
+        all_gone = all(at(each.body, "status", "replicas", default=0) == 0 for each in old)
+        grown, left = (replicas if all_gone else 0), [0] * len(old)
     else:
         surge, unavailable = bounds(spec)
         have = [_size(each) for each in old]
@@ -154,7 +154,7 @@ def bounds(spec: Object) -> tuple[int, int]:
 
 
 def share(amount: Any, of: int, *, up: bool = False) -> int:
-    """A number of pods, said as such or in per cent of all."""
+    """A number of pods, given as such or in per cent of all."""
     if isinstance(amount, str) and amount.endswith("%"):
         exact = int(amount[:-1]) * of / 100
         return math.ceil(exact) if up else math.floor(exact)
@@ -172,8 +172,8 @@ async def _scale(api: Api, deployment: Object, replica_set: Item, wanted: int) -
     before = replica_set.body["spec"]["replicas"]
     await api.edit(kinds.REPLICA_SET, namespace, name, edit, by=BY)
     direction = "up" if wanted > before else "down"
-    said = f"Scaled {direction} replica set {name} from {before} to {wanted}"
-    await record(api, KIND, deployment, "ScalingReplicaSet", said, by=BY)
+    message = f"Scaled {direction} replica set {name} from {before} to {wanted}"
+    await record(api, KIND, deployment, "ScalingReplicaSet", message, by=BY)
 
 
 async def _clean_up(api: Api, deployment: Object, old: list[Item]) -> None:

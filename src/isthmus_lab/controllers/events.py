@@ -1,4 +1,4 @@
-"""Events: what controllers have to say of an object. The same thing said again is counted, not repeated."""
+"""Events of controllers about an object. A repeated event is counted, not written again."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ async def record(
     by: By,
     kind_of_event: Literal["Normal", "Warning"] = "Normal",
 ) -> None:
-    """Say something of an object. That it cannot be said (its namespace is going) is nobody's concern."""
+    """Record an event of an object; dropped where it cannot be written (its namespace is being deleted)."""
     namespace, now = namespace_of(obj) or "default", timestamp()
     digest = hashlib.sha256(f"{metadata(obj).get('uid')}/{reason}/{message}".encode()).hexdigest()
     name = f"{name_of(obj)}.{digest[:16]}"
     try:
         if api.store.get(kinds.EVENT.qualified, f"{namespace}/{name}") is not None:
-            await api.edit(kinds.EVENT, namespace, name, lambda old: _again(old, now), by=by)
+            await api.edit(kinds.EVENT, namespace, name, lambda old: _counted(old, now), by=by)
             return
         event: Object = {
             "metadata": {"name": name},
@@ -47,7 +47,7 @@ async def record(
             raise
 
 
-def _again(old: Object, now: str) -> Object:
+def _counted(old: Object, now: str) -> Object:
     return old | {"count": int(old.get("count", 1)) + 1, "lastTimestamp": now}
 
 

@@ -30,7 +30,7 @@ class Place(NamedTuple):
 
 
 class Graph:
-    """Who owns whom."""
+    """Owners and dependents, by uid."""
 
     def __init__(self) -> None:
         self._places: dict[str, Place] = {}

@@ -25,8 +25,8 @@ from isthmus_lab.controllers.loop import Controller, by
 
 KIND = kinds.JOB
 BY = by("job-controller")
-FIRST_DELAY: Final = 1.0
-MOST_DELAY: Final = 60.0
+INITIAL_RETRY_DELAY: Final = 1.0
+MAX_RETRY_DELAY: Final = 60.0
 """Seconds before a pod that failed is tried again; doubling."""
 
 
@@ -107,7 +107,7 @@ def _delay(failed: list[Object]) -> float:
     if not failed:
         return 0.0
     last = max(_ended(pod) for pod in failed)
-    pause = min(MOST_DELAY, FIRST_DELAY * 2.0 ** min(len(failed) - 1, 10))
+    pause = min(MAX_RETRY_DELAY, INITIAL_RETRY_DELAY * 2.0 ** min(len(failed) - 1, 10))
     return max(0.0, pause - (datetime.now(UTC) - last).total_seconds())
 
 
@@ -139,7 +139,7 @@ def _status(
 
 
 async def _expire(api: Api, item: Item) -> float | None:
-    """Delete a job some time after its end, where it says so."""
+    """Delete a job ``ttlSecondsAfterFinished`` after its end."""
     lifetime = at(item.body, "spec", "ttlSecondsAfterFinished")
     if lifetime is None:
         return None

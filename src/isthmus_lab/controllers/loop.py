@@ -1,4 +1,4 @@
-"""The loop under every controller: changes → keys of what to look at → a look at each, again later where it failed."""
+"""The loop under every controller: changes → keys to look at → a look at each, retried later where it failed."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from isthmus_lab.apiserver.storage import Change
 
 log = logs.get("controllers")
 
-FIRST_DELAY: Final = 0.02
-MOST_DELAY: Final = 5.0
-MOST_PAUSE: Final = 0.1
+INITIAL_RETRY_DELAY: Final = 0.02
+MAX_RETRY_DELAY: Final = 5.0
+MAX_BACKOFF: Final = 0.1
 """A controller rests after each round for twice the time it took, at most so many seconds: what changes meanwhile is
 looked at once, so a thousand changes cost no thousand looks, and a single one does not wait."""
 
@@ -51,8 +51,8 @@ class Controller:
             try:
                 await self._follow()
             except (Expired, Transient) as why:
-                log.info("reading all again", controller=self.name, why=str(why))
-                await asyncio.sleep(FIRST_DELAY)
+                log.info("reading all retry_in", controller=self.name, why=str(why))
+                await asyncio.sleep(INITIAL_RETRY_DELAY)
 
     async def _follow(self) -> None:
         store, now = self._api.store, asyncio.get_running_loop().time
@@ -64,7 +64,7 @@ class Controller:
                 for key in [key for key, when in self._due.items() if when <= began]:
                     del self._due[key]
                     await self._look(key)
-                await asyncio.sleep(min(MOST_PAUSE, 2 * (now() - began)))
+                await asyncio.sleep(min(MAX_BACKOFF, 2 * (now() - began)))
                 wait = min(self._due.values()) - now() if self._due else None
                 self._take(await subscription.wait(timeout=None if wait is None else max(0.0, wait)))
 
@@ -83,22 +83,22 @@ class Controller:
     async def _look(self, key: str) -> None:
         now = asyncio.get_running_loop().time()
         try:
-            again = await self._reconcile(key)
+            retry_in = await self._reconcile(key)
         except (ApiError, Transient, EtcdError) as error:
-            again = self._failed(key)
-            log.info("failed", controller=self.name, key=key, why=str(error), again=again)
+            retry_in = self._failed(key)
+            log.info("failed", controller=self.name, key=key, why=str(error), retry_in=retry_in)
         except Exception:
-            again = self._failed(key)  # one object that we do not cope with must not stop the others
-            log.exception("broken", controller=self.name, key=key, again=again)
+            retry_in = self._failed(key)  # one object that we do not cope with must not stop the others
+            log.exception("broken", controller=self.name, key=key, retry_in=retry_in)
         else:
             self._failures.pop(key, None)
-        if again is not None:
-            self._due.setdefault(key, now + again)
+        if retry_in is not None:
+            self._due.setdefault(key, now + retry_in)
 
     def _failed(self, key: str) -> float:
         """Seconds until the next try: doubling, capped."""
         failures = self._failures[key] = self._failures.get(key, 0) + 1
-        return min(MOST_DELAY, FIRST_DELAY * 2.0 ** min(failures, 16))
+        return min(MAX_RETRY_DELAY, INITIAL_RETRY_DELAY * 2.0 ** min(failures, 16))
 
 
 def by(name: str) -> By:

@@ -31,7 +31,7 @@ BY = by("node-controller")
 LEASES: Final = "kube-node-lease"
 UNKNOWN: Final = "NodeStatusUnknown"
 AWAY: Final = "NodeNotReady"
-PATIENCE: Final = 300.0
+TIMEOUT: Final = 300.0
 """Seconds after which the pods of a node that is away are given up."""
 
 
@@ -82,10 +82,10 @@ async def _look_after(api: Api, node: Object) -> float | None:
             await _say(api, kinds.POD, pod.body, "Ready", "False", (AWAY, "Node is not ready"))
         elif overdue <= 0 and _reason(pod.body, "Ready") == AWAY:
             await _say(api, kinds.POD, pod.body, "Ready", "True", ("", ""))
-    if overdue > PATIENCE:
+    if overdue > TIMEOUT:
         await _delete(api, _pods(api, name))
         return None
-    return -overdue + 0.01 if overdue <= 0 else PATIENCE - overdue + 0.01
+    return -overdue + 0.01 if overdue <= 0 else TIMEOUT - overdue + 0.01
 
 
 def _pods(api: Api, node: str) -> list[Item]:

@@ -76,7 +76,7 @@ def active(pod: Object) -> bool:
 
 
 def ready(pod: Object) -> bool:
-    """Whether a pod says it can be called."""
+    """Whether a pod's condition Ready is true."""
     return condition(pod, "Ready") == "True"
 
 
@@ -102,13 +102,13 @@ def dispensable_first(pod: Item) -> tuple[bool, bool, bool, float]:
 
 
 def template_hash(template: Object) -> str:
-    """What tells one template from another, in the letters of generated names."""
+    """A hash of the template, in the letters of generated names."""
     digest = hashlib.sha256(msgspec.json.encode(template, order="deterministic")).digest()
     return "".join(SUFFIX[byte % len(SUFFIX)] for byte in digest[:10])
 
 
 async def create(api: Api, namespace: str, pods: Iterable[Object], *, by: By) -> None:
-    """Create pods, all at once; the first that fails is told of after all were tried."""
+    """Create pods, all at once; the first failure is raised after all were tried."""
     tried = await asyncio.gather(
         *(api.create(kinds.POD, namespace, pod, by=by) for pod in pods), return_exceptions=True
     )
@@ -137,7 +137,7 @@ def _raise_first(tried: Iterable[object]) -> None:
 
 
 async def write_status(api: Api, kind: Kind, item: Item, status: Status, *, by: By) -> None:
-    """Write a status, where it says something new."""
+    """Write a status, where it differs."""
     if (item.body.get("status") or {}) == status:
         return
     namespace, name = namespace_of(item.body), name_of(item.body)

@@ -62,8 +62,8 @@ def _progress(deployment: Object, replica_set: str, *, done: bool, moved: bool, 
 
 def _left(deployment: Object, progressing: Object, now: datetime) -> float:
     """Seconds until the deadline."""
-    since = parse_time(progressing["lastUpdateTime"]) if progressing.get("lastUpdateTime") else now
-    return float(deployment["spec"]["progressDeadlineSeconds"]) - (now - since).total_seconds()
+    progressed = parse_time(progressing["lastUpdateTime"]) if progressing.get("lastUpdateTime") else now
+    return float(deployment["spec"]["progressDeadlineSeconds"]) - (now - progressed).total_seconds()
 
 
 def _total(field: str, among: Sequence[Object]) -> int:

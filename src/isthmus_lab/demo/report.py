@@ -1,4 +1,4 @@
-"""How the story is told: a line per step while it works, and one JSON object at the end for programs."""
+"""Output of the demo: a line per step while it works, and one JSON object at the end for programs."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Step(Struct, frozen=True):
 
 
 class Outcome(Struct, frozen=True):
-    """The story, told: ok only if every step held."""
+    """The whole run: ok only if every step held."""
 
     ok: bool
     steps: list[Step]
 
 
-class Teller:
-    """Tells on stdout, or, for programs, on stderr while it works and one JSON object on stdout at the end."""
+class Reporter:
+    """Prints on stdout, or, for programs, on stderr while it works and one JSON object on stdout at the end."""
 
     def __init__(self, *, json: bool) -> None:
         self._json = json

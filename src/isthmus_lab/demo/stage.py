@@ -15,7 +15,7 @@ from isthmus import datapath, kube
 from isthmus.datapath import view
 from isthmus.kube.objects.core import POD
 from isthmus.kube.objects.discovery import ENDPOINT_SLICE
-from isthmus_lab import entering, images
+from isthmus_lab import images, pod_exec
 from isthmus_lab.layout import Cluster, Lab
 
 CALLER: Final = images.PROGRAMS / "caller.py"
@@ -32,7 +32,7 @@ class StepFailed(Exception):  # noqa: N818 a claim of the story that did not hol
 
 
 class Call(Struct, frozen=True, kw_only=True):
-    """What became of one call, as the caller inside the pod says it."""
+    """The result of one call, as the caller inside the pod reports it."""
 
     at: float
     took: float
@@ -84,8 +84,8 @@ class Stage:
 
     async def run(self, cluster: str, *argv: str) -> tuple[int, str]:
         """A command inside the cluster's client pod: exit code and what it printed."""
-        pod = entering.find(self._cluster(cluster), f"{NAMESPACE}/{CLIENT}")
-        child = entering.run(pod, argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        pod = pod_exec.find(self._cluster(cluster), f"{NAMESPACE}/{CLIENT}")
+        child = pod_exec.run(pod, argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         out, _ = await asyncio.to_thread(child.communicate)
         return child.returncode, out.decode(errors="replace")
 

@@ -1,4 +1,4 @@
-"""The story, a function per step. A step gives the sentence that is told when it held."""
+"""The demo, a function per step. A step returns the sentence that is printed when it held."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DERIVED: Final = names.split(names.derived(names.service_name(NAMESPACE, SERVICE
 
 
 async def not_resolved(stage: Stage) -> str:
-    """Before the export the name is nobody's."""
+    """Before the export the name does not resolve."""
     code, out = await stage.run(CALLER, "getent", "hosts", IMPORT_NAME)
     if code == 0:
         raise StepFailed(f"{IMPORT_NAME} resolves before anything is exported: {out.strip()}")
@@ -65,8 +65,8 @@ async def called(stage: Stage) -> tuple[str, Counter[tuple[str, str]]]:
     ready = sum([await stage.pods_ready(cluster, SERVICE) for cluster in EXPORTERS])
     if len(spread) != ready:
         raise StepFailed(f"{CALLS} calls reached {len(spread)} of {ready} ready pods")
-    told = f"{CALLS} of {CALLS} answered by {len(spread)} pods; they saw {' and '.join(own)}"
-    return f"{told}; the kernel counted {counted}", spread
+    sentence = f"{CALLS} of {CALLS} answered by {len(spread)} pods; they saw {' and '.join(own)}"
+    return f"{sentence}; the kernel counted {counted}", spread
 
 
 async def survived(stage: Stage) -> str:
@@ -99,8 +99,8 @@ async def plain_service(stage: Stage) -> str:
     for each in stage.lab.clusters:
         if any(_in_map(stage, each.name, address) for address in addresses):
             raise StepFailed(f"{addresses} of the plain Service is in the frontends map of {each.name}")
-    said = f"{' and '.join(addresses)} {'are' if len(addresses) > 1 else 'is'} in no map"
-    return f"20 of 20 calls to {LOCAL_NAME} stayed in {cluster}; {said}"
+    sentence = f"{' and '.join(addresses)} {'are' if len(addresses) > 1 else 'is'} in no map"
+    return f"20 of 20 calls to {LOCAL_NAME} stayed in {cluster}; {sentence}"
 
 
 async def withdrawn(stage: Stage) -> str:
@@ -136,8 +136,8 @@ def _all_answered(calls: list[Call]) -> None:
 
 async def _imported_from(stage: Stage, clusters: tuple[str, ...]) -> bool:
     found = await stage.client(CALLER).get(SERVICE_IMPORT, SERVICE, NAMESPACE)
-    said = {each.cluster for each in (found.status.clusters if found.status else None) or ()}
-    return said == set(clusters)
+    sentence = {each.cluster for each in (found.status.clusters if found.status else None) or ()}
+    return sentence == set(clusters)
 
 
 async def _backends(stage: Stage, count: int) -> bool:

@@ -1,4 +1,4 @@
-"""What makes islands of clusters: pods that nobody outside reaches, and gateway nodes that others reach.
+"""What makes islands of clusters: pods that are unreachable from outside, and gateway nodes that others reach.
 
 Every island has a table of its own for the ways to its pods, since all have the same addresses. An island's etcd is
 reached at its gateway node, as its services will be.

@@ -52,14 +52,14 @@ def remove(name: str) -> None:
 
 
 def release() -> None:
-    """Take ``/run/netns`` away if a lab made it and nobody has a namespace in it."""
+    """Remove ``/run/netns`` if a lab made it and it has no namespace left."""
     if not NOTE.exists() or names():
         return
     _unmount_directory()
     try:
         DIRECTORY.rmdir()
     except OSError:
-        return  # somebody made a namespace meanwhile
+        return  # a namespace was made meanwhile
     NOTE.unlink(missing_ok=True)
 
 

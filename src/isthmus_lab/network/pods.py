@@ -16,7 +16,7 @@ from isthmus_lab.network.netlink import within
 from isthmus_lab.network.wiring import HOST6, LOOPBACK, add_address, add_default, add_neighbour
 
 
-class Plug(NamedTuple):
+class PodLink(NamedTuple):
     """Where a pod is plugged in."""
 
     node: str
@@ -27,7 +27,7 @@ class Plug(NamedTuple):
     addresses: tuple[str, ...]
 
 
-async def attach(plug: Plug) -> None:
+async def attach(plug: PodLink) -> None:
     """Make the pod's namespace and join it to its node. What an interrupted attempt left is replaced."""
     await detach(plug)
     namespaces.create(plug.namespace)
@@ -49,7 +49,7 @@ async def attach(plug: Plug) -> None:
             await add_default(pod, scheme.node_local, index=index, scheme=scheme)
 
 
-async def detach(plug: Plug) -> None:
+async def detach(plug: PodLink) -> None:
     """Unplug: both ends of the veth and the name of the namespace go at once."""
     async with within(plug.node) as node:
         for index in await node.link_lookup(ifname=plug.interface):

@@ -138,9 +138,9 @@ def main() -> None:
     parser.add_argument("--jitter", type=float, default=0.0, help="milliseconds")
     parser.add_argument("--rate", type=float, default=0.0, help="bits per second")
     parser.add_argument("--table", type=int, default=0, help="where the ways of what was held are")
-    told = parser.parse_args()
-    timing = Timing(told.delay / 1000, told.jitter / 1000, told.rate)
-    until_told(run(told.namespace, told.device, told.mark, timing, told.table))
+    options = parser.parse_args()
+    timing = Timing(options.delay / 1000, options.jitter / 1000, options.rate)
+    until_told(run(options.namespace, options.device, options.mark, timing, options.table))
 
 
 if __name__ == "__main__":

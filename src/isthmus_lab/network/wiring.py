@@ -10,12 +10,12 @@ LOOPBACK: Final = 1
 SCOPE_HOST: Final = 254
 SCOPE_LINK: Final = 253
 NODAD: Final = 2
-"""Flag of an address that is used at once: nobody else can have it."""
+"""Flag of an address that is used at once, without duplicate address detection: it is unique by design."""
 FOR_EVER: Final = 0xFFFFFFFF
 NEXT_HOP: Final = "fe80::1"
 """IPv6: the nearer end of every cable and of every pod's. A neighbour answers only for addresses of the interface."""
 HOST6: Final = (
-    ("net/ipv6/conf/all/disable_ipv6", "0"),  # what a machine says of its own interfaces is not of these
+    ("net/ipv6/conf/all/disable_ipv6", "0"),  # a machine's own default does not apply to these interfaces
     ("net/ipv6/conf/default/disable_ipv6", "0"),
 )
 

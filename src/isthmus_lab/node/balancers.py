@@ -11,8 +11,8 @@ from isthmus import kube, logs
 from isthmus.kube.objects.core import SERVICE, Service
 from isthmus.reflector import Reflector, Transient
 from isthmus_lab.families import of
-from isthmus_lab.held import Held
 from isthmus_lab.layout import Cluster
+from isthmus_lab.object_cache import ObjectCache
 
 AGAIN: Final = 1.0
 
@@ -22,7 +22,7 @@ log = logs.get("node")
 async def run(client: kube.Client, cluster: Cluster) -> None:
     """For ever."""
     changed = asyncio.Event()
-    known: Held[Service] = Held(changed)
+    known: ObjectCache[Service] = ObjectCache(changed)
     async with asyncio.TaskGroup() as group:
         group.create_task(Reflector(client.store(SERVICE), known, name="services").run())
         while True:

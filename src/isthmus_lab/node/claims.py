@@ -1,7 +1,7 @@
 """PersistentVolumeClaims: each is a directory of the cluster, the same on all its nodes, for as long as the claim is.
 
 What a provisioner does on another cluster: it makes a PersistentVolume for a claim. That claim and volume are bound is
-said here as well, since not every API server has a controller that says it.
+written here as well, since not every API server has a controller for it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from isthmus import kube, logs
 from isthmus.kube.kind import Kind
 from isthmus.kube.objects.meta import Meta, Wire
 from isthmus.reflector import Reflector, Transient
-from isthmus_lab.held import Held
 from isthmus_lab.layout import Cluster
+from isthmus_lab.object_cache import ObjectCache
 
 AGAIN: Final = 1.0
 MANAGER: Final = "isthmus-lab-claims"
@@ -47,7 +47,7 @@ def directory(cluster: Cluster, namespace: str, claim: str) -> Path:
 async def run(client: kube.Client, cluster: Cluster) -> None:
     """For ever; on one node of the cluster."""
     changed = asyncio.Event()
-    known: Held[Whole] = Held(changed)
+    known: ObjectCache[Whole] = ObjectCache(changed)
     async with asyncio.TaskGroup() as group:
         group.create_task(Reflector(client.store(CLAIM), known, name="claims").run())
         made: dict[str, str] = {}
@@ -94,8 +94,8 @@ async def _bind(client: kube.Client, cluster: Cluster, claim: Whole, volume: str
     await client.apply(VOLUME, "", volume, {"spec": body}, field_manager=MANAGER)
     await client.patch(VOLUME, "", volume, bound, subresource="status")
     await client.patch(CLAIM, meta.namespace, meta.name, {"spec": {"volumeName": volume}})
-    told = {"status": {"phase": "Bound", **wanted}}
-    await client.patch(CLAIM, meta.namespace, meta.name, told, subresource="status")
+    patch = {"status": {"phase": "Bound", **wanted}}
+    await client.patch(CLAIM, meta.namespace, meta.name, patch, subresource="status")
 
 
 async def _remove(client: kube.Client, cluster: Cluster, key: str, made: dict[str, str]) -> None:

@@ -13,15 +13,15 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Struct
 
-from isthmus_lab import cgroups, entering, images, spawn
-from isthmus_lab.node import ends, probes, status
+from isthmus_lab import cgroups, images, pod_exec, spawn
+from isthmus_lab.node import probes, status, stdio
 from isthmus_lab.node.objects import Container, Probe
 from isthmus_lab.node.sandbox import Sandbox, enter
 from isthmus_lab.node.status import ContainerState, Running, Terminated, Waiting
 
-FIRST_PAUSE: Final = 1.0
-MOST_PAUSE: Final = 60.0
-LASTING: Final = 600.0
+INITIAL_BACKOFF: Final = 1.0
+MAX_BACKOFF: Final = 60.0
+STABLE_AFTER: Final = 600.0
 """A container that ran this long is started again without a pause."""
 YOUNG: Final = 1.0
 """Seconds in which a program gets to say how it takes SIGTERM."""
@@ -45,7 +45,7 @@ class Recipe(Struct, frozen=True):
 
 
 class Runner:
-    """Runs one container until it is over for good, by the pod's restart policy. ``changed`` is told of every state."""
+    """Runs one container until it is over for good, by the pod's restart policy; calls ``changed`` on every state."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Runner:
         self._say = say
         self._process: spawn.Process | None = None
         self._stopping = False
-        self.console: ends.Ends | None = None
+        self.console: stdio.Ends | None = None
         """Its input, where it asks for one; not of one that an earlier process of this node started."""
         self.state = before or ContainerState(recipe.spec.name, recipe.spec.image)
 
@@ -76,14 +76,14 @@ class Runner:
         return self._process is not None and self._process.code is None
 
     @property
-    def inside(self) -> entering.Container | None:
+    def inside(self) -> pod_exec.Container | None:
         """Where to enter it; None while it does not run."""
         if self._process is None or not self.running:
             return None
-        return entering.Container("", self.state.name, self._process.pid, self.recipe.cgroup)
+        return pod_exec.Container("", self.state.name, self._process.pid, self.recipe.cgroup)
 
     def log(self, *, previous: bool) -> Path | None:
-        """What it says now, or said before it was started again; None where there is no before."""
+        """The log of the current run, or of the one before; None where there was none before."""
         number = self.state.restarts - 1 if previous else self.state.restarts
         path = self.recipe.logs / f"{number}.log"
         return None if previous and not path.exists() else path
@@ -91,7 +91,7 @@ class Runner:
     async def run(self) -> int:
         """Start, watch, start again; the exit code that was the last."""
         pause = 0.0
-        if isinstance(self.state.now, Terminated) and not self._again(self.state.now.code):
+        if isinstance(self.state.now, Terminated) and not self._restarts(self.state.now.code):
             return self.state.now.code  # it was over before this process of the node
         while True:
             if pause:
@@ -101,15 +101,15 @@ class Runner:
                 await asyncio.sleep(pause)
             begun = asyncio.get_running_loop().time()
             code = await self._once()
-            if self._stopping or not self._again(code):
+            if self._stopping or not self._restarts(code):
                 return code
             lasted = asyncio.get_running_loop().time() - begun
-            pause = FIRST_PAUSE if lasted > LASTING or not pause else min(MOST_PAUSE, pause * 2)
+            pause = INITIAL_BACKOFF if lasted > STABLE_AFTER or not pause else min(MAX_BACKOFF, pause * 2)
             self._tell(restarts=self.state.restarts + 1)
             if self.state.restarts == 1:
                 pause = 0.0  # the first restart is at once
 
-    def _again(self, code: int) -> bool:
+    def _restarts(self, code: int) -> bool:
         return self._policy == "Always" or (self._policy == "OnFailure" and code != 0)
 
     async def stop(self, *, grace: float) -> None:
@@ -144,8 +144,8 @@ class Runner:
             for task in beside:
                 task.cancel()
             self._let_go()
-        said = "could not be prepared; see its log" if code == spawn.PREPARATION_FAILED else ""
-        self._ended(code, begun, message=said)
+        message = "could not be prepared; see its log" if code == spawn.PREPARATION_FAILED else ""
+        self._ended(code, begun, message=message)
         return code
 
     def _left(self) -> spawn.Process | None:
@@ -165,7 +165,7 @@ class Runner:
         recipe.logs.mkdir(parents=True, exist_ok=True)
         place = spawn.Place(cgroups.make(recipe.cgroup), recipe.namespace, own_pids=True, prepare=recipe.sandbox.enter)
         log, spec = recipe.logs / f"{self.state.restarts}.log", recipe.spec
-        self.console = ends.Terminal() if spec.tty else ends.Input(wanted=spec.stdin)
+        self.console = stdio.Terminal() if spec.tty else stdio.Input(wanted=spec.stdin)
         try:
             return spawn.start(
                 recipe.command,
@@ -182,14 +182,14 @@ class Runner:
     async def _record(self) -> None:
         """What goes to a terminal is in the log as well."""
         path = self.log(previous=False)
-        if not isinstance(self.console, ends.Terminal) or path is None:
+        if not isinstance(self.console, stdio.Terminal) or path is None:
             return
 
         async def write(data: bytes) -> None:
             with path.open("ab") as log:
                 log.write(data)
 
-        await ends.pour(self.console.outputs[0][1], write)
+        await stdio.pour(self.console.outputs[0][1], write)
 
     def _let_go(self) -> None:
         if self.console is not None:

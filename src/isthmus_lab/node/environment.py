@@ -1,4 +1,4 @@
-"""What a container is told: its environment, resolv.conf and hosts. Pure."""
+"""The environment of a container, its resolv.conf and hosts. Pure."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from isthmus_lab import families
 from isthmus_lab.layout import CLUSTER_DOMAIN
-from isthmus_lab.node.bags import BagKind, BagName, Bags, Missing
-from isthmus_lab.node.objects import BagRef, Container, Env, KeyRef, Pod
+from isthmus_lab.node.config_data import ConfigData, ConfigKind, ConfigRef, Missing
+from isthmus_lab.node.objects import ConfigSourceRef, Container, Env, KeyRef, Pod
 
 
 class UnknownField(Exception):  # noqa: N818
@@ -23,7 +23,7 @@ class Addresses(NamedTuple):
 
 
 def variables(
-    pod: Pod, container: Container, *, image: Mapping[str, str], bags: Bags, addresses: Addresses
+    pod: Pod, container: Container, *, image: Mapping[str, str], bags: ConfigData, addresses: Addresses
 ) -> dict[str, str]:
     """The environment: the image's, Kubernetes's own, then the container's, which may refer to earlier ones."""
     result = dict(image)
@@ -33,10 +33,10 @@ def variables(
         "KUBERNETES_SERVICE_PORT": "443",
     }
     for source in container.env_from or ():
-        references: tuple[tuple[BagKind, BagRef | None], ...]
+        references: tuple[tuple[ConfigKind, ConfigSourceRef | None], ...]
         references = (("configmap", source.config_map_ref), ("secret", source.secret_ref))
         for kind, reference in references:
-            content = bags.get(BagName(kind, reference.name), {}) if reference is not None else {}
+            content = bags.get(ConfigRef(kind, reference.name), {}) if reference is not None else {}
             result |= {source.prefix + key: _text(value) for key, value in content.items()}
     known = fields(pod, addresses)
     for variable in container.env or ():
@@ -75,7 +75,7 @@ def hosts(pod: Pod, addresses: Iterable[str]) -> str:
 
 
 def _value(
-    variable: Env, known: Mapping[str, str], bags: Bags, earlier: Mapping[str, str], container: str
+    variable: Env, known: Mapping[str, str], bags: ConfigData, earlier: Mapping[str, str], container: str
 ) -> str | None:
     if (source := variable.value_from) is None:
         return expand(variable.value, earlier)
@@ -91,8 +91,8 @@ def _value(
     return known[source.field_ref.field_path]
 
 
-def _of_bag(kind: BagKind, reference: KeyRef, bags: Bags, where: str) -> str | None:
-    value = bags.get(BagName(kind, reference.name), {}).get(reference.key)
+def _of_bag(kind: ConfigKind, reference: KeyRef, bags: ConfigData, where: str) -> str | None:
+    value = bags.get(ConfigRef(kind, reference.name), {}).get(reference.key)
     if value is None and not reference.optional:
         raise Missing(f"{where}: {kind} {reference.name} has no key {reference.key}")
     return None if value is None else _text(value)

@@ -57,8 +57,8 @@ class _Calls:
                 case spdy.Opened(stream, headers):
                     await self._there.send_bytes(self._session.accept(stream))
                     await self._open(stream, headers)
-                case spdy.Said(stream, said):
-                    await self._write(stream, said)
+                case spdy.Data(stream, data):
+                    await self._write(stream, data)
                 case spdy.Ended(stream, reset):
                     self._ended(stream, reset=reset)
                 case spdy.Pinged(frame):
@@ -78,8 +78,8 @@ class _Calls:
         try:
             reader, writer = await self._connect(int(port))
         except (OSError, ValueError) as why:
-            await self._say(failed, f"port {port} of the pod: {why}".encode(), end=True)
-            await self._say(stream, b"", end=True)
+            await self._send(failed, f"port {port} of the pod: {why}".encode(), end=True)
+            await self._send(stream, b"", end=True)
             return
         self._writers[stream] = writer
         self._tasks[stream] = asyncio.ensure_future(self._read(stream, reader, failed))
@@ -107,18 +107,18 @@ class _Calls:
 
     async def _read(self, stream: int, reader: asyncio.StreamReader, failed: int) -> None:
         try:
-            while said := await reader.read(PIECE):
-                await self._say(stream, said)
+            while data := await reader.read(PIECE):
+                await self._send(stream, data)
         except ConnectionError:
-            pass  # the pod's end was reset, or the caller is gone: the end says it
+            pass  # the pod's end was reset, or the caller is gone: the end of the stream reports it
         if not self._there.closed:
-            await self._say(stream, b"", end=True)
-            await self._say(failed, b"", end=True)
+            await self._send(stream, b"", end=True)
+            await self._send(failed, b"", end=True)
         self._ended(stream, reset=True)
 
-    async def _write(self, stream: int, said: bytes) -> None:
-        if said and (writer := self._writers.get(stream)) is not None:
-            writer.write(said)
+    async def _write(self, stream: int, data: bytes) -> None:
+        if data and (writer := self._writers.get(stream)) is not None:
+            writer.write(data)
             try:
                 await writer.drain()
             except ConnectionError:
@@ -129,7 +129,7 @@ class _Calls:
         if writer is None:
             return
         if not reset and writer.can_write_eof() and not writer.is_closing():
-            writer.write_eof()  # what the pod still has to say is heard
+            writer.write_eof()  # what the pod still sends is forwarded
             return
         del self._writers[stream]
         task = self._tasks.pop(stream)
@@ -137,5 +137,5 @@ class _Calls:
             task.cancel()
         writer.close()
 
-    async def _say(self, stream: int, said: bytes, *, end: bool = False) -> None:
-        await self._there.send_bytes(spdy.say(stream, said, end=end))
+    async def _send(self, stream: int, data: bytes, *, end: bool = False) -> None:
+        await self._there.send_bytes(spdy.data_frame(stream, data, end=end))

@@ -18,10 +18,10 @@ from aiohttp import web
 from isthmus_lab.layout import Node
 from isthmus_lab.node import forwarding, streams, tail
 from isthmus_lab.node.containers import Runner
-from isthmus_lab.node.place import Place
+from isthmus_lab.node.pod_record import Place
 
 PORT: Final = 10250
-LOOK: Final = 0.1
+POLL_INTERVAL: Final = 0.1
 """Seconds between two looks at a log that is followed."""
 
 
@@ -40,7 +40,7 @@ Find = Callable[[str, str], Running | None]
 
 
 class NotHere(web.HTTPNotFound):
-    """The pod or container is not of this node; the text says which."""
+    """The pod or container is not of this node; the text names it."""
 
 
 async def serve(node: Node, find: Find, *, token: str) -> None:
@@ -90,11 +90,11 @@ async def _healthz(request: web.Request) -> web.Response:
 
 
 def _pod(request: web.Request, find: Find, token: str) -> Running:
-    """The pod that is asked for, if by somebody who may."""
-    said = request.headers.get("Authorization", "").removeprefix("Bearer ")
+    """The pod of a request, if the request is authorised."""
+    token = request.headers.get("Authorization", "").removeprefix("Bearer ")
     transport = request.transport
     shown = transport.get_extra_info("peercert") if transport is not None else None
-    if not shown and not (token and hmac.compare_digest(said.encode(), token.encode())):
+    if not shown and not (token and hmac.compare_digest(token.encode(), token.encode())):
         raise web.HTTPUnauthorized(text="only the cluster's API server may ask\n")
     parts = request.match_info
     if (pod := find(parts["namespace"], parts["pod"])) is None:
@@ -122,7 +122,7 @@ async def _logs(request: web.Request, find: Find, token: str) -> web.StreamRespo
     follow = _truth(request, "follow") and not previous
     position = tail.start_of(path, request.query.get("tailLines"))
     limit = int(request.query.get("limitBytes") or 1 << 62)
-    async with aclosing(tail.read(runner, path, position, every=LOOK if follow else 0.0)) as said:
+    async with aclosing(tail.read(runner, path, position, every=POLL_INTERVAL if follow else 0.0)) as said:
         async for data in said:
             await response.write(data[:limit])
             limit -= len(data)

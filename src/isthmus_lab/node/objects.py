@@ -32,7 +32,7 @@ class EnvSource(Wire, frozen=True):
     secret_key_ref: KeyRef | None = None
 
 
-class BagRef(Wire, frozen=True):
+class ConfigSourceRef(Wire, frozen=True):
     """A whole ConfigMap or Secret."""
 
     name: str = ""
@@ -43,8 +43,8 @@ class EnvFrom(Wire, frozen=True):
     """All keys of a ConfigMap or Secret as variables."""
 
     prefix: str = ""
-    config_map_ref: BagRef | None = None
-    secret_ref: BagRef | None = None
+    config_map_ref: ConfigSourceRef | None = None
+    secret_ref: ConfigSourceRef | None = None
 
 
 class Item(Wire, frozen=True):
@@ -177,7 +177,7 @@ class Probe(Wire, frozen=True):
 
 
 class Port(Wire, frozen=True):
-    """A port a container says it has."""
+    """A port that a container declares."""
 
     container_port: int
     name: str = ""
@@ -226,7 +226,7 @@ class PodMeta(Meta, frozen=True):
 
 
 class Status(Wire, frozen=True):
-    """What the last node process said, which is all that a new one needs to know of it."""
+    """The status the last node process wrote, which is all that a new one needs of it."""
 
     phase: str = ""
     pod_ip: str = field(default="", name="podIP")

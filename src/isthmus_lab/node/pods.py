@@ -1,7 +1,7 @@
 """One pod: its network, its containers, its status, its end.
 
-Level-triggered at the edges: the node tells a pod that it is wanted, or with what grace it is to end, and nothing
-else; the pod tells the API server what it is, and leaves no process, interface or file when it goes.
+Level-triggered at the edges: the node starts a pod, or ends it with a grace period, and nothing
+else; the pod writes its status to the API server, and leaves no process, interface or file when it goes.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from isthmus.kube.events import Recorder
 from isthmus.reflector import Transient
 from isthmus_lab import images, network
 from isthmus_lab.node import environment, status, volumes
-from isthmus_lab.node.bags import Bags, Missing, fetch
+from isthmus_lab.node.config_data import ConfigData, Missing, fetch
 from isthmus_lab.node.containers import Recipe, Runner
 from isthmus_lab.node.objects import POD, Container, Pod
-from isthmus_lab.node.place import Memory, Place, remember
+from isthmus_lab.node.pod_record import Memory, Place, remember
 from isthmus_lab.node.sandbox import Sandbox, Volume
 from isthmus_lab.node.status import ContainerState, Waiting
 
@@ -73,7 +73,7 @@ class PodRunner:
         return next((each for each in [*self._containers, *self._inits] if name in ("", each.state.name)), None)
 
     def end(self, grace: float) -> None:
-        """Told once; more often changes nothing."""
+        """Idempotent: a second call changes nothing."""
         if not self._ending.done():
             self._ending.set_result(grace)
 
@@ -101,7 +101,7 @@ class PodRunner:
             return
         self._refused = []
         if self._before is None:
-            self._changed.set()  # else what was last told holds until we know better
+            self._changed.set()  # else the last status written holds until it is known better
         plugged = self.place.host_network or (self._before is not None and self.place.namespace_path.exists())
         if not plugged:
             await network.pods.attach(self.place.plug)
@@ -129,7 +129,7 @@ class PodRunner:
     def _init_policy(self) -> str:
         return "Never" if self.pod.spec.restart_policy == "Never" else "OnFailure"
 
-    async def _needed(self) -> Bags:
+    async def _needed(self) -> ConfigData:
         """ConfigMaps and Secrets, when all are there; volumes are made of them."""
         while True:
             try:
@@ -145,7 +145,7 @@ class PodRunner:
         self._fill(bags)
         return bags
 
-    def _fill(self, bags: Bags) -> None:
+    def _fill(self, bags: ConfigData) -> None:
         """Volumes as the bags say; Missing where one cannot be had."""
         fields = environment.fields(self.pod, self._addresses)
         found = volumes.contents(self.pod, bags, fields, token=self._token_given)
@@ -185,12 +185,12 @@ class PodRunner:
     def _volumes(self) -> Path:
         return self.place.directory / "volumes"
 
-    def _recipes(self, bags: Bags) -> tuple[list[Recipe], list[Recipe]]:
+    def _recipes(self, bags: ConfigData) -> tuple[list[Recipe], list[Recipe]]:
         spec = self.pod.spec
         inits, mains = spec.init_containers or (), spec.containers
         return [self._recipe(c, bags) for c in inits], [self._recipe(c, bags) for c in mains]
 
-    def _recipe(self, container: Container, bags: Bags) -> Recipe:
+    def _recipe(self, container: Container, bags: ConfigData) -> Recipe:
         image = images.find(container.image, own=self._images)
         known = environment.variables(
             self.pod,
@@ -236,7 +236,7 @@ class PodRunner:
             self._changed.set()
 
     async def _publish(self) -> None:
-        """Every state that lasts long enough to be told, the newest only."""
+        """Write every state that lasts long enough, the newest only."""
         while True:
             await self._changed.wait()
             self._changed.clear()
@@ -244,11 +244,11 @@ class PodRunner:
             try:
                 await self._tell(self._body())
             except Transient as why:
-                log.info("status not told yet", pod=self.pod.key, why=str(why))
+                log.info("status not build yet", pod=self.pod.key, why=str(why))
                 self._changed.set()
                 await asyncio.sleep(AGAIN)
             except (kube.NotFound, kube.Conflict):
-                return  # it is gone, or another of its name is there: we are about to be told
+                return  # it is deleted, or another of its name exists: the watch is about to deliver that
             except kube.KubeError as why:
                 log.warning("status is refused", pod=self.pod.key, why=str(why))  # others' pods go on
 
@@ -265,7 +265,7 @@ class PodRunner:
     def _body(self) -> dict[str, Any]:
         mains = [runner.state for runner in self._containers] or self._refused
         mains = mains or [ContainerState(c.name, c.image) for c in self.pod.spec.containers]
-        told = partial(
+        build = partial(
             status.body,
             self.pod,
             mains,
@@ -274,13 +274,13 @@ class PodRunner:
             started=self._started,
         )
         now = status.timestamp()
-        for kind, state in status.conditions(told(since={})).items():
+        for kind, state in status.conditions(build(since={})).items():
             if self._since.get(kind, ("", ""))[0] != state:
                 self._since[kind] = (state, now)
-        return told(since={kind: when for kind, (_, when) in self._since.items()})
+        return build(since={kind: when for kind, (_, when) in self._since.items()})
 
     async def _forget(self) -> None:
-        """Tell the API server that nothing is left, so that it lets go of the object."""
+        """Delete the object at the API server: nothing of the pod is left."""
         meta = self.pod.metadata
         while True:
             try:

@@ -10,7 +10,7 @@ from isthmus_lab.node.objects import Container, HttpGet, Probe
 
 Run = Callable[[list[str]], Awaitable[int]]
 EAGER = 0.05
-"""Until it first succeeds a readiness probe is asked more often than it says, so that a pod is ready sooner."""
+"""Until it first succeeds a readiness probe runs more often than its period, so that a pod is ready sooner."""
 
 
 async def ask(probe: Probe, container: Container, *, address: str, run: Run) -> str | None:

@@ -15,7 +15,7 @@ from isthmus.reflector import Event, Reflector, Transient
 from isthmus_lab.layout import Node
 from isthmus_lab.node import balancers, claims, kubelet, proxying, status
 from isthmus_lab.node.objects import POD, Pod
-from isthmus_lab.node.place import Place, place_of, remembered, tidy
+from isthmus_lab.node.pod_record import Place, place_of, remembered, tidy
 from isthmus_lab.node.pods import PodRunner
 from isthmus_lab.node.settings import Settings
 
@@ -84,7 +84,7 @@ class Pods:
         runner = PodRunner(pod, place, client=self._client, events=self._events, own_images=self._images, before=before)
         self._runners[uid] = runner
         if pod.metadata.deletion_timestamp is not None:
-            runner.end(0)  # nothing of it runs: an earlier process of this node was told, and did not say so any more
+            runner.end(0)  # nothing of it runs: an earlier process of this node ended it, and did not get to write so
         self._group.create_task(self._run(uid, runner))
 
     async def _run(self, uid: str, runner: PodRunner) -> None:

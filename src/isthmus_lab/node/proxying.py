@@ -9,11 +9,11 @@ from isthmus.kube.objects.core import SERVICE, Service
 from isthmus.kube.objects.discovery import ENDPOINT_SLICE, EndpointSlice
 from isthmus.reflector import Reflector
 from isthmus_lab.families import Scheme
-from isthmus_lab.held import Held
 from isthmus_lab.layout import Node
 from isthmus_lab.node import tracking
 from isthmus_lab.node.ruleset import ruleset
 from isthmus_lab.node.services import Vip, vips
+from isthmus_lab.object_cache import ObjectCache
 
 AGAIN = 1.0
 
@@ -24,8 +24,8 @@ async def run(client: kube.Client, node: Node) -> None:
     """For ever; runs in the node's network namespace."""
     schemes = node.cluster.schemes
     changed = asyncio.Event()
-    known: Held[Service] = Held(changed)
-    slices: Held[EndpointSlice] = Held(changed)
+    known: ObjectCache[Service] = ObjectCache(changed)
+    slices: ObjectCache[EndpointSlice] = ObjectCache(changed)
     async with asyncio.TaskGroup() as group:
         group.create_task(Reflector(client.store(SERVICE), known, name="services").run())
         group.create_task(Reflector(client.store(ENDPOINT_SLICE), slices, name="endpointslices").run())
@@ -63,7 +63,7 @@ async def write(rules: str) -> bool:
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
     )
-    _, said = await nft.communicate(rules.encode())
+    _, stderr = await nft.communicate(rules.encode())
     if nft.returncode:
-        log.error("nft refused the rules of Services", why=said.decode(errors="replace").strip()[:500])
+        log.error("nft refused the rules of Services", why=stderr.decode(errors="replace").strip()[:500])
     return nft.returncode == 0

@@ -36,7 +36,7 @@ BASE: Final = """\
 
 
 def ruleset(found: Sequence[Vip], scheme: Scheme, before: Sequence[Vip] | None = None, *, balancers: str = "") -> str:
-    """What ``nft -f`` takes, in one transaction. ``before`` is what is there; None: nobody knows, so all is new.
+    """Input for ``nft -f``, in one transaction. ``before`` is what is in force; None: unknown, so all is new.
 
     ``balancers`` is a range that is the cluster's own, beside that of its Services.
     """
@@ -56,7 +56,7 @@ def ruleset(found: Sequence[Vip], scheme: Scheme, before: Sequence[Vip] | None =
             _cleared(found, before, scheme),
             f"table {ip} services {{\n",
             *(f"  set {name} {{ type {kind}; flags dynamic, timeout; }}\n" for name in stays),
-            *(f"  chain {name} {{ {_stay(name, *told, scheme)} }}\n" for name, told in stays.items()),
+            *(f"  chain {name} {{ {_stay(name, *rule, scheme)} }}\n" for name, rule in stays.items()),
             *chains,
             f"  map vips {{ type {kind} . inet_proto . inet_service : verdict; ",
             _elements(elements),
@@ -77,13 +77,13 @@ def _cleared(found: Sequence[Vip], before: Sequence[Vip] | None, scheme: Scheme)
     table = f"{scheme.nft} services"
     if before is None:
         return f"add table {table}\ndelete table {table}\n"
-    gone = sorted(_stays(before).keys() - _stays(found).keys())
+    removed = sorted(_stays(before).keys() - _stays(found).keys())
     lines = [
         f"flush table {table}",
         *(f"flush map {table} {name}" for name in ("vips", "ports")),
         f"flush set {table} hairpin",
         *(f"delete chain {table} s{number}" for number in range(len(found), len(before))),
-        *(f"delete {what} {table} {name}" for what in ("chain", "set") for name in gone),
+        *(f"delete {what} {table} {name}" for what in ("chain", "set") for name in removed),
     ]
     return "".join(f"{line}\n" for line in lines)
 
@@ -115,8 +115,8 @@ def _stay(name: str, vip: Vip, target: Target, scheme: Scheme) -> str:
 
 
 def _name(vip: Vip, target: Target) -> str:
-    told = f"{vip.owner} {vip.protocol} {target}"
-    return "c" + blake2s(told.encode(), digest_size=6).hexdigest()
+    rule = f"{vip.owner} {vip.protocol} {target}"
+    return "c" + blake2s(rule.encode(), digest_size=6).hexdigest()
 
 
 def _elements(entries: list[str]) -> str:

@@ -27,7 +27,7 @@ LINKS: Final = (
     ("ptmx", "pts/ptmx"),
 )
 QUIET: Final = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
-MOST_LINKS: Final = 40
+MAX_LINKS: Final = 40
 VIRTUAL: Final = ("/proc", "/sys", "/dev", "/run", "/tmp", "/mnt")
 
 
@@ -54,7 +54,7 @@ class Sandbox(Struct, frozen=True):
         kernel.sethostname(self.hostname)
         kernel.mount("", "/", flags=kernel.MS_REC | kernel.MS_PRIVATE)
         root = _overlay(self.scratch)
-        _others(root)
+        _hide_other_processes(root)
         _system(root)
         _devices(root / "dev")
         for path, content in self.files:
@@ -94,7 +94,7 @@ def _overlay(scratch: Path) -> Path:
     return scratch / "root"
 
 
-def _others(root: Path) -> None:
+def _hide_other_processes(root: Path) -> None:
     """File systems mounted below the host's root (a separate /usr or /home): read-only."""
     for where in kernel.mounts():
         if where != "/" and not where.startswith(VIRTUAL) and (root / where[1:]).exists():
@@ -136,7 +136,7 @@ def inside(root: Path, path: str) -> Path:
         step = where / left.pop()
         if step.name == "..":
             where = where if where == root else where.parent
-        elif step.is_symlink() and links < MOST_LINKS:
+        elif step.is_symlink() and links < MAX_LINKS:
             links += 1
             target = str(step.readlink())
             where = root if target.startswith("/") else where

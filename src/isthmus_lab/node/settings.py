@@ -1,4 +1,4 @@
-"""What a node process is told, as a file."""
+"""Settings of a node process, as a file."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ FIN: Final = 1
 HEAD: Final = 8
 CONTROL: Final = 0x8003
 MOST: Final = 1 << 20
-"""Bytes of a frame. The protocol allows sixteen times that; nobody sends it."""
+"""Bytes of a frame. The protocol allows sixteen times that; no client sends it."""
 
 _WORDS: Final = (
     "options head post put delete trace accept accept-charset accept-encoding accept-language accept-ranges age allow "
@@ -50,7 +50,7 @@ DICTIONARY: Final = _dictionary()
 
 
 class BadFrame(Exception):  # noqa: N818
-    """The other side does not speak this protocol; the message says where."""
+    """The peer does not follow the protocol; the message has the place."""
 
 
 class Opened(NamedTuple):
@@ -60,8 +60,8 @@ class Opened(NamedTuple):
     headers: dict[str, str]
 
 
-class Said(NamedTuple):
-    """Data of a stream; empty where only its end is told."""
+class Data(NamedTuple):
+    """Data of a stream; empty where the frame only ends it."""
 
     stream: int
     data: bytes
@@ -80,7 +80,7 @@ class Pinged(NamedTuple):
     frame: bytes
 
 
-Event = Opened | Said | Ended | Pinged
+Event = Opened | Data | Ended | Pinged
 
 
 class Session:
@@ -106,7 +106,7 @@ class Session:
             if kind & 0x8000:
                 yield from self._control(detail, flags, frame)
             else:
-                yield Said(kind << 16 | detail, frame[HEAD:])
+                yield Data(kind << 16 | detail, frame[HEAD:])
                 if flags & FIN:
                     yield Ended(kind << 16 | detail, reset=False)
 
@@ -130,7 +130,7 @@ class Session:
             raise BadFrame(f"a frame of kind {kind}: {why}") from None
 
 
-def say(stream: int, data: bytes, *, end: bool = False) -> bytes:
+def data_frame(stream: int, data: bytes, *, end: bool = False) -> bytes:
     """Data for a stream; ``end``: and nothing more."""
     return struct.pack("!II", stream, (FIN << 24 if end else 0) | len(data)) + data
 

@@ -25,7 +25,7 @@ class Running(Struct, frozen=True, tag=True):
     pid: int
     started: str
     born: int = 0
-    """When the kernel says it was started, in ticks."""
+    """Start time of the process in clock ticks since boot, which identifies it together with its pid."""
 
 
 class Terminated(Struct, frozen=True, tag=True):
@@ -82,7 +82,7 @@ def body(
     started: str,
     since: Mapping[str, str],
 ) -> dict[str, Any]:
-    """The status to write. ``since`` says when each condition came into its state."""
+    """The status to write. ``since`` has when each condition came into its state."""
     ready = bool(states) and all(state.ready for state in states)
     initialized = all(isinstance(state.now, Terminated) and state.now.code == 0 for state in inits)
     result: dict[str, Any] = {
@@ -137,14 +137,14 @@ def _container(state: ContainerState) -> dict[str, Any]:
 def _state(state: State) -> dict[str, Any]:
     match state:
         case Waiting():
-            return {"waiting": _said(state.reason, state.message)}
+            return {"waiting": _reason(state.reason, state.message)}
         case Running():
             return {"running": {"startedAt": state.started}}
         case Terminated():
             reason = state.reason or ("Completed" if state.code == 0 else "Error")
             times = {"startedAt": state.started, "finishedAt": state.finished}
-            return {"terminated": {"exitCode": state.code, **_said(reason, state.message), **times}}
+            return {"terminated": {"exitCode": state.code, **_reason(reason, state.message), **times}}
 
 
-def _said(reason: str, message: str) -> dict[str, str]:
+def _reason(reason: str, message: str) -> dict[str, str]:
     return {"reason": reason, "message": message} if message else {"reason": reason}

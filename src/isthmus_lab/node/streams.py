@@ -16,17 +16,17 @@ import msgspec
 from aiohttp import WSMsgType, web
 from msgspec import Struct
 
-from isthmus_lab import entering, spawn
+from isthmus_lab import pod_exec, spawn
 from isthmus_lab.images import missing
 from isthmus_lab.node import tail
 from isthmus_lab.node.containers import Runner
-from isthmus_lab.node.ends import STDIN, STDOUT, Ends, Pipes, Terminal, pour
+from isthmus_lab.node.stdio import STDIN, STDOUT, Ends, Pipes, Terminal, pour
 
 STATUS, RESIZE, CLOSE = 3, 4, 255
 PROTOCOLS: Final = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 SUCCESS: Final = {"metadata": {}, "status": "Success"}
-PROMPT: Final = 0.02
-"""Seconds between two looks at what an attached container says."""
+ATTACH_POLL_INTERVAL: Final = 0.02
+"""Seconds between two reads of an attached container's log."""
 
 
 class Asked(Struct, frozen=True):
@@ -37,7 +37,7 @@ class Asked(Struct, frozen=True):
     tty: bool
 
 
-async def exec(request: web.Request, inside: entering.Container, asked: Asked) -> web.StreamResponse:
+async def exec(request: web.Request, inside: pod_exec.Container, asked: Asked) -> web.StreamResponse:
     """Run a command to its end."""
     socket = await _prepared(request)
     try:
@@ -49,7 +49,7 @@ async def exec(request: web.Request, inside: entering.Container, asked: Asked) -
 
 
 async def attach(request: web.Request, runner: Runner, asked: Asked) -> web.StreamResponse:
-    """Show what a container says from now on, and give it what the caller says, until one of them ends."""
+    """Copy output of a container to the caller and input to the container, until one of them ends."""
     socket = await _prepared(request)
     console = runner.console if asked.stdin else None
     listening = asyncio.ensure_future(_listen(socket, console, ending=runner.recipe.spec.stdin_once))
@@ -77,10 +77,10 @@ async def _over(socket: web.WebSocketResponse, status: dict[str, Any]) -> web.We
     return socket
 
 
-async def _run(socket: web.WebSocketResponse, inside: entering.Container, asked: Asked) -> dict[str, Any]:
+async def _run(socket: web.WebSocketResponse, inside: pod_exec.Container, asked: Asked) -> dict[str, Any]:
     own = f"/proc/{inside.pid}/root/dev/pts/ptmx"
     with closing(Terminal(own) if asked.tty else Pipes(stdin=asked.stdin)) as ends:
-        child = entering.run(
+        child = pod_exec.run(
             inside, asked.command, stdin=ends.stdin, stdout=ends.stdout, stderr=ends.stderr, terminal=asked.tty
         )
         process = spawn.watch(child)
@@ -98,8 +98,8 @@ async def _run(socket: web.WebSocketResponse, inside: entering.Container, asked:
 
 
 async def _show(socket: web.WebSocketResponse, runner: Runner) -> None:
-    async with aclosing(tail.follow(runner, every=PROMPT)) as said:
-        async for data in said:
+    async with aclosing(tail.follow(runner, every=ATTACH_POLL_INTERVAL)) as output:
+        async for data in output:
             await _say(socket, STDOUT, data)
 
 

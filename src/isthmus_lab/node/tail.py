@@ -13,7 +13,7 @@ CHUNK: Final = 1 << 16
 
 
 async def follow(runner: Runner, *, every: float) -> AsyncGenerator[bytes, None]:
-    """What it says from now on, until it ends; looked for so often."""
+    """Output from now on, until the container ends; polled this often."""
     path = runner.log(previous=False)
     if path is not None:
         async for data in read(runner, path, size(path), every=every):

@@ -36,11 +36,11 @@ async def forget(flows: set[Flow]) -> None:
             for entry in [each async for each in await tracked.dump()]:
                 way = NFCTAttrTuple.from_netlink(family, entry.get_attr("CTA_TUPLE_ORIG"))
                 back = NFCTAttrTuple.from_netlink(family, entry.get_attr("CTA_TUPLE_REPLY"))
-                if way.proto == socket.IPPROTO_UDP and not flows.isdisjoint(_meant(way, back)):
+                if way.proto == socket.IPPROTO_UDP and not flows.isdisjoint(_both_ways(way, back)):
                     await _delete(tracked, way)
 
 
-def _meant(way: Any, back: Any) -> set[Flow]:
+def _both_ways(way: Any, back: Any) -> set[Flow]:
     target = (back.saddr, back.sport)
     return {Flow(way.daddr, way.dport, target), Flow("", way.dport, target)}
 

@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 
 from isthmus_lab.layout import Cluster
 from isthmus_lab.node import claims
-from isthmus_lab.node.bags import Bags, Missing, bags_of
+from isthmus_lab.node.config_data import ConfigData, Missing, bags_of
 from isthmus_lab.node.objects import Container, Files, Pod, Projection, Volume
 from isthmus_lab.node.sandbox import Volume as Bind
 
@@ -16,7 +16,7 @@ Content = dict[str, tuple[bytes, int]]
 """Path within the volume → bytes and mode."""
 
 
-def contents(pod: Pod, bags: Bags, fields: Mapping[str, str], *, token: str) -> dict[str, Content]:
+def contents(pod: Pod, bags: ConfigData, fields: Mapping[str, str], *, token: str) -> dict[str, Content]:
     """What is in each volume that has content of its own; Missing names what cannot be had."""
     own = (each for each in pod.spec.volumes or () if each.host_path is None and each.persistent_volume_claim is None)
     return {each.name: _content(each, bags, fields, token) for each in own}
@@ -75,7 +75,7 @@ def binds(pod: Pod, container: Container, directory: Path, cluster: Cluster) -> 
     return tuple(result)
 
 
-def _content(volume: Volume, bags: Bags, fields: Mapping[str, str], token: str) -> Content:
+def _content(volume: Volume, bags: ConfigData, fields: Mapping[str, str], token: str) -> Content:
     if volume.empty_dir is not None:
         return {}
     if volume.projected is not None:
@@ -89,7 +89,7 @@ def _content(volume: Volume, bags: Bags, fields: Mapping[str, str], token: str) 
     return _projection(source, bags, fields, token)
 
 
-def _projection(source: Projection, bags: Bags, fields: Mapping[str, str], token: str) -> Content:
+def _projection(source: Projection, bags: ConfigData, fields: Mapping[str, str], token: str) -> Content:
     result: Content = {}
     for bag, files in bags_of(source.config_map, source.secret):
         mode = PRIVATE if bag.kind == "secret" else PUBLIC

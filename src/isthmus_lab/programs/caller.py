@@ -1,4 +1,4 @@
-"""Calls a service again and again from inside a pod, and says what became of each call. Standard library only.
+"""Calls a service again and again from inside a pod, and prints the result of each call. Standard library only.
 
 Run by the demo and by tests with ``python3 -I -S caller.py NAME PORT --count 60``; a JSON line per call on stdout:
 ``{"at": seconds since the epoch, "took": seconds, "ok": true, "answer": {...}}`` or ``"error"`` instead of the answer.
@@ -12,7 +12,7 @@ import socket
 import sys
 import time
 
-MOST_CALLS = 100_000
+MAX_CALLS = 100_000
 
 
 def call(name: str, port: int, timeout: float, *, turn: int) -> dict[str, object]:
@@ -44,16 +44,16 @@ def main() -> int:
     parser.add_argument("--until-gone", action="store_true", help="stop at the first failure")
     wanted = parser.parse_args()
     failed = 0
-    for turn in range(min(wanted.count, MOST_CALLS)):
+    for turn in range(min(wanted.count, MAX_CALLS)):
         at = time.time()
-        said: dict[str, object] = {"at": at}
+        result: dict[str, object] = {"at": at}
         try:
-            said.update(call(wanted.name, wanted.port, wanted.timeout, turn=turn), ok=True)
+            result.update(call(wanted.name, wanted.port, wanted.timeout, turn=turn), ok=True)
         except (OSError, ValueError) as error:
             failed += 1
-            said.update(ok=False, error=f"{type(error).__name__}: {error}")
-        print(json.dumps({**said, "took": time.time() - at}), flush=True)
-        if (said["ok"] and wanted.until_ok) or (not said["ok"] and wanted.until_gone):
+            result.update(ok=False, error=f"{type(error).__name__}: {error}")
+        print(json.dumps({**result, "took": time.time() - at}), flush=True)
+        if (result["ok"] and wanted.until_ok) or (not result["ok"] and wanted.until_gone):
             return 0
         if wanted.pause:
             time.sleep(wanted.pause)

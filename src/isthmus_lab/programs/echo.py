@@ -1,4 +1,4 @@
-"""The image ``isthmus/echo``: says who answers and whom it saw, over HTTP, plain TCP and UDP on one port.
+"""The image ``isthmus/echo``: answers with its name and the caller's address: HTTP, plain TCP and UDP on one port.
 
 Standard library only, and little of it: it starts in some 20 ms. A TCP caller that sends an HTTP request gets an HTTP
 answer, any other caller a line. The answer is one JSON object: cluster, namespace, pod, node, address, and the
@@ -34,9 +34,9 @@ def listen(port: int) -> list[socket.socket]:
 
 
 def answer(peer: tuple[str, int], protocol: str, path: str = "") -> bytes:
-    """What a caller is told."""
+    """The answer to a caller."""
     env = os.environ.get
-    said = {
+    answer = {
         "cluster": env("CLUSTER", env("CLUSTER_NAME", "")),
         "namespace": env("POD_NAMESPACE", ""),
         "pod": env("POD_NAME", env("HOSTNAME", "")),
@@ -46,11 +46,11 @@ def answer(peer: tuple[str, int], protocol: str, path: str = "") -> bytes:
         "caller_port": peer[1],
         "protocol": protocol,
     }
-    return json.dumps({**said, "path": path} if path else said).encode() + b"\n"
+    return json.dumps({**answer, "path": path} if path else answer).encode() + b"\n"
 
 
 def serve_tcp(connection: socket.socket, peer: tuple[str, int]) -> None:
-    """One request per connection; what is no HTTP gets a plain line. A thread each: a silent caller holds up nobody."""
+    """One request per connection; what is no HTTP gets a plain line. A thread each: a silent caller blocks no other."""
     with connection:
         connection.settimeout(2.0)
         try:
@@ -66,7 +66,7 @@ def serve_tcp(connection: socket.socket, peer: tuple[str, int]) -> None:
 
 
 def main() -> None:
-    """Serve until told to end."""
+    """Serve until SIGTERM."""
     port = int(sys.argv[1] if len(sys.argv) > 1 else os.environ.get("PORT", "8080"))
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     tcp, udp = listen(port)

@@ -45,7 +45,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     do_POST = do_PUT = do_DELETE = do_HEAD = do_GET  # noqa: N815 the library's names
 
     def text(self) -> str:
-        """What this image says."""
+        """The text of every answer."""
         if "nginx" in FLAGS:
             return NGINX
         if "whoami" in FLAGS:
@@ -64,7 +64,7 @@ class Server(http.server.ThreadingHTTPServer):
 
 
 def main() -> None:
-    """Serve until told to end."""
+    """Serve until SIGTERM."""
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     default = ":80" if "nginx" in FLAGS or "whoami" in FLAGS else ":5678"
     port = FLAGS.get("port") or FLAGS.get("listen", default).rpartition(":")[2]

@@ -10,7 +10,7 @@ from isthmus.model.hosts import joined
 from isthmus_lab.layout import Cluster, Lab
 from isthmus_lab.realapi import files
 from isthmus_lab.supervisor.configs import kubeconfig_of
-from isthmus_lab.supervisor.programs import PYTHON, Has, Program, Serving
+from isthmus_lab.supervisor.programs import PYTHON, ObjectExists, Program, Serving
 
 ISSUER: Final = "https://kubernetes.default.svc.cluster.local"
 DEFAULT: Final = "default"
@@ -78,7 +78,7 @@ def _controllers(cluster: Cluster, program: Path) -> Program:
         command=(str(program), *_flags(options)),
         namespace=cluster.control_plane,
         cgroup=cluster.cgroup,
-        check=Has(cluster.name, "v1", "ServiceAccount", DEFAULT, DEFAULT),
+        check=ObjectExists(cluster.name, "v1", "ServiceAccount", DEFAULT, DEFAULT),
         after=(f"{cluster.name}/apiserver",),
     )
 
@@ -89,7 +89,7 @@ def _scheduler(cluster: Cluster) -> Program:
         command=(*PYTHON, "isthmus_lab.realapi.scheduler", f"--kubeconfig={kubeconfig_of(cluster)}"),
         namespace=cluster.control_plane,
         cgroup=cluster.cgroup,
-        check=Has(cluster.name, "coordination.k8s.io/v1", "Lease", "kube-system", "kube-scheduler"),
+        check=ObjectExists(cluster.name, "coordination.k8s.io/v1", "Lease", "kube-system", "kube-scheduler"),
         after=(f"{cluster.name}/apiserver",),
     )
 

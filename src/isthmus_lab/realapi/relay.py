@@ -22,7 +22,7 @@ async def serve(listening: socket.socket, host: str, port: int) -> None:
         try:
             there_reader, there_writer = await asyncio.open_connection(host, port)
         except OSError:
-            writer.transport.abort()  # as refused as it can be told to one who is connected
+            writer.transport.abort()  # a reset is as near as a connected caller gets to a refusal
             return
         await relay((reader, writer), (there_reader, there_writer))
 
@@ -35,12 +35,12 @@ End = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 async def relay(here: End, there: End) -> None:
-    """Until both have said their last."""
+    """Copy until both sides have ended their streams."""
     pumps = [asyncio.create_task(_pump(here[0], there[1])), asyncio.create_task(_pump(there[0], here[1]))]
     try:
         await asyncio.gather(*pumps)
     except OSError:
-        pass  # one of them is gone: the other is told by the close
+        pass  # one side is gone: the close ends the other
     finally:
         for pump in pumps:
             pump.cancel()
@@ -61,9 +61,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="isthmus_lab.realapi.relay")
     parser.add_argument("--fd", type=int, required=True, help="a listening socket that is inherited")
     parser.add_argument("--to", required=True, help="address:port")
-    told = parser.parse_args()
-    host, _, port = told.to.rpartition(":")
-    until_told(serve(socket.socket(fileno=told.fd), host.strip("[]"), int(port)))
+    options = parser.parse_args()
+    host, _, port = options.to.rpartition(":")
+    until_told(serve(socket.socket(fileno=options.fd), host.strip("[]"), int(port)))
 
 
 if __name__ == "__main__":

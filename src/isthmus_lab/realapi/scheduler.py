@@ -20,7 +20,7 @@ from isthmus.kube.objects.meta import Meta, Wire
 from isthmus.reflector import Reflector, Transient
 from isthmus.running import until_told
 from isthmus_lab.controllers.scheduler import choose
-from isthmus_lab.held import Held
+from isthmus_lab.object_cache import ObjectCache
 
 NAME: Final = "kube-scheduler"
 AGAIN: Final = 0.2
@@ -28,7 +28,7 @@ AGAIN: Final = 0.2
 log = logs.get("scheduler")
 
 
-class Thing(Wire, frozen=True):
+class Schedulable(Wire, frozen=True):
     """A pod or a node, as far as the choice looks at it."""
 
     metadata: Meta = Meta()
@@ -36,16 +36,16 @@ class Thing(Wire, frozen=True):
     status: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
-POD: Final = Kind("", "v1", "pods", "Pod", Thing)
-NODE: Final = Kind("", "v1", "nodes", "Node", Thing, namespaced=False)
-BINDING: Final = Kind("", "v1", "bindings", "Binding", Thing)
+POD: Final = Kind("", "v1", "pods", "Pod", Schedulable)
+NODE: Final = Kind("", "v1", "nodes", "Node", Schedulable, namespaced=False)
+BINDING: Final = Kind("", "v1", "bindings", "Binding", Schedulable)
 
 
 async def run(section: KubernetesSection) -> None:
     """For ever."""
     changed = asyncio.Event()
-    pods: Held[Thing] = Held(changed)
-    nodes: Held[Thing] = Held(changed)
+    pods: ObjectCache[Schedulable] = ObjectCache(changed)
+    nodes: ObjectCache[Schedulable] = ObjectCache(changed)
     async with await kube.connect(section) as client, asyncio.TaskGroup() as group:
         group.create_task(_there(client))
         group.create_task(Reflector(client.store(POD), pods, name="pods").run())
@@ -59,9 +59,13 @@ async def run(section: KubernetesSection) -> None:
 
 
 async def _round(
-    client: kube.Client, pods: dict[str, Thing], nodes: dict[str, Thing], bound: dict[str, str], changed: asyncio.Event
+    client: kube.Client,
+    pods: dict[str, Schedulable],
+    nodes: dict[str, Schedulable],
+    bound: dict[str, str],
+    changed: asyncio.Event,
 ) -> None:
-    """Bind whoever waits. ``bound`` is what we did and the watch has not told yet, by uid."""
+    """Bind pods that have no node. ``bound`` are those bound here that the watch has not delivered yet, by uid."""
     for uid in {each.metadata.uid for each in pods.values() if each.spec.get("nodeName")} & bound.keys():
         del bound[uid]
     load = Counter([*(each.spec.get("nodeName", "") for each in pods.values()), *bound.values()])
@@ -109,9 +113,9 @@ def main() -> None:
     """The process."""
     parser = argparse.ArgumentParser(prog="isthmus_lab.realapi.scheduler")
     parser.add_argument("--kubeconfig", required=True)
-    told = parser.parse_args()
+    options = parser.parse_args()
     logs.configure()
-    until_told(run(KubernetesSection(kubeconfig=told.kubeconfig)))
+    until_told(run(KubernetesSection(kubeconfig=options.kubeconfig)))
 
 
 if __name__ == "__main__":

@@ -12,13 +12,13 @@ from isthmus_lab import record
 from isthmus_lab.supervisor import zygote
 from isthmus_lab.supervisor.process import Supervisor
 
-told = record.read(sys.argv[1])
+found = record.read(sys.argv[1])
 zygote.load()
-ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+supervisors_end, zygotes_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 if os.fork() == 0:
-    ours.close()
-    zygote.serve(theirs)
+    supervisors_end.close()
+    zygote.serve(zygotes_end)
 else:
-    theirs.close()
+    zygotes_end.close()
     logs.configure()
-    until_told(Supervisor(told, zygote=ours).run())
+    until_told(Supervisor(found, zygote=supervisors_end).run())

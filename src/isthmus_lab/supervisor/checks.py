@@ -12,12 +12,12 @@ from isthmus import kube
 from isthmus.kube.objects.core import NAMESPACE, NODE
 from isthmus.reflector import Transient
 from isthmus_lab import families, kernel
-from isthmus_lab.manifests import Some
+from isthmus_lab.manifests import AnyObject
 from isthmus_lab.network import namespaces
 from isthmus_lab.network.netlink import within
-from isthmus_lab.supervisor.programs import Admin, Check, Device, Has, Http, Names, NodeReady, Serving
+from isthmus_lab.supervisor.programs import Admin, Check, Device, Http, Names, NodeReady, ObjectExists, Serving
 
-PATIENCE = 2.0
+TIMEOUT = 2.0
 ANSWER = 0.2
 """Seconds for an answer that is a datagram, and is not given at all as long as there is none."""
 
@@ -25,7 +25,7 @@ ANSWER = 0.2
 async def ready(check: Check, clients: Mapping[str, kube.Client]) -> bool:
     """One look."""
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             match check:
                 case Http():
                     return await _http(await _connect(check.namespace, check.address, check.port), check.path)
@@ -43,7 +43,7 @@ async def ready(check: Check, clients: Mapping[str, kube.Client]) -> bool:
                 case NodeReady():
                     await clients[check.cluster].get(NODE, check.node)
                     return True
-                case Has():
+                case ObjectExists():
                     return await _has(clients[check.cluster], check)
     except (OSError, TimeoutError, Transient, kube.KubeError):
         return False
@@ -55,8 +55,8 @@ def sock(namespace: str, kind: socket.SocketKind, *, address: str) -> socket.soc
         return socket.socket(families.of(address).socket, kind | socket.SOCK_NONBLOCK)
 
 
-async def _has(client: kube.Client, check: Has) -> bool:
-    kind = await client.kind(check.api_version, check.kind, Some)
+async def _has(client: kube.Client, check: ObjectExists) -> bool:
+    kind = await client.kind(check.api_version, check.kind, AnyObject)
     await client.get(kind, check.name, check.object_namespace)
     return True
 

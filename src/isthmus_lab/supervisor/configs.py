@@ -22,7 +22,7 @@ from isthmus_lab.realapi import files
 def write(lab: Lab, *, ports: dict[str, int], own_images: dict[str, images.Image], services: bool = True) -> None:
     """Everything, once. ``ports`` are those of the API servers on the host's loopback, by cluster.
 
-    ``services`` says whether nodes program plain Services.
+    ``services``: whether nodes program plain Services.
     """
     lab.logs.mkdir(parents=True, exist_ok=True)
     tokens = {cluster.name: secrets.token_urlsafe(24) for cluster in lab.clusters}
@@ -66,7 +66,7 @@ def _node(node: Node, own_images: dict[str, images.Image], services: bool) -> No
     _private(config_of(node, "agent"), config.to_toml(agent(node)))
     _private(config_of(node, "dns"), config.to_toml(dns(node)))
     lab = node.cluster.lab
-    told = settings.Settings(
+    of_node = settings.Settings(
         lab=lab.name,
         clusters=lab.size,
         nodes=lab.nodes,
@@ -78,7 +78,7 @@ def _node(node: Node, own_images: dict[str, images.Image], services: bool) -> No
         images=own_images,
         services=services,
     )
-    _private(config_of(node, "node"), settings.dump(told))
+    _private(config_of(node, "node"), settings.dump(of_node))
 
 
 def config_of(where: Cluster | Node, process: str) -> Path:

@@ -16,7 +16,7 @@ class Served(Protocol):
         """How it is."""
         ...
 
-    def hurt(self, action: str, names: list[str]) -> list[str]:
+    def inject(self, action: str, names: list[str]) -> list[str]:
         """Kill, pause or start."""
         ...
 
@@ -56,7 +56,7 @@ class Control:
                         writer.write(msgspec.json.encode(step) + b"\n")
                         await writer.drain()
                 case {"do": ("kill" | "pause" | "start") as action, "programs": [*names]}:
-                    writer.write(msgspec.json.encode({"done": self._served.hurt(action, names)}) + b"\n")
+                    writer.write(msgspec.json.encode({"done": self._served.inject(action, names)}) + b"\n")
                 case {"do": "relay"}:
                     writer.write(msgspec.json.encode({"error": await self._served.relay()}) + b"\n")
                 case _:

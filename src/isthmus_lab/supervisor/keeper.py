@@ -16,10 +16,10 @@ from isthmus_lab.supervisor import forking
 from isthmus_lab.supervisor.forking import Zygote
 from isthmus_lab.supervisor.programs import Program
 
-FIRST_PAUSE: Final = 0.2
-MOST_PAUSE: Final = 10.0
-LASTING: Final = 10.0
-LOOK: Final = 0.03
+INITIAL_BACKOFF: Final = 0.2
+MAX_BACKOFF: Final = 10.0
+STABLE_AFTER: Final = 10.0
+POLL_INTERVAL: Final = 0.03
 """Seconds between two looks at a process that is not ready yet; they grow to ten times that."""
 
 log = logs.get("supervisor")
@@ -80,12 +80,12 @@ class Keeper:
         return "ready" if self.ready.is_set() else "starting"
 
     def kill(self) -> None:
-        """End it at once, and start it no more until told to."""
+        """End it at once, and do not start it until asked to."""
         self._wanted.clear()
         self._send(signal.SIGKILL)
 
     def pause(self) -> None:
-        """Stop it where it is: it holds what it holds, and answers nobody."""
+        """Stop it where it is: it keeps its connections and answers nothing."""
         self._paused = True
         self._send(signal.SIGSTOP)
 
@@ -118,7 +118,7 @@ class Keeper:
                 pause = 0.0
                 continue
             lasted = asyncio.get_running_loop().time() - begun
-            pause = FIRST_PAUSE if lasted > LASTING else min(MOST_PAUSE, max(FIRST_PAUSE, pause * 2))
+            pause = INITIAL_BACKOFF if lasted > STABLE_AFTER else min(MAX_BACKOFF, max(INITIAL_BACKOFF, pause * 2))
             log.warning("process ended", process=self.program.name, why=self.failure, again_in=pause)
             await asyncio.sleep(pause)
 
@@ -146,17 +146,17 @@ class Keeper:
         inherit = [self._listeners[program.listener]] if program.listener else []
         command = tuple(word.format(fd=inherit[0]) if inherit else word for word in program.command)
         place = spawn.Place(cgroups.make(self._root / program.cgroup), namespaces.path(program.namespace))
-        told, output = environment(), self._output
-        ordered = forking.order(command, environment=told, place=place, output=output, inherit=inherit)
+        variables, output = environment(), self._output
+        ordered = forking.order(command, environment=variables, place=place, output=output, inherit=inherit)
         if ordered is not None and self._zygote.alive:
             return await self._zygote.start(ordered)
-        return spawn.start(command, place=place, environment=told, output=output, inherit=inherit, directory="/")
+        return spawn.start(command, place=place, environment=variables, output=output, inherit=inherit, directory="/")
 
     async def _look(self) -> None:
-        pause = LOOK
+        pause = POLL_INTERVAL
         while not await self._check():
             await asyncio.sleep(pause)
-            pause = min(pause * 1.3, LOOK * 10)
+            pause = min(pause * 1.3, POLL_INTERVAL * 10)
         self.ready.set()
         self.failure = ""
         self._changed()
@@ -170,10 +170,10 @@ def environment() -> dict[str, str]:
 
 
 def _last_line(output: Path) -> str:
-    """What a program said last, which mostly is why it ended."""
+    """The last line of a program's output, which mostly is why it ended."""
     try:
         lines = output.read_bytes()[-2000:].decode(errors="replace").splitlines()
     except OSError:
         return ""
-    said = [text for line in lines if (text := line.strip(" |+-"))]  # frames of a traceback of several
-    return f": {said[-1][:200]}" if said else ""
+    texts = [text for line in lines if (text := line.strip(" |+-"))]  # frames of a traceback of several
+    return f": {texts[-1][:200]}" if texts else ""

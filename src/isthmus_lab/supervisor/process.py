@@ -1,4 +1,4 @@
-"""The supervisor: builds the lab, then keeps its programs until it is told to end or is killed."""
+"""The supervisor: builds the lab, then keeps its programs running until SIGTERM."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from isthmus.etcd import binary
 from isthmus.reflector import Transient
 from isthmus_lab import cgroups, kernel, network, spawn
 from isthmus_lab.layout import Cluster
-from isthmus_lab.network import weather
-from isthmus_lab.realapi import definitions, foreign, found, processes
+from isthmus_lab.network import impairments
+from isthmus_lab.realapi import binaries, definitions, kube_proxy, processes
 from isthmus_lab.record import Record
 from isthmus_lab.supervisor import bootstrap, checks, configs, programs
 from isthmus_lab.supervisor.control import Control
 from isthmus_lab.supervisor.forking import Zygote
 from isthmus_lab.supervisor.keeper import Keeper
 
-PATIENCE: Final = 5.0
-"""Seconds that somebody waits for a relay."""
+TIMEOUT: Final = 5.0
+"""Seconds that a command waits for a relay."""
 
 log = logs.get("supervisor")
 
@@ -117,7 +117,7 @@ class Supervisor:
         keeper.task = group.create_task(keeper.run(), name=program.name)
         return keeper
 
-    def hurt(self, action: str, names: list[str]) -> list[str]:
+    def inject(self, action: str, names: list[str]) -> list[str]:
         """Kill, pause or start programs; the names of those that there are."""
         found = [self._keepers[name] for name in names if name in self._keepers]
         for keeper in found:
@@ -132,7 +132,7 @@ class Supervisor:
 
     async def relay(self) -> str:
         """Run the relays that the network's state asks for, and no others; why one does not work, or ''."""
-        options = weather.relays(self.lab, weather.read(self.lab))
+        options = impairments.relays(self.lab, impairments.read(self.lab))
         wanted = {each.name: each for each in (programs.relay(self.lab, *item) for item in options.items())}
         for name, keeper in list(self._keepers.items()):
             if name.startswith("fabric/") and keeper.program != wanted.get(name):
@@ -142,22 +142,22 @@ class Supervisor:
             if name not in self._keepers:
                 self._keepers[name] = self._keeper(program)
             try:
-                async with asyncio.timeout(PATIENCE):
+                async with asyncio.timeout(TIMEOUT):
                     await self._keepers[name].ready.wait()
             except TimeoutError:
-                return f"{name} does not come up: {self._keepers[name].failure or 'it says nothing'}"
+                return f"{name} does not come up: {self._keepers[name].failure or 'no reason known'}"
         return ""
 
     def _programs(self) -> list[programs.Program]:
         wanted = programs.programs(self.lab, etcd=binary.find(), isthmus=self._isthmus)
-        server, controllers = found.find(found.SERVER), found.find(found.CONTROLLERS)
+        server, controllers = binaries.find(binaries.SERVER), binaries.find(binaries.CONTROLLERS)
         if not self._real or server is None or controllers is None:  # lab up has looked for them
             return wanted
         wanted = processes.instead(wanted, self.lab, apiserver=server, controllers=controllers)
-        proxy, coredns = found.find(found.PROXY), found.find(found.COREDNS)
+        proxy, coredns = binaries.find(binaries.PROXY), binaries.find(binaries.COREDNS)
         if self._ours or proxy is None or coredns is None:
             return wanted
-        return foreign.without_ours(wanted, self.lab, proxy=proxy, coredns=coredns)
+        return kube_proxy.without_ours(wanted, self.lab, proxy=proxy, coredns=coredns)
 
     async def _fill(self, cluster: Cluster) -> None:
         await self._keepers[f"{cluster.name}/apiserver"].ready.wait()
@@ -185,12 +185,12 @@ class Supervisor:
     def _complete(self, cluster: str) -> None:
         """A step of its own, once: all of a cluster works."""
         mine = [keeper for name, keeper in self._keepers.items() if name.startswith(f"{cluster}/")]
-        told = any(step["step"] == cluster for step in self.steps)
-        if cluster in self._filled and not told and all(keeper.ready.is_set() for keeper in mine):
+        sent = any(step["step"] == cluster for step in self.steps)
+        if cluster in self._filled and not sent and all(keeper.ready.is_set() for keeper in mine):
             self.step(cluster)
 
     def step(self, name: str, *, failure: str = "") -> None:
-        """Something was reached or went wrong: told to whoever follows."""
+        """Record a step, reached or failed, for those who follow."""
         seconds = round(monotonic() - self._began, 3)
         self.steps.append({"step": name, "seconds": seconds, **({"failure": failure} if failure else {})})
         log.info("step", **self.steps[-1])
@@ -202,11 +202,11 @@ class Supervisor:
         changed = asyncio.Event()
         self._changes.append(changed)
         try:
-            told = 0
+            sent = 0
             while True:
-                for step in self.steps[told:]:
+                for step in self.steps[sent:]:
                     yield step
-                told = len(self.steps)
+                sent = len(self.steps)
                 if self.ready:
                     yield {"ready": True, "seconds": self.steps[-1]["seconds"]}
                     return

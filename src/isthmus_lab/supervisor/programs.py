@@ -50,7 +50,7 @@ class NodeReady(Struct, frozen=True):
     node: str
 
 
-class Has(Struct, frozen=True):
+class ObjectExists(Struct, frozen=True):
     """Ready when the API server has an object."""
 
     cluster: str
@@ -67,7 +67,7 @@ class Device(Struct, frozen=True):
     name: str
 
 
-Check = Http | Admin | Names | Serving | NodeReady | Device | Has
+Check = Http | Admin | Names | Serving | NodeReady | Device | ObjectExists
 
 
 class Program(Struct, frozen=True):

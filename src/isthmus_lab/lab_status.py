@@ -14,15 +14,15 @@ from isthmus.kube.kind import Kind
 from isthmus.kube.objects.core import PodIP
 from isthmus.kube.objects.meta import Meta, Wire
 from isthmus.reflector import Transient
-from isthmus_lab import starting
+from isthmus_lab import startup
 from isthmus_lab.ignored import Ignored, acted_on, kinds, of_object
 from isthmus_lab.layout import Cluster, Lab
-from isthmus_lab.network import weather
+from isthmus_lab.network import impairments
 from isthmus_lab.record import Record
 
 
 class Status(Wire, frozen=True):
-    """What a node says of a pod."""
+    """A pod's status, as its node writes it."""
 
     phase: str = "Pending"
     pod_ips: list[PodIP] = msgspec.field(default_factory=list, name="podIPs")
@@ -61,11 +61,11 @@ async def status(lab: Lab) -> dict[str, Any]:
     trouble: list[str] = []
     programs: list[dict[str, Any]] = []
     try:
-        async for answer in starting.ask(lab, {"do": "status"}):
+        async for answer in startup.ask(lab, {"do": "status"}):
             programs = answer["programs"]
     except ConnectionError as why:
         trouble.append(f"{why}: processes are not shown")
-    now = weather.read(lab)
+    now = impairments.read(lab)
     pods: list[Row] = []
     for found, why_not in await asyncio.gather(*(_pods(lab, cluster) for cluster in lab.clusters)):
         pods += found
@@ -80,7 +80,7 @@ async def status(lab: Lab) -> dict[str, Any]:
 
 
 async def ignored(record: Record) -> dict[str, Any]:
-    """Fields of applied objects that nobody acts on, and what could not be asked."""
+    """Fields of applied objects that nothing acts on, and the clusters that did not answer."""
     rows, trouble = [], []
     for cluster, (found, why_not) in zip(
         record.lab.clusters,

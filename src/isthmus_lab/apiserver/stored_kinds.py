@@ -1,4 +1,4 @@
-"""Kinds that public manifests have and that nothing here acts on: kept, shown, and said so to who writes them."""
+"""Kinds that public manifests have and that no controller here acts on: stored, shown, and answered with a warning."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _kept(
 RBAC: Final = "rbac.authorization.k8s.io"
 NETWORKING: Final = "networking.k8s.io"
 
-KEPT: Final = (
+STORED_KINDS: Final = (
     _kept(RBAC, "Role", "roles", status=False, warning=OPEN),
     _kept(RBAC, "RoleBinding", "rolebindings", status=False, warning=OPEN),
     _kept(RBAC, "ClusterRole", "clusterroles", namespaced=False, status=False, warning=OPEN),

@@ -28,7 +28,7 @@ class Input:
     """Channels and our ends of them."""
 
     def __init__(self, *, wanted: bool = True) -> None:
-        self.stdin, self._ours = os.pipe() if wanted else (os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), -1)
+        self.stdin, self._write_end = os.pipe() if wanted else (os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), -1)
         self._open = [self.stdin]
 
     def handed_over(self) -> None:
@@ -37,19 +37,19 @@ class Input:
             os.close(self._open.pop())
 
     async def write(self, data: bytes) -> None:
-        """To its standard input; what nobody reads any more is dropped."""
-        if self._ours < 0:
+        """Write to its standard input; dropped once the container has closed it."""
+        if self._write_end < 0:
             return
         try:
-            await asyncio.get_running_loop().run_in_executor(None, _write_all, self._ours, data)
+            await asyncio.get_running_loop().run_in_executor(None, _write_all, self._write_end, data)
         except OSError:
             self.end()
 
     def end(self) -> None:
         """No more input."""
-        if self._ours >= 0:
-            os.close(self._ours)
-            self._ours = -1
+        if self._write_end >= 0:
+            os.close(self._write_end)
+            self._write_end = -1
 
     def resize(self, data: bytes) -> None:
         """A pipe has no size."""
@@ -76,11 +76,11 @@ class Terminal:
     """One terminal for all streams; one of a container's own where ``ptmx`` is that container's."""
 
     def __init__(self, ptmx: str = "/dev/ptmx") -> None:
-        self._ours = os.open(ptmx, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
-        fcntl.ioctl(self._ours, _UNLOCK, struct.pack("i", 0))
-        self.stdin = fcntl.ioctl(self._ours, _PEER, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+        self._write_end = os.open(ptmx, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+        fcntl.ioctl(self._write_end, _UNLOCK, struct.pack("i", 0))
+        self.stdin = fcntl.ioctl(self._write_end, _PEER, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
         self.stdout = self.stderr = self.stdin
-        self.outputs = ((STDOUT, self._ours),)
+        self.outputs = ((STDOUT, self._write_end),)
         self._open = [self.stdin]
 
     def handed_over(self) -> None:
@@ -90,11 +90,11 @@ class Terminal:
 
     async def write(self, data: bytes) -> None:
         """As if it were typed."""
-        await asyncio.get_running_loop().run_in_executor(None, _write_all, self._ours, data)
+        await asyncio.get_running_loop().run_in_executor(None, _write_all, self._write_end, data)
 
     def end(self) -> None:
-        """End of input, as ^D says it."""
-        os.write(self._ours, b"\x04")
+        """End of input, as ^D on a terminal."""
+        os.write(self._write_end, b"\x04")
 
     def resize(self, data: bytes) -> None:
         """The caller's window has another size."""
@@ -103,12 +103,12 @@ class Terminal:
         except msgspec.MsgspecError:
             return
         packed = struct.pack("HHHH", size.get("Height", 0), size.get("Width", 0), 0, 0)
-        fcntl.ioctl(self._ours, termios.TIOCSWINSZ, packed)
+        fcntl.ioctl(self._write_end, termios.TIOCSWINSZ, packed)
 
     def close(self) -> None:
         """It is over."""
         self.handed_over()
-        os.close(self._ours)
+        os.close(self._write_end)
 
 
 Ends = Input | Terminal

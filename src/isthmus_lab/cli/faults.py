@@ -1,4 +1,4 @@
-"""``isthmus lab kill|pause|start|cut|heal|link``: a lab is hurt on purpose."""
+"""``isthmus lab kill|pause|start|cut|heal|link``: fault injection: processes, pods, machines, links."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from isthmus_lab.cli.labs import known
 from isthmus_lab.cli.options import lab_name
 
 if TYPE_CHECKING:
-    from isthmus_lab.hurting import Action
+    from isthmus_lab.faults import Action
     from isthmus_lab.layout import Lab
 
 T = TypeVar("T")
@@ -27,15 +27,15 @@ UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 @click.argument("what", metavar=_WHAT)
 def kill(name: str, what: str) -> None:
     """Kill a process, a pod, a machine or a cluster; what is no pod stays dead until it is started."""
-    _hurt(name, "kill", what)
+    _inject(name, "kill", what)
 
 
 @click.command()
 @lab_name
 @click.argument("what", metavar=_WHAT)
 def pause(name: str, what: str) -> None:
-    """Stop it where it is: it holds its connections and answers nobody."""
-    _hurt(name, "pause", what)
+    """Stop it where it is: it keeps its connections and answers nothing."""
+    _inject(name, "pause", what)
 
 
 @click.command()
@@ -43,7 +43,7 @@ def pause(name: str, what: str) -> None:
 @click.argument("what", metavar=_WHAT)
 def start(name: str, what: str) -> None:
     """Start again what was killed, let go on what was paused."""
-    _hurt(name, "start", what)
+    _inject(name, "start", what)
 
 
 @click.command()
@@ -54,12 +54,12 @@ def start(name: str, what: str) -> None:
 @click.argument("b")
 def cut(name: str, one_way: bool, loud: bool, a: str, b: str) -> None:
     """Let nothing pass between two clusters, nodes, or a node and CLUSTER/apiserver or CLUSTER/etcd."""
-    from isthmus_lab import hurting
-    from isthmus_lab.network.weather import Cut
+    from isthmus_lab import faults
+    from isthmus_lab.network.impairments import Cut
 
     lab = known(name)
-    new = Cut(_thing(lab, a), _thing(lab, b), one_way, loud)
-    _run(hurting.cut(lab, new))
+    new = Cut(_target(lab, a), _target(lab, b), one_way, loud)
+    _run(faults.cut(lab, new))
     click.echo(str(new))
 
 
@@ -69,10 +69,10 @@ def cut(name: str, one_way: bool, loud: bool, a: str, b: str) -> None:
 @click.argument("b", required=False)
 def heal(name: str, a: str | None, b: str | None) -> None:
     """Undo cuts and links: between two, of one, or all."""
-    from isthmus_lab import hurting
+    from isthmus_lab import faults
 
     lab = known(name)
-    healed = _run(hurting.heal(lab, *(_thing(lab, each) if each else None for each in (a, b))))
+    healed = _run(faults.heal(lab, *(_target(lab, each) if each else None for each in (a, b))))
     click.echo(f"healed {healed}")
 
 
@@ -86,47 +86,47 @@ def heal(name: str, a: str | None, b: str | None) -> None:
 @click.argument("b")
 def link(name: str, delay: str, jitter: str, loss: str, rate: str, a: str, b: str) -> None:
     """Make the way between two clusters or nodes slow, lossy or narrow; without options it is as new."""
-    from isthmus_lab import hurting
-    from isthmus_lab.network.weather import Link
+    from isthmus_lab import faults
+    from isthmus_lab.network.impairments import Link
 
     lab = known(name)
     new = Link(
-        _thing(lab, a),
-        _thing(lab, b),
+        _target(lab, a),
+        _target(lab, b),
         delay=_quantity("--delay", delay, r"([\d.]+)(ms|s)", {"ms": 1, "s": 1000}),
         jitter=_quantity("--jitter", jitter, r"([\d.]+)(ms|s)", {"ms": 1, "s": 1000}),
         loss=_quantity("--loss", loss, r"([\d.]+)(%)", {"%": 0.01}, most=1.0),
         rate=int(_quantity("--rate", rate, r"([\d.]+)([kmg]?)bit", UNITS)) if rate else 0,
     )
-    _run(hurting.link(lab, new))
+    _run(faults.link(lab, new))
     click.echo(str(new))
 
 
 COMMANDS = (kill, pause, start, cut, heal, link)
 
 
-def _hurt(name: str, action: Action, what: str) -> None:
-    from isthmus_lab import hurting
+def _inject(name: str, action: Action, what: str) -> None:
+    from isthmus_lab import faults
 
     lab = known(name)
-    click.echo(_run(hurting.hurt(lab, action, _thing(lab, what))))
+    click.echo(_run(faults.inject(lab, action, _target(lab, what))))
 
 
-def _thing(lab: Lab, text: str) -> Any:
-    from isthmus_lab import things
+def _target(lab: Lab, text: str) -> Any:
+    from isthmus_lab import fault_targets
 
     try:
-        return things.parse(lab, text)
-    except things.NoSuchThing as why:
+        return fault_targets.parse(lab, text)
+    except fault_targets.NoSuchTarget as why:
         raise click.ClickException(str(why)) from None
 
 
 def _run(what: Coroutine[Any, Any, T]) -> T:
-    from isthmus_lab.things import NoSuchThing
+    from isthmus_lab.fault_targets import NoSuchTarget
 
     try:
         return asyncio.run(what)
-    except (NoSuchThing, OSError) as why:
+    except (NoSuchTarget, OSError) as why:
         raise click.ClickException(str(why)) from None
 
 

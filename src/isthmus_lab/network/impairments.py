@@ -1,7 +1,7 @@
 """What is wrong with the network on purpose: cuts, dead machines, lossy and slow links. Pure, and one write of nft.
 
 All of it is decided in the fabric, before routing, by the cable a packet came in on and the one it is to go out on. So
-traffic between pods of one node is never touched. The file beside the lab's others says what is in force.
+traffic between pods of one node is never touched. The file beside the lab's others has what is in force.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from isthmus_lab import things
+from isthmus_lab import fault_targets
+from isthmus_lab.fault_targets import FaultTarget
 from isthmus_lab.layout import Lab
 from isthmus_lab.network.filters import nft
 from isthmus_lab.network.islands import table
-from isthmus_lab.things import Thing
 
 FILE: Final = "network.json"
 MILLION: Final = 1_000_000
@@ -26,8 +26,8 @@ FIRST_MARK: Final = 0x6C00
 class Cut(Struct, frozen=True):
     """Nothing goes from a to b, nor back unless one_way. Silent, or refused by the network."""
 
-    a: Thing
-    b: Thing
+    a: FaultTarget
+    b: FaultTarget
     one_way: bool = False
     loud: bool = False
 
@@ -39,8 +39,8 @@ class Cut(Struct, frozen=True):
 class Link(Struct, frozen=True):
     """How the way between a and b is, in both directions."""
 
-    a: Thing
-    b: Thing
+    a: FaultTarget
+    b: FaultTarget
     delay: float = 0.0
     """Milliseconds, each way."""
     jitter: float = 0.0
@@ -55,13 +55,13 @@ class Link(Struct, frozen=True):
         return bool(self.delay or self.jitter or self.rate)
 
     def __str__(self) -> str:
-        says = [f"{self.delay:g} ms ± {self.jitter:g}"] if self.delay or self.jitter else []
-        says += [f"{self.loss:.4%} loss"] if self.loss else []
-        says += [f"{self.rate / MILLION:g} Mbit/s"] if self.rate else []
-        return f"link {self.a} ↔ {self.b}: {', '.join(says) or 'as new'}"
+        options = [f"{self.delay:g} ms ± {self.jitter:g}"] if self.delay or self.jitter else []
+        options += [f"{self.loss:.4%} loss"] if self.loss else []
+        options += [f"{self.rate / MILLION:g} Mbit/s"] if self.rate else []
+        return f"link {self.a} ↔ {self.b}: {', '.join(options) or 'as new'}"
 
 
-class Weather(Struct, frozen=True):
+class Impairments(Struct, frozen=True):
     """All that is in force."""
 
     cuts: tuple[Cut, ...] = ()
@@ -70,32 +70,32 @@ class Weather(Struct, frozen=True):
     """Cables of machines that are dead."""
 
 
-def read(lab: Lab) -> Weather:
+def read(lab: Lab) -> Impairments:
     """What is in force."""
     try:
-        return msgspec.json.decode((lab.directory / FILE).read_bytes(), type=Weather)
+        return msgspec.json.decode((lab.directory / FILE).read_bytes(), type=Impairments)
     except FileNotFoundError:
-        return Weather()
+        return Impairments()
 
 
-def write(lab: Lab, weather: Weather) -> None:
+def write(lab: Lab, state: Impairments) -> None:
     """Put it in force; OSError where nft refuses."""
-    nft(lab.fabric, ruleset(lab, weather))
+    nft(lab.fabric, ruleset(lab, state))
     draft = lab.directory / f".{FILE}"
-    draft.write_bytes(msgspec.json.encode(weather))
+    draft.write_bytes(msgspec.json.encode(state))
     draft.rename(lab.directory / FILE)
 
 
-def ruleset(lab: Lab, weather: Weather) -> str:
-    """The fabric's table; dead machines first, since nobody answers for them."""
+def ruleset(lab: Lab, state: Impairments) -> str:
+    """The fabric's table; dead machines first, since they answer nothing."""
     rules = []
-    if weather.down:
-        wires = _set(weather.down)
+    if state.down:
+        wires = _set(state.down)
         rules += [f"iifname {wires} drop", f"fib daddr oifname {wires} drop"]
-    for cut in weather.cuts:
+    for cut in state.cuts:
         rules += _cut(lab, cut.a, cut.b, loud=cut.loud)
         rules += [] if cut.one_way else _cut(lab, cut.b, cut.a, loud=cut.loud)
-    for number, link in enumerate(weather.links):
+    for number, link in enumerate(state.links):
         for direction, ways in enumerate((_ways(lab, link.a, link.b), _ways(lab, link.b, link.a))):
             if link.loss:
                 dice = f"numgen random mod {MILLION} < {round(link.loss * MILLION)}"
@@ -105,13 +105,12 @@ def ruleset(lab: Lab, weather: Weather) -> str:
     body = "".join(f"    {rule}\n" for rule in rules)
     hook = "    type filter hook prerouting priority mangle; policy accept;\n"
     return (
-        "add table inet weather\ndelete table inet weather\n"
-        f"table inet weather {{\n  chain arrive {{\n{hook}{body}  }}\n}}\n"
+        f"add table inet state\ndelete table inet state\ntable inet state {{\n  chain arrive {{\n{hook}{body}  }}\n}}\n"
     )
 
 
-def relays(lab: Lab, weather: Weather) -> dict[str, tuple[str, ...]]:
-    """The relays that are to run, by name of their device, with what they are told."""
+def relays(lab: Lab, state: Impairments) -> dict[str, tuple[str, ...]]:
+    """The relays that are to run, by name of their device, with their options."""
     return {
         f"link{number}": (
             f"--device=link{number}w",
@@ -121,7 +120,7 @@ def relays(lab: Lab, weather: Weather) -> dict[str, tuple[str, ...]]:
             f"--rate={link.rate}",
             f"--table={_back(lab, link)}",
         )
-        for number, link in enumerate(weather.links)
+        for number, link in enumerate(state.links)
         if link.held
     }
 
@@ -132,19 +131,19 @@ def _back(lab: Lab, link: Link) -> int:
     return table(own) if own is not None and lab.network == "island" else 0
 
 
-def _cut(lab: Lab, source: Thing, target: Thing, *, loud: bool) -> list[str]:
+def _cut(lab: Lab, source: FaultTarget, target: FaultTarget, *, loud: bool) -> list[str]:
     verdicts = ["meta l4proto tcp reject with tcp reset", "reject with icmpx port-unreachable"] if loud else ["drop"]
     return [f"{way} {verdict}" for way in _ways(lab, source, target) for verdict in verdicts]
 
 
-def _ways(lab: Lab, source: Thing, target: Thing) -> list[str]:
-    """What matches packets from one thing to another. A cluster and a part of it: the rest of it and that part."""
+def _ways(lab: Lab, source: FaultTarget, target: FaultTarget) -> list[str]:
+    """What matches packets from one target to another. A cluster and a part of it: the rest of it and that part."""
     here, there = _behind(lab, source, seen_from=target), _behind(lab, target, seen_from=source)
     here, there = (here - there or here), (there - here or there)
     way = f"iifname {_set(here)} fib daddr oifname {_set(there)}"
-    if port := things.port(target):
+    if port := fault_targets.port(target):
         way += f" th dport {port}"
-    if port := things.port(source):
+    if port := fault_targets.port(source):
         way += f" th sport {port}"
     if lab.network == "flat" or source.cluster != target.cluster:
         return [way]
@@ -152,16 +151,16 @@ def _ways(lab: Lab, source: Thing, target: Thing) -> list[str]:
     return [way, *(f"iifname {_set(here)} {family} daddr {nets}" for family, nets in _pods(lab, target, there))]
 
 
-def _behind(lab: Lab, thing: Thing, *, seen_from: Thing) -> frozenset[str]:
+def _behind(lab: Lab, target: FaultTarget, *, seen_from: FaultTarget) -> frozenset[str]:
     """The cables behind which it is; another island's etcd is behind that of its gateway node."""
-    if thing.process == "etcd" and lab.network == "island" and thing.cluster != seen_from.cluster:
-        thing = Thing(thing.cluster, node=1)
-    return things.wires(lab, thing)
+    if target.process == "etcd" and lab.network == "island" and target.cluster != seen_from.cluster:
+        target = FaultTarget(target.cluster, node=1)
+    return fault_targets.wires(lab, target)
 
 
-def _pods(lab: Lab, thing: Thing, wires: frozenset[str]) -> list[tuple[str, str]]:
+def _pods(lab: Lab, target: FaultTarget, wires: frozenset[str]) -> list[tuple[str, str]]:
     """By family, the addresses of its cluster's pods behind some wires."""
-    cluster = lab.cluster(thing.cluster)
+    cluster = lab.cluster(target.cluster)
     assert cluster is not None, "parse() has looked"
     nets = [node.pod_cidrs for node in cluster.nodes if node.wire in wires]
     return [

@@ -10,26 +10,26 @@ from typing import Literal, NamedTuple
 from isthmus import kube
 from isthmus_lab.node.objects import CONFIG_MAP, SECRET, Container, Files, Pod, Volume
 
-BagKind = Literal["configmap", "secret"]
+ConfigKind = Literal["configmap", "secret"]
 
 
-class BagName(NamedTuple):
+class ConfigRef(NamedTuple):
     """A ConfigMap or Secret of the pod's namespace."""
 
-    kind: BagKind
+    kind: ConfigKind
     name: str
 
 
-Bags = Mapping[BagName, Mapping[str, bytes]]
+ConfigData = Mapping[ConfigRef, Mapping[str, bytes]]
 
 
 class Missing(Exception):  # noqa: N818
     """Something a pod needs is not there yet; the message names it."""
 
 
-def named(pod: Pod) -> dict[BagName, bool]:
+def named(pod: Pod) -> dict[ConfigRef, bool]:
     """All that a pod names, and whether it can do without."""
-    found: dict[BagName, bool] = {}
+    found: dict[ConfigRef, bool] = {}
     uses = [use for container in _containers(pod) for use in _of_container(container)]
     uses += [use for volume in pod.spec.volumes or () for use in _of_volume(volume)]
     for bag, optional in uses:
@@ -37,9 +37,9 @@ def named(pod: Pod) -> dict[BagName, bool]:
     return found
 
 
-async def fetch(client: kube.Client, pod: Pod) -> Bags:
+async def fetch(client: kube.Client, pod: Pod) -> ConfigData:
     """The contents of all; Missing names one that is not there and is needed."""
-    bags: dict[BagName, Mapping[str, bytes]] = {}
+    bags: dict[ConfigRef, Mapping[str, bytes]] = {}
     for bag, optional in named(pod).items():
         try:
             bags[bag] = await _content(client, pod.metadata.namespace, bag)
@@ -49,7 +49,7 @@ async def fetch(client: kube.Client, pod: Pod) -> Bags:
     return bags
 
 
-async def _content(client: kube.Client, namespace: str, bag: BagName) -> Mapping[str, bytes]:
+async def _content(client: kube.Client, namespace: str, bag: ConfigRef) -> Mapping[str, bytes]:
     if bag.kind == "secret":
         secret = await client.get(SECRET, bag.name, namespace)
         return {key: _decoded(value, bag) for key, value in (secret.data or {}).items()}
@@ -58,7 +58,7 @@ async def _content(client: kube.Client, namespace: str, bag: BagName) -> Mapping
     return text | {key: _decoded(value, bag) for key, value in (found.binary_data or {}).items()}
 
 
-def _decoded(value: str, bag: BagName) -> bytes:
+def _decoded(value: str, bag: ConfigRef) -> bytes:
     try:
         return base64.b64decode(value, validate=True)
     except binascii.Error:
@@ -69,22 +69,22 @@ def _containers(pod: Pod) -> list[Container]:
     return [*(pod.spec.init_containers or ()), *pod.spec.containers]
 
 
-def _of_container(container: Container) -> Iterator[tuple[BagName, bool]]:
+def _of_container(container: Container) -> Iterator[tuple[ConfigRef, bool]]:
     for source in container.env_from or ():
         if source.config_map_ref is not None:
-            yield BagName("configmap", source.config_map_ref.name), source.config_map_ref.optional
+            yield ConfigRef("configmap", source.config_map_ref.name), source.config_map_ref.optional
         if source.secret_ref is not None:
-            yield BagName("secret", source.secret_ref.name), source.secret_ref.optional
+            yield ConfigRef("secret", source.secret_ref.name), source.secret_ref.optional
     for variable in container.env or ():
         if (source_of := variable.value_from) is None:
             continue
         if source_of.config_map_key_ref is not None:
-            yield BagName("configmap", source_of.config_map_key_ref.name), source_of.config_map_key_ref.optional
+            yield ConfigRef("configmap", source_of.config_map_key_ref.name), source_of.config_map_key_ref.optional
         if source_of.secret_key_ref is not None:
-            yield BagName("secret", source_of.secret_key_ref.name), source_of.secret_key_ref.optional
+            yield ConfigRef("secret", source_of.secret_key_ref.name), source_of.secret_key_ref.optional
 
 
-def _of_volume(volume: Volume) -> Iterator[tuple[BagName, bool]]:
+def _of_volume(volume: Volume) -> Iterator[tuple[ConfigRef, bool]]:
     for bag, files in bags_of(volume.config_map, volume.secret):
         yield bag, files.optional
     for source in (volume.projected.sources if volume.projected else None) or ():
@@ -92,9 +92,9 @@ def _of_volume(volume: Volume) -> Iterator[tuple[BagName, bool]]:
             yield bag, files.optional
 
 
-def bags_of(config_map: Files | None, secret: Files | None) -> Iterator[tuple[BagName, Files]]:
+def bags_of(config_map: Files | None, secret: Files | None) -> Iterator[tuple[ConfigRef, Files]]:
     """What files are of which bag."""
     if config_map is not None:
-        yield BagName("configmap", config_map.name), config_map
+        yield ConfigRef("configmap", config_map.name), config_map
     if secret is not None:
-        yield BagName("secret", secret.secret_name or secret.name), secret
+        yield ConfigRef("secret", secret.secret_name or secret.name), secret

@@ -68,8 +68,8 @@ def call(lab: Running, *words: str, name: str = IMPORT_NAME) -> list[dict[str, A
 
 
 def program(lab: Running, name: str) -> dict[str, Any]:
-    told = json.loads(lab.cli("status", "-o", "json").stdout)
-    return next(each for each in told["programs"] if each["name"] == name)
+    shown = json.loads(lab.cli("status", "-o", "json").stdout)
+    return next(each for each in shown["programs"] if each["name"] == name)
 
 
 def kill(lab: Running, name: str) -> int:
@@ -147,5 +147,5 @@ def maps(lab: Running) -> dict[str, Any]:
     command = [sys.executable, "-m", "isthmus", "bpf", "maps", "-o", "json"]
     pin = ["--pin", str(lab.lab.bpffs / "c2-n1")]
     done = subprocess.run([*command, *pin], capture_output=True, text=True, check=True, timeout=100)
-    told: dict[str, Any] = json.loads(done.stdout)
-    return {name: told[name] for name in ("frontends", "plans", "slots", "backends", "services", "clusters")}
+    shown: dict[str, Any] = json.loads(done.stdout)
+    return {name: shown[name] for name in ("frontends", "plans", "slots", "backends", "services", "clusters")}

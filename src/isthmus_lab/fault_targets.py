@@ -17,11 +17,11 @@ CENTRAL: Final = {"etcd": 2379, "apiserver": 6443, "clusterdns": 53}
 OF_NODES: Final = ("agent", "dns", "node")
 
 
-class NoSuchThing(Exception):  # noqa: N818
-    """What is named is not in the lab; the message says what is."""
+class NoSuchTarget(Exception):  # noqa: N818
+    """The lab has no such target; the message lists what it has."""
 
 
-class Thing(Struct, frozen=True):
+class FaultTarget(Struct, frozen=True):
     """Something of a lab. Without node, process and pod it is the whole cluster."""
 
     cluster: str
@@ -40,61 +40,61 @@ class Thing(Struct, frozen=True):
         return "/".join(part for part in parts if part)
 
 
-def parse(lab: Lab, text: str) -> Thing:
-    """What is meant; NoSuchThing where the lab has no such thing."""
+def parse(lab: Lab, text: str) -> FaultTarget:
+    """The target of a word on the command line; NoSuchTarget where the lab has no such target."""
     name, *rest = re.sub(r"/node/(\d+)", r"/n\1", text.strip("/")).split("/")
     if (cluster := lab.cluster(name)) is None:
-        raise NoSuchThing(f"{text}: lab {lab.name} has no cluster {name}: it has c1 to c{lab.size}")
+        raise NoSuchTarget(f"{text}: lab {lab.name} has no cluster {name}: it has c1 to c{lab.size}")
     match rest:
         case []:
-            return Thing(name)
+            return FaultTarget(name)
         case ["pod", namespace, pod]:
-            return Thing(name, pod=f"{namespace}/{pod}")
+            return FaultTarget(name, pod=f"{namespace}/{pod}")
         case [process] if process in (*CENTRAL, "operator", *OF_NODES):
-            return Thing(name, process=process)
+            return FaultTarget(name, process=process)
         case [node] if node in _nodes(cluster):
-            return Thing(name, node=_nodes(cluster)[node])
+            return FaultTarget(name, node=_nodes(cluster)[node])
         case [node, process] if node in _nodes(cluster) and process in OF_NODES:
-            return Thing(name, node=_nodes(cluster)[node], process=process)
+            return FaultTarget(name, node=_nodes(cluster)[node], process=process)
     nodes = f"node/1 to node/{lab.nodes}" if lab.nodes > 1 else "node/1"
     known = f"{nodes}, pod/NAMESPACE/NAME, {', '.join((*CENTRAL, 'operator', 'agent', 'dns'))}"
-    raise NoSuchThing(f"{text}: cluster {name} has no such thing: it has {known}")
+    raise NoSuchTarget(f"{text}: cluster {name} has no such target: it has {known}")
 
 
-def programs(lab: Lab, thing: Thing, known: list[str]) -> list[str]:
+def programs(lab: Lab, target: FaultTarget, known: list[str]) -> list[str]:
     """Which of the lab's programs, by name, belong to it."""
-    if thing.pod:
+    if target.pod:
         return []
-    prefix = f"{thing.cluster}/" + (f"n{thing.node}/" if thing.node else "")
-    return [name for name in known if name.startswith(prefix) and thing.process in ("", name.rpartition("/")[2])]
+    prefix = f"{target.cluster}/" + (f"n{target.node}/" if target.node else "")
+    return [name for name in known if name.startswith(prefix) and target.process in ("", name.rpartition("/")[2])]
 
 
-def nodes(lab: Lab, thing: Thing) -> list[Node]:
+def nodes(lab: Lab, target: FaultTarget) -> list[Node]:
     """The nodes that are hit as a whole: machine, cable and pods."""
-    cluster = _cluster(lab, thing)
-    if thing.process or thing.pod:
+    cluster = _cluster(lab, target)
+    if target.process or target.pod:
         return []
-    return [node for node in cluster.nodes if thing.node in (0, node.number)]
+    return [node for node in cluster.nodes if target.node in (0, node.number)]
 
 
-def wires(lab: Lab, thing: Thing) -> frozenset[str]:
+def wires(lab: Lab, target: FaultTarget) -> frozenset[str]:
     """The fabric's interfaces behind which it is."""
-    cluster = _cluster(lab, thing)
-    if thing.pod:
-        raise NoSuchThing(f"{thing}: cut or slow its node; a pod has no cable of its own in the fabric")
-    if thing.process in CENTRAL:
+    cluster = _cluster(lab, target)
+    if target.pod:
+        raise NoSuchTarget(f"{target}: cut or slow its node; a pod has no cable of its own in the fabric")
+    if target.process in CENTRAL:
         return frozenset({cluster.wire})
-    of_nodes = frozenset(node.wire for node in cluster.nodes if thing.node in (0, node.number))
-    return of_nodes if thing.node or thing.process else of_nodes | {cluster.wire}
+    of_nodes = frozenset(node.wire for node in cluster.nodes if target.node in (0, node.number))
+    return of_nodes if target.node or target.process else of_nodes | {cluster.wire}
 
 
-def port(thing: Thing) -> int:
+def port(target: FaultTarget) -> int:
     """Where it listens, if it is one process; 0 for everything."""
-    return CENTRAL.get(thing.process, 0)
+    return CENTRAL.get(target.process, 0)
 
 
-def _cluster(lab: Lab, thing: Thing) -> Cluster:
-    found = lab.cluster(thing.cluster)
+def _cluster(lab: Lab, target: FaultTarget) -> Cluster:
+    found = lab.cluster(target.cluster)
     assert found is not None, "parse() has looked"
     return found
 

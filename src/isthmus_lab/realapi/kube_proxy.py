@@ -17,12 +17,14 @@ HEALTH: Final = 10256
 def without_ours(programs: Iterable[Program], lab: Lab, *, proxy: Path, coredns: Path) -> list[Program]:
     """The lab's programs without agents and name servers of ours, with kube-proxy and CoreDNS in their stead."""
     names = {f"{cluster.name}/clusterdns": cluster for cluster in lab.clusters}
-    ours = {f"{n.cluster.name}/{n.short}/{part}" for c in lab.clusters for n in c.nodes for part in ("agent", "dns")}
+    replaced = {
+        f"{n.cluster.name}/{n.short}/{part}" for c in lab.clusters for n in c.nodes for part in ("agent", "dns")
+    }
     found: list[Program] = []
     for program in programs:
         if (cluster := names.get(program.name)) is not None:
             found.append(_coredns(cluster, coredns))
-        elif program.name not in ours:
+        elif program.name not in replaced:
             found.append(program)
     return found + [_proxy(node, proxy) for cluster in lab.clusters for node in cluster.nodes]
 

@@ -13,7 +13,7 @@ from msgspec import Struct
 from isthmus_lab import cgroups, network
 from isthmus_lab.layout import Node
 from isthmus_lab.network import namespaces
-from isthmus_lab.network.pods import Plug
+from isthmus_lab.network.pods import PodLink
 from isthmus_lab.node.status import ContainerState
 
 FILE: Final = "pod.json"
@@ -47,14 +47,14 @@ class Place(Struct, frozen=True):
         return namespaces.path(self.node.namespace if self.host_network else self.plug.namespace)
 
     @property
-    def plug(self) -> Plug:
+    def plug(self) -> PodLink:
         """Its network."""
         wire = f"p{self.node.number * 256 + self.number}"
-        return Plug(self.node.namespace, f"{self.node.cluster.namespace}-{wire}", wire, self.addresses)
+        return PodLink(self.node.namespace, f"{self.node.cluster.namespace}-{wire}", wire, self.addresses)
 
     @property
     def cgroup(self) -> Path:
-        """All its processes; named so that ``lab exec`` finds them without asking anybody."""
+        """All its processes; named so that ``lab exec`` finds them without a request to any process."""
         pods = cgroups.root() / self.node.cluster.lab.prefix / self.node.pods_cgroup
         return pods / f"{self.namespace}_{self.name}"
 
@@ -105,12 +105,12 @@ def remembered(node: Node) -> dict[str, Memory]:
 
 
 def tidy(node: Node, known: dict[str, Memory]) -> None:
-    """Remove what is there of pods that nobody remembers."""
+    """Remove what is left of pods that are no longer known."""
     places = [place_of(node, uid, memory) for uid, memory in known.items()]
     pods = cgroups.make(cgroups.root() / node.cluster.lab.prefix / node.pods_cgroup)
-    for group in _others(pods, {place.cgroup.name for place in places}):
+    for group in _unknown(pods, {place.cgroup.name for place in places}):
         cgroups.end(group)
-    for directory in _others(node.directory / "pods", set(known)):
+    for directory in _unknown(node.directory / "pods", set(known)):
         shutil.rmtree(directory, ignore_errors=True)
     mine = {Place(node, "", "", "", number).plug.namespace for number in range(256)}
     for name in mine.intersection(namespaces.names()) - {place.plug.namespace for place in places}:
@@ -122,7 +122,7 @@ def place_of(node: Node, uid: str, memory: Memory) -> Place:
     return Place(node, uid, memory.namespace, memory.name, memory.number)
 
 
-def _others(directory: Path, known: set[str]) -> Iterator[Path]:
+def _unknown(directory: Path, known: set[str]) -> Iterator[Path]:
     for entry in list(directory.iterdir()) if directory.is_dir() else ():
         if entry.is_dir() and entry.name not in known:
             yield entry

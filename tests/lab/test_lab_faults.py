@@ -13,13 +13,13 @@ import pytest
 import yaml
 from lab_running import Running, lab_name, until
 
-from isthmus_lab import kernel, removal, things
+from isthmus_lab import fault_targets, kernel, removal
+from isthmus_lab.fault_targets import FaultTarget, NoSuchTarget
 from isthmus_lab.layout import Lab
 from isthmus_lab.network import namespaces, netem
+from isthmus_lab.network.impairments import Cut, Impairments, Link, relays, ruleset
 from isthmus_lab.network.relay import Line, Timing
-from isthmus_lab.network.weather import Cut, Link, Weather, relays, ruleset
 from isthmus_lab.node.kubelet import PORT
-from isthmus_lab.things import NoSuchThing, Thing
 
 LAB = Lab("demo", 2, 2)
 
@@ -27,38 +27,38 @@ LAB = Lab("demo", 2, 2)
 @pytest.mark.parametrize(
     ("text", "thing"),
     [
-        ("c1", Thing("c1")),
-        ("c1/node/2", Thing("c1", node=2)),
-        ("c1/n2", Thing("c1", node=2)),
-        ("c2/etcd", Thing("c2", process="etcd")),
-        ("c2/agent", Thing("c2", process="agent")),
-        ("c2/n1/agent", Thing("c2", node=1, process="agent")),
-        ("c1/pod/demo/echo-1", Thing("c1", pod="demo/echo-1")),
+        ("c1", FaultTarget("c1")),
+        ("c1/node/2", FaultTarget("c1", node=2)),
+        ("c1/n2", FaultTarget("c1", node=2)),
+        ("c2/etcd", FaultTarget("c2", process="etcd")),
+        ("c2/agent", FaultTarget("c2", process="agent")),
+        ("c2/n1/agent", FaultTarget("c2", node=1, process="agent")),
+        ("c1/pod/demo/echo-1", FaultTarget("c1", pod="demo/echo-1")),
     ],
 )
-def test_a_thing_is_named_as_people_do(text: str, thing: Thing) -> None:
-    assert things.parse(LAB, text) == thing
+def test_a_thing_is_named_as_people_do(text: str, thing: FaultTarget) -> None:
+    assert fault_targets.parse(LAB, text) == thing
 
 
 @pytest.mark.parametrize("text", ["c3", "c1/n3", "c1/node/0", "c1/agents", "c1/pod/echo", "c1/n1/etcd", ""])
-def test_what_is_not_in_the_lab_is_said(text: str) -> None:
-    with pytest.raises(NoSuchThing, match="it has"):
-        things.parse(LAB, text)
+def test_what_is_not_in_the_lab_is_named(text: str) -> None:
+    with pytest.raises(NoSuchTarget, match="it has"):
+        fault_targets.parse(LAB, text)
 
 
 def test_a_process_of_every_node_is_meant_unless_a_node_is_named() -> None:
     known = ["c1/etcd", "c1/n1/agent", "c1/n2/agent", "c1/n1/dns", "c2/n1/agent"]
-    assert things.programs(LAB, things.parse(LAB, "c1/agent"), known) == ["c1/n1/agent", "c1/n2/agent"]
-    assert things.programs(LAB, things.parse(LAB, "c1/n1"), known) == ["c1/n1/agent", "c1/n1/dns"]
-    assert things.programs(LAB, things.parse(LAB, "c1"), known) == known[:4]
+    assert fault_targets.programs(LAB, fault_targets.parse(LAB, "c1/agent"), known) == ["c1/n1/agent", "c1/n2/agent"]
+    assert fault_targets.programs(LAB, fault_targets.parse(LAB, "c1/n1"), known) == ["c1/n1/agent", "c1/n1/dns"]
+    assert fault_targets.programs(LAB, fault_targets.parse(LAB, "c1"), known) == known[:4]
 
 
 def rules(*cuts: Cut, links: tuple[Link, ...] = ()) -> list[str]:
-    return [line.strip() for line in ruleset(LAB, Weather(cuts, links)).splitlines() if line.startswith("    ")][1:]
+    return [line.strip() for line in ruleset(LAB, Impairments(cuts, links)).splitlines() if line.startswith("    ")][1:]
 
 
-def thing(text: str) -> Thing:
-    return things.parse(LAB, text)
+def thing(text: str) -> FaultTarget:
+    return fault_targets.parse(LAB, text)
 
 
 def test_a_cut_is_both_ways_unless_asked_otherwise() -> None:
@@ -85,24 +85,24 @@ def test_a_node_is_cut_from_the_rest_of_its_cluster() -> None:
 
 def test_pods_of_an_island_are_cut_by_their_addresses() -> None:
     island = Lab("demo", 2, 2, "island")
-    said = ruleset(island, Weather((Cut(thing("c1/n1"), thing("c1/n2"), one_way=True),)))
-    assert 'iifname { "c1-n1" } ip daddr { 10.1.2.0/24 } drop' in said
+    output = ruleset(island, Impairments((Cut(thing("c1/n1"), thing("c1/n2"), one_way=True),)))
+    assert 'iifname { "c1-n1" } ip daddr { 10.1.2.0/24 } drop' in output
 
 
 def test_loss_alone_needs_no_relay_and_delay_does() -> None:
     lossy, slow = Link(thing("c1"), thing("c2"), loss=0.01), Link(thing("c1/n1"), thing("c1/n2"), delay=40.0)
-    said = rules(links=(lossy, slow))
-    assert [line.partition("numgen ")[2] for line in said[:2]] == ["random mod 1000000 < 10000 drop"] * 2
-    assert said[2].endswith("meta mark set 27650")
-    assert said[3].endswith("meta mark set 27651")
-    assert list(relays(LAB, Weather(links=(lossy, slow)))) == ["link1"]
+    output = rules(links=(lossy, slow))
+    assert [line.partition("numgen ")[2] for line in output[:2]] == ["random mod 1000000 < 10000 drop"] * 2
+    assert output[2].endswith("meta mark set 27650")
+    assert output[3].endswith("meta mark set 27651")
+    assert list(relays(LAB, Impairments(links=(lossy, slow)))) == ["link1"]
 
 
-def test_a_kernel_with_netem_is_told_what_relays_would_do() -> None:
+def test_a_kernel_with_netem_gets_what_relays_would_do() -> None:
     links = (Link(thing("c1"), thing("c2"), loss=0.01), Link(thing("c1/n1"), thing("c1/n2"), delay=40.0, jitter=5.0))
-    told = netem.commands(LAB, Weather(links=links))
-    assert told[:2] == ["qdisc replace dev c1-cp root handle 2: htb", "qdisc replace dev c1-cp root handle 1: htb"]
-    assert told[12:] == [
+    commands = netem.commands(LAB, Impairments(links=links))
+    assert commands[:2] == ["qdisc replace dev c1-cp root handle 2: htb", "qdisc replace dev c1-cp root handle 1: htb"]
+    assert commands[12:] == [
         "class add dev c1-n2 parent 1: classid 1:3 htb rate 100gbit quantum 60000",
         "qdisc add dev c1-n2 parent 1:3 netem limit 1000 delay 40ms 5ms",
         "filter add dev c1-n2 parent 1: protocol all handle 0x6c02 fw classid 1:3",
@@ -110,12 +110,12 @@ def test_a_kernel_with_netem_is_told_what_relays_would_do() -> None:
         "qdisc add dev c1-n1 parent 1:4 netem limit 1000 delay 40ms 5ms",
         "filter add dev c1-n1 parent 1: protocol all handle 0x6c03 fw classid 1:4",
     ]
-    assert netem.commands(LAB, Weather()) == told[:12]
+    assert netem.commands(LAB, Impairments()) == commands[:12]
 
 
 def test_a_narrow_link_between_clusters_is_as_narrow_at_each_machine() -> None:
-    told = netem.commands(Lab("demo", 2, 1), Weather(links=(Link(thing("c1"), thing("c2"), rate=50_000_000),)))
-    queues = [line for line in told if "netem" in line]
+    commands = netem.commands(Lab("demo", 2, 1), Impairments(links=(Link(thing("c1"), thing("c2"), rate=50_000_000),)))
+    queues = [line for line in commands if "netem" in line]
     assert [line.split()[3] for line in queues] == ["c2-cp", "c2-n1", "c1-cp", "c1-n1"]
     assert {line.partition("limit 1000 ")[2] for line in queues} == {"rate 50000000bit"}
 
@@ -131,8 +131,8 @@ def test_a_kernel_is_asked_in_a_namespace_and_never_in_the_hosts() -> None:
 @pytest.mark.parametrize(("a", "b", "back"), [("c1/n1", "c1/n2", 1001), ("c1", "c2", 0)])
 def test_what_an_islands_relay_held_goes_on_by_the_islands_ways(a: str, b: str, back: int) -> None:
     island, slow = Lab("demo", 2, 2, "island"), Link(thing(a), thing(b), delay=40.0)
-    assert relays(island, Weather(links=(slow,)))["link0"][-1] == f"--table={back}"
-    assert relays(LAB, Weather(links=(slow,)))["link0"][-1] == "--table=0"
+    assert relays(island, Impairments(links=(slow,)))["link0"][-1] == f"--table={back}"
+    assert relays(LAB, Impairments(links=(slow,)))["link0"][-1] == "--table=0"
 
 
 def test_a_line_keeps_order_and_its_rate() -> None:
@@ -175,7 +175,7 @@ def address(hurt: Running, cluster: str) -> str:
 
 
 def call(hurt: Running, target: str, *, cluster: str = "c1") -> tuple[float, str]:
-    """Seconds until connected, and what curl says: ok, or why not."""
+    """Seconds until connected, and curl's result: ok, or its error."""
     script = f"curl -s -o /dev/null -m2 -w '%{{time_connect}} %{{exitcode}}' http://{target}:8080; true"
     seconds, code = hurt.exec("default/client", script, cluster=cluster).split()
     return float(seconds), {"0": "ok", "7": "refused", "28": "silence"}.get(code, code)
@@ -226,8 +226,8 @@ def test_a_link_between_nodes_of_one_cluster_is_slow(hurt: Running) -> None:
 def test_a_paused_pod_is_silent_and_goes_on(hurt: Running) -> None:
     there = address(hurt, "c2")
     hurt.cli("pause", "c2/pod/default/echo")
-    seconds, said = call(hurt, there)
-    assert said == "silence", seconds
+    seconds, output = call(hurt, there)
+    assert output == "silence", seconds
     hurt.cli("start", "c2/pod/default/echo")
     assert call(hurt, there)[1] == "ok"
 
@@ -258,8 +258,8 @@ def test_objects_survive_a_kill_of_api_server_and_etcd(hurt: Running, until: Cal
 
 
 @pytest.mark.lab
-def test_what_cannot_be_hurt_is_said_in_one_line(hurt: Running) -> None:
-    for words, said in [
+def test_a_fault_that_cannot_be_injected_is_refused_in_one_line(hurt: Running) -> None:
+    for words, output in [
         (("kill", "c9"), "has no cluster c9"),
         (("kill", "c1/pod/default/nobody"), "no such pod runs in c1"),
         (("kill", "c1/agent"), "no such process runs in this lab"),
@@ -268,7 +268,7 @@ def test_what_cannot_be_hurt_is_said_in_one_line(hurt: Running) -> None:
         (("cut", "c1/pod/default/echo", "c2"), "a pod has no cable of its own"),
     ]:
         stderr = hurt.cli(*words, code=1).stderr
-        assert said in stderr
+        assert output in stderr
         assert stderr.count("\n") == 1
 
 
@@ -309,8 +309,8 @@ def reached(lab: Lab, source: str, target: str, port: int) -> bool:
 def test_islands_have_the_same_pod_addresses_and_each_reaches_its_own(islands: Running) -> None:
     assert address(islands, "c1") == address(islands, "c2") == "10.1.2.2"
     for cluster in ("c1", "c2"):
-        said = islands.exec("default/client", "curl -sm2 http://10.1.2.2:8080", cluster=cluster)
-        assert json.loads(said)["cluster"] == cluster
+        output = islands.exec("default/client", "curl -sm2 http://10.1.2.2:8080", cluster=cluster)
+        assert json.loads(output)["cluster"] == cluster
 
 
 @pytest.mark.lab

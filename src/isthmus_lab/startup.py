@@ -17,11 +17,11 @@ from isthmus.datapath import requirements
 from isthmus.etcd import EtcdError, binary
 from isthmus_lab import cgroups, families, record, removal
 from isthmus_lab.images import Image
-from isthmus_lab.layout import MOST_CLUSTERS, MOST_NODES, NAME, Lab
-from isthmus_lab.realapi import found
+from isthmus_lab.layout import MAX_CLUSTERS, MAX_NODES, NAME, Lab
+from isthmus_lab.realapi import binaries
 from isthmus_lab.record import ApiServer, Datapath
 
-PATIENCE: Final[dict[ApiServer, float]] = {"small": 60.0, "real": 180.0}
+TIMEOUT: Final[dict[ApiServer, float]] = {"small": 60.0, "real": 180.0}
 
 
 class CannotStart(Exception):  # noqa: N818
@@ -43,9 +43,9 @@ def missing(*, apiserver: ApiServer = "small", datapath: Datapath = "isthmus") -
     except EtcdError as why:
         lacks.append(str(why))
     if apiserver == "real":
-        lacks += found.missing(found.SERVER, found.CONTROLLERS)
+        lacks += binaries.missing(binaries.SERVER, binaries.CONTROLLERS)
     if datapath == "kube-proxy":
-        lacks += found.missing(found.PROXY, found.COREDNS)
+        lacks += binaries.missing(binaries.PROXY, binaries.COREDNS)
     return lacks
 
 
@@ -53,10 +53,10 @@ def check(lab: Lab, *, apiserver: ApiServer = "small", datapath: Datapath = "ist
     """CannotStart unless this lab can be made here now."""
     if not NAME.match(lab.name):
         raise CannotStart(f"--lab {lab.name}: at most 12 lower-case letters and digits, a letter first")
-    if not 1 <= lab.size <= MOST_CLUSTERS:
-        raise CannotStart(f"--clusters {lab.size}: 1 to {MOST_CLUSTERS}")
-    if not 1 <= lab.nodes <= MOST_NODES:
-        raise CannotStart(f"--nodes {lab.nodes}: 1 to {MOST_NODES}")
+    if not 1 <= lab.size <= MAX_CLUSTERS:
+        raise CannotStart(f"--clusters {lab.size}: 1 to {MAX_CLUSTERS}")
+    if not 1 <= lab.nodes <= MAX_NODES:
+        raise CannotStart(f"--nodes {lab.nodes}: 1 to {MAX_NODES}")
     if datapath == "kube-proxy" and apiserver != "real":
         raise CannotStart("--datapath kube-proxy: wants --apiserver real")
     for scheme in lab.schemes:
@@ -103,7 +103,7 @@ def start(
 
 
 def abandoned(lab: Lab) -> bool:
-    """Whether the lab has been started and its supervisor runs no more: nothing is restarted, and nobody starts it."""
+    """Whether the lab was started and its supervisor has died: what ends is not restarted any more."""
     return lab.socket.exists() and not cgroups.processes(_group(lab))
 
 
@@ -122,8 +122,8 @@ async def ask(lab: Lab, request: dict[str, Any]) -> AsyncIterator[dict[str, Any]
 
 
 async def follow(lab: Lab, tell: Callable[[dict[str, Any]], None], *, apiserver: ApiServer = "small") -> None:
-    """Tell of every step until the lab is ready; CannotStart where it does not become so in time."""
-    log, patience = lab.logs / "supervisor.log", PATIENCE[apiserver]
+    """Call ``report`` with every step until the lab is ready; CannotStart where it does not become so in time."""
+    log, patience = lab.logs / "supervisor.log", TIMEOUT[apiserver]
     try:
         async with asyncio.timeout(patience):
             await _listening(lab)

@@ -19,11 +19,11 @@ from isthmus_lab.node.sandbox import enter
 
 
 class NoSuchPod(Exception):  # noqa: N818
-    """No container runs there that is called so; the message says what does."""
+    """No running container matches; the message lists those that run."""
 
 
 class Container(Struct, frozen=True, order=True):
-    """A running container, as its control group says."""
+    """A running container, found by its control group."""
 
     pod: str
     """namespace/name."""

@@ -1,4 +1,4 @@
-"""What a pod is told, and what is told of it: environment, images, status."""
+"""What a container gets, and what is reported of it: environment, images, status."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from isthmus_lab import images
 from isthmus_lab.images import Image, UnknownImage
 from isthmus_lab.layout import Cluster, Lab
 from isthmus_lab.node import environment, status, volumes
-from isthmus_lab.node.bags import BagName, Bags, Missing, named
+from isthmus_lab.node.config_data import ConfigData, ConfigRef, Missing, named
 from isthmus_lab.node.objects import Container, Pod, Probe
 from isthmus_lab.node.probes import eager, port_of
 from isthmus_lab.node.status import ContainerState, Running, Terminated, Waiting
@@ -29,13 +29,13 @@ def pod(**spec: Any) -> Pod:
 
 ADDRESSES = environment.Addresses(("10.1.1.2", "fd00:10:1:1::2"), ("172.30.1.11", "fd00:172:30:1::11"))
 
-BAGS: Bags = {
-    BagName("configmap", "settings"): {"COLOUR": b"blue", "MOTTO": b"go"},
-    BagName("secret", "keys"): {"password": b"hunter2"},
+BAGS: ConfigData = {
+    ConfigRef("configmap", "settings"): {"COLOUR": b"blue", "MOTTO": b"go"},
+    ConfigRef("secret", "keys"): {"password": b"hunter2"},
 }
 
 
-def told(container: dict[str, Any], **spec: Any) -> dict[str, str]:
+def container_env(container: dict[str, Any], **spec: Any) -> dict[str, str]:
     made = msgspec.convert({"name": "main", **container}, Container)
     return environment.variables(pod(**spec), made, image={"PATH": "/bin"}, bags=BAGS, addresses=ADDRESSES)
 
@@ -58,30 +58,30 @@ def field(path: str) -> dict[str, Any]:
     ],
 )
 def test_a_variable_can_be_a_field_of_the_pod(path: str, value: str) -> None:
-    assert told({"env": [field(path)]})["X"] == value
+    assert container_env({"env": [field(path)]})["X"] == value
 
 
 def test_a_field_that_is_not_known_is_named() -> None:
     with pytest.raises(environment.UnknownField, match=r"env X: fieldRef 'spec\.secret'"):
-        told({"env": [field("spec.secret")]})
+        container_env({"env": [field("spec.secret")]})
 
 
 def test_a_variable_may_refer_to_earlier_ones() -> None:
     env = [{"name": "A", "value": "1"}, {"name": "B", "value": "$(A)-$$(A)-$(NONE)"}]
-    assert told({"env": env})["B"] == "1-$(A)-$(NONE)"
+    assert container_env({"env": env})["B"] == "1-$(A)-$(NONE)"
 
 
 def test_variables_come_from_config_maps_and_secrets() -> None:
     env = [{"name": "PASSWORD", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "password"}}}]
     env += [{"name": "NONE", "valueFrom": {"configMapKeyRef": {"name": "nope", "key": "x", "optional": True}}}]
-    got = told({"env": env, "envFrom": [{"prefix": "S_", "configMapRef": {"name": "settings"}}]})
+    got = container_env({"env": env, "envFrom": [{"prefix": "S_", "configMapRef": {"name": "settings"}}]})
     assert (got["PASSWORD"], got["S_COLOUR"], got["S_MOTTO"], "NONE" in got) == ("hunter2", "blue", "go", False)
 
 
 def test_a_key_that_is_missing_is_named() -> None:
     env = [{"name": "X", "valueFrom": {"configMapKeyRef": {"name": "settings", "key": "SIZE"}}}]
     with pytest.raises(Missing, match="env X: configmap settings has no key SIZE"):
-        told({"env": env})
+        container_env({"env": env})
 
 
 def with_volumes(*given: dict[str, Any], **container: Any) -> Pod:
@@ -113,7 +113,7 @@ def test_volumes_have_what_config_maps_secrets_and_fields_say_and_secrets_are_pr
 
 
 @pytest.mark.parametrize(
-    ("volume", "said"),
+    ("volume", "message"),
     [
         (
             {"name": "v", "nfs": {"server": "x", "path": "/"}},
@@ -123,8 +123,8 @@ def test_volumes_have_what_config_maps_secrets_and_fields_say_and_secrets_are_pr
         ({"name": "v", "configMap": {"name": "settings", "items": [{"key": "MOTTO", "path": "../x"}]}}, "leads out"),
     ],
 )
-def test_a_volume_that_cannot_be_made_is_named(volume: dict[str, Any], said: str) -> None:
-    with pytest.raises(Missing, match=said):
+def test_a_volume_that_cannot_be_made_is_named(volume: dict[str, Any], message: str) -> None:
+    with pytest.raises(Missing, match=message):
         content(volume)
 
 
@@ -149,7 +149,7 @@ def test_a_pod_waits_for_what_it_names_unless_it_is_optional() -> None:
     made = with_volumes(
         {"name": "v", "configMap": {"name": "a", "optional": True}}, envFrom=[{"secretRef": {"name": "b"}}]
     )
-    assert named(made) == {BagName("configmap", "a"): True, BagName("secret", "b"): False}
+    assert named(made) == {ConfigRef("configmap", "a"): True, ConfigRef("secret", "b"): False}
 
 
 def test_resolv_conf_names_the_cluster_dns_as_on_any_cluster() -> None:
@@ -159,9 +159,9 @@ def test_resolv_conf_names_the_cluster_dns_as_on_any_cluster() -> None:
 
 
 def test_a_pod_of_a_headless_service_knows_its_full_name() -> None:
-    told = environment.hosts(pod(subdomain="db"), ADDRESSES.pod)
-    assert "10.1.1.2\tweb-0.db.demo.svc.cluster.local\tweb-0\n" in told
-    assert "fd00:10:1:1::2\tweb-0.db.demo.svc.cluster.local\tweb-0\n" in told
+    container_env = environment.hosts(pod(subdomain="db"), ADDRESSES.pod)
+    assert "10.1.1.2\tweb-0.db.demo.svc.cluster.local\tweb-0\n" in container_env
+    assert "fd00:10:1:1::2\tweb-0.db.demo.svc.cluster.local\tweb-0\n" in container_env
 
 
 @pytest.mark.parametrize(
@@ -176,13 +176,13 @@ def test_an_image_without_a_stand_in_is_named() -> None:
         images.find("acme/shop:2")
 
 
-def test_a_stand_in_says_which_package_it_needs() -> None:
+def test_a_stand_in_names_the_package_it_needs() -> None:
     own = {"shop": Image(("no-such-program",), needs="no-such-program", package="shop-tools")}
     with pytest.raises(UnknownImage, match="needs no-such-program: apt-get install shop-tools"):
         images.find("shop:1", own=own)
 
 
-def test_command_and_args_replace_what_the_image_says() -> None:
+def test_command_and_args_replace_those_of_the_image() -> None:
     image = Image(("serve",), ("--all",))
     assert images.command(image, None, None) == ["serve", "--all"]
     assert images.command(image, None, ["--one"]) == ["serve", "--one"]
@@ -227,11 +227,11 @@ def test_a_pod_is_ready_when_all_its_containers_are() -> None:
     assert status.conditions(body())["Ready"] == "False"
 
 
-def test_a_status_says_why_a_container_waits_and_how_it_ended() -> None:
-    told = body(state(Waiting("CrashLoopBackOff", "back-off 2s"), last=FAILED))["containerStatuses"][0]
-    assert told["state"] == {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 2s"}}
-    assert told["lastState"]["terminated"]["exitCode"] == 3
-    assert told["lastState"]["terminated"]["reason"] == "Error"
+def test_a_status_has_why_a_container_waits_and_how_it_ended() -> None:
+    container_env = body(state(Waiting("CrashLoopBackOff", "back-off 2s"), last=FAILED))["containerStatuses"][0]
+    assert container_env["state"] == {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 2s"}}
+    assert container_env["lastState"]["terminated"]["exitCode"] == 3
+    assert container_env["lastState"]["terminated"]["reason"] == "Error"
 
 
 def test_a_probe_finds_a_port_by_name_and_names_one_that_is_missing() -> None:

@@ -11,7 +11,7 @@ from isthmus.reflector import Event
 T = TypeVar("T")
 
 
-class Held(Generic[T]):
+class ObjectCache(Generic[T]):
     """What a store has, by key; sets an event whenever something in it changed."""
 
     def __init__(self, changed: asyncio.Event) -> None:

@@ -93,15 +93,16 @@ def test_an_interrupted_down_is_finished_by_the_next(spare: Running) -> None:
 def test_what_a_lab_lost_is_down_all_the_same(spare: Running) -> None:
     spare.cli("up", "--clusters", "1", "--without-isthmus")
     (spare.lab.directory / "lab.json").unlink()
-    said = spare.cli("exec", "c1", "default/x", "--", "true", code=1).stderr
+    output = spare.cli("exec", "c1", "default/x", "--", "true", code=1).stderr
     assert (
-        said == f"Error: there is no lab {spare.lab.name}; there are: {spare.lab.name}\n" or "there is no lab" in said
+        output == f"Error: there is no lab {spare.lab.name}; there are: {spare.lab.name}\n"
+        or "there is no lab" in output
     )
     spare.cli("down")
     assert gone(spare)
 
 
-def test_a_lab_without_its_supervisor_says_what_to_do(spare: Running, until: Callable[..., Any]) -> None:
+def test_a_lab_without_its_supervisor_is_reported_with_what_to_do(spare: Running, until: Callable[..., Any]) -> None:
     spare.cli("up", "--clusters", "1", "--without-isthmus")
     for pid in cgroups.processes(cgroups.root() / spare.lab.prefix / "supervisor"):
         cgroups.send(pid, signal.SIGKILL)
@@ -118,16 +119,16 @@ def test_a_lab_without_its_supervisor_says_what_to_do(spare: Running, until: Cal
 
 def test_a_lab_that_is_there_is_not_started_again(spare: Running) -> None:
     spare.cli("up", "--clusters", "1", "--without-isthmus")
-    said = spare.cli("up", "--clusters", "1", code=1).stderr
-    assert said.count("\n") == 1
-    assert f"lab {spare.lab.name} is there already" in said
+    output = spare.cli("up", "--clusters", "1", code=1).stderr
+    assert output.count("\n") == 1
+    assert f"lab {spare.lab.name} is there already" in output
 
 
 def test_there_is_nothing_to_take_down(spare: Running) -> None:
     assert f"there is no lab {spare.lab.name}" in spare.cli("down", code=1).stderr
 
 
-def test_who_may_not_is_told_all_that_is_missing_at_once(spare: Running) -> None:
+def test_all_that_is_missing_is_listed_at_once(spare: Running) -> None:
     command = [sys.executable, "-m", "isthmus", "lab", "up", "--lab", spare.lab.name]
     done = subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=drop_capabilities)
     assert done.returncode == 1

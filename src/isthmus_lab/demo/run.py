@@ -1,4 +1,4 @@
-"""The whole story: brings a lab up, tells and checks every step, and takes the lab down again."""
+"""The whole demo: brings a lab up, prints and checks every step, and takes the lab down again."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from isthmus import kube
 from isthmus.config import KubernetesSection
 from isthmus.datapath import DatapathError
 from isthmus.reflector import Transient
-from isthmus_lab import entering, manifests, removal, starting
+from isthmus_lab import manifests, pod_exec, removal, startup
 from isthmus_lab.demo import steps
-from isthmus_lab.demo.report import Step, Teller
+from isthmus_lab.demo.report import Reporter, Step
 from isthmus_lab.demo.stage import CLIENT, SERVICE, Stage, StepFailed
 from isthmus_lab.families import Families
 from isthmus_lab.layout import Lab
@@ -24,15 +24,15 @@ from isthmus_lab.record import ApiServer
 CLUSTERS: Final = 3
 FAILURES: Final = (
     StepFailed,
-    starting.CannotStart,
+    startup.CannotStart,
     manifests.BadManifest,
     kube.KubeError,
     Transient,
     DatapathError,
-    entering.NoSuchPod,
+    pod_exec.NoSuchPod,
     removal.StillThere,
 )
-"""What can go wrong in a step and is told as a sentence."""
+"""Errors of a step that are reported as a sentence."""
 
 TRY: Final = """
 The lab is up. Try:
@@ -42,7 +42,7 @@ The lab is up. Try:
 and then: isthmus lab down --lab {name}"""
 
 
-async def tell(
+async def run(
     *,
     name: str,
     examples: Path,
@@ -51,71 +51,73 @@ async def tell(
     apiserver: ApiServer = "small",
     families: tuple[Families, ...] = (("IPv4",),),
 ) -> bool:
-    """Tell the story; whether every step held. A lab that is kept is left as the story ends."""
-    lab, teller = Lab(name, CLUSTERS, families=families), Teller(json=json)
+    """Run the demo; whether every step held. A lab that is kept is left as the demo ends."""
+    lab, reporter = Lab(name, CLUSTERS, families=families), Reporter(json=json)
     try:
-        starting.check(lab, apiserver=apiserver)
+        startup.check(lab, apiserver=apiserver)
         wanted = manifests.of_lab(examples, lab)
     except FAILURES as why:
-        teller.end(Step("this machine can run the story", ok=False, seconds=0.0, detail=str(why)))
-        return teller.finish()
+        reporter.end(Step("this machine can run the story", ok=False, seconds=0.0, detail=str(why)))
+        return reporter.finish()
     try:
-        await _whole(lab, teller, wanted, apiserver)
+        await _whole(lab, reporter, wanted, apiserver)
     finally:
         if keep:
-            teller.say(TRY.format(name=name, kubeconfig=lab.kubeconfig))
+            reporter.say(TRY.format(name=name, kubeconfig=lab.kubeconfig))
         else:
-            async with _step(teller, "the lab is taken down without a trace") as told:
+            async with _step(reporter, "the lab is taken down without a trace") as details:
                 await asyncio.to_thread(removal.remove, lab)
-                told.append("no process, namespace, cgroup, map or file of it is left")
-    return teller.finish()
+                details.append("no process, namespace, cgroup, map or file of it is left")
+    return reporter.finish()
 
 
-async def _whole(lab: Lab, teller: Teller, wanted: dict[str, list[manifests.Manifest]], apiserver: ApiServer) -> None:
+async def _whole(
+    lab: Lab, reporter: Reporter, wanted: dict[str, list[manifests.Manifest]], apiserver: ApiServer
+) -> None:
     async with AsyncExitStack() as open_clients:
-        if not await _held(teller, "three clusters come up", _up(lab, apiserver)):
+        if not await _passes(reporter, "three clusters come up", _up(lab, apiserver)):
             return
         stage = Stage(lab, {c.name: await _client(lab, c.name, open_clients) for c in lab.clusters})
         for name, step in (
             ("examples/echo is applied, its pods are ready", _apply(stage, wanted)),
             ("before the export, its name does not resolve", steps.not_resolved(stage)),
             ("exported in c1 and c2, c3 calls it by name", steps.exported(stage)),
-            ("sixty calls reach every pod, and nothing stands in the way", _sixty(stage, teller)),
+            ("sixty calls reach every pod, and nothing stands in the way", _sixty(stage, reporter)),
             ("c1 loses its pods, c2 answers", steps.survived(stage)),
             ("a plain Service works as ever, and is in no map", steps.plain_service(stage)),
             ("no longer exported, import, address and name are gone", steps.withdrawn(stage)),
         ):
-            if teller.steps[-1].ok:
-                await _held(teller, name, step)
+            if reporter.steps[-1].ok:
+                await _passes(reporter, name, step)
             else:
                 step.close()
 
 
-async def _held(teller: Teller, name: str, step: Awaitable[str]) -> bool:
-    async with _step(teller, name) as told:
-        told.append(await step)
-    return teller.steps[-1].ok
+async def _passes(reporter: Reporter, name: str, step: Awaitable[str]) -> bool:
+    async with _step(reporter, name) as details:
+        details.append(await step)
+    return reporter.steps[-1].ok
 
 
 @asynccontextmanager
-async def _step(teller: Teller, name: str) -> AsyncIterator[list[str]]:
-    """Tells what a step said, or why it did not hold."""
-    told: list[str] = []
-    teller.begin(name)
+async def _step(reporter: Reporter, name: str) -> AsyncIterator[list[str]]:
+    """Reports a step's result, or why it did not hold."""
+    details: list[str] = []
+    reporter.begin(name)
     began, ok = time.monotonic(), False
     try:
-        yield told
+        yield details
         ok = True
     except FAILURES as why:
-        told.append(str(why))
+        details.append(str(why))
     finally:
-        detail = told[-1] if told else "interrupted"
-        teller.end(Step(name, ok=ok, seconds=round(time.monotonic() - began, 2), detail=detail))
+        detail = details[-1] if details else "interrupted"
+        reporter.end(Step(name, ok=ok, seconds=round(time.monotonic() - began, 2), detail=detail))
 
 
 async def _up(lab: Lab, apiserver: ApiServer) -> str:
-    starting.start(lab, images={}, apiserver=apiserver)
-    await starting.follow(lab, lambda step: None, apiserver=apiserver)
+    startup.start(lab, images={}, apiserver=apiserver)
+    await startup.follow(lab, lambda step: None, apiserver=apiserver)
     return f"{', '.join(c.name for c in lab.clusters)}: each its own etcd, API server, node, operator, agent and DNS"
 
 
@@ -125,9 +127,9 @@ async def _client(lab: Lab, cluster: str, stack: AsyncExitStack) -> kube.Client:
 
 
 async def _apply(stage: Stage, wanted: dict[str, list[manifests.Manifest]]) -> str:
-    said = [why for c, client in stage.clients.items() for why in await manifests.apply(client, wanted[c], own={})]
-    if said:
-        raise StepFailed("; ".join(said))
+    problems = [why for c, client in stage.clients.items() for why in await manifests.apply(client, wanted[c], own={})]
+    if problems:
+        raise StepFailed("; ".join(problems))
 
     async def ready() -> bool:
         echo = [await stage.pods_ready(cluster, SERVICE) == 2 for cluster in steps.EXPORTERS]
@@ -138,7 +140,7 @@ async def _apply(stage: Stage, wanted: dict[str, list[manifests.Manifest]]) -> s
     return "two echo pods in c1 and in c2, a client pod everywhere"
 
 
-async def _sixty(stage: Stage, teller: Teller) -> str:
-    said, spread = await steps.called(stage)
-    teller.spread(spread)
-    return said
+async def _sixty(stage: Stage, reporter: Reporter) -> str:
+    problems, spread = await steps.called(stage)
+    reporter.spread(spread)
+    return problems

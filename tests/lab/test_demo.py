@@ -20,8 +20,8 @@ LAB = Lab(lab_name("y"))
 COMMAND = [sys.executable, "-m", "isthmus", "lab", "demo", "--json", "--lab", LAB.name]
 
 
-class Told(NamedTuple):
-    """The story as it was told, and what was seen from outside."""
+class Report(NamedTuple):
+    """The demo's report, and what was seen from outside."""
 
     code: int
     outcome: dict[str, Any]
@@ -31,27 +31,27 @@ class Told(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def told(own_host: None) -> Told:
+def report(own_host: None) -> Report:
     before = host_network()
     with Watched() as watched:
         done = subprocess.run(COMMAND, capture_output=True, text=True, check=False, timeout=170)
-    return Told(done.returncode, json.loads(done.stdout), done.stderr, watched, before)
+    return Report(done.returncode, json.loads(done.stdout), done.stderr, watched, before)
 
 
-def test_every_step_holds_and_json_is_all_that_stands_on_stdout(told: Told) -> None:
-    assert [step for step in told.outcome["steps"] if not step["ok"]] == [], told.stderr
-    assert told.outcome["ok"]
-    assert told.code == 0
-    assert len(told.outcome["steps"]) == 9
+def test_every_step_holds_and_json_is_all_that_stands_on_stdout(report: Report) -> None:
+    assert [step for step in report.outcome["steps"] if not step["ok"]] == [], report.stderr
+    assert report.outcome["ok"]
+    assert report.code == 0
+    assert len(report.outcome["steps"]) == 9
 
 
-def test_no_packet_of_the_lab_appears_on_the_hosts_own_interfaces(told: Told) -> None:
-    assert told.watched.found == []
-    assert told.watched.seen > 0, "the API servers' loopback listeners were used, so something must have been seen"
+def test_no_packet_of_the_lab_appears_on_the_hosts_own_interfaces(report: Report) -> None:
+    assert report.watched.found == []
+    assert report.watched.seen > 0, "the API servers' loopback listeners were used, so something must have been seen"
 
 
-def test_the_host_and_its_network_are_as_before(told: Told) -> None:
-    assert host_network() == told.network_before
+def test_the_host_and_its_network_are_as_before(report: Report) -> None:
+    assert host_network() == report.network_before
     assert traces(LAB) == {name: [] for name in traces(LAB)}
 
 

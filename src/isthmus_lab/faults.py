@@ -1,0 +1,127 @@
+"""Fault injection: processes, pods and machines are killed, paused and started, the network is cut and slowed.
+
+Pods and cables are handled here, since no other process manages them; the lab's processes by the supervisor,
+which would start them again.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from isthmus_lab import cgroups, fault_targets, startup
+from isthmus_lab.fault_targets import FaultTarget, NoSuchTarget
+from isthmus_lab.layout import Lab
+from isthmus_lab.network import impairments, netem
+from isthmus_lab.network.impairments import Cut, Impairments, Link
+
+Action = Literal["kill", "pause", "start"]
+
+
+async def inject(lab: Lab, action: Action, target: FaultTarget) -> str:
+    """Do it; a sentence with the counts. A killed machine is cut off as well: its cable is down."""
+    done = await _programs(lab, action, target)
+    machines = fault_targets.nodes(lab, target)
+    groups = [_root(lab) / node.pods_cgroup for node in machines]
+    if target.pod:
+        groups = _pod(lab, target)
+    for group in groups:
+        _group(group, action)
+    if machines and action in ("kill", "start"):
+        _cables(lab, frozenset(fault_targets.wires(lab, target)), dead=action == "kill")
+    pods = sum(1 for group in groups for _ in group.glob("*/cgroup.procs")) if machines else len(groups)
+    verb = {"kill": "killed", "pause": "paused", "start": "started"}[action]
+    return f"{verb} {target}: {len(done)} processes of the lab, {pods} pods"
+
+
+async def cut(lab: Lab, new: Cut) -> None:
+    """Cut; what was cut between the two before is replaced."""
+    now = impairments.read(lab)
+    kept = tuple(each for each in now.cuts if not _same(each, new.a, new.b) or (new.one_way and each.a != new.a))
+    await _put(lab, msgspec.structs.replace(now, cuts=(*kept, new)))
+
+
+async def link(lab: Lab, new: Link) -> None:
+    """Set how a link is; a link as new is forgotten."""
+    now = impairments.read(lab)
+    kept = tuple(each for each in now.links if not _same(each, new.a, new.b))
+    plain = new == Link(new.a, new.b)
+    await _put(lab, msgspec.structs.replace(now, links=kept if plain else (*kept, new)))
+
+
+async def heal(lab: Lab, a: FaultTarget | None = None, b: FaultTarget | None = None) -> int:
+    """Undo cuts and links: all, those of one target, or those between two; how many. Killed machines stay dead."""
+    now = impairments.read(lab)
+    cuts = tuple(each for each in now.cuts if not _matches(each, a, b))
+    links = tuple(each for each in now.links if not _matches(each, a, b))
+    await _put(lab, msgspec.structs.replace(now, cuts=cuts, links=links))
+    return len(now.cuts) + len(now.links) - len(cuts) - len(links)
+
+
+async def _put(lab: Lab, new: Impairments) -> None:
+    """Put it in force. Packets are held by the kernel where it can, else by relays, which the supervisor runs."""
+    before = impairments.read(lab)
+    impairments.write(lab, new)
+    if before.links == new.links:
+        return
+    if netem.there():
+        netem.write(lab, new)
+        return
+    async for answer in startup.ask(lab, {"do": "relay"}):
+        if answer["error"]:
+            raise OSError(0, answer["error"])
+
+
+async def _programs(lab: Lab, action: Action, target: FaultTarget) -> list[str]:
+    known: list[str] = []
+    async for answer in startup.ask(lab, {"do": "status"}):
+        known = [each["name"] for each in answer["programs"]]
+    names = fault_targets.programs(lab, target, known)
+    if not names and target.process:
+        raise NoSuchTarget(f"{target}: no such process runs in this lab")
+    done: dict[str, Any] = {"done": []}
+    if names:
+        async for answer in startup.ask(lab, {"do": action, "programs": names}):
+            done = answer
+    return list(done["done"])
+
+
+def _pod(lab: Lab, target: FaultTarget) -> list[Path]:
+    name = target.pod.replace("/", "_", 1)
+    cluster = lab.cluster(target.cluster)
+    assert cluster is not None
+    found = [path for node in cluster.nodes if (path := _root(lab) / node.pods_cgroup / name).exists()]
+    if not found:
+        raise NoSuchTarget(f"{target}: no such pod runs in {target.cluster}")
+    return found
+
+
+def _group(group: Path, action: Action) -> None:
+    match action:
+        case "kill":
+            (group / "cgroup.freeze").write_text("0")
+            cgroups.kill(group)
+        case "pause":
+            (group / "cgroup.freeze").write_text("1")
+        case "start":
+            (group / "cgroup.freeze").write_text("0")
+
+
+def _cables(lab: Lab, wires: frozenset[str], *, dead: bool) -> None:
+    now = impairments.read(lab)
+    down = frozenset(now.down) | wires if dead else frozenset(now.down) - wires
+    impairments.write(lab, msgspec.structs.replace(now, down=tuple(sorted(down))))
+
+
+def _root(lab: Lab) -> Path:
+    return cgroups.root() / lab.prefix
+
+
+def _same(each: Cut | Link, a: FaultTarget, b: FaultTarget) -> bool:
+    return {each.a, each.b} == {a, b}
+
+
+def _matches(each: Cut | Link, a: FaultTarget | None, b: FaultTarget | None) -> bool:
+    return {target for target in (a, b) if target is not None} <= {each.a, each.b}
