@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
-from operator_world import Operator, has_address
+from operator_world import Operator, has_address, spec
 
 from isthmus import kube
+from isthmus.desired.contention import CORRECTIONS_AT_ONCE
 from isthmus.kube.objects.core import SERVICE
 from isthmus.kube.objects.discovery import ENDPOINT_SLICE
 from isthmus.kube.objects.mcs import SERVICE_EXPORT, SERVICE_IMPORT
@@ -107,6 +109,33 @@ async def test_edits_of_a_derived_service_are_undone(operator: Operator, edit: d
     after = await operator.client.get(SERVICE, operator.derived, operator.namespace)
     assert after.spec == before.spec
     assert not list(operator.db.snapshot().all(tables.OBJECTS_STATUS))
+
+
+async def test_somebody_who_undoes_every_write_of_ours_costs_a_bounded_number_and_loses_in_the_end(
+    operator: Operator,
+) -> None:
+    operator.export("c2")
+    await operator.imported(has_address)
+    await operator.until(lambda now: _seen(now, operator) == {"="})
+    theirs = {"spec": {"ips": [], "ports": [{"name": "http", "port": 81, "protocol": "TCP"}]}}
+    sent = operator.requests
+    reverts = 0
+    async with asyncio.timeout(10):
+        while reverts < 2 * CORRECTIONS_AT_ONCE:
+            await operator.client.patch(SERVICE_IMPORT, operator.namespace, "echo", theirs)
+            reverts += 1
+            try:
+                async with asyncio.timeout(0.5):
+                    await operator.imported(lambda found: spec(found).ips)
+            except TimeoutError:
+                break
+    assert reverts > CORRECTIONS_AT_ONCE, "corrected at once, a few times"
+    assert operator.requests - sent <= 4 * reverts
+    await operator.until(lambda now: now.get(tables.OBJECTS_STATUS, ("ServiceImport", operator.name)))
+    [why] = [row.error for row in operator.db.snapshot().all(tables.OBJECTS_STATUS)]
+    assert "is written by somebody else again and again" in why
+    await operator.imported(has_address)
+    await operator.until(lambda now: _seen(now, operator) == {"="})
 
 
 @pytest.fixture

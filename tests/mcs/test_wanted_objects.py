@@ -458,6 +458,15 @@ class TestWhatIsSeen:
         assert after.body == before.body
         assert after.seen not in ("", "=")
 
+    def test_an_edit_that_comes_back_before_our_write_was_seen_changes_the_row_again(self, world: World) -> None:
+        """The watch shows our write and its revert in one batch: the content is as it was, the version is not."""
+        world.export()
+        edit: dict[str, Any] = {"families": ("IPv4",), "ports": (Port("http", 81),)}
+        world.imported(**edit)
+        before = world.row("ServiceImport")
+        world.imported(**edit)
+        assert world.row("ServiceImport") != before
+
     def test_a_removed_import_is_wanted_anew(self, world: World) -> None:
         world.export()
         world.imported()
