@@ -99,6 +99,9 @@ class ClustersetSection(Section, frozen=True):
     """Patterns of namespaces that no peer may publish in unless its file names them."""
     max_imports: Annotated[int, Meta(ge=0, le=20_000)] = 5_000
     """Exports that count of one peer; more are refused. Each may become a Service: keep it below the Service range."""
+    max_derived_services: Annotated[int, Meta(ge=0, le=100_000)] = 2_500
+    """Derived Services of this cluster, for imports of all peers; more imports get none. Each takes an address of the
+    Service range: keep it well below that (a /20 has 4,094)."""
     peer_rate: Annotated[float, Meta(gt=0)] = 2_000.0
     """Changed records of one peer that are read in a second, on average; ten seconds' worth at once."""
 

@@ -53,6 +53,7 @@ def _seen(now: Snapshot, operator: Operator) -> set[str]:
 
 async def test_edits_of_an_imports_status_are_undone(operator: Operator) -> None:
     operator.export("c2")
+    operator.told(Endpoint("10.2.1.5", (Port("http", 8080),)), service=operator.derived_name)
     await operator.imported(has_address)
     await operator.until(lambda now: _seen(now, operator) == {"="})
     lie: dict[str, Any] = {**LIE, "type": "Ready"}

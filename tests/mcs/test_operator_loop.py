@@ -14,9 +14,11 @@ from isthmus import kube
 from isthmus.kube.objects.core import NAMESPACE, SERVICE
 from isthmus.kube.objects.discovery import ENDPOINT_SLICE
 from isthmus.kube.objects.mcs import SERVICE_EXPORT, SERVICE_IMPORT, ServiceImport
+from isthmus.mcs import words
 from isthmus.model import tables
 from isthmus.model.names import ClusterName, ServiceName, derived, split
 from isthmus.model.services import Endpoint, Export, Port, Service
+from isthmus.statedb import Snapshot
 
 
 async def test_an_export_becomes_an_import_with_the_derived_services_address(operator: Operator) -> None:
@@ -336,6 +338,7 @@ async def test_an_import_says_while_its_cluster_is_away_and_no_longer(operator: 
         return {c.type: c.status for c in (found.status.conditions if found.status else None) or ()}
 
     operator.export("c2")
+    operator.told(Endpoint("10.2.1.5", (Port("http", 8080),)), service=operator.derived_name)
     await operator.imported(has_address)
     operator.cluster(state="stale")
     await operator.imported(lambda each: conditions(each) == {"Ready": "True", "Stale": "True"})
@@ -367,3 +370,46 @@ async def test_a_hundred_and_one_endpoints_are_two_slices_and_one_less_rewrites_
     operator.told(*many[:-1], service=operator.derived_name)
     await operator.until(lambda now: sum(len(row.endpoints) for row in operator.written(now)) == 249)
     assert operator.requests - before == 1
+
+
+async def test_a_type_that_flips_and_comes_back_has_the_address_it_had(operator: Operator) -> None:
+    operator.export("c2")
+    before = spec(await operator.imported(has_address)).ips
+    operator.export("c9", created="1970-01-01T00:00:00Z", type="Headless")
+    await operator.imported(lambda found: spec(found).type == "Headless" and not spec(found).ips)
+    await operator.settled()
+    operator.withdraw("c9")
+    after = await operator.imported(has_address)
+    assert spec(after).ips == before
+    await operator.settled()
+    annotations = (await operator.imported(has_address)).metadata.annotations or {}
+    assert words.CLUSTER_IPS not in annotations
+
+
+async def test_a_derived_service_deleted_by_hand_comes_back_with_its_address(operator: Operator) -> None:
+    operator.export("c2")
+    before = spec(await operator.imported(has_address)).ips
+    await operator.settled()
+    uid = (await operator.client.get(SERVICE, operator.derived, operator.namespace)).metadata.uid
+    await operator.client.delete(SERVICE, operator.namespace, operator.derived)
+    await operator.until(lambda now: (row := _service(now, operator)) is not None and row.uid != uid)
+    after = await operator.client.get(SERVICE, operator.derived, operator.namespace)
+    assert after.spec.cluster_ips == before
+
+
+async def test_an_address_that_somebody_took_meanwhile_is_not_insisted_on(operator: Operator) -> None:
+    operator.export("c2")
+    [address] = spec(await operator.imported(has_address)).ips or [""]
+    operator.export("c9", created="1970-01-01T00:00:00Z", type="Headless")
+    await operator.imported(lambda found: spec(found).type == "Headless" and not spec(found).ips)
+    await operator.settled()
+    taken = {"metadata": {"name": "taker"}, "spec": {"clusterIP": address, "ports": [{"port": 80}]}}
+    await operator.client.create(SERVICE, operator.namespace, taken)
+    operator.withdraw("c9")
+    after = await operator.imported(has_address)
+    assert spec(after).ips != [address]
+    assert not list(operator.db.snapshot().all(tables.OBJECTS_STATUS))
+
+
+def _service(now: Snapshot, operator: Operator) -> Service | None:
+    return now.get(tables.SERVICES, (operator.derived_name, "kubernetes"))

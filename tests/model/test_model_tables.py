@@ -12,7 +12,7 @@ from isthmus.model import tables
 from isthmus.model.balancing import Backend, BackendKey, Frontend, FrontendKey, Group, Plan, PlanKey, Scope, Target
 from isthmus.model.clusters import Cluster
 from isthmus.model.dns import Name
-from isthmus.model.mcs import Merged, OwnExport, Record
+from isthmus.model.mcs import Merged, OverQuota, OwnExport, Record
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.objects import Object, Observed
 from isthmus.model.services import (
@@ -53,6 +53,7 @@ SAMPLES: list[Any] = [
     Object(kind="Service", name=ECHO, body=b"{}"),
     Observed(kind="Service", name=ECHO, uid="u", version="1", body=b"{}"),
     OwnExport(name=ECHO, reason="NoService"),
+    OverQuota(ECHO, 5),
 ]
 
 DECLARED = [table for table in vars(tables).values() if isinstance(table, Table)]

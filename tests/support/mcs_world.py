@@ -42,12 +42,29 @@ class World:
 
     inputs: tuple[Any, ...] = INPUTS
 
-    def __init__(self, *families: Any, default_global: bool = True, cluster: ClusterName = ClusterName("c1")) -> None:  # noqa: B008
+    def __init__(
+        self,
+        *families: Any,
+        default_global: bool = True,
+        cluster: ClusterName = ClusterName("c1"),  # noqa: B008
+        max_derived_services: int = 2_500,
+    ) -> None:
         self.cluster = cluster
         self.db = Database(
-            *INPUTS, tables.OBSERVED, tables.OWN_EXPORTS, tables.MERGED, tables.OBJECTS, tables.OBJECTS_STATUS
+            *INPUTS,
+            tables.OBSERVED,
+            tables.OWN_EXPORTS,
+            tables.MERGED,
+            tables.OVER_QUOTA,
+            tables.OBJECTS,
+            tables.OBJECTS_STATUS,
         )
-        derived = mcs.derived(cluster, families or ("IPv4",), default_global=default_global)
+        derived = mcs.derived(
+            cluster,
+            families or ("IPv4",),
+            default_global=default_global,
+            max_derived_services=max_derived_services,
+        )
         self.derivations = Derivations(self.db, *derived)
         self.version = 1_000_000
         self.put(tables.NAMESPACES, Namespace("demo"))

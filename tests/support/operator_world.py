@@ -45,6 +45,7 @@ class Operator:
             tables.CLUSTERS,
             tables.EXPORTS,
             tables.OBSERVED,
+            tables.OVER_QUOTA,
             tables.OWN_EXPORTS,
             tables.MERGED,
             tables.OBJECTS,

@@ -33,6 +33,8 @@ class Draft(NamedTuple):
     """Kind, name and uid of the object that controls it; the uid is empty while that is not written."""
     recreate_uid: str = ""
     """Uid of an object that cannot be changed into this one and has to go first."""
+    preferred: dict[str, Any] | None = None
+    """Fields asked for when it is made, and given up where the server refuses them."""
 
 
 def row(draft: Draft, observed: Observed | None, *, unit: ServiceName, ownership: Ownership) -> Object:
@@ -50,6 +52,7 @@ def row(draft: Draft, observed: Observed | None, *, unit: ServiceName, ownership
         service=unit,
         owner=draft.owner,
         recreate_uid=draft.recreate_uid,
+        preferred=encode(draft.preferred) if draft.preferred else b"",
         seen=seen,
     )
 

@@ -275,6 +275,16 @@ class ApiTarget:
         kind = self._ownerships[row.kind].kind
         return await self._client.apply(kind, namespace, name, body, field_manager=MANAGER, subresource=subresource)
 
+    async def _create(self, row: Object, body: dict[str, Any]) -> Any:
+        """Apply what is not there yet, with the fields that are preferred where the server gives them."""
+        if row.preferred:
+            preferred: dict[str, dict[str, Any]] = msgspec.json.decode(row.preferred)
+            try:
+                return await self._apply(row, {**body, **{key: {**body[key], **preferred[key]} for key in preferred}})
+            except kube.Invalid as why:
+                log.info("not given what it had before", kind=row.kind, object=row.name, why=str(why))
+        return await self._apply(row, body)
+
     async def _patch(self, row: Object, body: dict[str, Any], *, subresource: str = "") -> Any:
         namespace, name = split(row.name)
         kind = self._ownerships[row.kind].kind
@@ -284,8 +294,9 @@ class ApiTarget:
         """Only the object that we know is written, or a new one: another one in its place is a conflict."""
         key, written = (row.kind, row.name), Written(row.body, row.status)
         condition = {"uid": known.uid} if known is not None else {"resourceVersion": NEVER}
+        body = {**body, "metadata": {**body["metadata"], **condition}}
         try:
-            applied = await self._apply(row, {**body, "metadata": {**body["metadata"], **condition}})
+            applied = await (self._apply(row, body) if known is not None else self._create(row, body))
         except kube.Invalid:
             if known is None or (there := await self._look(row)) is None:
                 raise

@@ -9,6 +9,7 @@ choice of backends (loadbalancer).
     merge.py             exports → the clusterset's one view, and every conflict
     merged.py            the table of that
     view.py              all that is known of one name
+    quota.py             imports that get no derived Service, since there are as many as there may be
     imports.py  derived_services.py  conditions.py      what its import, Service and export say
     slices.py  mirror.py  remote.py      endpoints behind that Service: the own cluster's, and those of others
     objects.py           the table of those
@@ -21,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from isthmus.mcs import exports, merged, objects, records
+from isthmus.mcs import exports, merged, objects, quota, records
 from isthmus.mcs.events import tell
 from isthmus.mcs.kinds import KINDS
 from isthmus.mcs.view import Settings
@@ -33,13 +34,18 @@ __all__ = ["KINDS", "derived", "records", "tell"]
 
 
 def derived(
-    cluster: ClusterName, families: Sequence[Family] = ("IPv4",), *, default_global: bool = True
+    cluster: ClusterName,
+    families: Sequence[Family] = ("IPv4",),
+    *,
+    default_global: bool = True,
+    max_derived_services: int = 2_500,
 ) -> list[Derived[Any]]:
-    """The derived tables ``own_exports``, ``merged`` and ``objects`` of the operator.
+    """The derived tables ``own_exports``, ``merged``, ``over_quota`` and ``objects`` of the operator.
 
     ``families`` are those that Services of the cluster can have; ``default_global`` says whether a namespace without
     the annotation takes part in the clusterset.
     """
     settings = Settings(cluster=cluster, families=tuple(families), default_global=default_global)
     own = exports.derived(cluster, default_global=default_global)
-    return [own, merged.derived(cluster), objects.derived(settings)]
+    over = quota.declaration(cluster, max_derived_services)
+    return [own, merged.derived(cluster), over, objects.derived(settings)]

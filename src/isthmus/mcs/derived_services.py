@@ -13,6 +13,7 @@ from isthmus.desired.drafts import without_empty
 from isthmus.mcs import words
 from isthmus.mcs.slices import Behind
 from isthmus.mcs.view import View
+from isthmus.model.hosts import family
 from isthmus.model.mcs import Merged
 from isthmus.model.services import Family, Port, Service
 
@@ -30,6 +31,7 @@ def derived_service(view: View, merged: Merged) -> Draft:
         annotations=_annotations(view, merged),
         owner=("ServiceImport", view.name, uid),
         recreate_uid=_recreate_uid(view.derived_service, view, merged),
+        preferred=_addresses(view, merged),
     )
 
 
@@ -71,6 +73,18 @@ def _spec(view: View, merged: Merged) -> dict[str, Any]:
     if merged.type == "Headless":
         spec["clusterIP"] = "None"
     return {**spec, **without_empty({"trafficDistribution": merged.distribution})}
+
+
+def _addresses(view: View, merged: Merged) -> dict[str, Any] | None:
+    """The addresses it had before, in the order of its families: a type that flipped and came back changes none."""
+    found, had = view.derived_service, view.had_addresses
+    if merged.type == "Headless" or (found is not None and found.cluster_ips):
+        return None
+    by_family = {family(ip): ip for ip in had}
+    addresses = [by_family[each] for each in _families(view) if each in by_family]
+    if not addresses or family(addresses[0]) != _families(view)[0]:
+        return None
+    return {"spec": {"clusterIP": addresses[0], "clusterIPs": addresses}}
 
 
 def _families(view: View) -> tuple[Family, ...]:

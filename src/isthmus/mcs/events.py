@@ -7,16 +7,19 @@ earlier process has written into the status.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from isthmus import kube
 from isthmus.desired.drafts import conditions
 from isthmus.mcs.kinds import KINDS
-from isthmus.model.names import ServiceName, split
+from isthmus.mcs.takeovers import takeover
+from isthmus.model.mcs import Merged
+from isthmus.model.names import ClusterName, ServiceName, split
 from isthmus.model.objects import Object
 from isthmus.model.services import ExportMark, Import, StatusCondition
-from isthmus.model.tables import EXPORT_MARKS, IMPORTS, OBJECTS, OBJECTS_STATUS
+from isthmus.model.tables import EXPORT_MARKS, IMPORTS, MERGED, OBJECTS, OBJECTS_STATUS
 from isthmus.statedb import Database, Snapshot, Status
 
 TRIES: Final = 3
@@ -54,12 +57,22 @@ class Recorder(Protocol):
         ...
 
 
-async def tell(db: Database, recorder: Recorder) -> None:
-    """Say what happens, for ever. What is said of an import that is only about to be written waits for it."""
+async def tell(db: Database, recorder: Recorder, takeovers: Counter[ClusterName] | None = None) -> None:
+    """Say what happens, for ever. What is said of an import that is only about to be written waits for it.
+
+    Takeovers are counted by the cluster that decides now.
+    """
+    counter: Counter[ClusterName] = Counter() if takeovers is None else takeovers
     objects, failures, imports = db.changes(OBJECTS), db.changes(OBJECTS_STATUS), db.changes(IMPORTS)
+    merges = db.changes(MERGED)
     waiting: list[Said] = []
     while True:
-        await db.until(lambda _: objects.ready or failures.ready or imports.ready)
+        await db.until(lambda _: objects.ready or failures.ready or imports.ready or merges.ready)
+        snapshot, merged = merges.next()
+        for merge in merged:
+            if (found := takeover(merge.old, merge.new)) is not None:
+                counter[found[0]] += 1
+            waiting += about_merged(merge.old, merge.new, snapshot)
         snapshot, changes = objects.next()
         _, failing = failures.next()
         imports.next()
@@ -78,6 +91,16 @@ def about_object(old: Object | None, new: Object | None, *, found: Iterable[Stat
         yield from _about_export(new.name, before, after)
     elif new.kind == "ServiceImport":
         yield from _about_import(new.name, before, after)
+
+
+def about_merged(old: Merged | None, new: Merged | None, snapshot: Snapshot) -> Iterator[Said]:
+    """A takeover, at the import and at the own cluster's export."""
+    found = takeover(old, new)
+    if found is None or new is None:
+        return
+    yield Said("ServiceImport", new.name, "Warning", "FieldsTakenOver", found[1])
+    if snapshot.get(EXPORT_MARKS, new.name) is not None:
+        yield Said("ServiceExport", new.name, "Warning", "FieldsTakenOver", found[1])
 
 
 def about_failure(snapshot: Snapshot, old: Status | None, new: Status | None) -> Iterator[Said]:
@@ -142,8 +165,9 @@ def _about_import(name: ServiceName, before: Conditions, after: Conditions) -> I
     now = _news(before, after, "Ready", "False")
     if now is not None and now.reason != "Pending":
         yield Said("ServiceImport", name, "Warning", now.reason, now.message)
-    if (now := _news(before, after, "Stale", "True")) is not None:
-        yield Said("ServiceImport", name, "Warning", now.reason, now.message)
+    for kind, status in (("Stale", "True"), ("EndpointsReady", "False")):
+        if (now := _news(before, after, kind, status)) is not None:
+            yield Said("ServiceImport", name, "Warning", now.reason, now.message)
 
 
 def _say(recorder: Recorder, snapshot: Snapshot, said: Said) -> bool:

@@ -14,7 +14,7 @@ from isthmus.model.services import Port
 
 MOST_ADDRESSES: Final = 2
 
-NotReady = Literal["NamespaceNotGlobal", "IPFamilyNotSupported", "ServiceNameTaken", "Pending"]
+NotReady = Literal["NamespaceNotGlobal", "IPFamilyNotSupported", "ServiceNameTaken", "QuotaExceeded", "Pending"]
 """Why an import cannot be used here. Pending passes by itself, the others do not."""
 
 
@@ -66,14 +66,20 @@ def _port(port: Port) -> dict[str, Any]:
 def _annotations(view: View, merged: Merged) -> dict[str, str]:
     """The exported ones, and ours: they win, since others act on them."""
     derived = {words.DERIVED_SERVICE: view.derived_short} if view.derived_service is not None else {}
-    return {**words.exported(merged.annotations), **derived, words.SUPPORTED_FAMILIES: ",".join(view.families)}
+    had = "" if addresses(view, merged) else ",".join(view.had_addresses)
+    kept = {words.CLUSTER_IPS: had} if had else {}
+    return {**words.exported(merged.annotations), **derived, **kept, words.SUPPORTED_FAMILIES: ",".join(view.families)}
 
 
 def _conditions(view: View, ips: tuple[str, ...]) -> list[Condition]:
-    conditions = [_ready(view, ips)]
+    ready = _ready(view, ips)
+    conditions = [ready]
     if view.stale:
-        said = f"not reachable: {', '.join(view.stale)}; what they last said still counts"
-        conditions.append(condition("Stale", True, reason="ClusterUnreachable", message=said))
+        text = f"not reachable: {', '.join(view.stale)}; what they last said still counts"
+        conditions.append(condition("Stale", True, reason="ClusterUnreachable", message=text))
+    if ready["status"] == "True" and not view.endpoints_ready:
+        text = "no cluster that exports it has a ready endpoint: calls fail"
+        conditions.append(condition("EndpointsReady", False, reason="NoReadyEndpoints", message=text))
     return conditions
 
 
@@ -89,6 +95,9 @@ def _ready(view: View, ips: tuple[str, ...]) -> Condition:
         return not_ready("IPFamilyNotSupported", f"this cluster has {','.join(view.settings.families)} only")
     if view.taken:
         return not_ready("ServiceNameTaken", f"Service {view.derived} exists and is not managed by {MANAGER}")
+    if view.over_quota is not None:
+        limit = f"{view.over_quota.limit} derived Services already (clusterset.max_derived_services)"
+        return not_ready("QuotaExceeded", f"this cluster has {limit}")
     headless = view.merged is not None and view.merged.type == "Headless"
     if view.derived_service is None or not (ips or headless):
         return not_ready("Pending", f"Service {view.derived} has no address yet")

@@ -63,6 +63,7 @@ def merge(exports: Iterable[Export]) -> Merged | None:
         labels=oldest.labels,
         annotations=oldest.annotations,
         clusters=tuple(export.cluster for export in ranked),
+        created=oldest.created,
         conflicts=tuple(c for c in (port_conflict, family_conflict, *fields) if c is not None),
     )
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from isthmus.desired import is_ours
 from isthmus.mcs.merge import merge
-from isthmus.mcs.words import RESERVED
+from isthmus.mcs.words import reserved
 from isthmus.model.clusters import Cluster
 from isthmus.model.mcs import Merged, OwnExport
 from isthmus.model.names import ClusterName, ServiceName, split
@@ -73,7 +73,7 @@ def stand_ins(reader: Reader, name: ServiceName, *, heard: set[ClusterName]) -> 
                 internal_policy=found.internal_policy,
                 distribution=found.distribution,
                 labels=found.labels,
-                annotations=tuple(pair for pair in found.annotations if pair[0] not in RESERVED),
+                annotations=tuple(pair for pair in found.annotations if not reserved(pair[0])),
             )
 
 

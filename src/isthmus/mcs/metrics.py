@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from isthmus.model.names import split
+from isthmus.model.names import ClusterName, split
 from isthmus.model.objects import Object
-from isthmus.model.tables import OBJECTS
+from isthmus.model.tables import OBJECTS, OVER_QUOTA
 from isthmus.statedb import Snapshot
 
 PREFIX: Final = "isthmus_operator_mcsapi"
@@ -31,6 +31,27 @@ def families(snapshot: Snapshot) -> list[GaugeMetricFamily]:
         _conditions("serviceimport", imports),
         _clusters(imports),
     ]
+
+
+def takeovers(counts: Mapping[ClusterName, int]) -> CounterMetricFamily:
+    """How often each cluster's earlier date took fields over that another cluster's export had decided."""
+    counter = CounterMetricFamily(
+        f"{PREFIX}_takeovers", "Fields of imports taken over by an export with an older date", labels=["cluster"]
+    )
+    for cluster, count in sorted(counts.items()):
+        counter.add_metric([cluster], count)
+    return counter
+
+
+def quota(snapshot: Snapshot, limit: int) -> list[GaugeMetricFamily]:
+    """Derived Services that are wanted, how many there may be, and imports that get none for that."""
+    wanted = sum(1 for row in snapshot.all(OBJECTS) if row.kind == "Service")
+    gauges = {
+        "derived_services": ("Derived Services of this cluster", wanted),
+        "derived_services_limit": ("How many derived Services this cluster may have", limit),
+        "imports_over_quota": ("Imports without a derived Service, by the limit", snapshot.count(OVER_QUOTA)),
+    }
+    return [GaugeMetricFamily(f"{PREFIX}_{name}", text, value=value) for name, (text, value) in gauges.items()]
 
 
 Told = Iterable[tuple[Object, Mapping[str, Any]]]

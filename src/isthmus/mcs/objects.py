@@ -14,10 +14,11 @@ from isthmus.mcs.derived_services import behind, derived_service
 from isthmus.mcs.exports import takes_endpoints
 from isthmus.mcs.imports import service_import
 from isthmus.mcs.kinds import KINDS
+from isthmus.mcs.merged import UNHEARD
 from isthmus.mcs.mirror import mirrored
 from isthmus.mcs.view import Settings, View, read
 from isthmus.model.clusters import Cluster, reachability_changed
-from isthmus.model.mcs import Merged, OwnExport
+from isthmus.model.mcs import Merged, OverQuota, OwnExport
 from isthmus.model.names import ServiceName
 from isthmus.model.objects import Object, Observed
 from isthmus.model.services import EndpointSet, Export, ExportMark, Import, Namespace, Service
@@ -32,6 +33,7 @@ from isthmus.model.tables import (
     NAMESPACES,
     OBJECTS,
     OBSERVED,
+    OVER_QUOTA,
     OWN_EXPORTS,
     SERVICES,
 )
@@ -59,6 +61,7 @@ def derived(settings: Settings) -> Derived[Object]:
             NAMESPACES: _namespace,
             CLUSTERS: _cluster,
             OBSERVED: _observed,
+            OVER_QUOTA: _name,
         },
     )
 
@@ -76,7 +79,7 @@ def drafts(view: View) -> Iterator[Draft]:
     """All objects of a name as they are wanted."""
     if view.merged is not None:
         yield service_import(view, view.merged)
-        if view.shared and view.families and not (view.import_taken or view.taken):
+        if view.has_derived_service:
             yield derived_service(view, view.merged)
             parts = [*mirrored(view), *(remote.of_import(view) if view.behind_import else ())]
             yield from (slices.endpoint_slice(behind(view, view.merged), part) for part in parts)
@@ -87,7 +90,7 @@ def drafts(view: View) -> Iterator[Draft]:
         yield export_status(view, view.mark)
 
 
-Named = Merged | Export | ExportMark | OwnExport | Import
+Named = Merged | Export | ExportMark | OverQuota | OwnExport | Import
 
 
 def _name(_: Reader, old: Named | None, new: Named | None) -> Iterable[ServiceName]:
@@ -142,13 +145,13 @@ def _own_ranges(cluster: Cluster | None) -> tuple[str, ...]:
 
 
 def _cluster(reader: Reader, old: Cluster | None, new: Cluster | None) -> Iterable[ServiceName]:
-    """What a cluster exports, when it becomes stale or is back; what it has endpoints of, when its network changes."""
+    """What a cluster exports, when it is heard, stale or back; what it has endpoints of, when its network changes."""
     row = new or old
     if row is None:
         return set()
     names: set[ServiceName] = set()
     states = [each.state if each is not None else "" for each in (old, new)]
-    if states[0] != states[1] and "stale" in states:
+    if states[0] != states[1] and {"stale", *UNHEARD} & {*states}:
         names.update(merged.name for merged in reader.by(MERGED, "cluster", row.name))
     if reachability_changed(old, new) or _own_ranges(old) != _own_ranges(new):
         peers = [each.name for each in reader.all(CLUSTERS)] if row.own else [row.name]

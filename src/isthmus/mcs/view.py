@@ -9,12 +9,14 @@ from msgspec import structs
 
 from isthmus.desired import is_ours
 from isthmus.mcs.exports import agreed_ports, annotated, is_shared_namespace, takes_endpoints
-from isthmus.mcs.words import SYNC_SLICES
+from isthmus.mcs.merged import UNHEARD
+from isthmus.mcs.words import CLUSTER_IPS, SYNC_SLICES
 from isthmus.model.addresses import range_of
 from isthmus.model.clusters import Cluster, reachability
-from isthmus.model.mcs import Merged, OwnExport
+from isthmus.model.hosts import canonical, family
+from isthmus.model.mcs import Merged, OverQuota, OwnExport
 from isthmus.model.names import ClusterName, ServiceName, derived, split
-from isthmus.model.services import EndpointSet, Export, ExportMark, Family, Import, Namespace, Service
+from isthmus.model.services import Condition, EndpointSet, Export, ExportMark, Family, Import, Namespace, Service
 from isthmus.model.sources import CLUSTERSET, KUBERNETES
 from isthmus.model.tables import (
     CLUSTERS,
@@ -24,6 +26,7 @@ from isthmus.model.tables import (
     IMPORTS,
     MERGED,
     NAMESPACES,
+    OVER_QUOTA,
     OWN_EXPORTS,
     SERVICES,
 )
@@ -65,6 +68,9 @@ class View(NamedTuple):
     """Slices of other clusters are wanted behind the derived Service."""
     behind_service: bool
     """And behind the own Service, since that is global by annotation."""
+    endpoints_ready: bool
+    """Some exporting cluster has a ready endpoint, on whatever network, or has not been heard from yet."""
+    over_quota: OverQuota | None
     stale: tuple[ClusterName, ...]
     """Exporting clusters that cannot be reached: what they last published still counts."""
 
@@ -100,6 +106,21 @@ class View(NamedTuple):
         return self.found_import is not None and not is_ours(self.found_import.annotations)
 
     @property
+    def has_derived_service(self) -> bool:
+        """Whether a derived Service is wanted for an import of this name."""
+        usable = self.shared and bool(self.families) and self.over_quota is None
+        return usable and not (self.import_taken or self.taken)
+
+    @property
+    def had_addresses(self) -> tuple[str, ...]:
+        """Addresses that the derived Service had and has no more, by the import: of families that are had here."""
+        if self.found_import is None or self.import_taken:
+            return ()
+        kept = dict(self.found_import.annotations).get(CLUSTER_IPS, "")
+        addresses = self.found_import.ips or tuple(each for each in kept.split(",") if canonical(each))
+        return tuple(ip for ip in addresses if family(ip) in self.families)
+
+    @property
     def derived_service(self) -> Service | None:
         """The derived Service as the API server has it."""
         return None if self.taken else self.found_service
@@ -131,6 +152,8 @@ def read(reader: Reader, name: ServiceName, *, settings: Settings) -> View | Non
         agreed=_agreed(merged, own, reader.by(EXPORTS, "name", name)),
         behind_import=merged is not None and annotated(merged.annotations, SYNC_SLICES, default=True),
         behind_service=service is not None and _takes_slices(service),
+        endpoints_ready=merged is None or _endpoints_ready(reader, merged, settings),
+        over_quota=reader.get(OVER_QUOTA, name),
         stale=_stale(reader, merged),
     )
 
@@ -167,6 +190,16 @@ def _foreign(told: EndpointSet, own: Cluster | None) -> EndpointSet:
     ranges = own.own_ranges if own is not None else ()
     kept = tuple(each for each in told.endpoints if not range_of(each.address, ranges))
     return told if len(kept) == len(told.endpoints) else structs.replace(told, endpoints=kept)
+
+
+def _endpoints_ready(reader: Reader, merged: Merged, settings: Settings) -> bool:
+    states = (reader.get(CLUSTERS, cluster) for cluster in merged.clusters)
+    if any(row is not None and not row.own and row.state in UNHEARD for row in states):
+        return True
+    behind = [row for row in reader.by(ENDPOINT_SETS, "service", derived(merged.name)) if row.source == CLUSTERSET]
+    own = _own_sets(reader, merged.name, settings) if settings.cluster in merged.clusters else ()
+    counted = (row for row in (*behind, *own) if row.cluster in merged.clusters)
+    return any(endpoint.condition == Condition.READY for row in counted for endpoint in row.endpoints)
 
 
 def _stale(reader: Reader, merged: Merged | None) -> tuple[ClusterName, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from isthmus.desired import MANAGED_BY
+from isthmus.model.services import TOPOLOGY_MODE as TOPOLOGY_MODE
 from isthmus.model.services import Labels
 
 SERVICE_NAME: Final = "multicluster.kubernetes.io/service-name"
@@ -19,21 +19,43 @@ SLICE_MANAGER: Final = "endpointslice-mcs-controller.isthmus.io"
 SOURCE_SLICE: Final = "isthmus.io/source-slice"
 HEADLESS: Final = "service.kubernetes.io/headless"
 
-RESERVED: Final = frozenset(
-    {
-        MANAGED_BY,
-        DERIVED_SERVICE,
-        SUPPORTED_FAMILIES,
-        SLICE_SERVICE,
-        SLICE_MANAGED_BY,
-        SOURCE_CLUSTER,
-        HEADLESS,
-        "kubectl.kubernetes.io/last-applied-configuration",
-    }
+CLUSTER_IPS: Final = "isthmus.io/cluster-ips"
+"""Annotation of an import that has no address now: the addresses that its derived Service had, to ask for again."""
+CLUSTER_AFFINITY: Final = "service.cilium.io/affinity"
+LB_ALGORITHM: Final = "service.cilium.io/lb-algorithm"
+
+RESERVED_DOMAINS: Final = (
+    "isthmus.io",
+    "kubernetes.io",
+    "k8s.io",
+    "cilium.io",
+    "io.cilium",
+    "karmada.io",
+    "submariner.io",
+    "istio.io",
+    "linkerd.io",
+    "metallb.io",
+    "metallb.universe.tf",
+    "cloud.google.com",
+    "gke.io",
 )
-"""Labels and annotations that others act on, so that no peer may set them by exporting them."""
+"""Domains of labels and annotations by which controllers act on Services and EndpointSlices: Kubernetes' own and its
+cloud controllers', other implementations of what we do, meshes, load balancers. Their subdomains too."""
+
+EXPORTABLE: Final = frozenset({CLUSTER_AFFINITY, LB_ALGORITHM, SYNC_SLICES, TOPOLOGY_MODE})
+"""Keys of those domains that only say how the import's own calls are spread."""
+EXPORTABLE_DOMAIN: Final = "app.kubernetes.io"
+"""Recommended labels: for people and their tools (Kubernetes, "Recommended Labels")."""
+
+
+def reserved(key: str) -> bool:
+    """Whether a label or annotation steers controllers, so that no cluster may set it on another's objects."""
+    domain = key.rpartition("/")[0]
+    if key in EXPORTABLE or domain == EXPORTABLE_DOMAIN:
+        return False
+    return any(domain == each or domain.endswith(f".{each}") for each in RESERVED_DOMAINS)
 
 
 def exported(pairs: Labels) -> dict[str, str]:
     """Exported labels or annotations as they reach our objects."""
-    return {key: value for key, value in pairs if key not in RESERVED}
+    return {key: value for key, value in pairs if not reserved(key)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from typing import NamedTuple
 
 from isthmus.model.services import Family
@@ -34,6 +35,14 @@ def endpoint(text: str, *, port: int) -> Endpoint:
 def family(address: str) -> Family:
     """The address family of canonical text."""
     return "IPv6" if ":" in address else "IPv4"
+
+
+def canonical(text: str) -> bool:
+    """Whether this is an address in its canonical text."""
+    try:
+        return str(ipaddress.ip_address(text)) == text
+    except ValueError:
+        return False
 
 
 def joined(host: str, port: int | str) -> str:

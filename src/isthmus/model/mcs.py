@@ -35,6 +35,8 @@ class Merged(Struct, frozen=True, gc=False, kw_only=True):
     annotations: Labels = ()
     clusters: tuple[ClusterName, ...] = ()
     """Exporting clusters, oldest export first."""
+    created: str = ""
+    """When the oldest export was created; empty where the import stands in for a cluster not heard from yet."""
     conflicts: tuple[Conflict, ...] = ()
 
 
@@ -49,6 +51,13 @@ class OwnExport(Struct, frozen=True, gc=False, kw_only=True):
     reason: RefusalReason | None = None
     """That of its condition Valid, where ``export`` is None."""
     message: str = ""
+
+
+class OverQuota(Struct, frozen=True, gc=False):
+    """An import for which no derived Service is made: the cluster has as many as it may have."""
+
+    name: ServiceName
+    limit: int
 
 
 RecordKind = Literal["serviceexports", "services", "endpointslices"]

@@ -27,6 +27,8 @@ class Object(Struct, frozen=True, gc=False, kw_only=True):
     """Kind, name and uid of the object that controls it; the uid is empty while that is not written."""
     recreate_uid: str = ""
     """Uid of an object that cannot be changed into this one and has to go first."""
+    preferred: bytes = b""
+    """Canonical JSON of fields asked for when it is made, and given up where the server refuses them."""
     seen: str = ""
     """How the API server was last seen to hold it: '' not at all, '=' as wanted, else the resource version that
     differs. A change of it asks for writing again, also where somebody undid what we wrote within one batch of the

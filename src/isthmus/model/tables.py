@@ -7,7 +7,7 @@ from typing import Final
 from isthmus.model.balancing import Backend, BackendKey, Frontend, FrontendKey, Plan, PlanKey, Policy, Probe
 from isthmus.model.clusters import Cluster, OwnRanges
 from isthmus.model.dns import Name
-from isthmus.model.mcs import Merged, OwnExport, Record
+from isthmus.model.mcs import Merged, OverQuota, OwnExport, Record
 from isthmus.model.names import ClusterName, ServiceName, derived
 from isthmus.model.objects import Object, Observed
 from isthmus.model.redirects import LocalRedirect, PortRedirect, ProxyRedirect, Redirect, RedirectedPort
@@ -92,6 +92,10 @@ EXPORTS: Final = Table[tuple[ClusterName, ServiceName], Export](
         "cluster": lambda row: (row.cluster,),
         "namespace": lambda row: (row.name.partition("/")[0],),
     },
+)
+
+OVER_QUOTA: Final = Table[ServiceName, OverQuota](
+    "over_quota", OverQuota, key=lambda row: row.name, indexes={"all": lambda row: (True,)}
 )
 
 OWN_EXPORTS: Final = Table[ServiceName, OwnExport]("own_exports", OwnExport, key=lambda row: row.name)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -103,6 +104,7 @@ class Leader:
         self._client = client
         self._recorder = Recorder(client, component="isthmus-operator", instance=identity)
         self._db: Database | None = None
+        self._takeovers: Counter[ClusterName] = Counter()
 
     def not_ready(self) -> str:
         """Why the process is not ready; nothing for one that stands by."""
@@ -111,14 +113,23 @@ class Leader:
     def families(self) -> Iterable[Metric]:
         """Metrics, as of now."""
         general = observing.families(PREFIX, self._db, leads="1 where this replica leads")
-        return general if self._db is None else [*general, *mcs_metrics.families(self._db.snapshot())]
+        if self._db is None:
+            return general
+        snapshot, limit = self._db.snapshot(), self._config.clusterset.max_derived_services
+        own = [*mcs_metrics.families(snapshot), *mcs_metrics.quota(snapshot, limit)]
+        return [*general, *own, mcs_metrics.takeovers(self._takeovers)]
 
     async def lead(self) -> None:
         """Everything the leader does, until it is cancelled."""
         config, cluster = self._config, ClusterName(self._config.cluster.name)
         shared = config.clusterset.default_global
         derived = [
-            *mcs.derived(cluster, config.cluster.families, default_global=shared),
+            *mcs.derived(
+                cluster,
+                config.cluster.families,
+                default_global=shared,
+                max_derived_services=config.clusterset.max_derived_services,
+            ),
             refusals.derived("", which=config.datapath.services, rules=claims.rules(config)),
             mcs.records.derived(cluster, config.cluster.id, default_global=shared),
         ]
@@ -169,7 +180,7 @@ class Leader:
         await enough(db)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(objects.run(), name="apply")
-            tasks.create_task(mcs.tell(db, self._recorder), name="tell")
+            tasks.create_task(mcs.tell(db, self._recorder, self._takeovers), name="tell")
             tasks.create_task(refused_claims.record(db, self._recorder), name="refused claims")
 
 
