@@ -35,6 +35,7 @@
 static void *(*const bpf_map_lookup_elem)(void *map, const void *key) = (void *)BPF_FUNC_map_lookup_elem;
 static long (*const bpf_map_update_elem)(void *map, const void *key, const void *value,
 					 __u64 flags) = (void *)BPF_FUNC_map_update_elem;
+static long (*const bpf_map_delete_elem)(void *map, const void *key) = (void *)BPF_FUNC_map_delete_elem;
 static __u64 (*const bpf_ktime_get_ns)(void) = (void *)BPF_FUNC_ktime_get_ns;
 static __u32 (*const bpf_get_prandom_u32)(void) = (void *)BPF_FUNC_get_prandom_u32;
 static __u64 (*const bpf_get_socket_cookie)(void *ctx) = (void *)BPF_FUNC_get_socket_cookie;
@@ -45,4 +46,8 @@ static void *(*const bpf_sk_storage_get)(void *map, void *sk, void *value, __u64
 	(void *)BPF_FUNC_sk_storage_get;
 static long (*const bpf_sk_release)(void *sk) = (void *)BPF_FUNC_sk_release;
 static int (*const bpf_set_retval)(int retval) = (void *)BPF_FUNC_set_retval;
+static long (*const bpf_ringbuf_output)(void *ring, void *data, __u64 size, __u64 flags) = (void *)BPF_FUNC_ringbuf_output;
+static long (*const bpf_sock_ops_cb_flags_set)(struct bpf_sock_ops *ctx,
+					       int flags) = (void *)BPF_FUNC_sock_ops_cb_flags_set;
+static void *(*const bpf_skc_to_tcp_sock)(void *sk) = (void *)BPF_FUNC_skc_to_tcp_sock;
 static void *(*const bpf_skc_to_mptcp_sock)(void *sk) = (void *)BPF_FUNC_skc_to_mptcp_sock;

@@ -11,6 +11,7 @@
 
 #include "select.h"
 #include "sockets.h"
+#include "sockops.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
@@ -71,6 +72,8 @@ static __always_inline int route(struct bpf_sock_addr *ctx, const struct fronten
 		return 0; /* one more datagram to the same backend: counted already */
 	if (err == -ENOMEM)
 		choice.verdict = VERDICT_LOST;
+	if (!err && choice.plan && key->protocol == IPPROTO_TCP && cfg->flags & CONFIG_OBSERVE)
+		begin_attempt(ctx, dst, choice.plan, choice.cluster);
 	count(&choice);
 	return err;
 }
@@ -192,6 +195,13 @@ SEC("cgroup/getpeername4")
 int getpeername4(struct bpf_sock_addr *ctx)
 {
 	show_service4(ctx);
+	return 1;
+}
+
+SEC("sockops")
+int connects(struct bpf_sock_ops *ctx)
+{
+	observe(ctx);
 	return 1;
 }
 

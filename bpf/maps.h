@@ -32,7 +32,20 @@ enum scope {
 };
 
 enum config_flag {
-	CONFIG_EXEMPT = 1, /* exempt is not empty */
+	CONFIG_EXEMPT = 1,  /* exempt is not empty */
+	CONFIG_OBSERVE = 2, /* outcomes of TCP connects are followed: ejection, SYN time-out, rescue */
+};
+
+/* Why a connect failed. */
+enum failure_reason {
+	FAILURE_REFUSED = 1,	 /* RST */
+	FAILURE_SILENT = 2,	 /* no answer to the first SYN in time */
+	FAILURE_UNREACHABLE = 3, /* ICMP, or no route */
+};
+
+enum event_kind {
+	EVENT_EJECTED = 1,
+	EVENT_RESTORED = 2, /* it answered again */
 };
 
 enum family {
@@ -46,6 +59,50 @@ enum verdict {
 	VERDICT_REFUSED = 1, /* the plan has no backend */
 	VERDICT_LOST = 2,    /* an entry that a frontend refers to was missing in three reads; or no memory for storage */
 	VERDICT_STEERED = 3, /* a DNS query, sent to the node's server */
+};
+
+/* A TCP connect that was sent to a backend, until its outcome is known. */
+struct attempt {
+	__u64 started; /* CLOCK_MONOTONIC, ns */
+	__u32 plan;
+	__u32 service;
+	__u32 backend;
+	__u32 generation;
+	__u16 cluster;
+	__u16 failed; /* counted already */
+	__u32 reserved;
+};
+
+/* The failed connects of a backend. */
+struct failing {
+	__u32 generation; /* the backend's */
+	__u32 failures;	  /* in a row */
+	__u64 since;	  /* CLOCK_MONOTONIC, ns: when it was ejected */
+	__u64 until;	  /* 0: it is not ejected. Later: no call but a trial */
+	__u64 last;	  /* the last failure */
+	__u32 level;	  /* how often it was ejected without pause; the time doubles with it */
+	__u32 reason;	  /* enum failure_reason, of the last */
+};
+
+/* Words that keep calls cheap while nothing fails. */
+struct gate {
+	__u32 failing; /* the map of that name is not empty */
+	__u32 reserved;
+};
+
+/* Change of a backend's state. Numbers are resolved here, since the entries they stand for may go before it is read. */
+struct event {
+	__u64 time; /* CLOCK_MONOTONIC, ns */
+	__u64 until;
+	__be32 address[4];
+	__be16 port;
+	__u8 protocol;
+	__u8 kind;   /* enum event_kind */
+	__u8 reason; /* enum failure_reason */
+	__u8 reserved;
+	__u16 cluster;
+	__u32 failures;
+	__u32 service; /* whose call it was */
 };
 
 /* What the kernel has, found out before the programs are loaded; the verifier drops what depends on the rest. */
@@ -177,7 +234,9 @@ struct config {
 	__u32 layout;
 	__u32 flags;
 	__u32 affinity_cells;
-	__u32 syn_timeout; /* ms before the first SYN is sent again; 0: the kernel's own second */
+	__u32 syn_timeout; /* jiffies before the first SYN is sent again; 0: the kernel's own second */
+	__u32 hz;	   /* jiffies in a second */
+	__u32 reserved;
 	struct resolver resolvers[FAMILIES];
 };
 
@@ -295,6 +354,54 @@ struct {
 	__type(key, struct affinity_key);
 	__type(value, struct affinity);
 } affinity SEC(".maps");
+
+/* Backend id → its failed connects. Written by the kernel; entries that say nothing more are deleted by the agent. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__type(key, __u32);
+	__type(value, struct failing);
+} failing SEC(".maps");
+
+/* Backend id → when the call began that tries an ejected backend: there is one at a time. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__type(key, __u32);
+	__type(value, __u64);
+} trials SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct gate);
+} gates SEC(".maps");
+
+/* Cluster id → round-trip time to its backends in µs: at once up, slowly down. Written by the kernel. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1024);
+	__type(key, __u32);
+	__type(value, __u32);
+} round_trips SEC(".maps");
+
+/* struct event for the agent. One that finds no room is lost; the map of failing backends has the state. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 65536);
+} events SEC(".maps");
+
+/* The attempt of a TCP socket; freed with it. Beside tcp_calls, whose shape lets sockets live across upgrades. */
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct attempt);
+} attempts SEC(".maps");
 
 /* Service id → name. For people and for a restarted agent; the kernel does not read it. */
 struct {

@@ -7,12 +7,13 @@
 #include <stdbool.h>
 
 #include "maps.h"
+#include "failures.h"
 #include "sockets.h"
 
-#define NSEC_PER_SEC 1000000000LL
 #define PICK_FAILED(errno) ((__u64)(errno) << 32)
 
 struct choice {
+	__u32 plan;
 	__u32 service;
 	__u16 cluster;
 	__u8 verdict;
@@ -51,19 +52,6 @@ static __always_inline void count(const struct choice *choice)
 		return;
 	if (found)
 		add_relaxed(&found->calls, 1);
-}
-
-/* Uniform in 0 to bound - 1, to within 2^-32: the high half of a product needs no division. */
-static __always_inline __u32 scale(__u32 random, __u64 bound)
-{
-	return (random * bound) >> 32;
-}
-
-static __always_inline __u64 mix(__u64 x) /* as splitmix64 does */
-{
-	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
-	x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
-	return x ^ (x >> 31);
 }
 
 /* All datagrams of a socket get one number for a service, however often this is called; each TCP connect a new one. */
@@ -118,19 +106,6 @@ __walked_once int is_left_out(struct bpf_sock_addr *ctx, __u32 plan_id)
 		return 0;
 	copy_address(who.address, caller->address);
 	return bpf_map_lookup_elem(&skips, &who) ? 1 : 0;
-}
-
-/* The group of a random number, and how many backends it has. -ECONNREFUSED: no group has a backend. */
-static __always_inline int pick_group(const struct plan *plan, __u32 random, __u32 *size)
-{
-#pragma clang loop unroll(disable)
-	for (__u32 i = 0; i < MAX_GROUPS; i++) {
-		if (random >> 1 < plan->groups[i].cumulative_weight) {
-			*size = plan->groups[i].count;
-			return i;
-		}
-	}
-	return -ECONNREFUSED;
 }
 
 static __always_inline int pick_slot(struct bpf_sock_addr *ctx, const struct plan *plan, __u32 plan_id,
@@ -194,12 +169,25 @@ static __always_inline int pick_cell(struct bpf_sock_addr *ctx, const struct pla
 	return 0;
 }
 
+/* A backend by random number or by the caller's hash; another one where that is ejected, and it where all are. */
 static __always_inline int pick(struct bpf_sock_addr *ctx, const struct plan *plan, __u32 plan_id,
 				struct orig_dst *dst)
 {
+	__u64 other;
+	int err;
+
 	if (plan->flags & PLAN_CONSISTENT)
-		return pick_cell(ctx, plan, plan_id, dst);
-	return pick_slot(ctx, plan, plan_id, dst);
+		err = pick_cell(ctx, plan, plan_id, dst);
+	else
+		err = pick_slot(ctx, plan, plan_id, dst);
+	if (err || !plan->eject_after || !anything_fails() || !is_ejected(dst->backend, dst->generation))
+		return err;
+	other = pick_other(plan_id, plan->flags & PLAN_CONSISTENT ? cell_of(ctx) : random32(ctx, plan->service));
+	if (other) {
+		dst->backend = other;
+		dst->generation = other >> 32;
+	}
+	return 0;
 }
 
 /*
@@ -223,6 +211,8 @@ static __always_inline int lookup_affinity(const struct plan *plan, __u32 plan_i
 	dst->generation = last->generation;
 	member = bpf_map_lookup_elem(&members, &who);
 	if (!member || READ_ONCE(member->generation) != dst->generation)
+		return -ENOENT;
+	if (plan->eject_after && anything_fails() && is_ejected(dst->backend, dst->generation))
 		return -ENOENT;
 	last->used = now;
 	return 0;
@@ -357,6 +347,7 @@ static __always_inline int try_choose(struct bpf_sock_addr *ctx, const struct fr
 	if (!plan)
 		return -EAGAIN;
 	choice->service = dst->service = READ_ONCE(plan->service);
+	choice->plan = id;
 	picked = pick_backend(ctx, id, sends);
 	dst->backend = picked;
 	dst->generation = picked >> 32;
@@ -374,6 +365,7 @@ static __always_inline int choose(struct bpf_sock_addr *ctx, const struct fronte
 		err = try_choose(ctx, key, cfg, sends, dst, choice);
 	if (!err || err == -ENOENT)
 		return err;
+	choice->plan = 0;
 	choice->verdict = err == -EAGAIN ? VERDICT_LOST : VERDICT_REFUSED;
 	return -ECONNREFUSED;
 }

@@ -132,6 +132,13 @@ class DatapathSection(Section, frozen=True):
     """Seconds for which what a connect may still have read is kept."""
     exempt: tuple[str, ...] = ()
     """Cgroups whose calls, and those of all below them, are never touched."""
+    eject_after: Annotated[int, Meta(ge=0)] = 3
+    """Connects of this node that fail in a row until a backend is passed over; 0: never. A policy may say otherwise."""
+    eject_first: Seconds = 1.0
+    """Seconds until a single call tries it again; doubled each time that it fails."""
+    eject_longest: Seconds = 30.0
+    syn_timeout: Seconds = 0.2
+    """Seconds until the first SYN to a backend is sent again, and three round trips at least; 0: the kernel's own."""
 
 
 class DnsSection(Section, frozen=True):

@@ -13,13 +13,13 @@ import sys
 from collections.abc import Coroutine
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from lab_running import until
 
 from isthmus.config import DatapathSection, DnsSection
 from isthmus.datapath import Datapath, PlanTarget, cgroup_root, remove
-from isthmus.model.balancing import FrontendKey, Group, Plan, PlanKey, Scope, Target
+from isthmus.model.balancing import Ejection, FrontendKey, Group, Plan, PlanKey, Scope, Target
 from isthmus.model.hosts import joined
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Protocol
@@ -50,6 +50,7 @@ def plan(
     scope: Scope = Scope.EXTERNAL,
     consistent: bool = False,
     skip: tuple[str, ...] = (),
+    ejection: Ejection | None = None,
 ) -> Plan:
     """A plan with one frontend, at port 80."""
     return Plan(
@@ -60,6 +61,7 @@ def plan(
         affinity_timeout=affinity,
         consistent=consistent,
         skip=skip,
+        ejection=ejection,
     )
 
 
@@ -110,6 +112,56 @@ class Caller:
         self._process.stdin.close()
         self._process.wait(60)
         self._process.stdout.close()
+
+
+class Load:
+    """A process in a cgroup and a namespace that makes many calls at a time."""
+
+    def __init__(self, namespace: str, cgroup: Path) -> None:
+        self._process = subprocess.Popen(
+            ["ip", "netns", "exec", namespace, sys.executable, str(HERE / "bpf_load.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: _join(cgroup),
+        )
+
+    def start(self, host: str, **asked: Any) -> None:
+        """Begin; ``calls``, ``at_once``, ``timeout``, ``bytes``, ``pause``."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"host": host, "port": 80, **asked}) + "\n")
+        self._process.stdin.flush()
+
+    def result(self) -> Loaded:
+        """Wait for the end; what became of the calls."""
+        assert self._process.stdout is not None
+        return Loaded(**json.loads(self._process.stdout.readline()))
+
+    def run(self, host: str, **asked: Any) -> Loaded:
+        """All of it."""
+        self.start(host, **asked)
+        return self.result()
+
+    def close(self) -> None:
+        """End the process."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(5)
+        self._process.stdout.close()
+
+
+class Loaded(NamedTuple):
+    """How calls ended, by outcome; who answered; ms until each was connected, sorted."""
+
+    ended: dict[str, int]
+    answered: dict[str, int]
+    times: list[float]
+
+    @property
+    def failed(self) -> int:
+        """How many did not end well."""
+        return sum(count for how, count in self.ended.items() if how != "ok")
 
 
 def _join(cgroup: Path) -> None:
@@ -166,7 +218,8 @@ class World:
         self.cgroup = root / self.name
         self.bpffs = directory / "bpf"
         self.pin = str(self.bpffs / "pin")
-        self._callers: list[Caller] = []
+        self._callers: list[Caller | Load] = []
+        self._servers: list[subprocess.Popen[str]] = []
         self._wire()
         self.cgroup.mkdir()
         self.bpffs.mkdir()
@@ -191,6 +244,8 @@ class World:
         for address in ("fd00:8::1", CLUSTER_DNS6, SERVER_DNS6):
             ip("-n", self.server, "addr", "add", f"{address}/128", "dev", "lo", "nodad")
         ip("-n", self.server, "addr", "add", "10.8.0.0/24", "dev", "lo")
+        ip("-n", self.server, "route", "add", "blackhole", "10.9.0.0/24")
+        ip("-n", self.server, "route", "add", "blackhole", "fd00:9::/64")
         for address in (*(e.split(":")[0] for e in BACKENDS), SERVER_DNS, CLUSTER_DNS):
             ip("-n", self.server, "addr", "add", f"{address}/32", "dev", "lo")
 
@@ -204,8 +259,31 @@ class World:
     def call_from(self, cgroup: Path, *, namespace: str = "") -> Caller:
         """A caller in a cgroup, which is made where it is missing, and a namespace; it ends with the world."""
         cgroup.mkdir(parents=True, exist_ok=True)
-        self._callers.append(Caller(namespace or self.client, cgroup))
-        return self._callers[-1]
+        made = Caller(namespace or self.client, cgroup)
+        self._callers.append(made)
+        return made
+
+    def load_from(self, cgroup: Path, *, namespace: str = "") -> Load:
+        """A process that makes many calls; it ends with the world."""
+        cgroup.mkdir(parents=True, exist_ok=True)
+        made = Load(namespace or self.client, cgroup)
+        self._callers.append(made)
+        return made
+
+    def address(self, verb: str, *hosts: str) -> None:
+        """``add`` or ``del`` addresses of the server: one it has not got answers nothing."""
+        for host in hosts:
+            dad = ["nodad"] if ":" in host and verb == "add" else []
+            ip("-n", self.server, "addr", verb, f"{host}/{128 if ':' in host else 32}", "dev", "lo", *dad)
+
+    def serve(self, *endpoints: str) -> subprocess.Popen[str]:
+        """A server for load on these endpoints, whose addresses are there; it ends with the world."""
+        command = ["ip", "netns", "exec", self.server, sys.executable, str(HERE / "bpf_serve.py"), *endpoints]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        self._servers.append(process)
+        return process
 
     def open(self, **more: Any) -> Datapath:
         """The datapath of a process that starts now."""
@@ -219,10 +297,11 @@ class World:
         """Away with all of it."""
         for caller in self._callers:
             caller.close()
-        self._echo.kill()
-        self._echo.wait(60)
-        assert self._echo.stdout is not None
-        self._echo.stdout.close()
+        for server in (self._echo, *self._servers):
+            server.kill()
+            server.wait(60)
+            assert server.stdout is not None
+            server.stdout.close()
         remove(self.pin)
         _take_away(self.name)
 

@@ -16,8 +16,8 @@ from isthmus.cli.follow import Change, follow
 
 Format = Literal["table", "wide", "json", "yaml"]
 
-STATUS_OF: Final = {"plans": "plans_status", "objects": "objects_status"}
-"""Tables whose rows are put into effect by a reconciler, and where it says what it could not do."""
+STATUS_OF: Final = {"plans": "plans_status", "objects": "objects_status", "backends": "failures"}
+"""Tables with a table beside them that has a row for each row of which something is wrong, and says what."""
 
 
 class Selection(NamedTuple):

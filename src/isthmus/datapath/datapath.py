@@ -17,12 +17,15 @@ from isthmus.datapath.core import attach, libbpf
 from isthmus.datapath.core.errors import DatapathError
 from isthmus.datapath.core.maps import KernelMaps
 from isthmus.datapath.core.shapes import CGROUP, ID
+from isthmus.datapath.failures.watch import FailureWatch
 from isthmus.datapath.manifest import MAPS, PROGRAMS
 from isthmus.datapath.services.callers import Callers
 from isthmus.datapath.services.installed import State
 from isthmus.datapath.services.restore import restore
 from isthmus.datapath.services.target import PlanTarget
 from isthmus.datapath.settings import settings as settings_of
+from isthmus.model.balancing import Ejection
+from isthmus.statedb import Database
 
 LOOK: Final = 2.0
 """Seconds between looks whether everything is where it should be."""
@@ -71,7 +74,9 @@ class Datapath:
         maps.drop("exempt", [key for key, _ in maps.items("exempt") if key not in exempt])
         _require(maps.put("exempt", [(key, ID.pack(1)) for key in exempt]))
         _require(maps.put("config", [(ID.pack(0), settings)]))
-        return cls(loaded, maps, restore(maps), cgroup=Path(section.cgroup), grace=section.grace)
+        state = restore(maps)
+        state.ejection = Ejection(section.eject_after, section.eject_first, section.eject_longest)
+        return cls(loaded, maps, state, cgroup=Path(section.cgroup), grace=section.grace)
 
     def stats(self) -> DatapathStats:
         """What :meth:`repair` found last."""
@@ -112,6 +117,10 @@ class Datapath:
     def callers(self) -> Callers:
         """Which pod a call comes from; kept by the agent while some plan tells callers apart."""
         return Callers(self.maps, self._cgroup)
+
+    def failures(self, db: Database) -> FailureWatch:
+        """What keeps the table of failures; its ``run()`` is a task of the process."""
+        return FailureWatch(self.maps, self.state, db, longest=self.state.ejection.longest)
 
     def counters(self) -> list[dict[str, Any]]:
         """Calls by service (a plan's key as text), cluster of the backend and verdict."""

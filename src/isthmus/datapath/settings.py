@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from typing import Final
 
@@ -13,29 +14,42 @@ from isthmus.datapath.core.shapes import CGROUP, Shape, address, port
 from isthmus.datapath.services.views import host_port
 from isthmus.model.hosts import Endpoint, endpoint
 
+CLOCK_MONOTONIC_COARSE: Final = 6
 CONFIG_EXEMPT: Final = 1
+CONFIG_OBSERVE: Final = 2
 AFFINITY_CLIENTS: Final = 16
 """No client has more than one entry in this many of ``affinity``: it cannot push out those of all others."""
+HZ: Final = round(1 / time.clock_getres(CLOCK_MONOTONIC_COARSE))
+"""Jiffies in a second: the coarse clocks move with the tick."""
 FAMILIES: Final = ("IPv4", "IPv6")
 """As ``resolvers`` has them."""
 
 RESOLVER = Shape("resolver", dns="16s", server="16s", dns_port="2s", server_port="2s")
 CONFIG = Shape(
-    "config", layout="I", flags="I", affinity_cells="I", syn_timeout="I", resolvers=f"{RESOLVER.size * len(FAMILIES)}s"
+    "config",
+    layout="I",
+    flags="I",
+    affinity_cells="I",
+    syn_timeout="I",
+    hz="I",
+    reserved="I",
+    resolvers=f"{RESOLVER.size * len(FAMILIES)}s",
 )
 ALIVE = Shape("alive", deadline="Q", tied="I", reserved="I")
 
 
 def settings(section: DatapathSection, dns: DnsSection) -> bytes:
     """The value of ``config``; DatapathError names the field that is wrong."""
-    flags = CONFIG_EXEMPT if section.exempt else 0
+    flags = (CONFIG_EXEMPT if section.exempt else 0) | CONFIG_OBSERVE
     known = _by_family(dns.cluster_dns, "dns.cluster_dns")
     servers = _by_family(dns.listen, "dns.listen")
     for family, asked in known.items():
         if family not in servers:
             raise DatapathError(f"dns.listen has no {family} address, which dns.cluster_dns has: {asked}")
     resolvers = b"".join(_resolver(known.get(family), servers.get(family)) for family in FAMILIES)
-    return CONFIG.pack(manifest.LAYOUT, flags, max(1, section.max_entries // AFFINITY_CLIENTS), 0, resolvers)
+    cells = max(1, section.max_entries // AFFINITY_CLIENTS)
+    timeout = min(round(section.syn_timeout * HZ), 0xFFFF)
+    return CONFIG.pack(manifest.LAYOUT, flags, cells, timeout, HZ, 0, resolvers)
 
 
 def _by_family(texts: Iterable[str], field: str) -> dict[str, Endpoint]:

@@ -109,6 +109,7 @@ def plan(
         affinity=affinity,
         affinity_timeout=timeout,
         consistent=of.consistent if consistent is None else consistent,
+        ejection=policy.ejection if policy else None,
         awaited=tuple(sorted(awaited)) if awaited and of.multicluster else (),
         import_of=of.import_of,
     )

@@ -127,6 +127,33 @@ class Probe(Struct, frozen=True, gc=False):
     reason: str = ""
 
 
+class Failure(Struct, frozen=True, gc=False):
+    """Input row: this node's kernel has ejected a backend; calls go to others until one finds that it answers."""
+
+    key: BackendKey
+    error: str
+    """All of it, as a sentence."""
+    reason: str
+    """``refused``, ``silent`` or ``unreachable``."""
+    failures: int
+    """Connects that failed in a row."""
+    since: float
+    """Unix time, s."""
+    until: float
+    """When a single call tries it again."""
+
+
+class Ejection(Struct, frozen=True, gc=False):
+    """When a backend that fails connects is passed over, and for how long."""
+
+    after: int = 3
+    """Failed connects in a row; 0: never."""
+    first: float = 1.0
+    """Seconds the first time; twice as long each time that the trial after it fails."""
+    longest: float = 30.0
+    """Seconds."""
+
+
 class Target(Struct, frozen=True, gc=False, order=True):
     """A backend as a plan refers to it and the kernel needs it."""
 
@@ -158,6 +185,8 @@ class Plan(Struct, frozen=True, gc=False, kw_only=True):
     """Seconds a client stays with its backend; 0 without affinity."""
     consistent: bool = False
     """Calls of one pod stay with one backend on whichever node, as far as the backends do (loadbalancer/maglev.py)."""
+    ejection: Ejection | None = None
+    """None: as the node's configuration has it."""
     awaited: tuple[str, ...] = ()
     """Sources and clusters whose first list is not whole: what an earlier process left of them stays."""
     redirected_by: str = ""
@@ -208,4 +237,5 @@ class Policy(Struct, frozen=True, gc=False, kw_only=True):
     affinity: Affinity | None = None
     affinity_timeout: int = 10800
     consistent: bool | None = None
+    ejection: Ejection | None = None
     created: str = ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from isthmus.model.balancing import Backend, BackendKey, Frontend, FrontendKey, Plan, PlanKey, Policy, Probe
+from isthmus.model.balancing import Backend, BackendKey, Failure, Frontend, FrontendKey, Plan, PlanKey, Policy, Probe
 from isthmus.model.clusters import Cluster, OwnRanges
 from isthmus.model.dns import Name
 from isthmus.model.mcs import Merged, OverQuota, OwnExport, Record
@@ -111,6 +111,10 @@ PODS: Final = Table[str, Pod](
 
 PROBES: Final = Table[BackendKey, Probe](
     "probes", Probe, key=lambda row: row.key, indexes={"service": lambda row: (row.key.service,)}
+)
+
+FAILURES: Final = Table[BackendKey, Failure](
+    "failures", Failure, key=lambda row: row.key, indexes={"service": lambda row: (row.key.service,)}
 )
 
 POLICIES: Final = Table[ServiceName, Policy](

@@ -70,7 +70,7 @@ async def work(config: Config, client: kube.Client) -> None:
         *loadbalancer.derived(cluster, config.node.name, services=config.datapath.services, rules=claims.rules(config)),
         dns.derived(config.dns.zone, servers=servers(config)),
     ]
-    db = Database(*tables_of(derived, tables.CLUSTERS, tables.PODS, tables.PLANS_STATUS))
+    db = Database(*tables_of(derived, tables.CLUSTERS, tables.PODS, tables.PLANS_STATUS, tables.FAILURES))
     async with asyncio.TaskGroup() as tasks:
         reflectors = kubernetes.reflectors(db, client, tables=KUBERNETES, cluster=cluster, node=config.node.name)
         follower = Follower(db, cluster=config.cluster, section=config.clusterset, kinds=KINDS)
@@ -193,6 +193,7 @@ class Programming:
                 tasks.create_task(plans.run(), name="plans")
                 tasks.create_task(target.sweep(), name="sweep")
                 tasks.create_task(callers(db, known), name="callers")
+                tasks.create_task(datapath.failures(db).run(), name="failures")
         finally:
             datapath.close()
 

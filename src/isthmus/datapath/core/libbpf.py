@@ -20,6 +20,8 @@ ANY = 0
 _KEEP = 40
 _BATCH = 4096
 _PRINT = ctypes.CFUNCTYPE(c_int, c_int, c_char_p, c_void_p)
+SAMPLE = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t)
+"""What libbpf calls for each event of a ring buffer: (context, data, size)."""
 _log: list[str] = []
 
 
@@ -60,6 +62,7 @@ def library() -> ctypes.CDLL:
         "bpf_program__attach_cgroup": (c_void_p, c_int),
         "bpf_link__open": (c_char_p,),
         "btf__raw_data": (c_void_p, POINTER(c_uint32)),
+        "ring_buffer__new": (c_int, SAMPLE, c_void_p, c_void_p),
     }
     integers: dict[str, tuple[Any, ...]] = {
         "bpf_object__load": (c_void_p,),
@@ -81,6 +84,8 @@ def library() -> ctypes.CDLL:
         "bpf_map_update_batch": (c_int, c_void_p, c_void_p, POINTER(c_uint32), c_void_p),
         "bpf_map_delete_batch": (c_int, c_void_p, POINTER(c_uint32), c_void_p),
         "bpf_map_lookup_batch": (c_int, c_void_p, c_void_p, c_void_p, c_void_p, POINTER(c_uint32), c_void_p),
+        "ring_buffer__epoll_fd": (c_void_p,),
+        "ring_buffer__consume": (c_void_p,),
         "libbpf_probe_bpf_helper": (c_int, c_int, c_void_p),
     }
     for name, arguments in pointers.items():
@@ -91,6 +96,7 @@ def library() -> ctypes.CDLL:
         function.argtypes, function.restype = arguments, c_int
     lib.bpf_map__name.restype = c_char_p
     lib.bpf_object__close.argtypes, lib.bpf_object__close.restype = (c_void_p,), None
+    lib.ring_buffer__free.argtypes, lib.ring_buffer__free.restype = (c_void_p,), None
     lib.libbpf_set_print.argtypes, lib.libbpf_set_print.restype = (_PRINT,), c_void_p
     lib.libbpf_set_print(_heard)
     return lib
@@ -287,6 +293,29 @@ def delete_batch(fd: int, keys: Sequence[bytes]) -> tuple[int, int]:
     if library().bpf_map_delete_batch(fd, b"".join(keys), byref(number), None) >= 0:
         return len(keys), 0
     return _done(number.value, len(keys)), ctypes.get_errno()
+
+
+def ring_open(fd: int, callback: Any) -> int:
+    """A reader of a ring buffer map."""
+    pointer = library().ring_buffer__new(fd, callback, None, None)
+    if not pointer:
+        raise _failed("cannot read a ring buffer")
+    return int(pointer)
+
+
+def ring_fd(pointer: int) -> int:
+    """What becomes readable when a ring buffer is not empty; the reader's own."""
+    return int(library().ring_buffer__epoll_fd(pointer))
+
+
+def ring_consume(pointer: int) -> int:
+    """Hand every event over; how many there were."""
+    return _checked(library().ring_buffer__consume(pointer), "cannot read a ring buffer")
+
+
+def ring_close(pointer: int) -> None:
+    """Free a reader."""
+    library().ring_buffer__free(pointer)
 
 
 def _done(reported: int, asked: int) -> int:

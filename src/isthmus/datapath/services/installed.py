@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from isthmus.datapath.core.ids import Ids
 from isthmus.datapath.services import codecs
-from isthmus.model.balancing import Target
+from isthmus.model.balancing import Ejection, Target
 from isthmus.model.names import ClusterName
 
 Slots = tuple[tuple[int, ...], ...]
@@ -62,6 +62,8 @@ class Installed(Struct, eq=False, gc=False):
     extra: tuple[int, ...] = ()
     """Backends held beyond ``slots``: by slots a failure left uncertain."""
     sure: bool = True
+    ejection: tuple[int, int, int] = (0, 0, 0)
+    """Failures in a row, the first and the longest time in ms."""
     restored: frozenset[int] = frozenset()
     """Backends that an earlier process put here and no complete row has confirmed."""
 
@@ -93,7 +95,9 @@ class Installed(Struct, eq=False, gc=False):
     def value(self, generation: int) -> bytes:
         """The bytes of the entry."""
         size, groups = len(self.slots), _groups(self.shares, tuple(map(len, self.slots)))
-        return codecs.PLAN.pack(generation, self.id, self.service, self.flags, self.timeout, 0, 0, 0, size, groups)
+        return codecs.PLAN.pack(
+            generation, self.id, self.service, self.flags, self.timeout, *self.ejection, size, groups
+        )
 
 
 @lru_cache(1024)
@@ -157,6 +161,8 @@ class State:
         self.backend_ids = Ids()
         self.cluster_ids = Ids(most=0xFFFF)
         self.generation = 0
+        self.ejection = Ejection()
+        """Of plans that have none of their own."""
 
     def __repr__(self) -> str:
         return (

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence, Set
+from functools import lru_cache
 
 from msgspec import Struct
 
@@ -16,10 +17,12 @@ from isthmus.datapath.core import shapes
 from isthmus.datapath.core.shapes import ID
 from isthmus.datapath.services import codecs, rings
 from isthmus.datapath.services.installed import Installed, Named, State, Unit
-from isthmus.model.balancing import Group, Plan, Target
+from isthmus.model.balancing import Ejection, Group, Plan, Target
 
 SMALL = 16
 MOST_WEIGHT = 1 << 24
+MOST_TIME = 24 * 3600 * 1000
+"""Of an ejection, in ms: the kernel doubles it in 64 bits."""
 _YES = ID.pack(1)
 _NOBODY: frozenset[int] = frozenset()
 _NO_SKIP: frozenset[bytes] = frozenset()
@@ -64,6 +67,7 @@ def change(state: State, row: Plan) -> Change:  # hot:
     flags |= (codecs.PLAN_CONSISTENT if row.consistent else 0) | (codecs.PLAN_SKIP if row.skip else 0)
     skip = frozenset(map(shapes.address, row.skip)) if row.skip else _NO_SKIP
     plan = Installed(0, unit.name.id, flags, timeout, _shares(groups), wanted, skip, restored=awaited)
+    plan.ejection = _ejection(row.ejection or state.ejection)
     found = _in_place(state, unit, plan) or _anew(state, unit, plan)
     found.frontends = tuple(sorted([codecs.frontend_key(key) for key in row.frontends]))
     number, known = found.plan.id, state.frontends
@@ -73,6 +77,12 @@ def change(state: State, row: Plan) -> Change:  # hot:
     if not unit.name.written:
         found.puts.append(("services", ID.pack(unit.name.id), codecs.SERVICE.pack(unit.name.name.encode())))
     return found
+
+
+@lru_cache(64)
+def _ejection(wanted: Ejection) -> tuple[int, int, int]:
+    first, longest = (min(round(time * 1000), MOST_TIME) for time in (wanted.first, wanted.longest))
+    return wanted.after, first, longest
 
 
 def _shares(groups: Sequence[Group]) -> tuple[tuple[int, int], ...]:
@@ -132,7 +142,7 @@ def _in_place(state: State, unit: Unit, plan: Installed) -> Change | None:
     same = (slots, plan.shares) == (old.slots, old.shares)
     if plan.flags & codecs.PLAN_CONSISTENT and not same:
         return None  # a ring changes whole
-    same = same and plan.timeout == old.timeout
+    same = same and (plan.timeout, plan.ejection) == (old.timeout, old.ejection)
     if len(writes) > max(SMALL, sum(map(len, plan.slots)) // 2):
         return None
     before, after = old.members(), plan.members()

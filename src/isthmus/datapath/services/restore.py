@@ -107,6 +107,7 @@ def _plan(state: State, number: int, raw: dict[str, Any] | None, slots: Slots) -
             shares=tuple((tier, weight) for _, weight, _, tier in groups),
             slots=tuple(_counted(state, slots.get(g, {}), count) for g, (_, _, count, _) in enumerate(groups)),
         )
+        plan.ejection = (raw["eject_after"], raw["eject_first"], raw["eject_longest"])
         plan.sure = [len(group) for group in plan.slots] == [count for _, _, count, _ in groups]
     there = [[slots[g].get(n) for n in range(max(slots[g]) + 1)] if g in slots else [] for g in range(_most(slots))]
     plan.sure &= raw is not None and tuple(map(len, there)) == plan.extents()[: len(there)]

@@ -10,6 +10,7 @@ from typing import Final
 from isthmus.datapath.core.manifest import Entry, Names, Row
 from isthmus.datapath.core.shapes import COOKIE, ID, address_text, text
 from isthmus.datapath.services import codecs
+from isthmus.model.balancing import Ejection
 from isthmus.model.hosts import joined
 
 SCOPES: Final = ("", "internal", "original", "original internal")
@@ -55,10 +56,12 @@ def plan(names: Names, key: bytes, value: bytes) -> Row:
     raw, size = codecs.PLAN.named(value), codecs.GROUP.size
     groups = [codecs.GROUP.named(raw["groups"][n * size : (n + 1) * size]) for n in range(raw["size"])]
     affinity = {"affinity": raw["affinity_timeout"]} if raw["flags"] & codecs.PLAN_AFFINITY else {}
+    ejection = {"eject_after": raw["eject_after"]} if raw["eject_after"] not in (0, Ejection().after) else {}
     return {
         "plan": names.service(raw["service"]),
         "groups": [{"tier": g["tier"], "weight": g["weight"], "count": g["count"]} for g in groups],
         **affinity,
+        **ejection,
         "plan_id": ID.unpack(key)[0],
         "service_id": raw["service"],
         "generation": raw["generation"],

@@ -1,0 +1,33 @@
+"""A ring buffer of the kernel's events, read by libbpf."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+
+from isthmus.datapath.core import libbpf
+
+
+class RingBuffer:
+    """``fileno()`` is readable when something is there; ``consume`` hands each event over, in order."""
+
+    def __init__(self, fd: int, receive: Callable[[bytes], None]) -> None:
+        self._receive = receive
+        self._callback = libbpf.SAMPLE(self._sample)  # held here: libbpf keeps only a pointer
+        self._pointer = libbpf.ring_open(fd, self._callback)
+
+    def fileno(self) -> int:
+        """For select, epoll or an event loop."""
+        return libbpf.ring_fd(self._pointer)
+
+    def consume(self) -> int:
+        """Hand over all that is there; how many events."""
+        return libbpf.ring_consume(self._pointer)
+
+    def close(self) -> None:
+        """Stop reading; what nobody read stays for the next reader."""
+        libbpf.ring_close(self._pointer)
+
+    def _sample(self, _: int, data: int, size: int) -> int:
+        self._receive(ctypes.string_at(data, size))
+        return 0

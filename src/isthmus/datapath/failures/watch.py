@@ -1,0 +1,102 @@
+"""Keeps the table ``failures`` as the kernel's state is. An event of the ring buffer is a reason to look at that."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from typing import Final
+
+from isthmus import logs
+from isthmus.datapath.core.maps import KernelMaps
+from isthmus.datapath.core.ring import RingBuffer
+from isthmus.datapath.core.shapes import ID, address_text
+from isthmus.datapath.failures import codecs, rows
+from isthmus.datapath.services.installed import State
+from isthmus.model import tables
+from isthmus.model.hosts import joined
+from isthmus.statedb import Database
+
+LOOK: Final = 2.0
+"""Seconds between looks while something fails, for what no event came of (a full ring buffer)."""
+
+log = logs.get("datapath")
+
+
+class FailureWatch:
+    """One per datapath. ``longest``: seconds after which a backend that went on to answer is forgiven."""
+
+    def __init__(self, maps: KernelMaps, state: State, db: Database, *, longest: float) -> None:
+        self._maps = maps
+        self._state = state
+        self._db = db
+        self._keep = int(longest * 1e9)
+        self._changed = asyncio.Event()
+        self._names: dict[int, str] = {}
+        self.counts: Counter[tuple[str, str, str]] = Counter()
+        """Events by kind, cluster and reason."""
+
+    def __repr__(self) -> str:
+        return f"<FailureWatch: {dict(self.counts)}>"
+
+    async def run(self) -> None:
+        """Follow, for ever."""
+        ring = RingBuffer(self._maps.fd("events"), self._receive)
+        loop = asyncio.get_running_loop()
+        loop.add_reader(ring.fileno(), ring.consume)
+        try:
+            while True:
+                self.step()
+                self._changed.clear()
+                try:
+                    async with asyncio.timeout(LOOK):
+                        await self._changed.wait()
+                except TimeoutError:
+                    pass
+        finally:
+            loop.remove_reader(ring.fileno())
+            ring.close()
+
+    def step(self) -> int:
+        """Bring the table to the kernel's state, and delete what says nothing more; how many backends are ejected."""
+        state = list(self._maps.items("failing"))
+        snapshot = self._db.snapshot()
+        wanted = rows.failures(state, self._state.backends, snapshot.all(tables.BACKENDS) if state else (), boot=_BOOT)
+        present = {row.key: row for row in snapshot.all(tables.FAILURES)}
+        if wanted != present:
+            with self._db.write() as txn:
+                for key in present.keys() - wanted.keys():
+                    txn.delete(tables.FAILURES, key)
+                for key, row in wanted.items():
+                    if present.get(key) != row:
+                        txn.put(tables.FAILURES, row)
+        if state:
+            self._tidy(state)
+        return len(wanted)
+
+    def _tidy(self, state: list[tuple[bytes, bytes]]) -> None:
+        idle = rows.idle(state, self._state.backends, now=time.monotonic_ns(), keep=self._keep)
+        if not idle:
+            return
+        self._maps.drop("failing", idle)
+        self._maps.drop("trials", idle)
+        if len(idle) == len(state):
+            self._close_gate()
+
+    def _close_gate(self) -> None:
+        """Nothing fails: connects need not look. Where something began to just now, the gate is open again."""
+        self._maps.put("gates", [(ID.pack(0), codecs.GATE.pack(0, 0))])
+        if list(self._maps.items("failing")):
+            self._maps.put("gates", [(ID.pack(0), codecs.GATE.pack(1, 0))])
+
+    def _receive(self, raw: bytes) -> None:
+        event = codecs.EVENT.named(raw)
+        cluster = next((name for name, each in self._state.clusters.items() if each.id == event["cluster"]), "")
+        kind, reason = codecs.KINDS[event["kind"]], codecs.REASONS[event["reason"]]
+        self.counts[kind, cluster, reason] += 1
+        backend = joined(address_text(event["address"]), int.from_bytes(event["port"], "big"))
+        log.info(f"backend {kind}", backend=backend, cluster=cluster, reason=reason, failures=event["failures"])
+        self._changed.set()
+
+
+_BOOT: Final = rows.boot_time()

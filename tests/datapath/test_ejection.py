@@ -1,0 +1,195 @@
+"""A backend that fails connects is passed over, and tried again by single calls: on a real kernel, under load."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from bpf_world import Load, World, group, plan, programmed, target
+
+from isthmus.datapath import Datapath, view
+from isthmus.datapath.failures.watch import FailureWatch
+from isthmus.model import tables
+from isthmus.model.balancing import Backend, BackendKey, Ejection
+from isthmus.model.names import ServiceName
+from isthmus.statedb import Database
+
+pytestmark = pytest.mark.bpf
+
+VIP, VIP6 = "10.96.7.7", "fd00:96::7"
+GOOD = ("10.8.1.1:8080", "10.8.1.2:8080")
+GOOD6 = ("[fd00:8::11]:8080", "[fd00:8::12]:8080")
+REFUSES, REFUSES6 = "10.8.1.9:8080", "[fd00:8::19]:8080"
+SILENT, SILENT6 = "10.9.0.9:8080", "[fd00:9::9]:8080"
+LONG = Ejection(after=3, first=60.0, longest=60.0)
+
+
+def host(endpoint: str) -> str:
+    return endpoint.rpartition(":")[0].strip("[]")
+
+
+@pytest.fixture(scope="module")
+def served(world: World) -> World:
+    world.address("add", *map(host, (*GOOD, *GOOD6, REFUSES, REFUSES6)))
+    world.serve(*GOOD, *GOOD6)
+    return world
+
+
+@pytest.fixture(scope="module")
+def load(served: World) -> Load:
+    return served.load_from(served.cgroup)
+
+
+@pytest.fixture
+def watch(datapath: Datapath) -> FailureWatch:
+    db = Database(tables.BACKENDS, tables.FAILURES)
+    with db.write() as txn:
+        for endpoint in (*GOOD, REFUSES, SILENT):
+            of = target(endpoint)
+            key = BackendKey(ServiceName("demo/echo"), of.cluster, of.address, of.port, of.protocol)
+            txn.put(tables.BACKENDS, Backend(key=key, port_names=("",)))
+    return FailureWatch(datapath.maps, datapath.state, db, longest=1.0)
+
+
+def families(bad: str, bad6: str) -> list[object]:
+    return [
+        pytest.param(VIP, (*GOOD, bad), id="IPv4"),
+        pytest.param(VIP6, (*GOOD6, bad6), id="IPv6"),
+    ]
+
+
+@pytest.mark.parametrize(("vip", "backends"), families(REFUSES, REFUSES6))
+def test_a_backend_that_refuses_costs_no_more_calls_than_it_takes_to_notice(
+    datapath: Datapath, load: Load, vip: str, backends: tuple[str, ...]
+) -> None:
+    """At most as many as are under way when the threshold is reached; none later."""
+    programmed(datapath.target(), plan("echo", vip, group(*backends), ejection=LONG))
+    said = load.run(vip, calls=1500, at_once=20)
+    assert 3 <= said.failed <= 3 + 20, said.ended
+    assert set(said.ended) == {"ok", "ECONNREFUSED"}
+    again = load.run(vip, calls=600, at_once=20)
+    assert again.ended == {"ok": 600}
+    assert set(again.answered) == set(backends[:2])
+
+
+@pytest.mark.parametrize(("vip", "backends"), families(SILENT, SILENT6))
+def test_a_backend_that_is_silent_costs_no_more_calls_than_are_under_way(
+    datapath: Datapath, load: Load, vip: str, backends: tuple[str, ...]
+) -> None:
+    programmed(datapath.target(), plan("echo", vip, group(*backends), ejection=LONG))
+    said = load.run(vip, calls=600, at_once=15, timeout=1.0)
+    assert 3 <= said.failed <= 15, said.ended
+    assert set(said.ended) == {"ok", "timeout"}
+    assert load.run(vip, calls=300, at_once=15).ended == {"ok": 300}
+
+
+def test_calls_go_to_the_next_tier_when_all_of_the_first_are_ejected(datapath: Datapath, load: Load) -> None:
+    programmed(datapath.target(), plan("echo", VIP, group(REFUSES), group(GOOD[0], tier=1), ejection=LONG))
+    assert load.run(VIP, calls=20).ended == {"ECONNREFUSED": 3, "ok": 17}
+
+
+def test_when_all_are_ejected_all_are_called(datapath: Datapath, load: Load) -> None:
+    """Panic: to call what failed is better than to call nobody."""
+    programmed(datapath.target(), plan("echo", VIP, group(REFUSES, SILENT), ejection=LONG))
+    load.run(VIP, calls=60, at_once=6, timeout=0.5)
+    assert {row["backend"]: row["ejected"] for row in view.rows(datapath.maps, "failing")} == {
+        f"{REFUSES}/TCP": True,
+        f"{SILENT}/TCP": True,
+    }
+    assert load.run(VIP, calls=20, at_once=4, timeout=0.5).failed == 20
+    assert {row["verdict"] for row in datapath.counters()} == {"called"}
+
+
+def test_a_single_call_tries_it_again_and_success_brings_it_back(
+    served: World, datapath: Datapath, load: Load, watch: FailureWatch
+) -> None:
+    times = Ejection(after=3, first=0.3, longest=0.3)
+    programmed(datapath.target(), plan("echo", VIP, group(GOOD[0], REFUSES), ejection=times))
+    load.run(VIP, calls=40)
+    assert watch.step() == 1
+    said = load.run(VIP, calls=30, at_once=10, pause=0.05)  # each window of 0.3 s lets one call through
+    assert said.failed <= 3, said.ended
+    process = served.serve(REFUSES)
+    try:
+        load.run(VIP, calls=40, at_once=2, pause=0.05)
+        assert load.run(VIP, calls=100).answered.keys() == {GOOD[0], REFUSES}
+    finally:
+        process.kill()
+        process.wait(5)
+    assert watch.step() == 0
+    assert not any(row["ejected"] for row in view.rows(datapath.maps, "failing"))
+
+
+def test_the_time_is_raised_once_for_a_window_however_many_calls_fail_late(datapath: Datapath, load: Load) -> None:
+    programmed(datapath.target(), plan("echo", VIP, group(SILENT), ejection=LONG))
+    load.run(VIP, calls=60, at_once=60, timeout=0.6)
+    assert [(row["failures"], row["level"]) for row in view.rows(datapath.maps, "failing")] == [(60, 1)]
+
+
+def test_a_client_with_affinity_is_moved_and_then_stays(datapath: Datapath, load: Load) -> None:
+    programmed(datapath.target(), plan("echo", VIP, group(*GOOD, REFUSES), affinity=600, ejection=LONG))
+    for _ in range(30):
+        datapath.maps.drop("affinity", [key for key, _ in datapath.maps.items("affinity")])
+        load.run(VIP, calls=1)
+    assert [row["ejected"] for row in view.rows(datapath.maps, "failing")] == [True]
+    assert len(load.run(VIP, calls=30).answered) == 1
+
+
+def test_never_means_never(datapath: Datapath, load: Load) -> None:
+    programmed(datapath.target(), plan("echo", VIP, group(GOOD[0], REFUSES), ejection=Ejection(after=0)))
+    said = load.run(VIP, calls=200)
+    assert said.ended["ECONNREFUSED"] > 50
+    assert view.rows(datapath.maps, "failing") == []
+
+
+def test_an_ejected_backend_is_shown_with_why_and_until_when(
+    datapath: Datapath, load: Load, watch: FailureWatch
+) -> None:
+    programmed(datapath.target(), plan("echo", VIP, group(GOOD[0], REFUSES), ejection=LONG))
+    load.run(VIP, calls=60)
+    assert watch.step() == 1
+    [row] = watch._db.snapshot().all(tables.FAILURES)
+    assert (row.key.address, row.reason) == (host(REFUSES), "refused")
+    assert row.failures >= 3
+    assert "refused" in row.error
+    assert -5 < row.since - time.time() < 5
+    assert 50 < row.until - time.time() < 65
+
+
+def test_entries_of_backends_that_have_gone_are_deleted_and_connects_look_no_more(
+    datapath: Datapath, load: Load, watch: FailureWatch
+) -> None:
+    to = datapath.target()
+    programmed(to, plan("echo", VIP, group(GOOD[0], REFUSES), ejection=LONG))
+    load.run(VIP, calls=40)
+    assert [key for key, value in datapath.maps.items("gates") if any(value)] != []
+    programmed(to, plan("echo", VIP, group(GOOD[0]), ejection=LONG))
+    assert watch.step() == 0
+    assert view.rows(datapath.maps, "failing") == view.rows(datapath.maps, "trials") == []
+    assert [key for key, value in datapath.maps.items("gates") if any(value)] == []
+
+
+def test_the_first_syn_is_sent_again_in_time(world: World, load: Load) -> None:
+    """200 ms and not the kernel's second: a caller that waits 0.6 s has had the outcome of a silent backend counted."""
+    for seconds, counted in ((0.2, 1), (0.0, 0)):
+        opened = world.open(syn_timeout=seconds)
+        programmed(opened.target(), plan("echo", VIP, group(SILENT)))
+        load.run(VIP, calls=1, timeout=0.6)
+        assert len(view.rows(opened.maps, "failing")) == counted
+        programmed(opened.target())
+        opened.maps.drop("failing", [key for key, _ in opened.maps.items("failing")])
+        opened.close()
+
+
+def test_round_trips_bound_the_time_out_from_below(world: World, load: Load) -> None:
+    opened = world.open(syn_timeout=0.05)
+    programmed(opened.target(), plan("echo", VIP, group(SILENT)), plan("other", "10.96.7.8", group(GOOD[0])))
+    load.run("10.96.7.8", calls=5)
+    [row] = view.rows(opened.maps, "round_trips")
+    assert row["cluster"] == "c1"
+    assert 0 < row["microseconds"] < 1_000_000
+    [(key, _)] = opened.maps.items("round_trips")
+    opened.maps.put("round_trips", [(key, (400_000).to_bytes(4, "little"))])
+    load.run(VIP, calls=1, timeout=0.6)
+    assert view.rows(opened.maps, "failing") == [], "three round trips are 1.2 s: it cannot have been counted as silent"
+    opened.close()

@@ -1,0 +1,79 @@
+"""Calls under load: many at a time, each counted with how it ended and how long it took.
+
+    bpf_load.py '{"host": …, "port": …, "calls": 300, "at_once": 20, "timeout": 3.0, "bytes": 0}'
+
+Reads such requests from stdin, a JSON object per line; prints for each how the calls ended, and their times in ms.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import hashlib
+import json
+import sys
+import time
+from typing import Any
+
+
+async def call(host: str, port: int, *, timeout: float, size: int) -> tuple[str, float, str]:
+    """(how it ended, ms until connected, who answered); with a size, that many bytes are echoed and compared."""
+    start = time.monotonic()
+    try:
+        async with asyncio.timeout(timeout):
+            reader, writer = await asyncio.open_connection(host, port, limit=1 << 20)
+            took = (time.monotonic() - start) * 1000
+            peer = writer.get_extra_info("peername")[:2]
+            if tuple(peer) != (host, port):
+                return f"peer {peer}", took, ""
+            name = (await reader.readline()).decode().strip()
+            how = await echo(reader, writer, size) if size else "ok"
+            writer.close()
+            await writer.wait_closed()
+            return (how if name else "empty"), took, name
+    except TimeoutError:
+        return "timeout", (time.monotonic() - start) * 1000, ""
+    except OSError as error:
+        return errno.errorcode.get(error.errno or 0, repr(error)), (time.monotonic() - start) * 1000, ""
+
+
+async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, size: int) -> str:
+    """Send bytes, and compare what comes back."""
+    sent = (bytes(range(251)) * (size // 251 + 1))[:size]
+    writer.write(sent)
+    writer.write_eof()
+    came = await reader.read(-1)
+    return "ok" if hashlib.sha256(came).digest() == hashlib.sha256(sent).digest() else f"{len(came)} other bytes"
+
+
+async def load(asked: dict[str, Any]) -> dict[str, Any]:
+    """All calls of a request."""
+    left = asked["calls"]
+    ended: dict[str, int] = {}
+    answered: dict[str, int] = {}
+    times: list[float] = []
+
+    async def caller() -> None:
+        nonlocal left
+        while left > 0:
+            left -= 1
+            size = asked.get("bytes", 0)
+            how, took, name = await call(asked["host"], asked["port"], timeout=asked.get("timeout", 3.0), size=size)
+            ended[how] = ended.get(how, 0) + 1
+            answered[name] = answered.get(name, 0) + 1
+            times.append(round(took, 1))
+            if pause := asked.get("pause"):
+                await asyncio.sleep(pause)
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(asked.get("at_once", 1)):
+            tasks.create_task(caller())
+    return {"ended": ended, "answered": answered, "times": sorted(times)}
+
+
+def main() -> None:
+    for line in sys.stdin:
+        print(json.dumps(asyncio.run(load(json.loads(line)))), flush=True)
+
+
+main()
