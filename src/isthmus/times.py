@@ -10,6 +10,6 @@ def timestamp(when: datetime | None = None) -> str:
     return (when or datetime.now(UTC)).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def micro_timestamp() -> str:
-    """Now, as ``metav1.MicroTime``."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+def micro_timestamp(when: datetime | None = None) -> str:
+    """A time, now where none is given, as ``metav1.MicroTime``."""
+    return (when or datetime.now(UTC)).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -20,8 +20,8 @@ from isthmus.clusterset.peer_status import (
     next_change,
     unconfirmed,
 )
-from isthmus.clusterset.wire import format_time
 from isthmus.model.names import ClusterName
+from isthmus.times import timestamp
 
 NOW = datetime(2026, 11, 22, 12, 0, 0, tzinfo=UTC)
 CONFIGURED = ClusterConfig(2, Capabilities(True, max_connected_clusters=255, service_exports_enabled=True))
@@ -103,12 +103,12 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
         "",
     ),
     "copies, and the mirror cannot reach it": (
-        {**FOLLOWED, "config": COPIED, "description": Description(away=format_time(ago(60)))},
+        {**FOLLOWED, "config": COPIED, "description": Description(away=timestamp(ago(60)))},
         "stale",
-        f"the mirror has not heard it since {format_time(ago(60))}",
+        f"the mirror has not heard it since {timestamp(ago(60))}",
     ),
     "no copies, whatever stands in its description": (
-        {**FOLLOWED, "description": Description(away=format_time(ago(60))), "unmirrored": ago(5)},
+        {**FOLLOWED, "description": Description(away=timestamp(ago(60))), "unmirrored": ago(5)},
         "ready",
         "",
     ),
@@ -123,11 +123,11 @@ def test_a_peer_is_judged_by_what_is_known_of_it(known: dict[str, Any], state: s
 
 
 def test_stale_is_dated_by_what_made_it_so_and_not_by_when_that_was_seen() -> None:
-    assert judge(facts(**FOLLOWED, lost=ago(90), failure="cut off"), NOW).since == format_time(ago(90))
+    assert judge(facts(**FOLLOWED, lost=ago(90), failure="cut off"), NOW).since == timestamp(ago(90))
 
 
 def test_a_clock_ahead_of_ours_dates_nothing_into_the_future() -> None:
-    known = facts(**{**FOLLOWED, "config": COPIED}, description=Description(away=format_time(ago(-60))))
+    known = facts(**{**FOLLOWED, "config": COPIED}, description=Description(away=timestamp(ago(-60))))
     found = away(known, NOW)
     assert found is not None
     assert found.since == NOW
@@ -141,12 +141,12 @@ def test_a_clock_ahead_of_ours_dates_nothing_into_the_future() -> None:
         ({**FOLLOWED, "lost": ago(100)}, ago(100)),
         ({**FOLLOWED, "lost": ago(100), "listed": ago(300)}, ago(100)),
         ({**FOLLOWED, "lost": ago(100), "listed": ago(50)}, ago(50)),  # listed while another link is broken
-        ({**FOLLOWED, "config": COPIED, "description": Description(away=format_time(ago(70)))}, ago(70)),
+        ({**FOLLOWED, "config": COPIED, "description": Description(away=timestamp(ago(70)))}, ago(70)),
         (
             {
                 **FOLLOWED,
                 "config": COPIED,
-                "description": Description(away=format_time(ago(70))),
+                "description": Description(away=timestamp(ago(70))),
                 "unmirrored": ago(20),
                 "listed": ago(1),
             },

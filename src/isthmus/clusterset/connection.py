@@ -29,13 +29,13 @@ from isthmus.clusterset.identity import ClusterConfig, Ids
 from isthmus.clusterset.peer_status import CONFIG, Heartbeat, PeerFacts, judge, steady_clock
 from isthmus.clusterset.peers import Peer
 from isthmus.clusterset.sinks import Forms
-from isthmus.clusterset.wire import format_time
 from isthmus.config import ClustersetSection
 from isthmus.etcd import EtcdError, KeyStore, KeyValue, PrefixStore, Session
 from isthmus.model.mcs import RecordKind
 from isthmus.model.tables import CLUSTERS, PROBES
 from isthmus.reflector import Reflector, State
 from isthmus.statedb import Database, Initializer, WriteTxn
+from isthmus.times import timestamp
 
 log = logs.get("clusterset")
 
@@ -83,7 +83,7 @@ class Connection:
             lifetime=section.cache_lifetime,
             endpoints=peer.endpoints,
         )
-        self.row = structs.replace(judge(self.facts, self._now()), since=format_time(self._now()))
+        self.row = structs.replace(judge(self.facts, self._now()), since=timestamp(self._now()))
         with db.write() as txn:
             txn.put(CLUSTERS, self.row)
 
@@ -386,7 +386,7 @@ class Connection:
         if row.state != self.row.state:
             log.info("cluster", name=self.name, state=row.state, reason=row.reason)
         if not row.since:
-            row = structs.replace(row, since=self.row.since if row.state == self.row.state else format_time(now))
+            row = structs.replace(row, since=self.row.since if row.state == self.row.state else timestamp(now))
         if row != self.row:
             self.row = row
             txn.put(CLUSTERS, row)

@@ -69,7 +69,7 @@ def decode(value: bytes, *, cluster: ClusterName, name: ServiceName) -> Export:
     return Export(
         cluster=cluster,
         name=name,
-        created=wire.timestamp(said.created),
+        created=wire.parse_timestamp(said.created),
         type="Headless" if said.type == "Headless" else "ClusterSetIP",
         ports=tuple(port for each in said.ports or () if (port := _port(each)) is not None),
         affinity=affinity,

@@ -13,6 +13,7 @@ from isthmus.clusterset import wire
 from isthmus.clusterset.errors import RecordError
 from isthmus.config import ClusterSection
 from isthmus.model.names import ClusterName
+from isthmus.times import timestamp
 
 LIMIT: Final = 64 * 1024
 Most = Literal[255, 511]
@@ -94,9 +95,9 @@ def decode_description(value: bytes, *, now: datetime) -> Description:
 
 def _away(text: str, *, now: datetime) -> str:
     try:
-        return wire.timestamp(text) if text else ""
+        return wire.parse_timestamp(text) if text else ""
     except RecordError:
-        return wire.format_time(now)
+        return timestamp(now)
 
 
 def encode(said: ClusterConfig | Description) -> bytes:

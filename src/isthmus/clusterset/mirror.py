@@ -31,7 +31,7 @@ from isthmus.clusterset.identity import ClusterConfig
 from isthmus.clusterset.publishing import KINDS
 from isthmus.clusterset.shelf import Shelf
 from isthmus.clusterset.sinks import ROWS, Form, Forms
-from isthmus.clusterset.wire import format_time, wall_clock
+from isthmus.clusterset.wire import wall_clock
 from isthmus.config import ClusterSection, ClustersetSection
 from isthmus.etcd import Compare, EtcdError, Lease, LeaseGone, Put, Session
 from isthmus.model.clusters import Cluster
@@ -39,7 +39,8 @@ from isthmus.model.mcs import RecordKind
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.tables import CLUSTERS
 from isthmus.reflector import Expired, Transient
-from isthmus.statedb import Backoff, Database, Reader, Table
+from isthmus.statedb import Backoff, Database, Reader, Retry, Table
+from isthmus.times import timestamp
 
 log = logs.get("mirror")
 
@@ -118,21 +119,20 @@ class Mirror:
 
     async def run(self) -> None:
         """Wait for our turn, mirror, and start over when the turn is lost."""
-        attempts = 0
+        retry = Retry(RETRY)
         while True:
             try:
                 lease = await self._turn()
-                attempts = 0
+                retry.succeeded()
                 try:
                     await self._mirror(lease)
                 finally:
                     self.db = None
                     await _give_back(lease)
             except (Transient, Expired, EtcdError) as why:
-                attempts += 1
                 self.outcome = f"cannot mirror: {why}"
-                log.warning("cannot mirror", why=str(why), attempt=attempts)
-                await asyncio.sleep(RETRY.delay(attempts))
+                log.warning("cannot mirror", why=str(why), attempt=retry.failed())
+                await retry.pause()
 
     async def _turn(self) -> Lease:
         """Become the one mirror."""
@@ -248,7 +248,7 @@ class _Writer:
         """Write what changed, for ever; after a failure look at everything again."""
         copies = {kind: self._db.changes(table) for kind, table in COPIES.items()}
         clusters = self._db.changes(CLUSTERS)
-        attempts = 0
+        retry = Retry(RETRY)
         while True:
             for kind, changes in copies.items():
                 for (cluster, name), _, row in changes.next()[1]:
@@ -256,13 +256,12 @@ class _Writer:
             clusters.next()
             try:
                 await self._write()
-                attempts = 0
+                retry.succeeded()
             except (Transient, Expired, EtcdError) as why:
-                attempts += 1
-                log.warning("cannot copy", why=str(why), attempt=attempts)
+                log.warning("cannot copy", why=str(why), attempt=retry.failed())
                 self._written.clear()
                 self._whole.clear()
-                await asyncio.sleep(RETRY.delay(attempts))
+                await retry.pause()
                 continue
             await self._db.until(lambda _: bool(clusters.unread) or any(changes.unread for changes in copies.values()))
 
@@ -295,7 +294,7 @@ class _Writer:
         fresh = kind in row.synced and row.state in ("listing", "ready")
         if fresh and (kind, row.name) not in self._whole:
             await shelf.settle(prune=True)
-            now = format_time(wall_clock()).encode()
+            now = timestamp(wall_clock()).encode()
             await self._session.put(keys.canary(kind, row.name, cached=True), now)
             self._whole.add((kind, row.name))
 

@@ -16,10 +16,11 @@ from msgspec import Struct
 
 from isthmus.clusterset import identity
 from isthmus.clusterset.identity import SLICES_ONLY, ClusterConfig, Description
-from isthmus.clusterset.wire import format_time, wall_clock
+from isthmus.clusterset.wire import wall_clock
 from isthmus.model.clusters import Cluster
 from isthmus.model.mcs import RecordKind
 from isthmus.model.names import ClusterName
+from isthmus.times import timestamp
 
 CONFIG: Final = "config"
 """The link that follows a peer's configuration; every other link is called as the kind of record that it follows."""
@@ -103,7 +104,7 @@ def judge(facts: PeerFacts, now: datetime) -> Cluster:
         name=facts.name,
         id=facts.config.id if facts.config is not None else 0,
         state=state,
-        since=format_time(gone.since) if state == "stale" and gone is not None else "",
+        since=timestamp(gone.since) if state == "stale" and gone is not None else "",
         reason=reason,
         endpoints=facts.endpoints,
         synced=tuple(kind for kind in facts.kinds if kind in facts.synced),
@@ -116,7 +117,7 @@ def judge(facts: PeerFacts, now: datetime) -> Cluster:
         version=said.version,
         connected=facts.links.get(CONFIG, False),
         failures=facts.failures,
-        last_failure=format_time(facts.failed_at) if facts.failed_at is not None else "",
+        last_failure=timestamp(facts.failed_at) if facts.failed_at is not None else "",
         last_failure_reason=facts.last_failure,
         dropped=sum(count for count, _ in facts.dropped.values()),
         dropped_example=next((f"{kind} {example}" for kind, (_, example) in facts.dropped.items() if example), ""),

@@ -21,13 +21,13 @@ from msgspec import Struct
 from isthmus import __version__, logs
 from isthmus.clusterset import identity, keys
 from isthmus.clusterset.publishing import KINDS, RecordTarget
-from isthmus.clusterset.wire import format_time
 from isthmus.config import ClusterSection
 from isthmus.etcd import EtcdError, Lease, LeaseGone, Session, WatchEvent
 from isthmus.model.names import ClusterName
 from isthmus.model.tables import RECORDS
 from isthmus.reflector import Expired, Transient
-from isthmus.statedb import Backoff, Database, Reconciler, ReconcilerStats
+from isthmus.statedb import Backoff, Database, Reconciler, ReconcilerStats, Retry
+from isthmus.times import timestamp
 
 log = logs.get("publisher")
 
@@ -91,11 +91,11 @@ class Publisher:
 
     async def _presence(self) -> None:
         """Say who we are and that all is said, and say it again whenever the store was lost or lost it."""
-        attempts = 0
+        retry = Retry(RETRY)
         while True:
             try:
                 revision = await self._establish()
-                attempts = 0
+                retry.succeeded()
                 began = asyncio.get_running_loop().time()
                 key = await self._undisturbed(revision)
                 self.outcome = f"somebody else changed {key}; writing again what is ours"
@@ -104,10 +104,9 @@ class Publisher:
                 # two publishers of one name do not outdo each other
                 await asyncio.sleep(AFTER_A_FOREIGN_WRITE - lasted)
             except (Transient, Expired, EtcdError) as why:
-                attempts += 1
                 self.outcome = f"cannot publish: {why}"
-                log.warning("cannot publish", why=str(why), attempt=attempts)
-                await asyncio.sleep(RETRY.delay(attempts))
+                log.warning("cannot publish", why=str(why), attempt=retry.failed())
+                await retry.pause()
 
     async def _establish(self) -> int:
         """Configuration, records, canaries; gives a revision from which on nobody but us changes them."""
@@ -119,7 +118,7 @@ class Publisher:
         await self._target.settle()
         await self.reconciler.wait_until_reconciled(self._db.snapshot().revision(RECORDS))
         for key in self._canaries:
-            await self._session.put(key, format_time(self._now()).encode())
+            await self._session.put(key, timestamp(self._now()).encode())
         self.outcome = f"published; {len(KINDS)} kinds are whole"
         log.info("published", cluster=self._name, records=self._db.snapshot().count(RECORDS))
         return revision
@@ -188,4 +187,4 @@ class Publisher:
             self._lease = await self._session.grant_lease(HEARTBEAT_TTL)
         else:
             await self._lease.renew()
-        await self._session.put(keys.HEARTBEAT, format_time(self._now()).encode(), lease=self._lease.id)
+        await self._session.put(keys.HEARTBEAT, timestamp(self._now()).encode(), lease=self._lease.id)

@@ -14,6 +14,7 @@ from isthmus.clusterset.errors import RecordError
 from isthmus.model.addresses import reserved
 from isthmus.model.names import ClusterName, ServiceName, service_name
 from isthmus.model.services import Labels, Protocol
+from isthmus.times import timestamp
 
 T = TypeVar("T")
 
@@ -88,7 +89,7 @@ def protocol(text: str) -> Protocol | None:
             return None
 
 
-def timestamp(text: str) -> str:
+def parse_timestamp(text: str) -> str:
     """A time in UTC and whole seconds, so that times compare as text."""
     try:
         time = datetime.fromisoformat(text)
@@ -97,17 +98,12 @@ def timestamp(text: str) -> str:
         raise RecordError(f"{text!r} is not a time") from None
     if time.year <= 1:
         raise RecordError("its time is not set")
-    return format_time(time)
+    return timestamp(time)
 
 
 def wall_clock() -> datetime:
     """The time of day in UTC."""
     return datetime.now(UTC)
-
-
-def format_time(time: datetime) -> str:
-    """RFC 3339, UTC, whole seconds."""
-    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def labels(pairs: Iterable[tuple[str, str]]) -> Labels:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import Counter
-from datetime import UTC, datetime
 from typing import Any, Final, Literal, NamedTuple
 
 from isthmus import logs
@@ -17,6 +16,7 @@ from isthmus.kube.errors import AlreadyExists, KubeError, NotFound
 from isthmus.kube.kind import Kind
 from isthmus.kube.objects.core import EVENT
 from isthmus.reflector import Expired
+from isthmus.times import timestamp
 
 PAUSE: Final = 1.0
 """Seconds between two rounds; what is said again within one only counts."""
@@ -106,11 +106,11 @@ class Recorder:
             before = await self._client.get(EVENT, name, said.namespace)
         except NotFound:  # it ran out just now; the next time will create it
             return
-        body = {"count": (before.count or 1) + times, "lastTimestamp": _stamp()}
+        body = {"count": (before.count or 1) + times, "lastTimestamp": timestamp()}
         await self._client.patch(EVENT, said.namespace, name, body)
 
     def _body(self, said: _Said, times: int) -> dict[str, Any]:
-        now = _stamp()
+        now = timestamp()
         return {
             "metadata": {"name": said.event_name(), "namespace": said.namespace},
             "involvedObject": {
@@ -130,7 +130,3 @@ class Recorder:
             "reportingComponent": self._component,
             "reportingInstance": self._instance,
         }
-
-
-def _stamp() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

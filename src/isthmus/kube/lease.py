@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from isthmus import logs
@@ -17,6 +16,7 @@ from isthmus.kube.client import Client
 from isthmus.kube.errors import Conflict, KubeError, NotFound, NotServed
 from isthmus.kube.objects.coordination import LEASE, Lease, LeaseSpec
 from isthmus.reflector import Expired
+from isthmus.times import micro_timestamp
 
 DURATION: Final = 12
 DEADLINE: Final = 8.0
@@ -164,7 +164,7 @@ class Election:
     def _body(self, lease: Lease | None, *, free: bool = False) -> dict[str, Any]:
         """What is written: over this lease, and only if it has not changed since it was read."""
         before = lease.spec if lease else LeaseSpec()
-        now = _stamp()
+        now = micro_timestamp()
         ours = before.holder_identity == self.identity
         taken = {
             "holderIdentity": self.identity,
@@ -184,7 +184,3 @@ class Election:
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
-
-
-def _stamp() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -16,7 +16,7 @@ from isthmus.config import Config, ConfigError, EtcdSection
 from isthmus.etcd import Credentials, Session, Tls
 from isthmus.running import until_told
 from isthmus.sources.identity import cluster_name
-from isthmus.statedb import Backoff, Derived, Table
+from isthmus.statedb import Backoff, Derived, Retry, Table
 
 ASKING = Backoff(0.2, 5.0)
 SECOND_NAME = 2.0
@@ -74,7 +74,7 @@ def tables_of(derived: Iterable[Derived[Any]], *others: Table[Any, Any]) -> set[
 
 async def identified(config: Config, client: kube.Client) -> Config:
     """The configuration with the cluster's name in it, where it has none: then the API server is waited for."""
-    attempts = 0
+    retry = Retry(ASKING)
     while True:
         try:
             async with asyncio.timeout(SECOND_NAME if config.cluster.name else None):
@@ -82,9 +82,8 @@ async def identified(config: Config, client: kube.Client) -> Config:
         except TimeoutError:
             return config
         except kube.Unreachable as why:
-            attempts += 1
-            log.warning("cannot ask what the cluster is called", why=str(why), attempt=attempts)
-            await asyncio.sleep(ASKING.delay(attempts))
+            log.warning("cannot ask what the cluster is called", why=str(why), attempt=retry.failed())
+            await retry.pause()
         except kube.KubeError as why:
             raise CannotStart(f"cluster.name: not set, and its ClusterProperty cannot be read: {why}") from None
         else:

@@ -32,6 +32,7 @@ from isthmus.statedb.derive import Derivations, DerivationsStats, Derived
 from isthmus.statedb.errors import Overrun, StateError
 from isthmus.statedb.reading import Reader, Snapshot
 from isthmus.statedb.reconciler import Backoff, NotPruned, Reconciler, ReconcilerStats, Status, Target
+from isthmus.statedb.retry import Retry
 from isthmus.statedb.table import Table
 from isthmus.statedb.transaction import WriteTxn
 
@@ -49,6 +50,7 @@ __all__ = [
     "Reader",
     "Reconciler",
     "ReconcilerStats",
+    "Retry",
     "Snapshot",
     "StateError",
     "Status",

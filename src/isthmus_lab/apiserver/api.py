@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from isthmus.times import timestamp
 from isthmus_lab.apiserver import errors, fields, kinds, rules
 from isthmus_lab.apiserver.addresses import Addresses
 from isthmus_lab.apiserver.fields import Manager
 from isthmus_lab.apiserver.kinds import Kind, Registry
-from isthmus_lab.apiserver.objects import Object, at, clone, deleting, metadata, name_of, timestamp
+from isthmus_lab.apiserver.objects import Object, at, clone, deleting, metadata, name_of
 from isthmus_lab.apiserver.storage import Item, Store
 
 Edit = Callable[[Object], Object]

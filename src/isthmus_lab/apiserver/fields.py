@@ -13,8 +13,9 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from isthmus.times import timestamp
 from isthmus_lab.apiserver.errors import ApiError
-from isthmus_lab.apiserver.objects import Object, clone, timestamp
+from isthmus_lab.apiserver.objects import Object, clone
 from isthmus_lab.apiserver.schema import ATOMIC, ELEMENT, METADATA, SET, ListRule, Lists, Path
 
 FieldPath = tuple[str, ...]

@@ -6,7 +6,7 @@ What is stored is shared and never changed in place; who wants to change an obje
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -70,16 +70,6 @@ def clone(obj: Object) -> Object:
     """A copy that may be changed."""
     copied: Object = msgspec.to_builtins(obj)
     return copied
-
-
-def timestamp(when: datetime | None = None) -> str:
-    """A time as metadata has it, to the second."""
-    return (when or datetime.now(UTC)).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def micro_timestamp() -> str:
-    """Now as a MicroTime has it (Lease, Event)."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def parse_time(text: str) -> datetime:

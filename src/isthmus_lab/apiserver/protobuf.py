@@ -20,6 +20,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError, Message
 
+from isthmus.times import micro_timestamp, timestamp
 from isthmus_lab.apiserver.errors import ApiError
 from isthmus_lab.apiserver.objects import Object
 
@@ -103,12 +104,12 @@ def _value(field: FieldDescriptor, value: Any) -> Any:
 
 def _time(message: Any) -> str | None:
     """RFC 3339, to the second; null for Go's zero time."""
-    return _at(message).strftime("%Y-%m-%dT%H:%M:%SZ") if message.ListFields() else None
+    return timestamp(_at(message)) if message.ListFields() else None
 
 
 def _micro_time(message: Any) -> str | None:
     """RFC 3339 with microseconds; null for Go's zero time."""
-    return _at(message).strftime("%Y-%m-%dT%H:%M:%S.%fZ") if message.ListFields() else None
+    return micro_timestamp(_at(message)) if message.ListFields() else None
 
 
 def _at(message: Any) -> datetime:

@@ -6,9 +6,10 @@ import random
 import uuid
 from typing import Any, Final
 
+from isthmus.times import timestamp
 from isthmus_lab.apiserver import errors, shapes, validation
 from isthmus_lab.apiserver.kinds import Kind
-from isthmus_lab.apiserver.objects import Object, at, clone, metadata, name_of, namespace_of, timestamp
+from isthmus_lab.apiserver.objects import Object, at, clone, metadata, name_of, namespace_of
 from isthmus_lab.apiserver.schema import ATOMIC, ELEMENT
 
 SUFFIX: Final = "bcdfghjklmnpqrstvwxz2456789"

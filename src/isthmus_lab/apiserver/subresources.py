@@ -7,10 +7,11 @@ from typing import Final
 
 from aiohttp import web
 
+from isthmus.times import timestamp
 from isthmus_lab.apiserver import errors, patches, requests
 from isthmus_lab.apiserver.api import Api, By
 from isthmus_lab.apiserver.columns import selector
-from isthmus_lab.apiserver.objects import Object, at, metadata, timestamp
+from isthmus_lab.apiserver.objects import Object, at, metadata
 from isthmus_lab.apiserver.replies import reply
 from isthmus_lab.apiserver.requests import Target
 from isthmus_lab.apiserver.storage import Item

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 from typing import Literal
 
+from isthmus.times import timestamp
 from isthmus_lab.apiserver import kinds
 from isthmus_lab.apiserver.api import Api, By
 from isthmus_lab.apiserver.errors import ApiError
 from isthmus_lab.apiserver.kinds import Kind
-from isthmus_lab.apiserver.objects import Object, metadata, name_of, namespace_of, timestamp
+from isthmus_lab.apiserver.objects import Object, metadata, name_of, namespace_of
 
 
 async def record(

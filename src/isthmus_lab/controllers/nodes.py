@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Final
 
+from isthmus.times import timestamp
 from isthmus_lab.apiserver import kinds
 from isthmus_lab.apiserver.api import Api, Deletion
 from isthmus_lab.apiserver.errors import ApiError
@@ -21,7 +22,6 @@ from isthmus_lab.apiserver.objects import (
     name_of,
     namespace_of,
     parse_time,
-    timestamp,
 )
 from isthmus_lab.apiserver.storage import Change, Item
 from isthmus_lab.controllers.loop import Controller, by

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from isthmus.times import timestamp
 from isthmus_lab.apiserver import kinds
 from isthmus_lab.apiserver.api import Api, By, Deletion
 from isthmus_lab.apiserver.errors import ApiError
@@ -25,7 +26,6 @@ from isthmus_lab.apiserver.objects import (
     name_of,
     namespace_of,
     parse_time,
-    timestamp,
 )
 from isthmus_lab.apiserver.rules import SUFFIX
 from isthmus_lab.apiserver.storage import Change, Item

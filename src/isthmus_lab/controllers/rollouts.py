@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
-from isthmus_lab.apiserver.objects import Object, at, items, name_of, parse_time, timestamp
+from isthmus.times import timestamp
+from isthmus_lab.apiserver.objects import Object, at, items, name_of, parse_time
 from isthmus_lab.controllers import pods
 
 COMPLETE: Final = "NewReplicaSetAvailable"

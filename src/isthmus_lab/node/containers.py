@@ -13,8 +13,9 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Struct
 
+from isthmus.times import timestamp
 from isthmus_lab import cgroups, images, pod_exec, spawn
-from isthmus_lab.node import probes, status, stdio
+from isthmus_lab.node import probes, stdio
 from isthmus_lab.node.objects import Container, Probe
 from isthmus_lab.node.sandbox import Sandbox, enter
 from isthmus_lab.node.status import ContainerState, Running, Terminated, Waiting
@@ -121,7 +122,7 @@ class Runner:
             await self._process.stop(grace=grace)
 
     async def _once(self) -> int:
-        begun = status.timestamp()
+        begun = timestamp()
         try:
             self._process = self._left() or self._start()
         except OSError as error:
@@ -198,7 +199,7 @@ class Runner:
 
     def _ended(self, code: int, begun: str, *, reason: str = "", message: str = "") -> None:
         cgroups.kill(self.recipe.cgroup)  # what it left behind outside its PID namespace: probes, exec sessions
-        ended = Terminated(code, begun, status.timestamp(), reason, message)
+        ended = Terminated(code, begun, timestamp(), reason, message)
         self._tell(now=ended, last=ended, ready=False, started=False)
 
     async def _watch(self, process: spawn.Process) -> None:

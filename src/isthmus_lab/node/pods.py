@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 from isthmus import kube, logs
 from isthmus.kube.events import Recorder
 from isthmus.reflector import Transient
+from isthmus.times import timestamp
 from isthmus_lab import images, network
 from isthmus_lab.node import environment, status, volumes
 from isthmus_lab.node.config_data import ConfigData, Missing, fetch
@@ -63,7 +64,7 @@ class PodRunner:
         self._since: dict[str, tuple[str, str]] = {}
         self._written: dict[str, volumes.Content] = {}
         self._token_given = ""
-        self._started = before.started if before else status.timestamp()
+        self._started = before.started if before else timestamp()
 
     def __repr__(self) -> str:
         return f"<PodRunner {self.pod.key} {self.place.address}: {[c.state for c in self._containers]}>"
@@ -273,7 +274,7 @@ class PodRunner:
             addresses=self._addresses,
             started=self._started,
         )
-        now = status.timestamp()
+        now = timestamp()
         for kind, state in status.conditions(build(since={})).items():
             if self._since.get(kind, ("", ""))[0] != state:
                 self._since[kind] = (state, now)

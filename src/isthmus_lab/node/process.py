@@ -12,8 +12,9 @@ from isthmus.kube.events import Recorder
 from isthmus.kube.objects.coordination import LEASE
 from isthmus.kube.objects.core import NODE
 from isthmus.reflector import Event, Reflector, Transient
+from isthmus.times import timestamp
 from isthmus_lab.layout import Node
-from isthmus_lab.node import balancers, claims, kubelet, proxying, status
+from isthmus_lab.node import balancers, claims, kubelet, proxying
 from isthmus_lab.node.objects import POD, Pod
 from isthmus_lab.node.pod_record import Place, place_of, remembered, tidy
 from isthmus_lab.node.pods import PodRunner
@@ -147,7 +148,7 @@ async def _register(client: kube.Client, node: Node) -> None:
 
 
 def _status(node: Node) -> dict[str, Any]:
-    now = status.timestamp()
+    now = timestamp()
     ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "the lab's node runs"}
     return {
         "status": {
@@ -181,7 +182,7 @@ async def _beat(client: kube.Client, node: Node) -> None:
         spec = {
             "holderIdentity": node.name,
             "leaseDurationSeconds": 40,
-            "renewTime": status.timestamp().replace("Z", ".000000Z"),
+            "renewTime": timestamp().replace("Z", ".000000Z"),
         }
         try:
             await client.apply(LEASE, "kube-node-lease", node.name, {"spec": spec}, field_manager=MANAGER)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -54,11 +53,6 @@ class ContainerState(Struct, frozen=True):
 
 
 Phase = Literal["Pending", "Running", "Succeeded", "Failed"]
-
-
-def timestamp() -> str:
-    """Now, as the API writes it."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def phase(pod: Pod, states: Sequence[ContainerState]) -> Phase:

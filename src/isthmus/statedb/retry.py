@@ -1,0 +1,31 @@
+"""Trying one thing again and again: how often it has failed in a row, and the pause before the next attempt."""
+
+from __future__ import annotations
+
+import asyncio
+
+from isthmus.statedb.reconciler import Backoff
+
+
+class Retry:
+    """Attempts of one thing. ``attempts`` counts the failed ones since the last that succeeded."""
+
+    def __init__(self, backoff: Backoff) -> None:
+        self._backoff = backoff
+        self.attempts = 0
+
+    def __repr__(self) -> str:
+        return f"<Retry: {self.attempts} failed in a row>"
+
+    def succeeded(self) -> None:
+        """The next failure is the first again."""
+        self.attempts = 0
+
+    def failed(self) -> int:
+        """Count a failure; how many there have been in a row."""
+        self.attempts += 1
+        return self.attempts
+
+    async def pause(self) -> None:
+        """Wait as long as the failures in a row ask for."""
+        await asyncio.sleep(self._backoff.delay(max(1, self.attempts)))
