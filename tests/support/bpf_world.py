@@ -5,11 +5,13 @@ Everything carries this process's number in its name and goes with ``close``.
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Coroutine
 from functools import partial
 from pathlib import Path
@@ -189,10 +191,12 @@ def leftovers() -> dict[str, set[str]]:
 
 
 def sweep() -> None:
-    """Take away the worlds of test processes that were killed."""
-    for name in leftovers():
-        if not Path(f"/proc/{name.removeprefix(PREFIX).partition('-')[0]}").exists():
-            _take_away(name)
+    """Take away the worlds of test processes that were killed; one process at a time does so."""
+    with Path(tempfile.gettempdir(), f"{PREFIX}sweep.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for name in leftovers():
+            if not Path(f"/proc/{name.removeprefix(PREFIX).partition('-')[0]}").exists():
+                _take_away(name)
 
 
 def _take_away(name: str) -> None:
