@@ -2,7 +2,7 @@
 PY := .venv/bin/python
 SELECT := not kube
 
-.PHONY: demo demo-lb test test-kube check format lock setup setup-dev setup-test bpf mutate bench-lb compiled bench-mcs bench-clusterset test-flood cilium-reader chaos soak kube-tools kube-protos lock clean
+.PHONY: demo demo-lb test test-kube check format lock setup setup-dev setup-test bpf mutate bench-lb compiled bench-mcs bench-export bench-clusterset test-flood cilium-reader chaos soak kube-tools kube-protos lock clean
 demo: setup ## run the main job: three clusters, one export, sixty calls
 	@$(PY) -m isthmus lab demo
 
@@ -49,6 +49,9 @@ compiled: setup-dev ## hot modules compiled (needs a C compiler) into .cache/com
 bench-mcs: setup-dev ## from cold start to all ServiceImports written: EXPORTS=2000 CLUSTERS=5 APISERVER=real
 	@PYTHONPATH=tests/support $(PY) benchmarks/bench_mcs.py $(if $(EXPORTS),--exports $(EXPORTS)) $(if $(CLUSTERS),--clusters $(CLUSTERS)) \
 		$(if $(APISERVER),--apiserver $(APISERVER))
+
+bench-export: setup-test ## from kubectl apply of an export to the first answer, with its target: TIMES=40
+	@PYTHONPATH=tests/support $(PY) benchmarks/bench_export.py $(if $(TIMES),--times $(TIMES))
 
 bench-clusterset: setup-dev ## what it costs to hear other clusters: AGENTS=50
 	@PYTHONPATH=tests/support $(PY) benchmarks/bench_clusterset.py $(if $(AGENTS),--agents $(AGENTS))
