@@ -10,7 +10,7 @@ from etcd_server import EtcdServer
 from isthmus.etcd import LeaseGone, Session
 
 
-async def test_what_is_written_under_a_lease_goes_with_it(store: Session) -> None:
+async def test_keys_of_a_lease_are_deleted_with_it(store: Session) -> None:
     lease = await store.grant_lease(60)
     await store.put("leased", b"", lease=lease.id)
     kv = await store.get("leased")
@@ -20,7 +20,7 @@ async def test_what_is_written_under_a_lease_goes_with_it(store: Session) -> Non
     assert await store.get("leased") is None
 
 
-async def test_a_lease_that_is_kept_outlives_its_time(store: Session) -> None:
+async def test_a_lease_that_is_renewed_outlives_its_ttl(store: Session) -> None:
     lease = await store.grant_lease(1)
     await store.put("leased", b"", lease=lease.id)
     keeping = asyncio.create_task(lease.keep())
@@ -30,7 +30,7 @@ async def test_a_lease_that_is_kept_outlives_its_time(store: Session) -> None:
     keeping.cancel()
 
 
-async def test_the_keeper_of_a_revoked_lease_is_told(store: Session) -> None:
+async def test_keeping_a_revoked_lease_raises(store: Session) -> None:
     lease = await store.grant_lease(1)
     keeping = asyncio.create_task(lease.keep())
     await lease.revoke()
@@ -38,14 +38,14 @@ async def test_the_keeper_of_a_revoked_lease_is_told(store: Session) -> None:
         await keeping
 
 
-async def test_writing_under_a_lease_that_is_gone_says_so(store: Session) -> None:
+async def test_writing_under_a_revoked_lease_raises(store: Session) -> None:
     lease = await store.grant_lease(60)
     await lease.revoke()
     with pytest.raises(LeaseGone):
         await store.put("leased", b"", lease=lease.id)
 
 
-async def test_a_lease_that_cannot_be_kept_is_given_up_by_our_own_clock(own_etcd: EtcdServer) -> None:
+async def test_a_lease_that_cannot_be_renewed_is_given_up_by_our_own_clock(own_etcd: EtcdServer) -> None:
     async with Session([own_etcd.endpoint], timeout=1.0) as session:
         await own_etcd.ready(session)
         lease = await session.grant_lease(1)

@@ -36,7 +36,7 @@ def client(authority: Authority, *, ca: Path | None = None) -> Tls:
     return Tls(str(ca or authority.cert), str(cert), str(key))
 
 
-async def test_a_client_with_a_certificate_is_let_in(secure_etcd: EtcdServer, authority: Authority) -> None:
+async def test_a_client_with_a_certificate_is_accepted(secure_etcd: EtcdServer, authority: Authority) -> None:
     async with Session([secure_etcd.endpoint], tls=client(authority)) as session:
         await secure_etcd.ready(session)
         assert await session.put("a", b"1")
@@ -45,7 +45,7 @@ async def test_a_client_with_a_certificate_is_let_in(secure_etcd: EtcdServer, au
 async def test_a_renewed_certificate_is_used_for_new_calls_and_old_watches_go_on(
     secure_etcd: EtcdServer, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transport, "LOOK_EVERY", 0.0)
+    monkeypatch.setattr(transport, "CHECK_FILES_EVERY", 0.0)
     stranger = Authority(tmp_path / "other", "other")
     tls = client(authority)
     async with Session([secure_etcd.endpoint], tls=tls) as session:
@@ -64,7 +64,7 @@ async def test_a_renewed_certificate_is_used_for_new_calls_and_old_watches_go_on
         assert (await anext(batches)).events[0].key == "a"
 
 
-async def test_a_client_without_one_or_with_anothers_is_not(
+async def test_a_client_without_a_certificate_or_with_a_foreign_one_is_refused(
     secure_etcd: EtcdServer, authority: Authority, tmp_path: Path
 ) -> None:
     async with Session([secure_etcd.endpoint], tls=client(authority)) as session:
@@ -76,7 +76,7 @@ async def test_a_client_without_one_or_with_anothers_is_not(
                 await session.get("a")
 
 
-async def test_a_server_of_another_authority_is_not_believed(
+async def test_a_server_of_another_authority_is_not_trusted(
     secure_etcd: EtcdServer, authority: Authority, tmp_path: Path
 ) -> None:
     async with Session([secure_etcd.endpoint], tls=client(authority)) as session:
@@ -189,12 +189,12 @@ async def test_a_watch_opened_after_the_user_was_set_up_anew_is_served(guarded_e
 
 async def test_a_watch_that_is_open_survives_the_end_of_its_token(guarded_etcd: EtcdServer) -> None:
     async with Session([guarded_etcd.endpoint], credentials=Credentials("writer", "hush")) as session:
-        since = await session.put("shared/a", b"2")
-        batches = session.watch("shared/", since)
-        assert (await anext(batches)).revision == since
+        start = await session.put("shared/a", b"2")
+        batches = session.watch("shared/", start)
+        assert (await anext(batches)).revision == start
         lose_token(session)
         await session.put("shared/a", b"3")
-        assert (await anext(batches)).revision == since + 1
+        assert (await anext(batches)).revision == start + 1
 
 
 async def test_a_watch_that_is_denied_leaves_the_session_usable(guarded_etcd: EtcdServer) -> None:

@@ -23,34 +23,34 @@ async def take(batches: AsyncIterator[WatchBatch], events: int) -> list[str]:
     return seen
 
 
-async def test_a_watch_tells_what_happened_from_a_revision_on(store: Session) -> None:
+async def test_a_watch_yields_the_events_from_a_revision_on(store: Session) -> None:
     await store.put("w/a", b"0")
-    since = await store.put("w/a", b"1")
+    start = await store.put("w/a", b"1")
     await store.put("w/b", b"2")
     await store.put("v/c", b"elsewhere")
     await store.delete("w/a")
-    assert await take(store.watch("w/", since), 3) == ["w/a=1", "w/b=2", "w/a=gone"]
+    assert await take(store.watch("w/", start), 3) == ["w/a=1", "w/b=2", "w/a=gone"]
 
 
 async def test_one_key_is_followed_without_those_that_begin_like_it(store: Session) -> None:
     await store.put("w/a", b"0")
-    since = await store.put("w/ab", b"1")
+    start = await store.put("w/ab", b"1")
     listing = await KeyStore(store, "w/a").list()
-    assert (list(listing.items), listing.revision) == ([""], str(since))
+    assert (list(listing.items), listing.revision) == ([""], str(start))
     await store.put("w/ab", b"2")
     await store.put("w/a", b"3")
-    assert await take(store.watch("w/a", since + 1, exact=True), 1) == ["w/a=3"]
+    assert await take(store.watch("w/a", start + 1, exact=True), 1) == ["w/a=3"]
 
 
-async def test_a_delete_carries_what_there_was_where_that_is_asked_for(store: Session) -> None:
-    since = await store.put("w/a", b"before")
-    batches = store.watch("w/", since + 1, previous=True)
+async def test_a_delete_carries_the_previous_value_if_requested(store: Session) -> None:
+    start = await store.put("w/a", b"before")
+    batches = store.watch("w/", start + 1, previous=True)
     await store.delete("w/a")
     batch = await anext(batches)
     assert batch.events[0].kv is None
     assert batch.events[0].prev_kv is not None
     assert batch.events[0].prev_kv.value == b"before"
-    assert batch.revision == since + 1
+    assert batch.revision == start + 1
 
 
 async def test_a_compacted_revision_is_expired(store: Session) -> None:
@@ -63,8 +63,8 @@ async def test_a_compacted_revision_is_expired(store: Session) -> None:
 async def test_an_idle_watch_advances_by_bookmarks(each_shared_etcd: EtcdServer) -> None:
     async with Session([each_shared_etcd.endpoint], progress=0.05) as session:
         await each_shared_etcd.ready(session)
-        since = await session.put("idle/a", b"")
-        batches = session.watch("idle/", since + 1)
+        start = await session.put("idle/a", b"")
+        batches = session.watch("idle/", start + 1)
         elsewhere = await session.put("busy/a", b"")
         async with asyncio.timeout(60):
             while (batch := await anext(batches)).revision < elsewhere:
@@ -73,13 +73,13 @@ async def test_an_idle_watch_advances_by_bookmarks(each_shared_etcd: EtcdServer)
 
 
 async def test_two_thousand_events_arrive_in_order(store: Session) -> None:
-    since = await store.put("w/start", b"")
+    start = await store.put("w/start", b"")
 
     async def write() -> None:
         for n in range(0, 2000, 100):
             await asyncio.gather(*(store.put(f"w/{n + i:05}", b"v") for i in range(100)))
 
-    batches = store.watch("w/", since + 1)
+    batches = store.watch("w/", start + 1)
     async with asyncio.TaskGroup() as group:
         group.create_task(write())
         seen = await take(batches, 2000)
@@ -89,8 +89,8 @@ async def test_two_thousand_events_arrive_in_order(store: Session) -> None:
 async def test_a_watch_breaks_when_the_etcd_goes_and_resumes_when_it_is_back(own_etcd: EtcdServer) -> None:
     async with Session([own_etcd.endpoint]) as session:
         await own_etcd.ready(session)
-        since = await session.put("w/a", b"1")
-        batches = session.watch("w/", since)
+        start = await session.put("w/a", b"1")
+        batches = session.watch("w/", start)
         assert await take(batches, 1) == ["w/a=1"]
         own_etcd.stop()
         with pytest.raises(Transient):
@@ -98,20 +98,20 @@ async def test_a_watch_breaks_when_the_etcd_goes_and_resumes_when_it_is_back(own
         own_etcd.start()
         await own_etcd.ready(session)
         await session.put("w/b", b"2")
-        assert await take(session.watch("w/", since + 1), 1) == ["w/b=2"]
+        assert await take(session.watch("w/", start + 1), 1) == ["w/b=2"]
 
 
 async def test_an_etcd_that_lost_its_data_is_expired_and_not_silent(own_etcd: EtcdServer) -> None:
     async with Session([own_etcd.endpoint]) as session:
         await own_etcd.ready(session)
         for _ in range(10):
-            since = await session.put("w/a", b"1")
+            start = await session.put("w/a", b"1")
         own_etcd.stop()
         own_etcd.wipe()
         own_etcd.start()
         await own_etcd.ready(session)
         with pytest.raises(Expired, match="lost its data"):
-            await take(session.watch("w/", since + 1), 1)
+            await take(session.watch("w/", start + 1), 1)
 
 
 async def test_another_store_behind_the_same_session_is_expired_and_not_taken_for_the_first(

@@ -31,8 +31,8 @@ def own_host() -> Iterator[None]:
             for command in (
                 "link set lo up",
                 "link add uplink type veth peer name beyond",
-                "link set uplink up",
-                "link set beyond up",
+                "link set uplink addrgenmode none up",  # no link-local address, which would be tentative for a while
+                "link set beyond addrgenmode none up",
                 "address add 192.0.2.1/24 dev uplink",
                 "route add default via 192.0.2.2",
             ):

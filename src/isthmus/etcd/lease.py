@@ -1,4 +1,4 @@
-"""A lease: what is written under it goes when nobody keeps it alive."""
+"""A lease: etcd deletes its keys when it is not renewed in time."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from isthmus.reflector import Transient
 
 
 class Lease:
-    """A granted lease. :meth:`keep` belongs into the owner's task group; without it the lease ends after ``ttl``."""
+    """A granted lease. Run :meth:`keep` in the owner's task group, else it expires after ``ttl`` seconds."""
 
     def __init__(self, transport: Transport, *, lease: int, ttl: int) -> None:
         self._transport = transport
-        self._until = time.monotonic() + ttl
+        self._expires = time.monotonic() + ttl
         self.id = lease
         self.ttl = ttl
 
@@ -28,16 +28,16 @@ class Lease:
 
     @property
     def remaining(self) -> float:
-        """Seconds for which it is sure to live, by our clock."""
-        return self._until - time.monotonic()
+        """Seconds until it may expire, by our monotonic clock: counted from when the last renewal was sent."""
+        return self._expires - time.monotonic()
 
     async def keep(self) -> None:
-        """Keep it alive, a third of its time between renewals. Only ends by LeaseGone or cancellation."""
+        """Renew it every third of its ttl. Ends only by LeaseGone or cancellation."""
         wait = self.ttl / 3
         while True:
             await asyncio.sleep(wait)
             try:
-                async with asyncio.timeout(self.remaining):  # a line that went silent must not outlast the lease
+                async with asyncio.timeout(self.remaining):  # a connection that went silent must not outlast the lease
                     await self.renew()
                 wait = self.ttl / 3
             except (Transient, TimeoutError) as why:
@@ -46,7 +46,7 @@ class Lease:
                 wait = min(self.ttl / 3, max(0.1, self.remaining / 10))
 
     async def renew(self) -> None:
-        """Keep it alive once; LeaseGone where the server no longer has it."""
+        """Renew it once. Raises LeaseGone when the server no longer has it."""
         sent = time.monotonic()
         stream, at = await self._transport.stream(wire.LEASE_KEEP_ALIVE)
         try:
@@ -61,8 +61,8 @@ class Lease:
             raise Transient(f"etcd {self._transport.endpoints[at]}: no answer to keep a lease alive")
         if response.ttl <= 0:
             raise LeaseGone(f"lease {self.id:x} has expired")
-        self._until = sent + response.ttl
+        self._expires = sent + response.ttl
 
     async def revoke(self) -> None:
-        """End it now; everything written under it is deleted."""
+        """Revoke it; the server deletes its keys."""
         await self._transport.call(wire.LEASE_REVOKE, wire.LeaseRevokeRequest(id=self.id))

@@ -1,8 +1,8 @@
-"""A session with an etcd: everything the rest of Isthmus asks of one.
+"""A session with an etcd: the calls that the rest of Isthmus makes.
 
-Calls raise Transient when the store cannot be reached (within ``timeout`` seconds), Expired for a revision that is
-compacted, Denied where we may not, EtcdError for what the store refuses. Nothing is retried here but a stale token:
-callers are loops of their own and know better what to do meanwhile.
+Calls raise Transient when no answer comes within ``timeout`` seconds, Expired for a compacted revision, Denied when a
+permission is missing, EtcdError when the server refuses the request. Only a stale token is retried here: callers have
+retry loops of their own, with back-off.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from isthmus.etcd.values import (
     start_of,
     txn_result,
 )
-from isthmus.etcd.watching import Asked, watch
+from isthmus.etcd.watching import Request, watch
 from isthmus.reflector import Expired
 
 NO_LIMITS: Final = Limits()
 
 
 class Session:
-    """An etcd, by its endpoints. ``async with Session(["https://host:2379"], tls=Tls("ca.crt")) as session: …``"""
+    """A client of one etcd cluster. ``async with Session(["https://host:2379"], tls=Tls("ca.crt")) as session: …``"""
 
     def __init__(
         self,
@@ -67,12 +67,12 @@ class Session:
         return kvs[0] if kvs else None
 
     async def read(self, key: str) -> Listing:
-        """One key and nothing that begins like it, with the revision that this is of."""
+        """Exactly one key, and the revision at which it was read."""
         got = await self._range(encode(key), b"", 0, 0)
         return Listing(got.kvs, got.revision, got.store)
 
     async def list(self, prefix: str, *, page: int = 1000, limits: Limits = NO_LIMITS) -> Listing:
-        """Everything below a prefix, of one revision, read in pages; TooLarge where it is more than the limits."""
+        """All keys with a prefix at one revision, read in pages; TooLarge if they exceed the limits."""
         kvs: list[KeyValue] = []
         size = store = 0
         revision, start, end = 0, start_of(prefix), end_of(prefix)
@@ -90,7 +90,7 @@ class Session:
                 raise TooLarge(
                     f"{prefix}: {got.count} keys, more than {limits.keys} or {limits.size} bytes are not read"
                 )
-            if store not in (0, got.store):  # replicas with stores of their own behind one name: revisions differ
+            if store not in (0, got.store):  # separate stores behind one name have unrelated revisions
                 raise Expired(f"another store answered in the middle of listing {prefix}")
             revision, store = revision or got.revision, got.store
             if not got.more:
@@ -98,25 +98,25 @@ class Session:
             start = encode(got.kvs[-1].key) + b"\0"
 
     async def range(self, start: str, end: str, limit: int = 0, revision: int = 0) -> RangeResult:
-        """Keys from ``start`` up to and without ``end``, at most ``limit``, as of ``revision``; 0: no limit, now."""
+        """Keys in [``start``, ``end``), at most ``limit``, at ``revision``. 0: no limit; the current revision."""
         return await self._range(encode(start), encode(end), limit, revision)
 
     async def put(self, key: str, value: bytes, *, lease: int = 0) -> int:
-        """Write a key; gives the revision."""
+        """Write a key; returns the revision."""
         request = wire.PutRequest(key=encode(key), value=value, lease=lease)
         return int((await self._transport.call(wire.PUT, request)).header.revision)
 
     async def delete(self, key: str) -> bool:
-        """Delete a key; whether it was there."""
+        """Delete a key; whether it existed."""
         return bool((await self._transport.call(wire.DELETE_RANGE, wire.DeleteRangeRequest(key=encode(key)))).deleted)
 
     async def delete_prefix(self, prefix: str) -> int:
-        """Delete everything below a prefix; gives how many keys."""
+        """Delete all keys with a prefix; returns their number."""
         request = wire.DeleteRangeRequest(key=start_of(prefix), range_end=end_of(prefix))
         return int((await self._transport.call(wire.DELETE_RANGE, request)).deleted)
 
     async def txn(self, compare: Sequence[Compare], success: Sequence[Op], failure: Sequence[Op] = ()) -> TxnResult:
-        """Do ``success`` where every condition holds, else ``failure``, at one revision. At most 128 of them."""
+        """Do ``success`` if every condition holds, else ``failure``, at one revision. At most 128 operations."""
         request = wire.TxnRequest(
             compare=[each.message() for each in compare],
             success=[each.message() for each in success],
@@ -127,14 +127,14 @@ class Session:
     def watch(
         self, prefix: str, revision: int, *, store: int = 0, exact: bool = False, previous: bool = False
     ) -> AsyncIterator[WatchBatch]:
-        """What happens below a prefix from ``revision`` on, or to that key alone where it is ``exact``.
+        """Changes of keys with a prefix from ``revision`` on, or of that key alone when ``exact``.
 
-        Raises Expired, or Transient on any loss.
-        ``store`` is that of the list that the revision is from: another one that answers is Expired too.
-        ``previous``: events say what a key was before. The server looks that up for each, which takes it long.
+        Raises Expired, Denied, or Transient when the stream breaks. ``store`` is the id from the listing that gave the
+        revision: an answer of another store is Expired too. ``previous`` adds the value before to each event; the
+        server reads it for each, which is slow.
         """
-        asked = Asked(prefix, revision, exact=exact, previous=previous)
-        return watch(self._transport, asked, progress=self._progress, store=store)
+        request = Request(prefix, revision, exact=exact, previous=previous)
+        return watch(self._transport, request, progress=self._progress, store=store)
 
     async def grant_lease(self, ttl: int) -> Lease:
         """A lease of ``ttl`` seconds; run its ``keep`` in a task group."""
@@ -142,16 +142,16 @@ class Session:
         return Lease(self._transport, lease=response.id, ttl=response.ttl)
 
     async def compact(self, revision: int) -> None:
-        """Forget what was before a revision."""
+        """Drop the history before a revision."""
         await self._transport.call(wire.COMPACT, wire.CompactRequest(revision=revision))
 
     async def status(self) -> Status:
-        """Ask the member that answers how it is."""
+        """Version, size and revision of the member that answers."""
         got = await self._transport.call(wire.STATUS, wire.StatusRequest())
         return Status(got.version, got.db_size, got.header.revision, got.header.cluster_id)
 
     async def call(self, method: wire.Method, request: Any) -> Any:
-        """A procedure that has no method here: what only administrators ask for is in ``access``."""
+        """A procedure without a method here; ``access`` has those for administrators."""
         return await self._transport.call(method, request)
 
     async def _range(self, start: bytes, end: bytes, limit: int, revision: int) -> RangeResult:

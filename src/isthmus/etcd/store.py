@@ -1,4 +1,4 @@
-"""The keys below a prefix, or one key, as something the reflector can follow."""
+"""The keys of a prefix, or one key, as a store that a reflector lists and watches."""
 
 from __future__ import annotations
 
@@ -12,61 +12,61 @@ from isthmus.reflector import Batch, Event, Listing, Transient
 
 
 class PrefixStore:
-    """A ``reflector.Store`` of everything below a prefix; its keys are relative to it."""
+    """A ``reflector.Store`` of all keys with a prefix; the keys of its items have the prefix removed."""
 
     def __init__(self, session: Session, prefix: str, *, limits: Limits = NO_LIMITS) -> None:
         self._session = session
         self._limits = limits
-        self._listed = 0
+        self._store_id = 0
         self._prefix = prefix
 
     def __repr__(self) -> str:
         return f"<PrefixStore {self._prefix}>"
 
     async def list(self) -> Listing[KeyValue]:
-        """Everything there is."""
-        with _worth_another_try():
+        """All keys."""
+        with _refusals_are_transient():
             listing = await self._session.list(self._prefix, limits=self._limits)
-        self._listed = listing.store
+        self._store_id = listing.store
         items = {kv.key.removeprefix(self._prefix): kv for kv in listing.kvs}
         return Listing(items, str(listing.revision))
 
     async def watch(self, revision: str) -> AsyncIterator[Batch[KeyValue]]:
-        """What changes after a revision."""
-        with _worth_another_try():
-            async for batch in self._session.watch(self._prefix, int(revision) + 1, store=self._listed):
+        """Changes after a revision."""
+        with _refusals_are_transient():
+            async for batch in self._session.watch(self._prefix, int(revision) + 1, store=self._store_id):
                 events = [Event(event.key.removeprefix(self._prefix), event.kv) for event in batch.events]
                 yield Batch(events, str(batch.revision))
 
 
 class KeyStore:
-    """A ``reflector.Store`` of one key, which has no name among the items: the right to read it is enough."""
+    """A ``reflector.Store`` of one key, under the empty name: needs permission for that key only."""
 
     def __init__(self, session: Session, key: str) -> None:
         self._session = session
-        self._listed = 0
+        self._store_id = 0
         self._key = key
 
     def __repr__(self) -> str:
         return f"<KeyStore {self._key}>"
 
     async def list(self) -> Listing[KeyValue]:
-        """The key, where it is there."""
-        with _worth_another_try():
+        """The key, if it exists."""
+        with _refusals_are_transient():
             listing = await self._session.read(self._key)
-        self._listed = listing.store
+        self._store_id = listing.store
         return Listing({"": listing.kvs[0]} if listing.kvs else {}, str(listing.revision))
 
     async def watch(self, revision: str) -> AsyncIterator[Batch[KeyValue]]:
-        """What becomes of it after a revision."""
-        with _worth_another_try():
-            async for batch in self._session.watch(self._key, int(revision) + 1, store=self._listed, exact=True):
+        """Its changes after a revision."""
+        with _refusals_are_transient():
+            async for batch in self._session.watch(self._key, int(revision) + 1, store=self._store_id, exact=True):
                 yield Batch([Event("", event.kv) for event in batch.events], str(batch.revision))
 
 
 @contextmanager
-def _worth_another_try() -> Iterator[None]:
-    """A reflector knows two failures: what the store refuses today it may take when somebody has mended it."""
+def _refusals_are_transient() -> Iterator[None]:
+    """A refusal as Transient: a reflector retries, since an administrator may remove its cause."""
     try:
         yield
     except EtcdError as refused:

@@ -1,4 +1,4 @@
-"""Calls to an etcd: endpoints, TLS, the token of a user, and gRPC's errors as ours.
+"""Calls to an etcd: endpoints, TLS, the token of a user, and the translation of gRPC's errors.
 
 A channel per endpoint is made when the session opens; calls go to one endpoint until it cannot be reached, then to
 the next. A channel is never closed while the session is open: closing cancels the calls of others on it.
@@ -20,15 +20,15 @@ from isthmus.etcd.errors import EtcdError, stale_token, translated
 from isthmus.model.hosts import joined
 from isthmus.reflector import Transient
 
-LOOK_EVERY: Final = 5.0
-"""Seconds between two looks at the files of certificates."""
+CHECK_FILES_EVERY: Final = 5.0
+"""Seconds between checks whether the certificate files were renewed."""
 MESSAGE_LIMIT: Final = 32 * 1024 * 1024
 OPTIONS: Final = (
     ("grpc.max_receive_message_length", MESSAGE_LIMIT),
     ("grpc.max_send_message_length", MESSAGE_LIMIT),
     ("grpc.keepalive_time_ms", 10_000),  # the server closes connections that ping more often than every 5 s
     ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.http2.ping_timeout_ms", 5_000),  # without it a silent line is noticed after a minute
+    ("grpc.http2.ping_timeout_ms", 5_000),  # without it a silent connection is noticed after a minute
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 2_000),
@@ -48,14 +48,14 @@ class Tls(NamedTuple):
     cert_file: str = ""
     key_file: str = ""
     server_name: str = ""
-    """Name that the server's certificate must have, where it is not the endpoint's."""
+    """Name that the server's certificate must have, if not the endpoint's."""
 
     def stamp(self) -> tuple[tuple[int, ...], ...]:
-        """What changes when a file is renewed."""
+        """Modification time, size and inode of each file: differs after a renewal."""
         return tuple(_stamp(path) for path in (self.ca_file, self.cert_file, self.key_file) if path)
 
     def credentials(self) -> grpc.ChannelCredentials:
-        """The files as gRPC wants them; EtcdError names the one that cannot be read."""
+        """The files' contents for gRPC. Raises EtcdError that names the unreadable one."""
         return grpc.ssl_channel_credentials(_read(self.ca_file), _read(self.key_file), _read(self.cert_file))
 
 
@@ -67,7 +67,7 @@ class Credentials(NamedTuple):
 
 
 class Transport:
-    """One etcd as callables. Used inside its session's ``async with``."""
+    """The channels of one session, and the token of its user. Used inside the session's ``async with``."""
 
     def __init__(
         self, endpoints: Sequence[str], *, tls: Tls | None, credentials: Credentials | None, timeout: float
@@ -81,17 +81,17 @@ class Transport:
         self._channels: list[Any] = []
         self._retired: list[Any] = []
         self._stamp: tuple[tuple[int, ...], ...] = ()
-        self._looked = 0.0
+        self._checked = 0.0
         self._current = 0
         self.token = ""
 
     @property
     def endpoint(self) -> str:
-        """The endpoint that calls go to at present."""
+        """The endpoint that calls go to now."""
         return self.endpoints[self._current]
 
     def open(self) -> None:
-        """Make the channels; connections follow with the first call."""
+        """Create the channels; they connect with the first call."""
         self._stamp = self._tls.stamp() if self._tls else ()
         self._channels = [self._channel(endpoint) for endpoint in self.endpoints]
 
@@ -102,7 +102,7 @@ class Transport:
             await channel.close()
 
     async def call(self, method: wire.Method, request: Any, *, timeout: float | None = None) -> Any:
-        """One request, one response; a token that has expired is renewed and the call repeated once."""
+        """A unary call. When the token is stale it is renewed and the call repeated once."""
         for last in (False, True):
             at = self._current
             try:
@@ -117,18 +117,18 @@ class Transport:
         raise AssertionError("unreachable")
 
     async def stream(self, method: wire.Method, *, leader: bool = False) -> tuple[Any, int]:
-        """A two-way stream, and the endpoint it goes to; its errors are for :meth:`failed`."""
+        """A bidirectional stream and the index of its endpoint; pass the stream's errors to :meth:`failed`."""
         at = self._current
         try:
             metadata = await self._metadata()
         except grpc.aio.AioRpcError as error:
             raise self.failed(error, at) from None
-        if leader:  # a member cut off from its peers ends the stream instead of falling silent
+        if leader:  # a member without a leader ends the stream instead of falling silent
             metadata = (*metadata, ("hasleader", "true"))
         return method.on(self._open_channel(at))(metadata=metadata), at
 
     def failed(self, error: grpc.aio.AioRpcError, at: int) -> Exception:
-        """What the error of a call means; the next call goes to the next endpoint if this one is out of reach."""
+        """Translate the error of a call. If the endpoint is unreachable, later calls go to the next one."""
         if self._credentials and stale_token(error):
             self.token = ""
         translation = translated(error, self.endpoints[at])
@@ -142,26 +142,26 @@ class Transport:
             self.token = ""
 
     def avoid(self, at: int) -> None:
-        """Go to the next endpoint, unless that has been done."""
+        """Make the next endpoint the current one, unless another call has done so."""
         if at == self._current:
             self._current = (at + 1) % len(self.endpoints)
 
     def _open_channel(self, at: int) -> Any:
         if not self._channels:
             raise EtcdError("this etcd session is closed; use it inside 'async with'")
-        if self._tls is not None and time.monotonic() - self._looked > LOOK_EVERY:
-            self._looked = time.monotonic()
+        if self._tls is not None and time.monotonic() - self._checked > CHECK_FILES_EVERY:
+            self._checked = time.monotonic()
             self._renew(self._tls)
         return self._channels[at]
 
     def _renew(self, tls: Tls) -> None:
-        """New calls go over new channels once certificates are renewed; what runs on the old ones goes on."""
+        """Use new channels for new calls once certificates were renewed; open streams stay on the old ones."""
         if (stamp := tls.stamp()) == self._stamp:
             return
         try:
             fresh = [self._channel(endpoint) for endpoint in self.endpoints]
         except EtcdError:
-            return  # in the middle of being renewed: the next look sees all of it
+            return  # the renewal is half done: the next check sees all of it
         self._retired += self._channels
         self._channels, self._stamp = fresh, stamp
 

@@ -1,4 +1,4 @@
-"""What callers of this package give and get: keys and values, conditions, operations. Keys are text, values bytes."""
+"""Arguments and results of this package: keys and values, conditions, operations. Keys are text, values bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from isthmus.etcd import wire
 
 
 class KeyValue(Struct, frozen=True, gc=False):
-    """A key as it was at a revision. ``version`` counts its writes since it was created; lease 0 is none."""
+    """A key at a revision. ``version`` counts its writes since its creation; lease 0 means none."""
 
     key: str
     value: bytes
@@ -22,7 +22,7 @@ class KeyValue(Struct, frozen=True, gc=False):
 
 
 class Listing(NamedTuple):
-    """All keys below a prefix, in order, the revision they are of, and the id of the store that has such revisions."""
+    """All keys with a prefix, in order, their revision, and the id of the store that the revision belongs to."""
 
     kvs: list[KeyValue]
     revision: int
@@ -30,14 +30,14 @@ class Listing(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """How much a list may bring: keys, and bytes of values. A store of others cannot make us hold without bound."""
+    """Bounds of a list: number of keys, and bytes of their values; a foreign store cannot fill our memory."""
 
     keys: int = sys.maxsize
     size: int = sys.maxsize
 
 
 class RangeResult(Struct, frozen=True, gc=False):
-    """Keys of a range, in order. ``count`` is how many the whole range has, ``more`` whether some were left out."""
+    """Keys of a range, in order. ``count`` is the size of the whole range, ``more`` whether the limit cut some off."""
 
     kvs: list[KeyValue]
     more: bool
@@ -47,7 +47,7 @@ class RangeResult(Struct, frozen=True, gc=False):
 
 
 class WatchEvent(NamedTuple):
-    """A key was put, or deleted where ``kv`` is None. ``prev_kv`` is what it was, where that was asked for."""
+    """A key was written, or deleted when ``kv`` is None. ``prev_kv`` is its value before, if requested."""
 
     key: str
     kv: KeyValue | None
@@ -56,14 +56,14 @@ class WatchEvent(NamedTuple):
 
 
 class WatchBatch(NamedTuple):
-    """Events in order, and the revision up to which everything has been told; without events it is a bookmark."""
+    """Events in order, and the revision up to which they are complete; without events it is a bookmark."""
 
     events: list[WatchEvent]
     revision: int
 
 
 class Compare(NamedTuple):
-    """A condition of a transaction: what of a key, how, against which value. A missing key has version 0."""
+    """A condition of a transaction: a field of a key compared with an operand. A missing key has version 0."""
 
     key: str
     target: Literal["version", "create_revision", "mod_revision", "value", "lease"]
@@ -71,7 +71,7 @@ class Compare(NamedTuple):
     operand: int | bytes
 
     def message(self) -> Any:
-        """As it goes over the wire."""
+        """The protobuf message."""
         target = _TARGETS.index(self.target)
         result = _OPERATORS.index(self.operator)
         return wire.Compare(key=encode(self.key), target=target, result=result, **{self.target: self.operand})
@@ -89,17 +89,17 @@ class Put(NamedTuple):
     lease: int = 0
 
     def message(self) -> Any:
-        """As it goes over the wire."""
+        """The protobuf message."""
         return wire.RequestOp(put=wire.PutRequest(key=encode(self.key), value=self.value, lease=self.lease))
 
 
 class Delete(NamedTuple):
-    """Delete a key in a transaction, and say what it was."""
+    """Delete a key in a transaction; the response has its value before."""
 
     key: str
 
     def message(self) -> Any:
-        """As it goes over the wire."""
+        """The protobuf message."""
         return wire.RequestOp(delete_range=wire.DeleteRangeRequest(key=encode(self.key), prev_kv=True))
 
 
@@ -109,7 +109,7 @@ class Get(NamedTuple):
     key: str
 
     def message(self) -> Any:
-        """As it goes over the wire."""
+        """The protobuf message."""
         return wire.RequestOp(range=wire.RangeRequest(key=encode(self.key)))
 
 
@@ -117,7 +117,7 @@ Op = Put | Delete | Get
 
 
 class TxnResult(NamedTuple):
-    """Which branch was taken, at which revision, and per operation the keys read, deleted or none."""
+    """Which branch was taken, at which revision, and for each operation the keys it read or deleted."""
 
     succeeded: bool
     revision: int
@@ -125,7 +125,7 @@ class TxnResult(NamedTuple):
 
 
 class Status(NamedTuple):
-    """What the member that answers says of itself."""
+    """Version, size in bytes, revision and cluster id of the member that answered."""
 
     version: str
     db_size: int
@@ -134,7 +134,7 @@ class Status(NamedTuple):
 
 
 def encode(key: str) -> bytes:
-    """A key as bytes. Keys of others need not be UTF-8; what does not decode survives the round trip."""
+    """A key as bytes. Foreign keys need not be UTF-8: bytes that do not decode survive the round trip."""
     return key.encode("utf-8", "surrogateescape")
 
 
@@ -144,12 +144,12 @@ def decode(key: bytes) -> str:
 
 
 def start_of(prefix: str) -> bytes:
-    """The first key that begins with a prefix; etcd has no empty key."""
+    """The lowest key with a prefix; etcd has no empty key."""
     return encode(prefix) or b"\0"
 
 
 def end_of(prefix: str) -> bytes:
-    """The first key after all that begin with a prefix.
+    """The lowest key after all keys with a prefix.
 
     >>> end_of("a/")
     b'a0'
@@ -159,12 +159,12 @@ def end_of(prefix: str) -> bytes:
 
 
 def key_value(kv: Any) -> KeyValue:
-    """From the wire."""
+    """From the protobuf message."""
     return KeyValue(decode(kv.key), kv.value, kv.create_revision, kv.mod_revision, kv.version, kv.lease)
 
 
 def txn_result(response: Any) -> TxnResult:
-    """From the wire."""
+    """From the protobuf message."""
     responses = []
     for each in response.responses:
         found = each.range.kvs if each.HasField("range") else each.delete_range.prev_kvs

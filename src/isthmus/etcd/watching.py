@@ -1,10 +1,12 @@
-"""A watch: one stream, events in order, and what the server does not say clearly said clearly.
+"""A watch of etcd: one stream, events in order, every way it ends as an error of its own.
 
-Facts this rests on. A stale start revision is answered by ``created`` and then ``canceled`` with the compaction
-revision. A start revision in the future is not answered by an error: a store that lost its data is recognised by the
-revision in ``created``. While the server catches up, a response's header is ahead of its events: only the events'
-own revisions say how far we are. A progress response may overtake events on servers before 3.4.25 and 3.5.8: it is
-believed when the next one comes and no event came between.
+What the server does, which the code relies on:
+
+- A compacted start revision is answered by ``created``, then ``canceled`` with the compaction revision.
+- A start revision in the future is no error. A store that lost its data is recognised by the revision in ``created``.
+- While the server catches up, a response's header is ahead of its events; only the events' revisions show progress.
+- Before 3.4.25 and 3.5.8 a progress response may overtake events, so it counts only once the next one arrives without
+  an event in between.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ from isthmus.etcd.values import WatchBatch, WatchEvent, end_of, key_value, start
 from isthmus.reflector import Expired, Transient
 
 
-class Asked(NamedTuple):
-    """What is watched: below a prefix or one exact key, from which revision on, and whether with what was before."""
+class Request(NamedTuple):
+    """What to watch: a prefix or one exact key, from which revision on, with or without previous values."""
 
     prefix: str
     revision: int
@@ -32,7 +34,7 @@ class Asked(NamedTuple):
     previous: bool
 
 
-async def watch(transport: Transport, asked: Asked, *, progress: float, store: int) -> AsyncIterator[WatchBatch]:
+async def watch(transport: Transport, request: Request, *, progress: float, store: int) -> AsyncIterator[WatchBatch]:
     """Batches from a revision on; bookmarks while idle, every ``progress`` seconds.
 
     Raises Expired on compaction, when the store went back or is another one, Denied when it may not be read, Transient
@@ -40,25 +42,25 @@ async def watch(transport: Transport, asked: Asked, *, progress: float, store: i
     """
     begun, token = False, transport.token
     try:
-        async with aclosing(_watch_once(transport, asked, progress=progress, store=store)) as batches:
+        async with aclosing(_watch_once(transport, request, progress=progress, store=store)) as batches:
             async for batch in batches:
                 begun = True
                 yield batch
     except Denied:
-        # Servers such as 3.5.1 say "permission denied" for a stale token too. One that was given just now is not stale.
+        # Some servers (3.5.1) answer a stale token with "permission denied" too. A token from just now is not stale.
         if begun or not token:
             raise
     transport.forget_token(token)
-    async with aclosing(_watch_once(transport, asked, progress=progress, store=store)) as batches:
+    async with aclosing(_watch_once(transport, request, progress=progress, store=store)) as batches:
         async for batch in batches:
             yield batch
 
 
 async def _watch_once(
-    transport: Transport, asked: Asked, *, progress: float, store: int
+    transport: Transport, request: Request, *, progress: float, store: int
 ) -> AsyncGenerator[WatchBatch, None]:
-    """One watch of the server's, which ends by an exception."""
-    prefix, revision, exact, previous = asked
+    """One watch stream, which always ends by an exception."""
+    prefix, revision, exact, previous = request
     stream, at = await transport.stream(wire.WATCH, leader=True)
     create = wire.WatchCreate(
         key=start_of(prefix),
@@ -68,39 +70,40 @@ async def _watch_once(
         prev_kv=previous,
         fragment=True,
     )
-    asking = None
+    requesting = None
     try:
         await stream.write(wire.WatchRequest(create=create))
-        reached, held = revision - 1, 0
-        asking = asyncio.ensure_future(_ask_for_progress(stream, progress))
+        # reached: complete up to here. promised: revision of a progress response that the next one confirms.
+        reached, promised = revision - 1, 0
+        requesting = asyncio.ensure_future(_request_progress(stream, progress))
         while (response := await reply(stream)) is not None:
             _check(transport, response, revision, store)
             if response.created:
                 continue
             if response.events:
                 events = [_event(each) for each in response.events]
-                held = 0
+                promised = 0
                 if not response.fragment:  # events of one revision may be in several fragments: resume before them
                     reached = events[-1].revision
                 yield WatchBatch(events, reached)
             else:
-                if held > reached:
-                    reached = held
+                if promised > reached:
+                    reached = promised
                     yield WatchBatch([], reached)
-                held = response.header.revision
+                promised = response.header.revision
         raise Transient(f"etcd {transport.endpoints[at]}: the watch of {prefix} was closed")
     except grpc.aio.AioRpcError as error:
         raise transport.failed(error, at) from None
-    except asyncio.InvalidStateError:  # it ended between being made and being written to
+    except asyncio.InvalidStateError:  # it ended between its creation and the first write
         raise Transient(f"etcd {transport.endpoints[at]}: the watch of {prefix} did not begin") from None
     finally:
-        if asking is not None:
-            asking.cancel()
+        if requesting is not None:
+            requesting.cancel()
         stream.cancel()
 
 
-async def _ask_for_progress(stream: Any, every: float) -> None:
-    """Ask for a bookmark now and then; the reader of the stream hears of its end."""
+async def _request_progress(stream: Any, every: float) -> None:
+    """Request a bookmark every so many seconds; the reader of the stream handles its end."""
     with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
         while True:
             await asyncio.sleep(every)

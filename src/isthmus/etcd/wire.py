@@ -1,8 +1,8 @@
 """The messages of etcd's API, built at import from a table of field numbers.
 
-There are no .proto files and no generated code, so nothing here can disagree with the installed protobuf about its
-version. The table has only the fields we use; unknown fields are skipped by the decoder. The descriptors live in a
-pool of their own: another package that registers etcd's protos in the global one does not clash.
+There are no .proto files and no generated code, so nothing depends on the version of protobuf that is installed. The
+table has only the fields that are used; the decoder skips unknown ones. The descriptors are in a pool of their own, so
+another package may register etcd's protos in the default pool.
 """
 
 from __future__ import annotations
