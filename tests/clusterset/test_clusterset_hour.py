@@ -117,7 +117,7 @@ async def test_what_it_said_stays_for_those_who_listened_and_for_those_who_come_
         await leases_end(etcd)
         await clock.passes(HOUR - 900)
         await etcd.put("noise", b"")
-        assert seen.cluster("c2").state == "ready"
+        assert seen.cluster("c2").state == "silent"
         assert names(seen) == both
         assert not removed.next()[1]
     async with following(peers, state=state) as late:

@@ -12,8 +12,8 @@ from etcd_server import free_ports
 from joining_world import World, clusters
 from mirroring import mirroring
 
+from isthmus.clusterset import connection, joining, keys, liveness, peer_status
 from isthmus.clusterset import follower as follower_module
-from isthmus.clusterset import joining, keys, liveness, peer_status
 from isthmus.clusterset import mirror as mirror_module
 from isthmus.clusterset import peers as peers_module
 from isthmus.etcd import Session
@@ -53,7 +53,7 @@ def local(local: Peers) -> Peers:
 async def test_a_publisher_that_is_silent_is_told_of_and_withdraws_nothing(
     theirs: Session, peers: Peers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peer_status, "LATE", 0.5)
+    monkeypatch.setattr(connection, "LATE", 0.5)
     sessions: list[str] = []
 
     class Counted(Session):
@@ -65,14 +65,50 @@ async def test_a_publisher_that_is_silent_is_told_of_and_withdraws_nothing(
     await theirs.put(keys.HEARTBEAT, b"2026-01-01T00:00:00Z")
     async with following(peers) as seen:
         await seen.state("c2", "ready")
-        await seen.until(lambda s: "nobody has published" in seen.cluster("c2").reason)
+        await seen.state("c2", "silent")
+        assert "nobody has published" in seen.cluster("c2").reason
         await seen.until_true(lambda: len(sessions) == 2)  # perhaps only the watch had died
-        assert (seen.cluster("c2").state, seen.services()) == ("ready", ECHO)
+        assert (seen.cluster("c2").state, seen.services()) == ("silent", ECHO)
         await theirs.put(keys.HEARTBEAT, b"2026-01-01T00:01:00Z")
-        await seen.until(lambda s: not seen.cluster("c2").reason)
-        await theirs.delete(keys.HEARTBEAT)  # as its lease does
-        await seen.until(lambda s: "nobody has published" in seen.cluster("c2").reason)
-        assert (seen.cluster("c2").state, seen.services()) == ("ready", ECHO)
+        await seen.state("c2", "ready")
+        assert seen.cluster("c2").reason == ""
+
+
+async def test_a_publisher_whose_lease_ends_is_silent_at_once_and_withdraws_nothing(
+    theirs: Session, peers: Peers
+) -> None:
+    await theirs.put(keys.HEARTBEAT, b"2026-01-01T00:00:00Z")
+    async with following(peers) as seen:
+        await seen.state("c2", "ready")
+        await theirs.delete(keys.HEARTBEAT)
+        row = await seen.state("c2", "silent")
+        assert row.reason == "nobody publishes for it, its heartbeat has ended: its operator is not there"
+        assert seen.services() == ECHO
+        await theirs.put(keys.HEARTBEAT, b"2026-01-01T00:01:00Z")
+        await seen.state("c2", "ready")
+
+
+async def test_a_peer_that_never_had_a_heartbeat_has_a_moment_to_write_one(
+    theirs: Session, peers: Peers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peer_status, "ABSENT", 0.7)
+    async with following(peers) as seen:
+        await seen.state("c2", "ready")
+        await seen.state("c2", "silent")
+        assert seen.services() == ECHO
+
+
+async def test_agents_behind_a_mirror_know_that_nobody_publishes_for_a_peer(
+    theirs: Session, ours: Session, peers: Peers, local: Peers
+) -> None:
+    await theirs.put(keys.HEARTBEAT, b"2026-01-01T00:00:00Z")
+    async with mirroring(ours, peers), following(local) as agent:
+        await agent.state("c2", "ready")
+        await theirs.delete(keys.HEARTBEAT)
+        await agent.state("c2", "silent")
+        assert agent.services() == ECHO
+        await theirs.put(keys.HEARTBEAT, b"2026-01-01T00:01:00Z")
+        await agent.state("c2", "ready")
 
 
 async def joined(c1: World, c2: World) -> None:

@@ -10,6 +10,7 @@ from msgspec import structs
 
 from isthmus.clusterset.identity import Capabilities, ClusterConfig, Description
 from isthmus.clusterset.peer_status import (
+    ABSENT,
     CONFIG,
     LATE,
     Heartbeat,
@@ -75,11 +76,51 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
         "id 1 is that of c1",
     ),
     "its configuration went while it is followed": ({**FOLLOWED, "unpublished": "has none"}, "ready", "has none"),
-    "its heartbeat is in time": ({**FOLLOWED, "heartbeat": Heartbeat(at=ago(LATE - 1))}, "ready", ""),
+    "its heartbeat is in time": ({**FOLLOWED, "heartbeat": Heartbeat(at=ago(LATE - 1), good_for=LATE)}, "ready", ""),
     "its heartbeat is late": (
-        {**FOLLOWED, "heartbeat": Heartbeat(at=ago(LATE))},
-        "ready",
+        {**FOLLOWED, "heartbeat": Heartbeat(at=ago(LATE), good_for=LATE)},
+        "silent",
         "nobody has published for it for 150 s: its operator is not there",
+    ),
+    "its heartbeat went": (
+        {**FOLLOWED, "heartbeat": Heartbeat(at=ago(0), present=False, good_for=0.0)},
+        "silent",
+        "nobody publishes for it, its heartbeat has ended: its operator is not there",
+    ),
+    "it has no heartbeat yet": (
+        {**FOLLOWED, "heartbeat": Heartbeat(at=ago(19), present=False, good_for=ABSENT)},
+        "ready",
+        "",
+    ),
+    "it has had no heartbeat for 20 s": (
+        {**FOLLOWED, "heartbeat": Heartbeat(at=ago(20), present=False, good_for=ABSENT)},
+        "silent",
+        "nobody publishes for it, its heartbeat has ended: its operator is not there",
+    ),
+    "it is silent and cannot be reached": (
+        {**FOLLOWED, "heartbeat": Heartbeat(at=ago(LATE), good_for=LATE), "lost": ago(1), "failure": "cut off"},
+        "stale",
+        "cut off",
+    ),
+    "it is silent and its records are not whole": (
+        {"config": CONFIGURED, "links": {CONFIG: True}, "heartbeat": Heartbeat(at=ago(LATE), good_for=LATE)},
+        "listing",
+        "",
+    ),
+    "copies, and the mirror finds it silent": (
+        {**FOLLOWED, "config": COPIED, "description": Description(silent=timestamp(ago(60)))},
+        "silent",
+        "nobody publishes for it: its operator is not there",
+    ),
+    "an administrator distrusts it": (
+        {"distrusted": True, "links": STANDS},
+        "distrusted",
+        "none of its records counts, until: isthmus clusters trust c2",
+    ),
+    "it is distrusted and cannot be reached": (
+        {"distrusted": True, "lost": ago(1), "failure": "cut off"},
+        "distrusted",
+        "none of its records counts, until: isthmus clusters trust c2",
     ),
     "it knows another number of clusters": (
         {**FOLLOWED, "config": ClusterConfig(2, Capabilities(max_connected_clusters=511))},
@@ -126,6 +167,10 @@ def test_stale_is_dated_by_what_made_it_so_and_not_by_when_that_was_seen() -> No
     assert judge(facts(**FOLLOWED, lost=ago(90), failure="cut off"), NOW).since == timestamp(ago(90))
 
 
+def test_silent_is_dated_by_the_last_sign_of_life() -> None:
+    assert judge(facts(**FOLLOWED, heartbeat=Heartbeat(at=ago(200), good_for=LATE)), NOW).since == timestamp(ago(200))
+
+
 def test_a_clock_ahead_of_ours_dates_nothing_into_the_future() -> None:
     known = facts(**{**FOLLOWED, "config": COPIED}, description=Description(away=timestamp(ago(-60))))
     found = away(known, NOW)
@@ -168,7 +213,7 @@ def test_endpoints_lapse_when_the_lifetime_is_over_and_are_judged_again_then(age
 
 
 def test_a_verdict_changes_by_itself_when_it_is_said_to_and_not_before() -> None:
-    known = facts(**FOLLOWED, heartbeat=Heartbeat(at=ago(100)))
+    known = facts(**FOLLOWED, heartbeat=Heartbeat(at=ago(100), good_for=LATE))
     due = next_change(known, NOW)
     assert due is not None
     before, then = judge(known, due - timedelta(milliseconds=1)), judge(known, due)

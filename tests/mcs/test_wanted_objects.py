@@ -115,6 +115,13 @@ class TestLifecycle:
         assert stale["status"] == "True"
         assert stale["message"] == "not reachable: c2; what they last said still counts"
         assert "Service" in world.kinds
+        world.put(tables.CLUSTERS, Cluster(name=ClusterName("c2"), state="silent"))
+        silent = world.condition("ServiceImport", "Stale")
+        assert silent is not None
+        assert (silent["reason"], silent["message"]) == (
+            "ClusterSilent",
+            "nobody publishes for: c2; what they last said still counts",
+        )
         world.put(tables.CLUSTERS, Cluster(name=ClusterName("c2"), state="ready"))
         assert world.condition("ServiceImport", "Stale") is None
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import click
 
 from isthmus.admin.query import NoTable, QueryError, Socket
-from isthmus.cli import joining, output, sockets
+from isthmus.cli import joining, output, sockets, trusting
 
 LOOK_EVERY: Final = 0.5
 
@@ -21,7 +21,10 @@ def group() -> None:
     """The other clusters: how they are heard, and how clusters come to hear each other."""
 
 
-for command in (joining.certs, joining.rotate_ca, joining.refresh, joining.invite, joining.join, joining.leave):
+for command in (
+    joining.certs, joining.rotate_ca, joining.refresh, joining.invite, joining.join, joining.leave,
+    trusting.distrust, trusting.trust,
+):  # fmt: skip
     group.add_command(command)
 
 

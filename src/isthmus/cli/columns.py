@@ -37,7 +37,7 @@ ALIASES: Final = {
     "ns": "namespaces",
 }
 
-CLUSTER_SCOPED: Final = {"clusters", "own_ranges", "namespaces", "nodes"}
+CLUSTER_SCOPED: Final = {"clusters", "own_ranges", "peer_policies", "namespaces", "nodes"}
 OWN_NAME: Final = {"services", "names", "refused_claims"}
 """Tables whose rows are called by their own name, whatever they belong to."""
 
@@ -173,6 +173,7 @@ def _conditions(row: Row) -> str:
 
 
 COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
+    "peer_policies": [Column("DISTRUSTED", lambda row: "yes" if row["distrusted"] else "no")],
     "own_ranges": [Column("RANGES", _all("ranges")), Column("NODES", _all("addresses"))],
     "clusters": [
         Column("ID", lambda row: str(row["id"] or "?")),

@@ -26,7 +26,7 @@ from isthmus.clusterset.cache import Cache, Memory
 from isthmus.clusterset.errors import RecordError
 from isthmus.clusterset.gate import GatedStore
 from isthmus.clusterset.identity import ClusterConfig, Ids
-from isthmus.clusterset.peer_status import CONFIG, Heartbeat, PeerFacts, judge, steady_clock
+from isthmus.clusterset.peer_status import CONFIG, LATE, Heartbeat, PeerFacts, judge, steady_clock
 from isthmus.clusterset.peers import Peer
 from isthmus.clusterset.sinks import Forms
 from isthmus.config import ClustersetSection
@@ -124,13 +124,29 @@ class Connection:
         self._record(endpoints=self.peer.endpoints, links=links)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._judge_when_due(), name=f"{self.name} verdict")
-            tasks.create_task(self._memory.run(fresh=lambda: self.row.state == "ready"), name=f"{self.name} cache")
+            tasks.create_task(
+                self._memory.run(fresh=lambda: self.row.state in ("ready", "silent")), name=f"{self.name} cache"
+            )
             tasks.create_task(self._connect(), name=f"{self.name} session")
 
     def reconsider(self) -> None:
         """Ids were given up or pinned: what was refused for one may be had now, and the other way round."""
         if self.facts.published:
             self._identify(self.facts.published)
+
+    def distrust(self, distrusted: bool) -> None:
+        """Take the peer's records out at once, or read them again. Its id stays its own meanwhile."""
+        if distrusted == self.facts.distrusted:
+            return
+        if distrusted:
+            with self._db.write() as txn:
+                self._drain(txn)
+                self._record(txn, distrusted=True, config=None, refusal="", synced=())
+            self._memory.forget()
+            self._follow_anew.set()
+        else:
+            self._record(distrusted=False)
+            self.reconsider()
 
     def drain(self) -> None:
         """The peer has left: nothing of it stays, and no table waits for it."""
@@ -228,8 +244,8 @@ class Connection:
             return
         now, beat = self._now(), self.facts.heartbeat
         # A new session gives a publisher its full time again, unless it was silent already: that is no news.
-        if beat is None or not peer_status.silence(self.facts, now):
-            beat = Heartbeat(at=now, beating=beat is not None and beat.beating)
+        if beat is None or peer_status.silence(self.facts, now) is None:
+            beat = Heartbeat(at=now, good_for=LATE, beating=beat is not None and beat.beating)
         self._record(heartbeat=beat, unmirrored=None)
         await liveness.follow_heartbeat(session, name=self.name, beat=self._beat)
 
@@ -275,13 +291,19 @@ class Connection:
 
     def _denied(self, why: str) -> None:
         """We may not read any more though our watches stand: only a new session finds out."""
-        if self.row.state in ("listing", "ready"):
+        if self.row.state in ("listing", "ready", "silent"):
             self._break(why)
 
     def _beat(self, kv: KeyValue | None) -> None:
-        if kv is not None and kv.mod_revision != self._last_beat:
-            self._last_beat = kv.mod_revision
-            self._record(heartbeat=Heartbeat(at=self._now(), beating=True))
+        """The heartbeat's key. Four cases: a new one; the one that was seen already; it went; there was none."""
+        beat = self.facts.heartbeat
+        if kv is not None:
+            if kv.mod_revision != self._last_beat:
+                self._last_beat = kv.mod_revision
+                self._record(heartbeat=Heartbeat(at=self._now(), good_for=LATE, beating=True))
+        elif beat is None or beat.present:
+            good_for = 0.0 if self._last_beat else peer_status.ABSENT
+            self._record(heartbeat=Heartbeat(at=self._now(), present=False, good_for=good_for))
 
     def _mirrored(self, running: bool) -> None:
         self._record_copies(unmirrored=None if running else self.facts.unmirrored or self._now())
@@ -311,6 +333,9 @@ class Connection:
             config = identity.decode_config(published)
         except RecordError as why:
             self._record(unpublished=f"its configuration cannot be read: {why}")
+            return
+        if self.facts.distrusted:
+            self._record(published=published, unpublished="")
             return
         refusal = config.refusal(most=self.facts.most) or self._ids.reserve(self.name, config.id)
         if refusal:
@@ -417,7 +442,7 @@ class Connection:
     def _suspect(self, now: datetime) -> None:
         """A heartbeat that was there and is late may be a watch that died unnoticed: a new session, once."""
         beat = self.facts.heartbeat
-        if beat is not None and beat.beating and peer_status.silence(self.facts, now):
+        if beat is not None and beat.beating and peer_status.silence(self.facts, now) is not None:
             self.facts = structs.replace(self.facts, heartbeat=structs.replace(beat, beating=False))
             self._break("its heartbeat is late")
 

@@ -21,7 +21,7 @@ from isthmus.model.clusters import Cluster
 from isthmus.model.mcs import RecordKind
 from isthmus.model.names import ClusterName
 from isthmus.model.sources import of_peer
-from isthmus.model.tables import CLUSTERS
+from isthmus.model.tables import CLUSTERS, PEER_POLICIES
 from isthmus.statedb import Database
 
 log = logs.get("clusterset")
@@ -76,12 +76,32 @@ class Follower:
 
     async def run(self) -> None:
         """Follow, for ever."""
+        if PEER_POLICIES.name in self._db.tables:
+            # Without this a peer that is distrusted would be believed for a moment whenever the process starts.
+            await self._db.until(lambda snapshot: snapshot.initialized(PEER_POLICIES))
         async with asyncio.TaskGroup() as tasks:
+            if PEER_POLICIES.name in self._db.tables:
+                tasks.create_task(self._follow_policies(), name="policies of peers")
             for name, connection in self._connections.items():
                 self._tasks[name] = tasks.create_task(_supervised(connection), name=f"peer {name}")
             while True:
                 await asyncio.sleep(LOOK_EVERY)
                 await self._look(tasks)
+
+    async def _follow_policies(self) -> None:
+        """Trust and distrust peers as administrators say, at once."""
+        changes = self._db.changes(PEER_POLICIES)
+        while True:
+            for name, _, row in changes.next()[1]:
+                if (connection := self._connections.get(name)) is not None:
+                    connection.distrust(row is not None and row.distrusted)
+            await changes.wait()
+
+    def _distrusted(self, name: ClusterName) -> bool:
+        if PEER_POLICIES.name not in self._db.tables:
+            return False
+        row = self._db.snapshot().get(PEER_POLICIES, name)
+        return row is not None and row.distrusted
 
     async def _look(self, tasks: asyncio.TaskGroup) -> None:
         """Compare the directory with what is followed."""
@@ -95,6 +115,7 @@ class Follower:
             connection = self._connections.get(name)
             if connection is None:
                 connection = self._connections[name] = self._connection(peer, awaited=False)
+                connection.distrust(self._distrusted(name))
             elif connection.peer == peer:
                 continue
             await self._stop(name)

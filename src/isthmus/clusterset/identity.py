@@ -58,11 +58,17 @@ class Description(Struct, frozen=True, gc=False, omit_defaults=True):
     """Where calls from clusters of other networks come in: host:port."""
     version: str = ""
     away: str = ""
-    """Told by a mirror: since when it does not hear the cluster, RFC 3339."""
+    """Written by a mirror: since when it cannot reach the cluster, RFC 3339."""
+    silent: str = ""
+    """Written by a mirror: since when nobody has published for the cluster, RFC 3339."""
 
     def away_since(self, now: datetime) -> datetime | None:
         """Since when a mirror has not reached the cluster, as far as clocks agree; None where it does."""
         return min(now, datetime.fromisoformat(self.away)) if self.away else None
+
+    def silent_since(self, now: datetime) -> datetime | None:
+        """Since when nobody has published for the cluster, as a mirror saw it; None where somebody does."""
+        return min(now, datetime.fromisoformat(self.silent)) if self.silent else None
 
 
 class _Config(Struct, gc=False):
@@ -83,17 +89,17 @@ def decode_config(value: bytes) -> ClusterConfig:
 def decode_description(value: bytes, *, now: datetime) -> Description:
     """A cluster's description of itself; one that cannot be read is an empty one, of gateways the bad ones go.
 
-    A mirror that has not reached the cluster since it cannot be told when has not since ``now``.
+    A time that cannot be read is ``now``: it is said that there is one.
     """
     try:
         said = wire.decode(value, _description, limit=LIMIT)
     except RecordError:
         return Description()
     gateways = tuple(filter(wire.is_gateway, said.gateways))[:MOST_GATEWAYS]
-    return structs.replace(said, gateways=gateways, away=_away(said.away, now=now))
+    return structs.replace(said, gateways=gateways, away=_time(said.away, now=now), silent=_time(said.silent, now=now))
 
 
-def _away(text: str, *, now: datetime) -> str:
+def _time(text: str, *, now: datetime) -> str:
     try:
         return wire.parse_timestamp(text) if text else ""
     except RecordError:

@@ -282,7 +282,10 @@ class _Writer:
             except RecordError as why:
                 log.warning("configuration not copied", cluster=row.name, why=str(why))
             away = row.since if row.state == "stale" else ""
-            description = identity.Description(row.network, row.region, row.zone, row.gateways, row.version, away)
+            silent = row.since if row.state == "silent" else ""
+            description = identity.Description(
+                row.network, row.region, row.zone, row.gateways, row.version, away, silent
+            )
             await self._put(keys.description(row.name), identity.encode(description))
         for kind in KINDS:
             await self._copy_kind(kind, row)
@@ -291,7 +294,7 @@ class _Writer:
         shelf = self._shelf(kind, row.name)
         if failed := await shelf.flush():
             raise Transient(next(iter(failed.values())))
-        fresh = kind in row.synced and row.state in ("listing", "ready")
+        fresh = kind in row.synced and row.state in ("listing", "ready", "silent")
         if fresh and (kind, row.name) not in self._whole:
             await shelf.settle(prune=True)
             now = timestamp(wall_clock()).encode()

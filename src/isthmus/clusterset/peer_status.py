@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 
 from isthmus.clusterset import identity
 from isthmus.clusterset.identity import SLICES_ONLY, ClusterConfig, Description
 from isthmus.clusterset.wire import wall_clock
-from isthmus.model.clusters import Cluster
+from isthmus.model.clusters import Cluster, PeerState
 from isthmus.model.mcs import RecordKind
 from isthmus.model.names import ClusterName
 from isthmus.times import timestamp
@@ -26,16 +26,20 @@ CONFIG: Final = "config"
 """The link that follows a peer's configuration; every other link is called as the kind of record that it follows."""
 
 LATE: Final = 150.0
-"""Seconds without a new heartbeat: a publisher writes one every 60 s, so two are missing."""
-
-State = Literal["connecting", "listing", "ready", "stale", "refused"]
+"""Seconds for which a heartbeat is good while its key stands: Cilium writes one every 60 s, so two are missing."""
+ABSENT: Final = 20.0
+"""Seconds that a publisher has to write its first heartbeat. One whose key went is silent at once: its lease ended."""
 
 
 class Heartbeat(Struct, frozen=True, gc=False, kw_only=True):
     """The last sign of life of a peer's publisher."""
 
     at: datetime
-    """When it was seen; at first when we began to look for one."""
+    """When it was seen, or went; at first when we began to look for one."""
+    good_for: float
+    """Seconds after which the publisher is silent."""
+    present: bool = True
+    """Whether the key stands, as far as known."""
     beating: bool = False
     """Whether one was seen since the connection was last made anew for the lack of one."""
 
@@ -70,6 +74,8 @@ class PeerFacts(Struct, frozen=True, kw_only=True):
     """Why its configuration cannot be read now. What was read before still counts."""
     config: ClusterConfig | None = None
     """The configuration by which it is followed; None while it is not."""
+    distrusted: bool = False
+    """Whether an administrator took its records out."""
     refusal: str = ""
     """Why it is not followed though its configuration is known."""
     synced: tuple[RecordKind, ...] = ()
@@ -97,14 +103,14 @@ class Away(NamedTuple):
 def judge(facts: PeerFacts, now: datetime) -> Cluster:
     """The row of a peer. ``since`` is empty where the facts have no time for it: the state begins when it is seen."""
     state, reason = _verdict(facts, now)
-    gone = away(facts, now)
+    since = _since(state, facts, now)
     said = facts.description or Description()
     capabilities = facts.config.capabilities if facts.config is not None else identity.Capabilities()
     return Cluster(
         name=facts.name,
         id=facts.config.id if facts.config is not None else 0,
         state=state,
-        since=timestamp(gone.since) if state == "stale" and gone is not None else "",
+        since=timestamp(since) if since is not None else "",
         reason=reason,
         endpoints=facts.endpoints,
         synced=tuple(kind for kind in facts.kinds if kind in facts.synced),
@@ -124,8 +130,10 @@ def judge(facts: PeerFacts, now: datetime) -> Cluster:
     )
 
 
-def _verdict(facts: PeerFacts, now: datetime) -> tuple[State, str]:
+def _verdict(facts: PeerFacts, now: datetime) -> tuple[PeerState, str]:
     """State and reason: the first case that holds."""
+    if facts.distrusted:
+        return "distrusted", f"none of its records counts, until: isthmus clusters trust {facts.name}"
     if facts.refusal:
         return "refused", facts.refusal
     if (gone := away(facts, now)) is not None:
@@ -134,8 +142,11 @@ def _verdict(facts: PeerFacts, now: datetime) -> tuple[State, str]:
         return "listing" if facts.config is not None and facts.links.get(CONFIG) else "connecting", gone.why
     if facts.config is None:
         return "connecting", facts.unpublished
-    remark = facts.unpublished or silence(facts, now) or _remark(facts, facts.config)
-    return "ready" if set(facts.kinds) <= set(facts.synced) else "listing", remark
+    remark = facts.unpublished or _remark(facts, facts.config)
+    if not set(facts.kinds) <= set(facts.synced):
+        return "listing", remark
+    silent = silence(facts, now)
+    return ("silent", silent.why) if silent is not None else ("ready", remark)
 
 
 def away(facts: PeerFacts, now: datetime) -> Away | None:
@@ -176,12 +187,26 @@ def lapsed(facts: PeerFacts, now: datetime) -> bool:
     return bool(facts.lifetime) and since is not None and now >= since + timedelta(seconds=facts.lifetime)
 
 
-def silence(facts: PeerFacts, now: datetime) -> str:
-    """Why nobody seems to publish for the peer, as a sentence; empty where somebody does."""
-    beat = facts.heartbeat
-    if beat is None or now < beat.at + timedelta(seconds=LATE):
-        return ""
-    return f"nobody has published for it for {LATE:.0f} s: its operator is not there"
+def _since(state: PeerState, facts: PeerFacts, now: datetime) -> datetime | None:
+    found = away(facts, now) if state == "stale" else silence(facts, now) if state == "silent" else None
+    return found.since if found is not None else None
+
+
+def silence(facts: PeerFacts, now: datetime) -> Away | None:
+    """Why nobody seems to publish for the peer, and since when; None where somebody does, or nobody looks.
+
+    Its etcd answers, so its records are what they were; nobody keeps them so. Behind a mirror it is the mirror that
+    looks, and writes what it finds into its description of the peer.
+    """
+    said, beat = facts.description, facts.heartbeat
+    if facts.config is not None and facts.config.capabilities.cached:
+        since = said.silent_since(now) if said is not None else None
+        return Away("nobody publishes for it: its operator is not there", since) if since is not None else None
+    if beat is None or now < beat.at + timedelta(seconds=beat.good_for):
+        return None
+    if beat.present:
+        return Away(f"nobody has published for it for {beat.good_for:.0f} s: its operator is not there", beat.at)
+    return Away("nobody publishes for it, its heartbeat has ended: its operator is not there", beat.at)
 
 
 def next_change(facts: PeerFacts, now: datetime) -> datetime | None:
@@ -190,7 +215,7 @@ def next_change(facts: PeerFacts, now: datetime) -> datetime | None:
     if facts.lifetime and (since := unconfirmed(facts, now)) is not None:
         due.append(since + timedelta(seconds=facts.lifetime))
     if facts.heartbeat is not None:
-        due.append(facts.heartbeat.at + timedelta(seconds=LATE))
+        due.append(facts.heartbeat.at + timedelta(seconds=facts.heartbeat.good_for))
     return min((each for each in due if each > now), default=None)
 
 

@@ -74,9 +74,12 @@ def _annotations(view: View, merged: Merged) -> dict[str, str]:
 def _conditions(view: View, ips: tuple[str, ...]) -> list[Condition]:
     ready = _ready(view, ips)
     conditions = [ready]
-    if view.stale:
-        text = f"not reachable: {', '.join(view.stale)}; what they last said still counts"
-        conditions.append(condition("Stale", True, reason="ClusterUnreachable", message=text))
+    if view.stale or view.silent:
+        unreachable = f"not reachable: {', '.join(view.stale)}; " if view.stale else ""
+        silent = f"nobody publishes for: {', '.join(view.silent)}; " if view.silent else ""
+        message = f"{unreachable}{silent}what they last said still counts"
+        reason = "ClusterUnreachable" if view.stale else "ClusterSilent"
+        conditions.append(condition("Stale", True, reason=reason, message=message))
     if ready["status"] == "True" and not view.endpoints_ready:
         text = "no cluster that exports it has a ready endpoint: calls fail"
         conditions.append(condition("EndpointsReady", False, reason="NoReadyEndpoints", message=text))

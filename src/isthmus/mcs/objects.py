@@ -145,13 +145,13 @@ def _own_ranges(cluster: Cluster | None) -> tuple[str, ...]:
 
 
 def _cluster(reader: Reader, old: Cluster | None, new: Cluster | None) -> Iterable[ServiceName]:
-    """What a cluster exports, when it is heard, stale or back; what it has endpoints of, when its network changes."""
+    """What a cluster exports, when its state counts for it; what it has endpoints of, when its network changes."""
     row = new or old
     if row is None:
         return set()
     names: set[ServiceName] = set()
     states = [each.state if each is not None else "" for each in (old, new)]
-    if states[0] != states[1] and {"stale", *UNHEARD} & {*states}:
+    if states[0] != states[1] and {"stale", "silent", *UNHEARD} & {*states}:
         names.update(merged.name for merged in reader.by(MERGED, "cluster", row.name))
     if reachability_changed(old, new) or _own_ranges(old) != _own_ranges(new):
         peers = [each.name for each in reader.all(CLUSTERS)] if row.own else [row.name]

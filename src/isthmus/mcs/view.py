@@ -12,7 +12,7 @@ from isthmus.mcs.exports import agreed_ports, annotated, is_shared_namespace, ta
 from isthmus.mcs.merged import UNHEARD
 from isthmus.mcs.words import CLUSTER_IPS, SYNC_SLICES
 from isthmus.model.addresses import range_of
-from isthmus.model.clusters import Cluster, reachability
+from isthmus.model.clusters import Cluster, PeerState, reachability
 from isthmus.model.hosts import canonical, family
 from isthmus.model.mcs import Merged, OverQuota, OwnExport
 from isthmus.model.names import ClusterName, ServiceName, derived, split
@@ -72,6 +72,9 @@ class View(NamedTuple):
     """Some exporting cluster has a ready endpoint, on whatever network, or has not been heard from yet."""
     over_quota: OverQuota | None
     stale: tuple[ClusterName, ...]
+    """Exporting clusters that cannot be reached."""
+    silent: tuple[ClusterName, ...]
+    """Exporting clusters for which nobody publishes."""
     """Exporting clusters that cannot be reached: what they last published still counts."""
 
     @property
@@ -154,7 +157,8 @@ def read(reader: Reader, name: ServiceName, *, settings: Settings) -> View | Non
         behind_service=service is not None and _takes_slices(service),
         endpoints_ready=merged is None or _endpoints_ready(reader, merged, settings),
         over_quota=reader.get(OVER_QUOTA, name),
-        stale=_stale(reader, merged),
+        stale=_in_state(reader, merged, "stale"),
+        silent=_in_state(reader, merged, "silent"),
     )
 
 
@@ -202,6 +206,6 @@ def _endpoints_ready(reader: Reader, merged: Merged, settings: Settings) -> bool
     return any(endpoint.condition == Condition.READY for row in counted for endpoint in row.endpoints)
 
 
-def _stale(reader: Reader, merged: Merged | None) -> tuple[ClusterName, ...]:
+def _in_state(reader: Reader, merged: Merged | None, state: PeerState) -> tuple[ClusterName, ...]:
     states = ((name, reader.get(CLUSTERS, name)) for name in merged.clusters) if merged is not None else ()
-    return tuple(name for name, row in states if row is not None and row.state == "stale")
+    return tuple(name for name, row in states if row is not None and row.state == state)

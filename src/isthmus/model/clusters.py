@@ -8,6 +8,10 @@ from msgspec import Struct
 
 from isthmus.model.names import ClusterName
 
+PeerState = Literal["connecting", "listing", "ready", "silent", "stale", "refused", "distrusted"]
+"""silent: its store answers, but nobody keeps its records up to date. stale: it was ready and cannot be reached. Its
+last known records still count in both. refused, distrusted: none of them does."""
+
 
 class Cluster(Struct, frozen=True, gc=False, kw_only=True):
     """A cluster of the clusterset: what is configured about it, what it says of itself, how its connection does."""
@@ -16,8 +20,7 @@ class Cluster(Struct, frozen=True, gc=False, kw_only=True):
     id: int = 0
     """1 to 255 (or 511); 0 where the cluster has not said yet."""
     own: bool = False
-    state: Literal["connecting", "listing", "ready", "stale", "refused", "leaving"] = "connecting"
-    """stale: it was ready and cannot be reached; what it last said still counts."""
+    state: PeerState = "connecting"
     since: str = ""
     """When it came into this state, RFC 3339."""
     reason: str = ""
@@ -48,6 +51,14 @@ class Cluster(Struct, frozen=True, gc=False, kw_only=True):
     """Records of this peer that were refused: bad JSON, another's name, too large, not for it to publish."""
     dropped_example: str = ""
     """One of them, with the reason."""
+
+
+class PeerPolicy(Struct, frozen=True, gc=False, kw_only=True):
+    """What the own cluster's administrators decided about a peer: an object of the API server."""
+
+    cluster: ClusterName
+    distrusted: bool = False
+    """None of its records counts, until this is undone."""
 
 
 class OwnRanges(Struct, frozen=True, gc=False):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from isthmus.model.balancing import Backend, BackendKey, Failure, Frontend, FrontendKey, Plan, PlanKey, Policy, Probe
-from isthmus.model.clusters import Cluster, OwnRanges
+from isthmus.model.clusters import Cluster, OwnRanges, PeerPolicy
 from isthmus.model.dns import Name
 from isthmus.model.mcs import Merged, OverQuota, OwnExport, Record
 from isthmus.model.names import ClusterName, ServiceName, derived
@@ -102,6 +102,7 @@ OWN_EXPORTS: Final = Table[ServiceName, OwnExport]("own_exports", OwnExport, key
 
 OWN_RANGES: Final = Table[str, OwnRanges]("own_ranges", OwnRanges, key=lambda row: "own")
 """One row."""
+PEER_POLICIES: Final = Table[ClusterName, PeerPolicy]("peer_policies", PeerPolicy, key=lambda row: row.cluster)
 CLUSTERS: Final = Table[ClusterName, Cluster]("clusters", Cluster, key=lambda row: row.name)
 NAMESPACES: Final = Table[str, Namespace]("namespaces", Namespace, key=lambda row: row.name)
 NODES: Final = Table[str, Node]("nodes", Node, key=lambda row: row.name, indexes={"address": lambda row: row.addresses})

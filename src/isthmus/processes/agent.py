@@ -43,7 +43,9 @@ from isthmus.statedb import (
 log = logs.get("agent")
 
 PREFIX = "isthmus_agent"
-KUBERNETES = ("services", "endpoint_sets", "imports", "namespaces", "nodes", "pods", "local_redirects")
+KUBERNETES = (
+    "services", "endpoint_sets", "imports", "namespaces", "nodes", "pods", "local_redirects", "peer_policies",
+)  # fmt: skip
 
 CALLERS_INTERVAL = 2.0
 """Seconds between looks for new pods; a call before that is spread by a hash of this node's own."""
@@ -70,9 +72,18 @@ async def work(config: Config, client: kube.Client) -> None:
         *loadbalancer.derived(cluster, config.node.name, services=config.datapath.services, rules=claims.rules(config)),
         dns.derived(config.dns.zone, servers=servers(config)),
     ]
-    db = Database(*tables_of(derived, tables.CLUSTERS, tables.PODS, tables.PLANS_STATUS, tables.FAILURES))
+    db = Database(
+        *tables_of(derived, tables.CLUSTERS, tables.PEER_POLICIES, tables.PODS, tables.PLANS_STATUS, tables.FAILURES)
+    )
     async with asyncio.TaskGroup() as tasks:
-        reflectors = kubernetes.reflectors(db, client, tables=KUBERNETES, cluster=cluster, node=config.node.name)
+        reflectors = kubernetes.reflectors(
+            db,
+            client,
+            tables=KUBERNETES,
+            cluster=cluster,
+            node=config.node.name,
+            namespace=config.kubernetes.namespace,
+        )
         follower = Follower(db, cluster=config.cluster, section=config.clusterset, kinds=KINDS)
         derivations = Derivations(db, *derived)
         programming = Programming(db, config)

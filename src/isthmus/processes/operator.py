@@ -48,6 +48,7 @@ log = logs.get("operator")
 
 PREFIX = "isthmus_operator"
 KUBERNETES = (
+    "peer_policies",
     "services",
     "endpoint_sets",
     "export_marks",
@@ -133,11 +134,16 @@ class Leader:
             refusals.derived("", which=config.datapath.services, rules=claims.rules(config)),
             mcs.records.derived(cluster, config.cluster.id, default_global=shared),
         ]
-        db = self._db = Database(*tables_of(derived, tables.CLUSTERS, tables.OBJECTS_STATUS))
+        db = self._db = Database(*tables_of(derived, tables.CLUSTERS, tables.PEER_POLICIES, tables.OBJECTS_STATUS))
         try:
             async with own_etcd(config.etcd) as session, asyncio.TaskGroup() as tasks:
                 reflectors = kubernetes.reflectors(
-                    db, self._client, tables=KUBERNETES, cluster=cluster, remote_slices=True
+                    db,
+                    self._client,
+                    tables=KUBERNETES,
+                    cluster=cluster,
+                    remote_slices=True,
+                    namespace=config.kubernetes.namespace,
                 )
                 follower = Follower(db, cluster=config.cluster, section=config.clusterset, kinds=KINDS)
                 derivations = Derivations(db, *derived)

@@ -11,7 +11,7 @@ from isthmus.model import tables as model
 from isthmus.model.names import ClusterName
 from isthmus.model.sources import KUBERNETES
 from isthmus.reflector import Reflector, Sink, Store
-from isthmus.sources import local_redirects, machines, multicluster, services, slices
+from isthmus.sources import local_redirects, machines, multicluster, peer_policies, services, slices
 from isthmus.sources.host_ports import PodSink
 from isthmus.sources.observed import Both, observed
 from isthmus.sources.optional import Optional
@@ -27,12 +27,14 @@ class Feed(NamedTuple):
     convert: Callable[[Any], Any]
     field_selector: str = ""
     optional: bool = False
-    """A cluster may not have the kind."""
+    """A cluster may not have the kind, or not let us see it."""
+    namespace: str = ""
+    label_selector: str = ""
     written: Literal["whole", "status", ""] = ""
     """Whether Isthmus writes objects of the kind: whole ones of its own, or the status of anybody's."""
 
 
-def feeds(*, cluster: ClusterName, node: str = "", remote_slices: bool = False) -> dict[str, Feed]:
+def feeds(*, cluster: ClusterName, node: str = "", remote_slices: bool = False, namespace: str = "") -> dict[str, Feed]:
     """Every table that the API server can fill, by its name."""
     slice_of = slices.endpoint_set(cluster, remote=remote_slices)
     of_node = f"spec.nodeName={node}" if node else ""
@@ -45,6 +47,14 @@ def feeds(*, cluster: ClusterName, node: str = "", remote_slices: bool = False) 
         Feed(core.NODE, model.NODES, machines.node),
         Feed(core.POD, model.PODS, machines.pod, of_node),
         Feed(cilium.LOCAL_REDIRECT_POLICY, model.LOCAL_REDIRECTS, local_redirects.local_redirect, optional=True),
+        Feed(
+            core.CONFIG_MAP,
+            model.PEER_POLICIES,
+            peer_policies.peer_policy,
+            optional=True,
+            namespace=namespace,
+            label_selector=peer_policies.CLUSTER,
+        ),
     )
     return {feed.table.name: feed for feed in all_of_them}
 
@@ -57,14 +67,16 @@ def reflectors(
     cluster: ClusterName,
     node: str = "",
     remote_slices: bool = False,
+    namespace: str = "",
 ) -> list[Reflector[Any]]:
     """One reflector per table named, to be run by the caller; each table awaits the source 'kubernetes' from now on.
 
-    ``node`` limits pods to those of that node. ``remote_slices`` takes slices that stand for other clusters too. Pods
-    give the services of their host ports as well, where services and endpoint sets are asked for. The table
-    ``observed`` is filled from all kinds asked for that Isthmus writes.
+    ``node`` limits pods to those of that node. ``namespace`` is Isthmus's own, where peers' policies are.
+    ``remote_slices`` takes slices that stand for other clusters too. Pods give the services of their host ports as
+    well, where services and endpoint sets are asked for. The table ``observed`` is filled from all kinds asked for that
+    Isthmus writes.
     """
-    known = feeds(cluster=cluster, node=node, remote_slices=remote_slices)
+    known = feeds(cluster=cluster, node=node, remote_slices=remote_slices, namespace=namespace)
     with_host_ports = {model.SERVICES.name, model.ENDPOINT_SETS.name} <= set(tables)
     found: list[Reflector[Any]] = []
     for feed in (known[name] for name in tables if name != model.OBSERVED.name):
@@ -79,5 +91,7 @@ def reflectors(
 
 
 def _store(client: kube.Client, feed: Feed) -> Store[Any]:
-    store = client.store(feed.kind, field_selector=feed.field_selector)
+    store = client.store(
+        feed.kind, feed.namespace, label_selector=feed.label_selector, field_selector=feed.field_selector
+    )
     return Optional(client, feed.kind, store) if feed.optional else store

@@ -182,3 +182,13 @@ NAMESPACE: Final = Kind("", "v1", "namespaces", "Namespace", Namespace, namespac
 NODE: Final = Kind("", "v1", "nodes", "Node", Node, namespaced=False)
 POD: Final = Kind("", "v1", "pods", "Pod", Pod)
 EVENT: Final = Kind("", "v1", "events", "Event", Event)
+
+
+class ConfigMap(Wire, frozen=True):
+    """Named texts."""
+
+    metadata: Meta
+    data: dict[str, str] | None = None
+
+
+CONFIG_MAP: Final = Kind("", "v1", "configmaps", "ConfigMap", ConfigMap)
