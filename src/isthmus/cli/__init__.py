@@ -16,7 +16,8 @@ from isthmus.cli.lazy import LazyGroup
 COMMANDS: Final = {
     "get": ("isthmus.cli.get:get", "Rows of a process's tables: clusters, imports, plans, names, …"),
     "explain": ("isthmus.cli.explain:explain", "Why calls of a service go where they go."),
-    "status": ("isthmus.cli.status:status", "What the processes have, and what they have not got."),
+    "diagnose": ("isthmus.cli.diagnose:diagnose", "Where calls of a service break, and what mends it."),
+    "status": ("isthmus.cli.status:status", "What the processes have, and what they lack."),
     "clusters": ("isthmus.cli.clusters:group", "The other clusters: status, certs, invite, join, leave."),
     "bpf": ("isthmus.cli.bpf:group", "What is really in the kernel."),
     "agent": ("isthmus.cli.run:agent", "Run a node's agent."),

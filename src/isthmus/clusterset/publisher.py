@@ -50,6 +50,8 @@ class PublisherStats(Struct, frozen=True, gc=False):
     """What a publisher does now, as a sentence, and how its records are written."""
 
     outcome: str
+    error: str
+    """Why the own etcd cannot be written; empty: it can."""
     records: ReconcilerStats
 
 
@@ -81,13 +83,14 @@ class Publisher:
         """When the heartbeat was last written under this lease."""
         self.reconciler = Reconciler(db, RECORDS, self._target, backoff=RETRY)
         self.outcome = "has not run"
+        self.error = ""
 
     def __repr__(self) -> str:
         return f"<Publisher of {self._name}: {self.outcome}; {self._target}; {self.reconciler}>"
 
     def stats(self) -> PublisherStats:
         """What has been published, and what has not."""
-        return PublisherStats(self.outcome, self.reconciler.stats())
+        return PublisherStats(self.outcome, self.error, self.reconciler.stats())
 
     async def run(self) -> None:
         """Publish, for ever."""
@@ -111,6 +114,7 @@ class Publisher:
                 # two publishers of one name do not outdo each other
                 await asyncio.sleep(AFTER_A_FOREIGN_WRITE - lasted)
             except (Transient, Expired, EtcdError) as why:
+                self.error = str(why)
                 self.outcome = f"cannot publish: {why}"
                 log.warning("cannot publish", why=str(why), attempt=retry.failed())
                 await retry.pause()
@@ -126,6 +130,7 @@ class Publisher:
         await self.reconciler.wait_until_reconciled(self._db.snapshot().revision(RECORDS))
         for key in self._canaries:
             await self._session.put(key, timestamp(self._now()).encode())
+        self.error = ""
         self.outcome = f"published; {len(KINDS)} kinds are whole"
         log.info("published", cluster=self._name, records=self._db.snapshot().count(RECORDS))
         return revision

@@ -102,6 +102,11 @@ class Introduced:
         return {**await self._target.update([row for row in rows if not row.skip]), **failures}
 
 
+def addresses_below(cgroup: Path) -> set[str]:
+    """Addresses of the network namespaces that have a process below a cgroup, as this host shows them."""
+    return {address for process in _processes(cgroup) for address in _addresses(process.pid)}
+
+
 class NoCookies(Exception):  # noqa: N818
     """This kernel does not give cookies of namespaces to user space; the message says which would."""
 

@@ -1,0 +1,9 @@
+"""``isthmus diagnose``: the path of a call, hop by hop, and at which hop and object it breaks.
+
+    facts.py      what the processes' admin sockets have, collected once: status and tables
+    hops.py       the walk from the name to the plan and its endpoints: pure functions of facts
+    exporters.py  the walk on: peers, exports, conflicts, namespaces, the exporter's pods
+
+Each hop is ``ok``, a ``fault`` with the object that is wrong and the command that mends it, or ``follows``: it fails
+because of a fault that another hop names.
+"""

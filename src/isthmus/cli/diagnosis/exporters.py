@@ -1,0 +1,182 @@
+"""The walk in the exporting clusters: endpoints and their freshness, peers, exports, conflicts, namespaces, pods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from difflib import get_close_matches
+from typing import Final
+
+from msgspec.structs import replace
+
+from isthmus.cli.diagnosis import hops
+from isthmus.cli.diagnosis.facts import Facts, Process
+from isthmus.cli.diagnosis.hops import Hop
+from isthmus.loadbalancer.explain import called
+from isthmus.model import tables
+from isthmus.model.clusters import Cluster
+from isthmus.model.names import ServiceName, split
+from isthmus.model.services import Condition, EndpointSet
+from isthmus.statedb import Reader
+
+
+def diagnose(facts: Facts, service: ServiceName) -> tuple[Hop, ...]:
+    """The walk of a call to a service. Where no hop names a cause, the first that fails is the fault itself."""
+    found = [hop for step in STEPS for hop in step(facts, service)]
+    if all(hop.state != "fault" for hop in found):
+        first = next((number for number, hop in enumerate(found) if hop.state == "follows"), None)
+        if first is not None:
+            found[first] = replace(found[first], state="fault", cure=f"isthmus explain {service}")
+    return tuple(found)
+
+
+def endpoints(facts: Facts, service: ServiceName) -> Iterator[Hop]:
+    """What the agent has from each cluster: how many are ready, from which source, how fresh that is."""
+    rows = facts.agent.rows
+    found: dict[tuple[str, str], list[EndpointSet]] = {}
+    for each in called(rows, service):
+        for row in rows.by(tables.ENDPOINT_SETS, "service", each):
+            found.setdefault((row.cluster or facts.cluster, row.source), []).append(row)
+    for (cluster, source), sets in sorted(found.items()):
+        conditions = [endpoint.condition for row in sets for endpoint in row.endpoints]
+        ready = sum(each is Condition.READY for each in conditions)
+        peer = next((row for row in rows.all(tables.CLUSTERS) if row.name == cluster), None)
+        fresh = "" if peer is None or peer.own or peer.state == "ready" else f", as of {peer.since}: {peer.state}"
+        text = f"{ready} of {len(conditions)} ready, from {source}{fresh}"
+        yield Hop("endpoints", f"{service} in {cluster}", text, "ok" if ready and not fresh else "follows")
+
+
+def peers(facts: Facts, service: ServiceName) -> Iterator[Hop]:
+    """The clusters that export the service, or all where none does, are connected and keep their records."""
+    found = [row for each in (facts.agent, facts.operator) for row in each.rows.all(tables.CLUSTERS)]
+    rows = {row.name: row for row in sorted(found, key=lambda row: row.state != "ready")}  # of two, the one that fails
+    exporting = {row.cluster for row in facts.operator.rows.all(tables.EXPORTS) if row.name == service}
+    imported = facts.agent.rows.get(tables.IMPORTS, service)
+    exporting |= set(imported.clusters) if imported is not None else set()
+    asked = {each.cluster: each for each in facts.exporters}
+    for row in sorted(rows.values(), key=lambda row: row.name):
+        if not row.own and (row.name in exporting or not exporting - {facts.cluster}):
+            yield _peer(facts, row)
+            if (operator := asked.get(row.name)) is not None and operator.error:
+                yield Hop("peer", str(operator), operator.error, "fault", facts.start(operator))
+            elif operator is not None:
+                yield from (replace(hop, hop="peer") for hop in hops.sources(facts, operator))
+
+
+def _peer(facts: Facts, row: Cluster) -> Hop:
+    if row.state == "ready":
+        return Hop("peer", f"cluster {row.name}", f"ready since {row.since}")
+    why = row.reason or row.last_failure_reason
+    text = f"{row.state} since {row.since}" + (f": {why}" if why else "")
+    if str(row.state) == "silent":
+        return Hop("peer", f"cluster {row.name}", text, "fault", facts.start(f"{row.name}/operator"))
+    cure = f"isthmus clusters status; its etcd is {', '.join(row.endpoints) or 'not configured'}"
+    return Hop("peer", f"cluster {row.name}", text, "fault", cure)
+
+
+def exports(facts: Facts, service: ServiceName) -> Iterator[Hop]:
+    """Somebody exports the service, what is exported is valid, and it has arrived here."""
+    arrived = {row.cluster for row in facts.operator.rows.all(tables.EXPORTS) if row.name == service}
+    wrong = False
+    valid: set[str] = set()
+    for each in _operators(facts):
+        row = each.rows.get(tables.OWN_EXPORTS, service)
+        if row is not None and row.export is None:
+            wrong = True
+            yield Hop(
+                "export", f"ServiceExport {service} in {each.cluster}", row.message or str(row.reason), "fault",
+                f"{facts.kubectl(each.cluster, split(service)[0])} describe serviceexport {split(service)[1]}",
+            )  # fmt: skip
+        elif row is not None:
+            valid.add(each.cluster)
+    for cluster in sorted(arrived | valid):
+        if cluster in arrived or cluster == facts.cluster:
+            yield Hop("export", f"export of {cluster}", "valid")
+        else:
+            yield Hop("export", f"export of {cluster}", f"valid there, and not received in {facts.cluster}", "follows")
+    if not arrived and not valid and not wrong and not facts.operator.error:
+        yield _nobody(facts, service)
+
+
+def _nobody(facts: Facts, service: ServiceName) -> Hop:
+    known = {row.name for each in _operators(facts) for row in each.rows.all(tables.OWN_EXPORTS)}
+    known |= {row.name for row in facts.operator.rows.all(tables.EXPORTS)}
+    namespace, name = split(service)
+    for each in _operators(facts):
+        if each.rows.by(tables.SERVICES, "name", service):
+            cure = (
+                f"isthmus has no export of it; apply a ServiceExport {name} in namespace {namespace} of {each.cluster}"
+            )
+            return Hop(
+                "export", f"Service {service} in {each.cluster}", "exists, and no cluster exports it", "fault", cure
+            )
+    near = get_close_matches(service, sorted(known), n=1, cutoff=0.6)
+    text = "no cluster exports a service of this name" + (f"; there is {near[0]}" if near else "")
+    cure = f"isthmus diagnose {near[0]}" if near else "isthmus get imports -A"
+    return Hop("export", str(service), text, "fault", cure)
+
+
+def conflicts(facts: Facts, service: ServiceName) -> Iterator[Hop]:
+    """The exporting clusters agree, and what follows from their exports could be written here."""
+    merged = facts.operator.rows.get(tables.MERGED, service)
+    namespace, name = split(service)
+    for conflict in merged.conflicts if merged is not None else ():
+        cure = f"{facts.kubectl(facts.cluster, namespace)} describe serviceimport {name}"
+        yield Hop("conflict", f"ServiceImport {service}", f"{conflict.reason}: {conflict.message}", "fault", cure)
+    for status in facts.operator.rows.all(tables.OBJECTS_STATUS):
+        if service in str(status.key):
+            cure = f"{facts.kubectl(facts.cluster, namespace)} get serviceimports,services"
+            yield Hop("conflict", f"objects of {service}", f"not written: {status.error}", "fault", cure)
+
+
+def namespaces(facts: Facts, service: ServiceName) -> Iterator[Hop]:
+    """The service's namespace exists where it is called from."""
+    namespace, _ = split(service)
+    if facts.operator.error:
+        return
+    exported = any(row.name == service for row in facts.operator.rows.all(tables.EXPORTS))
+    if facts.operator.rows.get(tables.NAMESPACES, namespace) is not None:
+        yield Hop("namespace", f"namespace {namespace} in {facts.cluster}", "exists")
+    elif exported:
+        text = "does not exist: an import is written only into a namespace that exists"
+        cure = f"{facts.kubectl(facts.cluster)} create namespace {namespace}"
+        yield Hop("namespace", f"namespace {namespace} in {facts.cluster}", text, "fault", cure)
+
+
+def pods(facts: Facts, service: ServiceName) -> Iterator[Hop]:
+    """The exporter's Service has pods that are ready and have its ports."""
+    for each in _operators(facts):
+        own = each.rows.get(tables.OWN_EXPORTS, service)
+        if own is not None and own.export is not None:
+            yield _pods(facts, each.rows, service, each.cluster)
+
+
+def _pods(facts: Facts, rows: Reader, service: ServiceName, cluster: str) -> Hop:
+    namespace, _ = split(service)
+    spec = next(iter(rows.by(tables.SERVICES, "name", service)), None)
+    sets = [row for row in rows.by(tables.ENDPOINT_SETS, "service", service) if row.cluster in ("", cluster)]
+    found = [endpoint for row in sets for endpoint in row.endpoints]
+    ready = [endpoint for endpoint in found if endpoint.condition is Condition.READY]
+    wanted = {port.name for port in spec.ports} if spec is not None else set()
+    subject = f"pods of {service} in {cluster}"
+    selector = ",".join(f"{key}={value}" for key, value in spec.selector) if spec is not None else ""
+    cure = f"{facts.kubectl(cluster, namespace)} get pods -l '{selector}'"
+    if not found:
+        return Hop("pods", subject, f"no pod matches the selector {selector or '(none)'}", "fault", cure)
+    if not ready:
+        return Hop("pods", subject, f"0 of {len(found)} are ready", "fault", cure)
+    missing = wanted - {port.name for endpoint in ready for port in endpoint.ports}
+    if missing:
+        text = f"none has the target port of {', '.join(repr(each) for each in sorted(missing))}"
+        cure = f"{facts.kubectl(cluster, namespace)} get service,endpointslices -o yaml"
+        return Hop("pods", subject, text, "fault", cure)
+    return Hop("pods", subject, f"{len(ready)} of {len(found)} are ready")
+
+
+def _operators(facts: Facts) -> tuple[Process, ...]:
+    return (facts.operator, *facts.exporters)
+
+
+STEPS: Final[tuple[Callable[[Facts, ServiceName], Iterator[Hop]], ...]] = (
+    hops.processes, hops.name, hops.resolver, hops.hook, hops.frontend, hops.plan,
+    endpoints, peers, exports, conflicts, namespaces, pods,
+)  # fmt: skip

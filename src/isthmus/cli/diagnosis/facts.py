@@ -1,0 +1,129 @@
+"""What a diagnosis is made of: the status and the tables of each process that can be asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from isthmus.admin.query import QueryError, Socket
+from isthmus.model import tables
+from isthmus.model.names import ServiceName
+from isthmus.statedb import Database, Reader, Table
+
+TABLES: Final[tuple[Table[Any, Any], ...]] = (
+    tables.SERVICES, tables.IMPORTS, tables.ENDPOINT_SETS, tables.NODES, tables.POLICIES, tables.REDIRECTS,
+    tables.FRONTENDS, tables.BACKENDS, tables.PLANS, tables.PLANS_STATUS, tables.CLUSTERS, tables.REFUSED_CLAIMS,
+    tables.LOCAL_REDIRECTS, tables.PODS, tables.PORT_REDIRECTS, tables.OWN_RANGES, tables.NAMES, tables.NAMESPACES,
+    tables.EXPORTS, tables.EXPORT_MARKS, tables.OWN_EXPORTS, tables.MERGED, tables.OBJECTS_STATUS,
+)  # fmt: skip
+"""Read of each process that has them."""
+
+
+class Process(Struct, frozen=True):
+    """One process: what it reports and holds, or why it cannot be asked."""
+
+    cluster: str
+    name: str
+    """'agent', 'operator' or 'dns'."""
+    rows: Reader
+    """Every table of TABLES; empty where the process has none of that name, or cannot be asked."""
+    status: Mapping[str, Any] = {}
+    error: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.cluster}/{self.name}"
+
+
+class Facts(Struct, frozen=True):
+    """All that a diagnosis looks at."""
+
+    agent: Process
+    operator: Process
+    dns: Process
+    exporters: tuple[Process, ...] = ()
+    """Operators of other clusters, where they can be asked too: those of a lab, or of other contexts."""
+    lab: str = ""
+    """The lab that the clusters belong to; empty for clusters that are none."""
+    pod: str = ""
+    """namespace/name of the pod that calls, where one is named."""
+    pod_hooked: bool | None = None
+    """Whether that pod's processes run below the hooked cgroup; None: no pod is named, or it is not visible here."""
+
+    @property
+    def cluster(self) -> str:
+        """The name of the calling cluster."""
+        return self.agent.cluster
+
+    def kubectl(self, cluster: str, namespace: str = "") -> str:
+        """How a command for a cluster begins."""
+        return f"kubectl --context {cluster}" + (f" -n {namespace}" if namespace else "")
+
+    def start(self, process: Process | str) -> str:
+        """The command that starts a process again; ``process`` as cluster/name."""
+        cluster, name = str(process).split("/")
+        if self.lab:
+            return f"isthmus lab start --lab {self.lab} {cluster}/{name}"
+        kind = "deployment/isthmus-operator" if name == "operator" else "daemonset/isthmus-agent"
+        return f"{self.kubectl(cluster, 'isthmus')} rollout restart {kind}"
+
+
+def process(socket: Socket | None, cluster: str, name: str, *, under: str = "", why: str = "") -> Process:
+    """Ask a process for all it has; with ``under`` (``demo/``) only for rows of that namespace, where it can tell."""
+    db = Database(*TABLES)
+    if socket is None:
+        return Process(cluster, name, db.snapshot(), error=why or "it is not on this machine")
+    try:
+        status = socket.status()
+        with db.write() as txn:
+            for table in TABLES:
+                if table.name in status["tables"]:
+                    for row in socket.table(table.name, under=under).rows:
+                        txn.put(table, msgspec.convert(row, table.row))
+    except QueryError as error:
+        return Process(cluster, name, Database(*TABLES).snapshot(), error=str(error))
+    return Process(cluster, name, db.snapshot(), status)
+
+
+def collect(
+    sockets: Mapping[str, Path],
+    *,
+    cluster: str,
+    others: Mapping[str, Path],
+    service: ServiceName | None,
+    lab: str = "",
+    pod: str = "",
+) -> Facts:
+    """The facts that the admin sockets give: ``sockets`` by process, ``others`` the operators of other clusters."""
+    under = f"{service.partition('/')[0]}/" if service else ""
+    asked = {name: process(Socket(path), cluster, name, under=under) for name, path in sockets.items()}
+    missing = {name: process(None, cluster, name) for name in ("agent", "operator", "dns") if name not in asked}
+    found = asked | missing
+    own = cluster or _own_name(list(found.values()))
+    named = {name: msgspec.structs.replace(each, cluster=own) for name, each in found.items()}
+    exporters = [process(Socket(path), name, "operator", under=under) for name, path in others.items()]
+    facts = Facts(named["agent"], named["operator"], named["dns"], tuple(exporters), lab, pod)
+    return msgspec.structs.replace(facts, pod_hooked=_hooked(facts))
+
+
+def _own_name(processes: Sequence[Process]) -> str:
+    names = [row.name for each in processes for row in each.rows.all(tables.CLUSTERS) if row.own]
+    return names[0] if names else "this cluster"
+
+
+def _hooked(facts: Facts) -> bool | None:
+    """Whether a process with an address of the pod runs below the cgroup that the agent hooked, seen from this host."""
+    row = facts.agent.rows.get(tables.PODS, facts.pod) if facts.pod else None
+    datapath = facts.agent.status.get("datapath")
+    if row is None or not datapath or not row.addresses:
+        return None
+    from isthmus.datapath.services import callers
+
+    try:
+        present = callers.addresses_below(Path(datapath["hooks"]["cgroup"]))
+    except OSError:
+        return None
+    return bool(present & set(row.addresses))

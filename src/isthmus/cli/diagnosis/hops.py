@@ -1,0 +1,166 @@
+"""The walk in the calling cluster: its processes, the name, the resolver, the hook, the frontend, the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from msgspec import Struct
+
+from isthmus.cli.diagnosis.facts import Facts, Process
+from isthmus.loadbalancer.explain import called
+from isthmus.model import tables
+from isthmus.model.hosts import joined
+from isthmus.model.names import ServiceName, split
+
+State = Literal["ok", "fault", "follows"]
+
+
+class Hop(Struct, frozen=True):
+    """What was found at one hop."""
+
+    hop: str
+    object: str
+    text: str
+    state: State = "ok"
+    """follows: it fails, and would not without a fault that another hop names."""
+    cure: str = ""
+    """The command that mends a fault, or shows more of it."""
+
+
+def processes(facts: Facts, service: ServiceName) -> Iterator[Hop]:
+    """Every process of the calling cluster answers, and is served by its API server and its etcd."""
+    for each in (facts.agent, facts.operator, facts.dns):
+        if each.error:
+            yield Hop("process", str(each), each.error, "fault", facts.start(each))
+            continue
+        yield Hop("process", str(each), f"up {each.status['uptime']:.0f} s")
+        yield from sources(facts, each)
+
+
+def sources(facts: Facts, process: Process) -> Iterator[Hop]:
+    """What a process watches and writes can be reached."""
+    away = {name: state for name, state in process.status.get("reflectors", {}).items() if not state["connected"]}
+    kubernetes = [state for name, state in away.items() if name != "names"]
+    if kubernetes:
+        text = f"{process} works from the last known state: {kubernetes[0]['last_failure'] or 'not listed yet'}"
+        yield Hop(
+            "process",
+            f"API server of {process.cluster}",
+            text,
+            "fault",
+            f"{_kubectl(facts, process)} get --raw /readyz",
+        )
+    publisher = process.status.get("publisher", {})
+    if publisher.get("error"):
+        cure = facts.start(f"{process.cluster}/etcd") if facts.lab else "check etcd.endpoints of the operator"
+        text = f"{process} cannot publish: {publisher['error']}"
+        yield Hop("process", f"etcd of {process.cluster}", text, "fault", cure)
+
+
+def _kubectl(facts: Facts, process: Process) -> str:
+    return facts.kubectl(process.cluster)
+
+
+def name(facts: Facts, service: ServiceName) -> Iterator[Hop]:
+    """The clusterset name of the service has answers."""
+    if facts.agent.error:
+        return
+    namespace, short = split(service)
+    rows = [row for row in facts.agent.rows.all(tables.NAMES) if row.name.startswith(f"{short}.{namespace}.svc.")]
+    answers = [(row.name, row.type, answer) for row in rows for answer in row.answers if row.type in ("A", "AAAA")]
+    if answers:
+        found, _, _ = answers[0]
+        yield Hop("name", found, ", ".join(f"{kind} {answer}" for _, kind, answer in answers[:3]))
+    elif rows:
+        yield Hop("name", rows[0].name, "exists and has no address", "follows")
+    else:
+        yield Hop("name", str(service), "there is no such name in the clusterset's zone", "follows")
+
+
+def resolver(facts: Facts, service: ServiceName) -> Iterator[Hop]:
+    """The node's name server has the names that the agent has."""
+    if facts.dns.error:
+        return  # processes() names it
+    names, server = facts.dns.status["tables"]["names"]["rows"], facts.dns.status.get("server", {})
+    own = facts.agent.rows.count(tables.NAMES)
+    connected = facts.dns.status["reflectors"]["names"]["connected"]
+    text = f"{names} names, {server.get('questions', 0)} questions so far"
+    if not connected and not facts.agent.error:
+        yield Hop("resolver", str(facts.dns), "does not receive the agent's names", "fault", facts.start(facts.dns))
+    elif not names and own:
+        yield Hop("resolver", str(facts.dns), f"has no names; the agent has {own}", "fault", facts.start(facts.dns))
+    else:
+        yield Hop("resolver", str(facts.dns), text if connected else f"{text}; copy of an agent that is away")
+
+
+def hook(facts: Facts, service: ServiceName) -> Iterator[Hop]:
+    """The caller's calls are translated: the programs are attached, and its pod is below their cgroup."""
+    if facts.agent.error:
+        return
+    datapath, problems = facts.agent.status.get("datapath"), facts.agent.status.get("problems", [])
+    if problems:
+        yield Hop("hook", str(facts.agent), "; ".join(problems), "fault", facts.start(facts.agent))
+        return
+    if datapath is None:
+        yield Hop("hook", str(facts.agent), "no datapath.cgroup is configured: calls take kube-proxy's path")
+        return
+    cgroup = datapath["hooks"]["cgroup"]
+    if not facts.pod:
+        yield Hop("hook", cgroup, datapath["hooks"]["detail"])
+    elif facts.agent.rows.get(tables.PODS, facts.pod) is None:
+        node = facts.agent.status.get("place", {}).get("node", "")
+        text = f"not a pod of node {node}, whose agent was asked"
+        cure = f"{facts.kubectl(facts.cluster, facts.pod.partition('/')[0])} get pods -o wide"
+        yield Hop("hook", f"pod {facts.pod}", text, "fault", cure)
+    elif facts.pod_hooked is False:
+        text = f"none of its processes runs below {cgroup}: its calls are not translated"
+        yield Hop("hook", f"pod {facts.pod}", text, "fault", "name the pods' cgroup in datapath.cgroup of the agent")
+    else:
+        yield Hop(
+            "hook",
+            f"pod {facts.pod}",
+            f"below {cgroup}" if facts.pod_hooked else f"not visible here; {cgroup} is hooked",
+        )
+
+
+def frontend(facts: Facts, service: ServiceName) -> Iterator[Hop]:
+    """The addresses that are called are answered for this service."""
+    if facts.agent.error:
+        return
+    rows = facts.agent.rows
+    for refused in rows.all(tables.REFUSED_CLAIMS):
+        if service in (refused.name, refused.service):
+            yield Hop(
+                "frontend", f"{refused.kind} {refused.name}", refused.message, "fault", f"isthmus explain {service}"
+            )
+    found = [row for each in called(rows, service) for row in rows.by(tables.FRONTENDS, "service", each)]
+    imported = rows.get(tables.IMPORTS, service)
+    if found:
+        yield Hop("frontend", str(service), ", ".join(sorted(str(row.key) for row in found)[:3]))
+    elif imported is not None and imported.type == "Headless":
+        yield Hop("frontend", str(service), "headless: the name answers with the pods' own addresses")
+    elif imported is None and rows.by(tables.SERVICES, "name", service):
+        yield Hop("frontend", str(service), "a plain Service of this cluster: kube-proxy's, not Isthmus'", "follows")
+    else:
+        yield Hop("frontend", str(service), "no address is answered", "follows")
+
+
+def plan(facts: Facts, service: ServiceName) -> Iterator[Hop]:
+    """The plan has targets, and is in the kernel's maps."""
+    if facts.agent.error:
+        return
+    rows = facts.agent.rows
+    services = called(rows, service)
+    plans = [row for each in services for row in rows.by(tables.PLANS, "service", each)]
+    for status in rows.all(tables.PLANS_STATUS):
+        if any(each in str(status.key) for each in services):
+            yield Hop("plan", f"plan of {service}", f"not in the maps: {status.error}", "fault", "isthmus bpf maps")
+    targets = [target for row in plans for group in row.groups for target in group.targets]
+    if targets:
+        shown = ", ".join(f"{each.cluster} {joined(each.address, each.port)}" for each in targets[:3])
+        more = f" and {len(targets) - 3} more" if len(targets) > 3 else ""
+        stays = f"; a client stays for {plans[0].affinity_timeout} s" if plans[0].affinity_timeout else ""
+        yield Hop("plan", str(service), f"{shown}{more}{stays}")
+    elif plans:
+        yield Hop("plan", str(service), "no target: calls are refused at once", "follows")

@@ -1,0 +1,246 @@
+"""The walk of a call: of each fault, the hop and the object that are named, as a pure function of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from balancing_world import World, make
+from msgspec import structs
+
+from isthmus.cli.diagnosis.exporters import diagnose
+from isthmus.cli.diagnosis.facts import TABLES, Facts, Process
+from isthmus.cli.diagnosis.hops import Hop
+from isthmus.model import tables
+from isthmus.model.clusters import Cluster
+from isthmus.model.dns import Name
+from isthmus.model.mcs import Conflict, Merged, OwnExport
+from isthmus.model.names import ClusterName, ServiceName
+from isthmus.model.services import Condition, Export, Namespace, Port
+from isthmus.statedb import Database, Status
+
+ECHO, C1, C2 = make.ECHO, ClusterName("c1"), ClusterName("c2")
+EXPORT = Export(cluster=C2, name=ECHO, created="2026-01-01T00:00:00Z", ports=(Port("http", 80),))
+SOURCES = {"kubernetes/services": {"connected": True, "last_failure": ""}}
+
+
+class Clusters:
+    """c1 calls demo/echo, which c2 exports; everything is as it should be until a case changes it."""
+
+    def __init__(self) -> None:
+        self.world = World().put(
+            make.imported(clusters=(C2,)), make.derived(), make.endpoints("c2", "10.2.0.1"),
+            make.cluster("c1", own=True), make.cluster("c2", state="ready"), make.pod("demo/client"),
+        )  # fmt: skip
+        self.agent: list[tuple[Any, Any]] = [
+            (tables.NAMES, Name("echo.demo.svc.clusterset.local", "A", ("10.96.0.7",))),
+        ]
+        self.operator: dict[str, tuple[Any, Any]] = {
+            "namespace": (tables.NAMESPACES, Namespace("demo")),
+            "export": (tables.EXPORTS, EXPORT),
+            "own": (tables.CLUSTERS, make.cluster("c1", own=True)),
+            "peer": (tables.CLUSTERS, make.cluster("c2", state="ready")),
+        }
+        self.exporter: dict[str, tuple[Any, Any]] = {
+            "own": (tables.OWN_EXPORTS, OwnExport(name=ECHO, export=EXPORT)),
+            "service": (tables.SERVICES, make.service(selector=(("app", "echo"),))),
+            "endpoints": (tables.ENDPOINT_SETS, make.endpoints("c2", "10.2.0.1", service=ECHO, source="kubernetes")),
+        }
+        hooks = {"cgroup": "/sys/fs/cgroup/pods", "attached": True, "detail": "8 programs attached"}
+        self.status: dict[str, dict[str, Any]] = {
+            "agent": {"problems": [], "datapath": {"hooks": hooks}, "reflectors": dict(SOURCES)},
+            "operator": {"publisher": {"error": ""}, "reflectors": dict(SOURCES)},
+            "dns": {"tables": {"names": {"rows": 1}}, "reflectors": {"names": {"connected": True}}, "server": {}},
+            "c2": {"publisher": {"error": ""}, "reflectors": dict(SOURCES)},
+        }
+        self.errors: dict[str, str] = {}
+        self.pod, self.hooked = "", None
+
+    def facts(self) -> Facts:
+        settled = self.world.settle().db
+        agent = [
+            (table, row) for table in TABLES if table.name in settled.tables for row in settled.snapshot().all(table)
+        ]
+        return Facts(
+            self._process("c1", "agent", [*agent, *self.agent]),
+            self._process("c1", "operator", [*self.operator.values()]),
+            self._process("c1", "dns", []),
+            (self._process("c2", "operator", [*self.exporter.values()], key="c2"),),
+            lab="demo",
+            pod=self.pod,
+            pod_hooked=self.hooked,
+        )
+
+    def _process(self, cluster: str, name: str, rows: list[tuple[Any, Any]], *, key: str = "") -> Process:
+        db = Database(*TABLES)
+        if error := self.errors.get(key or name, ""):
+            return Process(cluster, name, db.snapshot(), error=error)
+        with db.write() as txn:
+            for table, row in rows:
+                txn.put(table, row)
+        return Process(cluster, name, db.snapshot(), {"uptime": 1.0} | self.status[key or name])
+
+    def faults(self) -> list[Hop]:
+        return [hop for hop in diagnose(self.facts(), ECHO) if hop.state == "fault"]
+
+
+def unexported(it: Clusters) -> None:
+    """c1 has nothing of the service: neither import nor name nor plan."""
+    it.world.delete(make.imported(), make.derived(), make.endpoints("c2"))
+    it.agent.clear()
+    del it.operator["export"]
+
+
+def no_process(name: str) -> Callable[[Clusters], None]:
+    return lambda it: it.errors.update({name: "the process that served it has ended"})
+
+
+def peer(state: str, reason: str) -> Callable[[Clusters], None]:
+    def change(it: Clusters) -> None:
+        row: Cluster = make.cluster("c2", state=state, reason=reason)
+        it.operator["peer"] = (tables.CLUSTERS, row)
+        it.world.put(row)
+
+    return change
+
+
+def invalid_export(it: Clusters) -> None:
+    unexported(it)
+    it.exporter["own"] = (tables.OWN_EXPORTS, OwnExport(name=ECHO, reason="NoService", message="no such Service"))
+
+
+def never_exported(it: Clusters) -> None:
+    unexported(it)
+    del it.exporter["own"]
+
+
+def misspelt(it: Clusters) -> None:
+    never_exported(it)
+    del it.exporter["service"]
+    it.exporter["own"] = (tables.OWN_EXPORTS, OwnExport(name=ServiceName("demo/echoo"), export=EXPORT))
+
+
+def conflict(it: Clusters) -> None:
+    found = Conflict("TypeConflict", "c3 disagrees on type")
+    it.operator["merged"] = (tables.MERGED, Merged(name=ECHO, type="ClusterSetIP", ports=(), conflicts=(found,)))
+
+
+def no_namespace(it: Clusters) -> None:
+    unexported(it)
+    it.operator["export"] = (tables.EXPORTS, EXPORT)
+    del it.operator["namespace"]
+
+
+def endpoints(*found: Any) -> Callable[[Clusters], None]:
+    def change(it: Clusters) -> None:
+        it.world.put(make.endpoints("c2", *found))
+        row = make.endpoints("c2", *found, service=ECHO, source="kubernetes")
+        it.exporter["endpoints"] = (tables.ENDPOINT_SETS, row)
+
+    return change
+
+
+def unhooked(it: Clusters) -> None:
+    it.pod, it.hooked = "demo/client", False  # type: ignore[assignment]
+
+
+def elsewhere(it: Clusters) -> None:
+    it.pod = "demo/other"
+
+
+def detached(it: Clusters) -> None:
+    it.status["agent"]["problems"] = ["calls are not translated: the cgroup is gone"]
+
+
+def no_apiserver(it: Clusters) -> None:
+    it.status["operator"]["reflectors"] = {"kubernetes/services": {"connected": False, "last_failure": "refused"}}
+
+
+def no_etcd(process: str) -> Callable[[Clusters], None]:
+    return lambda it: it.status[process].update({"publisher": {"error": "no route"}})
+
+
+def deaf_resolver(it: Clusters) -> None:
+    it.status["dns"]["reflectors"] = {"names": {"connected": False}}
+
+
+def full_map(it: Clusters) -> None:
+    [plan] = it.world.plans
+    it.agent.append((tables.PLANS_STATUS, Status(plan.key, "map slots is full", 3, 1.0)))
+
+
+NOT_READY = make.endpoint("10.2.0.1", condition=Condition.NOT_READY)
+NO_PORT = make.endpoint("10.2.0.1", ports=())
+
+CASES: dict[str, tuple[Callable[[Clusters], None], str, str]] = {
+    "agent down": (no_process("agent"), "process", "c1/agent"),
+    "operator down": (no_process("operator"), "process", "c1/operator"),
+    "dns down": (no_process("dns"), "process", "c1/dns"),
+    "API server down": (no_apiserver, "process", "API server of c1"),
+    "own etcd down": (no_etcd("operator"), "process", "etcd of c1"),
+    "resolver without the agent's names": (deaf_resolver, "resolver", "c1/dns"),
+    "programs detached": (detached, "hook", "c1/agent"),
+    "pod outside the hooked cgroup": (unhooked, "hook", "pod demo/client"),
+    "pod of another node": (elsewhere, "hook", "pod demo/other"),
+    "maps full": (full_map, "plan", "plan of demo/echo"),
+    "peer cut off": (peer("stale", "timed out"), "peer", "cluster c2"),
+    "peer refused": (peer("refused", "another id"), "peer", "cluster c2"),
+    "exporter's operator down": (no_process("c2"), "peer", "c2/operator"),
+    "exporter's etcd down": (no_etcd("c2"), "peer", "etcd of c2"),
+    "export without Service": (invalid_export, "export", "ServiceExport demo/echo in c2"),
+    "never exported": (never_exported, "export", "Service demo/echo in c2"),
+    "typo": (misspelt, "export", "demo/echo"),
+    "conflict": (conflict, "conflict", "ServiceImport demo/echo"),
+    "namespace missing": (no_namespace, "namespace", "namespace demo in c1"),
+    "no pod": (endpoints(), "pods", "pods of demo/echo in c2"),
+    "no ready pod": (endpoints(NOT_READY), "pods", "pods of demo/echo in c2"),
+    "target port missing": (endpoints(NO_PORT), "pods", "pods of demo/echo in c2"),
+}
+
+
+def test_a_healthy_path_is_ok_at_every_hop() -> None:
+    hops = diagnose(Clusters().facts(), ECHO)
+    assert [hop for hop in hops if hop.state != "ok"] == []
+    assert {hop.hop for hop in hops} == {
+        "process", "name", "resolver", "hook", "frontend", "plan", "endpoints", "peer", "export", "namespace", "pods",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_fault_is_named_with_its_hop_its_object_and_a_command(case: str) -> None:
+    change, hop, thing = CASES[case]
+    it = Clusters()
+    change(it)
+    [fault] = it.faults()
+    assert (fault.hop, fault.object) == (hop, thing)
+    assert fault.text
+    assert fault.cure
+
+
+def test_a_typo_is_answered_with_the_nearest_name() -> None:
+    it = Clusters()
+    misspelt(it)
+    [fault] = it.faults()
+    assert "demo/echoo" in fault.text
+
+
+def test_endpoints_of_a_peer_that_is_not_ready_say_as_of_when_they_are() -> None:
+    it = Clusters()
+    row: Cluster = structs.replace(make.cluster("c2", state="stale"), since="2026-01-01T10:00:00Z")
+    it.world.put(row)
+    [found] = [hop for hop in diagnose(it.facts(), ECHO) if hop.hop == "endpoints"]
+    assert (found.state, found.text) == ("follows", "1 of 1 ready, from clusterset, as of 2026-01-01T10:00:00Z: stale")
+
+
+def test_where_nothing_names_a_cause_the_first_hop_that_fails_is_the_fault() -> None:
+    it = Clusters()
+    it.agent.clear()
+    [fault] = it.faults()
+    assert (fault.hop, fault.object, fault.cure) == ("name", "demo/echo", "isthmus explain demo/echo")
+
+
+def test_a_fault_that_follows_from_another_is_no_fault_of_its_own() -> None:
+    it = Clusters()
+    endpoints(NOT_READY)(it)
+    assert {hop.hop for hop in diagnose(it.facts(), ECHO) if hop.state == "follows"} == {"plan", "endpoints"}
