@@ -13,9 +13,10 @@ from isthmus.cli.diagnosis.exporters import diagnose
 from isthmus.cli.diagnosis.facts import TABLES, Facts, Process
 from isthmus.cli.diagnosis.hops import Hop
 from isthmus.model import tables
+from isthmus.model.balancing import Failure
 from isthmus.model.clusters import Cluster
 from isthmus.model.dns import Name
-from isthmus.model.mcs import Conflict, Merged, OwnExport
+from isthmus.model.mcs import Conflict, Merged, OverQuota, OwnExport
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Condition, Export, Namespace, Port
 from isthmus.statedb import Database, Status
@@ -170,6 +171,16 @@ def full_map(it: Clusters) -> None:
     it.agent.append((tables.PLANS_STATUS, Status(plan.key, "map slots is full", 3, 1.0)))
 
 
+def dead_backend(it: Clusters) -> None:
+    [backend] = it.world.backends
+    failure = Failure(backend.key, "3 connects were refused", "refused", 3, 1.0, 2.0)
+    it.agent.append((tables.FAILURES, failure))
+
+
+def over_quota(it: Clusters) -> None:
+    it.operator["quota"] = (tables.OVER_QUOTA, OverQuota(ECHO, 10))
+
+
 NOT_READY = make.endpoint("10.2.0.1", condition=Condition.NOT_READY)
 NO_PORT = make.endpoint("10.2.0.1", ports=())
 
@@ -184,6 +195,8 @@ CASES: dict[str, tuple[Callable[[Clusters], None], str, str]] = {
     "pod outside the hooked cgroup": (unhooked, "hook", "pod demo/client"),
     "pod of another node": (elsewhere, "hook", "pod demo/other"),
     "maps full": (full_map, "plan", "plan of demo/echo"),
+    "backend that refuses": (dead_backend, "endpoints", "backend c2 10.2.0.1:8080"),
+    "quota of imports": (over_quota, "conflict", "ServiceImport demo/echo"),
     "peer cut off": (peer("stale", "timed out"), "peer", "cluster c2"),
     "peer refused": (peer("refused", "another id"), "peer", "cluster c2"),
     "exporter's operator down": (no_process("c2"), "peer", "c2/operator"),

@@ -201,6 +201,14 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
         Column("REASON", _field("reason")),
         Column("MESSAGE", _field("message"), wide=True),
     ],
+    "over_quota": [Column("LIMIT", _field("limit"))],
+    "failures": [
+        Column("CLUSTER", lambda row: _cluster_of(row["key"])),
+        Column("ADDRESS", lambda row: _frontend(row["key"])),
+        Column("REASON", _field("reason")),
+        Column("FAILURES", _field("failures")),
+        Column("ERROR", _field("error"), wide=True),
+    ],
     "observed": [Column("KIND", _field("kind")), Column("OBJECT", lambda row: row["name"])],
     "imports": [
         Column("TYPE", _field("type")),

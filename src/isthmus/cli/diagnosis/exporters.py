@@ -14,6 +14,7 @@ from isthmus.cli.diagnosis.hops import Hop
 from isthmus.loadbalancer.explain import called
 from isthmus.model import tables
 from isthmus.model.clusters import Cluster
+from isthmus.model.hosts import joined
 from isthmus.model.names import ServiceName, split
 from isthmus.model.services import Condition, EndpointSet
 from isthmus.statedb import Reader
@@ -43,6 +44,12 @@ def endpoints(facts: Facts, service: ServiceName) -> Iterator[Hop]:
         fresh = "" if peer is None or peer.own or peer.state == "ready" else f", as of {peer.since}: {peer.state}"
         text = f"{ready} of {len(conditions)} ready, from {source}{fresh}"
         yield Hop("endpoints", f"{service} in {cluster}", text, "ok" if ready and not fresh else "follows")
+    for each in called(rows, service):
+        for failure in rows.by(tables.FAILURES, "service", each):
+            key = failure.key
+            where = f"{key.cluster} {joined(key.address, key.port)}"
+            cure = f"{facts.kubectl(key.cluster, split(service)[0])} get endpointslices -o yaml"
+            yield Hop("endpoints", f"backend {where}", failure.error, "fault", cure)
 
 
 def peers(facts: Facts, service: ServiceName) -> Iterator[Hop]:
@@ -119,6 +126,9 @@ def conflicts(facts: Facts, service: ServiceName) -> Iterator[Hop]:
     """The exporting clusters agree, and what follows from their exports could be written here."""
     merged = facts.operator.rows.get(tables.MERGED, service)
     namespace, name = split(service)
+    if (quota := facts.operator.rows.get(tables.OVER_QUOTA, service)) is not None:
+        text = f"no derived Service: {facts.cluster} has its limit of {quota.limit}"
+        yield Hop("conflict", f"ServiceImport {service}", text, "fault", "isthmus get over_quota -A")
     for conflict in merged.conflicts if merged is not None else ():
         cure = f"{facts.kubectl(facts.cluster, namespace)} describe serviceimport {name}"
         yield Hop("conflict", f"ServiceImport {service}", f"{conflict.reason}: {conflict.message}", "fault", cure)
