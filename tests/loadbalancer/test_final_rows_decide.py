@@ -13,8 +13,9 @@ from msgspec.structs import replace
 from scenario import MADE_OF_PLANS, Agent, FaultyMaps, shown
 
 from isthmus.datapath.core.maps import DictMaps
-from isthmus.model.balancing import ANY_OTHER, BackendKey, Policy, Probe, Share, Tier
+from isthmus.model.balancing import BackendKey, Probe
 from isthmus.model.names import ClusterName, ServiceName, derived
+from isthmus.model.policies import ANY_OTHER, Policy, Share, Tier
 from isthmus.model.redirects import Listener, LocalRedirect, ProxyRedirect, Requirement
 from isthmus.model.services import Condition, Endpoint, EndpointSet, Import, Node, Pod, Port, Service
 

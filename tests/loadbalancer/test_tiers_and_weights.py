@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from isthmus.loadbalancer import Place as At
 from isthmus.loadbalancer.explain import explain
-from isthmus.model.balancing import ANY_OTHER, THIS_CLUSTER, Group, Policy, Share, Tier
+from isthmus.model.balancing import Group
 from isthmus.model.names import ClusterName, ServiceName
+from isthmus.model.policies import ANY_OTHER, THIS_CLUSTER, Policy, Share, Tier
 from isthmus.model.services import Condition
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from etcd_server import EtcdServer
 from kube_apiserver import KubeApiServer
 from operator_process import Replicas, kubeconfig, leading, ready, replicas, until
@@ -20,8 +21,12 @@ from isthmus.kube.kind import Kind
 from isthmus.kube.objects.about import CLUSTER_PROPERTY
 from isthmus.kube.objects.coordination import LEASE
 from isthmus.kube.objects.core import NAMESPACE, SERVICE
+from isthmus.kube.objects.discovery import ENDPOINT_SLICE
 from isthmus.kube.objects.mcs import SERVICE_EXPORT, SERVICE_IMPORT
 from isthmus.kube.objects.meta import Meta, Wire
+from isthmus.kube.objects.policies import TRAFFIC_POLICY
+
+CRDS = Path(__file__).resolve().parents[2] / "deploy" / "crds"
 
 PEER = "endpoints: [http://127.0.0.1:9]\n"
 """A peer that nobody will ever hear from."""
@@ -264,3 +269,71 @@ async def test_an_address_that_is_refused_is_an_event_on_the_object_that_claims_
         }
 
     await until(both, seconds=40.0)
+
+
+async def _define_policies(client: kube.Client) -> None:
+    body = yaml.safe_load((CRDS / "trafficpolicies.yaml").read_text())
+    await client.apply(CRD, "", body["metadata"]["name"], body, field_manager="test")
+    async with asyncio.timeout(60):
+        while not await client.serves(TRAFFIC_POLICY):
+            client.forget(TRAFFIC_POLICY)
+            await asyncio.sleep(0.1)
+
+
+def _policy(*clusters: dict[str, Any], name: str = "echo", **tier: Any) -> dict[str, Any]:
+    spec = {"targetRef": {"name": "echo"}, "tiers": [{"clusters": list(clusters), **tier}]}
+    return {"metadata": {"name": name}, "spec": spec}
+
+
+async def test_what_came_of_a_policy_is_in_its_status(client: kube.Client, namespace: str, operators: Replicas) -> None:
+    await _define_policies(client)
+    await client.create(TRAFFIC_POLICY, namespace, _policy({"name": "c1", "weight": 90}, {"name": "c2", "weight": 10}))
+    await _export(client, namespace, "echo")
+    labels = {"kubernetes.io/service-name": "echo"}
+    slice_ = {
+        "metadata": {"name": "echo-1", "labels": labels},
+        "addressType": "IPv4",
+        "endpoints": [{"addresses": ["10.1.0.5"], "conditions": {"ready": True}}],
+        "ports": [{"name": "http", "port": 8080}],
+    }
+    await client.create(ENDPOINT_SLICE, namespace, slice_)
+    operators.start()
+
+    async def status(name: str = "echo") -> tuple[str, str]:
+        found = (await client.get(TRAFFIC_POLICY, name, namespace)).status
+        reasons = [each.reason for each in found.conditions or ()] if found is not None else []
+        return ",".join(reasons), (found.shares or "") if found is not None else ""
+
+    async def accepted() -> bool:
+        return await status() == ("Accepted", "c1 100%")
+
+    await until(accepted, seconds=40.0)
+    await client.create(TRAFFIC_POLICY, namespace, _policy({"name": "c2"}, name="later"))
+
+    async def conflicted() -> bool:
+        return await status("later") == ("Conflicted", "")
+
+    await until(conflicted, seconds=40.0)
+
+
+async def test_the_definition_refuses_what_cannot_be_followed(
+    client: kube.Client, namespace: str, request: pytest.FixtureRequest
+) -> None:
+    await _define_policies(client)
+    good = _policy({"name": "*"}, {"region": "eu", "zone": "a", "weight": 0}, minHealthy="50%")
+    await client.create(TRAFFIC_POLICY, namespace, good)
+    if "lab" in request.node.callspec.id:
+        return  # it keeps schemas and does not enforce them
+    both = _policy({"name": "c1"}, name="bad")
+    both["spec"]["locality"] = "Node"
+    for body, why in (
+        (_policy({"name": "c1", "weight": 2**31}, name="bad"), "weight"),
+        (_policy({"name": "c1", "region": "eu"}, name="bad"), "want either name, or region, zone or both"),
+        (_policy({}, name="bad"), "want either name, or region, zone or both"),
+        (_policy({"name": "c1"}, name="bad", minHealthy=0), "want a count of at least 1"),
+        (_policy({"name": "c1"}, name="bad", minHealthy="101%"), "want a count of at least 1"),
+        (both, "tiers and locality exclude each other"),
+        ({**both, "spec": {**both["spec"], "tiers": both["spec"]["tiers"] * 17}}, "must have at most 16 items"),
+    ):
+        with pytest.raises(kube.KubeError, match=why):
+            await client.create(TRAFFIC_POLICY, namespace, body)

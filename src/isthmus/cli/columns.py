@@ -126,6 +126,17 @@ def _listener(row: Row) -> str:
     return f"{','.join(map(str, row['ports'])) or '*'} to {joined(row['address'], row['port'])}"
 
 
+def _tier(tier: Row) -> str:
+    """``c1=9 c2=1 (at least 2)``."""
+    wanted = f"{tier['min_percent']}%" if tier["min_percent"] else str(tier["min_healthy"])
+    shares = [
+        (each["cluster"] or "/".join(filter(None, (each["region"], each["zone"]))))
+        + ("" if each["weight"] is None else f"={each['weight']}")
+        for each in tier["shares"]
+    ]
+    return _some(shares) + (f" (at least {wanted})" if wanted != "1" else "")
+
+
 def _requirement(row: Row) -> str:
     return " ".join(text(each) for each in (row["key"], row["operator"], row["values"]) if each)
 
@@ -290,6 +301,13 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
         Column("TARGETS", lambda row: _some([joined(each["address"], each["port"]) for each in row["targets"]])),
         Column("SKIP", _all("skip"), wide=True),
     ],
+    "policies": [
+        Column("KIND", _field("policy_kind")),
+        Column("TARGET", lambda row: f"{row['kind']} {row['target'].partition('/')[2]}"),
+        Column("TIERS", lambda row: " | ".join(_tier(each) for each in row["tiers"]) or row["locality"]),
+        Column("AFFINITY", _affinity, wide=True),
+        Column("INVALID", _field("invalid")),
+    ],
     "refused_claims": [
         Column("KIND", _field("kind")),
         Column("CLAIM", _field("type")),
@@ -315,6 +333,7 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
     ],
     "records": [Column("KIND", _field("kind"))],
     "objects": [Column("KIND", _field("kind")), Column("OBJECT", lambda row: row["name"])],
+    "policy_objects": [Column("KIND", _field("kind")), Column("OBJECT", lambda row: row["name"])],
     "namespaces": [
         Column("STATUS", lambda row: "Terminating" if row["terminating"] else "Active"),
         Column("ANNOTATIONS", lambda row: ",".join(f"{k}={v}" for k, v in row["annotations"]), wide=True),

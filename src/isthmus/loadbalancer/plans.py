@@ -8,21 +8,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
+from isthmus.loadbalancer import policies
 from isthmus.loadbalancer.port_redirects import of_plan
-from isthmus.loadbalancer.selection import Place, Reasons, matching, select, silent
+from isthmus.loadbalancer.selection import Clusters, Place, Reasons, matching, select, silent
 from isthmus.loadbalancer.services import (
-    UNKNOWN_AGE,
     Effective,
     Which,
     effective,
     names_for_import,
     no_service,
 )
-from isthmus.loadbalancer.tiers import Clusters, groups, named
-from isthmus.model.balancing import Backend, Frontend, Group, Plan, PlanKey, Policy
+from isthmus.loadbalancer.tiers import groups, named
+from isthmus.model.balancing import Backend, Frontend, Group, Plan, PlanKey
 from isthmus.model.clusters import Cluster
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.names import derived as derived_name
+from isthmus.model.policies import Policy
 from isthmus.model.redirects import PortRedirect
 from isthmus.model.services import Import, Node, Service
 from isthmus.model.sources import is_peer
@@ -74,11 +75,12 @@ def plan(
     clusters: Clusters | None = None,
     awaited: Sequence[str] = (),
     redirect: PortRedirect | None = None,
+    port_name: str | None = None,
     reasons: Reasons = silent,
 ) -> Plan:
     """What calls of these frontends, all of one plan, are spread over; ``reasons`` hears what was left out and why."""
     called = sorted([frontend.key for frontend in frontends])
-    port_name = _port_name(frontends)
+    port_name = _port_name(frontends) if port_name is None else port_name
     if redirect is not None:
         for backend in backends:
             reasons(backend, f"calls are redirected by {redirect.owner}")
@@ -97,7 +99,7 @@ def plan(
     if tiers:
         backends = named(backends, tiers, clusters=clusters, reasons=reasons)
         matched = matching(backends, key=key, port_name=port_name, reasons=silent)
-    chosen = select(key, backends, of=of, at=at, port_name=port_name, tiered=bool(tiers), reasons=reasons)
+    chosen = select(key, backends, of=of, at=at, port_name=port_name, policy=policy, clusters=clusters, reasons=reasons)
     affinity, timeout = of.affinity, of.affinity_timeout
     if policy is not None and policy.affinity is not None:
         affinity, timeout = policy.affinity, policy.affinity_timeout if policy.affinity != "None" else 0
@@ -138,9 +140,8 @@ def compute(
         return
     backends = reader.by(BACKENDS, "service", service)
     at = place(reader, cluster, node)
-    policy = policy_of(reader, subject)
-    tiered = policy is not None and policy.tiers
-    clusters = Clusters(cluster, {row.name: row for row in reader.all(CLUSTERS)}) if tiered else None
+    policy = policies.of_service(reader, subject)
+    clusters = Clusters(cluster, {row.name: row for row in reader.all(CLUSTERS)}) if policy is not None else None
     awaited = [source for source in reader.pending(BACKENDS) if is_peer(source)]
     for key, frontends in sorted(by_plan.items(), key=lambda each: not each[0].scope.is_original):
         yield plan(
@@ -167,13 +168,6 @@ def _of_address(service: ServiceName, by_plan: ByPlan) -> Effective | None:
     """What is called at an address that no service has: nothing but its redirect."""
     types = {frontend.type for frontends in by_plan.values() for frontend in frontends}
     return no_service(service) if types == {"LocalRedirect"} else None
-
-
-def policy_of(reader: Reader, of: Effective) -> Policy | None:
-    """The policy that counts for a service: the oldest, then the first by name."""
-    target = ("ServiceImport", of.import_of) if of.import_of else ("Service", of.name)
-    rows = reader.by(POLICIES, "target", target)
-    return min(rows, key=lambda row: (row.created or UNKNOWN_AGE, row.name)) if rows else None
 
 
 def place(reader: Reader, cluster: ClusterName, node: str) -> Place:

@@ -6,14 +6,17 @@ plan runs the same code as making it. Nothing here reads a table, a clock or the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 
 from isthmus.loadbalancer.services import Effective
 from isthmus.model.balancing import Backend, PlanKey, Scope
+from isthmus.model.clusters import Cluster
 from isthmus.model.names import ClusterName
+from isthmus.model.policies import Locality, Policy
 from isthmus.model.services import Condition
 
 Reasons = Callable[[Backend, str], None]
@@ -35,6 +38,13 @@ class Place(Struct, frozen=True, gc=False):
     zone: str = ""
 
 
+class Clusters(NamedTuple):
+    """The clusters that a policy may mean: the own one's name, and what is known of each."""
+
+    own: ClusterName
+    known: Mapping[ClusterName, Cluster]
+
+
 def silent(backend: Backend, reason: str) -> None:
     """The collector of nobody who asks."""
 
@@ -46,7 +56,8 @@ def select(
     of: Effective,
     at: Place,
     port_name: str,
-    tiered: bool,
+    policy: Policy | None,
+    clusters: Clusters,
     reasons: Reasons,
 ) -> Backends:
     """The backends that calls of a plan may reach, in no order."""
@@ -57,10 +68,13 @@ def select(
     if local_only(of, key.scope):
         left = on_this_node(left, at=at, reasons=reasons)
     if not all_serve:
-        left = answering(usable(left, reasons=reasons), reasons=reasons)
-    left = near(left, of=of, at=at, reasons=reasons)
-    if not tiered:  # else a policy says which clusters come first
-        left = preferred_clusters(left, of=of, at=at, reasons=reasons)
+        left = answering(usable(left, reasons=reasons), refuse=policy is not None and policy.refuse, reasons=reasons)
+    if policy is not None and policy.locality:
+        left = nearest(left, policy.locality, at=at, clusters=clusters, reasons=reasons)
+    else:
+        left = near(left, of=of, at=at, reasons=reasons)
+        if policy is None or not policy.tiers:  # tiers order the clusters themselves
+            left = preferred_clusters(left, of=of, at=at, reasons=reasons)
     return left if all_serve else ready_first(left, reasons=reasons)
 
 
@@ -108,10 +122,10 @@ def usable(backends: Backends, *, reasons: Reasons) -> Backends:
     return _keep(backends, lambda b: "" if b.condition <= serving else said[b.condition], reasons)
 
 
-def answering(backends: Backends, *, reasons: Reasons) -> Backends:
-    """What probes find alive. Where they find nobody alive they are not believed: a call may be luckier."""
+def answering(backends: Backends, *, refuse: bool = False, reasons: Reasons) -> Backends:
+    """What probes find alive. Where they find nothing alive all count, unless a policy has calls refused then."""
     alive = [backend for backend in backends if backend.healthy]
-    if not alive or len(alive) == len(backends):
+    if (not alive and not refuse) or len(alive) == len(backends):
         return backends
     return _keep(backends, lambda backend: "" if backend.healthy else "probes find it dead", reasons)
 
@@ -127,6 +141,31 @@ def near(backends: Backends, *, of: Effective, at: Place, reasons: Reasons) -> B
     if of.distribution in (SAME_NODE, SAME_ZONE) and _hints_hold(backends, at):
         return _keep(backends, lambda b: "" if at.zone in b.for_zones else f"not meant for zone {at.zone}", reasons)
     return backends
+
+
+def nearest(backends: Backends, locality: Locality, *, at: Place, clusters: Clusters, reasons: Reasons) -> Backends:
+    """A policy's locality: the nearest of these steps, from the one it names on, where something is ready."""
+    own = clusters.known.get(clusters.own)
+    region = own.region if own is not None else ""
+
+    def in_region(backend: Backend) -> bool:
+        row = clusters.known.get(backend.key.cluster)
+        return backend.key.cluster == at.cluster or (row is not None and bool(region) and row.region == region)
+
+    steps: dict[Locality, Callable[[Backend], bool]] = {
+        "Node": lambda backend: _same_node(backend, at),
+        "Zone": lambda backend: bool(at.zone) and backend.zone == at.zone,
+        "Cluster": lambda backend: backend.key.cluster == at.cluster,
+        "Region": in_region,
+    }
+    for step in list(steps)[list(steps).index(locality) :]:
+        if any(backend.condition is READY and steps[step](backend) for backend in backends):
+            return _keep(backends, partial(_elsewhere, steps[step], step), reasons)
+    return backends
+
+
+def _elsewhere(here: Callable[[Backend], bool], step: Locality, backend: Backend) -> str:
+    return "" if here(backend) else f"the policy prefers the own {step.lower()}"
 
 
 def preferred_clusters(backends: Backends, *, of: Effective, at: Place, reasons: Reasons) -> Backends:

@@ -16,10 +16,10 @@ from fractions import Fraction
 from math import gcd, lcm
 from typing import Final, NamedTuple
 
-from isthmus.loadbalancer.selection import Reasons, silent
-from isthmus.model.balancing import ANY_OTHER, THIS_CLUSTER, Backend, Group, Share, Target, Tier
-from isthmus.model.clusters import Cluster
+from isthmus.loadbalancer.selection import Clusters, Reasons, silent
+from isthmus.model.balancing import Backend, Group, Target
 from isthmus.model.names import ClusterName
+from isthmus.model.policies import ANY_OTHER, THIS_CLUSTER, Share, Tier
 
 MAX_GROUPS: Final = 32
 """Groups that a plan in the kernel has room for."""
@@ -29,13 +29,6 @@ MAX_TOTAL_WEIGHT: Final = 1_000_000
 
 Place = tuple[int, int]
 """A share by its position: of the tier, and in it."""
-
-
-class Clusters(NamedTuple):
-    """The clusters that a policy may mean: the own one's name, and what is known of each."""
-
-    own: ClusterName
-    known: Mapping[ClusterName, Cluster]
 
 
 class Sized(NamedTuple):

@@ -11,6 +11,7 @@ nothing), so that equal things are equal rows.
     clusters.py   input: the clusters of the clusterset, as configured and as they describe themselves
     balancing.py  derived: frontends, backends, plans
     refusals.py   derived: claims on addresses that do not count
+    policies.py   input: how calls are shared out over clusters
     redirects.py  overrides: input rows, and what they come to on a node
     mcs.py        derived: merged exports, records to publish, objects wanted in the API server
     dns.py        derived: names and their answers

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from isthmus.model.balancing import Backend, BackendKey, Failure, Frontend, FrontendKey, Plan, PlanKey, Policy, Probe
+from isthmus.model.balancing import Backend, BackendKey, Failure, Frontend, FrontendKey, Plan, PlanKey, Probe
 from isthmus.model.clusters import Cluster, OwnRanges, PeerPolicy
 from isthmus.model.dns import Name
 from isthmus.model.mcs import Merged, OverQuota, OwnExport, Record
 from isthmus.model.names import ClusterName, ServiceName, derived
 from isthmus.model.objects import Object, Observed
+from isthmus.model.policies import Policy, PolicyKind
 from isthmus.model.redirects import LocalRedirect, PortRedirect, ProxyRedirect, Redirect, RedirectedPort
 from isthmus.model.refusals import RefusedClaim
 from isthmus.model.services import (
@@ -118,8 +119,11 @@ FAILURES: Final = Table[BackendKey, Failure](
     "failures", Failure, key=lambda row: row.key, indexes={"service": lambda row: (row.key.service,)}
 )
 
-POLICIES: Final = Table[ServiceName, Policy](
-    "policies", Policy, key=lambda row: row.name, indexes={"target": lambda row: ((row.kind, row.target),)}
+POLICIES: Final = Table[tuple[PolicyKind, ServiceName], Policy](
+    "policies",
+    Policy,
+    key=lambda row: (row.policy_kind, row.name),
+    indexes={"target": lambda row: ((row.kind, row.target),), "service": lambda row: (row.service,)},
 )
 
 LOCAL_REDIRECTS: Final = Table[ServiceName, LocalRedirect](
@@ -221,5 +225,13 @@ OBJECTS: Final = Table[tuple[str, ServiceName], Object](
 )
 
 OBSERVED: Final = Table[tuple[str, ServiceName], Observed]("observed", Observed, key=lambda row: (row.kind, row.name))
+
+POLICY_OBJECTS: Final = Table[tuple[str, ServiceName], Object](
+    "policy_objects", Object, key=lambda row: (row.kind, row.name), indexes={"service": lambda row: (row.service,)}
+)
+
+POLICY_OBJECTS_STATUS: Final = Table[tuple[str, ServiceName], Status](
+    "policy_objects_status", Status, key=lambda row: row.key
+)
 
 OBJECTS_STATUS: Final = Table[tuple[str, ServiceName], Status]("objects_status", Status, key=lambda row: row.key)

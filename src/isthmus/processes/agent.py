@@ -45,6 +45,7 @@ log = logs.get("agent")
 PREFIX = "isthmus_agent"
 KUBERNETES = (
     "services", "endpoint_sets", "imports", "namespaces", "nodes", "pods", "local_redirects", "peer_policies",
+    "policies",
 )  # fmt: skip
 
 CALLERS_INTERVAL = 2.0

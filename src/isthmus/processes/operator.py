@@ -24,7 +24,7 @@ from isthmus.config import Config
 from isthmus.desired import ApiTarget
 from isthmus.kube.events import Recorder
 from isthmus.kube.lease import Election
-from isthmus.loadbalancer import claims, refusals
+from isthmus.loadbalancer import claims, own_ranges, policy_objects, refusals
 from isthmus.mcs import metrics as mcs_metrics
 from isthmus.model import tables
 from isthmus.model.mcs import RecordKind
@@ -56,6 +56,7 @@ KUBERNETES = (
     "namespaces",
     "nodes",
     "local_redirects",
+    "policies",
     "observed",
 )
 KINDS: tuple[RecordKind, ...] = ("serviceexports", "services")
@@ -132,9 +133,12 @@ class Leader:
                 max_derived_services=config.clusterset.max_derived_services,
             ),
             refusals.derived("", which=config.datapath.services, rules=claims.rules(config)),
+            own_ranges.derived(cluster),
+            policy_objects.derived(cluster),
             mcs.records.derived(cluster, config.cluster.id, default_global=shared),
         ]
-        db = self._db = Database(*tables_of(derived, tables.CLUSTERS, tables.PEER_POLICIES, tables.OBJECTS_STATUS))
+        known = (tables.CLUSTERS, tables.PEER_POLICIES, tables.OBJECTS_STATUS, tables.POLICY_OBJECTS_STATUS)
+        db = self._db = Database(*tables_of(derived, *known))
         try:
             async with own_etcd(config.etcd) as session, asyncio.TaskGroup() as tasks:
                 reflectors = kubernetes.reflectors(
@@ -158,12 +162,19 @@ class Leader:
                     backoff=back_off,
                     together=lambda row: row.service,
                 )
+                policies = Reconciler(
+                    db,
+                    tables.POLICY_OBJECTS,
+                    ApiTarget(self._client, policy_objects.KINDS),
+                    status=tables.POLICY_OBJECTS_STATUS,
+                    backoff=back_off,
+                )
                 for reflector in reflectors:
                     tasks.create_task(reflector.run(), name=reflector.name)
                 tasks.create_task(follower.run(), name="follower")
                 tasks.create_task(derivations.run(), name="derivations")
                 tasks.create_task(publisher.run(), name="publisher")
-                tasks.create_task(self._act(db, objects), name="objects")
+                tasks.create_task(self._act(db, objects, policies), name="objects")
                 tasks.create_task(self._recorder.run(), name="events")
                 observing.admin(
                     tasks,
@@ -181,11 +192,12 @@ class Leader:
         finally:
             self._db = None
 
-    async def _act(self, db: Database, objects: Reconciler[Any, Any]) -> None:
+    async def _act(self, db: Database, *reconcilers: Reconciler[Any, Any]) -> None:
         """Keep the own API server as the objects say, and tell people, as soon as enough is known."""
         await enough(db)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(objects.run(), name="apply")
+            for each in reconcilers:
+                tasks.create_task(each.run(), name=f"apply {each!r}")
             tasks.create_task(mcs.tell(db, self._recorder, self._takeovers), name="tell")
             tasks.create_task(refused_claims.record(db, self._recorder), name="refused claims")
 

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from isthmus import kube
 from isthmus.kube.objects import cilium, core, discovery, mcs
+from isthmus.kube.objects import policies as policy_kinds
 from isthmus.model import tables as model
 from isthmus.model.names import ClusterName
+from isthmus.model.policies import PolicyKind
 from isthmus.model.sources import KUBERNETES
 from isthmus.reflector import Reflector, Sink, Store
-from isthmus.sources import local_redirects, machines, multicluster, peer_policies, services, slices
+from isthmus.sources import local_redirects, machines, multicluster, peer_policies, policies, services, slices
 from isthmus.sources.host_ports import PodSink
 from isthmus.sources.observed import Both, observed
 from isthmus.sources.optional import Optional
 from isthmus.sources.sink import TableSink
 from isthmus.statedb import Database, Table
+
+GLOBAL_TRAFFIC_POLICIES: Final[tuple[tuple[kube.Kind[Any], PolicyKind], ...]] = (
+    (policy_kinds.FLOMESH_POLICY, "flomesh.io/GlobalTrafficPolicy"),
+    (policy_kinds.FSM_POLICY, "multicluster.flomesh.io/GlobalTrafficPolicy"),
+)
 
 
 class Feed(NamedTuple):
@@ -34,8 +41,10 @@ class Feed(NamedTuple):
     """Whether Isthmus writes objects of the kind: whole ones of its own, or the status of anybody's."""
 
 
-def feeds(*, cluster: ClusterName, node: str = "", remote_slices: bool = False, namespace: str = "") -> dict[str, Feed]:
-    """Every table that the API server can fill, by its name."""
+def feeds(
+    *, cluster: ClusterName, node: str = "", remote_slices: bool = False, namespace: str = ""
+) -> dict[str, list[Feed]]:
+    """Every table that the API server can fill, by its name, with the kinds that fill it."""
     slice_of = slices.endpoint_set(cluster, remote=remote_slices)
     of_node = f"spec.nodeName={node}" if node else ""
     all_of_them = (
@@ -55,8 +64,16 @@ def feeds(*, cluster: ClusterName, node: str = "", remote_slices: bool = False, 
             namespace=namespace,
             label_selector=peer_policies.CLUSTER,
         ),
+        Feed(policy_kinds.TRAFFIC_POLICY, model.POLICIES, policies.traffic_policy, optional=True, written="status"),
+        *(
+            Feed(kind, model.POLICIES, policies.global_traffic_policy(name), optional=True)
+            for kind, name in GLOBAL_TRAFFIC_POLICIES
+        ),
     )
-    return {feed.table.name: feed for feed in all_of_them}
+    found: dict[str, list[Feed]] = {}
+    for feed in all_of_them:
+        found.setdefault(feed.table.name, []).append(feed)
+    return found
 
 
 def reflectors(
@@ -69,24 +86,27 @@ def reflectors(
     remote_slices: bool = False,
     namespace: str = "",
 ) -> list[Reflector[Any]]:
-    """One reflector per table named, to be run by the caller; each table awaits the source 'kubernetes' from now on.
+    """One reflector for each kind that fills a table named, to be run by the caller.
 
-    ``node`` limits pods to those of that node. ``namespace`` is Isthmus's own, where peers' policies are.
-    ``remote_slices`` takes slices that stand for other clusters too. Pods give the services of their host ports as
-    well, where services and endpoint sets are asked for. The table ``observed`` is filled from all kinds asked for that
-    Isthmus writes.
+    Each table awaits the source 'kubernetes' from now on. ``node`` limits pods to those of that node. ``namespace`` is
+    Isthmus's own, where peers' policies are. ``remote_slices`` takes slices that stand for other clusters too. Pods
+    give the services of their host ports as well, where services and endpoint sets are asked for. The table
+    ``observed`` is filled from all kinds asked for that Isthmus writes.
     """
     known = feeds(cluster=cluster, node=node, remote_slices=remote_slices, namespace=namespace)
     with_host_ports = {model.SERVICES.name, model.ENDPOINT_SETS.name} <= set(tables)
     found: list[Reflector[Any]] = []
-    for feed in (known[name] for name in tables if name != model.OBSERVED.name):
-        sink: Sink[Any] = TableSink(db, feed.table, KUBERNETES, feed.convert)
+    for feed in (feed for name in tables if name != model.OBSERVED.name for feed in known[name]):
+        first = feed is known[feed.table.name][0]
+        initializer = KUBERNETES if first else f"{KUBERNETES}/{feed.kind.resource}.{feed.kind.group}"
+        sink: Sink[Any] = TableSink(db, feed.table, initializer, feed.convert)
         if feed.written and model.OBSERVED.name in tables:
             convert = observed(feed.kind, foreign=feed.written == "status")
             sink = Both(sink, TableSink(db, model.OBSERVED, f"{KUBERNETES}/{feed.kind.resource}", convert))
         if feed.table is model.PODS and with_host_ports:
             sink = PodSink(db, sink, cluster=cluster)
-        found.append(Reflector(_store(client, feed), sink, name=f"{KUBERNETES}/{feed.kind.resource}"))
+        name = f"{KUBERNETES}/{feed.kind.resource}" if first else initializer
+        found.append(Reflector(_store(client, feed), sink, name=name))
     return found
 
 

@@ -1,0 +1,97 @@
+"""isthmus.io and flomesh.io: policies of how calls are shared out over clusters."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from isthmus.kube.kind import Kind
+from isthmus.kube.objects.meta import Condition, Meta, Wire
+
+
+class TargetRef(Wire, frozen=True):
+    """What the policy is about, in its own namespace."""
+
+    name: str = ""
+    kind: str = "ServiceImport"
+
+
+class ClusterRef(Wire, frozen=True):
+    """Clusters of a tier: one by name, or those of a region or zone."""
+
+    name: str | None = None
+    region: str | None = None
+    zone: str | None = None
+    weight: int | None = None
+
+
+class PolicyTier(Wire, frozen=True):
+    """Clusters that are called together."""
+
+    clusters: list[ClusterRef] | None = None
+    min_healthy: int | str | None = None
+
+
+class EjectionSpec(Wire, frozen=True):
+    """When a backend that fails connects is passed over, and for how long."""
+
+    consecutive_failures: int | None = None
+    base_seconds: int | None = None
+    max_seconds: int | None = None
+
+
+class TrafficPolicySpec(Wire, frozen=True):
+    """How calls of the target are shared out."""
+
+    target_ref: TargetRef = TargetRef()
+    tiers: list[PolicyTier] | None = None
+    locality: str | None = None
+    session_affinity: str | None = None
+    session_affinity_timeout_seconds: int | None = None
+    load_balancing: str | None = None
+    when_nothing_usable: str | None = None
+    ejection: EjectionSpec | None = None
+
+
+class PolicyStatus(Wire, frozen=True):
+    """What came of the policy."""
+
+    conditions: list[Condition] | None = None
+    shares: str | None = None
+
+
+class TrafficPolicy(Wire, frozen=True):
+    """A policy."""
+
+    metadata: Meta
+    spec: TrafficPolicySpec = TrafficPolicySpec()
+    status: PolicyStatus | None = None
+
+
+class GlobalTarget(Wire, frozen=True):
+    """A cluster of a GlobalTrafficPolicy."""
+
+    cluster_key: str = ""
+    weight: int | None = None
+
+
+class GlobalTrafficPolicySpec(Wire, frozen=True):
+    """Which of three ways, and the clusters it is about."""
+
+    lb_type: str = "Locality"
+    targets: list[GlobalTarget] | None = None
+
+
+class GlobalTrafficPolicy(Wire, frozen=True):
+    """A policy of Flomesh's, for the import of its own name."""
+
+    metadata: Meta
+    spec: GlobalTrafficPolicySpec = GlobalTrafficPolicySpec()
+
+
+TRAFFIC_POLICY: Final = Kind("isthmus.io", "v1alpha1", "trafficpolicies", "TrafficPolicy", TrafficPolicy)
+FLOMESH_POLICY: Final = Kind(
+    "flomesh.io", "v1alpha1", "globaltrafficpolicies", "GlobalTrafficPolicy", GlobalTrafficPolicy
+)
+FSM_POLICY: Final = Kind(
+    "multicluster.flomesh.io", "v1alpha1", "globaltrafficpolicies", "GlobalTrafficPolicy", GlobalTrafficPolicy
+)

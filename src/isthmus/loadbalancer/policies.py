@@ -1,0 +1,29 @@
+"""Which policy counts for a service: of several one, in an order that follows from the rows alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import get_args
+
+from isthmus.loadbalancer.services import UNKNOWN_AGE, Effective
+from isthmus.model.policies import Policy, PolicyKind
+from isthmus.model.tables import POLICIES
+from isthmus.statedb import Reader
+
+KINDS = {kind: rank for rank, kind in enumerate(get_args(PolicyKind))}
+
+
+def precedence(row: Policy) -> tuple[int, str, str]:
+    """What decides between policies of one target: the least counts."""
+    return (KINDS[row.policy_kind], row.created or UNKNOWN_AGE, row.name)
+
+
+def counting(rows: Iterable[Policy]) -> Policy | None:
+    """The policy that counts of those for one target; one that is invalid has no effect."""
+    return min((row for row in rows if not row.invalid), key=precedence, default=None)
+
+
+def of_service(reader: Reader, of: Effective) -> Policy | None:
+    """The policy that counts for a service."""
+    target = ("ServiceImport", of.import_of) if of.import_of else ("Service", of.name)
+    return counting(reader.by(POLICIES, "target", target))

@@ -1,0 +1,141 @@
+"""What came of each TrafficPolicy, as the status wanted of its object: whether it counts, and where calls go now.
+
+Shares are those of the planner, run as a node of this cluster would that is in no zone, for the first port of the
+service; what a node has ejected or prefers because it is near is not in them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Final
+
+from isthmus.desired import Condition, Draft, Ownership, condition, row
+from isthmus.kube.objects.policies import TRAFFIC_POLICY
+from isthmus.loadbalancer import backends, policies
+from isthmus.loadbalancer.plans import plan
+from isthmus.loadbalancer.selection import Clusters, Place
+from isthmus.loadbalancer.services import Effective, effective
+from isthmus.model.balancing import Plan, PlanKey
+from isthmus.model.hosts import family
+from isthmus.model.names import ClusterName, ServiceName
+from isthmus.model.objects import Object, Observed
+from isthmus.model.policies import Policy
+from isthmus.model.tables import (
+    CLUSTERS,
+    ENDPOINT_SETS,
+    IMPORTS,
+    OBSERVED,
+    OWN_RANGES,
+    POLICIES,
+    POLICY_OBJECTS,
+    PROBES,
+    SERVICES,
+)
+from isthmus.statedb import Derived, Reader
+
+KINDS: Final = {"TrafficPolicy": Ownership(TRAFFIC_POLICY, conditions=frozenset({"Accepted"}))}
+
+SHOWN: Final = 8
+"""Clusters whose shares stand in a status; the others are counted."""
+
+
+def derived(cluster: ClusterName) -> Derived[Object]:
+    """The declaration of the table, for the operator of a cluster."""
+    return Derived(
+        POLICY_OBJECTS,
+        compute=partial(compute, cluster=cluster),
+        reads={
+            POLICIES: by_policy,
+            OBSERVED: by_observed,
+            ENDPOINT_SETS: backends.by_endpoints,
+            SERVICES: backends.by_service,
+            IMPORTS: backends.by_import,
+            PROBES: backends.by_probe,
+            CLUSTERS: by_cluster,
+            OWN_RANGES: backends.by_own_ranges,
+        },
+        unit="service",
+    )
+
+
+def compute(reader: Reader, service: ServiceName, *, cluster: ClusterName) -> Iterator[Object]:
+    """The status of every TrafficPolicy for a service."""
+    rows = reader.by(POLICIES, "service", service)
+    counting = policies.counting(rows)
+    subject = effective(reader, service, which="multicluster") if rows else None
+    for policy in rows:
+        if policy.policy_kind == "TrafficPolicy":
+            status = {"conditions": [_accepted(policy, counting, subject)], "shares": ""}
+            if policy is counting and subject is not None:
+                status["shares"] = shares(planned(reader, subject, policy, cluster=cluster))
+            draft = Draft("TrafficPolicy", policy.name, status=status)
+            observed = reader.get(OBSERVED, ("TrafficPolicy", policy.name))
+            yield row(draft, observed, unit=service, ownership=KINDS["TrafficPolicy"])
+
+
+def planned(reader: Reader, subject: Effective, policy: Policy, *, cluster: ClusterName) -> Plan | None:
+    """The plan of the service's first port, in the family of its first backend."""
+    found = list(backends.compute(reader, subject.name, cluster=cluster, which="multicluster", known={}))
+    if not subject.ports:
+        return None
+    port = subject.ports[0]
+    of = family(found[0].key.address) if found else "IPv4"
+    return plan(
+        PlanKey(subject.name, port.port, port.protocol, of),
+        of=subject,
+        frontends=(),
+        port_name=port.name,
+        backends=found,
+        at=Place(cluster),
+        policy=policy,
+        clusters=Clusters(cluster, {each.name: each for each in reader.all(CLUSTERS)}),
+    )
+
+
+def shares(found: Plan | None) -> str:
+    """The part of the calls that each cluster has: ``c1 90%, c2 10%``, the greatest first; ``none`` without any."""
+    parts: Counter[str] = Counter()
+    called = [group for group in found.groups if group.tier == 0] if found is not None else []
+    total = sum(group.weight for group in called if group.targets)
+    for group in called:
+        for target in group.targets:
+            parts[target.cluster] += group.weight / total / len(group.targets)  # type: ignore[assignment]
+    ranked = sorted(parts.items(), key=lambda each: (-each[1], each[0]))
+    text = [f"{name} {100 * part:.3g}%" for name, part in ranked[:SHOWN]]
+    more = len(ranked) - len(text)
+    return ", ".join(text) + (f" and {more} more" if more else "") if text else "none"
+
+
+def by_policy(reader: Reader, old: Policy | None, new: Policy | None) -> Iterable[ServiceName]:
+    """A policy affects those for the service it is about, and was about."""
+    return {each.service for each in (old, new) if each is not None}
+
+
+def by_observed(reader: Reader, old: Observed | None, new: Observed | None) -> Iterator[ServiceName]:
+    """What the server has of a policy is held against what is wanted of it."""
+    found = new or old
+    if found is not None and found.kind == "TrafficPolicy":
+        policy = reader.get(POLICIES, ("TrafficPolicy", found.name))
+        if policy is not None:
+            yield policy.service
+
+
+def by_cluster(reader: Reader, old: object, new: object) -> Iterator[ServiceName]:
+    """A cluster that comes, goes or is elsewhere affects all policies: they are few."""
+    yield from {each.service for each in reader.all(POLICIES)}
+
+
+def _accepted(policy: Policy, counting: Policy | None, subject: Effective | None) -> Condition:
+    def refused(reason: str, message: str) -> Condition:
+        return condition("Accepted", False, reason=reason, message=message, generation=policy.generation)
+
+    if policy.invalid:
+        return refused("Invalid", policy.invalid)
+    if counting is not None and policy is not counting:
+        return refused("Conflicted", f"{counting.policy_kind} {counting.name} comes first")
+    if subject is None:
+        is_global = ", or is not global" if policy.kind == "Service" else ""
+        return refused("TargetNotFound", f"{policy.kind} {policy.target} does not exist in this cluster{is_global}")
+    return condition("Accepted", True, reason="Accepted", generation=policy.generation)

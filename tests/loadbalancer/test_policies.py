@@ -1,0 +1,165 @@
+"""Which policy counts, what it does to plans, and what its status says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from balancing_world import INPUTS, World, make
+
+from isthmus.loadbalancer import own_ranges, policy_objects
+from isthmus.model.names import ClusterName, ServiceName
+from isthmus.model.objects import Object
+from isthmus.model.policies import Policy, Share, Tier
+from isthmus.model.services import Node
+from isthmus.model.tables import OBSERVED, OWN_RANGES, POLICY_OBJECTS
+from isthmus.statedb import Database, Derivations
+
+
+def tier(**weights: int | None) -> Tier:
+    return Tier(tuple(Share(ClusterName(name), weight) for name, weight in weights.items()))
+
+
+def policy(*tiers: Tier, name: str = "demo/policy", **fields: Any) -> Policy:
+    defaults: dict[str, Any] = {"target": ServiceName("demo/echo"), "tiers": tiers, "generation": 2}
+    return Policy(name=ServiceName(name), **(defaults | fields))
+
+
+def clusters(world: World) -> set[str]:
+    return {target.cluster for plan in world.plans for group in plan.groups for target in group.targets}
+
+
+def addresses(world: World) -> list[str]:
+    return sorted(target.address for plan in world.plans for group in plan.groups for target in group.targets)
+
+
+def two_clusters() -> World:
+    world = World().put(make.imported(clusters=("c1", "c2")), make.derived())
+    return world.put(make.endpoints("c1", "10.1.0.1"), make.endpoints("c2", "10.2.0.1"))
+
+
+def test_a_policy_that_is_invalid_has_no_effect() -> None:
+    assert clusters(two_clusters().put(policy(tier(c2=None), invalid="spec: wrong"))) == {"c1", "c2"}
+
+
+def test_a_traffic_policy_counts_before_a_global_one_though_it_is_younger() -> None:
+    world = two_clusters()
+    world.put(policy(tier(c1=None), policy_kind="flomesh.io/GlobalTrafficPolicy", created="2020-01-01T00:00:00Z"))
+    assert clusters(world) == {"c1"}
+    world.put(policy(tier(c2=None), created="2026-01-01T00:00:00Z"))
+    assert clusters(world) == {"c2"}
+
+
+def test_locality_without_local_endpoints_is_refused() -> None:
+    here = Tier((Share(ClusterName(".")),))
+    world = two_clusters().put(policy(here))
+    assert clusters(world) == {"c1"}
+    world.delete(make.endpoints("c1", "10.1.0.1"))
+    assert [plan.groups for plan in world.plans] == [()]
+
+
+def test_refuse_believes_probes_that_find_every_backend_dead() -> None:
+    dead = [make.probe(f"10.{n}.0.1", healthy=False, cluster=f"c{n}", service=make.DERIVED) for n in (1, 2)]
+    world = two_clusters().put(*dead)
+    assert clusters(world) == {"c1", "c2"}
+    assert clusters(world.put(policy(refuse=True))) == set()
+
+
+@pytest.mark.parametrize(
+    ("locality", "gone", "reached"),
+    [
+        ("Node", 0, ["10.1.0.1"]),
+        ("Node", 1, ["10.1.0.2"]),
+        ("Node", 2, ["10.1.0.3"]),
+        ("Node", 3, ["10.2.0.1"]),
+        ("Node", 4, ["10.3.0.1"]),
+        ("Zone", 0, ["10.1.0.1", "10.1.0.2"]),
+        ("Cluster", 0, ["10.1.0.1", "10.1.0.2", "10.1.0.3"]),
+        ("Region", 0, ["10.1.0.1", "10.1.0.2", "10.1.0.3", "10.2.0.1"]),
+    ],
+)
+def test_locality_prefers_the_nearest_step_where_something_is_ready(
+    locality: Any, gone: int, reached: list[str]
+) -> None:
+    world = World().put(make.derived(), Node("n1", ("172.30.1.11",), zone="z1"), policy(locality=locality))
+    world.put(*(make.cluster(name, region=region) for name, region in (("c1", "r1"), ("c2", "r1"), ("c3", "r2"))))
+    own = [
+        make.endpoint("10.1.0.1", node="n1", zone="z1"),
+        make.endpoint("10.1.0.2", node="n2", zone="z1"),
+        make.endpoint("10.1.0.3", node="n3", zone="z2"),
+    ]
+    world.put(make.endpoints("c1", *own[min(gone, 3) :]), make.endpoints("c3", "10.3.0.1"))
+    if gone < 4:
+        world.put(make.endpoints("c2", "10.2.0.1"))
+    assert addresses(world) == reached
+
+
+# Status
+
+
+class Statuses:
+    """The statuses that the operator of c1 wants of policies."""
+
+    def __init__(self, *rows: Any) -> None:
+        self.db = Database(*INPUTS, OBSERVED, OWN_RANGES, POLICY_OBJECTS)
+        derived = (own_ranges.derived(ClusterName("c1")), policy_objects.derived(ClusterName("c1")))
+        self.derivations = Derivations(self.db, *derived)
+        self.put(*rows)
+
+    def put(self, *rows: Any) -> Statuses:
+        from balancing_world import TABLES
+
+        with self.db.write() as txn:
+            for row in rows:
+                txn.put(TABLES[type(row)], row)
+        while self.derivations.step():
+            pass
+        return self
+
+    def of(self, name: str = "demo/policy") -> tuple[str, str, str]:
+        """(reason, message, shares) of a policy."""
+        found: Object | None = self.db.snapshot().get(POLICY_OBJECTS, ("TrafficPolicy", ServiceName(name)))
+        assert found is not None
+        assert found.body == b"", "only the status is ours"
+        status = msgspec.json.decode(found.status)
+        [condition] = status["conditions"]
+        assert (condition["type"], condition["observedGeneration"]) == ("Accepted", 2)
+        assert condition["status"] == ("True" if condition["reason"] == "Accepted" else "False")
+        return condition["reason"], condition["message"], status["shares"]
+
+
+IMPORT = make.imported(clusters=("c1", "c2"))
+ENDPOINTS = (make.endpoints("c1", "10.1.0.1"), make.endpoints("c2", "10.2.0.1", "10.2.0.2", "10.2.0.3"))
+
+
+def test_a_policy_that_counts_shows_the_shares_it_comes_to() -> None:
+    statuses = Statuses(IMPORT, make.derived(), *ENDPOINTS, policy(tier(c1=90, c2=10)))
+    assert statuses.of() == ("Accepted", "", "c1 90%, c2 10%")
+    assert statuses.put(policy(tier(c1=None, c2=None))).of() == ("Accepted", "", "c2 75%, c1 25%")
+    assert statuses.put(make.endpoints("c2")).of() == ("Accepted", "", "c1 100%")
+    assert statuses.put(make.endpoints("c1")).of() == ("Accepted", "", "none")
+
+
+def test_a_policy_that_waits_is_conflicted_and_counts_when_the_other_goes() -> None:
+    older = policy(tier(c1=None), created="2026-01-01T00:00:00Z")
+    younger = policy(tier(c2=None), name="demo/younger", created="2026-01-02T00:00:00Z")
+    statuses = Statuses(IMPORT, make.derived(), *ENDPOINTS, older, younger)
+    assert statuses.of("demo/younger") == ("Conflicted", "TrafficPolicy demo/policy comes first", "")
+    moved = policy(tier(c1=None), target=ServiceName("demo/other"), created="2026-01-01T00:00:00Z")
+    assert statuses.put(moved).of("demo/younger") == ("Accepted", "", "c2 100%")
+
+
+def test_a_policy_that_is_invalid_or_has_no_target_says_so() -> None:
+    statuses = Statuses(policy(tier(c1=None)))
+    assert statuses.of() == ("TargetNotFound", "ServiceImport demo/echo does not exist in this cluster", "")
+    assert statuses.put(IMPORT, make.derived(), *ENDPOINTS).of()[0] == "Accepted"
+    assert statuses.put(policy(invalid="spec.tiers: 17 tiers, more than 16")).of() == (
+        "Invalid",
+        "spec.tiers: 17 tiers, more than 16",
+        "",
+    )
+    plain = policy(tier(c1=None), kind="Service")
+    message = "Service demo/echo does not exist in this cluster, or is not global"
+    assert statuses.put(plain, make.service()).of() == ("TargetNotFound", message, "")
+    assert statuses.put(make.globally()).of()[0] == "Accepted"
