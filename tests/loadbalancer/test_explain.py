@@ -140,3 +140,12 @@ async def test_the_command_tells_it_over_the_admin_socket(tmp_path: Path) -> Non
 async def test_an_unknown_service_is_one_line(tmp_path: Path) -> None:
     code, said, error = await ask(World(), tmp_path, "echo", "-n", "demo")
     assert (code, said, error) == (1, "", "Error: no service or import is called demo/echo (namespace: -n)\n")
+
+
+async def test_a_peer_that_is_not_ready_is_named_beside_its_endpoints_and_makes_it_end_with_1(tmp_path: Path) -> None:
+    world = World().put(make.imported(), make.derived(), make.endpoints("c2", "10.2.0.1"))
+    stale = make.cluster("c2", state="stale", since="2026-01-01T10:00:00Z", reason="timed out")
+    code, said, _ = await ask(world.put(make.cluster("c1", own=True), stale), tmp_path, "demo/echo")
+    assert code == 1
+    assert "    → c2 10.2.0.1:8080 (c2 is stale since 2026-01-01T10:00:00Z)" in said.splitlines()
+    assert "  ✗ peer  cluster c2: stale since 2026-01-01T10:00:00Z: timed out" in said.splitlines()

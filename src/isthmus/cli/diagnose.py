@@ -59,7 +59,7 @@ def collect(subject: Any, *, pod: str, socket: Path | None, cluster: str | None,
     from isthmus.cli.diagnosis import facts
 
     if cluster is None and lab is None:
-        found = {each.path.stem: each.path for each in sockets.find(socket=socket, cluster=None, lab=None)}
+        found = {_kind(each.path): each.path for each in sockets.find(socket=socket, cluster=None, lab=None)}
         return facts.collect(found, cluster="", others={}, service=subject, pod=pod)
     own = local.cluster(cluster, lab=lab)
     every = local.clusters(lab or local.default_lab())
@@ -72,6 +72,11 @@ def collect(subject: Any, *, pod: str, socket: Path | None, cluster: str | None,
         lab=lab or local.default_lab(),
         pod=pod,
     )
+
+
+def _kind(path: Path) -> str:
+    """Which process serves a socket: told by its name, and of any other name an agent."""
+    return path.stem if path.stem in sockets.PROCESSES else "agent"
 
 
 def _services(facts: Any) -> list[Any]:
@@ -87,6 +92,11 @@ def _services(facts: Any) -> list[Any]:
 
 def _print(name: str, hops: Sequence[Any]) -> None:
     print(name)
+    lines(hops)
+
+
+def lines(hops: Sequence[Any]) -> None:
+    """A line for each hop, and one for the command that mends it."""
     width = max((len(hop.hop) for hop in hops), default=0)
     for hop in hops:
         print(f"  {MARKS[hop.state]} {hop.hop:<{width}}  {hop.object}: {hop.text}")

@@ -5,16 +5,19 @@ The rows are the process's, the reasons are computed here, by the code that plan
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
-from isthmus.admin.query import Socket
-from isthmus.cli import output, sockets
+from isthmus.cli import diagnose, output, sockets
 from isthmus.model.hosts import joined
+
+BEHIND = ("peer", "endpoints", "conflict", "namespace")
+"""Hops of ``diagnose`` that an explanation shows as well when one has a fault."""
 
 
 @click.command()
@@ -23,57 +26,49 @@ from isthmus.model.hosts import joined
 @click.option("-o", "--output", "form", type=click.Choice(["text", "json"]), default="text")
 @sockets.options
 def explain(service: str, namespace: str, form: str, socket: Path | None, cluster: str | None, lab: str | None) -> None:
-    """Why calls of SERVICE go where they go: whom they reach, whom they do not, and the reason for each."""
+    """Why calls of SERVICE go where they go: whom they reach, whom they do not, and the reason for each.
+
+    Exits with 1 when a cluster it depends on is not ready, exports conflict, or its namespace is missing.
+    """
+    from isthmus.cli.diagnosis.exporters import diagnose as walk
     from isthmus.loadbalancer import explain as explaining
     from isthmus.loadbalancer.selection import Place
+    from isthmus.model import tables
     from isthmus.model.names import ServiceName
 
-    asked, _ = sockets.ask(sockets.find(socket=socket, cluster=cluster, lab=lab), lambda each: each.table("plans"))
-    status = asked.status()
+    name = ServiceName(service if "/" in service else f"{namespace}/{service}")
+    facts = diagnose.collect(None, pod="", socket=socket, cluster=cluster, lab=lab)
+    if facts.agent.error:
+        raise click.ClickException(facts.agent.error)
+    reader, status = facts.agent.rows, facts.agent.status
     place = msgspec.convert(status.get("place"), Place | None)
     if place is None:
-        raise click.ClickException(f"{asked.path}: the process does not say where it is; only an agent does")
-    reader = _copy(asked)
-    name = ServiceName(service if "/" in service else f"{namespace}/{service}")
+        raise click.ClickException(f"{socket}: the process has no place in its status; only an agent has")
     accounts = [
         explaining.explain(reader, each, at=place, which=status.get("services", "multicluster"))
         for each in explaining.called(reader, name)
     ]
-    if not accounts:
+    faults = [hop for hop in walk(facts, name) if hop.state == "fault" and hop.hop in BEHIND]
+    if not accounts and not faults:
         raise click.ClickException(f"no service or import is called {name} (namespace: -n)")
     if form == "json":
         output.json(accounts)
     else:
-        awaited = {row.key: row.awaited for row in reader.all(_tables().PLANS)}
+        awaited = {row.key: row.awaited for row in reader.all(tables.PLANS)}
+        stale = {row.name: f"{row.state} since {row.since}" for row in _not_ready(reader.all(tables.CLUSTERS))}
         for account in accounts:
-            _print(account, awaited)
+            _print(account, awaited, stale)
+        if faults:
+            print()
+            diagnose.lines(faults)
+    sys.exit(bool(faults))
 
 
-def _tables() -> Any:
-    from isthmus.model import tables
-
-    return tables
+def _not_ready(rows: Iterable[Any]) -> Iterable[Any]:
+    return (row for row in rows if not row.own and row.state != "ready")
 
 
-def _copy(asked: Socket) -> Any:
-    """The process's tables that planning reads, as a database of our own."""
-    from isthmus.statedb import Database
-
-    known = _tables()
-    read = [
-        known.SERVICES, known.IMPORTS, known.ENDPOINT_SETS, known.NODES, known.POLICIES,
-        known.REDIRECTS, known.FRONTENDS, known.BACKENDS, known.PLANS, known.CLUSTERS, known.REFUSED_CLAIMS,
-        known.LOCAL_REDIRECTS, known.PODS, known.PORT_REDIRECTS, known.OWN_RANGES,
-    ]  # fmt: skip
-    db = Database(*read)
-    with db.write() as txn:
-        for table in read:
-            for row in asked.table(table.name).rows:
-                txn.put(table, msgspec.convert(row, table.row))
-    return db.snapshot()
-
-
-def _print(account: Any, awaited: Mapping[Any, tuple[str, ...]]) -> None:
+def _print(account: Any, awaited: Mapping[Any, tuple[str, ...]], late: Mapping[str, str]) -> None:
     stands_for = f", which stands for the import {account.import_of}" if account.import_of else ""
     print(f"{account.service}{stands_for}")
     for path in account.paths:
@@ -83,7 +78,9 @@ def _print(account: Any, awaited: Mapping[Any, tuple[str, ...]]) -> None:
             tier = f"tier {group.tier}, weight {group.weight}: " if len(plan.groups) > 1 else ""
             for target in group.targets:
                 through = " (a proxy of this node)" if target.proxy else ""
-                print(f"    → {tier}{target.cluster} {joined(target.address, target.port)}{through}")
+                print(
+                    f"    → {tier}{target.cluster} {joined(target.address, target.port)}{through}{_as_of(target, late)}"
+                )
         if not any(group.targets for group in plan.groups):
             print("    → nobody: calls are refused at once")
         for out in path.left_out:
@@ -96,6 +93,11 @@ def _print(account: Any, awaited: Mapping[Any, tuple[str, ...]]) -> None:
         print()
     for note in account.notes:
         print(f"  {note}")
+
+
+def _as_of(target: Any, stale: Mapping[str, str]) -> str:
+    """Beside a target of a cluster that is not ready: its state, and as of when its endpoints are known."""
+    return f" ({target.cluster} is {stale[target.cluster]})" if target.cluster in stale else ""
 
 
 def _at(plan: Any) -> str:

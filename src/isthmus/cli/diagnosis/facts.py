@@ -34,6 +34,9 @@ class Process(Struct, frozen=True):
     """Every table of TABLES; empty where the process has none of that name, or cannot be asked."""
     status: Mapping[str, Any] = {}
     error: str = ""
+    """Why it cannot be asked; empty: it was."""
+    expected: bool = True
+    """False: it has no socket here, and may well run elsewhere."""
 
     def __str__(self) -> str:
         return f"{self.cluster}/{self.name}"
@@ -72,11 +75,11 @@ class Facts(Struct, frozen=True):
         return f"{self.kubectl(cluster, 'isthmus')} rollout restart {kind}"
 
 
-def process(socket: Socket | None, cluster: str, name: str, *, under: str = "", why: str = "") -> Process:
+def process(socket: Socket | None, cluster: str, name: str, *, under: str = "") -> Process:
     """Ask a process for all it has; with ``under`` (``demo/``) only for rows of that namespace, where it can tell."""
     db = Database(*TABLES)
     if socket is None:
-        return Process(cluster, name, db.snapshot(), error=why or "it is not on this machine")
+        return Process(cluster, name, db.snapshot(), error="it has no admin socket here", expected=False)
     try:
         status = socket.status()
         with db.write() as txn:

@@ -31,11 +31,11 @@ class Hop(Struct, frozen=True):
 def processes(facts: Facts, service: ServiceName) -> Iterator[Hop]:
     """Every process of the calling cluster answers, and is served by its API server and its etcd."""
     for each in (facts.agent, facts.operator, facts.dns):
-        if each.error:
+        if not each.error:
+            yield Hop("process", str(each), f"up {each.status['uptime']:.0f} s")
+            yield from sources(facts, each)
+        elif each.expected:
             yield Hop("process", str(each), each.error, "fault", facts.start(each))
-            continue
-        yield Hop("process", str(each), f"up {each.status['uptime']:.0f} s")
-        yield from sources(facts, each)
 
 
 def sources(facts: Facts, process: Process) -> Iterator[Hop]:
