@@ -2,7 +2,7 @@
 PY := .venv/bin/python
 SELECT := not kube
 
-.PHONY: demo demo-lb test test-kube check format lock setup setup-dev setup-test bpf mutate bench-lb compiled bench-mcs bench-export bench-clusterset test-flood cilium-reader chaos soak kube-tools kube-protos lock clean
+.PHONY: demo demo-lb test test-kube check format lock setup setup-dev setup-test bpf mutate mutants bench-lb compiled bench-mcs bench-export bench-clusterset test-flood cilium-reader chaos soak kube-tools kube-protos lock clean
 demo: setup ## run the main job: three clusters, one export, sixty calls
 	@$(PY) -m isthmus lab demo
 
@@ -39,6 +39,9 @@ bpf: ## compile the datapath
 
 mutate: setup-dev ## take the rule of each load-balancing scenario out of a copy of the code, and see it fail
 	@$(PY) tools/mutate.py $(SCENARIOS)
+
+mutants: setup-test ## random edits of the code, each against the tests of its package: SEED=1 N=40 PACKAGES="etcd kube"
+	@$(PY) tools/mutants.py $(if $(SEED),--seed $(SEED)) -n $(or $(N),40) $(PACKAGES)
 
 bench-lb: setup ## what load balancing costs, from objects of the API server to map entries
 	@$(PY) benchmarks/bench_lb.py
