@@ -11,7 +11,7 @@ from fake_apiserver import FakeApiServer, running, status
 
 from isthmus import kube
 from isthmus.kube.access import Access
-from isthmus.kube.lease import Election, lead
+from isthmus.kube.lease import DEADLINE, Election, lead
 from isthmus.kube.transport import Transport
 
 pytestmark = pytest.mark.looptime
@@ -141,6 +141,38 @@ async def test_a_leader_cut_off_stops_before_another_starts() -> None:
         await asyncio.sleep(60)
         assert first.ended[0] < second.began[0]
         assert first.election.terms == 1
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT"])
+async def test_a_leader_whose_server_hangs_stops_before_another_starts(method: str) -> None:
+    """A request that is never answered must not be waited for beyond the time for which the lease is ours."""
+    async with serving() as cluster:
+        first = await cluster.replica("a")
+        await asyncio.sleep(1)
+        second = await cluster.replica("b")
+        await asyncio.sleep(30)
+        renewed = now()  # or up to RETRY before
+        token = "Bearer a"
+        cluster.server.hangs = lambda request: (request.headers["authorization"], request.method) == (token, method)
+        await asyncio.sleep(60)
+        assert first.ended[0] < second.began[0]
+        assert first.ended[0] - renewed <= DEADLINE
+        assert len(first.began) == 1
+        cluster.server.hangs = lambda request: False
+        await asyncio.sleep(60)
+        assert (len(second.began), second.ended) == (1, [])
+
+
+async def test_a_server_that_hangs_for_less_than_the_deadline_costs_no_leadership() -> None:
+    async with serving() as cluster:
+        first = await cluster.replica("a")
+        second = await cluster.replica("b")
+        await asyncio.sleep(30)
+        cluster.server.hangs = lambda request: request.headers["authorization"] == "Bearer a"
+        await asyncio.sleep(3)
+        cluster.server.hangs = lambda request: False
+        await asyncio.sleep(60)
+        assert (len(first.began), first.ended, second.began) == (1, [], [])
 
 
 async def test_a_short_failure_of_the_server_costs_no_leadership() -> None:

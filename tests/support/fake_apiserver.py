@@ -94,6 +94,8 @@ class FakeApiServer:
         self.token = ""
         self.cut_off: set[str] = set()
         """Tokens of clients that no longer reach us."""
+        self.hangs: Callable[[Request], bool] = lambda request: False
+        """Requests that are read and never answered, as by a server that lost its store."""
         self.asked: list[Request] = []
         self.faults: list[tuple[Callable[[Request], bool], Fault]] = []
         self.streams: list[tuple[str, Stream]] = []
@@ -170,6 +172,10 @@ class FakeApiServer:
     async def _serve(self, request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         if request.headers.get("authorization", "").removeprefix("Bearer ") in self.cut_off:
             reset(writer)
+            return False
+        if self.hangs(request):
+            while not (writer.transport.is_closing() or reader.at_eof()):  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
             return False
         for index, (matches, fault) in enumerate(self.faults):
             if matches(request):

@@ -21,6 +21,8 @@ from isthmus.times import micro_timestamp
 DURATION: Final = 12
 DEADLINE: Final = 8.0
 RETRY: Final = 2.0
+ATTEMPT: Final = 3.0
+"""Seconds for one renewal: one that hangs leaves time for another before the deadline."""
 RELEASE: Final = 2.0
 
 log = logs.get("lease")
@@ -95,7 +97,7 @@ class Election:
         while True:
             await asyncio.sleep(RETRY)
             tried = _now()
-            if await self._attempt(max(0.0, held + DEADLINE - tried)):
+            if await self._attempt(min(ATTEMPT, max(0.0, held + DEADLINE - tried))):
                 held = tried
             elif not self.leading or _now() + RETRY - held >= DEADLINE:
                 self.holder = "" if self.leading else self.holder
