@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from etcd_server import EtcdServer, free_ports
 
-from isthmus.etcd import Compare, Delete, EtcdError, Get, Put, Session, Tls, binary
+from isthmus.etcd import (
+    Compare,
+    Delete,
+    EtcdError,
+    Get,
+    Limits,
+    Put,
+    RangeResult,
+    Session,
+    Tls,
+    TooLarge,
+    binary,
+)
 from isthmus.etcd.values import end_of
 from isthmus.reflector import Expired, Transient
 
@@ -33,6 +46,35 @@ async def test_a_list_in_pages_is_of_one_revision_and_stays_within_its_prefix(st
     kvs, revision, _ = await store.list("c1/", page=10)
     assert [kv.key for kv in kvs] == [f"c1/{n:02}" for n in range(25)]
     assert revision == last
+
+
+async def test_writes_between_two_pages_are_not_in_the_list(store: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    for n in range(4):
+        first = await store.put(f"p/{n}", b"old")
+    read = store._range
+
+    async def interrupted(*arguments: Any) -> RangeResult:
+        got = await read(*arguments)
+        await store.put("p/3", b"new")
+        await store.put("p/4", b"new")
+        await store.delete("p/2")
+        return got
+
+    monkeypatch.setattr(store, "_range", interrupted)
+    listing = await store.list("p/", page=2)
+    assert [(kv.key, kv.value) for kv in listing.kvs] == [(f"p/{n}", b"old") for n in range(4)]
+    assert listing.revision == first
+
+
+@pytest.mark.parametrize("page", [1, 2, 1000])
+async def test_a_list_within_its_limits_is_read_and_one_beyond_is_refused(store: Session, page: int) -> None:
+    for n in range(3):
+        await store.put(f"p/{n}", b"12345")
+    assert len((await store.list("p/", page=page, limits=Limits(keys=3, size=15))).kvs) == 3
+    with pytest.raises(TooLarge, match=r"^p/: 3 keys: more than 2 are not read"):
+        await store.list("p/", page=page, limits=Limits(keys=2))
+    with pytest.raises(TooLarge, match=r"^p/: more than 14 bytes are not read"):
+        await store.list("p/", page=page, limits=Limits(size=14))
 
 
 async def test_the_empty_prefix_lists_everything(store: Session) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from etcd_server import EtcdServer, running
 
-from isthmus.etcd import KeyStore, KeyValue, PrefixStore, Session, WatchBatch
+from isthmus.etcd import KeyStore, KeyValue, PrefixStore, Put, Session, WatchBatch
 from isthmus.reflector import Event, Expired, Reflector, Transient
 
 
@@ -51,6 +51,23 @@ async def test_a_delete_carries_the_previous_value_if_requested(store: Session) 
     assert batch.events[0].prev_kv is not None
     assert batch.events[0].prev_kv.value == b"before"
     assert batch.revision == start + 1
+
+
+async def test_a_revision_in_several_fragments_is_reached_with_the_last_one(store: Session) -> None:
+    """A watch that breaks between two fragments has to resume before that revision, else the rest is lost."""
+    keys = [f"w/{n}" for n in range(10)]
+    for value in (b"a", b"b"):
+        start = (await store.txn([], [Put(key, value * 130_000) for key in keys])).revision
+    batches = store.watch("w/", start, previous=True)
+    seen: list[str] = []
+    reached: list[int] = []
+    while len(seen) < len(keys):
+        batch = await anext(batches)
+        seen += [event.key for event in batch.events]
+        reached.append(batch.revision)
+    assert seen == keys
+    assert len(reached) > 1, "the server sends them in fragments"
+    assert reached == [start - 1] * (len(reached) - 1) + [start]
 
 
 async def test_a_compacted_revision_is_expired(store: Session) -> None:

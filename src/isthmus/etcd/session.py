@@ -86,10 +86,10 @@ class Session:
                 continue
             kvs += got.kvs
             size += sum(len(kv.value) for kv in got.kvs)
-            if got.count > limits.keys or size > limits.size:
-                raise TooLarge(
-                    f"{prefix}: {got.count} keys, more than {limits.keys} or {limits.size} bytes are not read"
-                )
+            if got.count > limits.keys:  # of the first page; later ones count only what is left
+                raise TooLarge(f"{prefix}: {got.count} keys: more than {limits.keys} are not read")
+            if size > limits.size:
+                raise TooLarge(f"{prefix}: more than {limits.size} bytes are not read")
             if store not in (0, got.store):  # separate stores behind one name have unrelated revisions
                 raise Expired(f"another store answered in the middle of listing {prefix}")
             revision, store = revision or got.revision, got.store
