@@ -28,7 +28,7 @@ IMPLIED: Final = {
     "cilium": ("cilium-reader",),
     "kube": ("kube-apiserver", "kubectl"),
     "kubectl": ("kubectl",),
-    "lab": ("kubectl",),
+    "lab": ("curl", "kubectl"),
     "openssl_authority": ("openssl",),
 }
 """Programs that all tests of a mark, or with a fixture, of that name start."""

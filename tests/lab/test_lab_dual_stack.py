@@ -20,7 +20,7 @@ from isthmus.model.names import ServiceName, derived
 from isthmus_lab import removal
 from isthmus_lab.layout import Lab
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.needs("dig")]
 
 MANIFESTS = Path(__file__).parent / "manifests" / "dual"
 CLIENT = "demo/client"

@@ -17,7 +17,7 @@ from lab_running import Running, lab_name, until
 from isthmus_lab import removal
 from isthmus_lab.layout import Lab
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.needs("dig")]
 
 ZONE = "demo.svc.clusterset.local"
 EXAMPLE = Path(__file__).parents[2] / "examples" / "headless" / "db.yaml"
