@@ -12,7 +12,7 @@ from typing import Final
 
 from isthmus.desired import is_ours
 from isthmus.mcs.merge import merge
-from isthmus.mcs.words import reserved
+from isthmus.mcs.words import IMPORTERS, reserved
 from isthmus.model.clusters import Cluster
 from isthmus.model.mcs import Merged, OwnExport
 from isthmus.model.names import ClusterName, ServiceName, split
@@ -34,9 +34,10 @@ def derived(cluster: ClusterName) -> Derived[Merged]:
         namespace = reader.get(NAMESPACES, split(name)[0])
         if namespace is None or namespace.terminating:
             return ()
-        exports = [export for export in reader.by(EXPORTS, "name", name) if export.cluster != cluster]
+        peers = [export for export in reader.by(EXPORTS, "name", name) if export.cluster != cluster]
+        exports = [export for export in peers if may_import(cluster, export)]
         own = reader.get(OWN_EXPORTS, name)
-        unheard = stand_ins(reader, name, heard={cluster, *(export.cluster for export in exports)})
+        unheard = stand_ins(reader, name, heard={cluster, *(export.cluster for export in peers)})
         merged = merge([*exports, *unheard, *([own.export] if own is not None and own.export is not None else ())])
         return () if merged is None else (merged,)
 
@@ -51,6 +52,15 @@ def derived(cluster: ClusterName) -> Derived[Merged]:
             CLUSTERS: _cluster,
         },
     )
+
+
+def may_import(cluster: ClusterName, export: Export) -> bool:
+    """Whether an exporter lets a cluster import: its annotation names the clusters that may, else all may.
+
+    Asked for in kubernetes-sigs/mcs-api#168. The importer enforces it: on one network nothing else can.
+    """
+    allowed = dict(export.annotations).get(IMPORTERS)
+    return allowed is None or cluster in {name.strip() for name in allowed.split(",")}
 
 
 def stand_ins(reader: Reader, name: ServiceName, *, heard: set[ClusterName]) -> Iterator[Export]:

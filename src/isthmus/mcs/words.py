@@ -21,6 +21,8 @@ HEADLESS: Final = "service.kubernetes.io/headless"
 
 CLUSTER_IPS: Final = "isthmus.io/cluster-ips"
 """Annotation of an import that has no address now: the addresses that its derived Service had, to ask for again."""
+IMPORTERS: Final = "isthmus.io/importers"
+"""Exported annotation: the clusters that may import, joined by commas; without it every cluster may."""
 CLUSTER_AFFINITY: Final = "service.cilium.io/affinity"
 LB_ALGORITHM: Final = "service.cilium.io/lb-algorithm"
 
