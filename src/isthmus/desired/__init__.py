@@ -11,7 +11,7 @@ writes them by server-side apply. What never does: what is wanted of which kind 
 """
 
 from isthmus.desired.drafts import Condition, Draft, condition, row
-from isthmus.desired.ownership import MANAGED_BY, MANAGER, Ownership, is_ours
+from isthmus.desired.ownership import MANAGED_BY, MANAGER, Ownership, is_our_row, is_ours
 from isthmus.desired.writer import ApiTarget
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "Draft",
     "Ownership",
     "condition",
+    "is_our_row",
     "is_ours",
     "row",
 ]

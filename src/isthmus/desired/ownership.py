@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from isthmus import kube
 from isthmus.kube.objects.meta import Meta
@@ -26,12 +26,35 @@ class Ownership(NamedTuple):
     """Label selector of objects that may be ours; None for a kind whose objects we neither make nor remove."""
 
 
+class Labelled(Protocol):
+    """A row with the labels and annotations of its object."""
+
+    @property
+    def labels(self) -> Labels:
+        """metadata.labels"""
+        ...
+
+    @property
+    def annotations(self) -> Labels:
+        """metadata.annotations"""
+        ...
+
+
 Ownerships = Mapping[str, Ownership]
 """By kind, in the order of writing: objects of one kind may control those of the next."""
 
 
-def is_ours(meta: Meta | Labels) -> bool:
-    """Whether an object carries our annotation. Takes its metadata, or the annotations of its row."""
-    if isinstance(meta, Meta):
-        return MANAGED_BY in (meta.annotations or {})
-    return any(key == MANAGED_BY for key, _ in meta)
+TAKEN_OVER: Final = ("karmada.io/managed", "true")
+"""Label of objects that Karmada writes in its members. It may take over one of ours, annotation and all: no longer
+ours then, neither to write nor to remove."""
+
+
+def is_ours(meta: Meta) -> bool:
+    """Whether an object carries our annotation, and nobody has taken it over."""
+    key, value = TAKEN_OVER
+    return MANAGED_BY in (meta.annotations or {}) and (meta.labels or {}).get(key) != value
+
+
+def is_our_row(row: Labelled) -> bool:
+    """The same of an object's row."""
+    return any(key == MANAGED_BY for key, _ in row.annotations) and TAKEN_OVER not in row.labels

@@ -162,6 +162,9 @@ class ApiTarget:
     async def _write(self, row: Object) -> None:
         """Four cases: as wanted; never seen, so it is made; seen and known; seen, or gone, and to be looked at."""
         key = (row.kind, row.name)
+        if not row.body and not row.status:  # nothing of it is ours
+            self._forget(key)
+            return
         known, body = self._known.get(key), await self._body(row)
         if self._is_done(row, body, known):
             return

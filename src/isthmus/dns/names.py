@@ -25,8 +25,9 @@ from isthmus.model.balancing import Backend
 from isthmus.model.dns import Name
 from isthmus.model.names import ServiceName
 from isthmus.model.services import Condition, Import, Namespace, Service
-from isthmus.model.sources import is_peer
+from isthmus.model.sources import KUBERNETES, is_peer
 from isthmus.model.tables import BACKENDS, IMPORTS, NAMES, NAMESPACES, SERVICES
+from isthmus.sources import karmada
 from isthmus.statedb import Derived, Reader
 
 LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
@@ -61,8 +62,10 @@ def compute(reader: Reader, unit: ServiceName, *, zone: str, servers: tuple[str,
     if row.type == "Headless":
         yield from _headless(reader, row, apex)
     else:
-        yield from _addresses(apex, row.ips, unit)
-        yield from _ports(row, apex)
+        called_at = _called_at(reader, row)
+        yield from _addresses(apex, called_at, unit)
+        if called_at:
+            yield from _ports(row, apex)
         yield from _reverse(reader, row, apex)
 
 
@@ -121,10 +124,17 @@ def _addresses(name: str, addresses: Iterable[str], unit: ServiceName) -> Iterat
         yield Name(name, "AAAA", six, unit)
 
 
+def _called_at(reader: Reader, row: Import) -> tuple[str, ...]:
+    """The addresses of an import. One that Karmada writes has those of the Service that Karmada makes for it."""
+    if name := karmada.serves(row):
+        service = reader.get(SERVICES, (names.service_name(names.split(row.name)[0], name), KUBERNETES))
+        if service is not None and service.cluster_ips:
+            return service.cluster_ips
+    return row.ips
+
+
 def _ports(row: Import, apex: str) -> Iterator[Name]:
     """An import is one target, whatever answers behind it."""
-    if not row.ips:
-        return
     for port in row.ports:
         if port.name:
             yield Name(_port(port.name, port.protocol, apex), "SRV", (f"0 100 {port.port} {apex}.",), row.name)

@@ -12,7 +12,7 @@ from typing import Final, Literal, NamedTuple
 from msgspec import Struct
 
 from isthmus.model.names import ClusterName, ServiceName, derived
-from isthmus.model.services import TOPOLOGY_MODE, Affinity, Import, Labels, Port, Service
+from isthmus.model.services import MULTI_CLUSTER_SERVICE, TOPOLOGY_MODE, Affinity, Import, Labels, Port, Service
 from isthmus.model.sources import rank
 from isthmus.model.tables import IMPORTS, SERVICES
 from isthmus.statedb import Reader
@@ -71,6 +71,13 @@ def is_global(service: Service) -> bool:
     return bool(service.annotations) and _asked(service.annotations).everywhere
 
 
+def is_multicluster(service: Service) -> bool:
+    """Whether endpoints of other clusters count: a global Service, or one that Karmada spreads over its members."""
+    if not service.annotations:
+        return False
+    return is_global(service) or any(key == MULTI_CLUSTER_SERVICE for key, _ in service.annotations)
+
+
 def best(reader: Reader, name: ServiceName) -> Service | None:
     """The row that is right about a service: the one of the best source, then by the source's name."""
     rows = reader.by(SERVICES, "name", name)
@@ -88,7 +95,7 @@ def wanted(service: Service, which: Which) -> bool:
     """Whether calls of a Service are ours to answer."""
     if served_elsewhere(service):
         return False
-    return which == "all" or bool(service.import_of) or is_global(service)
+    return which == "all" or bool(service.import_of) or is_multicluster(service)
 
 
 def served_elsewhere(service: Service) -> bool:
@@ -151,7 +158,7 @@ def _of_service(service: Service, imported: Import | None) -> Effective:
     return Effective(
         name=service.name,
         import_of=service.import_of,
-        multicluster=bool(service.import_of) or asked.everywhere,
+        multicluster=bool(service.import_of) or is_multicluster(service),
         ports=service.ports,
         headless=service.headless,
         # An import that somebody deletes is written again at once: until then its derived Service alone says enough,

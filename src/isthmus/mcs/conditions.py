@@ -24,9 +24,14 @@ def _conditions(view: View, mark: ExportMark) -> list[Condition]:
     conflicts = view.merged.conflicts if view.merged is not None else ()
     return [
         condition("Valid", True, reason="Valid", generation=generation),
-        condition("Ready", True, reason="Ready", generation=generation),
+        condition("Ready", True, reason="Ready", message=_left_alone(view), generation=generation),
         _conflict(conflicts, generation),
     ]
+
+
+def _left_alone(view: View) -> str:
+    """What this export does not bring about in the own cluster, and why."""
+    return f"ServiceImport {view.name} is written by Karmada: it is served as it is" if view.karmadas else ""
 
 
 def _conflict(conflicts: tuple[Conflict, ...], generation: int) -> Condition:

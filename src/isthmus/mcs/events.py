@@ -13,20 +13,23 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from isthmus import kube
 from isthmus.desired.drafts import conditions
+from isthmus.loadbalancer.services import is_global
 from isthmus.mcs.kinds import KINDS
 from isthmus.mcs.takeovers import takeover
 from isthmus.model.mcs import Merged
 from isthmus.model.names import ClusterName, ServiceName, split
 from isthmus.model.objects import Object
-from isthmus.model.services import ExportMark, Import, StatusCondition
-from isthmus.model.tables import EXPORT_MARKS, IMPORTS, MERGED, OBJECTS, OBJECTS_STATUS
+from isthmus.model.services import ExportMark, Import, Service, StatusCondition
+from isthmus.model.sources import KUBERNETES
+from isthmus.model.tables import EXPORT_MARKS, IMPORTS, MERGED, OBJECTS, OBJECTS_STATUS, SERVICES
+from isthmus.sources import karmada
 from isthmus.statedb import Database, Snapshot, Status
 
 TRIES: Final = 3
 """How often a write must have failed before people hear of it."""
 
 
-About = Literal["ServiceExport", "ServiceImport"]
+About = Literal["ServiceExport", "ServiceImport", "Service"]
 
 
 class Said(NamedTuple):
@@ -64,10 +67,10 @@ async def tell(db: Database, recorder: Recorder, takeovers: Counter[ClusterName]
     """
     counter: Counter[ClusterName] = Counter() if takeovers is None else takeovers
     objects, failures, imports = db.changes(OBJECTS), db.changes(OBJECTS_STATUS), db.changes(IMPORTS)
-    merges = db.changes(MERGED)
+    merges, services = db.changes(MERGED), db.changes(SERVICES)
     waiting: list[Said] = []
     while True:
-        await db.until(lambda _: objects.ready or failures.ready or imports.ready or merges.ready)
+        await db.until(lambda _: objects.ready or failures.ready or imports.ready or merges.ready or services.ready)
         snapshot, merged = merges.next()
         for merge in merged:
             if (found := takeover(merge.old, merge.new)) is not None:
@@ -75,7 +78,8 @@ async def tell(db: Database, recorder: Recorder, takeovers: Counter[ClusterName]
             waiting += about_merged(merge.old, merge.new, snapshot)
         snapshot, changes = objects.next()
         _, failing = failures.next()
-        imports.next()
+        waiting += [each for change in imports.next()[1] for each in about_import_row(change.old, change.new)]
+        waiting += [each for change in services.next()[1] for each in about_service_row(change.old, change.new)]
         for _, old, new in changes:
             waiting += about_object(old, new, found=_found(snapshot, new))
         waiting += [each for change in failing for each in about_failure(snapshot, change.old, change.new)]
@@ -103,6 +107,22 @@ def about_merged(old: Merged | None, new: Merged | None, snapshot: Snapshot) -> 
         yield Said("ServiceExport", new.name, "Warning", "FieldsTakenOver", found[1])
 
 
+def about_import_row(old: Import | None, new: Import | None) -> Iterator[Said]:
+    """An import that has become Karmada's to write."""
+    if new is not None and (service := karmada.serves(new)) and (old is None or not karmada.writes(old.labels)):
+        text = f"ServiceImport {new.name} is written by Karmada: it is served as it is, at the address of {service}"
+        yield Said("ServiceImport", new.name, "Normal", "LeftToKarmada", text)
+
+
+def about_service_row(old: Service | None, new: Service | None) -> Iterator[Said]:
+    """A global Service that a MultiClusterService has come to claim."""
+    if new is None or not is_global(new) or not (claim := karmada.claim(new)):
+        return
+    if old is None or karmada.claim(old) != claim or not is_global(old):
+        text = f"MultiClusterService {claim} of Karmada spreads Service {new.name}: no slices are written beside it"
+        yield Said("Service", new.name, "Normal", "LeftToKarmada", text)
+
+
 def about_failure(snapshot: Snapshot, old: Status | None, new: Status | None) -> Iterator[Said]:
     """An object that could not be written again and again, told at the import that it is part of."""
     if new is None or new.attempts < TRIES or (old is not None and old.attempts >= TRIES and old.error == new.error):
@@ -127,11 +147,17 @@ def _by_type(found: Iterable[StatusCondition]) -> Conditions:
 def _found(snapshot: Snapshot, row: Object | None) -> tuple[StatusCondition, ...]:
     """What the status of the object says in the API server."""
     there = _there(snapshot, row.kind, row.name) if row is not None else None
-    return there.conditions if there is not None else ()
+    return there.conditions if isinstance(there, ExportMark | Import) else ()
 
 
-def _there(snapshot: Snapshot, kind: str, name: ServiceName) -> ExportMark | Import | None:
-    return snapshot.get(EXPORT_MARKS, name) if kind == "ServiceExport" else snapshot.get(IMPORTS, name)
+def _there(snapshot: Snapshot, kind: str, name: ServiceName) -> ExportMark | Import | Service | None:
+    match kind:
+        case "ServiceExport":
+            return snapshot.get(EXPORT_MARKS, name)
+        case "Service":
+            return snapshot.get(SERVICES, (name, KUBERNETES))
+        case _:
+            return snapshot.get(IMPORTS, name)
 
 
 def _news(before: Conditions, after: Conditions, kind: str, status: str) -> StatusCondition | None:

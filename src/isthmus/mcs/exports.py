@@ -16,6 +16,7 @@ from isthmus.model.names import ClusterName, ServiceName, split
 from isthmus.model.services import Endpoint, Export, ExportMark, Labels, Namespace, Port, Service
 from isthmus.model.sources import KUBERNETES
 from isthmus.model.tables import EXPORT_MARKS, NAMESPACES, OWN_EXPORTS, SERVICES
+from isthmus.sources import karmada
 from isthmus.statedb import Derived, Reader
 
 GLOBAL_NAMESPACE: Final = "clustermesh.cilium.io/global"
@@ -104,14 +105,22 @@ def same_sharing(old: Namespace | None, new: Namespace | None) -> bool:
 
 
 def takes_endpoints(service: Service) -> bool:
-    """Whether a Service is global by annotation: it takes the endpoints of all clusters' Services of its name."""
-    return is_global(service) and not service.import_of
+    """Whether a Service is global by annotation, and slices of all clusters' Services of its name are ours to write.
+
+    Not beside one that a MultiClusterService claims: Karmada would collect what we write and bring it to every member.
+    """
+    return is_global(service) and not service.import_of and not karmada.claim(service)
 
 
 def gives_endpoints(service: Service, namespace: Namespace, *, default_global: bool) -> bool:
     """Whether the own cluster publishes a global Service's endpoints, or only takes those of others."""
     shared = annotated(service.annotations, SHARED, SHARED_ALIAS, default=True)
-    return takes_endpoints(service) and shared and is_shared_namespace(namespace, default=default_global)
+    return (
+        is_global(service)
+        and not service.import_of
+        and shared
+        and is_shared_namespace(namespace, default=default_global)
+    )
 
 
 def annotated(annotations: Labels, *keys: str, default: bool) -> bool:

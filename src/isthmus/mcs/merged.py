@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from isthmus.desired import is_ours
+from isthmus.desired import is_our_row
 from isthmus.mcs.merge import merge
 from isthmus.mcs.words import IMPORTERS, reserved
 from isthmus.model.clusters import Cluster
@@ -66,7 +66,7 @@ def may_import(cluster: ClusterName, export: Export) -> bool:
 def stand_ins(reader: Reader, name: ServiceName, *, heard: set[ClusterName]) -> Iterator[Export]:
     """An export for each cluster that the import lists and that has not said anything yet: the import as it is."""
     found = reader.get(IMPORTS, name)
-    if found is None or not is_ours(found.annotations):
+    if found is None or not is_our_row(found):
         return
     for cluster in found.clusters:
         row = reader.get(CLUSTERS, cluster)

@@ -17,6 +17,7 @@ from isthmus.mcs.kinds import KINDS
 from isthmus.mcs.merged import UNHEARD
 from isthmus.mcs.mirror import mirrored
 from isthmus.mcs.view import Settings, View, read
+from isthmus.mcs.words import exported
 from isthmus.model.clusters import Cluster, reachability_changed
 from isthmus.model.mcs import Merged, OverQuota, OwnExport
 from isthmus.model.names import ServiceName
@@ -78,13 +79,14 @@ def wanted(reader: Reader, name: ServiceName, *, settings: Settings) -> list[Obj
 def drafts(view: View) -> Iterator[Draft]:
     """All objects of a name as they are wanted."""
     if view.merged is not None:
-        yield service_import(view, view.merged)
+        # Of one that Karmada writes nothing is ours; its row stays, so that nothing of it is removed either.
+        yield service_import(view, view.merged) if not view.karmadas else Draft("ServiceImport", view.name)
         if view.has_derived_service:
             yield derived_service(view, view.merged)
             parts = [*mirrored(view), *(remote.of_import(view) if view.behind_import else ())]
             yield from (slices.endpoint_slice(behind(view, view.merged), part) for part in parts)
     if view.service is not None and view.shared and view.behind_service:
-        service = slices.Behind(view.name, view.service.uid, dict(view.service.labels), view.service.headless)
+        service = slices.Behind(view.name, view.service.uid, exported(view.service.labels), view.service.headless)
         yield from (slices.endpoint_slice(service, part) for part in remote.of_global(view, view.service))
     if view.mark is not None:
         yield export_status(view, view.mark)

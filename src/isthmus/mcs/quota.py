@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from isthmus.desired import is_ours
+from isthmus.desired import is_our_row
 from isthmus.model.mcs import Merged, OverQuota
 from isthmus.model.names import ClusterName, ServiceName, derived
 from isthmus.model.services import Service
@@ -40,7 +40,7 @@ def _over(reader: Reader, cluster: ClusterName, limit: int) -> list[ServiceName]
 
 def _has_service(reader: Reader, name: ServiceName) -> bool:
     found = reader.get(SERVICES, (derived(name), KUBERNETES))
-    return found is not None and is_ours(found.annotations)
+    return found is not None and is_our_row(found)
 
 
 def _merged(_: Reader, old: Merged | None, new: Merged | None) -> Iterable[bool]:

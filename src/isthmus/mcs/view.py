@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from isthmus.desired import is_ours
+from isthmus.desired import is_our_row
 from isthmus.mcs.exports import agreed_ports, annotated, is_shared_namespace, takes_endpoints
 from isthmus.mcs.merged import UNHEARD
 from isthmus.mcs.words import CLUSTER_IPS, SYNC_SLICES
@@ -30,6 +30,7 @@ from isthmus.model.tables import (
     OWN_EXPORTS,
     SERVICES,
 )
+from isthmus.sources import karmada
 from isthmus.statedb import Reader
 
 
@@ -101,17 +102,19 @@ class View(NamedTuple):
     @property
     def taken(self) -> bool:
         """Somebody else's Service is called as ours would be."""
-        return self.found_service is not None and not is_ours(self.found_service.annotations)
+        return self.found_service is not None and not is_our_row(self.found_service)
 
     @property
     def import_taken(self) -> bool:
         """Somebody else's import has this name: another implementation serves it, and nothing is built on it."""
-        return self.found_import is not None and not is_ours(self.found_import.annotations)
+        return self.found_import is not None and not is_our_row(self.found_import)
 
     @property
     def has_derived_service(self) -> bool:
         """Whether a derived Service is wanted for an import of this name."""
         usable = self.shared and bool(self.families) and self.over_quota is None
+        if self.karmadas:  # calls to the address that callers know go on; nothing new is made
+            return usable and self.derived_service is not None
         return usable and not (self.import_taken or self.taken)
 
     @property
@@ -122,6 +125,11 @@ class View(NamedTuple):
         kept = dict(self.found_import.annotations).get(CLUSTER_IPS, "")
         addresses = self.found_import.ips or tuple(each for each in kept.split(",") if canonical(each))
         return tuple(ip for ip in addresses if family(ip) in self.families)
+
+    @property
+    def karmadas(self) -> bool:
+        """The import is Karmada's to write: it is served as it is."""
+        return self.found_import is not None and karmada.writes(self.found_import.labels)
 
     @property
     def derived_service(self) -> Service | None:

@@ -17,6 +17,9 @@ Labels = tuple[tuple[str, str], ...]
 TOPOLOGY_MODE: Final = "service.kubernetes.io/topology-mode"
 """Annotation that asks for zone hints; ``trafficDistribution`` is its successor."""
 
+MULTI_CLUSTER_SERVICE: Final = "multiclusterservice.karmada.io/name"
+"""Annotation of a Service: the MultiClusterService of Karmada that spreads its endpoints over clusters."""
+
 ImportType = Literal["ClusterSetIP", "Headless"]
 Affinity = Literal["None", "ClientIP"]
 

@@ -8,6 +8,7 @@ from isthmus.kube.objects import core
 from isthmus.model.names import ServiceName, derived, service_name
 from isthmus.model.services import Service
 from isthmus.model.sources import KUBERNETES
+from isthmus.sources import karmada
 from isthmus.sources.normal import (
     AFFINITIES,
     POLICIES,
@@ -56,11 +57,14 @@ def service(wire: core.Service) -> Service:
 
 
 def import_of(wire: core.Service, name: ServiceName) -> ServiceName:
-    """The import that a Service stands for: its owner, else the one that its label says and its name is the hash of."""
+    """The import that a Service stands for: its owner; the one of its name, where Karmada wrote it; else the one that
+    its label says and its name is the hash of."""
     namespace = wire.metadata.namespace
     for owner in wire.metadata.owner_references or ():
         if owner.kind == "ServiceImport":
             return service_name(namespace, owner.name)
+    if imported := karmada.derived_of(wire.metadata):
+        return service_name(namespace, imported)
     said = wire.metadata.labels.get(OF_IMPORT, "") if wire.metadata.labels else ""
     if said and derived(candidate := service_name(namespace, said)) == name:
         return candidate

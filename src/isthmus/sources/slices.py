@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from msgspec import structs
+
 from isthmus.kube.objects import discovery
 from isthmus.model.names import ClusterName, service_name
 from isthmus.model.services import Condition, Endpoint, EndpointSet, Port
-from isthmus.model.sources import KUBERNETES
+from isthmus.model.sources import KARMADA, KUBERNETES
+from isthmus.sources import karmada
 from isthmus.sources.normal import PROTOCOLS, address, port_of, shared
 from isthmus.sources.sink import Malformed
 
@@ -29,6 +32,8 @@ def endpoint_set(
         service = labels.get(OF_SERVICE) if labels else None
         if not labels or not service or wire.address_type == "FQDN":
             return None
+        if karmada.dispatched(wire.metadata):
+            return _dispatched(wire, service)
         of = ClusterName(labels.get(OF_CLUSTER) or cluster)
         if of != cluster and not remote:
             return None
@@ -41,6 +46,20 @@ def endpoint_set(
         )
 
     return convert
+
+
+def _dispatched(wire: discovery.EndpointSlice, service: str) -> EndpointSet:
+    """Endpoints that Karmada brought from another member. Nodes, zones' hints and pods are that cluster's affair."""
+    provider = karmada.provider(wire.metadata)
+    if provider is None:
+        raise Malformed(f"metadata: neither {karmada.PROVIDER} nor the name tell whose endpoints these are")
+    return EndpointSet(
+        service=service_name(wire.metadata.namespace, service),
+        cluster=provider,
+        source=KARMADA,
+        part=wire.metadata.name,
+        endpoints=tuple(structs.replace(each, node="", for_zones=(), pod="") for each in _endpoints(wire)),
+    )
 
 
 def condition(wire: discovery.EndpointConditions | None) -> Condition:

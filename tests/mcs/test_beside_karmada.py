@@ -1,0 +1,289 @@
+"""Beside Karmada in one member: what it wrote is never collected, published, mirrored or written, but it is served."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from fake_apiserver import FakeApiServer, running
+from karmada_world import Member, recording
+
+from isthmus import kube
+from isthmus.desired import ApiTarget
+from isthmus.kube.access import Access
+from isthmus.kube.objects.meta import Meta
+from isthmus.kube.transport import Transport
+from isthmus.mcs import KINDS, events
+from isthmus.model import tables
+from isthmus.model.names import ClusterName, ServiceName
+from isthmus.model.services import Export, Port
+from isthmus.sources import karmada
+
+BOOKS = "books.demo.svc.clusterset.local"
+OURS = "derived-6le7su2f1r"
+IMPORT = "/apis/multicluster.x-k8s.io/v1beta1/namespaces/demo/serviceimports/books"
+
+
+def exported(member: Member, *clusters: str) -> None:
+    for cluster in clusters:
+        row = Export(
+            cluster=ClusterName(cluster),
+            name=ServiceName("demo/books"),
+            created="2026-01-01T00:00:00Z",
+            ports=(Port("http", 80),),
+            families=("IPv4",),
+        )
+        member.put(tables.EXPORTS, row)
+
+
+def our_import(**fields: Any) -> dict[str, Any]:
+    """The import as the operator had written it before Karmada came."""
+    annotations = {
+        "isthmus.io/managed-by": "isthmus-operator",
+        "clustermesh.cilium.io/supported-ip-families": "IPv4",
+        "multicluster.kubernetes.io/derived-service": OURS,
+    }
+    ports = [{"name": "http", "port": 80, "protocol": "TCP"}]
+    return {
+        "apiVersion": "multicluster.x-k8s.io/v1beta1",
+        "kind": "ServiceImport",
+        "metadata": {
+            "name": "books",
+            "namespace": "demo",
+            "uid": "import-uid",
+            "resourceVersion": "1000",
+            "annotations": annotations,
+        },
+        "spec": {
+            "type": "ClusterSetIP",
+            "ips": ["10.96.92.2"],
+            "ports": ports,
+            "ipFamilies": ["IPv4"],
+            "sessionAffinity": "None",
+        },
+        "status": {"clusters": [{"cluster": "c1"}, {"cluster": "c2"}]},
+        **fields,
+    }
+
+
+def our_service() -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {
+            "name": OURS,
+            "namespace": "demo",
+            "uid": "service-uid",
+            "resourceVersion": "1001",
+            "labels": {"multicluster.kubernetes.io/service-name": "books"},
+            "annotations": {"isthmus.io/managed-by": "isthmus-operator"},
+            "ownerReferences": [{"kind": "ServiceImport", "name": "books", "uid": "import-uid"}],
+        },
+        "spec": {
+            "type": "ClusterIP",
+            "clusterIP": "10.96.92.2",
+            "clusterIPs": ["10.96.92.2"],
+            "ipFamilies": ["IPv4"],
+            "ports": [{"name": "http", "port": 80, "protocol": "TCP"}],
+        },
+    }
+
+
+class TestAnImportThatBothWant:
+    """The recording ``import-meets-ours``: Karmada's ServiceImport upon ours, and 37 rewrites in 0.6 s."""
+
+    def replay(self) -> Member:
+        member = Member("c3")
+        exported(member, "c1", "c2")
+        member.object("ADDED", our_import())
+        member.object("ADDED", our_service())
+        return member
+
+    def test_the_name_resolves_throughout_to_an_address_with_endpoints(self) -> None:
+        member = self.replay()
+        assert member.resolved(BOOKS) == ("10.96.92.2",)
+        for line in recording("import-meets-ours.c3"):
+            if line.event:
+                member.object(line.event, line.object)
+            assert member.resolved(BOOKS) in (("10.96.92.2",), ("10.96.85.161",))
+        assert member.resolved(BOOKS) == ("10.96.85.161",)
+        assert member.endpoints("demo/derived-books") == {
+            "10.1.1.14": "c1",
+            "10.1.1.15": "c1",
+            "10.2.1.5": "c2",
+            "10.2.1.6": "c2",
+        }
+
+    def test_nothing_of_the_import_is_written_once_it_is_karmadas(self) -> None:
+        member = self.replay()
+        writes = 0
+        for line in recording("import-meets-ours.c3"):
+            before = member.operator.db.snapshot().get(tables.OBJECTS, ("ServiceImport", ServiceName("demo/books")))
+            if line.event:
+                member.object(line.event, line.object)
+            row = member.operator.db.snapshot().get(tables.OBJECTS, ("ServiceImport", ServiceName("demo/books")))
+            assert row is not None, "a row that goes would be removed from the API server"
+            writes += row != before and bool(row.body)
+        assert writes <= 1
+        assert "ServiceImport" not in {row.kind for row in member.wanted()}
+
+    def test_the_service_that_callers_know_stays_and_none_is_made(self) -> None:
+        member = self.replay()
+        for line in recording("import-meets-ours.c3"):
+            if line.event:
+                member.object(line.event, line.object)
+        assert [row.name for row in member.wanted() if row.kind == "Service"] == [f"demo/{OURS}"]
+        member.object("DELETED", our_service())
+        assert [row.name for row in member.wanted() if row.kind == "Service"] == []
+
+    def test_it_is_said_at_the_import(self) -> None:
+        [line] = [line for line in recording("import-meets-ours.c3") if line.object.get("kind") == "ServiceImport"][:1]
+        member = self.replay()
+        before = member.operator.db.snapshot().get(tables.IMPORTS, ServiceName("demo/books"))
+        member.object(line.event, line.object)
+        after = member.operator.db.snapshot().get(tables.IMPORTS, ServiceName("demo/books"))
+        [event] = events.about_import_row(before, after)
+        assert (event.kind, event.reason) == ("ServiceImport", "LeftToKarmada")
+        assert "served" in event.message
+        assert "derived-books" in event.message
+        assert list(events.about_import_row(after, after)) == []
+
+    def test_the_own_exports_condition_says_it(self) -> None:
+        member = self.replay()
+        for line in recording("import-meets-ours.c3"):
+            if line.event:
+                member.object(line.event, line.object)
+        meta = {"name": "books", "namespace": "demo", "uid": "mark", "resourceVersion": "1"}
+        body = {"metadata": {**meta, "creationTimestamp": "2026-01-01T00:00:00Z"}}
+        member.object("ADDED", {"apiVersion": "multicluster.x-k8s.io/v1beta1", "kind": "ServiceExport", **body})
+        plain = our_service()
+        plain["metadata"] = {**meta, "uid": "s"}
+        member.object("ADDED", plain)
+        [row] = [row for row in member.wanted() if row.kind == "ServiceExport"]
+        assert b"ServiceImport demo/books is written by Karmada" in row.status
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[FakeApiServer]:
+    async with running() as server:
+        server.served = {
+            "/apis/multicluster.x-k8s.io/v1beta1": ["serviceimports", "serviceexports"],
+            "/apis/discovery.k8s.io/v1": ["endpointslices"],
+        }
+        yield server
+
+
+async def test_an_import_that_karmada_took_over_is_neither_written_nor_removed_nor_pruned(
+    server: FakeApiServer,
+) -> None:
+    member = Member("c3")
+    exported(member, "c1")
+    async with kube.Client(Transport(Access(server=server.url))) as client:
+        target = ApiTarget(client, KINDS)
+        rows = [row for row in member.operator.db.snapshot().all(tables.OBJECTS) if row.kind == "ServiceImport"]
+        assert await target.update(rows) == {}
+        taken = {**server.objects[IMPORT]["metadata"], "labels": {"karmada.io/managed": "true"}}
+        theirs = server.put(IMPORT, metadata=taken, spec={"type": "ClusterSetIP", "ports": []})
+        body = {**theirs, "apiVersion": "multicluster.x-k8s.io/v1beta1", "kind": "ServiceImport"}
+        member.object("MODIFIED", body)
+        rows = [row for row in member.operator.db.snapshot().all(tables.OBJECTS) if row.kind == "ServiceImport"]
+        server.asked.clear()
+        assert await target.update(rows) == {}
+        assert await target.delete(rows) == {}
+        assert await target.prune([]) == "0 pruned"
+        assert {request.method for request in server.asked} <= {"GET"}
+        assert server.objects[IMPORT] == theirs
+
+
+class TestAServiceThatBothSpread:
+    """The recording ``global-and-mcs``: a Service global by annotation that a MultiClusterService claims."""
+
+    def test_nothing_is_written_beside_it_and_nothing_of_karmadas_is_published(self) -> None:
+        member = Member("c2")
+        for line in recording("global-and-mcs.c2"):
+            if line.event and "isthmus" not in str(line.object["metadata"].get("annotations", "")):
+                member.object(line.event, line.object)
+            assert [row.name for row in member.wanted() if row.kind == "EndpointSlice"] == []
+            for record in member.records().values():
+                assert all(address.startswith("10.2.") for address in record.get("backends", ()))
+
+    def test_it_is_said_at_the_service(self) -> None:
+        member = Member("c2")
+        service = next(line for line in recording("global-and-mcs.c2") if line.object.get("kind") == "Service")
+        member.object("ADDED", service.object)
+        row = member.operator.db.snapshot().get(tables.SERVICES, (ServiceName("demo/shop"), "kubernetes"))
+        [event] = events.about_service_row(None, row)
+        assert (event.kind, event.reason) == ("Service", "LeftToKarmada")
+        assert "MultiClusterService shop" in event.message
+        assert list(events.about_service_row(row, row)) == []
+
+    def test_at_scale_0_nothing_is_left(self) -> None:
+        member = Member("c2")
+        for line in recording("global-and-mcs.c2"):
+            if line.step == "MultiClusterService deleted":
+                break
+            ours = "isthmus" in str(line.object.get("metadata", {})) or "046ecf" in str(line.object)
+            if line.event and not ours:  # what followed from slices of ours, which are not written any more
+                member.object(line.event, line.object)
+        assert member.endpoints("demo/shop") == {}
+
+
+RECORDINGS = ["mcs-crosscluster.c2", "mcs-crosscluster.c3", "mcs-and-export.c3", "export-import.c3"]
+
+
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_every_endpoint_is_one_backend_under_its_provider_at_every_step(name: str) -> None:
+    cluster = name.rpartition(".")[2]
+    member = Member(cluster)
+    for line in recording(name):
+        if not line.event or "isthmus.io" in str(line.object["metadata"].get("annotations", "")):
+            continue
+        member.object(line.event, line.object)
+        for service in ("demo/shop", "demo/derived-books", "demo/derived-shop"):
+            for address, of in member.endpoints(service).items():
+                assert address.split(".")[1] == of.removeprefix("c"), f"at {line.time} s"
+
+
+def test_native_names_follow_the_providers_as_karmada_brings_their_endpoints() -> None:
+    member = Member("c3")
+    seen: dict[str, dict[str, str]] = {}
+    for line in recording("mcs-crosscluster.c3"):
+        if line.step:
+            seen[line.step] = member.endpoints("demo/shop")
+        else:
+            member.object(line.event, line.object)
+    assert seen["scale Deployment to 6"] == {"10.1.1.5": "c1", "10.1.1.6": "c1", "10.2.1.4": "c2"}
+    assert set(seen["back to c1 and c2, 2:1, 3 replicas"].values()) == {"c2"}
+    assert set(seen["provider c1 back"].values()) == {"c2"}
+    assert seen["consumer c3 back"] == {}
+    assert member.endpoints("demo/shop") == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "service", "annotation", "provider"),
+    [
+        ("c1-shop-g45tp", "shop", "c1", "c1"),
+        ("imported-c1-books-hcksr", "derived-books", "", "c1"),
+        ("imported-a-books-hcksr", "derived-books", "", "a"),
+        ("imported-a-b-books-hcksr", "derived-books", "", "a-b"),
+        ("imported-a-b-books-hcksr", "derived-b-books", "", "a"),
+        ("imported-a-books-books-hcksr", "derived-books", "", "a-books"),
+        ("imported-c1-books", "derived-books", "", "c1"),
+        ("imported-books-hcksr", "derived-books", "", None),
+        ("somebody-else", "derived-books", "", None),
+        ("imported-C1-books-hcksr", "derived-books", "", None),
+    ],
+)
+def test_the_provider_of_a_slice(name: str, service: str, annotation: str, provider: str | None) -> None:
+    meta = Meta(
+        name=name,
+        namespace="demo",
+        labels={
+            "kubernetes.io/service-name": service,
+            "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.karmada.io",
+        },
+        annotations={"endpointslice.karmada.io/provision-cluster": annotation} if annotation else None,
+    )
+    assert karmada.dispatched(meta)
+    assert karmada.provider(meta) == provider
