@@ -64,7 +64,7 @@ class Tables:
         self.kinds: dict[str, Any] = {}
         self.sinks: dict[str, list[TableSink[Any, Any]]] = {}
         for kind, table in KINDS.items():
-            feed = feeds[table]
+            [feed] = feeds[table]
             seen = observed(feed.kind, foreign=feed.written == "status")
             self.kinds[kind] = feed.kind.struct
             self.sinks[kind] = [TableSink(self.db, tables.OBSERVED, kind, seen)]
