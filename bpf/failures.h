@@ -57,8 +57,8 @@ __walked_once int is_ejected(__u32 backend, __u32 generation)
 	return 0;
 }
 
-/* The backend of a slot, unless it is ejected or the slot is not what it was. */
-__walked_once __u64 use_slot(__u32 plan_id, __u32 group, __u32 n)
+/* The backend of a slot, unless it is ejected (any: even then) or the slot is not what it was. */
+__walked_once __u64 use_slot(__u32 plan_id, __u32 group, __u32 n, __u32 any)
 {
 	struct slot_key where = { .plan = plan_id, .group = group, .n = n };
 	const struct slot *slot = bpf_map_lookup_elem(&slots, &where);
@@ -69,7 +69,7 @@ __walked_once __u64 use_slot(__u32 plan_id, __u32 group, __u32 n)
 	backend = READ_ONCE(slot->backend);
 	generation = READ_ONCE(slot->generation);
 	barrier();
-	if (READ_ONCE(slot->plan) != plan_id || is_ejected(backend, generation))
+	if (READ_ONCE(slot->plan) != plan_id || (!any && is_ejected(backend, generation)))
 		return 0;
 	return PICKED(backend, generation);
 }
@@ -83,7 +83,7 @@ __walked_once __u64 draw_slot(__u32 plan_id, __u32 seed)
 	if (!plan)
 		return 0;
 	group = pick_group(plan, mix(seed) >> 32, &size);
-	return group < 0 ? 0 : use_slot(plan_id, group, scale(mix(~seed), size));
+	return group < 0 ? 0 : use_slot(plan_id, group, scale(mix(~seed), size), 0);
 }
 
 /* The first of a group's slots that can be used, from a random one on; of a large group MAX_SCAN are looked at. */
@@ -93,7 +93,7 @@ __walked_once __u64 scan_group(__u32 plan_id, __u32 group, __u32 size, __u32 see
 
 #pragma clang loop unroll(disable)
 	for (__u32 i = 0; i < MAX_SCAN; i++) {
-		__u64 found = i < size ? use_slot(plan_id, group, (n + i) % size) : 0;
+		__u64 found = i < size ? use_slot(plan_id, group, (n + i) % size, 0) : 0;
 
 		if (found)
 			return found;
@@ -144,6 +144,10 @@ static __always_inline void begin_attempt(struct bpf_sock_addr *ctx, const struc
 	attempt->generation = dst->generation;
 	attempt->cluster = cluster;
 	attempt->failed = 0;
+	attempt->pending = 0;
+	attempt->moved = 0;
+	attempt->tries = 1;
+	attempt->tried[0] = dst->backend;
 }
 
 /* Not inlined, so that BTF has the struct, which isthmus.datapath checks its codec against. */

@@ -21,6 +21,7 @@
 /* Add without reading the sum: that needs no atomic instruction that came after 5.10. */
 #define add_relaxed(to, what) ((void)__atomic_fetch_add(to, what, __ATOMIC_RELAXED))
 
+#define WRITE_ONCE(x, value) (*(volatile typeof(x) *)&(x) = (value))
 #define READ_ONCE(x) (*(const volatile typeof(x) *)&(x))
 #define barrier() asm volatile("" ::: "memory")
 
@@ -49,5 +50,18 @@ static int (*const bpf_set_retval)(int retval) = (void *)BPF_FUNC_set_retval;
 static long (*const bpf_ringbuf_output)(void *ring, void *data, __u64 size, __u64 flags) = (void *)BPF_FUNC_ringbuf_output;
 static long (*const bpf_sock_ops_cb_flags_set)(struct bpf_sock_ops *ctx,
 					       int flags) = (void *)BPF_FUNC_sock_ops_cb_flags_set;
+static long (*const bpf_skb_load_bytes)(const void *skb, __u32 offset, void *to,
+					__u32 length) = (void *)BPF_FUNC_skb_load_bytes;
+static long (*const bpf_skb_store_bytes)(struct __sk_buff *skb, __u32 offset, const void *from, __u32 length,
+					 __u64 flags) = (void *)BPF_FUNC_skb_store_bytes;
+static long (*const bpf_l3_csum_replace)(struct __sk_buff *skb, __u32 offset, __u64 from, __u64 to,
+					 __u64 size) = (void *)BPF_FUNC_l3_csum_replace;
+static long (*const bpf_l4_csum_replace)(struct __sk_buff *skb, __u32 offset, __u64 from, __u64 to,
+					 __u64 flags) = (void *)BPF_FUNC_l4_csum_replace;
+static __s64 (*const bpf_csum_diff)(const __be32 *from, __u32 from_size, const __be32 *to, __u32 to_size,
+				    __u32 seed) = (void *)BPF_FUNC_csum_diff;
+static struct bpf_sock *(*const bpf_sk_fullsock)(struct bpf_sock *sk) = (void *)BPF_FUNC_sk_fullsock;
+static struct bpf_sock *(*const bpf_skc_lookup_tcp)(void *ctx, struct bpf_sock_tuple *tuple, __u32 size, __u64 netns,
+						    __u64 flags) = (void *)BPF_FUNC_skc_lookup_tcp;
 static void *(*const bpf_skc_to_tcp_sock)(void *sk) = (void *)BPF_FUNC_skc_to_tcp_sock;
 static void *(*const bpf_skc_to_mptcp_sock)(void *sk) = (void *)BPF_FUNC_skc_to_mptcp_sock;

@@ -11,6 +11,7 @@
 
 #include "select.h"
 #include "sockets.h"
+#include "rescue_tc.h"
 #include "sockops.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
@@ -210,4 +211,16 @@ int getpeername6(struct bpf_sock_addr *ctx)
 {
 	show_service6(ctx);
 	return 1;
+}
+
+SEC("tc")
+int from_pod(struct __sk_buff *skb)
+{
+	return rescue_from_pod(skb);
+}
+
+SEC("tc")
+int to_pod(struct __sk_buff *skb)
+{
+	return rescue_to_pod(skb);
 }

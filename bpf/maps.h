@@ -17,6 +17,7 @@
 #define MAX_GROUPS 32
 #define RING_CELLS 16381 /* a prime, as maglev wants it */
 #define RING_CHUNK 1024 /* a power of two, so that the verifier sees the bound */
+#define MAX_TRIED 6 /* backends one connect is sent to before it starts over */
 #define MAX_ORIG_DST 8 /* services a UDP socket can talk to at a time and still see replies under their addresses */
 
 enum plan_flag {
@@ -34,6 +35,7 @@ enum scope {
 enum config_flag {
 	CONFIG_EXEMPT = 1,  /* exempt is not empty */
 	CONFIG_OBSERVE = 2, /* outcomes of TCP connects are followed: ejection, SYN time-out, rescue */
+	CONFIG_RESCUE = 4,  /* connects that get no answer or RST are moved to another backend */
 };
 
 /* Why a connect failed. */
@@ -46,6 +48,15 @@ enum failure_reason {
 enum event_kind {
 	EVENT_EJECTED = 1,
 	EVENT_RESTORED = 2, /* it answered again */
+};
+
+enum flow_flag {
+	FLOW_SENT = 1,	   /* a packet was rewritten: there is a program on this pod's interface */
+	FLOW_ANSWERED = 2, /* the new backend accepted: it is this one for good */
+	FLOW_POD_FIN = 4,
+	FLOW_PEER_FIN = 8,
+	FLOW_POD_DONE = 16, /* the pod's FIN is acknowledged */
+	FLOW_PEER_DONE = 32,
 };
 
 enum family {
@@ -69,8 +80,30 @@ struct attempt {
 	__u32 backend;
 	__u32 generation;
 	__u16 cluster;
-	__u16 failed; /* counted already */
-	__u32 reserved;
+	__u8 failed;  /* counted already */
+	__u8 pending; /* moved since the last SYN was sent: the next one goes there */
+	__u16 tries;
+	__u16 moved;	   /* there were entries in flows */
+	__u32 tried[MAX_TRIED]; /* backends, the first choice first */
+};
+
+/* A TCP connection of a pod, as the pod sees it (forward) or as the backend does that it was moved to (reverse). */
+struct flow_key {
+	__be32 pod[4];
+	__be32 peer[4];
+	__be16 pod_port;
+	__be16 peer_port;
+	__u32 reverse;
+};
+
+/* What the peer's address is replaced by. Everything after the port is kept in the forward entry alone. */
+struct flow {
+	__be32 peer[4];
+	__be16 peer_port;
+	__u16 flags; /* enum flow_flag */
+	__u32 backend;
+	__u32 fin_end[2]; /* the sequence number after the FIN, of the pod and of the peer */
+	__u64 used;	  /* CLOCK_MONOTONIC, ns */
 };
 
 /* The failed connects of a backend. */
@@ -87,7 +120,7 @@ struct failing {
 /* Words that keep calls cheap while nothing fails. */
 struct gate {
 	__u32 failing; /* the map of that name is not empty */
-	__u32 reserved;
+	__u32 moved;   /* how many connections are in flows */
 };
 
 /* Change of a backend's state. Numbers are resolved here, since the entries they stand for may go before it is read. */
@@ -379,6 +412,24 @@ struct {
 	__type(key, __u32);
 	__type(value, struct gate);
 } gates SEC(".maps");
+
+/* Connections moved to another backend, two entries each. Written by the kernel; the agent deletes forgotten ones. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__type(key, struct flow_key);
+	__type(value, struct flow);
+} flows SEC(".maps");
+
+/* Index of a pod's interface on the node → the node's id for the pod's network namespace. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 4096);
+	__type(key, __u32);
+	__type(value, __u32);
+} pod_links SEC(".maps");
 
 /* Cluster id → round-trip time to its backends in µs: at once up, slowly down. Written by the kernel. */
 struct {

@@ -2,9 +2,10 @@
 /* What becomes of TCP connects that were sent to a backend: a sock_ops program of the pods' cgroup. */
 #pragma once
 
-#include "failures.h"
+#include "rescue.h"
 
 #define MIN_SYN_TIMEOUT_MS 20
+#define AF_INET 2
 #define FOLLOWED (BPF_SOCK_OPS_RTO_CB_FLAG | BPF_SOCK_OPS_STATE_CB_FLAG)
 
 /* Only the field we read; libbpf finds its offset in the running kernel. */
@@ -61,12 +62,44 @@ static __always_inline void closed(struct attempt *attempt, void *sk)
 		bpf_map_delete_elem(&trials, &attempt->backend);
 }
 
+/* One load at a fixed offset, which clang cannot merge with another: the verifier refuses a moved pointer to ctx. */
+#define READ_CTX(ctx, field)                                                                   \
+	({                                                                                     \
+		__u64 value_;                                                                  \
+		asm volatile("%0 = *(u32 *)(%1 + %2)"                                          \
+			     : "=r"(value_)                                                    \
+			     : "r"(ctx), "i"(__builtin_offsetof(struct bpf_sock_ops, field))); \
+		(__u32)value_;                                                                 \
+	})
+
+/* The tuple as the socket has it. */
+static __always_inline void flow_of(struct bpf_sock_ops *ctx, struct flow_key *key)
+{
+	if (READ_CTX(ctx, family) == AF_INET) {
+		key->pod[2] = key->peer[2] = bpf_htonl(0xffff);
+		key->pod[3] = READ_CTX(ctx, local_ip4);
+		key->peer[3] = READ_CTX(ctx, remote_ip4);
+	} else {
+		key->pod[0] = READ_CTX(ctx, local_ip6[0]);
+		key->pod[1] = READ_CTX(ctx, local_ip6[1]);
+		key->pod[2] = READ_CTX(ctx, local_ip6[2]);
+		key->pod[3] = READ_CTX(ctx, local_ip6[3]);
+		key->peer[0] = READ_CTX(ctx, remote_ip6[0]);
+		key->peer[1] = READ_CTX(ctx, remote_ip6[1]);
+		key->peer[2] = READ_CTX(ctx, remote_ip6[2]);
+		key->peer[3] = READ_CTX(ctx, remote_ip6[3]);
+	}
+	key->pod_port = bpf_htons((__u16)READ_CTX(ctx, local_port));
+	key->peer_port = bpf_htons((__u16)bpf_htonl(READ_CTX(ctx, remote_port)));
+}
+
 /* ctx is read here, once: clang would merge later reads into ones that the verifier refuses. */
 static __always_inline void observe(struct bpf_sock_ops *ctx)
 {
 	__u32 op = ctx->op, from = ctx->args[0], to = ctx->args[1], state = ctx->state, round_trip = ctx->srtt_us >> 3;
 	__u32 flags = ctx->bpf_sock_ops_cb_flags;
 	struct bpf_sock *sk = ctx->sk;
+	struct flow_key key = {};
 	struct attempt *attempt;
 
 	if (!sk)
@@ -84,15 +117,25 @@ static __always_inline void observe(struct bpf_sock_ops *ctx)
 			ctx->reply = timeout;
 	} else if (op == BPF_SOCK_OPS_TCP_CONNECT_CB) {
 		bpf_sock_ops_cb_flags_set(ctx, flags | FOLLOWED);
+		if (anything_moved()) {
+			flow_of(ctx, &key); /* a port that is used again: what was left of its last connection goes */
+			forget_flow(&key);
+		}
 	} else if (op == BPF_SOCK_OPS_RTO_CB) {
-		if (state == BPF_TCP_SYN_SENT)
-			count_failure(attempt, FAILURE_SILENT);
+		if (state == BPF_TCP_SYN_SENT) {
+			flow_of(ctx, &key);
+			rescue_silent(attempt, &key);
+		}
 	} else if (from == BPF_TCP_SYN_SENT) {
 		if (to == BPF_TCP_ESTABLISHED) {
 			learn_round_trip(attempt->cluster, round_trip);
 			count_success(attempt);
 		} else if (to == BPF_TCP_CLOSE) {
 			closed(attempt, sk);
+			if (attempt->moved) {
+				flow_of(ctx, &key);
+				forget_flow(&key);
+			}
 		}
 	}
 }

@@ -137,6 +137,8 @@ class DatapathSection(Section, frozen=True):
     eject_first: Seconds = 1.0
     """Seconds until a single call tries it again; doubled each time that it fails."""
     eject_longest: Seconds = 30.0
+    rescue: Literal["auto", "off"] = "auto"
+    """Whether a connect that gets no answer or RST is moved to another backend while the application waits."""
     syn_timeout: Seconds = 0.2
     """Seconds until the first SYN to a backend is sent again, and three round trips at least; 0: the kernel's own."""
 

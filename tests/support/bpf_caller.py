@@ -64,7 +64,43 @@ def hear(host: str, port: int, name: str) -> dict[str, Any]:
     return {"answer": answer.decode(), "from": f"{source[0]}:{source[1]}"}
 
 
-CALLS: dict[str, Callable[..., dict[str, Any]]] = {"tcp": tcp, "mptcp": mptcp, "udp": udp, "ask": ask, "hear": hear}
+def hold(host: str, port: int, local: int) -> dict[str, Any]:
+    """A call from a local port that stays connected; who answers, in a line."""
+    sock = kept[f"{host}:{port}"] = socket.socket(family(host), socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.bind(("", local))
+    sock.settimeout(TIMEOUT)
+    sock.connect((host, port))
+    return {"answer": sock.recv(200).decode().strip()}
+
+
+def echo(host: str, port: int, text: str) -> dict[str, Any]:
+    """Bytes there and back on a call that is held."""
+    sock = kept[f"{host}:{port}"]
+    sock.sendall(text.encode())
+    return {"answer": sock.recv(200).decode()}
+
+
+def drop(host: str, port: int) -> dict[str, Any]:
+    """End a call that is held, us first."""
+    sock = kept.pop(f"{host}:{port}")
+    sock.shutdown(socket.SHUT_WR)
+    while sock.recv(200):
+        pass
+    sock.close()
+    return {}
+
+
+CALLS: dict[str, Callable[..., dict[str, Any]]] = {
+    "tcp": tcp,
+    "mptcp": mptcp,
+    "udp": udp,
+    "hold": hold,
+    "echo": echo,
+    "drop": drop,
+    "ask": ask,
+    "hear": hear,
+}
 
 
 def main() -> None:

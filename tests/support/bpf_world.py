@@ -12,7 +12,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
@@ -21,6 +22,8 @@ from lab_running import until
 
 from isthmus.config import DatapathSection, DnsSection
 from isthmus.datapath import Datapath, PlanTarget, cgroup_root, remove
+from isthmus.datapath.core import libbpf
+from isthmus.datapath.core.shapes import ID
 from isthmus.model.balancing import Ejection, FrontendKey, Group, Plan, PlanKey, Scope, Target
 from isthmus.model.hosts import joined
 from isthmus.model.names import ClusterName, ServiceName
@@ -280,6 +283,10 @@ class World:
             dad = ["nodad"] if ":" in host and verb == "add" else []
             ip("-n", self.server, "addr", verb, f"{host}/{128 if ':' in host else 32}", "dev", "lo", *dad)
 
+    def listen_anywhere(self) -> None:
+        """Let servers listen on IPv4 addresses that the server has not got yet."""
+        self._node("sysctl", "-qw", "net.ipv4.ip_nonlocal_bind=1")
+
     def serve(self, *endpoints: str) -> subprocess.Popen[str]:
         """A server for load on these endpoints, whose addresses are there; it ends with the world."""
         command = ["ip", "netns", "exec", self.server, sys.executable, str(HERE / "bpf_serve.py"), *endpoints]
@@ -288,6 +295,33 @@ class World:
         assert process.stdout.readline() == "ready\n"
         self._servers.append(process)
         return process
+
+    @contextmanager
+    def on_link(self, datapath: Datapath) -> Iterator[None]:
+        """Programs on the node's end of the pod's link, by clsact; the node is the server's namespace."""
+        [link] = json.loads(self._node("ip", "-j", "link", "show", "eth0"))
+        numbers = link["ifindex"], link["link_netnsid"]
+        datapath.maps.put("pod_links", [(ID.pack(numbers[0]), ID.pack(numbers[1]))])
+        self._node("tc", "qdisc", "add", "dev", "eth0", "clsact")
+        for name, direction in (("from_pod", "ingress"), ("to_pod", "egress")):
+            pin = self.bpffs / name
+            libbpf.pin(datapath.program_fd(name), pin)
+            self._node("tc", "filter", "add", "dev", "eth0", direction, "bpf", "da", "pinned", str(pin))
+            pin.unlink()
+        try:
+            yield
+        finally:
+            self._node("tc", "qdisc", "del", "dev", "eth0", "clsact")
+
+    def sockets(self, *arguments: str, namespace: str = "") -> list[str]:
+        """What ss says of the server's TCP sockets, a line each."""
+        command = ["ip", "netns", "exec", namespace or self.server, "ss", "-Htn", *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+
+    def _node(self, *command: str) -> str:
+        return subprocess.run(
+            ["ip", "netns", "exec", self.server, *command], check=True, capture_output=True, text=True
+        ).stdout
 
     def open(self, **more: Any) -> Datapath:
         """The datapath of a process that starts now."""

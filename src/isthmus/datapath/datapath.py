@@ -122,6 +122,10 @@ class Datapath:
         """What keeps the table of failures; its ``run()`` is a task of the process."""
         return FailureWatch(self.maps, self.state, db, longest=self.state.ejection.longest)
 
+    def program_fd(self, name: str) -> int:
+        """The descriptor of a program that is not attached to the cgroup; ours, not the caller's."""
+        return self._loaded.program_fd(name)
+
     def counters(self) -> list[dict[str, Any]]:
         """Calls by service (a plan's key as text), cluster of the backend and verdict."""
         return view.rows(self.maps, "counters")

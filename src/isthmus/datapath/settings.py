@@ -17,6 +17,7 @@ from isthmus.model.hosts import Endpoint, endpoint
 CLOCK_MONOTONIC_COARSE: Final = 6
 CONFIG_EXEMPT: Final = 1
 CONFIG_OBSERVE: Final = 2
+CONFIG_RESCUE: Final = 4
 AFFINITY_CLIENTS: Final = 16
 """No client has more than one entry in this many of ``affinity``: it cannot push out those of all others."""
 HZ: Final = round(1 / time.clock_getres(CLOCK_MONOTONIC_COARSE))
@@ -40,7 +41,8 @@ ALIVE = Shape("alive", deadline="Q", tied="I", reserved="I")
 
 def settings(section: DatapathSection, dns: DnsSection) -> bytes:
     """The value of ``config``; DatapathError names the field that is wrong."""
-    flags = (CONFIG_EXEMPT if section.exempt else 0) | CONFIG_OBSERVE
+    flags = CONFIG_OBSERVE | (CONFIG_EXEMPT if section.exempt else 0)
+    flags |= CONFIG_RESCUE if section.rescue == "auto" else 0
     known = _by_family(dns.cluster_dns, "dns.cluster_dns")
     servers = _by_family(dns.listen, "dns.listen")
     for family, asked in known.items():

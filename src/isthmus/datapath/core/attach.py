@@ -73,6 +73,10 @@ class Loaded:
                 _unpin(where)
         self.waiting = False
 
+    def program_fd(self, name: str) -> int:
+        """The descriptor of a program, ours; to attach it elsewhere than to the cgroup."""
+        return self._opened.program_fd(name)
+
     def superseded(self) -> str:
         """Who has put other programs in the place of ours, as a sentence; nothing where nobody has."""
         found = [(libbpf.link_info(fd), self._programs[name]) for name, fd in self._links.items()]

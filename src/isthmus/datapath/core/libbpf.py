@@ -18,6 +18,8 @@ from typing import Any
 SONAME = "libbpf.so.1"
 ANY = 0
 _KEEP = 40
+_LOGGED = 1 << 20
+"""Bytes of one message: the verifier's log is one, and its last lines are what counts."""
 _BATCH = 4096
 _PRINT = ctypes.CFUNCTYPE(c_int, c_int, c_char_p, c_void_p)
 SAMPLE = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t)
@@ -103,7 +105,7 @@ def library() -> ctypes.CDLL:
 
 
 def _hear(_level: int, form: bytes, arguments: int) -> int:
-    buffer = ctypes.create_string_buffer(4096)
+    buffer = ctypes.create_string_buffer(_LOGGED)
     _vsnprintf()(buffer, len(buffer), form, arguments)
     _log.extend(line for line in buffer.value.decode(errors="replace").splitlines() if line.strip())
     del _log[:-_KEEP]
@@ -196,6 +198,10 @@ class Object:
         if not pointer:
             raise _failed(f"{self.path.name} has no program {name}")
         return int(pointer)
+
+    def program_fd(self, name: str) -> int:
+        """The descriptor of a loaded program; the object's, not the caller's."""
+        return _checked(self._lib.bpf_program__fd(self.program(name)), f"{name} is not loaded")
 
     def attach_cgroup(self, program: int, cgroup_fd: int, pin: Path) -> None:
         """Attach by a link (multi mode) that lives on at ``pin``."""

@@ -60,10 +60,13 @@ class Map(Struct, frozen=True, kw_only=True):
 
 
 class Program(Struct, frozen=True):
-    """A program of the object, by name. ``cgroup``: attached to the pods' cgroup by a link, whatever its hook is."""
+    """A program of the object, by name. ``cgroup``: attached to the pods' cgroup by a link, whatever its hook is.
+
+    ``ingress``, ``egress``: attached to the node's ends of the pods' links (``tc.py``).
+    """
 
     name: str
-    kind: Literal["cgroup"]
+    kind: Literal["cgroup", "ingress", "egress"]
 
 
 def times(factor: int) -> Callable[[int], int]:

@@ -8,6 +8,8 @@ from isthmus.datapath.core.shapes import Shape
 
 REASONS: Final = ("", "refused", "silent", "unreachable")
 """By enum failure_reason."""
+FLOW_SENT: Final = 1
+FLOW_ANSWERED: Final = 2
 KINDS: Final = ("", "ejected", "restored")
 """By enum event_kind."""
 
@@ -19,11 +21,16 @@ ATTEMPT = Shape(
     backend="I",
     generation="I",
     cluster="H",
-    failed="H",
-    reserved="I",
+    failed="B",
+    pending="B",
+    tries="H",
+    moved="H",
+    tried="24s",
 )
+FLOW_KEY = Shape("flow_key", pod="16s", peer="16s", pod_port="2s", peer_port="2s", reverse="I")
+FLOW = Shape("flow", peer="16s", peer_port="2s", flags="H", backend="I", fin_end="8s", used="Q")
 FAILING = Shape("failing", generation="I", failures="I", since="Q", until="Q", last="Q", level="I", reason="I")
-GATE = Shape("gate", failing="I", reserved="I")
+GATE = Shape("gate", failing="I", moved="I")
 EVENT = Shape(
     "event",
     time="Q",

@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * A connect that gets no answer, or RST, is moved to another backend while the application waits in connect().
+ *
+ * Silent: the RTO callback comes before the SYN is sent again. It writes where the connection is moved to; the program on
+ * the node's end of the pod's link rewrites the packets. Refused: RST is passed on with its acknowledgement lessened by
+ * one. RFC 9293 has SYN-SENT ignore it then, and Linux sends the SYN again after a few ms. Whoever answers first is the
+ * peer for good. The socket keeps the address of the first choice; the entries live until both sides have closed.
+ */
+#pragma once
+
+#include "failures.h"
+
+#define NOT_MOVABLE 2 /* of attempt.moved: no packet of this pod is rewritten */
+#define TC_ACT_UNSPEC (-1) /* go on with the next program */
+#define TC_ACT_SHOT 2
+
+static __always_inline bool anything_moved(void)
+{
+	const struct gate *gate = get_gate();
+
+	return gate && READ_ONCE(gate->moved);
+}
+
+static __always_inline bool rescue_is_on(void)
+{
+	__u32 zero = 0;
+	const struct config *cfg = bpf_map_lookup_elem(&config, &zero);
+
+	return cfg && cfg->flags & CONFIG_RESCUE;
+}
+
+static __always_inline void copy_port_and_pod(struct flow_key *to, const struct flow_key *from)
+{
+	copy_address(to->pod, from->pod);
+	to->pod_port = from->pod_port;
+}
+
+static __always_inline void reverse_of(struct flow_key *key, const struct flow_key *forward, const struct flow *flow)
+{
+	copy_port_and_pod(key, forward);
+	copy_address(key->peer, flow->peer);
+	key->peer_port = flow->peer_port;
+	key->reverse = 1;
+}
+
+/* Both entries of a connection; nothing where there are none. */
+static __always_inline void forget_flow(const struct flow_key *forward)
+{
+	const struct flow *flow = bpf_map_lookup_elem(&flows, forward);
+	struct flow_key reverse = {};
+	struct gate *gate = get_gate();
+
+	if (!flow)
+		return;
+	reverse_of(&reverse, forward, flow);
+	bpf_map_delete_elem(&flows, &reverse);
+	if (!bpf_map_delete_elem(&flows, forward) && gate)
+		add_relaxed(&gate->moved, -1);
+}
+
+#define SCAN(plan, group, size, any) ((__u64)(plan) << 32 | (__u64)(any) << 31 | (__u64)(group) << 24 | ((size) & 0xffffff))
+
+/* A backend of a group that is none of six, two in a word. */
+__walked_once __u64 scan_untried(__u64 scan, __u32 seed, __u64 a, __u64 b, __u64 c)
+{
+	__u32 size = scan & 0xffffff, n = scale(mix(seed), size);
+
+#pragma clang loop unroll(disable)
+	for (__u32 i = 0; i < MAX_SCAN; i++) {
+		__u64 found = 0;
+		__u32 id;
+
+		if (i < size)
+			found = use_slot(scan >> 32, scan >> 24 & 0x7f, (n + i) % size, scan >> 31 & 1);
+		id = found;
+		if (id && id != (__u32)a && id != a >> 32 && id != (__u32)b && id != b >> 32 && id != (__u32)c &&
+		    id != c >> 32)
+			return found;
+	}
+	return 0;
+}
+
+/* A backend of the plan that is none of six: of the lowest tier that has one, ejected ones only when all others failed. */
+__walked_once __u64 pick_untried(__u32 plan_id, __u32 seed, __u64 a, __u64 b, __u64 c)
+{
+	const struct plan *plan = bpf_map_lookup_elem(&plans, &plan_id);
+
+	if (!plan)
+		return 0;
+#pragma clang loop unroll(disable)
+	for (__u32 i = 0; i < 2 * MAX_GROUPS; i++) {
+		__u32 group = i % MAX_GROUPS, size = 0;
+		__u64 found = 0;
+
+		if (plan->groups[group].weight)
+			size = READ_ONCE(plan->groups[group].count);
+		if (size)
+			found = scan_untried(SCAN(plan_id, group, size, i / MAX_GROUPS), seed, a, b, c);
+		if (found)
+			return found;
+	}
+	return 0;
+}
+
+static __always_inline __u64 pick_next(const struct attempt *attempt)
+{
+	const __u32 *t = attempt->tried;
+
+	return pick_untried(attempt->plan, bpf_get_prandom_u32(), (__u64)t[0] << 32 | t[1], (__u64)t[2] << 32 | t[3],
+			    (__u64)t[4] << 32 | t[5]);
+}
+
+/*
+ * Send what follows of a connection to another backend. -EEXIST: another connection of the pod with this port was moved
+ * there; -E2BIG, -ENOMEM: no room, and so no rescue for this call.
+ */
+static __always_inline int move_flow(struct attempt *attempt, const struct flow_key *forward, __u64 picked)
+{
+	__u32 id = picked, generation = picked >> 32;
+	const struct backend *backend = bpf_map_lookup_elem(&backends, &id);
+	struct flow there = { .backend = id, .used = bpf_ktime_get_ns() }, back = {};
+	struct flow_key reverse = {};
+	struct gate *gate = get_gate();
+	__u32 cluster;
+	int err;
+
+	if (!backend || !gate)
+		return -EAGAIN;
+	copy_address(there.peer, backend->address);
+	there.peer_port = backend->port;
+	cluster = backend->cluster;
+	barrier();
+	if (READ_ONCE(backend->generation) != generation)
+		return -EAGAIN;
+	reverse_of(&reverse, forward, &there);
+	copy_address(back.peer, forward->peer);
+	back.peer_port = forward->peer_port;
+	back.backend = id;
+	back.used = there.used;
+	err = bpf_map_update_elem(&flows, &reverse, &back, BPF_NOEXIST);
+	if (err)
+		return err;
+	forget_flow(forward);
+	err = bpf_map_update_elem(&flows, forward, &there, BPF_ANY);
+	if (err) {
+		bpf_map_delete_elem(&flows, &reverse);
+		return err;
+	}
+	add_relaxed(&gate->moved, 1);
+	attempt->backend = id;
+	attempt->generation = generation;
+	attempt->cluster = cluster;
+	attempt->failed = 0;
+	attempt->moved = 1;
+	return 0;
+}
+
+static __always_inline void note_tried(struct attempt *attempt, __u32 backend)
+{
+	__u32 n = attempt->tries;
+
+	if (n < MAX_TRIED) {
+		attempt->tried[n] = backend;
+		attempt->tries = n + 1;
+	}
+}
+
+/* Back to the first choice: nothing is rewritten any more. */
+static __always_inline void move_back(struct attempt *attempt, const struct flow_key *forward)
+{
+	const struct backend *first;
+
+	forget_flow(forward);
+	attempt->backend = attempt->tried[0];
+	attempt->failed = 1; /* it was counted when the connection left it */
+	first = bpf_map_lookup_elem(&backends, &attempt->backend);
+	if (first) {
+		attempt->generation = first->generation;
+		attempt->cluster = first->cluster;
+	}
+}
+
+static __always_inline void start_over(struct attempt *attempt, const struct flow_key *forward)
+{
+	move_back(attempt, forward);
+	attempt->tries = 1;
+	for (int i = 1; i < MAX_TRIED; i++)
+		attempt->tried[i] = 0;
+}
+
+/* 0: the connection is moved. The tuple may be in use towards one backend and not towards the next. */
+static __always_inline int move_on(struct attempt *attempt, const struct flow_key *forward)
+{
+	int err = -ENOENT;
+
+#pragma clang loop unroll(disable)
+	for (int i = 0; i < 2; i++) {
+		__u64 picked = attempt->tries < MAX_TRIED ? pick_next(attempt) : 0;
+
+		if (!picked)
+			return -ENOENT;
+		note_tried(attempt, picked);
+		err = move_flow(attempt, forward, picked);
+		if (!err)
+			return 0;
+	}
+	return err;
+}
+
+/*
+ * Before the SYN is sent again. Where no packet of a move was rewritten, the pod's interface has none of our programs, or
+ * the backend it was moved to is not to blame: the connection stays with the first choice.
+ */
+static __always_inline void rescue_silent(struct attempt *attempt, const struct flow_key *forward)
+{
+	const struct flow *flow;
+
+	if (attempt->pending) { /* moved by RST: this SYN is the first one there */
+		attempt->pending = 0;
+		return;
+	}
+	if (attempt->moved) {
+		flow = bpf_map_lookup_elem(&flows, forward);
+		if (flow && !(READ_ONCE(flow->flags) & FLOW_SENT)) {
+			move_back(attempt, forward);
+			attempt->moved = NOT_MOVABLE;
+			return;
+		}
+	}
+	count_failure(attempt, FAILURE_SILENT);
+	if (attempt->moved != NOT_MOVABLE && rescue_is_on() && move_on(attempt, forward))
+		start_over(attempt, forward);
+}

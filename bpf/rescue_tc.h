@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* Packets of moved connections, on the node's end of a pod's link: towards the new backend, and back as from the old. */
+#pragma once
+
+#include "rescue.h"
+
+#define ETH_P_IP 0x0800
+#define ETH_P_IPV6 0x86dd
+#define ETH_HEADER 14
+#define IPV4_HEADER 20
+#define IPV6_HEADER 40
+#define FRAGMENT 0x3fff /* more fragments, or an offset */
+#define TCP_FIN 1
+#define TCP_SYN 2
+#define TCP_RST 4
+#define TCP_ACK 16
+#define LONGEST_RST 128 /* bytes: every RST and SYN-ACK is shorter */
+#define SYN_SENT 2
+#define BPF_F_PSEUDO_HDR_ 0x10
+
+/* What we read of a TCP segment in IPv4 without options or IPv6 without extension headers. */
+struct segment {
+	struct flow_key key; /* forward, or reverse for one to the pod: its peer is who it is from or to */
+	__u32 l4;	     /* offset of the TCP header */
+	__u32 sequence;
+	__u32 acknowledged;
+	__u32 length; /* of the payload */
+	__u8 flags;
+	__u8 ipv6;
+};
+
+struct tcp_start {
+	__be16 source;
+	__be16 dest;
+	__be32 sequence;
+	__be32 acknowledged;
+	__u8 offset;
+	__u8 flags;
+};
+
+static __always_inline int parse(struct __sk_buff *skb, struct segment *to, bool from_pod)
+{
+	__u32 proto = bpf_htons(skb->protocol);
+	struct tcp_start tcp;
+	__be32 source[4] = { 0, 0, bpf_htonl(0xffff), 0 }, dest[4] = { 0, 0, bpf_htonl(0xffff), 0 };
+	__u32 length;
+
+	if (proto == ETH_P_IP) {
+		__u8 ip[IPV4_HEADER];
+
+		if (bpf_skb_load_bytes(skb, ETH_HEADER, ip, sizeof(ip)))
+			return -EINVAL;
+		if (ip[0] != 0x45 || ip[9] != IPPROTO_TCP || (((__u32)ip[6] << 8 | ip[7]) & FRAGMENT))
+			return -EINVAL;
+		__builtin_memcpy(&source[3], ip + 12, 4);
+		__builtin_memcpy(&dest[3], ip + 16, 4);
+		to->l4 = ETH_HEADER + IPV4_HEADER;
+		length = ((__u32)ip[2] << 8 | ip[3]) - IPV4_HEADER;
+	} else if (proto == ETH_P_IPV6) {
+		__u8 ip[IPV6_HEADER];
+
+		if (bpf_skb_load_bytes(skb, ETH_HEADER, ip, sizeof(ip)))
+			return -EINVAL;
+		if (ip[6] != IPPROTO_TCP)
+			return -EINVAL;
+		__builtin_memcpy(source, ip + 8, 16);
+		__builtin_memcpy(dest, ip + 24, 16);
+		to->l4 = ETH_HEADER + IPV6_HEADER;
+		length = (__u32)ip[4] << 8 | ip[5];
+		to->ipv6 = 1;
+	} else {
+		return -EINVAL;
+	}
+	if (bpf_skb_load_bytes(skb, to->l4, &tcp, sizeof(tcp)))
+		return -EINVAL;
+	copy_address(to->key.pod, from_pod ? source : dest);
+	copy_address(to->key.peer, from_pod ? dest : source);
+	to->key.pod_port = from_pod ? tcp.source : tcp.dest;
+	to->key.peer_port = from_pod ? tcp.dest : tcp.source;
+	to->key.reverse = 0;
+	to->sequence = bpf_htonl(tcp.sequence);
+	to->acknowledged = bpf_htonl(tcp.acknowledged);
+	to->length = length - (tcp.offset >> 4) * 4;
+	to->flags = tcp.flags;
+	return 0;
+}
+
+/* Replace the peer's address and port: the destination of what a pod sends, the source of what it gets. */
+static __always_inline void rewrite(struct __sk_buff *skb, const struct segment *segment, const struct flow *by,
+				    bool from_pod)
+{
+	__u32 checksum = segment->l4 + 16, port_at = segment->l4 + (from_pod ? 2 : 0);
+	__be32 old4 = segment->key.peer[3], new4 = by->peer[3];
+	__be16 old_port = segment->key.peer_port, new_port = by->peer_port;
+
+	if (segment->ipv6) {
+		__be32 new[4], old[4];
+		__s64 difference;
+
+		copy_address(new, by->peer);
+		copy_address(old, segment->key.peer);
+		difference = bpf_csum_diff(old, sizeof(old), new, sizeof(new), 0);
+		bpf_l4_csum_replace(skb, checksum, 0, difference, BPF_F_PSEUDO_HDR_);
+		bpf_skb_store_bytes(skb, ETH_HEADER + (from_pod ? 24 : 8), new, sizeof(new), 0);
+	} else {
+		bpf_l4_csum_replace(skb, checksum, old4, new4, BPF_F_PSEUDO_HDR_ | sizeof(new4));
+		bpf_l3_csum_replace(skb, ETH_HEADER + 10, old4, new4, sizeof(new4));
+		bpf_skb_store_bytes(skb, ETH_HEADER + (from_pod ? 16 : 12), &new4, sizeof(new4), 0);
+	}
+	bpf_l4_csum_replace(skb, checksum, old_port, new_port, sizeof(new_port));
+	bpf_skb_store_bytes(skb, port_at, &new_port, sizeof(new_port), 0);
+}
+
+/*
+ * Follow the end of a connection: true when this segment is its last. Entries must not go before: a FIN that is not
+ * answered leaves the backend in LAST_ACK, where it would reject a later connection of that port.
+ */
+static __always_inline bool is_last(struct flow *flow, const struct segment *segment, bool from_pod)
+{
+	__u16 fin = from_pod ? FLOW_POD_FIN : FLOW_PEER_FIN, other_fin = from_pod ? FLOW_PEER_FIN : FLOW_POD_FIN;
+	__u16 other_done = from_pod ? FLOW_PEER_DONE : FLOW_POD_DONE, flags = flow->flags;
+
+	if (segment->flags & TCP_RST)
+		return flags & FLOW_ANSWERED;
+	if (segment->flags & TCP_FIN) {
+		flow->fin_end[from_pod ? 0 : 1] = segment->sequence + segment->length + 1;
+		flags |= fin;
+	}
+	if (flags & other_fin && segment->flags & TCP_ACK &&
+	    (__s32)(segment->acknowledged - flow->fin_end[from_pod ? 1 : 0]) >= 0)
+		flags |= other_done;
+	flow->flags = flags;
+	return (flags & FLOW_POD_DONE) && (flags & FLOW_PEER_DONE);
+}
+
+/* The pod's socket of a connection, as its network namespace knows it; to be released. */
+static __always_inline struct bpf_sock *lookup_socket(struct __sk_buff *skb, const struct flow_key *forward, bool ipv6)
+{
+	__u32 link = skb->ifindex;
+	const __u32 *netns = bpf_map_lookup_elem(&pod_links, &link);
+	struct bpf_sock_tuple tuple = {};
+
+	if (!netns)
+		return 0;
+	if (!ipv6) {
+		tuple.ipv4.saddr = forward->peer[3];
+		tuple.ipv4.daddr = forward->pod[3];
+		tuple.ipv4.sport = forward->peer_port;
+		tuple.ipv4.dport = forward->pod_port;
+		return bpf_skc_lookup_tcp(skb, &tuple, sizeof(tuple.ipv4), *netns, 0);
+	}
+	copy_address(tuple.ipv6.saddr, forward->peer);
+	copy_address(tuple.ipv6.daddr, forward->pod);
+	tuple.ipv6.sport = forward->peer_port;
+	tuple.ipv6.dport = forward->pod_port;
+	return bpf_skc_lookup_tcp(skb, &tuple, sizeof(tuple.ipv6), *netns, 0);
+}
+
+enum answer {
+	ANSWER_PASSED, /* not about a connect of ours that is under way */
+	ANSWER_MOVED,  /* RST: the connection was moved to another backend */
+	ANSWER_TAKEN,  /* SYN-ACK of the first choice: it won */
+};
+
+/* An answer to a connect that is under way: RST of the backend that it is at, or a late SYN-ACK of the first choice. */
+static __always_inline int answer_of(struct __sk_buff *skb, const struct flow_key *forward, const struct segment *segment)
+{
+	struct bpf_sock *sk = lookup_socket(skb, forward, segment->ipv6), *full;
+	struct attempt *attempt = 0;
+	int answer = ANSWER_PASSED;
+
+	if (!sk)
+		return ANSWER_PASSED;
+	full = sk->state == SYN_SENT ? bpf_sk_fullsock(sk) : 0;
+	if (full)
+		attempt = bpf_sk_storage_get(&attempts, full, 0, 0);
+	if (attempt && segment->flags & TCP_RST) {
+		count_failure(attempt, FAILURE_REFUSED);
+		if (!move_on(attempt, forward)) {
+			attempt->pending = 1;
+			answer = ANSWER_MOVED;
+		} else {
+			move_back(attempt, forward);
+		}
+	} else if (attempt) {
+		move_back(attempt, forward);
+		attempt->failed = 0;
+		answer = ANSWER_TAKEN;
+	}
+	bpf_sk_release(sk);
+	return answer;
+}
+
+/* An acknowledgement that SYN-SENT ignores, and lets the SYN be sent again soon. */
+static __always_inline void spoil(struct __sk_buff *skb, const struct segment *segment)
+{
+	__be32 old = bpf_htonl(segment->acknowledged), new = bpf_htonl(segment->acknowledged - 1);
+
+	bpf_l4_csum_replace(skb, segment->l4 + 16, old, new, sizeof(new));
+	bpf_skb_store_bytes(skb, segment->l4 + 8, &new, sizeof(new), 0);
+}
+
+/* A live connection of the pod has the tuple that a moved one would get. TIME_WAIT is none. */
+static __always_inline bool is_taken(struct __sk_buff *skb, const struct segment *segment, const struct flow *flow)
+{
+	struct flow_key direct = {};
+	struct bpf_sock *sk;
+	bool taken;
+
+	copy_port_and_pod(&direct, &segment->key);
+	copy_address(direct.peer, flow->peer);
+	direct.peer_port = flow->peer_port;
+	sk = lookup_socket(skb, &direct, segment->ipv6);
+	if (!sk)
+		return false;
+	taken = sk->state != BPF_TCP_TIME_WAIT && sk->state != BPF_TCP_LISTEN;
+	bpf_sk_release(sk);
+	return taken;
+}
+
+/* Undo a move before its first packet: the SYN goes to the first choice again, and its answer moves it on. */
+static __always_inline void stay_with_first_choice(struct __sk_buff *skb, const struct segment *segment)
+{
+	struct bpf_sock *sk = lookup_socket(skb, &segment->key, segment->ipv6), *full;
+	struct attempt *attempt = 0;
+
+	if (!sk)
+		return;
+	full = sk->state == SYN_SENT ? bpf_sk_fullsock(sk) : 0;
+	if (full)
+		attempt = bpf_sk_storage_get(&attempts, full, 0, 0);
+	if (attempt)
+		move_back(attempt, &segment->key);
+	bpf_sk_release(sk);
+}
+
+static __always_inline int rescue_from_pod(struct __sk_buff *skb)
+{
+	struct segment segment = {};
+	struct flow *flow;
+	bool last;
+
+	if (!anything_moved() || parse(skb, &segment, true))
+		return TC_ACT_UNSPEC;
+	flow = bpf_map_lookup_elem(&flows, &segment.key);
+	if (!flow)
+		return TC_ACT_UNSPEC;
+	if (segment.flags & TCP_SYN && is_taken(skb, &segment, flow)) {
+		stay_with_first_choice(skb, &segment);
+		return TC_ACT_UNSPEC;
+	}
+	flow->used = bpf_ktime_get_ns();
+	flow->flags |= FLOW_SENT;
+	last = is_last(flow, &segment, true);
+	rewrite(skb, &segment, flow, true);
+	if (last)
+		forget_flow(&segment.key);
+	return TC_ACT_UNSPEC;
+}
+
+/* From the first choice, after the connection was moved: a SYN-ACK in time wins, all else would disturb. */
+static __always_inline int from_first_choice(struct __sk_buff *skb, const struct segment *segment,
+					     const struct flow *moved)
+{
+	bool accepts = (segment->flags & (TCP_SYN | TCP_ACK)) == (TCP_SYN | TCP_ACK);
+
+	if (!(moved->flags & FLOW_ANSWERED) && accepts && answer_of(skb, &segment->key, segment) == ANSWER_TAKEN)
+		return TC_ACT_UNSPEC;
+	return TC_ACT_SHOT;
+}
+
+/* From a backend that a connection was moved to. */
+static __always_inline int from_new_peer(struct __sk_buff *skb, const struct segment *segment, const struct flow *back)
+{
+	struct flow_key forward = {};
+	struct flow first = {};
+	struct flow *flow;
+	bool last;
+
+	copy_port_and_pod(&forward, &segment->key);
+	copy_address(forward.peer, back->peer);
+	forward.peer_port = back->peer_port;
+	copy_address(first.peer, back->peer);
+	first.peer_port = back->peer_port;
+	flow = bpf_map_lookup_elem(&flows, &forward);
+	if (!flow)
+		return TC_ACT_UNSPEC;
+	if (segment->flags & TCP_RST && !(flow->flags & FLOW_ANSWERED)) {
+		if (answer_of(skb, &forward, segment) == ANSWER_MOVED)
+			spoil(skb, segment);
+		rewrite(skb, segment, &first, false);
+		return TC_ACT_UNSPEC;
+	}
+	flow->used = bpf_ktime_get_ns();
+	if ((segment->flags & (TCP_SYN | TCP_ACK)) == (TCP_SYN | TCP_ACK))
+		flow->flags |= FLOW_ANSWERED;
+	last = is_last(flow, segment, false);
+	rewrite(skb, segment, &first, false);
+	if (last)
+		forget_flow(&forward);
+	return TC_ACT_UNSPEC;
+}
+
+/* While nothing is moved, only short packets are looked at: RST that starts a rescue is one. */
+static __always_inline int rescue_to_pod(struct __sk_buff *skb)
+{
+	struct segment segment = {};
+	const struct flow *found;
+	bool moved = anything_moved();
+
+	if ((!moved && skb->len > LONGEST_RST) || parse(skb, &segment, false))
+		return TC_ACT_UNSPEC;
+	if (moved) {
+		found = bpf_map_lookup_elem(&flows, &segment.key);
+		if (found)
+			return from_first_choice(skb, &segment, found);
+		segment.key.reverse = 1;
+		found = bpf_map_lookup_elem(&flows, &segment.key);
+		segment.key.reverse = 0;
+		if (found)
+			return from_new_peer(skb, &segment, found);
+	}
+	if (segment.flags & TCP_RST && rescue_is_on() && answer_of(skb, &segment.key, &segment) == ANSWER_MOVED)
+		spoil(skb, &segment);
+	return TC_ACT_UNSPEC;
+}

@@ -1,0 +1,226 @@
+"""A connect that meets a dead backend is moved to another one; the application sees no failure. Real kernel, load."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from bpf_world import Load, World, group, plan, programmed
+
+from isthmus.datapath import Datapath, remove, view
+from isthmus.model.balancing import Ejection
+
+pytestmark = pytest.mark.bpf
+
+VIP, VIP6 = "10.96.7.7", "fd00:96::7"
+GOOD = ("10.8.1.1:8080", "10.8.1.2:8080")
+GOOD6 = ("[fd00:8::11]:8080", "[fd00:8::12]:8080")
+REFUSES, REFUSES6 = "10.8.1.9:8080", "[fd00:8::19]:8080"
+SILENT, SILENT6 = "10.9.0.9:8080", "[fd00:9::9]:8080"
+NEVER = Ejection(after=0)
+SOON = Ejection()
+CALLS = 400
+
+
+def host(endpoint: str) -> str:
+    return endpoint.rpartition(":")[0].strip("[]")
+
+
+@pytest.fixture(scope="module")
+def served(world: World) -> World:
+    world.address("add", *map(host, (*GOOD, *GOOD6, REFUSES, REFUSES6)))
+    world.serve(*GOOD, *GOOD6)
+    return world
+
+
+@pytest.fixture(scope="module")
+def load(served: World) -> Load:
+    return served.load_from(served.cgroup)
+
+
+@pytest.fixture
+def rescuing(world: World, datapath: Datapath) -> Iterator[Datapath]:
+    """One whose programs are on the node's end of the pod's link."""
+    with world.on_link(datapath):
+        yield datapath
+
+
+def left(datapath: Datapath) -> list[object]:
+    """What is left of moved connections, once the last FINs have passed."""
+    deadline = time.monotonic() + 5
+    while (found := view.rows(datapath.maps, "flows")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return [*found, *datapath.maps.items("flows")]
+
+
+BOTH = [
+    pytest.param(VIP, GOOD, (REFUSES, SILENT), id="IPv4"),
+    pytest.param(VIP6, GOOD6, (REFUSES6, SILENT6), id="IPv6"),
+]
+
+
+@pytest.mark.parametrize("ejection", [NEVER, SOON], ids=["no ejection", "ejection"])
+@pytest.mark.parametrize(("vip", "good", "bad"), BOTH)
+def test_no_call_fails_while_one_of_three_refuses(
+    rescuing: Datapath, load: Load, vip: str, good: tuple[str, ...], bad: tuple[str, str], ejection: Ejection
+) -> None:
+    programmed(rescuing.target(), plan("echo", vip, group(*good, bad[0]), ejection=ejection))
+    said = load.run(vip, calls=CALLS, at_once=10)
+    assert said.ended == {"ok": CALLS}
+    assert set(said.answered) == set(good)
+    assert left(rescuing) == []
+
+
+@pytest.mark.parametrize("ejection", [NEVER, SOON], ids=["no ejection", "ejection"])
+@pytest.mark.parametrize(("vip", "good", "bad"), BOTH)
+def test_no_call_fails_while_one_of_three_is_silent(
+    rescuing: Datapath, load: Load, vip: str, good: tuple[str, ...], bad: tuple[str, str], ejection: Ejection
+) -> None:
+    programmed(rescuing.target(), plan("echo", vip, group(*good, bad[1]), ejection=ejection))
+    said = load.run(vip, calls=CALLS, at_once=10)
+    assert said.ended == {"ok": CALLS}
+    assert set(said.answered) == set(good)
+    assert left(rescuing) == []
+
+
+@pytest.mark.parametrize(("vip", "good", "bad"), BOTH)
+def test_no_call_fails_while_one_refuses_and_one_is_silent(
+    rescuing: Datapath, load: Load, vip: str, good: tuple[str, ...], bad: tuple[str, str]
+) -> None:
+    programmed(rescuing.target(), plan("echo", vip, group(good[0], *bad), ejection=NEVER))
+    said = load.run(vip, calls=CALLS, at_once=10)
+    assert said.ended == {"ok": CALLS}
+    assert set(said.answered) == {good[0]}
+    assert left(rescuing) == []
+
+
+@pytest.mark.parametrize(("vip", "good", "bad"), BOTH)
+def test_three_megabytes_of_a_moved_connection_are_intact(
+    rescuing: Datapath, load: Load, vip: str, good: tuple[str, ...], bad: tuple[str, str]
+) -> None:
+    programmed(rescuing.target(), plan("echo", vip, group(*bad), group(good[0], tier=1), ejection=NEVER))
+    said = load.run(vip, calls=6, at_once=3, bytes=3_000_000, timeout=20.0)
+    assert said.ended == {"ok": 6}
+    assert left(rescuing) == []
+
+
+def test_the_next_tier_is_used_when_the_first_is_dead(rescuing: Datapath, load: Load) -> None:
+    programmed(rescuing.target(), plan("echo", VIP, group(REFUSES), group(GOOD[1], tier=1), ejection=NEVER))
+    said = load.run(VIP, calls=50, at_once=5)
+    assert (said.ended, set(said.answered)) == ({"ok": 50}, {GOOD[1]})
+
+
+def test_when_all_refuse_the_call_is_refused(rescuing: Datapath, load: Load) -> None:
+    other = "10.8.1.9:8081"
+    programmed(rescuing.target(), plan("echo", VIP, group(REFUSES, other), ejection=NEVER))
+    said = load.run(VIP, calls=20, at_once=5)
+    assert said.ended == {"ECONNREFUSED": 20}
+    assert said.times[-1] < 1000
+    assert left(rescuing) == []
+
+
+def test_neither_side_keeps_a_socket_of_a_moved_connection(rescuing: Datapath, world: World, load: Load) -> None:
+    """Entries go with the last acknowledgement: before, the backend's FIN would go unanswered and stay in LAST_ACK."""
+    programmed(rescuing.target(), plan("echo", VIP, group(REFUSES), group(*GOOD, tier=1), ejection=NEVER))
+    assert load.run(VIP, calls=300, at_once=10).ended == {"ok": 300}
+    assert left(rescuing) == []
+    assert world.sockets("state", "last-ack") + world.sockets("state", "close-wait") == []
+    assert world.sockets("state", "connected", "exclude", "time-wait", namespace=world.client) == []
+
+
+def test_a_live_connection_with_the_tuple_of_a_moved_one_is_not_taken(rescuing: Datapath, world: World) -> None:
+    """The same local port towards the same backend: that one stays as it is, and the call goes to another backend."""
+    rows = (group(REFUSES), group(GOOD[0], tier=1), group(GOOD[1], tier=2))
+    programmed(rescuing.target(), plan("echo", VIP, *rows, ejection=NEVER))
+    caller = world.call_from(world.cgroup)
+    [live] = caller.calls("hold", host(GOOD[0]), 8080, local=30123)
+    assert live == {"answer": GOOD[0]}
+    [called] = caller.calls("hold", VIP, 80, local=30123)
+    assert called == {"answer": GOOD[1]}
+    assert caller.calls("echo", VIP, 80, text="still here") == [{"answer": "still here"}] * 1
+    assert caller.calls("echo", host(GOOD[0]), 8080, text="here too") == [{"answer": "here too"}]
+
+
+def test_a_tuple_in_time_wait_is_taken(rescuing: Datapath, world: World) -> None:
+    """Treating TIME_WAIT as busy would cost calls, and its port cannot be meant by anybody else."""
+    programmed(rescuing.target(), plan("echo", VIP, group(REFUSES), group(GOOD[0], tier=1), ejection=NEVER))
+    caller = world.call_from(world.cgroup)
+    caller.calls("hold", host(GOOD[0]), 8080, local=30124)
+    caller.calls("drop", host(GOOD[0]), 8080)
+    assert world.sockets("state", "time-wait", "sport", "=", ":30124", namespace=world.client) != []
+    assert caller.calls("hold", VIP, 80, local=30124) == [{"answer": GOOD[0]}]
+
+
+def test_when_all_were_tried_in_vain_they_are_tried_again(rescuing: Datapath, world: World, load: Load) -> None:
+    two = ("10.9.0.8:8080", SILENT)
+    programmed(rescuing.target(), plan("echo", VIP, group(*two), ejection=NEVER))
+    world.listen_anywhere()
+    served = world.serve(SILENT)
+    load.start(VIP, calls=4, at_once=4, timeout=15.0)
+    time.sleep(1.0)  # each has been at both by now
+    world.address("add", host(SILENT))
+    try:
+        assert load.result().answered == {SILENT: 4}
+    finally:
+        served.kill()
+        served.wait(5)
+        world.address("del", host(SILENT))
+
+
+@pytest.mark.parametrize("bad", [REFUSES, SILENT])
+def test_the_backend_that_failed_is_blamed_and_the_one_that_answered_is_not(
+    rescuing: Datapath, load: Load, bad: str
+) -> None:
+    programmed(
+        rescuing.target(), plan("echo", VIP, group(bad), group(GOOD[0], tier=1), ejection=Ejection(50, 60.0, 60.0))
+    )
+    assert load.run(VIP, calls=20, at_once=5).ended == {"ok": 20}
+    [row] = view.rows(rescuing.maps, "failing")
+    assert (row["backend"], row["failures"]) == (f"{bad}/TCP", 20)
+
+
+def test_the_peer_of_a_moved_connection_is_the_service_on_both_address_families(
+    rescuing: Datapath, world: World
+) -> None:
+    programmed(rescuing.target(), plan("echo", VIP, group(REFUSES), group(GOOD[0], tier=1), ejection=NEVER))
+    assert world.caller.tcp(VIP)["peer"] == f"{VIP}:80"
+    assert world.caller.tcp(f"::ffff:{VIP}")["peer"] == f"::ffff:{VIP}:80"
+
+
+def test_no_call_fails_while_backends_come_and_go(rescuing: Datapath, world: World, load: Load) -> None:
+    flips = ("10.8.1.3:8080", "10.8.1.4:8080")
+    programmed(rescuing.target(), plan("echo", VIP, group(GOOD[0], *flips)))
+    world.address("add", *map(host, flips))
+    load.start(VIP, calls=1500, at_once=10)
+    for turn in range(12):
+        served = world.serve(flips[turn % 2])
+        time.sleep(0.1 + 0.03 * turn)
+        served.kill()
+        served.wait(5)
+    said = load.result()
+    connected = {how: count for how, count in said.ended.items() if how not in ("ok", "empty", "ECONNRESET")}
+    assert connected == {}
+    assert said.failed <= 12 * 10, "what was established to a process that died, at most the calls under way"
+    assert left(rescuing) == []
+
+
+def test_without_a_program_on_the_link_nothing_is_moved_and_nobody_else_is_blamed(
+    datapath: Datapath, load: Load
+) -> None:
+    """As with hostNetwork: the call fails as it would without us."""
+    programmed(
+        datapath.target(), plan("echo", VIP, group(SILENT), group(GOOD[0], tier=1), ejection=Ejection(50, 60.0, 60.0))
+    )
+    assert load.run(VIP, calls=5, at_once=5, timeout=1.5).ended == {"timeout": 5}
+    assert {row["backend"] for row in view.rows(datapath.maps, "failing")} == {f"{SILENT}/TCP"}
+    assert left(datapath) == []
+
+
+def test_off_means_off(world: World, load: Load) -> None:
+    opened = world.open(rescue="off")
+    with world.on_link(opened):
+        programmed(opened.target(), plan("echo", VIP, group(GOOD[0], REFUSES), ejection=NEVER))
+        assert load.run(VIP, calls=60).ended["ECONNREFUSED"] > 10
+    opened.close()
+    remove(world.pin)
