@@ -288,13 +288,6 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
         Column("HEALTHY", _field("healthy")),
         Column("REASON", _field("reason")),
     ],
-    "failures": [
-        Column("CLUSTER", lambda row: _cluster_of(row["key"])),
-        Column("ADDRESS", lambda row: _frontend(row["key"])),
-        Column("REASON", _field("reason")),
-        Column("FAILURES", _field("failures")),
-        Column("ERROR", _field("error"), wide=True),
-    ],
     "redirects": [
         Column("OWNER", _field("owner")),
         Column("ADDRESS", _field("address"), wide=True),
