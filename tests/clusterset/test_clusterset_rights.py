@@ -35,6 +35,10 @@ NOT_FOR_PEERS = (
 )
 
 
+NOBODYS = ("/registry/secrets/demo/token", "isthmus/join/7", "isthmus/invite/7", "isthmus/trust/v1/c1")
+"""What no process of a cluster writes: only `isthmus clusters …`, as root."""
+
+
 @pytest.fixture
 async def guarded(etcd_program: Path, tmp_path: Path) -> AsyncIterator[EtcdServer]:
     """Each etcd in turn, with a cluster's users."""
@@ -94,12 +98,21 @@ async def test_the_operator_writes_what_is_the_clustersets_and_nothing_of_kubern
         await operator.put(keys.HEARTBEAT, b"now", lease=lease.id)
         await operator.put(HELD[1], b"x")
         await operator.put(keys.description(OWN), b"{}")
-        await operator.put(keys.MIRROR, b"me", lease=lease.id)
         await lease.renew()
         await lease.revoke()
-        for key in ("/registry/secrets/demo/token", "isthmus/join/7", "isthmus/invite/7", "isthmus/trust/v1/c1"):
+        for key in (*NOBODYS, "isthmus/mirror", "cilium/cache/services/v1/c2/demo/echo", "cilium/cluster-config/c2"):
             with pytest.raises(Denied):
                 await operator.put(key, b"x")
+
+
+async def test_the_mirror_writes_copies_and_none_of_our_own_records(guarded: EtcdServer) -> None:
+    async with user(guarded, "mirror") as mirror:
+        for key in ("cilium/cache/services/v1/c2/demo/echo", "isthmus/clusters/v1/c2", "cilium/cluster-config/c2"):
+            await mirror.put(key, b"x")
+        await mirror.put(keys.MIRROR, b"me")
+        for key in (*NOBODYS, HELD[0], HELD[1], HELD[2]):
+            with pytest.raises(Denied):
+                await mirror.put(key, b"x")
 
 
 async def test_an_agent_behind_a_mirror_reads_the_copies(guarded: EtcdServer) -> None:

@@ -146,7 +146,7 @@ def joined(clusters: tuple[Cluster, Cluster]) -> tuple[Cluster, Cluster]:
     """The walk is taken, and in each cluster an operator leads."""
     c1, c2 = clusters
     for cluster in clusters:
-        assert "users root, operator and local are there" in cluster.clusters("certs")
+        assert "users root, operator, mirror and local are there" in cluster.clusters("certs")
         cluster.kubectl("apply", "-f", "-", stdin=json.dumps(NAMESPACE))
     c1.join(c2)
     for cluster in clusters:

@@ -17,8 +17,9 @@ class Authority:
         self._pair = certificates.authority(name)
         self.cert.write_bytes(self._pair.certificate)
 
-    def sign(self, name: str, *, hosts: tuple[str, ...] = ("127.0.0.1", "localhost")) -> tuple[Path, Path]:
-        """(certificate, key) for this common name; signing again renews the files."""
+    def sign(self, name: str, *, hosts: tuple[str, ...] | None = None) -> tuple[Path, Path]:
+        """(certificate, key) for this common name, a server's where that is it or it has hosts; again renews."""
+        hosts = (("127.0.0.1", "localhost") if name == "server" else ()) if hosts is None else hosts
         cert, key = self.folder / f"{name}.crt", self.folder / f"{name}.key"
         pair = certificates.issue(self._pair, name, hosts=hosts)
         cert.write_bytes(pair.certificate)

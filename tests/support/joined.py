@@ -57,7 +57,7 @@ class Cluster:
         self.server = KubeApiServer(server, folder / "api", self.objects, *flags)
 
     def start(self) -> None:
-        self.clusters("certs")  # before the etcd runs: its keys
+        self.clusters("certs", succeeds=False)  # before the etcd runs: its keys
         self.etcd.start()
         self.objects.start()
         self.server.start()
@@ -67,19 +67,20 @@ class Cluster:
         text = (DEPLOY / "config" / f"{process}.toml").read_text()
         for there in ("etcd", "peers"):
             text = text.replace(f"/etc/isthmus/{there}", str(self.folder / there))
+        text = text.replace("/var/lib/isthmus", str(self.folder / "state"))
         return text.replace("https://isthmus-etcd.isthmus-system.svc:2379", self.etcd.endpoint)
 
     def command(self, *words: str) -> list[str]:
         """``isthmus clusters …`` for this cluster, as people type it."""
         return [sys.executable, "-m", "isthmus", "clusters", *words, "--config", str(self.config)]
 
-    def clusters(self, *words: str, stdin: str | None = None) -> str:
+    def clusters(self, *words: str, stdin: str | None = None, succeeds: bool = True) -> str:
         """Run it."""
         told = {**os.environ, **environment(self.name, self.number)}
         done = subprocess.run(
             self.command(*words), env=told, capture_output=True, text=True, timeout=90, input=stdin, check=False
         )
-        assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
+        assert (done.returncode == 0) == succeeds, f"{words}: {done.stdout}{done.stderr}"
         return done.stdout + done.stderr
 
     def stop(self) -> None:
@@ -112,8 +113,8 @@ class Cluster:
         """Those of the walk."""
         files = {
             "isthmus-etcd-server": [self.keys / name for name in ("ca.crt", "server.crt", "server.key")],
-            "isthmus-etcd-client": [
-                self.keys / name for name in ("ca.crt", "client.crt", "client.key", "operator.password")
+            "isthmus-etcd-operator": [
+                self.keys / name for name in ("ca.crt", "operator.crt", "operator.key", "operator.password")
             ],
             "isthmus-peers": [self.folder / "peers"],
         }
@@ -159,13 +160,13 @@ class Cluster:
         """The peers directory of an agent behind the mirror, as the walk says."""
         folder = self.folder / "mirrored"
         folder.mkdir()
-        for name in ("ca.crt", "client.crt", "client.key"):
+        for name in ("ca.crt", "local.crt", "local.key"):
             (folder / name).write_bytes((self.keys / name).read_bytes())
         said = {
             "endpoints": [self.etcd.endpoint],
             "trusted-ca-file": "ca.crt",
-            "cert-file": "client.crt",
-            "key-file": "client.key",
+            "cert-file": "local.crt",
+            "key-file": "local.key",
             "username": "local",
             "password": (self.keys / "local.password").read_text().strip(),
         }

@@ -38,8 +38,8 @@ class World:
         section = EtcdSection(
             endpoints=(self.etcd.endpoint,),
             ca_file=f"{self.keys.path}/ca.crt",
-            cert_file=f"{self.keys.path}/client.crt",
-            key_file=f"{self.keys.path}/client.key",
+            cert_file=f"{self.keys.path}/operator.crt",
+            key_file=f"{self.keys.path}/operator.key",
             username="operator",
             password_file=f"{self.keys.path}/operator.password",
         )

@@ -1,7 +1,8 @@
 """``isthmus clusters certs``, ``rotate-ca``, ``refresh``, ``invite``, ``join``, ``leave``: who hears whom.
 
 Each is run where the operator's configuration is: it names the own etcd, the folder of keys (that of ``etcd.ca_file``)
-and the directory of the peers' files. Secrets go from hand to hand in one token and are in no argument but that one.
+and the directory of the peers' files. Secrets go from hand to hand in one token, which is read from stdin or a file and
+is never an argument: whoever lists processes would see it.
 """
 
 from __future__ import annotations
@@ -9,11 +10,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 from urllib.parse import urlsplit
 
 import click
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from isthmus.clusterset.joining import Home
 
 T = TypeVar("T")
+
+TOKEN_SIZE = 1 << 17
+"""Characters of a token that are read, at most: twice what one may have."""
 
 _options = (
     click.option(
@@ -117,7 +120,9 @@ def invite(file: Path | None, flags: tuple[str, ...], advertise: tuple[str, ...]
     async def wait() -> str:
         async with joining.invitation(home, lifetime=expires, advertise=advertise) as invitation:
             print(invitation.word, flush=True)
-            output.note(f"in the other cluster, within {expires} s: isthmus clusters join TOKEN; waiting for it")
+            output.note(
+                f"in the other cluster, within {expires} s: isthmus clusters join, and this token on its stdin; waiting"
+            )
             return await invitation.accepted()
 
     name = _run(wait())
@@ -125,17 +130,27 @@ def invite(file: Path | None, flags: tuple[str, ...], advertise: tuple[str, ...]
 
 
 @click.command()
-@click.argument("token", required=False)
+@click.argument("token", required=False, metavar="")
+@click.option("--token-file", type=click.File("r"), default="-", help="Where the token is.  [default: stdin]")
 @_of_a_cluster
 @_advertise
 @click.option("--wait", default=60.0, show_default=True, metavar="SECONDS", help="For the other cluster's answer.")
-def join(token: str | None, file: Path | None, flags: tuple[str, ...], advertise: tuple[str, ...], wait: float) -> None:
-    """Join the cluster that gave TOKEN; without it (or -) the token is read from stdin."""
+def join(
+    token: str | None,
+    token_file: TextIO,
+    file: Path | None,
+    flags: tuple[str, ...],
+    advertise: tuple[str, ...],
+    wait: float,
+) -> None:
+    """Join the cluster whose `isthmus clusters invite` printed the token that is read from stdin."""
     from isthmus.clusterset import joining
 
     home = _home(file, flags)
-    word = token if token not in (None, "-") else _from_stdin()
-    name = _run(joining.join(home, word or "", advertise=advertise, patience=wait))
+    if token not in (None, "-"):
+        said = "whoever lists processes (ps) reads a token that is an argument"
+        raise click.ClickException(f"{said}: give it on stdin or with --token-file, and invite again")
+    name = _run(joining.join(home, _read_token(token_file), advertise=advertise, patience=wait))
     output.note(f"joined cluster {name}: isthmus clusters status")
 
 
@@ -152,10 +167,10 @@ def leave(name: str, file: Path | None, flags: tuple[str, ...]) -> None:
     output.note(f"parted from cluster {name}; there: isthmus clusters leave {home.name}")
 
 
-def _from_stdin() -> str:
-    if sys.stdin.isatty():
+def _read_token(file: TextIO) -> str:
+    if file.isatty():
         output.note("paste the token, then Ctrl-D:")
-    return sys.stdin.read(1 << 17)
+    return file.read(TOKEN_SIZE)
 
 
 def _home(file: Path | None, flags: tuple[str, ...]) -> Home:
@@ -207,10 +222,12 @@ def _guard(home: Home) -> None:
     except Denied as why:
         raise click.ClickException(f"{why}: is {path}/root.password the password of its user root?") from None
     except Transient as why:
-        output.note(f"{why}\nno users made: start the etcd so, and run this again:")
-        output.note(f"  etcd … --cert-file {path}/server.crt --key-file {path}/server.key")
-        return
-    output.note("etcd: users root, operator and local are there, and nobody else is let in")
+        flags = f"--cert-file {path}/server.crt --key-file {path}/server.key"
+        raise click.ClickException(
+            f"{why}\nno users made: this etcd is open to whoever reaches it until this was run again while it answers."
+            f"\nStart it so, then again: etcd … {flags} --client-cert-auth --trusted-ca-file {path}/ca.crt"
+        ) from None
+    output.note("etcd: users root, operator, mirror and local are there, and nobody else is let in")
 
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what goes wrong with a connection is said once, by us

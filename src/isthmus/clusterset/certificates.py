@@ -16,6 +16,9 @@ from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from msgspec import Struct
 
+SERVER = ExtendedKeyUsageOID.SERVER_AUTH
+CLIENT = ExtendedKeyUsageOID.CLIENT_AUTH
+
 SKEW = timedelta(minutes=5)
 """A certificate is good a little before it is made: clocks differ."""
 
@@ -38,7 +41,11 @@ def authority(name: str, *, days: int = 3650, now: datetime | None = None) -> Pa
 
 
 def issue(by: Pair, name: str, *, hosts: Iterable[str] = (), days: int = 365, now: datetime | None = None) -> Pair:
-    """A certificate for a server (of these addresses and DNS names) and a client of this name."""
+    """A certificate for a server of these addresses and DNS names; without any, for a client of this name.
+
+    Never for both: whoever gets hold of a client's key must not be taken for the server, nor the other way round.
+    """
+    names = [_general(host) for host in hosts]
     issuer = x509.load_pem_x509_certificate(by.certificate)
     signer = serialization.load_pem_private_key(by.key, password=None)
     assert isinstance(signer, ec.EllipticCurvePrivateKey), "our authorities have P-256 keys"
@@ -46,11 +53,10 @@ def issue(by: Pair, name: str, *, hosts: Iterable[str] = (), days: int = 365, no
     builder = _builder(_name(name), issuer.subject, key.public_key(), days=days, now=now)
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     builder = builder.add_extension(_usage(authority=False), critical=True)
-    purposes = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
-    builder = builder.add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
+    builder = builder.add_extension(x509.ExtendedKeyUsage([SERVER if names else CLIENT]), critical=False)
     vouched = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
     builder = builder.add_extension(vouched, critical=False)
-    if names := [_general(host) for host in hosts]:
+    if names:
         builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
     return Pair(pem(builder.sign(signer, hashes.SHA256())), key_pem(key))
 

@@ -56,8 +56,8 @@ class Home(Struct, frozen=True, kw_only=True):
 
     def session(self, *, user: str = access.ROOT) -> Session:
         """A session with the own etcd; without a user: before it asks for one."""
-        path = self.folder.path
-        tls = Tls(str(path / "ca.crt"), str(path / "client.crt"), str(path / "client.key"))
+        path, pair = self.folder.path, user if user in pki.CLIENTS else "admin"
+        tls = Tls(str(path / "ca.crt"), str(path / f"{pair}.crt"), str(path / f"{pair}.key"))
         credentials = Credentials(user, self.folder.password(user)) if user else None
         return Session(self.etcd.endpoints, tls=tls, credentials=credentials)
 
@@ -103,6 +103,7 @@ async def _people(home: Home, root: Session) -> None:
     for role, grants in rights.roles(home.name).items():
         await access.ensure_role(root, role, grants)
     await access.ensure_user(root, "operator", home.folder.password("operator"), rights.WRITER)
+    await access.ensure_user(root, "mirror", home.folder.password("mirror"), rights.MIRROR)
     await access.ensure_user(root, "local", home.folder.password("local"), rights.LOCAL)
     door = home.folder.pair("peer")
     trust = Trust(ca=home.folder.bundle, certificate=door.certificate, key=door.key)
@@ -280,7 +281,7 @@ async def check_next(home: Home) -> None:
             await root.status()
     except Transient:
         return  # it does not run: nothing is cut off
-    with home.folder.of_next("client") as tls:
+    with home.folder.of_next("admin") as tls:
         async with Session(home.etcd.endpoints, tls=tls) as session:
             try:
                 await session.status()

@@ -3,9 +3,10 @@
     ca.crt  ca.key            the authority that signs; ca.crt holds two certificates while one takes over
     next.crt  next.key        the one that will sign next, trusted already
     server.crt  server.key    of the etcd
-    client.crt  client.key    of the operator, mirror and agents, where the etcd asks for one
-    peer.crt  peer.key        what peers show the etcd, where it asks for one; without a user it opens nothing
-    <user>.password           root, operator, local
+    operator.crt  mirror.crt  local.crt    a client's, each of one process, where the etcd asks for one: etcd takes its
+                              name for a user, so each opens exactly what that user may (local: of the agents)
+    admin.crt  peer.crt       of `isthmus clusters …` and of peers: without a user, they open nothing by themselves
+    <user>.password           root, operator, mirror, local
 
 The folder is its owner's only, and so is each file. Files are replaced whole.
 """
@@ -33,7 +34,9 @@ LASTING: Final = 3650
 """Days of what opens nothing by itself."""
 LEFT: Final = 1 / 3
 """A certificate with less of its life left is renewed when there is an occasion."""
-USERS: Final = ("root", "operator", "local")
+USERS: Final = ("root", "operator", "mirror", "local")
+CLIENTS: Final = ("operator", "mirror", "local", "admin")
+"""Pairs of clients, called as their certificate's name. ``admin`` is no user of the etcd, nor is ``peer``."""
 
 
 class Folder:
@@ -70,8 +73,9 @@ class Folder:
         if not (self.path / "ca.key").exists():
             self._save_pair("ca", certificates.authority(f"isthmus clusterset {cluster}"))
             made.append("ca")
-        wanted = {"server": (cluster, tuple(hosts), days), "client": ("operator", (), days)}
-        for name, (subject, names, life) in {**wanted, "peer": ("peer", (), LASTING)}.items():
+        clients: dict[str, tuple[str, tuple[str, ...], int]] = {name: (name, (), days) for name in CLIENTS}
+        wanted = {"server": (cluster, tuple(hosts), days), **clients, "peer": ("peer", (), LASTING)}
+        for name, (subject, names, life) in wanted.items():
             if renew or not self._good(name, names):
                 self._save_pair(name, certificates.issue(self.signer, subject, hosts=names, days=life))
                 made.append(name)
@@ -143,13 +147,16 @@ class Folder:
         self.save(f"{name}.crt", pair.certificate)
 
     def _good(self, name: str, hosts: tuple[str, ...]) -> bool:
-        """Whether a certificate is there, of the authority that signs, for these hosts, and not about to end."""
+        """Whether a certificate is there, of the authority that signs, for these hosts and that use, and not about to
+        end."""
         if not (self.path / f"{name}.key").exists():
             return False
         held = x509.load_pem_x509_certificate(self.read(f"{name}.crt"))
         life = held.not_valid_after_utc - held.not_valid_before_utc
         left = held.not_valid_after_utc - datetime.now(UTC)
         signer = x509.load_pem_x509_certificate(self.signer.certificate)
+        if _uses(held) != {certificates.SERVER if hosts else certificates.CLIENT}:
+            return False
         return left > max(life * LEFT, timedelta(0)) and held.issuer == signer.subject and _hosts(held) >= set(hosts)
 
 
@@ -184,6 +191,13 @@ def checked_key(key: bytes) -> bytes:
 
 def _first(bundle: bytes) -> bytes:
     return certificates.pem(x509.load_pem_x509_certificates(bundle)[0])
+
+
+def _uses(certificate: x509.Certificate) -> set[x509.ObjectIdentifier]:
+    try:
+        return {*certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value}
+    except x509.ExtensionNotFound:
+        return set()
 
 
 def _hosts(certificate: x509.Certificate) -> set[str]:

@@ -1,8 +1,9 @@
 """What users of a cluster's etcd may: peers read what they need and nothing else, nobody but root reads offers to join.
 
 remote    another cluster: our records, canaries, configuration, description, trust and heartbeat
-local     our agents behind a mirror: the copies, and what is said of them
-writer    our operator and mirror: everything of the clusterset
+local     our agents behind a mirror: the copies, and what is written about them
+writer    our operator: our own records, canaries, configuration, description and heartbeat
+mirror    our mirror: copies of peers' records, and what is written about them
 guest     whoever has a token: may write the one key of its invitation, and not even read it
 """
 
@@ -17,6 +18,7 @@ from isthmus.model.names import ClusterName
 REMOTE: Final = "remote"
 LOCAL: Final = "local"
 WRITER: Final = "writer"
+MIRROR: Final = "mirror"
 
 
 def remote_user(peer: ClusterName) -> str:
@@ -48,11 +50,20 @@ def roles(own: ClusterName) -> dict[str, tuple[Grant, ...]]:
         Grant("read", keys.MIRROR),
     )
     writer = (
-        Grant("readwrite", "cilium/", prefix=True),
+        Grant("readwrite", keys.HEARTBEAT),
+        Grant("readwrite", "cilium/state/", prefix=True),
+        Grant("readwrite", f"{keys.SYNCED}{own}/", prefix=True),
+        Grant("readwrite", keys.config(own)),
+        Grant("readwrite", keys.description(own)),
+    )
+    mirror = (
+        Grant("readwrite", "cilium/cache/", prefix=True),
+        Grant("readwrite", keys.SYNCED, prefix=True),
+        Grant("readwrite", "cilium/cluster-config/", prefix=True),
         Grant("readwrite", keys.DESCRIPTIONS, prefix=True),
         Grant("readwrite", keys.MIRROR),
     )
-    return {REMOTE: remote, LOCAL: local, WRITER: writer}
+    return {REMOTE: remote, LOCAL: local, WRITER: writer, MIRROR: mirror}
 
 
 def guest_rights(invitation: str) -> tuple[Grant, ...]:
