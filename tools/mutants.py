@@ -10,8 +10,10 @@ from __future__ import annotations
 import argparse
 import ast
 import difflib
+import functools
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -153,9 +155,17 @@ def _logs(value: ast.expr) -> bool:
 
 
 def tests_of(edit: Edit) -> list[str]:
-    """Arguments of pytest that run what covers an edit."""
-    folders = MODULES.get(edit.package, [edit.package])
-    return [str(HERE / "tests" / folder) for folder in folders if (HERE / "tests" / folder).is_dir()]
+    """Arguments of pytest that run what covers an edit: its package's tests, then others that import its module."""
+    folders = [HERE / "tests" / name for name in MODULES.get(edit.package, [edit.package])]
+    package, module = ".".join(("isthmus", *edit.file.relative_to(SOURCE).parent.parts)), edit.file.stem
+    imports = re.compile(rf"{package}\.{module}\b|from {package} import .*\b{module}\b")
+    others = [path for path, text in _test_files() if imports.search(text) and folders[0] not in path.parents]
+    return [str(path) for path in (*folders, *others) if path.exists()]
+
+
+@functools.cache
+def _test_files() -> list[tuple[Path, str]]:
+    return [(path, path.read_text()) for path in sorted((HERE / "tests").rglob("test_*.py"))]
 
 
 def noticed(edit: Edit) -> tuple[bool, float]:

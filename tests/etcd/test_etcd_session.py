@@ -20,6 +20,7 @@ from isthmus.etcd import (
     Tls,
     TooLarge,
     binary,
+    transport,
 )
 from isthmus.etcd.values import end_of
 from isthmus.reflector import Expired, Transient
@@ -155,6 +156,19 @@ async def test_an_endpoint_that_makes_no_sense_is_refused(endpoint: str) -> None
     with pytest.raises(EtcdError, match="want http://host:port"):
         async with Session([endpoint]):
             pass
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "target"),
+    [
+        ("etcd.demo", ("", "etcd.demo:2379")),
+        ("etcd.demo:79", ("", "etcd.demo:79")),
+        ("https://etcd.demo", ("https", "etcd.demo:2379")),
+        ("http://[fd00::1]:79", ("http", "[fd00::1]:79")),
+    ],
+)
+def test_an_endpoint_has_a_scheme_and_a_port_or_their_defaults(endpoint: str, target: tuple[str, str]) -> None:
+    assert transport._target(endpoint) == target
 
 
 async def test_a_missing_certificate_is_named() -> None:
