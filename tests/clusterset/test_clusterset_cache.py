@@ -105,6 +105,7 @@ def test_what_is_saved_is_for_our_eyes_only(tmp_path: Path) -> None:
     cache.save("services", C2, ClusterConfig(2), [row])
     file = tmp_path / "state" / "services" / "c2.json"
     assert file.stat().st_mode & 0o777 == 0o600
+    assert file.parent.stat().st_mode & 0o777 == 0o700
     known = cache.load("services", C2)
     assert known is not None
     assert (known.config, list(known.rows)) == (ClusterConfig(2), [row])
@@ -117,6 +118,16 @@ def test_a_file_that_cannot_be_used_is_as_good_as_none(tmp_path: Path, content: 
     (tmp_path / "services").mkdir()
     (tmp_path / "services" / "c2.json").write_text(content)
     assert Cache(str(tmp_path)).load("services", C2) is None
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_a_file_with_rows_of_another_cluster_is_not_used(tmp_path: Path, mixed: bool) -> None:
+    def row(cluster: ClusterName) -> EndpointSet:
+        return EndpointSet(service=ServiceName("demo/echo"), cluster=cluster, source="clusterset", part="record")
+
+    cache = Cache(str(tmp_path))
+    cache.save("services", C2, ClusterConfig(2), [*([row(C2)] if mixed else []), row(ClusterName("c3"))])
+    assert cache.load("services", C2) is None
 
 
 def test_a_disk_that_fails_costs_the_cache_only(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from typing import Any
 
 import pytest
@@ -104,8 +105,16 @@ async def test_what_was_withdrawn_while_no_mirror_ran_goes_before_the_canary_is_
     async with mirroring(ours, peers):
         await until(lambda: ours.get("cilium/synced/c2/cilium/cache/services/v1"))
     await theirs.delete("cilium/state/services/v1/c2/demo/echo")
-    async with mirroring(ours, peers):
-        await until(_gone(ours, "cilium/cache/services/v1/c2/demo/echo"))
+    copy, canary = "cilium/cache/services/v1/c2/demo/echo", "cilium/synced/c2/cilium/cache/services/v1"
+    start = (await ours.list("")).revision + 1
+    seen: list[str] = []
+    watching = ours.watch("cilium/", start)
+    async with mirroring(ours, peers), asyncio.timeout(60), aclosing(watching) as batches:
+        async for batch in batches:
+            seen += [event.key for event in batch.events if event.key in (copy, canary)]
+            if canary in seen:
+                break
+        assert seen == [copy, canary]
         assert await copies(ours) == ["serviceexports/v1/c2/demo/echo"]
 
 

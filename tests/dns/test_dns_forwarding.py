@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import dns.asyncquery
+import dns.edns
 import dns.flags
 import dns.message
 import dns.rcode
@@ -17,7 +18,7 @@ import dns.rrset
 import pytest
 from dns_world import ECHO, ROWS, ZONE, serving, texts, upstream_server
 
-from isthmus.dns import Server
+from isthmus.dns import Server, respond
 from isthmus.dns.upstream import Address, Upstream, answers
 from isthmus.model.hosts import endpoint
 from isthmus.model.tables import NAMES
@@ -49,6 +50,22 @@ async def silent_upstream(**bounds: int) -> AsyncIterator[tuple[Upstream, Replie
 
 def question(n: int) -> bytes:
     return dns.message.make_query(f"n{n}.cluster.local", "A", id=n).to_wire()
+
+
+@pytest.mark.parametrize("ordinary", [True, False])
+@pytest.mark.parametrize("do", [False, True])
+def test_a_servfail_to_a_question_with_edns_has_edns(ordinary: bool, do: bool) -> None:
+    """An answer has an OPT record exactly when the question has one, with its DO bit (RFC 6891 §6.1.1, RFC 3225 §3)."""
+    options: list[dns.edns.Option] = (
+        [] if ordinary else [dns.edns.GenericOption(dns.edns.OptionType.COOKIE, b"12345678")]
+    )
+    query = dns.message.make_query("a.cluster.local", "A", use_edns=0, want_dnssec=do, options=options)
+    packet = query.to_wire()
+    reply = dns.message.from_wire(respond.failure(packet, limit=512) or b"")
+    assert (reply.id, reply.rcode(), reply.question) == (query.id, dns.rcode.SERVFAIL, query.question)
+    assert (reply.edns, bool(reply.ednsflags & dns.flags.DO)) == (0, do)
+    plain = dns.message.make_query("a.cluster.local", "A").to_wire()
+    assert dns.message.from_wire(respond.failure(plain, limit=512) or b"").edns == -1
 
 
 async def test_a_caller_with_too_many_pending_questions_loses_its_own_oldest() -> None:

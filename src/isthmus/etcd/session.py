@@ -7,7 +7,7 @@ retry loops of their own, with back-off.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Final, Self
 
 from isthmus.etcd import wire
@@ -126,7 +126,7 @@ class Session:
 
     def watch(
         self, prefix: str, revision: int, *, store: int = 0, exact: bool = False, previous: bool = False
-    ) -> AsyncIterator[WatchBatch]:
+    ) -> AsyncGenerator[WatchBatch, None]:
         """Changes of keys with a prefix from ``revision`` on, or of that key alone when ``exact``.
 
         Raises Expired, Denied, or Transient when the stream breaks. ``store`` is the id from the listing that gave the

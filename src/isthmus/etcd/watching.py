@@ -12,7 +12,7 @@ What the server does, which the code relies on:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from typing import Any, NamedTuple
 
@@ -34,7 +34,9 @@ class Request(NamedTuple):
     previous: bool
 
 
-async def watch(transport: Transport, request: Request, *, progress: float, store: int) -> AsyncIterator[WatchBatch]:
+async def watch(
+    transport: Transport, request: Request, *, progress: float, store: int
+) -> AsyncGenerator[WatchBatch, None]:
     """Batches from a revision on; bookmarks while idle, every ``progress`` seconds.
 
     Raises Expired on compaction, when the store went back or is another one, Denied when it may not be read, Transient
