@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from isthmus.admin.wire import ProcessStatus
 from isthmus.cli import root
 from isthmus.loadbalancer import Place
-from isthmus.loadbalancer.explain import Account, called, explain
+from isthmus.loadbalancer.explain import Explanation, called, explain
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Condition, Port
 
@@ -20,13 +20,13 @@ HERE = Place(ClusterName("c1"), "n1")
 ECHO = ServiceName("demo/echo")
 
 
-def account(world: World, service: str = ECHO) -> Account:
+def account(world: World, service: str = ECHO) -> Explanation:
     found = explain(world.settle().db.snapshot(), ServiceName(service), at=HERE)
     assert [path.plan for path in found.paths] == [row for row in world.plans if row.key.service == service]
     return found
 
 
-def left_out(found: Account) -> dict[str, str]:
+def left_out(found: Explanation) -> dict[str, str]:
     return {out.backend.key.address: out.reason for path in found.paths for out in path.left_out}
 
 
@@ -48,14 +48,14 @@ def test_what_counts_and_what_does_not_is_said_in_sentences() -> None:
     world.put(make.service("demo/late", created="2026-01-01T00:00:00Z", cluster_ips=(), external_ips=("10.96.0.7",)))
     world.put(make.proxied(service=ECHO), make.proxied(service=ECHO, owner="HTTPRoute demo/z"))
     assert account(world).notes == (
-        "source files speaks of it too: kubernetes comes first and is right about all of it",
+        "source files has it too: kubernetes comes first, for all of it",
         "10.96.0.7:80/TCP is also claimed by demo/late: its claim as ClusterIP comes first",
         "redirected by HTTPRoute demo/r, for the ports it means",
         "HTTPRoute demo/z waits behind HTTPRoute demo/r, for the ports that both mean",
         "c1: 2 endpoints of files are shadowed by kubernetes",
     )
     assert account(world, "demo/late").notes == (
-        "10.96.0.7:80/TCP is claimed in vain: it is answered for demo/echo, its claim as ClusterIP",
+        "10.96.0.7:80/TCP is answered for demo/echo: its claim as ClusterIP comes first",
     )
 
 
@@ -64,7 +64,7 @@ def test_a_service_without_plan_says_why() -> None:
     assert account(plain).notes[0].startswith("it is a plain Service: no import, not global, not redirected")
     headless = World("all").put(make.service(headless=True, cluster_ips=()))
     assert account(headless).notes == ("it is headless: there is no address to be called at",)
-    assert account(World()).notes == ("no source says that there is such a service",)
+    assert account(World()).notes == ("no source has such a service",)
     ports = World("all").put(make.service(ports=(Port("web", 80),)), make.endpoints("c1", "10.1.1.1", service=ECHO))
     assert account(ports).notes == (
         "c1: 1 endpoints of kubernetes are not used: no port agrees, or they are not shared",

@@ -1,4 +1,4 @@
-"""The scenarios of facts/cilium-lb.md §6.3 and §6.4, each a file in scenarios/ that says its rule and what it comes to.
+"""Scenarios after Cilium's load-balancer test scripts, each a file in scenarios/ with its rule and its outcome.
 
 On a map double and on the kernel's maps, one map operation in ten failing. Which scenarios there are not, and why:
 docs/loadbalancer.md.

@@ -149,12 +149,12 @@ def test_affinity_of_an_import_is_that_of_its_derived_services_annotation() -> N
 def test_reasons_are_given_for_whoever_is_left_out() -> None:
     world = World()
     from isthmus.loadbalancer.plans import plan
-    from isthmus.loadbalancer.services import effective
+    from isthmus.loadbalancer.services import resolve
 
     world.put(make.derived(annotations=(("service.cilium.io/affinity", "local"),)))
     away = at("10.1.0.2", condition=AWAY)
     world.put(make.endpoints("c1", "10.1.0.1", away, "fd00::1"), make.endpoints("c2", "10.2.0.1"))
-    of = effective(world.db.snapshot(), make.DERIVED, which="multicluster")
+    of = resolve(world.db.snapshot(), make.DERIVED, which="multicluster")
     assert of is not None
     said: dict[str, str] = {}
     [key] = {frontend.plan for frontend in world.frontends}

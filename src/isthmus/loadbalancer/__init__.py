@@ -1,18 +1,22 @@
-"""From what sources say to what is called, what answers, and what a call is spread over.
+"""From input rows to what is called, what answers, and what a call is spread over.
 
 What belongs here: pure functions from input rows to frontends, backends and plans, and what decides between sources.
 What never does: I/O, time, the kernel, anything that remembers what was. The order in which rows came never matters,
-because nothing here knows it: what backends.py keeps of its last turn saves it work and changes no result.
+because nothing here depends on it: what backends.py caches saves work and changes no result.
 
-    services.py   what a service is, over all rows that speak of it; precedence between sources
+    services.py   what a service is, over the rows of all sources
     claims.py     who may claim an address
     refusals.py   the claims that do not count, as rows
-    frontends.py  the claims that do, and which one wins
+    exposure.py   where a Service is called
+    frontends.py  the claims that count, and which one wins
     redirects.py  what overrides a service on this node
     port_redirects.py  which of several redirects counts, for each port
     own_ranges.py the own cluster's addresses
     backends.py   endpoints of all clusters and sources joined
     selection.py  the rules of selection, one function each
+    tiers.py      tiers and weights of a policy, flattened to groups
+    policies.py   which policy counts
+    policy_objects.py  what came of each policy, as the status of its object
     plans.py      ``plan``, the one place that chooses
     explain.py    the same, with its reasons
 """
@@ -24,11 +28,11 @@ from typing import Any, Final
 from isthmus.loadbalancer import backends, frontends, own_ranges, plans, port_redirects, redirects, refusals
 from isthmus.loadbalancer.claims import ClaimRules
 from isthmus.loadbalancer.selection import Place, Reasons
-from isthmus.loadbalancer.services import Effective, Which
+from isthmus.loadbalancer.services import ResolvedService, Which
 from isthmus.model.names import ClusterName
 from isthmus.statedb import Derived
 
-__all__ = ["ClaimRules", "Effective", "Place", "Reasons", "derived"]
+__all__ = ["ClaimRules", "Place", "Reasons", "ResolvedService", "derived"]
 
 NO_EXCEPTIONS: Final = ClaimRules()
 
@@ -38,8 +42,9 @@ def derived(
 ) -> list[Derived[Any]]:
     """Redirects, frontends, backends, plans and refused claims as a node of a cluster sees them.
 
-    ``services``: only what crosses clusters (imports, global Services) or is redirected, or what kube-proxy would do as
-    well. ``rules``: which addresses may be claimed beyond those that the API server allocated.
+    ``services``: 'multicluster' answers only what crosses clusters (imports, global Services) or is redirected; 'all'
+    answers what kube-proxy would, too. ``rules``: which addresses may be claimed beyond those that the API server
+    allocated.
     """
     return [
         refusals.derived(node, which=services, rules=rules),

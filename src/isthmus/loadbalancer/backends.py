@@ -1,17 +1,17 @@
 """Backends: the addresses that answer for a service, joined over clusters and sources.
 
-Precedence is for the whole set of (service, cluster): the best source that speaks of it is right about all of it, so
-a lagging copy brings nothing back that a record withdrew. Ports are matched by name and protocol against those of the
+Precedence is for the whole set of (service, cluster): the best source that has one replaces all others, so that a
+lagging copy brings nothing back that a record withdrew. Ports are matched by name and protocol against those of the
 service: what an endpoint offers beyond them is no backend. A headless service has its endpoints' own ports.
 
 The unit is a service. Addresses that are not ready are rows too, with their condition, and so are those that probes
 find dead: the plan leaves them out. A probe of what is no backend (any more) means nothing.
 
-What runs on another network cannot be called from here, and its addresses may be those of others: it is no backend.
+Endpoints on another network cannot be called from here, and their addresses may be in use here: they are no backends.
 Of a peer's records those count that are of a service which it exports, at addresses that are not the own cluster's.
 
-What a cluster said that has been away too long has lapsed: it stands behind every other source, and of it those are
-backends that a probe finds alive now. Who was never probed goes, and who does not answer goes for good.
+Endpoints of a cluster that has been unreachable for longer than the cache lifetime have lapsed: they rank behind every
+other source, and survive only while a probe passes. Those that were never probed are removed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from isthmus.loadbalancer import own_ranges
-from isthmus.loadbalancer.services import Effective, Which, effective, names_for_import
+from isthmus.loadbalancer.services import ResolvedService, Which, names_for_import, resolve
 from isthmus.model.balancing import Backend, BackendKey, Probe
 from isthmus.model.clusters import Cluster, OwnRanges, reachability, reachability_changed
 from isthmus.model.names import ClusterName, ServiceName
@@ -41,10 +41,10 @@ NO_PORTS: Final = (Port("", 0),)
 
 def derived(cluster: ClusterName, *, which: Which) -> Derived[Backend]:
     """The declaration of the table, as the own cluster of this name sees it."""
-    known: Known = {}
+    cache: PartCache = {}
     return Derived(
         BACKENDS,
-        compute=partial(compute, cluster=cluster, which=which, known=known),
+        compute=partial(compute, cluster=cluster, which=which, cache=cache),
         reads={
             ENDPOINT_SETS: by_endpoints,
             SERVICES: by_service,
@@ -102,11 +102,11 @@ def by_own_ranges(reader: Reader, old: OwnRanges | None, new: OwnRanges | None) 
 
 
 def compute(  # hot:
-    reader: Reader, service: ServiceName, *, cluster: ClusterName, which: Which, known: Known
+    reader: Reader, service: ServiceName, *, cluster: ClusterName, which: Which, cache: PartCache
 ) -> Iterable[Backend]:
     """Every backend of a service."""
-    before = known.pop(service, {}) if known else {}
-    subject = effective(reader, service, which=which)
+    before = cache.pop(service, {}) if cache else {}
+    subject = resolve(reader, service, which=which)
     if subject is None:
         return ()
     own = reader.get(CLUSTERS, cluster)
@@ -132,11 +132,11 @@ def compute(  # hot:
         else:
             found += rows
     if len(parts) > 1:
-        known[service] = parts
+        cache[service] = parts
     return found
 
 
-def exports(subject: Effective, cluster: ClusterName) -> bool:
+def exports(subject: ResolvedService, cluster: ClusterName) -> bool:
     """Whether endpoints that a peer names for a service count: for an import, those of the clusters that export it.
 
     A global Service takes those of every cluster's Service of its name: its annotation is the consent.
@@ -144,16 +144,16 @@ def exports(subject: Effective, cluster: ClusterName) -> bool:
     return subject.exporters is None or cluster in subject.exporters
 
 
-def _foreign(told: EndpointSet, ranges: OwnRanges) -> EndpointSet:
-    """What a peer names, but for addresses that are the own cluster's. The same row where there are none."""
-    if told.source != CLUSTERSET:
-        return told
-    kept = tuple(each for each in told.endpoints if not own_ranges.inside(each.address, ranges))
-    return told if len(kept) == len(told.endpoints) else replace(told, endpoints=kept)
+def _foreign(endpoints: EndpointSet, ranges: OwnRanges) -> EndpointSet:
+    """Endpoints of a peer without those at the own cluster's addresses; the same row where there are none."""
+    if endpoints.source != CLUSTERSET:
+        return endpoints
+    kept = tuple(each for each in endpoints.endpoints if not own_ranges.inside(each.address, ranges))
+    return endpoints if len(kept) == len(endpoints.endpoints) else replace(endpoints, endpoints=kept)
 
 
 def _best_sets(rows: list[EndpointSet], cluster: ClusterName) -> Iterable[tuple[ClusterName, list[EndpointSet]]]:
-    """The sets of the best source of each cluster, in order; a source that gives no name is ours."""
+    """The sets of the best source of each cluster, in order; a source that names no cluster means the own one."""
     if len(rows) == 1:
         return ((rows[0].cluster or cluster, rows),)
     sources: dict[ClusterName, dict[str, list[EndpointSet]]] = {}
@@ -168,25 +168,29 @@ def _best_sets(rows: list[EndpointSet], cluster: ClusterName) -> Iterable[tuple[
 class Part(Struct, frozen=True, gc=False):
     """The backends of a part of a service, and what they follow from."""
 
-    of: Effective
-    told: EndpointSet
+    of: ResolvedService
+    endpoints: EndpointSet
     backends: Rows
 
 
-Known = dict[ServiceName, dict[tuple[str, ...], Part]]
-"""Services of several parts, most of which stay as they are when one changes: these need not be computed again."""
+PartCache = dict[ServiceName, dict[tuple[str, ...], Part]]
+"""Parts of services that have several: when one changes the others need not be computed again."""
 
 
-def _part(before: Part | None, of: Effective, told: EndpointSet, cluster: ClusterName) -> Part:
+def _part(before: Part | None, of: ResolvedService, endpoints: EndpointSet, cluster: ClusterName) -> Part:
     """A part, as it was computed before where it follows from the same."""
     if before is None:
-        return Part(of, told, _of_part(of, told, cluster))
+        return Part(of, endpoints, _of_part(of, endpoints, cluster))
     was = before.of
-    if before.told is told and (was.ports, was.headless, was.import_of) == (of.ports, of.headless, of.import_of):
+    if before.endpoints is endpoints and (was.ports, was.headless, was.import_of) == (
+        of.ports,
+        of.headless,
+        of.import_of,
+    ):
         return before
-    rows = _of_part(of, told, cluster)  # equal ones as the very same rows: who compares them is quicker
+    rows = _of_part(of, endpoints, cluster)  # equal rows as the same objects, which compare faster
     same = {key: old if (old := before.backends.get(key)) == row else row for key, row in rows.items()}
-    return Part(of, told, same)
+    return Part(of, endpoints, same)
 
 
 def _joined(parts: list[Rows]) -> Iterable[Backend]:
@@ -211,7 +215,7 @@ def _join(one: Backend, other: Backend) -> Backend:
     return replace(best, port_names=tuple(sorted({*one.port_names, *other.port_names})))
 
 
-def _of_part(of: Effective, part: EndpointSet, cluster: ClusterName) -> Rows:  # hot:
+def _of_part(of: ResolvedService, part: EndpointSet, cluster: ClusterName) -> Rows:  # hot:
     wanted = of.ports
     found: Rows = {}
     for endpoint in part.endpoints:
@@ -237,7 +241,7 @@ def _of_part(of: Effective, part: EndpointSet, cluster: ClusterName) -> Rows:  #
 
 @lru_cache(1024)
 def _alone(name: str) -> tuple[str, ...]:
-    """A name by itself, as the tuple that others have too."""
+    """A tuple of one name, shared between rows: most backends have one port name."""
     return (name,)
 
 

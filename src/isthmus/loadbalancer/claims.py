@@ -1,7 +1,7 @@
 """Who may claim an address. One pure function judges every kind of claim; the table in docs/trust.md is its test.
 
-A frontend takes the calls of every pod of the node, so an address counts only if somebody who may give it away did: the
-API server that allocated it, the node that has it, or the administrator who wrote its range into ``[claims]``.
+A frontend takes the calls of every pod of the node. So an address counts only if its holder gave it: the API server
+that allocated it, the node that has it, or the administrator who wrote its range into ``[claims]``.
 
 Cluster IPs are not judged: the API server allocates them (``spec.clusterIP`` outside the Service ranges is refused
 there), and a file of Services is written by the machine's administrator.
@@ -50,7 +50,7 @@ class ClaimRules(Struct, frozen=True):
 
 
 class AddressClaim(Struct, frozen=True, gc=False, kw_only=True):
-    """One object's wish that calls of an address come to it, and what the tables know of that address."""
+    """An object's claim that calls of an address are its own, and what the tables know of that address."""
 
     type: FrontendType
     address: str

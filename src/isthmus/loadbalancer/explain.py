@@ -1,4 +1,4 @@
-"""Why calls of a service go where they go: the same code that plans, with somebody who listens to its reasons."""
+"""Why calls of a service go where they go: the code that plans, with a collector for its reasons."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from isthmus.loadbalancer.backends import exports
 from isthmus.loadbalancer.port_redirects import order
 from isthmus.loadbalancer.redirects import LOCAL, shortcomings
 from isthmus.loadbalancer.selection import Place
-from isthmus.loadbalancer.services import Which, best, effective, wanted
+from isthmus.loadbalancer.services import Which, best, resolve, wanted
 from isthmus.model.balancing import Backend, Frontend, Plan, PlanKey
 from isthmus.model.clusters import reachability
 from isthmus.model.names import ClusterName, ServiceName, split
@@ -41,45 +41,45 @@ class LeftOut(Struct, frozen=True):
     reason: str
 
 
-class Path(Struct, frozen=True):
-    """What one plan comes to, and whom it leaves out."""
+class PlanExplanation(Struct, frozen=True):
+    """One plan, and the backends that it leaves out."""
 
     plan: Plan
     left_out: tuple[LeftOut, ...]
 
 
-class Account(Struct, frozen=True):
-    """All there is to say of a service: its plans, and sentences about what counts and what does not."""
+class Explanation(Struct, frozen=True):
+    """The plans of a service, and sentences about which rows count and which do not."""
 
     service: ServiceName
     import_of: ServiceName
-    paths: tuple[Path, ...]
+    paths: tuple[PlanExplanation, ...]
     notes: tuple[str, ...]
 
 
-def explain(reader: Reader, service: ServiceName, *, at: Place, which: Which = "multicluster") -> Account:
-    """The account of a service, as the tables have it now, for whom takes such services."""
+def explain(reader: Reader, service: ServiceName, *, at: Place, which: Which = "multicluster") -> Explanation:
+    """The explanation of a service as the tables are now. ``which``: the services that the process answers."""
     left: dict[PlanKey, list[LeftOut]] = {}
 
-    def hear(key: PlanKey, backend: Backend, reason: str) -> None:
+    def record(key: PlanKey, backend: Backend, reason: str) -> None:
         left.setdefault(key, []).append(LeftOut(backend, reason))
 
     found = plans.compute(
-        reader, service, cluster=at.cluster, node=at.node, which=which, reasons=lambda key: partial(hear, key)
+        reader, service, cluster=at.cluster, node=at.node, which=which, reasons=lambda key: partial(record, key)
     )
     paths = [(plan, sorted(left.get(plan.key, ()), key=lambda each: each.backend.key)) for plan in list(found)]
     row = best(reader, service)
     imported = row.import_of if row else next((each.name for each in reader.by(IMPORTS, "service", service)), "")
-    return Account(
+    return Explanation(
         service=service,
         import_of=ServiceName(imported),
-        paths=tuple(Path(plan, tuple(out)) for plan, out in sorted(paths, key=lambda pair: pair[0].key)),
+        paths=tuple(PlanExplanation(plan, tuple(out)) for plan, out in sorted(paths, key=lambda pair: pair[0].key)),
         notes=tuple(_notes(reader, service, at=at)),
     )
 
 
 def called(reader: Reader, name: ServiceName) -> list[ServiceName]:
-    """The services that people may mean by a name: of an import, of a Service, or of what a redirect stands for."""
+    """The services that a name may mean: of an import, a Service, or a policy that redirects an address."""
     found = {row.name for row in reader.by(SERVICES, "name", name)}
     found |= {row.name for row in reader.by(SERVICES, "import", name)}
     found |= {row.service for row in reader.by(REDIRECTS, "service", name)}
@@ -97,7 +97,7 @@ def _notes(reader: Reader, service: ServiceName, *, at: Place) -> Iterator[str]:
         if row.shadowed:
             yield f"{row.key} is also claimed by {', '.join(row.shadowed)}: {_claim(row)} comes first"
     for row in lost:
-        yield f"{row.key} is claimed in vain: it is answered for {row.service}, {_claim(row)}"
+        yield f"{row.key} is answered for {row.service}: {_claim(row)} comes first"
     for refused in sorted(reader.by(REFUSED_CLAIMS, "service", service), key=REFUSED_CLAIMS.key):
         yield f"not called at {refused.address}, as {refused.kind} {refused.name} asks: {refused.message}"
     yield from _of_redirects(reader, service, node=at.node)
@@ -112,16 +112,16 @@ def _of_the_service(reader: Reader, service: ServiceName, *, unclaimed: bool) ->
     row = best(reader, service)
     if row is None:
         if not reader.by(IMPORTS, "service", service) and not reader.by(REDIRECTS, "service", service):
-            yield "no source says that there is such a service"
+            yield "no source has such a service"
         return
     for other in sorted(reader.by(SERVICES, "name", service), key=lambda each: rank(each.source)):
         if other.source != row.source:
-            yield f"source {other.source} speaks of it too: {row.source} comes first and is right about all of it"
+            yield f"source {other.source} has it too: {row.source} comes first, for all of it"
     frontends = reader.by(FRONTENDS, "service", service)
     if not frontends and row.headless:
         yield "it is headless: there is no address to be called at"
     elif not frontends and unclaimed and not wanted(row, "multicluster"):
-        yield "it is a plain Service: no import, not global, not redirected; datapath.services says whether it is ours"
+        yield "it is a plain Service: no import, not global, not redirected; only datapath.services 'all' answers it"
 
 
 def _of_redirects(reader: Reader, service: ServiceName, *, node: str) -> Iterator[str]:
@@ -158,7 +158,7 @@ def _of_endpoints(reader: Reader, service: ServiceName, *, at: Place) -> Iterato
 def _untrusted(reader: Reader, service: ServiceName, rows: list[EndpointSet], *, at: Place) -> str:
     """Why endpoints that a peer names do not count, as a sentence; empty where they do, or no peer names them."""
     cluster, source = rows[0].cluster, rows[0].source
-    subject = effective(reader, service, which="all")
+    subject = resolve(reader, service, which="all")
     if source != CLUSTERSET or cluster == at.cluster or subject is None:
         return ""
     if not exports(subject, cluster):

@@ -1,10 +1,9 @@
 """Frontends: the addresses that are called, each with the one service that answers there.
 
-A claim is a service's wish to answer at an address; the winner follows from the claims alone: what was given by the
-API server before what anybody may write into a spec, explicit addresses before those a node lends, then the better
-source, the older service, the name. A winner that is not ours to answer (a plain Service) leaves the address alone:
-nobody takes it over by claiming it too. A redirect makes the ports that it means ours; one of an address takes only
-what no service has.
+Several services may claim one address and port. The winner follows from the claims alone: what the API server allocated
+before what a spec names, explicit addresses before those of the node, then the better source, the older service, the
+name. A winner that Isthmus does not answer for (a plain Service) leaves the address alone: no other claim has it then.
+A redirect makes the ports that it redirects Isthmus's to answer; one of an address takes only what no service has.
 
 The unit is one address and port, found through indexes in either direction, so a change costs what it changes.
 """
@@ -20,12 +19,12 @@ from msgspec.structs import replace
 
 from isthmus.loadbalancer import refusals
 from isthmus.loadbalancer.claims import ClaimRules
+from isthmus.loadbalancer.exposure import NODE_PORTS, exposures, keys, keys_of_import, on_node
 from isthmus.loadbalancer.port_redirects import of_plan
 from isthmus.loadbalancer.services import (
     UNKNOWN_AGE,
     Which,
     best,
-    external_policy,
     served_elsewhere,
     stands_alone,
     wanted,
@@ -41,7 +40,7 @@ from isthmus.model.tables import FRONTENDS, IMPORTS, NODES, PORT_REDIRECTS, REDI
 from isthmus.statedb import Derived, Reader
 
 RANK: Final[dict[FrontendType, int]] = {
-    "ClusterIP": 0,  # allocated: nobody can wish for a taken one
+    "ClusterIP": 0,  # allocated: two Services never have the same
     "LoadBalancer": 1,  # from a status, which takes rights to write
     "Import": 2,
     "ExternalIP": 3,  # from a spec: whoever may write a Service may write any address
@@ -50,34 +49,12 @@ RANK: Final[dict[FrontendType, int]] = {
     "LocalRedirect": 6,  # of an address: whoever may write a policy may write any
 }
 
-NODE_PORTS: Final = range(30000, 32768)
-ON_NODE: Final = ("NodePort", "HostPort")
-INSIDE, OUTSIDE = Scope.INTERNAL, Scope.EXTERNAL
-
-
-class Wish(Struct, frozen=True, gc=False):
-    """What a Service wants of one kind of address: to be called there, at its ports."""
-
-    type: FrontendType
-    addresses: Collection[str]
-    at: Scope = Scope.EXTERNAL
-    """From where it is called."""
-    plan: Scope = Scope.EXTERNAL
-    """Which of the two traffic policies applies."""
-
-    def port_of(self, port: Port) -> int:
-        """The number at which one of the service's ports is called there; 0: it is not."""
-        if self.type == "HostPort" and port.node_port in NODE_PORTS:
-            return 0
-        return port.node_port if self.type in ON_NODE else port.port
-
-
 ALLOCATED: Final = ("ClusterIP", "Import", "LocalRedirect")
 """Addresses at which a local redirect counts."""
 
 
 class Claim(Struct, frozen=True, gc=False):
-    """One service's wish to answer at one address and port."""
+    """One service that is called at one address and port, if no other claim comes before."""
 
     key: FrontendKey
     type: FrontendType
@@ -86,9 +63,10 @@ class Claim(Struct, frozen=True, gc=False):
     port: Port
     source: str
     created: str
-    ours: bool
-    foreign: bool
-    """Another proxy serves the Service, by its labels: no redirect makes it ours."""
+    managed: bool
+    """Isthmus answers calls of the service, redirected or not."""
+    other_proxy: bool
+    """Another proxy serves the Service, by its labels: its calls are not redirected either."""
     scope: Scope
     """Of the plan: which of the two traffic policies applies."""
 
@@ -121,19 +99,19 @@ def derived(node: str, *, which: Which, rules: ClaimRules) -> Derived[Frontend]:
 def compute(  # hot:
     reader: Reader, key: FrontendKey, *, node: str, which: Which, rules: ClaimRules
 ) -> Iterable[Frontend]:
-    """The frontends at an address: those of the strongest claim, if calls of it are ours to answer."""
+    """The frontends at an address: those of the strongest claim, if its calls are Isthmus's to answer."""
     claims = claims_at(reader, key, node=node, which=which, rules=rules)
     if not claims:
         return ()
     winner = claims[0] if len(claims) == 1 else min(claims, key=Claim.order)
     shadowed = tuple(sorted({claim.service for claim in claims} - {winner.service})) if len(claims) > 1 else ()
-    redirect = None if winner.foreign else of_plan(reader, winner.plan)
+    redirect = None if winner.other_proxy else of_plan(reader, winner.plan)
     if redirect is None:
-        return (_frontend(winner, key, winner.plan, shadowed),) if winner.ours else ()
+        return (_frontend(winner, key, winner.plan, shadowed),) if winner.managed else ()
     # Three cases: a local redirect of an address that was not allocated does not mean its calls; one that skips its own
-    # pods leaves them the original, where that is ours to answer; any other redirect means all calls.
+    # pods leaves them the original, where that is answered here; any other redirect means all calls.
     original = replace(winner.plan, scope=winner.scope.original())
-    kept = (winner.ours and winner.type != "LocalRedirect") or of_plan(reader, original) is not None
+    kept = (winner.managed and winner.type != "LocalRedirect") or of_plan(reader, original) is not None
     if redirect.kind == "local" and winner.type not in ALLOCATED:
         return (_frontend(winner, key, original, shadowed),) if kept else ()
     beside = replace(key, scope=key.scope.original())
@@ -156,38 +134,40 @@ def _frontend(claim: Claim, key: FrontendKey, plan: PlanKey, shadowed: tuple[Ser
 def by_service(reader: Reader, old: Service | None, new: Service | None, *, node: str) -> Iterable[FrontendKey]:  # hot:
     """A Service affects its own addresses, those of its rows from other sources, and those of its import."""
     rows = [row for row in (old, new) if row is not None]
-    name, lent = rows[0].name, _lent(reader, node)
+    name, node_addresses = rows[0].name, _node_addresses(reader, node)
     rows += [row for row in reader.by(SERVICES, "name", name) if row is not new]
-    keys = [key for row in rows for key in _keys(_wishes(row, lent=lent), row.ports)]
+    found = [key for row in rows for key in keys(exposures(row, node_addresses=node_addresses), row.ports)]
     for imported in reader.by(IMPORTS, "service", name):
-        keys += _keys_of_import(imported)
+        found += keys_of_import(imported)
     for row in rows:
         if row.import_of and (of := reader.get(IMPORTS, row.import_of)) is not None:
-            keys += _keys_of_import(of)
-    return keys
+            found += keys_of_import(of)
+    return found
 
 
 def by_import(reader: Reader, old: Import | None, new: Import | None) -> Iterator[FrontendKey]:
     """An import affects its own addresses."""
     for row in (old, new):
         if row is not None:
-            yield from _keys_of_import(row)
+            yield from keys_of_import(row)
 
 
 def by_node(reader: Reader, old: Node | None, new: Node | None, *, node: str) -> Iterator[FrontendKey]:
-    """This node's addresses that come or go affect every node port; another's only who may claim its node ports."""
+    """This node's addresses that come or go affect every node port; another's only those that claim its node ports."""
     moved = set(old.addresses if old else ()) ^ set(new.addresses if new else ())
     row = new or old
     if row is not None and row.name == node and moved:
         for service in reader.by(SERVICES, "exposed", True):
-            yield from _keys(_on_node(service, lent=moved), service.ports)
+            yield from keys(on_node(service, node_addresses=moved), service.ports)
         for address in moved:
-            yield from (frontend.key for frontend in reader.by(FRONTENDS, "lent", address))
+            yield from (frontend.key.called for frontend in reader.by(FRONTENDS, "node_address", address))
     for address in moved:
         for service in reader.by(SERVICES, "address", address):
-            yield from (key for key in _keys(_wishes(service, lent=()), service.ports) if key.address == address)
+            yield from (
+                key for key in keys(exposures(service, node_addresses=()), service.ports) if key.address == address
+            )
         for imported in reader.by(IMPORTS, "address", address):
-            yield from (key for key in _keys_of_import(imported) if key.address == address)
+            yield from (key for key in keys_of_import(imported) if key.address == address)
 
 
 def by_redirect(reader: Reader, old: Redirect | None, new: Redirect | None) -> Iterator[FrontendKey]:
@@ -200,31 +180,31 @@ def by_redirect(reader: Reader, old: Redirect | None, new: Redirect | None) -> I
 def by_port_redirect(
     reader: Reader, old: PortRedirect | None, new: PortRedirect | None, *, node: str
 ) -> Iterator[FrontendKey]:
-    """A port that is redirected, or no more, affects the addresses of its service: calls of them may become ours."""
+    """A port that is redirected, or no more, affects the addresses of its service: Isthmus may answer them now."""
     row = new or old
     if row is None:
         return
-    name, lent = row.key.service, _lent(reader, node)
+    name, node_addresses = row.key.service, _node_addresses(reader, node)
     for service in reader.by(SERVICES, "name", name):
-        yield from _keys(_wishes(service, lent=lent), service.ports)
+        yield from keys(exposures(service, node_addresses=node_addresses), service.ports)
     for imported in reader.by(IMPORTS, "service", name):
-        yield from _keys_of_import(imported)
+        yield from keys_of_import(imported)
     for redirect in reader.by(REDIRECTS, "service", name):
         yield from (claim.key for claim in _claims_of_redirect(redirect))
 
 
 def claims_at(reader: Reader, key: FrontendKey, *, node: str, which: Which, rules: ClaimRules) -> list[Claim]:  # hot:
     """Every claim on an address and port that counts."""
-    lent = _lent(reader, node)
+    node_addresses = _node_addresses(reader, node)
     services = reader.by(SERVICES, "address", key.address)
-    if key.address in lent:
+    if key.address in node_addresses:
         services += reader.by(SERVICES, "node_port", (key.port, key.protocol))
     of_a_node = key.port in NODE_PORTS and bool(reader.by(NODES, "address", key.address))
     claims: list[Claim] = []
     for name in {row.name: None for row in services}:
         service = best(reader, name)
         if service is not None:
-            found = _claims(service, key, lent=lent, which=which, of_a_node=of_a_node)
+            found = _claims(service, key, node_addresses=node_addresses, which=which, of_a_node=of_a_node)
             claims += [each for each in found if _counts(reader, service, each, node=node, rules=rules)]
     for row in reader.by(IMPORTS, "address", key.address):
         if row.type != "ClusterSetIP" or not stands_alone(reader, row):
@@ -246,65 +226,28 @@ def _counts(reader: Reader, service: Service, claim: Claim, *, node: str, rules:
 
 
 def _claims(
-    service: Service, key: FrontendKey, *, lent: Collection[str], which: Which, of_a_node: bool
+    service: Service, key: FrontendKey, *, node_addresses: Collection[str], which: Which, of_a_node: bool
 ) -> Iterator[Claim]:
     """What a Service claims of one address and port: none, one, or several for as many reasons."""
-    for wish in _wishes(service, lent=lent):
-        if key.address not in wish.addresses or key.scope is not wish.at:
+    for exposure in exposures(service, node_addresses=node_addresses):
+        if key.address not in exposure.addresses or key.scope is not exposure.at:
             continue
-        if of_a_node and wish.type in ("LoadBalancer", "ExternalIP"):
+        if of_a_node and exposure.type in ("LoadBalancer", "ExternalIP"):
             continue  # what sends the node ports of a node elsewhere would take them from all Services that have one
         for port in service.ports:
-            if wish.port_of(port) == key.port and port.protocol == key.protocol:
+            if exposure.port_of(port) == key.port and port.protocol == key.protocol:
                 yield Claim(
                     key=key,
-                    type=wish.type,
+                    type=exposure.type,
                     service=service.name,
                     import_of=service.import_of,
                     port=port,
                     source=service.source,
                     created=service.created,
-                    ours=wanted(service, which),
-                    foreign=served_elsewhere(service),
-                    scope=wish.plan,
+                    managed=wanted(service, which),
+                    other_proxy=served_elsewhere(service),
+                    scope=exposure.plan,
                 )
-
-
-def _keys(wishes: Iterable[Wish], ports: Iterable[Port]) -> list[FrontendKey]:
-    """Everywhere that a Service with these ports wants to be called."""
-    return [
-        FrontendKey(address, number, port.protocol, wish.at)
-        for wish in wishes
-        for address in wish.addresses
-        for port in ports
-        if (number := wish.port_of(port))
-    ]
-
-
-def _wishes(service: Service, *, lent: Collection[str]) -> list[Wish]:
-    """Where a Service wants to be called. A ClusterIP is called from inside, all else from outside."""
-    differ = external_policy(service) != service.internal_policy
-    wishes: list[Wish] = []
-    if not service.headless:
-        wishes.append(Wish("ClusterIP", service.cluster_ips, plan=INSIDE if differ else OUTSIDE))
-    if service.external_ips and service.type != "HostPort":
-        wishes.append(Wish("ExternalIP", service.external_ips))
-    if service.type == "LoadBalancer":
-        wishes.append(Wish("LoadBalancer", service.load_balancer_ips))
-        if differ:
-            wishes.append(Wish("LoadBalancer", service.load_balancer_ips, INSIDE, INSIDE))
-    return wishes if service.type == "ClusterIP" else wishes + _on_node(service, lent=lent)
-
-
-def _on_node(service: Service, *, lent: Collection[str]) -> list[Wish]:
-    """What a Service is called at on the node: node ports, or the port of a pod at every address or at one it names."""
-    if service.type == "HostPort":
-        return [Wish("HostPort", service.external_ips or lent)]
-    if service.type not in ("NodePort", "LoadBalancer"):
-        return []
-    if external_policy(service) == service.internal_policy:
-        return [Wish("NodePort", lent)]
-    return [Wish("NodePort", lent), Wish("NodePort", lent, INSIDE, INSIDE)]
 
 
 def _claims_of_import(reader: Reader, row: Import) -> Iterator[Claim]:
@@ -318,7 +261,7 @@ def _claims_of_import(reader: Reader, row: Import) -> Iterator[Claim]:
 
 
 def _claims_of_redirect(row: Redirect) -> Iterator[Claim]:
-    """What a redirect of an address wants to be called at: there, at the ports that have a target of that family."""
+    """The claims of a redirect of an address: at the ports that have a target of that family."""
     if not row.address:
         return
     for rule in row.rules:
@@ -331,13 +274,7 @@ def _claims_of_redirect(row: Redirect) -> Iterator[Claim]:
             )
 
 
-def _keys_of_import(row: Import) -> Iterator[FrontendKey]:
-    for address in row.ips:
-        for port in row.ports:
-            yield FrontendKey(address, port.port, port.protocol)
-
-
-def _lent(reader: Reader, node: str) -> tuple[str, ...]:
-    """This node's addresses, which it lends to every node port."""
+def _node_addresses(reader: Reader, node: str) -> tuple[str, ...]:
+    """This node's addresses: node ports are called at each of them."""
     row = reader.get(NODES, node)
     return row.addresses if row else ()

@@ -1,7 +1,7 @@
 """Maglev hashing: a table from hash to backend that is the same on every node and moves little when backends change.
 
-Permutations, their seed, the keys of backends and the rule for weights are those of Cilium (facts/cilium-lb.md §4.6),
-so nodes of both agree. What is hashed to choose a cell is the datapath's business: the caller's pod address.
+Permutations, their seed, the keys of backends and the rule for weights are those of Cilium (``pkg/maglev``), so
+nodes of both agree. What is hashed to choose a cell is up to the datapath: the caller's pod address.
 """
 
 from __future__ import annotations

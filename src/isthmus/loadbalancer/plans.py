@@ -10,13 +10,13 @@ from functools import partial
 
 from isthmus.loadbalancer import policies
 from isthmus.loadbalancer.port_redirects import of_plan
-from isthmus.loadbalancer.selection import Clusters, Place, Reasons, matching, select, silent
+from isthmus.loadbalancer.selection import Clusters, Place, Reasons, ignore, matching, select
 from isthmus.loadbalancer.services import (
-    Effective,
+    ResolvedService,
     Which,
-    effective,
     names_for_import,
     no_service,
+    resolve,
 )
 from isthmus.loadbalancer.tiers import groups, named
 from isthmus.model.balancing import Backend, Frontend, Group, Plan, PlanKey
@@ -67,7 +67,7 @@ def derived(cluster: ClusterName, node: str, *, which: Which) -> Derived[Plan]:
 def plan(
     key: PlanKey,
     *,
-    of: Effective,
+    of: ResolvedService,
     frontends: Sequence[Frontend],
     backends: Iterable[Backend],
     at: Place,
@@ -76,9 +76,9 @@ def plan(
     awaited: Sequence[str] = (),
     redirect: PortRedirect | None = None,
     port_name: str | None = None,
-    reasons: Reasons = silent,
+    reasons: Reasons = ignore,
 ) -> Plan:
-    """What calls of these frontends, all of one plan, are spread over; ``reasons`` hears what was left out and why."""
+    """The plan of these frontends; ``reasons`` collects what is left out and why."""
     called = sorted([frontend.key for frontend in frontends])
     port_name = _port_name(frontends) if port_name is None else port_name
     if redirect is not None:
@@ -98,7 +98,7 @@ def plan(
     backends = matched
     if tiers:
         backends = named(backends, tiers, clusters=clusters, reasons=reasons)
-        matched = matching(backends, key=key, port_name=port_name, reasons=silent)
+        matched = matching(backends, key=key, port_name=port_name, reasons=ignore)
     chosen = select(key, backends, of=of, at=at, port_name=port_name, policy=policy, clusters=clusters, reasons=reasons)
     affinity, timeout = of.affinity, of.affinity_timeout
     if policy is not None and policy.affinity is not None:
@@ -124,7 +124,7 @@ def compute(
     cluster: ClusterName,
     node: str,
     which: Which,
-    reasons: Callable[[PlanKey], Reasons] = lambda key: silent,
+    reasons: Callable[[PlanKey], Reasons] = lambda key: ignore,
 ) -> Iterator[Plan]:
     """Every plan of a service: one for each port, family and scope that has a frontend, which is ours then.
 
@@ -135,7 +135,7 @@ def compute(
         by_plan.setdefault(frontend.plan, []).append(frontend)
     if not by_plan:
         return
-    subject = effective(reader, service, which="all") or _of_address(service, by_plan)
+    subject = resolve(reader, service, which="all") or _of_address(service, by_plan)
     if subject is None:
         return
     backends = reader.by(BACKENDS, "service", service)
@@ -164,14 +164,14 @@ def _port_name(frontends: Sequence[Frontend]) -> str:
     return min(frontends, key=lambda frontend: frontend.key).port_name
 
 
-def _of_address(service: ServiceName, by_plan: ByPlan) -> Effective | None:
+def _of_address(service: ServiceName, by_plan: ByPlan) -> ResolvedService | None:
     """What is called at an address that no service has: nothing but its redirect."""
     types = {frontend.type for frontends in by_plan.values() for frontend in frontends}
     return no_service(service) if types == {"LocalRedirect"} else None
 
 
 def place(reader: Reader, cluster: ClusterName, node: str) -> Place:
-    """Where this node is, as far as its row says."""
+    """Where this node is, as far as its row is there."""
     row = reader.get(NODES, node)
     return Place(cluster, node, row.zone if row else "")
 
@@ -216,7 +216,7 @@ def by_redirect(reader: Reader, old: PortRedirect | None, new: PortRedirect | No
 
 
 def by_source(reader: Reader, sources: frozenset[str]) -> Iterator[ServiceName]:
-    """A peer that has been heard from affects the plans that say they await it."""
+    """A peer whose first list is whole affects the plans that list it as awaited."""
     for source in sources:
         yield from (row.key.service for row in reader.by(PLANS, "awaited", source))
 

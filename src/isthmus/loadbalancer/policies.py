@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import get_args
 
-from isthmus.loadbalancer.services import UNKNOWN_AGE, Effective
+from isthmus.loadbalancer.services import UNKNOWN_AGE, ResolvedService
 from isthmus.model.policies import Policy, PolicyKind
 from isthmus.model.tables import POLICIES
 from isthmus.statedb import Reader
@@ -23,7 +23,7 @@ def counting(rows: Iterable[Policy]) -> Policy | None:
     return min((row for row in rows if not row.invalid), key=precedence, default=None)
 
 
-def of_service(reader: Reader, of: Effective) -> Policy | None:
+def of_service(reader: Reader, of: ResolvedService) -> Policy | None:
     """The policy that counts for a service."""
     target = ("ServiceImport", of.import_of) if of.import_of else ("Service", of.name)
     return counting(reader.by(POLICIES, "target", target))

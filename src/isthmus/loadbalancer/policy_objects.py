@@ -16,7 +16,7 @@ from isthmus.kube.objects.policies import TRAFFIC_POLICY
 from isthmus.loadbalancer import backends, policies
 from isthmus.loadbalancer.plans import plan
 from isthmus.loadbalancer.selection import Clusters, Place
-from isthmus.loadbalancer.services import Effective, effective
+from isthmus.loadbalancer.services import ResolvedService, resolve
 from isthmus.model.balancing import Plan, PlanKey
 from isthmus.model.hosts import family
 from isthmus.model.names import ClusterName, ServiceName
@@ -64,7 +64,7 @@ def compute(reader: Reader, service: ServiceName, *, cluster: ClusterName) -> It
     """The status of every TrafficPolicy for a service."""
     rows = reader.by(POLICIES, "service", service)
     counting = policies.counting(rows)
-    subject = effective(reader, service, which="multicluster") if rows else None
+    subject = resolve(reader, service, which="multicluster") if rows else None
     for policy in rows:
         if policy.policy_kind == "TrafficPolicy":
             status = {"conditions": [_accepted(policy, counting, subject)], "shares": ""}
@@ -75,9 +75,9 @@ def compute(reader: Reader, service: ServiceName, *, cluster: ClusterName) -> It
             yield row(draft, observed, unit=service, ownership=KINDS["TrafficPolicy"])
 
 
-def planned(reader: Reader, subject: Effective, policy: Policy, *, cluster: ClusterName) -> Plan | None:
+def planned(reader: Reader, subject: ResolvedService, policy: Policy, *, cluster: ClusterName) -> Plan | None:
     """The plan of the service's first port, in the family of its first backend."""
-    found = list(backends.compute(reader, subject.name, cluster=cluster, which="multicluster", known={}))
+    found = list(backends.compute(reader, subject.name, cluster=cluster, which="multicluster", cache={}))
     if not subject.ports:
         return None
     port = subject.ports[0]
@@ -127,7 +127,7 @@ def by_cluster(reader: Reader, old: object, new: object) -> Iterator[ServiceName
     yield from {each.service for each in reader.all(POLICIES)}
 
 
-def _accepted(policy: Policy, counting: Policy | None, subject: Effective | None) -> Condition:
+def _accepted(policy: Policy, counting: Policy | None, subject: ResolvedService | None) -> Condition:
     def refused(reason: str, message: str) -> Condition:
         return condition("Accepted", False, reason=reason, message=message, generation=policy.generation)
 

@@ -1,4 +1,4 @@
-"""Redirects: what overrides a service on this node, from policies and pods, or from whoever runs a proxy.
+"""Redirects: what overrides a service on this node, from policies and pods, or from a proxy on the node.
 
 Each row is one owner's override, with a rule for each port that has a target now. Which of several counts for a port is
 decided in port_redirects.py.

@@ -1,6 +1,6 @@
 """Which backends a call may reach: every rule of selection, one function each, in the order they are applied.
 
-Each rule takes backends and gives those it leaves, and says to ``reasons`` why another went, so that explaining a
+Each rule takes backends and returns those it keeps, and calls ``reasons`` with each of the others, so that explaining a
 plan runs the same code as making it. Nothing here reads a table, a clock or the network.
 """
 
@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct
 
-from isthmus.loadbalancer.services import Effective
+from isthmus.loadbalancer.services import ResolvedService
 from isthmus.model.balancing import Backend, PlanKey, Scope
 from isthmus.model.clusters import Cluster
 from isthmus.model.names import ClusterName
@@ -45,15 +45,15 @@ class Clusters(NamedTuple):
     known: Mapping[ClusterName, Cluster]
 
 
-def silent(backend: Backend, reason: str) -> None:
-    """The collector of nobody who asks."""
+def ignore(backend: Backend, reason: str) -> None:
+    """A collector that drops every reason."""
 
 
 def select(
     key: PlanKey,
     backends: Iterable[Backend],
     *,
-    of: Effective,
+    of: ResolvedService,
     at: Place,
     port_name: str,
     policy: Policy | None,
@@ -105,7 +105,7 @@ def matching(backends: Backends, *, key: PlanKey, port_name: str, reasons: Reaso
     return _keep(backends, mismatch, reasons)
 
 
-def local_only(of: Effective, scope: Scope) -> bool:
+def local_only(of: ResolvedService, scope: Scope) -> bool:
     """Whether the traffic policy for calls from inside, or from outside, wants endpoints of this node only."""
     return (of.internal_policy if scope & Scope.INTERNAL else of.external_policy) == "Local"
 
@@ -117,9 +117,9 @@ def on_this_node(backends: Backends, *, at: Place, reasons: Reasons) -> Backends
 
 def usable(backends: Backends, *, reasons: Reasons) -> Backends:
     """What serves: ready, or terminating and still serving."""
-    said = {Condition.NOT_READY: "it is not ready", Condition.GONE: "it has ended"}
+    reason = {Condition.NOT_READY: "it is not ready", Condition.GONE: "it has ended"}
     serving = Condition.TERMINATING
-    return _keep(backends, lambda b: "" if b.condition <= serving else said[b.condition], reasons)
+    return _keep(backends, lambda b: "" if b.condition <= serving else reason[b.condition], reasons)
 
 
 def answering(backends: Backends, *, refuse: bool = False, reasons: Reasons) -> Backends:
@@ -130,7 +130,7 @@ def answering(backends: Backends, *, refuse: bool = False, reasons: Reasons) -> 
     return _keep(backends, lambda backend: "" if backend.healthy else "probes find it dead", reasons)
 
 
-def near(backends: Backends, *, of: Effective, at: Place, reasons: Reasons) -> Backends:
+def near(backends: Backends, *, of: ResolvedService, at: Place, reasons: Reasons) -> Backends:
     """Traffic distribution: this node, else this zone by hints; never at the price of having nothing."""
     if not of.distribution or of.internal_policy == "Local":
         return backends  # Kubernetes gives no hints there
@@ -168,8 +168,8 @@ def _elsewhere(here: Callable[[Backend], bool], step: Locality, backend: Backend
     return "" if here(backend) else f"the policy prefers the own {step.lower()}"
 
 
-def preferred_clusters(backends: Backends, *, of: Effective, at: Place, reasons: Reasons) -> Backends:
-    """The clusters' affinity of a global service (facts/cilium-mcs.md §6): own or other clusters first."""
+def preferred_clusters(backends: Backends, *, of: ResolvedService, at: Place, reasons: Reasons) -> Backends:
+    """The clusters' affinity of a global service (Cilium: service.cilium.io/affinity): own or other clusters first."""
     if of.preference == "none":
         return backends
     own = [b for b in backends if b.key.cluster == at.cluster]
@@ -191,7 +191,7 @@ def ready_first(backends: Backends, *, reasons: Reasons) -> Backends:
 
 def _keep(backends: Backends, why_not: Callable[[Backend], str], reasons: Reasons) -> Backends:
     left = [backend for backend in backends if not why_not(backend)]
-    if len(left) < len(backends) and reasons is not silent:
+    if len(left) < len(backends) and reasons is not ignore:
         for backend in backends:
             if reason := why_not(backend):
                 reasons(backend, reason)

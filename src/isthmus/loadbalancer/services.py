@@ -1,7 +1,7 @@
-"""What a service is, seen over all rows that speak of it: its Service from the best source, or the import in its stead.
+"""What a service is, over the rows of all sources: its Service from the best source, or else its import.
 
-Precedence is stated here once. Between sources the better one is right about the whole service or about a cluster's
-whole set of endpoints, never about single addresses; the other surfaces when the better one's rows go.
+The better source decides the whole service, or a cluster's whole set of endpoints, never single addresses; the other
+surfaces when the better one's rows go (precedence: ``model/sources.py``).
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ LEFT_ALONE: Final = frozenset({"service.kubernetes.io/service-proxy-name", "serv
 """Labels of Services that kube-proxy and other proxies ignore (Kubernetes: well-known labels)."""
 
 UNKNOWN_AGE: Final = "~"
-"""Sorts after every date: who does not know its age is the youngest."""
+"""Sorts after every date: an object of unknown age counts as the youngest."""
 
 Which = Literal["multicluster", "all"]
 Preference = Literal["none", "local", "remote"]
 Locality = Literal["Cluster", "Local"]
 
 
-class Effective(Struct, frozen=True, gc=False, kw_only=True):
+class ResolvedService(Struct, frozen=True, gc=False, kw_only=True):
     """A service as its calls see it. ``multicluster``: endpoints of other clusters count."""
 
     name: ServiceName
@@ -54,21 +54,21 @@ class Effective(Struct, frozen=True, gc=False, kw_only=True):
     consistent: bool
 
 
-class Asked(NamedTuple):
-    """What annotations ask for."""
+class Requested(NamedTuple):
+    """What annotations request."""
 
-    everywhere: bool = False
+    is_global: bool = False
     distribution: str = ""
     preference: Preference = "none"
     consistent: bool = False
 
 
-NOTHING: Final = Asked()
+NOTHING_REQUESTED: Final = Requested()
 
 
 def is_global(service: Service) -> bool:
     """Whether a Service of this name takes endpoints of every cluster's Service of the same name."""
-    return bool(service.annotations) and _asked(service.annotations).everywhere
+    return bool(service.annotations) and _requested(service.annotations).is_global
 
 
 def is_multicluster(service: Service) -> bool:
@@ -79,7 +79,7 @@ def is_multicluster(service: Service) -> bool:
 
 
 def best(reader: Reader, name: ServiceName) -> Service | None:
-    """The row that is right about a service: the one of the best source, then by the source's name."""
+    """The row that counts for a service: that of the best source, then by the source's name."""
     rows = reader.by(SERVICES, "name", name)
     if len(rows) < 2:
         return rows[0] if rows else None
@@ -92,7 +92,7 @@ def stands_alone(reader: Reader, row: Import) -> bool:
 
 
 def wanted(service: Service, which: Which) -> bool:
-    """Whether calls of a Service are ours to answer."""
+    """Whether Isthmus answers calls of a Service, redirected or not."""
     if served_elsewhere(service):
         return False
     return which == "all" or bool(service.import_of) or is_multicluster(service)
@@ -104,13 +104,13 @@ def served_elsewhere(service: Service) -> bool:
 
 
 def external_policy(service: Service) -> Locality:
-    """The policy for calls from outside; that for inside where a Service is not exposed and nobody ever set one."""
+    """The policy for calls from outside; that for inside where a Service is not exposed, where it cannot be set."""
     exposed = service.type in ("NodePort", "LoadBalancer") or bool(service.external_ips)
     return service.external_policy if exposed else service.internal_policy
 
 
-def effective(reader: Reader, name: ServiceName, *, which: Which) -> Effective | None:
-    """What is known of a service whose calls are ours to answer; None where nothing is, or they are not."""
+def resolve(reader: Reader, name: ServiceName, *, which: Which) -> ResolvedService | None:
+    """A service whose calls Isthmus answers; None where there is none, or its calls are left to others."""
     service = best(reader, name)
     if service is not None:
         if not wanted(service, which):
@@ -123,9 +123,9 @@ def effective(reader: Reader, name: ServiceName, *, which: Which) -> Effective |
     return None
 
 
-def no_service(name: ServiceName) -> Effective:
+def no_service(name: ServiceName) -> ResolvedService:
     """What stands behind an address that is redirected and no service's."""
-    return Effective(
+    return ResolvedService(
         name=name,
         import_of=ServiceName(""),
         multicluster=False,
@@ -142,7 +142,7 @@ def no_service(name: ServiceName) -> Effective:
 
 
 def names_for_import(reader: Reader, *rows: Import | None) -> Iterator[ServiceName]:
-    """The services an import is about: the one named by its hash, and any that says it stands for it."""
+    """The services that stand for an import: the one named by its hash, and any that is labelled so."""
     for row in rows:
         if row is not None:
             yield derived(row.name)
@@ -150,12 +150,12 @@ def names_for_import(reader: Reader, *rows: Import | None) -> Iterator[ServiceNa
                 yield service.name
 
 
-def _of_service(service: Service, imported: Import | None) -> Effective:
-    asked = _asked(service.annotations) if service.annotations else NOTHING
+def _of_service(service: Service, imported: Import | None) -> ResolvedService:
+    requested = _requested(service.annotations) if service.annotations else NOTHING_REQUESTED
     affinity, timeout = service.affinity, service.affinity_timeout
     if imported is not None and affinity == "None" and imported.affinity != "None":
         affinity, timeout = imported.affinity, _timeout(imported)
-    return Effective(
+    return ResolvedService(
         name=service.name,
         import_of=service.import_of,
         multicluster=bool(service.import_of) or is_multicluster(service),
@@ -168,15 +168,15 @@ def _of_service(service: Service, imported: Import | None) -> Effective:
         affinity_timeout=timeout if affinity != "None" else 0,
         internal_policy=service.internal_policy,
         external_policy=external_policy(service),
-        distribution=_distribution(service.distribution or asked.distribution),
-        preference=asked.preference,
-        consistent=asked.consistent,
+        distribution=_distribution(service.distribution or requested.distribution),
+        preference=requested.preference,
+        consistent=requested.consistent,
     )
 
 
-def _of_import(name: ServiceName, row: Import) -> Effective:
-    asked = _asked(row.annotations)
-    return Effective(
+def _of_import(name: ServiceName, row: Import) -> ResolvedService:
+    requested = _requested(row.annotations)
+    return ResolvedService(
         name=name,
         import_of=row.name,
         multicluster=True,
@@ -187,9 +187,9 @@ def _of_import(name: ServiceName, row: Import) -> Effective:
         affinity_timeout=_timeout(row) if row.affinity != "None" else 0,
         internal_policy=row.internal_policy or "Cluster",
         external_policy=row.internal_policy or "Cluster",
-        distribution=_distribution(row.distribution or asked.distribution),
-        preference=asked.preference,
-        consistent=asked.consistent,
+        distribution=_distribution(row.distribution or requested.distribution),
+        preference=requested.preference,
+        consistent=requested.consistent,
     )
 
 
@@ -202,12 +202,12 @@ def _distribution(said: str) -> str:
     return "PreferSameZone" if said == "PreferClose" else said
 
 
-def _asked(annotations: Labels) -> Asked:
+def _requested(annotations: Labels) -> Requested:
     """Topology mode Auto means the same hints as a distribution that prefers its zone."""
     found = dict(annotations)
     preference = found.get(CLUSTER_AFFINITY, found.get(CLUSTER_AFFINITY_ALIAS, ""))
-    return Asked(
-        everywhere=found.get(GLOBAL, found.get(GLOBAL_ALIAS, "")).lower() == "true",
+    return Requested(
+        is_global=found.get(GLOBAL, found.get(GLOBAL_ALIAS, "")).lower() == "true",
         distribution="PreferSameZone" if found.get(TOPOLOGY_MODE, "").lower() == "auto" else "",
         preference="local" if preference == "local" else "remote" if preference == "remote" else "none",
         consistent=found.get(ALGORITHM) == "maglev",

@@ -16,7 +16,7 @@ from fractions import Fraction
 from math import gcd, lcm
 from typing import Final, NamedTuple
 
-from isthmus.loadbalancer.selection import Clusters, Reasons, silent
+from isthmus.loadbalancer.selection import Clusters, Reasons, ignore
 from isthmus.model.balancing import Backend, Group, Target
 from isthmus.model.names import ClusterName
 from isthmus.model.policies import ANY_OTHER, THIS_CLUSTER, Share, Tier
@@ -27,7 +27,7 @@ MAX_GROUPS: Final = 32
 MAX_TOTAL_WEIGHT: Final = 1_000_000
 """Sum of integer weights up to which shares are exact; beyond it they are rounded to a millionth."""
 
-Place = tuple[int, int]
+SharePosition = tuple[int, int]
 """A share by its position: of the tier, and in it."""
 
 
@@ -44,7 +44,7 @@ class Sized(NamedTuple):
 
 
 def named(
-    backends: Sequence[Backend], tiers: Sequence[Tier], *, clusters: Clusters, reasons: Reasons = silent
+    backends: Sequence[Backend], tiers: Sequence[Tier], *, clusters: Clusters, reasons: Reasons = ignore
 ) -> list[Backend]:
     """The backends of clusters that a policy calls at all."""
     places = _places({backend.key.cluster for backend in backends}, tiers, clusters)
@@ -78,8 +78,8 @@ def groups(
 def shares(usable: Sequence[int], wanted: Sequence[int]) -> list[Fraction]:
     """The part of all calls that each tier takes; all are 0 where nothing is usable."""
     left, parts = Fraction(1), []
-    for count, enough in zip(usable, wanted, strict=True):
-        parts.append(left * min(Fraction(1), Fraction(count, enough)))
+    for count, minimum in zip(usable, wanted, strict=True):
+        parts.append(left * min(Fraction(1), Fraction(count, minimum)))
         left -= parts[-1]
     total = sum(parts)
     return [part / total for part in parts] if total else parts
@@ -100,9 +100,11 @@ def _sized(
     return found
 
 
-def _places(names: Iterable[ClusterName], tiers: Sequence[Tier], clusters: Clusters) -> dict[ClusterName, Place]:
+def _places(
+    names: Iterable[ClusterName], tiers: Sequence[Tier], clusters: Clusters
+) -> dict[ClusterName, SharePosition]:
     """The one share that each cluster belongs to: by its name, else by where it is, else as any other; the first."""
-    places: dict[ClusterName, Place] = {}
+    places: dict[ClusterName, SharePosition] = {}
     positions = [(share, (t, s)) for t, tier in enumerate(tiers) for s, share in enumerate(tier.shares)]
     for name in names:
         ranked = [(match, place) for share, place in positions if (match := _match(share, name, clusters)) is not None]
@@ -122,8 +124,10 @@ def _match(share: Share, name: ClusterName, clusters: Clusters) -> int | None:
     return 2 if share.cluster == ANY_OTHER else None
 
 
-def _members(backends: Iterable[Backend], places: Mapping[ClusterName, Place]) -> dict[Place, list[Backend]]:
-    found: dict[Place, list[Backend]] = {}
+def _members(
+    backends: Iterable[Backend], places: Mapping[ClusterName, SharePosition]
+) -> dict[SharePosition, list[Backend]]:
+    found: dict[SharePosition, list[Backend]] = {}
     for backend in backends:
         if (place := places.get(backend.key.cluster)) is not None:
             found.setdefault(place, []).append(backend)

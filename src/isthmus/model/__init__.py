@@ -4,17 +4,21 @@ What belongs here: immutable rows, the tables they live in, and pure functions o
 logging, decisions. Rows are normalised where they are made (addresses as canonical text, sorted where order means
 nothing), so that equal things are equal rows.
 
+    names.py      service names, the derived hash, cluster names
     addresses.py  which addresses are reserved
-    names.py      service names, the derived hash, cluster names, DNS labels
-    sources.py    where input rows come from, and which source is right
+    hosts.py      addresses and ports as people write them
+    sources.py    where input rows come from, and which source comes first
     services.py   input: services, endpoint sets, namespaces, nodes, pods, imports, exports
-    clusters.py   input: the clusters of the clusterset, as configured and as they describe themselves
-    balancing.py  derived: frontends, backends, plans
-    refusals.py   derived: claims on addresses that do not count
+    clusters.py   input: the clusters of the clusterset, and what is allowed to peers
     policies.py   input: how calls are shared out over clusters
     redirects.py  overrides: input rows, and what they come to on a node
-    mcs.py        derived: merged exports, records to publish, objects wanted in the API server
+    refusals.py   derived: claims on addresses that do not count
+    balancing.py  derived: frontends, backends, plans; input: probes
+    mcs.py        derived: merged exports, records to publish
+    objects.py    derived: objects wanted in the API server; input: what it has of them
     dns.py        derived: names and their answers
-    exports.py    what the own cluster exports
     tables.py     every table, declared once
+
+Inputs that nothing in this package writes yet: ``probes`` (active health checks) and ``proxy_redirects`` (routes
+through a proxy). Without a row a backend counts as healthy, and calls go through no proxy.
 """

@@ -77,7 +77,7 @@ FrontendType = Literal["ClusterIP", "NodePort", "ExternalIP", "LoadBalancer", "H
 
 
 class Frontend(Struct, frozen=True, gc=False, kw_only=True):
-    """An address that is ours to answer, and the plan that says how. The winner where several services claim it."""
+    """An address whose calls Isthmus answers, and the plan that it follows. The winner of several claims."""
 
     key: FrontendKey
     service: ServiceName
@@ -113,14 +113,14 @@ class Backend(Struct, frozen=True, gc=False, kw_only=True):
     for_zones: tuple[str, ...] = ()
     pod: str = ""
     healthy: bool = True
-    """False: a probe says that it does not answer, whatever its condition."""
+    """False: its last probe failed, whatever its condition."""
     lapsed: bool = False
-    """True: only a probe speaks for it. Its cluster has been away for longer than the cache lifetime."""
+    """True: its cluster has been unreachable for longer than the cache lifetime; a probe that passes keeps it."""
     import_of: ServiceName = ServiceName("")
 
 
 class Probe(Struct, frozen=True, gc=False):
-    """Input row: what a probe of a backend found last. Who was never probed has none, and counts as healthy."""
+    """Input row: the last result of a backend's probe. A backend without one counts as healthy."""
 
     key: BackendKey
     healthy: bool

@@ -14,17 +14,17 @@ last known records still count in both. refused, distrusted: none of them does."
 
 
 class Cluster(Struct, frozen=True, gc=False, kw_only=True):
-    """A cluster of the clusterset: what is configured about it, what it says of itself, how its connection does."""
+    """A cluster of the clusterset: its configuration, its own record, and the state of its connection."""
 
     name: ClusterName
     id: int = 0
-    """1 to 255 (or 511); 0 where the cluster has not said yet."""
+    """1 to 255 (or 511); 0 while it is not known."""
     own: bool = False
     state: PeerState = "connecting"
     since: str = ""
     """When it came into this state, RFC 3339."""
     reason: str = ""
-    """Why it is refused or stale, as a sentence for people."""
+    """Why it is refused or stale, as a sentence."""
     endpoints: tuple[str, ...] = ()
     """Addresses of its etcd."""
     synced: tuple[str, ...] = ()
@@ -42,7 +42,7 @@ class Cluster(Struct, frozen=True, gc=False, kw_only=True):
     version: str = ""
     """Of its Isthmus; empty for a cluster that has none."""
     connected: bool = False
-    """Its etcd answers, whatever it says."""
+    """Its etcd answers."""
     failures: int = 0
     last_failure: str = ""
     """When it was last not to be reached, RFC 3339; ``last_failure_reason`` says why."""

@@ -73,7 +73,7 @@ class ProxyRedirect(Struct, frozen=True, gc=False, kw_only=True):
 
     service: ServiceName
     owner: str
-    """Whose wish it is: 'HTTPRoute demo/route'."""
+    """The object that asks for it: 'HTTPRoute demo/route'."""
     listeners: tuple[Listener, ...]
     created: str = ""
 

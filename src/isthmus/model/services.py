@@ -1,4 +1,4 @@
-"""Input rows: the units the sources speak in. A source replaces or removes whole rows and nothing else."""
+"""Input rows: the units that sources write. A source replaces or removes whole rows and nothing else."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Port(Struct, frozen=True, gc=False):
 
 
 class Service(Struct, frozen=True, gc=False, kw_only=True):
-    """A Service as one source tells it.
+    """A Service of one source.
 
     ``type`` is the API's, or HostPort: the port of one pod on its node, a service of its own with that one endpoint. It
     is called at ``node_port`` of every address of the node, or of its ``external_ips`` where it names some.
@@ -60,14 +60,14 @@ class Service(Struct, frozen=True, gc=False, kw_only=True):
     labels: Labels = ()
     annotations: Labels = ()
     created: str = ""
-    """RFC 3339, UTC, whole seconds; empty where the source does not know."""
+    """RFC 3339, UTC, whole seconds; empty where the source has none."""
     import_of: ServiceName = ServiceName("")
     """The import this derived Service stands for; empty for any other Service."""
     uid: str = ""
 
 
 class Condition(IntEnum):
-    """What an EndpointSlice says of an endpoint (KEP-1669): order is preference."""
+    """Conditions of an endpoint in an EndpointSlice (KEP-1669): order is preference."""
 
     READY = 0
     TERMINATING = 1  # serving while it ends: used only where nothing is ready
@@ -100,11 +100,11 @@ class EndpointSet(Struct, frozen=True, gc=False, kw_only=True):
     shared: bool = True
     """False: the cluster publishes the service but keeps its endpoints for itself."""
     lapsed: bool = False
-    """True: the cluster has been away longer than what it says is good for; what probes find alive still counts."""
+    """True: the cluster has been unreachable for longer than the cache lifetime; what passes a probe still counts."""
 
 
 class Export(Struct, frozen=True, gc=False, kw_only=True):
-    """A cluster's export of a Service, as its record says (facts/cilium-mcs.md §2.1)."""
+    """A cluster's export of a Service, as its record has it (Cilium ClusterMesh with MCS API)."""
 
     cluster: ClusterName
     name: ServiceName
@@ -132,7 +132,7 @@ class StatusCondition(Struct, frozen=True, gc=False):
 
 
 class ExportMark(Struct, frozen=True, gc=False, kw_only=True):
-    """A ServiceExport object of the own cluster: the wish to export, not yet what is exported."""
+    """A ServiceExport object of the own cluster: a request to export, which may be refused."""
 
     name: ServiceName
     created: str

@@ -166,7 +166,7 @@ FRONTENDS: Final = Table[FrontendKey, Frontend](
         "service": lambda row: (row.service,),
         "plan": lambda row: (row.plan,),
         "called": lambda row: (row.key.called,),
-        "lent": lambda row: (row.key.address,) if row.type in ("NodePort", "HostPort") else (),
+        "node_address": lambda row: (row.key.address,) if row.type in ("NodePort", "HostPort") else (),
         "under": lambda row: (row.service,),
     },
     ordered=("under",),

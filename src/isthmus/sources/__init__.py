@@ -1,5 +1,14 @@
 """Input rows from somewhere: Kubernetes, files, Karmada. A new source is a new module here.
 
-What belongs here: turning what a store says into rows of the model, whole rows only. What never does: joining rows of
-different sources, which is what derived tables are for.
+What belongs here: conversion of a store's objects into rows of the model, whole rows only. What never does: joining
+rows of different sources, which is what derived tables are for.
+
+Other rooms use these and nothing else (``tests/model/test_rooms.py``):
+
+    files.Files               a directory of YAML files as a source
+    identity.cluster_name     the own cluster's name
+    kubernetes.reflectors     the API server as a source
+    karmada                   what Karmada writes into a member cluster
+    peer_policies             what an administrator allows each peer
+    sink.TableSink            a reflector's sink into a table
 """

@@ -1,8 +1,8 @@
-"""Services and endpoints from a directory of YAML files, for machines without an API server and for trying things.
+"""Services and endpoints from a directory of YAML files, for machines without an API server.
 
 The files hold Kubernetes objects as everybody writes them: Service and EndpointSlice, several to a file. A file is read
 again when it has changed and then stood still for one look, so one that is being written is not read half. A file that
-is no YAML keeps what it last said; an object that cannot be read costs itself. Where two files have one object, the
+is not YAML keeps its last rows; an object that cannot be read costs itself alone. Where two files have one object, the
 file first by name wins.
 """
 
@@ -36,7 +36,7 @@ log = logs.get("sources")
 
 
 class _Loader(yaml.SafeLoader):
-    """A date is text: the API says so."""
+    """Reads dates as text, as the API does."""
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -73,35 +73,35 @@ class Files:
         self._initializers = [db.initializer(table, FILES) for table in (SERVICES, ENDPOINT_SETS)]
         self._seen: dict[Path, _Signature] = {}
         self._read: dict[Path, _Signature] = {}
-        self._said: dict[Path, dict[Key, Any]] = {}
+        self._rows: dict[Path, dict[Key, Any]] = {}
         self._written: dict[Key, Any] = {}
         self._trouble = ""
-        self._looked = False
+        self._listed = False
 
     def __repr__(self) -> str:
-        return f"<Files of {self._folder}: {len(self._said)} files, {len(self._written)} rows>"
+        return f"<Files of {self._folder}: {len(self._rows)} files, {len(self._written)} rows>"
 
     async def run(self) -> None:
-        """Look again and again, for ever."""
+        """Look at the directory again and again, for ever."""
         while True:
             self.step()
             await asyncio.sleep(self._interval)
 
     def step(self) -> bool:
         """Look once; whether anything was read or is gone. The first look waits for no file to stand still."""
-        first = not self._looked
+        first = not self._listed
         try:
             now = {path: _signature(path) for path in sorted(self._folder.iterdir()) if path.suffix in SUFFIXES}
         except OSError as error:
-            self._say_trouble(f"cannot be read: {error.strerror}")
+            self._report(f"cannot be read: {error.strerror}")
             return False
-        self._looked, self._trouble = True, ""
+        self._listed, self._trouble = True, ""
         settled = {path for path, mark in now.items() if first or self._seen.get(path) == mark}
         changed = [path for path in settled if self._read.get(path) != now[path]]
-        gone = self._said.keys() - now.keys()
+        gone = self._rows.keys() - now.keys()
         self._seen = now
         for path in gone:
-            del self._said[path]
+            del self._rows[path]
             self._read.pop(path, None)
         for path in changed:
             self._read[path] = now[path]
@@ -124,12 +124,12 @@ class Files:
                 log.warning("object ignored", file=str(path), number=number, name=_name(document), why=str(why))
             else:
                 rows[table.name, table.key(row)] = row
-        self._said[path] = rows
+        self._rows[path] = rows
 
     def _write(self) -> None:
         wanted: dict[Key, Any] = {}
-        for path in sorted(self._said):
-            for key, row in self._said[path].items():
+        for path in sorted(self._rows):
+            for key, row in self._rows[path].items():
                 if wanted.setdefault(key, row) is not row:
                     log.warning("object ignored", file=str(path), name=str(key[1][0]), why="another file has it too")
         with self._db.write() as txn:
@@ -141,7 +141,7 @@ class Files:
                 initializer.complete(txn)
         self._written = wanted
 
-    def _say_trouble(self, why: str) -> None:
+    def _report(self, why: str) -> None:
         if why != self._trouble:
             log.warning("directory ignored", directory=str(self._folder), why=why)
         self._trouble = why

@@ -1,8 +1,8 @@
 """Host ports of this node's pods, each a service of its own with that pod as its endpoint.
 
 One store of pods fills three tables, so that each pod is watched once. A pod that has ended frees its ports at once;
-one that is told to end keeps them until it has. A pod on the node's own network needs nobody's help, and a port of the
-node's loopback is called on that loopback, where no pod is.
+one that is being terminated keeps them until it has ended. A pod on the node's own network needs
+no frontend, and a port of the node's loopback is called on that loopback, where no pod is.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ class PodSink:
 
 
 def host_ports(wire: core.Pod, *, cluster: ClusterName = LOCAL) -> Iterator[HostPort]:
-    """What the host ports of a pod come to; Malformed where it cannot be told."""
-    said = [each.ip for each in wire.status.pod_ips or ()] or [wire.status.pod_ip or ""]
-    found = addresses(said, field="status.podIPs")
+    """What the host ports of a pod come to; Malformed where a field cannot be read."""
+    listed = [each.ip for each in wire.status.pod_ips or ()] or [wire.status.pod_ip or ""]
+    found = addresses(listed, field="status.podIPs")
     if wire.status.phase in ENDED or wire.spec.host_network or not found:
         return
     for (number, at), ports in _grouped(wire.spec).items():
@@ -102,7 +102,7 @@ def _by_name(wire: core.Pod, cluster: ClusterName) -> dict[str, HostPort]:
     try:
         return {port.service.name: port for port in host_ports(wire, cluster=cluster)}
     except Malformed:
-        return {}  # the sink of pods says what is wrong
+        return {}  # the sink of pods logs it
 
 
 def _grouped(spec: core.PodSpec) -> dict[tuple[int, str], dict[Protocol, int]]:
@@ -117,11 +117,11 @@ def _grouped(spec: core.PodSpec) -> dict[tuple[int, str], dict[Protocol, int]]:
     return found
 
 
-def _at(said: str | None) -> str | None:
+def _at(host_ip: str | None) -> str | None:
     """The one address of the node that is meant; '' for all of them, None for its loopback."""
-    if not said:
+    if not host_ip:
         return ""
-    parsed: Any = ipaddress.ip_address(address(said, field="spec.containers.ports.hostIP"))
+    parsed: Any = ipaddress.ip_address(address(host_ip, field="spec.containers.ports.hostIP"))
     if parsed.is_loopback:
         return None
     return "" if parsed.is_unspecified else str(parsed)

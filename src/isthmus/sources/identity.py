@@ -1,4 +1,4 @@
-"""What the own cluster is called: by the configuration, or else by what the cluster says of itself (KEP-2149)."""
+"""The own cluster's name: from the configuration, or else from its ClusterProperty (KEP-2149)."""
 
 from __future__ import annotations
 
@@ -15,27 +15,28 @@ log = logs.get("sources")
 
 
 async def cluster_name(client: kube.Client, *, configured: str = "") -> ClusterName:
-    """The cluster's name. The configuration wins, and a property that says otherwise is warned of.
+    """The cluster's name. The configuration wins; a property of another value is logged.
 
-    ConfigError where nobody says it, or it cannot be one; KubeError where only the API server could say and does not.
+    ConfigError where neither has it, or it is not a valid name; KubeError where it is not configured and the API server
+    cannot be read.
     """
     try:
-        said = (await client.get(CLUSTER_PROPERTY, PROPERTY)).spec.value.strip()
+        found = (await client.get(CLUSTER_PROPERTY, PROPERTY)).spec.value.strip()
     except kube.NotFound:
-        said = ""
+        found = ""
     except kube.KubeError as why:
         if not configured:
             raise
         log.info("cluster property not read", name=PROPERTY, why=str(why))
-        said = ""
-    if configured and said and said != configured:
-        log.warning("cluster has two names", configured=configured, property=said, used=configured)
-    return _checked(configured or said, "cluster.name" if configured else f"ClusterProperty {PROPERTY}")
+        found = ""
+    if configured and found and found != configured:
+        log.warning("cluster has two names", configured=configured, property=found, used=configured)
+    return _checked(configured or found, "cluster.name" if configured else f"ClusterProperty {PROPERTY}")
 
 
 def _checked(name: str, source: str) -> ClusterName:
     if not name:
-        raise ConfigError(f"cluster.name: not set, and the cluster has no ClusterProperty {PROPERTY} that says it")
+        raise ConfigError(f"cluster.name: not set, and the cluster has no ClusterProperty {PROPERTY} that names it")
     if not valid_cluster(name):
         raise ConfigError(
             f"{source}: '{name}' is no cluster's name: want at most 32 of a-z, 0-9 and -, "

@@ -1,4 +1,4 @@
-"""Namespaces, nodes and this node's pods as the API server tells them."""
+"""Namespaces, nodes and this node's pods of the API server as rows."""
 
 from __future__ import annotations
 

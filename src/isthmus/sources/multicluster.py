@@ -1,4 +1,4 @@
-"""ServiceExports and ServiceImports as the API server tells them."""
+"""ServiceExports and ServiceImports of the API server as rows."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ def service_import(wire: mcs.ServiceImport) -> Import:
 
 def conditions(wire: Iterable[Condition] | None) -> tuple[StatusCondition, ...]:
     """Conditions by type, without their times."""
-    said = (StatusCondition(c.type, c.status, c.reason, c.message, c.observed_generation) for c in wire or ())
-    return tuple(sorted(said, key=lambda each: each.type))
+    found = (StatusCondition(c.type, c.status, c.reason, c.message, c.observed_generation) for c in wire or ())
+    return tuple(sorted(found, key=lambda each: each.type))
 
 
-def _policy(said: str | None) -> Policy | None:
+def _policy(found: str | None) -> Policy | None:
     cluster: Policy = "Cluster"
-    return word(said, of=POLICIES, default=cluster) if said else None
+    return word(found, of=POLICIES, default=cluster) if found else None

@@ -26,7 +26,7 @@ NOISE: Final = frozenset(
         "control-plane.alpha.kubernetes.io/leader",
     }
 )
-"""Annotations that change, or weigh much, and mean nothing to us."""
+"""Annotations that change often or are large, and that nothing here reads."""
 
 PROTOCOLS: Final[frozenset[str]] = frozenset(get_args(Protocol))
 FAMILIES: Final[frozenset[str]] = frozenset(get_args(Family))
@@ -51,7 +51,7 @@ def pairs(labels: Mapping[str, str] | None) -> Labels:
 
 
 def address(text: str, *, field: str) -> str:  # hot:
-    """An address as everybody writes it: '2001:DB8:0::1' is '2001:db8::1'. An IPv4 one in IPv6 clothes is IPv4."""
+    """An address in canonical form: '2001:DB8:0::1' is '2001:db8::1'. An IPv4-mapped IPv6 address is the IPv4 one."""
     try:  # nearly all of them; ten times as fast
         return inet_ntop(AF_INET, inet_pton(AF_INET, text))
     except (OSError, ValueError):
@@ -78,9 +78,9 @@ def word(value: str | None, *, of: Collection[str], default: W) -> W:
 
 
 def families(values: Iterable[str] | None, known: Iterable[str]) -> tuple[Family, ...]:
-    """The families said, in their order, or where none are, those of the addresses."""
-    said = [value for value in values or () if value in FAMILIES] or list(map(family, known))
-    return cast("tuple[Family, ...]", shared(tuple(said if len(said) < 2 else dict.fromkeys(said))))
+    """The families listed, in their order; without any, those of the addresses."""
+    listed = [value for value in values or () if value in FAMILIES] or list(map(family, known))
+    return cast("tuple[Family, ...]", shared(tuple(listed if len(listed) < 2 else dict.fromkeys(listed))))
 
 
 def ports(wire: Iterable[ServicePort] | None) -> tuple[Port, ...]:
@@ -116,6 +116,6 @@ def port_number(value: int, *, field: str) -> int:
 
 
 def affinity_seconds(config: SessionAffinityConfig | None) -> int | None:
-    """How long a client stays with its backend; None where nothing (or 0, which the API forbids) is said."""
+    """How long a client stays with its backend; None where it is absent (or 0, which the API forbids)."""
     client = config.client_ip if config else None
     return (client.timeout_seconds or None) if client else None

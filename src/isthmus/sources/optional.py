@@ -1,4 +1,4 @@
-"""A kind that a cluster may not have, or not show us: then there are no objects of it, and nobody waits for them."""
+"""A kind that a cluster may not have, or not let us list: then it has no objects, and no table waits for them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Optional(Generic[T]):
         self._store = store
         self._look_again = look_again
         self._listed = False
-        self._said = ""
+        self._logged = ""
 
     def __repr__(self) -> str:
         return f"<Optional {self._store!r}>"
@@ -40,32 +40,32 @@ class Optional(Generic[T]):
         return await self._found() or Listing({}, ABSENT)
 
     async def watch(self, revision: str) -> AsyncIterator[Batch[T]]:
-        """What changes after a revision; for a kind that could not be listed, until it can be."""
+        """What changes after a revision; for a kind that cannot be listed, until it can."""
         if revision != ABSENT:
             async for batch in self._store.watch(revision):
                 yield batch
             return
         yield Batch((), revision)
-        while await self._found() is None:  # noqa: ASYNC110 a server far away sets no event
+        while await self._found() is None:  # noqa: ASYNC110 nothing local signals it
             await asyncio.sleep(self._look_again)
         raise Expired(f"{self._kind} can be listed now")
 
     async def _found(self) -> Listing[T] | None:
-        """The list, or None where there is none. What was known once is not given up because a right was."""
+        """The list, or None where there is none. Once listed, a kind that is forbidden is an error: its rows stay."""
         try:
             found = await self._store.list() if await self._served() else None
         except Transient as why:
             if self._listed or not isinstance(why.__cause__, kube.Forbidden):
                 raise
-            self._say(str(why))
+            self._log(str(why))
             return None
         self._listed = found is not None
         return found
 
-    def _say(self, why: str) -> None:
-        if why != self._said:
+    def _log(self, why: str) -> None:
+        if why != self._logged:
             log.warning("going on without a kind that we may not list", kind=str(self._kind), why=why)
-        self._said = why
+        self._logged = why
 
     async def _served(self) -> bool:
         try:

@@ -1,4 +1,4 @@
-"""Services as the API server tells them."""
+"""Services of the API server as rows."""
 
 from __future__ import annotations
 
@@ -58,15 +58,15 @@ def service(wire: core.Service) -> Service:
 
 def import_of(wire: core.Service, name: ServiceName) -> ServiceName:
     """The import that a Service stands for: its owner; the one of its name, where Karmada wrote it; else the one that
-    its label says and its name is the hash of."""
+    its label names, if the Service's name is that one's hash."""
     namespace = wire.metadata.namespace
     for owner in wire.metadata.owner_references or ():
         if owner.kind == "ServiceImport":
             return service_name(namespace, owner.name)
     if imported := karmada.derived_of(wire.metadata):
         return service_name(namespace, imported)
-    said = wire.metadata.labels.get(OF_IMPORT, "") if wire.metadata.labels else ""
-    if said and derived(candidate := service_name(namespace, said)) == name:
+    label = wire.metadata.labels.get(OF_IMPORT, "") if wire.metadata.labels else ""
+    if label and derived(candidate := service_name(namespace, label)) == name:
         return candidate
     return ServiceName("")
 

@@ -1,7 +1,7 @@
 """Objects of one store into rows of one table, in one transaction per batch.
 
 The invariant: after each batch the rows that this sink wrote are those of the objects the store has, no more and no
-fewer. An object that cannot be a row counts as not there; what is wrong with it is said in one line.
+fewer. An object that cannot be a row counts as not there; what is wrong with it is logged in one line.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class TableSink(Generic[T, R]):
         return row
 
     def _complain(self, key: str, why: str) -> None:
-        """Say what is wrong with an object once, however often it comes again as it is."""
+        """Log what is wrong with an object, once while it stays so."""
         if self._complaints.get(key) != why:
             log.warning("object ignored", table=self._table.name, name=key, why=why)
         self._complaints[key] = why

@@ -1,4 +1,4 @@
-"""EndpointSlices as the API server tells them: one row each."""
+"""EndpointSlices of the API server as rows, one each."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _dispatched(wire: discovery.EndpointSlice, service: str) -> EndpointSet:
 
 
 def condition(wire: discovery.EndpointConditions | None) -> Condition:
-    """What the three flags say together (KEP-1669). Missing ones count as ready; ready counts even if terminating."""
+    """The three conditions as one (KEP-1669). Missing ones count as ready; ready counts even if terminating."""
     if wire is None or wire.ready is None or wire.ready:
         return READY
     if not wire.terminating:
