@@ -57,6 +57,7 @@ enum flow_flag {
 	FLOW_PEER_FIN = 8,
 	FLOW_POD_DONE = 16, /* the pod's FIN is acknowledged */
 	FLOW_PEER_DONE = 32,
+	FLOW_CLOSED = 64, /* the pod's socket is gone; packets may still be under way */
 };
 
 enum family {

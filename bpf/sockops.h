@@ -45,6 +45,20 @@ static __always_inline __u32 syn_timeout(const struct attempt *attempt)
 	return least > cfg->syn_timeout ? least : cfg->syn_timeout;
 }
 
+/* The socket is gone. What it sent last may be under way: the agent deletes what no last segment does. */
+static __always_inline void close_flow(const struct flow_key *forward, bool at_once)
+{
+	struct flow *flow;
+
+	if (at_once) {
+		forget_flow(forward);
+		return;
+	}
+	flow = bpf_map_lookup_elem(&flows, forward);
+	if (flow)
+		flow->flags |= FLOW_CLOSED;
+}
+
 static __always_inline __u8 reason_of(int err)
 {
 	return err == ECONNREFUSED ? FAILURE_REFUSED : err == ETIMEDOUT ? FAILURE_SILENT : FAILURE_UNREACHABLE;
@@ -126,16 +140,15 @@ static __always_inline void observe(struct bpf_sock_ops *ctx)
 			flow_of(ctx, &key);
 			rescue_silent(attempt, &key);
 		}
-	} else if (from == BPF_TCP_SYN_SENT) {
-		if (to == BPF_TCP_ESTABLISHED) {
-			learn_round_trip(attempt->cluster, round_trip);
-			count_success(attempt);
-		} else if (to == BPF_TCP_CLOSE) {
+	} else if (from == BPF_TCP_SYN_SENT && to == BPF_TCP_ESTABLISHED) {
+		learn_round_trip(attempt->cluster, round_trip);
+		count_success(attempt);
+	} else if (to == BPF_TCP_CLOSE) {
+		if (from == BPF_TCP_SYN_SENT)
 			closed(attempt, sk);
-			if (attempt->moved) {
-				flow_of(ctx, &key);
-				forget_flow(&key);
-			}
+		if (attempt->moved) {
+			flow_of(ctx, &key);
+			close_flow(&key, from == BPF_TCP_SYN_SENT);
 		}
 	}
 }

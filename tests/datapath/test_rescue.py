@@ -9,7 +9,11 @@ import pytest
 from bpf_world import Load, World, group, plan, programmed
 
 from isthmus.datapath import Datapath, remove, view
+from isthmus.datapath.failures import watch
+from isthmus.datapath.failures.watch import FailureWatch
+from isthmus.model import tables
 from isthmus.model.balancing import Ejection
+from isthmus.statedb import Database
 
 pytestmark = pytest.mark.bpf
 
@@ -40,9 +44,9 @@ def load(served: World) -> Load:
 
 
 @pytest.fixture
-def rescuing(world: World, datapath: Datapath) -> Iterator[Datapath]:
+def rescuing(served: World, datapath: Datapath) -> Iterator[Datapath]:
     """One whose programs are on the node's end of the pod's link."""
-    with world.on_link(datapath):
+    with served.on_link(datapath):
         yield datapath
 
 
@@ -215,6 +219,28 @@ def test_without_a_program_on_the_link_nothing_is_moved_and_nobody_else_is_blame
     assert load.run(VIP, calls=5, at_once=5, timeout=1.5).ended == {"timeout": 5}
     assert {row["backend"] for row in view.rows(datapath.maps, "failing")} == {f"{SILENT}/TCP"}
     assert left(datapath) == []
+
+
+def test_connections_whose_last_segment_never_came_are_swept_and_the_gate_closes(
+    rescuing: Datapath, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller is killed while its backend is cut off: no FIN comes back."""
+    programmed(rescuing.target(), plan("echo", VIP, group(REFUSES), group(GOOD[0], tier=1), ejection=NEVER))
+    caller = world.call_from(world.cgroup)
+    assert caller.calls("hold", VIP, 80, local=30125) == [{"answer": GOOD[0]}]
+    assert len(view.rows(rescuing.maps, "flows")) == 1
+    watching = FailureWatch(rescuing.maps, rescuing.state, Database(tables.BACKENDS, tables.FAILURES), longest=1.0)
+    monkeypatch.setattr(watch, "CLOSING", 0)
+    watching.step()
+    assert len(view.rows(rescuing.maps, "flows")) == 1, "it lives"
+    world.address("del", host(GOOD[0]))
+    try:
+        caller.calls("abandon", VIP, 80)
+        watching.step()
+        assert left(rescuing) == []
+        assert [any(value) for _, value in rescuing.maps.items("gates")] == [False]
+    finally:
+        world.address("add", host(GOOD[0]))
 
 
 def test_off_means_off(world: World, load: Load) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 TIMEOUT = 2.0
 IPPROTO_MPTCP = 262  # linux/in.h
+TCP_REPAIR = 19  # linux/tcp.h: a socket in repair mode is closed in silence
 kept: dict[str, socket.socket] = {}
 
 
@@ -91,6 +92,14 @@ def drop(host: str, port: int) -> dict[str, Any]:
     return {}
 
 
+def abandon(host: str, port: int) -> dict[str, Any]:
+    """Let the kernel forget a held call without a word to the other side, as when time-outs have run out."""
+    sock = kept.pop(f"{host}:{port}")
+    sock.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR, 1)
+    sock.close()
+    return {}
+
+
 CALLS: dict[str, Callable[..., dict[str, Any]]] = {
     "tcp": tcp,
     "mptcp": mptcp,
@@ -98,6 +107,7 @@ CALLS: dict[str, Callable[..., dict[str, Any]]] = {
     "hold": hold,
     "echo": echo,
     "drop": drop,
+    "abandon": abandon,
     "ask": ask,
     "hear": hear,
 }

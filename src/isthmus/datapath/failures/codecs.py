@@ -10,6 +10,7 @@ REASONS: Final = ("", "refused", "silent", "unreachable")
 """By enum failure_reason."""
 FLOW_SENT: Final = 1
 FLOW_ANSWERED: Final = 2
+FLOW_CLOSED: Final = 64
 KINDS: Final = ("", "ejected", "restored")
 """By enum event_kind."""
 

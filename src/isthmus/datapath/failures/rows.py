@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 from isthmus.datapath.core.shapes import ID
 from isthmus.datapath.failures import codecs
@@ -35,6 +36,27 @@ def idle(state: Iterable[tuple[bytes, bytes]], known: Mapping[int, Entry], *, no
         if entry is None or entry.generation != raw["generation"] or max(raw["last"], raw["until"]) + keep < now:
             found.append(key)
     return found
+
+
+def forgotten(entries: Iterable[tuple[bytes, bytes]], *, now: int, keep: int) -> list[bytes]:
+    """Keys of moved connections whose socket is gone and that no packet was seen of for ``keep`` ns: no last segment
+    came. The reverse entry goes with its forward one."""
+    found = []
+    for key, value in entries:
+        raw = codecs.FLOW.named(value)
+        if not codecs.FLOW_KEY.named(key)["reverse"] and raw["flags"] & codecs.FLOW_CLOSED and raw["used"] + keep < now:
+            found += [key, _reverse(key, raw)]
+    return found
+
+
+def moved(entries: Iterable[tuple[bytes, bytes]]) -> int:
+    """How many connections are moved."""
+    return sum(not codecs.FLOW_KEY.named(key)["reverse"] for key, _ in entries)
+
+
+def _reverse(forward: bytes, to: Mapping[str, Any]) -> bytes:
+    raw = codecs.FLOW_KEY.named(forward)
+    return codecs.FLOW_KEY.pack(raw["pod"], to["peer"], raw["pod_port"], to["peer_port"], 1)
 
 
 def boot_time() -> float:

@@ -10,7 +10,7 @@ from typing import Final
 from isthmus import logs
 from isthmus.datapath.core.maps import KernelMaps
 from isthmus.datapath.core.ring import RingBuffer
-from isthmus.datapath.core.shapes import ID, address_text
+from isthmus.datapath.core.shapes import address_text
 from isthmus.datapath.failures import codecs, rows
 from isthmus.datapath.services.installed import State
 from isthmus.model import tables
@@ -19,6 +19,9 @@ from isthmus.statedb import Database
 
 LOOK: Final = 2.0
 """Seconds between looks while something fails, for what no event came of (a full ring buffer)."""
+
+CLOSING: Final = 60 * 10**9
+"""ns without a packet until a moved connection whose socket is gone is forgotten: no FIN is sent again by then."""
 
 log = logs.get("datapath")
 
@@ -70,24 +73,26 @@ class FailureWatch:
                 for key, row in wanted.items():
                     if present.get(key) != row:
                         txn.put(tables.FAILURES, row)
-        if state:
-            self._tidy(state)
+        self._tidy(state)
         return len(wanted)
 
     def _tidy(self, state: list[tuple[bytes, bytes]]) -> None:
+        """Delete what says nothing more. Then nothing fails or is moved, and calls and packets need not look."""
         idle = rows.idle(state, self._state.backends, now=time.monotonic_ns(), keep=self._keep)
-        if not idle:
-            return
-        self._maps.drop("failing", idle)
-        self._maps.drop("trials", idle)
-        if len(idle) == len(state):
-            self._close_gate()
+        for name in ("failing", "trials") if idle else ():
+            self._maps.drop(name, idle)
+        [(key, value)] = self._maps.items("gates")
+        gate = codecs.GATE.named(value)
+        if gate["moved"]:
+            self._maps.drop("flows", rows.forgotten(self._maps.items("flows"), now=time.monotonic_ns(), keep=CLOSING))
+        closed = gate["moved"] and not rows.moved(self._maps.items("flows"))
+        if closed or (gate["failing"] and len(idle) == len(state)):
+            self._maps.put("gates", [(key, self._gate())])
+            # Accepts a race: what begins between reading and writing opened a gate that we close. So look again.
+            self._maps.put("gates", [(key, self._gate())])
 
-    def _close_gate(self) -> None:
-        """Nothing fails: connects need not look. Where something began to just now, the gate is open again."""
-        self._maps.put("gates", [(ID.pack(0), codecs.GATE.pack(0, 0))])
-        if list(self._maps.items("failing")):
-            self._maps.put("gates", [(ID.pack(0), codecs.GATE.pack(1, 0))])
+    def _gate(self) -> bytes:
+        return codecs.GATE.pack(any(True for _ in self._maps.items("failing")), rows.moved(self._maps.items("flows")))
 
     def _receive(self, raw: bytes) -> None:
         event = codecs.EVENT.named(raw)
