@@ -277,11 +277,36 @@ class World:
         self._callers.append(made)
         return made
 
-    def address(self, verb: str, *hosts: str) -> None:
+    def address(self, verb: str, *hosts: str, namespace: str = "") -> None:
         """``add`` or ``del`` addresses of the server: one it has not got answers nothing."""
         for host in hosts:
             dad = ["nodad"] if ":" in host and verb == "add" else []
-            ip("-n", self.server, "addr", verb, f"{host}/{128 if ':' in host else 32}", "dev", "lo", *dad)
+            ip("-n", namespace or self.server, "addr", verb, f"{host}/{128 if ':' in host else 32}", "dev", "lo", *dad)
+
+    def slow_servers(self, seconds: float, *endpoints: str) -> None:
+        """Servers behind a wire that holds each packet back; they end with the world."""
+        far = f"{self.name}-c"
+        ip("netns", "add", far)
+        ip("-n", far, "link", "set", "lo", "up")
+        command = [sys.executable, str(HERE / "bpf_delay.py"), self.server, far, str(seconds)]
+        self._started(command)
+        for namespace in (self.server, far):
+            ip("-n", namespace, "link", "set", "slow", "up")
+        hosts = [endpoint.rpartition(":")[0].strip("[]") for endpoint in endpoints]
+        for host in hosts:
+            self.address("add", host, namespace=far)
+            ip("-n", self.server, "route", "add", host, "dev", "slow")
+        for net in ("10.7.0.0/24", "fd00:7::/64"):
+            ip("-n", far, "route", "add", net, "dev", "slow")
+        self._node("sysctl", "-qw", "net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1")
+        self._started(["ip", "netns", "exec", far, sys.executable, str(HERE / "bpf_serve.py"), *endpoints])
+
+    def _started(self, command: list[str]) -> subprocess.Popen[str]:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        self._servers.append(process)
+        return process
 
     def listen_anywhere(self) -> None:
         """Let servers listen on IPv4 addresses that the server has not got yet."""
@@ -290,11 +315,7 @@ class World:
     def serve(self, *endpoints: str) -> subprocess.Popen[str]:
         """A server for load on these endpoints, whose addresses are there; it ends with the world."""
         command = ["ip", "netns", "exec", self.server, sys.executable, str(HERE / "bpf_serve.py"), *endpoints]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        self._servers.append(process)
-        return process
+        return self._started(command)
 
     @contextmanager
     def on_link(self, datapath: Datapath) -> Iterator[None]:
