@@ -97,7 +97,7 @@ async def test_the_process_mirrors_says_how_it_does_and_ends_when_told(
         said = await asyncio.to_thread(process.status)
         assert said is not None
         assert said["ready"]
-        assert said["mirror"] == "<Mirror of c1: mirroring>"
+        assert (said["cluster"], said["outcome"]) == ("c1", "mirroring")
         assert await asyncio.to_thread(process.asked, "readyz") == "ok\n"
         metrics = await asyncio.to_thread(process.asked, "metrics")
         assert 'isthmus_mirror_clustermesh_remote_cluster_readiness_status{target_cluster="c2"} 1.0' in metrics

@@ -15,6 +15,7 @@ from etcd_server import EtcdServer, free_ports
 
 from isthmus.cli import root
 from isthmus.clusterset import follower as follower_module
+from isthmus.clusterset import keys
 from isthmus.etcd import Session
 
 
@@ -89,6 +90,34 @@ async def test_what_a_peer_last_failed_of_is_still_told_when_it_is_back(
         assert (peer["ready"], peer["status"]) == (True, "")
         assert peer["num-failures"]
         assert peer["last-failure-reason"]
+
+
+async def test_a_peer_for_which_nobody_publishes_is_not_ready_and_the_exit_code_says_so(
+    etcd: Session, peers: Peers, tmp_path: Path
+) -> None:
+    peers.add("c2")
+    await etcd.put(keys.HEARTBEAT, b"now")
+    async with following(peers) as seen, serving(tmp_path / "agent.sock", db=seen.db):
+        await seen.state("c2", "ready")
+        assert (await status(tmp_path / "agent.sock")).exit_code == 0
+        await etcd.delete(keys.HEARTBEAT)
+        await seen.state("c2", "silent")
+        result = await status(tmp_path / "agent.sock")
+        assert result.exit_code == 1
+        heading, _, c2 = result.stdout.splitlines()
+        assert heading == "agent: 0/1 clusters ready"
+        assert c2.split()[:4] == ["c2", "2", "silent", "yes"]
+        assert "its operator is not there" in c2
+
+
+async def test_a_refused_record_is_named(etcd: Session, peers: Peers, tmp_path: Path) -> None:
+    peers.add("c2")
+    await service(etcd, "c2", "kube-system/dns", "10.2.1.1", number=2)
+    async with following(peers) as seen, serving(tmp_path / "agent.sock", db=seen.db):
+        await seen.until(lambda s: seen.cluster("c2").dropped)
+        result = await status(tmp_path / "agent.sock")
+        assert result.exit_code == 0, "refusing it costs its other records nothing"
+        assert "services kube-system/dns: cluster c2 may not publish in namespace kube-system" in result.stdout
 
 
 async def test_a_process_that_is_not_there_is_not_ready(tmp_path: Path) -> None:

@@ -109,6 +109,7 @@ def _peer(row: Mapping[str, Any], counted: Mapping[str, list[dict[str, Any]] | N
         "num-endpoints": _endpoints(services),
         "num-service-exports": None if exports is None else len(exports),
         "num-dropped": row["dropped"],
+        "dropped-example": row["dropped_example"],
         "num-failures": row["failures"],
         "last-failure": row["last_failure"],
         "last-failure-reason": row["last_failure_reason"],
@@ -150,5 +151,5 @@ def _line(peer: Mapping[str, Any]) -> list[str]:
         ", ".join(synced) or "-",
         *("-" if peer[number] is None else str(peer[number]) for number in numbers),
         peer["last-failure"] or "never",
-        peer["status"],
+        peer["status"] or peer["dropped-example"],
     ]
