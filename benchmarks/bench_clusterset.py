@@ -27,8 +27,8 @@ from etcd_server import EtcdServer, running
 from isthmus import loadbalancer, logs
 from isthmus.clusterset import endpoints as records
 from isthmus.clusterset import keys
+from isthmus.clusterset.copying import Mirror
 from isthmus.clusterset.follower import Follower
-from isthmus.clusterset.mirror import Mirror
 from isthmus.config import ClusterSection, ClustersetSection
 from isthmus.datapath import PlanTarget
 from isthmus.datapath.core.maps import DictMaps

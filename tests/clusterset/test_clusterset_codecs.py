@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isthmus.clusterset import endpoints, exports, identity, keys, wire
+from isthmus.clusterset import decoding, endpoints, exports, identity, keys
 from isthmus.clusterset.errors import RecordError
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Endpoint, EndpointSet, Export, Port
@@ -282,11 +282,11 @@ def test_no_bytes_do_more_than_raise_a_record_error(raw: bytes) -> None:
 )  # fmt: skip
 def test_a_gateway_is_taken_where_a_call_can_go_to_it(said: str, taken: bool) -> None:
     told = identity.decode_description(
-        json.dumps({"gateways": [said, "good:1"], "new": {}}).encode(), now=wire.wall_clock()
+        json.dumps({"gateways": [said, "good:1"], "new": {}}).encode(), now=decoding.wall_clock()
     )
     assert told.gateways == ((said, "good:1") if taken else ("good:1",))
 
 
 def test_a_cluster_has_so_many_gateways_and_no_more() -> None:
     said = json.dumps({"gateways": [f"gw-{n}:443" for n in range(1000)]}).encode()
-    assert len(identity.decode_description(said, now=wire.wall_clock()).gateways) == identity.MOST_GATEWAYS
+    assert len(identity.decode_description(said, now=decoding.wall_clock()).gateways) == identity.MOST_GATEWAYS

@@ -14,16 +14,16 @@ from clusterset_peers import Peers, announce, configure, export, following, serv
 from etcd_server import EtcdServer, free_ports
 from mirroring import mirroring
 
+from isthmus.clusterset import copying
 from isthmus.clusterset import follower as follower_module
-from isthmus.clusterset import mirror as mirror_module
-from isthmus.clusterset.mirror import Mirror, republished
+from isthmus.clusterset.copying import Mirror, republished
 from isthmus.etcd import Session
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follower_module, "LOOK_EVERY", 0.05)
-    monkeypatch.setattr(mirror_module, "LOCK_TTL", 2)
+    monkeypatch.setattr(copying, "LOCK_TTL", 2)
 
 
 async def until(condition: Callable[[], Awaitable[Any]]) -> None:

@@ -12,9 +12,8 @@ from etcd_server import free_ports
 from joining_world import World, clusters
 from mirroring import mirroring
 
-from isthmus.clusterset import connection, joining, keys, liveness, peer_status
+from isthmus.clusterset import connection, copying, joining, keys, liveness, peer_status
 from isthmus.clusterset import follower as follower_module
-from isthmus.clusterset import mirror as mirror_module
 from isthmus.clusterset import peers as peers_module
 from isthmus.etcd import Session
 from isthmus.model.names import ClusterName
@@ -27,7 +26,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follower_module, "LOOK_EVERY", 0.05)
     monkeypatch.setattr(liveness, "ASK_EVERY", 0.2)
     monkeypatch.setattr(joining, "LOOK_EVERY", 0.05)
-    monkeypatch.setattr(mirror_module, "LOCK_TTL", 2)
+    monkeypatch.setattr(copying, "LOCK_TTL", 2)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 from clusterset_peers import OWN, Peers
 
-from isthmus.clusterset.mirror import Mirror
+from isthmus.clusterset.copying import Mirror
 from isthmus.config import ClustersetSection
 from isthmus.etcd import Session
 

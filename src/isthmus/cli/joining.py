@@ -22,7 +22,7 @@ from isthmus.cli import output
 from isthmus.config import ConfigError, load
 
 if TYPE_CHECKING:
-    from isthmus.clusterset.joining import Home
+    from isthmus.clusterset import Home
 
 T = TypeVar("T")
 
@@ -175,8 +175,7 @@ def _read_token(file: TextIO) -> str:
 
 def _home(file: Path | None, flags: tuple[str, ...]) -> Home:
     """The own cluster as its operator is configured; one line says what is missing."""
-    from isthmus.clusterset.joining import Home
-    from isthmus.clusterset.pki import Folder
+    from isthmus.clusterset import Folder, Home
 
     try:
         config = load(file, environment=os.environ, flags=flags)
@@ -202,10 +201,10 @@ def _hosts(home: Home, more: Iterable[str]) -> list[str]:
 
 
 def _client(home: Home, name: str, days: int) -> str:
-    from isthmus.clusterset import rights
+    from isthmus.clusterset import remote_user
     from isthmus.model.names import ClusterName
 
-    user = rights.remote_user(ClusterName(name))
+    user = remote_user(ClusterName(name))
     home.folder.client(user, days=days)
     return user
 
@@ -236,7 +235,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what goes wrong with a connec
 def _run(work: Coroutine[Any, Any, T], *, passing: tuple[type[Exception], ...] = ()) -> T:
     """Its result; what can go wrong is one line."""
     from isthmus import logs
-    from isthmus.clusterset.errors import JoinError, PkiError
+    from isthmus.clusterset import JoinError, PkiError
     from isthmus.etcd import EtcdError
     from isthmus.reflector import Expired, Transient
 
@@ -253,7 +252,7 @@ def _run(work: Coroutine[Any, Any, T], *, passing: tuple[type[Exception], ...] =
 @contextmanager
 def _errors() -> Iterator[None]:
     """One line for what can go wrong with the folder of keys."""
-    from isthmus.clusterset.errors import PkiError
+    from isthmus.clusterset import PkiError
 
     try:
         yield

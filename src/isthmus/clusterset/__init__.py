@@ -1,5 +1,40 @@
-"""What clusters tell each other: records, publisher, follower, mirror, identity and certificates.
+"""Transport between clusters: records in, records out, over each cluster's own etcd.
 
-What belongs here: key layout and values of ClusterMesh, who may say what. What never does: merging what clusters say
-(``mcs``), choosing backends (``loadbalancer``).
+What belongs here: key layout and values of ClusterMesh, who may publish what, following and judging peers, copies of
+their records, joining, key pairs. What never does: deciding what is exported, global or merged (``mcs``), choosing
+backends (``loadbalancer``), anything of Kubernetes. Other rooms use the names below and no other (a test sees to it).
+
+    follower, connection   sessions with each peer's etcd, its records as rows
+    peer_status            facts about a peer, and the one function that judges it
+    admission              what a peer may publish
+    publisher, shelf       the own cluster's records in the own etcd
+    copying                peers' records copied into the own etcd, for many agents
+    joining, pki, rights   how clusters come to trust each other
 """
+
+from isthmus.clusterset import certificates, endpoints, exports, joining
+from isthmus.clusterset.connection import PeerStats
+from isthmus.clusterset.copying import Mirror
+from isthmus.clusterset.errors import JoinError, PkiError
+from isthmus.clusterset.follower import Follower
+from isthmus.clusterset.joining import Home
+from isthmus.clusterset.pki import Folder
+from isthmus.clusterset.publisher import Publisher, PublisherStats
+from isthmus.clusterset.rights import remote_user
+
+__all__ = [
+    "Folder",
+    "Follower",
+    "Home",
+    "JoinError",
+    "Mirror",
+    "PeerStats",
+    "PkiError",
+    "Publisher",
+    "PublisherStats",
+    "certificates",
+    "endpoints",
+    "exports",
+    "joining",
+    "remote_user",
+]

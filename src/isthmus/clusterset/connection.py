@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from isthmus import logs
 from isthmus.clusterset import identity, keys, liveness, peer_status, sinks
@@ -31,6 +31,7 @@ from isthmus.clusterset.peers import Peer
 from isthmus.clusterset.sinks import Forms
 from isthmus.config import ClustersetSection
 from isthmus.etcd import EtcdError, KeyStore, KeyValue, PrefixStore, Session
+from isthmus.model.clusters import PeerState
 from isthmus.model.mcs import RecordKind
 from isthmus.model.tables import CLUSTERS, PROBES
 from isthmus.reflector import Reflector, State
@@ -41,6 +42,19 @@ log = logs.get("clusterset")
 
 MOST_DELAY: Final = 3.0
 """Seconds between two tries to read records, at most: short, because calls depend on them."""
+
+
+class PeerStats(Struct, frozen=True, gc=False):
+    """How a peer does, and how often it was connected to."""
+
+    state: PeerState
+    since: str
+    """When it came into this state, RFC 3339."""
+    reason: str
+    connections: int
+    failures: int
+    dropped: int
+    """Records of it that cannot be used."""
 
 
 class Connection:
@@ -94,6 +108,11 @@ class Connection:
 
     def __repr__(self) -> str:
         return f"<Connection with {self.name}: {self.row.state} {self.row.reason}, run {self.runs} times>"
+
+    def stats(self) -> PeerStats:
+        """How the peer does."""
+        row = self.row
+        return PeerStats(row.state, row.since, row.reason, self.runs, row.failures, row.dropped)
 
     # What happens to a peer, in the order in which it may.
 

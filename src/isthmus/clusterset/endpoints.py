@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from isthmus.clusterset import wire
+from isthmus.clusterset import decoding
 from isthmus.clusterset.errors import RecordError
 from isthmus.model.names import ClusterName, ServiceName, split
 from isthmus.model.services import Condition, Endpoint, EndpointSet, Labels, Port
@@ -53,8 +53,8 @@ _decoder = msgspec.json.Decoder(_Service)
 
 def decode(value: bytes, *, cluster: ClusterName, cluster_id: int, name: ServiceName) -> EndpointSet | None:
     """The endpoints that a record of this cluster tells of; None where it keeps them for itself (not shared)."""
-    said = wire.decode(value, _decoder, limit=LIMIT)
-    wire.check_owner(
+    said = decoding.decode(value, _decoder, limit=LIMIT)
+    decoding.check_owner(
         cluster=said.cluster, namespace=said.namespace, name=said.name, expected_cluster=cluster, expected=name
     )
     if said.cluster_id != cluster_id:
@@ -105,7 +105,7 @@ def callable_endpoints(endpoints: Iterable[Endpoint]) -> list[Endpoint]:
 
 def _endpoint(text: str, ports: dict[str, _Port], *, hostname: str, zone: _Zone | None) -> Endpoint:
     return Endpoint(
-        address=wire.address(text),
+        address=decoding.address(text),
         ports=tuple(sorted((_port(name, port) for name, port in ports.items()), key=lambda port: port.name)),
         hostname=hostname,
         zone=zone.zone if zone else "",
@@ -114,7 +114,7 @@ def _endpoint(text: str, ports: dict[str, _Port], *, hostname: str, zone: _Zone 
 
 
 def _port(name: str, said: _Port) -> Port:
-    protocol = wire.protocol(said.protocol)
+    protocol = decoding.protocol(said.protocol)
     if protocol is None or not 0 < said.port < 65_536:
         raise RecordError(f"port {name!r}: {said.port}/{said.protocol} is no port")
     return Port(name, said.port, protocol)

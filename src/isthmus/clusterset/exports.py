@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, cast
 import msgspec
 from msgspec import Struct
 
-from isthmus.clusterset import wire
+from isthmus.clusterset import decoding
 from isthmus.model.names import ClusterName, ServiceName, split
 from isthmus.model.services import Export, Family, Port
 
@@ -57,8 +57,8 @@ _decoder = msgspec.json.Decoder(_Export)
 
 def decode(value: bytes, *, cluster: ClusterName, name: ServiceName) -> Export:
     """The export that a record of this cluster, under the key of this name, tells of; RecordError where it is none."""
-    said = wire.decode(value, _decoder, limit=LIMIT)
-    wire.check_owner(
+    said = decoding.decode(value, _decoder, limit=LIMIT)
+    decoding.check_owner(
         cluster=said.cluster, namespace=said.namespace, name=said.name, expected_cluster=cluster, expected=name
     )
     affinity: Literal["None", "ClientIP"] = "ClientIP" if said.affinity == "ClientIP" else "None"
@@ -69,7 +69,7 @@ def decode(value: bytes, *, cluster: ClusterName, name: ServiceName) -> Export:
     return Export(
         cluster=cluster,
         name=name,
-        created=wire.parse_timestamp(said.created),
+        created=decoding.parse_timestamp(said.created),
         type="Headless" if said.type == "Headless" else "ClusterSetIP",
         ports=tuple(port for each in said.ports or () if (port := _port(each)) is not None),
         affinity=affinity,
@@ -77,8 +77,8 @@ def decode(value: bytes, *, cluster: ClusterName, name: ServiceName) -> Export:
         families=_families(said.families or ()),
         internal_policy=cast("Literal['Cluster', 'Local'] | None", policy),
         distribution=said.distribution if said.distribution in DISTRIBUTIONS else None,
-        labels=wire.labels((said.labels or said.old_labels or {}).items()),
-        annotations=wire.labels((said.annotations or said.old_annotations or {}).items()),
+        labels=decoding.labels((said.labels or said.old_labels or {}).items()),
+        annotations=decoding.labels((said.annotations or said.old_annotations or {}).items()),
     )
 
 
@@ -102,7 +102,7 @@ def encode(export: Export) -> bytes:
 
 
 def _port(said: _Port) -> Port | None:
-    protocol = wire.protocol(said.protocol)
+    protocol = decoding.protocol(said.protocol)
     if protocol is None or not 0 < said.port < 65_536:
         return None
     return Port(said.name, said.port, protocol, said.app_protocol)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping
-from typing import Any, Final
+from typing import Final
 
 from isthmus import __version__, logs
 from isthmus.clusterset.cache import Cache
-from isthmus.clusterset.connection import Connection
+from isthmus.clusterset.connection import Connection, PeerStats
 from isthmus.clusterset.identity import Ids
 from isthmus.clusterset.peers import Directory, Peer
 from isthmus.clusterset.sinks import ROWS, Forms
@@ -64,10 +64,9 @@ class Follower:
     def __repr__(self) -> str:
         return f"<Follower {', '.join(map(repr, self._connections.values())) or 'of nobody'}>"
 
-    def stats(self) -> dict[str, Any]:
-        """State and reason of each peer."""
-        rows = {name: connection.row for name, connection in self._connections.items()}
-        return {name: {"state": row.state, "reason": row.reason} for name, row in rows.items()}
+    def stats(self) -> dict[ClusterName, PeerStats]:
+        """How each peer does."""
+        return {name: connection.stats() for name, connection in self._connections.items()}
 
     def published(self, name: ClusterName) -> bytes:
         """The configuration that a peer published, while it is followed; empty where there is none."""

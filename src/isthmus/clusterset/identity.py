@@ -9,7 +9,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Struct, structs
 
-from isthmus.clusterset import wire
+from isthmus.clusterset import decoding
 from isthmus.clusterset.errors import RecordError
 from isthmus.config import ClusterSection
 from isthmus.model.names import ClusterName
@@ -82,7 +82,7 @@ _description = msgspec.json.Decoder(Description)
 
 def decode_config(value: bytes) -> ClusterConfig:
     """A cluster's configuration; RecordError where it is none."""
-    said = wire.decode(value, _config, limit=LIMIT)
+    said = decoding.decode(value, _config, limit=LIMIT)
     return ClusterConfig(said.id, said.capabilities or Capabilities())
 
 
@@ -92,16 +92,16 @@ def decode_description(value: bytes, *, now: datetime) -> Description:
     A time that cannot be read is ``now``: it is said that there is one.
     """
     try:
-        said = wire.decode(value, _description, limit=LIMIT)
+        said = decoding.decode(value, _description, limit=LIMIT)
     except RecordError:
         return Description()
-    gateways = tuple(filter(wire.is_gateway, said.gateways))[:MOST_GATEWAYS]
+    gateways = tuple(filter(decoding.is_gateway, said.gateways))[:MOST_GATEWAYS]
     return structs.replace(said, gateways=gateways, away=_time(said.away, now=now), silent=_time(said.silent, now=now))
 
 
 def _time(text: str, *, now: datetime) -> str:
     try:
-        return wire.parse_timestamp(text) if text else ""
+        return decoding.parse_timestamp(text) if text else ""
     except RecordError:
         return timestamp(now)
 

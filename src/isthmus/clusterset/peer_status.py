@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 from msgspec import Struct
 
 from isthmus.clusterset import identity
+from isthmus.clusterset.decoding import wall_clock
 from isthmus.clusterset.identity import SLICES_ONLY, ClusterConfig, Description
-from isthmus.clusterset.wire import wall_clock
 from isthmus.model.clusters import Cluster, PeerState
 from isthmus.model.mcs import RecordKind
 from isthmus.model.names import ClusterName

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from isthmus import dns, kube, loadbalancer, logs
 from isthmus.admin.wire import ProcessStatus
-from isthmus.clusterset.follower import Follower
+from isthmus.clusterset import Follower, PeerStats
 from isthmus.config import Config
 from isthmus.datapath import Callers, Datapath, DatapathError, Introduced
 from isthmus.datapath.datapath import DatapathStats
@@ -145,7 +145,7 @@ class AgentStatus(ProcessStatus, frozen=True, kw_only=True):
     """Which Services are answered: 'multicluster' or 'all'."""
     reflectors: dict[str, State]
     derivations: DerivationsStats
-    peers: dict[str, Any]
+    peers: dict[ClusterName, PeerStats]
     datapath: DatapathStatus | None
 
 

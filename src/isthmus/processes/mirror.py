@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 
 from isthmus.admin.wire import ProcessStatus
-from isthmus.clusterset.mirror import Mirror
+from isthmus.clusterset import Mirror
 from isthmus.config import Config
 from isthmus.processes import observing
 from isthmus.processes.start import own_etcd, require, start

@@ -18,8 +18,7 @@ from prometheus_client.metrics_core import Metric
 
 from isthmus import kube, logs, mcs
 from isthmus.admin.wire import ProcessStatus
-from isthmus.clusterset.follower import Follower
-from isthmus.clusterset.publisher import Publisher, PublisherStats
+from isthmus.clusterset import Follower, PeerStats, Publisher, PublisherStats
 from isthmus.config import Config
 from isthmus.desired import ApiTarget
 from isthmus.kube.events import Recorder
@@ -92,7 +91,7 @@ class OperatorStatus(ProcessStatus, frozen=True, kw_only=True):
     cluster: str
     reflectors: dict[str, State]
     derivations: DerivationsStats
-    peers: dict[str, Any]
+    peers: dict[ClusterName, PeerStats]
     publisher: PublisherStats
     objects: ReconcilerStats
     """Of what the API server should hold."""

@@ -22,16 +22,16 @@ import msgspec
 from msgspec import Struct, structs
 
 from isthmus import logs
-from isthmus.clusterset import identity, keys, wire
+from isthmus.clusterset import decoding, identity, keys
 from isthmus.clusterset.admission import Admission
 from isthmus.clusterset.cache import Cache, Known
+from isthmus.clusterset.decoding import wall_clock
 from isthmus.clusterset.errors import RecordError
 from isthmus.clusterset.follower import Follower
 from isthmus.clusterset.identity import ClusterConfig
 from isthmus.clusterset.publishing import KINDS
 from isthmus.clusterset.shelf import Shelf
 from isthmus.clusterset.sinks import ROWS, Form, Forms
-from isthmus.clusterset.wire import wall_clock
 from isthmus.config import ClusterSection, ClustersetSection
 from isthmus.etcd import Compare, EtcdError, Lease, LeaseGone, Put, Session
 from isthmus.model.clusters import Cluster
@@ -331,7 +331,7 @@ def republished(said: bytes) -> bytes:
 
     RecordError where what we do not know of it is no JSON that can be written again.
     """
-    config = wire.decode(said, _anything, limit=identity.LIMIT)
+    config = decoding.decode(said, _anything, limit=identity.LIMIT)
     capabilities = {**(config.get("capabilities") or {}), "syncedCanaries": True, "cached": True}
     try:
         return msgspec.json.encode(config | {"capabilities": capabilities})
