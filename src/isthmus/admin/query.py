@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import http.client
 import socket
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -13,6 +14,9 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from isthmus.admin.wire import VERSION, Failure, Line, Listing
+
+Dial = Callable[[float], socket.socket]
+"""A new connection to an admin socket, with a timeout in seconds for each of its operations."""
 
 
 class QueryError(Exception):
@@ -34,12 +38,22 @@ class Unreachable(QueryError):  # noqa: N818
 class Socket:
     """One process's admin socket."""
 
-    def __init__(self, path: Path, *, timeout: float = 10.0) -> None:
+    def __init__(self, path: Path, *, timeout: float = 10.0, dial: Dial | None = None) -> None:
         self.path = path
         self._timeout = timeout
+        self._dial = dial or partial(_unix, path)
+        self._kept: http.client.HTTPConnection | None = None
+        """The connection of the last question, where dialling is dear: then it serves the next one too."""
+        self._keep = dial is not None
 
     def __repr__(self) -> str:
         return f"<Socket {self.path}>"
+
+    def close(self) -> None:
+        """End the connection that is kept for the next question, if there is one."""
+        if self._kept is not None:
+            self._kept.close()
+            self._kept = None
 
     def status(self) -> dict[str, Any]:
         """What the process says of itself."""
@@ -73,16 +87,22 @@ class Socket:
 
     @contextmanager
     def _get(self, path: str, **query: float | str) -> Iterator[http.client.HTTPResponse]:
-        with closing(_UnixConnection(self.path, timeout=self._timeout)) as connection:
+        connection, self._kept = self._kept or _Connection(self._dial, timeout=self._timeout), None
+        try:
+            headers = {"Connection": "keep-alive" if self._keep else "close"}
             try:
-                connection.request("GET", f"/{VERSION}/{path}?{urlencode(query)}", headers={"Connection": "close"})
-                answer = connection.getresponse()
+                connection.request("GET", f"/{VERSION}/{path}?{urlencode(query)}", headers=headers)
+                response = connection.getresponse()
             except (OSError, http.client.HTTPException) as error:
                 raise Unreachable(_why(self.path, error)) from None
-            with answer as response:
-                if response.status != 200:
-                    raise self._refusal(response)
-                yield response
+            if response.status != 200:
+                raise self._refusal(response)
+            yield response
+            if self._keep and response.isclosed():  # read to its end: the connection is free
+                self._kept = connection
+        finally:
+            if self._kept is not connection:
+                connection.close()
 
     def _refusal(self, response: http.client.HTTPResponse) -> QueryError:
         try:
@@ -100,15 +120,25 @@ class Socket:
             raw._sock.settimeout(None)
 
 
-class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: Path, *, timeout: float) -> None:
+class _Connection(http.client.HTTPConnection):
+    def __init__(self, dial: Dial, *, timeout: float) -> None:
         super().__init__("isthmus", timeout=timeout)
-        self._path = str(path)
+        self._dial = dial
+        self._seconds = timeout
 
     def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self._path)
+        self.sock = self._dial(self._seconds)
+
+
+def _unix(path: Path, timeout: float) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.settimeout(timeout)
+    try:
+        connection.connect(str(path))
+    except OSError:
+        connection.close()
+        raise
+    return connection
 
 
 def _why(path: Path, error: Exception) -> str:

@@ -20,6 +20,7 @@ COMMANDS: Final = {
     "status": ("isthmus.cli.status:status", "What the processes have, and what they lack."),
     "clusters": ("isthmus.cli.clusters:group", "The other clusters: status, certs, invite, join, leave."),
     "bpf": ("isthmus.cli.bpf:group", "What is really in the kernel."),
+    "relay": ("isthmus.cli.relay:relay", "Standard streams to an admin socket: what --context runs in a pod."),
     "agent": ("isthmus.cli.run:agent", "Run a node's agent."),
     "dns": ("isthmus.cli.run:dns", "Run a node's name server."),
     "operator": ("isthmus.cli.run:operator", "Run a cluster's operator."),
@@ -35,7 +36,10 @@ ENTRY_POINTS: Final = "isthmus.commands"
     cls=LazyGroup, lazy=COMMANDS, entry_points=ENTRY_POINTS, context_settings={"help_option_names": ["-h", "--help"]}
 )
 @click.version_option(__version__, message="isthmus %(version)s")
-def root() -> None:
+@click.option(
+    "--context", metavar="NAME", help="Ask the pods of this kubeconfig context's cluster, through kubectl exec."
+)
+def root(context: str | None) -> None:
     """Isthmus: a Kubernetes Service exported in one cluster, callable by name from every other one."""
 
 

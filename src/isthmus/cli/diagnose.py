@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from isthmus.admin.query import Socket
 from isthmus.cli import local, output, sockets
 
 MARKS = {"ok": "✓", "fault": "✗", "follows": "·"}
@@ -59,15 +60,15 @@ def collect(subject: Any, *, pod: str, socket: Path | None, cluster: str | None,
     from isthmus.cli.diagnosis import facts
 
     if cluster is None and lab is None:
-        found = {_kind(each.path): each.path for each in sockets.find(socket=socket, cluster=None, lab=None)}
+        found = {_kind(each.path): each for each in sockets.find(socket=socket, cluster=None, lab=None, pod=pod)}
         return facts.collect(found, cluster="", others={}, service=subject, pod=pod)
     own = local.cluster(cluster, lab=lab)
     every = local.clusters(lab or local.default_lab())
     name = next(each for each, paths in every.items() if paths == own)
     return facts.collect(
-        {process: Path(getattr(own, process)) for process in sockets.PROCESSES},
+        {process: Socket(Path(getattr(own, process))) for process in sockets.PROCESSES},
         cluster=name,
-        others={each: Path(paths.operator) for each, paths in every.items() if each != name},
+        others={each: Socket(Path(paths.operator)) for each, paths in every.items() if each != name},
         service=subject,
         lab=lab or local.default_lab(),
         pod=pod,
@@ -75,7 +76,7 @@ def collect(subject: Any, *, pod: str, socket: Path | None, cluster: str | None,
 
 
 def _kind(path: Path) -> str:
-    """Which process serves a socket: told by its name, and of any other name an agent."""
+    """Which process serves a socket: by its file name; an agent has any other one."""
     return path.stem if path.stem in sockets.PROCESSES else "agent"
 
 

@@ -30,8 +30,22 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def find(*, socket: Path | None, cluster: str | None, lab: str | None) -> list[Socket]:
-    """The sockets to ask in turn; a ClickException says what to add where none is meant clearly."""
+def _context() -> str:
+    """What ``isthmus --context`` names; empty where it is not given."""
+    current = click.get_current_context(silent=True)
+    found: str = (current.find_root().params.get("context") if current is not None else "") or ""
+    return found
+
+
+def find(*, socket: Path | None, cluster: str | None, lab: str | None, pod: str = "") -> list[Socket]:
+    """The sockets to ask in turn; a ClickException says what to add where none is meant clearly.
+
+    ``pod``: namespace/name of a pod; with ``--context``, the agent of its node is asked.
+    """
+    if context := _context():
+        from isthmus.cli import remote
+
+        return remote.find(context, node=remote.node_of(context, pod) if pod else "")
     if socket is not None:
         return [Socket(socket)]
     if cluster is not None or lab is not None:

@@ -19,6 +19,8 @@ from isthmus.model.names import ServiceName, split
 from isthmus.model.services import Condition, EndpointSet
 from isthmus.statedb import Reader
 
+API: Final = "multicluster.x-k8s.io/v1beta1"
+
 
 def diagnose(facts: Facts, service: ServiceName) -> tuple[Hop, ...]:
     """The walk of a call to a service. Where no hop names a cause, the first that fails is the fault itself."""
@@ -34,7 +36,9 @@ def endpoints(facts: Facts, service: ServiceName) -> Iterator[Hop]:
     """What the agent has from each cluster: how many are ready, from which source, how fresh that is."""
     rows = facts.agent.rows
     found: dict[tuple[str, str], list[EndpointSet]] = {}
-    for each in called(rows, service):
+    services = called(rows, service)
+    derived = [each for each in services if each != service]  # stands for the import: the plain Service is not called
+    for each in derived or services:
         for row in rows.by(tables.ENDPOINT_SETS, "service", each):
             found.setdefault((row.cluster or facts.cluster, row.source), []).append(row)
     for (cluster, source), sets in sorted(found.items()):
@@ -44,7 +48,7 @@ def endpoints(facts: Facts, service: ServiceName) -> Iterator[Hop]:
         fresh = "" if peer is None or peer.own or peer.state == "ready" else f", as of {peer.since}: {peer.state}"
         text = f"{ready} of {len(conditions)} ready, from {source}{fresh}"
         yield Hop("endpoints", f"{service} in {cluster}", text, "ok" if ready and not fresh else "follows")
-    for each in called(rows, service):
+    for each in services:
         for failure in rows.by(tables.FAILURES, "service", each):
             key = failure.key
             where = f"{key.cluster} {joined(key.address, key.port)}"
@@ -108,14 +112,12 @@ def _nobody(facts: Facts, service: ServiceName) -> Hop:
     known = {row.name for each in _operators(facts) for row in each.rows.all(tables.OWN_EXPORTS)}
     known |= {row.name for row in facts.operator.rows.all(tables.EXPORTS)}
     namespace, name = split(service)
-    for each in _operators(facts):
+    for each in (*facts.exporters, facts.operator):
         if each.rows.by(tables.SERVICES, "name", service):
-            cure = (
-                f"isthmus has no export of it; apply a ServiceExport {name} in namespace {namespace} of {each.cluster}"
-            )
-            return Hop(
-                "export", f"Service {service} in {each.cluster}", "exists, and no cluster exports it", "fault", cure
-            )
+            export = f"{{apiVersion: {API}, kind: ServiceExport, metadata: {{name: {name}, namespace: {namespace}}}}}"
+            cure = f"echo '{export}' | {facts.kubectl(each.cluster)} apply -f -"
+            subject = f"Service {service} in {each.cluster}"
+            return Hop("export", subject, "exists, and no cluster exports it", "fault", cure)
     near = get_close_matches(service, sorted(known), n=1, cutoff=0.6)
     text = "no cluster exports a service of this name" + (f"; there is {near[0]}" if near else "")
     cure = f"isthmus diagnose {near[0]}" if near else "isthmus get imports -A"

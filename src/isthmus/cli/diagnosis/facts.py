@@ -72,7 +72,7 @@ class Facts(Struct, frozen=True):
         if self.lab:
             return f"isthmus lab start --lab {self.lab} {cluster}/{name}"
         kind = "deployment/isthmus-operator" if name == "operator" else "daemonset/isthmus-agent"
-        return f"{self.kubectl(cluster, 'isthmus')} rollout restart {kind}"
+        return f"{self.kubectl(cluster, 'isthmus-system')} rollout restart {kind}"
 
 
 def process(socket: Socket | None, cluster: str, name: str, *, under: str = "") -> Process:
@@ -93,22 +93,22 @@ def process(socket: Socket | None, cluster: str, name: str, *, under: str = "") 
 
 
 def collect(
-    sockets: Mapping[str, Path],
+    sockets: Mapping[str, Socket],
     *,
     cluster: str,
-    others: Mapping[str, Path],
+    others: Mapping[str, Socket],
     service: ServiceName | None,
     lab: str = "",
     pod: str = "",
 ) -> Facts:
     """The facts that the admin sockets give: ``sockets`` by process, ``others`` the operators of other clusters."""
     under = f"{service.partition('/')[0]}/" if service else ""
-    asked = {name: process(Socket(path), cluster, name, under=under) for name, path in sockets.items()}
+    asked = {name: process(socket, cluster, name, under=under) for name, socket in sockets.items()}
     missing = {name: process(None, cluster, name) for name in ("agent", "operator", "dns") if name not in asked}
     found = asked | missing
     own = cluster or _own_name(list(found.values()))
     named = {name: msgspec.structs.replace(each, cluster=own) for name, each in found.items()}
-    exporters = [process(Socket(path), name, "operator", under=under) for name, path in others.items()]
+    exporters = [process(socket, name, "operator", under=under) for name, socket in others.items()]
     facts = Facts(named["agent"], named["operator"], named["dns"], tuple(exporters), lab, pod)
     return msgspec.structs.replace(facts, pod_hooked=_hooked(facts))
 

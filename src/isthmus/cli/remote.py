@@ -1,0 +1,113 @@
+"""Admin sockets of a cluster that a kubeconfig names: each question goes through ``kubectl exec`` into the pod.
+
+kubectl has the credentials and the transport; in the pod ``isthmus relay`` copies between its standard streams and the
+socket. A connection is kept for all questions of a command, since each exec takes as long as a TLS handshake and more.
+"""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import msgspec
+
+from isthmus.admin.query import Socket
+
+NAMESPACE: Final = "isthmus-system"
+"""Where deploy/ puts everything."""
+RUN: Final = Path("/run/isthmus")
+AGENT, OPERATOR = "isthmus-agent", "isthmus-operator"
+LABEL: Final = "app.kubernetes.io/name"
+
+
+class Pod(msgspec.Struct, frozen=True):
+    """A running pod of ours."""
+
+    name: str
+    app: str
+    node: str
+
+
+def find(context: str, *, node: str = "") -> list[Socket]:
+    """The sockets of a cluster: the agent and the name server of a node, and the operator that leads."""
+    pods = _pods(context)
+    agents = [pod for pod in pods if pod.app == AGENT and node in ("", pod.node)]
+    operators = [pod for pod in pods if pod.app == OPERATOR]
+    if not agents and not operators:
+        where = f" on node {node}" if node else ""
+        raise click.ClickException(f"context {context}: no pod of Isthmus runs in namespace {NAMESPACE}{where}")
+    found = [_socket(context, agents[0], name) for name in ("agent", "dns")] if agents else []
+    leading = _leader(context) if len(operators) > 1 else ""
+    chosen = [pod for pod in operators if leading.startswith(pod.name)] or operators[:1]
+    return found[:1] + [_socket(context, pod, "operator") for pod in chosen] + found[1:]
+
+
+def node_of(context: str, pod: str) -> str:
+    """The node that a pod (namespace/name) runs on."""
+    namespace, _, name = pod.partition("/")
+    body = _kubectl(context, "-n", namespace, "get", "pod", name, "-o", "json")
+    node: str = body.get("spec", {}).get("nodeName", "")
+    return node
+
+
+def _pods(context: str) -> list[Pod]:
+    body = _kubectl(context, "-n", NAMESPACE, "get", "pods", "-l", f"{LABEL} in ({AGENT},{OPERATOR})", "-o", "json")
+    return sorted(
+        (
+            Pod(item["metadata"]["name"], item["metadata"]["labels"][LABEL], item["spec"].get("nodeName", ""))
+            for item in body["items"]
+            if item.get("status", {}).get("phase") == "Running"
+        ),
+        key=lambda pod: pod.name,
+    )
+
+
+def _leader(context: str) -> str:
+    """Who holds the operator's Lease: the pod's name and its process id."""
+    lease = _kubectl(context, "-n", NAMESPACE, "get", "lease", OPERATOR, "-o", "json")
+    holder: str = lease.get("spec", {}).get("holderIdentity") or ""
+    return holder
+
+
+def _kubectl(context: str, *words: str) -> Any:
+    try:
+        done = subprocess.run(["kubectl", "--context", context, *words], capture_output=True, timeout=30, check=False)
+    except FileNotFoundError:
+        raise click.ClickException("kubectl is not in PATH: --context works through it") from None
+    except subprocess.TimeoutExpired:
+        raise click.ClickException(f"context {context}: the API server does not answer in 30 s") from None
+    if done.returncode:
+        raise click.ClickException(f"context {context}: {done.stderr.decode(errors='replace').strip()}")
+    return msgspec.json.decode(done.stdout)
+
+
+def _socket(context: str, pod: Pod, process: str) -> Socket:
+    container = "operator" if process == "operator" else process
+    command = ["kubectl", "--context", context, "-n", NAMESPACE, "exec", "-i", pod.name, "-c", container, "--"]
+    path = RUN / f"{process}.sock"
+    found = Socket(path, dial=Exec([*command, "isthmus", "relay", str(path)]))
+    click.get_current_context().call_on_close(found.close)
+    return found
+
+
+class Exec:
+    """Dials by a command whose standard streams are the connection; it ends when the connection is closed."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._command = command
+
+    def __call__(self, timeout: float) -> socket.socket:
+        """A new connection; ``timeout`` in seconds for each of its operations."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = subprocess.Popen(
+                self._command, stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=subprocess.DEVNULL
+            )
+        threading.Thread(target=process.wait, daemon=True).start()  # it ends with the connection: leave no zombie
+        ours.settimeout(timeout)
+        return ours

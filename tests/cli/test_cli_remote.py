@@ -1,0 +1,65 @@
+"""Admin sockets through a command's standard streams, as ``--context`` reaches those of pods."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from admin_world import serving
+
+from isthmus.admin.query import NoTable, Socket, Unreachable
+from isthmus.cli.remote import Exec
+from isthmus.model.services import Namespace
+from isthmus.model.tables import NAMESPACES
+
+
+class Counting(Exec):
+    """Counts how often it dials."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__([sys.executable, "-m", "isthmus", "relay", str(path)])
+        self.dialled = 0
+
+    def __call__(self, timeout: float) -> Any:
+        self.dialled += 1
+        return super().__call__(timeout)
+
+
+async def test_all_questions_of_a_command_go_over_one_connection(tmp_path: Path) -> None:
+    path = tmp_path / "agent.sock"
+    dial = Counting(path)
+    remote = Socket(path, dial=dial, timeout=30)
+
+    def ask() -> list[Any]:
+        with pytest.raises(NoTable):
+            remote.table("nosuch")
+        found = [remote.status()["ready"], remote.tables()["namespaces"]["rows"], remote.table("namespaces").rows]
+        remote.close()
+        return found
+
+    async with serving(path) as process:
+        process.put(NAMESPACES, *(Namespace(f"ns-{n}") for n in range(2_000)))
+        ready, count, rows = await asyncio.to_thread(ask)
+    assert (ready, count, len(rows)) == (True, 2_000, 2_000)
+    assert dial.dialled == 2  # one ended with the refusal
+
+
+async def test_a_table_is_followed_through_a_command(tmp_path: Path) -> None:
+    path = tmp_path / "agent.sock"
+    async with serving(path) as process:
+        remote = Socket(path, dial=Counting(path), timeout=30)
+        lines = remote.follow("namespaces")
+        first = await asyncio.to_thread(next, lines)
+        process.put(NAMESPACES, Namespace("late"))
+        second = await asyncio.to_thread(next, lines)
+        await asyncio.to_thread(lines.close)
+    assert first.list is not None
+    assert [event.key for event in second.events] == ["late"]
+
+
+def test_a_command_that_ends_at_once_is_no_process_at_the_socket(tmp_path: Path) -> None:
+    with pytest.raises(Unreachable, match=r"none\.sock"):
+        Socket(tmp_path / "none.sock", dial=Exec(["false"])).status()
