@@ -50,9 +50,10 @@ class Clusters:
         }
         hooks = {"cgroup": "/sys/fs/cgroup/pods", "attached": True, "detail": "8 programs attached"}
         self.status: dict[str, dict[str, Any]] = {
-            "agent": {"problems": [], "datapath": {"hooks": hooks}, "reflectors": dict(SOURCES)},
+            "agent": {"unhooked": "", "datapath": {"hooks": hooks}, "reflectors": dict(SOURCES)},
             "operator": {"publisher": {"error": ""}, "reflectors": dict(SOURCES)},
             "dns": {"tables": {"names": {"rows": 1}}, "reflectors": {"names": {"connected": True}}, "server": {}},
+            "c2-agent": {"reflectors": dict(SOURCES)},
             "c2": {"publisher": {"error": ""}, "reflectors": dict(SOURCES)},
         }
         self.errors: dict[str, str] = {}
@@ -67,7 +68,10 @@ class Clusters:
             self._process("c1", "agent", [*agent, *self.agent]),
             self._process("c1", "operator", [*self.operator.values()]),
             self._process("c1", "dns", []),
-            (self._process("c2", "operator", [*self.exporter.values()], key="c2"),),
+            (
+                self._process("c2", "operator", [*self.exporter.values()], key="c2"),
+                self._process("c2", "agent", [], key="c2-agent"),
+            ),
             lab="demo",
             pod=self.pod,
             pod_hooked=self.hooked,
@@ -150,8 +154,15 @@ def elsewhere(it: Clusters) -> None:
     it.pod = "demo/other"
 
 
+def no_apiserver_there(it: Clusters) -> None:
+    """c2's operator cannot renew its Lease, so it does not lead; its agent goes on."""
+    it.status["c2-agent"]["reflectors"] = {"kubernetes/services": {"connected": False, "last_failure": "refused"}}
+    it.errors["c2"] = "the process that served it has ended"
+    peer("stale", "no heartbeat")(it)
+
+
 def detached(it: Clusters) -> None:
-    it.status["agent"]["problems"] = ["calls are not translated: the cgroup is gone"]
+    it.status["agent"]["unhooked"] = "calls are not translated: the cgroup is gone"
 
 
 def no_apiserver(it: Clusters) -> None:
@@ -200,6 +211,7 @@ CASES: dict[str, tuple[Callable[[Clusters], None], str, str]] = {
     "peer cut off": (peer("stale", "timed out"), "peer", "cluster c2"),
     "peer refused": (peer("refused", "another id"), "peer", "cluster c2"),
     "exporter's operator down": (no_process("c2"), "peer", "c2/operator"),
+    "exporter's API server down": (no_apiserver_there, "peer", "API server of c2"),
     "exporter's etcd down": (no_etcd("c2"), "peer", "etcd of c2"),
     "export without Service": (invalid_export, "export", "ServiceExport demo/echo in c2"),
     "never exported": (never_exported, "export", "Service demo/echo in c2"),

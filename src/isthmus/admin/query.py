@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http.client
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -75,7 +75,7 @@ class Socket:
         with self._get(f"tables/{quote(name, safe='')}", wait=wait, under=under) as response:
             return msgspec.json.decode(response.read(), type=Listing[Any])
 
-    def follow(self, name: str) -> Iterator[Line[Any]]:
+    def follow(self, name: str) -> Generator[Line[Any], None, None]:
         """The table as a first line, then its changes, until the process ends or this is closed."""
         with self._get(f"tables/{quote(name, safe='')}", watch=1, wait=0) as response:
             self._patient(response)

@@ -61,14 +61,19 @@ def collect(subject: Any, *, pod: str, socket: Path | None, cluster: str | None,
 
     if cluster is None and lab is None:
         found = {_kind(each.path): each for each in sockets.find(socket=socket, cluster=None, lab=None, pod=pod)}
-        return facts.collect(found, cluster="", others={}, service=subject, pod=pod)
+        return facts.collect(found, cluster="", others=(), service=subject, pod=pod)
     own = local.cluster(cluster, lab=lab)
     every = local.clusters(lab or local.default_lab())
     name = next(each for each, paths in every.items() if paths == own)
     return facts.collect(
         {process: Socket(Path(getattr(own, process))) for process in sockets.PROCESSES},
         cluster=name,
-        others={each: Socket(Path(paths.operator)) for each, paths in every.items() if each != name},
+        others=[
+            (each, process, Socket(Path(getattr(paths, process))))
+            for each, paths in every.items()
+            if each != name
+            for process in ("operator", "agent")
+        ],
         service=subject,
         lab=lab or local.default_lab(),
         pod=pod,
@@ -85,7 +90,7 @@ def _services(facts: Any) -> list[Any]:
     from isthmus.model import tables
 
     names = {row.name for row in facts.agent.rows.all(tables.IMPORTS)}
-    for each in (facts.operator, *facts.exporters):
+    for each in facts.operators:
         names |= {row.name for row in each.rows.all(tables.EXPORTS)}
         names |= {row.name for row in each.rows.all(tables.OWN_EXPORTS)}
     return sorted(names)

@@ -88,6 +88,10 @@ class Publisher:
     def __repr__(self) -> str:
         return f"<Publisher of {self._name}: {self.outcome}; {self._target}; {self.reconciler}>"
 
+    def problems(self) -> tuple[str, ...]:
+        """Why nothing can be published now."""
+        return (f"cannot publish: {self.error}",) if self.error else ()
+
     def stats(self) -> PublisherStats:
         """What has been published, and what has not."""
         return PublisherStats(self.outcome, self.error, self.reconciler.stats())

@@ -99,9 +99,7 @@ async def work(config: Config, client: kube.Client) -> None:
         observing.monitor(
             tasks,
             config,
-            ready=lambda: (
-                observing.waiting_for(db.snapshot().pending(tables.PLANS)) or "; ".join(programming.problems())
-            ),
+            ready=lambda: observing.waiting_for(db.snapshot().pending(tables.PLANS)) or programming.problem(),
             families=lambda: observing.families(PREFIX, db),
         )
         observing.admin(
@@ -109,7 +107,8 @@ async def work(config: Config, client: kube.Client) -> None:
             config,
             db,
             lambda: AgentStatus(
-                problems=programming.problems(),
+                problems=(*filter(None, [programming.problem()]), *observing.away(reflectors)),
+                unhooked=programming.problem(),
                 place=Place(cluster, config.node.name),
                 services=config.datapath.services,
                 reflectors=observing.states(reflectors),
@@ -147,6 +146,8 @@ class AgentStatus(ProcessStatus, frozen=True, kw_only=True):
     derivations: DerivationsStats
     peers: dict[ClusterName, PeerStats]
     datapath: DatapathStatus | None
+    unhooked: str
+    """Why calls are not translated on this node, which is to translate them; empty: they are."""
 
 
 class Programming:
@@ -164,14 +165,14 @@ class Programming:
         datapath, plans, callers = self._parts
         return DatapathStatus(datapath.stats(), plans.stats(), callers.condition)
 
-    def problems(self) -> tuple[str, ...]:
-        """Why calls are not translated on this node. A node without a configured cgroup has chosen so."""
+    def problem(self) -> str:
+        """Why calls are not translated on this node; empty on one without a configured cgroup, which is a choice."""
         if not self._config.datapath.cgroup:
-            return ()
+            return ""
         if self._parts is None:
-            return ("plans are not programmed yet: the maps of an earlier agent wait for the first complete lists",)
+            return "plans are not programmed yet: the maps of an earlier agent wait for the first complete lists"
         hooks = self._parts[0].stats()
-        return () if hooks.attached else (f"calls are not translated: {hooks.detail}",)
+        return "" if hooks.attached else f"calls are not translated: {hooks.detail}"
 
     async def run(self) -> None:
         """Program the plans into the kernel's maps, for ever."""

@@ -54,7 +54,9 @@ async def main(config: Config) -> None:
             tasks,
             config,
             db,
-            lambda: DnsStatus(reflectors={"names": reflector.state}, server=server.stats()),
+            lambda: DnsStatus(
+                problems=observing.away([reflector]), reflectors={"names": reflector.state}, server=server.stats()
+            ),
             timeout=LIST_TIMEOUT,
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
@@ -59,6 +60,15 @@ def waiting_for(sources: Iterable[str]) -> str:
     return f"waiting for {', '.join(found)}" if found else ""
 
 
-def states(reflectors: Iterable[Reflector[object]]) -> dict[str, State]:
+def away(reflectors: Iterable[Reflector[Any]]) -> tuple[str, ...]:
+    """A problem for each reason why sources cannot be reached now; what they gave stays in use."""
+    found: dict[str, list[str]] = {}
+    for each in reflectors:
+        if each.state.synced and not each.state.connected:
+            found.setdefault(each.state.last_failure, []).append(each.name)
+    return tuple(f"{', '.join(names)} away: {why}" for why, names in found.items())
+
+
+def states(reflectors: Iterable[Reflector[Any]]) -> dict[str, State]:
     """Each reflector's state by its name, as a status lists them."""
     return {reflector.name: reflector.state for reflector in reflectors}

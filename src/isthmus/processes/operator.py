@@ -180,6 +180,7 @@ class Leader:
                     config,
                     db,
                     lambda: OperatorStatus(
+                        problems=(*publisher.problems(), *observing.away(reflectors)),
                         cluster=cluster,
                         reflectors=observing.states(reflectors),
                         derivations=derivations.stats(),

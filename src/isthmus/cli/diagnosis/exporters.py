@@ -9,7 +9,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from isthmus.cli.diagnosis import hops
-from isthmus.cli.diagnosis.facts import Facts, Process
+from isthmus.cli.diagnosis.facts import Facts
 from isthmus.cli.diagnosis.hops import Hop
 from isthmus.loadbalancer.explain import called
 from isthmus.model import tables
@@ -24,12 +24,26 @@ API: Final = "multicluster.x-k8s.io/v1beta1"
 
 def diagnose(facts: Facts, service: ServiceName) -> tuple[Hop, ...]:
     """The walk of a call to a service. Where no hop names a cause, the first that fails is the fault itself."""
-    found = [hop for step in STEPS for hop in step(facts, service)]
+    found = _without_repetitions([hop for step in STEPS for hop in step(facts, service)])
     if all(hop.state != "fault" for hop in found):
         first = next((number for number, hop in enumerate(found) if hop.state == "follows"), None)
         if first is not None:
             found[first] = replace(found[first], state="fault", cure=f"isthmus explain {service}")
     return tuple(found)
+
+
+def _without_repetitions(found: list[Hop]) -> list[Hop]:
+    """One fault for one cause: without its API server an operator does not lead; without an operator all is silent."""
+    faults = {hop.object for hop in found if hop.state == "fault"}
+    result: dict[tuple[str, str], Hop] = {}
+    for hop in found:
+        cluster = hop.object.removeprefix("cluster ").removesuffix("/operator")
+        causes = {f"API server of {cluster}"} | (
+            {f"{cluster}/operator"} if hop.object.startswith("cluster ") else set()
+        )
+        follows = hop.state == "fault" and cluster != hop.object and bool(causes & faults)
+        result.setdefault((hop.hop, hop.object), replace(hop, state="follows", cure="") if follows else hop)
+    return list(result.values())
 
 
 def endpoints(facts: Facts, service: ServiceName) -> Iterator[Hop]:
@@ -63,14 +77,14 @@ def peers(facts: Facts, service: ServiceName) -> Iterator[Hop]:
     exporting = {row.cluster for row in facts.operator.rows.all(tables.EXPORTS) if row.name == service}
     imported = facts.agent.rows.get(tables.IMPORTS, service)
     exporting |= set(imported.clusters) if imported is not None else set()
-    asked = {each.cluster: each for each in facts.exporters}
     for row in sorted(rows.values(), key=lambda row: row.name):
         if not row.own and (row.name in exporting or not exporting - {facts.cluster}):
             yield _peer(facts, row)
-            if (operator := asked.get(row.name)) is not None and operator.error:
-                yield Hop("peer", str(operator), operator.error, "fault", facts.start(operator))
-            elif operator is not None:
-                yield from (replace(hop, hop="peer") for hop in hops.sources(facts, operator))
+            for each in facts.others:
+                if each.cluster == row.name and not each.error:
+                    yield from (replace(hop, hop="peer") for hop in hops.sources(facts, each))
+                elif each.cluster == row.name and each.name == "operator":
+                    yield Hop("peer", str(each), each.error, "fault", facts.start(each))
 
 
 def _peer(facts: Facts, row: Cluster) -> Hop:
@@ -89,7 +103,7 @@ def exports(facts: Facts, service: ServiceName) -> Iterator[Hop]:
     arrived = {row.cluster for row in facts.operator.rows.all(tables.EXPORTS) if row.name == service}
     wrong = False
     valid: set[str] = set()
-    for each in _operators(facts):
+    for each in facts.operators:
         row = each.rows.get(tables.OWN_EXPORTS, service)
         if row is not None and row.export is None:
             wrong = True
@@ -109,10 +123,10 @@ def exports(facts: Facts, service: ServiceName) -> Iterator[Hop]:
 
 
 def _nobody(facts: Facts, service: ServiceName) -> Hop:
-    known = {row.name for each in _operators(facts) for row in each.rows.all(tables.OWN_EXPORTS)}
+    known = {row.name for each in facts.operators for row in each.rows.all(tables.OWN_EXPORTS)}
     known |= {row.name for row in facts.operator.rows.all(tables.EXPORTS)}
     namespace, name = split(service)
-    for each in (*facts.exporters, facts.operator):
+    for each in (*facts.operators[1:], facts.operator):
         if each.rows.by(tables.SERVICES, "name", service):
             export = f"{{apiVersion: {API}, kind: ServiceExport, metadata: {{name: {name}, namespace: {namespace}}}}}"
             cure = f"echo '{export}' | {facts.kubectl(each.cluster)} apply -f -"
@@ -156,7 +170,7 @@ def namespaces(facts: Facts, service: ServiceName) -> Iterator[Hop]:
 
 def pods(facts: Facts, service: ServiceName) -> Iterator[Hop]:
     """The exporter's Service has pods that are ready and have its ports."""
-    for each in _operators(facts):
+    for each in facts.operators:
         own = each.rows.get(tables.OWN_EXPORTS, service)
         if own is not None and own.export is not None:
             yield _pods(facts, each.rows, service, each.cluster)
@@ -182,10 +196,6 @@ def _pods(facts: Facts, rows: Reader, service: ServiceName, cluster: str) -> Hop
         cure = f"{facts.kubectl(cluster, namespace)} get service,endpointslices -o yaml"
         return Hop("pods", subject, text, "fault", cure)
     return Hop("pods", subject, f"{len(ready)} of {len(found)} are ready")
-
-
-def _operators(facts: Facts) -> tuple[Process, ...]:
-    return (facts.operator, *facts.exporters)
 
 
 STEPS: Final[tuple[Callable[[Facts, ServiceName], Iterator[Hop]], ...]] = (

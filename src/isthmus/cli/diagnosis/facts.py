@@ -48,8 +48,8 @@ class Facts(Struct, frozen=True):
     agent: Process
     operator: Process
     dns: Process
-    exporters: tuple[Process, ...] = ()
-    """Operators of other clusters, where they can be asked too: those of a lab, or of other contexts."""
+    others: tuple[Process, ...] = ()
+    """Operators and agents of other clusters, where they can be asked too: those of a lab."""
     lab: str = ""
     """The lab that the clusters belong to; empty for clusters that are none."""
     pod: str = ""
@@ -61,6 +61,11 @@ class Facts(Struct, frozen=True):
     def cluster(self) -> str:
         """The name of the calling cluster."""
         return self.agent.cluster
+
+    @property
+    def operators(self) -> tuple[Process, ...]:
+        """Of the calling cluster, and of the others that can be asked."""
+        return (self.operator, *(each for each in self.others if each.name == "operator"))
 
     def kubectl(self, cluster: str, namespace: str = "") -> str:
         """How a command for a cluster begins."""
@@ -96,20 +101,20 @@ def collect(
     sockets: Mapping[str, Socket],
     *,
     cluster: str,
-    others: Mapping[str, Socket],
+    others: Sequence[tuple[str, str, Socket]],
     service: ServiceName | None,
     lab: str = "",
     pod: str = "",
 ) -> Facts:
-    """The facts that the admin sockets give: ``sockets`` by process, ``others`` the operators of other clusters."""
+    """The facts that the admin sockets give: ``sockets`` by process, ``others`` by cluster and process."""
     under = f"{service.partition('/')[0]}/" if service else ""
     asked = {name: process(socket, cluster, name, under=under) for name, socket in sockets.items()}
     missing = {name: process(None, cluster, name) for name in ("agent", "operator", "dns") if name not in asked}
     found = asked | missing
     own = cluster or _own_name(list(found.values()))
     named = {name: msgspec.structs.replace(each, cluster=own) for name, each in found.items()}
-    exporters = [process(socket, name, "operator", under=under) for name, socket in others.items()]
-    facts = Facts(named["agent"], named["operator"], named["dns"], tuple(exporters), lab, pod)
+    elsewhere = [process(socket, *named_by, under=under) for *named_by, socket in others]
+    facts = Facts(named["agent"], named["operator"], named["dns"], tuple(elsewhere), lab, pod)
     return msgspec.structs.replace(facts, pod_hooked=_hooked(facts))
 
 

@@ -98,9 +98,9 @@ def hook(facts: Facts, service: ServiceName) -> Iterator[Hop]:
     """The caller's calls are translated: the programs are attached, and its pod is below their cgroup."""
     if facts.agent.error:
         return
-    datapath, problems = facts.agent.status.get("datapath"), facts.agent.status.get("problems", [])
-    if problems:
-        yield Hop("hook", str(facts.agent), "; ".join(problems), "fault", facts.start(facts.agent))
+    datapath, why = facts.agent.status.get("datapath"), facts.agent.status.get("unhooked", "")
+    if why:
+        yield Hop("hook", str(facts.agent), why, "fault", facts.start(facts.agent))
         return
     if datapath is None:
         yield Hop("hook", str(facts.agent), "no datapath.cgroup is configured: calls take kube-proxy's path")
