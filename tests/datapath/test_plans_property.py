@@ -290,6 +290,35 @@ def test_what_others_write_or_delete_is_put_right_by_pruning(steps: list[tuple[s
     assert canonical(story.maps) == fresh(story.want)
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("name", AWAY)
+def test_values_that_somebody_changed_are_put_right_by_pruning(name: str, restarted: bool) -> None:
+    story = Story()
+    for n in range(2):
+        row = Plan(
+            key=PlanKey(ServiceName(f"demo/s{n}"), 80, "TCP", "IPv4"),
+            frontends=(VIPS[n],),
+            groups=(Group(tuple(TARGETS[n : n + 3])), Group(tuple(TARGETS[n + 3 : n + 5]), 1)),
+            affinity="ClientIP",
+            affinity_timeout=60,
+            consistent=True,
+            skip=("10.1.0.8",),
+        )
+        story.play("update", row)
+    if restarted:
+        story.start()
+        story.settle()
+    entries = story.maps.maps[name]
+    before = dict(entries)
+    assert len(before) >= 2
+    for changed in before:
+        wrong = entries[changed] = bytes(byte ^ 0x55 for byte in before[changed])
+        done(story.target.prune(story.want.values()))
+        story.settle()
+        assert canonical(story.maps) == fresh(story.want), changed
+        assert wrong not in entries.values()
+
+
 def test_a_frontend_that_moves_between_services_is_never_gone() -> None:
     story = Story()
     key, moved = VIPS[0], VIPS[1]

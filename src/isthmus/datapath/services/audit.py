@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from isthmus.datapath.core.maps import Maps
 from isthmus.datapath.core.shapes import ID
-from isthmus.datapath.services import codecs
+from isthmus.datapath.services import codecs, rings
 from isthmus.datapath.services.installed import Installed, Named, State
 from isthmus.datapath.services.manifest import ORDER
 
@@ -56,9 +56,11 @@ def _note_lost(state: State, found: Mapping[str, Mapping[bytes, bytes]]) -> None
     for backend in state.backends.values():
         backend.written = backend.written and found["backends"].get(ID.pack(backend.id)) == backend.value()
     for cluster in state.clusters.values():
-        cluster.written = cluster.written and ID.pack(cluster.id) in found["clusters"]
+        name = codecs.CLUSTER.pack(cluster.name.encode())
+        cluster.written = cluster.written and found["clusters"].get(ID.pack(cluster.id)) == name
     for unit in state.units.values():
-        unit.name.written = unit.name.written and ID.pack(unit.name.id) in found["services"]
+        name = codecs.SERVICE.pack(unit.name.name.encode())
+        unit.name.written = unit.name.written and found["services"].get(ID.pack(unit.name.id)) == name
     for key, plan in list(state.frontends.items()):
         if found["frontends"].get(key) != codecs.frontend(key, plan=plan):
             state.frontends[key] = 0
@@ -81,14 +83,18 @@ def _whole(state: State, found: Mapping[str, Mapping[bytes, bytes]], plan: Insta
     entry = found["plans"].get(ID.pack(plan.id))
     if entry is None or entry != plan.value(codecs.PLAN.unpack(entry)[0]):
         return False
-    slots, members, rings = found["slots"], found["members"], found["rings"]
-    if not all(codecs.SKIP_KEY.pack(address, plan.id) in found["skips"] for address in plan.skip):
-        return False
-    if plan.members() and not all(codecs.RING_KEY.pack(plan.id, chunk) in rings for chunk in plan.chunks()):
-        return False
-    return all(
-        slots.get(codecs.SLOT_KEY.pack(plan.id, g, n))
-        == codecs.SLOT.pack(plan.id, number, state.backends[number].generation)
-        for g, group in enumerate(plan.slots)
-        for n, number in enumerate(group)
-    ) and all(codecs.MEMBER_KEY.pack(plan.id, number) in members for number in plan.members())
+    generations = {number: state.backends[number].generation for group in plan.slots for number in group}
+    slots, members, skips = found["slots"], found["members"], found["skips"]
+    return (
+        all(
+            slots.get(codecs.SLOT_KEY.pack(plan.id, g, n)) == codecs.SLOT.pack(plan.id, number, generations[number])
+            for g, group in enumerate(plan.slots)
+            for n, number in enumerate(group)
+        )
+        and all(
+            members.get(codecs.MEMBER_KEY.pack(plan.id, number)) == codecs.MEMBER.pack(generations[number])
+            for number in plan.members()
+        )
+        and all(skips.get(codecs.SKIP_KEY.pack(address, plan.id)) == codecs.SKIPPED for address in plan.skip)
+        and all(found["rings"].get(key) == value for key, value in rings.entries(state, plan))
+    )

@@ -45,6 +45,8 @@ BACKEND = Shape("backend", generation="I", address="16s", port="2s", protocol="B
 MEMBER_KEY = Shape("member_key", plan="I", backend="I")
 MEMBER = Shape("member", generation="I")
 SKIP_KEY = Shape("skip_key", address="16s", plan="I")
+SKIPPED: Final = ID.pack(1)
+"""The value of every entry of skips: only its key counts."""
 RING_KEY = Shape("ring_key", plan="I", chunk="I")
 RING = Shape("ring", plan="I", backends=f"{4 * RING_CHUNK}s")
 CALLER = Shape("caller", address="16s")

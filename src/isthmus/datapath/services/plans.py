@@ -23,7 +23,6 @@ SMALL = 16
 MOST_WEIGHT = 1 << 24
 MOST_TIME = 24 * 3600 * 1000
 """Of an ejection, in ms: the kernel doubles it in 64 bits."""
-_YES = ID.pack(1)
 _NOBODY: frozenset[int] = frozenset()
 _NO_SKIP: frozenset[bytes] = frozenset()
 _ALONE = ((0, 1),)
@@ -124,7 +123,7 @@ def _anew(state: State, unit: Unit, plan: Installed) -> Change:  # hot:
         puts += _members(state, plan, plan.members())
         puts += [("rings", *entry) for entry in rings.entries(state, plan)]
     if plan.skip:
-        puts += [("skips", codecs.SKIP_KEY.pack(address, plan.id), _YES) for address in sorted(plan.skip)]
+        puts += [("skips", codecs.SKIP_KEY.pack(address, plan.id), codecs.SKIPPED) for address in sorted(plan.skip)]
     puts.append(("plans", ID.pack(plan.id), plan.value(state.next_generation())))
     return Change(unit=unit, plan=plan, puts=puts)
 
