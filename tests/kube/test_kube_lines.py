@@ -32,13 +32,11 @@ def test_cuts_do_not_matter_and_a_line_without_end_is_dropped(lines: list[bytes]
     assert asyncio.run(split(data, cuts)) == [line for line in lines if line.strip()]
 
 
-async def test_a_line_without_end_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "LARGEST", 1000)
-
+async def test_a_line_without_end_does_not_fill_the_memory() -> None:
     async def endless() -> AsyncIterator[bytes]:
         while True:
             yield b"x" * 100
 
     with pytest.raises(Unreachable, match="more than 1000 bytes"):
-        async for _ in store._lines(endless(), "watch"):
+        async for _ in store._lines(endless(), "watch", 1000):
             pass

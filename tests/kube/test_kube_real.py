@@ -22,6 +22,7 @@ from isthmus.kube.objects.coordination import LEASE
 from isthmus.kube.objects.core import EVENT, NAMESPACE, SERVICE, Event
 from isthmus.kube.objects.mcs import SERVICE_IMPORT
 from isthmus.kube.objects.meta import Meta, Wire
+from isthmus.kube.store import Limits
 from isthmus.kube.transport import Transport
 from isthmus.model import tables as model
 from isthmus.model.names import ClusterName
@@ -154,11 +155,10 @@ async def test_a_status_is_applied_apart(client: kube.Client, namespace: str) ->
     assert found.status.load_balancer.ingress is not None
 
 
-async def test_pages_are_of_one_revision(client: kube.Client, namespace: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("isthmus.kube.store.PAGE", 3)
+async def test_pages_are_of_one_revision(client: kube.Client, namespace: str) -> None:
     for n in range(10):
         await client.create(SERVICE, namespace, {"metadata": {"name": f"s{n}"}, **PORT})
-    listing = await client.store(SERVICE, namespace).list()
+    listing = await client.store(SERVICE, namespace, limits=Limits(page=3)).list()
     assert sorted(listing.items) == [f"{namespace}/s{n}" for n in range(10)]
 
 

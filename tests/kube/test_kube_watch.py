@@ -14,6 +14,7 @@ from isthmus import kube
 from isthmus.kube.access import Access
 from isthmus.kube.objects.core import SERVICE, Service
 from isthmus.kube.objects.mcs import SERVICE_IMPORT
+from isthmus.kube.store import Limits
 from isthmus.kube.transport import Transport
 from isthmus.reflector import Batch, Event, Expired, Reflector, Transient
 
@@ -248,26 +249,22 @@ async def test_an_object_that_can_no_longer_be_read_counts_as_gone(server: FakeA
 
 
 async def test_a_stream_of_a_dead_server_breaks_when_silence_is_too_long(
-    server: FakeApiServer, client: kube.Client, monkeypatch: pytest.MonkeyPatch
+    server: FakeApiServer, client: kube.Client
 ) -> None:
-    monkeypatch.setattr("isthmus.kube.store.WATCH_SECONDS", 0)
-    monkeypatch.setattr("isthmus.kube.store.GRACE", 0.05)
-    watch = client.store(SERVICE).watch("100")
+    watch = client.store(SERVICE, limits=Limits(watch=0, late=0.05)).watch("100")
     await anext(watch)
     with pytest.raises(Transient, match="does not answer"):
         await anext(watch)
 
 
-async def test_a_watch_that_was_silent_all_its_time_is_not_trusted(
-    server: FakeApiServer, client: kube.Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("isthmus.kube.store.SILENT", 0.0)
-    watch = client.store(SERVICE).watch("999999999")
+async def test_a_watch_that_was_silent_all_its_time_is_not_trusted(server: FakeApiServer, client: kube.Client) -> None:
+    store = client.store(SERVICE, limits=Limits(silent=0))
+    watch = store.watch("999999999")
     await anext(watch)
     (await server.watcher()).end()
     with pytest.raises(Expired, match="silent from its start to its end"):
         await anext(watch)
-    watch = client.store(SERVICE).watch("100")
+    watch = store.watch("100")
     await anext(watch)
     stream = await server.watcher()
     stream.event("BOOKMARK", {"metadata": {"resourceVersion": "101"}})

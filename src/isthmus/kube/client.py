@@ -16,7 +16,7 @@ from isthmus.config import KubernetesSection
 from isthmus.kube.access import access
 from isthmus.kube.errors import NotFound, NotServed, Unreachable
 from isthmus.kube.kind import Kind, Object
-from isthmus.kube.store import KubeStore, pages
+from isthmus.kube.store import LIMITS, KubeStore, Limits, pages
 from isthmus.kube.transport import Transport
 
 T = TypeVar("T", bound=Object)
@@ -117,11 +117,23 @@ class Client:
         return [*items.values()]
 
     def store(
-        self, kind: Kind[T], namespace: str = "", *, label_selector: str = "", field_selector: str = ""
+        self,
+        kind: Kind[T],
+        namespace: str = "",
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        limits: Limits = LIMITS,
     ) -> KubeStore[T]:
         """The same as something to follow: a reflector's Store, keyed 'namespace/name' or 'name'."""
         return KubeStore(
-            self, self._transport, kind, namespace, label_selector=label_selector, field_selector=field_selector
+            self,
+            self._transport,
+            kind,
+            namespace,
+            label_selector=label_selector,
+            field_selector=field_selector,
+            limits=limits,
         )
 
     async def create(self, kind: Kind[T], namespace: str, body: Mapping[str, Any]) -> T:

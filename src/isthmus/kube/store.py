@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Iterable
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
@@ -27,16 +27,24 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound=Object)
 
-PAGE: Final = 500
-WATCH_SECONDS: Final = 300
-"""The server ends a watch after this long to twice as long, so that not all clients come back at once."""
-GRACE: Final = 15.0
-"""Seconds a server may be late to end a watch before the stream counts as dead."""
-SILENT: Final = 150.0
-"""Seconds in which a server has said two bookmarks or more. A watch that ended without any may be one from a revision
-that the server has not reached yet, because its store was restored: it would stay silent for ever."""
-LARGEST: Final = 64 * 1024 * 1024
-"""Bytes of one event beyond which this is no API server; etcd takes objects of 1.5 MB."""
+
+class Limits(NamedTuple):
+    """What bounds lists and watches. Times are in seconds."""
+
+    page: int = 500
+    """Objects of a page of a list."""
+    watch: float = 300.0
+    """The server ends a watch after this long to twice as long, so that not all clients come back at once."""
+    late: float = 15.0
+    """How late a server may end a watch before the stream counts as dead."""
+    silent: float = 150.0
+    """Time in which a server sends two bookmarks or more. A watch that ended without any may be one from a revision
+    that the server has not reached yet, because its store was restored: it would stay silent for ever."""
+    event: int = 64 * 1024 * 1024
+    """Bytes of one event beyond which this is no API server; etcd takes objects of 1.5 MB."""
+
+
+LIMITS: Final = Limits()
 
 _PUT: Final = frozenset({"ADDED", "MODIFIED"})
 
@@ -75,6 +83,7 @@ class KubeStore(Generic[T]):
         *,
         label_selector: str = "",
         field_selector: str = "",
+        limits: Limits = LIMITS,
     ) -> None:
         self._client = client
         self._transport = transport
@@ -82,6 +91,7 @@ class KubeStore(Generic[T]):
         self._namespace = namespace
         self._selectors = _selectors(label_selector, field_selector)
         self._decoder = msgspec.json.Decoder(kind.struct)
+        self._limits = limits
 
     def __repr__(self) -> str:
         return f"<KubeStore of {self._kind}>"
@@ -90,7 +100,8 @@ class KubeStore(Generic[T]):
         """Everything, page by page, all of one revision."""
         try:
             served = await self._client.served(self._kind)
-            items, revision = await pages(self._transport, served, served.path(self._namespace), **self._selectors)
+            path, size = served.path(self._namespace), self._limits.page
+            items, revision = await pages(self._transport, served, path, size=size, **self._selectors)
         except NotServed as error:
             self._client.forget(self._kind)
             raise Transient(str(error)) from None
@@ -100,26 +111,26 @@ class KubeStore(Generic[T]):
 
     async def watch(self, revision: str) -> AsyncIterator[Batch[T]]:
         """What changes after a revision. The first batch is empty and says that the watch stands."""
-        seconds = int(WATCH_SECONDS * (1 + random.random()))
+        seconds = int(self._limits.watch * (1 + random.random()))
         try:
             served = await self._client.served(self._kind)
             what = f"watch {served.resource}"
             async with self._transport.stream(
                 served.path(self._namespace),
                 params=self._parameters(revision, seconds),
-                silence=seconds + GRACE,
+                silence=seconds + self._limits.late,
                 what=what,
             ) as chunks:
                 yield Batch((), revision)
                 silent_since: float | None = asyncio.get_running_loop().time()
-                async for lines in _lines(chunks, what):
+                async for lines in _lines(chunks, what, self._limits.event):
                     silent_since = None
                     batch, error = self._batch(lines, revision, what)
                     revision = batch.revision
                     yield batch
                     if error is not None:
                         raise error
-                if silent_since is not None and asyncio.get_running_loop().time() - silent_since >= SILENT:
+                if silent_since is not None and asyncio.get_running_loop().time() - silent_since >= self._limits.silent:
                     raise Expired(f"{what}: silent from its start to its end")
         except (NotServed, Invalid) as error:
             self._client.forget(self._kind)
@@ -155,7 +166,13 @@ class KubeStore(Generic[T]):
 
 
 async def pages(
-    transport: Transport, kind: Kind[T], path: str, *, label_selector: str = "", field_selector: str = ""
+    transport: Transport,
+    kind: Kind[T],
+    path: str,
+    *,
+    label_selector: str = "",
+    field_selector: str = "",
+    size: int = LIMITS.page,
 ) -> tuple[dict[str, T], str]:
     """All objects under a path by key, and their revision. Pages that ran out are followed by one whole list.
 
@@ -165,7 +182,7 @@ async def pages(
     decoder = msgspec.json.Decoder(kind.struct)
     query = _query(label_selector=label_selector, field_selector=field_selector)
     items: dict[str, T] = {}
-    limit, following, revision = PAGE, "", ""
+    limit, following, revision = size, "", ""
     while True:
         params = query | ({"limit": str(limit)} if limit else {}) | ({"continue": following} if following else {})
         try:
@@ -192,7 +209,7 @@ async def _fetch(transport: Transport, path: str, params: dict[str, str], what: 
         raise Unreachable(f"{what}: the answer is no list: {error}") from None
 
 
-async def _lines(chunks: AsyncIterator[bytes], what: str) -> AsyncIterator[list[bytes]]:
+async def _lines(chunks: AsyncIterator[bytes], what: str, longest: int = LIMITS.event) -> AsyncIterator[list[bytes]]:
     """The whole lines of each chunk; what is left when the stream ends was cut off and is dropped."""
     rest: list[bytes] = []
     size = 0
@@ -201,8 +218,8 @@ async def _lines(chunks: AsyncIterator[bytes], what: str) -> AsyncIterator[list[
         if not newline:
             rest.append(chunk)
             size += len(chunk)
-            if size > LARGEST:
-                raise Unreachable(f"{what}: an event of more than {LARGEST} bytes; is this an API server?")
+            if size > longest:
+                raise Unreachable(f"{what}: an event of more than {longest} bytes; is this an API server?")
             continue
         whole = b"".join((*rest, head))
         rest, size = [tail], len(tail)
