@@ -12,7 +12,7 @@ from fake_apiserver import FakeApiServer, running, status
 
 from isthmus import kube
 from isthmus.kube.access import Access
-from isthmus.kube.events import MOST, Recorder
+from isthmus.kube.events import WAITING_LIMIT, Recorder
 from isthmus.kube.objects.mcs import SERVICE_EXPORT
 from isthmus.kube.transport import Transport
 
@@ -21,8 +21,10 @@ pytestmark = pytest.mark.looptime
 EVENTS = "/api/v1/namespaces/demo/events/"
 
 
-def say(recorder: Recorder, message: str, *, kind: Literal["Normal", "Warning"] = "Normal") -> None:
-    recorder.say(SERVICE_EXPORT, namespace="demo", name="echo", uid="u1", reason="Exported", message=message, type=kind)
+def record(recorder: Recorder, message: str, *, kind: Literal["Normal", "Warning"] = "Normal") -> None:
+    recorder.record(
+        SERVICE_EXPORT, namespace="demo", name="echo", uid="u1", reason="Exported", message=message, type=kind
+    )
 
 
 @asynccontextmanager
@@ -41,7 +43,7 @@ def events(server: FakeApiServer) -> list[dict[str, Any]]:
 
 async def test_an_event_says_who_what_and_why() -> None:
     async with recording() as (server, recorder):
-        say(recorder, "in use by 2 clusters", kind="Warning")
+        record(recorder, "in use by 2 clusters", kind="Warning")
         await asyncio.sleep(0.5)
         [event] = events(server)
     about = event["involvedObject"]
@@ -55,10 +57,10 @@ async def test_an_event_says_who_what_and_why() -> None:
 
 async def test_the_same_event_again_is_counted_in_one_request() -> None:
     async with recording() as (server, recorder):
-        say(recorder, "exported")
+        record(recorder, "exported")
         await asyncio.sleep(0.5)
         for _ in range(100):
-            say(recorder, "exported")
+            record(recorder, "exported")
         await asyncio.sleep(5)
         [event] = events(server)
         assert event["count"] == 101
@@ -71,7 +73,7 @@ async def test_a_restarted_process_goes_on_counting() -> None:
         for _ in range(2):
             recorder = Recorder(client, component="isthmus-operator", instance="node-1")
             task = asyncio.create_task(recorder.run())
-            say(recorder, "exported")
+            record(recorder, "exported")
             await asyncio.sleep(0.5)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
@@ -82,8 +84,8 @@ async def test_a_restarted_process_goes_on_counting() -> None:
 async def test_a_server_that_refuses_costs_the_event_and_nothing_else() -> None:
     async with recording() as (server, recorder):
         server.fail(status(403, "Forbidden"))
-        say(recorder, "first")
-        say(recorder, "second")
+        record(recorder, "first")
+        record(recorder, "second")
         await asyncio.sleep(0.5)
         assert [event["message"] for event in events(server)] == ["second"]
         assert (recorder.sent, recorder.dropped) == (1, 1)
@@ -91,6 +93,6 @@ async def test_a_server_that_refuses_costs_the_event_and_nothing_else() -> None:
 
 async def test_a_flood_is_dropped_and_counted() -> None:
     async with recording() as (_, recorder):
-        for n in range(MOST + 7):
-            say(recorder, f"number {n}")
+        for n in range(WAITING_LIMIT + 7):
+            record(recorder, f"number {n}")
         assert recorder.dropped == 7

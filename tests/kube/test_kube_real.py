@@ -279,7 +279,7 @@ async def test_events_are_made_and_counted(client: kube.Client, namespace: str) 
     async with running(recorder.run()):
         for times in (1, 3):
             for _ in range(times):
-                recorder.say(
+                recorder.record(
                     SERVICE,
                     namespace=namespace,
                     name="echo",

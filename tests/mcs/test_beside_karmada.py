@@ -14,7 +14,7 @@ from isthmus.desired import ApiTarget
 from isthmus.kube.access import Access
 from isthmus.kube.objects.meta import Meta
 from isthmus.kube.transport import Transport
-from isthmus.mcs import KINDS, events
+from isthmus.mcs import KINDS, notices
 from isthmus.model import tables
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Export, Port
@@ -143,11 +143,11 @@ class TestAnImportThatBothWant:
         before = member.operator.db.snapshot().get(tables.IMPORTS, ServiceName("demo/books"))
         member.object(line.event, line.object)
         after = member.operator.db.snapshot().get(tables.IMPORTS, ServiceName("demo/books"))
-        [event] = events.about_import_row(before, after)
+        [event] = notices.about_import_row(before, after)
         assert (event.kind, event.reason) == ("ServiceImport", "LeftToKarmada")
         assert "served" in event.message
         assert "derived-books" in event.message
-        assert list(events.about_import_row(after, after)) == []
+        assert list(notices.about_import_row(after, after)) == []
 
     def test_the_own_exports_condition_says_it(self) -> None:
         member = self.replay()
@@ -213,10 +213,10 @@ class TestAServiceThatBothSpread:
         service = next(line for line in recording("global-and-mcs.c2") if line.object.get("kind") == "Service")
         member.object("ADDED", service.object)
         row = member.operator.db.snapshot().get(tables.SERVICES, (ServiceName("demo/shop"), "kubernetes"))
-        [event] = events.about_service_row(None, row)
+        [event] = notices.about_service_row(None, row)
         assert (event.kind, event.reason) == ("Service", "LeftToKarmada")
         assert "MultiClusterService shop" in event.message
-        assert list(events.about_service_row(row, row)) == []
+        assert list(notices.about_service_row(row, row)) == []
 
     def test_at_scale_0_nothing_is_left(self) -> None:
         member = Member("c2")

@@ -1,4 +1,4 @@
-"""What people and dashboards are told of exports and imports."""
+"""Events and metrics of exports and imports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 from mcs_world import World
 
 from isthmus.desired.drafts import conditions
-from isthmus.mcs import events, metrics
+from isthmus.mcs import events, metrics, notices
+from isthmus.mcs.notices import Notice
 from isthmus.model import tables
 from isthmus.model.clusters import Cluster
 from isthmus.model.names import ClusterName, ServiceName
@@ -20,66 +21,68 @@ from isthmus.statedb import Status
 DERIVED = "demo/derived-qieggqc27v"
 
 
-class Heard:
-    """A recorder that keeps what is said: kind, name, uid, type, reason, message."""
+class Kept:
+    """A recorder that keeps events: kind, name, uid, type, reason, message."""
 
     def __init__(self) -> None:
-        self.said: list[tuple[str, ...]] = []
+        self.events: list[tuple[str, ...]] = []
 
-    def say(self, kind: Any, *, namespace: str, name: str, uid: str, reason: str, message: str, type: str = "") -> None:
-        self.said.append((kind.kind, f"{namespace}/{name}", uid, type, reason, message))
+    def record(
+        self, kind: Any, *, namespace: str, name: str, uid: str, reason: str, message: str, type: str = ""
+    ) -> None:
+        self.events.append((kind.kind, f"{namespace}/{name}", uid, type, reason, message))
 
     @property
     def reasons(self) -> list[str]:
-        return [said[4] for said in self.said]
+        return [event[4] for event in self.events]
 
 
-def heard(world: World, *, after: Callable[[], None]) -> list[tuple[str, str]]:
-    """Reason and message of what a change makes people hear, each object's last state known before."""
+def noticed(world: World, *, after: Callable[[], None]) -> list[tuple[str, str]]:
+    """Reason and message of the notices that a change gives, each object's last state known before."""
     before = {(row.kind, row.name): row for row in world.objects}
     after()
-    said = [each for row in world.objects for each in events.about_object(before.get((row.kind, row.name)), row)]
-    return [(each.reason, each.message) for each in said]
+    found = [each for row in world.objects for each in notices.about_object(before.get((row.kind, row.name)), row)]
+    return [(each.reason, each.message) for each in found]
 
 
 class TestEvents:
-    def test_an_export_is_said_to_be_exported_once(self, world: World) -> None:
+    def test_an_export_is_reported_once(self, world: World) -> None:
         world.service()
-        assert heard(world, after=world.mark) == [("Exported", "Service demo/echo is offered to the clusterset")]
-        assert heard(world, after=lambda: world.mark(generation=2)) == []
+        assert noticed(world, after=world.mark) == [("Exported", "Service demo/echo is offered to the clusterset")]
+        assert noticed(world, after=lambda: world.mark(generation=2)) == []
 
-    def test_an_invalid_export_says_why(self, world: World) -> None:
-        assert heard(world, after=world.mark) == [("NoService", "there is no Service demo/echo")]
+    def test_an_invalid_export_has_its_reason(self, world: World) -> None:
+        assert noticed(world, after=world.mark) == [("NoService", "there is no Service demo/echo")]
 
-    def test_a_conflict_is_said_when_it_comes_when_it_changes_and_when_it_goes(self, world: World) -> None:
+    def test_a_conflict_is_reported_when_it_comes_when_it_changes_and_when_it_goes(self, world: World) -> None:
         world.service()
         world.mark()
-        [(reason, message)] = heard(world, after=lambda: world.export("c2", type="Headless"))
+        [(reason, message)] = noticed(world, after=lambda: world.export("c2", type="Headless"))
         assert (reason, message[:22]) == ("Conflict", "TypeConflict: type: 1/")
-        [(_, changed)] = heard(world, after=lambda: world.export("c2", type="Headless", ports=(Port("http", 81),)))
+        [(_, changed)] = noticed(world, after=lambda: world.export("c2", type="Headless", ports=(Port("http", 81),)))
         assert changed.startswith("PortConflict,TypeConflict: ")
-        assert heard(world, after=lambda: world.export("c2")) == [("NoConflicts", "all exporting clusters agree")]
+        assert noticed(world, after=lambda: world.export("c2")) == [("NoConflicts", "all exporting clusters agree")]
 
-    def test_an_import_that_only_waits_for_its_address_says_nothing(self, world: World) -> None:
-        assert heard(world, after=world.export) == []
+    def test_an_import_that_only_waits_for_its_address_gives_none(self, world: World) -> None:
+        assert noticed(world, after=world.export) == []
 
-    def test_an_import_of_a_family_that_is_not_here_says_so(self, world: World) -> None:
-        said = heard(world, after=lambda: world.export(families=("IPv6",)))
-        assert said == [("IPFamilyNotSupported", "this cluster has IPv4 only")]
+    def test_an_import_of_a_family_that_is_not_here_gives_one(self, world: World) -> None:
+        found = noticed(world, after=lambda: world.export(families=("IPv6",)))
+        assert found == [("IPFamilyNotSupported", "this cluster has IPv4 only")]
 
-    def test_an_import_whose_services_name_is_taken_says_so(self, world: World) -> None:
+    def test_an_import_whose_services_name_is_taken_gives_one(self, world: World) -> None:
         world.export()
-        [(reason, message)] = heard(world, after=lambda: world.service(DERIVED))
+        [(reason, message)] = noticed(world, after=lambda: world.service(DERIVED))
         assert reason == "ServiceNameTaken"
         assert message == f"Service {DERIVED} exists and is not managed by isthmus-operator"
 
-    def test_an_import_whose_cluster_is_away_says_so(self, world: World) -> None:
+    def test_an_import_whose_cluster_is_away_gives_one(self, world: World) -> None:
         world.export()
         stale = Cluster(name=ClusterName("c2"), state="stale")
-        [(reason, _)] = heard(world, after=lambda: world.put(tables.CLUSTERS, stale))
+        [(reason, _)] = noticed(world, after=lambda: world.put(tables.CLUSTERS, stale))
         assert reason == "ClusterUnreachable"
 
-    def test_a_write_that_fails_is_said_at_the_third_time_and_then_only_if_it_fails_otherwise(
+    def test_a_write_that_fails_is_reported_at_the_third_time_and_then_only_if_it_fails_otherwise(
         self, world: World
     ) -> None:
         world.export()
@@ -89,46 +92,46 @@ class TestEvents:
             return Status(key, error, attempts, 0.0)
 
         now = world.db.snapshot()
-        assert list(events.about_failure(now, None, failing(1))) == []
-        [said] = events.about_failure(now, failing(2), failing(3))
-        assert said == events.Said("ServiceImport", ServiceName("demo/echo"), "Warning", "NotWritten", "no")
-        assert list(events.about_failure(now, failing(3), failing(4))) == []
-        [said] = events.about_failure(now, failing(4), failing(5, "never"))
-        assert said.message == "never"
+        assert list(notices.about_failure(now, None, failing(1))) == []
+        [found] = notices.about_failure(now, failing(2), failing(3))
+        assert found == Notice("ServiceImport", ServiceName("demo/echo"), "Warning", "NotWritten", "no")
+        assert list(notices.about_failure(now, failing(3), failing(4))) == []
+        [found] = notices.about_failure(now, failing(4), failing(5, "never"))
+        assert found.message == "never"
 
-    def test_what_an_earlier_process_wrote_into_the_status_is_not_said_again(self, world: World) -> None:
+    def test_what_an_earlier_process_wrote_into_the_status_is_not_reported_again(self, world: World) -> None:
         world.service()
         world.mark()
         world.export("c2", type="Headless", created="2020-01-01T00:00:00Z")
         row = world.row("ServiceExport")
         found = conditions(row.status)
-        assert [each.reason for each in events.about_object(None, row)] == ["Exported", "Conflict"]
-        assert list(events.about_object(None, row, found=found)) == []
+        assert [each.reason for each in notices.about_object(None, row)] == ["Exported", "Conflict"]
+        assert list(notices.about_object(None, row, found=found)) == []
         world.withdraw("c2")
-        [said] = events.about_object(None, world.row("ServiceExport"), found=found)
-        assert said.reason == "NoConflicts"
+        [notice] = notices.about_object(None, world.row("ServiceExport"), found=found)
+        assert notice.reason == "NoConflicts"
 
-    async def test_what_is_said_names_the_object_and_waits_for_its_import(self, world: World) -> None:
-        recorder = Heard()
-        telling = asyncio.ensure_future(events.tell(world.db, recorder))
+    async def test_an_event_names_the_object_and_waits_for_its_import(self, world: World) -> None:
+        recorder = Kept()
+        recording = asyncio.ensure_future(events.record(world.db, recorder))
         world.service()
         world.mark()
         world.export("c2", families=("IPv6",), created="2020-01-01T00:00:00Z")
-        await until(lambda: len(recorder.said) == 2)
+        await until(lambda: len(recorder.events) == 2)
         assert sorted(recorder.reasons) == ["Conflict", "Exported"]
-        assert {said[:3] for said in recorder.said} == {("ServiceExport", "demo/echo", "mark-uid")}
+        assert {found[:3] for found in recorder.events} == {("ServiceExport", "demo/echo", "mark-uid")}
         world.imported()
-        await until(lambda: len(recorder.said) == 3)
-        assert recorder.said[-1][:5] == (
+        await until(lambda: len(recorder.events) == 3)
+        assert recorder.events[-1][:5] == (
             "ServiceImport",
             "demo/echo",
             "import-uid",
             "Warning",
             "IPFamilyNotSupported",
         )
-        telling.cancel()
+        recording.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await telling
+            await recording
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -137,7 +140,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
-def test_metrics_tell_exports_imports_their_conditions_and_clusters(world: World) -> None:
+def test_metrics_show_exports_imports_their_conditions_and_clusters(world: World) -> None:
     world.service()
     world.mark()
     world.export("c2")

@@ -18,7 +18,7 @@ from isthmus.kube.kind import Kind
 from isthmus.kube.lease import Election
 from isthmus.kube.objects.core import EVENT, NAMESPACE, Event
 from isthmus.kube.objects.meta import Meta, Wire
-from isthmus.mcs import tell
+from isthmus.mcs import record
 from isthmus.model import tables
 from isthmus.model.services import Endpoint, Port
 
@@ -98,7 +98,7 @@ async def test_it_may_be_elected_and_say_events(client: kube.Client, limited: ku
     election = Election(limited, name="isthmus-test-mcs-rights", namespace="kube-system", identity="test")
     async with Operator(limited, namespace=namespace).running() as operator, asyncio.TaskGroup() as tasks:
         running = [
-            tasks.create_task(each) for each in (recorder.run(), tell(operator.db, recorder), election.run(office))
+            tasks.create_task(each) for each in (recorder.run(), record(operator.db, recorder), election.run(office))
         ]
         await people.export_here()
         async with asyncio.timeout(60):

@@ -235,10 +235,10 @@ class TestParts:
     def test_every_endpoint_is_in_one_part_of_a_hundred_at_most(self, count: int) -> None:
         parts = cut(endpoints(count))
         assert sorted(e.address for part in parts.values() for e in part) == sorted(e.address for e in endpoints(count))
-        assert all(0 < len(part) <= slices.MOST_ENDPOINTS for part in parts.values())
+        assert all(0 < len(part) <= slices.SLICE_SIZE for part in parts.values())
 
     def test_parts_are_not_many_more_than_needed(self) -> None:
-        assert len(cut(endpoints(5000))) <= 2 * 5000 / slices.MOST_ENDPOINTS
+        assert len(cut(endpoints(5000))) <= 2 * 5000 / slices.SLICE_SIZE
 
     def test_up_to_a_hundred_there_is_one_part_without_a_suffix(self) -> None:
         assert list(cut(endpoints(100))) == [""]

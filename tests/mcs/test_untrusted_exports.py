@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from mcs_world import HTTP, World
 
-from isthmus.mcs import events, metrics, words
+from isthmus.mcs import metrics, notices, words
 from isthmus.model import tables
 from isthmus.model.names import ClusterName, ServiceName, derived
 from isthmus.model.services import Endpoint, EndpointSet, Port
@@ -110,7 +110,7 @@ class TestTheQuota:
         assert ready is not None
         assert (ready["status"], ready["reason"]) == ("False", "QuotaExceeded")
         assert "clusterset.max_derived_services" in ready["message"]
-        [event] = events.about_object(None, world.row("ServiceImport", "demo/s4"))
+        [event] = notices.about_object(None, world.row("ServiceImport", "demo/s4"))
         assert event.reason == "QuotaExceeded"
 
     def test_never_takes_a_service_that_is_there(self) -> None:
@@ -144,7 +144,7 @@ class TestATakeover:
     def takeover(self, world: World, **fields: Any) -> list[str]:
         before = world.merged
         world.export("c9", created=OLD, **fields)
-        return [each.message for each in events.about_merged(before, world.merged, world.db.snapshot())]
+        return [each.message for each in notices.about_merged(before, world.merged, world.db.snapshot())]
 
     def test_by_an_older_date_is_said_at_the_import_and_the_own_export(self, world: World) -> None:
         world.service()
@@ -152,7 +152,7 @@ class TestATakeover:
         world.export()
         before = world.merged
         world.export("c9", created=OLD, type="Headless")
-        found = list(events.about_merged(before, world.merged, world.db.snapshot()))
+        found = list(notices.about_merged(before, world.merged, world.db.snapshot()))
         assert [(each.kind, each.reason) for each in found] == [
             ("ServiceImport", "FieldsTakenOver"),
             ("ServiceExport", "FieldsTakenOver"),
@@ -177,7 +177,7 @@ class TestATakeover:
         world.export("c3", created="2026-02-01T00:00:00Z", type="Headless")
         before = world.merged
         world.withdraw("c2")
-        assert list(events.about_merged(before, world.merged, world.db.snapshot())) == []
+        assert list(notices.about_merged(before, world.merged, world.db.snapshot())) == []
 
     def test_is_counted_by_cluster(self) -> None:
         counter = metrics.takeovers({ClusterName("c9"): 2})
@@ -236,7 +236,7 @@ class TestEndpoints:
 
     def test_it_is_an_event_once(self, world: World) -> None:
         self.called(world)
-        [event] = events.about_object(None, world.row("ServiceImport"))
+        [event] = notices.about_object(None, world.row("ServiceImport"))
         assert event.reason == "NoReadyEndpoints"
         row = world.row("ServiceImport")
-        assert list(events.about_object(row, row)) == []
+        assert list(notices.about_object(row, row)) == []

@@ -29,7 +29,7 @@ class Written:
     def __init__(self) -> None:
         self.events: list[tuple[str, str, str, str]] = []
 
-    def say(self, kind: Any, *, namespace: str, name: str, reason: str, message: str, **_: Any) -> None:
+    def record(self, kind: Any, *, namespace: str, name: str, reason: str, message: str, **_: Any) -> None:
         self.events.append((kind.kind, f"{namespace}/{name}", reason, message))
 
 

@@ -6,7 +6,7 @@ writes them by server-side apply. What never does: what is wanted of which kind 
     ownership.py    what of a kind is ours, and how our objects are recognised
     difference.py   wanted and found → the merge patch between them; pure
     drafts.py       a draft of an object → its row
-    contention.py   how often an object that somebody else keeps writing is set right
+    contention.py   how often an object that another writer keeps changing is set right
     writer.py       writes rows: server-side apply
 """
 

@@ -1,4 +1,4 @@
-"""How often an object that somebody else keeps writing is set right: a few times at once, then ever more rarely."""
+"""How often an object that another writer keeps changing is set right: a few times at once, then ever more rarely."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from typing import Final, NamedTuple
 
 CORRECTIONS_AT_ONCE: Final = 3
-"""Corrections of one object without a pause: somebody who edits by hand is set right at once."""
+"""Corrections of one object without a pause: an edit by hand is set right at once."""
 FIRST_PAUSE: Final = 1.0
 LONGEST_PAUSE: Final = 300.0
 """Seconds between two corrections: doubling from the first to the longest."""

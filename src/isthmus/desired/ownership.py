@@ -50,7 +50,7 @@ ours then, neither to write nor to remove."""
 
 
 def is_ours(meta: Meta) -> bool:
-    """Whether an object carries our annotation, and nobody has taken it over."""
+    """Whether an object carries our annotation, and is not taken over."""
     key, value = TAKEN_OVER
     return MANAGED_BY in (meta.annotations or {}) and (meta.labels or {}).get(key) != value
 

@@ -2,7 +2,7 @@
 
 Fields are ours or not: what we set and no longer want goes, what others set stays, what others changed of ours is set
 right. What apply cannot take back (a field or an item that others added where the whole is ours) is patched. An object
-of a wanted name that does not carry our annotation is somebody else's and is left as it is.
+of a wanted name that does not carry our annotation is another's and is left as it is.
 
 What was written is remembered as the server answered it, so that a change costs the requests it needs: one for an
 object, and one more for a status. What an earlier process wrote and the tables show as wanted costs none.
@@ -40,11 +40,11 @@ NEVER: Final = "1"
 
 
 class Refused(Exception):  # noqa: N818
-    """An object cannot be written now; the message says why."""
+    """An object cannot be written now; the message has the reason."""
 
 
 class Contested(Refused):
-    """Somebody else keeps writing what is ours; it is set right again later."""
+    """Another writer keeps changing what is ours; it is set right again later."""
 
 
 class Written(NamedTuple):
@@ -69,7 +69,7 @@ class Stats(NamedTuple):
 
     objects: int
     corrections: int
-    """Writes that set right what somebody else changed."""
+    """Writes that set right what another writer changed."""
     requests_at_once: int
 
 
@@ -203,7 +203,7 @@ class ApiTarget:
         return difference(wanted, msgspec.json.decode(known.found), self._ownerships[row.kind])
 
     def _correct(self, row: Object) -> None:
-        """We wrote this before and somebody changed it: Contested where that went on for too long."""
+        """We wrote this before and another writer changed it: Contested where that goes on for too long."""
         key, now = (row.kind, row.name), self._clock()
         if self._contention.wait(key, now=now) > 0:
             count = self._contention.corrections(key)
@@ -214,7 +214,7 @@ class ApiTarget:
         self._contention.corrected(key, now=now)
 
     async def _make(self, row: Object, body: dict[str, Any]) -> bool:
-        """Make an object that nobody has seen; False where there is one after all."""
+        """Make an object that was never seen; False where there is one after all."""
         try:
             known = await self._write_body(row, body, None)
         except kube.Conflict:
@@ -258,7 +258,7 @@ class ApiTarget:
         return body
 
     async def _uid(self, kind: str, name: ServiceName, uid: str) -> str:
-        """Newest first: what we wrote in this process, then what the tables say, then what the server says."""
+        """Newest first: what we wrote in this process, then the tables, then the server."""
         known = self._known.get((kind, name))
         if known is not None:
             return known.uid
@@ -303,7 +303,7 @@ class ApiTarget:
         except kube.Invalid:
             if known is None or (there := await self._look(row)) is None:
                 raise
-            now = there  # our items beside those that somebody added may be refused together: two ports of one name
+            now = there  # our items beside those that others added may be refused together: two ports of one name
         else:
             now = self._learn(key, applied, written=written)
         left = difference(body, msgspec.json.decode(now.found), self._ownerships[row.kind])

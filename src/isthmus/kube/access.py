@@ -44,7 +44,7 @@ class Access(Struct, frozen=True):
 
 
 def access(section: KubernetesSection, *, environment: Mapping[str, str] = os.environ, pod: Path = POD) -> Access:
-    """What the configuration says: a kubeconfig, else $KUBECONFIG, else the Pod's service account."""
+    """The configured one: a kubeconfig, else $KUBECONFIG, else the Pod's service account."""
     path = section.kubeconfig or environment.get("KUBECONFIG", "").partition(os.pathsep)[0]
     if path:
         return from_kubeconfig(Path(path), context=section.context)
@@ -89,7 +89,7 @@ def from_kubeconfig(path: Path, *, context: str = "") -> Access:
 
 
 class _File:
-    """A kubeconfig while it is read: looks things up and names what is wrong."""
+    """A kubeconfig while it is read: looks fields up and names what is wrong."""
 
     def __init__(self, path: Path, raw: Any) -> None:
         if not isinstance(raw, dict):

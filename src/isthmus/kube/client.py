@@ -1,7 +1,7 @@
 """The verbs of one API server, for any kind.
 
-Bodies are plain dictionaries of what the caller wants to say; what comes back is the kind's thin struct. A kind that a
-server may serve in one of several versions is asked for once and remembered until the server says otherwise.
+Bodies are plain dictionaries of the fields that the caller sets; what comes back is the kind's thin struct. A kind
+that a server may serve in one of several versions is asked for once and remembered until the server does not serve it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _TokenRequest(Struct, frozen=True, gc=False):
 
 
 async def connect(section: KubernetesSection) -> Client:
-    """A client of the configured API server. Nothing is sent yet; ConfigError says what cannot be used."""
+    """A client of the configured API server. Nothing is sent yet; ConfigError names what cannot be used."""
     return Client(Transport(access(section)))
 
 
@@ -95,7 +95,7 @@ class Client:
         raise NotServed(f"{kind} of {api_version}: the API server has no such kind")
 
     def forget(self, kind: Kind[Any]) -> None:
-        """The server says it does not serve the kind in the version it had: ask again next time."""
+        """The server does not serve the kind in the version it had: ask again next time."""
         self._versions.pop((kind.group, kind.resource), None)
 
     async def get(self, kind: Kind[T], name: str, namespace: str = "") -> T:
@@ -157,7 +157,7 @@ class Client:
         force: bool = True,
         subresource: str = "",
     ) -> T:
-        """Server-side apply: the fields in the body are ours; those we said before and no longer say go."""
+        """Server-side apply: the fields in the body are ours; those we set before and no longer set go."""
         metadata = {**body.get("metadata", {}), "name": name, **({"namespace": namespace} if namespace else {})}
         return await self._object(
             "PATCH",

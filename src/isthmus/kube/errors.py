@@ -11,7 +11,7 @@ from isthmus.reflector import Expired, Transient
 
 
 class KubeError(Exception):
-    """The server refused a request. The message is a sentence for people: request, status, what the server says."""
+    """The server refused a request. The message is a sentence for people: request, status, the server's reason."""
 
 
 class Unauthorized(KubeError):  # noqa: N818
@@ -39,11 +39,11 @@ class AlreadyExists(Conflict):
 
 
 class Invalid(KubeError):  # noqa: N818
-    """The server says that the object cannot be: a field is missing or wrong."""
+    """The server finds the object invalid: a field is missing or wrong."""
 
 
 class Unreachable(KubeError, Transient):  # noqa: N818
-    """No answer, or one that says to come again later (429, 5xx)."""
+    """No answer, or one that asks to try again later (429, 5xx)."""
 
 
 class Cause(Struct, frozen=True, gc=False):
@@ -62,7 +62,7 @@ class Details(Struct, frozen=True, gc=False):
 
 
 class Status(Struct, frozen=True, gc=False):
-    """meta/v1 Status: how the server says no."""
+    """meta/v1 Status: a refusal."""
 
     message: str = ""
     reason: str = ""

@@ -1,6 +1,6 @@
-"""Events: what people see under ``kubectl describe``. Saying one never waits and never fails what it is about.
+"""Events: what people see under ``kubectl describe``. Recording one never waits and never fails what it is about.
 
-The same event said again raises a count, also across restarts: its name follows from what it says.
+The same event recorded again raises a count, also across restarts: its name follows from its content.
 """
 
 from __future__ import annotations
@@ -19,16 +19,20 @@ from isthmus.reflector import Expired
 from isthmus.times import timestamp
 
 PAUSE: Final = 1.0
-"""Seconds between two rounds; what is said again within one only counts."""
-MOST: Final = 10_000
+"""Seconds between two rounds; what is recorded again within one only counts."""
+WAITING_LIMIT: Final = 10_000
 """Different events that may wait for the server; more are dropped and counted."""
-LONGEST_NAME: Final = 253
-LONGEST_MESSAGE: Final = 1024
+NAME_LIMIT: Final = 253
+"""Characters of an object's name (DNS subdomain)."""
+MESSAGE_LIMIT: Final = 1024
+"""Characters of an Event's message that the API takes."""
 
 log = logs.get("events")
 
 
-class _Said(NamedTuple):
+class _Event(NamedTuple):
+    """All that makes two events the same."""
+
     api_version: str
     kind: str
     namespace: str
@@ -41,17 +45,17 @@ class _Said(NamedTuple):
     def event_name(self) -> str:
         """The object's name and a hash of all that makes events the same."""
         digest = hashlib.sha256("\0".join(self).encode()).hexdigest()[:16]
-        return f"{self.name[: LONGEST_NAME - 17]}.{digest}"
+        return f"{self.name[: NAME_LIMIT - 17]}.{digest}"
 
 
 class Recorder:
-    """Says events as one component; :meth:`run` carries them to the server."""
+    """Records events as one component; :meth:`run` carries them to the server."""
 
     def __init__(self, client: Client, *, component: str, instance: str) -> None:
         self._client = client
         self._component = component
         self._instance = instance
-        self._waiting: Counter[_Said] = Counter()
+        self._waiting: Counter[_Event] = Counter()
         self._wake = asyncio.Event()
         self.sent = 0
         self.dropped = 0
@@ -59,7 +63,7 @@ class Recorder:
     def __repr__(self) -> str:
         return f"<Recorder {self._component}: {self.sent} sent, {len(self._waiting)} waiting, {self.dropped} dropped>"
 
-    def say(
+    def record(
         self,
         kind: Kind[Any],
         *,
@@ -70,59 +74,59 @@ class Recorder:
         message: str,
         type: Literal["Normal", "Warning"] = "Normal",
     ) -> None:
-        """Say something about an object. ``reason`` is one word in CamelCase, ``message`` a sentence."""
-        said = _Said(kind.api_version, kind.kind, namespace, name, uid, type, reason, message[:LONGEST_MESSAGE])
-        if len(self._waiting) >= MOST and said not in self._waiting:
+        """Record an event about an object. ``reason`` is one word in CamelCase, ``message`` a sentence."""
+        event = _Event(kind.api_version, kind.kind, namespace, name, uid, type, reason, message[:MESSAGE_LIMIT])
+        if len(self._waiting) >= WAITING_LIMIT and event not in self._waiting:
             self.dropped += 1
             return
-        self._waiting[said] += 1
+        self._waiting[event] += 1
         self._wake.set()
 
     async def run(self) -> None:
-        """Send what is said, for ever."""
+        """Send what is recorded, for ever."""
         while True:
             await self._wake.wait()
             self._wake.clear()
             waiting, self._waiting = self._waiting, Counter()
-            for said, times in waiting.items():
-                await self._send(said, times)
+            for event, times in waiting.items():
+                await self._send(event, times)
             await asyncio.sleep(PAUSE)
 
-    async def _send(self, said: _Said, times: int) -> None:
+    async def _send(self, event: _Event, times: int) -> None:
         try:
             try:
-                await self._client.create(EVENT, said.namespace, self._body(said, times))
+                await self._client.create(EVENT, event.namespace, self._body(event, times))
             except AlreadyExists:
-                await self._again(said, times)
+                await self._count(event, times)
         except (KubeError, Expired) as why:
             self.dropped += times
-            log.info("event not sent", reason=said.reason, about=f"{said.namespace}/{said.name}", why=str(why))
+            log.info("event not sent", reason=event.reason, about=f"{event.namespace}/{event.name}", why=str(why))
         else:
             self.sent += times
 
-    async def _again(self, said: _Said, times: int) -> None:
-        name = said.event_name()
+    async def _count(self, event: _Event, times: int) -> None:
+        name = event.event_name()
         try:
-            before = await self._client.get(EVENT, name, said.namespace)
+            before = await self._client.get(EVENT, name, event.namespace)
         except NotFound:  # it ran out just now; the next time will create it
             return
         body = {"count": (before.count or 1) + times, "lastTimestamp": timestamp()}
-        await self._client.patch(EVENT, said.namespace, name, body)
+        await self._client.patch(EVENT, event.namespace, name, body)
 
-    def _body(self, said: _Said, times: int) -> dict[str, Any]:
+    def _body(self, event: _Event, times: int) -> dict[str, Any]:
         now = timestamp()
         return {
-            "metadata": {"name": said.event_name(), "namespace": said.namespace},
+            "metadata": {"name": event.event_name(), "namespace": event.namespace},
             "involvedObject": {
-                "apiVersion": said.api_version,
-                "kind": said.kind,
-                "namespace": said.namespace,
-                "name": said.name,
-                "uid": said.uid,
+                "apiVersion": event.api_version,
+                "kind": event.kind,
+                "namespace": event.namespace,
+                "name": event.name,
+                "uid": event.uid,
             },
-            "type": said.type,
-            "reason": said.reason,
-            "message": said.message,
+            "type": event.type,
+            "reason": event.reason,
+            "message": event.message,
             "count": times,
             "firstTimestamp": now,
             "lastTimestamp": now,

@@ -37,7 +37,7 @@ class Kind(Struct, Generic[T], frozen=True):
 
     @property
     def api_version(self) -> str:
-        """What the ``apiVersion`` of such an object says."""
+        """The ``apiVersion`` of such an object."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     @property

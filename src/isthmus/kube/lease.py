@@ -1,6 +1,6 @@
 """Leader election by a Lease: of several replicas one acts.
 
-The invariant: whoever leads stops before anybody else may start. A leader that cannot renew for DEADLINE stops by
+The invariant: whoever leads stops before another may start. A leader that cannot renew for DEADLINE stops by
 itself; another takes over only after the lease has not changed for DURATION, by its own clock: wall clocks of two
 machines are never compared. A clean stop gives the lease away at once.
 """
@@ -28,7 +28,7 @@ RELEASE: Final = 2.0
 log = logs.get("lease")
 
 
-class _Lost(Exception):  # noqa: N818 not an error: the end of a time in office
+class _Lost(Exception):  # noqa: N818 not an error: the lease is another's, or cannot be renewed
     pass
 
 
@@ -63,16 +63,16 @@ class Election:
     async def run(self, while_leading: Callable[[], Awaitable[None]]) -> None:
         """Wait for the lease and lead; again whenever it was lost, until ``while_leading`` returns or we are cancelled.
 
-        Losing the lease cancels ``while_leading``, which is called anew for each time in office.
+        Losing the lease cancels ``while_leading``, which is called anew for each term.
         """
         while True:
             await self._win()
             self.terms += 1
             log.info("leading", lease=self._name, identity=self.identity)
-            if await self._in_office(while_leading):
+            if await self._hold(while_leading):
                 return
 
-    async def _in_office(self, while_leading: Callable[[], Awaitable[None]]) -> bool:
+    async def _hold(self, while_leading: Callable[[], Awaitable[None]]) -> bool:
         """Lead and renew until one of both ends; whether the work was done, and not the lease lost."""
         done = False
         try:
@@ -104,7 +104,7 @@ class Election:
                 raise _Lost
 
     async def _attempt(self, seconds: float) -> bool:
-        """Try to get or keep the lease; whether we have it now. A failure is said once until it is another."""
+        """Try to get or keep the lease; whether we have it now. A failure is logged."""
         try:
             async with asyncio.timeout(seconds):
                 return await self._claim()
@@ -134,7 +134,7 @@ class Election:
         return self.leading
 
     def _is_taken(self, spec: LeaseSpec) -> bool:
-        """Whether another has it: it counts for as long as it says since we last saw it change."""
+        """Whether another has it: it counts for its own duration since we last saw it change."""
         if spec != self._seen:
             self._seen, self._seen_at = spec, _now()
         if spec.holder_identity in (None, "", self.identity):

@@ -110,7 +110,7 @@ class KubeStore(Generic[T]):
         return Listing(items, revision)
 
     async def watch(self, revision: str) -> AsyncIterator[Batch[T]]:
-        """What changes after a revision. The first batch is empty and says that the watch stands."""
+        """What changes after a revision. The first batch is empty and means that the watch stands."""
         seconds = int(self._limits.watch * (1 + random.random()))
         try:
             served = await self._client.served(self._kind)

@@ -1,6 +1,6 @@
 """HTTP to one API server: one session, errors translated once, dead connections found out.
 
-A watch may be silent for minutes, so silence says nothing; TCP is told to look after the peer itself, and a peer that
+A watch may be silent for minutes, so silence means nothing; TCP keepalive looks after the peer, and a peer that
 is gone breaks the stream within half a minute.
 """
 

@@ -23,14 +23,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from isthmus.mcs import exports, merged, objects, quota, records
-from isthmus.mcs.events import tell
+from isthmus.mcs.events import record
 from isthmus.mcs.kinds import KINDS
 from isthmus.mcs.view import Settings
 from isthmus.model.names import ClusterName
 from isthmus.model.services import Family
 from isthmus.statedb import Derived
 
-__all__ = ["KINDS", "derived", "records", "tell"]
+__all__ = ["KINDS", "derived", "record", "records"]
 
 
 def derived(
@@ -42,7 +42,7 @@ def derived(
 ) -> list[Derived[Any]]:
     """The derived tables ``own_exports``, ``merged``, ``over_quota`` and ``objects`` of the operator.
 
-    ``families`` are those that Services of the cluster can have; ``default_global`` says whether a namespace without
+    ``families`` are those that Services of the cluster can have; ``default_global``: whether a namespace without
     the annotation takes part in the clusterset.
     """
     settings = Settings(cluster=cluster, families=tuple(families), default_global=default_global)

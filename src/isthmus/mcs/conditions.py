@@ -1,4 +1,4 @@
-"""What a ServiceExport is told: whether it is valid, whether it is offered, and what other clusters say differently."""
+"""The conditions of a ServiceExport: whether it is valid and exported, and where other clusters' exports differ."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _left_alone(view: View) -> str:
 
 
 def _conflict(conflicts: tuple[Conflict, ...], generation: int) -> Condition:
-    """All that clusters differ in, in one condition, as the API wants it: reasons joined by commas."""
+    """Every conflict in one condition, as the API wants it: reasons joined by commas."""
     if not conflicts:
         return condition("Conflict", False, reason="NoConflicts", generation=generation)
     reasons = ",".join(each.reason for each in conflicts)

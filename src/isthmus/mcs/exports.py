@@ -92,7 +92,7 @@ def agreeing(endpoint: Endpoint, agreed: frozenset[str]) -> Endpoint | None:
 
 
 def is_shared_namespace(namespace: Namespace, *, default: bool) -> bool:
-    """Whether a namespace takes part in the clusterset: its annotation says so, else the cluster's default does."""
+    """Whether a namespace takes part in the clusterset: by its annotation, else by the cluster's default."""
     return annotated(namespace.annotations, GLOBAL_NAMESPACE, default=default)
 
 

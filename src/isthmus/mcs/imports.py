@@ -19,7 +19,7 @@ NotReady = Literal["NamespaceNotGlobal", "IPFamilyNotSupported", "ServiceNameTak
 
 
 def service_import(view: View, merged: Merged) -> Draft:
-    """The ServiceImport wanted for a name that somebody exports."""
+    """The ServiceImport wanted for an exported name."""
     ips = addresses(view, merged)
     return Draft(
         "ServiceImport",

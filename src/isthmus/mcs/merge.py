@@ -1,7 +1,7 @@
 """All exports of a service → the clusterset's one view of it. Pure: every cluster comes to the same, in any order.
 
 The oldest export wins what cannot be joined, the cluster's name where two are of one second. Ports are joined, address
-families intersected, everything else is the oldest's. Whatever exports differ in is a conflict, and each is told.
+families intersected, everything else is the oldest's. Every difference is a conflict, and each is reported.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from isthmus.model.mcs import Conflict, Merged
 from isthmus.model.names import ClusterName
 from isthmus.model.services import Export, Family, Labels, Port
 
-TOLD: Final = 5
+SPELLED_OUT: Final = 5
 """Differences spelled out in one message; the rest is counted."""
 
 
@@ -43,7 +43,7 @@ FIELDS: Final = (
 
 
 def merge(exports: Iterable[Export]) -> Merged | None:
-    """The one view of exports of the same name, one per cluster; None where nobody exports."""
+    """The one view of exports of the same name, one per cluster; None where there is none."""
     ranked = sorted(exports, key=lambda export: (export.created, export.cluster))
     if not ranked:
         return None
@@ -73,18 +73,18 @@ def _ports(ranked: list[Export]) -> tuple[tuple[Port, ...], Conflict | None]:
     union: dict[tuple[int, str], tuple[Port, Export]] = {}
     named: dict[str, tuple[Port, Export]] = {}
     differences: list[str] = []
-    told: set[ClusterName] = set()
+    differing: set[ClusterName] = set()
     for export in ranked:
         for port in export.ports:
             known = named.get(port.name) or union.get((port.port, port.protocol))
             clash = _unnamed_clash(port, named) if known is None else _difference(port, *known)
             if clash:
-                differences.append(f"{export.cluster} has {_told(port)}{clash}")
-                told.add(export.cluster)
+                differences.append(f"{export.cluster} has {_port_text(port)}{clash}")
+                differing.add(export.cluster)
             elif known is None:
                 named[port.name] = union[port.port, port.protocol] = (port, export)
     ports = tuple(port for port, _ in union.values())
-    differences += _missing([export for export in ranked if export.cluster not in told], ports)
+    differences += _missing([export for export in ranked if export.cluster not in differing], ports)
     return ports, Conflict("PortConflict", f"ports: {_sentence(differences)}") if differences else None
 
 
@@ -101,7 +101,7 @@ def _meaning(port: Port) -> tuple[str, int, str, str]:
     return port.name, port.port, port.protocol, port.app_protocol
 
 
-def _told(port: Port) -> str:
+def _port_text(port: Port) -> str:
     return f"{port.name or '(unnamed)'} {port.port}/{port.protocol}" + (
         f" {port.app_protocol}" * bool(port.app_protocol)
     )
@@ -109,7 +109,7 @@ def _told(port: Port) -> str:
 
 def _difference(port: Port, kept: Port, keeper: Export) -> str:
     """Where a port disagrees with the one that stands: what is in use instead; empty where they agree."""
-    return f" (in use: {_told(kept)} of {keeper.cluster})" if _meaning(port) != _meaning(kept) else ""
+    return f" (in use: {_port_text(kept)} of {keeper.cluster})" if _meaning(port) != _meaning(kept) else ""
 
 
 def _missing(ranked: list[Export], union: tuple[Port, ...]) -> list[str]:
@@ -119,18 +119,20 @@ def _missing(ranked: list[Export], union: tuple[Port, ...]) -> list[str]:
         have = {_meaning(port) for port in export.ports}
         lacking = [port for port in union if _meaning(port) not in have]
         if lacking:
-            told = ", ".join(_told(port) for port in lacking[:TOLD])
-            differences.append(f"{export.cluster} lacks {told}" + (" and others" if len(lacking) > TOLD else ""))
+            missing = ", ".join(_port_text(port) for port in lacking[:SPELLED_OUT])
+            differences.append(
+                f"{export.cluster} lacks {missing}" + (" and others" if len(lacking) > SPELLED_OUT else "")
+            )
     return differences
 
 
 def _sentence(differences: list[str]) -> str:
-    more = len(differences) - TOLD
-    return "; ".join(differences[:TOLD]) + (f"; and {more} more" if more > 0 else "")
+    more = len(differences) - SPELLED_OUT
+    return "; ".join(differences[:SPELLED_OUT]) + (f"; and {more} more" if more > 0 else "")
 
 
 def _families(ranked: list[Export]) -> tuple[tuple[Family, ...], Conflict | None]:
-    """What all have in common, in the oldest's order. Who would leave nothing is left out, as is who says nothing."""
+    """What all have in common, in the oldest's order. One that would leave none is left out, as is one without any."""
     common: tuple[Family, ...] = ()
     refused: list[Export] = []
     for export in ranked:
@@ -140,8 +142,8 @@ def _families(ranked: list[Export]) -> tuple[tuple[Family, ...], Conflict | None
         common = both or common
     if not refused:
         return common, None
-    told = "; ".join(f"{export.cluster} has {','.join(export.families)}" for export in refused[:TOLD])
-    return common, Conflict("IPFamilyConflict", f"ipFamilies: {told}; in use: {','.join(common)}")
+    text = "; ".join(f"{export.cluster} has {','.join(export.families)}" for export in refused[:SPELLED_OUT])
+    return common, Conflict("IPFamilyConflict", f"ipFamilies: {text}; in use: {','.join(common)}")
 
 
 def _field(field: _Field, ranked: list[Export]) -> Conflict | None:
@@ -150,10 +152,10 @@ def _field(field: _Field, ranked: list[Export]) -> Conflict | None:
     others = [export for export in ranked[1:] if field.comparable(oldest, export) and field.value(export) != kept]
     if not others:
         return None
-    said = "; ".join(f"{export.cluster} has {_shown(field.value(export))}" for export in others[:TOLD])
+    text = "; ".join(f"{export.cluster} has {_shown(field.value(export))}" for export in others[:SPELLED_OUT])
     return Conflict(
         field.reason,
-        f"{field.name}: {len(others)}/{len(ranked)} clusters disagree: {said}; "
+        f"{field.name}: {len(others)}/{len(ranked)} clusters disagree: {text}; "
         f"in use: {_shown(kept)} of {oldest.cluster}, the oldest export",
     )
 
@@ -164,6 +166,8 @@ def _shown(value: str | int | Labels | None) -> str:
         return "none"
     if isinstance(value, tuple):
         return (
-            "{" + ", ".join(f"{key}={text[:64]}" for key, text in value[:TOLD]) + (", …}" if len(value) > TOLD else "}")
+            "{"
+            + ", ".join(f"{key}={text[:64]}" for key, text in value[:SPELLED_OUT])
+            + (", …}" if len(value) > SPELLED_OUT else "}")
         )
     return str(value)

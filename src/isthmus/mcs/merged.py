@@ -1,8 +1,8 @@
-"""The table ``merged``: for each name that anybody exports, what all exports together make.
+"""The table ``merged``: for each exported name, what all its exports together make.
 
 Nothing is unmade because a cable is cut. Exports of a peer that cannot be reached stay rows until it withdraws them or
-is taken out of the configuration. Of one that this process has not heard from yet, what an earlier process made of its
-exports stays: the import that lists it stands in for its export.
+is taken out of the configuration. Of one whose exports this process has not received yet, what an earlier process
+made of them stays: the import that lists it stands in for its export.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from isthmus.model.services import Export, ExportMark, Import, Namespace
 from isthmus.model.tables import CLUSTERS, EXPORT_MARKS, EXPORTS, IMPORTS, MERGED, NAMESPACES, OWN_EXPORTS
 from isthmus.statedb import Derived, Reader
 
-UNHEARD: Final = ("connecting", "listing")
-"""States of a peer that says what it exports later."""
+AWAITED: Final = ("connecting", "listing")
+"""States of a peer whose exports have not been received yet."""
 
 OLDEST: Final = ""
-"""Before any time of creation: what stands wins until we know better."""
+"""Before any time of creation: what stands wins until the peer's own records are there."""
 
 
 def derived(cluster: ClusterName) -> Derived[Merged]:
@@ -37,8 +37,8 @@ def derived(cluster: ClusterName) -> Derived[Merged]:
         peers = [export for export in reader.by(EXPORTS, "name", name) if export.cluster != cluster]
         exports = [export for export in peers if may_import(cluster, export)]
         own = reader.get(OWN_EXPORTS, name)
-        unheard = stand_ins(reader, name, heard={cluster, *(export.cluster for export in peers)})
-        merged = merge([*exports, *unheard, *([own.export] if own is not None and own.export is not None else ())])
+        waiting = stand_ins(reader, name, received={cluster, *(export.cluster for export in peers)})
+        merged = merge([*exports, *waiting, *([own.export] if own is not None and own.export is not None else ())])
         return () if merged is None else (merged,)
 
     return Derived(
@@ -63,14 +63,14 @@ def may_import(cluster: ClusterName, export: Export) -> bool:
     return allowed is None or cluster in {name.strip() for name in allowed.split(",")}
 
 
-def stand_ins(reader: Reader, name: ServiceName, *, heard: set[ClusterName]) -> Iterator[Export]:
-    """An export for each cluster that the import lists and that has not said anything yet: the import as it is."""
+def stand_ins(reader: Reader, name: ServiceName, *, received: set[ClusterName]) -> Iterator[Export]:
+    """An export for each cluster that the import lists and whose own has not been received yet: the import as it is."""
     found = reader.get(IMPORTS, name)
     if found is None or not is_our_row(found):
         return
     for cluster in found.clusters:
         row = reader.get(CLUSTERS, cluster)
-        if cluster not in heard and row is not None and row.state in UNHEARD:
+        if cluster not in received and row is not None and row.state in AWAITED:
             yield Export(
                 cluster=cluster,
                 name=name,
@@ -95,12 +95,12 @@ def _name(_: Reader, old: Named | None, new: Named | None) -> Iterable[ServiceNa
 
 
 def _import(reader: Reader, old: Import | None, new: Import | None) -> Iterable[ServiceName]:
-    """An import that may stand in for somebody."""
+    """An import that may stand in for a cluster."""
     row = new or old
     if row is None:
         return ()
     states = (reader.get(CLUSTERS, cluster) for cluster in row.clusters)
-    return (row.name,) if any(state is not None and state.state in UNHEARD for state in states) else ()
+    return (row.name,) if any(state is not None and state.state in AWAITED for state in states) else ()
 
 
 def _namespace(reader: Reader, old: Namespace | None, new: Namespace | None) -> Iterable[ServiceName]:
@@ -113,9 +113,9 @@ def _namespace(reader: Reader, old: Namespace | None, new: Namespace | None) -> 
 
 
 def _cluster(reader: Reader, old: Cluster | None, new: Cluster | None) -> Iterable[ServiceName]:
-    """What lists a cluster that is heard from, or gone, at last."""
+    """Imports that list a cluster whose exports are there now, or which is gone."""
     row = new or old
-    unheard = [each is not None and each.state in UNHEARD for each in (old, new)]
-    if row is None or unheard[0] == unheard[1]:
+    awaited = [each is not None and each.state in AWAITED for each in (old, new)]
+    if row is None or awaited[0] == awaited[1]:
         return set()
     return {each.name for each in reader.by(IMPORTS, "cluster", row.name)}

@@ -54,7 +54,7 @@ def quota(snapshot: Snapshot, limit: int) -> list[GaugeMetricFamily]:
     return [GaugeMetricFamily(f"{PREFIX}_{name}", text, value=value) for name, (text, value) in gauges.items()]
 
 
-Told = Iterable[tuple[Object, Mapping[str, Any]]]
+Rows = Iterable[tuple[Object, Mapping[str, Any]]]
 
 
 def _status(row: Object) -> dict[str, Any]:
@@ -67,31 +67,31 @@ def _labels(row: Object) -> list[str]:
     return [name, namespace]
 
 
-def _info(kind: str, told: Told) -> GaugeMetricFamily:
+def _info(kind: str, rows: Rows) -> GaugeMetricFamily:
     gauge = GaugeMetricFamily(f"{PREFIX}_{kind}_info", f"A {kind} of this cluster", labels=[kind, "namespace"])
-    for row, _ in told:
+    for row, _ in rows:
         gauge.add_metric(_labels(row), 1)
     return gauge
 
 
-def _conditions(kind: str, told: Told) -> GaugeMetricFamily:
+def _conditions(kind: str, rows: Rows) -> GaugeMetricFamily:
     gauge = GaugeMetricFamily(
         f"{PREFIX}_{kind}_status_condition",
         f"A condition of a {kind} of this cluster",
         labels=[kind, "namespace", "condition", "status", "reason"],
     )
-    for row, status in told:
+    for row, status in rows:
         for each in status.get("conditions", ()):
             gauge.add_metric([*_labels(row), each["type"], each["status"], each["reason"]], 1)
     return gauge
 
 
-def _clusters(told: Told) -> GaugeMetricFamily:
+def _clusters(rows: Rows) -> GaugeMetricFamily:
     gauge = GaugeMetricFamily(
         f"{PREFIX}_serviceimport_status_clusters",
         "How many clusters export a service",
         labels=["serviceimport", "namespace"],
     )
-    for row, status in told:
+    for row, status in rows:
         gauge.add_metric(_labels(row), len(status.get("clusters", ())))
     return gauge

@@ -33,7 +33,7 @@ def mirrored(view: View) -> Iterator[slices.Part]:
 
 
 def mirror_name(source: str, suffix: str, *, service: str, derived: str) -> str:
-    """What the mirror of a slice is called: the derived Service's name, then what told the source from its siblings."""
+    """The name of a slice's mirror: the derived Service's name, then what the source's name adds to the Service's."""
     return slices.named(derived, source.removeprefix(service).lstrip("-."), suffix)
 
 

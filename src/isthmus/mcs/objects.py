@@ -1,6 +1,7 @@
 """The table ``objects``: what the own API server is wanted to hold for each name, computed together.
 
-Nobody exports it: no import, no derived Service, no slices; a ServiceExport that exports nothing is told why.
+A name without an export has no import, no derived Service and no slices; a ServiceExport that exports nothing has the
+reason in its status.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from isthmus.mcs.derived_services import behind, derived_service
 from isthmus.mcs.exports import takes_endpoints
 from isthmus.mcs.imports import service_import
 from isthmus.mcs.kinds import KINDS
-from isthmus.mcs.merged import UNHEARD
+from isthmus.mcs.merged import AWAITED
 from isthmus.mcs.mirror import mirrored
 from isthmus.mcs.view import Settings, View, read
 from isthmus.mcs.words import exported
@@ -153,7 +154,7 @@ def _cluster(reader: Reader, old: Cluster | None, new: Cluster | None) -> Iterab
         return set()
     names: set[ServiceName] = set()
     states = [each.state if each is not None else "" for each in (old, new)]
-    if states[0] != states[1] and {"stale", "silent", *UNHEARD} & {*states}:
+    if states[0] != states[1] and {"stale", "silent", *AWAITED} & {*states}:
         names.update(merged.name for merged in reader.by(MERGED, "cluster", row.name))
     if reachability_changed(old, new) or _own_ranges(old) != _own_ranges(new):
         peers = [each.name for each in reader.all(CLUSTERS)] if row.own else [row.name]

@@ -1,7 +1,7 @@
 """The table ``over_quota``: imports that get no derived Service, since the cluster has as many as it may have.
 
-Peers decide how many names there are; Services cost addresses of the own cluster's Service range, which everybody in
-it needs. A Service that is there is never taken back; room goes to what the own cluster exports first, then by name.
+Peers decide how many names there are; Services cost addresses of the own cluster's Service range, which all its
+Services share. A Service that exists stays; room goes to what the own cluster exports first, then by name.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Behind a derived Service stand the endpoints of every cluster that exports it; behind a Service that is global by
 annotation, those of the Services of the same name. Never those of a cluster on another network: their pods cannot be
-reached from here, and their addresses may be somebody else's.
+reached from here, and their addresses may be in use here.
 """
 
 from __future__ import annotations

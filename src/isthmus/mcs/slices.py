@@ -17,8 +17,8 @@ from isthmus.model.hosts import family
 from isthmus.model.names import ClusterName, ServiceName, service_name, split
 from isthmus.model.services import Condition, Endpoint, Family, Port
 
-MOST_ENDPOINTS: Final = 100
-MOST_NAME: Final = 253
+SLICE_SIZE: Final = 100
+NAME_LIMIT: Final = 253
 DEPTH: Final = 64
 """Bits after which no part is split again: so many addresses cannot agree in."""
 
@@ -58,12 +58,12 @@ def group(endpoints: Collection[Endpoint]) -> dict[tuple[Family, tuple[Port, ...
 
 
 def parts(endpoints: list[Endpoint], *, bits: str = "") -> Iterator[tuple[str, list[Endpoint]]]:
-    """Endpoints cut into parts of a hundred at most, each with what tells it from its siblings.
+    """Endpoints cut into parts of a hundred at most, each with what distinguishes it from its siblings.
 
     Parts are the leaves of a tree over the bits of a hash of the address. A leaf is named by its bits without the
     zeros at the end, so the first half of what splits is called as the whole was: at first by nothing.
     """
-    if len(endpoints) <= MOST_ENDPOINTS or len(bits) == DEPTH:
+    if len(endpoints) <= SLICE_SIZE or len(bits) == DEPTH:
         if endpoints:
             yield bits.rstrip("0"), endpoints
         return
@@ -82,13 +82,13 @@ def _bit(address: str, position: int) -> int:
 def named(*words: str) -> str:
     """A slice's name from its words, within the limit."""
     name = "-".join(word for word in words if word).rstrip("-.")
-    if len(name) <= MOST_NAME:
+    if len(name) <= NAME_LIMIT:
         return name
-    return f"{name[: MOST_NAME - 11].rstrip('-.')}-{digest(name)}"
+    return f"{name[: NAME_LIMIT - 11].rstrip('-.')}-{digest(name)}"
 
 
 def digest(text: str) -> str:
-    """Ten characters that tell texts apart."""
+    """Ten characters of a hash of a text."""
     return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
@@ -134,6 +134,6 @@ def _endpoint(endpoint: Endpoint) -> dict[str, Any]:
 
 
 def _port(port: Port) -> dict[str, Any]:
-    """A port of a slice. An unnamed one says so: it is matched with the Service's port by name."""
-    said = {"name": port.name, "port": port.port, "protocol": port.protocol}
-    return {**said, **without_empty({"appProtocol": port.app_protocol})}
+    """A port of a slice. An unnamed one has the empty name: it is matched with the Service's port by name."""
+    fields = {"name": port.name, "port": port.port, "protocol": port.protocol}
+    return {**fields, **without_empty({"appProtocol": port.app_protocol})}

@@ -1,7 +1,7 @@
 """Takeovers: a cluster whose export is dated earlier decides now what another cluster's decided before.
 
 "The oldest export wins" is the API's rule (KEP-1645, conflict resolution), and all clusters have to come to the same,
-so it is followed; but the date is what a cluster writes, and nothing proves it. People and dashboards hear of it.
+so it is followed; but the date is what a cluster writes, and nothing proves it. So it is an Event and a metric.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FIELDS: Final[dict[str, Callable[[Merged], Any]]] = {
 def takeover(old: Merged | None, new: Merged | None) -> tuple[ClusterName, str] | None:
     """The cluster that decides now, and a sentence on what changed; None where nothing was taken over.
 
-    Not one: the oldest withdrew; nothing changes; an import stood in for clusters that had not been heard from.
+    Not one: the oldest withdrew; nothing changes; an import stood in for clusters that had not been received.
     """
     if old is None or new is None or not (old.created and new.created):
         return None
@@ -48,7 +48,7 @@ def takeover(old: Merged | None, new: Merged | None) -> tuple[ClusterName, str] 
 
 
 def _ports(old: Merged, new: Merged) -> list[str]:
-    """Ports that mean another thing now; those that only came are nobody's loss."""
+    """Ports that mean something else now; one that is only added takes nothing over."""
     if {*old.ports} <= {*new.ports}:
         return []
     return [f"ports are {_listed(new.ports)} (were {_listed(old.ports)})"]

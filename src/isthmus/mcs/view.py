@@ -9,7 +9,7 @@ from msgspec import structs
 
 from isthmus.desired import is_our_row
 from isthmus.mcs.exports import agreed_ports, annotated, is_shared_namespace, takes_endpoints
-from isthmus.mcs.merged import UNHEARD
+from isthmus.mcs.merged import AWAITED
 from isthmus.mcs.words import CLUSTER_IPS, SYNC_SLICES
 from isthmus.model.addresses import range_of
 from isthmus.model.clusters import Cluster, PeerState, reachability
@@ -35,7 +35,7 @@ from isthmus.statedb import Reader
 
 
 class Settings(NamedTuple):
-    """What the operator is told of its cluster. ``families`` are those that its Services can have, in order."""
+    """What is configured of the own cluster. ``families`` are those that its Services can have, in order."""
 
     cluster: ClusterName
     families: tuple[Family, ...] = ("IPv4",)
@@ -64,13 +64,13 @@ class View(NamedTuple):
     published: tuple[EndpointSet, ...]
     """Endpoints that peers publish and that can be reached from here, of the derived Service and of the name itself."""
     agreed: dict[ClusterName, frozenset[str]]
-    """By exporting cluster, the own one included: the names of the ports that mean there what the import says."""
+    """By exporting cluster, the own one included: the names of its ports that mean what they mean in the import."""
     behind_import: bool
     """Slices of other clusters are wanted behind the derived Service."""
     behind_service: bool
     """And behind the own Service, since that is global by annotation."""
     endpoints_ready: bool
-    """Some exporting cluster has a ready endpoint, on whatever network, or has not been heard from yet."""
+    """Some exporting cluster has a ready endpoint, on whatever network, or has not been received from yet."""
     over_quota: OverQuota | None
     stale: tuple[ClusterName, ...]
     """Exporting clusters that cannot be reached."""
@@ -95,18 +95,18 @@ class View(NamedTuple):
 
     @property
     def families(self) -> tuple[Family, ...]:
-        """The clusterset's address families that this cluster can serve; where nobody says any, what it can."""
+        """The clusterset's address families that this cluster can serve; where no export names any, its own."""
         common = self.merged.families if self.merged is not None else ()
         return tuple(f for f in common if f in self.settings.families) if common else self.settings.families
 
     @property
     def taken(self) -> bool:
-        """Somebody else's Service is called as ours would be."""
+        """The derived Service's name is in use by a Service that is not ours."""
         return self.found_service is not None and not is_our_row(self.found_service)
 
     @property
     def import_taken(self) -> bool:
-        """Somebody else's import has this name: another implementation serves it, and nothing is built on it."""
+        """The import is not ours: another implementation serves it, and nothing is built on it."""
         return self.found_import is not None and not is_our_row(self.found_import)
 
     @property
@@ -206,7 +206,7 @@ def _foreign(told: EndpointSet, own: Cluster | None) -> EndpointSet:
 
 def _endpoints_ready(reader: Reader, merged: Merged, settings: Settings) -> bool:
     states = (reader.get(CLUSTERS, cluster) for cluster in merged.clusters)
-    if any(row is not None and not row.own and row.state in UNHEARD for row in states):
+    if any(row is not None and not row.own and row.state in AWAITED for row in states):
         return True
     behind = [row for row in reader.by(ENDPOINT_SETS, "service", derived(merged.name)) if row.source == CLUSTERSET]
     own = _own_sets(reader, merged.name, settings) if settings.cluster in merged.clusters else ()

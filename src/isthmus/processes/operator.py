@@ -1,8 +1,9 @@
 """The operator, one leader per cluster: exports out to the peers' followers, imports into the own API server.
 
-It acts when its own API server has said all, and gives peers a moment to do so too: for one that takes longer, what
-stands in the imports stands in, so that a restart takes no cluster out of them. What an earlier process left is pruned
-only when everybody was heard. A replica that does not lead holds no tables; it is ready, namely to take over.
+It acts when the tables of its own API server are complete, and waits a moment for those of peers: for one that takes
+longer, the imports as they stand stand in, so that a restart takes no cluster out of them. What an earlier process left
+is pruned only when every peer's records are complete. A replica that does not lead holds no tables; it is ready, namely
+to take over.
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ KUBERNETES = (
     "observed",
 )
 KINDS: tuple[RecordKind, ...] = ("serviceexports", "services")
-MOMENT = 1.0
-"""Seconds that peers are waited for: without it each restart would say what it takes back when they have spoken."""
+PEERS_WAIT = 1.0
+"""Seconds that peers are waited for: without it a restart would write what it takes back when their records come."""
 
 
 def run(config: Config) -> int:
@@ -98,7 +99,7 @@ class OperatorStatus(ProcessStatus, frozen=True, kw_only=True):
 
 
 class Leader:
-    """What the leader does, and what is known of it meanwhile. Each time in leader begins with empty tables."""
+    """What the leader does, and what is known of it meanwhile. Each term begins with empty tables."""
 
     def __init__(self, config: Config, client: kube.Client, identity: str) -> None:
         self._config = config
@@ -193,25 +194,25 @@ class Leader:
             self._db = None
 
     async def _act(self, db: Database, *reconcilers: Reconciler[Any, Any]) -> None:
-        """Keep the own API server as the objects say, and tell people, as soon as enough is known."""
-        await enough(db)
+        """Write objects and record events, as soon as the inputs are complete."""
+        await wait_for_inputs(db)
         async with asyncio.TaskGroup() as tasks:
             for each in reconcilers:
                 tasks.create_task(each.run(), name=f"apply {each!r}")
-            tasks.create_task(mcs.tell(db, self._recorder, self._takeovers), name="tell")
+            tasks.create_task(mcs.record(db, self._recorder, self._takeovers), name="record events")
             tasks.create_task(refused_claims.record(db, self._recorder), name="refused claims")
 
 
-async def enough(db: Database) -> None:
-    """Wait for all that the own API server has, and a moment for the peers."""
+async def wait_for_inputs(db: Database) -> None:
+    """Wait for the tables of the own API server, and a moment for those of peers."""
     await db.until(lambda snapshot: not own_awaited(snapshot))
     try:
-        async with asyncio.timeout(MOMENT):
+        async with asyncio.timeout(PEERS_WAIT):
             await db.until(lambda snapshot: snapshot.initialized(tables.OBJECTS))
     except TimeoutError:
         log.warning("going on without every peer", waiting_for=sorted(db.snapshot().pending(tables.OBJECTS)))
 
 
 def own_awaited(snapshot: Snapshot) -> list[str]:
-    """Who has yet to speak before the objects can be written: anybody but a peer."""
+    """Sources that have to complete before objects can be written: all but peers."""
     return sorted(source for source in snapshot.pending(tables.OBJECTS) if not is_peer(source))

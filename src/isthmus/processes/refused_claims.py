@@ -73,7 +73,7 @@ async def record(db: Database, recorder: Recorder, *, persists: float = PERSISTS
 
 def _write(recorder: Recorder, each: Complaint) -> None:
     namespace, name = split(each.name)
-    recorder.say(
+    recorder.record(
         KINDS[each.kind],
         namespace=namespace,
         name=name,

@@ -1,8 +1,8 @@
-"""Karmada's objects in a member cluster, as karmada-controller-manager 1.18 writes them: whose they are, and of whom.
+"""Karmada's objects in a member cluster, as karmada-controller-manager 1.18 writes them.
 
 Karmada brings a service's endpoints from where they run (the provider) to where they are called, as EndpointSlices of
 another cluster beside a Service of the same name (MultiClusterService), or behind ``derived-<name>`` (ServiceImport).
-``karmada.io/managed`` alone does not tell those from local ones: labels of a Service are copied to its own slices.
+``karmada.io/managed`` alone does not distinguish those from local ones: a Service's labels are copied to its slices.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def dispatched(meta: Meta) -> bool:
 
 
 def provider(meta: Meta) -> ClusterName | None:
-    """The member whose endpoints a dispatched slice has; None where neither annotation nor name tell it.
+    """The member whose endpoints a dispatched slice has; None where neither annotation nor name has it.
 
-    Behind an import only the name tells: the provider stands before the name of its slice, which begins with the name
+    Behind an import only the name has it: the provider stands before the name of its slice, which begins with the name
     of the Service. Both may contain dashes; the service's name is known by the label.
     """
     name = (meta.annotations or {}).get(PROVIDER, "") or _named(meta)

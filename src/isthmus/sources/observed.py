@@ -15,7 +15,7 @@ from isthmus.reflector import Event, Sink
 
 
 def observed(kind: kube.Kind[Any], *, foreign: bool) -> Callable[[kube.Object], Observed | None]:
-    """The conversion of objects of a kind; those without our annotation are rows where ``foreign`` says so."""
+    """The conversion of objects of a kind; those without our annotation are rows where ``foreign`` is true."""
 
     def convert(wire: kube.Object) -> Observed | None:
         meta = wire.metadata

@@ -124,7 +124,7 @@ class PodRunner:
     def _say(self, reason: str, message: str, kind: Literal["Normal", "Warning"]) -> None:
         meta = self.pod.metadata
         named = {"namespace": meta.namespace, "name": meta.name, "uid": meta.uid}
-        self._events.say(POD, **named, reason=reason, message=message, type=kind)
+        self._events.record(POD, **named, reason=reason, message=message, type=kind)
 
     @property
     def _init_policy(self) -> str:

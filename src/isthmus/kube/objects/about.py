@@ -1,4 +1,4 @@
-"""about.k8s.io: what a cluster says of itself (KEP-2149)."""
+"""about.k8s.io: properties of a cluster (KEP-2149)."""
 
 from __future__ import annotations
 

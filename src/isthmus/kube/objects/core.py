@@ -123,7 +123,7 @@ class Node(Wire, frozen=True):
 
 
 class ContainerPort(Wire, frozen=True):
-    """A port that a container says it has."""
+    """A port that a container declares."""
 
     container_port: int
     name: str | None = None
