@@ -1,4 +1,4 @@
-"""How often an object that somebody else keeps writing is set right."""
+"""How often an object that another writer keeps changing is set right."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from isthmus.desired.contention import CORRECTIONS_AT_ONCE, FORGET, LONGEST_PAUS
 
 
 def corrected_at(seconds: int) -> list[int]:
-    """When a correction is made of an object that somebody changes every second."""
+    """When corrections are made of an object that changes every second."""
     contention, made = Contention(), []
     for now in range(seconds):
         if contention.wait("a", now=now) == 0:

@@ -160,7 +160,7 @@ def test_a_pod_uses_its_service_account(tmp_path: Path, openssl_authority: Autho
 
 
 @pytest.mark.parametrize(
-    ("cluster", "user", "more", "said"),
+    ("cluster", "user", "more", "content"),
     [
         ({}, {}, {}, "cluster 'one': 'server' is missing"),
         ({"server": "http://x"}, {}, {"current-context": "c9"}, "contexts: there is no 'c9'"),
@@ -190,23 +190,23 @@ def test_a_pod_uses_its_service_account(tmp_path: Path, openssl_authority: Autho
     ],
 )
 def test_what_is_wrong_is_named_in_one_line(
-    write: Write, cluster: dict[str, Any], user: dict[str, Any], more: dict[str, Any], said: str
+    write: Write, cluster: dict[str, Any], user: dict[str, Any], more: dict[str, Any], content: str
 ) -> None:
     path = write(cluster, user, **more)
-    with pytest.raises(ConfigError, match=said) as caught:
+    with pytest.raises(ConfigError, match=content) as caught:
         read(path)
     assert str(caught.value).startswith(str(path.parent))
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [("- a", "not a kubeconfig"), ("a: [", "not YAML"), (None, "cannot be read")]
+    ("text", "content"), [("- a", "not a kubeconfig"), ("a: [", "not YAML"), (None, "cannot be read")]
 )
-def test_a_file_that_is_no_kubeconfig_is_named(tmp_path: Path, text: str | None, said: str) -> None:
+def test_a_file_that_is_no_kubeconfig_is_named(tmp_path: Path, text: str | None, content: str) -> None:
     path = tmp_path / "kubeconfig"
     if text is not None:
         path.write_text(text)
-    with pytest.raises(ConfigError, match=f"kubeconfig: {said}"):
+    with pytest.raises(ConfigError, match=f"kubeconfig: {content}"):
         read(path)
 
 

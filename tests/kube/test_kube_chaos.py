@@ -45,7 +45,7 @@ async def break_off(request: Request, writer: asyncio.StreamWriter) -> None:
 
 
 def disturb(server: FakeApiServer, dice: random.Random) -> None:
-    """One thing that happens."""
+    """One event."""
     path = f"{SERVICES}/s{dice.randrange(6)}"
     streams = [stream for _, stream in server.streams if stream.open]
     stream = dice.choice(streams) if streams else None

@@ -1,4 +1,4 @@
-"""Events: said once, counted when said again, never in anybody's way."""
+"""Events: recorded once, counted when recorded again, never waited for."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Cluster:
         return replica
 
     async def kill(self, replica: Replica) -> None:
-        """As SIGKILL: it says nothing more."""
+        """As SIGKILL: it sends nothing more."""
         self.server.cut_off.add(replica.election.identity)
         await replica.stop()
 

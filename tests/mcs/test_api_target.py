@@ -74,9 +74,9 @@ def exported(world: World) -> list[Object]:
 
 def asked(server: FakeApiServer) -> list[str]:
     """Verbs and the last of each path, without what the client asks once about versions."""
-    said = [verb for verb in server.verbs() if not verb.endswith("v1beta1")]
+    content = [verb for verb in server.verbs() if not verb.endswith("v1beta1")]
     server.asked.clear()
-    return [f"{verb.split()[0]} {verb.removesuffix('/status').rpartition('/')[2]}" for verb in said]
+    return [f"{verb.split()[0]} {verb.removesuffix('/status').rpartition('/')[2]}" for verb in content]
 
 
 def condition(server: FakeApiServer, path: str, type: str) -> dict[str, Any]:
@@ -230,7 +230,7 @@ class TestStatus:
         world.mark()
         assert await target.update([world.row("ServiceExport")]) == {}
 
-    async def test_an_export_made_anew_is_told_anew(
+    async def test_an_export_made_anew_is_reported_anew(
         self, server: FakeApiServer, target: ApiTarget, world: World
     ) -> None:
         server.put(EXPORT)

@@ -137,7 +137,7 @@ class TestAnImportThatBothWant:
         member.object("DELETED", our_service())
         assert [row.name for row in member.wanted() if row.kind == "Service"] == []
 
-    def test_it_is_said_at_the_import(self) -> None:
+    def test_it_is_an_event_of_the_import(self) -> None:
         [line] = [line for line in recording("import-meets-ours.c3") if line.object.get("kind") == "ServiceImport"][:1]
         member = self.replay()
         before = member.operator.db.snapshot().get(tables.IMPORTS, ServiceName("demo/books"))
@@ -149,7 +149,7 @@ class TestAnImportThatBothWant:
         assert "derived-books" in event.message
         assert list(notices.about_import_row(after, after)) == []
 
-    def test_the_own_exports_condition_says_it(self) -> None:
+    def test_the_own_exports_condition_has_it(self) -> None:
         member = self.replay()
         for line in recording("import-meets-ours.c3"):
             if line.event:
@@ -208,7 +208,7 @@ class TestAServiceThatBothSpread:
             for record in member.records().values():
                 assert all(address.startswith("10.2.") for address in record.get("backends", ()))
 
-    def test_it_is_said_at_the_service(self) -> None:
+    def test_it_is_an_event_of_the_service(self) -> None:
         member = Member("c2")
         service = next(line for line in recording("global-and-mcs.c2") if line.object.get("kind") == "Service")
         member.object("ADDED", service.object)

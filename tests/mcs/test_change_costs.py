@@ -1,4 +1,4 @@
-"""What one change costs three clusters on real API servers, as their audit logs tell, whatever else exists."""
+"""What one change costs three clusters on real API servers, by their audit logs, whatever else exists."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.kube
 
 POLICY = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"]}
 OTHERS = 30
-"""Exports of each cluster that nobody touches."""
+"""Exports of each cluster that do not change."""
 SINGLE = ("get", "create", "update", "patch", "delete")
 QUIET = 1.5
 """Seconds without a request after which a change has had its effect."""
@@ -79,7 +79,7 @@ async def endpoints(cluster: Cluster, name: str, count: int) -> None:
 
 
 async def costs(folder: Path, change: Callable[[], Awaitable[Any]]) -> dict[str, Counter[tuple[str, str]]]:
-    """What a change makes each cluster's API server hear, the change itself included."""
+    """The requests that a change costs each cluster's API server, the change itself included."""
     before = await quiet(folder)
     await change()
     after = await quiet(folder)

@@ -1,6 +1,6 @@
 """The cases of the upstream conformance suite of the MCS API that need no pod, on a real API server.
 
-The own cluster's objects are real; what the other cluster exports is told. Those that call or resolve are in
+The own cluster's objects are real; what the other cluster exports is reported. Those that call or resolve are in
 test_conformance_calls.py.
 """
 
@@ -72,11 +72,11 @@ async def imported(operator: Operator, *clusters: str) -> ServiceImport:
 async def conditions(operator: Operator, **reasons: str) -> dict[str, Condition]:
     """The export's conditions, once these have these reasons."""
 
-    def said(now: Any) -> bool:
+    def content(now: Any) -> bool:
         mark = now.get(tables.EXPORT_MARKS, operator.name)
         return mark is not None and reasons.items() <= {each.type: each.reason for each in mark.conditions}.items()
 
-    await operator.until(said)
+    await operator.until(content)
     found = await operator.client.get(SERVICE_EXPORT, "echo", operator.namespace)
     return {each.type: each for each in (found.status.conditions if found.status else None) or ()}
 
@@ -164,9 +164,9 @@ async def test_required_ports_are_joined_and_every_export_is_told_of_the_conflic
     other(operator, created, ports=(*TOLD, Port("web", 80)))
     found = await imported(operator, "c1", "c2")
     assert set(ports_of(found)) == {("tcp", 42, "TCP"), ("udp", 42, "UDP"), ("web", 80, "TCP")}
-    told = await conditions(operator, Conflict="PortConflict")
-    assert told["Conflict"].status == "True"
-    assert told["Conflict"].observed_generation == 1
+    reported = await conditions(operator, Conflict="PortConflict")
+    assert reported["Conflict"].status == "True"
+    assert reported["Conflict"].observed_generation == 1
 
 
 @pytest.mark.parametrize(("created", "number"), [(OLDER, 43), (NEWER, 42)], ids=["the other is older", "the own is"])
@@ -192,15 +192,19 @@ async def test_required_of_headless_and_not_the_oldest_counts_and_exports_are_to
 
 async def test_required_an_external_name_service_is_refused_and_not_imported(operator: Operator) -> None:
     await offer(operator, type="ExternalName", externalName="example.com", ports=[])
-    told = await conditions(operator, Valid="InvalidServiceType")
-    assert told["Valid"].status == "False"
+    reported = await conditions(operator, Valid="InvalidServiceType")
+    assert reported["Valid"].status == "False"
     assert operator.db.snapshot().get(tables.IMPORTS, operator.name) is None
 
 
 async def test_required_a_valid_export_is_told_that_it_is_valid_and_ready(operator: Operator) -> None:
     await offer(operator)
-    told = await conditions(operator, Valid="Valid", Ready="Ready", Conflict="NoConflicts")
-    assert {kind: each.status for kind, each in told.items()} == {"Valid": "True", "Ready": "True", "Conflict": "False"}
+    reported = await conditions(operator, Valid="Valid", Ready="Ready", Conflict="NoConflicts")
+    assert {kind: each.status for kind, each in reported.items()} == {
+        "Valid": "True",
+        "Ready": "True",
+        "Conflict": "False",
+    }
 
 
 async def test_optional_exported_labels_and_annotations_travel_and_no_others(operator: Operator) -> None:
@@ -215,8 +219,8 @@ async def test_optional_of_labels_and_annotations_that_differ_the_oldest_exports
     operator: Operator, created: str, wins: str
 ) -> None:
     await offer(operator, export={"exportedLabels": {"team": "red"}, "exportedAnnotations": {"note": "red"}})
-    told = (("note", "blue"),)
-    other(operator, created, labels=(("team", "blue"), ("more", "blue")), annotations=told)
+    reported = (("note", "blue"),)
+    other(operator, created, labels=(("team", "blue"), ("more", "blue")), annotations=reported)
     found = await imported(operator, "c1", "c2")
     assert found.metadata.labels == ({"team": "red"} if wins == "red" else {"team": "blue", "more": "blue"})
     assert (found.metadata.annotations or {})["note"] == wins
@@ -228,7 +232,7 @@ async def test_optional_slices_have_the_labels_of_the_mcs_api_and_a_manager_that
 ) -> None:
     await offer(operator)
     other(operator)
-    operator.told(Endpoint("10.2.1.5", (Port("tcp", 8042), Port("udp", 8042, "UDP"))), service=operator.derived_name)
+    operator.publish(Endpoint("10.2.1.5", (Port("tcp", 8042), Port("udp", 8042, "UDP"))), service=operator.derived_name)
     await imported(operator, "c1", "c2")
     await operator.until(lambda now: len(now.by(tables.ENDPOINT_SETS, "service", operator.derived_name)) == 3)
     found = await slices(operator)
@@ -244,7 +248,7 @@ async def test_optional_strict_port_conflict_an_endpoint_stands_behind_the_ports
 ) -> None:
     await offer(operator)
     other(operator, OLDER, ports=(Port("tcp", 43), Port("udp", 42, "UDP")))
-    operator.told(Endpoint("10.2.1.5", (Port("tcp", 8043), Port("udp", 8042, "UDP"))), service=operator.derived_name)
+    operator.publish(Endpoint("10.2.1.5", (Port("tcp", 8043), Port("udp", 8042, "UDP"))), service=operator.derived_name)
     await imported(operator, "c1", "c2")
     await operator.until(lambda now: len(now.by(tables.ENDPOINT_SETS, "service", operator.derived_name)) == 3)
     offered = {
@@ -259,7 +263,7 @@ async def test_optional_strict_port_conflict_an_exporter_that_agrees_in_nothing_
 ) -> None:
     await offer(operator, ports=[{"name": "tcp", "port": 42, "protocol": "TCP"}])
     other(operator, OLDER, ports=(Port("tcp", 43),))
-    operator.told(Endpoint("10.2.1.5", (Port("tcp", 8043),)), service=operator.derived_name)
+    operator.publish(Endpoint("10.2.1.5", (Port("tcp", 8043),)), service=operator.derived_name)
     await imported(operator, "c1", "c2")
     await operator.until(lambda now: operator.written(now))
     found = await slices(operator)

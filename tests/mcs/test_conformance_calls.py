@@ -1,7 +1,7 @@
 """The cases of the upstream conformance suite of the MCS API that call or resolve, in one lab of two clusters.
 
 Both have ``echo`` (one port 80 of two meanings: in c2 it is the older export's) and the headless StatefulSet ``db``;
-``plain`` is exported by c1 alone though both have it, ``hidden`` by nobody.
+``plain`` is exported by c1 alone though both have it, ``hidden`` by neither.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     running = Running(Lab(lab_name("f"), 2, 1))
     try:
         running.cli("up", "--clusters", "2", "--from", str(folder))
-        # c2 exports first: what is in conflict is as c2 says. Times of creation are whole seconds.
+        # c2 exports first: what is in conflict is as c2 has it. Times of creation are whole seconds.
         _export(running, "c2", "strict")
         imported(running, "c1", "strict", "c2")
         _export(running, "c1", "plain", "echo", "db")
@@ -92,10 +92,10 @@ def _export(lab: Running, cluster: str, *names: str) -> None:
 
 def _imports(lab: Running, cluster: str) -> dict[str, set[str]]:
     """The clusters that each import names."""
-    said = json.loads(lab.kubectl("-n", "demo", "get", "serviceimports", "-o", "json", cluster=cluster))
+    content = json.loads(lab.kubectl("-n", "demo", "get", "serviceimports", "-o", "json", cluster=cluster))
     return {
         each["metadata"]["name"]: {c["cluster"] for c in each.get("status", {}).get("clusters", ())}
-        for each in said["items"]
+        for each in content["items"]
     }
 
 
@@ -125,14 +125,14 @@ def answers(lab: Running, cluster: str, name: str, *, port: int = 80, count: int
     """Who answers so many calls; '-' for one that is not answered."""
     script = f"""
 import json, urllib.request
-said = set()
+content = set()
 for _ in range({count}):
     try:
         with urllib.request.urlopen("http://{name}:{port}/", timeout=2) as answer:
-            said.add(json.loads(answer.read())["cluster"])
+            content.add(json.loads(answer.read())["cluster"])
     except OSError:
-        said.add("-")
-print(*said)
+        content.add("-")
+print(*content)
 """
     return set(python(lab, cluster, script).split())
 
@@ -150,8 +150,8 @@ def ip(lab: Running, cluster: str, kind: str, name: str, path: str) -> str:
 def pods(lab: Running, cluster: str, app: str) -> dict[str, str]:
     """Addresses of ready pods by name."""
     path = "jsonpath={range .items[*]}{.metadata.name}={.status.podIP} {end}"
-    said = lab.kubectl("-n", "demo", "get", "pods", "-l", f"app={app}", "-o", path, cluster=cluster)
-    return dict(each.split("=") for each in said.split())
+    content = lab.kubectl("-n", "demo", "get", "pods", "-l", f"app={app}", "-o", path, cluster=cluster)
+    return dict(each.split("=") for each in content.split())
 
 
 def test_required_a_service_that_is_not_exported_cannot_be_reached_by_the_clustersets_name(lab: Running) -> None:
@@ -207,7 +207,7 @@ def test_optional_strict_port_conflict_a_call_reaches_who_means_that_port_and_no
     _export(lab, "c1", "strict")
     for cluster in ("c1", "c2"):
         imported(lab, cluster, "strict", "c1", "c2")
-        # Names and numbers are as c2 says: c1 has no port that agrees.
+        # Names and numbers are c2's: c1 has no port that agrees.
         until(lambda c=cluster: answers(lab, c, f"strict.{ZONE}", count=10) == {"c2"})  # type: ignore[misc]
         assert answers(lab, cluster, f"strict.{ZONE}", port=90) == {"c2"}
 

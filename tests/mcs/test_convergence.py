@@ -1,4 +1,4 @@
-"""Clusters that hear of each other late, in any order, or not for a while, come to the same imports."""
+"""Clusters whose records arrive late, in any order, or not for a while, come to the same imports."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMES = [ServiceName("demo/echo"), ServiceName("demo/web")]
 
 
 class Clusterset:
-    """Three operators' tables, and the records between them, which arrive one by one whenever the story says."""
+    """Three operators' tables, and the records between them, which arrive one by one in the story's order."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -31,7 +31,7 @@ class Clusterset:
         return own.export if own is not None else None
 
     def deliver(self, writer: ClusterName, reader: ClusterName, name: ServiceName) -> None:
-        """What the writer says now reaches the reader, whatever was in between."""
+        """The writer's present export reaches the reader, whatever was in between."""
         export = self.own(writer, name)
         if self.seen.get((writer, reader, name)) == export:
             return
@@ -49,7 +49,7 @@ class Clusterset:
             self.deliver(*link)
 
     def step(self) -> None:
-        """Somebody changes something, hears something, or starts anew."""
+        """A cluster changes something, receives a record, or starts anew."""
         cluster, name = self.random.choice(CLUSTERS), self.random.choice(NAMES)
         world = self.worlds[cluster]
         now = world.db.snapshot()

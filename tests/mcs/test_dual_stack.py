@@ -36,7 +36,7 @@ async def derived_spec(operator: Operator) -> Any:
 
 
 async def left_with(operator: Operator, address: str) -> None:
-    """Return when the derived Service has this address and no other: none is left where nobody answers."""
+    """Return when the derived Service has this address and no other: none is left where nothing answers."""
 
     def condition(now: Snapshot) -> bool:
         row = now.get(tables.SERVICES, (operator.derived_name, "kubernetes"))
@@ -75,7 +75,7 @@ async def test_slices_of_both_families_stand_behind_it_mirrored_and_remote(dual:
         }
         await client.create(ENDPOINT_SLICE, namespace, body)
     dual.export("c2", families=BOTH)
-    dual.told(Endpoint("10.2.1.5", HTTP), Endpoint("fd00:10:2:1::5", HTTP), service=dual.derived_name)
+    dual.publish(Endpoint("10.2.1.5", HTTP), Endpoint("fd00:10:2:1::5", HTTP), service=dual.derived_name)
     await client.create(SERVICE_EXPORT, namespace, {"metadata": {"name": "echo"}})
     await dual.until(lambda now: len(now.by(tables.ENDPOINT_SETS, "service", dual.derived_name)) >= 5)
     slices = await client.list(ENDPOINT_SLICE, namespace, label_selector=f"kubernetes.io/service-name={dual.derived}")
@@ -94,7 +94,7 @@ async def test_slices_of_both_families_stand_behind_it_mirrored_and_remote(dual:
 
 async def test_what_an_exporter_of_one_family_offers_has_one_address_and_endpoints_of_that(dual: Operator) -> None:
     dual.export("c2", families=("IPv4",))
-    dual.told(Endpoint("10.2.1.5", HTTP), Endpoint("fd00:10:2:1::5", HTTP), service=dual.derived_name)
+    dual.publish(Endpoint("10.2.1.5", HTTP), Endpoint("fd00:10:2:1::5", HTTP), service=dual.derived_name)
     await answering(dual, "IPv4")
     found = await derived_spec(dual)
     assert (found.ip_families, of(found.cluster_ips)) == (["IPv4"], ["IPv4"])

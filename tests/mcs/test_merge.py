@@ -1,4 +1,4 @@
-"""The merge of exports, behaviour by behaviour. ``a`` is the oldest cluster unless a test says otherwise."""
+"""The merge of exports, behaviour by behaviour. ``a`` is the oldest cluster unless a test gives other dates."""
 
 from __future__ import annotations
 
@@ -258,11 +258,11 @@ def test_what_is_merged_can_stand_in_one_service(exports: list[Export]) -> None:
 
 
 @given(clusterset)
-def test_a_conflict_is_told_exactly_where_some_cluster_differs(exports: list[Export]) -> None:
+def test_a_conflict_is_reported_exactly_where_some_cluster_differs(exports: list[Export]) -> None:
     found = merged(*exports)
     alike = {
         (e.type, frozenset(e.ports), e.affinity, e.labels, e.internal_policy or "Cluster", e.distribution)
         for e in exports
     }
-    told = {c.reason for c in found.conflicts} - {"IPFamilyConflict", "SessionAffinityConfigConflict"}
-    assert bool(told) == (len(alike) > 1 or any(set(found.ports) != set(e.ports) for e in exports))
+    reported = {c.reason for c in found.conflicts} - {"IPFamilyConflict", "SessionAffinityConfigConflict"}
+    assert bool(reported) == (len(alike) > 1 or any(set(found.ports) != set(e.ports) for e in exports))

@@ -29,7 +29,7 @@ def _mark(now: Snapshot, operator: Operator) -> dict[str, str]:
     return {each.type: each.reason for each in mark.conditions} if mark is not None else {}
 
 
-async def test_edits_of_an_exports_status_are_undone_and_what_others_tell_stays(operator: Operator) -> None:
+async def test_edits_of_an_exports_status_are_undone_and_others_conditions_stay(operator: Operator) -> None:
     await operator.export_here()
     fine = {"Valid": "Valid", "Ready": "Ready", "Conflict": "NoConflicts"}
     await operator.until(lambda now: _mark(now, operator) == fine)
@@ -53,7 +53,7 @@ def _seen(now: Snapshot, operator: Operator) -> set[str]:
 
 async def test_edits_of_an_imports_status_are_undone(operator: Operator) -> None:
     operator.export("c2")
-    operator.told(Endpoint("10.2.1.5", (Port("http", 8080),)), service=operator.derived_name)
+    operator.publish(Endpoint("10.2.1.5", (Port("http", 8080),)), service=operator.derived_name)
     await operator.imported(has_address)
     await operator.until(lambda now: _seen(now, operator) == {"="})
     lie: dict[str, Any] = {**LIE, "type": "Ready"}
@@ -173,12 +173,12 @@ def _slice(family: str, address: str) -> dict[str, Any]:
     }
 
 
-async def test_a_derived_name_that_somebody_has_is_said_and_left_until_it_is_free(operator: Operator) -> None:
+async def test_a_derived_name_that_is_taken_is_reported_and_left_until_it_is_free(operator: Operator) -> None:
     foreign = {"metadata": {"name": operator.derived}, "spec": {"ports": [{"port": 7777}]}}
     before = await operator.client.create(SERVICE, operator.namespace, foreign)
     await operator.until(lambda now: now.get(tables.SERVICES, (operator.derived_name, "kubernetes")))
     operator.export("c2")
-    operator.told(Endpoint("10.2.1.5", (Port("http", 8080),)), service=operator.derived_name)
+    operator.publish(Endpoint("10.2.1.5", (Port("http", 8080),)), service=operator.derived_name)
 
     def reason(now: Snapshot) -> str:
         found: Import | None = now.get(tables.IMPORTS, operator.name)

@@ -49,7 +49,7 @@ async def test_an_operator_that_begins_where_all_is_as_it_should_be_only_looks_f
     for life in range(2):
         beginning = Operator(client, namespace=namespace)
         beginning.export("c2")
-        beginning.told(Endpoint("10.2.1.5", (Port("http", 8080),)), service=beginning.derived_name)
+        beginning.publish(Endpoint("10.2.1.5", (Port("http", 8080),)), service=beginning.derived_name)
         async with beginning.running() as operator:
             if not life:
                 await operator.export_here()
@@ -84,22 +84,26 @@ async def test_own_endpoints_stand_behind_the_derived_service(operator: Operator
     assert [each.addresses for each in found.endpoints or []] == [["10.1.1.5"]]
 
 
-async def test_the_export_is_told_how_it_is(operator: Operator) -> None:
+async def test_the_export_has_its_conditions(operator: Operator) -> None:
     await operator.export_here()
     operator.export("c2", type="Headless", ports=(Port("http", 81),))
     async with asyncio.timeout(60):
         while True:
             export = await operator.client.get(SERVICE_EXPORT, "echo", operator.namespace)
-            told = {c.type: c for c in (export.status.conditions if export.status else None) or ()}
-            if "Conflict" in told and told["Conflict"].status == "True":
+            reported = {c.type: c for c in (export.status.conditions if export.status else None) or ()}
+            if "Conflict" in reported and reported["Conflict"].status == "True":
                 break
             await asyncio.sleep(0.01)
-    assert {name: each.status for name, each in told.items()} == {"Valid": "True", "Ready": "True", "Conflict": "True"}
-    assert told["Conflict"].reason == "PortConflict,TypeConflict"
-    assert told["Conflict"].observed_generation == export.metadata.generation
+    assert {name: each.status for name, each in reported.items()} == {
+        "Valid": "True",
+        "Ready": "True",
+        "Conflict": "True",
+    }
+    assert reported["Conflict"].reason == "PortConflict,TypeConflict"
+    assert reported["Conflict"].observed_generation == export.metadata.generation
 
 
-async def test_an_edit_of_what_is_ours_is_undone_and_what_others_say_stays(operator: Operator) -> None:
+async def test_an_edit_of_what_is_ours_is_undone_and_others_fields_stay(operator: Operator) -> None:
     operator.export("c2")
     await operator.imported(has_address)
     edit = {"spec": {"ports": [{"port": 99}]}, "metadata": {"labels": {"theirs": "yes"}}}
@@ -248,19 +252,19 @@ async def test_own_and_others_endpoints_stand_behind_the_derived_service(operato
     namespace, client = operator.namespace, operator.client
     await operator.export_here()
     operator.export("c2")
-    operator.told(Endpoint("10.2.1.5", (Port("http", 8080),), hostname="web-0"), service=operator.derived_name)
+    operator.publish(Endpoint("10.2.1.5", (Port("http", 8080),), hostname="web-0"), service=operator.derived_name)
     await operator.until(lambda now: len(now.by(tables.ENDPOINT_SETS, "service", operator.derived_name)) == 3)
     await operator.settled()
     listed = await client.list(
         ENDPOINT_SLICE, namespace, label_selector=f"kubernetes.io/service-name={operator.derived}"
     )
-    said = {
+    content = {
         (each.metadata.labels or {})["multicluster.kubernetes.io/source-cluster"]: [
             e.addresses for e in each.endpoints or ()
         ]
         for each in listed
     }
-    assert said == {"c1": [["10.1.1.5"]], "c2": [["10.2.1.5"]]}
+    assert content == {"c1": [["10.1.1.5"]], "c2": [["10.2.1.5"]]}
 
 
 async def test_edits_are_undone_types_flip_and_all_goes_in_the_end(operator: Operator) -> None:
@@ -333,12 +337,12 @@ async def test_clusters_are_listed_oldest_first_whoever_came_first(operator: Ope
     assert [each.cluster for each in found.status.clusters or ()] == ["c3", "c2"]
 
 
-async def test_an_import_says_while_its_cluster_is_away_and_no_longer(operator: Operator) -> None:
+async def test_an_import_is_stale_while_its_cluster_is_away_and_no_longer(operator: Operator) -> None:
     def conditions(found: ServiceImport) -> dict[str, str]:
         return {c.type: c.status for c in (found.status.conditions if found.status else None) or ()}
 
     operator.export("c2")
-    operator.told(Endpoint("10.2.1.5", (Port("http", 8080),)), service=operator.derived_name)
+    operator.publish(Endpoint("10.2.1.5", (Port("http", 8080),)), service=operator.derived_name)
     await operator.imported(has_address)
     operator.cluster(state="stale")
     await operator.imported(lambda each: conditions(each) == {"Ready": "True", "Stale": "True"})
@@ -353,7 +357,7 @@ async def test_others_endpoints_stand_behind_a_service_that_is_global_by_annotat
         "spec": {"clusterIP": "None", "ports": [{"name": "http", "port": 80}]},
     }
     made = await operator.client.create(SERVICE, operator.namespace, body)
-    operator.told(Endpoint("10.2.1.5", (Port("http", 8080),), hostname="web-0"), service=operator.name)
+    operator.publish(Endpoint("10.2.1.5", (Port("http", 8080),), hostname="web-0"), service=operator.name)
     await operator.until(lambda now: any(o.kind == "EndpointSlice" and o.seen == "=" for o in now.all(tables.OBJECTS)))
     [found] = await operator.client.list(ENDPOINT_SLICE, operator.namespace, label_selector="app=echo")
     assert [(e.addresses, e.hostname) for e in found.endpoints or ()] == [(["10.2.1.5"], "web-0")]
@@ -363,11 +367,11 @@ async def test_others_endpoints_stand_behind_a_service_that_is_global_by_annotat
 async def test_a_hundred_and_one_endpoints_are_two_slices_and_one_less_rewrites_few(operator: Operator) -> None:
     many = [Endpoint(f"10.2.{n // 100}.{n % 100}", (Port("http", 8080),)) for n in range(250)]
     operator.export("c2")
-    operator.told(*many, service=operator.derived_name)
+    operator.publish(*many, service=operator.derived_name)
     await operator.until(lambda now: sum(len(row.endpoints) for row in operator.written(now)) == 250)
     await operator.settled()
     before = operator.requests
-    operator.told(*many[:-1], service=operator.derived_name)
+    operator.publish(*many[:-1], service=operator.derived_name)
     await operator.until(lambda now: sum(len(row.endpoints) for row in operator.written(now)) == 249)
     assert operator.requests - before == 1
 

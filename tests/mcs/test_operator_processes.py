@@ -1,4 +1,4 @@
-"""``isthmus operator`` as processes, on each API server: who leads, who takes over, who says what we are."""
+"""``isthmus operator`` as processes, on each API server: who leads, who takes over, what the cluster is called."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from isthmus.kube.objects.policies import TRAFFIC_POLICY
 CRDS = Path(__file__).resolve().parents[2] / "deploy" / "crds"
 
 PEER = "endpoints: [http://127.0.0.1:9]\n"
-"""A peer that nobody will ever hear from."""
+"""A peer that cannot be reached."""
 
 
 class Definition(Wire, frozen=True):
@@ -95,7 +95,7 @@ def operators(
 
 @pytest.fixture(autouse=True)
 async def office(client: kube.Client) -> None:
-    """Nobody leads, whatever the test before did."""
+    """No replica leads, whatever the test before did."""
     try:
         await client.create(NAMESPACE, "", {"metadata": {"name": "kube-system"}})
     except kube.AlreadyExists:
@@ -185,9 +185,9 @@ async def test_a_peer_that_never_speaks_holds_up_nothing(
     await leading(one)
     await ready(one)
     await _imported(client, namespace, "echo", seconds=10.0)
-    said = await asyncio.to_thread(one.status)
-    assert said is not None
-    assert said["objects"]["pruned"] is False
+    content = await asyncio.to_thread(one.status)
+    assert content is not None
+    assert content["objects"]["pruned"] is False
 
 
 async def test_the_property_of_the_cluster_names_it_where_nothing_is_configured(
@@ -200,7 +200,7 @@ async def test_the_property_of_the_cluster_names_it_where_nothing_is_configured(
     assert line.startswith("isthmus operator: cluster.name: not set, and the cluster has no ClusterProperty")
     await client.apply(CRD, "", ABOUT["metadata"]["name"], ABOUT, field_manager="test")
 
-    async def said() -> bool:
+    async def content() -> bool:
         body = {"spec": {"value": "north"}}
         try:
             await client.apply(CLUSTER_PROPERTY, "", "cluster.clusterset.k8s.io", body, field_manager="test")
@@ -208,7 +208,7 @@ async def test_the_property_of_the_cluster_names_it_where_nothing_is_configured(
             return False
         return True
 
-    await until(said)
+    await until(content)
     named = operators.start(cluster=nameless)
     await leading(named)
     async with Session([own_etcd.endpoint]) as session:

@@ -57,7 +57,7 @@ async def limited(client: kube.Client, kube_apiserver: KubeApiServer) -> AsyncIt
         await client.apply(KINDS[f"{kind}Binding"], namespace, name, binding, field_manager="test")
     async with await kube.connect(kube_apiserver.section("nobody")) as limited:
         async with asyncio.timeout(60):
-            while True:  # the authorizer hears of roles by a watch
+            while True:  # the authorizer gets roles by a watch
                 try:
                     await limited.list(NAMESPACE)
                     break
@@ -73,7 +73,7 @@ async def test_the_deployed_rights_are_enough_for_all_it_does(
     async with Operator(limited, namespace=namespace).running() as operator:
         await people.export_here()
         operator.export("c2", labels=(("team", "red"),))
-        operator.told(Endpoint("10.2.1.5", (Port("http", 8080),)), service=operator.derived_name)
+        operator.publish(Endpoint("10.2.1.5", (Port("http", 8080),)), service=operator.derived_name)
         await operator.imported(has_address)
         await operator.settled()
         operator.export("c2", type="Headless")

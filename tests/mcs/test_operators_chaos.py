@@ -1,7 +1,7 @@
 """Three whole operators over three etcds and API servers, disturbed at random, come to equal imports.
 
-``ISTHMUS_CHAOS_RUNS`` says how many stories are told, ``ISTHMUS_CHAOS_SEED`` with which the first begins: the same seed
-is the same disturbances. The last of them is over when every cluster has an operator that leads: after a kill the lease
+``ISTHMUS_CHAOS_RUNS`` is the number of stories, ``ISTHMUS_CHAOS_SEED`` the seed of the first: the same seed is the same
+disturbances. The last of them is over when every cluster has an operator that leads: after a kill the lease
 has to run out first.
 """
 
@@ -46,7 +46,7 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 async def disturb(chance: random.Random, clusters: list[Cluster]) -> str:
-    """One thing happens; what, as a sentence."""
+    """One event; a sentence on it."""
     cluster, name = chance.choice(clusters), chance.choice(NAMES)
     where = f"{cluster.name} {name}"
     match chance.randrange(13):
@@ -128,6 +128,6 @@ async def equal(clusters: list[Cluster], story: list[str]) -> None:
                 found = [await cluster.seen() for cluster in clusters]
                 await asyncio.sleep(0.02)
     except TimeoutError:
-        told = "\n".join(story)
-        pytest.fail(f"after\n{told}\nwanted {wanted}\nfound {found}")
+        events = "\n".join(story)
+        pytest.fail(f"after\n{events}\nwanted {wanted}\nfound {found}")
     print(f"equal after {time.monotonic() - began:.2f} s: {len(story)} disturbances")

@@ -109,7 +109,7 @@ def test_slices_of_one_service_are_joined(world: World) -> None:
     }
 
 
-def test_endpoints_that_end_are_told_only_where_nothing_else_is_left(world: World) -> None:
+def test_endpoints_that_end_are_published_only_where_nothing_else_is_left(world: World) -> None:
     world.service()
     world.marked()
     ending = Endpoint("10.1.1.2", (BACK,), Condition.TERMINATING)
@@ -126,9 +126,9 @@ def test_hostnames_and_zones_travel(world: World) -> None:
     world.service()
     world.marked()
     world.slice(Endpoint("10.1.1.1", (BACK,), hostname="web-0", zone="eu-1", for_zones=("eu-1", "eu-2")))
-    said = world.records()[f"services:{derived(NAME)}"]
-    assert said["hostnames"] == {"10.1.1.1": "web-0"}
-    assert said["zones"] == {"10.1.1.1": {"zone": "eu-1", "forZones": [{"name": "eu-1"}, {"name": "eu-2"}]}}
+    content = world.records()[f"services:{derived(NAME)}"]
+    assert content["hostnames"] == {"10.1.1.1": "web-0"}
+    assert content["zones"] == {"10.1.1.1": {"zone": "eu-1", "forZones": [{"name": "eu-1"}, {"name": "eu-2"}]}}
 
 
 def test_a_headless_export_has_no_frontends(world: World) -> None:
@@ -138,7 +138,7 @@ def test_a_headless_export_has_no_frontends(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("annotations", "told"),
+    ("annotations", "shared"),
     [
         ({}, False),
         ({"service.cilium.io/global": "True"}, True),
@@ -150,13 +150,15 @@ def test_a_headless_export_has_no_frontends(world: World) -> None:
         ({"service.cilium.io/shared": "true"}, False),
     ],
 )
-def test_a_global_service_is_told_under_its_own_name(world: World, annotations: dict[str, str], told: bool) -> None:
+def test_a_global_service_is_published_under_its_own_name(
+    world: World, annotations: dict[str, str], shared: bool
+) -> None:
     world.service(annotations=tuple(sorted(annotations.items())), selector=(("app", "echo"),))
     world.slice(Endpoint("10.1.1.1", (BACK,)))
-    said = world.records()
-    assert list(said) == (["services:demo/echo"] if told else [])
-    if told:
-        assert said["services:demo/echo"]["selector"] == {"app": "echo"}
+    content = world.records()
+    assert list(content) == (["services:demo/echo"] if shared else [])
+    if shared:
+        assert content["services:demo/echo"]["selector"] == {"app": "echo"}
 
 
 def test_where_namespaces_are_not_shared_by_default_only_those_that_say_so_are_published() -> None:

@@ -1,4 +1,4 @@
-"""What an earlier process made of a peer's exports stays until that peer has been heard from again."""
+"""What an earlier process made of a peer's exports stays until that peer's records are there again."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ class TestATakeover:
         world.export("c9", created=OLD, **fields)
         return [each.message for each in notices.about_merged(before, world.merged, world.db.snapshot())]
 
-    def test_by_an_older_date_is_said_at_the_import_and_the_own_export(self, world: World) -> None:
+    def test_by_an_older_date_is_an_event_of_the_import_and_the_own_export(self, world: World) -> None:
         world.service()
         world.mark()
         world.export()
@@ -168,7 +168,7 @@ class TestATakeover:
         assert "ports are http 8080/TCP (were http 80/TCP)" in message
         assert "internalTrafficPolicy is Local (was none)" in message
 
-    def test_that_changes_nothing_is_not_said(self, world: World) -> None:
+    def test_that_changes_nothing_is_no_event(self, world: World) -> None:
         world.export()
         assert self.takeover(world) == []
 

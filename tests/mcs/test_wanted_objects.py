@@ -26,7 +26,7 @@ POD = Endpoint("10.1.1.5", (Port("http", 8080),), pod="demo/echo-1", node="n1")
 
 
 def check(world: World, name: str) -> None:
-    """Everything wanted is what the file says."""
+    """Everything wanted is what the file has."""
     found: list[Any] = []
     for row in world.objects:
         each = msgspec.json.decode(row.body) if row.body else {"kind": row.kind, "name": row.name}
@@ -141,9 +141,9 @@ class TestNamespaces:
         world.put(tables.NAMESPACES, Namespace("demo", terminating=True))
         assert world.objects == []
 
-    @pytest.mark.parametrize(("said", "shared"), [("true", True), ("True", True), ("1", False), ("false", False)])
-    def test_a_namespace_says_whether_it_takes_part(self, world: World, said: str, shared: bool) -> None:
-        world.put(tables.NAMESPACES, Namespace("demo", annotations=(("clustermesh.cilium.io/global", said),)))
+    @pytest.mark.parametrize(("content", "shared"), [("true", True), ("True", True), ("1", False), ("false", False)])
+    def test_a_namespace_says_whether_it_takes_part(self, world: World, content: str, shared: bool) -> None:
+        world.put(tables.NAMESPACES, Namespace("demo", annotations=(("clustermesh.cilium.io/global", content),)))
         world.export()
         ready = world.condition("ServiceImport", "Ready")
         assert ready is not None
@@ -177,7 +177,7 @@ class TestExportConditions:
             {"type": "Conflict", "status": "False", "reason": "NoConflicts", "message": "", "observedGeneration": 3},
         ]
 
-    def test_conflicts_are_told_to_the_winner_too_all_in_one_condition(self, world: World) -> None:
+    def test_conflicts_are_reported_to_the_winner_too_all_in_one_condition(self, world: World) -> None:
         world.service()
         world.mark(created="2025-01-01T00:00:00Z")
         world.export("c2", type="Headless", ports=(Port("http", 8080),))

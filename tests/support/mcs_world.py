@@ -80,7 +80,7 @@ class World:
         self.settle()
 
     def metadata(self, table: Any, row: Any) -> dict[str, Any]:
-        """What no row tells of a slice: its labels and annotations, which are as we wrote them."""
+        """What no row has of a slice: its labels and annotations, which are as we wrote them."""
         if table is not tables.ENDPOINT_SETS:
             return {}
         key = ("EndpointSlice", ServiceName(f"demo/{row.part}"))

@@ -104,8 +104,8 @@ class Operator:
         with self.db.write() as txn:
             txn.put(tables.CLUSTERS, Cluster(name=self.peer, **fields))
 
-    def told(self, *endpoints: Endpoint, service: ServiceName) -> None:
-        """What the peer tells of its endpoints of a service."""
+    def publish(self, *endpoints: Endpoint, service: ServiceName) -> None:
+        """The peer publishes its endpoints of a service."""
         row = EndpointSet(service=service, cluster=self.peer, source="clusterset", part="record", endpoints=endpoints)
         with self.db.write() as txn:
             txn.put(tables.ENDPOINT_SETS, row)
