@@ -56,12 +56,20 @@ def test_endpoints_that_the_own_cluster_knows_by_itself_need_no_export_of_anothe
     assert addresses(seen) == ["10.1.1.1", "10.2.1.1"]
 
 
-@pytest.mark.parametrize("address", ["10.1.7.7", "10.96.0.1", "fd00:1::9", "192.168.7.1", "10.244.3.4"])
+@pytest.mark.parametrize("address", ["10.1.7.7", "10.96.0.1", "fd00:1::9", "192.168.7.1"])
 def test_a_peer_names_no_address_of_our_pods_nodes_and_services(address: str) -> None:
     node = Node("n1", ("192.168.7.1",), pod_ranges=("10.244.3.0/24",))
     seen = world(OWN, node, make.endpoints("c3", address, "10.3.1.1"), make.endpoints("c1", "10.1.1.1"))
     assert addresses(seen) == ["10.1.1.1", "10.3.1.1"]
     assert notes(seen)[0].startswith(f"c3: 1 endpoints are not used: {address}: ")
+
+
+def test_where_no_ranges_are_configured_those_that_nodes_give_to_pods_are_ours() -> None:
+    node = Node("n1", ("192.168.7.1",), pod_ranges=("10.244.3.0/24",))
+    seen = world(node, make.endpoints("c3", "10.244.3.4", "10.3.1.1"))
+    assert addresses(seen) == ["10.3.1.1"]
+    seen.put(OWN)  # a network that gives out addresses by itself: those of nodes may be another cluster's
+    assert addresses(seen) == ["10.244.3.4", "10.3.1.1"]
 
 
 def test_a_node_that_joins_takes_its_address_back_at_once_and_nothing_else_is_computed_again() -> None:

@@ -1,9 +1,11 @@
 """Addresses of the own cluster, which no peer's endpoint may have: otherwise a record of another cluster would draw the
 calls of a service to any pod, node or Service here.
 
-Configured ranges, and what the API server knows: nodes' addresses, and the ranges that it gives to nodes for their
-pods. One row: a node that joins or leaves changes it as a whole, so that a thousand nodes that are listed at once make
-one change.
+Configured ranges, and what the API server knows: nodes' addresses and, where nothing is configured, the ranges that it
+gives to nodes for their pods. (Some networks ignore those and use others: then they may be another cluster's.)
+
+One row: a node that joins or leaves changes it as a whole, so that a thousand nodes that are listed at once make one
+change.
 """
 
 from __future__ import annotations
@@ -32,9 +34,9 @@ def compute(reader: Reader, unit: str, *, cluster: ClusterName) -> Iterable[OwnR
     """The one row."""
     own, nodes = reader.get(CLUSTERS, cluster), list(reader.all(NODES))
     configured = own.own_ranges if own is not None else ()
-    given = {each for node in nodes for each in node.pod_ranges}
+    given = set() if configured else {each for node in nodes for each in node.pod_ranges}
     addresses = frozenset(each for node in nodes for each in node.addresses)
-    return (OwnRanges(ranges=(*configured, *sorted(given - set(configured))), addresses=addresses),)
+    return (OwnRanges(ranges=(*configured, *sorted(given)), addresses=addresses),)
 
 
 def inside(address: str, own: OwnRanges) -> str:
