@@ -43,7 +43,7 @@ def diagnose(
 
     subject = ServiceName(full(service)) if service else None
     facts = collect(subject, pod=full(pod) if pod else "", socket=socket, cluster=cluster, lab=lab)
-    found = {each: walk(facts, each) for each in ([subject] if subject else _services(facts))}
+    found = {subject: walk(facts, subject)} if subject else all_services(facts)
     if form == "json":
         output.json({"services": found, "faults": sum(hop.state == "fault" for each in found.values() for hop in each)})
     else:
@@ -78,6 +78,13 @@ def collect(subject: Any, *, pod: str, socket: Path | None, cluster: str | None,
         lab=lab or local.default_lab(),
         pod=pod,
     )
+
+
+def all_services(facts: Any) -> dict[Any, Any]:
+    """The walk of every service that some cluster exports or wants to export, or that is imported."""
+    from isthmus.cli.diagnosis.exporters import diagnose as walk
+
+    return {each: walk(facts, each) for each in _services(facts)}
 
 
 def _kind(path: Path) -> str:

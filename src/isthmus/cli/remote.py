@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +22,8 @@ NAMESPACE: Final = "isthmus-system"
 """Where deploy/ puts everything."""
 RUN: Final = Path("/run/isthmus")
 AGENT, OPERATOR = "isthmus-agent", "isthmus-operator"
+LOG_LINES: Final = 5_000
+"""Of each container, for a bug report: about a megabyte."""
 LABEL: Final = "app.kubernetes.io/name"
 
 
@@ -55,6 +57,21 @@ def node_of(context: str, pod: str) -> str:
     return node
 
 
+def reports(context: str) -> Iterator[tuple[str, bytes]]:
+    """For a bug report: what runs in our namespace, its events, and the last lines of its logs."""
+    yield "kubernetes/version.json", msgspec.json.encode(_kubectl(context, "version", "-o", "json"))
+    for kind in ("pods", "events"):
+        yield (
+            f"kubernetes/{kind}.json",
+            msgspec.json.encode(_kubectl(context, "-n", NAMESPACE, "get", kind, "-o", "json")),
+        )
+    for pod in _pods(context):
+        yield (
+            f"kubernetes/logs/{pod.name}.log",
+            _output(context, "-n", NAMESPACE, "logs", pod.name, "--all-containers", "--prefix", f"--tail={LOG_LINES}"),
+        )
+
+
 def _pods(context: str) -> list[Pod]:
     body = _kubectl(context, "-n", NAMESPACE, "get", "pods", "-l", f"{LABEL} in ({AGENT},{OPERATOR})", "-o", "json")
     return sorted(
@@ -75,6 +92,10 @@ def _leader(context: str) -> str:
 
 
 def _kubectl(context: str, *words: str) -> Any:
+    return msgspec.json.decode(_output(context, *words))
+
+
+def _output(context: str, *words: str) -> bytes:
     try:
         done = subprocess.run(["kubectl", "--context", context, *words], capture_output=True, timeout=30, check=False)
     except FileNotFoundError:
@@ -83,7 +104,7 @@ def _kubectl(context: str, *words: str) -> Any:
         raise click.ClickException(f"context {context}: the API server does not answer in 30 s") from None
     if done.returncode:
         raise click.ClickException(f"context {context}: {done.stderr.decode(errors='replace').strip()}")
-    return msgspec.json.decode(done.stdout)
+    return done.stdout
 
 
 def _socket(context: str, pod: Pod, process: str) -> Socket:

@@ -30,7 +30,7 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def _context() -> str:
+def context() -> str:
     """What ``isthmus --context`` names; empty where it is not given."""
     current = click.get_current_context(silent=True)
     found: str = (current.find_root().params.get("context") if current is not None else "") or ""
@@ -42,10 +42,10 @@ def find(*, socket: Path | None, cluster: str | None, lab: str | None, pod: str 
 
     ``pod``: namespace/name of a pod; with ``--context``, the agent of its node is asked.
     """
-    if context := _context():
+    if named := context():
         from isthmus.cli import remote
 
-        return remote.find(context, node=remote.node_of(context, pod) if pod else "")
+        return remote.find(named, node=remote.node_of(named, pod) if pod else "")
     if socket is not None:
         return [Socket(socket)]
     if cluster is not None or lab is not None:
