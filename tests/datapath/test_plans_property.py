@@ -272,6 +272,56 @@ def test_killed_at_any_write_a_restart_converges_and_keeps_numbers(
     story.settle()
     assert canonical(story.maps) == fresh(story.want)
     assert [row for row in view.dump(story.maps)["slots"] if row["plan"] == str(stable.key)] == numbers
+    story.close()
+    assert not any(story.maps.maps.values()), "what an earlier life held is counted, and given back"
+    assert set(story.target.state.sizes().values()) == {0}
+
+
+@given(steps, st.lists(rows(), min_size=1, max_size=3))
+def test_a_restart_goes_on_counting_generations(steps: list[tuple[str, Plan | None]], more: list[Plan]) -> None:
+    """A socket or a client's entry that remembers a generation must never meet another backend under it."""
+    story = Story()
+    for kind, row in steps:
+        story.play(kind, row)
+    used = story.target.state.generation
+    story.start()
+    there = generations(story.maps)
+    assert story.target.state.generation >= max(there.values(), default=0)
+    for row in more:
+        story.play("update", row)
+    new = {key: value for key, value in generations(story.maps).items() if there.get(key) != value}
+    assert all(value > max(there.values(), default=0) for value in new.values()), (used, there, new)
+
+
+def generations(maps: TellingMaps) -> dict[tuple[str, bytes], int]:
+    """Of each entry that has one of its own."""
+    shapes = {"backends": codecs.BACKEND, "plans": codecs.PLAN}
+    return {
+        (name, key): int(shape.named(value)["generation"])
+        for name, shape in shapes.items()
+        for key, value in maps.items(name)
+    }
+
+
+def test_a_write_that_fails_is_reported_for_each_plan_that_needs_it() -> None:
+    story = Story()
+    rows = [
+        Plan(
+            key=PlanKey(ServiceName(f"demo/s{n}"), 80, "TCP", "IPv4"),
+            frontends=(VIPS[n],),
+            groups=(Group(tuple(TARGETS[n : n + 3])),),
+        )
+        for n in range(2)
+    ]
+    story.maps.fails = lambda: True
+    failures = done(story.target.update(rows))
+    assert failures.keys() == {row.key for row in rows}
+    assert all(failures.values())
+    assert not any(story.maps.maps.values())
+    story.maps.fails = lambda: False
+    assert done(story.target.update(rows)) == {}
+    story.maps.fails = lambda: True
+    assert done(story.target.delete(rows)).keys() == {row.key for row in rows}
 
 
 @given(steps, st.integers())
@@ -288,6 +338,29 @@ def test_what_others_write_or_delete_is_put_right_by_pruning(steps: list[tuple[s
     done(story.target.prune(story.want.values()))
     story.settle()
     assert canonical(story.maps) == fresh(story.want)
+
+
+@pytest.mark.parametrize("name", AWAY)
+def test_entries_that_went_while_no_process_was_there_are_back_after_its_start(name: str) -> None:
+    story = Story()
+    row = Plan(
+        key=PlanKey(ServiceName("demo/s"), 80, "TCP", "IPv4"),
+        frontends=tuple(VIPS[:2]),
+        groups=(Group(tuple(TARGETS[:3])), Group(tuple(TARGETS[3:5]), 1)),
+        affinity="ClientIP",
+        affinity_timeout=60,
+        consistent=True,
+        skip=("10.1.0.8",),
+    )
+    story.play("update", row)
+    for key in list(story.maps.maps[name]):
+        story.maps.maps[name].pop(key, None)
+        story.start()
+        story.settle()
+        assert canonical(story.maps) == fresh(story.want), key
+    story.close()
+    assert not any(story.maps.maps.values())
+    assert set(story.target.state.sizes().values()) == {0}
 
 
 @pytest.mark.parametrize("restarted", [False, True])
