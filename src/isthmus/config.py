@@ -139,6 +139,8 @@ class DatapathSection(Section, frozen=True):
     eject_longest: Seconds = 30.0
     rescue: Literal["auto", "off"] = "auto"
     """Whether a connect that gets no answer or RST is moved to another backend while the application waits."""
+    destroy_tcp: bool = False
+    """Whether TCP sockets of pods are destroyed, too, when their backend has gone; UDP sockets always are."""
     syn_timeout: Seconds = 0.2
     """Seconds until the first SYN to a backend is sent again, and three round trips at least; 0: the kernel's own."""
 

@@ -75,6 +75,20 @@ def hold(host: str, port: int, local: int) -> dict[str, Any]:
     return {"answer": sock.recv(200).decode().strip()}
 
 
+def keep(host: str, port: int, name: str, kind: str = "udp") -> dict[str, Any]:
+    """A connected socket, of UDP or TCP, kept under a name."""
+    sock = kept[name] = socket.socket(family(host), socket.SOCK_DGRAM if kind == "udp" else socket.SOCK_STREAM)
+    sock.settimeout(TIMEOUT)
+    sock.connect((host, port))
+    return {}
+
+
+def ping(host: str, port: int, name: str) -> dict[str, Any]:
+    """Bytes there and back on a socket that is kept."""
+    kept[name].send(b"?")
+    return {"answer": kept[name].recv(200).decode()}
+
+
 def echo(host: str, port: int, text: str) -> dict[str, Any]:
     """Bytes there and back on a call that is held."""
     sock = kept[f"{host}:{port}"]
@@ -105,6 +119,8 @@ CALLS: dict[str, Callable[..., dict[str, Any]]] = {
     "mptcp": mptcp,
     "udp": udp,
     "hold": hold,
+    "keep": keep,
+    "ping": ping,
     "echo": echo,
     "drop": drop,
     "abandon": abandon,

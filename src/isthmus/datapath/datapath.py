@@ -17,6 +17,7 @@ from isthmus.datapath.core import attach, libbpf
 from isthmus.datapath.core.errors import DatapathError
 from isthmus.datapath.core.maps import KernelMaps
 from isthmus.datapath.core.shapes import CGROUP, ID
+from isthmus.datapath.failures.sockets import GoneSockets
 from isthmus.datapath.failures.watch import FailureWatch
 from isthmus.datapath.manifest import MAPS, PROGRAMS
 from isthmus.datapath.services.callers import Callers
@@ -121,6 +122,10 @@ class Datapath:
     def failures(self, db: Database) -> FailureWatch:
         """What keeps the table of failures; its ``run()`` is a task of the process."""
         return FailureWatch(self.maps, self.state, db, longest=self.state.ejection.longest)
+
+    def gone_sockets(self, db: Database, *, tcp: bool = False) -> GoneSockets:
+        """What destroys sockets whose backend has gone; its ``run()`` is a task of the process."""
+        return GoneSockets(self.maps, self._cgroup, db, tcp=tcp, grace=self._grace)
 
     def program_fd(self, name: str) -> int:
         """The descriptor of a program that is not attached to the cgroup; ours, not the caller's."""

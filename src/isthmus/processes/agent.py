@@ -207,6 +207,8 @@ class Programming:
                 tasks.create_task(target.sweep(), name="sweep")
                 tasks.create_task(callers(db, known), name="callers")
                 tasks.create_task(datapath.failures(db).run(), name="failures")
+                gone = datapath.gone_sockets(db, tcp=config.datapath.destroy_tcp)
+                tasks.create_task(gone.run(), name="gone sockets")
         finally:
             datapath.close()
 

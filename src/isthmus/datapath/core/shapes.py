@@ -10,7 +10,7 @@ from typing import Any, Final
 from isthmus.datapath.core.btf import Layout
 from isthmus.datapath.core.errors import DatapathError
 
-_V4 = bytes(10) + b"\xff\xff"
+V4 = bytes(10) + b"\xff\xff"
 
 
 class Shape:
@@ -54,12 +54,12 @@ def check(shapes: Iterable[Shape], found: Mapping[str, Layout]) -> None:
 
 def address(text: str) -> bytes:
     """An address in the one key space of both families; OSError for what is none."""
-    return inet_pton(AF_INET6, text) if ":" in text else _V4 + inet_pton(AF_INET, text)
+    return inet_pton(AF_INET6, text) if ":" in text else V4 + inet_pton(AF_INET, text)
 
 
 def address_text(raw: bytes) -> str:
     """The address as people write it."""
-    return inet_ntop(AF_INET, raw[12:]) if raw.startswith(_V4) else inet_ntop(AF_INET6, raw)
+    return inet_ntop(AF_INET, raw[12:]) if raw.startswith(V4) else inet_ntop(AF_INET6, raw)
 
 
 def port(number: int) -> bytes:

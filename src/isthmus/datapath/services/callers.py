@@ -7,28 +7,23 @@ are a pod's are written. Namespaces known already are not entered again.
 
 from __future__ import annotations
 
-import ctypes
 import errno
-import os
 import platform
 import re
 import socket
 import struct
-from collections.abc import Collection, Iterator, Mapping, Sequence, Set
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Final
 
-from msgspec import Struct
-
 from isthmus.datapath.core import shapes
 from isthmus.datapath.core.maps import Maps
+from isthmus.datapath.core.namespaces import Process, inside, processes_below
 from isthmus.datapath.core.shapes import COOKIE, address_text
 from isthmus.datapath.services.target import PlanTarget
 from isthmus.model.balancing import Plan, PlanKey
 
 SO_NETNS_COOKIE: Final = 71
-CLONE_NEWNET: Final = 0x40000000
 _LOCAL: Final = re.compile(r"\|-- ([0-9.]+)\n\s+/32 host LOCAL")
 
 
@@ -60,7 +55,7 @@ class Callers:
     def _find(self, pods: Set[str]) -> dict[bytes, bytes]:
         if self.condition:
             return {}
-        processes = {process.namespace: process for process in _processes(self._cgroup)}
+        processes = {process.namespace: process for process in processes_below(self._cgroup)}
         processes |= {process.namespace: process for process in self._cookies if process.still_runs()}
         self._cookies = {process: n for process, n in self._cookies.items() if process in processes.values()}
         found: dict[bytes, bytes] = {}
@@ -104,52 +99,22 @@ class Introduced:
 
 def addresses_below(cgroup: Path) -> set[str]:
     """Addresses of the network namespaces that have a process below a cgroup, as this host shows them."""
-    return {address for process in _processes(cgroup) for address in _addresses(process.pid)}
+    return {address for process in processes_below(cgroup) for address in _addresses(process.pid)}
 
 
 class NoCookies(Exception):  # noqa: N818
     """This kernel does not give cookies of namespaces to user space; the message says which would."""
 
 
-class Process(Struct, frozen=True):
-    """A process and its network namespace. Inodes of namespaces and pids are reused at once; all three together not."""
-
-    pid: int
-    started: int
-    """Clock ticks after boot."""
-    namespace: int
-    """Inode."""
-
-    @classmethod
-    def look(cls, pid: int) -> Process:
-        """The process of a number; OSError where there is none."""
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
-        return cls(pid, int(fields[19]), Path(f"/proc/{pid}/ns/net").stat().st_ino)
-
-    def still_runs(self) -> bool:
-        """Whether it has not ended, nor gone to another namespace."""
-        try:
-            return Process.look(self.pid) == self
-        except OSError:
-            return False
-
-
 def cookie(pid: int) -> int:
     """The cookie of a process's network namespace; 0 where the process is gone or may not be looked at."""
     try:
-        namespace = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY)
+        return inside(pid, _cookie)
     except OSError:
         return 0
-    try:
-        with ThreadPoolExecutor(1) as thread:  # of its own: it does not come back from there
-            return thread.submit(_cookie_in, namespace).result()
-    finally:
-        os.close(namespace)
 
 
-def _cookie_in(namespace: int) -> int:
-    if ctypes.CDLL(None, use_errno=True).setns(namespace, CLONE_NEWNET) < 0:
-        return 0
+def _cookie() -> int:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         try:
             return int(struct.unpack("=Q", sock.getsockopt(socket.SOL_SOCKET, SO_NETNS_COOKIE, 8))[0])
@@ -160,16 +125,6 @@ def _cookie_in(namespace: int) -> int:
                 f"this kernel ({platform.release()}) has no SO_NETNS_COOKIE: consistent hashing is by node and "
                 "redirects cannot leave pods out; both need Linux 5.14"
             ) from None
-
-
-def _processes(cgroup: Path) -> Iterator[Process]:
-    """The processes in a cgroup and below."""
-    for path in cgroup.rglob("cgroup.procs"):
-        try:
-            for line in path.read_text().split():
-                yield Process.look(int(line))
-        except OSError:
-            continue  # it went as we looked; the next time there is another, or none
 
 
 def _addresses(pid: int) -> set[str]:
