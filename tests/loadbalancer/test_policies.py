@@ -8,7 +8,8 @@ import msgspec
 import pytest
 from balancing_world import INPUTS, World, make
 
-from isthmus.loadbalancer import own_ranges, policy_objects
+from isthmus.loadbalancer import Place, own_ranges, policy_objects
+from isthmus.loadbalancer.explain import explain
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.objects import Object
 from isthmus.model.policies import Policy, Share, Tier
@@ -93,6 +94,17 @@ def test_locality_prefers_the_nearest_step_where_something_is_ready(
     if gone < 4:
         world.put(make.endpoints("c2", "10.2.0.1"))
     assert addresses(world) == reached
+
+
+def test_explain_names_the_policy_that_counts_and_the_others_with_their_reason() -> None:
+    world = two_clusters().put(policy(tier(c1=None), created="2026-01-01T00:00:00Z"))
+    world.put(policy(name="demo/late", created="2026-01-02T00:00:00Z"), policy(name="demo/wrong", invalid="spec: no"))
+    found = explain(world.settle().db.snapshot(), make.DERIVED, at=Place(ClusterName("c1"), "n1"))
+    assert [note for note in found.notes if "Policy" in note] == [
+        "shared out by TrafficPolicy demo/policy",
+        "TrafficPolicy demo/late waits behind TrafficPolicy demo/policy",
+        "TrafficPolicy demo/wrong has no effect: spec: no",
+    ]
 
 
 # Status

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from isthmus.loadbalancer import own_ranges, plans
 from isthmus.loadbalancer.backends import exports
+from isthmus.loadbalancer.policies import counting, precedence
 from isthmus.loadbalancer.port_redirects import order
 from isthmus.loadbalancer.redirects import LOCAL, shortcomings
 from isthmus.loadbalancer.selection import Place
@@ -27,6 +28,7 @@ from isthmus.model.tables import (
     LOCAL_REDIRECTS,
     OWN_RANGES,
     PODS,
+    POLICIES,
     REDIRECTS,
     REFUSED_CLAIMS,
     SERVICES,
@@ -100,6 +102,7 @@ def _notes(reader: Reader, service: ServiceName, *, at: Place) -> Iterator[str]:
         yield f"{row.key} is answered for {row.service}: {_claim(row)} comes first"
     for refused in sorted(reader.by(REFUSED_CLAIMS, "service", service), key=REFUSED_CLAIMS.key):
         yield f"not called at {refused.address}, as {refused.kind} {refused.name} asks: {refused.message}"
+    yield from _of_policies(reader, service)
     yield from _of_redirects(reader, service, node=at.node)
     yield from _of_endpoints(reader, service, at=at)
 
@@ -122,6 +125,18 @@ def _of_the_service(reader: Reader, service: ServiceName, *, unclaimed: bool) ->
         yield "it is headless: there is no address to be called at"
     elif not frontends and unclaimed and not wanted(row, "multicluster"):
         yield "it is a plain Service: no import, not global, not redirected; only datapath.services 'all' answers it"
+
+
+def _of_policies(reader: Reader, service: ServiceName) -> Iterator[str]:
+    rows = sorted(reader.by(POLICIES, "service", service), key=precedence)
+    first = counting(rows)
+    for row in rows:
+        if row.invalid:
+            yield f"{row.policy_kind} {row.name} has no effect: {row.invalid}"
+        elif row is first:
+            yield f"shared out by {row.policy_kind} {row.name}"
+        elif first is not None:
+            yield f"{row.policy_kind} {row.name} waits behind {first.policy_kind} {first.name}"
 
 
 def _of_redirects(reader: Reader, service: ServiceName, *, node: str) -> Iterator[str]:

@@ -18,7 +18,7 @@ from isthmus.loadbalancer.services import (
     no_service,
     resolve,
 )
-from isthmus.loadbalancer.tiers import groups, named
+from isthmus.loadbalancer.tiers import groups, named, positions
 from isthmus.model.balancing import Backend, Frontend, Group, Plan, PlanKey
 from isthmus.model.clusters import Cluster
 from isthmus.model.names import ClusterName, ServiceName
@@ -92,14 +92,8 @@ def plan(
             skip=redirect.skip,
             import_of=of.import_of,
         )
-    tiers = policy.tiers if policy else ()
     clusters = clusters or Clusters(at.cluster, {})
-    matched: Sequence[Backend] = tuple(backends)
-    backends = matched
-    if tiers:
-        backends = named(backends, tiers, clusters=clusters, reasons=reasons)
-        matched = matching(backends, key=key, port_name=port_name, reasons=ignore)
-    chosen = select(key, backends, of=of, at=at, port_name=port_name, policy=policy, clusters=clusters, reasons=reasons)
+    found = _groups(key, backends, of, at, port_name=port_name, policy=policy, clusters=clusters, reasons=reasons)
     affinity, timeout = of.affinity, of.affinity_timeout
     if policy is not None and policy.affinity is not None:
         affinity, timeout = policy.affinity, policy.affinity_timeout if policy.affinity != "None" else 0
@@ -107,7 +101,7 @@ def plan(
     return Plan(
         key=key,
         frontends=tuple(called),
-        groups=groups(chosen, tiers, clusters=clusters, known=matched),
+        groups=found,
         affinity=affinity,
         affinity_timeout=timeout,
         consistent=of.consistent if consistent is None else consistent,
@@ -115,6 +109,32 @@ def plan(
         awaited=tuple(sorted(awaited)) if awaited and of.multicluster else (),
         import_of=of.import_of,
     )
+
+
+def _groups(
+    key: PlanKey,
+    backends: Iterable[Backend],
+    of: ResolvedService,
+    at: Place,
+    *,
+    port_name: str,
+    policy: Policy | None,
+    clusters: Clusters,
+    reasons: Reasons,
+) -> tuple[Group, ...]:
+    """What is left of the backends by all rules, shared out as the policy's tiers have it."""
+    tiers = policy.tiers if policy else ()
+    candidates: Sequence[Backend] = tuple(backends)
+    known: Sequence[Backend] = ()
+    where = positions({backend.key.cluster for backend in candidates}, tiers, clusters) if tiers else {}
+    if tiers:
+        candidates = named(candidates, tiers, positions=where, reasons=reasons)
+    if any(tier.min_percent for tier in tiers):
+        known = matching(candidates, key=key, port_name=port_name, reasons=ignore)
+    chosen = select(
+        key, candidates, of=of, at=at, port_name=port_name, policy=policy, clusters=clusters, reasons=reasons
+    )
+    return groups(chosen, tiers, positions=where, known=known)
 
 
 def compute(

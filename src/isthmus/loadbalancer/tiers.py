@@ -31,6 +31,10 @@ SharePosition = tuple[int, int]
 """A share by its position: of the tier, and in it."""
 
 
+Positions = Mapping[ClusterName, SharePosition]
+"""The share that each cluster belongs to; a cluster that no share means is not there."""
+
+
 class Sized(NamedTuple):
     """A tier with what it can reach: the backends of each share that counts, and how many it wants."""
 
@@ -44,29 +48,35 @@ class Sized(NamedTuple):
 
 
 def named(
-    backends: Sequence[Backend], tiers: Sequence[Tier], *, clusters: Clusters, reasons: Reasons = ignore
-) -> list[Backend]:
+    backends: Sequence[Backend], tiers: Sequence[Tier], *, positions: Positions, reasons: Reasons = ignore
+) -> Sequence[Backend]:
     """The backends of clusters that a policy calls at all."""
-    places = _places({backend.key.cluster for backend in backends}, tiers, clusters)
+    left_out = {name: _uncalled(tiers, positions.get(name)) for name in {backend.key.cluster for backend in backends}}
+    if not any(left_out.values()):
+        return backends
     left: list[Backend] = []
     for backend in backends:
-        place = places.get(backend.key.cluster)
-        if place is None:
-            reasons(backend, "the policy does not name its cluster")
-        elif tiers[place[0]].shares[place[1]].weight == 0:
-            reasons(backend, "its cluster is drained: the policy gives it weight 0")
+        if reason := left_out[backend.key.cluster]:
+            reasons(backend, reason)
         else:
             left.append(backend)
     return left
 
 
+def _uncalled(tiers: Sequence[Tier], position: SharePosition | None) -> str:
+    if position is None:
+        return "the policy does not name its cluster"
+    drained = tiers[position[0]].shares[position[1]].weight == 0
+    return "its cluster is drained: the policy gives it weight 0" if drained else ""
+
+
 def groups(
-    chosen: Sequence[Backend], tiers: Sequence[Tier], *, clusters: Clusters, known: Sequence[Backend] = ()
+    chosen: Sequence[Backend], tiers: Sequence[Tier], *, positions: Positions, known: Sequence[Backend] = ()
 ) -> tuple[Group, ...]:
     """The groups of a plan; none where nothing is to be reached. ``known``: whatever its readiness, for percentages."""
     if not tiers:
         return (Group(_targets(chosen)),) if chosen else ()
-    sized = _sized(chosen, tiers, clusters, known)
+    sized = _sized(chosen, tiers, positions, known)
     parts = shares([each.usable for each in sized], [each.wanted for each in sized])
     parted = list(zip(parts, sized, strict=True))
     called = [(part * fraction, backends) for part, each in parted if part for fraction, backends in _by_weight(each)]
@@ -86,10 +96,9 @@ def shares(usable: Sequence[int], wanted: Sequence[int]) -> list[Fraction]:
 
 
 def _sized(
-    chosen: Sequence[Backend], tiers: Sequence[Tier], clusters: Clusters, known: Sequence[Backend]
+    chosen: Sequence[Backend], tiers: Sequence[Tier], positions: Positions, known: Sequence[Backend]
 ) -> list[Sized]:
-    places = _places({backend.key.cluster for backend in (*chosen, *known)}, tiers, clusters)
-    usable, all_known = _members(chosen, places), _members(known, places)
+    usable, all_known = _members(chosen, positions), _members(known, positions)
     found: list[Sized] = []
     for number, tier in enumerate(tiers):
         counting = [(at, share) for at, share in enumerate(tier.shares) if share.weight != 0]
@@ -100,17 +109,15 @@ def _sized(
     return found
 
 
-def _places(
-    names: Iterable[ClusterName], tiers: Sequence[Tier], clusters: Clusters
-) -> dict[ClusterName, SharePosition]:
+def positions(names: Iterable[ClusterName], tiers: Sequence[Tier], clusters: Clusters) -> Positions:
     """The one share that each cluster belongs to: by its name, else by where it is, else as any other; the first."""
-    places: dict[ClusterName, SharePosition] = {}
-    positions = [(share, (t, s)) for t, tier in enumerate(tiers) for s, share in enumerate(tier.shares)]
+    found: dict[ClusterName, SharePosition] = {}
+    shares = [(share, (t, s)) for t, tier in enumerate(tiers) for s, share in enumerate(tier.shares)]
     for name in names:
-        ranked = [(match, place) for share, place in positions if (match := _match(share, name, clusters)) is not None]
+        ranked = [(match, place) for share, place in shares if (match := _match(share, name, clusters)) is not None]
         if ranked:
-            places[name] = min(ranked)[1]
-    return places
+            found[name] = min(ranked)[1]
+    return found
 
 
 def _match(share: Share, name: ClusterName, clusters: Clusters) -> int | None:
@@ -124,13 +131,14 @@ def _match(share: Share, name: ClusterName, clusters: Clusters) -> int | None:
     return 2 if share.cluster == ANY_OTHER else None
 
 
-def _members(
-    backends: Iterable[Backend], places: Mapping[ClusterName, SharePosition]
-) -> dict[SharePosition, list[Backend]]:
-    found: dict[SharePosition, list[Backend]] = {}
+def _members(backends: Iterable[Backend], positions: Positions) -> dict[SharePosition, list[Backend]]:  # hot:
+    by_cluster: dict[ClusterName, list[Backend]] = {}
     for backend in backends:
-        if (place := places.get(backend.key.cluster)) is not None:
-            found.setdefault(place, []).append(backend)
+        by_cluster.setdefault(backend.key.cluster, []).append(backend)
+    found: dict[SharePosition, list[Backend]] = {}
+    for name, members in by_cluster.items():
+        if (position := positions.get(name)) is not None:
+            found.setdefault(position, []).extend(members)
     return found
 
 
