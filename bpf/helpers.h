@@ -23,6 +23,7 @@
 
 #define WRITE_ONCE(x, value) (*(volatile typeof(x) *)&(x) = (value))
 #define READ_ONCE(x) (*(const volatile typeof(x) *)&(x))
+#define WRITE_ONCE(x, value) (*(volatile typeof(x) *)&(x) = (value))
 #define barrier() asm volatile("" ::: "memory")
 
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__

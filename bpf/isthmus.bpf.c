@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /*
  * Programs of the socket hooks of the pods' cgroup: a call to a service is rewritten to a backend where it is made.
+ * Programs of the pods' interfaces: DNS queries for names of ours are answered where they enter the node.
  * Functions return 0 or a negative errno; -ENOENT: not ours. The entry points turn that into the hook's return value.
  */
 #include <linux/errno.h>
@@ -10,39 +11,34 @@
 #include "maps.h"
 
 #include "select.h"
+#include "alive.h"
+#include "names.h"
 #include "sockets.h"
 #include "rescue_tc.h"
 #include "sockops.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-static __always_inline bool has_socket(__u32 server)
+/* Whether queries of the caller's network namespace pass our program at TC, which sees whose they are. */
+static __always_inline bool is_read_at_tc(struct bpf_sock_addr *ctx)
 {
-	void *sk = bpf_map_lookup_elem(&sockets, &server);
+	__u32 zero = 0;
+	const struct names_config *cfg = bpf_map_lookup_elem(&names_config, &zero);
 
-	if (!sk)
-		return false;
-	bpf_sk_release(sk);
-	return true;
-}
-
-static __always_inline bool is_alive(__u32 server)
-{
-	const struct alive *found = bpf_map_lookup_elem(&alive, &server);
-
-	if (!found || bpf_ktime_get_ns() >= READ_ONCE(found->deadline))
-		return false;
-	return !found->tied || has_socket(server);
+	return cfg && cfg->flags & NAMES_AT_TC && bpf_get_netns_cookie(ctx) != cfg->host;
 }
 
 /* A query to the cluster DNS is sent to the node's server while that is alive. */
-static __always_inline int steer(const struct frontend_key *key, const struct config *cfg, struct orig_dst *dst)
+static __always_inline int steer(struct bpf_sock_addr *ctx, const struct frontend_key *key, const struct config *cfg,
+				 struct orig_dst *dst)
 {
 	const struct resolver *resolver = &cfg->resolvers[is_mapped(key->address) ? FAMILY_IPV4 : FAMILY_IPV6];
 
-	if (key->protocol != IPPROTO_UDP || !key->port || key->port != resolver->dns_port)
+	if (!key->port || key->port != resolver->dns_port || !same_address(key->address, resolver->dns))
 		return -ENOENT;
-	if (!same_address(key->address, resolver->dns) || !is_alive(ALIVE_DNS) || is_exempt(cfg->flags))
+	if (key->protocol == IPPROTO_TCP ? !takes_tcp(ALIVE_DNS) : is_read_at_tc(ctx))
+		return -ENOENT;
+	if (!is_alive(ALIVE_DNS) || is_exempt(cfg->flags))
 		return -ENOENT;
 	copy_address(dst->backend_address, resolver->server);
 	dst->backend_port = resolver->server_port;
@@ -59,7 +55,7 @@ static __always_inline int route(struct bpf_sock_addr *ctx, const struct fronten
 
 	if (!cfg)
 		return -ENOENT;
-	err = steer(key, cfg, dst);
+	err = steer(ctx, key, cfg, dst);
 	if (!err) {
 		choice.verdict = VERDICT_STEERED;
 	} else {
@@ -216,11 +212,15 @@ int getpeername6(struct bpf_sock_addr *ctx)
 SEC("tc")
 int from_pod(struct __sk_buff *skb)
 {
-	return rescue_from_pod(skb);
+	int verdict = names_from_pod(skb);
+
+	return verdict == TC_ACT_UNSPEC ? rescue_from_pod(skb) : verdict;
 }
 
 SEC("tc")
 int to_pod(struct __sk_buff *skb)
 {
-	return rescue_to_pod(skb);
+	int verdict = rescue_to_pod(skb);
+
+	return verdict == TC_ACT_UNSPEC ? names_to_pod(skb) : verdict;
 }

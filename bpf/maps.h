@@ -145,6 +145,10 @@ struct constants {
 	__u32 has_mptcp;      /* 5.19: bpf_skc_to_mptcp_sock */
 };
 
+enum alive_flag {
+	ALIVE_TCP = 1, /* DNS over TCP is steered to it too */
+};
+
 enum alive_server {
 	ALIVE_DNS = 0,
 	ALIVE_SERVERS = 1,
@@ -277,7 +281,7 @@ struct config {
 struct alive {
 	__u64 deadline; /* CLOCK_MONOTONIC, ns: the server is used until then */
 	__u32 tied;	/* 1: and only while its socket is in sockets */
-	__u32 reserved;
+	__u32 flags;	/* enum alive_flag */
 };
 
 struct counter_key {

@@ -4,8 +4,6 @@
 
 #include "rescue.h"
 
-#define ETH_P_IP 0x0800
-#define ETH_P_IPV6 0x86dd
 #define ETH_HEADER 14
 #define IPV4_HEADER 20
 #define IPV6_HEADER 40

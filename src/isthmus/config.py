@@ -151,6 +151,15 @@ class DnsSection(Section, frozen=True):
     zone: str = "clusterset.local"
     listen: tuple[str, ...] = ("169.254.7.1:53",)
     cluster_dns: tuple[str, ...] = ()
+    cluster_domain: str = "cluster.local"
+    """The cluster's own domain: our names with a search domain of it behind them are denied at once. Empty: never."""
+    resolvers: tuple[str, ...] = ()
+    """Further addresses that pods have as nameserver: a NodeLocal DNSCache, a second cluster DNS."""
+    mode: Literal["kernel", "redirect", "off"] = "kernel"
+    """Where pods' questions are read: on their interfaces, where the kernel answers; in their socket calls, from where
+    all go to the node's server; or not at all."""
+    tcp: Literal["auto", "steer", "off"] = "auto"
+    """Whether questions over TCP go to the node's server; ``auto``: if the cluster DNS does not know the zone."""
     upstream: str = ""
     """Where questions that are not ours go; empty: to the first of ``cluster_dns``."""
     agent: str = ""

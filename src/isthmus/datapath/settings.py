@@ -36,7 +36,7 @@ CONFIG = Shape(
     reserved="I",
     resolvers=f"{RESOLVER.size * len(FAMILIES)}s",
 )
-ALIVE = Shape("alive", deadline="Q", tied="I", reserved="I")
+ALIVE = Shape("alive", deadline="Q", tied="I", flags="I")
 
 
 def settings(section: DatapathSection, dns: DnsSection) -> bytes:

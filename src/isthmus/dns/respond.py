@@ -15,14 +15,19 @@ ORDINARY: Final = 128
 """Types from here on ask about names, not for records of them (RFC 6895 §3.1)."""
 
 
+DENIED: Final = Answer(codec.NXDOMAIN, authoritative=False)
+"""To a name of ours with a search domain behind it; whose zone that is, is not ours to show."""
+
+
 def respond(packet: bytes, zone: Zone, *, limit: int) -> bytes | None:
     """What to do with a packet from a client. ``limit``: the most its transport carries."""
     query = codec.parse(packet, limit=limit)  # hot:
     if query is None:
         return cold.respond(packet, zone, limit=limit)
+    ordinary = query.cls == codec.IN and query.type < ORDINARY
     if not zone.ours(query.name, query.type):
-        return FORWARD
-    if query.cls == codec.IN and query.type < ORDINARY:
+        return codec.build(query, DENIED) if ordinary and zone.is_expansion(query.name) else FORWARD
+    if ordinary:
         return codec.build(query, zone.answer(query))
     return codec.build(query, cold.unusual(query, zone))
 

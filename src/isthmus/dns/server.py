@@ -58,13 +58,14 @@ class Server:
         upstream: tuple[str, int],
         timeout: float = 3.0,
         uplinks: Sequence[str] = (),
+        cluster_domain: str = "",
     ) -> None:
         if upstream in listen:
             raise CannotListen(f"{joined(*upstream)} is the upstream too: questions would go round for ever")
         self._database = database
         self._listen = tuple(listen)
         self._uplinks = tuple(uplinks)
-        self._zone = Zone(zone)
+        self._zone = Zone(zone, cluster_domain=cluster_domain)
         self._upstream = Upstream(upstream, send=self._send, timeout=timeout)
         self._stream = Stream(self._zone, upstream=upstream)
         self._listening = asyncio.Event()

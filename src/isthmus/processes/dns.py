@@ -78,7 +78,14 @@ def _server(db: Database, config: Config) -> dns.Server:
     listen = [_endpoint(each, "dns.listen") for each in config.dns.listen]
     upstream = _endpoint(config.dns.upstream or config.dns.cluster_dns[0], "dns.upstream")
     try:
-        return dns.Server(db, zone=config.dns.zone, listen=listen, upstream=upstream, uplinks=config.dns.uplinks)
+        return dns.Server(
+            db,
+            zone=config.dns.zone,
+            listen=listen,
+            upstream=upstream,
+            uplinks=config.dns.uplinks,
+            cluster_domain=config.dns.cluster_domain,
+        )
     except dns.CannotListen as why:
         raise CannotStart(f"dns.listen: {why}") from None
 

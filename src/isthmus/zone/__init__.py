@@ -7,6 +7,7 @@ anything that waits; questions that are unusual (``isthmus.dns.cold``).
     zone.py     rows of names → answers
 """
 
+from isthmus.zone import codec
 from isthmus.zone.zone import Zone
 
-__all__ = ["Zone"]
+__all__ = ["Zone", "codec"]

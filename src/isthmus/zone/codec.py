@@ -156,6 +156,15 @@ def wire_name(name: str) -> bytes:
     return wire
 
 
+def name_text(wire: bytes) -> str:
+    """A name in wire format as text, without its last dot; what stands behind its root is left out."""
+    labels, at = [], 0
+    while at < len(wire) and wire[at]:
+        labels.append(wire[at + 1 : at + 1 + wire[at]].decode(errors="replace"))
+        at += wire[at] + 1
+    return ".".join(labels)
+
+
 def records(row: Name) -> tuple[int, bytes]:
     """The answers of a row: how many, and as one blob."""
     type_ = TYPES[row.type]

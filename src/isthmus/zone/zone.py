@@ -1,8 +1,12 @@
-"""The answers of the clusterset's zone, ready to be sent, and what is said where there is none.
+"""The answers of the clusterset's zone, ready to be sent, negative ones included.
 
 A question for an address is one look-up here. Names between the zone's apex and a name with records exist without
-records (NODATA), but for the level of clusters: ``cluster.svc.ns.svc.zone`` is no name (facts/cilium-mcs.md §3.5).
-Until the first list is whole, a name that is not known may exist: the answer is SERVFAIL, for our own zone only.
+records (NODATA), but for the level of clusters: ``cluster.svc.ns.svc.zone`` is no name, as in CoreDNS' multicluster
+plugin. Until the first list is whole, a name that is not known may exist: the answer is SERVFAIL, in our own zone.
+
+A resolver tries its search domains first, so most questions for our names have one of the cluster's behind them:
+``x.svc.zone.ns.svc.cluster.local``. No Kubernetes name has that form (a service port's protocol would have to be "svc"
+without an underscore), so these are denied at once.
 """
 
 from __future__ import annotations
@@ -26,12 +30,14 @@ Key = tuple[bytes, int]
 class Zone:
     """What we answer for: :meth:`replace` rows as they change, :meth:`ours` and :meth:`answer` questions."""
 
-    def __init__(self, zone: str) -> None:
+    def __init__(self, zone: str, *, cluster_domain: str = "") -> None:
         self.name = zone.strip(".").lower()
         self.complete = False
         """Whether the first list of names was whole: only then does an unknown name not exist."""
         self._apex = codec.wire_name(self.name)
         self._depth = self.name.count(".") + 1
+        self._cluster = codec.wire_name(cluster_domain) if cluster_domain else b""
+        self._expanded = b"\3svc" + self._apex[:-1]
         self._records: dict[Key, tuple[int, bytes]] = {}
         self._existing: Counter[bytes] = Counter()
         self._server = NAME_SERVER + self._apex
@@ -58,7 +64,7 @@ class Zone:
         """Whether a question is ours: below the apex, or the reverse of one of our addresses."""
         if (name, type_) in self._records:  # hot: most questions that come here
             return True
-        return name.endswith(self._apex) and len(name) - len(self._apex) in _label_starts(name)
+        return self.below(name)
 
     def answer(self, query: Query) -> Answer:
         """What is said to a question of ours."""
@@ -75,9 +81,52 @@ class Zone:
             return Answer(codec.SERVFAIL, authoritative=False)
         return self._nothing(codec.NXDOMAIN)
 
+    @property
+    def apex(self) -> bytes:
+        """The zone's own name in wire format."""
+        return self._apex
+
+    def exists(self, name: bytes) -> bool:
+        """Whether a name has records or names below it."""
+        return name == self._apex or name in self._existing or bool(self.types(name))
+
+    def records(self, name: bytes, type_: int) -> tuple[int, bytes]:
+        """How many records a name has of a type, and they in one piece."""
+        return self._records.get((name, type_), (0, b""))
+
+    def affected(self, row: Name) -> list[bytes]:
+        """The names whose existence or records a row touches; none for one that cannot be written."""
+        try:
+            name = codec.wire_name(row.name)
+        except codec.Unwritable:
+            return []
+        return [*self._chain(name)] if self.below(name) else [name]
+
+    def below(self, name: bytes) -> bool:
+        """Whether a name is the apex or below it."""
+        return name.endswith(self._apex) and len(name) - len(self._apex) in _label_starts(name)
+
+    def authority(self) -> bytes:
+        """The SOA record of a negative answer."""
+        return codec.record(codec.SOA, NEGATIVE_TTL, self._soa(), owner=self._apex)
+
+    def is_expansion(self, name: bytes) -> bool:
+        """Whether this is a name of ours with a search domain of the cluster behind it."""
+        if not self._cluster or self._expanded not in name or not name.endswith(self._cluster):  # hot: most end here
+            return False
+        return any(self._expands(name[start:]) for start in _label_starts(name)[1:])
+
     def types(self, name: bytes) -> list[int]:
         """The types a name has records of."""
         return [type_ for type_ in codec.TYPES.values() if (name, type_) in self._records]
+
+    def _expands(self, suffix: bytes) -> bool:
+        """``svc.zone``, then ``cluster``, ``svc.cluster`` or ``ns.svc.cluster``."""
+        if not suffix.startswith(self._expanded):
+            return False
+        domain = suffix[len(self._expanded) :]
+        within = b"\3svc" + self._cluster
+        return domain in (self._cluster, within) or domain[1 + domain[0] :] == within
 
     def _add(self, row: Name) -> None:
         name = codec.wire_name(row.name)
@@ -117,8 +166,7 @@ class Zone:
         return self._nothing(codec.NOERROR)
 
     def _nothing(self, rcode: int) -> Answer:
-        soa = codec.record(codec.SOA, NEGATIVE_TTL, self._soa(), owner=self._apex)
-        return Answer(rcode, authority=soa)
+        return Answer(rcode, authority=self.authority())
 
     def _soa(self) -> bytes:
         server = self._server if self._has_server() else self._apex

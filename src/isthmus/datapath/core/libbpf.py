@@ -83,6 +83,8 @@ def library() -> ctypes.CDLL:
         "bpf_obj_pin": (c_int, c_char_p),
         "bpf_obj_get_info_by_fd": (c_int, c_void_p, POINTER(c_uint32)),
         "bpf_map_update_elem": (c_int, c_void_p, c_void_p, c_uint64),
+        "bpf_map_lookup_elem": (c_int, c_void_p, c_void_p),
+        "libbpf_num_possible_cpus": (),
         "bpf_map_update_batch": (c_int, c_void_p, c_void_p, POINTER(c_uint32), c_void_p),
         "bpf_map_delete_batch": (c_int, c_void_p, POINTER(c_uint32), c_void_p),
         "bpf_map_lookup_batch": (c_int, c_void_p, c_void_p, c_void_p, c_void_p, POINTER(c_uint32), c_void_p),
@@ -282,6 +284,18 @@ def has_helper(program_type: int, helper: int) -> bool:
 def update(fd: int, key: bytes, value: bytes) -> None:
     """Write one entry."""
     _checked(library().bpf_map_update_elem(fd, key, value, ANY), "cannot write to a map")
+
+
+def lookup(fd: int, key: bytes, size: int) -> bytes:
+    """One entry. ``size``: of its value, times the possible processors where there is one for each."""
+    value = ctypes.create_string_buffer(size)
+    _checked(library().bpf_map_lookup_elem(fd, key, value), "cannot read a map")
+    return value.raw
+
+
+def possible_cpus() -> int:
+    """Processors that a map with a value for each has values for."""
+    return _checked(library().libbpf_num_possible_cpus(), "cannot count processors")
 
 
 def update_batch(fd: int, items: Sequence[tuple[bytes, bytes]]) -> tuple[int, int]:

@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* The maps of DNS names. The rules of maps.h hold here too. */
+#pragma once
+
+#include "helpers.h"
+
+#define MAX_NAME 256 /* bytes of a DNS name, and one: a power of two, so that the verifier sees the bound */
+#define MAX_KEY 128  /* bytes of a name in names; the server answers longer ones */
+#define MAX_LABELS 64 /* of a name; a power of two */
+#define MAX_SUFFIX 64 /* bytes of the zone's name */
+#define MAX_RECORDS 448 /* bytes of a name's records: 28 of A, 16 of AAAA */
+#define MAX_A (MAX_RECORDS / 16)
+#define MAX_AAAA (MAX_RECORDS / 28)
+#define MAX_AUTHORITY 256
+
+enum name_flag {
+	NAME_BIG_A = 1, /* the server has its addresses: they did not fit */
+	NAME_BIG_AAAA = 2,
+	NAME_OTHERS = 4,    /* the server has records of other types, or may have */
+	NAME_PTR_ALONE = 8, /* the reverse of an address: all but its PTR is another's */
+};
+
+enum names_flag {
+	NAMES_ON = 1,
+	NAMES_COMPLETE = 2, /* a name of the zone that is not in names does not exist */
+	NAMES_AT_TC = 4,    /* pods' questions are read at TC: the socket hooks steer those of host alone */
+};
+
+enum name_kind {
+	KIND_OTHER = 0,
+	KIND_A = 1,
+	KIND_AAAA = 2,
+	KIND_SRV = 3,
+	NAME_KINDS = 4,
+};
+
+enum name_result {
+	NAME_PASSED = 0, /* not ours */
+	NAME_ANSWERED = 1,
+	NAME_NODATA = 2,
+	NAME_NXDOMAIN = 3,
+	NAME_EXPANDED = 4, /* NXDOMAIN to a name of ours with a search domain behind it */
+	NAME_STEERED = 5,
+	NAME_DROPPED = 6, /* ours and for the server, which is away; or it changed while it was read */
+	NAME_RESULTS = 8,
+};
+
+struct dns_server_key {
+	__be32 address[4];
+	__be16 port;
+	__u16 reserved;
+};
+
+/*
+ * What a DNS name has: the kernel answers its addresses, and says that there is nothing of a type unless a flag says
+ * that the server has it. Records are as they go out, their owner a pointer to the question (c0 0c).
+ */
+struct name {
+	__u64 hash; /* of the key, FNV-1a over the name without padding */
+	__u8 flags; /* enum name_flag */
+	__u8 a;	    /* how many records of A; then, how many of AAAA: */
+	__u8 aaaa;
+	__u8 reserved[5];
+	__u8 records[MAX_RECORDS];
+};
+
+struct names_config {
+	__u64 deadline; /* CLOCK_MONOTONIC, ns: later than this, every question goes where it was going */
+	__u64 host;	/* cookie of the node's own network namespace; 0: not known */
+	__u32 flags;	/* enum names_flag */
+	__u16 authority_size;
+	__u8 zone_labels;
+	__u8 zone_size;
+	__u8 cluster_labels; /* 0: names with a search domain behind them are not looked for */
+	__u8 cluster_size;
+	__u8 expanded_size;
+	__u8 reserved[5];
+	__u8 zone[MAX_SUFFIX];	   /* lower case, wire format, with the root */
+	__u8 cluster[MAX_SUFFIX];  /* the cluster's own domain, likewise */
+	__u8 expanded[MAX_SUFFIX]; /* svc and the zone, without the root */
+	__u8 authority[MAX_AUTHORITY]; /* the SOA record of a negative answer */
+};
+
+/* What a question is taken apart in; one for each CPU. */
+struct name_scratch {
+	__u8 packet[2048]; /* the message */
+	__u8 name[MAX_NAME];
+	__u32 labels; /* seen so far */
+	__u32 left;   /* bytes of the label that are still to come */
+	__u8 starts[MAX_LABELS]; /* offsets of the name's labels */
+	__u8 records[1024];	 /* a copy of the name's, with room for what the verifier thinks possible */
+};
+
+/* What we answer for: DNS names in lower case and wire format, zero-padded. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 131072);
+	__uint(key_size, MAX_KEY);
+	__type(value, struct name);
+} names SEC(".maps");
+
+/* The one entry that says what our zone is, and until when it is answered for. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct names_config);
+} names_config SEC(".maps");
+
+/* Name servers whose questions are looked at: the cluster DNS as pods know it, the node's own, and others configured. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1024);
+	__type(key, struct dns_server_key);
+	__type(value, __u32);
+} dns_servers SEC(".maps");
+
+/* Whom a pod's socket asked when its question was sent to the node's server instead. Written by the kernel. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 16384);
+	__type(key, struct dns_server_key);
+	__type(value, struct dns_server_key);
+} steered SEC(".maps");
+
+/* Questions of pods by kind and result: kind * NAME_RESULTS + result. Written by the kernel. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, NAME_KINDS * NAME_RESULTS);
+	__type(key, __u32);
+	__type(value, __u64);
+} name_counters SEC(".maps");
+
+/* Room to take a question apart. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct name_scratch);
+} name_scratch SEC(".maps");
