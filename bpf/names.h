@@ -561,8 +561,11 @@ static __always_inline int write_reply(struct __sk_buff *skb, struct name_scratc
 	    store(skb, &end, cfg->authority, authority, sizeof(cfg->authority)))
 		return -EAGAIN;
 	if (asked->has_opt) {
-		struct dns_opt opt = { .type = bpf_htons(41), .size = bpf_htons(DNS_MOST) };
+		struct dns_opt opt; /* an initializer would become data of .rodata, where constants alone are */
 
+		__builtin_memset(&opt, 0, sizeof(opt));
+		opt.type = bpf_htons(41);
+		opt.size = bpf_htons(DNS_MOST);
 		opt.flags = bpf_htons(asked->opt_flags << 8);
 		if (store(skb, &end, &opt, sizeof(opt), sizeof(opt)))
 			return -EAGAIN;

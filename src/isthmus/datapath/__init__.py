@@ -14,6 +14,7 @@ What belongs here: everything that knows the layout of bpf/maps.h. What never do
 from isthmus.datapath.core.attach import remove
 from isthmus.datapath.core.errors import DatapathError
 from isthmus.datapath.core.requirements import cgroup_root, requirements
+from isthmus.datapath.core.tc import PodLinks, PodLinksStats
 from isthmus.datapath.datapath import Datapath, open_maps
 from isthmus.datapath.services.callers import Callers, Introduced
 from isthmus.datapath.services.target import PlanTarget
@@ -24,6 +25,8 @@ __all__ = [
     "DatapathError",
     "Introduced",
     "PlanTarget",
+    "PodLinks",
+    "PodLinksStats",
     "cgroup_root",
     "open_maps",
     "remove",

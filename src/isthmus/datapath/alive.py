@@ -12,6 +12,7 @@ from isthmus.datapath.core.shapes import ID
 from isthmus.datapath.settings import ALIVE
 
 DNS = 0
+TCP = 1
 _LOOK_EVERY = 0.1
 
 
@@ -23,6 +24,8 @@ class Alive:
         self._sockets = sockets
         self._server = ID.pack(server)
         self._tied = False
+        self.takes_tcp = False
+        """Whether questions over TCP are steered too, from the next renewal on."""
 
     @classmethod
     async def open(cls, pin: str) -> Alive:
@@ -59,4 +62,4 @@ class Alive:
         os.close(self._sockets)
 
     def _write(self, deadline: int) -> None:
-        libbpf.update(self._alive, self._server, ALIVE.pack(deadline, self._tied, 0))
+        libbpf.update(self._alive, self._server, ALIVE.pack(deadline, self._tied, TCP if self.takes_tcp else 0))

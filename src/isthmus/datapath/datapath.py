@@ -17,9 +17,13 @@ from isthmus.datapath.core import attach, libbpf
 from isthmus.datapath.core.errors import DatapathError
 from isthmus.datapath.core.maps import KernelMaps
 from isthmus.datapath.core.shapes import CGROUP, ID
+from isthmus.datapath.core.tc import PodLinks
 from isthmus.datapath.failures.sockets import GoneSockets
 from isthmus.datapath.failures.watch import FailureWatch
 from isthmus.datapath.manifest import MAPS, PROGRAMS
+from isthmus.datapath.names.counters import questions
+from isthmus.datapath.names.settings import host_cookie
+from isthmus.datapath.names.target import NamesTarget
 from isthmus.datapath.services.callers import Callers
 from isthmus.datapath.services.installed import State
 from isthmus.datapath.services.restore import restore
@@ -47,8 +51,11 @@ class DatapathStats(Struct, frozen=True):
 class Datapath:
     """An attached datapath. Closing it leaves everything as it is: calls go on while the agent is away."""
 
-    def __init__(self, loaded: attach.Loaded, maps: KernelMaps, state: State, *, cgroup: Path, grace: float) -> None:
+    def __init__(
+        self, loaded: attach.Loaded, maps: KernelMaps, state: State, *, cgroup: Path, grace: float, services: str
+    ) -> None:
         self._loaded = loaded
+        self._services = services
         self._cgroup = cgroup
         self.maps = maps
         self.state = state
@@ -77,7 +84,7 @@ class Datapath:
         _require(maps.put("config", [(ID.pack(0), settings)]))
         state = restore(maps)
         state.ejection = Ejection(section.eject_after, section.eject_first, section.eject_longest)
-        return cls(loaded, maps, state, cgroup=Path(section.cgroup), grace=section.grace)
+        return cls(loaded, maps, state, cgroup=Path(section.cgroup), grace=section.grace, services=section.services)
 
     def stats(self) -> DatapathStats:
         """What :meth:`repair` found last."""
@@ -114,6 +121,22 @@ class Datapath:
     def target(self, *, clock: Callable[[], float] = time.monotonic) -> PlanTarget:
         """What the reconciler of plans drives; its ``sweep()`` is a task of the process."""
         return PlanTarget(self.maps, self.state, grace=self._grace, clock=clock)
+
+    def names(self, dns: DnsSection, *, lifetime: float) -> NamesTarget:
+        """What the reconciler of names drives; its ``keep()`` is a task of the process.
+
+        Where all Services are answered, socket hooks translate the cluster DNS' address: they steer its questions too.
+        """
+        alone = host_cookie() if self._services != "all" else 0
+        return NamesTarget(self.maps, dns, lifetime=lifetime, host=alone)
+
+    def pod_links(self) -> PodLinks:
+        """What keeps programs on the pods' interfaces; its ``keep()`` is a task of the process."""
+        return self._loaded.pod_links()
+
+    def questions(self) -> list[dict[str, Any]]:
+        """Questions of pods by kind, result and who answers."""
+        return questions(self.maps.fd("name_counters"))
 
     def callers(self) -> Callers:
         """Which pod a call comes from; kept by the agent while some plan tells callers apart."""

@@ -9,11 +9,13 @@ the kernel's program answers with too (``isthmus.zone``), how pods find the serv
     intake.py     received questions, a bounded queue for each caller
     upstream.py   forwarding to the cluster DNS over UDP
     stream.py     DNS over TCP
+    probe.py      whether the cluster DNS knows our zone
     uplinks.py    socket filters for packets from outside the node
     server.py     the sockets, and all of it together
 """
 
 from isthmus.dns.names import derived
+from isthmus.dns.probe import knows_zone
 from isthmus.dns.server import CannotListen, Server
 
-__all__ = ["CannotListen", "Server", "derived"]
+__all__ = ["CannotListen", "Server", "derived", "knows_zone"]

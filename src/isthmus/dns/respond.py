@@ -19,8 +19,8 @@ DENIED: Final = Answer(codec.NXDOMAIN, authoritative=False)
 """To a name of ours with a search domain behind it; whose zone that is, is not ours to show."""
 
 
-def respond(packet: bytes, zone: Zone, *, limit: int) -> bytes | None:
-    """What to do with a packet from a client. ``limit``: the most its transport carries."""
+def respond(packet: bytes, zone: Zone, *, limit: int, truncate: bool = False) -> bytes | None:
+    """What to do with a packet from a client. ``limit``: the most its transport carries; ``truncate``: as for build."""
     query = codec.parse(packet, limit=limit)  # hot:
     if query is None:
         return cold.respond(packet, zone, limit=limit)
@@ -28,8 +28,8 @@ def respond(packet: bytes, zone: Zone, *, limit: int) -> bytes | None:
     if not zone.ours(query.name, query.type):
         return codec.build(query, DENIED) if ordinary and zone.is_expansion(query.name) else FORWARD
     if ordinary:
-        return codec.build(query, zone.answer(query))
-    return codec.build(query, cold.unusual(query, zone))
+        return codec.build(query, zone.answer(query), truncate=truncate)
+    return codec.build(query, cold.unusual(query, zone), truncate=truncate)
 
 
 def failure(packet: bytes, *, limit: int) -> bytes | None:

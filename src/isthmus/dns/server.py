@@ -72,6 +72,8 @@ class Server:
         self._sockets: list[Socket] = []
         self._intake: Intake[tuple[bytes, Client]] = Intake()
         self._answering = False
+        self.truncates = False
+        """Whether an answer that does not fit over UDP sends the client to TCP; only where TCP reaches us too."""
         self.questions = self.replies = self.unsent = 0
 
     def __repr__(self) -> str:
@@ -96,7 +98,7 @@ class Server:
     async def run(self) -> None:
         """Listen and answer, for ever."""
         with ExitStack() as opened:
-            dropped = await uplinks.indexes(self._uplinks)
+            dropped = uplinks.indexes(self._uplinks)
             bound = [bind_both(each, dropped) for each in self._listen]
             for pair in bound:
                 for sock in pair:
@@ -172,7 +174,7 @@ class Server:
                 self._answering = False
                 return
             packet, client = self._intake.take()
-            reply = respond(packet, self._zone, limit=codec.UDP_SIZE)
+            reply = respond(packet, self._zone, limit=codec.UDP_SIZE, truncate=self.truncates)
             if reply:
                 self._send(reply, client)
             elif reply == FORWARD:

@@ -11,17 +11,14 @@ import asyncio
 import ctypes
 import socket
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
-from pyroute2 import AsyncIPRoute
+from isthmus import netlink
 
 REFRESH: Final = 5.0
 """Seconds between two looks at the routes."""
 AUTO: Final = "auto"
-LOOPBACK: Final = 1
-UNICAST: Final = 1
-"""RTN_UNICAST of linux/rtnetlink.h: other default routes lead nowhere."""
 SO_ATTACH_FILTER: Final = 26
 INSTRUCTION: Final = struct.Struct("=HBBI")
 LOAD_WORD, JUMP_IF_EQUAL, RETURN = 0x20, 0x15, 0x06
@@ -30,19 +27,10 @@ INTERFACE_INDEX: Final = 0xFFFFF000 + 8
 WHOLE_PACKET: Final = 0xFFFFFFFF
 
 
-async def indexes(names: Sequence[str]) -> frozenset[int]:
-    """The interfaces of these names there are; ``auto``: every one with a default route, of any family and table."""
-    present = {name: index for index, name in socket.if_nameindex()}
-    found = {present[name] for name in names if name in present}
-    return frozenset({*found, *(await _default_routes() if AUTO in names else ())} - {LOOPBACK})
-
-
-async def _default_routes() -> set[int]:
-    async with AsyncIPRoute() as netlink:
-        routes: list[Any] = []
-        for family in (socket.AF_INET, socket.AF_INET6):
-            routes += [route async for route in await netlink.route("dump", family=family)]
-    return {index for route in routes if _is_default(route) for index in _interfaces(dict(route["attrs"]))}
+def indexes(names: Sequence[str]) -> frozenset[int]:
+    """The interfaces of these names that there are; ``auto``: those with a default route, of any family and table."""
+    found = {link.ifindex for link in netlink.links() if link.name in names}
+    return frozenset(found | (netlink.default_route_interfaces() if AUTO in names else set()))
 
 
 def drop_from(sock: socket.socket, interfaces: Iterable[int]) -> None:
@@ -57,23 +45,12 @@ async def keep(sockets: Sequence[socket.socket], names: Sequence[str], *, refres
     """Keep the filters as the routes are, for ever."""
     applied: frozenset[int] | None = None
     while True:
-        found = await indexes(names)
+        found = indexes(names)
         if found != applied:
             for sock in sockets:
                 drop_from(sock, found)
             applied = found
         await asyncio.sleep(refresh)
-
-
-def _is_default(route: Mapping[str, Any]) -> bool:
-    return bool(route["dst_len"] == 0 and route["type"] == UNICAST)
-
-
-def _interfaces(attributes: Mapping[str, Any]) -> Iterator[int]:
-    if "RTA_OIF" in attributes:
-        yield attributes["RTA_OIF"]
-    for hop in attributes.get("RTA_MULTIPATH", ()):
-        yield hop["oif"]
 
 
 def _instructions(interfaces: Sequence[int]) -> Iterator[bytes]:

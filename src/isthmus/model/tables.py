@@ -200,6 +200,7 @@ NAMES: Final = Table[tuple[str, str], Name](
     indexes={"name": lambda row: (row.name,), "service": lambda row: (row.service,)},
 )
 
+NAMES_STATUS: Final = Table[tuple[str, str], Status]("names_status", Status, key=lambda row: row.key)
 PLANS_STATUS: Final = Table[PlanKey, Status]("plans_status", Status, key=lambda row: row.key)
 
 MERGED: Final = Table[ServiceName, Merged](

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
@@ -16,7 +16,7 @@ from isthmus import dns, kube, loadbalancer, logs
 from isthmus.admin.wire import ProcessStatus
 from isthmus.clusterset import Follower, PeerStats
 from isthmus.config import Config
-from isthmus.datapath import Callers, Datapath, DatapathError, Introduced
+from isthmus.datapath import Callers, Datapath, DatapathError, Introduced, PodLinks, PodLinksStats
 from isthmus.datapath.datapath import DatapathStats
 from isthmus.loadbalancer import claims
 from isthmus.loadbalancer.selection import Place
@@ -74,7 +74,15 @@ async def work(config: Config, client: kube.Client) -> None:
         dns.derived(config.dns.zone, servers=servers(config)),
     ]
     db = Database(
-        *tables_of(derived, tables.CLUSTERS, tables.PEER_POLICIES, tables.PODS, tables.PLANS_STATUS, tables.FAILURES)
+        *tables_of(
+            derived,
+            tables.CLUSTERS,
+            tables.PEER_POLICIES,
+            tables.PODS,
+            tables.PLANS_STATUS,
+            tables.NAMES_STATUS,
+            tables.FAILURES,
+        )
     )
     async with asyncio.TaskGroup() as tasks:
         reflectors = kubernetes.reflectors(
@@ -127,11 +135,22 @@ def servers(config: Config) -> tuple[str, ...]:
         raise CannotStart(f"dns.cluster_dns = {why}") from None
 
 
+class NamesStatus(Struct, frozen=True):
+    """How names are answered for the node's pods."""
+
+    mode: str
+    entries: ReconcilerStats
+    interfaces: PodLinksStats
+    questions: list[dict[str, Any]]
+    """Questions of pods by kind, result and who answers."""
+
+
 class DatapathStatus(Struct, frozen=True):
     """How plans get into the kernel's maps."""
 
     hooks: DatapathStats
     plans: ReconcilerStats
+    names: NamesStatus
     callers: str
     """Why calls cannot be told apart by pod; empty: they can."""
 
@@ -150,20 +169,33 @@ class AgentStatus(ProcessStatus, frozen=True, kw_only=True):
     """Why calls are not translated on this node, which is to translate them; empty: they are."""
 
 
+class Parts(NamedTuple):
+    """What programs the kernel, once it runs."""
+
+    datapath: Datapath
+    plans: Reconciler[Any, Any]
+    names: Reconciler[Any, Any]
+    interfaces: PodLinks
+    callers: Callers
+
+
 class Programming:
     """The datapath and what programs it, from :meth:`run` to its end; before, there is nothing to report."""
 
     def __init__(self, db: Database, config: Config) -> None:
         self._db = db
         self._config = config
-        self._parts: tuple[Datapath, Reconciler[Any, Any], Callers] | None = None
+        self._parts: Parts | None = None
 
     def stats(self) -> DatapathStatus | None:
         """None before the datapath is open and the plans of an earlier process are taken over."""
         if self._parts is None:
             return None
-        datapath, plans, callers = self._parts
-        return DatapathStatus(datapath.stats(), plans.stats(), callers.condition)
+        parts = self._parts
+        names = NamesStatus(
+            self._config.dns.mode, parts.names.stats(), parts.interfaces.stats(), parts.datapath.questions()
+        )
+        return DatapathStatus(parts.datapath.stats(), parts.plans.stats(), names, parts.callers.condition)
 
     def problem(self) -> str:
         """Why calls are not translated on this node; empty on one without a configured cgroup, which is a choice."""
@@ -171,7 +203,7 @@ class Programming:
             return ""
         if self._parts is None:
             return "plans are not programmed yet: the maps of an earlier agent wait for the first complete lists"
-        hooks = self._parts[0].stats()
+        hooks = self._parts.datapath.stats()
         return "" if hooks.attached else f"calls are not translated: {hooks.detail}"
 
     async def run(self) -> None:
@@ -200,16 +232,25 @@ class Programming:
                 datapath.take_over()
                 log.info("took over from another layout of the maps", plans=outcome)
             datapath.repair()
-            self._parts = datapath, plans, known
+            answers = datapath.names(config.dns, lifetime=config.clusterset.cache_lifetime)
+            names = Reconciler(db, tables.NAMES, answers, status=tables.NAMES_STATUS, backoff=Backoff(0.2, 30.0))
+            interfaces = datapath.pod_links()
+            self._parts = Parts(datapath, plans, names, interfaces, known)
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(datapath.keep(), name="hooks")
                 tasks.create_task(plans.run(), name="plans")
                 tasks.create_task(target.sweep(), name="sweep")
+                if config.dns.mode == "kernel":
+                    tasks.create_task(names.run(), name="names")
+                    tasks.create_task(answers.keep(), name="names deadline")
+                    tasks.create_task(interfaces.keep(), name="pod links")
                 tasks.create_task(callers(db, known), name="callers")
                 tasks.create_task(datapath.failures(db).run(), name="failures")
                 gone = datapath.gone_sockets(db, tcp=config.datapath.destroy_tcp)
                 tasks.create_task(gone.run(), name="gone sockets")
         finally:
+            if self._parts is not None:
+                self._parts.interfaces.close()
             datapath.close()
 
 

@@ -26,6 +26,9 @@ from isthmus.statedb import Database
 
 log = logs.get("dns")
 
+ASK_AGAIN = 30.0
+"""Seconds between two questions to the cluster DNS whether it knows our zone."""
+
 LIST_TIMEOUT = 5.0
 """Seconds that a list waits for the agent's names: they are shown also while the agent is away."""
 
@@ -48,7 +51,7 @@ async def main(config: Config) -> None:
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(reflector.run(), name="names")
         tasks.create_task(serve(server), name="server")
-        if config.datapath.cgroup:
+        if config.datapath.cgroup and config.dns.mode != "off":
             tasks.create_task(stay_alive(db, server, config), name="alive")
         observing.admin(
             tasks,
@@ -108,12 +111,39 @@ async def stay_alive(db: Database, server: dns.Server, config: Config) -> None:
     alive = await Alive.open(config.datapath.pin)
     if not alive.tie(server.socket):
         log.info("steering ends by the deadline alone: this kernel does not watch sockets")
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(renew(alive, config.dns.deadline), name="deadline")
+        tasks.create_task(choose_tcp(alive, server, config), name="tcp")
+
+
+async def renew(alive: Alive, deadline: float) -> None:
+    """Renew for ever; withdraw in the end."""
     try:
         while True:
-            alive.renew(config.dns.deadline)
-            await asyncio.sleep(config.dns.deadline / 3)
+            alive.renew(deadline)
+            await asyncio.sleep(deadline / 3)
     finally:
         alive.withdraw()
+
+
+async def choose_tcp(alive: Alive, server: dns.Server, config: Config) -> None:
+    """Have TCP steered as configured, or while the cluster DNS does not know our zone.
+
+    A cluster DNS that does not answer changes nothing. Answers over UDP send clients to TCP only where it is steered.
+    """
+    upstream = _endpoint(config.dns.upstream or config.dns.cluster_dns[0], "dns.upstream")
+    alive.takes_tcp = server.truncates = config.dns.tcp == "steer"
+    while config.dns.tcp == "auto":
+        known = await dns.knows_zone(upstream, config.dns.zone)
+        if known is not None and alive.takes_tcp == known:
+            log.info(
+                "questions over TCP go to " + ("the cluster DNS, which knows the zone" if known else "this server")
+            )
+            server.truncates = False
+            alive.takes_tcp = not known
+            await asyncio.sleep(config.dns.deadline)  # until the kernel has it
+            server.truncates = alive.takes_tcp
+        await asyncio.sleep(ASK_AGAIN)
 
 
 def _endpoint(text: str, field: str) -> Endpoint:

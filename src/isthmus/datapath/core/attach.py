@@ -22,6 +22,7 @@ from isthmus.datapath.core import btf, libbpf, manifest
 from isthmus.datapath.core.errors import DatapathError
 from isthmus.datapath.core.manifest import Map, Program
 from isthmus.datapath.core.shapes import Shape, check
+from isthmus.datapath.core.tc import Attachment, PodLinks, remove_filters
 
 OBJECT: Final = Path(__file__).parent.with_name("isthmus.bpf.o")
 CGROUP_SOCK_ADDR: Final = 18
@@ -55,6 +56,7 @@ class Loaded:
     def __init__(self, opened: libbpf.Object, programs: Sequence[Program], *, where: Path, cgroup: str) -> None:
         self._opened = opened
         self.programs = tuple(program.name for program in programs if program.kind == "cgroup")
+        self._every = tuple(programs)
         self.where = where
         """The directory of the maps."""
         self._pin = str(where.parent)
@@ -114,6 +116,15 @@ class Loaded:
         for fd in self._links.values():
             os.close(fd)
         self._links = {}
+
+    def pod_links(self) -> PodLinks:
+        """What keeps the programs of pods' interfaces attached; its ``keep()`` is a task of the process."""
+        found = [
+            Attachment(each.name, each.kind, self._opened.program_fd(each.name))
+            for each in self._every
+            if each.kind != "cgroup"
+        ]
+        return PodLinks(found, pins=links(self._pin))
 
     def close(self) -> None:
         """Free libbpf's memory; what is attached stays."""
@@ -233,6 +244,8 @@ def _attach(opened: libbpf.Object, programs: Iterable[str], *, cgroup: str, wher
 
 def remove(pin: str) -> None:
     """Detach every program and unpin everything; nothing there is nothing to do."""
+    if Path(pin).is_dir():
+        remove_filters()
     for path in _entries(links(pin)):
         try:
             libbpf.detach_link(path)

@@ -236,6 +236,11 @@ def link_info(fd: int) -> tuple[int, int]:
     return int(info.cgroup), int(info.prog_id)
 
 
+def link_target(fd: int) -> int:
+    """The interface that a tcx link is attached to; 0 once it is gone."""
+    return link_info(fd)[0] & 0xFFFFFFFF
+
+
 def detach_link(pin: Path) -> None:
     """Detach at once, whoever else holds the link; one whose cgroup is gone is detached already."""
     with _Link(pin) as link:

@@ -1,0 +1,248 @@
+"""Programs on the node's ends of pods' links: attached as pods come, kept through our restarts, gone with the link.
+
+A pod's link is a veth whose other end is in another network namespace and that no default route goes out by. Where the
+kernel has tcx (Linux 6.6) a program is a link among those of others; before, a filter in the interface's clsact qdisc.
+Both run beside other agents' programs: ours come first on the way in and last on the way out, and answer TC_ACT_UNSPEC
+(the next one decides) to whatever is not theirs.
+
+Links are pinned as ``<program>@<interface index>``; a filter stays by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import errno
+import os
+import platform
+import socket
+import struct
+from collections.abc import Container, Iterable, Mapping
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+from msgspec import Struct
+
+from isthmus import logs, netlink
+from isthmus.datapath.core import libbpf
+
+Direction = Literal["ingress", "egress"]
+
+LOOK: Final = 10.0
+"""Seconds between two full looks, in case an event was lost or somebody took a program off."""
+BPF: Final = {"x86_64": 321, "aarch64": 280}[platform.machine()]
+"""The system call's number; libbpf 1.1 has no call for tcx."""
+LINK_CREATE, LINK_UPDATE = 28, 29
+ATTACH_TYPE: Final[Mapping[Direction, int]] = {"ingress": 46, "egress": 47}
+"""BPF_TCX_INGRESS, BPF_TCX_EGRESS."""
+ORDER: Final[Mapping[Direction, int]] = {"ingress": 8, "egress": 16}
+"""BPF_F_BEFORE and BPF_F_AFTER without another program: first and last of all."""
+
+TC_MESSAGE: Final = struct.Struct("=BxxxiIII")
+NEW_QDISC, NEW_FILTER, DELETE_FILTER = 36, 44, 45
+REPLACE, EXCLUSIVE, CREATE = 0x100, 0x200, 0x400
+CLSACT_HANDLE, CLSACT_PARENT = 0xFFFF0000, 0xFFFFFFF1
+PARENT: Final[Mapping[Direction, int]] = {"ingress": 0xFFFFFFF2, "egress": 0xFFFFFFF3}
+PRIORITY: Final[Mapping[Direction, int]] = {"ingress": 1, "egress": 0xC000}
+HANDLE: Final = 0x1571
+"""Of our filters: others in the same place have other handles."""
+TCA_KIND, TCA_OPTIONS, TCA_BPF_FD, TCA_BPF_NAME, TCA_BPF_FLAGS = 1, 2, 6, 7, 8
+DIRECT_ACTION: Final = 1
+ETH_P_ALL: Final = 3
+
+log = logs.get("datapath")
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Attachment(NamedTuple):
+    """A loaded program and where it belongs."""
+
+    name: str
+    direction: Direction
+    fd: int
+
+
+class PodLinksStats(Struct, frozen=True):
+    """Interfaces that have our programs, by which mechanism, and why others have not."""
+
+    interfaces: int
+    kind: Literal["tcx", "clsact"]
+    failed: dict[str, str]
+
+
+class PodLinks:
+    """Keeps programs attached to every pod's link.
+
+    Invariant: an interface in ``_attached`` has every program; with tcx there is a descriptor for each, so that a
+    program stays although somebody deletes its pin.
+    """
+
+    def __init__(self, programs: Iterable[Attachment], *, pins: Path, tcx: bool | None = None) -> None:
+        self._programs = tuple(programs)
+        self._pins = pins
+        self._tcx = has_tcx(self._programs[0].fd) if tcx is None else tcx
+        self._attached: dict[int, dict[str, int]] = {}
+        self._failed: dict[str, str] = {}
+
+    def __repr__(self) -> str:
+        return f"<PodLinks: {len(self._attached)} interfaces>"
+
+    def stats(self) -> PodLinksStats:
+        """What is attached now."""
+        return PodLinksStats(len(self._attached), "tcx" if self._tcx else "clsact", dict(self._failed))
+
+    async def keep(self) -> None:
+        """Attach and let go as links come and go, for ever."""
+        loop, wake = asyncio.get_running_loop(), asyncio.Event()
+        with netlink.subscribe() as events:
+            loop.add_reader(events, wake.set)
+            try:
+                while True:
+                    self.look()
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(LOOK):
+                            await self._follow(events, wake)
+            finally:
+                loop.remove_reader(events)
+
+    def look(self) -> None:
+        """Attach to every pod's link there is, and let go of those that went or lost a program."""
+        uplinks = netlink.default_route_interfaces()
+        present = {link.ifindex: link for link in netlink.links() if is_pod(link, uplinks)}
+        for index, links in list(self._attached.items()):
+            if index not in present or any(libbpf.link_target(fd) != index for fd in links.values()):
+                self._forget(index)
+        self._unpin_others(present)
+        for link in present.values():
+            if link.ifindex not in self._attached or not self._tcx:
+                self._attach(link)
+
+    def close(self) -> None:
+        """Give descriptors back; what is attached stays."""
+        for links in self._attached.values():
+            for fd in links.values():
+                os.close(fd)
+        self._attached.clear()
+
+    async def _follow(self, events: socket.socket, wake: asyncio.Event) -> None:
+        """Take events in until some were lost."""
+        while True:
+            await wake.wait()
+            wake.clear()
+            try:
+                changes = netlink.changes(events)
+            except OSError:  # ENOBUFS: only a full look tells what came
+                return
+            uplinks = netlink.default_route_interfaces() if changes else set()
+            for link, gone in changes:
+                if gone:
+                    self._forget(link.ifindex)
+                elif is_pod(link, uplinks) and link.ifindex not in self._attached:
+                    self._attach(link)
+
+    def _attach(self, link: netlink.Link) -> None:
+        links: dict[str, int] = {}
+        try:
+            for program in self._programs:
+                if self._tcx:
+                    links[program.name] = self._tcx_link(program, link.ifindex)
+                else:
+                    put_filter(program, link.ifindex)
+        except OSError as why:
+            for fd in links.values():
+                os.close(fd)
+            if why.errno not in (errno.ENODEV, errno.ENOLINK):  # else it went while we were at it
+                self._failed[link.name] = str(why)
+                log.warning("cannot attach to a pod's interface", interface=link.name, error=str(why))
+            return
+        self._attached[link.ifindex] = links
+        self._failed.pop(link.name, None)
+
+    def _tcx_link(self, program: Attachment, index: int) -> int:
+        """The descriptor of a link with our program in it: the one that is pinned, or a new one."""
+        path = self._pins / f"{program.name}@{index}"
+        if path.exists():
+            fd = libbpf.open_pinned(path)
+            if libbpf.link_target(fd) == index:
+                _bpf(LINK_UPDATE, struct.pack("=IIII", fd, program.fd, 0, 0))
+                return fd
+            os.close(fd)
+            path.unlink()
+        fd = _create_link(program.fd, index, program.direction)
+        self._pins.mkdir(parents=True, exist_ok=True)
+        libbpf.pin(fd, path)
+        return fd
+
+    def _forget(self, index: int) -> None:
+        for name, fd in self._attached.pop(index, {}).items():
+            os.close(fd)
+            (self._pins / f"{name}@{index}").unlink(missing_ok=True)
+
+    def _unpin_others(self, present: Container[int]) -> None:
+        """Remove what an earlier process pinned for interfaces that went while nobody looked."""
+        ours = {program.name for program in self._programs}
+        for path in self._pins.glob("*@*"):
+            name, _, index = path.name.rpartition("@")
+            if name in ours and int(index) not in present:
+                path.unlink()
+
+
+def is_pod(link: netlink.Link, uplinks: Container[int]) -> bool:
+    """Whether an interface is the node's end of a pod's link."""
+    return link.kind == "veth" and link.elsewhere and link.ifindex not in uplinks
+
+
+def has_tcx(program: int) -> bool:
+    """Whether this kernel has tcx: it then looks for an interface that no machine has, before it refuses."""
+    try:
+        os.close(_create_link(program, 0x7FFFFFFF, "ingress"))
+    except OSError as why:
+        return why.errno == errno.ENODEV
+    return True
+
+
+def put_filter(program: Attachment, index: int) -> None:
+    """Our filter in the interface's clsact qdisc, made or replaced."""
+    with contextlib.suppress(FileExistsError):
+        head = TC_MESSAGE.pack(socket.AF_UNSPEC, index, CLSACT_HANDLE, CLSACT_PARENT, 0)
+        netlink.request(NEW_QDISC, CREATE | EXCLUSIVE, head + netlink.attribute(TCA_KIND, b"clsact\0"))
+    options = b"".join(
+        netlink.attribute(kind, data)
+        for kind, data in (
+            (TCA_BPF_FD, struct.pack("=I", program.fd)),
+            (TCA_BPF_NAME, program.name.encode() + b"\0"),
+            (TCA_BPF_FLAGS, struct.pack("=I", DIRECT_ACTION)),
+        )
+    )
+    body = _filter(index, program.direction) + netlink.attribute(TCA_OPTIONS, options)
+    netlink.request(NEW_FILTER, CREATE | REPLACE, body)
+
+
+def remove_filters() -> None:
+    """Take our filters off every interface of this network namespace."""
+    for link in netlink.links():
+        for direction in ATTACH_TYPE:
+            with contextlib.suppress(OSError):  # there is none
+                netlink.request(DELETE_FILTER, 0, _filter(link.ifindex, direction))
+
+
+def _filter(index: int, direction: Direction) -> bytes:
+    info = PRIORITY[direction] << 16 | socket.htons(ETH_P_ALL)
+    head = TC_MESSAGE.pack(socket.AF_UNSPEC, index, HANDLE, PARENT[direction], info)
+    return head + netlink.attribute(TCA_KIND, b"bpf\0")
+
+
+def _create_link(program: int, index: int, direction: Direction) -> int:
+    fields = (program, index, ATTACH_TYPE[direction], ORDER[direction], 0, 0, 0)
+    return _bpf(LINK_CREATE, struct.pack("=IIIIIIQ", *fields))
+
+
+def _bpf(command: int, attributes: bytes) -> int:
+    """The bpf system call; OSError where the kernel refuses."""
+    buffer = ctypes.create_string_buffer(attributes, len(attributes))
+    result = _libc.syscall(BPF, command, buffer, len(attributes))
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return int(result)
