@@ -564,6 +564,7 @@ static __always_inline int write_reply(struct __sk_buff *skb, struct name_scratc
 		struct dns_opt opt; /* an initializer would become data of .rodata, where constants alone are */
 
 		__builtin_memset(&opt, 0, sizeof(opt));
+		barrier();
 		opt.type = bpf_htons(41);
 		opt.size = bpf_htons(DNS_MOST);
 		opt.flags = bpf_htons(asked->opt_flags << 8);

@@ -31,12 +31,12 @@ RECEIVE: Final = 1 << 16
 
 
 class Link(NamedTuple):
-    """An interface. ``elsewhere``: its other end is in another network namespace."""
+    """An interface. ``peer``: what this network namespace calls the one its other end is in; None: that is this one."""
 
     ifindex: int
     name: str
     kind: str
-    elsewhere: bool
+    peer: int | None
 
 
 class LinkChange(NamedTuple):
@@ -140,7 +140,9 @@ def _link(body: bytes) -> Link:
     _, _, index, _, _ = LINK.unpack_from(body)
     found = dict(_attributes(body, LINK.size))
     info = dict(_attributes(found.get(IFLA_LINKINFO, b"")))
-    return Link(index, _text(found.get(IFLA_IFNAME)), _text(info.get(IFLA_INFO_KIND)), IFLA_LINK_NETNSID in found)
+    raw = found.get(IFLA_LINK_NETNSID)
+    peer = None if raw is None else int.from_bytes(raw[:4], sys.byteorder, signed=True)
+    return Link(index, _text(found.get(IFLA_IFNAME)), _text(info.get(IFLA_INFO_KIND)), peer)
 
 
 def _interfaces(body: bytes) -> Iterator[int]:

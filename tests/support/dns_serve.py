@@ -1,4 +1,4 @@
-"""``python dns_serve.py ADDRESS UPLINKS``: the node's server on port 53 of an address, with one name; for ever."""
+"""``python dns_serve.py ADDRESSES UPLINKS``: the node's server on port 53 of some addresses; for ever."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from isthmus.model.tables import NAMES
 from isthmus.statedb import Database
 
 
-async def main(address: str, uplinks: str) -> None:
+async def main(addresses: str, uplinks: str) -> None:
     """Serve."""
     db = Database(NAMES)
     with db.write() as txn:
         for row in ROWS:
             txn.put(NAMES, row)
     given = tuple(filter(None, uplinks.split(",")))
-    server = Server(db, zone=ZONE, listen=[(address, 53)], upstream=("127.0.0.1", 5353), uplinks=given)
+    server = Server(
+        db, zone=ZONE, listen=[(each, 53) for each in addresses.split(",")], upstream=("127.0.0.1", 5353), uplinks=given
+    )
     run = asyncio.create_task(server.run())
     await server.listening()
     print("ready", flush=True)

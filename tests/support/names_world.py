@@ -119,6 +119,10 @@ class NamesWorld:
         self.egress = TestRun(self._object.program_fd("to_pod"))
         self.target = self.restarted()
 
+    def program(self, name: str) -> int:
+        """The descriptor of a program."""
+        return self._object.program_fd(name)
+
     def restarted(self, **more: Any) -> NamesTarget:
         """The target of an agent that starts now."""
         return NamesTarget(self.maps, self.section, lifetime=self.lifetime, **more)

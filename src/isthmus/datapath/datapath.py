@@ -132,7 +132,14 @@ class Datapath:
 
     def pod_links(self) -> PodLinks:
         """What keeps programs on the pods' interfaces; its ``keep()`` is a task of the process."""
-        return self._loaded.pod_links()
+        return self._loaded.pod_links(self._announce)
+
+    def _announce(self, interface: int, namespace: int | None) -> None:
+        """``pod_links``: in which network namespace the sockets of an interface's pod are looked up."""
+        if namespace is None:
+            self.maps.drop("pod_links", [ID.pack(interface)])
+        else:
+            self.maps.put("pod_links", [(ID.pack(interface), ID.pack(namespace))])
 
     def questions(self) -> list[dict[str, Any]]:
         """Questions of pods by kind, result and who answers."""

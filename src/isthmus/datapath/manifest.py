@@ -15,4 +15,4 @@ MAPS: Final[Mapping[str, Map]] = {
     row.name: row for row in (*services.MAPS, *failures.MAPS, *names.MAPS, *settings.MAPS)
 }
 
-PROGRAMS: Final[tuple[Program, ...]] = (*services.PROGRAMS, *failures.PROGRAMS, *names.PROGRAMS)
+PROGRAMS: Final[tuple[Program, ...]] = (*services.PROGRAMS, *failures.PROGRAMS)

@@ -240,10 +240,10 @@ class Programming:
                 tasks.create_task(datapath.keep(), name="hooks")
                 tasks.create_task(plans.run(), name="plans")
                 tasks.create_task(target.sweep(), name="sweep")
+                tasks.create_task(interfaces.keep(), name="pod links")
                 if config.dns.mode == "kernel":
                     tasks.create_task(names.run(), name="names")
                     tasks.create_task(answers.keep(), name="names deadline")
-                    tasks.create_task(interfaces.keep(), name="pod links")
                 tasks.create_task(callers(db, known), name="callers")
                 tasks.create_task(datapath.failures(db).run(), name="failures")
                 gone = datapath.gone_sockets(db, tcp=config.datapath.destroy_tcp)

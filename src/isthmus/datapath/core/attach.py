@@ -13,7 +13,7 @@ and DNS go on.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -117,14 +117,14 @@ class Loaded:
             os.close(fd)
         self._links = {}
 
-    def pod_links(self) -> PodLinks:
+    def pod_links(self, announce: Callable[[int, int | None], object]) -> PodLinks:
         """What keeps the programs of pods' interfaces attached; its ``keep()`` is a task of the process."""
         found = [
             Attachment(each.name, each.kind, self._opened.program_fd(each.name))
             for each in self._every
             if each.kind != "cgroup"
         ]
-        return PodLinks(found, pins=links(self._pin))
+        return PodLinks(found, pins=links(self._pin), announce=announce)
 
     def close(self) -> None:
         """Free libbpf's memory; what is attached stays."""

@@ -18,7 +18,7 @@ import os
 import platform
 import socket
 import struct
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
@@ -74,13 +74,24 @@ class PodLinksStats(Struct, frozen=True):
 class PodLinks:
     """Keeps programs attached to every pod's link.
 
+    ``announce`` gets an interface and the id of its pod's network namespace before programs run there; and the
+    interface and None when it is gone.
+
     Invariant: an interface in ``_attached`` has every program; with tcx there is a descriptor for each, so that a
     program stays although somebody deletes its pin.
     """
 
-    def __init__(self, programs: Iterable[Attachment], *, pins: Path, tcx: bool | None = None) -> None:
+    def __init__(
+        self,
+        programs: Iterable[Attachment],
+        *,
+        pins: Path,
+        announce: Callable[[int, int | None], object] = lambda *_: None,
+        tcx: bool | None = None,
+    ) -> None:
         self._programs = tuple(programs)
         self._pins = pins
+        self._announce = announce
         self._tcx = has_tcx(self._programs[0].fd) if tcx is None else tcx
         self._attached: dict[int, dict[str, int]] = {}
         self._failed: dict[str, str] = {}
@@ -143,6 +154,7 @@ class PodLinks:
 
     def _attach(self, link: netlink.Link) -> None:
         links: dict[str, int] = {}
+        self._announce(link.ifindex, link.peer)
         try:
             for program in self._programs:
                 if self._tcx:
@@ -175,6 +187,8 @@ class PodLinks:
         return fd
 
     def _forget(self, index: int) -> None:
+        if index in self._attached:
+            self._announce(index, None)
         for name, fd in self._attached.pop(index, {}).items():
             os.close(fd)
             (self._pins / f"{name}@{index}").unlink(missing_ok=True)
@@ -190,7 +204,7 @@ class PodLinks:
 
 def is_pod(link: netlink.Link, uplinks: Container[int]) -> bool:
     """Whether an interface is the node's end of a pod's link."""
-    return link.kind == "veth" and link.elsewhere and link.ifindex not in uplinks
+    return link.kind == "veth" and link.peer is not None and link.ifindex not in uplinks
 
 
 def has_tcx(program: int) -> bool:

@@ -1,11 +1,11 @@
-"""The maps and programs of names."""
+"""The maps of names; the programs that read them are those of the pods' interfaces."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Final
 
-from isthmus.datapath.core.manifest import Map, Names, Program, Row, each, times
+from isthmus.datapath.core.manifest import Map, Names, Row, each, times
 from isthmus.datapath.core.shapes import address_text
 from isthmus.datapath.names.codecs import (
     AT_TC,
@@ -64,6 +64,3 @@ MAPS: Final = (
     Map(name="name_counters", writer="kernel", opaque=True),
     Map(name="name_scratch", writer="kernel", opaque=True),
 )
-
-PROGRAMS: Final = (Program("from_pod", "ingress"), Program("to_pod", "egress"))
-"""On the node's end of a pod's link: what comes from the pod is ingress there."""

@@ -1,0 +1,280 @@
+"""Names answered on the node's ends of pods' links: real packets, both mechanisms, beside others' programs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import fcntl
+import os
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+from names_world import SECTION, SERVER, SERVER6, ZONE, NamesWorld
+
+from isthmus.datapath.core.tc import Attachment, PodLinks, has_tcx, remove_filters
+from isthmus.model.dns import Name
+
+pytestmark = pytest.mark.bpf
+
+ECHO = f"echo.demo.svc.{ZONE}"
+ROWS = (
+    Name(ECHO, "A", ("10.96.0.7",)),
+    Name(ECHO, "AAAA", ("fd00::7",)),
+    Name(f"_http._tcp.{ECHO}", "SRV", (f"0 100 80 {ECHO}.",)),
+)
+SUPPORT = Path(__file__).parent.parent / "support"
+_numbers = count()
+_libc = ctypes.CDLL(None, use_errno=True)
+
+ASK = """
+import socket, sys, dns.message
+for name, type_, server in zip(sys.argv[2::3], sys.argv[3::3], sys.argv[4::3]):
+    family = socket.AF_INET6 if ":" in server else socket.AF_INET
+    query = dns.message.make_query(name, type_)
+    with socket.socket(family, socket.SOCK_DGRAM) as sock:
+        sock.settimeout(float(sys.argv[1]))
+        sock.connect((server, 53))
+        sock.send(query.to_wire())
+        try:
+            reply = dns.message.from_wire(sock.recv(4096))
+            print(reply.rcode(), *(item for rrset in reply.answer for item in rrset))
+        except (TimeoutError, ConnectionError):
+            print("nothing")
+"""
+
+
+def ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True)
+
+
+@contextlib.contextmanager
+def within(namespace: str) -> Iterator[None]:
+    """This thread in a network namespace."""
+    home, there = os.open("/proc/thread-self/ns/net", os.O_RDONLY), os.open(f"/run/netns/{namespace}", os.O_RDONLY)
+    try:
+        assert _libc.setns(there, 0x40000000) == 0
+        yield
+    finally:
+        assert _libc.setns(home, 0x40000000) == 0
+        os.close(home)
+        os.close(there)
+
+
+class Node:
+    """A namespace for the node and one for each pod, joined by veths; the node's programs and pins."""
+
+    def __init__(self, directory: Path, bpffs: Path) -> None:
+        self.name = f"isthmus-tc-{os.getpid()}-{next(_numbers)}"
+        self.pins = bpffs / self.name
+        self.world = NamesWorld(directory / "maps")
+        self.world.hold(ROWS)
+        self._made = [self.name]
+        ip("netns", "add", self.name)
+        ip("-n", self.name, "link", "set", "lo", "up")
+        subprocess.run(
+            [
+                "ip",
+                "netns",
+                "exec",
+                self.name,
+                "sysctl",
+                "-qw",
+                "net.ipv4.ip_forward=1",
+                "net.ipv6.conf.all.forwarding=1",
+            ],
+            check=True,
+        )
+        for address in (SERVER, SERVER6):
+            ip("-n", self.name, "addr", "add", address, "dev", "lo")
+        self.pod = self.plug(1)
+        self._server: subprocess.Popen[str] | None = None
+
+    def plug(self, number: int) -> str:
+        """A pod; its namespace."""
+        namespace, interface = f"{self.name}-p{number}", f"pod{number}"
+        ip("netns", "add", namespace)
+        self._made.append(namespace)
+        wire = ("name", interface, "netns", self.name, "type", "veth", "peer", "name", "eth0", "netns", namespace)
+        ip("link", "add", *wire)
+        ends = ((self.name, interface, 1), (namespace, "eth0", 2))
+        for where, device, host in ends:
+            ip("-n", where, "link", "set", device, "up")
+            ip("-n", where, "addr", "add", f"10.9.{number}.{host}/24", "dev", device)
+            ip("-n", where, "addr", "add", f"fd00:9:{number}::{host}/64", "dev", device, "nodad")
+        ip("-n", namespace, "route", "add", "default", "via", f"10.9.{number}.1")
+        ip("-n", namespace, "route", "add", "default", "via", f"fd00:9:{number}::1")
+        return namespace
+
+    def links(self, *, tcx: bool | None = None) -> PodLinks:
+        """What a process that starts now keeps attached."""
+        found = [
+            Attachment("from_pod", "ingress", self.world.program("from_pod")),
+            Attachment("to_pod", "egress", self.world.program("to_pod")),
+        ]
+        return PodLinks(found, pins=self.pins, tcx=tcx)
+
+    def attach(self, *, tcx: bool | None = None) -> PodLinks:
+        """Programs on what there is now."""
+        made = self.links(tcx=tcx)
+        with within(self.name):
+            made.look()
+        return made
+
+    def ask(self, *questions: str, pod: str = "", patience: float = 5.0) -> list[str]:
+        """What a pod is answered to questions, given as name, type, server, name, type, server …"""
+        command = ["ip", "netns", "exec", pod or self.pod, sys.executable, "-c", ASK, str(patience), *questions]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+
+    def serve(self) -> None:
+        """Run the node's server, as the kernel is told."""
+        command = [sys.executable, str(SUPPORT / "dns_serve.py"), f"{SERVER},{SERVER6}", ""]
+        self._server = subprocess.Popen(["ip", "netns", "exec", self.name, *command], stdout=subprocess.PIPE, text=True)
+        assert self._server.stdout is not None
+        assert self._server.stdout.readline() == "ready\n"
+        self.world.alive()
+
+    def close(self) -> None:
+        """Away with all of it."""
+        if self._server is not None:
+            self._server.kill()
+            self._server.wait(5)
+            assert self._server.stdout is not None
+            self._server.stdout.close()
+        for each in self.pins.glob("*") if self.pins.is_dir() else ():
+            each.unlink()
+        for each in self._made:
+            ip("netns", "del", each)
+        self.world.close()
+
+
+@pytest.fixture(scope="module")
+def bpffs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    where = tmp_path_factory.mktemp("bpffs")
+    subprocess.run(["mount", "-t", "bpf", "bpf", str(where)], check=True)
+    yield where
+    subprocess.run(["umount", str(where)], check=True)
+
+
+@pytest.fixture
+def node(tmp_path: Path, bpffs: Path) -> Iterator[Node]:
+    made = Node(tmp_path, bpffs)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+BOTH = (ECHO, "A", SECTION.cluster_dns[0], ECHO, "AAAA", SECTION.cluster_dns[1])
+ANSWERED = ["0 10.96.0.7", "0 fd00::7"]
+
+
+def checksum_offload(namespace: str, device: str, on: bool) -> None:
+    """ETHTOOL_STXCSUM."""
+    with within(namespace), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        value = ctypes.create_string_buffer(struct.pack("=II", 0x17, on))
+        request = struct.pack("16sP", device.encode(), ctypes.addressof(value))
+        fcntl.ioctl(sock, 0x8946, request.ljust(40, b"\0"))
+
+
+@pytest.mark.parametrize("tcx", [True, False])
+def test_a_pods_question_is_answered_on_its_link_with_nobody_else_there(node: Node, tcx: bool) -> None:
+    assert node.ask(*BOTH, patience=0.3) == ["nothing", "nothing"]
+    with contextlib.closing(node.attach(tcx=tcx)) as links:
+        assert links.stats().interfaces == 1
+        assert node.ask(*BOTH) == ANSWERED
+        assert node.ask(f"x.{ZONE}", "A", SECTION.cluster_dns[0]) == ["3"]
+    assert node.ask(*BOTH) == ANSWERED, "and goes on when the process has gone"
+    if not tcx:
+        with within(node.name):
+            remove_filters()
+        assert node.ask(*BOTH, patience=0.3) == ["nothing", "nothing"]
+
+
+@pytest.mark.parametrize("at_pod", [True, False])
+@pytest.mark.parametrize("at_node", [True, False])
+def test_checksums_are_right_whoever_makes_them(node: Node, at_pod: bool, at_node: bool) -> None:
+    checksum_offload(node.pod, "eth0", at_pod)
+    checksum_offload(node.name, "pod1", at_node)
+    node.serve()
+    with contextlib.closing(node.attach()):
+        assert node.ask(*BOTH) == ANSWERED
+        srv = f"_http._tcp.{ECHO}"
+        steered = node.ask(srv, "SRV", SECTION.cluster_dns[0], srv, "SRV", SECTION.cluster_dns[1])
+    assert steered == [f"0 0 100 80 {ECHO}."] * 2, "the reply to a steered question comes from whom was asked"
+
+
+async def test_pods_that_come_are_attached_and_those_that_go_forgotten(node: Node) -> None:
+    links = node.links()
+    with within(
+        node.name
+    ):  # sockets of netlink belong to the namespace they are made in, and keep() runs in this thread
+        keep = asyncio.create_task(links.keep())
+        while links.stats().interfaces != 1:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        pod = node.plug(2)
+        while links.stats().interfaces != 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert node.ask(*BOTH, pod=pod) == ANSWERED
+        ip("-n", node.name, "link", "del", "pod2")
+        while links.stats().interfaces != 1:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert len(list(node.pins.iterdir())) == 2
+        keep.cancel()
+        await asyncio.gather(keep, return_exceptions=True)
+    links.close()
+
+
+def test_a_process_that_restarts_takes_the_links_over(node: Node) -> None:
+    node.attach().close()
+    pins = sorted(node.pins.iterdir())
+    again = node.attach()
+    assert sorted(node.pins.iterdir()) == pins
+    assert node.ask(*BOTH) == ANSWERED
+    for pin in pins:
+        pin.unlink()
+    assert node.ask(*BOTH) == ANSWERED, "a link that somebody unpins is held by its process"
+    again.close()
+
+
+def test_a_link_that_went_while_nobody_looked_leaves_no_pin(node: Node) -> None:
+    node.plug(2)
+    node.attach().close()
+    assert len(list(node.pins.iterdir())) == 4
+    ip("-n", node.name, "link", "del", "pod2")
+    node.attach().close()
+    assert len(list(node.pins.iterdir())) == 2
+
+
+def test_the_interface_of_a_default_route_is_no_pods(node: Node) -> None:
+    node.plug(2)
+    ip("-n", node.name, "route", "add", "default", "via", "10.9.2.2")
+    with contextlib.closing(node.attach()) as links:
+        assert links.stats().interfaces == 1
+
+
+@pytest.mark.parametrize("tcx", [True, False])
+def test_anothers_filter_on_the_same_hook_sees_what_is_not_answered(node: Node, tcx: bool) -> None:
+    run = ["ip", "netns", "exec", node.name, "tc"]
+    subprocess.run([*run, "qdisc", "add", "dev", "pod1", "clsact"], check=True)
+    other = ["filter", "add", "dev", "pod1", "ingress", "prio", "7", "protocol", "ip", "matchall", "action", "ok"]
+    if subprocess.run([*run, *other], check=False, capture_output=True).returncode:
+        pytest.skip("this kernel has no matchall")
+    with contextlib.closing(node.attach(tcx=tcx)):
+        assert node.ask(*BOTH) == ANSWERED
+        node.ask("a.cluster.local", "A", SECTION.cluster_dns[0], patience=0.2)
+        shown = subprocess.run(
+            [*run, "-s", "filter", "show", "dev", "pod1", "ingress"], check=True, capture_output=True
+        )
+    assert b"Sent 61 bytes 1 pkt" in shown.stdout, shown.stdout.decode()
+
+
+def test_this_kernel_is_asked_whether_it_has_tcx(node: Node) -> None:
+    release = tuple(int(each) for each in os.uname().release.split(".")[:2])
+    assert has_tcx(node.world.program("from_pod")) == (release >= (6, 6))
