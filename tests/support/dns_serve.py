@@ -19,9 +19,8 @@ async def main(addresses: str, uplinks: str) -> None:
         for row in ROWS:
             txn.put(NAMES, row)
     given = tuple(filter(None, uplinks.split(",")))
-    server = Server(
-        db, zone=ZONE, listen=[(each, 53) for each in addresses.split(",")], upstream=("127.0.0.1", 5353), uplinks=given
-    )
+    listen = [(each, 53) for each in addresses.split(",")]
+    server = Server(db, zone=ZONE, listen=listen, upstream=("127.0.0.1", 5353), uplinks=given)
     run = asyncio.create_task(server.run())
     await server.listening()
     print("ready", flush=True)

@@ -181,7 +181,7 @@ class PodLinks:
                 return fd
             os.close(fd)
             path.unlink()
-        fd = _create_link(program.fd, index, program.direction)
+        fd = create_link(program.fd, index, program.direction)
         self._pins.mkdir(parents=True, exist_ok=True)
         libbpf.pin(fd, path)
         return fd
@@ -210,7 +210,7 @@ def is_pod(link: netlink.Link, uplinks: Container[int]) -> bool:
 def has_tcx(program: int) -> bool:
     """Whether this kernel has tcx: it then looks for an interface that no machine has, before it refuses."""
     try:
-        os.close(_create_link(program, 0x7FFFFFFF, "ingress"))
+        os.close(create_link(program, 0x7FFFFFFF, "ingress"))
     except OSError as why:
         return why.errno == errno.ENODEV
     return True
@@ -247,7 +247,8 @@ def _filter(index: int, direction: Direction) -> bytes:
     return head + netlink.attribute(TCA_KIND, b"bpf\0")
 
 
-def _create_link(program: int, index: int, direction: Direction) -> int:
+def create_link(program: int, index: int, direction: Direction) -> int:
+    """The descriptor of a new tcx link: the program runs on the interface for as long as somebody holds it."""
     fields = (program, index, ATTACH_TYPE[direction], ORDER[direction], 0, 0, 0)
     return _bpf(LINK_CREATE, struct.pack("=IIIIIIQ", *fields))
 
