@@ -156,9 +156,9 @@ async def test_it_names_its_tables_with_their_numbers(path: Path) -> None:
     async with serving(path) as process:
         process.db.initializer(NAMES, "derive")
         process.put(NAMESPACES, Namespace("demo"))
-        _, said = await ask(path, "tables")
-        assert said["tables"]["namespaces"] == {"rows": 1, "revision": 1, "readers": 0, "unread": 0, "pending": []}
-        assert said["tables"]["names"]["pending"] == ["derive"]
+        _, shown = await ask(path, "tables")
+        assert shown["tables"]["namespaces"] == {"rows": 1, "revision": 1, "readers": 0, "unread": 0, "pending": []}
+        assert shown["tables"]["names"]["pending"] == ["derive"]
 
 
 class Shown(ProcessStatus, frozen=True, kw_only=True):
@@ -177,18 +177,18 @@ async def test_the_status_has_what_the_process_adds_and_is_ready_when_nothing_is
         assert (await ask(path, "status"))[1]["ready"] is False
         with process.db.write() as txn:
             source.complete(txn)
-        _, said = await ask(path, "status")
-        assert (said["ready"], said["plans"], said["version"]) == (True, "all is well", "0.1.0")
+        _, shown = await ask(path, "status")
+        assert (shown["ready"], shown["plans"], shown["version"]) == (True, "all is well", "0.1.0")
 
 
 async def test_a_list_has_the_rows_under_keys_as_text(path: Path) -> None:
     async with serving(path) as process:
         process.put(NAMES, a_name(1))
-        status, said = await ask(path, "tables/names")
-        assert (status, said["complete"], said["pending"], said["revision"]) == (200, True, [], 1)
-        assert said["instance"] == process.server.instance
-        assert said["keys"] == ['["n1.demo.svc.clusterset.local","A"]']
-        assert said["rows"][0]["answers"] == ["10.96.0.0"]
+        status, shown = await ask(path, "tables/names")
+        assert (status, shown["complete"], shown["pending"], shown["revision"]) == (200, True, [], 1)
+        assert shown["instance"] == process.server.instance
+        assert shown["keys"] == ['["n1.demo.svc.clusterset.local","A"]']
+        assert shown["rows"][0]["answers"] == ["10.96.0.0"]
 
 
 async def test_a_list_waits_until_the_table_is_complete(path: Path) -> None:
@@ -209,8 +209,8 @@ async def test_a_list_that_has_waited_long_enough_is_marked_partial_and_says_for
 ) -> None:
     async with serving(path, timeout=0.05) as process:
         process.db.initializer(NAMES, "clusterset/c2")
-        _, said = await ask(path, question)
-        assert (said["complete"], said["pending"]) == (False, ["clusterset/c2"])
+        _, shown = await ask(path, question)
+        assert (shown["complete"], shown["pending"]) == (False, ["clusterset/c2"])
 
 
 async def test_a_watch_begins_with_the_list_and_goes_on_with_what_changes(path: Path, follow: Follow) -> None:
@@ -229,8 +229,8 @@ async def test_a_watch_begins_with_the_list_and_goes_on_with_what_changes(path: 
 async def test_a_watch_from_a_list_goes_on_where_the_list_ended(path: Path, follow: Follow) -> None:
     async with serving(path) as process:
         process.put(NAMES, a_name(1))
-        _, said = await ask(path, "tables/names")
-        watch = await follow(f"tables/names?watch=1&instance={said['instance']}&revision={said['revision']}")
+        _, shown = await ask(path, "tables/names")
+        watch = await follow(f"tables/names?watch=1&instance={shown['instance']}&revision={shown['revision']}")
         assert await watch.head() == 200
         process.put(NAMES, a_name(2))
         assert (await watch.line())["revision"] == 2
@@ -240,8 +240,8 @@ async def test_another_instance_or_a_revision_of_the_past_is_gone(path: Path) ->
     async with serving(path) as process:
         process.put(NAMES, a_name(1))
         for query in ("instance=another&revision=1", f"instance={process.server.instance}&revision=0"):
-            status, said = await ask(path, f"tables/names?watch=1&{query}")
-            assert (status, "list again" in said["error"]) == (410, True)
+            status, shown = await ask(path, f"tables/names?watch=1&{query}")
+            assert (status, "list again" in shown["error"]) == (410, True)
 
 
 async def test_a_watch_of_a_partial_list_ends_when_the_table_is_complete_so_that_it_is_listed_whole(
@@ -263,10 +263,10 @@ async def test_a_watch_of_a_partial_list_ends_when_the_table_is_complete_so_that
 async def test_a_question_that_makes_no_sense_is_answered_with_what_would(path: Path) -> None:
     async with serving(path) as process:
         assert process.server.watching == 0
-        status, said = await ask(path, "tables/colours")
+        status, shown = await ask(path, "tables/colours")
         assert status == 404
-        assert said["error"].startswith("no table 'colours' here; there are: services, ")
-        assert "names" in said["tables"]
+        assert shown["error"].startswith("no table 'colours' here; there are: services, ")
+        assert "names" in shown["tables"]
         assert (await ask(path, "tables/names?wait=long"))[0] == 400
         assert await ask(path, "nothing") == (404, {"error": "/v1/nothing: Not Found", "tables": []})
 

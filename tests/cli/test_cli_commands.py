@@ -53,8 +53,8 @@ def test_looking_imports_no_web_server() -> None:
 
 
 def test_help_names_every_command() -> None:
-    said = isthmus("--help").stdout
-    assert all(name in said and line.split()[0] in said for name, (_, line) in COMMANDS.items())
+    shown = isthmus("--help").stdout
+    assert all(name in shown and line.split()[0] in shown for name, (_, line) in COMMANDS.items())
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -112,8 +112,8 @@ async def test_status_of_a_process_that_waits_says_for_whom_and_ends_with_1(tmp_
         result = await beside_the_loop("status", "--socket", str(process.socket))
         assert result.exit_code == 1
         assert result.stdout.startswith("agent 0.1.0: not ready: waiting for clusterset/c2, up ")
-        said = json.loads((await beside_the_loop("status", "--socket", str(process.socket), "-o", "json")).stdout)
-        assert (said["ready"], said["processes"]["agent"]["tables"]["names"]["pending"]) == (False, ["clusterset/c2"])
+        shown = json.loads((await beside_the_loop("status", "--socket", str(process.socket), "-o", "json")).stdout)
+        assert (shown["ready"], shown["processes"]["agent"]["tables"]["names"]["pending"]) == (False, ["clusterset/c2"])
 
 
 async def test_status_of_a_labs_cluster_names_the_processes_that_are_missing(

@@ -78,7 +78,7 @@ async def isthmus(*arguments: str) -> Result:
 
 
 async def printed(*arguments: str) -> str:
-    """What a command that succeeds says."""
+    """The output of a command that succeeds."""
     result = await isthmus(*arguments)
     assert (result.exit_code, result.stderr) == (0, "")
     return result.stdout
@@ -94,8 +94,8 @@ async def test_plans_show_the_import_what_is_called_and_how_many_targets_each_cl
 async def test_what_the_reconciler_could_not_do_is_the_plans_status(process: Process) -> None:
     process.put(tables.PLANS_STATUS, Status(PLAN, "map slots is full", 3, 1.5))
     assert "c1:1 c2:2   map slots is full (tried 3×)" in await printed("get", "plans", "-A")
-    said = json.loads(await printed("get", "plans", "-A", "-o", "json"))
-    assert said["rows"][0]["status"] == {"ok": False, "error": "map slots is full"}
+    shown = json.loads(await printed("get", "plans", "-A", "-o", "json"))
+    assert shown["rows"][0]["status"] == {"ok": False, "error": "map slots is full"}
 
 
 @pytest.mark.parametrize(
@@ -150,13 +150,13 @@ async def test_wide_shows_more(process: Process) -> None:
 @pytest.mark.parametrize(("form", "read"), [("json", json.loads), ("yaml", yaml.safe_load)])
 async def test_programs_get_whole_rows_and_whether_they_are_all(process: Process, form: str, read: Any) -> None:
     process.db.initializer(tables.IMPORTS, "kubernetes")
-    said = read(await printed("get", "imports", "-A", "-o", form))
-    assert {key: said[key] for key in ("table", "complete", "pending")} == {
+    shown = read(await printed("get", "imports", "-A", "-o", form))
+    assert {key: shown[key] for key in ("table", "complete", "pending")} == {
         "table": "imports",
         "complete": False,
         "pending": ["kubernetes"],
     }
-    assert said["rows"][0]["clusters"] == ["c1", "c2"]
+    assert shown["rows"][0]["clusters"] == ["c1", "c2"]
 
 
 async def test_people_are_told_beside_the_rows_that_they_are_not_all(process: Process) -> None:
@@ -318,8 +318,8 @@ async def test_watching_a_process_that_ends_is_a_failure(tmp_path: Path) -> None
         process.put(tables.CLUSTERS, Cluster(name=C1))
         seen = await watching(process, "clusters")
         await seen.line()
-    _, said = await seen.process.communicate()
-    assert (seen.process.returncode, said.decode()) == (1, f"Error: the process at {tmp_path}/agent.sock has ended\n")
+    _, shown = await seen.process.communicate()
+    assert (seen.process.returncode, shown.decode()) == (1, f"Error: the process at {tmp_path}/agent.sock has ended\n")
 
 
 def test_every_table_of_the_model_has_columns_or_is_a_status() -> None:

@@ -19,7 +19,7 @@ WEB = Path(__file__).parents[2] / "examples" / "health-checker" / "services" / "
 
 
 def plans(asked: Socket) -> list[str]:
-    """Who is reached, once all sources have said what they have."""
+    """The backends that are reached, once all sources are complete."""
     try:
         listing = asked.table("plans")
     except QueryError:

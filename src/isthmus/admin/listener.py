@@ -13,7 +13,7 @@ LONGEST = 107
 
 
 def listen(path: Path) -> socket.socket:
-    """A listening socket at a path, mode 0600; ConfigError says why it cannot be."""
+    """A listening socket at a path, mode 0600; ConfigError where it cannot be made."""
     beside = path.with_name(path.name + "~")
     if len(os.fsencode(beside)) > LONGEST:
         raise ConfigError(f"admin.socket = '{path}': longer than the {LONGEST - 1} bytes a socket's path may have")
@@ -24,7 +24,7 @@ def listen(path: Path) -> socket.socket:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         beside.unlink(missing_ok=True)
         found.bind(str(beside))
-        beside.chmod(0o600)  # nobody can have connected before: it listens only from the next line on
+        beside.chmod(0o600)  # no client can have connected before: it listens from the next line on
         found.listen(128)
         beside.rename(path)
     except OSError as error:

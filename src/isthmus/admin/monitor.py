@@ -1,6 +1,6 @@
-"""What machines ask a process: is it alive, is it ready, its metrics. Plain HTTP, nothing secret, nothing that changes.
+"""Health and metrics of a process over HTTP: liveness, readiness, Prometheus. Read-only; nothing secret.
 
-``/livez`` is answered as long as the loop turns; ``/readyz`` is 503 with a reason until the process does its work, or
+``/livez`` is answered as long as the event loop runs; ``/readyz`` is 503 with a reason until the process does its work, or
 stands by for it; ``/metrics`` is Prometheus' text format, computed when asked for.
 """
 
@@ -27,7 +27,7 @@ class Monitor:
         self._listen = listen
         self._ready = ready
         self._registry = CollectorRegistry()
-        self._registry.register(_Asked(families))
+        self._registry.register(_Computed(families))
         self._open = asyncio.Event()
         self.address: tuple[str, int] = ("", 0)
 
@@ -69,7 +69,7 @@ class Monitor:
         return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
-class _Asked(Collector):
+class _Computed(Collector):
     def __init__(self, families: Families) -> None:
         self._families = families
 

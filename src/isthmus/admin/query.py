@@ -20,7 +20,7 @@ Dial = Callable[[float], socket.socket]
 
 
 class QueryError(Exception):
-    """The question was not answered; the message says why, and what to do."""
+    """The request failed; the message has the reason and what to do."""
 
 
 class NoTable(QueryError):  # noqa: N818
@@ -43,7 +43,7 @@ class Socket:
         self._timeout = timeout
         self._dial = dial or partial(_unix, path)
         self._kept: http.client.HTTPConnection | None = None
-        """The connection of the last question, where dialling is dear: then it serves the next one too."""
+        """The connection of the last question, where dialling is expensive: it serves the next one too."""
         self._keep = dial is not None
 
     def __repr__(self) -> str:
@@ -56,7 +56,7 @@ class Socket:
             self._kept = None
 
     def status(self) -> dict[str, Any]:
-        """What the process says of itself."""
+        """What the process reports of itself."""
         with self._get("status") as response:
             found: dict[str, Any] = msgspec.json.decode(response.read())
         return found
@@ -78,7 +78,7 @@ class Socket:
     def follow(self, name: str) -> Generator[Line[Any], None, None]:
         """The table as a first line, then its changes, until the process ends or this is closed."""
         with self._get(f"tables/{quote(name, safe='')}", watch=1, wait=0) as response:
-            self._patient(response)
+            self._without_timeout(response)
             try:
                 while text := response.readline():
                     yield msgspec.json.decode(text, type=Line[Any])
@@ -113,8 +113,8 @@ class Socket:
             return NoTable(failure.error, failure.tables)
         return QueryError(failure.error)
 
-    def _patient(self, response: http.client.HTTPResponse) -> None:
-        """A quiet table is no dead process."""
+    def _without_timeout(self, response: http.client.HTTPResponse) -> None:
+        """No timeout between lines: a table may not change for hours."""
         raw = getattr(response.fp, "raw", None)
         if raw is not None:
             raw._sock.settimeout(None)

@@ -132,7 +132,7 @@ class Server:
         return await self._follow(request, table, with_list=False)
 
     async def _complete(self, table: AnyTable, timeout: float) -> None:
-        """Wait until the table is whole, or until it has been waited for long enough."""
+        """Wait until the table is complete, for ``timeout`` seconds at most."""
         try:
             async with asyncio.timeout(timeout):
                 await self._db.until(lambda snapshot: snapshot.initialized(table))
@@ -180,7 +180,7 @@ class Server:
     async def _write_changes(
         self, response: web.StreamResponse, table: AnyTable, reader: Changes[Any], *, partial: bool
     ) -> None:
-        """Changes as they come. A client whose list was partial is told to list again once the table is whole."""
+        """Changes as they come. A client whose list was partial has to list again once the table is complete."""
         while True:
             await self._db.until(lambda now: reader.ready or (partial and now.initialized(table)))
             snapshot, changes = reader.next()
@@ -194,7 +194,7 @@ class Server:
             await response.write(msgspec.json.encode(line) + b"\n")
 
     async def _drop(self, request: web.Request, response: web.StreamResponse, why: str) -> None:
-        """Say why where that still can be said, and cut the connection: what is buffered for it goes at once."""
+        """Send the reason where the client still reads, and abort the connection, which frees its buffer."""
         self.dropped += 1
         log.warning("a slow reader is dropped", request=request.path, why=why)
         try:

@@ -11,11 +11,11 @@ R = TypeVar("R")
 
 VERSION = "v1"
 GONE = 410
-"""What was asked for is of another instance or no longer kept: only a list helps."""
+"""The revision is another instance's or no longer kept: list again."""
 
 
 class Listing(Struct, Generic[R]):
-    """A whole table. Not complete: the sources in ``pending`` have not told everything, so nothing may be removed."""
+    """A whole table. Not complete: sources in ``pending`` have not listed, so nothing may be removed."""
 
     instance: str
     revision: int
@@ -49,7 +49,7 @@ class ProcessStatus(Struct, frozen=True, kw_only=True):
 
 
 class Failure(Struct):
-    """What is said with a status of 400 and more."""
+    """The body of an answer with a status of 400 and more."""
 
     error: str
     tables: list[str] = []

@@ -43,7 +43,7 @@ OWN_NAME: Final = {"services", "names", "refused_claims"}
 
 
 def table_name(typed: str) -> str:
-    """The table somebody means: by an alias, in the singular, or by its name."""
+    """The table that is meant: by an alias, in the singular, or by its name."""
     name = typed.lower().replace("-", "_")
     name = ALIASES.get(name, name)
     return f"{name}s" if f"{name}s" in COLUMNS else name
@@ -172,7 +172,7 @@ CONDITIONS: Final = ("ready", "terminating", "not ready", "gone")
 
 
 def _condition(row: Row) -> str:
-    """What its source says of a backend, and what probes say."""
+    """A backend's condition by its source, and by probes."""
     dead, lapsed = not row.get("healthy", True), row.get("lapsed", False)
     return CONDITIONS[row["condition"]] + (", dead" if dead else ", lapsed" if lapsed else "")
 

@@ -26,7 +26,7 @@ BEHIND = ("peer", "endpoints", "conflict", "namespace")
 @click.option("-o", "--output", "form", type=click.Choice(["text", "json"]), default="text")
 @sockets.options
 def explain(service: str, namespace: str, form: str, socket: Path | None, cluster: str | None, lab: str | None) -> None:
-    """Why calls of SERVICE go where they go: whom they reach, whom they do not, and the reason for each.
+    """Why calls of SERVICE go where they go: the backends they reach, those they do not, and the reason for each.
 
     Exits with 1 when a cluster it depends on is not ready, exports conflict, or its namespace is missing.
     """

@@ -1,4 +1,4 @@
-"""Several tables of one process followed at once, as changes against what was told before."""
+"""Several tables of one process followed at once, as changes against what was printed before."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ def _read(socket: Socket, table: str, lines: queue.Queue[tuple[str, Line[Any] | 
 
 
 def _changes(table: str, line: Line[Any], known: dict[str, Row]) -> Iterator[Change]:
-    told = {event.key: event.row for event in line.events}
+    printed = {event.key: event.row for event in line.events}
     if line.list is not None:
         listed = dict(zip(line.list.keys, line.list.rows, strict=True))
         # What a partial list does not have may still come; of a complete one it is gone.
-        told = {**(dict.fromkeys(known) if line.list.complete else {}), **listed}
-    for key, row in told.items():
+        printed = {**(dict.fromkeys(known) if line.list.complete else {}), **listed}
+    for key, row in printed.items():
         old = known.pop(key, None)
         if row is not None:
             known[key] = row

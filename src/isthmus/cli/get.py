@@ -17,7 +17,7 @@ from isthmus.cli.follow import Change, follow
 Format = Literal["table", "wide", "json", "yaml"]
 
 STATUS_OF: Final = {"plans": "plans_status", "objects": "objects_status", "backends": "failures"}
-"""Tables with a table beside them that has a row for each row of which something is wrong, and says what."""
+"""Tables that have a status table: a row for each row that could not be reconciled, with the error."""
 
 
 class Selection(NamedTuple):
@@ -51,7 +51,7 @@ class View(NamedTuple):
     selection: Selection
     wide: bool
     status: dict[str, Row] | None
-    """Failures of the reconciler by key text; None where the table has no such thing."""
+    """Failures of the reconciler by key text; None where the table has no status table."""
 
     def heads(self, sample: Row, *, event: bool = False) -> list[str]:
         """The first line."""
@@ -185,12 +185,12 @@ def _line_teller(view: View) -> Callable[[list[Change]], None]:
 
 
 def _selected(socket: Socket, view: View) -> Iterator[list[Change]]:
-    """Changes of the selected rows, those of their status included: then the row is told again."""
+    """Changes of the selected rows, and of their status: the row is then printed again."""
     table = view.selection.table
     rows: dict[str, Row] = {}
     known = {table: rows} if view.status is None else {table: rows, STATUS_OF[table]: view.status}
     for changes in follow(socket, known):
-        told: dict[str, Change] = {}
+        printed: dict[str, Change] = {}
         for change in changes:
             _keep(known[change.table], change)
             row = change.row or change.old or {}
@@ -198,8 +198,8 @@ def _selected(socket: Socket, view: View) -> Iterator[list[Change]]:
                 row = rows.get(change.key, {})
                 change = Change(table, "STATUS", change.key, row, row)
             if row and view.selection.has(row):
-                told[change.key] = change
-        yield list(told.values())
+                printed[change.key] = change
+        yield list(printed.values())
 
 
 def _keep(rows: dict[str, Row], change: Change) -> None:

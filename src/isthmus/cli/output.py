@@ -1,4 +1,4 @@
-"""How answers look: tables without boxes for eyes, JSON and YAML for programs."""
+"""Output formats: tables without boxes, JSON and YAML."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def lines(rows: Sequence[Sequence[str]], *, widths: list[int]) -> None:
-    """The same columns for what is followed: one grows when it must, for good, and lines told before stay as they are.
+    """The same columns for what is followed: one grows when it must, for good, and earlier lines stay as they are.
 
     ``widths`` begins empty and is kept by the caller.
     """

@@ -32,4 +32,4 @@ def relay(path: Path) -> None:
 def _send(connection: socket.socket) -> None:
     while data := os.read(0, CHUNK):
         connection.sendall(data)
-    connection.shutdown(socket.SHUT_RDWR)  # nobody asks any more: the main thread's read ends
+    connection.shutdown(socket.SHUT_RDWR)  # standard input has ended: so does the main thread's read

@@ -1,4 +1,4 @@
-"""Where to ask: the admin sockets that a command's options mean, most likely first."""
+"""The admin sockets that a command's options select, most likely first."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that say where to ask."""
+    """The options that select the sockets."""
     for option in (
         click.option("--socket", type=click.Path(path_type=Path), help=f"A process's admin socket; or ${VARIABLE}."),
         local.lab_option,
@@ -38,7 +38,7 @@ def context() -> str:
 
 
 def find(*, socket: Path | None, cluster: str | None, lab: str | None, pod: str = "") -> list[Socket]:
-    """The sockets to ask in turn; a ClickException says what to add where none is meant clearly.
+    """The sockets to ask in turn; a ClickException names the option to add where the choice is unclear.
 
     ``pod``: namespace/name of a pod; with ``--context``, the agent of its node is asked.
     """
@@ -60,18 +60,18 @@ def find(*, socket: Path | None, cluster: str | None, lab: str | None, pod: str 
 
 
 def ask(sockets: Sequence[Socket], question: Callable[[Socket], T]) -> tuple[Socket, T]:
-    """The first answer, and who gave it. Where nobody has one the most telling refusal is the error."""
+    """The first answer, and the socket that gave it. Where none has one, the most specific refusal is the error."""
     refusals: list[QueryError] = []
     for socket in sockets:
         try:
             return socket, question(socket)
         except QueryError as why:
             refusals.append(why)
-    raise click.ClickException(str(_most_telling(refusals)))
+    raise click.ClickException(str(_most_specific(refusals)))
 
 
-def _most_telling(refusals: Sequence[QueryError]) -> QueryError:
-    """Nobody there at all: who was asked first. Else what those say who are there: all their tables in one line."""
+def _most_specific(refusals: Sequence[QueryError]) -> QueryError:
+    """Where no process answers, the refusal of the first; else one line with the tables of those that answer."""
     answered = [why for why in refusals if isinstance(why, NoTable)]
     if not answered:
         return refusals[0]

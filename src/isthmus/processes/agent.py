@@ -152,7 +152,7 @@ class DatapathStatus(Struct, frozen=True):
     plans: ReconcilerStats
     names: NamesStatus
     callers: str
-    """Why calls cannot be told apart by pod; empty: they can."""
+    """Why calls cannot be attributed to a pod; empty: they can."""
 
 
 class AgentStatus(ProcessStatus, frozen=True, kw_only=True):

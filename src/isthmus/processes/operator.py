@@ -109,7 +109,7 @@ class Leader:
         self._takeovers: Counter[ClusterName] = Counter()
 
     def not_ready(self) -> str:
-        """Why the process is not ready; nothing for one that stands by."""
+        """Why the process is not ready; empty for one that stands by."""
         return observing.waiting_for(own_awaited(self._db.snapshot()) if self._db is not None else ())
 
     def families(self) -> Iterable[Metric]:
@@ -122,7 +122,7 @@ class Leader:
         return [*general, *own, mcs_metrics.takeovers(self._takeovers)]
 
     async def lead(self) -> None:
-        """Everything the leader does, until it is cancelled."""
+        """Do the leader's work, until cancelled."""
         config, cluster = self._config, ClusterName(self._config.cluster.name)
         shared = config.clusterset.default_global
         derived = [

@@ -45,7 +45,7 @@ def complaints(rows: Iterable[RefusedClaim]) -> set[Complaint]:
     messages: dict[tuple[ClaimantKind, ServiceName, str, str], list[str]] = {}
     for row in sorted(rows, key=REFUSED_CLAIMS.key):
         messages.setdefault((row.kind, row.name, row.uid, row.reason), []).append(row.message)
-    return {Complaint(*about, "; ".join(dict.fromkeys(said))) for about, said in messages.items()}
+    return {Complaint(*about, "; ".join(dict.fromkeys(recorded))) for about, recorded in messages.items()}
 
 
 async def record(db: Database, recorder: Recorder, *, persists: float = PERSISTS) -> None:

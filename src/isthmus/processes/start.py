@@ -1,4 +1,4 @@
-"""How a process of ours begins and ends: one event loop, SIGTERM and SIGINT end it cleanly, one line says why not."""
+"""How a process begins and ends: one event loop, signals end it cleanly, one line on stderr when it cannot run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from isthmus.statedb import Backoff, Derived, Retry, Table
 
 ASKING = Backoff(0.2, 5.0)
 SECOND_NAME = 2.0
-"""Seconds in which the API server may say that a configured name is not the cluster's only one."""
+"""Seconds to wait for the API server's ClusterProperty when a name is configured as well."""
 
 log = logs.get("start")
 
@@ -28,11 +28,11 @@ Main = Callable[[Config], Coroutine[Any, Any, None]]
 
 
 class CannotStart(Exception):  # noqa: N818
-    """A process lacks something it cannot do without; the message says what, and how to get it."""
+    """A process lacks something it cannot do without; the message names it, and how to get it."""
 
 
 def start(name: str, main: Main, config: Config) -> int:
-    """Run a process to its end; its exit code. 0: told to stop, 1: it cannot run, and stderr says why."""
+    """Run a process to its end; its exit code. 0: stopped by a signal, 1: it cannot run, for the reason on stderr."""
     logs.configure(level=config.log.level, form=config.log.format)
     log = logs.get(name)
     # Rows are immutable and without cycles: the collector finds nothing in them and need not look often.
@@ -68,12 +68,12 @@ def require(config: Config, **fields: str | int | tuple[str, ...]) -> None:
 
 
 def tables_of(derived: Iterable[Derived[Any]], *others: Table[Any, Any]) -> set[Table[Any, Any]]:
-    """Derived tables, all that they read, and others: what a process that computes them has to hold."""
+    """Derived tables, all that they read, and others: the tables of a process that computes them."""
     return {*others, *(table for each in derived for table in (each.table, *each.reads))}
 
 
 async def identified(config: Config, client: kube.Client) -> Config:
-    """The configuration with the cluster's name in it, where it has none: then the API server is waited for."""
+    """The configuration with the cluster's name; where it has none, the API server is asked until it answers."""
     retry = Retry(ASKING)
     while True:
         try:

@@ -99,7 +99,7 @@ def _peer(facts: Facts, row: Cluster) -> Hop:
 
 
 def exports(facts: Facts, service: ServiceName) -> Iterator[Hop]:
-    """Somebody exports the service, what is exported is valid, and it has arrived here."""
+    """A cluster exports the service, its export is valid, and has arrived here."""
     arrived = {row.cluster for row in facts.operator.rows.all(tables.EXPORTS) if row.name == service}
     wrong = False
     valid: set[str] = set()
@@ -119,10 +119,10 @@ def exports(facts: Facts, service: ServiceName) -> Iterator[Hop]:
         else:
             yield Hop("export", f"export of {cluster}", f"valid there, and not received in {facts.cluster}", "follows")
     if not arrived and not valid and not wrong and not facts.operator.error:
-        yield _nobody(facts, service)
+        yield _no_export(facts, service)
 
 
-def _nobody(facts: Facts, service: ServiceName) -> Hop:
+def _no_export(facts: Facts, service: ServiceName) -> Hop:
     known = {row.name for each in facts.operators for row in each.rows.all(tables.OWN_EXPORTS)}
     known |= {row.name for row in facts.operator.rows.all(tables.EXPORTS)}
     namespace, name = split(service)

@@ -81,7 +81,7 @@ class Facts(Struct, frozen=True):
 
 
 def process(socket: Socket | None, cluster: str, name: str, *, under: str = "") -> Process:
-    """Ask a process for all it has; with ``under`` (``demo/``) only for rows of that namespace, where it can tell."""
+    """Status and tables of a process; ``under`` (``demo/``) limits tables that are ordered by namespace to one."""
     db = Database(*TABLES)
     if socket is None:
         return Process(cluster, name, db.snapshot(), error="it has no admin socket here", expected=False)
