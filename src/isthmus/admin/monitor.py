@@ -1,6 +1,6 @@
 """Health and metrics of a process over HTTP: liveness, readiness, Prometheus. Read-only; nothing secret.
 
-``/livez`` is answered as long as the event loop runs; ``/readyz`` is 503 with a reason until the process does its work, or
+``/livez`` is answered as long as the event loop runs; ``/readyz`` is 503 with a reason until the process works, or
 stands by for it; ``/metrics`` is Prometheus' text format, computed when asked for.
 """
 
