@@ -61,9 +61,18 @@ def test_what_is_as_wanted_has_no_difference(wanted: dict[str, Any], found: dict
             {"spec": {"ipFamilies": ["IPv4", "IPv6"]}},
             {"spec": {"ipFamilies": ["IPv6", "IPv4"]}},
         ),
+        ({"spec": {"selector": {}}}, {"spec": {"selector": {"app": "evil"}}}, {"spec": {"selector": None}}),
         ({"endpoints": [{"ready": False}]}, {"endpoints": [{}]}, {"endpoints": [{"ready": False}]}),
     ],
-    ids=["missing label", "scalar", "item too many", "field that must be absent", "order of plain values", "false"],
+    ids=[
+        "missing label",
+        "scalar",
+        "item too many",
+        "field that must be absent",
+        "order of plain values",
+        "field that must be absent, wanted empty",
+        "false",
+    ],
 )
 def test_what_differs_is_the_patch(wanted: dict[str, Any], found: dict[str, Any], patch: dict[str, Any]) -> None:
     assert difference(wanted, found, SERVICE) == patch
@@ -93,10 +102,9 @@ class TestConditions:
 
 PLAIN = st.one_of(st.text(max_size=3), st.integers(0, 3), st.booleans())
 ITEMS = st.lists(st.dictionaries(st.sampled_from("abc"), PLAIN, max_size=3), max_size=3)
-SPEC = st.dictionaries(
-    st.sampled_from(["type", "ports", "nested", "selector"]),
-    st.one_of(PLAIN, ITEMS, st.dictionaries(st.sampled_from("abc"), PLAIN, max_size=3)),
-)
+MAPS = st.dictionaries(st.sampled_from("abc"), PLAIN, max_size=3)
+SPEC = st.fixed_dictionaries({}, optional={"type": PLAIN, "ports": ITEMS, "nested": MAPS, "selector": MAPS})
+"""Fields have one type each, as the structs that objects are read into see to."""
 
 
 @given(SPEC, SPEC)

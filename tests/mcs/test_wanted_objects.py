@@ -14,7 +14,8 @@ import pytest
 from mcs_world import HTTP, World
 
 from isthmus.desired import MANAGED_BY, MANAGER
-from isthmus.mcs import words
+from isthmus.desired.difference import difference
+from isthmus.mcs import KINDS, words
 from isthmus.model import tables
 from isthmus.model.clusters import Cluster
 from isthmus.model.names import ClusterName, ServiceName, derived
@@ -439,6 +440,26 @@ class TestMirroredSlices:
 
 
 class TestWhatIsSeen:
+    def test_every_field_that_is_written_is_also_read(self, dual: World) -> None:
+        """Or it would differ for ever: what the server has is compared as our structs read it."""
+        dual.service(affinity="ClientIP", affinity_timeout=42, families=("IPv4", "IPv6"), distribution="PreferClose")
+        dual.mark(labels=(("team", "red"),))
+        where: dict[str, Any] = {
+            "hostname": "web-0",
+            "node": "n1",
+            "zone": "z1",
+            "for_zones": ("z1",),
+            "pod": "demo/web-0",
+        }
+        dual.slice("echo-abc", Endpoint("10.1.1.5", (Port("http", 8080, "TCP", "http"),), **where))
+        assert {row.kind for row in dual.objects} == set(KINDS)
+        for row in dual.objects:
+            ownership = KINDS[row.kind]
+            body = msgspec.json.decode(row.body) if row.body else {"metadata": {"name": "echo"}}
+            body |= {"status": msgspec.json.decode(row.status)} if row.status else {}
+            read = msgspec.json.encode(msgspec.convert(body, ownership.kind.struct))
+            assert difference(body, msgspec.json.decode(read), ownership) == {}
+
     def test_an_object_that_is_as_wanted_is_seen_so(self, world: World) -> None:
         world.service()
         world.mark()

@@ -36,7 +36,7 @@ def difference(wanted: Fields, found: Fields, ownership: Ownership) -> dict[str,
         if field == "metadata":
             part = _fields({key: each for key, each in value.items() if key not in NAMED}, there)
         elif field == "spec":
-            extra = {key: None for key in ownership.absent if key not in value and there.get(key) not in EMPTY}
+            extra = {key: None for key in ownership.absent if value.get(key) in EMPTY and there.get(key) not in EMPTY}
             part = {**_fields(value, there), **extra}
         elif field == "status":
             part = _status(value, there, ownership.conditions)
