@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -17,7 +18,7 @@ from isthmus.kube.transport import Transport
 from isthmus.mcs import KINDS, notices
 from isthmus.model import tables
 from isthmus.model.names import ClusterName, ServiceName
-from isthmus.model.services import Export, Port
+from isthmus.model.services import Endpoint, EndpointSet, Export, Port
 from isthmus.sources import karmada
 
 BOOKS = "books.demo.svc.clusterset.local"
@@ -287,3 +288,65 @@ def test_the_provider_of_a_slice(name: str, service: str, annotation: str, provi
     )
     assert karmada.dispatched(meta)
     assert karmada.provider(meta) == provider
+
+
+def crosscluster(member: Member, *, until: str) -> None:
+    for line in recording("mcs-crosscluster.c3"):
+        if line.step == until:
+            return
+        if line.event:
+            member.object(line.event, line.object)
+
+
+def test_a_record_of_a_cluster_is_right_about_all_its_endpoints() -> None:
+    member = Member("c3")
+    crosscluster(member, until="scale Deployment to 2")
+    assert set(member.endpoints("demo/shop").values()) == {"c1", "c2"}
+    record = EndpointSet(
+        service=ServiceName("demo/shop"),
+        cluster=ClusterName("c1"),
+        source="clusterset",
+        part="record",
+        endpoints=(Endpoint("10.1.1.99", (Port("http", 8080),)),),
+    )
+    member.agent.put(tables.ENDPOINT_SETS, record)
+    assert [address for address, of in member.endpoints("demo/shop").items() if of == "c1"] == ["10.1.1.99"]
+    assert "c2" in member.endpoints("demo/shop").values()
+    with member.agent.db.write() as txn:
+        txn.delete(tables.ENDPOINT_SETS, tables.ENDPOINT_SETS.key(record))
+    member.agent.settle()
+    assert len([of for of in member.endpoints("demo/shop").values() if of == "c1"]) == 4
+
+
+def test_members_that_are_no_peers_are_providers_too() -> None:
+    member = Member("c3")
+    for name in ("c1", "c2"):
+        with member.agent.db.write() as txn:
+            txn.delete(tables.CLUSTERS, ClusterName(name))
+        member.agent.settle()
+    crosscluster(member, until="scale Deployment to 6")
+    assert member.endpoints("demo/shop") == {"10.1.1.5": "c1", "10.1.1.6": "c1", "10.2.1.4": "c2"}
+
+
+def test_what_another_member_knows_of_nodes_and_pods_is_dropped() -> None:
+    member = Member("c3")
+    crosscluster(member, until="scale Deployment to 6")
+    rows = member.agent.db.snapshot().by(tables.BACKENDS, "service", ServiceName("demo/shop"))
+    assert {(row.node, row.pod, row.for_zones) for row in rows} == {("", "", ())}
+    assert {row.source for row in rows} == {"karmada"}
+
+
+def test_a_change_costs_its_own_service_whatever_others_there_are() -> None:
+    member = Member("c3")
+    [service, own, dispatched, *_] = [line.object for line in recording("mcs-crosscluster.c3") if line.event]
+    for number in range(500):
+        for body in (service, own, dispatched):
+            renamed = (
+                json.dumps(body).replace("shop", f"shop{number}").replace('"10.96.', f'"10.{100 + number // 250}.')
+            )
+            member.agent.object("ADDED", json.loads(renamed))
+    before = member.agent.derivations.units
+    changed = {**dispatched, "endpoints": dispatched["endpoints"][:1]}
+    member.agent.object("MODIFIED", json.loads(json.dumps(changed).replace("shop", "shop7")))
+    assert member.endpoints("demo/shop7") == {"10.1.1.5": "c1"}
+    assert member.agent.derivations.units - before <= 10
