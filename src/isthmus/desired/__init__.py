@@ -7,6 +7,7 @@ writes them by server-side apply. What never does: what is wanted of which kind 
     difference.py   wanted and found → the merge patch between them; pure
     drafts.py       a draft of an object → its row
     contention.py   how often an object that another writer keeps changing is set right
+    known.py        objects as the server last answered them
     writer.py       writes rows: server-side apply
 """
 

@@ -16,14 +16,14 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from msgspec import Struct
 
 from isthmus import kube, logs
 from isthmus.desired.contention import Contention
 from isthmus.desired.difference import difference
+from isthmus.desired.known import Known, Written, is_done
 from isthmus.desired.ownership import MANAGER, Ownerships, is_ours
 from isthmus.model.names import ServiceName, service_name, split
-from isthmus.model.objects import AS_WANTED, Object
+from isthmus.model.objects import Object
 from isthmus.reflector import Expired
 from isthmus.statedb import NotPruned
 from isthmus.times import timestamp
@@ -45,23 +45,6 @@ class Refused(Exception):  # noqa: N818
 
 class Contested(Refused):
     """Another writer keeps changing what is ours; it is set right again later."""
-
-
-class Written(NamedTuple):
-    """What we last asked of the server for an object."""
-
-    body: bytes
-    status: bytes
-
-
-class Known(Struct, gc=False):
-    """An object as the server last answered it to us."""
-
-    uid: str
-    version: str
-    found: bytes
-    written: Written | None = None
-    """None where another process wrote it."""
 
 
 class Stats(NamedTuple):
@@ -165,15 +148,15 @@ class ApiTarget:
         if not row.body and not row.status:  # nothing of it is ours
             self._forget(key)
             return
-        known, body = self._known.get(key), await self._body(row)
-        if self._is_done(row, body, known):
+        known, body, ownership = self._known.get(key), await self._body(row), self._ownerships[row.kind]
+        if is_done(row, body, known, ownership):
             return
         if body and known is None and not row.seen and await self._make(row, body):
             return
         before = known.written if known is not None else None
         if known is None or not row.seen or not body:
             known = await self._look(row)
-            if known is not None and not row.recreate_uid and not self._left(row, body, known):
+            if known is not None and not row.recreate_uid and not known.left(row, body, ownership):
                 known.written = Written(row.body, row.status)
                 return
         if before == (row.body, row.status):
@@ -185,22 +168,6 @@ class ApiTarget:
             known = await self._write_body(row, body, known)
         if known is not None:
             await self._write_status(row, known)
-
-    def _is_done(self, row: Object, body: dict[str, Any], known: Known | None) -> bool:
-        """Whether the server holds a row as far as the table shows and we know.
-
-        What the table shows may be older than what we wrote; then our write decides.
-        """
-        if row.seen != AS_WANTED and (known is None or not _is_older(row.seen, known.version)):
-            return False
-        if row.recreate_uid:
-            return False
-        return known is None or not self._left(row, body, known)
-
-    def _left(self, row: Object, body: dict[str, Any], known: Known) -> dict[str, Any]:
-        """What an object lacks of what is wanted, as far as we know it."""
-        wanted = {**body, **({"status": msgspec.json.decode(row.status)} if row.status else {})}
-        return difference(wanted, msgspec.json.decode(known.found), self._ownerships[row.kind])
 
     def _correct(self, row: Object) -> None:
         """We wrote this before and another writer changed it: Contested where that goes on for too long."""
@@ -306,8 +273,7 @@ class ApiTarget:
             now = there  # our items beside those that others added may be refused together: two ports of one name
         else:
             now = self._learn(key, applied, written=written)
-        left = difference(body, msgspec.json.decode(now.found), self._ownerships[row.kind])
-        if left:
+        if left := difference(body, now.object(), self._ownerships[row.kind]):
             metadata = {**left.get("metadata", {}), "uid": now.uid}
             now = self._learn(key, await self._patch(row, {**left, "metadata": metadata}), written=written)
         return now
@@ -326,14 +292,11 @@ class ApiTarget:
         known.written = Written(row.body, row.status)
         if not row.status:
             return
-        status, found = msgspec.json.decode(row.status), msgspec.json.decode(known.found)
-        ownership = self._ownerships[row.kind]
-        if not difference({"status": status}, found, ownership):
+        status, ownership = msgspec.json.decode(row.status), self._ownerships[row.kind]
+        if not difference({"status": status}, known.object(), ownership):
             return
-        before = {each["type"]: each for each in (found.get("status") or {}).get("conditions") or ()}
         for condition in status.get("conditions", ()):
-            was = before.get(condition["type"], {})
-            since = was.get("lastTransitionTime") if was.get("status") == condition["status"] else None
+            since = known.times(condition["status"]).get(condition["type"])
             condition["lastTransitionTime"] = since or self._timestamp()
         try:
             applied = await self._apply(row, {"status": status}, subresource="status")
@@ -341,7 +304,7 @@ class ApiTarget:
             self._forget((row.kind, row.name))
             return
         now = self._learn((row.kind, row.name), applied, written=known.written)
-        if left := difference({"status": status}, msgspec.json.decode(now.found), ownership):
+        if left := difference({"status": status}, now.object(), ownership):
             patched = await self._patch(row, left, subresource="status")
             self._learn((row.kind, row.name), patched, written=known.written)
 
@@ -370,14 +333,6 @@ class ApiTarget:
     def _forget(self, key: Key) -> None:
         self._known.pop(key, None)
         self._contention.forget(key)
-
-
-def _is_older(seen: str, version: str) -> bool:
-    """Whether a version the table shows is older than, or the same as, the one of our last answer.
-
-    Versions of one server are numbers that grow (KEP-5504 makes that part of the API); anything else is not compared.
-    """
-    return seen.isdecimal() and version.isdecimal() and int(seen) <= int(version)
 
 
 def _namespace_ends(error: Exception) -> bool:
