@@ -326,7 +326,7 @@ async def test_a_record_the_store_will_never_take_keeps_no_other_from_being_whol
     assert db.tables
     assert await target.update([*rows[:2], large, *rows[2:]]) == {}
     assert len((await etcd.list("cilium/state/services/v1/c1/")).kvs) == 5
-    assert list(target.shelf.refused) == ["cilium/state/services/v1/c1/demo/large"]
+    assert list(target.owned.refused) == ["cilium/state/services/v1/c1/demo/large"]
 
 
 async def test_a_thousand_records_go_in_few_transactions(etcd: Session) -> None:

@@ -1,4 +1,4 @@
-"""``isthmus clusters``: how the other clusters are heard, and how clusters come to hear each other."""
+"""``isthmus clusters``: state of the other clusters, and how clusters join and trust each other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOOK_EVERY: Final = 0.5
 
 @click.group()
 def group() -> None:
-    """The other clusters: how they are heard, and how clusters come to hear each other."""
+    """The other clusters: their state, and how clusters join and trust each other."""
 
 
 for command in (
@@ -33,7 +33,7 @@ for command in (
 @click.option("--wait", type=float, default=0.0, metavar="SECONDS", help="Wait until all are ready, at most so long.")
 @sockets.options
 def status(form: str, wait: float, socket: Path | None, cluster: str | None, lab: str | None) -> None:
-    """How each process hears each other cluster. Exits with 1 when one is not ready."""
+    """State of each other cluster in each process. Exits with 1 when one is not ready."""
     until = time.monotonic() + wait
     asked = sockets.find(socket=socket, cluster=cluster, lab=lab)
     while not (said := _ask(asked))["ready"] and time.monotonic() < until:
@@ -46,7 +46,7 @@ def status(form: str, wait: float, socket: Path | None, cluster: str | None, lab
 
 
 def _ask(asked: Sequence[Socket]) -> dict[str, Any]:
-    """What every process says that hears clusters."""
+    """The report of every process that follows clusters."""
     processes: dict[str, Any] = {}
     missing = []
     for each in asked:
@@ -117,14 +117,14 @@ def _peer(row: Mapping[str, Any], counted: Mapping[str, list[dict[str, Any]] | N
 
 
 def _endpoints(services: Sequence[Mapping[str, Any]] | None) -> int | None:
-    """How many there are; None where nobody knows: a mirror does not look into what it copies."""
+    """How many there are; None where it is not known: a mirror does not look into what it copies."""
     if services is None or any("endpoints" not in each for each in services):
         return None
     return sum(len(each["endpoints"]) for each in services)
 
 
 def _theirs(row: Mapping[str, Any], cluster: str) -> bool:
-    """Whether a row is of what a peer says; what has lapsed it no longer says."""
+    """Whether a row came from a peer and has not lapsed."""
     return bool(row["cluster"] == cluster and row.get("source", "clusterset") == "clusterset" and not row.get("lapsed"))
 
 

@@ -1,4 +1,4 @@
-"""``isthmus clusters certs``, ``rotate-ca``, ``refresh``, ``invite``, ``join``, ``leave``: who hears whom.
+"""``isthmus clusters certs``, ``rotate-ca``, ``refresh``, ``invite``, ``join``, ``leave``.
 
 Each is run where the operator's configuration is: it names the own etcd, the folder of keys (that of ``etcd.ca_file``)
 and the directory of the peers' files. Secrets go from hand to hand in one token, which is read from stdin or a file and
@@ -100,7 +100,7 @@ def rotate_ca(step: str, file: Path | None, flags: tuple[str, ...], hosts: tuple
 @click.command()
 @_of_a_cluster
 def refresh(file: Path | None, flags: tuple[str, ...]) -> None:
-    """Believe the authorities that the peers name now."""
+    """Trust the authorities that the peers publish now."""
     from isthmus.clusterset import joining
 
     changed = _run(joining.refresh(_home(file, flags)))
@@ -158,7 +158,7 @@ def join(
 @click.argument("name")
 @_of_a_cluster
 def leave(name: str, file: Path | None, flags: tuple[str, ...]) -> None:
-    """Hear the cluster NAME no more, and let it hear this one no more."""
+    """Stop following the cluster NAME, and take its access to this one away."""
     from isthmus.clusterset import joining
     from isthmus.model.names import ClusterName
 
@@ -174,7 +174,7 @@ def _read_token(file: TextIO) -> str:
 
 
 def _home(file: Path | None, flags: tuple[str, ...]) -> Home:
-    """The own cluster as its operator is configured; one line says what is missing."""
+    """The own cluster as its operator is configured; one line names what is missing."""
     from isthmus.clusterset import Folder, Home
 
     try:
@@ -229,7 +229,7 @@ def _guard(home: Home) -> None:
     output.note("etcd: users root, operator, mirror and local are there, and nobody else is let in")
 
 
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what goes wrong with a connection is said once, by us
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what goes wrong with a connection is reported once, by us
 
 
 def _run(work: Coroutine[Any, Any, T], *, passing: tuple[type[Exception], ...] = ()) -> T:

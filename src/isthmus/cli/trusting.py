@@ -63,7 +63,7 @@ def _decide(
     context: str,
     namespace: str,
 ) -> None:
-    """Write the decision; one line says what is wrong."""
+    """Write the decision; what is wrong is one line."""
     from isthmus import kube
     from isthmus.config import ConfigError, load
     from isthmus.kube.objects.core import CONFIG_MAP

@@ -7,7 +7,7 @@ backends (``loadbalancer``), anything of Kubernetes. Other rooms use the names b
     follower, connection   sessions with each peer's etcd, its records as rows
     peer_status            facts about a peer, and the one function that judges it
     admission              what a peer may publish
-    publisher, shelf       the own cluster's records in the own etcd
+    publisher, owned       the own cluster's records in the own etcd
     copying                peers' records copied into the own etcd, for many agents
     joining, pki, rights   how clusters come to trust each other
 """

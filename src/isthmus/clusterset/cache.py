@@ -1,6 +1,6 @@
 """The last known state of each peer on disk, so that a process that restarts while a peer is away loses nothing.
 
-One file per kind of record and peer, replaced whole. Its modification time is when the peer was last heard: while the
+One file per kind of record and peer, replaced whole. Its modification time is when the peer was last read: while the
 peer is connected the file is touched now and then, and the cache lifetime counts from there. A file that cannot be
 used is as good as none.
 """
@@ -54,7 +54,7 @@ _decoders: Final[dict[RecordKind, msgspec.json.Decoder[Any]]] = {
 
 
 class Known(NamedTuple):
-    """What a peer last said of a kind, and how many seconds ago it was last heard."""
+    """Last known records of a kind, and their age in seconds."""
 
     config: ClusterConfig
     rows: Sequence[Any]
@@ -89,7 +89,7 @@ class Cache:
         return Known(saved.config, saved.rows, age)
 
     def save(self, kind: RecordKind, cluster: ClusterName, config: ClusterConfig, rows: Sequence[Any]) -> None:
-        """Keep this as what is known of a peer, heard now. A disk that fails costs the cache and nothing else."""
+        """Keep this as what is known of a peer as of now. A disk that fails costs the cache and nothing else."""
         if self._folder is None:
             return
         path = self._path(kind, cluster)
@@ -105,13 +105,13 @@ class Cache:
             log.warning("last known state cannot be kept", file=str(path), why=str(why))
 
     def touch(self, kind: RecordKind, cluster: ClusterName) -> None:
-        """The peer was heard now and says what is kept."""
+        """What is kept of the peer is confirmed as of now."""
         if self._folder is not None:
             with suppress(OSError):
                 os.utime(self._path(kind, cluster))
 
     def forget(self, kind: RecordKind, cluster: ClusterName) -> None:
-        """The peer has left, or is not to be believed."""
+        """The peer has left, is refused or distrusted."""
         if self._folder is not None:
             with suppress(OSError):
                 self._path(kind, cluster).unlink(missing_ok=True)
@@ -141,18 +141,18 @@ class Memory:
         return {kind: known for kind, known in loaded.items() if known is not None}
 
     def note(self, config: ClusterConfig, kind: RecordKind) -> None:
-        """The rows of a kind are other ones now, said by a peer of this configuration."""
+        """The rows of a kind changed, under this configuration of the peer."""
         self._unsaved[kind] = config
         self._news.set()
 
     def forget(self) -> None:
-        """The peer has left, or is not to be believed."""
+        """The peer has left, is refused or distrusted."""
         self._unsaved.clear()
         for kind in self._forms:
             self._cache.forget(kind, self._cluster)
 
     async def run(self, *, fresh: Callable[[], bool]) -> None:
-        """Keep the files as the rows are, for ever; ``fresh`` says whether the peer is connected."""
+        """Keep the files as the rows are, for ever; ``fresh``: whether the peer is connected."""
         try:
             while True:
                 try:

@@ -1,8 +1,8 @@
 """Copies the records of peers into the own etcd, so that a thousand agents make one connection each.
 
-A mirror is a follower whose rows are the records as they came, and a shelf per peer and kind that they are put on.
+A mirror is a follower whose rows are the records as they came, and a owned per peer and kind that they are put on.
 All that a follower does of failures is done here too, but for one: copies of a peer that is away stay, and its
-description says since when it is; whoever reads them knows how long they are good for. A peer that leaves or is
+description has the time since when; how long they are good for is up to their readers. A peer that leaves or is
 refused takes its copies along; bad records are not copied.
 
 What readers see, in this order: the peer's configuration marked ``cached``, the copies, the canary. There is one
@@ -29,8 +29,8 @@ from isthmus.clusterset.decoding import wall_clock
 from isthmus.clusterset.errors import RecordError
 from isthmus.clusterset.follower import Follower
 from isthmus.clusterset.identity import ClusterConfig
+from isthmus.clusterset.owned_keys import OwnedKeys
 from isthmus.clusterset.publishing import KINDS
-from isthmus.clusterset.shelf import Shelf
 from isthmus.clusterset.sinks import ROWS, Form, Forms
 from isthmus.config import ClusterSection, ClustersetSection
 from isthmus.etcd import Compare, EtcdError, Lease, LeaseGone, Put, Session
@@ -208,7 +208,7 @@ class _Held(Cache):
 
 
 async def _config(session: Session, cluster: ClusterName) -> ClusterConfig | None:
-    """The configuration that was republished of a peer, as the peer will have said it."""
+    """The configuration that was republished of a peer, as the peer published it."""
     kv = await session.get(keys.config(cluster))
     try:
         config = identity.decode_config(kv.value) if kv is not None else None
@@ -220,7 +220,7 @@ async def _config(session: Session, cluster: ClusterName) -> ClusterConfig | Non
 
 
 async def _away(session: Session, cluster: ClusterName) -> float:
-    """For how many seconds an earlier mirror had not heard the peer."""
+    """For how many seconds an earlier mirror had not reached the peer."""
     kv, now = await session.get(keys.description(cluster)), wall_clock()
     since = identity.decode_description(kv.value, now=now).away_since(now) if kv is not None else None
     return (now - since).total_seconds() if since is not None else 0.0
@@ -240,7 +240,7 @@ class _Writer:
         self._db = db
         self._follower = follower
         self._present = set(held)
-        self._shelves: dict[tuple[RecordKind, ClusterName], Shelf] = {}
+        self._owned: dict[tuple[RecordKind, ClusterName], OwnedKeys] = {}
         self._written: dict[str, bytes] = {}
         self._whole: set[tuple[RecordKind, ClusterName]] = set()
 
@@ -252,7 +252,7 @@ class _Writer:
         while True:
             for kind, changes in copies.items():
                 for (cluster, name), _, row in changes.next()[1]:
-                    self._shelf(kind, cluster).want(keys.copy(kind, cluster, name), row.value if row else None)
+                    self._owned_keys(kind, cluster).want(keys.copy(kind, cluster, name), row.value if row else None)
             clusters.next()
             try:
                 await self._write()
@@ -291,24 +291,24 @@ class _Writer:
             await self._copy_kind(kind, row)
 
     async def _copy_kind(self, kind: RecordKind, row: Cluster) -> None:
-        shelf = self._shelf(kind, row.name)
-        if failed := await shelf.flush():
+        owned = self._owned_keys(kind, row.name)
+        if failed := await owned.flush():
             raise Transient(next(iter(failed.values())))
         fresh = kind in row.synced and row.state in ("listing", "ready", "silent")
         if fresh and (kind, row.name) not in self._whole:
-            await shelf.settle(prune=True)
+            await owned.settle(prune=True)
             now = timestamp(wall_clock()).encode()
             await self._session.put(keys.canary(kind, row.name, cached=True), now)
             self._whole.add((kind, row.name))
 
     async def _withdraw(self, cluster: ClusterName) -> None:
-        """A peer has left, or is not to be believed: nothing of it stays."""
+        """A peer has left or is refused: nothing of it stays."""
         await self._session.delete(keys.config(cluster))
         await self._session.delete(keys.description(cluster))
         for kind in KINDS:
             await self._session.delete(keys.canary(kind, cluster, cached=True))
             await self._session.delete_prefix(keys.prefix(kind, cluster, cached=True))
-            self._shelves.pop((kind, cluster), None)
+            self._owned.pop((kind, cluster), None)
             self._whole.discard((kind, cluster))
         for key in (keys.config(cluster), keys.description(cluster)):
             self._written.pop(key, None)
@@ -319,15 +319,15 @@ class _Writer:
             await self._session.put(key, value)
             self._written[key] = value
 
-    def _shelf(self, kind: RecordKind, cluster: ClusterName) -> Shelf:
-        if (shelf := self._shelves.get((kind, cluster))) is None:
+    def _owned_keys(self, kind: RecordKind, cluster: ClusterName) -> OwnedKeys:
+        if (owned := self._owned.get((kind, cluster))) is None:
             prefix = keys.prefix(kind, cluster, cached=True)
-            shelf = self._shelves[kind, cluster] = Shelf(self._session, [prefix])
-        return shelf
+            owned = self._owned[kind, cluster] = OwnedKeys(self._session, [prefix])
+        return owned
 
 
 def republished(said: bytes) -> bytes:
-    """A peer's configuration as a mirror tells it: everything it said, and that this is a copy with canaries.
+    """A peer's configuration as a mirror republishes it: every field, and the mark of a copy with canaries.
 
     RecordError where what we do not know of it is no JSON that can be written again.
     """

@@ -52,19 +52,19 @@ _decoder = msgspec.json.Decoder(_Service)
 
 
 def decode(value: bytes, *, cluster: ClusterName, cluster_id: int, name: ServiceName) -> EndpointSet | None:
-    """The endpoints that a record of this cluster tells of; None where it keeps them for itself (not shared)."""
-    said = decoding.decode(value, _decoder, limit=LIMIT)
+    """The endpoints in a record of this cluster; None where it does not share them."""
+    fields = decoding.decode(value, _decoder, limit=LIMIT)
     decoding.check_owner(
-        cluster=said.cluster, namespace=said.namespace, name=said.name, expected_cluster=cluster, expected=name
+        cluster=fields.cluster, namespace=fields.namespace, name=fields.name, expected_cluster=cluster, expected=name
     )
-    if said.cluster_id != cluster_id:
-        raise RecordError(f"its clusterID is {said.cluster_id}, the cluster's is {cluster_id}")
-    if not said.shared:
+    if fields.cluster_id != cluster_id:
+        raise RecordError(f"its clusterID is {fields.cluster_id}, the cluster's is {cluster_id}")
+    if not fields.shared:
         return None
-    hostnames, zones = said.hostnames or {}, said.zones or {}
+    hostnames, zones = fields.hostnames or {}, fields.zones or {}
     endpoints = [
         _endpoint(text, ports, hostname=hostnames.get(text, ""), zone=zones.get(text))
-        for text, ports in (said.backends or {}).items()
+        for text, ports in (fields.backends or {}).items()
     ]
     endpoints.sort(key=lambda endpoint: endpoint.address)
     return EndpointSet(service=name, cluster=cluster, source=CLUSTERSET, part=PART, endpoints=tuple(endpoints))
@@ -80,20 +80,20 @@ def encode(
     labels: Labels = (),
     selector: Labels = (),
 ) -> bytes:
-    """The record of a service. Endpoints that end are told only where nothing else is left."""
+    """The record of a service. Terminating endpoints are in it only where nothing else is left."""
     namespace, short = split(name)
     chosen = {endpoint.address: endpoint for endpoint in callable_endpoints(endpoints)}
-    told = [chosen[each] for each in sorted(chosen)]
-    hostnames = {each.address: each.hostname for each in told if each.hostname}
-    zones = {each.address: _zone_json(each) for each in told if each.zone}
-    said: dict[str, Any] = {"cluster": cluster, "namespace": namespace, "name": short}
-    said |= {"frontends": {address: _ports_json(ports) for address, ports in sorted(frontends.items())}}
-    said |= {"backends": {each.address: _ports_json(each.ports) for each in told}}
-    said |= {"hostnames": hostnames} if hostnames else {}
-    said |= {"zones": zones} if zones else {}
-    said |= {"labels": dict(labels), "selector": dict(selector)}
-    said |= {"includeExternal": True, "shared": True, "clusterID": cluster_id}
-    return msgspec.json.encode(said)
+    named = [chosen[each] for each in sorted(chosen)]
+    hostnames = {each.address: each.hostname for each in named if each.hostname}
+    zones = {each.address: _zone_json(each) for each in named if each.zone}
+    fields: dict[str, Any] = {"cluster": cluster, "namespace": namespace, "name": short}
+    fields |= {"frontends": {address: _ports_json(ports) for address, ports in sorted(frontends.items())}}
+    fields |= {"backends": {each.address: _ports_json(each.ports) for each in named}}
+    fields |= {"hostnames": hostnames} if hostnames else {}
+    fields |= {"zones": zones} if zones else {}
+    fields |= {"labels": dict(labels), "selector": dict(selector)}
+    fields |= {"includeExternal": True, "shared": True, "clusterID": cluster_id}
+    return msgspec.json.encode(fields)
 
 
 def callable_endpoints(endpoints: Iterable[Endpoint]) -> list[Endpoint]:
@@ -113,11 +113,11 @@ def _endpoint(text: str, ports: dict[str, _Port], *, hostname: str, zone: _Zone 
     )
 
 
-def _port(name: str, said: _Port) -> Port:
-    protocol = decoding.protocol(said.protocol)
-    if protocol is None or not 0 < said.port < 65_536:
-        raise RecordError(f"port {name!r}: {said.port}/{said.protocol} is no port")
-    return Port(name, said.port, protocol)
+def _port(name: str, fields: _Port) -> Port:
+    protocol = decoding.protocol(fields.protocol)
+    if protocol is None or not 0 < fields.port < 65_536:
+        raise RecordError(f"port {name!r}: {fields.port}/{fields.protocol} is no port")
+    return Port(name, fields.port, protocol)
 
 
 def _ports_json(ports: Iterable[Port]) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""What can be wrong with what a peer says, or with the file that says how to reach it."""
+"""What can be wrong with a peer's records, its file, keys, and with joining."""
 
 
 class RecordError(Exception):
-    """A record of a peer cannot be used; the message says which field and why, for people."""
+    """A record of a peer cannot be used; the message names the field and the reason."""
 
 
 class PeerFileError(Exception):
@@ -14,4 +14,4 @@ class PkiError(Exception):
 
 
 class JoinError(Exception):
-    """Two clusters cannot be joined or parted; the message says why, and what to do."""
+    """Two clusters cannot be joined or parted; the message has the reason, and what to do."""

@@ -56,64 +56,66 @@ _decoder = msgspec.json.Decoder(_Export)
 
 
 def decode(value: bytes, *, cluster: ClusterName, name: ServiceName) -> Export:
-    """The export that a record of this cluster, under the key of this name, tells of; RecordError where it is none."""
-    said = decoding.decode(value, _decoder, limit=LIMIT)
+    """The export in a record of this cluster, under the key of this name; RecordError where it is none."""
+    fields = decoding.decode(value, _decoder, limit=LIMIT)
     decoding.check_owner(
-        cluster=said.cluster, namespace=said.namespace, name=said.name, expected_cluster=cluster, expected=name
+        cluster=fields.cluster, namespace=fields.namespace, name=fields.name, expected_cluster=cluster, expected=name
     )
-    affinity: Literal["None", "ClientIP"] = "ClientIP" if said.affinity == "ClientIP" else "None"
+    affinity: Literal["None", "ClientIP"] = "ClientIP" if fields.affinity == "ClientIP" else "None"
     timeout = (
-        said.affinity_config.client_ip.timeout if said.affinity_config and said.affinity_config.client_ip else None
+        fields.affinity_config.client_ip.timeout
+        if fields.affinity_config and fields.affinity_config.client_ip
+        else None
     )
-    policy = said.internal_policy if said.internal_policy in ("Cluster", "Local") else None
+    policy = fields.internal_policy if fields.internal_policy in ("Cluster", "Local") else None
     return Export(
         cluster=cluster,
         name=name,
-        created=decoding.parse_timestamp(said.created),
-        type="Headless" if said.type == "Headless" else "ClusterSetIP",
-        ports=tuple(port for each in said.ports or () if (port := _port(each)) is not None),
+        created=decoding.parse_timestamp(fields.created),
+        type="Headless" if fields.type == "Headless" else "ClusterSetIP",
+        ports=tuple(port for each in fields.ports or () if (port := _port(each)) is not None),
         affinity=affinity,
         affinity_timeout=timeout if timeout is not None and 0 < timeout <= 86_400 else None,
-        families=_families(said.families or ()),
+        families=_families(fields.families or ()),
         internal_policy=cast("Literal['Cluster', 'Local'] | None", policy),
-        distribution=said.distribution if said.distribution in DISTRIBUTIONS else None,
-        labels=decoding.labels((said.labels or said.old_labels or {}).items()),
-        annotations=decoding.labels((said.annotations or said.old_annotations or {}).items()),
+        distribution=fields.distribution if fields.distribution in DISTRIBUTIONS else None,
+        labels=decoding.labels((fields.labels or fields.old_labels or {}).items()),
+        annotations=decoding.labels((fields.annotations or fields.old_annotations or {}).items()),
     )
 
 
 def encode(export: Export) -> bytes:
     """The record of an export."""
     namespace, name = split(export.name)
-    said: dict[str, Any] = {"cluster": export.cluster, "name": name, "namespace": namespace}
+    fields: dict[str, Any] = {"cluster": export.cluster, "name": name, "namespace": namespace}
     annotations, labels = dict(export.annotations), dict(export.labels)
-    said |= {"annotations": annotations} if annotations else {}
-    said |= {"labels": labels, "Labels": labels} if labels else {}
-    said |= {"Annotations": annotations} if annotations else {}
-    said |= {"exportCreationTimestamp": export.created}
-    said |= {"ports": [_port_json(port) for port in export.ports]}
-    said |= {"type": export.type, "sessionAffinity": export.affinity}
+    fields |= {"annotations": annotations} if annotations else {}
+    fields |= {"labels": labels, "Labels": labels} if labels else {}
+    fields |= {"Annotations": annotations} if annotations else {}
+    fields |= {"exportCreationTimestamp": export.created}
+    fields |= {"ports": [_port_json(port) for port in export.ports]}
+    fields |= {"type": export.type, "sessionAffinity": export.affinity}
     if export.affinity_timeout is not None:
-        said["sessionAffinityConfig"] = {"clientIP": {"timeoutSeconds": export.affinity_timeout}}
-    said |= {"ipFamilies": list(export.families)} if export.families else {}
-    said |= {"internalTrafficPolicy": export.internal_policy} if export.internal_policy else {}
-    said |= {"trafficDistribution": export.distribution} if export.distribution else {}
-    return msgspec.json.encode(said)
+        fields["sessionAffinityConfig"] = {"clientIP": {"timeoutSeconds": export.affinity_timeout}}
+    fields |= {"ipFamilies": list(export.families)} if export.families else {}
+    fields |= {"internalTrafficPolicy": export.internal_policy} if export.internal_policy else {}
+    fields |= {"trafficDistribution": export.distribution} if export.distribution else {}
+    return msgspec.json.encode(fields)
 
 
-def _port(said: _Port) -> Port | None:
-    protocol = decoding.protocol(said.protocol)
-    if protocol is None or not 0 < said.port < 65_536:
+def _port(fields: _Port) -> Port | None:
+    protocol = decoding.protocol(fields.protocol)
+    if protocol is None or not 0 < fields.port < 65_536:
         return None
-    return Port(said.name, said.port, protocol, said.app_protocol)
+    return Port(fields.name, fields.port, protocol, fields.app_protocol)
 
 
 def _port_json(port: Port) -> dict[str, Any]:
-    said: dict[str, Any] = {"name": port.name} if port.name else {}
-    said |= {"protocol": port.protocol}
-    said |= {"appProtocol": port.app_protocol} if port.app_protocol else {}
-    return said | {"port": port.port}
+    fields: dict[str, Any] = {"name": port.name} if port.name else {}
+    fields |= {"protocol": port.protocol}
+    fields |= {"appProtocol": port.app_protocol} if port.app_protocol else {}
+    return fields | {"port": port.port}
 
 
-def _families(said: Any) -> tuple[Family, ...]:
-    return tuple(dict.fromkeys(family for family in said if family in ("IPv4", "IPv6")))
+def _families(fields: Any) -> tuple[Family, ...]:
+    return tuple(dict.fromkeys(family for family in fields if family in ("IPv4", "IPv6")))

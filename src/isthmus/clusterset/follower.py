@@ -76,7 +76,7 @@ class Follower:
     async def run(self) -> None:
         """Follow, for ever."""
         if PEER_POLICIES.name in self._db.tables:
-            # Without this a peer that is distrusted would be believed for a moment whenever the process starts.
+            # Without this the records of a distrusted peer would count for a moment whenever the process starts.
             await self._db.until(lambda snapshot: snapshot.initialized(PEER_POLICIES))
         async with asyncio.TaskGroup() as tasks:
             if PEER_POLICIES.name in self._db.tables:
@@ -132,7 +132,7 @@ class Follower:
             await asyncio.wait([task])
 
     def _connection(self, peer: Peer, *, awaited: bool) -> Connection:
-        """A connection not yet run. What joins later was in nobody's tables before: no table waits for it."""
+        """A connection not yet run. What joins later was in no table before: none waits for it."""
         initializers = (
             {kind: self._db.initializer(form.table, of_peer(peer.name)) for kind, form in self._forms.items()}
             if awaited

@@ -14,7 +14,7 @@ from isthmus.reflector import Batch, Expired, Listing, Store
 
 
 class GatedStore:
-    """A ``reflector.Store`` whose ``canary`` is the key that lets it be listed; None: none is awaited.
+    """A ``reflector.Store`` whose ``canary`` is a key that is there once it may be listed; None: it may at once.
 
     ``pace`` limits how fast changes are read; a list is limited by its size.
     """
@@ -26,7 +26,7 @@ class GatedStore:
         self._listed = False
 
     async def list(self) -> Listing[KeyValue]:
-        """Everything there is, once the canary says that it is everything."""
+        """Everything there is, once the canary is there: before that it may be half of it."""
         if self._canary is not None:
             await _appearance(self._canary)
         listing = await self._store.list()

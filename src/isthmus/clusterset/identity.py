@@ -39,7 +39,7 @@ class ClusterConfig(Struct, frozen=True, gc=False, omit_defaults=True):
     capabilities: Capabilities = Capabilities()
 
     def refusal(self, *, most: Most) -> str:
-        """Why a cluster that says so cannot be followed, as a sentence; empty where it can."""
+        """Why a cluster of this configuration cannot be followed, as a sentence; empty where it can."""
         if not 0 < self.id <= most:
             return f"its cluster id is {self.id}: want 1 to {most}"
         theirs = self.capabilities.max_connected_clusters
@@ -82,21 +82,23 @@ _description = msgspec.json.Decoder(Description)
 
 def decode_config(value: bytes) -> ClusterConfig:
     """A cluster's configuration; RecordError where it is none."""
-    said = decoding.decode(value, _config, limit=LIMIT)
-    return ClusterConfig(said.id, said.capabilities or Capabilities())
+    decoded = decoding.decode(value, _config, limit=LIMIT)
+    return ClusterConfig(decoded.id, decoded.capabilities or Capabilities())
 
 
 def decode_description(value: bytes, *, now: datetime) -> Description:
     """A cluster's description of itself; one that cannot be read is an empty one, of gateways the bad ones go.
 
-    A time that cannot be read is ``now``: it is said that there is one.
+    A time that cannot be read is taken as ``now``.
     """
     try:
-        said = decoding.decode(value, _description, limit=LIMIT)
+        decoded = decoding.decode(value, _description, limit=LIMIT)
     except RecordError:
         return Description()
-    gateways = tuple(filter(decoding.is_gateway, said.gateways))[:MOST_GATEWAYS]
-    return structs.replace(said, gateways=gateways, away=_time(said.away, now=now), silent=_time(said.silent, now=now))
+    gateways = tuple(filter(decoding.is_gateway, decoded.gateways))[:MOST_GATEWAYS]
+    return structs.replace(
+        decoded, gateways=gateways, away=_time(decoded.away, now=now), silent=_time(decoded.silent, now=now)
+    )
 
 
 def _time(text: str, *, now: datetime) -> str:
@@ -106,19 +108,19 @@ def _time(text: str, *, now: datetime) -> str:
         return timestamp(now)
 
 
-def encode(said: ClusterConfig | Description) -> bytes:
+def encode(decoded: ClusterConfig | Description) -> bytes:
     """As JSON."""
-    return msgspec.json.encode(said)
+    return msgspec.json.encode(decoded)
 
 
 def own_config(section: ClusterSection, *, most: Most) -> ClusterConfig:
-    """What we say of ourselves to Cilium and to each other."""
+    """Our own configuration, for Cilium and for each other."""
     capabilities = Capabilities(synced_canaries=True, max_connected_clusters=most, service_exports_enabled=True)
     return ClusterConfig(section.id, capabilities)
 
 
 def own_description(section: ClusterSection, *, version: str) -> Description:
-    """What we say of ourselves to other clusters of Isthmus."""
+    """Our own description, for other clusters of Isthmus."""
     return Description(section.network, section.region, section.zone, section.gateways, version)
 
 

@@ -79,27 +79,27 @@ class Home(Struct, frozen=True, kw_only=True):
 
 
 async def guard(home: Home) -> None:
-    """Users and roles of the own etcd, and nobody else let in. May be said again."""
+    """Users and roles of the own etcd; authentication is on from then on. Idempotent."""
     async with home.session() as root:
         try:
             await access.users(root)
         except Denied as why:
             if "not enabled" not in str(why):
                 raise
-            await _close_the_door(home)
-        await _people(home, root)
+            await _enable_authentication(home)
+        await _ensure_users(home, root)
         await sweep(root)
 
 
-async def _close_the_door(home: Home) -> None:
-    """An etcd that asks nobody who he is begins to."""
+async def _enable_authentication(home: Home) -> None:
+    """Turn authentication on."""
     async with home.session(user="") as anybody:
         await access.ensure_role(anybody, access.ROOT, ())
         await access.ensure_user(anybody, access.ROOT, home.folder.password(access.ROOT), access.ROOT)
         await access.enable(anybody)
 
 
-async def _people(home: Home, root: Session) -> None:
+async def _ensure_users(home: Home, root: Session) -> None:
     for role, grants in rights.roles(home.name).items():
         await access.ensure_role(root, role, grants)
     await access.ensure_user(root, "operator", home.folder.password("operator"), rights.WRITER)
@@ -116,11 +116,11 @@ async def sweep(root: Session) -> None:
     for user in await access.users(root):
         number = user.removeprefix(rights.guest(""))
         if number != user and number not in good:
-            await _dismiss(root, number)
+            await _remove_guest(root, number)
 
 
-async def _dismiss(root: Session, number: str) -> None:
-    """A guest and all there is of him."""
+async def _remove_guest(root: Session, number: str) -> None:
+    """Remove a guest: user, role, offer and invitation."""
     await access.drop_user(root, rights.guest(number))
     await access.drop_role(root, rights.guest(number))
     await root.delete(keys.offer(number))
@@ -144,10 +144,10 @@ class Invitation:
         return tokens.pack(self._token)
 
     async def accepted(self) -> ClusterName:
-        """Let the first who comes in, and give his name; JoinError when nobody does in time, or he cannot be let in."""
+        """Accept the first offer, and give its cluster; JoinError when none comes in time, or it cannot be accepted."""
         try:
             async with asyncio.timeout(self._token.expires - time.time()):
-                await self._knock()
+                await self._wait_for_offer()
         except TimeoutError:
             raise JoinError("nobody came until the token expired; invite again") from None
         await access.drop_user(self._root, rights.guest(self._token.number))
@@ -156,7 +156,7 @@ class Invitation:
             raise JoinError("the token was used twice: somebody else has it; invite again, and tell nobody")
         return await _accept(self._home, self._root, tokens.read_offer(found.value))
 
-    async def _knock(self) -> None:
+    async def _wait_for_offer(self) -> None:
         """Return when there is an offer."""
         key = keys.offer(self._token.number)
         while True:
@@ -186,7 +186,7 @@ async def invitation(home: Home, *, lifetime: int, advertise: tuple[str, ...] = 
             expires = int(time.time()) + lifetime
             yield Invitation(home, root, Token(entry=entry, number=number, password=password, expires=expires))
         finally:
-            await _dismiss(root, number)
+            await _remove_guest(root, number)
             await lease.revoke()
 
 
@@ -214,8 +214,8 @@ async def join(home: Home, word: str, *, advertise: tuple[str, ...] = (), patien
         await access.ensure_user(root, rights.remote_user(there.cluster), offer.password, rights.REMOTE)
         try:
             peer = _save(home, there, offer.wanted)
-            await _make(offer, token, peer)
-            await _let_in(peer, patience)
+            await _send_offer(offer, token, peer)
+            await _wait_for_access(peer, patience)
         except BaseException:
             peers.forget(home.directory, there.cluster)
             await access.drop_user(root, rights.remote_user(there.cluster))
@@ -223,7 +223,7 @@ async def join(home: Home, word: str, *, advertise: tuple[str, ...] = (), patien
     return there.cluster
 
 
-async def _make(offer: Offer, token: Token, peer: peers.Peer) -> None:
+async def _send_offer(offer: Offer, token: Token, peer: peers.Peer) -> None:
     """Write the one key that the token lets us write."""
     tls = Tls(peer.ca_file, peer.cert_file, peer.key_file)
     guest = Credentials(rights.guest(token.number), token.password)
@@ -236,8 +236,8 @@ async def _make(offer: Offer, token: Token, peer: peers.Peer) -> None:
             raise JoinError(f"cluster {peer.name} cannot be reached: {why}") from None
 
 
-async def _let_in(peer: peers.Peer, patience: float) -> None:
-    """Return when the peer lets us read what it says."""
+async def _wait_for_access(peer: peers.Peer, patience: float) -> None:
+    """Return when the peer lets us read its keys."""
     why = ""
     try:
         async with asyncio.timeout(patience), peer.session() as session:
@@ -255,7 +255,7 @@ async def _let_in(peer: peers.Peer, patience: float) -> None:
 
 
 async def leave(home: Home, name: ClusterName) -> None:
-    """Hear a cluster no more, and let it read here no more."""
+    """Stop following a cluster, and take its access here away."""
     there = valid_cluster(name) and peers.forget(home.directory, name)
     async with home.session() as root:
         user = await access.drop_user(root, rights.remote_user(name))
@@ -264,7 +264,7 @@ async def leave(home: Home, name: ClusterName) -> None:
 
 
 async def refresh(home: Home) -> list[ClusterName]:
-    """Believe the authorities that peers name now; gives the names of those that named others than before."""
+    """Trust the authorities that peers publish now; gives the names of those whose changed."""
     changed = []
     for peer in peers.Directory(str(home.directory), own=home.name).read().values():
         async with peer.session() as session:

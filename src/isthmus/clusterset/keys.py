@@ -46,13 +46,13 @@ SYNCED: Final = "cilium/synced/"
 
 
 def mirrored(synced: str) -> ClusterName | None:
-    """The cluster of which a key below ``SYNCED`` says that its copies are whole; None for any other key."""
+    """The cluster whose copies a canary below ``SYNCED`` marks as whole; None for any other key."""
     cluster, _, rest = synced.partition("/")
     return ClusterName(cluster) if rest.startswith("cilium/cache/") else None
 
 
 def canary(kind: str, cluster: ClusterName, *, cached: bool = False) -> str:
-    """The key that says that a cluster's first list of a kind is whole."""
+    """The key that is there once all records of a kind of a cluster are."""
     return f"cilium/synced/{cluster}/{base(kind, cached=cached)}"
 
 
@@ -65,12 +65,12 @@ DESCRIPTIONS: Final = "isthmus/clusters/v1/"
 
 
 def description(cluster: ClusterName) -> str:
-    """The key of what a cluster of Isthmus says of itself beside that."""
+    """The key of a cluster's description, which Cilium has no place for."""
     return DESCRIPTIONS + cluster
 
 
 def trust(cluster: ClusterName) -> str:
-    """The key of whom to believe that he is this cluster's etcd: its authorities, two while one takes over."""
+    """The key of the trust bundle for this cluster's etcd: its authorities, two while one takes over."""
     return f"isthmus/trust/v1/{cluster}"
 
 
@@ -78,7 +78,7 @@ INVITATIONS: Final = "isthmus/invite/"
 
 
 def invitation(number: str) -> str:
-    """The key that says that a token is still good; under a lease."""
+    """The key that is there while a token is good; under a lease."""
     return INVITATIONS + number
 
 

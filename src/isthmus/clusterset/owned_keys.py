@@ -1,6 +1,6 @@
-"""Keys of our own etcd that are ours alone: what should be below some prefixes, and what is.
+"""Keys of our own etcd that are ours alone: what is wanted below some prefixes, and what is there.
 
-Wishes are noted at once and written later, only where the store holds something else. What it holds is forgotten after
+It is noted at once and written later, only where the store holds something else. What is held is forgotten after
 any failure and read again: it may have been wiped, restored or written by somebody else meanwhile.
 """
 
@@ -14,7 +14,7 @@ from isthmus import logs
 from isthmus.etcd import Delete, EtcdError, Put, Session
 from isthmus.reflector import Expired, Transient
 
-log = logs.get("shelf")
+log = logs.get("owned_keys")
 
 TXN_KEYS: Final = 100
 TXN_BYTES: Final = 512 * 1024
@@ -22,7 +22,7 @@ TXN_BYTES: Final = 512 * 1024
 Op = Put | Delete
 
 
-class Shelf:
+class OwnedKeys:
     """What is wanted and what is held below prefixes. Nothing outside of them is read or written."""
 
     def __init__(self, session: Session, prefixes: Iterable[str]) -> None:
@@ -38,7 +38,7 @@ class Shelf:
     def __repr__(self) -> str:
         held = "not read yet" if self._held is None else len(self._held)
         said = f"{len(self._wanted)} wanted, {held} held, {self.writes} written, {len(self.refused)} refused"
-        return f"<Shelf below {', '.join(self._prefixes)}: {said}>"
+        return f"<OwnedKeys below {', '.join(self._prefixes)}: {said}>"
 
     def want(self, key: str, value: bytes | None) -> None:
         """This key should have this value, or not be there (None)."""
@@ -61,7 +61,7 @@ class Shelf:
         return key in self._open
 
     async def flush(self) -> dict[str, str]:
-        """Write what was wished since; gives by key why it could not be."""
+        """Write what was wanted since; gives by key why it could not be."""
         async with self._turn:
             return await self._write(sorted(self._open))
 
@@ -127,7 +127,7 @@ class Shelf:
             self._held.pop(op.key, None)
 
     def _refused(self, key: str, why: str) -> dict[str, str]:
-        """The store will never take it: said, and no reason to keep the others from being called whole."""
+        """The store will never take it: logged, and no reason to hold up the canary of the others."""
         log.error("key not written", key=key, why=why)
         self.refused[key] = why
         self._open.discard(key)

@@ -104,7 +104,7 @@ def judge(facts: PeerFacts, now: datetime) -> Cluster:
     """The row of a peer. ``since`` is empty where the facts have no time for it: the state begins when it is seen."""
     state, reason = _verdict(facts, now)
     since = _since(state, facts, now)
-    said = facts.description or Description()
+    described = facts.description or Description()
     capabilities = facts.config.capabilities if facts.config is not None else identity.Capabilities()
     return Cluster(
         name=facts.name,
@@ -116,11 +116,11 @@ def judge(facts: PeerFacts, now: datetime) -> Cluster:
         synced=tuple(kind for kind in facts.kinds if kind in facts.synced),
         exports_enabled=capabilities.service_exports_enabled,
         cached=capabilities.cached,
-        network=said.network,
-        region=said.region,
-        zone=said.zone,
-        gateways=said.gateways,
-        version=said.version,
+        network=described.network,
+        region=described.region,
+        zone=described.zone,
+        gateways=described.gateways,
+        version=described.version,
         connected=facts.links.get(CONFIG, False),
         failures=facts.failures,
         last_failure=timestamp(facts.failed_at) if facts.failed_at is not None else "",
@@ -158,14 +158,14 @@ def away(facts: PeerFacts, now: datetime) -> Away | None:
 
 def unmirrored(facts: PeerFacts, now: datetime) -> Away | None:
     """Why copies of the peer are not kept: no mirror runs, or it cannot reach the peer. None where nobody copies."""
-    said = facts.description
-    if facts.config is None or not facts.config.capabilities.cached or said is None:  # Cilium's mirror writes none
+    described = facts.description
+    if facts.config is None or not facts.config.capabilities.cached or described is None:  # Cilium's mirror writes none
         return None
-    gone = said.away_since(now)
+    gone = described.away_since(now)
     if facts.unmirrored is not None:
         since = min(gone, facts.unmirrored) if gone is not None else facts.unmirrored
         return Away("no mirror is running: what it says is not copied", since)
-    return Away(f"the mirror has not heard it since {said.away}", gone) if gone is not None else None
+    return Away(f"the mirror has not heard it since {described.away}", gone) if gone is not None else None
 
 
 def unconfirmed(facts: PeerFacts, now: datetime) -> datetime | None:
@@ -198,9 +198,9 @@ def silence(facts: PeerFacts, now: datetime) -> Away | None:
     Its etcd answers, so its records are what they were; nobody keeps them so. Behind a mirror it is the mirror that
     looks, and writes what it finds into its description of the peer.
     """
-    said, beat = facts.description, facts.heartbeat
+    described, beat = facts.description, facts.heartbeat
     if facts.config is not None and facts.config.capabilities.cached:
-        since = said.silent_since(now) if said is not None else None
+        since = described.silent_since(now) if described is not None else None
         return Away("nobody publishes for it: its operator is not there", since) if since is not None else None
     if beat is None or now < beat.at + timedelta(seconds=beat.good_for):
         return None

@@ -47,7 +47,7 @@ LIMIT: Final = 64 * 1024
 
 
 class Peer(Struct, frozen=True, gc=False, kw_only=True):
-    """How to reach the etcd of another cluster. ``problem`` says why it cannot be reached at all."""
+    """How to reach the etcd of another cluster. ``problem``: why it cannot be reached at all."""
 
     name: ClusterName
     endpoints: tuple[str, ...] = ()
@@ -124,25 +124,25 @@ def parse(content: bytes, *, name: ClusterName, path: Path) -> Peer:
     if not valid_cluster(name):
         raise PeerFileError(f"{path}: '{name}' cannot be a cluster's name")
     try:
-        said = yaml.safe_load(content)
+        fields = yaml.safe_load(content)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise PeerFileError(f"{path}: it is no YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(said, dict):
+    if not isinstance(fields, dict):
         raise PeerFileError(f"{path}: want a mapping with 'endpoints'")
-    endpoints = said.get("endpoints")
+    endpoints = fields.get("endpoints")
     if not isinstance(endpoints, list) or not endpoints or not all(isinstance(each, str) for each in endpoints):
         raise PeerFileError(f"{path}: endpoints: want a list of URLs")
     peer = Peer(
         name=name,
         endpoints=tuple(endpoints),
-        ca_file=_file(said, "trusted-ca-file", path),
-        cert_file=_file(said, "cert-file", path),
-        key_file=_file(said, "key-file", path),
-        username=_text(said, "username", path),
-        password=_text(said, "password", path),
-        id=_id(said, path),
-        namespaces=_list(said, NAMESPACES, path, of="namespaces"),
-        pod_ranges=_ranges(said, path),
+        ca_file=_file(fields, "trusted-ca-file", path),
+        cert_file=_file(fields, "cert-file", path),
+        key_file=_file(fields, "key-file", path),
+        username=_text(fields, "username", path),
+        password=_text(fields, "password", path),
+        id=_id(fields, path),
+        namespaces=_list(fields, NAMESPACES, path, of="namespaces"),
+        pod_ranges=_ranges(fields, path),
     )
     return _with_digest(peer, content)
 
@@ -154,7 +154,7 @@ def save(folder: Path, peer: Peer, *, ca: bytes, certificate: bytes, key: bytes)
     for name, content in zip(files.values(), (ca, certificate, key), strict=True):
         pki.save(folder / name, content)
     saved = structs.replace(peer, **{field: str(folder / name) for field, name in files.items()})
-    said = {
+    fields = {
         "endpoints": list(saved.endpoints),
         "trusted-ca-file": files["ca_file"],
         "cert-file": files["cert_file"],
@@ -163,8 +163,8 @@ def save(folder: Path, peer: Peer, *, ca: bytes, certificate: bytes, key: bytes)
         "password": saved.password,
     }
     options: dict[str, Any] = {ID: saved.id, NAMESPACES: list(saved.namespaces), POD_RANGES: list(saved.pod_ranges)}
-    said |= {option: value for option, value in options.items() if value}
-    pki.save(folder / peer.name, yaml.safe_dump(said, sort_keys=False).encode())
+    fields |= {option: value for option, value in options.items() if value}
+    pki.save(folder / peer.name, yaml.safe_dump(fields, sort_keys=False).encode())
     return saved
 
 
@@ -185,35 +185,35 @@ def _with_digest(peer: Peer, content: bytes) -> Peer:
     return Peer(**values | {"digest": digest.hexdigest()})
 
 
-def _file(said: Mapping[Any, Any], field: str, path: Path) -> str:
+def _file(fields: Mapping[Any, Any], field: str, path: Path) -> str:
     """A path in the file is relative to it, so that the directory can be taken elsewhere as a Secret."""
-    named = _text(said, field, path)
+    named = _text(fields, field, path)
     return str(path.parent / named) if named else ""
 
 
-def _text(said: Mapping[Any, Any], field: str, path: Path) -> str:
-    value = said.get(field, "")
+def _text(fields: Mapping[Any, Any], field: str, path: Path) -> str:
+    value = fields.get(field, "")
     if not isinstance(value, str):
         raise PeerFileError(f"{path}: {field}: want text, got {value!r}")
     return value
 
 
-def _list(said: Mapping[Any, Any], field: str, path: Path, *, of: str) -> tuple[str, ...]:
-    value = said.get(field) or []
+def _list(fields: Mapping[Any, Any], field: str, path: Path, *, of: str) -> tuple[str, ...]:
+    value = fields.get(field) or []
     if not isinstance(value, list) or not all(isinstance(each, str) and each for each in value):
         raise PeerFileError(f"{path}: {field}: want a list of {of}, got {value!r}")
     return tuple(value)
 
 
-def _id(said: Mapping[Any, Any], path: Path) -> int:
-    value = said.get(ID, 0)
-    if type(value) is not int or not 0 <= value <= MOST_ID or (ID in said and not value):
+def _id(fields: Mapping[Any, Any], path: Path) -> int:
+    value = fields.get(ID, 0)
+    if type(value) is not int or not 0 <= value <= MOST_ID or (ID in fields and not value):
         raise PeerFileError(f"{path}: {ID}: want a number of 1 to {MOST_ID}, got {value!r}")
     return value
 
 
-def _ranges(said: Mapping[Any, Any], path: Path) -> tuple[str, ...]:
-    ranges = _list(said, POD_RANGES, path, of="address ranges")
+def _ranges(fields: Mapping[Any, Any], path: Path) -> tuple[str, ...]:
+    ranges = _list(fields, POD_RANGES, path, of="address ranges")
     if bad := [each for each in ranges if not is_range(each)]:
         raise PeerFileError(f"{path}: {POD_RANGES}: '{bad[0]}' is no range of addresses")
     return ranges

@@ -1,4 +1,4 @@
-"""What we tell the other clusters: configuration, records, canaries and a heartbeat in the own etcd.
+"""The own cluster in the own etcd: configuration, records, canaries and a heartbeat.
 
 Order matters to readers. The configuration comes first. Records come next, only what changed, and what an earlier
 process left and nobody wants any more is pruned. A canary says that a kind's records are whole, so it is written
@@ -104,7 +104,7 @@ class Publisher:
             tasks.create_task(self._heartbeat(), name="heartbeat")
 
     async def _presence(self) -> None:
-        """Say who we are and that all is said, and say it again whenever the store was lost or lost it."""
+        """Publish configuration and canaries, and again whenever the store was lost or lost them."""
         retry = Retry(RETRY)
         while True:
             try:
@@ -125,11 +125,11 @@ class Publisher:
 
     async def _establish(self) -> int:
         """Configuration, records, canaries; gives a revision from which on nobody but us changes them."""
-        await self._introduce()
+        await self._publish_identity()
         await self._target.settle()
         await self._complete()
         revision = (await self._session.read(keys.config(self._name))).revision
-        await self._introduce()
+        await self._publish_identity()
         await self._target.settle()
         await self.reconciler.wait_until_reconciled(self._db.snapshot().revision(RECORDS))
         for key in self._canaries:
@@ -139,15 +139,15 @@ class Publisher:
         log.info("published", cluster=self._name, records=self._db.snapshot().count(RECORDS))
         return revision
 
-    async def _introduce(self) -> None:
-        """Say who we are, where that is not what stands there."""
+    async def _publish_identity(self) -> None:
+        """Write configuration and description, where something else stands there."""
         for key, value in self._said.items():
             held = await self._session.get(key)
             if held is None or held.value != value:
                 await self._session.put(key, value)
 
     async def _complete(self) -> None:
-        """Wait until the sources are complete and all that they say is wanted, and nothing else of ours."""
+        """Wait until the sources are complete, so that what no row wants is stale."""
         self.outcome = "waiting for the sources of records"
         await self._db.until(lambda snapshot: snapshot.initialized(RECORDS))
         self.outcome = "writing records"
@@ -179,15 +179,15 @@ class Publisher:
             return value != self._said[event.key]
         if event.key.startswith(self._synced):
             return value is None and event.key in self._canaries
-        if value == self._target.shelf.wanted(event.key):
+        if value == self._target.owned.wanted(event.key):
             return False
-        now = await self._session.get(event.key)  # an earlier write of ours may be heard after the wish has changed
-        return not self._target.shelf.is_open(event.key) and (
-            (now.value if now is not None else None) != self._target.shelf.wanted(event.key)
+        now = await self._session.get(event.key)  # an earlier write of ours may arrive here after the row has changed
+        return not self._target.owned.is_open(event.key) and (
+            (now.value if now is not None else None) != self._target.owned.wanted(event.key)
         )
 
     async def _heartbeat(self) -> None:
-        """Say that somebody is there, and let it lapse when nobody is."""
+        """Keep the heartbeat while we run; its lease ends when we do not."""
         while True:
             try:
                 await self._beat()

@@ -1,4 +1,4 @@
-"""What users of a cluster's etcd may: peers read what they need and nothing else, nobody but root reads offers to join.
+"""What users of a cluster's etcd may: peers read what they need and nothing else, only root reads offers to join.
 
 remote    another cluster: our records, canaries, configuration, description, trust and heartbeat
 local     our agents behind a mirror: the copies, and what is written about them
@@ -22,7 +22,7 @@ MIRROR: Final = "mirror"
 
 
 def remote_user(peer: ClusterName) -> str:
-    """As whom a peer reads."""
+    """The user as which a peer reads."""
     return f"{REMOTE}-{peer}"
 
 

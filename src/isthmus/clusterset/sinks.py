@@ -1,7 +1,7 @@
 """From a peer's keys to rows: one kind of record, of one peer.
 
 A key that cannot be used is counted and named; it hides no other. While the connection lasts, what its last good
-value said still counts; a list that has it only as bad does not.
+value counts; a list in which it is bad withdraws it.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def drain(txn: WriteTxn, form: Form, cluster: ClusterName) -> None:
 
 
 def lapse(txn: WriteTxn, form: Form, cluster: ClusterName) -> None:
-    """What a peer said is good no longer, but for what probes find alive."""
+    """Mark the rows of a peer as lapsed: they count only where probes find them alive."""
     for row in form.rows(txn, cluster):
         txn.put(form.table, structs.replace(row, lapsed=True))
 
@@ -169,7 +169,7 @@ class RecordSink:
                 if kv is None:
                     self._account(key, 0)
                 if row is BAD:
-                    continue  # what it last said still counts
+                    continue  # its last good value still counts
                 if row is not None:
                     txn.put(table, row)
                 else:
@@ -211,16 +211,16 @@ class RecordSink:
 
 
 class OneKey:
-    """A ``reflector.Sink`` for what a KeyStore brings; ``told`` hears what the key is and what becomes of it."""
+    """A ``reflector.Sink`` for what a KeyStore brings; ``changed`` is called with each value, or None."""
 
-    def __init__(self, told: Callable[[KeyValue | None], None]) -> None:
-        self._told = told
+    def __init__(self, changed: Callable[[KeyValue | None], None]) -> None:
+        self._changed = changed
 
     def replace(self, items: Mapping[str, KeyValue], *, partial: bool) -> None:
         """What the key is."""
-        self._told(items.get(""))
+        self._changed(items.get(""))
 
     def apply(self, events: Sequence[Event[KeyValue]]) -> None:
-        """What became of it."""
+        """Its last change."""
         for _, kv in events:
-            self._told(kv)
+            self._changed(kv)

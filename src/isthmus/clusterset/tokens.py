@@ -1,4 +1,4 @@
-"""What clusters that join tell each other: a token from hand to hand, and an offer in return. Pure."""
+"""What clusters that join exchange: a token from hand to hand, and an offer in return. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIMIT: Final = 64 * 1024
 
 
 class Entry(Struct, frozen=True, kw_only=True):
-    """How to reach a cluster's etcd: addresses, whom to believe there, and what to show where it asks for it."""
+    """How to reach a cluster's etcd: addresses, trust bundle, and a client certificate where it asks for one."""
 
     cluster: ClusterName
     id: int
@@ -48,7 +48,7 @@ class Offer(Struct, frozen=True, kw_only=True):
 
 
 class Trust(Struct, frozen=True, kw_only=True):
-    """Whom to believe that he is a cluster's etcd from now on, and what to show him."""
+    """Trust bundle for a cluster's etcd from now on, and a client certificate for it."""
 
     ca: bytes
     certificate: bytes
