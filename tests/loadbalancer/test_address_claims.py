@@ -163,6 +163,12 @@ def test_a_claim_is_judged_again_as_the_derived_service_comes_and_goes() -> None
     assert world.delete(make.imported()).refused == []
 
 
+def test_an_object_that_names_a_thousand_addresses_is_a_few_rows() -> None:
+    world = World().put(make.globally(external_ips=tuple(f"8.8.{n // 250}.{n % 250}" for n in range(1_000))))
+    assert len(world.refused) == 16
+    assert set(world.called()) == {"10.96.0.7:80/TCP"}
+
+
 def test_what_is_not_ours_to_answer_is_not_refused_either() -> None:
     world = World().put(make.service(external_ips=("8.8.8.8",)))
     assert world.refused == []

@@ -175,3 +175,21 @@ def test_a_policy_that_is_invalid_or_has_no_target_says_so() -> None:
     message = "Service demo/echo does not exist in this cluster, or is not global"
     assert statuses.put(plain, make.service()).of() == ("TargetNotFound", message, "")
     assert statuses.put(make.globally()).of()[0] == "Accepted"
+
+
+def test_ten_thousand_policies_for_one_service_cost_a_bounded_number_of_statuses() -> None:
+    many = [policy(tier(c1=None), name=f"demo/p{n:05}") for n in range(10_000)]
+    statuses = Statuses(IMPORT, make.derived(), *ENDPOINTS, *many)
+    rows = statuses.db.snapshot().all(POLICY_OBJECTS)
+    assert len(list(rows)) == policy_objects.MAX_STATUSES
+    assert statuses.of("demo/p00000") == ("Accepted", "", "c1 100%")
+
+
+def test_a_cluster_whose_region_changes_changes_the_shares_and_a_failure_of_it_nothing() -> None:
+    in_region = Tier((Share(region="r1"),))
+    statuses = Statuses(IMPORT, make.derived(), *ENDPOINTS, policy(in_region))
+    assert statuses.of() == ("Accepted", "", "none")
+    assert statuses.put(make.cluster("c2", region="r1")).of() == ("Accepted", "", "c2 100%")
+    units = statuses.derivations.units
+    statuses.put(make.cluster("c2", region="r1", failures=3, last_failure="2026-01-01T00:00:00Z"))
+    assert statuses.derivations.units - units <= 1, "the cluster's addresses at most, no policy"

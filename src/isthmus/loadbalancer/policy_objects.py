@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import partial
+from heapq import nsmallest
 from typing import Final
 
 from isthmus.desired import Condition, Draft, Ownership, condition, row
@@ -18,6 +19,7 @@ from isthmus.loadbalancer.plans import plan
 from isthmus.loadbalancer.selection import Clusters, Place
 from isthmus.loadbalancer.services import ResolvedService, resolve
 from isthmus.model.balancing import Plan, PlanKey
+from isthmus.model.clusters import Cluster
 from isthmus.model.hosts import family
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.objects import Object, Observed
@@ -36,6 +38,9 @@ from isthmus.model.tables import (
 from isthmus.statedb import Derived, Reader
 
 KINDS: Final = {"TrafficPolicy": Ownership(TRAFFIC_POLICY, conditions=frozenset({"Accepted"}))}
+
+MAX_STATUSES: Final = 100
+"""Policies of one service whose status is written, the first in precedence: they are all computed when one changes."""
 
 SHOWN: Final = 8
 """Clusters whose shares stand in a status; the others are counted."""
@@ -65,7 +70,7 @@ def compute(reader: Reader, service: ServiceName, *, cluster: ClusterName) -> It
     rows = reader.by(POLICIES, "service", service)
     counting = policies.counting(rows)
     subject = resolve(reader, service, which="multicluster") if rows else None
-    for policy in rows:
+    for policy in nsmallest(MAX_STATUSES, rows, key=policies.precedence):
         if policy.policy_kind == "TrafficPolicy":
             status = {"conditions": [_accepted(policy, counting, subject)], "shares": ""}
             if policy is counting and subject is not None:
@@ -122,9 +127,15 @@ def by_observed(reader: Reader, old: Observed | None, new: Observed | None) -> I
             yield policy.service
 
 
-def by_cluster(reader: Reader, old: object, new: object) -> Iterator[ServiceName]:
-    """A cluster that comes, goes or is elsewhere affects all policies: they are few."""
-    yield from {each.service for each in reader.all(POLICIES)}
+def by_cluster(reader: Reader, old: Cluster | None, new: Cluster | None) -> Iterator[ServiceName]:
+    """A cluster that comes, goes, or is elsewhere than before affects all policies."""
+    if _where(old) != _where(new):
+        yield from {each.service for each in reader.all(POLICIES)}
+
+
+def _where(row: Cluster | None) -> tuple[object, ...]:
+    """What of a cluster decides whether it is reached and which share means it."""
+    return (row.region, row.zone, row.network, row.gateways, row.own) if row is not None else ()
 
 
 def _accepted(policy: Policy, counting: Policy | None, subject: ResolvedService | None) -> Condition:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
+from itertools import islice
+from typing import Final
 
 from isthmus.loadbalancer.claims import AddressClaim, ClaimRules, Refusal, judge
 from isthmus.loadbalancer.services import Which, best, wanted
@@ -20,6 +22,9 @@ from isthmus.model.refusals import ClaimantKind, RefusedClaim
 from isthmus.model.services import Import, Node, Service
 from isthmus.model.tables import IMPORTS, LOCAL_REDIRECTS, NODES, REFUSED_CLAIMS, SERVICES
 from isthmus.statedb import Derived, Reader
+
+MAX_ROWS: Final = 16
+"""Refused claims of one object that are rows: a Service may name any number of addresses."""
 
 Claimant = tuple[ClaimantKind, ServiceName]
 
@@ -37,7 +42,13 @@ def derived(node: str, *, which: Which, rules: ClaimRules) -> Derived[RefusedCla
 def compute(
     reader: Reader, claimant: Claimant, *, node: str, which: Which, rules: ClaimRules
 ) -> Iterator[RefusedClaim]:
-    """Every claim of an object that does not count."""
+    """The claims of an object that do not count, the first of them where they are many."""
+    yield from islice(_refused(reader, claimant, node=node, which=which, rules=rules), MAX_ROWS)
+
+
+def _refused(
+    reader: Reader, claimant: Claimant, *, node: str, which: Which, rules: ClaimRules
+) -> Iterator[RefusedClaim]:
     kind, name = claimant
     if kind == "Service":
         service = best(reader, name)
