@@ -112,6 +112,6 @@ def lines(hops: Sequence[Any]) -> None:
     """A line for each hop, and one for the command that mends it."""
     width = max((len(hop.hop) for hop in hops), default=0)
     for hop in hops:
-        print(f"  {MARKS[hop.state]} {hop.hop:<{width}}  {hop.object}: {hop.text}")
+        output.paragraph(f"  {MARKS[hop.state]} {hop.hop:<{width}}  ", f"{hop.object}: {hop.text}")
         if hop.state == "fault" and hop.cure:
-            print(f"    {'':<{width}}  → {hop.cure}")
+            output.paragraph(f"    {'':<{width}}  → ", hop.cure)

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 WIDEST = 1 << 14
+"""Columns where no terminal bounds them: what programs read is never folded."""
 BAD = ("error", "failed", "refused", "stale", "missing", "not ready")
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Columns three blanks apart, as kubectl prints them; long lines are the terminal's to fold."""
+    """Columns three blanks apart, as kubectl prints them. On a terminal long cells are folded within their column."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(file=sys.stdout, highlight=False, width=WIDEST)
+    console = Console(file=sys.stdout, highlight=False, width=width(), height=100)
     found = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="")
     for name in heads:
-        found.add_column(name, no_wrap=True)
+        found.add_column(name, no_wrap=width() == WIDEST, overflow="fold")
     for row in rows:
         found.add_row(*(Text(cell, style=_style(cell)) for cell in row))
     with console.capture() as capture:
@@ -37,9 +40,29 @@ def lines(rows: Sequence[Sequence[str]], *, widths: list[int]) -> None:
     """
     widths += [0] * (max(map(len, rows), default=0) - len(widths))
     for row in rows:
-        widths[:] = [max(width, len(cell)) for width, cell in zip(widths, row, strict=True)]
+        widths[:] = [max(size, len(cell)) for size, cell in zip(widths, row, strict=True)]
     for row in rows:
-        print("   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip(), flush=True)
+        print(_cut("   ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip()), flush=True)
+
+
+def paragraph(first: str, text: str) -> None:
+    """A text after its beginning; on a terminal it is folded at blanks, and goes on below where it began."""
+    wrap = textwrap.TextWrapper(
+        width(), initial_indent=first, subsequent_indent=" " * len(first), break_on_hyphens=False, break_long_words=True
+    )
+    print(wrap.fill(text) if width() > 2 * len(first) else first + text)
+
+
+def width() -> int:
+    """Columns of the terminal that standard output is; WIDEST where it is none."""
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns or WIDEST
+    except (OSError, ValueError):
+        return WIDEST
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= width() else f"{line[: width() - 1]}…"
 
 
 def json(value: Any, *, indent: int = 2) -> None:
