@@ -13,7 +13,7 @@ writes them by server-side apply. What never does: what is wanted of which kind 
 
 from isthmus.desired.drafts import Condition, Draft, condition, row
 from isthmus.desired.ownership import MANAGED_BY, MANAGER, Ownership, is_our_row, is_ours
-from isthmus.desired.writer import ApiTarget
+from isthmus.desired.writer import ApiTarget, TargetStats
 
 __all__ = [
     "MANAGED_BY",
@@ -22,6 +22,7 @@ __all__ = [
     "Condition",
     "Draft",
     "Ownership",
+    "TargetStats",
     "condition",
     "is_our_row",
     "is_ours",

@@ -13,9 +13,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
 
 from isthmus import kube, logs
 from isthmus.desired.contention import Contention
@@ -47,13 +48,12 @@ class Contested(Refused):
     """Another writer keeps changing what is ours; it is set right again later."""
 
 
-class Stats(NamedTuple):
+class TargetStats(Struct, frozen=True):
     """What a target has done, and holds."""
 
     objects: int
     corrections: int
     """Writes that set right what another writer changed."""
-    requests_at_once: int
 
 
 class ApiTarget:
@@ -71,7 +71,6 @@ class ApiTarget:
         self._client = client
         self._ownerships = ownerships
         self._order = {kind: place for place, kind in enumerate(ownerships)}
-        self._at_once = at_once
         self._slots = asyncio.Semaphore(at_once)
         self._timestamp = timestamp
         self._clock = clock
@@ -81,9 +80,9 @@ class ApiTarget:
     def __repr__(self) -> str:
         return f"<ApiTarget of {self._client!r}, {len(self._known)} objects>"
 
-    def stats(self) -> Stats:
+    def stats(self) -> TargetStats:
         """Counts since the process began."""
-        return Stats(len(self._known), self._contention.total, self._at_once)
+        return TargetStats(len(self._known), self._contention.total)
 
     async def update(self, rows: Sequence[Object]) -> Mapping[Key, str]:
         """Make the API server hold these; the failures, as sentences."""

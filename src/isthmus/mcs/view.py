@@ -142,11 +142,8 @@ def read(reader: Reader, name: ServiceName, *, settings: Settings) -> View | Non
     namespace = reader.get(NAMESPACES, split(name)[0])
     if namespace is None or namespace.terminating:
         return None
-    merged, own, service = (
-        reader.get(MERGED, name),
-        reader.get(OWN_EXPORTS, name),
-        reader.get(SERVICES, (name, KUBERNETES)),
-    )
+    merged, own = reader.get(MERGED, name), reader.get(OWN_EXPORTS, name)
+    service = reader.get(SERVICES, (name, KUBERNETES))
     return View(
         settings=settings,
         name=name,
@@ -197,11 +194,11 @@ def _published(reader: Reader, name: ServiceName, settings: Settings) -> tuple[E
     return tuple(sorted(found_near, key=lambda each: (each.cluster, each.part)))
 
 
-def _foreign(told: EndpointSet, own: Cluster | None) -> EndpointSet:
-    """What a peer names, but for addresses in the ranges configured as the own cluster's."""
+def _foreign(published: EndpointSet, own: Cluster | None) -> EndpointSet:
+    """A peer's endpoints, but for addresses in the ranges configured as the own cluster's."""
     ranges = own.own_ranges if own is not None else ()
-    kept = tuple(each for each in told.endpoints if not range_of(each.address, ranges))
-    return told if len(kept) == len(told.endpoints) else structs.replace(told, endpoints=kept)
+    kept = tuple(each for each in published.endpoints if not range_of(each.address, ranges))
+    return published if len(kept) == len(published.endpoints) else structs.replace(published, endpoints=kept)
 
 
 def _endpoints_ready(reader: Reader, merged: Merged, settings: Settings) -> bool:

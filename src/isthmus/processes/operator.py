@@ -21,7 +21,7 @@ from isthmus import kube, logs, mcs
 from isthmus.admin.wire import ProcessStatus
 from isthmus.clusterset import Follower, PeerStats, Publisher, PublisherStats
 from isthmus.config import Config
-from isthmus.desired import ApiTarget
+from isthmus.desired import ApiTarget, TargetStats
 from isthmus.kube.events import Recorder
 from isthmus.kube.lease import Election
 from isthmus.loadbalancer import claims, own_ranges, policy_objects, refusals
@@ -96,6 +96,7 @@ class OperatorStatus(ProcessStatus, frozen=True, kw_only=True):
     publisher: PublisherStats
     objects: ReconcilerStats
     """Of what the API server should hold."""
+    written: TargetStats
 
 
 class Leader:
@@ -188,6 +189,7 @@ class Leader:
                         peers=follower.stats(),
                         publisher=publisher.stats(),
                         objects=objects.stats(),
+                        written=target.stats(),
                     ),
                 )
         finally:
