@@ -1,4 +1,4 @@
-"""Nobody takes an address that is not theirs to claim: the attacks, and what each kind of claim may still have."""
+"""Claims on addresses: attacks that are refused, and what each kind of claim may still have."""
 
 from __future__ import annotations
 

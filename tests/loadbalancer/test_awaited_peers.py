@@ -1,4 +1,4 @@
-"""A plan says of which peers it has not heard, so that what an earlier process programmed of them stays."""
+"""A plan lists the peers it awaits, so that what an earlier process programmed of them stays."""
 
 from __future__ import annotations
 

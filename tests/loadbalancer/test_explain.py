@@ -102,9 +102,9 @@ async def ask(world: World, tmp_path: Path, *arguments: str) -> tuple[int, str, 
 
 async def test_a_redirect_that_leaves_its_own_pods_out_is_told_with_what_those_reach(tmp_path: Path) -> None:
     world = World("all").put(make.service(), make.endpoints("c1", "10.1.1.1", service=ECHO), make.pod())
-    code, said, _ = await ask(world.put(make.local(skip_from_backend=True)), tmp_path, "demo/echo")
+    code, printed, _ = await ask(world.put(make.local(skip_from_backend=True)), tmp_path, "demo/echo")
     policy = "CiliumLocalRedirectPolicy demo/near"
-    assert (code, said.splitlines()) == (
+    assert (code, printed.splitlines()) == (
         0,
         [
             "demo/echo",
@@ -124,8 +124,8 @@ async def test_a_redirect_that_leaves_its_own_pods_out_is_told_with_what_those_r
 async def test_the_command_tells_it_over_the_admin_socket(tmp_path: Path) -> None:
     world = World().put(make.imported(), make.derived(affinity="ClientIP", affinity_timeout=60))
     world.put(make.endpoints("c2", "10.2.1.1", make.endpoint("10.2.1.2", condition=Condition.NOT_READY)))
-    code, said, _ = await ask(world, tmp_path, "demo/echo")
-    assert (code, said.splitlines()) == (
+    code, printed, _ = await ask(world, tmp_path, "demo/echo")
+    assert (code, printed.splitlines()) == (
         0,
         [
             f"{make.DERIVED}, which stands for the import demo/echo",
@@ -138,14 +138,14 @@ async def test_the_command_tells_it_over_the_admin_socket(tmp_path: Path) -> Non
 
 
 async def test_an_unknown_service_is_one_line(tmp_path: Path) -> None:
-    code, said, error = await ask(World(), tmp_path, "echo", "-n", "demo")
-    assert (code, said, error) == (1, "", "Error: no service or import is called demo/echo (namespace: -n)\n")
+    code, printed, error = await ask(World(), tmp_path, "echo", "-n", "demo")
+    assert (code, printed, error) == (1, "", "Error: no service or import is called demo/echo (namespace: -n)\n")
 
 
 async def test_a_peer_that_is_not_ready_is_named_beside_its_endpoints_and_makes_it_end_with_1(tmp_path: Path) -> None:
     world = World().put(make.imported(), make.derived(), make.endpoints("c2", "10.2.0.1"))
     stale = make.cluster("c2", state="stale", since="2026-01-01T10:00:00Z", reason="timed out")
-    code, said, _ = await ask(world.put(make.cluster("c1", own=True), stale), tmp_path, "demo/echo")
+    code, printed, _ = await ask(world.put(make.cluster("c1", own=True), stale), tmp_path, "demo/echo")
     assert code == 1
-    assert "    → c2 10.2.0.1:8080 (c2 is stale since 2026-01-01T10:00:00Z)" in said.splitlines()
-    assert "  ✗ peer  cluster c2: stale since 2026-01-01T10:00:00Z: timed out" in said.splitlines()
+    assert "    → c2 10.2.0.1:8080 (c2 is stale since 2026-01-01T10:00:00Z)" in printed.splitlines()
+    assert "  ✗ peer  cluster c2: stale since 2026-01-01T10:00:00Z: timed out" in printed.splitlines()

@@ -1,4 +1,4 @@
-"""Which policy counts, what it does to plans, and what its status says."""
+"""Which policy counts, what it does to plans, and its status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Overrides: what goes elsewhere, whose word counts, and that the original is back the moment a row goes."""
+"""Redirects: what goes elsewhere, which redirect counts, and that the original is back when the row goes."""
 
 from __future__ import annotations
 

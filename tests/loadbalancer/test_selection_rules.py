@@ -1,4 +1,4 @@
-"""Each rule of selection, by itself: who is in a plan, and what is said of who is not."""
+"""Each rule of selection by itself: the backends in a plan, and the reasons for the others."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_reasons_are_given_for_whoever_is_left_out() -> None:
     world.put(make.endpoints("c1", "10.1.0.1", away, "fd00::1"), make.endpoints("c2", "10.2.0.1"))
     of = resolve(world.db.snapshot(), make.DERIVED, which="multicluster")
     assert of is not None
-    said: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     [key] = {frontend.plan for frontend in world.frontends}
     plan(
         key,
@@ -164,9 +164,9 @@ def test_reasons_are_given_for_whoever_is_left_out() -> None:
         frontends=world.frontends,
         backends=world.backends,
         at=Place(cluster="c1", node="n1"),  # type: ignore[arg-type]
-        reasons=lambda backend, reason: said.update({backend.key.address: reason}),
+        reasons=lambda backend, reason: reasons.update({backend.key.address: reason}),
     )
-    assert said == {
+    assert reasons == {
         "fd00::1": "it is not IPv4",
         "10.1.0.2": "it is not ready",
         "10.2.0.1": "the own cluster is preferred",

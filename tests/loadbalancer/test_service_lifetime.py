@@ -82,8 +82,8 @@ def test_gone_and_back_in_one_change_is_no_change_in_the_kernel() -> None:
 
 
 def test_a_better_source_is_right_about_all_of_a_service_and_the_other_surfaces_when_it_goes() -> None:
-    said = make.service(cluster_ips=("10.96.0.8",), affinity="ClientIP", source="files")
-    world = every(said, slice_("10.1.1.1"))
+    fields = make.service(cluster_ips=("10.96.0.8",), affinity="ClientIP", source="files")
+    world = every(fields, slice_("10.1.1.1"))
     assert world.plans[0].affinity == "ClientIP"
     world.put(make.service())
     assert (list(world.called()), world.plans[0].affinity) == (["10.96.0.7:80/TCP"], "None")

@@ -1,4 +1,4 @@
-"""Wire objects into rows: what is normalised, what is a word unknown, what is refused and how it is said."""
+"""Wire objects into rows: what is normalised, what becomes of unknown words, what is refused and with which message."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_a_label_makes_a_derived_service_only_where_the_hash_agrees() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "said"),
+    ("spec", "message"),
     [
         ({"clusterIPs": ["10.96.0.900"]}, "spec.clusterIPs: '10.96.0.900' is no IP address"),
         ({"externalIPs": ["fe80::1%eth0x/64"]}, "spec.externalIPs: 'fe80::1%eth0x/64' is no IP address"),
@@ -150,10 +150,10 @@ def test_a_label_makes_a_derived_service_only_where_the_hash_agrees() -> None:
         ({"ports": [{"port": 0}]}, "spec.ports: 0 is no port"),
     ],
 )
-def test_a_service_that_cannot_be_says_which_field(spec: dict[str, Any], said: str) -> None:
+def test_a_service_that_cannot_be_says_which_field(spec: dict[str, Any], message: str) -> None:
     with pytest.raises(Malformed) as caught:
         service(spec=spec)
-    assert str(caught.value) == said
+    assert str(caught.value) == message
 
 
 # slices

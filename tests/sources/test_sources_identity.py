@@ -1,4 +1,4 @@
-"""Who says what the own cluster is called."""
+"""Where the own cluster's name comes from."""
 
 from __future__ import annotations
 

@@ -69,8 +69,8 @@ def test_a_policy_is_a_row_with_its_tiers_in_order() -> None:
 
 def test_a_policy_that_says_nothing_changes_nothing() -> None:
     found = policy()
-    said = (found.tiers, found.affinity, found.consistent, found.locality, found.refuse, found.invalid)
-    assert said == ((), None, None, "", False, "")
+    fields = (found.tiers, found.affinity, found.consistent, found.locality, found.refuse, found.invalid)
+    assert fields == ((), None, None, "", False, "")
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,7 @@ def _of_service(service: Service, imported: Import | None) -> ResolvedService:
         multicluster=bool(service.import_of) or is_multicluster(service),
         ports=service.ports,
         headless=service.headless,
-        # An import that somebody deletes is written again at once: until then its derived Service alone says enough,
+        # An import that is deleted is written again at once: until then its derived Service alone decides,
         # and only our operator, or the tenant whose namespace it is, can have made that.
         exporters=imported.clusters if imported is not None else None,
         affinity=affinity,
@@ -197,9 +197,9 @@ def _timeout(row: Import) -> int:
     return 10800 if row.affinity_timeout is None else row.affinity_timeout
 
 
-def _distribution(said: str) -> str:
+def _distribution(value: str) -> str:
     """PreferClose is PreferSameZone's old name."""
-    return "PreferSameZone" if said == "PreferClose" else said
+    return "PreferSameZone" if value == "PreferClose" else value
 
 
 def _requested(annotations: Labels) -> Requested:

@@ -1,8 +1,8 @@
-"""What Isthmus knows: one row struct per table, and the names of things. Read this first.
+"""The tables of Isthmus: one row struct for each, and how objects are named. Read this first.
 
 What belongs here: immutable rows, the tables they live in, and pure functions of names. What never does: I/O, time,
 logging, decisions. Rows are normalised where they are made (addresses as canonical text, sorted where order means
-nothing), so that equal things are equal rows.
+nothing), so that equal objects are equal rows.
 
     names.py      service names, the derived hash, cluster names
     addresses.py  which addresses are reserved

@@ -45,7 +45,7 @@ class Cluster(Struct, frozen=True, gc=False, kw_only=True):
     """Its etcd answers."""
     failures: int = 0
     last_failure: str = ""
-    """When it was last not to be reached, RFC 3339; ``last_failure_reason`` says why."""
+    """When it was last not to be reached, RFC 3339; ``last_failure_reason`` is the reason."""
     last_failure_reason: str = ""
     dropped: int = 0
     """Records of this peer that were refused: bad JSON, another's name, too large, not for it to publish."""

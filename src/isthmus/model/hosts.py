@@ -26,10 +26,10 @@ class Endpoint(NamedTuple):
 def endpoint(text: str, *, port: int) -> Endpoint:
     """``10.96.0.10``, ``10.96.0.10:53``, ``fd00::10``, ``[fd00::10]:53``; ValueError for anything else."""
     ported = text.count(":") == 1 or text.startswith("[")
-    host, _, said = text.rpartition(":") if ported and not text.endswith("]") else (text, "", str(port))
-    if not host.strip("[]") or not said.isdigit() or int(said) > 65535:
+    host, _, number = text.rpartition(":") if ported and not text.endswith("]") else (text, "", str(port))
+    if not host.strip("[]") or not number.isdigit() or int(number) > 65535:
         raise ValueError(f"'{text}': want an address, or address:port")
-    return Endpoint(host.strip("[]"), int(said))
+    return Endpoint(host.strip("[]"), int(number))
 
 
 def family(address: str) -> Family:

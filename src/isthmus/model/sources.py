@@ -1,4 +1,4 @@
-"""Where input rows come from: the name of every source, and which of two sources is right about the same thing.
+"""Where input rows come from: the name of every source, and which of two sources comes first.
 
 A source's name is the ``source`` of its rows. A peer's rows have one source, ``clusterset``; each peer has an
 initializer of its own beside it, ``clusterset/<cluster>``, so that tables await every peer by name.

@@ -38,7 +38,7 @@ class Feed(NamedTuple):
     namespace: str = ""
     label_selector: str = ""
     written: Literal["whole", "status", ""] = ""
-    """Whether Isthmus writes objects of the kind: whole ones of its own, or the status of anybody's."""
+    """Whether Isthmus writes objects of the kind: whole ones of its own, or only the status."""
 
 
 def feeds(

@@ -25,7 +25,7 @@ READY: Final = Condition.READY
 def endpoint_set(
     cluster: ClusterName, *, remote: bool = False
 ) -> Callable[[discovery.EndpointSlice], EndpointSet | None]:
-    """The conversion for a cluster of this name; slices of other clusters are rows only where ``remote`` says so."""
+    """The conversion for a cluster of this name; slices of other clusters are rows only with ``remote``."""
 
     def convert(wire: discovery.EndpointSlice) -> EndpointSet | None:
         labels = wire.metadata.labels
