@@ -222,14 +222,14 @@ async def test_a_peer_that_moves_to_another_etcd_loses_no_row_meanwhile(
 async def test_a_failure_of_ours_with_one_peer_leaves_the_others_alone(
     etcd: Session, peers: Peers, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from isthmus.clusterset import connection
+    from isthmus.clusterset import peer_record
 
     def fail(self: object, kv: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    real = connection.Connection._configured
+    real = peer_record.PeerRecord.configured
     monkeypatch.setattr(
-        connection.Connection, "_configured", lambda self, kv: (fail if self.name == "c3" else real)(self, kv)
+        peer_record.PeerRecord, "configured", lambda self, kv: (fail if self.name == "c3" else real)(self, kv)
     )
     peers.add("c2", "c3")
     await announce(etcd, "c3", 3)

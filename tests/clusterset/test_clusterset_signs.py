@@ -12,7 +12,7 @@ from etcd_server import free_ports
 from joining_world import World, clusters
 from mirroring import mirroring
 
-from isthmus.clusterset import connection, copying, joining, keys, liveness, peer_status
+from isthmus.clusterset import copying, joining, keys, liveness, peer_record, peer_status
 from isthmus.clusterset import follower as follower_module
 from isthmus.clusterset import peers as peers_module
 from isthmus.etcd import Session
@@ -52,7 +52,7 @@ def local(local: Peers) -> Peers:
 async def test_a_publisher_that_is_silent_is_told_of_and_withdraws_nothing(
     theirs: Session, peers: Peers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "LATE", 0.5)
+    monkeypatch.setattr(peer_record, "LATE", 0.5)
     sessions: list[str] = []
 
     class Counted(Session):

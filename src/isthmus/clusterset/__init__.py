@@ -4,8 +4,9 @@ What belongs here: key layout and values of ClusterMesh, who may publish what, f
 their records, joining, key pairs. What never does: deciding what is exported, global or merged (``mcs``), choosing
 backends (``loadbalancer``), anything of Kubernetes. Other rooms use the names below and no other (a test sees to it).
 
-    follower, connection   sessions with each peer's etcd, its records as rows
-    peer_status            facts about a peer, and the one function that judges it
+    follower, connection   sessions with each peer's etcd
+    peer_record            what is known of a peer: facts, its row, its records as rows
+    peer_status            the facts, and the one function that judges by them
     admission              what a peer may publish
     publisher, owned       the own cluster's records in the own etcd
     copying                peers' records copied into the own etcd, for many agents

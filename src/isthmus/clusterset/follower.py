@@ -59,7 +59,7 @@ class Follower:
         self._reconsidered = self._ids.given_up
         for peer in peers.values():
             connection = self._connections[peer.name] = self._connection(peer, awaited=True)
-            connection.restore()
+            connection.known.restore()
 
     def __repr__(self) -> str:
         return f"<Follower {', '.join(map(repr, self._connections.values())) or 'of nobody'}>"
@@ -93,7 +93,7 @@ class Follower:
         while True:
             for name, _, row in changes.next()[1]:
                 if (connection := self._connections.get(name)) is not None:
-                    connection.distrust(row is not None and row.distrusted)
+                    connection.known.distrust(row is not None and row.distrusted)
             await changes.wait()
 
     def _distrusted(self, name: ClusterName) -> bool:
@@ -107,24 +107,24 @@ class Follower:
         peers = self._directory.read()
         for name in self._connections.keys() - peers.keys():
             await self._stop(name)
-            self._connections.pop(name).drain()
+            self._connections.pop(name).known.drain()
             log.info("cluster left", name=name)
         self._ids.pin(_pins(peers))
         for name, peer in peers.items():
             connection = self._connections.get(name)
             if connection is None:
                 connection = self._connections[name] = self._connection(peer, awaited=False)
-                connection.distrust(self._distrusted(name))
+                connection.known.distrust(self._distrusted(name))
             elif connection.peer == peer:
                 continue
             await self._stop(name)
-            connection.peer = peer
+            connection.known.peer = peer
             self._tasks[name] = tasks.create_task(_supervised(connection), name=f"peer {name}")
         while self._reconsidered != self._ids.given_up:
             # Who is looked at again may give up an id in turn. It ends: a pin decides, and a holder keeps what it has.
             self._reconsidered = self._ids.given_up
             for connection in self._connections.values():
-                connection.reconsider()
+                connection.known.reconsider()
 
     async def _stop(self, name: ClusterName) -> None:
         if (task := self._tasks.pop(name, None)) is not None:
