@@ -75,7 +75,7 @@ soak: setup-test ## parts of a lab are killed at random moments, and nothing may
 	@ISTHMUS_KILLS=$(or $(TIMES),50) ISTHMUS_KILLS_SEED=$(SEED) timeout -s INT -k 60 $(or $(MINUTES),30)m \
 		$(PY) -m pytest tests/lab/test_lab_random_kills.py -v
 
-kube-tools: ## build kube-apiserver and its friends from pinned Go modules, once
+kube-tools: ## build kube-apiserver, its like and etcd from pinned Go modules, once
 	@tools/kube-tools
 
 LOCK := uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-emit-package isthmus

@@ -1,15 +1,17 @@
 """Image name → program of the host. Nothing is pulled: what has no stand-in here is a clear error.
 
-An image is known by its name without registry and tag: ``docker.io/library/busybox:1.36`` is ``busybox``.
+An image is known by its name without registry and tag: ``docker.io/library/busybox:1.36`` is ``busybox``. A name of the
+user's own may be a pattern (``acme/*``, ``*``), which counts where no name does.
 """
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,6 +38,11 @@ class Image(Struct, frozen=True, forbid_unknown_fields=True):
     """A program without which it cannot run."""
     package: str = ""
     """The Debian package that brings it."""
+    stand_in: bool = False
+    """Instead of a command of its own: listens on the container's ports and answers (``programs/stand_in.py``)."""
+
+
+STAND_IN: Final = Image(stand_in=True)
 
 
 def _python() -> str:
@@ -62,6 +69,8 @@ BUILT_IN: Final[Mapping[str, Image]] = {
     "isthmus/echo": _program("echo.py"),
     "isthmus/client": _TOOLS,
     "pause": _TOOLS,
+    "redis": Image(("redis-server",), ("--protected-mode", "no"), needs="redis-server", package="redis-server"),
+    "postgres": Image(("/bin/sh", str(PROGRAMS / "postgres.sh")), needs="pg_lsclusters", package="postgresql"),
     "busybox": _SHELL,
     "alpine": _SHELL,
     "debian": _BASH,
@@ -114,14 +123,31 @@ def canonical(name: str) -> str:
 
 
 def find(name: str, *, own: Mapping[str, Image] | None = None) -> Image:
-    """The stand-in: the user's own table first, by full name, without tag, then canonical; then what is built in."""
-    names = (name, untagged(name), canonical(name))
-    for table in (own or {}, BUILT_IN):
+    """The stand-in: the user's own by full name, without tag, then canonical; then built in; then a pattern."""
+    names, own = (name, untagged(name), canonical(name)), own or {}
+    lacks = ""
+    for table in (own, BUILT_IN, _matching(names, own)):
         if (image := next((table[each] for each in names if each in table), None)) is not None:
-            if image.needs and shutil.which(image.needs, path=PATH) is None:
-                raise UnknownImage(f"image {name!r}: its stand-in needs {image.needs}: apt-get install {image.package}")
-            return image
-    raise UnknownImage(f"image {name!r} has no stand-in; known: {', '.join(sorted({*(own or {}), *BUILT_IN}))}")
+            if not image.needs or shutil.which(image.needs, path=PATH) is not None:
+                return image
+            lacks = lacks or f"image {name!r}: its stand-in needs {image.needs}: apt-get install {image.package}"
+    raise UnknownImage(lacks or f"image {name!r} has no stand-in: isthmus lab image add {untagged(name)}=COMMAND…")
+
+
+def _matching(names: Sequence[str], own: Mapping[str, Image]) -> dict[str, Image]:
+    """The image of the first pattern that matches one of an image's names, by that name."""
+    patterns = (pattern for pattern in own if any(sign in pattern for sign in "*?["))
+    return next(({found[0]: own[each]} for each in patterns if (found := fnmatch.filter(names, each))), {})
+
+
+def stand_in(name: str, ports: Iterable[str]) -> list[str]:
+    """The command that stands in for an image: ``ports`` as in ``tcp:80``."""
+    return [_python(), "-I", "-S", str(PROGRAMS / "stand_in.py"), name, *ports]
+
+
+def shown(image: Image) -> str:
+    """What an image runs, on one line."""
+    return "listens and answers" if image.stand_in else shlex.join([*image.entrypoint, *image.command])
 
 
 def missing(program: str) -> str:

@@ -21,12 +21,20 @@ from isthmus_lab.network import impairments
 from isthmus_lab.record import Record
 
 
+class Condition(Wire, frozen=True):
+    """One of its conditions."""
+
+    type: str
+    message: str = ""
+
+
 class Status(Wire, frozen=True):
     """A pod's status, as its node writes it."""
 
     phase: str = "Pending"
     pod_ips: list[PodIP] = msgspec.field(default_factory=list, name="podIPs")
     container_statuses: list[dict[str, Any]] | None = None
+    conditions: list[Condition] | None = None
 
 
 class Spec(Wire, frozen=True):
@@ -130,6 +138,8 @@ def _row(cluster: Cluster, pod: Pod) -> Row:
     elif containers and not waiting:
         state += f" {ready}/{len(containers)}"
     why = "; ".join(each["message"] for each in waiting if each.get("message"))
+    if not why:
+        why = next((each.message for each in pod.status.conditions or () if each.type == "Ready"), "")
     if not pod.spec.node_name:
         why = "no node yet"
     address = ",".join(each.ip for each in pod.status.pod_ips if each.ip)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -51,26 +51,29 @@ def of_lab(directory: Path, lab: Lab) -> dict[str, list[Manifest]]:
     return {name: sorted(manifests, key=_rank) for name, manifests in found.items()}
 
 
-async def apply(client: kube.Client, manifests: list[Manifest], *, own: Mapping[str, Image]) -> list[str]:
-    """Apply them all; what could not be applied or will not run, as sentences that name file, object and field."""
+async def apply(client: kube.Client, manifests: list[Manifest]) -> list[str]:
+    """Apply them all; what could not be applied, as sentences that name file and object."""
     failures = []
     for manifest in manifests:
         try:
             await _apply(client, manifest.body)
         except (kube.KubeError, Transient, BadManifest) as why:
             failures.append(f"{manifest}: {why}")
-        else:
-            failures += [f"{manifest}: {why}" for why in unknown_images(manifest.body, own=own)]
     return failures
 
 
-def unknown_images(body: Mapping[str, Any], *, own: Mapping[str, Image]) -> Iterator[str]:
-    """The images of an object's pods that nothing stands in for, each with its field."""
-    for path, container in _containers(body):
-        try:
-            images.find(str(container.get("image", "")), own=own)
-        except images.UnknownImage as why:
-            yield f"{path}.image: {why}"
+def unknown_images(manifests: Iterable[Manifest], *, own: Mapping[str, Image]) -> list[str]:
+    """A sentence for each image that nothing stands in for, with the first place that names it: file, object, field."""
+    places: dict[str, list[str]] = {}
+    for manifest in {id(each): each for each in manifests}.values():  # common ones are of every cluster
+        for path, container in _containers(manifest.body):
+            try:
+                images.find(str(container.get("image", "")), own=own)
+            except images.UnknownImage as why:
+                places.setdefault(str(why), []).append(f"{manifest}: {path}.image")
+    return [
+        f"{why} ({found[0]}{f' and {len(found) - 1} more' if len(found) > 1 else ''})" for why, found in places.items()
+    ]
 
 
 def _containers(body: Mapping[str, Any], at: str = "spec") -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -38,7 +38,10 @@ class Record(msgspec.Struct, frozen=True):
 
 def write(record: Record) -> None:
     """Write it into the lab's directory."""
-    (record.lab.directory / "lab.json").write_bytes(msgspec.json.encode(record))
+    path = record.lab.directory / "lab.json"
+    part = path.with_suffix(".part")
+    part.write_bytes(msgspec.json.encode(record))
+    part.replace(path)  # whole or not at all: nodes read it while `lab image add` writes
 
 
 def read(name: str) -> Record:

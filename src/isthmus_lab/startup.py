@@ -14,8 +14,8 @@ from typing import Any, Final
 import msgspec
 
 from isthmus.datapath import requirements
-from isthmus.etcd import EtcdError, binary
-from isthmus_lab import cgroups, families, record, removal
+from isthmus.etcd import EtcdError
+from isthmus_lab import cgroups, etcd_program, families, record, removal
 from isthmus_lab.images import Image
 from isthmus_lab.layout import MAX_CLUSTERS, MAX_NODES, NAME, Lab
 from isthmus_lab.realapi import binaries
@@ -39,7 +39,7 @@ def missing(*, apiserver: ApiServer = "small", datapath: Datapath = "isthmus") -
     if shutil.which("nft") is None:
         lacks.append("nft: apt-get install nftables")
     try:
-        binary.find()
+        etcd_program.find()
     except EtcdError as why:
         lacks.append(str(why))
     if apiserver == "real":

@@ -1,11 +1,15 @@
-"""The store's followers, without a store."""
+"""The store's followers, without a store; and compaction, on an etcd."""
 
 from __future__ import annotations
 
-import pytest
+import asyncio
 
+import pytest
+from etcd_server import EtcdServer
+
+from isthmus.etcd import Put, Session
 from isthmus.reflector import Expired, Transient
-from isthmus_lab.apiserver.storage import MAX_QUEUED_CHANGES, Change, Subscription
+from isthmus_lab.apiserver.storage import MAX_QUEUED_CHANGES, REGISTRY, Change, Store, Subscription
 
 
 def changes(count: int, resource: str = "pods") -> list[Change]:
@@ -35,3 +39,31 @@ async def test_a_follower_that_is_too_slow_is_sent_away() -> None:
     subscription.push(changes(1))
     with pytest.raises(Transient, match="waiting"):
         await subscription.wait()
+
+
+async def test_compaction_goes_on_where_an_earlier_process_has_compacted_more(own_etcd: EtcdServer) -> None:
+    async with Session((own_etcd.endpoint,)) as session:
+        await own_etcd.ready(session)
+        for _ in range(9):
+            last = await session.txn([], [Put(f"{REGISTRY}configmaps/ns/a", b'{"metadata": {}}')], [])
+        await session.compact(last.revision)
+        store = Store(session)
+        tasks = [asyncio.create_task(each) for each in (store.run(), store.compact(every=0.02))]
+        await store.ready.wait()
+        assert await store.create("configmaps", "ns/b", {"metadata": {"name": "b"}}) is not None
+        async with asyncio.timeout(30):
+            while not any(task.done() for task in tasks) and not await compacted(session, last.revision):
+                await asyncio.wait(tasks, timeout=0.02)
+        assert not any(task.done() for task in tasks), tasks
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def compacted(session: Session, revision: int) -> bool:
+    """Whether a revision can no longer be read."""
+    try:
+        await session.range(REGISTRY, f"{REGISTRY}~", 1, revision)
+    except Expired:
+        return True
+    return False

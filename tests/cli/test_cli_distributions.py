@@ -40,7 +40,7 @@ def test_the_labs_wheel_carries_its_modules_and_the_definitions_it_applies(tmp_p
     modules = {
         str(path.relative_to(ROOT / "src"))
         for path in (ROOT / "src" / "isthmus_lab").rglob("*.*")
-        if path.suffix in (".py", ".binpb")
+        if path.suffix in (".py", ".binpb", ".sh")
     }
     definitions = {f"isthmus_lab/deploy/crds/{path.name}" for path in (ROOT / "deploy" / "crds").glob("*.yaml")}
     assert modules | definitions <= names

@@ -121,7 +121,31 @@ def test_an_unknown_image_is_reported_and_everything_else_goes_on(echo: Running,
     apply(echo, pod("shop", {"image": "acme/shop:2"}), pod("other", CLIENT))
     until(lambda: ready(echo, "other"))
     output = until(lambda: [line for line in echo.cli("status").stdout.splitlines() if "ErrImagePull" in line])
-    assert "image 'acme/shop:2' has no stand-in" in output[0]
+    assert "image 'acme/shop:2' has no stand-in: isthmus lab image add acme/shop=COMMAND" in output[0]
+
+
+def test_a_pod_starts_when_a_stand_in_for_its_image_is_added(echo: Running, until: Callable[..., Any]) -> None:
+    ports = [{"containerPort": 8080}, {"containerPort": 9000}]
+    probe = {"grpc": {"port": 9000}, "periodSeconds": 1}
+    apply(echo, pod("late", {"image": "acme/late:2", "ports": ports, "readinessProbe": probe}))
+    until(lambda: [line for line in echo.cli("status").stdout.splitlines() if "acme/late" in line])
+    assert echo.cli("image", "add", "--stand-in", "acme/late").stdout.endswith("has a stand-in for acme/late\n")
+    until(lambda: ready(echo, "late"))
+    assert echo.cli("image", "list").stdout.splitlines()[1].split() == ["acme/late", "listens", "and", "answers", "lab"]
+
+
+def test_status_has_why_a_pod_is_not_ready(echo: Running, until: Callable[..., Any]) -> None:
+    probe = {"httpGet": {"path": "/", "port": 81}, "periodSeconds": 1, "failureThreshold": 1}
+    apply(echo, pod("unready", {**CLIENT, "readinessProbe": probe}))
+    shown = until(lambda: [line for line in echo.cli("status").stdout.splitlines() if "readiness probe" in line])
+    assert "default/unready" in shown[0]
+    assert "main: readiness probe: " in shown[0]
+
+
+def test_the_log_of_a_process_of_the_lab_is_printed(echo: Running) -> None:
+    assert "pod starts" in echo.cli("logs", "c1/node").stdout
+    assert len(echo.cli("logs", "--tail", "1", "c1/n2/node").stdout.splitlines()) == 1
+    assert "has no log of it; there are: " in echo.cli("logs", "c1/nothing", code=1).stderr
 
 
 def test_a_container_that_ends_is_started_again_with_growing_pauses(echo: Running, until: Callable[..., Any]) -> None:
@@ -130,6 +154,7 @@ def test_a_container_that_ends_is_started_again_with_growing_pauses(echo: Runnin
     status = until(lambda: _container(echo, "crash") if "waiting" in _container(echo, "crash")["state"] else None)
     assert status["state"]["waiting"]["reason"] == "CrashLoopBackOff"
     assert status["lastState"]["terminated"]["exitCode"] == 3
+    assert echo.kubectl("logs", "crash") == echo.kubectl("logs", "crash", "--previous") == "bye\n"
 
 
 def test_a_pod_that_is_deleted_while_its_program_starts_ends_without_its_whole_grace(

@@ -37,7 +37,7 @@ BAGS: ConfigData = {
 
 def container_env(container: dict[str, Any], **spec: Any) -> dict[str, str]:
     made = msgspec.convert({"name": "main", **container}, Container)
-    return environment.variables(pod(**spec), made, image={"PATH": "/bin"}, bags=BAGS, addresses=ADDRESSES)
+    return environment.variables(pod(**spec), made, image={"PATH": "/bin"}, data=BAGS, addresses=ADDRESSES)
 
 
 def field(path: str) -> dict[str, Any]:
@@ -180,6 +180,19 @@ def test_a_stand_in_names_the_package_it_needs() -> None:
     own = {"shop": Image(("no-such-program",), needs="no-such-program", package="shop-tools")}
     with pytest.raises(UnknownImage, match="needs no-such-program: apt-get install shop-tools"):
         images.find("shop:1", own=own)
+
+
+def test_a_pattern_counts_where_no_name_does_and_the_first_that_matches_wins() -> None:
+    shop, rest = Image(("shop",)), images.STAND_IN
+    own = {"acme/shop*": shop, "*": rest}
+    assert images.find("registry.example.com/acme/shop-api:2", own=own) == shop
+    assert images.find("other/thing", own=own) == rest
+    assert images.find("busybox:1.36", own=own) == images.BUILT_IN["busybox"]
+
+
+def test_a_pattern_stands_in_for_a_built_in_image_whose_program_is_missing() -> None:
+    own = {"shop": Image(("no-such-program",), needs="no-such-program", package="p"), "*": images.STAND_IN}
+    assert images.find("shop:1", own=own) == images.STAND_IN
 
 
 def test_command_and_args_replace_those_of_the_image() -> None:

@@ -251,9 +251,10 @@ class Store:
     async def compact(self, *, every: float = COMPACT_EVERY) -> None:
         """Have etcd forget what is older than ``every`` seconds, again and again, as a kube-apiserver does."""
         while True:
+            await self.ready.wait()
             before = self.revision
             await asyncio.sleep(every)
-            with suppress(Transient, EtcdError):  # behind another's compaction, or away: next time
+            with suppress(Transient, EtcdError, Expired):  # away, or an earlier process compacted more
                 await self._session.compact(before)
 
     async def run(self) -> None:

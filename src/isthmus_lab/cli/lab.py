@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from isthmus_lab.cli import faults
+from isthmus_lab.cli import faults, image
 from isthmus_lab.cli.labs import known, other_labs
 from isthmus_lab.cli.options import lab_name, new_lab_name
 
@@ -45,7 +45,18 @@ def group() -> None:
               help="Whether clusters reach each other's pods, or only gateway nodes.")  # fmt: skip
 @_families
 @click.option("--from", "directory", type=click.Path(path_type=Path), help="Apply DIR/*.yaml and DIR/CLUSTER/*.yaml.")
-@click.option("--image", "images", multiple=True, metavar="NAME=COMMAND…", help="A stand-in for an image; repeatable.")
+@click.option(
+    "--image",
+    "images",
+    multiple=True,
+    metavar="NAME=COMMAND…",
+    help="A stand-in for an image, or for all that match, as in '*=…'; repeatable.",
+)
+@click.option(
+    "--stand-in-missing",
+    is_flag=True,
+    help="Images without a stand-in get one that listens on the container's ports and answers.",
+)
 @click.option("--images", "file", type=click.Path(path_type=Path), help="A YAML file of stand-ins: NAME: COMMAND….")
 @_apiserver
 @click.option(
@@ -61,29 +72,32 @@ def up(
     families: tuple[str, ...],
     directory: Path | None,
     images: tuple[str, ...],
+    stand_in_missing: bool,
     file: Path | None,
     apiserver: ApiServer,
     datapath: Datapath,
     without_isthmus: bool,
 ) -> None:
     """Start a lab and wait until all of it is ready."""
-    from isthmus_lab import manifests, removal, startup
+    from isthmus.etcd import EtcdError
+    from isthmus_lab import etcd_program, manifests, removal, startup
     from isthmus_lab.layout import Lab
 
     lab = Lab(name, clusters, nodes, network, _of_clusters(families, clusters))
     try:
-        own = _images(images, file)
+        own = _images(images, file, stand_in_missing=stand_in_missing)
         startup.check(lab, apiserver=apiserver, datapath=datapath)
         wanted = manifests.of_lab(directory, lab) if directory else {}
+        click.echo(str(etcd_program.of(etcd_program.find())), err=True)
         startup.start(lab, images=own, isthmus=not without_isthmus, apiserver=apiserver, datapath=datapath)
         asyncio.run(startup.follow(lab, _report, apiserver=apiserver))
-    except (startup.CannotStart, manifests.BadManifest) as why:
+    except (startup.CannotStart, manifests.BadManifest, EtcdError) as why:
         raise click.ClickException(str(why)) from None
     except KeyboardInterrupt:
         removal.remove(lab)
         raise click.ClickException("interrupted; the lab is removed") from None
-    if wanted and (failures := asyncio.run(_apply(lab, wanted, own))):
-        raise click.ClickException("not everything could be applied:\n" + "\n".join(f"  {line}" for line in failures))
+    if wanted and (problems := [*asyncio.run(_apply(lab, wanted)), *_unknown_images(wanted, own)]):
+        raise click.ClickException("not everything could be applied:\n" + "\n".join(f"  {line}" for line in problems))
     click.echo(f"lab {name} is up: isthmus lab exec, isthmus lab status, KUBECONFIG={lab.kubeconfig}")
 
 
@@ -191,11 +205,12 @@ def demo(
     sys.exit(0 if asyncio.run(ended) else 1)
 
 
-def _images(given: tuple[str, ...], file: Path | None) -> dict[str, Any]:
+def _images(given: tuple[str, ...], file: Path | None, *, stand_in_missing: bool = False) -> dict[str, Image]:
     from isthmus_lab import images
 
     try:
-        return {**(images.of_file(file) if file else {}), **dict(map(images.given, given))}
+        missing = {"*": images.STAND_IN} if stand_in_missing else {}
+        return {**(images.of_file(file) if file else {}), **dict(map(images.given, given)), **missing}
     except ValueError as why:
         raise click.ClickException(str(why)) from None
 
@@ -221,7 +236,13 @@ def _report(step: dict[str, Any]) -> None:
     click.echo(f"{step['seconds']:7.2f} s  {step['step']}{failure}", err=True)
 
 
-async def _apply(lab: Lab, wanted: dict[str, list[Any]], own: Mapping[str, Image]) -> list[str]:
+def _unknown_images(wanted: dict[str, list[Any]], own: Mapping[str, Image]) -> list[str]:
+    from isthmus_lab import manifests
+
+    return manifests.unknown_images([each for listed in wanted.values() for each in listed], own=own)
+
+
+async def _apply(lab: Lab, wanted: dict[str, list[Any]]) -> list[str]:
     from isthmus import kube
     from isthmus.config import KubernetesSection
     from isthmus_lab import manifests
@@ -229,7 +250,7 @@ async def _apply(lab: Lab, wanted: dict[str, list[Any]], own: Mapping[str, Image
     async def one(cluster: str) -> list[str]:
         section = KubernetesSection(kubeconfig=str(lab.kubeconfig), context=cluster)
         async with await kube.connect(section) as client:
-            return [f"{cluster}: {why}" for why in await manifests.apply(client, wanted[cluster], own=own)]
+            return [f"{cluster}: {why}" for why in await manifests.apply(client, wanted[cluster])]
 
     return [line for lines in await asyncio.gather(*map(one, wanted)) for line in lines]
 
@@ -255,7 +276,26 @@ async def _status(lab: Lab) -> dict[str, Any]:
     return await lab_status.status(lab)
 
 
-for _command in faults.COMMANDS:
+@group.command()
+@lab_name
+@click.option("-f", "--follow", is_flag=True, help="Print what comes, until interrupted.")
+@click.option("--tail", type=click.IntRange(min=0), metavar="LINES", help="Only the last lines.  [default: all]")
+@click.argument("process", metavar="CLUSTER[/nN]/PROCESS")
+def logs(name: str, follow: bool, tail: int | None, process: str) -> None:
+    """Print the log of one of the lab's processes, as in c1/operator, c1/n2/agent, or of its supervisor."""
+    from isthmus_lab import process_logs
+
+    lab = known(name)
+    try:
+        for line in process_logs.read(process_logs.find(lab, process), tail=tail, follow=follow):
+            click.echo(line, nl=False)
+    except process_logs.NoSuchLog as why:
+        raise click.ClickException(str(why)) from None
+    except KeyboardInterrupt:
+        pass
+
+
+for _command in (*faults.COMMANDS, image.group):
     group.add_command(_command)
 
 if __name__ == "__main__":

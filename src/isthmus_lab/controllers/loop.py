@@ -51,7 +51,7 @@ class Controller:
             try:
                 await self._follow()
             except (Expired, Transient) as why:
-                log.info("reading all retry_in", controller=self.name, why=str(why))
+                log.info("listing again", controller=self.name, why=str(why))
                 await asyncio.sleep(INITIAL_RETRY_DELAY)
 
     async def _follow(self) -> None:

@@ -127,7 +127,7 @@ async def _client(lab: Lab, cluster: str, stack: AsyncExitStack) -> kube.Client:
 
 
 async def _apply(stage: Stage, wanted: dict[str, list[manifests.Manifest]]) -> str:
-    problems = [why for c, client in stage.clients.items() for why in await manifests.apply(client, wanted[c], own={})]
+    problems = [why for c, client in stage.clients.items() for why in await manifests.apply(client, wanted[c])]
     if problems:
         raise StepFailed("; ".join(problems))
 

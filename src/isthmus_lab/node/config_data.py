@@ -32,37 +32,37 @@ def named(pod: Pod) -> dict[ConfigRef, bool]:
     found: dict[ConfigRef, bool] = {}
     uses = [use for container in _containers(pod) for use in _of_container(container)]
     uses += [use for volume in pod.spec.volumes or () for use in _of_volume(volume)]
-    for bag, optional in uses:
-        found[bag] = optional and found.get(bag, True)
+    for source, optional in uses:
+        found[source] = optional and found.get(source, True)
     return found
 
 
 async def fetch(client: kube.Client, pod: Pod) -> ConfigData:
     """The contents of all; Missing names one that is not there and is needed."""
-    bags: dict[ConfigRef, Mapping[str, bytes]] = {}
-    for bag, optional in named(pod).items():
+    data: dict[ConfigRef, Mapping[str, bytes]] = {}
+    for source, optional in named(pod).items():
         try:
-            bags[bag] = await _content(client, pod.metadata.namespace, bag)
+            data[source] = await _content(client, pod.metadata.namespace, source)
         except kube.NotFound:
             if not optional:
-                raise Missing(f"{bag.kind} {pod.metadata.namespace}/{bag.name} is not there") from None
-    return bags
+                raise Missing(f"{source.kind} {pod.metadata.namespace}/{source.name} is not there") from None
+    return data
 
 
-async def _content(client: kube.Client, namespace: str, bag: ConfigRef) -> Mapping[str, bytes]:
-    if bag.kind == "secret":
-        secret = await client.get(SECRET, bag.name, namespace)
-        return {key: _decoded(value, bag) for key, value in (secret.data or {}).items()}
-    found = await client.get(CONFIG_MAP, bag.name, namespace)
+async def _content(client: kube.Client, namespace: str, source: ConfigRef) -> Mapping[str, bytes]:
+    if source.kind == "secret":
+        secret = await client.get(SECRET, source.name, namespace)
+        return {key: _decoded(value, source) for key, value in (secret.data or {}).items()}
+    found = await client.get(CONFIG_MAP, source.name, namespace)
     text = {key: value.encode() for key, value in (found.data or {}).items()}
-    return text | {key: _decoded(value, bag) for key, value in (found.binary_data or {}).items()}
+    return text | {key: _decoded(value, source) for key, value in (found.binary_data or {}).items()}
 
 
-def _decoded(value: str, bag: ConfigRef) -> bytes:
+def _decoded(value: str, source: ConfigRef) -> bytes:
     try:
         return base64.b64decode(value, validate=True)
     except binascii.Error:
-        raise Missing(f"{bag.kind} {bag.name}: a value is not base64") from None
+        raise Missing(f"{source.kind} {source.name}: a value is not base64") from None
 
 
 def _containers(pod: Pod) -> list[Container]:
@@ -85,15 +85,15 @@ def _of_container(container: Container) -> Iterator[tuple[ConfigRef, bool]]:
 
 
 def _of_volume(volume: Volume) -> Iterator[tuple[ConfigRef, bool]]:
-    for bag, files in bags_of(volume.config_map, volume.secret):
-        yield bag, files.optional
+    for ref, files in sources_of(volume.config_map, volume.secret):
+        yield ref, files.optional
     for source in (volume.projected.sources if volume.projected else None) or ():
-        for bag, files in bags_of(source.config_map, source.secret):
-            yield bag, files.optional
+        for ref, files in sources_of(source.config_map, source.secret):
+            yield ref, files.optional
 
 
-def bags_of(config_map: Files | None, secret: Files | None) -> Iterator[tuple[ConfigRef, Files]]:
-    """What files are of which bag."""
+def sources_of(config_map: Files | None, secret: Files | None) -> Iterator[tuple[ConfigRef, Files]]:
+    """What files are of which source."""
     if config_map is not None:
         yield ConfigRef("configmap", config_map.name), config_map
     if secret is not None:

@@ -43,6 +43,8 @@ class Recipe(Struct, frozen=True):
     namespace: Path
     logs: Path
     address: str
+    stand_in: bool = False
+    """Whether a program that only answers runs in place of the image: it has none of the image's programs."""
 
 
 class Runner:
@@ -87,6 +89,8 @@ class Runner:
         """The log of the current run, or of the one before; None where there was none before."""
         number = self.state.restarts - 1 if previous else self.state.restarts
         path = self.recipe.logs / f"{number}.log"
+        if not previous and not path.exists() and self.state.restarts:
+            path = self.recipe.logs / f"{number - 1}.log"  # waits to be started again: the run that ended
         return None if previous and not path.exists() else path
 
     async def run(self) -> int:
@@ -227,6 +231,7 @@ class Runner:
             failures += 1
             if failures >= probe.failure_threshold:
                 self._say("Unhealthy", f"Startup probe failed: {why}", "Warning")
+                self._tell(unready=f"startup probe: {why}")
                 process.signal(signal.SIGKILL)
                 return
             await asyncio.sleep(probe.period_seconds)
@@ -252,6 +257,7 @@ class Runner:
             well = why is None
             if not well and not pauses:
                 self._say("Unhealthy", f"Readiness probe failed: {why}", "Warning")
+            self._tell(unready=f"readiness probe: {why}" if why is not None and not pauses else "")
             good, bad = (good + 1, 0) if well else (0, bad + 1)
             if good >= probe.success_threshold:
                 pauses.clear()
@@ -267,6 +273,8 @@ class Runner:
         """A command inside the container; nothing of it stays when the caller no longer waits."""
         if self._process is None or self._process.code is not None:
             return 1
+        if self.recipe.stand_in:
+            return 0  # the image's own programs, which could tell, are not here
         pid = self._process.pid
         place = spawn.Place(self.recipe.cgroup, beside=pid, prepare=lambda: enter(pid))
         child = spawn.start(

@@ -23,7 +23,7 @@ class Addresses(NamedTuple):
 
 
 def variables(
-    pod: Pod, container: Container, *, image: Mapping[str, str], bags: ConfigData, addresses: Addresses
+    pod: Pod, container: Container, *, image: Mapping[str, str], data: ConfigData, addresses: Addresses
 ) -> dict[str, str]:
     """The environment: the image's, Kubernetes's own, then the container's, which may refer to earlier ones."""
     result = dict(image)
@@ -36,11 +36,11 @@ def variables(
         references: tuple[tuple[ConfigKind, ConfigSourceRef | None], ...]
         references = (("configmap", source.config_map_ref), ("secret", source.secret_ref))
         for kind, reference in references:
-            content = bags.get(ConfigRef(kind, reference.name), {}) if reference is not None else {}
+            content = data.get(ConfigRef(kind, reference.name), {}) if reference is not None else {}
             result |= {source.prefix + key: _text(value) for key, value in content.items()}
     known = fields(pod, addresses)
     for variable in container.env or ():
-        if (value := _value(variable, known, bags, result, container.name)) is not None:
+        if (value := _value(variable, known, data, result, container.name)) is not None:
             result[variable.name] = value
     return result
 
@@ -75,15 +75,15 @@ def hosts(pod: Pod, addresses: Iterable[str]) -> str:
 
 
 def _value(
-    variable: Env, known: Mapping[str, str], bags: ConfigData, earlier: Mapping[str, str], container: str
+    variable: Env, known: Mapping[str, str], data: ConfigData, earlier: Mapping[str, str], container: str
 ) -> str | None:
     if (source := variable.value_from) is None:
         return expand(variable.value, earlier)
     where = f"container {container}: env {variable.name}"
     if source.config_map_key_ref is not None:
-        return _of_bag("configmap", source.config_map_key_ref, bags, where)
+        return _of_config("configmap", source.config_map_key_ref, data, where)
     if source.secret_key_ref is not None:
-        return _of_bag("secret", source.secret_key_ref, bags, where)
+        return _of_config("secret", source.secret_key_ref, data, where)
     if source.field_ref is None:
         raise UnknownField(f"{where}: valueFrom has none of fieldRef, configMapKeyRef, secretKeyRef")
     if source.field_ref.field_path not in known:
@@ -91,8 +91,8 @@ def _value(
     return known[source.field_ref.field_path]
 
 
-def _of_bag(kind: ConfigKind, reference: KeyRef, bags: ConfigData, where: str) -> str | None:
-    value = bags.get(ConfigRef(kind, reference.name), {}).get(reference.key)
+def _of_config(kind: ConfigKind, reference: KeyRef, data: ConfigData, where: str) -> str | None:
+    value = data.get(ConfigRef(kind, reference.name), {}).get(reference.key)
     if value is None and not reference.optional:
         raise Missing(f"{where}: {kind} {reference.name} has no key {reference.key}")
     return None if value is None else _text(value)

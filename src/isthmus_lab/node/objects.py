@@ -163,12 +163,20 @@ class HttpGet(Wire, frozen=True):
     http_headers: list[Header] | None = None
 
 
+class Grpc(Wire, frozen=True):
+    """A server of grpc.health.v1 that answers SERVING for a service ('' for the whole server)."""
+
+    port: int
+    service: str = ""
+
+
 class Probe(Wire, frozen=True):
     """How a container is asked."""
 
     exec: Exec | None = None
     tcp_socket: TcpSocket | None = None
     http_get: HttpGet | None = None
+    grpc: Grpc | None = None
     initial_delay_seconds: int = 0
     period_seconds: int = 10
     timeout_seconds: int = 1

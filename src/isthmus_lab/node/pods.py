@@ -7,7 +7,8 @@ else; the pod writes its status to the API server, and leaves no process, interf
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import shutil
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -17,7 +18,7 @@ from isthmus.kube.events import Recorder
 from isthmus.reflector import Transient
 from isthmus.times import timestamp
 from isthmus_lab import images, network
-from isthmus_lab.node import environment, status, volumes
+from isthmus_lab.node import environment, probes, status, volumes
 from isthmus_lab.node.config_data import ConfigData, Missing, fetch
 from isthmus_lab.node.containers import Recipe, Runner
 from isthmus_lab.node.objects import POD, Container, Pod
@@ -46,7 +47,7 @@ class PodRunner:
         *,
         client: kube.Client,
         events: Recorder,
-        own_images: Mapping[str, images.Image],
+        own_images: Callable[[], Mapping[str, images.Image]],
         before: Memory | None = None,
     ) -> None:
         """``before`` is what an earlier process of this node remembered of the pod."""
@@ -95,10 +96,9 @@ class PodRunner:
 
     async def _live(self) -> None:
         try:
-            bags = await self._needed()
-            recipes = self._recipes(bags)
-        except (images.UnknownImage, environment.UnknownField, Missing) as why:
-            self._refuse("ErrImagePull" if isinstance(why, images.UnknownImage) else "CreateContainerConfigError", why)
+            recipes = await self._until_known(await self._needed())
+        except (environment.UnknownField, Missing) as why:
+            self._refuse("CreateContainerConfigError", why)
             return
         self._refused = []
         if self._before is None:
@@ -117,6 +117,15 @@ class PodRunner:
             for runner in self._containers:
                 group.create_task(runner.run())
 
+    async def _until_known(self, data: ConfigData) -> tuple[list[Recipe], list[Recipe]]:
+        """What to run, as soon as all images have stand-ins: one may be added while the pod waits."""
+        while True:
+            try:
+                return self._recipes(data)
+            except images.UnknownImage as why:
+                self._refuse("ErrImagePull", why)
+                await asyncio.sleep(AGAIN)
+
     def _runner(self, recipe: Recipe, policy: str) -> Runner:
         before = self._before.of(recipe.spec.name) if self._before else None
         return Runner(recipe, policy=policy, changed=self._changed.set, say=self._say, before=before)
@@ -134,7 +143,7 @@ class PodRunner:
         """ConfigMaps and Secrets, when all are there; volumes are made of them."""
         while True:
             try:
-                bags = await fetch(self._client, self.pod)
+                data = await fetch(self._client, self.pod)
                 volumes.unclaimed(self.pod, self.place.node.cluster)
                 break
             except Missing as why:
@@ -143,13 +152,13 @@ class PodRunner:
                 log.info("cannot be read", pod=self.pod.key, why=str(why))
             await asyncio.sleep(AGAIN)
         self._token_given = await self._token()
-        self._fill(bags)
-        return bags
+        self._fill(data)
+        return data
 
-    def _fill(self, bags: ConfigData) -> None:
-        """Volumes as the bags say; Missing where one cannot be had."""
+    def _fill(self, data: ConfigData) -> None:
+        """Volumes as the data say; Missing where one cannot be had."""
         fields = environment.fields(self.pod, self._addresses)
-        found = volumes.contents(self.pod, bags, fields, token=self._token_given)
+        found = volumes.contents(self.pod, data, fields, token=self._token_given)
         volumes.write(self._volumes, found, before=self._written)
         self._written = found
 
@@ -186,28 +195,31 @@ class PodRunner:
     def _volumes(self) -> Path:
         return self.place.directory / "volumes"
 
-    def _recipes(self, bags: ConfigData) -> tuple[list[Recipe], list[Recipe]]:
+    def _recipes(self, data: ConfigData) -> tuple[list[Recipe], list[Recipe]]:
         spec = self.pod.spec
         inits, mains = spec.init_containers or (), spec.containers
-        return [self._recipe(c, bags) for c in inits], [self._recipe(c, bags) for c in mains]
+        return [self._recipe(c, data) for c in inits], [self._recipe(c, data) for c in mains]
 
-    def _recipe(self, container: Container, bags: ConfigData) -> Recipe:
-        image = images.find(container.image, own=self._images)
+    def _recipe(self, container: Container, data: ConfigData) -> Recipe:
+        image = images.find(container.image, own=self._images())
         known = environment.variables(
             self.pod,
             container,
             image=images.environment() | {"CLUSTER_NAME": self.place.node.cluster.name},
-            bags=bags,
+            data=data,
             addresses=self._addresses,
         )
         command, args = (
             [environment.expand(w, known) for w in each or ()] for each in (container.command, container.args)
         )
+        answers = image.stand_in and not (command and shutil.which(command[0], path=images.PATH))
+        listens = images.stand_in(container.image, probes.ports(container))
         return Recipe(
             spec=container,
-            command=images.command(image, command, args),
+            command=listens if answers else images.command(image, command, args),
             environment=known,
-            directory=container.working_dir or "/",
+            directory=("" if image.stand_in else container.working_dir) or "/",
+            stand_in=answers,
             sandbox=Sandbox(
                 scratch=self.place.directory / "scratch" / container.name,
                 hostname=environment.hostname(self.pod),
@@ -228,11 +240,11 @@ class PodRunner:
         )
 
     def _refuse(self, reason: str, why: Exception) -> None:
-        self._say("Failed", str(why), "Warning")
         waiting = Waiting(reason, str(why))
         refused = [ContainerState(c.name, c.image, waiting) for c in self.pod.spec.containers]
         if refused != self._refused:
             log.warning("pod cannot run", pod=self.pod.key, why=str(why))
+            self._say("Failed", str(why), "Warning")
             self._refused = refused
             self._changed.set()
 
@@ -245,7 +257,7 @@ class PodRunner:
             try:
                 await self._tell(self._body())
             except Transient as why:
-                log.info("status not build yet", pod=self.pod.key, why=str(why))
+                log.info("status not written yet", pod=self.pod.key, why=str(why))
                 self._changed.set()
                 await asyncio.sleep(AGAIN)
             except (kube.NotFound, kube.Conflict):

@@ -1,4 +1,4 @@
-"""Asking a container whether it is well: exec, tcpSocket, httpGet. Each gives a failure as a sentence, or None."""
+"""Probes of a container: exec, tcpSocket, httpGet, grpc. Each gives a failure as a sentence, or None."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from isthmus.model.hosts import joined
+from isthmus_lab.node import grpc_health
 from isthmus_lab.node.objects import Container, HttpGet, Probe
 
 Run = Callable[[list[str]], Awaitable[int]]
@@ -26,6 +27,8 @@ async def ask(probe: Probe, container: Container, *, address: str, run: Run) -> 
                 port = port_of(probe.tcp_socket.port, container)
                 _, writer = await asyncio.open_connection(probe.tcp_socket.host or address, port)
                 writer.close()
+            if probe.grpc is not None:
+                return await grpc_health.check(address, probe.grpc.port, probe.grpc.service)
             return None
     except TimeoutError:
         return f"no answer within {probe.timeout_seconds} s"
@@ -41,6 +44,16 @@ def port_of(port: int | str, container: Container) -> int:
         if each.name == port:
             return each.container_port
     raise ValueError(f"container {container.name} has no port named {port!r}")
+
+
+def ports(container: Container) -> list[str]:
+    """Where a container is expected to listen: the ports it declares, and those its probes go to, as ``tcp:80``."""
+    found = [f"{port.protocol.lower()}:{port.container_port}" for port in container.ports or ()]
+    for probe in (container.startup_probe, container.readiness_probe, container.liveness_probe):
+        for way in (probe.http_get, probe.tcp_socket, probe.grpc) if probe else ():
+            if way is not None and isinstance(way.port, int):
+                found.append(f"tcp:{way.port}")
+    return [each for each in dict.fromkeys(found) if each.startswith(("tcp:", "udp:"))]
 
 
 def eager(probe: Probe) -> list[float]:

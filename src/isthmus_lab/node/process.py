@@ -13,6 +13,8 @@ from isthmus.kube.objects.coordination import LEASE
 from isthmus.kube.objects.core import NODE
 from isthmus.reflector import Event, Reflector, Transient
 from isthmus.times import timestamp
+from isthmus_lab import record
+from isthmus_lab.images import Image
 from isthmus_lab.layout import Node
 from isthmus_lab.node import balancers, claims, kubelet, proxying
 from isthmus_lab.node.objects import POD, Pod
@@ -34,7 +36,7 @@ class Pods:
 
     def __init__(self, settings: Settings, client: kube.Client, events: Recorder, group: asyncio.TaskGroup) -> None:
         self._node = settings.place
-        self._images = settings.images
+        self._lab = settings.lab
         self._client = client
         self._events = events
         self._group = group
@@ -82,7 +84,9 @@ class Pods:
             return
         number = before.number if before else self._number()
         place = Place(self._node, uid, pod.metadata.namespace, pod.metadata.name, number, pod.spec.host_network)
-        runner = PodRunner(pod, place, client=self._client, events=self._events, own_images=self._images, before=before)
+        runner = PodRunner(
+            pod, place, client=self._client, events=self._events, own_images=self._own_images, before=before
+        )
         self._runners[uid] = runner
         if pod.metadata.deletion_timestamp is not None:
             runner.end(0)  # nothing of it runs: an earlier process of this node ended it, and did not get to write so
@@ -93,6 +97,10 @@ class Pods:
         await runner.run()
         del self._runners[uid]
         log.info("pod is gone", pod=runner.pod.key)
+
+    def _own_images(self) -> Mapping[str, Image]:
+        """The lab's own stand-ins as they are now: `lab image add` adds some while the node runs."""
+        return record.read(self._lab).images
 
     def _number(self) -> int:
         """The next free one, going round, so that an address is not another pod's at once."""

@@ -9,7 +9,6 @@ import msgspec
 from msgspec import Struct
 
 from isthmus_lab.families import Families
-from isthmus_lab.images import Image
 from isthmus_lab.layout import Lab, Network, Node
 
 
@@ -24,7 +23,6 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     cluster: str
     node: int
     kubeconfig: str
-    images: dict[str, Image] = {}
     services: bool = True
     """False: kube-proxy programs them."""
 
@@ -42,10 +40,5 @@ def load(path: Path) -> Settings:
 
 def dump(settings: Settings) -> str:
     """The file."""
-    plain = msgspec.to_builtins(settings)
-    tables = plain.pop("images")
-    lines = [f"{name} = {msgspec.json.encode(value).decode()}" for name, value in plain.items()]
-    for name, image in tables.items():
-        lines += ["", f"[images.{msgspec.json.encode(name).decode()}]"]
-        lines += [f"{field} = {msgspec.json.encode(value).decode()}" for field, value in image.items()]
-    return "\n".join(lines) + "\n"
+    plain: dict[str, object] = msgspec.to_builtins(settings)
+    return "".join(f"{name} = {msgspec.json.encode(value).decode()}\n" for name, value in plain.items())

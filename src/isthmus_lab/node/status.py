@@ -50,6 +50,8 @@ class ContainerState(Struct, frozen=True):
     ready: bool = False
     started: bool = False
     restarts: int = 0
+    unready: str = ""
+    """Why its probes do not let it be ready."""
 
 
 Phase = Literal["Pending", "Running", "Succeeded", "Failed"]
@@ -78,6 +80,7 @@ def body(
 ) -> dict[str, Any]:
     """The status to write. ``since`` has when each condition came into its state."""
     ready = bool(states) and all(state.ready for state in states)
+    why = "; ".join(f"{state.name}: {state.unready}" for state in states if state.unready and not state.ready)
     initialized = all(isinstance(state.now, Terminated) and state.now.code == 0 for state in inits)
     result: dict[str, Any] = {
         "phase": phase(pod, states),
@@ -87,8 +90,8 @@ def body(
         "conditions": [
             _condition("PodScheduled", True, since),
             _condition("Initialized", initialized, since),
-            _condition("ContainersReady", ready, since),
-            _condition("Ready", ready, since),
+            _condition("ContainersReady", ready, since, why),
+            _condition("Ready", ready, since, why),
         ],
         "containerStatuses": [_container(state) for state in states],
     }
@@ -103,12 +106,12 @@ def conditions(status: Mapping[str, Any]) -> dict[str, str]:
     return {each["type"]: each["status"] for each in status.get("conditions", ())}
 
 
-def _condition(kind: str, holds: bool, since: Mapping[str, str]) -> dict[str, Any]:
+def _condition(kind: str, holds: bool, since: Mapping[str, str], why: str = "") -> dict[str, Any]:
     result: dict[str, Any] = {"type": kind, "status": "True" if holds else "False"}
     if kind in since:
         result["lastTransitionTime"] = since[kind]
     if not holds and kind in ("Ready", "ContainersReady"):
-        result |= {"reason": "ContainersNotReady"}
+        result |= {"reason": "ContainersNotReady", **({"message": why} if why else {})}
     return result
 
 

@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 
 from isthmus_lab.layout import Cluster
 from isthmus_lab.node import claims
-from isthmus_lab.node.config_data import ConfigData, Missing, bags_of
+from isthmus_lab.node.config_data import ConfigData, Missing, sources_of
 from isthmus_lab.node.objects import Container, Files, Pod, Projection, Volume
 from isthmus_lab.node.sandbox import Volume as Bind
 
@@ -16,10 +16,10 @@ Content = dict[str, tuple[bytes, int]]
 """Path within the volume → bytes and mode."""
 
 
-def contents(pod: Pod, bags: ConfigData, fields: Mapping[str, str], *, token: str) -> dict[str, Content]:
+def contents(pod: Pod, data: ConfigData, fields: Mapping[str, str], *, token: str) -> dict[str, Content]:
     """What is in each volume that has content of its own; Missing names what cannot be had."""
     own = (each for each in pod.spec.volumes or () if each.host_path is None and each.persistent_volume_claim is None)
-    return {each.name: _content(each, bags, fields, token) for each in own}
+    return {each.name: _content(each, data, fields, token) for each in own}
 
 
 def write(directory: Path, found: Mapping[str, Content], *, before: Mapping[str, Content] | None = None) -> None:
@@ -75,26 +75,27 @@ def binds(pod: Pod, container: Container, directory: Path, cluster: Cluster) -> 
     return tuple(result)
 
 
-def _content(volume: Volume, bags: ConfigData, fields: Mapping[str, str], token: str) -> Content:
+def _content(volume: Volume, data: ConfigData, fields: Mapping[str, str], token: str) -> Content:
     if volume.empty_dir is not None:
         return {}
     if volume.projected is not None:
         result: Content = {}
         for source in volume.projected.sources or ():
-            result |= _projection(source, bags, fields, token)
+            result |= _projection(source, data, fields, token)
         return result
     if volume.config_map is None and volume.secret is None and volume.downward_api is None:
         raise Missing(f"volume {volume.name}: of a kind that this node does not know")
     source = Projection(config_map=volume.config_map, secret=volume.secret, downward_api=volume.downward_api)
-    return _projection(source, bags, fields, token)
+    return _projection(source, data, fields, token)
 
 
-def _projection(source: Projection, bags: ConfigData, fields: Mapping[str, str], token: str) -> Content:
+def _projection(source: Projection, data: ConfigData, fields: Mapping[str, str], token: str) -> Content:
     result: Content = {}
-    for bag, files in bags_of(source.config_map, source.secret):
-        mode = PRIVATE if bag.kind == "secret" else PUBLIC
+    for ref, files in sources_of(source.config_map, source.secret):
+        mode = PRIVATE if ref.kind == "secret" else PUBLIC
         result |= {
-            path: (data, mode) for path, data in _files(files, bags.get(bag, {}), f"{bag.kind} {bag.name}").items()
+            path: (content, mode)
+            for path, content in _files(files, data.get(ref, {}), f"{ref.kind} {ref.name}").items()
         }
     for item in (source.downward_api.items if source.downward_api else None) or ():
         if item.field_ref is None or item.field_ref.field_path not in fields:

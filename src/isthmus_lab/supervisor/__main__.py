@@ -9,10 +9,11 @@ import sys
 from isthmus import logs
 from isthmus.running import until_told
 from isthmus_lab import record
-from isthmus_lab.supervisor import zygote
+from isthmus_lab.supervisor import sources, zygote
 from isthmus_lab.supervisor.process import Supervisor
 
 found = record.read(sys.argv[1])
+loaded = sources.stamp()
 zygote.load()
 supervisors_end, zygotes_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 if os.fork() == 0:
@@ -21,4 +22,4 @@ if os.fork() == 0:
 else:
     zygotes_end.close()
     logs.configure()
-    until_told(Supervisor(found, zygote=supervisors_end).run())
+    until_told(Supervisor(found, zygote=supervisors_end, loaded=loaded).run())

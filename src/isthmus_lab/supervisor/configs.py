@@ -13,13 +13,13 @@ import yaml
 from isthmus import config
 from isthmus.clusterset import certificates
 from isthmus.model.hosts import joined
-from isthmus_lab import cgroups, images
+from isthmus_lab import cgroups
 from isthmus_lab.layout import Cluster, Lab, Node
 from isthmus_lab.node import kubelet, settings
 from isthmus_lab.realapi import files
 
 
-def write(lab: Lab, *, ports: dict[str, int], own_images: dict[str, images.Image], services: bool = True) -> None:
+def write(lab: Lab, *, ports: dict[str, int], services: bool = True) -> None:
     """Everything, once. ``ports`` are those of the API servers on the host's loopback, by cluster.
 
     ``services``: whether nodes program plain Services.
@@ -42,7 +42,7 @@ def write(lab: Lab, *, ports: dict[str, int], own_images: dict[str, images.Image
                 (directory / "peers" / peer.name).write_text(f"endpoints:\n- {peer.etcd_outside}\n")
         _private(config_of(cluster, "operator"), config.to_toml(operator(cluster)))
         for node in cluster.nodes:
-            _node(node, own_images, services)
+            _node(node, services)
             shown = certificates.issue(trusted, f"system:node:{node.name}", hosts=(*node.addresses, node.name))
             _private(kubelet.certificate(node), shown.certificate.decode())
             _private(kubelet.key(node), shown.key.decode())
@@ -60,7 +60,7 @@ def _local(cluster: Cluster) -> dict[str, str]:
     return {**{process: str(path) for process, path in sockets.items()}, "pin": agent(node).datapath.pin}
 
 
-def _node(node: Node, own_images: dict[str, images.Image], services: bool) -> None:
+def _node(node: Node, services: bool) -> None:
     for part in ("pods", "peers"):
         (node.directory / part).mkdir(parents=True, exist_ok=True)
     _private(config_of(node, "agent"), config.to_toml(agent(node)))
@@ -75,7 +75,6 @@ def _node(node: Node, own_images: dict[str, images.Image], services: bool) -> No
         cluster=node.cluster.name,
         node=node.number,
         kubeconfig=str(kubeconfig_of(node.cluster)),
-        images=own_images,
         services=services,
     )
     _private(config_of(node, "node"), settings.dump(of_node))

@@ -12,17 +12,26 @@ from pathlib import Path
 import msgspec
 
 from isthmus_lab import spawn
+from isthmus_lab.supervisor import sources
 from isthmus_lab.supervisor.zygote import LARGEST, Answer, Order
 
 
 class Zygote:
-    """One per lab. Where it is gone, programs are started the slow way."""
+    """One per lab. Where it is gone, or has imported other code than is on disk now, programs are started the slow way:
+    `lab kill` and `lab start` run what the checkout has today.
+    """
 
-    def __init__(self, orders: socket.socket) -> None:
+    def __init__(self, orders: socket.socket, *, loaded: sources.Stamp) -> None:
         orders.setblocking(False)
         self._orders = orders
         self._turn = asyncio.Lock()
+        self._loaded = loaded
         self.alive = True
+
+    @property
+    def usable(self) -> bool:
+        """Whether a program that it starts is the same as one started by ``python -m``."""
+        return self.alive and sources.stamp() == self._loaded
 
     async def start(self, order: Order) -> spawn.Process:
         """Start a program; OSError where that cannot be."""

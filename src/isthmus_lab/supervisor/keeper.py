@@ -148,7 +148,7 @@ class Keeper:
         place = spawn.Place(cgroups.make(self._root / program.cgroup), namespaces.path(program.namespace))
         variables, output = environment(), self._output
         ordered = forking.order(command, environment=variables, place=place, output=output, inherit=inherit)
-        if ordered is not None and self._zygote.alive:
+        if ordered is not None and self._zygote.usable:
             return await self._zygote.start(ordered)
         return spawn.start(command, place=place, environment=variables, output=output, inherit=inherit, directory="/")
 

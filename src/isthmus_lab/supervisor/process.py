@@ -12,9 +12,8 @@ from typing import Any, Final
 
 from isthmus import kube, logs
 from isthmus.config import KubernetesSection
-from isthmus.etcd import binary
 from isthmus.reflector import Transient
-from isthmus_lab import cgroups, kernel, network, spawn
+from isthmus_lab import cgroups, etcd_program, kernel, network, spawn
 from isthmus_lab.layout import Cluster
 from isthmus_lab.network import impairments
 from isthmus_lab.realapi import binaries, definitions, kube_proxy, processes
@@ -23,6 +22,7 @@ from isthmus_lab.supervisor import bootstrap, checks, configs, programs
 from isthmus_lab.supervisor.control import Control
 from isthmus_lab.supervisor.forking import Zygote
 from isthmus_lab.supervisor.keeper import Keeper
+from isthmus_lab.supervisor.sources import Stamp
 
 TIMEOUT: Final = 5.0
 """Seconds that a command waits for a relay."""
@@ -33,13 +33,14 @@ log = logs.get("supervisor")
 class Supervisor:
     """One lab."""
 
-    def __init__(self, record: Record, *, zygote: socket.socket) -> None:
+    def __init__(self, record: Record, *, zygote: socket.socket, loaded: Stamp) -> None:
+        """``loaded``: the sources as the zygote has imported them."""
         self.lab = record.lab
-        self._images = record.images
         self._isthmus = record.isthmus
         self._real = record.apiserver == "real"
         self._ours = record.datapath == "isthmus"
         self._zygote = zygote
+        self._loaded = loaded
         self._root = cgroups.root() / self.lab.prefix
         self._began = monotonic()
         self._clients: dict[str, kube.Client] = {}
@@ -77,7 +78,7 @@ class Supervisor:
         async with Control(self.lab.socket, self):
             listeners = {cluster.name: _loopback() for cluster in self.lab.clusters}
             ports = {name: made.getsockname()[1] for name, made in listeners.items()}
-            configs.write(self.lab, ports=ports, own_images=self._images, services=self._ours)
+            configs.write(self.lab, ports=ports, services=self._ours)
             self.step("configurations")
             _bpffs(self.lab.bpffs)
             await network.build(self.lab)
@@ -93,7 +94,7 @@ class Supervisor:
 
     async def _keep(self, listeners: dict[str, int]) -> None:
         wanted = self._programs()
-        zygote = Zygote(self._zygote)
+        zygote = Zygote(self._zygote, loaded=self._loaded)
         async with asyncio.TaskGroup() as group:
             self._keeper = partial(self._keep_one, group, listeners, zygote)
             for program in wanted:
@@ -149,7 +150,7 @@ class Supervisor:
         return ""
 
     def _programs(self) -> list[programs.Program]:
-        wanted = programs.programs(self.lab, etcd=binary.find(), isthmus=self._isthmus)
+        wanted = programs.programs(self.lab, etcd=etcd_program.find(), isthmus=self._isthmus)
         server, controllers = binaries.find(binaries.SERVER), binaries.find(binaries.CONTROLLERS)
         if not self._real or server is None or controllers is None:  # lab up has looked for them
             return wanted

@@ -86,7 +86,7 @@ class Program(Struct, frozen=True):
     """Cluster whose loopback listener it inherits; its number is ``{fd}`` in the command."""
 
 
-def programs(lab: Lab, *, etcd: Path, isthmus: bool = True) -> list[Program]:
+def programs(lab: Lab, *, etcd: str, isthmus: bool = True) -> list[Program]:
     """All of them."""
     found: list[Program] = []
     for cluster in lab.clusters:
@@ -110,7 +110,7 @@ def relay(lab: Lab, name: str, options: tuple[str, ...]) -> Program:
     )
 
 
-def _etcd(cluster: Cluster, binary: Path) -> Program:
+def _etcd(cluster: Cluster, binary: str) -> Program:
     peer = f"http://{joined(cluster.address, 2380)}"
     options = {
         "name": cluster.name,
@@ -127,7 +127,7 @@ def _etcd(cluster: Cluster, binary: Path) -> Program:
     }
     return Program(
         name=f"{cluster.name}/etcd",
-        command=(str(binary), *(f"--{name}={value}" for name, value in options.items())),
+        command=(binary, *(f"--{name}={value}" for name, value in options.items())),
         namespace=cluster.control_plane,
         cgroup=cluster.cgroup,
         check=Http(cluster.control_plane, cluster.address, 2379, "/health"),
