@@ -63,7 +63,7 @@ def test_a_field_of_a_container_that_the_node_does_not_read_is_listed(container:
         ("nodeSelector: {disk: ssd}", []),
         ("dnsPolicy: ClusterFirst", []),
         ("dnsPolicy: Default", ["dnsPolicy"]),
-        ("volumes: [{name: v, emptyDir: {medium: Memory}}]", ["volumes[v].emptyDir.medium"]),
+        ("volumes: [{name: v, emptyDir: {medium: PodState}}]", ["volumes[v].emptyDir.medium"]),
         ("volumes: [{name: v, persistentVolumeClaim: {claimName: c}}]", []),
         ("volumes: [{name: v, nfs: {server: s, path: /}}]", ["volumes[v].nfs"]),
         ("volumes: [{name: v, configMap: {name: c, defaultMode: 420}}]", []),

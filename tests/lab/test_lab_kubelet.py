@@ -57,7 +57,7 @@ async def asking(talker: Running, *, token: bool = True) -> AsyncIterator[tuple[
     async with aiohttp.ClientSession(headers=head, connector=connector) as session:
         yield session, f"https://{cluster.nodes[0].address}:{PORT}"
     async with asyncio.timeout(60):  # TLS connections are closed in the loop's next turns, not in close()
-        while any(made.fileno() >= 0 for made in opened):  # noqa: ASYNC110 nobody tells
+        while any(made.fileno() >= 0 for made in opened):  # noqa: ASYNC110 no event to wait for
             await asyncio.sleep(0.01)
 
 

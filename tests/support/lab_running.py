@@ -27,8 +27,8 @@ class Running:
 
     def cli(self, *words: str, code: int | None = 0, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
         """``isthmus lab …`` on it; fails the test where the exit code is another (None: any)."""
-        verb, *rest = words
-        command = [sys.executable, "-m", "isthmus", "lab", verb, "--lab", self.lab.name, *rest]
+        verbs = 2 if words[0] == "image" else 1
+        command = [sys.executable, "-m", "isthmus", "lab", *words[:verbs], "--lab", self.lab.name, *words[verbs:]]
         done = subprocess.run(command, capture_output=True, text=True, timeout=90, input=stdin, check=False)
         assert code is None or done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}{done.stderr}"
         return done

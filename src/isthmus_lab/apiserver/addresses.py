@@ -29,16 +29,16 @@ class Addresses:
         self._reserved: set[str | int] = set()
 
     @contextmanager
-    def allocated(self, service: Object, others: Iterable[Object], *, before: Object | None = None) -> Iterator[None]:
+    def allocated(self, service: Object, existing: Iterable[Object], *, before: Object | None = None) -> Iterator[None]:
         """Fill in the families and addresses a Service lacks; while the block runs they are reserved.
 
         ``before`` is its spec as it was. Raises an ApiError where an address asked for is taken or outside of the
         range, or a family is not the cluster's.
         """
-        others = list(others)
+        existing = list(existing)
         reserved: list[str | int] = [
-            *self._cluster_ips(service, others, before or {}),
-            *self._node_ports(service, others),
+            *self._cluster_ips(service, existing, before or {}),
+            *self._node_ports(service, existing),
         ]
         self._reserved.update(reserved)
         try:
@@ -51,7 +51,7 @@ class Addresses:
         network = next(iter(self._networks.values()))
         return str(network[1])
 
-    def _cluster_ips(self, service: Object, others: list[Object], before: Object) -> list[str]:
+    def _cluster_ips(self, service: Object, existing: list[Object], before: Object) -> list[str]:
         spec = service["spec"]
         if spec["type"] == "ExternalName":
             return []
@@ -59,7 +59,7 @@ class Addresses:
             raise errors.invalid("Service", "", name_of(service), problems)
         if spec.get("clusterIP") == "None":
             return []
-        used = {ip for other in others for ip in at(other, "spec", "clusterIPs", default=())}
+        used = {ip for other in existing for ip in at(other, "spec", "clusterIPs", default=())}
         asked = list(spec.get("clusterIPs") or ())
         own = before.get("clusterIPs") or ()  # which another write of the same Service may hold just now
         for address in asked:
@@ -92,10 +92,12 @@ class Addresses:
                     return address
         raise errors.ApiError(500, "InternalError", f"no address is left in {network}")
 
-    def _node_ports(self, service: Object, others: list[Object]) -> list[int]:
+    def _node_ports(self, service: Object, existing: list[Object]) -> list[int]:
         if service["spec"]["type"] not in ("NodePort", "LoadBalancer"):
             return []
-        used = {port["nodePort"] for other in others for port in items(other, "spec", "ports") if port.get("nodePort")}
+        used = {
+            port["nodePort"] for other in existing for port in items(other, "spec", "ports") if port.get("nodePort")
+        }
         given: list[int] = []
         for index, port in enumerate(items(service, "spec", "ports")):
             number: Any = port.get("nodePort")

@@ -160,12 +160,12 @@ class Api:
         if kind is not kinds.SERVICE:
             yield
             return
-        others = [
+        existing = [
             item.body
             for item in self.store.items(kind.qualified)
             if item.body["metadata"]["uid"] != at(obj, "metadata", "uid")
         ]
-        with self.addresses.allocated(obj, others, before=at(old, "spec", default={})):
+        with self.addresses.allocated(obj, existing, before=at(old, "spec", default={})):
             yield
 
     def _check_namespace(self, kind: Kind, namespace: str, name: str) -> None:

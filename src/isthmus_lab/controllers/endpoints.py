@@ -22,7 +22,7 @@ MANAGED_BY: Final = "endpointslice.kubernetes.io/managed-by"
 MANAGER: Final = "endpointslice-controller.k8s.io"
 HEADLESS: Final = "service.kubernetes.io/headless"
 ZONE: Final = "topology.kubernetes.io/zone"
-MOST: Final = 100
+SLICE_SIZE: Final = 100
 """Endpoints in one slice."""
 
 
@@ -66,7 +66,7 @@ def slices(service: Object, chosen: Iterable[Object], *, zone: dict[str, str]) -
     found = []
     for family, ports, endpoints in (group for _, group in sorted(grouped.items())):
         endpoints.sort(key=lambda each: str(each["addresses"]))
-        found += [Slice(family, ports, endpoints[i : i + MOST]) for i in range(0, len(endpoints), MOST)]
+        found += [Slice(family, ports, endpoints[i : i + SLICE_SIZE]) for i in range(0, len(endpoints), SLICE_SIZE)]
     families = {each.family for each in found}
     missing = [family for family in at(service, "spec", "ipFamilies", default=()) if family not in families]
     return found + [Slice(family, [], []) for family in missing]
@@ -143,8 +143,8 @@ def _is_ours(body: Object, service: Object) -> bool:
 
 def _labels(service: Object) -> dict[str, str]:
     headless = {HEADLESS: ""} if at(service, "spec", "clusterIP") == "None" else {}
-    ours = {SERVICE_NAME: name_of(service), MANAGED_BY: MANAGER}
-    return {key: value for key, value in labels_of(service).items() if key != HEADLESS} | headless | ours
+    managed = {SERVICE_NAME: name_of(service), MANAGED_BY: MANAGER}
+    return {key: value for key, value in labels_of(service).items() if key != HEADLESS} | headless | managed
 
 
 def _counts(pod: Object) -> bool:

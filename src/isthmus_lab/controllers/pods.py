@@ -82,10 +82,10 @@ def ready(pod: Object) -> bool:
 
 def ready_since(pod: Object) -> float:
     """For how many seconds a pod has been ready."""
-    since = next(
+    changed_at = next(
         (c.get("lastTransitionTime") for c in items(pod, "status", "conditions") if c.get("type") == "Ready"), ""
     )
-    return (datetime.now(UTC) - parse_time(since)).total_seconds() if since else float("inf")
+    return (datetime.now(UTC) - parse_time(changed_at)).total_seconds() if changed_at else float("inf")
 
 
 def available(pod: Object, *, min_ready: float) -> bool:
@@ -158,6 +158,6 @@ def conditions(old: Object, **wanted: tuple[bool, str, str]) -> list[Object]:
         if {key: before.get(key) for key in new} == new:
             result.append(before)
             continue
-        since = before.get("lastTransitionTime") if before.get("status") == new["status"] else None
-        result.append(new | {"lastUpdateTime": timestamp(), "lastTransitionTime": since or timestamp()})
+        changed_at = before.get("lastTransitionTime") if before.get("status") == new["status"] else None
+        result.append(new | {"lastUpdateTime": timestamp(), "lastTransitionTime": changed_at or timestamp()})
     return result

@@ -51,8 +51,8 @@ def step(spec: Object, have: dict[int, Item], revision: str) -> Step:
             return Step([place] if pod is None else [], ended)
     surplus = [have[place] for place in sorted(have, reverse=True) if place not in places]
     if surplus or missing or ended:
-        gone = [pod for pod in (surplus[:1] if ordered else surplus) if not deleting(pod.body)]
-        return Step(missing, [*ended, *gone])
+        deleted = [pod for pod in (surplus[:1] if ordered else surplus) if not deleting(pod.body)]
+        return Step(missing, [*ended, *deleted])
     return Step([], _outdated(spec, [have[place] for place in places], revision))
 
 

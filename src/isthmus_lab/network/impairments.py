@@ -50,7 +50,7 @@ class Link(Struct, frozen=True):
     """Bits per second; 0: no limit."""
 
     @property
-    def held(self) -> bool:
+    def delayed(self) -> bool:
         """Whether its packets are held for a while, by netem or a relay; loss alone does not need that."""
         return bool(self.delay or self.jitter or self.rate)
 
@@ -100,7 +100,7 @@ def ruleset(lab: Lab, state: Impairments) -> str:
             if link.loss:
                 dice = f"numgen random mod {MILLION} < {round(link.loss * MILLION)}"
                 rules += [f"{way} {dice} drop" for way in ways]
-            if link.held:
+            if link.delayed:
                 rules += [f"{way} meta mark set {FIRST_MARK + 2 * number + direction}" for way in ways]
     body = "".join(f"    {rule}\n" for rule in rules)
     hook = "    type filter hook prerouting priority mangle; policy accept;\n"
@@ -121,7 +121,7 @@ def relays(lab: Lab, state: Impairments) -> dict[str, tuple[str, ...]]:
             f"--table={_back(lab, link)}",
         )
         for number, link in enumerate(state.links)
-        if link.held
+        if link.delayed
     }
 
 

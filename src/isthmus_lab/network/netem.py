@@ -39,7 +39,7 @@ def commands(lab: Lab, wanted: Impairments) -> list[str]:
     """The commands for tc: first no cable is slow, then those that a link leads to are."""
     lines = [line for cluster in lab.clusters for wire in cluster.wires for line in _emptied(wire)]
     for number, link in enumerate(wanted.links):
-        if link.held:
+        if link.delayed:
             ends = fault_targets.wires(lab, link.a), fault_targets.wires(lab, link.b)
             for way, wires in enumerate((ends[1] - ends[0] or ends[1], ends[0] - ends[1] or ends[0])):
                 lines += [line for wire in sorted(wires) for line in _class(wire, 2 * number + way, link)]

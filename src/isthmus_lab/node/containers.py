@@ -27,11 +27,11 @@ STABLE_AFTER: Final = 600.0
 YOUNG: Final = 1.0
 """Seconds in which a program gets to say how it takes SIGTERM."""
 
-Say = Callable[[str, str, Literal["Normal", "Warning"]], None]
+RecordEvent = Callable[[str, str, Literal["Normal", "Warning"]], None]
 """Reason, message and type of an event."""
 
 
-class Recipe(Struct, frozen=True):
+class ContainerPlan(Struct, frozen=True):
     """All that is needed to run a container, as often as it takes."""
 
     spec: Container
@@ -52,23 +52,23 @@ class Runner:
 
     def __init__(
         self,
-        recipe: Recipe,
+        plan: ContainerPlan,
         *,
         policy: str,
         changed: Callable[[], None],
-        say: Say,
+        say: RecordEvent,
         before: ContainerState | None = None,
     ) -> None:
         """``before`` is how an earlier process of this node left the container; what still runs goes on."""
-        self.recipe = recipe
+        self.plan = plan
         self._policy = policy
         self._changed = changed
-        self._say = say
+        self._event = say
         self._process: spawn.Process | None = None
         self._stopping = False
-        self.console: stdio.Ends | None = None
+        self.console: stdio.StandardStreams | None = None
         """Its input, where it asks for one; not of one that an earlier process of this node started."""
-        self.state = before or ContainerState(recipe.spec.name, recipe.spec.image)
+        self.state = before or ContainerState(plan.spec.name, plan.spec.image)
 
     def __repr__(self) -> str:
         return f"<Runner {self.state.name}: {self.state.now}>"
@@ -83,14 +83,14 @@ class Runner:
         """Where to enter it; None while it does not run."""
         if self._process is None or not self.running:
             return None
-        return pod_exec.Container("", self.state.name, self._process.pid, self.recipe.cgroup)
+        return pod_exec.Container("", self.state.name, self._process.pid, self.plan.cgroup)
 
     def log(self, *, previous: bool) -> Path | None:
         """The log of the current run, or of the one before; None where there was none before."""
         number = self.state.restarts - 1 if previous else self.state.restarts
-        path = self.recipe.logs / f"{number}.log"
+        path = self.plan.logs / f"{number}.log"
         if not previous and not path.exists() and self.state.restarts:
-            path = self.recipe.logs / f"{number - 1}.log"  # waits to be started again: the run that ended
+            path = self.plan.logs / f"{number - 1}.log"  # waits to be started again: the run that ended
         return None if previous and not path.exists() else path
 
     async def run(self) -> int:
@@ -101,8 +101,8 @@ class Runner:
         while True:
             if pause:
                 message = f"back-off {pause:g}s restarting failed container {self.state.name}"
-                self._tell(now=Waiting("CrashLoopBackOff", message))
-                self._say("BackOff", message, "Warning")
+                self._update(now=Waiting("CrashLoopBackOff", message))
+                self._event("BackOff", message, "Warning")
                 await asyncio.sleep(pause)
             begun = asyncio.get_running_loop().time()
             code = await self._once()
@@ -110,7 +110,7 @@ class Runner:
                 return code
             lasted = asyncio.get_running_loop().time() - begun
             pause = INITIAL_BACKOFF if lasted > STABLE_AFTER or not pause else min(MAX_BACKOFF, pause * 2)
-            self._tell(restarts=self.state.restarts + 1)
+            self._update(restarts=self.state.restarts + 1)
             if self.state.restarts == 1:
                 pause = 0.0  # the first restart is at once
 
@@ -120,27 +120,27 @@ class Runner:
     async def stop(self, *, grace: float) -> None:
         """End it, and start it no more."""
         self._stopping = True
-        self._tell(ready=False)
+        self._update(ready=False)
         if self._process is not None:
-            await _until_it_hears(self._process, within=min(YOUNG, grace))
+            await _until_sigterm_is_handled(self._process, within=min(YOUNG, grace))
             await self._process.stop(grace=grace)
 
     async def _once(self) -> int:
         begun = timestamp()
         try:
-            self._process = self._left() or self._start()
+            self._process = self._adopted() or self._start()
         except OSError as error:
-            self._let_go()
+            self._close_console()
             missing = isinstance(error, FileNotFoundError)
-            program = self.recipe.command[0] if self.recipe.command else "no command"
+            program = self.plan.command[0] if self.plan.command else "no command"
             reason = images.missing(program) if missing else f"{program}: {error.strerror}"
             self._ended(127, begun, reason="StartError", message=reason)
-            self._say("Failed", f"container {self.state.name}: {reason}", "Warning")
+            self._event("Failed", f"container {self.state.name}: {reason}", "Warning")
             return 127
         if not isinstance(self.state.now, Running):
-            no_startup = self.recipe.spec.startup_probe is None
-            self._tell(now=Running(self._process.pid, begun, self._process.born), started=no_startup)
-            self._say("Started", f"Started container {self.state.name}", "Normal")
+            no_startup = self.plan.spec.startup_probe is None
+            self._update(now=Running(self._process.pid, begun, self._process.born), started=no_startup, unready="")
+            self._event("Started", f"Started container {self.state.name}", "Normal")
         beside = [asyncio.ensure_future(self._watch(self._process)), asyncio.ensure_future(self._record())]
         try:
             code = await self._process.wait()
@@ -148,36 +148,36 @@ class Runner:
         finally:
             for task in beside:
                 task.cancel()
-            self._let_go()
+            self._close_console()
         message = "could not be prepared; see its log" if code == spawn.PREPARATION_FAILED else ""
         self._ended(code, begun, message=message)
         return code
 
-    def _left(self) -> spawn.Process | None:
+    def _adopted(self) -> spawn.Process | None:
         """The process that an earlier process of this node started, if it still runs."""
         now = self.state.now
         if not isinstance(now, Running):
             return None
         if (found := spawn.adopt(now.pid, since=now.born)) is None:
             self._ended(spawn.UNKNOWN, now.started, message="ended while the node's process was away")
-            self._tell(restarts=self.state.restarts + 1)
+            self._update(restarts=self.state.restarts + 1)
         return found
 
     def _start(self) -> spawn.Process:
-        recipe = self.recipe
-        cgroups.kill(recipe.cgroup)  # what was started in the moment before a crash of this node, and not remembered
-        recipe.sandbox.scratch.mkdir(parents=True, exist_ok=True)
-        recipe.logs.mkdir(parents=True, exist_ok=True)
-        place = spawn.Place(cgroups.make(recipe.cgroup), recipe.namespace, own_pids=True, prepare=recipe.sandbox.enter)
-        log, spec = recipe.logs / f"{self.state.restarts}.log", recipe.spec
+        plan = self.plan
+        cgroups.kill(plan.cgroup)  # what was started in the moment before a crash of this node, and not remembered
+        plan.sandbox.scratch.mkdir(parents=True, exist_ok=True)
+        plan.logs.mkdir(parents=True, exist_ok=True)
+        place = spawn.Place(cgroups.make(plan.cgroup), plan.namespace, own_pids=True, prepare=plan.sandbox.enter)
+        log, spec = plan.logs / f"{self.state.restarts}.log", plan.spec
         self.console = stdio.Terminal() if spec.tty else stdio.Input(wanted=spec.stdin)
         try:
             return spawn.start(
-                recipe.command,
+                plan.command,
                 place=place,
-                environment={"TERM": "xterm"} | recipe.environment if spec.tty else recipe.environment,
+                environment={"TERM": "xterm"} | plan.environment if spec.tty else plan.environment,
                 output=log,
-                directory=recipe.directory,
+                directory=plan.directory,
                 stdin=self.console.stdin,
                 terminal=spec.tty,
             )
@@ -196,42 +196,42 @@ class Runner:
 
         await stdio.pour(self.console.outputs[0][1], write)
 
-    def _let_go(self) -> None:
+    def _close_console(self) -> None:
         if self.console is not None:
             self.console.close()
             self.console = None
 
     def _ended(self, code: int, begun: str, *, reason: str = "", message: str = "") -> None:
-        cgroups.kill(self.recipe.cgroup)  # what it left behind outside its PID namespace: probes, exec sessions
+        cgroups.kill(self.plan.cgroup)  # what it left behind outside its PID namespace: probes, exec sessions
         ended = Terminated(code, begun, timestamp(), reason, message)
-        self._tell(now=ended, last=ended, ready=False, started=False)
+        self._update(now=ended, last=ended, ready=False, started=False)
 
     async def _watch(self, process: spawn.Process) -> None:
         """The probes of a running container, in the order Kubernetes has: startup, then the other two together."""
-        spec = self.recipe.spec
+        spec = self.plan.spec
         if spec.startup_probe is not None and not self.state.started:
             await self._until_started(spec.startup_probe, process)
-            self._tell(started=True)
+            self._update(started=True)
         async with asyncio.TaskGroup() as group:
             if spec.liveness_probe is not None:
                 group.create_task(self._liveness(spec.liveness_probe, process))
             if spec.readiness_probe is not None:
                 group.create_task(self._readiness(spec.readiness_probe))
             else:
-                self._tell(ready=True)
+                self._update(ready=True)
 
     async def _until_started(self, probe: Probe, process: spawn.Process) -> None:
         await asyncio.sleep(probe.initial_delay_seconds)
         failures = 0
         pauses = probes.eager(probe)
-        while (why := await self._ask(probe)) is not None:
+        while (why := await self._probe(probe)) is not None:
             if pauses:
                 await asyncio.sleep(pauses.pop(0))
                 continue
             failures += 1
             if failures >= probe.failure_threshold:
-                self._say("Unhealthy", f"Startup probe failed: {why}", "Warning")
-                self._tell(unready=f"startup probe: {why}")
+                self._event("Unhealthy", f"Startup probe failed: {why}", "Warning")
+                self._update(unready=f"startup probe: {why}")
                 process.signal(signal.SIGKILL)
                 return
             await asyncio.sleep(probe.period_seconds)
@@ -240,12 +240,12 @@ class Runner:
         await asyncio.sleep(probe.initial_delay_seconds)
         failures = 0
         while failures < probe.failure_threshold:
-            why = await self._ask(probe)
+            why = await self._probe(probe)
             failures = failures + 1 if why is not None else 0
             if why is not None:
-                self._say("Unhealthy", f"Liveness probe failed: {why}", "Warning")
+                self._event("Unhealthy", f"Liveness probe failed: {why}", "Warning")
             await asyncio.sleep(probe.period_seconds)
-        self._say("Killing", f"Container {self.state.name} failed its liveness probe and is restarted", "Normal")
+        self._event("Killing", f"Container {self.state.name} failed its liveness probe and is restarted", "Normal")
         await process.stop(grace=5.0)
 
     async def _readiness(self, probe: Probe) -> None:
@@ -253,46 +253,46 @@ class Runner:
         pauses = probes.eager(probe)
         good = bad = 0
         while True:
-            why = await self._ask(probe)
+            why = await self._probe(probe)
             well = why is None
             if not well and not pauses:
-                self._say("Unhealthy", f"Readiness probe failed: {why}", "Warning")
-            self._tell(unready=f"readiness probe: {why}" if why is not None and not pauses else "")
+                self._event("Unhealthy", f"Readiness probe failed: {why}", "Warning")
+            self._update(unready=f"readiness probe: {why}" if why is not None and not pauses else "")
             good, bad = (good + 1, 0) if well else (0, bad + 1)
             if good >= probe.success_threshold:
                 pauses.clear()
-                self._tell(ready=not self._stopping)
+                self._update(ready=not self._stopping)
             elif bad >= probe.failure_threshold:
-                self._tell(ready=False)
+                self._update(ready=False)
             await asyncio.sleep(pauses.pop(0) if pauses else probe.period_seconds)
 
-    async def _ask(self, probe: Probe) -> str | None:
-        return await probes.ask(probe, self.recipe.spec, address=self.recipe.address, run=self._run)
+    async def _probe(self, probe: Probe) -> str | None:
+        return await probes.ask(probe, self.plan.spec, address=self.plan.address, run=self._run)
 
     async def _run(self, command: list[str]) -> int:
         """A command inside the container; nothing of it stays when the caller no longer waits."""
         if self._process is None or self._process.code is not None:
             return 1
-        if self.recipe.stand_in:
-            return 0  # the image's own programs, which could tell, are not here
+        if self.plan.stand_in:
+            return 0  # the image's own programs are not here
         pid = self._process.pid
-        place = spawn.Place(self.recipe.cgroup, beside=pid, prepare=lambda: enter(pid))
+        place = spawn.Place(self.plan.cgroup, beside=pid, prepare=lambda: enter(pid))
         child = spawn.start(
-            command, place=place, environment=self.recipe.environment, output=Path("/dev/null"), directory="/"
+            command, place=place, environment=self.plan.environment, output=Path("/dev/null"), directory="/"
         )
         try:
             return await child.wait()
         finally:
             child.signal(signal.SIGKILL)
 
-    def _tell(self, **changes: object) -> None:
+    def _update(self, **changes: object) -> None:
         changed = msgspec.structs.replace(self.state, **changes)
         if changed != self.state:
             self.state = changed
             self._changed()
 
 
-async def _until_it_hears(process: spawn.Process, *, within: float) -> None:
+async def _until_sigterm_is_handled(process: spawn.Process, *, within: float) -> None:
     """Wait until a process that has just been started handles SIGTERM.
 
     The kernel keeps from the first process of a PID namespace every signal that it has no handler for

@@ -122,8 +122,8 @@ async def _logs(request: web.Request, find: Find, token: str) -> web.StreamRespo
     follow = _truth(request, "follow") and not previous
     position = tail.start_of(path, request.query.get("tailLines"))
     limit = int(request.query.get("limitBytes") or 1 << 62)
-    async with aclosing(tail.read(runner, path, position, every=POLL_INTERVAL if follow else 0.0)) as said:
-        async for data in said:
+    async with aclosing(tail.read(runner, path, position, every=POLL_INTERVAL if follow else 0.0)) as lines:
+        async for data in lines:
             await response.write(data[:limit])
             limit -= len(data)
             if limit <= 0:
@@ -158,8 +158,8 @@ def _not_running(request: web.Request) -> web.HTTPConflict:
     return web.HTTPConflict(text=f"container {request.match_info['container']} does not run\n")
 
 
-def _asked(request: web.Request) -> streams.Asked:
-    return streams.Asked(
+def _asked(request: web.Request) -> streams.StreamRequest:
+    return streams.StreamRequest(
         command=tuple(request.query.getall("command", [])),
         stdin=_truth(request, "stdin", "input"),
         tty=_truth(request, "tty"),

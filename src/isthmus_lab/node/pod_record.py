@@ -70,7 +70,7 @@ class Place(Struct, frozen=True):
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
-class Memory(Struct, frozen=True):
+class PodState(Struct, frozen=True):
     """What a node process leaves to the next."""
 
     namespace: str
@@ -85,7 +85,7 @@ class Memory(Struct, frozen=True):
         return next((each for each in [*self.inits, *self.mains] if each.name == container), None)
 
 
-def remember(place: Place, memory: Memory) -> None:
+def save_state(place: Place, memory: PodState) -> None:
     """Write it down, whole or not at all."""
     place.directory.mkdir(parents=True, exist_ok=True)
     draft = place.directory / f".{FILE}"
@@ -93,18 +93,18 @@ def remember(place: Place, memory: Memory) -> None:
     draft.rename(place.directory / FILE)
 
 
-def remembered(node: Node) -> dict[str, Memory]:
+def load_states(node: Node) -> dict[str, PodState]:
     """By uid. What cannot be read is as if it had not been written."""
     found = {}
     for path in (node.directory / "pods").glob(f"*/{FILE}"):
         try:
-            found[path.parent.name] = msgspec.json.decode(path.read_bytes(), type=Memory)
+            found[path.parent.name] = msgspec.json.decode(path.read_bytes(), type=PodState)
         except (OSError, msgspec.MsgspecError):
             continue
     return found
 
 
-def tidy(node: Node, known: dict[str, Memory]) -> None:
+def tidy(node: Node, known: dict[str, PodState]) -> None:
     """Remove what is left of pods that are no longer known."""
     places = [place_of(node, uid, memory) for uid, memory in known.items()]
     pods = cgroups.make(cgroups.root() / node.cluster.lab.prefix / node.pods_cgroup)
@@ -117,7 +117,7 @@ def tidy(node: Node, known: dict[str, Memory]) -> None:
         namespaces.remove(name)
 
 
-def place_of(node: Node, uid: str, memory: Memory) -> Place:
+def place_of(node: Node, uid: str, memory: PodState) -> Place:
     """Where a remembered pod is."""
     return Place(node, uid, memory.namespace, memory.name, memory.number)
 

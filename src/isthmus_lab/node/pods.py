@@ -20,15 +20,15 @@ from isthmus.times import timestamp
 from isthmus_lab import images, network
 from isthmus_lab.node import environment, probes, status, volumes
 from isthmus_lab.node.config_data import ConfigData, Missing, fetch
-from isthmus_lab.node.containers import Recipe, Runner
+from isthmus_lab.node.containers import ContainerPlan, Runner
 from isthmus_lab.node.objects import POD, Container, Pod
-from isthmus_lab.node.pod_record import Memory, Place, remember
+from isthmus_lab.node.pod_record import Place, PodState, save_state
 from isthmus_lab.node.sandbox import Sandbox, Volume
 from isthmus_lab.node.status import ContainerState, Waiting
 
-AGAIN: Final = 0.5
+RETRY_AFTER: Final = 0.5
 """Seconds until the API server is tried again."""
-RENEWED: Final = 5.0
+REFRESH_INTERVAL: Final = 5.0
 """Seconds between two looks at the ConfigMaps and Secrets of a running pod's volumes."""
 
 log = logs.get("node")
@@ -48,7 +48,7 @@ class PodRunner:
         client: kube.Client,
         events: Recorder,
         own_images: Callable[[], Mapping[str, images.Image]],
-        before: Memory | None = None,
+        before: PodState | None = None,
     ) -> None:
         """``before`` is what an earlier process of this node remembered of the pod."""
         self.pod = pod
@@ -84,7 +84,7 @@ class PodRunner:
         async with asyncio.TaskGroup() as group:
             publishing = group.create_task(self._publish())
             living = group.create_task(self._live())
-            renewing = group.create_task(self._renew())
+            renewing = group.create_task(self._refresh_volumes())
             grace = await self._ending
             await asyncio.gather(*(each.stop(grace=grace) for each in [*self._inits, *self._containers]))
             for task in (living, renewing):
@@ -92,11 +92,11 @@ class PodRunner:
             await asyncio.wait([living, renewing])
             await self.place.clear()
             publishing.cancel()
-        await self._forget()
+        await self._delete_object()
 
     async def _live(self) -> None:
         try:
-            recipes = await self._until_known(await self._needed())
+            plans = await self._until_known(await self._wait_for_config())
         except (environment.UnknownField, Missing) as why:
             self._refuse("CreateContainerConfigError", why)
             return
@@ -106,31 +106,31 @@ class PodRunner:
         plugged = self.place.host_network or (self._before is not None and self.place.namespace_path.exists())
         if not plugged:
             await network.pods.attach(self.place.plug)
-        inits, mains = recipes
-        for recipe in inits:
-            self._inits.append(self._runner(recipe, self._init_policy))
+        inits, mains = plans
+        for plan in inits:
+            self._inits.append(self._runner(plan, self._init_policy))
             if await self._inits[-1].run() != 0:
                 return
-        self._containers += [self._runner(recipe, self.pod.spec.restart_policy) for recipe in mains]
+        self._containers += [self._runner(plan, self.pod.spec.restart_policy) for plan in mains]
         self._changed.set()
         async with asyncio.TaskGroup() as group:
             for runner in self._containers:
                 group.create_task(runner.run())
 
-    async def _until_known(self, data: ConfigData) -> tuple[list[Recipe], list[Recipe]]:
+    async def _until_known(self, data: ConfigData) -> tuple[list[ContainerPlan], list[ContainerPlan]]:
         """What to run, as soon as all images have stand-ins: one may be added while the pod waits."""
         while True:
             try:
-                return self._recipes(data)
+                return self._plans(data)
             except images.UnknownImage as why:
                 self._refuse("ErrImagePull", why)
-                await asyncio.sleep(AGAIN)
+                await asyncio.sleep(RETRY_AFTER)
 
-    def _runner(self, recipe: Recipe, policy: str) -> Runner:
-        before = self._before.of(recipe.spec.name) if self._before else None
-        return Runner(recipe, policy=policy, changed=self._changed.set, say=self._say, before=before)
+    def _runner(self, plan: ContainerPlan, policy: str) -> Runner:
+        before = self._before.of(plan.spec.name) if self._before else None
+        return Runner(plan, policy=policy, changed=self._changed.set, say=self._record_event, before=before)
 
-    def _say(self, reason: str, message: str, kind: Literal["Normal", "Warning"]) -> None:
+    def _record_event(self, reason: str, message: str, kind: Literal["Normal", "Warning"]) -> None:
         meta = self.pod.metadata
         named = {"namespace": meta.namespace, "name": meta.name, "uid": meta.uid}
         self._events.record(POD, **named, reason=reason, message=message, type=kind)
@@ -139,7 +139,7 @@ class PodRunner:
     def _init_policy(self) -> str:
         return "Never" if self.pod.spec.restart_policy == "Never" else "OnFailure"
 
-    async def _needed(self) -> ConfigData:
+    async def _wait_for_config(self) -> ConfigData:
         """ConfigMaps and Secrets, when all are there; volumes are made of them."""
         while True:
             try:
@@ -150,7 +150,7 @@ class PodRunner:
                 self._refuse("CreateContainerConfigError", why)
             except (Transient, kube.KubeError) as why:
                 log.info("cannot be read", pod=self.pod.key, why=str(why))
-            await asyncio.sleep(AGAIN)
+            await asyncio.sleep(RETRY_AFTER)
         self._token_given = await self._token()
         self._fill(data)
         return data
@@ -162,10 +162,10 @@ class PodRunner:
         volumes.write(self._volumes, found, before=self._written)
         self._written = found
 
-    async def _renew(self) -> None:
+    async def _refresh_volumes(self) -> None:
         """What ConfigMaps and Secrets say by now, in volumes; variables stay as they were, as on any cluster."""
         while any(each.config_map or each.secret or each.projected for each in self.pod.spec.volumes or ()):
-            await asyncio.sleep(RENEWED)
+            await asyncio.sleep(REFRESH_INTERVAL)
             if self._written:
                 try:
                     self._fill(await fetch(self._client, self.pod))
@@ -195,12 +195,12 @@ class PodRunner:
     def _volumes(self) -> Path:
         return self.place.directory / "volumes"
 
-    def _recipes(self, data: ConfigData) -> tuple[list[Recipe], list[Recipe]]:
+    def _plans(self, data: ConfigData) -> tuple[list[ContainerPlan], list[ContainerPlan]]:
         spec = self.pod.spec
         inits, mains = spec.init_containers or (), spec.containers
-        return [self._recipe(c, data) for c in inits], [self._recipe(c, data) for c in mains]
+        return [self._plan(c, data) for c in inits], [self._plan(c, data) for c in mains]
 
-    def _recipe(self, container: Container, data: ConfigData) -> Recipe:
+    def _plan(self, container: Container, data: ConfigData) -> ContainerPlan:
         image = images.find(container.image, own=self._images())
         known = environment.variables(
             self.pod,
@@ -214,7 +214,7 @@ class PodRunner:
         )
         answers = image.stand_in and not (command and shutil.which(command[0], path=images.PATH))
         listens = images.stand_in(container.image, probes.ports(container))
-        return Recipe(
+        return ContainerPlan(
             spec=container,
             command=listens if answers else images.command(image, command, args),
             environment=known,
@@ -244,7 +244,7 @@ class PodRunner:
         refused = [ContainerState(c.name, c.image, waiting) for c in self.pod.spec.containers]
         if refused != self._refused:
             log.warning("pod cannot run", pod=self.pod.key, why=str(why))
-            self._say("Failed", str(why), "Warning")
+            self._record_event("Failed", str(why), "Warning")
             self._refused = refused
             self._changed.set()
 
@@ -253,24 +253,24 @@ class PodRunner:
         while True:
             await self._changed.wait()
             self._changed.clear()
-            self._remember()
+            self._save_state()
             try:
-                await self._tell(self._body())
+                await self._write_status(self._body())
             except Transient as why:
                 log.info("status not written yet", pod=self.pod.key, why=str(why))
                 self._changed.set()
-                await asyncio.sleep(AGAIN)
+                await asyncio.sleep(RETRY_AFTER)
             except (kube.NotFound, kube.Conflict):
                 return  # it is deleted, or another of its name exists: the watch is about to deliver that
             except kube.KubeError as why:
                 log.warning("status is refused", pod=self.pod.key, why=str(why))  # others' pods go on
 
-    def _remember(self) -> None:
+    def _save_state(self) -> None:
         states = [[runner.state for runner in runners] for runners in (self._inits, self._containers)]
         meta = self.pod.metadata
-        remember(self.place, Memory(meta.namespace, meta.name, self.place.number, self._started, *states))
+        save_state(self.place, PodState(meta.namespace, meta.name, self.place.number, self._started, *states))
 
-    async def _tell(self, body: dict[str, Any]) -> None:
+    async def _write_status(self, body: dict[str, Any]) -> None:
         meta = self.pod.metadata
         patch = {"metadata": {"uid": meta.uid}, "status": body}
         await self._client.patch(POD, meta.namespace, meta.name, patch, subresource="status")
@@ -292,14 +292,14 @@ class PodRunner:
                 self._since[kind] = (state, now)
         return build(since={kind: when for kind, (_, when) in self._since.items()})
 
-    async def _forget(self) -> None:
+    async def _delete_object(self) -> None:
         """Delete the object at the API server: nothing of the pod is left."""
         meta = self.pod.metadata
         while True:
             try:
                 await self._client.delete(POD, meta.namespace, meta.name, uid=meta.uid, grace=0)
             except Transient:
-                await asyncio.sleep(AGAIN)
+                await asyncio.sleep(RETRY_AFTER)
             except kube.KubeError:
                 return  # another of its name, or refused: not ours to insist
             else:

@@ -18,14 +18,14 @@ from isthmus_lab.images import Image
 from isthmus_lab.layout import Node
 from isthmus_lab.node import balancers, claims, kubelet, proxying
 from isthmus_lab.node.objects import POD, Pod
-from isthmus_lab.node.pod_record import Place, place_of, remembered, tidy
+from isthmus_lab.node.pod_record import Place, load_states, place_of, tidy
 from isthmus_lab.node.pods import PodRunner
 from isthmus_lab.node.settings import Settings
 
-FIRST: Final = 2
+FIRST_POD: Final = 2
 """The last number of the first pod's address."""
-MOST: Final = 254
-BEAT: Final = 10.0
+LAST_POD: Final = 254
+HEARTBEAT_INTERVAL: Final = 10.0
 MANAGER: Final = "isthmus-lab-node"
 
 log = logs.get("node")
@@ -41,14 +41,14 @@ class Pods:
         self._events = events
         self._group = group
         self._runners: dict[str, PodRunner] = {}
-        self._left = remembered(self._node)
-        self._next = FIRST
+        self._left = load_states(self._node)
+        self._next = FIRST_POD
 
     def replace(self, items: Mapping[str, Pod], *, partial: bool) -> None:
         """The reflector's."""
         mine = {pod.metadata.uid for pod in items.values()}
         for pod in items.values():
-            self._want(pod)
+            self._ensure_runner(pod)
         for uid, runner in self._runners.items():
             if uid not in mine and not partial:
                 runner.end(_grace(runner.pod))
@@ -59,7 +59,7 @@ class Pods:
         """The reflector's."""
         for event in events:
             if event.item is not None:
-                self._want(event.item)
+                self._ensure_runner(event.item)
             for runner in self._runners.values():
                 same = event.item is not None and event.item.metadata.uid == runner.pod.metadata.uid
                 if runner.pod.key == event.key and not same:
@@ -70,7 +70,7 @@ class Pods:
         key = f"{namespace}/{name}"
         return next((runner for runner in self._runners.values() if runner.pod.key == key), None)
 
-    def _want(self, pod: Pod) -> None:
+    def _ensure_runner(self, pod: Pod) -> None:
         uid = pod.metadata.uid
         if pod.spec.node_name != self._node.name:
             return
@@ -105,8 +105,8 @@ class Pods:
     def _number(self) -> int:
         """The next free one, going round, so that an address is not another pod's at once."""
         taken = {each.place.number for each in self._runners.values()} | {each.number for each in self._left.values()}
-        for step in range(MOST - FIRST + 1):
-            number = FIRST + (self._next - FIRST + step) % (MOST - FIRST + 1)
+        for step in range(LAST_POD - FIRST_POD + 1):
+            number = FIRST_POD + (self._next - FIRST_POD + step) % (LAST_POD - FIRST_POD + 1)
             if number not in taken:
                 self._next = number + 1
                 return number
@@ -116,7 +116,7 @@ class Pods:
 async def run(settings: Settings) -> None:
     """All parts of the node, until cancelled."""
     node = settings.place
-    tidy(node, remembered(node))
+    tidy(node, load_states(node))
     async with await kube.connect(KubernetesSection(kubeconfig=settings.kubeconfig)) as client:
         await _register(client, node)
         async with asyncio.TaskGroup() as group:
@@ -131,7 +131,7 @@ async def run(settings: Settings) -> None:
             if node.number == 1:
                 group.create_task(balancers.run(client, node.cluster))
                 group.create_task(claims.run(client, node.cluster))
-            group.create_task(_beat(client, node))
+            group.create_task(_heartbeat(client, node))
 
 
 async def _register(client: kube.Client, node: Node) -> None:
@@ -164,8 +164,8 @@ def _status(node: Node) -> dict[str, Any]:
                 *({"type": "InternalIP", "address": address} for address in node.addresses),
                 {"type": "Hostname", "address": node.name},
             ],
-            "capacity": {"pods": str(MOST - FIRST + 1), "cpu": "2", "memory": "4Gi"},
-            "allocatable": {"pods": str(MOST - FIRST + 1), "cpu": "2", "memory": "4Gi"},
+            "capacity": {"pods": str(LAST_POD - FIRST_POD + 1), "cpu": "2", "memory": "4Gi"},
+            "allocatable": {"pods": str(LAST_POD - FIRST_POD + 1), "cpu": "2", "memory": "4Gi"},
             "daemonEndpoints": {"kubeletEndpoint": {"Port": kubelet.PORT}},
             "conditions": [{**ready, "lastHeartbeatTime": now, "lastTransitionTime": now}],
             "nodeInfo": {
@@ -184,7 +184,7 @@ def _status(node: Node) -> dict[str, Any]:
     }
 
 
-async def _beat(client: kube.Client, node: Node) -> None:
+async def _heartbeat(client: kube.Client, node: Node) -> None:
     """The Lease by which a node controller sees that the node lives. A small API server may not keep the namespace."""
     while True:
         spec = {
@@ -196,7 +196,7 @@ async def _beat(client: kube.Client, node: Node) -> None:
             await client.apply(LEASE, "kube-node-lease", node.name, {"spec": spec}, field_manager=MANAGER)
         except kube.KubeError as why:
             log.debug("lease not renewed", why=str(why))
-        await asyncio.sleep(BEAT)
+        await asyncio.sleep(HEARTBEAT_INTERVAL)
 
 
 def _grace(pod: Pod) -> float:

@@ -18,7 +18,7 @@ PING: Final = 6
 FIN: Final = 1
 HEAD: Final = 8
 CONTROL: Final = 0x8003
-MOST: Final = 1 << 20
+MAX_FRAME: Final = 1 << 20
 """Bytes of a frame. The protocol allows sixteen times that; no client sends it."""
 
 _WORDS: Final = (
@@ -97,7 +97,7 @@ class Session:
         while len(self._received) >= HEAD:
             kind, detail, size = struct.unpack("!HHI", self._received[:HEAD])
             flags, length = size >> 24, size & 0xFFFFFF
-            if length > MOST:
+            if length > MAX_FRAME:
                 raise BadFrame(f"a frame of {length} bytes")
             if len(self._received) < HEAD + length:
                 return

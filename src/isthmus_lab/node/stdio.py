@@ -111,7 +111,7 @@ class Terminal:
         os.close(self._write_end)
 
 
-Ends = Input | Terminal
+StandardStreams = Input | Terminal
 
 
 async def pour(descriptor: int, sink: Callable[[bytes], Awaitable[None]]) -> None:

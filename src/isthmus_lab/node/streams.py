@@ -20,7 +20,7 @@ from isthmus_lab import pod_exec, spawn
 from isthmus_lab.images import missing
 from isthmus_lab.node import tail
 from isthmus_lab.node.containers import Runner
-from isthmus_lab.node.stdio import STDIN, STDOUT, Ends, Pipes, Terminal, pour
+from isthmus_lab.node.stdio import STDIN, STDOUT, Pipes, StandardStreams, Terminal, pour
 
 STATUS, RESIZE, CLOSE = 3, 4, 255
 PROTOCOLS: Final = ("v5.channel.k8s.io", "v4.channel.k8s.io")
@@ -29,7 +29,7 @@ ATTACH_POLL_INTERVAL: Final = 0.02
 """Seconds between two reads of an attached container's log."""
 
 
-class Asked(Struct, frozen=True):
+class StreamRequest(Struct, frozen=True):
     """What is to be run, and how."""
 
     command: tuple[str, ...]
@@ -37,7 +37,7 @@ class Asked(Struct, frozen=True):
     tty: bool
 
 
-async def exec(request: web.Request, inside: pod_exec.Container, asked: Asked) -> web.StreamResponse:
+async def exec(request: web.Request, inside: pod_exec.Container, asked: StreamRequest) -> web.StreamResponse:
     """Run a command to its end."""
     socket = await _prepared(request)
     try:
@@ -48,11 +48,11 @@ async def exec(request: web.Request, inside: pod_exec.Container, asked: Asked) -
     return await _over(socket, status)
 
 
-async def attach(request: web.Request, runner: Runner, asked: Asked) -> web.StreamResponse:
+async def attach(request: web.Request, runner: Runner, asked: StreamRequest) -> web.StreamResponse:
     """Copy output of a container to the caller and input to the container, until one of them ends."""
     socket = await _prepared(request)
     console = runner.console if asked.stdin else None
-    listening = asyncio.ensure_future(_listen(socket, console, ending=runner.recipe.spec.stdin_once))
+    listening = asyncio.ensure_future(_listen(socket, console, ending=runner.plan.spec.stdin_once))
     showing = asyncio.ensure_future(_show(socket, runner))
     try:
         await asyncio.wait((listening, showing), return_when=asyncio.FIRST_COMPLETED)
@@ -77,7 +77,7 @@ async def _over(socket: web.WebSocketResponse, status: dict[str, Any]) -> web.We
     return socket
 
 
-async def _run(socket: web.WebSocketResponse, inside: pod_exec.Container, asked: Asked) -> dict[str, Any]:
+async def _run(socket: web.WebSocketResponse, inside: pod_exec.Container, asked: StreamRequest) -> dict[str, Any]:
     own = f"/proc/{inside.pid}/root/dev/pts/ptmx"
     with closing(Terminal(own) if asked.tty else Pipes(stdin=asked.stdin)) as ends:
         child = pod_exec.run(
@@ -107,7 +107,7 @@ async def _say(socket: web.WebSocketResponse, channel: int, data: bytes) -> None
     await socket.send_bytes(bytes([channel]) + data)
 
 
-async def _listen(socket: web.WebSocketResponse, ends: Ends | None, *, ending: bool = True) -> None:
+async def _listen(socket: web.WebSocketResponse, ends: StandardStreams | None, *, ending: bool = True) -> None:
     """What the caller sends, until the caller leaves. ``ending``: the end of input is the command's, too."""
     async for message in socket:
         if message.type is not WSMsgType.BINARY or not message.data or ends is None:

@@ -74,8 +74,8 @@ def _grpc(caller: socket.socket, received: bytes) -> None:
 
     def read(count: int) -> bytes:
         nonlocal rest
-        held, rest = rest[:count], rest[count:]
-        return held + (stream.read(count - len(held)) or b"")
+        kept, rest = rest[:count], rest[count:]
+        return kept + (stream.read(count - len(kept)) or b"")
 
     while len(head := read(9)) == 9:
         size, kind, flags, number = int.from_bytes(head[:3], "big"), head[3], head[4], int.from_bytes(head[5:], "big")

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import msgspec
 
 
-class Served(Protocol):
+class Commands(Protocol):
     """What can be asked."""
 
     def stats(self) -> dict[str, Any]:
@@ -32,20 +32,20 @@ class Served(Protocol):
 class Control:
     """Listens for the body of ``async with``."""
 
-    def __init__(self, path: Path, served: Served) -> None:
+    def __init__(self, path: Path, served: Commands) -> None:
         self._path = path
         self._served = served
         self._server: asyncio.Server
 
     async def __aenter__(self) -> Control:
-        self._server = await asyncio.start_unix_server(self._talk, self._path)
+        self._server = await asyncio.start_unix_server(self._handle, self._path)
         self._path.chmod(0o600)
         return self
 
     async def __aexit__(self, *exc: object) -> None:
         self._server.close()
 
-    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             asked = msgspec.json.decode(await reader.readline())
             match asked:
