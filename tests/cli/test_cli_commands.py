@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -238,3 +239,19 @@ def test_a_process_runs_with_its_file_environment_and_flags_and_ends_with_its_co
 def test_a_configuration_that_cannot_be_used_is_one_line(arguments: list[str], why: str) -> None:
     result = isthmus("agent", *arguments)
     assert (result.exit_code, result.stderr) == (1, why)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shell_gets_its_completion(shell: str) -> None:
+    program = Path(sys.executable).with_name("isthmus")
+    environment = os.environ | {"_ISTHMUS_COMPLETE": f"{shell}_source"}
+    script = subprocess.run([program], env=environment, capture_output=True, text=True, check=True).stdout
+    assert f"_ISTHMUS_COMPLETE={shell}_complete" in script
+
+
+def test_commands_of_every_level_are_completed() -> None:
+    program = Path(sys.executable).with_name("isthmus")
+    for words, wanted in (("isthmus ", {"get", "status"}), ("isthmus bpf ", {"maps"})):
+        asked = {"_ISTHMUS_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+        said = subprocess.run([program], env=os.environ | asked, capture_output=True, text=True, check=True).stdout
+        assert wanted <= {line.partition(",")[2] for line in said.splitlines()}
