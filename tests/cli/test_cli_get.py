@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 
 from isthmus.cli import local, root, sockets
 from isthmus.model import tables
-from isthmus.model.balancing import Backend, BackendKey, Frontend, FrontendKey, Group, Plan, PlanKey, Target
+from isthmus.model.balancing import Backend, BackendKey, Failure, Frontend, FrontendKey, Group, Plan, PlanKey, Target
 from isthmus.model.clusters import Cluster
 from isthmus.model.dns import Name
 from isthmus.model.names import ClusterName, ServiceName, derived
@@ -98,6 +98,12 @@ async def test_what_the_reconciler_could_not_do_is_the_plans_status(process: Pro
     assert shown["rows"][0]["status"] == {"ok": False, "error": "map slots is full"}
 
 
+async def test_a_backend_that_the_kernel_has_ejected_has_the_reason_as_its_status(process: Process) -> None:
+    key = BackendKey(DERIVED, C2, "10.2.1.3", 8080, "TCP")
+    process.put(tables.FAILURES, Failure(key, "ejected until 04:54:53Z: silent", "silent", 5, since=1.0, until=4.0))
+    assert "c2-n1   ejected until 04:54:53Z: silent\n" in await printed("get", "backends", "-A")
+
+
 @pytest.mark.parametrize(
     ("table", "expected"),
     [
@@ -106,7 +112,10 @@ async def test_what_the_reconciler_could_not_do_is_the_plans_status(process: Pro
         ("frontends", ["NAMESPACE NAME ADDRESS TYPE PORT-NAME", "demo echo 10.96.0.7:80/TCP ClusterIP http"]),
         (
             "backends",
-            ["NAMESPACE NAME CLUSTER ADDRESS CONDITION NODE", "demo echo c2 10.2.1.3:8080/TCP terminating c2-n1"],
+            [
+                "NAMESPACE NAME CLUSTER ADDRESS CONDITION NODE STATUS",
+                "demo echo c2 10.2.1.3:8080/TCP terminating c2-n1 ok",
+            ],
         ),
         ("names", ["NAMESPACE NAME TYPE ANSWERS", "demo echo.demo.svc.clusterset.local A 10.96.0.7"]),
         ("namespaces", ["NAME STATUS", "demo Active"]),

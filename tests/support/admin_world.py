@@ -22,6 +22,7 @@ TABLES: list[Table[Any, Any]] = [
     tables.CLUSTERS,
     tables.FRONTENDS,
     tables.BACKENDS,
+    tables.FAILURES,
     tables.PLANS,
     tables.PLANS_STATUS,
     tables.NAMES,

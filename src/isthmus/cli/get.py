@@ -79,8 +79,11 @@ class View(NamedTuple):
         return self.selection.namespace is None and columns.namespace(table, sample) is not None
 
     def _status(self, key: str) -> str:
+        """A reconciler counts its attempts; what the kernel found out has none."""
         failure = (self.status or {}).get(key)
-        return f"{failure['error']} (tried {failure['attempts']}×)" if failure else "ok"
+        if failure is None:
+            return "ok"
+        return f"{failure['error']} (tried {failure['attempts']}×)" if "attempts" in failure else failure["error"]
 
 
 @click.command()
