@@ -232,7 +232,7 @@ static __always_inline void stay_with_first_choice(struct __sk_buff *skb, const 
 	bpf_sk_release(sk);
 }
 
-static __always_inline int rescue_from_pod(struct __sk_buff *skb)
+__walked_once int rescue_from_pod(struct __sk_buff *skb)
 {
 	struct segment segment = {};
 	struct flow *flow;
