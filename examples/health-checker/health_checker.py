@@ -13,7 +13,7 @@ from isthmus.config import Config, load
 from isthmus.model import tables
 from isthmus.model.balancing import BackendKey, Probe
 from isthmus.model.names import ClusterName
-from isthmus.processes.agent import program
+from isthmus.processes.agent import PROGRAMMING, Programming
 from isthmus.processes.start import start, tables_of
 from isthmus.sources.files import Files
 from isthmus.statedb import Database, Derivations
@@ -45,14 +45,14 @@ async def check(db: Database, *, every: float) -> None:
 async def main(config: Config) -> None:
     """Wire the parts and keep them going."""
     derived = loadbalancer.derived(ClusterName(config.cluster.name), config.node.name, services="all")
-    db = Database(*tables_of(derived, tables.PLANS_STATUS))
+    db = Database(*tables_of(derived, *PROGRAMMING))
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(Files(db, Path(config.sources.files)).run())
         tasks.create_task(Derivations(db, *derived).run())
         tasks.create_task(check(db, every=0.5))
-        tasks.create_task(Server(db, config.admin.socket, status=dict).run())
+        tasks.create_task(Server(db, config.admin.socket).run())
         if config.datapath.cgroup:
-            tasks.create_task(program(db, config, {}))
+            tasks.create_task(Programming(db, config).run())
 
 
 if __name__ == "__main__":

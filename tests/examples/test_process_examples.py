@@ -11,8 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from bpf_world import World, sweep
 
 from isthmus.admin.query import QueryError, Socket
+from isthmus.datapath import remove
 
 ROOT = Path(__file__).parents[2]
 STATIC_VMS = ROOT / "examples" / "static-vms" / "static_vms.py"
@@ -88,3 +90,17 @@ def test_what_the_health_checker_finds_dead_is_in_no_plan_until_it_answers_again
         assert dead["reason"]
         with listening(ports[1]):
             until(lambda: sorted(plans(asked).get("demo/web", [])) == both)
+
+
+@pytest.mark.bpf
+def test_an_example_with_a_cgroup_programs_the_kernel(tmp_path: Path) -> None:
+    sweep()
+    world = World(tmp_path)
+    try:
+        more = f'[datapath]\ncgroup = "{world.cgroup}"\npin = "{world.pin}"\n[dns]\nmode = "off"\n'
+        with running(STATIC_VMS, tmp_path, str(STATIC_VMS.parent / "vms.txt"), more=more) as asked:
+            until(lambda: len(plans(asked)) == 2)
+            until(lambda: len(asked.table("plans_status").rows) == 0 and len(list(Path(world.pin).rglob("plans"))) == 1)
+    finally:
+        remove(world.pin)
+        world.close()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 
@@ -53,6 +53,9 @@ CALLERS_INTERVAL = 2.0
 
 KINDS: tuple[RecordKind, ...] = ("services",)
 
+PROGRAMMING: Final = (tables.NAMES, tables.PODS, tables.PLANS_STATUS, tables.NAMES_STATUS, tables.FAILURES)
+"""Tables that :class:`Programming` reads and writes, beside the plans and what they are derived from."""
+
 
 def run(config: Config) -> int:
     """The process; its exit code."""
@@ -73,17 +76,7 @@ async def work(config: Config, client: kube.Client) -> None:
         *loadbalancer.derived(cluster, config.node.name, services=config.datapath.services, rules=claims.rules(config)),
         dns.derived(config.dns.zone, servers=servers(config)),
     ]
-    db = Database(
-        *tables_of(
-            derived,
-            tables.CLUSTERS,
-            tables.PEER_POLICIES,
-            tables.PODS,
-            tables.PLANS_STATUS,
-            tables.NAMES_STATUS,
-            tables.FAILURES,
-        )
-    )
+    db = Database(*tables_of(derived, tables.CLUSTERS, tables.PEER_POLICIES, *PROGRAMMING))
     async with asyncio.TaskGroup() as tasks:
         reflectors = kubernetes.reflectors(
             db,
