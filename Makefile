@@ -2,7 +2,11 @@
 PY := .venv/bin/python
 SELECT := not kube
 
-.PHONY: demo demo-lb test test-kube check format lock setup setup-dev setup-test bpf mutate mutants bench-lb compiled bench-mcs bench-export bench-clusterset test-flood cilium-reader chaos soak kube-tools kube-protos lock clean
+fuzz-names: setup-dev ## a million mutated frames through the program that answers names: COUNT=1000000 SEED=1
+	@ISTHMUS_FUZZ=$(or $(COUNT),1000000) ISTHMUS_FUZZ_SEED=$(or $(SEED),1) $(PY) -m pytest --timeout 3600 \
+		tests/datapath/test_names_kernel.py -k mutated
+
+.PHONY: fuzz-names demo demo-lb test test-kube check format lock setup setup-dev setup-test bpf mutate mutants bench-lb compiled bench-mcs bench-export bench-clusterset test-flood cilium-reader chaos soak kube-tools kube-protos lock clean
 demo: setup ## run the main job: three clusters, one export, sixty calls
 	@$(PY) -m isthmus lab demo
 

@@ -11,6 +11,7 @@ import dns.flags
 import dns.message
 import dns.opcode
 import dns.rcode
+import dns.rdatatype
 import pytest
 from bpf_testrun import DROP, PASS, REDIRECT
 from bpf_world import done
@@ -31,6 +32,7 @@ from names_world import (
     packet,
 )
 
+from isthmus.datapath.names.route import route
 from isthmus.dns.respond import FORWARD, respond
 from isthmus.model.dns import Name
 from isthmus.zone import Zone
@@ -51,7 +53,7 @@ ROWS = (
     Name(MANY, "A", tuple(f"10.1.0.{n}" for n in range(28))),
     Name(MANY, "AAAA", ("fd00:1::1", "fd00:1::2")),
     Name(BOTH, "A", tuple(f"10.1.0.{n}" for n in range(10))),
-    Name(BOTH, "AAAA", tuple(f"fd00:1::{n}" for n in range(9))),
+    Name(BOTH, "AAAA", tuple(f"fd00:1::{n}" for n in range(1, 10))),
     Name(HUGE, "A", tuple(f"10.1.{n // 250}.{n % 250}" for n in range(300))),
     Name(f"web-0.c2.{MANY}", "A", ("10.1.0.1",)),
     Name(LONG, "A", ("10.1.0.1",)),
@@ -181,6 +183,25 @@ def test_a_name_that_a_service_of_the_cluster_could_have_is_not_denied(world: Na
     """Service "clusterset" in namespace "local", and a pod of it called "svc"."""
     for name in ("clusterset.local", "svc.clusterset.local", "_a._tcp.clusterset.local"):
         assert ask(world, f"{name}.svc.cluster.local") == "passed"
+
+
+QUESTIONS = [
+    (name, type_)
+    for name in (*dict.fromkeys(row.name for row in ROWS), ZONE, f"x.{ZONE}", f"{ECHO}.svc.cluster.local", "a.b")
+    for type_ in ("A", "AAAA", "SRV", "TXT", "PTR", "SOA", "MX")
+]
+
+
+@pytest.mark.parametrize(("name", "type_"), QUESTIONS)
+def test_isthmus_dns_query_says_what_the_kernel_does(world: NamesWorld, name: str, type_: str) -> None:
+    world.alive()
+    number = int(dns.rdatatype.from_text(type_))
+    found = route(SERVED, ROWS, name, type_, number, mode="kernel")
+    did = ask(world, name, type_, use_edns=0)
+    expected = {"steered": "server", "passed": "cluster DNS"}.get(did, "kernel")
+    assert found.answerer == expected, found.why
+    if expected == "kernel":
+        assert did == " ".join([found.rcode, *sorted(found.answers)])
 
 
 def test_a_set_turns(world: NamesWorld) -> None:

@@ -23,7 +23,7 @@ COMMANDS: Final = {
     "bpf": ("isthmus.cli.bpf:group", "What is really in the kernel."),
     "relay": ("isthmus.cli.relay:relay", "Standard streams to an admin socket: what --context runs in a pod."),
     "agent": ("isthmus.cli.run:agent", "Run a node's agent."),
-    "dns": ("isthmus.cli.run:dns", "Run a node's name server."),
+    "dns": ("isthmus.cli.run:dns", "Run a node's name server; dns query: who answers a name."),
     "operator": ("isthmus.cli.run:operator", "Run a cluster's operator."),
     "mirror": ("isthmus.cli.run:mirror", "Run a cluster's mirror of its peers."),
 }

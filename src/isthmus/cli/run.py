@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from isthmus.cli.dnsquery import query
 from isthmus.config import Config, ConfigError, load
 
 _OPTIONS = (
@@ -34,11 +35,16 @@ def agent(file: Path | None, flags: tuple[str, ...]) -> None:
     _run("agent", file, flags)
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @_with_options
-def dns(file: Path | None, flags: tuple[str, ...]) -> None:
-    """Run a node's name server: the names of the clusterset, from the agent's tables."""
-    _run("dns", file, flags)
+@click.pass_context
+def dns(context: click.Context, file: Path | None, flags: tuple[str, ...]) -> None:
+    """Run a node's name server: the names of the clusterset, from the agent's tables. Or ask about a name: query."""
+    if context.invoked_subcommand is None:
+        _run("dns", file, flags)
+
+
+dns.add_command(query)
 
 
 @click.command()

@@ -102,6 +102,12 @@ def addresses_below(cgroup: Path) -> set[str]:
     return {address for process in processes_below(cgroup) for address in _addresses(process.pid)}
 
 
+def pid_of(cgroup: Path, addresses: set[str]) -> int:
+    """A process below a cgroup whose network namespace has one of these addresses; 0 where there is none."""
+    found = (process.pid for process in processes_below(cgroup) if addresses & _addresses(process.pid))
+    return next(found, 0)
+
+
 class NoCookies(Exception):  # noqa: N818
     """This kernel does not give cookies of namespaces to user space; the message says which would."""
 
