@@ -630,8 +630,8 @@ static __always_inline const struct resolver *resolver_of(const struct config *c
 }
 
 /*
- * A question of ours that the node's server has to answer goes there, and the reply comes from whom was asked. While
- * there is no server it is dropped: another server's NXDOMAIN would be believed, a lost packet is sent again.
+ * A question of ours that the node's server has to answer goes there; its reply shows the address that was asked. While
+ * there is no server it is dropped: clients accept another server's NXDOMAIN, and send a lost packet again.
  */
 static __always_inline int steer_packet(struct __sk_buff *skb, const struct question *asked, const struct udphdr *udp,
 					const struct dns_server_key *to)
@@ -702,7 +702,7 @@ static __always_inline int names_from_pod(struct __sk_buff *skb)
 	}
 }
 
-/* A packet to a pod: replies of the node's server to steered questions come from whom was asked. */
+/* A packet to a pod: replies of the node's server to steered questions show the address that was asked. */
 static __always_inline int names_to_pod(struct __sk_buff *skb)
 {
 	struct dns_server_key from = {}, client = {};

@@ -52,8 +52,8 @@ struct dns_server_key {
 };
 
 /*
- * What a DNS name has: the kernel answers its addresses, and says that there is nothing of a type unless a flag says
- * that the server has it. Records are as they go out, their owner a pointer to the question (c0 0c).
+ * What a DNS name has: the kernel answers its addresses, and NODATA for other types unless a flag says that
+ * the server has them. Records are as they go out, their owner a pointer to the question (c0 0c).
  */
 struct name {
 	__u64 hash; /* of the key, FNV-1a over the name without padding */
@@ -100,7 +100,7 @@ struct {
 	__type(value, struct name);
 } names SEC(".maps");
 
-/* The one entry that says what our zone is, and until when it is answered for. */
+/* The one entry that describes our zone, and the deadline of its answers. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -117,7 +117,7 @@ struct {
 	__type(value, __u32);
 } dns_servers SEC(".maps");
 
-/* Whom a pod's socket asked when its question was sent to the node's server instead. Written by the kernel. */
+/* The server that a pod's socket asked, for questions that went to the node's server instead. Written by the kernel. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 16384);

@@ -13,7 +13,7 @@ from isthmus.zone import Zone, codec
 from isthmus.zone.codec import Answer, Query
 
 FORWARD: Final = b""
-"""What is said of a packet that is not ours: somebody else answers it."""
+"""The result for a packet that is not ours: it is forwarded."""
 
 TRANSFERS: Final = (codec.IXFR, codec.AXFR)
 
@@ -76,7 +76,7 @@ def _opt(message: dns.message.Message | None) -> bytes:
 
 
 def unusual(query: Query, zone: Zone) -> Answer:
-    """What is said to a well-formed question of ours, whatever its type and class."""
+    """The answer to a well-formed question of ours, whatever its type and class."""
     if query.cls != codec.IN or query.type in TRANSFERS:
         return Answer(codec.REFUSED, authoritative=False)
     if query.type == codec.ANY and (types := zone.types(query.name)):

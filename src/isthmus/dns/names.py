@@ -1,7 +1,7 @@
 """Names: what the clusterset answers for, as rows. Pure: imports, backends and namespaces in, names out.
 
 Only namespaces of the own cluster have names, and only imports whose name is a DNS label. The unit is an import; the
-unit "" is the zone itself. What one cluster calls its endpoints is its own affair (facts/cilium-mcs.md §3.5):
+unit "" is the zone itself. Hostnames of endpoints are unique within a cluster only:
 
     svc.ns.svc.zone                 A, AAAA     addresses of the import, or of each ready endpoint where headless
     host.cluster.svc.ns.svc.zone    A, AAAA     one endpoint of a headless import
@@ -185,6 +185,6 @@ def _backends(reader: Reader, row: Import) -> Iterator[Backend]:
 
 
 def hostname(backend: Backend) -> str:
-    """What an endpoint is called: as it says, or after its address."""
-    said = backend.hostname.lower()
-    return said if LABEL.match(said) else backend.key.address.replace(".", "-").replace(":", "-")
+    """The label of an endpoint: its hostname where that is a DNS label, else its address."""
+    given = backend.hostname.lower()
+    return given if LABEL.match(given) else backend.key.address.replace(".", "-").replace(":", "-")

@@ -23,7 +23,7 @@ from isthmus.statedb import Database
 from isthmus.zone import Zone, codec
 
 READ_BATCH: Final = 1024
-"""Packets read from a socket at once: more than its buffer holds, so that nobody waits behind a flood in there."""
+"""Packets read from a socket at once: more than its buffer holds, so that no question waits behind a flood in it."""
 ANSWER_BATCH: Final = 64
 """Questions answered before the loop may do something else."""
 CHANGES: Final = 1_000
@@ -38,7 +38,7 @@ Client = tuple[Any, ...]
 
 
 class CannotListen(Exception):  # noqa: N818
-    """The address cannot be used; the message says which and why."""
+    """The address cannot be used; the message names it and the reason."""
 
 
 class Server:

@@ -64,7 +64,7 @@ class Stream:
                 async with asyncio.timeout(self._idle):
                     await writer.drain()
         except (OSError, TimeoutError):
-            pass  # the client went away: nobody is left to tell
+            pass  # the client went away
         finally:
             self._writers.discard(writer)
             self._callers[caller] -= 1

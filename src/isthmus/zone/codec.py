@@ -60,7 +60,7 @@ class Query(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What is said to a question: a code, records, and the authority of a negative answer."""
+    """The answer to a question: a code, records, and the authority of a negative one."""
 
     rcode: int
     number: int = 0

@@ -67,7 +67,7 @@ class Zone:
         return self.below(name)
 
     def answer(self, query: Query) -> Answer:
-        """What is said to a question of ours."""
+        """The answer to a question of ours."""
         found = self._records.get((query.name, query.type))  # hot: every ordinary question ends here
         if found is not None:
             count, records = found

@@ -30,7 +30,7 @@ from isthmus.datapath.core import libbpf
 Direction = Literal["ingress", "egress"]
 
 LOOK: Final = 10.0
-"""Seconds between two full looks, in case an event was lost or somebody took a program off."""
+"""Seconds between two full looks, in case an event was lost or a program was detached."""
 BPF: Final = {"x86_64": 321, "aarch64": 280}[platform.machine()]
 """The system call's number; libbpf 1.1 has no call for tcx."""
 LINK_CREATE, LINK_UPDATE = 28, 29
@@ -78,7 +78,7 @@ class PodLinks:
     interface and None when it is gone.
 
     Invariant: an interface in ``_attached`` has every program; with tcx there is a descriptor for each, so that a
-    program stays although somebody deletes its pin.
+    program stays although its pin is deleted.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class PodLinks:
             wake.clear()
             try:
                 changes = netlink.changes(events)
-            except OSError:  # ENOBUFS: only a full look tells what came
+            except OSError:  # ENOBUFS: events were lost, a full look is needed
                 return
             uplinks = netlink.default_route_interfaces() if changes else set()
             for link, gone in changes:
@@ -194,7 +194,7 @@ class PodLinks:
             (self._pins / f"{name}@{index}").unlink(missing_ok=True)
 
     def _unpin_others(self, present: Container[int]) -> None:
-        """Remove what an earlier process pinned for interfaces that went while nobody looked."""
+        """Remove what an earlier process pinned for interfaces that went in between."""
         ours = {program.name for program in self._programs}
         for path in self._pins.glob("*@*"):
             name, _, index = path.name.rpartition("@")
@@ -248,7 +248,7 @@ def _filter(index: int, direction: Direction) -> bytes:
 
 
 def create_link(program: int, index: int, direction: Direction) -> int:
-    """The descriptor of a new tcx link: the program runs on the interface for as long as somebody holds it."""
+    """The descriptor of a new tcx link: the program runs on the interface while the link is held or pinned."""
     fields = (program, index, ATTACH_TYPE[direction], ORDER[direction], 0, 0, 0)
     return _bpf(LINK_CREATE, struct.pack("=IIIIIIQ", *fields))
 

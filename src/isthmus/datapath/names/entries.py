@@ -1,6 +1,6 @@
 """A zone's names as entries of the map ``names``. Pure: the same zone gives the same bytes.
 
-An entry says of every type what the server would: addresses that fit are in it, a flag says that the server has others.
+An entry covers every type: addresses that fit are in it, flags mark what only the server has.
 """
 
 from __future__ import annotations

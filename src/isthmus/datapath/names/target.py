@@ -134,7 +134,7 @@ class NamesTarget:
         return {key: value for key, value in found if key is not None and value is not None}
 
     def _was_complete(self) -> bool:
-        """Whether an earlier agent's names of this very zone are complete: they stay so until we know better."""
+        """Whether an earlier agent's names of this very zone were complete; they hold until our first complete list."""
         for _, value in self._maps.items("names_config"):
             found = CONFIG.named(value)
             return bool(found["flags"] & COMPLETE) and found["zone"].startswith(self._zone.apex)
