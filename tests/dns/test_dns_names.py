@@ -69,7 +69,7 @@ def imported(name: str = ECHO, **fields: Any) -> Import:
 
 def headless(*endpoints: Endpoint, cluster: str = "c2") -> tuple[Any, ...]:
     return (
-        imported(type="Headless", ips=()),
+        imported(type="Headless", ips=(), clusters=(names.ClusterName(cluster),)),
         Service(name=DERIVED, source="kubernetes", headless=True, ports=(HTTP,), import_of=ECHO),
         EndpointSet(
             service=DERIVED,
