@@ -191,7 +191,9 @@ def _carry(where: Path, name: str, *, shape: tuple[int, int]) -> None:
 
 
 def _prepare(opened: libbpf.Object, pointer: int, path: Path, *, entries: int) -> None:
-    """Pin a map, or take the one that is pinned."""
+    """Pin a map, or take the one that is pinned; one that was carried over keeps its size."""
+    if entries and path.exists():
+        entries = pinned_info(path)[2]
     if entries:
         opened.resize(pointer, entries)
     opened.pin_map(pointer, path)
