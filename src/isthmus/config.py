@@ -31,7 +31,7 @@ class Section(Struct, frozen=True, forbid_unknown_fields=True):
 class ClusterSection(Section, frozen=True):
     """Who we are. The id is the cluster's number in the clusterset, 1 to 255.
 
-    Where no name is given, the cluster's ClusterProperty ``cluster.clusterset.k8s.io`` says it.
+    Where no name is given, it is the value of the cluster's ClusterProperty ``cluster.clusterset.k8s.io`` (KEP-2149).
     """
 
     name: str = ""
@@ -40,11 +40,11 @@ class ClusterSection(Section, frozen=True):
     region: str = ""
     zone: str = ""
     gateways: tuple[Annotated[str, Meta(pattern=r"^\S+:\d{1,5}$")], ...] = ()
-    """Where calls from clusters of other networks come in, as host:port; told to the peers."""
+    """Where calls from clusters of other networks come in, as host:port; published to the peers."""
     families: tuple[Literal["IPv4", "IPv6"], ...] = ("IPv4",)
     """Address families that Services of the cluster can have, the preferred one first."""
     pod_ranges: tuple[str, ...] = ()
-    """Where the cluster's pods have their addresses, as CIDRs: nobody from outside may name one of them."""
+    """Where the cluster's pods have their addresses, as CIDRs: other clusters may not publish one of them."""
     service_ranges: tuple[str, ...] = ()
     """Where its Services have their cluster IPs, as CIDRs; likewise."""
     node_ranges: tuple[str, ...] = ()
@@ -146,7 +146,7 @@ class DatapathSection(Section, frozen=True):
 
 
 class DnsSection(Section, frozen=True):
-    """Names. ``listen`` is the node's server, ``cluster_dns`` what pods' resolv.conf says; one of each family."""
+    """Names. ``listen`` is the node's server, ``cluster_dns`` that of pods' resolv.conf; one of each family."""
 
     zone: str = "clusterset.local"
     listen: tuple[str, ...] = ("169.254.7.1:53",)
@@ -196,7 +196,7 @@ class LogSection(Section, frozen=True):
 
 
 class Config(Struct, frozen=True, forbid_unknown_fields=True):
-    """Everything a process can be told. Each process reads the sections it needs."""
+    """The whole configuration. Each process reads the sections it needs."""
 
     cluster: ClusterSection = ClusterSection()
     node: NodeSection = NodeSection()
@@ -214,7 +214,7 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Setting(NamedTuple):
-    """One field set to a value, and where that was said."""
+    """One field set to a value, and the file, variable or flag that sets it."""
 
     source: str
     section: str
@@ -223,7 +223,7 @@ class Setting(NamedTuple):
 
 
 def load(path: Path | None, *, environment: Mapping[str, str], flags: Iterable[str] = ()) -> Config:
-    """The configuration from a file, variables and ``section.field=value`` flags; ConfigError says what is wrong."""
+    """The configuration from a file, variables and ``section.field=value`` flags; ConfigError names the source."""
     values: dict[str, dict[str, Any]] = {}
     for setting in (*(_file(path) if path else ()), *_environment(environment), *_flags(flags)):
         values.setdefault(setting.section, {})[setting.field] = _converted(setting)
@@ -256,7 +256,7 @@ def _file(path: Path) -> Iterator[Setting]:
 
 
 def _environment(environment: Mapping[str, str]) -> Iterator[Setting]:
-    """Variables of our sections; any other that begins like ours is somebody else's business."""
+    """Variables of our sections; any other variable with our prefix is ignored."""
     for variable, value in sorted(environment.items()):
         section, _, field = variable.removeprefix(ENVIRONMENT).lower().partition("_")
         if variable.startswith(ENVIRONMENT) and section in _sections():

@@ -155,7 +155,7 @@ async def test_an_inviter_that_is_told_to_stop_takes_its_invitation_back(
 async def test_a_join_that_nobody_answers_takes_its_own_part_back(two: tuple[World, World]) -> None:
     c1, c2 = two
     async with joining.invitation(c1.home, lifetime=60) as invitation:
-        with pytest.raises(JoinError, match="did not let us in"):
+        with pytest.raises(JoinError, match="did not grant access"):
             await joining.join(c2.home, invitation.word, patience=1)
     async with c2.home.session() as root:
         assert "remote-c1" not in await access.users(root)

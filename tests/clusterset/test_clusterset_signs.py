@@ -149,7 +149,7 @@ async def test_agents_behind_a_mirror_hear_that_it_does_not_hear_a_peer_and_coun
         await agent.state("c2", "ready")
         peers.add("c2", endpoint=f"http://127.0.0.1:{free_ports(1)[0]}")
         row = await agent.state("c2", "stale")
-        assert "the mirror has not heard it since" in row.reason
+        assert "the mirror has not reached it since" in row.reason
         assert agent.services() == ECHO
         await agent.until(lambda s: agent.services() == {})
         assert await ours.get("cilium/cache/services/v1/c2/demo/echo"), "how long copies are good is for their readers"

@@ -136,7 +136,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
     "copies, and no mirror runs": (
         {**FOLLOWED, "config": COPIED, "description": Description(), "unmirrored": ago(5)},
         "stale",
-        "no mirror is running: what it says is not copied",
+        "no mirror is running: its records are not copied",
     ),
     "copies of Cilium's mirror, which describes nothing": (
         {**FOLLOWED, "config": COPIED, "unmirrored": ago(5)},
@@ -146,7 +146,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
     "copies, and the mirror cannot reach it": (
         {**FOLLOWED, "config": COPIED, "description": Description(away=timestamp(ago(60)))},
         "stale",
-        f"the mirror has not heard it since {timestamp(ago(60))}",
+        f"the mirror has not reached it since {timestamp(ago(60))}",
     ),
     "no copies, whatever stands in its description": (
         {**FOLLOWED, "description": Description(away=timestamp(ago(60))), "unmirrored": ago(5)},

@@ -15,7 +15,7 @@ from etcd_server import EtcdServer
 
 from isthmus.clusterset import joining
 from isthmus.clusterset.follower import Follower
-from isthmus.clusterset.joining import Home
+from isthmus.clusterset.joining import OwnCluster
 from isthmus.clusterset.pki import Folder
 from isthmus.clusterset.publishing import KINDS
 from isthmus.config import ClusterSection, ClustersetSection, Config, EtcdSection, to_toml
@@ -44,7 +44,7 @@ class World:
             password_file=f"{self.keys.path}/operator.password",
         )
         clusterset = ClustersetSection(directory=str(self.folder / "peers"))
-        self.home = Home(
+        self.home = OwnCluster(
             cluster=ClusterSection(name=name, id=number), clusterset=clusterset, etcd=section, folder=self.keys
         )
         self.config = self.folder / "operator.toml"

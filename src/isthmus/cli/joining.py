@@ -22,7 +22,7 @@ from isthmus.cli import output
 from isthmus.config import ConfigError, load
 
 if TYPE_CHECKING:
-    from isthmus.clusterset import Home
+    from isthmus.clusterset import OwnCluster
 
 T = TypeVar("T")
 
@@ -173,9 +173,9 @@ def _read_token(file: TextIO) -> str:
     return file.read(TOKEN_SIZE)
 
 
-def _home(file: Path | None, flags: tuple[str, ...]) -> Home:
+def _home(file: Path | None, flags: tuple[str, ...]) -> OwnCluster:
     """The own cluster as its operator is configured; one line names what is missing."""
-    from isthmus.clusterset import Folder, Home
+    from isthmus.clusterset import Folder, OwnCluster
 
     try:
         config = load(file, environment=os.environ, flags=flags)
@@ -191,16 +191,16 @@ def _home(file: Path | None, flags: tuple[str, ...]) -> Home:
     if empty := [field for field, value in needed.items() if not value]:
         raise click.ClickException(f"not configured: {', '.join(empty)}; set them in --config or with --set")
     folder = Folder(Path(config.etcd.ca_file).parent)
-    return Home(cluster=config.cluster, clusterset=config.clusterset, etcd=config.etcd, folder=folder)
+    return OwnCluster(cluster=config.cluster, clusterset=config.clusterset, etcd=config.etcd, folder=folder)
 
 
-def _hosts(home: Home, more: Iterable[str]) -> list[str]:
+def _hosts(home: OwnCluster, more: Iterable[str]) -> list[str]:
     """What the server's certificate has to be for."""
     named = [urlsplit(each).hostname or "" for each in home.etcd.endpoints]
     return [*dict.fromkeys([*filter(None, named), *more, "localhost", "127.0.0.1"])]
 
 
-def _client(home: Home, name: str, days: int) -> str:
+def _client(home: OwnCluster, name: str, days: int) -> str:
     from isthmus.clusterset import remote_user
     from isthmus.model.names import ClusterName
 
@@ -209,7 +209,7 @@ def _client(home: Home, name: str, days: int) -> str:
     return user
 
 
-def _guard(home: Home) -> None:
+def _guard(home: OwnCluster) -> None:
     """Users and roles where the etcd answers; else how to start it."""
     from isthmus.clusterset import joining
     from isthmus.etcd import Denied

@@ -18,7 +18,7 @@ from isthmus.clusterset.connection import PeerStats
 from isthmus.clusterset.copying import Mirror
 from isthmus.clusterset.errors import JoinError, PkiError
 from isthmus.clusterset.follower import Follower
-from isthmus.clusterset.joining import Home
+from isthmus.clusterset.joining import OwnCluster
 from isthmus.clusterset.pki import Folder
 from isthmus.clusterset.publisher import Publisher, PublisherStats
 from isthmus.clusterset.rights import remote_user
@@ -26,9 +26,9 @@ from isthmus.clusterset.rights import remote_user
 __all__ = [
     "Folder",
     "Follower",
-    "Home",
     "JoinError",
     "Mirror",
+    "OwnCluster",
     "PeerStats",
     "PkiError",
     "Publisher",

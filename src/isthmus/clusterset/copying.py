@@ -1,9 +1,9 @@
 """Copies the records of peers into the own etcd, so that a thousand agents make one connection each.
 
-A mirror is a follower whose rows are the records as they came, and a owned per peer and kind that they are put on.
-All that a follower does of failures is done here too, but for one: copies of a peer that is away stay, and its
-description has the time since when; how long they are good for is up to their readers. A peer that leaves or is
-refused takes its copies along; bad records are not copied.
+A mirror is a follower whose rows are the records as received, with an ``OwnedKeys`` per peer and kind that writes
+them. It handles failures as every follower does, but for one: copies of a peer that cannot be reached stay, and its
+description has the time since when; how long they count is up to their readers. Copies of a peer that leaves or is
+refused are deleted; bad records are not copied.
 
 What readers see, in this order: the peer's configuration marked ``cached``, the copies, the canary. There is one
 mirror at a time: it holds a key under a lease, and starts over when it loses that, as it does when the store is wiped.
@@ -45,13 +45,14 @@ from isthmus.times import timestamp
 log = logs.get("mirror")
 
 LOCK_TTL: Final = 15
+"""Seconds of the lock's lease: after so long another mirror replaces one that was killed."""
 FAREWELL: Final = 1.0
-"""Seconds that giving the turn back may take at our end."""
+"""Seconds that releasing the lock may take when the process ends."""
 RETRY: Final = Backoff(0.1, 5.0)
 
 
 class Copy(Struct, frozen=True, gc=False):
-    """A record of a peer as it came, found good."""
+    """A valid record of a peer, as received."""
 
     cluster: ClusterName
     name: ServiceName
@@ -93,13 +94,13 @@ Beside = Callable[[Database], Coroutine[Any, Any, None]]
 
 
 async def _nothing(db: Database) -> None:
-    """Beside the mirroring nothing is done."""
+    """The default: no other task runs with the mirror."""
 
 
 class Mirror:
     """Mirrors the peers of a configuration directory. :meth:`run` never returns.
 
-    ``db`` has the tables of this turn, None while another mirrors; ``beside`` is run with them as long.
+    ``db`` has the tables while this process holds the lock, else None; ``beside`` is run with them for that time.
     """
 
     def __init__(
@@ -107,7 +108,9 @@ class Mirror:
     ) -> None:
         self._session = session
         self._cluster = cluster
-        self._section = structs.replace(section, cache_lifetime=0.0)  # that of copies is for who reads them
+        self._section = structs.replace(
+            section, cache_lifetime=0.0
+        )  # how long copies count is decided by their readers
         self._beside = beside
         self._identity = f"{socket.gethostname()}-{os.getpid()}"
         self.outcome = "has not run"
@@ -118,7 +121,7 @@ class Mirror:
         return f"<Mirror of {self._cluster.name}: {self.outcome}>"
 
     async def run(self) -> None:
-        """Wait for our turn, mirror, and start over when the turn is lost."""
+        """Wait for the lock, mirror, and start over when the lock is lost."""
         retry = Retry(RETRY)
         while True:
             try:
@@ -135,19 +138,19 @@ class Mirror:
                 await retry.pause()
 
     async def _turn(self) -> Lease:
-        """Become the one mirror."""
+        """Take the lock: there is one mirror for an etcd."""
         lease = await self._session.grant_lease(LOCK_TTL)
         mine = Put(keys.MIRROR, self._identity.encode(), lease.id)
         try:
-            while not (held := await self._session.txn([Compare(keys.MIRROR, "version", "==", 0)], [mine])).succeeded:
+            while not (locked := await self._session.txn([Compare(keys.MIRROR, "version", "==", 0)], [mine])).succeeded:
                 self.standing_by, self.outcome = True, "waiting for another mirror to end"
-                await self._gone(held.revision)
+                await self._wait_for_release(locked.revision)
                 await lease.renew()
         finally:
             self.standing_by = False
         return lease
 
-    async def _gone(self, revision: int) -> None:
+    async def _wait_for_release(self, revision: int) -> None:
         """Return when the key of the turn was deleted, or after a third of our lease."""
         try:
             async with asyncio.timeout(LOCK_TTL / 3):
@@ -159,31 +162,31 @@ class Mirror:
 
     async def _mirror(self, lease: Lease) -> None:
         """Mirror while the lease lasts."""
-        held = await _Held.read(self._session)
+        stored = await _StoredCopies.read(self._session)
         db = self.db = Database(CLUSTERS, *COPIES.values())
-        follower = Follower(db, cluster=self._cluster, section=self._section, kinds=KINDS, forms=FORMS, cache=held)
-        writer = _Writer(self._session, db, follower, held=held.clusters)
+        follower = Follower(db, cluster=self._cluster, section=self._section, kinds=KINDS, forms=FORMS, cache=stored)
+        writer = _Writer(self._session, db, follower, stored=stored.clusters)
         self.outcome = "mirroring"
         async with asyncio.TaskGroup() as tasks:
             work = [tasks.create_task(part) for part in (follower.run(), writer.run(), self._beside(db))]
             try:
                 await lease.keep()
-            except LeaseGone as gone:
-                why = str(gone)
+            except LeaseGone as error:
+                why = str(error)
                 for task in work:
                     task.cancel()
         raise Transient(f"the turn is lost: {why}")
 
 
 async def _give_back(lease: Lease) -> None:
-    """Let the next mirror begin at once; where the store cannot be reached it waits for the lease."""
+    """Release the lock, so that the next mirror begins at once; failing that it waits for the lease to expire."""
     with suppress(Transient, EtcdError, TimeoutError):
         async with asyncio.timeout(FAREWELL):
             await lease.revoke()
 
 
-class _Held(Cache):
-    """What the own etcd holds of peers from an earlier mirror: it is the cache, so that nothing is lost meanwhile."""
+class _StoredCopies(Cache):
+    """Copies of an earlier mirror in the own etcd. They serve as the cache, so a restart withdraws nothing."""
 
     def __init__(self, clusters: set[ClusterName]) -> None:
         super().__init__("")
@@ -191,24 +194,24 @@ class _Held(Cache):
         self.known: dict[tuple[RecordKind, ClusterName], Known] = {}
 
     @classmethod
-    async def read(cls, session: Session) -> _Held:
-        """Read it."""
+    async def read(cls, session: Session) -> _StoredCopies:
+        """Read them from the own etcd."""
         found = (keys.mirrored(kv.key.removeprefix(keys.SYNCED)) for kv in (await session.list(keys.SYNCED)).kvs)
-        held = cls({cluster for cluster in found if cluster is not None})
-        for cluster in held.clusters:
+        stored = cls({cluster for cluster in found if cluster is not None})
+        for cluster in stored.clusters:
             if (config := await _config(session, cluster)) is not None:
                 away = await _away(session, cluster)
                 for kind in KINDS:
-                    held.known[kind, cluster] = Known(config, await _copies(session, kind, cluster), away)
-        return held
+                    stored.known[kind, cluster] = Known(config, await _copies(session, kind, cluster), away)
+        return stored
 
     def load(self, kind: RecordKind, cluster: ClusterName) -> Known | None:
-        """What the own etcd held when the mirror began."""
+        """What the own etcd had when the mirror started."""
         return self.known.get((kind, cluster))
 
 
 async def _config(session: Session, cluster: ClusterName) -> ClusterConfig | None:
-    """The configuration that was republished of a peer, as the peer published it."""
+    """A peer's configuration as it published it: what a mirror republished, without its mark of a copy."""
     kv = await session.get(keys.config(cluster))
     try:
         config = identity.decode_config(kv.value) if kv is not None else None
@@ -233,19 +236,19 @@ async def _copies(session: Session, kind: RecordKind, cluster: ClusterName) -> l
 
 
 class _Writer:
-    """Keeps the own etcd as the follower's tables are."""
+    """Writes the follower's tables to the own etcd."""
 
-    def __init__(self, session: Session, db: Database, follower: Follower, *, held: Iterable[ClusterName]) -> None:
+    def __init__(self, session: Session, db: Database, follower: Follower, *, stored: Iterable[ClusterName]) -> None:
         self._session = session
         self._db = db
         self._follower = follower
-        self._present = set(held)
+        self._present = set(stored)
         self._owned: dict[tuple[RecordKind, ClusterName], OwnedKeys] = {}
         self._written: dict[str, bytes] = {}
         self._whole: set[tuple[RecordKind, ClusterName]] = set()
 
     async def run(self) -> None:
-        """Write what changed, for ever; after a failure look at everything again."""
+        """Write changes, for ever; after a failure compare everything anew."""
         copies = {kind: self._db.changes(table) for kind, table in COPIES.items()}
         clusters = self._db.changes(CLUSTERS)
         retry = Retry(RETRY)
@@ -275,10 +278,10 @@ class _Writer:
 
     async def _copy(self, row: Cluster) -> None:
         """Configuration, copies, canaries of a peer."""
-        if said := self._follower.published(row.name):
+        if published := self._follower.published(row.name):
             self._present.add(row.name)
             try:
-                await self._put(keys.config(row.name), republished(said))
+                await self._put(keys.config(row.name), republished(published))
             except RecordError as why:
                 log.warning("configuration not copied", cluster=row.name, why=str(why))
             away = row.since if row.state == "stale" else ""
@@ -302,7 +305,7 @@ class _Writer:
             self._whole.add((kind, row.name))
 
     async def _withdraw(self, cluster: ClusterName) -> None:
-        """A peer has left or is refused: nothing of it stays."""
+        """Delete all keys of a peer that left or is refused."""
         await self._session.delete(keys.config(cluster))
         await self._session.delete(keys.description(cluster))
         for kind in KINDS:
@@ -326,12 +329,12 @@ class _Writer:
         return owned
 
 
-def republished(said: bytes) -> bytes:
+def republished(published: bytes) -> bytes:
     """A peer's configuration as a mirror republishes it: every field, and the mark of a copy with canaries.
 
-    RecordError where what we do not know of it is no JSON that can be written again.
+    RecordError where fields that we do not know cannot be encoded again.
     """
-    config = decoding.decode(said, _anything, limit=identity.LIMIT)
+    config = decoding.decode(published, _anything, limit=identity.LIMIT)
     capabilities = {**(config.get("capabilities") or {}), "syncedCanaries": True, "cached": True}
     try:
         return msgspec.json.encode(config | {"capabilities": capabilities})

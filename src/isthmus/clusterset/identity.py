@@ -60,14 +60,14 @@ class Description(Struct, frozen=True, gc=False, omit_defaults=True):
     away: str = ""
     """Written by a mirror: since when it cannot reach the cluster, RFC 3339."""
     silent: str = ""
-    """Written by a mirror: since when nobody has published for the cluster, RFC 3339."""
+    """Written by a mirror: since when the cluster has had no publisher, RFC 3339."""
 
     def away_since(self, now: datetime) -> datetime | None:
         """Since when a mirror has not reached the cluster, as far as clocks agree; None where it does."""
         return min(now, datetime.fromisoformat(self.away)) if self.away else None
 
     def silent_since(self, now: datetime) -> datetime | None:
-        """Since when nobody has published for the cluster, as a mirror saw it; None where somebody does."""
+        """Since when the cluster has had no publisher, as a mirror saw it; None while it has one."""
         return min(now, datetime.fromisoformat(self.silent)) if self.silent else None
 
 
@@ -127,8 +127,9 @@ def own_description(section: ClusterSection, *, version: str) -> Description:
 class Ids:
     """Which cluster has which id: no two the same.
 
-    An id is pinned when two clusters join; it stays its cluster's whether that is there or not, and the cluster may
-    have no other. Ids that nobody has pinned go to whoever presents them first. The own cluster's is always its own.
+    An id is pinned when two clusters join: it is reserved for its cluster, present or not, and the cluster may
+    have no other. An id that is not pinned belongs to the cluster that presents it first. The
+    own cluster's is always its own.
     """
 
     def __init__(self, own: ClusterName, own_id: int) -> None:

@@ -1,11 +1,11 @@
-"""Two clusters join: one invites, the other brings the token, and each may read the other's etcd from then on.
+"""Two clusters join: one creates a token, the other accepts it, and each may read the other's etcd from then on.
 
     invite    a guest's user that may write one key, a token with it, and waiting for the offer
-    join      a user for the inviting cluster, the offer, and waiting to be let in
-    leave     the peer's file and user go
+    join      a user for the inviting cluster, the offer, and waiting for access
+    leave     the peer's file and user are removed
 
-Nothing is half done: a join that is not answered takes its own part back. A token is good once and for its time; of
-an invitation whose process died the next command here removes what is left.
+Nothing is half done: a join without an answer removes what it made. A token is valid once and until it expires; what
+an invitation leaves whose process was killed, the next ``invite`` or ``certs`` removes.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from isthmus.reflector import Expired, Transient
 
 LOOK_EVERY = 0.5
 SHORTEST = 20
-"""Characters that a password of a peer has at least."""
+"""Fewest characters that a peer's password may have."""
 
 
-class Home(Struct, frozen=True, kw_only=True):
-    """The cluster that a command is run for."""
+class OwnCluster(Struct, frozen=True, kw_only=True):
+    """The cluster that a command acts for: its configuration and its folder of keys."""
 
     cluster: ClusterSection
     clusterset: ClustersetSection
@@ -46,7 +46,7 @@ class Home(Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> ClusterName:
-        """What it is called."""
+        """Its name."""
         return ClusterName(self.cluster.name)
 
     @property
@@ -55,17 +55,17 @@ class Home(Struct, frozen=True, kw_only=True):
         return Path(self.clusterset.directory)
 
     def session(self, *, user: str = access.ROOT) -> Session:
-        """A session with the own etcd; without a user: before it asks for one."""
+        """A session with the own etcd; an empty user: while its authentication is off."""
         path, pair = self.folder.path, user if user in pki.CLIENTS else "admin"
         tls = Tls(str(path / "ca.crt"), str(path / f"{pair}.crt"), str(path / f"{pair}.key"))
         credentials = Credentials(user, self.folder.password(user)) if user else None
         return Session(self.etcd.endpoints, tls=tls, credentials=credentials)
 
     def entry(self, advertise: tuple[str, ...]) -> Entry:
-        """How others reach it: at these addresses, else at those it reaches itself."""
+        """How other clusters reach its etcd: at these addresses, else the configured ones; JoinError unless https."""
         endpoints = advertise or self.etcd.endpoints
         if bad := [each for each in endpoints if urlsplit(each).scheme != "https"]:
-            raise JoinError(f"{bad[0]}: want https://…: what clusters tell each other at first are secrets")
+            raise JoinError(f"{bad[0]}: want https://…: clusters exchange secrets when they join")
         door = self.folder.pair("peer")
         return Entry(
             cluster=self.name,
@@ -78,7 +78,7 @@ class Home(Struct, frozen=True, kw_only=True):
         )
 
 
-async def guard(home: Home) -> None:
+async def guard(home: OwnCluster) -> None:
     """Users and roles of the own etcd; authentication is on from then on. Idempotent."""
     async with home.session() as root:
         try:
@@ -91,15 +91,15 @@ async def guard(home: Home) -> None:
         await sweep(root)
 
 
-async def _enable_authentication(home: Home) -> None:
+async def _enable_authentication(home: OwnCluster) -> None:
     """Turn authentication on."""
-    async with home.session(user="") as anybody:
-        await access.ensure_role(anybody, access.ROOT, ())
-        await access.ensure_user(anybody, access.ROOT, home.folder.password(access.ROOT), access.ROOT)
-        await access.enable(anybody)
+    async with home.session(user="") as unauthenticated:
+        await access.ensure_role(unauthenticated, access.ROOT, ())
+        await access.ensure_user(unauthenticated, access.ROOT, home.folder.password(access.ROOT), access.ROOT)
+        await access.enable(unauthenticated)
 
 
-async def _ensure_users(home: Home, root: Session) -> None:
+async def _ensure_users(home: OwnCluster, root: Session) -> None:
     for role, grants in rights.roles(home.name).items():
         await access.ensure_role(root, role, grants)
     await access.ensure_user(root, "operator", home.folder.password("operator"), rights.WRITER)
@@ -128,9 +128,9 @@ async def _remove_guest(root: Session, number: str) -> None:
 
 
 class Invitation:
-    """An invitation that is good; made by :func:`invitation`."""
+    """A valid invitation; made by :func:`invitation`."""
 
-    def __init__(self, home: Home, root: Session, token: Token) -> None:
+    def __init__(self, home: OwnCluster, root: Session, token: Token) -> None:
         self._home = home
         self._root = root
         self._token = token
@@ -149,11 +149,11 @@ class Invitation:
             async with asyncio.timeout(self._token.expires - time.time()):
                 await self._wait_for_offer()
         except TimeoutError:
-            raise JoinError("nobody came until the token expired; invite again") from None
+            raise JoinError("no cluster joined before the token expired; invite again") from None
         await access.drop_user(self._root, rights.guest(self._token.number))
         found = await self._root.get(keys.offer(self._token.number))
         if found is None or found.version != 1:
-            raise JoinError("the token was used twice: somebody else has it; invite again, and tell nobody")
+            raise JoinError("the token was used twice: it has leaked; invite again, and keep it secret")
         return await _accept(self._home, self._root, tokens.read_offer(found.value))
 
     async def _wait_for_offer(self) -> None:
@@ -172,7 +172,7 @@ class Invitation:
 
 
 @asynccontextmanager
-async def invitation(home: Home, *, lifetime: int, advertise: tuple[str, ...] = ()) -> AsyncIterator[Invitation]:
+async def invitation(home: OwnCluster, *, lifetime: int, advertise: tuple[str, ...] = ()) -> AsyncIterator[Invitation]:
     """Invite one cluster for so many seconds; afterwards nothing of the invitation stays."""
     entry = home.entry(advertise)
     number, password = secrets.token_hex(8), secrets.token_urlsafe(24)
@@ -190,8 +190,8 @@ async def invitation(home: Home, *, lifetime: int, advertise: tuple[str, ...] = 
             await lease.revoke()
 
 
-async def _accept(home: Home, root: Session, offer: Offer) -> ClusterName:
-    """Take a peer in: its user here, its file there."""
+async def _accept(home: OwnCluster, root: Session, offer: Offer) -> ClusterName:
+    """Accept a peer: a user for it in the own etcd, its file in the directory of peers."""
     entry = offer.entry
     check(home, entry)
     if min(len(offer.password), len(offer.wanted)) < SHORTEST:
@@ -201,8 +201,8 @@ async def _accept(home: Home, root: Session, offer: Offer) -> ClusterName:
     return entry.cluster
 
 
-async def join(home: Home, word: str, *, advertise: tuple[str, ...] = (), patience: float = 60.0) -> ClusterName:
-    """Join the cluster that gave this token, and give its name; JoinError where it did not let us in."""
+async def join(home: OwnCluster, word: str, *, advertise: tuple[str, ...] = (), patience: float = 60.0) -> ClusterName:
+    """Join the cluster that gave this token, and give its name; JoinError where it did not grant access."""
     token = tokens.unpack(word)
     there = token.entry
     if token.expires < time.time():
@@ -224,7 +224,7 @@ async def join(home: Home, word: str, *, advertise: tuple[str, ...] = (), patien
 
 
 async def _send_offer(offer: Offer, token: Token, peer: peers.Peer) -> None:
-    """Write the one key that the token lets us write."""
+    """Write the one key that the guest's role permits."""
     tls = Tls(peer.ca_file, peer.cert_file, peer.key_file)
     guest = Credentials(rights.guest(token.number), token.password)
     async with Session(peer.endpoints, tls=tls, credentials=guest) as session:
@@ -237,7 +237,7 @@ async def _send_offer(offer: Offer, token: Token, peer: peers.Peer) -> None:
 
 
 async def _wait_for_access(peer: peers.Peer, patience: float) -> None:
-    """Return when the peer lets us read its keys."""
+    """Return when the peer grants us its keys; JoinError after ``patience`` seconds."""
     why = ""
     try:
         async with asyncio.timeout(patience), peer.session() as session:
@@ -250,11 +250,11 @@ async def _wait_for_access(peer: peers.Peer, patience: float) -> None:
                     return
                 await asyncio.sleep(LOOK_EVERY)
     except TimeoutError:
-        said = f"cluster {peer.name} did not let us in within {patience:.0f} s ({why})"
-        raise JoinError(f"{said}; see what its 'isthmus clusters invite' says, and begin again there") from None
+        failure = f"cluster {peer.name} did not grant access within {patience:.0f} s ({why})"
+        raise JoinError(f"{failure}; see what its 'isthmus clusters invite' printed, and begin again there") from None
 
 
-async def leave(home: Home, name: ClusterName) -> None:
+async def leave(home: OwnCluster, name: ClusterName) -> None:
     """Stop following a cluster, and take its access here away."""
     there = valid_cluster(name) and peers.forget(home.directory, name)
     async with home.session() as root:
@@ -263,24 +263,24 @@ async def leave(home: Home, name: ClusterName) -> None:
         raise JoinError(f"no cluster '{name}' has joined: it has neither a file in {home.directory} nor a user here")
 
 
-async def refresh(home: Home) -> list[ClusterName]:
-    """Trust the authorities that peers publish now; gives the names of those whose changed."""
+async def refresh(home: OwnCluster) -> list[ClusterName]:
+    """Trust the authorities that peers publish now; returns the peers whose authorities changed."""
     changed = []
     for peer in peers.Directory(str(home.directory), own=home.name).read().values():
         async with peer.session() as session:
-            said = await session.get(keys.trust(peer.name))
-        if said is not None and _trusted(home, peer, said):
+            published = await session.get(keys.trust(peer.name))
+        if published is not None and _update_trust(home, peer, published):
             changed.append(peer.name)
     return changed
 
 
-async def check_next(home: Home) -> None:
+async def check_next(home: OwnCluster) -> None:
     """JoinError where the etcd takes our certificates, but not those of the authority that is to sign next."""
     try:
         async with home.session() as root:
             await root.status()
     except Transient:
-        return  # it does not run: nothing is cut off
+        return  # the etcd does not run, so no connection can break
     with home.folder.of_next("admin") as tls:
         async with Session(home.etcd.endpoints, tls=tls) as session:
             try:
@@ -288,24 +288,24 @@ async def check_next(home: Home) -> None:
             except Denied:
                 return
             except Transient:
-                said = "the etcd does not trust the new authority: it reads --trusted-ca-file only when it starts"
-                raise JoinError(f"{said}; restart it, then again: rotate-ca switch") from None
+                failure = "the etcd does not trust the new authority: it reads --trusted-ca-file only when it starts"
+                raise JoinError(f"{failure}; restart it, then again: rotate-ca switch") from None
 
 
-def _trusted(home: Home, peer: peers.Peer, said: KeyValue) -> bool:
-    """Whether a peer's authorities are other ones now; they are saved then."""
+def _update_trust(home: OwnCluster, peer: peers.Peer, published: KeyValue) -> bool:
+    """Save the authorities that a peer publishes; False where they are the ones saved. JoinError for unusable ones."""
     try:
-        trust = msgspec.json.decode(said.value, type=Trust)
+        trust = msgspec.json.decode(published.value, type=Trust)
         ca, certificate, key = pki.checked(trust.ca), pki.checked(trust.certificate), pki.checked_key(trust.key)
     except (msgspec.MsgspecError, PkiError) as why:
-        raise JoinError(f"what cluster {peer.name} says of its authorities cannot be used: {why}") from None
+        raise JoinError(f"the authorities that cluster {peer.name} publishes cannot be used: {why}") from None
     if ca == Path(peer.ca_file).read_bytes() and certificate == Path(peer.cert_file).read_bytes():
         return False
     peers.save(home.directory, peer, ca=ca, certificate=certificate, key=key)
     return True
 
 
-def check(home: Home, entry: Entry) -> None:
+def check(home: OwnCluster, entry: Entry) -> None:
     """JoinError where a cluster cannot join."""
     name, most = entry.cluster, home.clusterset.max_connected_clusters
     if not valid_cluster(name):
@@ -333,7 +333,7 @@ def _declared(entry: Entry) -> tuple[str, ...]:
     return entry.pod_ranges
 
 
-def _save(home: Home, entry: Entry, password: str) -> peers.Peer:
+def _save(home: OwnCluster, entry: Entry, password: str) -> peers.Peer:
     user = rights.remote_user(home.name)
     peer = peers.Peer(
         name=entry.cluster,

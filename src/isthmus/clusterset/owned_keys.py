@@ -1,7 +1,7 @@
-"""Keys of our own etcd that are ours alone: what is wanted below some prefixes, and what is there.
+"""Key prefixes of the own etcd that one writer owns: the wanted keys below them, and those that the store has.
 
-It is noted at once and written later, only where the store holds something else. What is held is forgotten after
-any failure and read again: it may have been wiped, restored or written by somebody else meanwhile.
+Wanted values are recorded at once and written later, and only where the store differs. After any failure what the
+store has is read anew: it may have been wiped, restored or written by another client meanwhile.
 """
 
 from __future__ import annotations
@@ -17,31 +17,33 @@ from isthmus.reflector import Expired, Transient
 log = logs.get("owned_keys")
 
 TXN_KEYS: Final = 100
+"""Keys in one transaction; etcd takes 128 operations (``--max-txn-ops``)."""
 TXN_BYTES: Final = 512 * 1024
+"""Bytes of values in one transaction; etcd takes requests of 1.5 MiB (``--max-request-bytes``)."""
 
 Op = Put | Delete
 
 
 class OwnedKeys:
-    """What is wanted and what is held below prefixes. Nothing outside of them is read or written."""
+    """Wanted and stored keys below prefixes. Nothing outside of them is read or written."""
 
     def __init__(self, session: Session, prefixes: Iterable[str]) -> None:
         self._session = session
         self._prefixes = tuple(prefixes)
         self._wanted: dict[str, bytes] = {}
-        self._held: dict[str, bytes] | None = None
+        self._stored: dict[str, bytes] | None = None
         self._open: set[str] = set()
         self._turn = asyncio.Lock()
         self.refused: dict[str, str] = {}
         self.writes = 0
 
     def __repr__(self) -> str:
-        held = "not read yet" if self._held is None else len(self._held)
-        said = f"{len(self._wanted)} wanted, {held} held, {self.writes} written, {len(self.refused)} refused"
-        return f"<OwnedKeys below {', '.join(self._prefixes)}: {said}>"
+        stored = "not read yet" if self._stored is None else len(self._stored)
+        counts = f"{len(self._wanted)} wanted, {stored} stored, {self.writes} written, {len(self.refused)} refused"
+        return f"<OwnedKeys below {', '.join(self._prefixes)}: {counts}>"
 
     def want(self, key: str, value: bytes | None) -> None:
-        """This key should have this value, or not be there (None)."""
+        """Want this value of a key; None: the key is to be absent."""
         self._open.add(key)
         if value is None:
             self._wanted.pop(key, None)
@@ -49,53 +51,53 @@ class OwnedKeys:
             self._wanted[key] = value
 
     def want_all(self, wanted: Mapping[str, bytes]) -> None:
-        """These keys and no others should be there; what is not among them goes with the next settling that prunes."""
+        """Want these keys and no others; the next :meth:`settle` that prunes deletes the rest."""
         self._wanted = dict(wanted)
 
     def wanted(self, key: str) -> bytes | None:
-        """The value that a key should have."""
+        """The wanted value of a key; None: it is to be absent."""
         return self._wanted.get(key)
 
     def is_open(self, key: str) -> bool:
-        """Whether that is yet to be written."""
+        """Whether the key has a change that is not written yet."""
         return key in self._open
 
     async def flush(self) -> dict[str, str]:
-        """Write what was wanted since; gives by key why it could not be."""
+        """Write the changes since the last flush; returns the failures by key."""
         async with self._turn:
             return await self._write(sorted(self._open))
 
     async def settle(self, *, prune: bool) -> int:
-        """Read what is there and write what is lacking; ``prune``: delete what is not wanted. Gives how many went."""
+        """Read the store and write what differs; ``prune``: delete unwanted keys, return how many. Or Transient."""
         async with self._turn:
-            self._held = None
+            self._stored = None
             try:
-                held = await self._read()
+                stored = await self._read()
             except (Expired, EtcdError) as why:
                 raise Transient(str(why)) from None
-            stale = [key for key in held if key not in self._wanted] if prune else []
-            failed = await self._write([*stale, *self._wanted])
+            unwanted = [key for key in stored if key not in self._wanted] if prune else []
+            failed = await self._write([*unwanted, *self._wanted])
             if failed:
                 raise Transient(next(iter(failed.values())))
-            return len(stale)
+            return len(unwanted)
 
     async def _read(self) -> dict[str, bytes]:
-        if self._held is None:
-            held: dict[str, bytes] = {}
+        if self._stored is None:
+            stored: dict[str, bytes] = {}
             for prefix in self._prefixes:
-                held |= {kv.key: kv.value for kv in (await self._session.list(prefix)).kvs}
-            self._held = held
-        return self._held
+                stored |= {kv.key: kv.value for kv in (await self._session.list(prefix)).kvs}
+            self._stored = stored
+        return self._stored
 
     async def _write(self, keys: Iterable[str]) -> dict[str, str]:
         failed: dict[str, str] = {}
         operations = [Put(key, self._wanted[key]) if key in self._wanted else Delete(key) for key in keys]
         try:
-            held = await self._read()
+            stored = await self._read()
         except (Transient, Expired, EtcdError) as why:
             return dict.fromkeys((op.key for op in operations), str(why))
-        self._open.difference_update(op.key for op in operations if not _needed(op, held))
-        for batch in _batches(op for op in operations if _needed(op, held)):
+        self._open.difference_update(op.key for op in operations if not _needed(op, stored))
+        for batch in _batches(op for op in operations if _needed(op, stored)):
             failed |= await self._commit(batch)
         return failed
 
@@ -108,7 +110,7 @@ class OwnedKeys:
             halves = batch[: len(batch) // 2], batch[len(batch) // 2 :]
             return {key: why for half in halves for key, why in (await self._commit(half)).items()}
         except (Transient, Expired) as why:
-            self._held = None  # it may or may not have been done
+            self._stored = None  # the transaction may have been committed or not
             return dict.fromkeys((op.key for op in batch), str(why))
         for op in batch:
             self._done(op)
@@ -119,27 +121,27 @@ class OwnedKeys:
         self.refused.pop(op.key, None)
         if self._wanted.get(op.key) == (op.value if isinstance(op, Put) else None):
             self._open.discard(op.key)
-        if self._held is None:
+        if self._stored is None:
             return
         if isinstance(op, Put):
-            self._held[op.key] = op.value
+            self._stored[op.key] = op.value
         else:
-            self._held.pop(op.key, None)
+            self._stored.pop(op.key, None)
 
     def _refused(self, key: str, why: str) -> dict[str, str]:
-        """The store will never take it: logged, and no reason to hold up the canary of the others."""
+        """The store rejects this key for good: logged, and the canary of its kind does not wait for it."""
         log.error("key not written", key=key, why=why)
         self.refused[key] = why
         self._open.discard(key)
         return {}
 
 
-def _needed(op: Op, held: Mapping[str, bytes]) -> bool:
-    return held.get(op.key) != op.value if isinstance(op, Put) else op.key in held
+def _needed(op: Op, stored: Mapping[str, bytes]) -> bool:
+    return stored.get(op.key) != op.value if isinstance(op, Put) else op.key in stored
 
 
 def _batches(operations: Iterable[Op]) -> Iterator[list[Op]]:
-    """In portions that a server takes as one transaction."""
+    """In batches that a server accepts as one transaction."""
     batch: list[Op] = []
     size = 0
     for op in operations:

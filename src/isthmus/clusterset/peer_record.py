@@ -247,7 +247,7 @@ class PeerRecord:
         if kind == "services":
             changes["listed"] = self.now()
             if self._lapsed:
-                # New rows: as good as the peer or, where they are copies nobody keeps, lapsed as those before.
+                # New rows are confirmed by the peer; copies that no mirror updates stay lapsed as the rows before.
                 self._lapsed = peer_status.unmirrored(self.facts, self.now()) is not None
                 if self._lapsed:
                     self._lapse(txn)

@@ -1,6 +1,6 @@
 """What is known about a peer, and the one function that judges it: facts in, its row of ``clusters`` out.
 
-Whoever follows a peer (``connection``, ``liveness``) records facts and decides nothing. Everything that people and
+``connection`` and ``liveness``, which follow a peer, record facts and decide nothing. Everything that people and
 other parts read about a peer (state, reason, since when) follows from the facts and the time, so the same facts give
 the same verdict in agent, operator and mirror. All times are UTC on one clock that never steps (:func:`steady_clock`).
 """
@@ -35,11 +35,11 @@ class Heartbeat(Struct, frozen=True, gc=False, kw_only=True):
     """The last sign of life of a peer's publisher."""
 
     at: datetime
-    """When it was seen, or went; at first when we began to look for one."""
+    """When the key was last written or deleted; before the first of these, when the watch for it began."""
     good_for: float
     """Seconds after which the publisher is silent."""
     present: bool = True
-    """Whether the key stands, as far as known."""
+    """Whether the key exists, as far as known."""
     beating: bool = False
     """Whether one was seen since the connection was last made anew for the lack of one."""
 
@@ -88,7 +88,7 @@ class PeerFacts(Struct, frozen=True, kw_only=True):
     """What it publishes beside Cilium's configuration, or its mirror on its behalf; Cilium's publish none."""
 
     heartbeat: Heartbeat | None = None
-    """Of its publisher; None where nobody looks for one: behind a mirror there is none."""
+    """Of its publisher; None behind a mirror, which has no heartbeat to watch."""
     unmirrored: datetime | None = None
     """Since when no mirror is running; counts for copies only."""
 
@@ -136,10 +136,10 @@ def _verdict(facts: PeerFacts, now: datetime) -> tuple[PeerState, str]:
         return "distrusted", f"none of its records counts, until: isthmus clusters trust {facts.name}"
     if facts.refusal:
         return "refused", facts.refusal
-    if (gone := away(facts, now)) is not None:
+    if (absence := away(facts, now)) is not None:
         if facts.synced:
-            return "stale", gone.why
-        return "listing" if facts.config is not None and facts.links.get(CONFIG) else "connecting", gone.why
+            return "stale", absence.why
+        return "listing" if facts.config is not None and facts.links.get(CONFIG) else "connecting", absence.why
     if facts.config is None:
         return "connecting", facts.unpublished
     remark = facts.unpublished or _remark(facts, facts.config)
@@ -157,15 +157,15 @@ def away(facts: PeerFacts, now: datetime) -> Away | None:
 
 
 def unmirrored(facts: PeerFacts, now: datetime) -> Away | None:
-    """Why copies of the peer are not kept: no mirror runs, or it cannot reach the peer. None where nobody copies."""
+    """Why the mirror does not update the peer's copies, and since when; None while it does, or without a mirror."""
     described = facts.description
     if facts.config is None or not facts.config.capabilities.cached or described is None:  # Cilium's mirror writes none
         return None
-    gone = described.away_since(now)
+    absence = described.away_since(now)
     if facts.unmirrored is not None:
-        since = min(gone, facts.unmirrored) if gone is not None else facts.unmirrored
-        return Away("no mirror is running: what it says is not copied", since)
-    return Away(f"the mirror has not heard it since {described.away}", gone) if gone is not None else None
+        since = min(absence, facts.unmirrored) if absence is not None else facts.unmirrored
+        return Away("no mirror is running: its records are not copied", since)
+    return Away(f"the mirror has not reached it since {described.away}", absence) if absence is not None else None
 
 
 def unconfirmed(facts: PeerFacts, now: datetime) -> datetime | None:
@@ -193,10 +193,10 @@ def _since(state: PeerState, facts: PeerFacts, now: datetime) -> datetime | None
 
 
 def silence(facts: PeerFacts, now: datetime) -> Away | None:
-    """Why nobody seems to publish for the peer, and since when; None where somebody does, or nobody looks.
+    """Why the peer is taken to have no publisher, and since when; None while it has one, or without a heartbeat.
 
-    Its etcd answers, so its records are what they were; nobody keeps them so. Behind a mirror it is the mirror that
-    looks, and writes what it finds into its description of the peer.
+    Its etcd answers, so its records are readable but may be out of date. Behind a mirror it is the mirror that watches
+    the heartbeat, and writes what it finds into its description of the peer.
     """
     described, beat = facts.description, facts.heartbeat
     if facts.config is not None and facts.config.capabilities.cached:
@@ -223,8 +223,8 @@ def _remark(facts: PeerFacts, config: ClusterConfig) -> str:
     """What people should know about a peer that is followed nevertheless."""
     if "services" in facts.kinds and config.capabilities.endpoint_slices_export_mode == SLICES_ONLY:
         return "it publishes its endpoints as EndpointSlices only, which are not read"
-    theirs = config.capabilities.max_connected_clusters
-    return f"its maxConnectedClusters is {theirs}, ours {facts.most}" if theirs not in (0, facts.most) else ""
+    limit = config.capabilities.max_connected_clusters
+    return f"its maxConnectedClusters is {limit}, ours {facts.most}" if limit not in (0, facts.most) else ""
 
 
 def steady_clock() -> Callable[[], datetime]:

@@ -151,13 +151,17 @@ class Folder:
         end."""
         if not (self.path / f"{name}.key").exists():
             return False
-        held = x509.load_pem_x509_certificate(self.read(f"{name}.crt"))
-        life = held.not_valid_after_utc - held.not_valid_before_utc
-        left = held.not_valid_after_utc - datetime.now(UTC)
+        certificate = x509.load_pem_x509_certificate(self.read(f"{name}.crt"))
+        life = certificate.not_valid_after_utc - certificate.not_valid_before_utc
+        left = certificate.not_valid_after_utc - datetime.now(UTC)
         signer = x509.load_pem_x509_certificate(self.signer.certificate)
-        if _uses(held) != {certificates.SERVER if hosts else certificates.CLIENT}:
+        if _uses(certificate) != {certificates.SERVER if hosts else certificates.CLIENT}:
             return False
-        return left > max(life * LEFT, timedelta(0)) and held.issuer == signer.subject and _hosts(held) >= set(hosts)
+        return (
+            left > max(life * LEFT, timedelta(0))
+            and certificate.issuer == signer.subject
+            and _hosts(certificate) >= set(hosts)
+        )
 
 
 def save(path: Path, content: bytes) -> None:

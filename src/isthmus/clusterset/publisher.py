@@ -1,12 +1,12 @@
 """The own cluster in the own etcd: configuration, records, canaries and a heartbeat.
 
 Order matters to readers. The configuration comes first. Records come next, only what changed, and what an earlier
-process left and nobody wants any more is pruned. A canary says that a kind's records are whole, so it is written
+process left and no row wants is pruned. A canary says that a kind's records are whole, so it is written
 when every source of RECORDS is complete, everything is written and the store is pruned, and not before.
 
 Records, configuration and canaries have no lease: a publisher that is down withdraws nothing. Only the heartbeat has.
-A store that comes back without its data gets everything again in the same order; so does one in which somebody else
-changed or deleted what is ours, at once, and then not more often than every few seconds.
+A store that comes back without its data gets everything again in the same order; so does one in which another client
+changed or deleted our keys, at once, and then not more often than every few seconds.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ log = logs.get("publisher")
 HEARTBEAT_EVERY: Final = 60.0
 """Seconds between two heartbeats: Cilium's readers make a connection anew where none comes for twice as long."""
 HEARTBEAT_TTL: Final = 15
-"""Seconds of the heartbeat's lease. When it ends the key goes, and readers know at once that nobody publishes."""
+"""Seconds of the heartbeat's lease. When it ends the key goes, and readers see at once that no publisher runs."""
 RENEW_EVERY: Final = HEARTBEAT_TTL / 3
 RENEW_AGAIN: Final = 1.0
 """Seconds to the next try to renew the lease after one that failed."""
 AFTER_A_FOREIGN_WRITE: Final = 5.0
+"""Least seconds from one complete writing to the next, where another client writes our keys."""
 RETRY: Final = Backoff(0.1, 5.0)
 
 
@@ -72,7 +73,7 @@ class Publisher:
         self._name = ClusterName(cluster.name)
         self._now = now
         self._target = RecordTarget(session, self._name)
-        self._said = {
+        self._identity = {
             keys.config(self._name): identity.encode(identity.own_config(cluster, most=max_connected_clusters)),
             keys.description(self._name): identity.encode(identity.own_description(cluster, version=__version__)),
         }
@@ -115,7 +116,7 @@ class Publisher:
                 self.outcome = f"somebody else changed {key}; writing again what is ours"
                 log.warning("somebody else changed what is ours", key=key)
                 lasted = asyncio.get_running_loop().time() - began
-                # two publishers of one name do not outdo each other
+                # two publishers of one name must not write in a tight loop against each other
                 await asyncio.sleep(AFTER_A_FOREIGN_WRITE - lasted)
             except (Transient, Expired, EtcdError) as why:
                 self.error = str(why)
@@ -124,7 +125,7 @@ class Publisher:
                 await retry.pause()
 
     async def _establish(self) -> int:
-        """Configuration, records, canaries; gives a revision from which on nobody but us changes them."""
+        """Write configuration, records, canaries; returns a revision after which any foreign change is seen."""
         await self._publish_identity()
         await self._target.settle()
         await self._complete()
@@ -140,10 +141,10 @@ class Publisher:
         return revision
 
     async def _publish_identity(self) -> None:
-        """Write configuration and description, where something else stands there."""
-        for key, value in self._said.items():
-            held = await self._session.get(key)
-            if held is None or held.value != value:
+        """Write configuration and description where the store differs."""
+        for key, value in self._identity.items():
+            stored = await self._session.get(key)
+            if stored is None or stored.value != value:
                 await self._session.put(key, value)
 
     async def _complete(self) -> None:
@@ -154,9 +155,9 @@ class Publisher:
         await self._target.complete.wait()
 
     async def _undisturbed(self, revision: int) -> str:
-        """Return a key of ours that somebody else wrote or deleted; raises when the store is lost."""
-        ours = dict.fromkeys(self._said, True) | dict.fromkeys((*self._target.prefixes, self._synced), False)
-        watches = [asyncio.ensure_future(self._foreign(key, revision, exact=exact)) for key, exact in ours.items()]
+        """Return the first of our keys that another client writes or deletes; raises when the store is lost."""
+        watched = dict.fromkeys(self._identity, True) | dict.fromkeys((*self._target.prefixes, self._synced), False)
+        watches = [asyncio.ensure_future(self._foreign(key, revision, exact=exact)) for key, exact in watched.items()]
         try:
             done, _ = await asyncio.wait(watches, return_when=asyncio.FIRST_COMPLETED)
             return done.pop().result()
@@ -166,7 +167,7 @@ class Publisher:
             await asyncio.wait(watches)
 
     async def _foreign(self, prefix: str, revision: int, *, exact: bool) -> str:
-        """The first key below a prefix, or this very key, that is not as we left it."""
+        """The first key below a prefix, or exactly this key, that differs from what we wrote."""
         async for batch in self._session.watch(prefix, revision + 1, exact=exact):
             for event in batch.events:
                 if await self._is_foreign(event):
@@ -175,8 +176,8 @@ class Publisher:
 
     async def _is_foreign(self, event: WatchEvent) -> bool:
         value = event.kv.value if event.kv is not None else None
-        if event.key in self._said:
-            return value != self._said[event.key]
+        if event.key in self._identity:
+            return value != self._identity[event.key]
         if event.key.startswith(self._synced):
             return value is None and event.key in self._canaries
         if value == self._target.owned.wanted(event.key):

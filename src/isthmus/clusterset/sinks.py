@@ -30,7 +30,7 @@ log = logs.get("records")
 NAMED: Final = 20
 """How many unusable keys of a kind are named in the log, by peer and connection; all are counted."""
 MOST: Final = Limits(keys=20_000, size=64 * 1024 * 1024)
-"""What is held of one kind of one peer."""
+"""Most records that are kept of one kind of one peer, and bytes of their values."""
 
 
 class Bad(Enum):

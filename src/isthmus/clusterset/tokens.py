@@ -40,7 +40,7 @@ class Token(Struct, frozen=True, kw_only=True):
 
 
 class Offer(Struct, frozen=True, kw_only=True):
-    """The answer: how to reach the cluster that joins, as whom, and the password it wants to have here."""
+    """The answer to an invitation: the joining cluster's etcd, the password for it, and the password wanted here."""
 
     entry: Entry
     password: str
