@@ -114,7 +114,7 @@ async def test_a_guest_can_do_nothing_but_make_its_offer(two: tuple[World, World
 async def test_a_token_expires(two: tuple[World, World]) -> None:
     c1, c2 = two
     async with joining.invitation(c1.home, lifetime=2) as invitation:
-        with pytest.raises(JoinError, match="nobody came"):
+        with pytest.raises(JoinError, match="no cluster joined"):
             await invitation.accepted()
     with pytest.raises(JoinError, match="has expired"):
         await joining.join(c2.home, invitation.word, patience=5)
