@@ -21,7 +21,7 @@ NO_SKIP: Final = os.environ.get("ISTHMUS_NO_SKIP") == "1"
 REWRITING: Final = [name for name in ("ISTHMUS_REWRITE", "ISTHMUS_UPDATE_EXPECTED") if os.environ.get(name) == "1"]
 OURS: Final = ("ISTHMUS_NO_SKIP", "ISTHMUS_REWRITE", "ISTHMUS_UPDATE_EXPECTED", "ISTHMUS_FLOOD")
 OURS_BY_PREFIX: Final = ("ISTHMUS_KILLS", "ISTHMUS_CHAOS_", "ISTHMUS_FUZZ")
-"""Variables that steer tests; any other ISTHMUS_ one would be a configuration that somebody works with."""
+"""Variables that steer tests; any other ISTHMUS_ one would be the configuration of a user."""
 FOREIGN: Final = ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT", "TERMINAL", "COLUMNS", "LINES")
 
 IMPLIED: Final = {
@@ -52,7 +52,7 @@ def pytest_configure() -> None:
 
 
 def pytest_sessionstart() -> None:
-    """A test without a loop has none: else a plugin that asks for it makes one that nobody closes."""
+    """A test without a loop has none: else a plugin that asks for it makes one that is never closed."""
     asyncio.set_event_loop(None)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell, and in what we start there
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -101,7 +101,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Under ISTHMUS_NO_SKIP a skip, from wherever it comes, is a failure that says its reason."""
+    """Under ISTHMUS_NO_SKIP a skip, from wherever it comes, is a failure with its reason."""
     report = yield
     if NO_SKIP and report.skipped and not hasattr(report, "wasxfail"):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)

@@ -57,7 +57,7 @@ SCALARS = set(FieldDescriptorProto.Type.values()) - {FieldDescriptorProto.TYPE_M
 
 
 class GoField(NamedTuple):
-    """What Go says of a field."""
+    """What Go's struct tags have of a field."""
 
     json: str
     zero_is_left_out: bool
@@ -101,7 +101,7 @@ def compiled(tree: Path) -> descriptor_pb2.FileDescriptorSet:
 
 
 def annotate(file: FileDescriptorProto, fields: dict[tuple[str, str], GoField]) -> list[str]:
-    """Turn a proto2 file into the same of edition 2023, with what Go says of its fields; those Go has no tag for."""
+    """Turn a proto2 file into the same of edition 2023, with what Go has of its fields; those Go has no tag for."""
     file.syntax = "editions"
     file.edition = descriptor_pb2.EDITION_2023
     file.ClearField("options")

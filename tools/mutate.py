@@ -1,6 +1,6 @@
 """Take the rule of each scenario out of a copy of the code, and see the scenario fail: make mutate.
 
-What is edited is said in tests/loadbalancer/mutations.toml. A scenario without an edit, an edit that does not apply and
+The edits are in tests/loadbalancer/mutations.toml. A scenario without an edit, an edit that does not apply and
 a scenario that holds without its rule are failures.
 """
 

@@ -1,4 +1,4 @@
-"""The etcds of these tests: one that peers share, empty at first, and one of our own."""
+"""The etcds of these tests: one that peers share, empty at first, and the own one."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ async def etcd(shared_etcd: EtcdServer) -> AsyncIterator[Session]:
 
 
 @pytest.fixture
-def theirs(etcd: Session) -> Session:
-    """The same, where there is ours beside it."""
+def peer_session(etcd: Session) -> Session:
+    """The same, for tests that have the own etcd too."""
     return etcd
 
 
 @pytest.fixture
-async def ours(own_etcd: EtcdServer) -> AsyncIterator[Session]:
-    """Our etcd."""
+async def own_session(own_etcd: EtcdServer) -> AsyncIterator[Session]:
+    """The own etcd, empty."""
     async with Session([own_etcd.endpoint]) as session:
         await own_etcd.ready(session)
         yield session
@@ -37,11 +37,11 @@ async def ours(own_etcd: EtcdServer) -> AsyncIterator[Session]:
 
 @pytest.fixture
 def peers(tmp_path: Path, shared_etcd: EtcdServer) -> Peers:
-    """The peers' files, which name their etcd."""
+    """The peers' files, which name the shared etcd."""
     return Peers(tmp_path / "clusters", shared_etcd.endpoint)
 
 
 @pytest.fixture
 def local(tmp_path: Path, own_etcd: EtcdServer) -> Peers:
-    """The same as agents behind a mirror have them: the files name our etcd."""
+    """The same as agents behind a mirror have them: the files name the own etcd."""
     return Peers(tmp_path / "local", own_etcd.endpoint)

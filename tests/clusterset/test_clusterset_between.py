@@ -63,8 +63,8 @@ def put(db: Database, *addresses: str) -> None:
     from isthmus.clusterset import endpoints, exports
 
     c2, port = ClusterName("c2"), Port("http", 8080)
-    told = [Endpoint(address, (port,)) for address in addresses]
-    value = endpoints.encode(DERIVED, cluster=c2, cluster_id=2, endpoints=told, frontends={})
+    published = [Endpoint(address, (port,)) for address in addresses]
+    value = endpoints.encode(DERIVED, cluster=c2, cluster_id=2, endpoints=published, frontends={})
     export = Export(cluster=c2, name=NAME, created="2026-01-01T00:00:00Z", ports=(Port("http", 80),))
     with db.write() as txn:
         txn.put(tables.RECORDS, Record("services", DERIVED, value))
@@ -83,7 +83,7 @@ def peer_file(peers: Peers, server: EtcdServer, tls: Tls) -> None:
     )
 
 
-async def test_what_one_cluster_publishes_the_other_follows(
+async def test_one_cluster_follows_what_the_other_publishes(
     secure: EtcdServer, authority: Authority, tmp_path: Path
 ) -> None:
     peers = Peers(tmp_path / "clusters", "")
@@ -122,7 +122,7 @@ async def test_certificates_are_renewed_under_a_follower_and_no_backend_leaves(
         assert c1.cluster("c2").since >= before
 
 
-async def test_a_client_with_a_wrong_certificate_says_so_and_keeps_nothing_from_others(
+async def test_a_client_with_a_wrong_certificate_reports_it_and_delays_no_other(
     secure: EtcdServer, authority: Authority, tmp_path: Path
 ) -> None:
     peers = Peers(tmp_path / "clusters", "")

@@ -64,7 +64,7 @@ async def test_when_the_peer_is_back_what_it_withdrew_meanwhile_goes(
         assert seen.services() == {"c2:demo/new": ["10.2.1.2"]}
 
 
-async def test_the_lifetime_counts_from_when_the_peer_was_last_heard(
+async def test_the_lifetime_counts_from_when_the_peer_was_last_reached(
     etcd: Session, peers: Peers, tmp_path: Path
 ) -> None:
     await remember(etcd, peers, tmp_path / "state")

@@ -32,12 +32,12 @@ def read(kind: str, value: bytes, *, key: str, cluster: str = "c2", number: int 
 
 def service() -> bytes:
     http, named = Port("http", 8080), Port("dns", 53, "UDP")
-    told = [
+    published = [
         Endpoint("10.2.1.1", (http, named), hostname="echo-0", zone="eu-1"),
         Endpoint("fd00::1", (Port("", 9000, "SCTP"),)),
     ]
     frontends = {"10.96.0.7": (Port("http", 80),)}
-    return endpoints.encode(DERIVED, cluster=C2, cluster_id=2, endpoints=told, frontends=frontends)
+    return endpoints.encode(DERIVED, cluster=C2, cluster_id=2, endpoints=published, frontends=frontends)
 
 
 def export(**more: Any) -> Export:
@@ -61,34 +61,36 @@ FULL: dict[str, Any] = {
 def test_it_reads_our_service_record_and_we_read_what_it_makes_of_it() -> None:
     found = read("services", service(), key=DERIVED)
     assert found["ok"], found
-    again = json.dumps(found["seen"]).encode()
-    ours, theirs = (endpoints.decode(each, cluster=C2, cluster_id=2, name=DERIVED) for each in (service(), again))
-    assert ours == theirs
-    assert ours is not None
-    assert len(ours.endpoints) == 2
+    encoded_again = json.dumps(found["seen"]).encode()
+    decoded, decoded_again = (
+        endpoints.decode(each, cluster=C2, cluster_id=2, name=DERIVED) for each in (service(), encoded_again)
+    )
+    assert decoded == decoded_again
+    assert decoded is not None
+    assert len(decoded.endpoints) == 2
 
 
 @pytest.mark.parametrize("fields", [{}, FULL])
 def test_it_reads_our_export_and_we_read_what_it_makes_of_it(fields: dict[str, Any]) -> None:
-    said = export(**fields)
-    found = read("serviceexports", exports.encode(said), key=NAME)
+    row = export(**fields)
+    found = read("serviceexports", exports.encode(row), key=NAME)
     assert found["ok"], found
-    assert exports.decode(json.dumps(found["seen"]).encode(), cluster=C2, name=NAME) == said
+    assert exports.decode(json.dumps(found["seen"]).encode(), cluster=C2, name=NAME) == row
 
 
 def test_it_accepts_our_configuration_and_sees_all_of_it() -> None:
-    said = identity.encode(identity.own_config(ClusterSection(name="c2", id=2), most=255))
-    found = read("config", said, key="")
+    row = identity.encode(identity.own_config(ClusterSection(name="c2", id=2), most=255))
+    found = read("config", row, key="")
     assert found["ok"], found
-    assert found["seen"] == json.loads(said)
-    assert identity.decode_config(json.dumps(found["seen"]).encode()) == identity.decode_config(said)
+    assert found["seen"] == json.loads(row)
+    assert identity.decode_config(json.dumps(found["seen"]).encode()) == identity.decode_config(row)
 
 
 @pytest.mark.parametrize(
-    ("kind", "said"),
+    ("kind", "fields"),
     [("services", {"cluster": "c3"}), ("services", {"key": "demo/other"}), ("services", {"number": 3}),
      ("serviceexports", {"cluster": "c3"}), ("serviceexports", {"key": "demo/other"})],
 )  # fmt: skip
-def test_it_refuses_as_we_do_who_speaks_for_another(kind: str, said: dict[str, Any]) -> None:
+def test_it_refuses_records_of_another_cluster_as_we_do(kind: str, fields: dict[str, Any]) -> None:
     value, key = (service(), DERIVED) if kind == "services" else (exports.encode(export()), NAME)
-    assert not read(kind, value, **{"key": key} | said)["ok"]
+    assert not read(kind, value, **{"key": key} | fields)["ok"]

@@ -36,8 +36,8 @@ pytestmark = pytest.mark.cilium
 
 
 def records(name: ServiceName, *addresses: str) -> list[Record]:
-    told = [Endpoint(address, (Port("http", 8080),), hostname=f"h{address[-1]}") for address in addresses]
-    value = endpoints.encode(derived(name), cluster=C2, cluster_id=2, endpoints=told, frontends={})
+    published = [Endpoint(address, (Port("http", 8080),), hostname=f"h{address[-1]}") for address in addresses]
+    value = endpoints.encode(derived(name), cluster=C2, cluster_id=2, endpoints=published, frontends={})
     export = Export(cluster=C2, name=name, created="2026-01-01T00:00:00Z", ports=(Port("http", 80),))
     return [Record("services", derived(name), value), Record("serviceexports", name, exports.encode(export))]
 
@@ -72,31 +72,31 @@ def peers(tmp_path: Path, own_etcd: EtcdServer) -> Peers:
     return peers
 
 
-async def test_its_operator_calls_us_ready_and_hears_what_we_publish_change_and_withdraw(
+async def test_its_operator_calls_us_ready_and_follows_what_we_publish_change_and_withdraw(
     etcd: Session, peers: Peers, tmp_path: Path
 ) -> None:
     db = Database(tables.RECORDS)
     put(db, *records(ECHO, "10.2.1.1", "fd00::2"))
     async with publishing(etcd, db), cilium.operator(tmp_path, peers.folder) as operator:
-        said = await operator.ready("c2")
-        [cluster] = said["clusters"]
+        seen = await operator.ready("c2")
+        [cluster] = seen["clusters"]
         assert cluster["connected"]
         assert cluster["config"]["cluster-id"] == 2
         assert cluster["config"]["service-exports-enabled"]
         assert cluster["config"]["sync-canaries"]
         assert all(cluster["synced"].values())
         assert (cluster["num-shared-services"], cluster["num-service-exports"]) == (1, 1)
-        service = said["services"][f"c2/{derived(ECHO)}"]
+        service = seen["services"][f"c2/{derived(ECHO)}"]
         assert set(service["backends"]) == {"10.2.1.1", "fd00::2"}
         assert service["backends"]["10.2.1.1"] == {"http": {"Protocol": "TCP", "Port": 8080}}
-        assert said["exports"]["c2/demo/echo"]["ports"] == [{"name": "http", "protocol": "TCP", "port": 80}]
+        assert seen["exports"]["c2/demo/echo"]["ports"] == [{"name": "http", "protocol": "TCP", "port": 80}]
         put(db, *records(ECHO, "10.2.1.3"), *records(LATE, "10.2.1.4"))
-        await operator.until(lambda said: set(said["services"][f"c2/{derived(ECHO)}"]["backends"]) == {"10.2.1.3"})
-        await operator.until(lambda said: "c2/demo/late" in said["exports"])
+        await operator.until(lambda seen: set(seen["services"][f"c2/{derived(ECHO)}"]["backends"]) == {"10.2.1.3"})
+        await operator.until(lambda seen: "c2/demo/late" in seen["exports"])
         with db.write() as txn:
             for row in records(ECHO):
                 txn.delete(tables.RECORDS, tables.RECORDS.key(row))
-        await operator.until(lambda said: list(said["exports"]) == ["c2/demo/late"] and len(said["services"]) == 1)
+        await operator.until(lambda seen: list(seen["exports"]) == ["c2/demo/late"] and len(seen["services"]) == 1)
 
 
 async def test_its_operator_waits_for_our_canaries(etcd: Session, peers: Peers, tmp_path: Path) -> None:
@@ -104,14 +104,14 @@ async def test_its_operator_waits_for_our_canaries(etcd: Session, peers: Peers, 
     source = db.initializer(tables.RECORDS, "api")
     put(db, *records(ECHO, "10.2.1.1"))
     async with publishing(etcd, db), cilium.operator(tmp_path, peers.folder) as operator:
-        said = await operator.until(
-            lambda said: said["clusters"] and "retrieved" in said["clusters"][0].get("config", ())
+        seen = await operator.until(
+            lambda seen: seen["clusters"] and "retrieved" in seen["clusters"][0].get("config", ())
         )
-        assert (said["clusters"][0].get("ready"), said["services"], said["exports"]) == (None, {}, {})
+        assert (seen["clusters"][0].get("ready"), seen["services"], seen["exports"]) == (None, {}, {})
         with db.write() as txn:
             source.complete(txn)
-        said = await operator.ready("c2")
-        assert list(said["exports"]) == ["c2/demo/echo"]
+        seen = await operator.ready("c2")
+        assert list(seen["exports"]) == ["c2/demo/echo"]
 
 
 async def test_its_mirror_waits_for_every_kind_and_we_follow_its_copies(
@@ -119,14 +119,14 @@ async def test_its_mirror_waits_for_every_kind_and_we_follow_its_copies(
 ) -> None:
     db = Database(tables.RECORDS)
     put(db, *records(ECHO, "10.2.1.1"))
-    with running(binary.find(), tmp_path / "theirs") as theirs:
-        async with Session([theirs.endpoint]) as session:
-            await theirs.ready(session)
-        behind = Peers(tmp_path / "behind", theirs.endpoint)
+    with running(binary.find(), tmp_path / "cache") as cache:
+        async with Session([cache.endpoint]) as session:
+            await cache.ready(session)
+        behind = Peers(tmp_path / "behind", cache.endpoint)
         behind.add("c2")
         async with (
             publishing(etcd, db),
-            cilium.kvstoremesh(tmp_path, peers.folder, theirs.endpoint) as ask,
+            cilium.kvstoremesh(tmp_path, peers.folder, cache.endpoint) as ask,
             following(behind) as seen,
         ):
             row = await seen.state("c2", "ready")
@@ -141,7 +141,7 @@ async def test_its_mirror_waits_for_every_kind_and_we_follow_its_copies(
             await seen.until(lambda s: seen.services() == {f"c2:{derived(ECHO)}": ["10.2.1.2"]})
 
 
-async def test_it_reads_with_the_certificate_and_rights_of_somebody_who_joined(tmp_path: Path) -> None:
+async def test_it_reads_with_the_certificate_and_rights_of_a_cluster_that_joined(tmp_path: Path) -> None:
     async with clusters(tmp_path) as (c1, c2):
         async with joining.invitation(c2.home, lifetime=60) as invitation, asyncio.TaskGroup() as tasks:
             tasks.create_task(invitation.accepted())
@@ -153,8 +153,8 @@ async def test_it_reads_with_the_certificate_and_rights_of_somebody_who_joined(t
             publishing(session, db),
             cilium.operator(tmp_path, c1.home.directory) as operator,
         ):
-            said = await operator.ready("c2")
-            assert list(said["exports"]) == ["c2/demo/echo"]
+            seen = await operator.ready("c2")
+            assert list(seen["exports"]) == ["c2/demo/echo"]
 
 
 CRDS = {
@@ -219,7 +219,7 @@ async def kubeconfig(tmp_path: Path) -> AsyncIterator[str]:
 
 
 async def apply(kubeconfig: str, objects: list[dict[str, Any]]) -> None:
-    """As people do it; again while a kind is so new that nobody serves it."""
+    """As people do it; again while a kind is so new that it is not served."""
     command = [programs.path("kubectl"), f"--kubeconfig={kubeconfig}", "apply", "-f", "-"]
     async with asyncio.timeout(60):
         while True:

@@ -54,8 +54,8 @@ SERVED = EndpointSet(
 
 def changed(value: bytes, **fields: Any) -> bytes:
     """The record with other fields; None takes one away."""
-    said = json.loads(value) | fields
-    return json.dumps({key: field for key, field in said.items() if field is not None}).encode()
+    record = json.loads(value) | fields
+    return json.dumps({key: field for key, field in record.items() if field is not None}).encode()
 
 
 def read_export(**fields: Any) -> Export:
@@ -75,8 +75,8 @@ def test_the_export_record_is_read() -> None:
 
 
 def test_what_an_export_does_not_have_is_not_written() -> None:
-    said = json.loads(exports.encode(Export(cluster=C1, name=BASIC, created="2026-01-01T00:00:00Z")))
-    assert said == {
+    record = json.loads(exports.encode(Export(cluster=C1, name=BASIC, created="2026-01-01T00:00:00Z")))
+    assert record == {
         "cluster": "cluster1",
         "name": "basic",
         "namespace": "default",
@@ -133,7 +133,7 @@ def test_an_unknown_value_costs_the_field_and_not_the_export(fields: dict[str, A
         ({"annotations": {"a": "x" * 300_000}}, "at most"),
     ],
 )
-def test_an_export_that_cannot_be_used_says_why(fields: dict[str, Any], why: str) -> None:
+def test_an_unusable_export_is_refused_with_the_reason(fields: dict[str, Any], why: str) -> None:
     with pytest.raises(RecordError, match=why):
         read_export(**fields)
 
@@ -192,7 +192,7 @@ def test_a_record_without_backends_is_one() -> None:
         ({"cluster": "cluster1"}, "speaks for cluster"),
     ],
 )
-def test_a_service_record_that_cannot_be_used_says_why(fields: dict[str, Any], why: str) -> None:
+def test_an_unusable_service_record_is_refused_with_the_reason(fields: dict[str, Any], why: str) -> None:
     with pytest.raises(RecordError, match=why):
         read_service(**fields)
 
@@ -272,7 +272,7 @@ def test_no_bytes_do_more_than_raise_a_record_error(raw: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "taken"),
+    ("gateway", "taken"),
     [
         ("10.0.0.1:15443", True), ("gw.c2.example:15443", True), ("[fd00::1]:15443", True), ("gw:1", True),
         ("127.0.0.1:80", False), ("0.0.0.0:80", False), ("[fe80::1%eth0]:80", False), ("fd00::1:80", False),
@@ -280,13 +280,13 @@ def test_no_bytes_do_more_than_raise_a_record_error(raw: bytes) -> None:
         (":80", False), ("x" * 254 + ":80", False), ("gw:٣", False),
     ],
 )  # fmt: skip
-def test_a_gateway_is_taken_where_a_call_can_go_to_it(said: str, taken: bool) -> None:
-    told = identity.decode_description(
-        json.dumps({"gateways": [said, "good:1"], "new": {}}).encode(), now=decoding.wall_clock()
+def test_a_gateway_is_taken_where_a_call_can_go_to_it(gateway: str, taken: bool) -> None:
+    decoded = identity.decode_description(
+        json.dumps({"gateways": [gateway, "good:1"], "new": {}}).encode(), now=decoding.wall_clock()
     )
-    assert told.gateways == ((said, "good:1") if taken else ("good:1",))
+    assert decoded.gateways == ((gateway, "good:1") if taken else ("good:1",))
 
 
 def test_a_cluster_has_so_many_gateways_and_no_more() -> None:
-    said = json.dumps({"gateways": [f"gw-{n}:443" for n in range(1000)]}).encode()
-    assert len(identity.decode_description(said, now=decoding.wall_clock()).gateways) == identity.MOST_GATEWAYS
+    value = json.dumps({"gateways": [f"gw-{n}:443" for n in range(1000)]}).encode()
+    assert len(identity.decode_description(value, now=decoding.wall_clock()).gateways) == identity.MOST_GATEWAYS

@@ -85,8 +85,8 @@ async def process(kubeconfig: Path, peers: Peers, kinds: Any, state: Path) -> As
 
 async def command(kubeconfig: Path, *arguments: str) -> Result:
     """``isthmus clusters …`` as an administrator types it."""
-    told = ["clusters", *arguments, "--kubeconfig", str(kubeconfig), "-n", NAMESPACE]
-    return await asyncio.to_thread(CliRunner().invoke, root, told)
+    command = ["clusters", *arguments, "--kubeconfig", str(kubeconfig), "-n", NAMESPACE]
+    return await asyncio.to_thread(CliRunner().invoke, root, command)
 
 
 async def test_a_peer_that_is_distrusted_is_out_everywhere_at_once_and_stays_so_until_that_is_undone(
@@ -109,16 +109,16 @@ async def test_a_peer_that_is_distrusted_is_out_everywhere_at_once_and_stays_so_
             assert seen.cluster("c3").state == "ready"
         assert other.exports() == ["c3:demo/echo"]
     assert not list(agent.rglob("c2.json")), "nothing of it is kept on disk either"
-    async with process(kubeconfig, peers, OPERATOR, operator) as again:
-        gone = again.db.changes(tables.ENDPOINT_SETS)
-        await again.state("c2", "distrusted")
-        await again.state("c3", "ready")
-        assert again.db.snapshot().initialized(tables.ENDPOINT_SETS, tables.EXPORTS), "no table waits for it"
-        assert {key[1] for key, _, _ in gone.next()[1]} == {"c3"}, "not for a moment was it believed"
+    async with process(kubeconfig, peers, OPERATOR, operator) as restarted:
+        changes = restarted.db.changes(tables.ENDPOINT_SETS)
+        await restarted.state("c2", "distrusted")
+        await restarted.state("c3", "ready")
+        assert restarted.db.snapshot().initialized(tables.ENDPOINT_SETS, tables.EXPORTS), "no table waits for it"
+        assert {key[1] for key, _, _ in changes.next()[1]} == {"c3"}, "its records never counted"
         done = await command(kubeconfig, "trust", "c2")
         assert done.exit_code == 0, done.output
-        await again.state("c2", "ready")
-        assert set(again.services()) == {"c2:demo/echo", "c3:demo/echo"}
+        await restarted.state("c2", "ready")
+        assert set(restarted.services()) == {"c2:demo/echo", "c3:demo/echo"}
 
 
 async def test_a_peer_may_be_distrusted_before_it_is_known(kubeconfig: Path, peers: Peers, tmp_path: Path) -> None:

@@ -164,11 +164,11 @@ async def test_a_peer_that_is_late_at_the_start_is_not_away_afterwards(
         await seen.until(lambda s: seen.cluster("c2").failures)
         own_etcd.start()
         await seen.state("c2", "ready")
-        gone = seen.db.changes(tables.ENDPOINT_SETS)
-        gone.next()
+        changes = seen.db.changes(tables.ENDPOINT_SETS)
+        changes.next()
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(1.5):
-                await gone.wait()
+                await changes.wait()
         assert seen.services() == {"c2:demo/echo": ["10.2.1.1"]}
 
 

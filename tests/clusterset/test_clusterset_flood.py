@@ -1,4 +1,4 @@
-"""A peer that writes keys as fast as its etcd takes them: bounded in memory, and nobody else waits.
+"""A peer that writes keys as fast as its etcd takes them: bounded in memory, and no other peer waits.
 
 ``ISTHMUS_FLOOD=500000`` (``make test-flood``) is the size of the specification; without it a small one runs.
 """
@@ -39,8 +39,8 @@ def resident() -> int:
 
 
 def record(n: int) -> Put:
-    said = {"cluster": "c2", "namespace": "demo", "name": f"s{n}", "shared": True, "clusterID": 2}
-    return Put(f"cilium/state/services/v1/c2/demo/s{n}", json.dumps(said).encode())
+    fields = {"cluster": "c2", "namespace": "demo", "name": f"s{n}", "shared": True, "clusterID": 2}
+    return Put(f"cilium/state/services/v1/c2/demo/s{n}", json.dumps(fields).encode())
 
 
 async def flood(session: Session) -> None:
@@ -65,30 +65,30 @@ async def change(session: Session, seen: Following, number: int) -> float:
     return time.monotonic() - began
 
 
-async def test_a_flood_is_bounded_in_memory_and_delays_nobody_else(
+async def test_a_flood_is_bounded_in_memory_and_delays_no_other_peer(
     servers: tuple[EtcdServer, EtcdServer], tmp_path: Path
 ) -> None:
     bad, good = servers
     peers = Peers(tmp_path / "clusters", bad.endpoint)
     peers.add("c2")
     peers.add("c3", endpoint=good.endpoint)
-    async with Session([bad.endpoint]) as theirs, Session([good.endpoint]) as others:
-        await bad.ready(theirs)
-        await good.ready(others)
-        await announce(theirs, "c2", 2)
-        await announce(others, "c3", 3)
+    async with Session([bad.endpoint]) as bad_session, Session([good.endpoint]) as good_session:
+        await bad.ready(bad_session)
+        await good.ready(good_session)
+        await announce(bad_session, "c2", 2)
+        await announce(good_session, "c3", 3)
         async with following(peers, kinds=("services",)) as seen:
             await seen.state("c2", "ready")
             await seen.state("c3", "ready")
             before = resident()
             took: list[float] = []
-            flooding = asyncio.create_task(flood(theirs))
+            flooding = asyncio.create_task(flood(bad_session))
             while not flooding.done():
-                took.append(await change(others, seen, len(took)))
+                took.append(await change(good_session, seen, len(took)))
                 await asyncio.sleep(0.2)
             await flooding
             await seen.until(lambda s: seen.cluster("c2").dropped == min(KEYS - sinks.MOST.keys, sinks.MOST.keys))
-            took.append(await change(others, seen, len(took)))
+            took.append(await change(good_session, seen, len(took)))
             grown = resident() - before
             print(f"{KEYS} keys: {len(took)} changes of another peer, slowest {max(took):.2f} s; {grown / 1e6:.0f} MB")
             assert seen.count("c2") == sinks.MOST.keys
@@ -97,7 +97,7 @@ async def test_a_flood_is_bounded_in_memory_and_delays_nobody_else(
             await seen.state("c3", "ready")
             await seen.until(lambda s: f"more than {sinks.MOST.keys}" in seen.cluster("c2").reason)
             assert seen.count("c2") == 0
-            await withdraw(theirs)
-            await service(theirs, "c2", "demo/echo", "10.2.1.1", number=2)
+            await withdraw(bad_session)
+            await service(bad_session, "c2", "demo/echo", "10.2.1.1", number=2)
             await seen.state("c2", "ready")
             await seen.until(lambda s: seen.addresses("c2") == {"10.2.1.1"})

@@ -72,7 +72,7 @@ async def test_a_peer_without_canaries_is_read_at_once(etcd: Session, peers: Pee
         assert seen.services() == {"c2:demo/echo": ["10.2.1.1"]}
 
 
-async def test_a_peer_that_knows_no_exports_is_ready_without_them(etcd: Session, peers: Peers) -> None:
+async def test_a_peer_without_support_for_exports_is_ready_without_them(etcd: Session, peers: Peers) -> None:
     peers.add("c2")
     await announce(etcd, "c2", 2, serviceExportsEnabled=None)
     await export(etcd, "c2", "demo/echo")
@@ -116,7 +116,7 @@ async def test_garbage_is_counted_and_hides_nothing(etcd: Session, peers: Peers,
         assert seen.services() == {"c2:demo/echo": ["10.2.1.1"]}
 
 
-async def test_a_record_that_turns_bad_keeps_what_it_last_said(etcd: Session, peers: Peers) -> None:
+async def test_a_record_that_turns_bad_keeps_its_last_good_value(etcd: Session, peers: Peers) -> None:
     peers.add("c2")
     await service(etcd, "c2", "demo/echo", "10.2.1.1", number=2)
     await announce(etcd, "c2", 2)
@@ -187,7 +187,7 @@ async def test_a_peer_that_joins_and_leaves_brings_and_takes_its_rows(etcd: Sess
         (2, {}, 511, "maxConnectedClusters is 255, ours 511"),
     ],
 )
-async def test_an_id_that_cannot_be_is_refused_and_said(
+async def test_an_impossible_id_is_refused_with_the_reason(
     etcd: Session, peers: Peers, number: int, capabilities: dict[str, Any], most: int, reason: str
 ) -> None:
     peers.add("c2")
@@ -225,14 +225,14 @@ async def test_a_peer_whose_id_changes_is_read_from_scratch(etcd: Session, peers
         assert (await seen.state("c2", "ready")).id == 7
 
 
-async def test_a_difference_that_may_matter_is_said(etcd: Session, peers: Peers) -> None:
+async def test_a_difference_that_may_matter_is_reported(etcd: Session, peers: Peers) -> None:
     peers.add("c2")
     await announce(etcd, "c2", 2, maxConnectedClusters=511)
     async with following(peers) as seen:
         assert (await seen.state("c2", "ready")).reason == "its maxConnectedClusters is 511, ours 255"
 
 
-async def test_a_peer_that_publishes_no_service_records_is_said_to(etcd: Session, peers: Peers) -> None:
+async def test_a_peer_that_publishes_no_service_records_is_reported(etcd: Session, peers: Peers) -> None:
     peers.add("c2")
     await announce(etcd, "c2", 2, endpointSlicesExportMode="endpointslices-only")
     async with following(peers) as seen:

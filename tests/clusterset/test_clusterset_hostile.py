@@ -1,4 +1,4 @@
-"""A peer that means harm: counted, named, bounded; nobody else notices."""
+"""A hostile peer: counted, named, bounded; other peers are not affected."""
 
 from __future__ import annotations
 
@@ -48,8 +48,15 @@ async def flood(etcd: Session, count: int, *, size: int = 10, start: int = 0) ->
 
 
 def record(n: int, size: int) -> tuple[str, bytes]:
-    said = {"cluster": "c2", "namespace": "demo", "name": f"s{n}", "shared": True, "clusterID": NUMBER, "x": "y" * size}
-    return f"cilium/state/services/v1/c2/demo/s{n}", json.dumps(said).encode()
+    fields = {
+        "cluster": "c2",
+        "namespace": "demo",
+        "name": f"s{n}",
+        "shared": True,
+        "clusterID": NUMBER,
+        "x": "y" * size,
+    }
+    return f"cilium/state/services/v1/c2/demo/s{n}", json.dumps(fields).encode()
 
 
 async def test_a_value_of_ten_megabytes_is_dropped_whenever_it_comes(etcd: Session, peers: Peers) -> None:
@@ -116,9 +123,7 @@ async def test_records_are_bounded_in_bytes_too(etcd: Session, peers: Peers, mon
         assert len(seen.services()) == 10
 
 
-async def test_configurations_of_clusters_called_alike_without_end_hide_nobody_else(
-    etcd: Session, peers: Peers
-) -> None:
+async def test_endless_configurations_of_similar_names_hide_no_other_cluster(etcd: Session, peers: Peers) -> None:
     peers.add("c2", "c3")
     for first in range(0, 1_500, 100):
         await etcd.txn((), [Put(f"cilium/cluster-config/c2{n}", b"x") for n in range(first, first + 100)])

@@ -73,8 +73,8 @@ async def operator(session: Session, *services: ServiceName) -> AsyncIterator[No
     db = Database(tables.RECORDS)
     with db.write() as txn:
         for name in services:
-            told = [Endpoint("10.2.1.1", (Port("http", 8080),))]
-            value = endpoints.encode(name, cluster=C2, cluster_id=2, endpoints=told, frontends={})
+            published = [Endpoint("10.2.1.1", (Port("http", 8080),))]
+            value = endpoints.encode(name, cluster=C2, cluster_id=2, endpoints=published, frontends={})
             export = Export(cluster=C2, name=name, created="2026-01-01T00:00:00Z", ports=(Port("http", 80),))
             txn.put(tables.RECORDS, Record("services", name, value))
             txn.put(tables.RECORDS, Record("serviceexports", name, exports.encode(export)))
@@ -102,7 +102,7 @@ def names(seen: Following) -> set[str]:
     return set(seen.services())
 
 
-async def test_what_it_said_stays_for_those_who_listened_and_for_those_who_come_now(
+async def test_its_records_stay_for_readers_that_followed_it_and_for_new_ones(
     etcd: Session, peers: Peers, clock: Clock, tmp_path: Path
 ) -> None:
     state = tmp_path / "state"

@@ -1,4 +1,4 @@
-"""Two clusters are joined by two commands, and nobody copies files. Real etcds with TLS and users."""
+"""Two clusters are joined by two commands, and no file is copied. Real etcds with TLS and users."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ async def joined(c1: World, c2: World) -> None:
 async def guests(world: World) -> set[str]:
     async with world.home.session() as root:
         people = await access.users(root) | await access.roles(root)
-        held = [kv.key for prefix in ("isthmus/join/", "isthmus/invite/") for kv in (await root.list(prefix)).kvs]
-    return {each for each in people if each.startswith("join-")} | set(held)
+        keys_left = [kv.key for prefix in ("isthmus/join/", "isthmus/invite/") for kv in (await root.list(prefix)).kvs]
+    return {each for each in people if each.startswith("join-")} | set(keys_left)
 
 
 async def test_two_commands_join_two_clusters_in_both_directions(two: tuple[World, World]) -> None:
@@ -55,8 +55,8 @@ async def test_two_commands_join_two_clusters_in_both_directions(two: tuple[Worl
         assert invite.stdout is not None
         token = await invite.stdout.readline()
         join = await c2.command("join")
-        said, wrong = await join.communicate(token)
-        assert (join.returncode, said) == (0, b""), wrong
+        output, wrong = await join.communicate(token)
+        assert (join.returncode, output) == (0, b""), wrong
         _, wrong = await invite.communicate()
         assert invite.returncode == 0, wrong
         await first.state("c2", "ready")
@@ -82,7 +82,7 @@ async def test_a_token_is_good_once(two: tuple[World, World]) -> None:
     assert c2.files() == []
 
 
-async def test_a_token_that_two_have_lets_nobody_in(two: tuple[World, World]) -> None:
+async def test_a_token_used_by_two_clusters_admits_neither(two: tuple[World, World]) -> None:
     c1, _ = two
     async with joining.invitation(c1.home, lifetime=60) as invitation:
         token = tokens.unpack(invitation.word)
@@ -139,20 +139,20 @@ async def test_what_an_inviter_that_was_killed_left_goes_when_its_time_is_over(t
     assert await guests(c1) == set()
 
 
-@pytest.mark.parametrize("told", [signal.SIGINT, signal.SIGTERM])
-async def test_an_inviter_that_is_told_to_stop_takes_its_invitation_back(
-    two: tuple[World, World], told: signal.Signals
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+async def test_an_inviter_that_is_stopped_removes_its_invitation(
+    two: tuple[World, World], stop: signal.Signals
 ) -> None:
     c1, _ = two
     invite = await c1.command("invite")
     assert invite.stdout is not None
     await invite.stdout.readline()
-    invite.send_signal(told)
+    invite.send_signal(stop)
     await invite.communicate()
     assert await guests(c1) == set()
 
 
-async def test_a_join_that_nobody_answers_takes_its_own_part_back(two: tuple[World, World]) -> None:
+async def test_a_join_without_an_answer_removes_what_it_made(two: tuple[World, World]) -> None:
     c1, c2 = two
     async with joining.invitation(c1.home, lifetime=60) as invitation:
         with pytest.raises(JoinError, match="did not grant access"):
@@ -166,7 +166,7 @@ async def test_a_join_that_nobody_answers_takes_its_own_part_back(two: tuple[Wor
     ("name", "number", "why"),
     [("c1", 7, "both clusters are called c1"), ("c3", 1, "our id 1"), ("c3", 300, "want 1 to 255"), ("Ä", 3, "name")],
 )
-async def test_clusters_that_cannot_be_told_apart_do_not_join(
+async def test_clusters_that_cannot_be_distinguished_do_not_join(
     two: tuple[World, World], name: str, number: int, why: str
 ) -> None:
     c1, c2 = two
@@ -203,7 +203,7 @@ async def test_leaving_undoes_joining_and_may_be_followed_by_joining_again(two: 
 
 
 @pytest.mark.parametrize("word", ["", "hello", "isthmus1.", "isthmus1.AAAA", "isthmus1.!!!", "isthmus1.eJwDAAAAAAE"])
-def test_what_is_no_token_is_said_to_be_none(word: str) -> None:
+def test_a_word_that_is_no_token_is_refused(word: str) -> None:
     with pytest.raises(JoinError):
         tokens.unpack(word)
 
@@ -218,7 +218,7 @@ async def reconnected(follower: Following, runs: int) -> None:
     await follower.until_true(lambda: follower.connections("c1") >= runs)
 
 
-async def told(follower: Following, addresses: list[str]) -> None:
+async def until_addresses(follower: Following, addresses: list[str]) -> None:
     await follower.until(lambda s: follower.services() == {"c1:demo/echo": addresses})
 
 
@@ -241,7 +241,7 @@ async def test_an_authority_is_changed_under_a_running_clusterset_and_no_backend
             assert await joining.refresh(c2.home) == ["c1"]
             await reconnected(second, number)
             await c1.publish("10.1.1.1", f"10.1.1.{number}")
-            await told(second, ["10.1.1.1", f"10.1.1.{number}"])
+            await until_addresses(second, ["10.1.1.1", f"10.1.1.{number}"])
         assert all(change.new is not None for change in changes.next()[1])
         assert await joining.refresh(c2.home) == []
     after = (c2.folder / "peers" / "c1.ca.crt").read_bytes()
@@ -268,7 +268,7 @@ async def test_it_is_changed_where_etcd_asks_for_certificates_too_with_a_restart
                 early = await c2.command("rotate-ca", "switch")
                 _, wrong = await early.communicate()
                 assert (early.returncode, b"restart it, then again" in wrong) == (1, True), wrong
-            if step != "switch":  # etcd reads new certificates by itself, but not whom it trusts
+            if step != "switch":  # etcd reads new certificates by itself, but not its trusted authorities
                 c2.etcd.stop()
                 c2.etcd.start()
                 async with c2.home.session() as root:

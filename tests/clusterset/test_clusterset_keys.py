@@ -75,8 +75,8 @@ async def test_a_servers_pair_is_no_clients_and_a_clients_none_of_a_server(two: 
         with pytest.raises(Transient):
             await session.get(OWN)
     for pair in ("server", *CLIENTS):
-        held = x509.load_pem_x509_certificate(c2.keys.read(f"{pair}.crt"))
-        [use] = held.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+        certificate = x509.load_pem_x509_certificate(c2.keys.read(f"{pair}.crt"))
+        [use] = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
         assert use._name == ("serverAuth" if pair == "server" else "clientAuth")
 
 
@@ -86,7 +86,7 @@ def test_no_two_processes_have_one_key(tmp_path: Path) -> None:
     assert len({folder.read(f"{pair}.key") for pair in ("ca", "server", *CLIENTS)}) == len(CLIENTS) + 2
 
 
-def test_a_pair_of_another_use_is_made_anew(tmp_path: Path) -> None:
+def test_a_pair_of_another_use_is_issued_anew(tmp_path: Path) -> None:
     folder = pki.Folder(tmp_path / "pki")
     folder.ensure("c1", ["127.0.0.1"], days=30)
     assert folder.ensure("c1", ["127.0.0.1"], days=30) == []

@@ -39,20 +39,22 @@ def probe(address: str, healthy: bool, cluster: ClusterName = C2) -> Probe:
     return Probe(BackendKey(make.DERIVED, cluster, address, 8080, "TCP"), healthy)
 
 
-@given(told=st.sets(st.sampled_from(ADDRESSES)), found=verdicts, lapsed=st.booleans())
+@given(published=st.sets(st.sampled_from(ADDRESSES)), found=verdicts, lapsed=st.booleans())
 def test_a_backend_that_lapsed_is_there_exactly_while_a_probe_finds_it_alive(
-    told: set[str], found: dict[str, bool], lapsed: bool
+    published: set[str], found: dict[str, bool], lapsed: bool
 ) -> None:
     world = World().put(make.derived(), make.imported(), *(probe(*each) for each in found.items()))
-    world.put(structs.replace(make.endpoints("c2", *sorted(told)), lapsed=lapsed), make.endpoints("c3", "10.3.1.1"))
+    world.put(
+        structs.replace(make.endpoints("c2", *sorted(published)), lapsed=lapsed), make.endpoints("c3", "10.3.1.1")
+    )
     seen = {(b.key.cluster, b.key.address): (b.healthy, b.lapsed) for b in world.backends}
-    wanted = {(C2, each): (found.get(each, True), False) for each in told}
+    wanted = {(C2, each): (found.get(each, True), False) for each in published}
     if lapsed:
-        wanted = {(C2, each): (True, True) for each in told if found.get(each)}
+        wanted = {(C2, each): (True, True) for each in published if found.get(each)}
     assert seen == wanted | {(C3, "10.3.1.1"): (True, False)}
 
 
-def test_what_another_source_says_of_the_cluster_comes_before_what_has_lapsed() -> None:
+def test_endpoints_of_another_source_take_precedence_over_lapsed_ones() -> None:
     world = World().put(make.derived(), make.imported(), probe("10.2.1.1", True))
     world.put(structs.replace(make.endpoints("c2", "10.2.1.1"), lapsed=True))
     world.put(make.endpoints("c2", "10.2.1.2", source="karmada"))
@@ -60,7 +62,7 @@ def test_what_another_source_says_of_the_cluster_comes_before_what_has_lapsed() 
 
 
 def remembered(folder: Path, *addresses: str) -> None:
-    """What an earlier process last heard of c2, just now; c2 is out of reach."""
+    """What an earlier process last read of c2, just now; c2 is out of reach."""
     row = structs.replace(make.endpoints("c2", *addresses), source=CLUSTERSET, part=endpoints.PART)
     Cache(str(folder / "state")).save("services", C2, ClusterConfig(2), [row])
     (folder / "peers").mkdir()
@@ -68,7 +70,7 @@ def remembered(folder: Path, *addresses: str) -> None:
 
 
 @pytest.mark.looptime
-async def test_it_lapses_when_the_lifetime_ends_and_who_does_not_answer_later_goes_for_good(
+async def test_it_lapses_when_the_lifetime_ends_and_an_endpoint_that_fails_a_probe_is_removed_for_good(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(follower_module, "LOOK_EVERY", 60.0)
@@ -95,7 +97,7 @@ async def test_it_lapses_when_the_lifetime_ends_and_who_does_not_answer_later_go
 
 @pytest.mark.needs("unshare")
 @pytest.mark.skipif(os.geteuid() != 0, reason="a network of its own needs root")
-def test_real_pods_that_answer_are_called_while_their_cluster_cannot_be_heard(tmp_path: Path) -> None:
+def test_real_pods_that_answer_are_called_while_their_cluster_cannot_be_reached(tmp_path: Path) -> None:
     story = [sys.executable, str(ROOT / "tests/support/lapse_story.py"), str(tmp_path)]
     example = str(ROOT / "examples/health-checker/health_checker.py")
     ran = subprocess.run(["unshare", "-n", *story, example], capture_output=True, text=True, timeout=120, check=False)

@@ -23,7 +23,7 @@ CANARY = "cilium/synced/c2/cilium/cache/services/v1"
 
 
 @pytest.fixture
-async def theirs(etcd: Session) -> Session:
+async def peer_session(etcd: Session) -> Session:
     await service(etcd, "c2", "demo/echo", "10.2.1.1", number=2)
     await export(etcd, "c2", "demo/echo")
     await announce(etcd, "c2", 2)
@@ -80,44 +80,44 @@ async def until(condition: Callable[[], Awaitable[Any]]) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_the_process_mirrors_says_how_it_does_and_ends_when_told(
-    theirs: Session, ours: Session, own_etcd: EtcdServer, shared_etcd: EtcdServer, tmp_path: Path
+async def test_the_process_mirrors_reports_its_status_and_ends_on_a_signal(
+    peer_session: Session, own_session: Session, own_etcd: EtcdServer, shared_etcd: EtcdServer, tmp_path: Path
 ) -> None:
     peers = Peers(tmp_path / "clusters", shared_etcd.endpoint)
     local = Peers(tmp_path / "local", own_etcd.endpoint)
     peers.add("c2")
     local.add("c2")
     with mirror(tmp_path, own_etcd, peers) as process:
-        await until(lambda: ours.get(CANARY))
+        await until(lambda: own_session.get(CANARY))
         async with following(local) as agent:
             await agent.state("c2", "ready")
             assert agent.services() == {"c2:demo/echo": ["10.2.1.1"]}
-            await service(theirs, "c2", "demo/echo", "10.2.1.9", number=2)
+            await service(peer_session, "c2", "demo/echo", "10.2.1.9", number=2)
             await agent.until(lambda s: agent.services() == {"c2:demo/echo": ["10.2.1.9"]})
-        said = await asyncio.to_thread(process.status)
-        assert said is not None
-        assert said["ready"]
-        assert (said["cluster"], said["outcome"]) == ("c1", "mirroring")
+        status = await asyncio.to_thread(process.status)
+        assert status is not None
+        assert status["ready"]
+        assert (status["cluster"], status["outcome"]) == ("c1", "mirroring")
         assert await asyncio.to_thread(process.asked, "readyz") == "ok\n"
         metrics = await asyncio.to_thread(process.asked, "metrics")
         assert 'isthmus_mirror_clustermesh_remote_cluster_readiness_status{target_cluster="c2"} 1.0' in metrics
         assert process.end() == 0
-    assert await ours.get("isthmus/mirror") is None
+    assert await own_session.get("isthmus/mirror") is None
 
 
 async def test_another_process_stands_by_ready_and_takes_over_at_once(
-    theirs: Session, ours: Session, own_etcd: EtcdServer, shared_etcd: EtcdServer, tmp_path: Path
+    peer_session: Session, own_session: Session, own_etcd: EtcdServer, shared_etcd: EtcdServer, tmp_path: Path
 ) -> None:
     peers = Peers(tmp_path / "clusters", shared_etcd.endpoint)
     peers.add("c2")
     with mirror(tmp_path, own_etcd, peers) as first:
-        await until(lambda: ours.get(CANARY))
+        await until(lambda: own_session.get(CANARY))
         with mirror(tmp_path, own_etcd, peers, name="second") as second:
             await until(lambda: asyncio.to_thread(second.asked, "readyz"))
             assert "isthmus_mirror_leader 0.0" in await asyncio.to_thread(second.asked, "metrics")
             first.end()
-            await service(theirs, "c2", "demo/late", "10.2.1.3", number=2)
-            await until(lambda: ours.get("cilium/cache/services/v1/c2/demo/late"))
+            await service(peer_session, "c2", "demo/late", "10.2.1.3", number=2)
+            await until(lambda: own_session.get("cilium/cache/services/v1/c2/demo/late"))
 
 
 def test_what_it_cannot_do_without_is_named(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def test_a_certificate_that_appears_later_mends_the_peer(tmp_path: Path) -> None
         ("endpoints: " + "[" * 300, "no YAML"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, content: str, why: str) -> None:
+def test_an_unusable_file_is_refused_with_the_reason(tmp_path: Path, content: str, why: str) -> None:
     (tmp_path / "c2").write_text(content)
     problem = read(tmp_path)[C2].problem
     assert why in problem

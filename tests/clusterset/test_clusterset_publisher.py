@@ -1,4 +1,4 @@
-"""What the own cluster says, in a real etcd."""
+"""What the own cluster publishes, in a real etcd."""
 
 from __future__ import annotations
 
@@ -121,24 +121,24 @@ def export_key(name: str = NAME) -> str:
     return f"cilium/state/serviceexports/v1/c1/{name}"
 
 
-async def test_an_export_is_told_with_its_endpoints_under_the_derived_name(etcd: Session) -> None:
+async def test_an_export_is_published_with_its_endpoints_under_the_derived_name(etcd: Session) -> None:
     cluster = Cluster()
     cluster.export(NAME, "10.1.1.1", "10.1.1.2")
     async with publishing_cluster(etcd, cluster):
-        said = json.loads((await appears(etcd, service_key())).value)
-        assert said["backends"] == {a: {"http": {"Protocol": "TCP", "Port": 8080}} for a in ("10.1.1.1", "10.1.1.2")}
-        assert (said["cluster"], said["clusterID"], said["name"]) == ("c1", 1, derived(NAME).split("/")[1])
+        record = json.loads((await appears(etcd, service_key())).value)
+        assert record["backends"] == {a: {"http": {"Protocol": "TCP", "Port": 8080}} for a in ("10.1.1.1", "10.1.1.2")}
+        assert (record["cluster"], record["clusterID"], record["name"]) == ("c1", 1, derived(NAME).split("/")[1])
         export = json.loads((await appears(etcd, export_key())).value)
         assert (export["name"], export["namespace"], export["exportCreationTimestamp"]) == ("echo", "demo", CREATED)
 
 
-async def test_the_configuration_says_what_readers_need(etcd: Session) -> None:
+async def test_the_configuration_has_what_readers_need(etcd: Session) -> None:
     async with publishing_cluster(etcd, Cluster()):
-        said = json.loads((await appears(etcd, "cilium/cluster-config/c1")).value)
+        config = json.loads((await appears(etcd, "cilium/cluster-config/c1")).value)
         capabilities = {"syncedCanaries": True, "maxConnectedClusters": 255, "serviceExportsEnabled": True}
-        assert said == {"id": 1, "capabilities": capabilities}
-        ours = json.loads((await appears(etcd, "isthmus/clusters/v1/c1")).value)
-        assert (ours["network"], ours["region"], ours["zone"]) == ("blue", "eu", "eu-1")
+        assert config == {"id": 1, "capabilities": capabilities}
+        description = json.loads((await appears(etcd, "isthmus/clusters/v1/c1")).value)
+        assert (description["network"], description["region"], description["zone"]) == ("blue", "eu", "eu-1")
 
 
 async def test_no_canary_before_the_sources_are_complete_and_the_data_is_there(etcd: Session) -> None:
@@ -165,16 +165,16 @@ async def test_canaries_are_there_for_kinds_that_only_others_publish(etcd: Sessi
 
 
 async def test_stale_keys_of_an_earlier_process_are_gone_when_the_canary_comes(etcd: Session) -> None:
-    stale = [service_key("demo/old"), export_key("demo/old")]
-    others = [service_key("demo/old", cluster="c11"), service_key("demo/old", cluster="c2")]
-    for key in (*stale, *others):
+    unwanted = [service_key("demo/old"), export_key("demo/old")]
+    foreign = [service_key("demo/old", cluster="c11"), service_key("demo/old", cluster="c2")]
+    for key in (*unwanted, *foreign):
         await etcd.put(key, b"{}")
     cluster = Cluster()
     cluster.complete()
     async with publishing_cluster(etcd, cluster):
         await appears(etcd, f"{SYNCED}services/v1")
-        assert [await etcd.get(key) for key in stale] == [None, None]
-        assert None not in [await etcd.get(key) for key in others]
+        assert [await etcd.get(key) for key in unwanted] == [None, None]
+        assert None not in [await etcd.get(key) for key in foreign]
 
 
 async def test_stale_keys_stay_while_a_source_has_not_answered(etcd: Session) -> None:
@@ -195,10 +195,10 @@ async def test_a_second_process_writes_no_record_that_has_not_changed(etcd: Sess
     before = await etcd.list("cilium/state/")
     config = await etcd.get("cilium/cluster-config/c1")
     await etcd.delete_prefix("cilium/synced/")
-    again = Cluster()
-    again.export(NAME, "10.1.1.1")
-    again.complete()
-    async with publishing_cluster(etcd, again):
+    restarted = Cluster()
+    restarted.export(NAME, "10.1.1.1")
+    restarted.complete()
+    async with publishing_cluster(etcd, restarted):
         await appears(etcd, f"{SYNCED}ip/v1")
     assert (await etcd.list("cilium/state/")).kvs == before.kvs
     assert await etcd.get("cilium/cluster-config/c1") == config
@@ -226,7 +226,7 @@ async def test_only_the_heartbeat_has_a_lease(etcd: Session) -> None:
         assert leased == ["cilium/.heartbeat"]
 
 
-async def test_a_configuration_that_somebody_deletes_comes_back(etcd: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_deleted_configuration_is_written_again(etcd: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("isthmus.clusterset.publisher.AFTER_A_FOREIGN_WRITE", 0.05)
     cluster = Cluster()
     cluster.complete()
@@ -237,7 +237,7 @@ async def test_a_configuration_that_somebody_deletes_comes_back(etcd: Session, m
 
 
 @pytest.mark.parametrize("lost", ["cilium/state/", "cilium/synced/", "isthmus/", "cilium/"])
-async def test_what_somebody_deletes_of_ours_is_there_again_at_once(
+async def test_a_deleted_key_of_ours_is_written_again_at_once(
     etcd: Session, lost: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("isthmus.clusterset.publisher.AFTER_A_FOREIGN_WRITE", 0.05)
@@ -253,7 +253,7 @@ async def test_what_somebody_deletes_of_ours_is_there_again_at_once(
                 await appears(etcd, key)
 
 
-async def test_what_somebody_writes_below_our_name_goes_at_once(etcd: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_foreign_key_below_our_name_is_deleted_at_once(etcd: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("isthmus.clusterset.publisher.AFTER_A_FOREIGN_WRITE", 0.05)
     cluster = Cluster()
     cluster.export(NAME, "10.1.1.1")
@@ -264,13 +264,13 @@ async def test_what_somebody_writes_below_our_name_goes_at_once(etcd: Session, m
         await etcd.put("cilium/state/services/v1/c1/demo/forged", b"{}")
         await etcd.put(service_key(), b"{}")
         async with asyncio.timeout(60):
-            while (held := await etcd.get(service_key())) is None or held.value != true.value:  # noqa: ASYNC110
+            while (stored := await etcd.get(service_key())) is None or stored.value != true.value:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
             while await etcd.get("cilium/state/services/v1/c1/demo/forged") is not None:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
 
 
-async def test_our_own_writes_are_nobody_elses(etcd: Session) -> None:
+async def test_our_own_writes_are_not_taken_for_foreign_ones(etcd: Session) -> None:
     cluster = Cluster()
     cluster.complete()
     async with publishing_cluster(etcd, cluster) as publisher:
@@ -280,7 +280,7 @@ async def test_our_own_writes_are_nobody_elses(etcd: Session) -> None:
             cluster.export(NAME, f"10.1.1.{n}")
             await asyncio.sleep(0)
         async with asyncio.timeout(60):
-            while (held := await etcd.get(service_key())) is None or b"10.1.1.49" not in held.value:  # noqa: ASYNC110
+            while (stored := await etcd.get(service_key())) is None or b"10.1.1.49" not in stored.value:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
         assert publisher.outcome.startswith("published")
         assert await appears(etcd, f"{SYNCED}services/v1") == canary
@@ -363,5 +363,5 @@ async def test_a_heartbeat_whose_lease_was_lost_beats_again(etcd: Session, monke
         first = await appears(etcd, "cilium/.heartbeat")
         revoke = Lease(etcd._transport, lease=first.lease, ttl=1).revoke
         await revoke()
-        again = await appears(etcd, "cilium/.heartbeat")
-        assert again.lease not in (0, first.lease)
+        second = await appears(etcd, "cilium/.heartbeat")
+        assert second.lease not in (0, first.lease)

@@ -1,4 +1,4 @@
-"""Signs of life of a peer, beside that its etcd answers: a heartbeat, that it lets us read, that somebody copies it."""
+"""Signs of life of a peer, beside that its etcd answers: a heartbeat, that it lets us read, that a mirror copies it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def theirs(etcd: Session) -> Session:
+async def peer_session(etcd: Session) -> Session:
     await service(etcd, "c2", "demo/echo", "10.2.1.1", number=2)
     await announce(etcd, "c2", 2)
     return etcd
@@ -49,8 +49,8 @@ def local(local: Peers) -> Peers:
     return local
 
 
-async def test_a_publisher_that_is_silent_is_told_of_and_withdraws_nothing(
-    theirs: Session, peers: Peers, monkeypatch: pytest.MonkeyPatch
+async def test_a_silent_publisher_is_reported_and_withdraws_nothing(
+    peer_session: Session, peers: Peers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(peer_record, "LATE", 0.5)
     sessions: list[str] = []
@@ -61,34 +61,34 @@ async def test_a_publisher_that_is_silent_is_told_of_and_withdraws_nothing(
             return await super().__aenter__()
 
     monkeypatch.setattr(peers_module, "Session", Counted)
-    await theirs.put(keys.HEARTBEAT, b"2026-01-01T00:00:00Z")
+    await peer_session.put(keys.HEARTBEAT, b"2026-01-01T00:00:00Z")
     async with following(peers) as seen:
         await seen.state("c2", "ready")
         await seen.state("c2", "silent")
         assert "nobody has published" in seen.cluster("c2").reason
         await seen.until_true(lambda: len(sessions) == 2)  # perhaps only the watch had died
         assert (seen.cluster("c2").state, seen.services()) == ("silent", ECHO)
-        await theirs.put(keys.HEARTBEAT, b"2026-01-01T00:01:00Z")
+        await peer_session.put(keys.HEARTBEAT, b"2026-01-01T00:01:00Z")
         await seen.state("c2", "ready")
         assert seen.cluster("c2").reason == ""
 
 
 async def test_a_publisher_whose_lease_ends_is_silent_at_once_and_withdraws_nothing(
-    theirs: Session, peers: Peers
+    peer_session: Session, peers: Peers
 ) -> None:
-    await theirs.put(keys.HEARTBEAT, b"2026-01-01T00:00:00Z")
+    await peer_session.put(keys.HEARTBEAT, b"2026-01-01T00:00:00Z")
     async with following(peers) as seen:
         await seen.state("c2", "ready")
-        await theirs.delete(keys.HEARTBEAT)
+        await peer_session.delete(keys.HEARTBEAT)
         row = await seen.state("c2", "silent")
         assert row.reason == "nobody publishes for it, its heartbeat has ended: its operator is not there"
         assert seen.services() == ECHO
-        await theirs.put(keys.HEARTBEAT, b"2026-01-01T00:01:00Z")
+        await peer_session.put(keys.HEARTBEAT, b"2026-01-01T00:01:00Z")
         await seen.state("c2", "ready")
 
 
 async def test_a_peer_that_never_had_a_heartbeat_has_a_moment_to_write_one(
-    theirs: Session, peers: Peers, monkeypatch: pytest.MonkeyPatch
+    peer_session: Session, peers: Peers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(peer_status, "ABSENT", 0.7)
     async with following(peers) as seen:
@@ -97,16 +97,16 @@ async def test_a_peer_that_never_had_a_heartbeat_has_a_moment_to_write_one(
         assert seen.services() == ECHO
 
 
-async def test_agents_behind_a_mirror_know_that_nobody_publishes_for_a_peer(
-    theirs: Session, ours: Session, peers: Peers, local: Peers
+async def test_agents_behind_a_mirror_report_a_peer_without_a_publisher(
+    peer_session: Session, own_session: Session, peers: Peers, local: Peers
 ) -> None:
-    await theirs.put(keys.HEARTBEAT, b"2026-01-01T00:00:00Z")
-    async with mirroring(ours, peers), following(local) as agent:
+    await peer_session.put(keys.HEARTBEAT, b"2026-01-01T00:00:00Z")
+    async with mirroring(own_session, peers), following(local) as agent:
         await agent.state("c2", "ready")
-        await theirs.delete(keys.HEARTBEAT)
+        await peer_session.delete(keys.HEARTBEAT)
         await agent.state("c2", "silent")
         assert agent.services() == ECHO
-        await theirs.put(keys.HEARTBEAT, b"2026-01-01T00:01:00Z")
+        await peer_session.put(keys.HEARTBEAT, b"2026-01-01T00:01:00Z")
         await agent.state("c2", "ready")
 
 
@@ -115,7 +115,7 @@ async def joined(c1: World, c2: World) -> None:
         await asyncio.gather(invitation.accepted(), joining.join(c2.home, invitation.word, patience=20))
 
 
-async def test_who_is_left_hears_nothing_more_though_his_watch_stood(tmp_path: Path) -> None:
+async def test_a_cluster_whose_access_ended_receives_no_more_though_its_watch_was_open(tmp_path: Path) -> None:
     async with clusters(tmp_path) as (c1, c2):
         await c1.publish("10.1.1.1")
         await joined(c1, c2)
@@ -130,29 +130,31 @@ async def test_who_is_left_hears_nothing_more_though_his_watch_stood(tmp_path: P
 
 
 async def test_copies_of_a_mirror_that_died_are_stale(
-    theirs: Session, ours: Session, peers: Peers, local: Peers
+    peer_session: Session, own_session: Session, peers: Peers, local: Peers
 ) -> None:
     async with following(local) as agent:
-        async with mirroring(ours, peers):
+        async with mirroring(own_session, peers):
             assert (await agent.state("c2", "ready")).cached
         row = await agent.state("c2", "stale")
         assert "no mirror is running" in row.reason
         assert agent.services() == ECHO
-        async with mirroring(ours, peers):
+        async with mirroring(own_session, peers):
             await agent.state("c2", "ready")
 
 
-async def test_agents_behind_a_mirror_hear_that_it_does_not_hear_a_peer_and_count_its_lifetime(
-    theirs: Session, ours: Session, peers: Peers, local: Peers
+async def test_agents_behind_a_mirror_count_the_lifetime_of_a_peer_it_cannot_reach(
+    peer_session: Session, own_session: Session, peers: Peers, local: Peers
 ) -> None:
-    async with mirroring(ours, peers), following(local, lifetime=2.0) as agent:
+    async with mirroring(own_session, peers), following(local, lifetime=2.0) as agent:
         await agent.state("c2", "ready")
         peers.add("c2", endpoint=f"http://127.0.0.1:{free_ports(1)[0]}")
         row = await agent.state("c2", "stale")
         assert "the mirror has not reached it since" in row.reason
         assert agent.services() == ECHO
         await agent.until(lambda s: agent.services() == {})
-        assert await ours.get("cilium/cache/services/v1/c2/demo/echo"), "how long copies are good is for their readers"
+        assert await own_session.get("cilium/cache/services/v1/c2/demo/echo"), (
+            "how long copies are good is for their readers"
+        )
         async with following(local, lifetime=2.0) as late:  # an agent that starts meanwhile
             await late.until(lambda s: late.cluster("c2").state == "stale" and late.services() == {})
         peers.add("c2")
@@ -160,12 +162,18 @@ async def test_agents_behind_a_mirror_hear_that_it_does_not_hear_a_peer_and_coun
         await agent.until(lambda s: agent.services() == ECHO)
 
 
-async def test_what_a_peer_says_of_itself_is_heard_behind_a_mirror_too(
-    theirs: Session, ours: Session, peers: Peers, local: Peers
+async def test_a_peers_description_reaches_agents_behind_a_mirror(
+    peer_session: Session, own_session: Session, peers: Peers, local: Peers
 ) -> None:
-    said = {"network": "blue", "region": "eu", "zone": "eu-1", "gateways": ["gw.c2.example:15443"], "version": "9"}
-    await theirs.put(keys.description(ClusterName("c2")), json.dumps(said).encode())
-    async with mirroring(ours, peers), following(local) as agent:
+    description = {
+        "network": "blue",
+        "region": "eu",
+        "zone": "eu-1",
+        "gateways": ["gw.c2.example:15443"],
+        "version": "9",
+    }
+    await peer_session.put(keys.description(ClusterName("c2")), json.dumps(description).encode())
+    async with mirroring(own_session, peers), following(local) as agent:
         await agent.until(lambda s: agent.cluster("c2").version == "9")
         row = agent.cluster("c2")
         assert (row.network, row.region, row.zone, row.gateways) == ("blue", "eu", "eu-1", ("gw.c2.example:15443",))

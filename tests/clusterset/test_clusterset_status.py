@@ -40,7 +40,9 @@ async def status(socket: Path, *more: str) -> Result:
     return await asyncio.to_thread(CliRunner().invoke, root, command)
 
 
-async def test_a_peer_that_is_heard_is_told_with_what_it_says(etcd: Session, peers: Peers, tmp_path: Path) -> None:
+async def test_a_peer_that_is_followed_is_listed_with_its_description(
+    etcd: Session, peers: Peers, tmp_path: Path
+) -> None:
     peers.add("c2")
     async with following(peers) as seen, serving(tmp_path / "operator.sock", db=seen.db):
         await seen.state("c2", "ready")
@@ -55,7 +57,7 @@ async def test_a_peer_that_is_heard_is_told_with_what_it_says(etcd: Session, pee
         assert (peer["num-failures"], peer["last-failure"]) == (0, "")
 
 
-async def test_a_peer_that_is_away_is_named_with_the_reason_and_the_exit_code_says_so(
+async def test_a_peer_that_is_away_is_listed_with_the_reason_and_sets_the_exit_code(
     etcd: Session, peers: Peers, tmp_path: Path
 ) -> None:
     peers.add("c2")
@@ -76,7 +78,7 @@ async def test_a_peer_that_is_away_is_named_with_the_reason_and_the_exit_code_sa
         assert away in row.last_failure_reason
 
 
-async def test_what_a_peer_last_failed_of_is_still_told_when_it_is_back(
+async def test_the_last_failure_of_a_peer_is_still_listed_when_it_is_back(
     etcd: Session, peers: Peers, tmp_path: Path
 ) -> None:
     peers.add("c2", endpoint=f"http://127.0.0.1:{free_ports(1)[0]}")
@@ -92,7 +94,7 @@ async def test_what_a_peer_last_failed_of_is_still_told_when_it_is_back(
         assert peer["last-failure-reason"]
 
 
-async def test_a_peer_for_which_nobody_publishes_is_not_ready_and_the_exit_code_says_so(
+async def test_a_peer_without_a_publisher_is_not_ready_and_sets_the_exit_code(
     etcd: Session, peers: Peers, tmp_path: Path
 ) -> None:
     peers.add("c2")

@@ -69,7 +69,7 @@ async def test_an_id_that_was_pinned_is_its_clusters_though_another_presented_it
         assert seen.services() == {}
 
 
-async def test_who_was_refused_is_looked_at_again_when_the_id_is_given_up(etcd: Session, peers: Peers) -> None:
+async def test_a_refused_peer_is_checked_again_when_the_id_is_free(etcd: Session, peers: Peers) -> None:
     peers.add("c2")
     await announce(etcd, "c2", 2)
     await announce(etcd, "c3", 2)
@@ -82,7 +82,7 @@ async def test_who_was_refused_is_looked_at_again_when_the_id_is_given_up(etcd: 
         assert (await seen.state("c2", "ready")).id == 7
 
 
-def test_ids_are_given_by_pin_then_by_who_held_them() -> None:
+def test_ids_go_to_the_pinned_cluster_then_to_the_earlier_holder() -> None:
     ids = Ids(C1, 1)
     ids.pin({C2: 2})
     assert ids.reserve(C3, 2) == "its cluster id 2 is that of cluster c2"
@@ -100,7 +100,7 @@ def test_ids_are_given_by_pin_then_by_who_held_them() -> None:
 
 
 @pytest.mark.parametrize("agent_first", [True, False])
-async def test_agent_and_operator_come_to_the_same_whoever_was_first(
+async def test_agent_and_operator_agree_on_an_id_in_any_order_of_arrival(
     etcd: Session, peers: Peers, agent_first: bool
 ) -> None:
     await announce(etcd, "c2", 2)

@@ -157,7 +157,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
 
 
 @pytest.mark.parametrize(("known", "state", "reason"), CASES.values(), ids=CASES.keys())
-def test_a_peer_is_judged_by_what_is_known_of_it(known: dict[str, Any], state: str, reason: str) -> None:
+def test_a_peer_is_judged_by_its_facts(known: dict[str, Any], state: str, reason: str) -> None:
     row = judge(facts(**known), NOW)
     assert (row.state, row.reason) == (state, reason)
     assert row.connected == known.get("links", {}).get(CONFIG, False)
@@ -212,7 +212,7 @@ def test_endpoints_lapse_when_the_lifetime_is_over_and_are_judged_again_then(age
     assert not lapsed(structs.replace(known, lifetime=0.0), NOW)
 
 
-def test_a_verdict_changes_by_itself_when_it_is_said_to_and_not_before() -> None:
+def test_a_verdict_changes_at_the_time_of_next_change_and_not_before() -> None:
     known = facts(**FOLLOWED, heartbeat=Heartbeat(at=ago(100), good_for=LATE))
     due = next_change(known, NOW)
     assert due is not None

@@ -91,7 +91,7 @@ async def test_of_equal_ids_the_first_stays_and_the_second_is_refused_until_it_g
 
 
 @pytest.mark.parametrize(
-    ("ours", "number", "theirs", "state", "reason"),
+    ("own_limit", "number", "peer_limit", "state", "reason"),
     [
         (255, 2, 511, "ready", "its maxConnectedClusters is 511, ours 255"),
         (255, 300, 511, "refused", "its cluster id is 300: want 1 to 255"),
@@ -101,15 +101,15 @@ async def test_of_equal_ids_the_first_stays_and_the_second_is_refused_until_it_g
         (511, 512, 511, "refused", "its cluster id is 512: want 1 to 511"),
     ],
 )
-async def test_255_clusters_and_511_are_told_apart(
-    etcd: Session, peers: Peers, ours: Any, number: int, theirs: int | None, state: str, reason: str
+async def test_255_clusters_and_511_are_distinguished(
+    etcd: Session, peers: Peers, own_limit: Any, number: int, peer_limit: int | None, state: str, reason: str
 ) -> None:
     peers.add("c2", "c3")
     await say(etcd, "c2", number)
-    await announce(etcd, "c2", number, maxConnectedClusters=theirs)
+    await announce(etcd, "c2", number, maxConnectedClusters=peer_limit)
     await say(etcd, "c3", 3)
-    await announce(etcd, "c3", 3, maxConnectedClusters=ours)
-    async with following(peers, most=ours) as seen:
+    await announce(etcd, "c3", 3, maxConnectedClusters=own_limit)
+    async with following(peers, most=own_limit) as seen:
         assert (await seen.state("c2", state)).reason == reason
         await seen.state("c3", "ready")
         assert ("c2:demo/echo" in seen.services()) == (state == "ready")

@@ -1,4 +1,4 @@
-"""Questions to the cluster DNS go to the node's server while it says it is alive, and only then."""
+"""Questions to the cluster DNS go to the node's server while its liveness deadline holds, and only then."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def test_calls_go_to_the_next_tier_when_all_of_the_first_are_ejected(datapath: D
 
 
 def test_when_all_are_ejected_all_are_called(datapath: Datapath, load: Load) -> None:
-    """Panic: to call what failed is better than to call nobody."""
+    """Panic: a failing backend is better than none."""
     programmed(datapath.target(), plan("echo", VIP, group(REFUSES, SILENT), ejection=LONG))
     load.run(VIP, calls=60, at_once=6, timeout=0.5)
     assert {row["backend"]: row["ejected"] for row in view.rows(datapath.maps, "failing")} == {

@@ -123,7 +123,7 @@ class Node:
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
 
     def serve(self) -> None:
-        """Run the node's server, as the kernel is told."""
+        """Register the node's server with the kernel and run it."""
         command = [sys.executable, str(SUPPORT / "dns_serve.py"), f"{SERVER},{SERVER6}", ""]
         self._server = subprocess.Popen(["ip", "netns", "exec", self.name, *command], stdout=subprocess.PIPE, text=True)
         assert self._server.stdout is not None

@@ -1,4 +1,4 @@
-"""What a change writes, and what it does not: told as sentences, counted on a map double."""
+"""What a change writes, and what it does not: as sentences, counted on a map double."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class CountingMaps(TellingMaps):
 
 
 class Bench:
-    """A target over counting maps, with a clock that stands still until told."""
+    """A target over counting maps, with a clock that the test moves."""
 
     def __init__(self) -> None:
         self.maps = CountingMaps()

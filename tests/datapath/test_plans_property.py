@@ -77,7 +77,7 @@ class Clock:
 
 
 class Story:
-    """A target over telling maps, and the rows that should be in them."""
+    """A target over maps with hooks, and the rows that should be in them."""
 
     def __init__(self) -> None:
         self.maps = TellingMaps()
@@ -423,7 +423,7 @@ owners = st.lists(
     ),
     max_size=8,
 )
-"""Who has each address, what each service has, and in which order they are told."""
+"""The service of each address, the backends of each service, and the order of updates."""
 
 
 @given(owners)

@@ -1,4 +1,4 @@
-"""What a machine lacks is said in sentences that name the remedy."""
+"""What a machine lacks is reported in sentences that name the remedy."""
 
 from __future__ import annotations
 

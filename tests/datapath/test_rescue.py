@@ -147,7 +147,7 @@ def test_a_live_connection_with_the_tuple_of_a_moved_one_is_not_taken(rescuing: 
 
 
 def test_a_tuple_in_time_wait_is_taken(rescuing: Datapath, world: World) -> None:
-    """Treating TIME_WAIT as busy would cost calls, and its port cannot be meant by anybody else."""
+    """Treating TIME_WAIT as busy would cost calls, and its port can belong to no other connection."""
     programmed(rescuing.target(), plan("echo", VIP, group(REFUSES), group(GOOD[0], tier=1), ejection=NEVER))
     caller = world.call_from(world.cgroup)
     caller.calls("hold", host(GOOD[0]), 8080, local=30124)

@@ -1,4 +1,4 @@
-"""Calls that a redirect does not mean, on a real kernel: those of its own pods reach whom they would without it."""
+"""Calls that a redirect leaves out, on a real kernel: those of its own pods go where they would without it."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ STICKY = plan("sticky", "10.96.7.2", group(*BACKENDS[:2]), affinity=60)
 
 
 class Agent:
-    """Tables and the reconciler over real maps, as in the agent; time passes when told."""
+    """Tables and the reconciler over real maps, as in the agent; the test moves the time."""
 
     def __init__(self, target: PlanTarget) -> None:
         self.now = 0.0
@@ -36,7 +36,7 @@ class Agent:
         )
 
     async def wants(self, *rows: Plan) -> dict[str, str]:
-        """These plans and no others; what `isthmus get plans` then says of those that failed."""
+        """These plans and no others; what `isthmus get plans` then prints of those that failed."""
         with self.db.write() as txn:
             for row in list(txn.all(PLANS)):
                 if row not in rows:

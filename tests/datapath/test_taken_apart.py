@@ -1,4 +1,4 @@
-"""Programs and pins that somebody takes away while the agent runs: calls go on, and they are put back."""
+"""Programs and pins that another process removes while the agent runs: calls go on, and they are restored."""
 
 from __future__ import annotations
 

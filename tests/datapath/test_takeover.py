@@ -110,7 +110,7 @@ def test_what_has_another_shape_there_is_made_anew(
 
 
 def numbers(world: World, name: str, layout: int) -> int:
-    """What the bpffs says is pinned under a name."""
+    """What is pinned under a name in the bpffs."""
     return (Path(world.pin) / f"v{layout}-1024" / name).stat().st_ino
 
 

@@ -1,4 +1,4 @@
-"""Calls while plans change under them: none fails, none goes where no plan ever said."""
+"""Calls while plans change under them: none fails, none goes to a backend that no plan had."""
 
 from __future__ import annotations
 

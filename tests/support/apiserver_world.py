@@ -257,7 +257,7 @@ async def connected(server: ApiServer, namespace: str) -> AsyncIterator[Client]:
 
 
 class Node:
-    """A node in name only: its pods run at once, and stop when they are told to."""
+    """A node in name only: its pods run at once, and stop when their deletion asks for it."""
 
     def __init__(self, client: Client, name: str) -> None:
         self.client = client
@@ -317,7 +317,7 @@ class Kubectl:
         )
 
     async def __call__(self, *arguments: str, stdin: str = "", fails: bool = False) -> str:
-        """What it prints; with ``fails`` it must fail, and what it says then."""
+        """Its output; with ``fails`` it must fail, and its errors then."""
         process = await self.start(*arguments)
         async with asyncio.timeout(60):
             out, err = await process.communicate(stdin.encode())

@@ -24,7 +24,7 @@ class Line:
         self.endpoint = ""
 
     def silence(self) -> None:
-        """From now on nothing passes, and nobody is told."""
+        """From now on nothing passes, and neither end gets an error."""
         self.open.clear()
 
     def resume(self) -> None:

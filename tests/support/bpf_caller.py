@@ -1,4 +1,4 @@
-"""A client process of the datapath's tests: reads calls from stdin as JSON lines, says what became of each."""
+"""A client process of the datapath's tests: reads calls from stdin as JSON lines, prints the outcome of each."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def ask(host: str, port: int, name: str) -> dict[str, Any]:
 
 
 def hear(host: str, port: int, name: str) -> dict[str, Any]:
-    """The answer to an earlier question, from whom it seems to come."""
+    """The answer to an earlier question, and its source address."""
     answer, source = kept[name].recvfrom(200)
     return {"answer": answer.decode(), "from": f"{source[0]}:{source[1]}"}
 
@@ -135,10 +135,10 @@ def main() -> None:
         call = CALLS[asked.pop("call")]
         for _ in range(asked.pop("times", 1)):
             try:
-                said = call(**asked)
+                result = call(**asked)
             except OSError as error:
-                said = {"error": errno.errorcode.get(error.errno or 0, str(error))}
-            print(json.dumps(said), flush=True)
+                result = {"error": errno.errorcode.get(error.errno or 0, str(error))}
+            print(json.dumps(result), flush=True)
 
 
 main()

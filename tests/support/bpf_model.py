@@ -1,4 +1,4 @@
-"""A ten-line kernel for property tests: maps of dicts that tell after every single write, fail on demand or die.
+"""A ten-line kernel for property tests: maps of dicts with a hook after every single write, that fail on demand or die.
 
 ``pick`` is what bpf/select.h does, written the slow way.
 """
@@ -22,7 +22,7 @@ class Died(BaseException):
 
 
 class TellingMaps(DictMaps):
-    """``after`` is called after each write; ``fails`` says of each write whether the kernel refuses it."""
+    """``after`` is called after each write; ``fails`` returns for each write whether the kernel refuses it."""
 
     def __init__(self) -> None:
         super().__init__()

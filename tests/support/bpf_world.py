@@ -82,7 +82,7 @@ def ip(*arguments: str) -> None:
 
 
 class Caller:
-    """A process in a cgroup and the client's namespace, that calls when told."""
+    """A process in a cgroup and the client's namespace, that calls on command."""
 
     def __init__(self, namespace: str, cgroup: Path) -> None:
         self._process = subprocess.Popen(
@@ -335,7 +335,7 @@ class World:
             self._node("tc", "qdisc", "del", "dev", "eth0", "clsact")
 
     def sockets(self, *arguments: str, namespace: str = "") -> list[str]:
-        """What ss says of the server's TCP sockets, a line each."""
+        """The server's TCP sockets as ss prints them, a line each."""
         command = ["ip", "netns", "exec", namespace or self.server, "ss", "-Htn", *arguments]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
 

@@ -39,7 +39,7 @@ LONGEST_PAUSE = 5.0
 
 
 class Wire:
-    """A way to somebody's etcd that can be cut: nothing gets through, and what stood is reset."""
+    """A connection to an etcd that can be cut: nothing gets through, and what stood is reset."""
 
     def __init__(self, endpoint: str) -> None:
         host, _, port = endpoint.removeprefix("http://").partition(":")
@@ -159,7 +159,7 @@ class Cluster:
     async def seen(self) -> dict[str, Any]:
         """What people see of imports, but for what is this cluster's own: address, readiness.
 
-        The API says nothing of the order of clusters; that ours is by age is tested on a real API server.
+        The API defines no order of clusters; that ours is by age is tested on a real API server.
         """
         behind = await self._behind()
         found = {}

@@ -19,12 +19,12 @@ PATIENCE = 60
 
 
 class Operator:
-    """The operator's side of a clustermesh, asked by a line for what it has heard."""
+    """The operator's side of a clustermesh, that prints what it has received, on a line of input."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
-    async def said(self) -> dict[str, Any]:
+    async def report(self) -> dict[str, Any]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(b"\n")
@@ -32,19 +32,19 @@ class Operator:
         return answer
 
     async def until(self, condition: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
-        said: dict[str, Any] = {}
+        report: dict[str, Any] = {}
         try:
             async with asyncio.timeout(PATIENCE):
-                while not condition(said := await self.said()):  # noqa: ASYNC110
+                while not condition(report := await self.report()):  # noqa: ASYNC110
                     await asyncio.sleep(0.1)
         except TimeoutError:
-            pytest.fail(f"not reached; Cilium's operator says {said}")
-        return said
+            pytest.fail(f"not reached; Cilium's operator reports {report}")
+        return report
 
     async def ready(self, name: str) -> dict[str, Any]:
-        """What it has heard once it calls a cluster ready."""
+        """What it has received once it calls a cluster ready."""
         return await self.until(
-            lambda said: any(each["name"] == name and each.get("ready") for each in said["clusters"])
+            lambda report: any(each["name"] == name and each.get("ready") for each in report["clusters"])
         )
 
 

@@ -116,8 +116,8 @@ async def following(
 
 
 async def configure(etcd: Session, name: str, number: int, **capabilities: Any) -> None:
-    said = {"syncedCanaries": True, "maxConnectedClusters": 255, "serviceExportsEnabled": True} | capabilities
-    config = {"id": number, "capabilities": {key: value for key, value in said.items() if value is not None}}
+    record = {"syncedCanaries": True, "maxConnectedClusters": 255, "serviceExportsEnabled": True} | capabilities
+    config = {"id": number, "capabilities": {key: value for key, value in record.items() if value is not None}}
     await etcd.put(f"cilium/cluster-config/{name}", json.dumps(config).encode())
 
 
@@ -129,16 +129,16 @@ async def canaries(etcd: Session, name: str) -> None:
 async def service(etcd: Session, cluster: str, name: str, /, *addresses: str, number: int, **fields: Any) -> None:
     namespace, short = name.split("/")
     backends = {address: {"http": {"Protocol": "TCP", "Port": 8080}} for address in addresses}
-    said = {"cluster": cluster, "namespace": namespace, "name": short, "backends": backends, "shared": True}
-    value = json.dumps(said | {"clusterID": number} | fields).encode()
+    record = {"cluster": cluster, "namespace": namespace, "name": short, "backends": backends, "shared": True}
+    value = json.dumps(record | {"clusterID": number} | fields).encode()
     await etcd.put(f"cilium/state/services/v1/{cluster}/{name}", value)
 
 
 async def export(etcd: Session, cluster: str, name: str, /, **fields: Any) -> None:
     namespace, short = name.split("/")
-    said: dict[str, Any] = {"cluster": cluster, "namespace": namespace, "name": short, "type": "ClusterSetIP"}
-    said |= {"exportCreationTimestamp": "2026-01-01T00:00:00Z", "sessionAffinity": "None", "ports": []}
-    await etcd.put(f"cilium/state/serviceexports/v1/{cluster}/{name}", json.dumps(said | fields).encode())
+    record: dict[str, Any] = {"cluster": cluster, "namespace": namespace, "name": short, "type": "ClusterSetIP"}
+    record |= {"exportCreationTimestamp": "2026-01-01T00:00:00Z", "sessionAffinity": "None", "ports": []}
+    await etcd.put(f"cilium/state/serviceexports/v1/{cluster}/{name}", json.dumps(record | fields).encode())
 
 
 async def announce(etcd: Session, name: str, number: int, **capabilities: Any) -> None:

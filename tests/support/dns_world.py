@@ -37,7 +37,7 @@ Reply = Callable[[dns.message.Message], dns.message.Message | bytes | None]
 
 
 def plain(query: dns.message.Message) -> dns.message.Message:
-    """What the cluster DNS says: one address for any name that ends in cluster.local, NXDOMAIN for the rest."""
+    """The cluster DNS's answers: one address for any name that ends in cluster.local, NXDOMAIN for the rest."""
     reply = dns.message.make_response(query)
     question = query.question[0]
     if question.name.to_text().lower().endswith("cluster.local."):
@@ -48,7 +48,7 @@ def plain(query: dns.message.Message) -> dns.message.Message:
 
 
 class Upstream(asyncio.DatagramProtocol):
-    """A name server of a test, over UDP and TCP on one port: ``reply`` says what it does with a question."""
+    """A name server of a test, over UDP and TCP on one port: ``reply`` gives the reply to a question."""
 
     def __init__(self) -> None:
         self.reply: Reply = plain
@@ -112,7 +112,7 @@ class Setup:
             self.initializer.complete(txn)
 
     async def ask(self, name: str, type_: str = "A", *, tcp: bool = False, **fields: Any) -> dns.message.Message:
-        """What the server says to a question."""
+        """The server's reply to a question."""
         query = dns.message.make_query(name, type_, **fields)
         host, port = self.server.address
         send = dns.asyncquery.tcp if tcp else dns.asyncquery.udp

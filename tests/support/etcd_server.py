@@ -24,7 +24,7 @@ _claims: Final[list[socket.socket]] = []
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nobody listens on, and that no other test process on this machine is given meanwhile."""
+    """Ports of loopback without a listener, and that no other test process on this machine is given meanwhile."""
     found: list[int] = []
     while len(found) < count:
         port = random.choice(PORTS)

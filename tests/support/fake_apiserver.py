@@ -107,7 +107,7 @@ class FakeApiServer:
     # what tests say
 
     def put(self, path: str, **fields: Any) -> Object:
-        """Store an object at its path ('/api/v1/namespaces/demo/services/echo') and tell the watchers."""
+        """Store an object at its path ('/api/v1/namespaces/demo/services/echo') and send it to watchers."""
         self.revision += 1
         collection, _, name = path.rpartition("/")
         before = self.objects.get(path)
@@ -121,11 +121,11 @@ class FakeApiServer:
         return self.objects[path]
 
     def remove(self, path: str) -> None:
-        """Delete an object and tell the watchers."""
+        """Delete an object and send the event to the watchers."""
         self.revision += 1
-        gone = self.objects.pop(path)
-        gone = {**gone, "metadata": {**gone["metadata"], "resourceVersion": str(self.revision)}}
-        self._tell(path.rpartition("/")[0], "DELETED", gone)
+        deleted = self.objects.pop(path)
+        deleted = {**deleted, "metadata": {**deleted["metadata"], "resourceVersion": str(self.revision)}}
+        self._tell(path.rpartition("/")[0], "DELETED", deleted)
 
     def expire(self) -> None:
         """Compact: no watch from before now any more; those that stand go on."""
@@ -195,12 +195,12 @@ class FakeApiServer:
         return True
 
     async def _watch(self, request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        since = int(request.query["resourceVersion"])
-        if since < self.oldest:
+        start = int(request.query["resourceVersion"])
+        if start < self.oldest:
             raise status(410, "Expired", "too old resource version")
         stream = start_stream(writer)
         for revision, collection, kind, obj in self.history:
-            if revision > since and _within(f"{collection}/x", request.path):
+            if revision > start and _within(f"{collection}/x", request.path):
                 stream.event(kind, obj)
         self.streams.append((request.path, stream))
         while stream.open and not (writer.transport.is_closing() or reader.at_eof()):  # noqa: ASYNC110
@@ -293,7 +293,7 @@ async def running(*, tls: ssl.SSLContext | None = None) -> AsyncIterator[FakeApi
 
 @contextmanager
 def refusing() -> Iterator[str]:
-    """An address where nobody listens."""
+    """An address without a listener."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{taken.getsockname()[1]}"

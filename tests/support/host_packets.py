@@ -1,4 +1,4 @@
-"""Packets of a lab on the host's own interfaces: there must be none, whatever a caller inside was told."""
+"""Packets of a lab on the host's own interfaces: there must be none, whatever error a caller inside got."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ PLUGINS: Final = "OwnerReferencesPermissionEnforcement"
 
 
 def environment(name: str, number: int) -> dict[str, str]:
-    """``cluster.env`` with its first two lines changed, as the walk says."""
+    """``cluster.env`` with its first two lines changed, as the guide has it."""
     lines = (DEPLOY / "cluster.env").read_text().splitlines()
     given = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
     return given | {"ISTHMUS_CLUSTER_NAME": name, "ISTHMUS_CLUSTER_ID": str(number)}
@@ -76,9 +76,9 @@ class Cluster:
 
     def clusters(self, *words: str, stdin: str | None = None, succeeds: bool = True) -> str:
         """Run it."""
-        told = {**os.environ, **environment(self.name, self.number)}
+        environ = {**os.environ, **environment(self.name, self.number)}
         done = subprocess.run(
-            self.command(*words), env=told, capture_output=True, text=True, timeout=90, input=stdin, check=False
+            self.command(*words), env=environ, capture_output=True, text=True, timeout=90, input=stdin, check=False
         )
         assert (done.returncode == 0) == succeeds, f"{words}: {done.stdout}{done.stderr}"
         return done.stdout + done.stderr
@@ -103,8 +103,8 @@ class Cluster:
 
     def join(self, other: Cluster) -> None:
         """Invite here, join there."""
-        told = {**os.environ, **environment(self.name, self.number)}
-        with subprocess.Popen(self.command("invite"), env=told, stdout=subprocess.PIPE, text=True) as inviting:
+        environ = {**os.environ, **environment(self.name, self.number)}
+        with subprocess.Popen(self.command("invite"), env=environ, stdout=subprocess.PIPE, text=True) as inviting:
             assert inviting.stdout is not None
             other.clusters("join", stdin=inviting.stdout.readline())
             assert inviting.wait(60) == 0
@@ -130,8 +130,8 @@ class Cluster:
         flags = [word for each in given for word in ("--set", each)]
         command = [sys.executable, "-m", "isthmus", process, "--config", str(config)]
         with (self.folder / f"{process}.log").open("ab") as log:
-            told = {**os.environ, **environment(self.name, self.number)}
-            started = subprocess.Popen([*command, *flags], env=told, stdout=log, stderr=log)
+            environ = {**os.environ, **environment(self.name, self.number)}
+            started = subprocess.Popen([*command, *flags], env=environ, stdout=log, stderr=log)
         self.processes.append(started)
         return started
 
@@ -145,24 +145,24 @@ class Cluster:
         return [f"kubernetes.kubeconfig={access}"]
 
     def operator(self) -> int:
-        """The operator, as it is deployed; the port where it says how it is."""
+        """The operator, as it is deployed; its port for metrics and health."""
         [port] = free_ports(1)
         self.run("operator", f"monitor.listen=127.0.0.1:{port}", account="isthmus-operator")
         return port
 
     def end(self) -> None:
-        """Tell what was started last to end."""
+        """Stop the process that was started last."""
         process = self.processes.pop()
         process.terminate()
         process.wait(60)
 
     def mirrored(self, peer: str) -> Path:
-        """The peers directory of an agent behind the mirror, as the walk says."""
+        """The peers directory of an agent behind the mirror, as the guide has it."""
         folder = self.folder / "mirrored"
         folder.mkdir()
         for name in ("ca.crt", "local.crt", "local.key"):
             (folder / name).write_bytes((self.keys / name).read_bytes())
-        said = {
+        config = {
             "endpoints": [self.etcd.endpoint],
             "trusted-ca-file": "ca.crt",
             "cert-file": "local.crt",
@@ -170,7 +170,7 @@ class Cluster:
             "username": "local",
             "password": (self.keys / "local.password").read_text().strip(),
         }
-        (folder / peer).write_text(yaml.safe_dump(said))
+        (folder / peer).write_text(yaml.safe_dump(config))
         return folder
 
     def audited(self, account: str) -> list[tuple[str, str, str, int]]:

@@ -57,7 +57,7 @@ class World:
         await joining.guard(self.home)
 
     async def publish(self, *addresses: str) -> None:
-        """Say what an operator says, as its user."""
+        """Publish what an operator publishes, as its user."""
         name, number = self.home.cluster.name, self.home.cluster.id
         async with self.home.session(user="operator") as session:
             await service(session, name, "demo/echo", *addresses, number=number)

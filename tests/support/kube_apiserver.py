@@ -27,7 +27,7 @@ TOKENS: Final = {"admin": "system:masters", "nobody": ""}
 
 
 RANGES: Final = "10.96.0.0/16,fd00:10:96::/112"
-"""Services can have both families; who says nothing gets IPv4."""
+"""Services can have both families; one that names none gets IPv4."""
 
 
 class KubeApiServer:
@@ -88,7 +88,7 @@ class KubeApiServer:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a Pod's environment says of the server."""
+        """The variables of a Pod's environment that name the server."""
         host, _, port = self.url.removeprefix("https://").partition(":")
         return {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port}
 

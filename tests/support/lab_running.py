@@ -38,7 +38,7 @@ class Running:
         return self.cli("exec", cluster, pod, "--", "sh", "-c", script, code=code).stdout
 
     def exec_fails(self, cluster: str, pod: str) -> str:
-        """What ``lab exec`` says where there is nothing to enter: one line."""
+        """The error of ``lab exec`` where there is nothing to enter: one line."""
         output = self.cli("exec", cluster, pod, "--", "true", code=1).stderr
         assert output.count("\n") == 1, output
         return output

@@ -21,7 +21,7 @@ NEXT_ID = {"prog_id": 11, "map_id": 12, "link_id": 31}
 
 @contextmanager
 def own_host() -> Iterator[None]:
-    """This thread, and what it starts, on a host network of its own: nobody else changes it meanwhile.
+    """This thread, and what it starts, on a host network of its own, which no other process changes meanwhile.
 
     It has an uplink with a default route, so a packet that leaves a lab leaves there.
     """

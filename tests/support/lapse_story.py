@@ -1,4 +1,4 @@
-"""A peer's etcd goes for longer than the cache lifetime while its pods answer: told in a network of its own, as root.
+"""A peer's etcd goes for longer than the cache lifetime while its pods answer: run in a network of its own, as root.
 
 python tests/support/lapse_story.py FOLDER EXAMPLE, within `unshare -n`. A line of JSON for each part of the story.
 """
@@ -31,7 +31,7 @@ ANSWERS, SILENT = "10.2.1.1", "10.2.1.2"
 
 
 def own_network() -> None:
-    """Addresses of pods that nobody outside can be called at."""
+    """Addresses of pods, unreachable from outside."""
     for command in ("link set lo up", f"addr add {ANSWERS}/32 dev lo", f"addr add {SILENT}/32 dev lo"):
         subprocess.run(["ip", *command.split()], check=True)
 
@@ -46,7 +46,7 @@ def tables_with_rows() -> tuple[Database, Derivations]:
     return db, Derivations(db, *derived)
 
 
-async def told(db: Database, part: str, wanted: list[list[Any]]) -> None:
+async def until_rows(db: Database, part: str, wanted: list[list[Any]]) -> None:
     """Wait until the backends are these, and say so."""
 
     def seen() -> list[list[Any]]:
@@ -81,14 +81,14 @@ async def main(folder: Path, example: Path) -> None:
         async with asyncio.TaskGroup() as tasks:
             parts = (follower.run(), derivations.run(), health_checker.check(db, every=0.2))
             running_parts = [tasks.create_task(part) for part in parts]
-            await told(db, "heard", [[ANSWERS, True, False], [SILENT, False, False]])
+            await until_rows(db, "heard", [[ANSWERS, True, False], [SILENT, False, False]])
             etcd.stop()
-            await told(db, "lapsed", [[ANSWERS, True, True]])
+            await until_rows(db, "lapsed", [[ANSWERS, True, True]])
             pod.close()
-            await told(db, "the pod ends too", [])
+            await until_rows(db, "the pod ends too", [])
             pod = await asyncio.start_server(lambda _, writer: writer.close(), ANSWERS, 8080)
             etcd.start()
-            await told(db, "heard again", [[ANSWERS, True, False], [SILENT, False, False]])
+            await until_rows(db, "heard again", [[ANSWERS, True, False], [SILENT, False, False]])
             for task in running_parts:
                 task.cancel()
     pod.close()

@@ -89,9 +89,9 @@ class World:
 
     def delete(self, table: Any, key: Any) -> None:
         with self.db.write() as txn:
-            gone = txn.delete(table, key)
-            assert gone is not None
-            observed = seen(gone, metadata={}, version="")
+            deleted = txn.delete(table, key)
+            assert deleted is not None
+            observed = seen(deleted, metadata={}, version="")
             if observed is not None:
                 txn.delete(tables.OBSERVED, (observed.kind, observed.name))
         self.settle()

@@ -14,8 +14,8 @@ from isthmus.etcd import Session
 
 
 @asynccontextmanager
-async def mirroring(ours: Session, peers: Peers) -> AsyncIterator[Mirror]:
-    mirror = Mirror(ours, cluster=OWN, section=ClustersetSection(directory=str(peers.folder)))
+async def mirroring(session: Session, peers: Peers) -> AsyncIterator[Mirror]:
+    mirror = Mirror(session, cluster=OWN, section=ClustersetSection(directory=str(peers.folder)))
     task = asyncio.create_task(mirror.run())
     try:
         yield mirror

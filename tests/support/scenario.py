@@ -8,7 +8,7 @@ The first lines, with #, are the rule. Then, in any order:
     takes WHICH   which services it takes from then on: all (as at first) or multicluster
     faults N      of a hundred map operations N fail (10 at first)
     try           one round of the reconciler, which need not succeed
-    stray         entries that nobody knows of appear in the maps
+    stray         entries that the state lacks appear in the maps
     == WORDS      tables and maps are now as the lines that follow say
 
 Maps are reached through the target and the reconciler, with faults; at the end everything is deleted in some order,
@@ -127,15 +127,15 @@ class Scenario:
         """From the first line to the last, and then away with it all."""
         written: list[str] = []
         for lines in _blocks(self._path.read_text()):
-            said = list(lines)
-            if said[0].startswith("=="):
-                now = [said[0], *self.seen()]
+            block = list(lines)
+            if block[0].startswith("=="):
+                now = [block[0], *self.seen()]
                 written += [*now, ""]
                 if not REWRITE:
-                    assert now == said, f"{self._path.name}: {said[0]}"
+                    assert now == block, f"{self._path.name}: {block[0]}"
             else:
-                written += [*said, ""]
-                self._do(said)
+                written += [*block, ""]
+                self._do(block)
         if REWRITE:
             self._path.write_text("\n".join(written).rstrip() + "\n")
         self._end()

@@ -67,7 +67,7 @@ def labels(text: str | None) -> tuple[tuple[str, str], ...]:
 
 
 def service(name: str, values: list[str], options: Options) -> Iterable[Any]:
-    said = {
+    fields = {
         "cluster_ips": split(options.get("ip")),
         "external_ips": split(options.get("external")),
         "load_balancer_ips": split(options.get("lb")),
@@ -87,7 +87,7 @@ def service(name: str, values: list[str], options: Options) -> Iterable[Any]:
     notes += [("service.cilium.io/affinity", options["first"])] if "first" in options else []
     notes += [("service.cilium.io/lb-algorithm", options["algorithm"])] if "algorithm" in options else []
     name, imported = _standing_for(name)
-    yield make.service(name, annotations=tuple(sorted(notes)), import_of=imported, **said)
+    yield make.service(name, annotations=tuple(sorted(notes)), import_of=imported, **fields)
 
 
 def _standing_for(name: str) -> tuple[str, ServiceName]:

@@ -1,4 +1,4 @@
-"""Tutorials as tests: the commands of a text's console blocks, and whether they print what it says.
+"""Tutorials as tests: the commands of a text's console blocks, and whether they print what the text shows.
 
 A block's lines after ``$ `` are commands, run one after the other in one shell; the lines below are what is printed,
 stdout and stderr as they come. ``…`` stands for anything within a line, a line of its own for any lines. Where a
