@@ -53,7 +53,7 @@ def test_both_families_live_in_one_key_space() -> None:
     assert shapes.address_text(shapes.address("fd00::1")) == "fd00::1"
 
 
-def test_a_frontend_value_says_which_key_it_is_for() -> None:
+def test_a_frontend_value_has_the_key_it_is_for() -> None:
     key = codecs.frontend_key(FrontendKey("10.96.0.7", 80, "TCP"))
     assert codecs.frontend(key, plan=5) == key[12:] + b"\5\0\0\0"
     assert codecs.FRONTEND.named(codecs.frontend(key, plan=5))["plan"] == 5

@@ -65,14 +65,14 @@ async def test_without_cookies_redirects_that_leave_pods_out_fail_by_a_sentence_
     """As before 5.14: the kernel refuses the option, as it refuses one that never was."""
     monkeypatch.setattr(callers, "SO_NETNS_COOKIE", 9999)
     known = datapath.callers()
-    told = Introduced(datapath.target(), known)
+    target = Introduced(datapath.target(), known)
     hashing = plan("hash", "10.96.7.8", group(BACKENDS[0]), consistent=True)
     leaving = plan("skip", "10.96.7.7", group(BACKENDS[1]), skip=("10.7.0.1",))
     with pod(world.cgroup):
         known.renew({POD})
-        failures = await told.update([hashing, leaving])
+        failures = await target.update([hashing, leaving])
     assert list(failures) == [leaving.key]
     assert "no SO_NETNS_COOKIE" in failures[leaving.key]
     assert "need Linux 5.14" in repr(known)
     assert world.caller.tcp("10.96.7.8")["answer"].startswith(BACKENDS[0])
-    assert done(told.delete([leaving])) == {}
+    assert done(target.delete([leaving])) == {}

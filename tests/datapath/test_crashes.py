@@ -34,13 +34,13 @@ async def test_killed_at_any_map_operation_it_converges_with_its_numbers_and_no_
         *(world.pin, str(world.cgroup), str(seed), str(LIVES)),
         stdout=asyncio.subprocess.PIPE,
     )
-    said = asyncio.create_task(lives.communicate())
+    output = asyncio.create_task(lives.communicate())
     answers: list[dict[str, str]] = []
-    while not said.done():
+    while not output.done():
         answers += await asyncio.to_thread(
             world.caller.calls, "tcp", bpf_lives.STABLE.frontends[0].address, 80, times=50
         )
-    ends = (await said)[0].split()
+    ends = (await output)[0].split()
     reopened = world.open()
     after, dumped = numbers(reopened), canonical(reopened.maps)
     reopened.close()

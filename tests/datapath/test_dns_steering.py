@@ -48,11 +48,11 @@ async def test_a_resolver_of_ipv6_is_steered_to_the_servers_address_of_ipv6(
     alive.close()
 
 
-async def test_a_connected_socket_believes_it_talks_to_the_cluster_dns(world: World, datapath: Datapath) -> None:
+async def test_a_connected_socket_has_the_cluster_dns_as_its_peer(world: World, datapath: Datapath) -> None:
     alive = await Alive.open(world.pin)
     alive.renew(60)
-    said = world.caller.udp(CLUSTER_DNS, 53, connected=True)
-    assert said == STEERED | {"peer": f"{CLUSTER_DNS}:53"}
+    result = world.caller.udp(CLUSTER_DNS, 53, connected=True)
+    assert result == STEERED | {"peer": f"{CLUSTER_DNS}:53"}
     alive.close()
 
 

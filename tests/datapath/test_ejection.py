@@ -64,12 +64,12 @@ def test_a_backend_that_refuses_costs_no_more_calls_than_it_takes_to_notice(
 ) -> None:
     """At most as many as are under way when the threshold is reached; none later."""
     programmed(datapath.target(), plan("echo", vip, group(*backends), ejection=LONG))
-    said = load.run(vip, calls=1500, at_once=20)
-    assert 3 <= said.failed <= 3 + 20, said.ended
-    assert set(said.ended) == {"ok", "ECONNREFUSED"}
-    again = load.run(vip, calls=600, at_once=20)
-    assert again.ended == {"ok": 600}
-    assert set(again.answered) == set(backends[:2])
+    result = load.run(vip, calls=1500, at_once=20)
+    assert 3 <= result.failed <= 3 + 20, result.ended
+    assert set(result.ended) == {"ok", "ECONNREFUSED"}
+    second = load.run(vip, calls=600, at_once=20)
+    assert second.ended == {"ok": 600}
+    assert set(second.answered) == set(backends[:2])
 
 
 @pytest.mark.parametrize(("vip", "backends"), families(SILENT, SILENT6))
@@ -77,9 +77,9 @@ def test_a_backend_that_is_silent_costs_no_more_calls_than_are_under_way(
     datapath: Datapath, load: Load, vip: str, backends: tuple[str, ...]
 ) -> None:
     programmed(datapath.target(), plan("echo", vip, group(*backends), ejection=LONG))
-    said = load.run(vip, calls=600, at_once=15, timeout=1.0)
-    assert 3 <= said.failed <= 15, said.ended
-    assert set(said.ended) == {"ok", "timeout"}
+    result = load.run(vip, calls=600, at_once=15, timeout=1.0)
+    assert 3 <= result.failed <= 15, result.ended
+    assert set(result.ended) == {"ok", "timeout"}
     assert load.run(vip, calls=300, at_once=15).ended == {"ok": 300}
 
 
@@ -107,8 +107,8 @@ def test_a_single_call_tries_it_again_and_success_brings_it_back(
     programmed(datapath.target(), plan("echo", VIP, group(GOOD[0], REFUSES), ejection=times))
     load.run(VIP, calls=40)
     assert watch.step() == 1
-    said = load.run(VIP, calls=30, at_once=10, pause=0.05)  # each window of 0.3 s lets one call through
-    assert said.failed <= 3, said.ended
+    result = load.run(VIP, calls=30, at_once=10, pause=0.05)  # each window of 0.3 s lets one call through
+    assert result.failed <= 3, result.ended
     process = served.serve(REFUSES)
     try:
         load.run(VIP, calls=40, at_once=2, pause=0.05)
@@ -137,8 +137,8 @@ def test_a_client_with_affinity_is_moved_and_then_stays(datapath: Datapath, load
 
 def test_never_means_never(datapath: Datapath, load: Load) -> None:
     programmed(datapath.target(), plan("echo", VIP, group(GOOD[0], REFUSES), ejection=Ejection(after=0)))
-    said = load.run(VIP, calls=200)
-    assert said.ended["ECONNREFUSED"] > 50
+    result = load.run(VIP, calls=200)
+    assert result.ended["ECONNREFUSED"] > 50
     assert view.rows(datapath.maps, "failing") == []
 
 

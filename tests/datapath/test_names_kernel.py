@@ -193,7 +193,7 @@ QUESTIONS = [
 
 
 @pytest.mark.parametrize(("name", "type_"), QUESTIONS)
-def test_isthmus_dns_query_says_what_the_kernel_does(world: NamesWorld, name: str, type_: str) -> None:
+def test_isthmus_dns_query_prints_what_the_kernel_does(world: NamesWorld, name: str, type_: str) -> None:
     world.alive()
     number = int(dns.rdatatype.from_text(type_))
     found = route(SERVED, ROWS, name, type_, number, mode="kernel")

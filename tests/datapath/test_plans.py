@@ -191,7 +191,7 @@ def test_numbers_are_not_given_out_again_before_all_others() -> None:
 
 
 @given(st.lists(st.integers(0, 700), max_size=60), st.sets(st.integers(1, 600), max_size=9))
-def test_a_number_is_nobody_elses_until_it_is_given_back(releases: list[int], restored: set[int]) -> None:
+def test_an_id_is_not_given_out_twice_until_it_is_given_back(releases: list[int], restored: set[int]) -> None:
     ids, taken = Ids(restored, most=600), set(restored)
     for number in releases:
         ids.release(number)

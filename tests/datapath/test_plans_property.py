@@ -365,7 +365,7 @@ def test_entries_that_went_while_no_process_was_there_are_back_after_its_start(n
 
 @pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize("name", AWAY)
-def test_values_that_somebody_changed_are_put_right_by_pruning(name: str, restarted: bool) -> None:
+def test_values_that_another_process_changed_are_put_right_by_pruning(name: str, restarted: bool) -> None:
     story = Story()
     for n in range(2):
         row = Plan(

@@ -26,10 +26,10 @@ def test_a_tcp_call_reaches_a_backend_and_its_peer_is_the_service(world: World, 
 @pytest.mark.parametrize("connected", [True, False])
 def test_a_udp_answer_comes_from_the_service(world: World, datapath: Datapath, connected: bool) -> None:
     programmed(datapath.target(), plan("echo", VIP, group(BACKENDS[0], protocol="UDP"), protocol="UDP"))
-    said = world.caller.udp(VIP, connected=connected)
-    assert said["answer"] == f"{BACKENDS[0]} 10.7.0.1"
-    assert said["from"] == f"{VIP}:80"
-    assert said["peer"] == (f"{VIP}:80" if connected else "")
+    result = world.caller.udp(VIP, connected=connected)
+    assert result["answer"] == f"{BACKENDS[0]} 10.7.0.1"
+    assert result["from"] == f"{VIP}:80"
+    assert result["peer"] == (f"{VIP}:80" if connected else "")
 
 
 def test_a_socket_of_ipv6_calls_the_same_services_by_mapped_addresses(world: World, datapath: Datapath) -> None:
@@ -41,8 +41,8 @@ def test_a_socket_of_ipv6_calls_the_same_services_by_mapped_addresses(world: Wor
     mapped = f"::ffff:{VIP}"
     assert world.caller.tcp(mapped) == {"answer": f"{BACKENDS[0]} 10.7.0.1", "peer": f"{mapped}:80"}
     assert world.caller.udp(mapped)["from"] == f"{mapped}:80"
-    said = world.caller.udp(mapped, connected=True)
-    assert (said["peer"], said["from"]) == (f"{mapped}:80", f"{mapped}:80")
+    result = world.caller.udp(mapped, connected=True)
+    assert (result["peer"], result["from"]) == (f"{mapped}:80", f"{mapped}:80")
     assert world.caller.tcp("::ffff:10.8.0.2", 8080)["peer"] == "::ffff:10.8.0.2:8080"
 
 
@@ -55,8 +55,8 @@ def test_services_of_ipv6_are_served_alike(world: World, datapath: Datapath) -> 
     )
     assert world.caller.tcp(vip) == {"answer": f"{BACKEND6} fd00:7::1", "peer": f"{vip}:80"}
     assert world.caller.udp(vip)["from"] == f"{vip}:80"
-    said = world.caller.udp(vip, connected=True)
-    assert (said["peer"], said["from"]) == (f"{vip}:80", f"{vip}:80")
+    result = world.caller.udp(vip, connected=True)
+    assert (result["peer"], result["from"]) == (f"{vip}:80", f"{vip}:80")
 
 
 def test_a_call_that_is_not_ours_is_untouched(world: World, datapath: Datapath) -> None:
@@ -207,10 +207,10 @@ def test_where_the_kernel_cannot_say_why_a_refused_call_sees_eperm(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(libbpf, "has_helper", lambda *_: False)
-    older = world.open()
-    programmed(older.target(), plan("echo", VIP))
+    previous = world.open()
+    programmed(previous.target(), plan("echo", VIP))
     assert world.caller.tcp(VIP) == {"error": "EPERM"}
-    older.close()
+    previous.close()
     remove(world.pin)
 
 
@@ -219,9 +219,9 @@ def test_one_udp_socket_stays_with_its_backend_and_knows_it_by_each_name(world: 
     rows = [plan(f"s{n}", vip, group(*BACKENDS[:3], protocol="UDP"), protocol="UDP") for n, vip in enumerate(names)]
     programmed(datapath.target(), *rows)
     first = [world.caller.udp(vip, name="kept") for vip in names]
-    again = [world.caller.udp(vip, name="kept") for vip in names]
-    assert [said["from"] for said in (*first, *again)] == [f"{vip}:80" for vip in names] * 2
-    assert [said["answer"] for said in first] == [said["answer"] for said in again]
+    second = [world.caller.udp(vip, name="kept") for vip in names]
+    assert [result["from"] for result in (*first, *second)] == [f"{vip}:80" for vip in names] * 2
+    assert [result["answer"] for result in first] == [result["answer"] for result in second]
 
 
 @pytest.mark.parametrize("count", [2, 4])
@@ -244,8 +244,8 @@ def test_an_unconnected_udp_socket_keeps_its_backend_when_others_come_or_go(
 def test_a_call_by_multipath_tcp_has_the_service_as_its_peer(world: World, datapath: Datapath) -> None:
     """Linux 5.19 and later; before, the program cannot get from the subflow to the socket that the application has."""
     programmed(datapath.target(), plan("echo", VIP, group(BACKENDS[0])))
-    [said] = world.caller.calls("mptcp", VIP, 80)
-    assert said == {"answer": f"{BACKENDS[0]} 10.7.0.1", "peer": f"{VIP}:80"}
+    [result] = world.caller.calls("mptcp", VIP, 80)
+    assert result == {"answer": f"{BACKENDS[0]} 10.7.0.1", "peer": f"{VIP}:80"}
 
 
 def test_a_plan_for_calls_from_inside_comes_before_that_for_all(world: World, datapath: Datapath) -> None:
@@ -280,7 +280,7 @@ def test_datagrams_of_one_socket_to_one_service_are_one_call(world: World, datap
 
 def _answers(world: World, times: int) -> Counter[str]:
     """Which backend answered how often."""
-    return Counter(said["answer"].split()[0] for said in world.caller.calls("tcp", VIP, 80, times=times))
+    return Counter(result["answer"].split()[0] for result in world.caller.calls("tcp", VIP, 80, times=times))
 
 
 def _counts(datapath: Datapath) -> dict[tuple[str, str, str], int]:

@@ -21,10 +21,10 @@ def test_this_machine_lacks_nothing() -> None:
 
 
 @pytest.mark.bpf
-def test_without_capabilities_the_sentence_says_which_and_what_to_do() -> None:
+def test_without_capabilities_the_sentence_names_them_and_the_remedy() -> None:
     command = ["setpriv", "--bounding-set=-net_admin,-sys_admin", "--inh-caps=-all", sys.executable, "-c", ASK]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert said == "CAP_NET_ADMIN and CAP_SYS_ADMIN missing: run as root (sudo)\n"
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert output == "CAP_NET_ADMIN and CAP_SYS_ADMIN missing: run as root (sudo)\n"
 
 
 def test_an_old_kernel_is_named_with_the_version_that_would_do(monkeypatch: pytest.MonkeyPatch) -> None:

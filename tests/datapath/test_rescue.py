@@ -70,9 +70,9 @@ def test_no_call_fails_while_one_of_three_refuses(
     rescuing: Datapath, load: Load, vip: str, good: tuple[str, ...], bad: tuple[str, str], ejection: Ejection
 ) -> None:
     programmed(rescuing.target(), plan("echo", vip, group(*good, bad[0]), ejection=ejection))
-    said = load.run(vip, calls=CALLS, at_once=10)
-    assert said.ended == {"ok": CALLS}
-    assert set(said.answered) == set(good)
+    result = load.run(vip, calls=CALLS, at_once=10)
+    assert result.ended == {"ok": CALLS}
+    assert set(result.answered) == set(good)
     assert left(rescuing) == []
 
 
@@ -82,9 +82,9 @@ def test_no_call_fails_while_one_of_three_is_silent(
     rescuing: Datapath, load: Load, vip: str, good: tuple[str, ...], bad: tuple[str, str], ejection: Ejection
 ) -> None:
     programmed(rescuing.target(), plan("echo", vip, group(*good, bad[1]), ejection=ejection))
-    said = load.run(vip, calls=CALLS, at_once=10)
-    assert said.ended == {"ok": CALLS}
-    assert set(said.answered) == set(good)
+    result = load.run(vip, calls=CALLS, at_once=10)
+    assert result.ended == {"ok": CALLS}
+    assert set(result.answered) == set(good)
     assert left(rescuing) == []
 
 
@@ -93,9 +93,9 @@ def test_no_call_fails_while_one_refuses_and_one_is_silent(
     rescuing: Datapath, load: Load, vip: str, good: tuple[str, ...], bad: tuple[str, str]
 ) -> None:
     programmed(rescuing.target(), plan("echo", vip, group(good[0], *bad), ejection=NEVER))
-    said = load.run(vip, calls=CALLS, at_once=10)
-    assert said.ended == {"ok": CALLS}
-    assert set(said.answered) == {good[0]}
+    result = load.run(vip, calls=CALLS, at_once=10)
+    assert result.ended == {"ok": CALLS}
+    assert set(result.answered) == {good[0]}
     assert left(rescuing) == []
 
 
@@ -104,23 +104,23 @@ def test_three_megabytes_of_a_moved_connection_are_intact(
     rescuing: Datapath, load: Load, vip: str, good: tuple[str, ...], bad: tuple[str, str]
 ) -> None:
     programmed(rescuing.target(), plan("echo", vip, group(*bad), group(good[0], tier=1), ejection=NEVER))
-    said = load.run(vip, calls=6, at_once=3, bytes=3_000_000, timeout=20.0)
-    assert said.ended == {"ok": 6}
+    result = load.run(vip, calls=6, at_once=3, bytes=3_000_000, timeout=20.0)
+    assert result.ended == {"ok": 6}
     assert left(rescuing) == []
 
 
 def test_the_next_tier_is_used_when_the_first_is_dead(rescuing: Datapath, load: Load) -> None:
     programmed(rescuing.target(), plan("echo", VIP, group(REFUSES), group(GOOD[1], tier=1), ejection=NEVER))
-    said = load.run(VIP, calls=50, at_once=5)
-    assert (said.ended, set(said.answered)) == ({"ok": 50}, {GOOD[1]})
+    result = load.run(VIP, calls=50, at_once=5)
+    assert (result.ended, set(result.answered)) == ({"ok": 50}, {GOOD[1]})
 
 
 def test_when_all_refuse_the_call_is_refused(rescuing: Datapath, load: Load) -> None:
     other = "10.8.1.9:8081"
     programmed(rescuing.target(), plan("echo", VIP, group(REFUSES, other), ejection=NEVER))
-    said = load.run(VIP, calls=20, at_once=5)
-    assert said.ended == {"ECONNREFUSED": 20}
-    assert said.times[-1] < 1000
+    result = load.run(VIP, calls=20, at_once=5)
+    assert result.ended == {"ECONNREFUSED": 20}
+    assert result.times[-1] < 1000
     assert left(rescuing) == []
 
 
@@ -202,10 +202,10 @@ def test_no_call_fails_while_backends_come_and_go(rescuing: Datapath, world: Wor
         time.sleep(0.1 + 0.03 * turn)
         served.kill()
         served.wait(5)
-    said = load.result()
-    connected = {how: count for how, count in said.ended.items() if how not in ("ok", "empty", "ECONNRESET")}
+    result = load.result()
+    connected = {how: count for how, count in result.ended.items() if how not in ("ok", "empty", "ECONNRESET")}
     assert connected == {}
-    assert said.failed <= 12 * 10, "what was established to a process that died, at most the calls under way"
+    assert result.failed <= 12 * 10, "what was established to a process that died, at most the calls under way"
     assert left(rescuing) == []
 
 

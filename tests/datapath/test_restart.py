@@ -15,7 +15,7 @@ VIP = "10.96.7.7"
 ROW = plan("echo", VIP, group(*BACKENDS[:3]), affinity=600)
 
 
-def test_calls_go_on_while_nobody_is_there(world: World, datapath: Datapath) -> None:
+def test_calls_go_on_while_no_agent_runs(world: World, datapath: Datapath) -> None:
     programmed(datapath.target(), ROW)
     datapath.close()
     assert world.caller.tcp(VIP)["peer"] == f"{VIP}:80"
@@ -58,7 +58,7 @@ def test_counters_go_on_from_where_they_were(world: World, datapath: Datapath) -
     assert row == {"service": "demo/echo:80/TCP/IPv4", "cluster": "c1", "verdict": "called", "calls": 2}
 
 
-def test_nothing_is_programmed_away_while_its_cluster_has_not_been_heard_from(world: World, datapath: Datapath) -> None:
+def test_nothing_is_programmed_away_before_its_cluster_is_listed(world: World, datapath: Datapath) -> None:
     both = group(BACKENDS[0], cluster="c1"), group(BACKENDS[1], cluster="c2")
     programmed(datapath.target(), plan("echo", VIP, *both))
     datapath.close()
@@ -153,7 +153,7 @@ def test_a_full_map_fails_one_plan_and_spares_the_rest(world: World) -> None:
     remove(world.pin)
 
 
-def test_entries_that_somebody_deleted_are_back_after_pruning(world: World, datapath: Datapath) -> None:
+def test_deleted_entries_are_back_after_pruning(world: World, datapath: Datapath) -> None:
     target = datapath.target()
     programmed(target, ROW)
     before = view.dump(datapath.maps, masked=True)

@@ -27,7 +27,9 @@ def expected(pod: str, endpoints: tuple[str, ...] = BACKENDS) -> str:
 
 
 def called(world: World, times: int = 5) -> set[str]:
-    return {said.get("error") or said["answer"].split()[0] for said in world.caller.calls("tcp", VIP, 80, times=times)}
+    return {
+        result.get("error") or result["answer"].split()[0] for result in world.caller.calls("tcp", VIP, 80, times=times)
+    }
 
 
 @pytest.fixture
@@ -37,7 +39,7 @@ def known(datapath: Datapath) -> Datapath:
     return datapath
 
 
-def test_calls_of_a_pod_go_where_its_address_says(world: World, known: Datapath) -> None:
+def test_calls_of_a_pod_go_where_its_address_hashes_to(world: World, known: Datapath) -> None:
     programmed(known.target(), ROW)
     assert called(world) == {expected(POD)}
 
@@ -58,7 +60,7 @@ def test_another_node_with_other_numbers_chooses_the_same(world: World, known: D
     assert called(world) == {expected(POD)}
 
 
-def test_a_caller_nobody_knows_stays_with_one_backend(world: World, datapath: Datapath) -> None:
+def test_an_unknown_caller_stays_with_one_backend(world: World, datapath: Datapath) -> None:
     programmed(datapath.target(), ROW)
     assert len(called(world, 20)) == 1
 
@@ -104,7 +106,7 @@ def test_no_call_fails_while_the_ring_changes(world: World) -> None:
     for turn in range(30):
         endpoints = BACKENDS[turn % 3 : turn % 3 + 4]
         done(to.update([plan("echo", VIP, group(*endpoints), consistent=True)]))
-        answers.update(said.get("error", "") for said in world.caller.calls("tcp", VIP, 80, times=3))
+        answers.update(result.get("error", "") for result in world.caller.calls("tcp", VIP, 80, times=3))
         to.sweep_due()
     opened.close()
     remove(world.pin)
@@ -122,7 +124,7 @@ def test_a_restart_writes_no_ring_again(world: World, known: Datapath) -> None:
     assert before == after
 
 
-def test_a_ring_that_somebody_deleted_is_back_after_pruning(world: World, known: Datapath) -> None:
+def test_a_deleted_ring_is_back_after_pruning(world: World, known: Datapath) -> None:
     to = known.target()
     programmed(to, ROW)
     known.maps.drop("rings", [key for key, _ in known.maps.items("rings")])

@@ -9,7 +9,7 @@ from isthmus.datapath import Datapath, DatapathError
 
 
 @pytest.mark.parametrize(
-    ("section", "dns", "said"),
+    ("section", "dns", "message"),
     [
         ({}, {}, r"datapath\.cgroup is empty: name the cgroup of this node's pods"),
         ({"cgroup": "/"}, {"cluster_dns": ("10.96.0",)}, r"dns\.cluster_dns = '10\.96\.0': want an address"),
@@ -25,6 +25,6 @@ from isthmus.datapath import Datapath, DatapathError
         ({"cgroup": "/", "exempt": ("/nowhere",)}, {}, r"datapath\.exempt /nowhere: No such file"),
     ],
 )
-def test_a_wrong_field_is_named(section: dict[str, str], dns: dict[str, str], said: str) -> None:
-    with pytest.raises(DatapathError, match=said):
+def test_a_wrong_field_is_named(section: dict[str, str], dns: dict[str, str], message: str) -> None:
+    with pytest.raises(DatapathError, match=message):
         Datapath.open(DatapathSection(**section), DnsSection(**dns))  # type: ignore[arg-type]

@@ -29,79 +29,79 @@ def other(world: World) -> Caller:
 
 
 @pytest.fixture
-def told(datapath: Datapath) -> Introduced:
-    """Where the agent's plans go."""
+def target(datapath: Datapath) -> Introduced:
+    """The target that the agent programs plans through."""
     return Introduced(datapath.target(), datapath.callers())
 
 
-def program(told: Introduced, *rows: Plan) -> None:
-    assert done(told.update(rows)) == {}
-    done(told.prune(rows))
+def program(target: Introduced, *rows: Plan) -> None:
+    assert done(target.update(rows)) == {}
+    done(target.prune(rows))
 
 
 def reached(caller: Caller, host: str = VIP) -> str:
-    said = caller.tcp(host)
-    return said.get("error") or said["answer"].split()[0]
+    result = caller.tcp(host)
+    return result.get("error") or result["answer"].split()[0]
 
 
 def test_a_pod_of_the_redirect_reaches_the_original_and_the_others_the_redirect(
-    world: World, told: Introduced, other: Caller
+    world: World, target: Introduced, other: Caller
 ) -> None:
-    program(told, ORIGINAL, REDIRECT)
+    program(target, ORIGINAL, REDIRECT)
     assert reached(world.caller) == FAR
     assert world.caller.tcp(VIP)["peer"] == f"{VIP}:80"
     assert reached(other) == NEAR
 
 
-def test_datagrams_are_told_apart_as_well(world: World, told: Introduced, other: Caller) -> None:
+def test_datagrams_are_distinguished_as_well(world: World, target: Introduced, other: Caller) -> None:
     near, far = (group(each, protocol="UDP") for each in (NEAR, FAR))
     rows = (
         plan("echo", VIP, far, protocol="UDP", scope=Scope.ORIGINAL),
         plan("echo", VIP, near, protocol="UDP", skip=(POD,)),
     )
-    program(told, *rows)
+    program(target, *rows)
     for connected in (True, False):
-        said = world.caller.udp(VIP, connected=connected)
-        assert (said["answer"].split()[0], said["from"]) == (FAR, f"{VIP}:80")
+        result = world.caller.udp(VIP, connected=connected)
+        assert (result["answer"].split()[0], result["from"]) == (FAR, f"{VIP}:80")
         assert other.udp(VIP, connected=connected)["answer"].split()[0] == NEAR
 
 
-def test_pods_of_ipv6_are_told_apart_as_well(world: World, told: Introduced, other: Caller) -> None:
+def test_pods_of_ipv6_are_distinguished_as_well(world: World, target: Introduced, other: Caller) -> None:
     vip, pod, nobody = "fd00:96::7", "fd00:7::1", "[fd00:8::1]:9"
     original = plan("echo", vip, group(BACKEND6), scope=Scope.ORIGINAL)
-    program(told, original, plan("echo", vip, group(nobody), skip=(pod,)))
+    program(target, original, plan("echo", vip, group(nobody), skip=(pod,)))
     assert reached(world.caller, vip) == BACKEND6
     assert reached(other, vip) == "ECONNREFUSED"
 
 
 def test_where_the_original_is_not_ours_its_calls_go_where_they_were_going(
-    world: World, told: Introduced, other: Caller, datapath: Datapath
+    world: World, target: Introduced, other: Caller, datapath: Datapath
 ) -> None:
-    program(told, plan("dns", CLUSTER_DNS, group(NEAR), skip=(POD,)))
+    program(target, plan("dns", CLUSTER_DNS, group(NEAR), skip=(POD,)))
     assert reached(other, CLUSTER_DNS) == NEAR
     assert reached(world.caller, CLUSTER_DNS) == f"{CLUSTER_DNS}:80"
     assert [(row["verdict"], row["calls"]) for row in datapath.counters()] == [("called", 1)]
 
 
-def test_calls_from_inside_have_the_original_of_their_own_plan(world: World, told: Introduced, other: Caller) -> None:
+def test_calls_from_inside_have_the_original_of_their_own_plan(world: World, target: Introduced, other: Caller) -> None:
     inside = plan("echo", VIP, group(NEAR), scope=Scope.INTERNAL, skip=(POD,))
     original = plan("echo", VIP, group(BACKENDS[2]), scope=Scope.ORIGINAL_INTERNAL)
-    program(told, ORIGINAL, original, REDIRECT, inside)
+    program(target, ORIGINAL, original, REDIRECT, inside)
     assert reached(world.caller) == BACKENDS[2]
     assert reached(other) == NEAR
 
 
-def test_the_pod_is_known_before_calls_are_redirected(world: World, told: Introduced) -> None:
+def test_the_pod_is_known_before_calls_are_redirected(world: World, target: Introduced) -> None:
     """From the first call on: a proxy that calls the address it answers for would call itself."""
     for turn in range(10):
-        program(told, ORIGINAL, plan("echo", VIP, group(NEAR), skip=(POD, f"10.9.9.{turn}")))
+        program(target, ORIGINAL, plan("echo", VIP, group(NEAR), skip=(POD, f"10.9.9.{turn}")))
         assert {reached(world.caller) for _ in range(5)} == {FAR}
 
 
 def test_when_the_redirect_does_not_mean_anybody_less_nothing_of_it_is_left(
-    world: World, told: Introduced, datapath: Datapath
+    world: World, target: Introduced, datapath: Datapath
 ) -> None:
-    program(told, ORIGINAL, REDIRECT)
+    program(target, ORIGINAL, REDIRECT)
     programmed(datapath.target(), plan("echo", VIP, group(NEAR)))
     assert reached(world.caller) == NEAR
     assert view.dump(datapath.maps)["skips"] == []
@@ -111,8 +111,8 @@ def test_when_the_redirect_does_not_mean_anybody_less_nothing_of_it_is_left(
 def restarted(world: World) -> Iterator[Datapath]:
     """The datapath of an agent that finds what another left."""
     first = world.open()
-    told = Introduced(first.target(), first.callers())
-    program(told, ORIGINAL, REDIRECT)
+    target = Introduced(first.target(), first.callers())
+    program(target, ORIGINAL, REDIRECT)
     first.close()
     second = world.open()
     yield second
@@ -130,22 +130,24 @@ def test_a_restart_changes_nothing(world: World, restarted: Datapath) -> None:
     ]
 
 
-def test_what_somebody_deleted_of_it_is_back_after_pruning(world: World, told: Introduced, datapath: Datapath) -> None:
-    program(told, ORIGINAL, REDIRECT)
+def test_deleted_entries_of_it_are_back_after_pruning(world: World, target: Introduced, datapath: Datapath) -> None:
+    program(target, ORIGINAL, REDIRECT)
     datapath.maps.drop("skips", [key for key, _ in datapath.maps.items("skips")])
     assert reached(world.caller) == NEAR
-    assert "repaired 1" in done(told.prune((ORIGINAL, REDIRECT)))
+    assert "repaired 1" in done(target.prune((ORIGINAL, REDIRECT)))
     assert reached(world.caller) == FAR
 
 
 @pytest.mark.parametrize("which", ["all", "multicluster"])
-def test_a_policy_that_says_so_comes_to_this(world: World, told: Introduced, other: Caller, which: str) -> None:
+def test_a_policy_that_skips_its_backends_comes_to_this(
+    world: World, target: Introduced, other: Caller, which: str
+) -> None:
     """From rows to sockets: a service of ours, and a plain one whose calls go where kube-proxy takes them."""
     address, port = FAR.split(":")
     ip = VIP if which == "all" else CLUSTER_DNS
     rows = Rows(which).put(make.service(cluster_ips=(ip,)), make.endpoints("c1", address, service="demo/echo"))
     rows.put(make.pod(address=POD, ports=(Port("http", int(port)),)))
     rows.put(make.local(skip_from_backend=True))
-    program(told, *rows.plans)
+    program(target, *rows.plans)
     assert reached(other, ip) == "ECONNREFUSED", "it was sent to the pod, where nothing listens"
     assert reached(world.caller, ip) == (FAR if which == "all" else f"{CLUSTER_DNS}:80")

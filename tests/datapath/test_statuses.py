@@ -60,17 +60,17 @@ def agent(datapath: Datapath) -> Agent:
 
 def reaches(world: World, row: Plan) -> bool:
     """Whether a call of the plan's frontend finds one of its backends."""
-    said = world.caller.tcp(row.frontends[0].address)
-    return said.get("answer", "").split(" ")[0] in BACKENDS
+    result = world.caller.tcp(row.frontends[0].address)
+    return result.get("answer", "").split(" ")[0] in BACKENDS
 
 
-async def test_a_full_map_is_said_of_the_plan_that_found_no_room_until_there_is_some(world: World) -> None:
+async def test_a_full_map_is_reported_for_the_plan_that_found_no_room_until_there_is_some(world: World) -> None:
     small = world.open(max_entries=2)
     agent = Agent(small.target())
     third = plan("third", "10.96.7.3", group(BACKENDS[0]))
     assert await agent.wants(PLAIN, STICKY) == {}
-    said = await agent.wants(PLAIN, STICKY, third)
-    assert said == {"demo/third": "map services is full (2 entries): raise datapath.max_entries"}
+    failures = await agent.wants(PLAIN, STICKY, third)
+    assert failures == {"demo/third": "map services is full (2 entries): raise datapath.max_entries"}
     assert [reaches(world, row) for row in (PLAIN, STICKY, third)] == [True, True, False]
     await agent.wants(PLAIN, third)
     assert await agent.later() == {}
@@ -79,16 +79,16 @@ async def test_a_full_map_is_said_of_the_plan_that_found_no_room_until_there_is_
     remove(world.pin)
 
 
-async def test_a_map_that_may_not_be_written_is_said_of_the_plans_that_need_it(
+async def test_a_map_that_may_not_be_written_is_reported_for_the_plans_that_need_it(
     world: World, datapath: Datapath, agent: Agent
 ) -> None:
     freeze = libbpf.library().bpf_map_freeze
     freeze.argtypes, freeze.restype = (ctypes.c_int,), ctypes.c_int
     assert freeze(datapath.maps.fd("members")) == 0
-    said = await agent.wants(PLAIN, STICKY)
-    assert said == {"demo/sticky": "map members may not be written: the agent needs CAP_BPF and CAP_NET_ADMIN"}
+    failures = await agent.wants(PLAIN, STICKY)
+    assert failures == {"demo/sticky": "map members may not be written: the agent needs CAP_BPF and CAP_NET_ADMIN"}
     assert [reaches(world, row) for row in (PLAIN, STICKY)] == [True, False]
-    assert await agent.wants(plan("plain", "10.96.7.1", group(BACKENDS[3])), STICKY) == said
+    assert await agent.wants(plan("plain", "10.96.7.1", group(BACKENDS[3])), STICKY) == failures
     assert world.caller.tcp("10.96.7.1")["answer"].startswith(BACKENDS[3])
 
 
@@ -105,9 +105,9 @@ def no_memory(datapath: Datapath, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
         yield
 
 
-async def test_no_memory_is_tried_again_and_then_said(world: World, agent: Agent, no_memory: None) -> None:
-    said = await agent.wants(PLAIN, STICKY)
-    assert said == {"demo/sticky": "map members: the kernel has no memory for another entry"}
+async def test_no_memory_is_tried_again_and_then_reported(world: World, agent: Agent, no_memory: None) -> None:
+    failures = await agent.wants(PLAIN, STICKY)
+    assert failures == {"demo/sticky": "map members: the kernel has no memory for another entry"}
     assert [reaches(world, row) for row in (PLAIN, STICKY)] == [True, False]
 
 
@@ -126,7 +126,7 @@ async def test_a_map_deleted_under_it_is_pinned_again_with_all_that_is_in_it(
     assert [reaches(world, row) for row in (PLAIN, STICKY)] == [True, True]
 
 
-async def test_a_map_that_cannot_be_pinned_again_is_said_of_the_plans_that_need_it(
+async def test_a_map_that_cannot_be_pinned_again_is_reported_for_the_plans_that_need_it(
     world: World, datapath: Datapath, tmp_path: Path
 ) -> None:
     for name in ("services", "clusters", "backends", "slots", "plans", "frontends"):
@@ -134,7 +134,7 @@ async def test_a_map_that_cannot_be_pinned_again_is_said_of_the_plans_that_need_
     fds = {name: datapath.maps.fd(name) for name in ("members", "frontends", "plans", "slots", "backends")}
     fds |= {name: datapath.maps.fd(name) for name in ("services", "clusters", "counters", "rings", "skips")}
     agent = Agent(PlanTarget(KernelMaps(fds, pinned=tmp_path), datapath.state))
-    [(service, said)] = (await agent.wants(PLAIN, STICKY)).items()
+    [(service, failure)] = (await agent.wants(PLAIN, STICKY)).items()
     assert service == "demo/sticky"
-    assert said.startswith(f"map members was deleted from {tmp_path} and cannot be pinned there again: ")
+    assert failure.startswith(f"map members was deleted from {tmp_path} and cannot be pinned there again: ")
     assert reaches(world, PLAIN)

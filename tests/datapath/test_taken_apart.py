@@ -54,7 +54,7 @@ def test_the_next_agent_finds_them_although_their_directory_was_deleted(world: W
     remove(world.pin)
 
 
-def test_a_program_that_somebody_detached_is_attached_again(world: World, datapath: Datapath) -> None:
+def test_a_detached_program_is_attached_again(world: World, datapath: Datapath) -> None:
     programmed(datapath.target(), ROW)
     libbpf.detach_link(attach.links(world.pin) / "getpeername4")
     assert world.caller.tcp(VIP)["peer"] == BACKENDS[0]
@@ -63,9 +63,7 @@ def test_a_program_that_somebody_detached_is_attached_again(world: World, datapa
     assert world.caller.tcp(VIP)["peer"] == f"{VIP}:80"
 
 
-def test_a_map_that_somebody_unpinned_is_pinned_again_though_nothing_is_written(
-    world: World, datapath: Datapath
-) -> None:
+def test_an_unpinned_map_is_pinned_again_though_nothing_is_written(world: World, datapath: Datapath) -> None:
     programmed(datapath.target(), ROW)
     (attach.pinned(world.pin) / "slots").unlink()
     datapath.repair()
@@ -77,7 +75,7 @@ def test_a_map_that_somebody_unpinned_is_pinned_again_though_nothing_is_written(
     remove(world.pin)
 
 
-def test_a_cgroup_that_is_gone_is_said(world: World) -> None:
+def test_a_deleted_cgroup_is_reported(world: World) -> None:
     below = world.cgroup / "pods"
     below.mkdir()
     datapath = world.open(cgroup=str(below))

@@ -90,12 +90,12 @@ async def test_the_name_server_of_the_old_version_goes_on_being_asked(
 def test_a_version_that_dies_before_it_took_over_does_so_when_it_is_back(world: World, newer: Datapath) -> None:
     programmed(newer.target(), TCP)
     newer.close()
-    again = world.open()
-    assert (again.waiting, again.restored) == (True, True)
-    programmed(again.target(), TCP, UDP)
-    again.take_over()
+    restarted = world.open()
+    assert (restarted.waiting, restarted.restored) == (True, True)
+    programmed(restarted.target(), TCP, UDP)
+    restarted.take_over()
     assert world.caller.udp(VIP)["from"] == f"{VIP}:80"
-    again.close()
+    restarted.close()
 
 
 def test_what_has_another_shape_there_is_made_anew(
@@ -119,12 +119,12 @@ def test_going_back_to_the_old_version_is_the_same(world: World, newer: Datapath
     newer.take_over()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(manifest, "LAYOUT", NEXT - 1)
-        older = world.open()
-        assert older.waiting
-        programmed(older.target(), TCP, UDP)
-        older.take_over()
+        previous = world.open()
+        assert previous.waiting
+        programmed(previous.target(), TCP, UDP)
+        previous.take_over()
         assert world.caller.udp(VIP)["from"] == f"{VIP}:80"
-        older.close()
+        previous.close()
 
 
 @pytest.mark.parametrize("entries", [2048, 512])
@@ -141,6 +141,6 @@ async def test_another_size_of_the_maps_takes_over_as_another_layout_does(
     answers = await calling
     sizes = {name: libbpf.map_info(resized.maps.fd(name))[2] for name in ("frontends", "slots", "affinity", "callers")}
     resized.close()
-    assert [said for said in answers if "error" in said] == []
+    assert [result for result in answers if "error" in result] == []
     assert sizes == {"frontends": entries, "slots": 4 * entries, "affinity": entries, "callers": entries}
     assert pins(world) == ["links", f"v{manifest.LAYOUT}-{entries}"]

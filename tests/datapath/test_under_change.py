@@ -39,7 +39,7 @@ async def calls_during(world: World, target: PlanTarget, *, affinity: int) -> Co
         done(target.update(noise) if turn % 2 else target.delete(noise))
         target.sweep_due()
         await asyncio.sleep(0)
-    return Counter(said.get("error") or said["answer"].split()[0] for said in await calling)
+    return Counter(result.get("error") or result["answer"].split()[0] for result in await calling)
 
 
 @pytest.mark.parametrize("affinity", [0, 600])
@@ -82,7 +82,7 @@ async def test_no_call_fails_while_an_address_passes_from_service_to_service(wor
             target.sweep_due()
             turns += 1
             await asyncio.sleep(TURN)
-        answers.update(said.get("error") or said["answer"].split()[0] for said in await calling)
+        answers.update(result.get("error") or result["answer"].split()[0] for result in await calling)
     datapath.close()
     remove(world.pin)
     assert set(answers) == set(BACKENDS[:2])

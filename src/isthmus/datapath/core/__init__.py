@@ -6,9 +6,9 @@ What belongs here: mechanisms of the kernel. What never does: a map or a program
     libbpf.py        the C library, by ctypes: objects, maps, links; errors with errno and the verifier's last lines
     btf.py           the structs of the compiled object, as the compiler laid them out
     shapes.py        struct codecs, and how addresses, ports and names are written
-    manifest.py      what one row of the manifest says of a map or of a program
+    manifest.py      a row of the manifest: a map or a program and its properties
     maps.py          the maps as bytes: of the kernel, or of a dict with the same face
-    ids.py           numbers for things in the maps
+    ids.py           ids of entries in the maps
     attach.py        load, pin, attach, detach
     requirements.py  what this machine lacks
     errors.py        what goes wrong with the datapath as a whole

@@ -50,7 +50,7 @@ def links(pin: str) -> Path:
 class Loaded:
     """Programs and maps in the kernel. ``waiting``: maps of another layout are still what calls are answered from.
 
-    It holds the links, so that a program goes on although somebody deletes its pin.
+    It holds the links' descriptors, so a program stays attached when its pin is deleted.
     """
 
     def __init__(self, opened: libbpf.Object, programs: Sequence[Program], *, where: Path, cgroup: str) -> None:
@@ -63,12 +63,12 @@ class Loaded:
         self._cgroup = cgroup
         self._links: dict[str, int] = {}
         self._programs: dict[str, int] = {}
-        """What the kernel calls the programs that we put into the links."""
+        """The kernel's ids of the programs that we attached, by name."""
         self.waiting = bool(others(where))
         self.maps = {name: opened.map_fd(pointer) for name, pointer in opened.maps().items()}
 
     def take_over(self) -> None:
-        """Attach, in the place of whoever was attached before, and remove the maps of other layouts."""
+        """Attach, replacing the programs attached before, and remove the maps of other layouts."""
         with _said():
             self._attach()
             for where in others(self.where):
@@ -76,19 +76,19 @@ class Loaded:
         self.waiting = False
 
     def program_fd(self, name: str) -> int:
-        """The descriptor of a program, ours; to attach it elsewhere than to the cgroup."""
+        """The descriptor of one of our programs, to attach it elsewhere than to the cgroup."""
         return self._opened.program_fd(name)
 
     def superseded(self) -> str:
-        """Who has put other programs in the place of ours, as a sentence; nothing where nobody has."""
+        """That another agent replaced our programs, as a sentence; empty when none did."""
         found = [(libbpf.link_info(fd), self._programs[name]) for name, fd in self._links.items()]
         others = any(cgroup and program != ours for (cgroup, program), ours in found)
         return f"another agent's programs are attached to {self._cgroup}" if others else ""
 
     def repair(self) -> list[str]:
-        """Pin or attach again the programs that somebody unpinned or detached; which they were.
+        """Pin or attach again the programs that were unpinned or detached; returns their names.
 
-        Nothing is ours to repair where another agent has put its programs in the place of ours.
+        DatapathError, and nothing repaired, where another agent has replaced our programs.
         """
         if why := self.superseded():
             raise DatapathError(why)

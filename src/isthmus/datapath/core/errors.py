@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class DatapathError(Exception):
-    """The datapath cannot be used; the message says what is missing and how to get it."""
+    """The datapath cannot be used; the message names what is missing and the remedy."""

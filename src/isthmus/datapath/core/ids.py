@@ -1,4 +1,4 @@
-"""Numbers for things in the maps. Zero is nobody's; one given back is not given out again before all others were."""
+"""Ids of entries in the maps. Zero is never given out; one given back is not given out again before all others were."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Ids:
         return f"<Ids: {self._count} in use, last {self._last}>"
 
     def take(self) -> int:
-        """A number that nobody has."""
+        """A free id."""
         assert self._count < self._most, "maps are far smaller than the space of numbers"
         number = self._last % self._most + 1
         while not self._reserve(number):
@@ -49,7 +49,7 @@ class Ids:
             self._words[word] = used ^ 1 << bit
 
     def _reserve(self, number: int) -> bool:
-        """False: somebody has it."""
+        """Take this id; False where it is taken already."""
         word, bit = divmod(number, WORD)
         used = self._words.get(word, 0)
         if used >> bit & 1:

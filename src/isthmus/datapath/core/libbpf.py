@@ -139,7 +139,7 @@ def _checked(result: int | None, what: str, *, log: bool = False) -> int:
 
 
 class Object:
-    """A compiled object: opened, told where its maps live, loaded."""
+    """A compiled object: opened, its maps given their pins, loaded."""
 
     def __init__(self, path: Path) -> None:
         _log.clear()
@@ -229,7 +229,7 @@ def update_link(pin: Path, program: int) -> None:
 
 
 def link_info(fd: int) -> tuple[int, int]:
-    """(cgroup, program) of a link; the cgroup's id is 0 once it is gone, or somebody detached the link."""
+    """(cgroup, program) of a link; the cgroup's id is 0 once it is gone, or the link is detached."""
     info = _LinkInfo()
     size = c_uint32(ctypes.sizeof(info))
     _checked(library().bpf_obj_get_info_by_fd(fd, byref(info), byref(size)), "cannot read about a link")

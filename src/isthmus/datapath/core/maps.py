@@ -92,7 +92,7 @@ class KernelMaps:
         return libbpf.items(self._fds[name])
 
     def repair(self) -> list[str]:
-        """Pin again the maps whose pins somebody deleted; which they were."""
+        """Pin again the maps whose pins were deleted; returns their names."""
         lost = [name for name in self._fds if not (self._pinned / name).exists()]
         for name in lost:
             if why := self._lost(name):
@@ -106,7 +106,7 @@ class KernelMaps:
         self._fds.clear()
 
     def _lost(self, name: str) -> str:
-        """Pin a map again whose pin somebody deleted: written without one it is forgotten with us. Why it cannot be."""
+        """Pin a map again whose pin was deleted: else its entries end with this process. Returns why that failed."""
         path = self._pinned / name
         if path.exists():
             return ""

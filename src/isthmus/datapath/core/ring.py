@@ -25,7 +25,7 @@ class RingBuffer:
         return libbpf.ring_consume(self._pointer)
 
     def close(self) -> None:
-        """Stop reading; what nobody read stays for the next reader."""
+        """Stop reading; unread records stay for the next reader."""
         libbpf.ring_close(self._pointer)
 
     def _sample(self, _: int, data: int, size: int) -> int:

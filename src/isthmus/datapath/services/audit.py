@@ -1,4 +1,4 @@
-"""What is really in the maps against what the mirror says: somebody else may have written, deleted or flushed.
+"""Compares the maps with the mirrored state: another process may have written, deleted or flushed entries.
 
 Pure. The kernel's own maps (affinity, counters) and the settings are not the mirror's to judge.
 """
@@ -20,7 +20,7 @@ AWAY = tuple(reversed(ORDER))
 
 
 class Audit(Struct, frozen=True):
-    """What differs: keys that nobody knows, by map, and names of units of which something is missing or other."""
+    """What differs: unknown keys, by map, and names of units with an entry that is missing or has another value."""
 
     strays: Mapping[str, list[bytes]]
     damaged: frozenset[str]

@@ -1,8 +1,8 @@
-"""Which pod a call comes from: cookies of network namespaces → pods' addresses, for plans that tell callers apart.
+"""Which pod a call comes from: cookies of network namespaces → pods' addresses, for plans that distinguish callers.
 
-The kernel knows a caller by its namespace's cookie, which means nothing on another node; its address does. Every
-process below the pods' cgroup says, through /proc, which namespace it is in and what addresses that has; those that
-are a pod's are written. Namespaces known already are not entered again.
+The kernel identifies a caller by its namespace's cookie, which means nothing on another node; its address does. For
+each process below the pods' cgroup /proc has its namespace and that namespace's addresses; addresses of pods are
+written. Namespaces that are known already are not entered again.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _LOCAL: Final = re.compile(r"\|-- ([0-9.]+)\n\s+/32 host LOCAL")
 
 
 class Callers:
-    """The map ``callers``, kept as the pods below a cgroup are."""
+    """Keeps the map ``callers`` equal to the pods below a cgroup."""
 
     def __init__(self, maps: Maps, cgroup: Path) -> None:
         self._maps = maps
         self._cgroup = cgroup
         self._cookies: dict[Process, int] = {}
-        """Of the processes that were looked at, one for each namespace."""
+        """Cookies by one process of each namespace that was read."""
         self.condition = ""
-        """Why no pod can be told from another, as a sentence; empty: they can."""
+        """Why pods cannot be distinguished, as a sentence; empty when they can."""
 
     def __repr__(self) -> str:
         return f"<Callers below {self._cgroup}: {self.condition or f'{len(self._cookies)} network namespaces'}>"
@@ -109,7 +109,7 @@ def pid_of(cgroup: Path, addresses: set[str]) -> int:
 
 
 class NoCookies(Exception):  # noqa: N818
-    """This kernel does not give cookies of namespaces to user space; the message says which would."""
+    """This kernel gives user space no cookies of namespaces; the message names the version that does."""
 
 
 def cookie(pid: int) -> int:

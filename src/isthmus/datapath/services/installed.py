@@ -1,8 +1,8 @@
-"""What is in the maps, as objects: the mirror that changes are computed against.
+"""The content of the maps as objects: changes are computed against it, not against the kernel.
 
-A slot holds its backend: each slot entry that may exist in the kernel counts one reference, so a backend's entry goes
-only when no connect can come to it any more. What a failed write leaves uncertain is said so (``sure``), and the next
-change then takes a new plan instead of trusting it.
+A slot references its backend: each slot entry that may exist in the kernel counts one reference, so a backend's entry
+is deleted only when no connect can reach it any more. A plan that a failed write left uncertain is marked (``sure`` is
+false), and the next change then writes a new plan instead of changing it in place.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ class Installed(Struct, eq=False, gc=False):
     slots: Slots
     """Backend ids of each group, as far as its count goes."""
     skip: frozenset[bytes] = frozenset()
-    """Addresses of the pods whose calls it does not mean; they never change while it lives."""
+    """Addresses of the pods that the redirect does not apply to; fixed for the life of the plan."""
     extent: tuple[int, ...] = ()
-    """How many slots of each group may exist; empty: no more than there are."""
+    """How many slots of each group may exist in the kernel; empty: as many as ``slots`` has."""
     extra: tuple[int, ...] = ()
-    """Backends held beyond ``slots``: by slots a failure left uncertain."""
+    """Backends referenced beyond ``slots``: by slots that a failed write left uncertain."""
     sure: bool = True
     ejection: tuple[int, int, int] = (0, 0, 0)
     """Failures in a row, the first and the longest time in ms."""
@@ -72,7 +72,7 @@ class Installed(Struct, eq=False, gc=False):
         return self.extent or tuple(map(len, self.slots))
 
     def held(self) -> list[int]:
-        """Every backend held, once for each slot that may hold it."""
+        """Every referenced backend, once for each slot that may refer to it."""
         return [number for group in self.slots for number in group] + list(self.extra)
 
     def reach(self) -> Iterator[tuple[int, int, int]]:
@@ -81,7 +81,7 @@ class Installed(Struct, eq=False, gc=False):
 
     @property
     def has_members(self) -> bool:
-        """Whether entries of ``members`` say which backends it has."""
+        """Whether its backends are entries of ``members`` too."""
         return bool(self.flags & (codecs.PLAN_AFFINITY | codecs.PLAN_CONSISTENT))
 
     def members(self) -> set[int]:
@@ -176,7 +176,7 @@ class State:
         return self.generation
 
     def backend(self, target: Target) -> Backend:
-        """A new backend for a target, not held by anybody and not written yet."""
+        """A new backend for a target, without references and not written yet."""
         number, cluster = self.backend_ids.take(), self._cluster(target.cluster)
         backend = Backend(number, target, generation=self.next_generation(), cluster=cluster)
         self.backends[number] = self.by_target[target] = backend
@@ -190,7 +190,7 @@ class State:
         return cluster
 
     def let_go(self, held: Iterable[int]) -> None:
-        """Give references back; what nobody holds any more is doomed."""
+        """Release references; a backend without any is doomed: to be deleted by the next sweep."""
         for number in held:
             backend = self.backends[number]
             backend.refs -= 1
@@ -198,7 +198,7 @@ class State:
                 self._forget(backend)
 
     def let_go_unheld(self) -> None:
-        """Doom what was restored and nobody took up."""
+        """Doom restored entries that no plan references."""
         for backend in [backend for backend in self.backends.values() if backend.refs <= 0]:
             self._forget(backend)
         for cluster in [cluster for cluster in self.clusters.values() if cluster.refs <= 0]:
@@ -229,7 +229,7 @@ class State:
         return unit
 
     def sizes(self) -> Mapping[str, int]:
-        """How much there is of each thing; all zero once everything is deleted and swept."""
+        """Counts of plans, backends and so on; all zero once everything is deleted and swept."""
         return {
             "units": len(self.units),
             "frontends": len(self.frontends),

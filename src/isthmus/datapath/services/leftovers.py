@@ -1,6 +1,6 @@
-"""What a connect may still have read: kept for the grace period, then deleted, and the numbers given back.
+"""Entries that a running connect may still read: kept for the grace period, then deleted, and their ids freed.
 
-Plans go first, then their slots, members, skips and rings; then references, and what nobody refers to any more.
+Plans are deleted first, then their slots, members, skips and rings; then references, and entries without one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from isthmus.datapath.services.installed import Installed, Named, State
 
 
 class Leftover(Struct, gc=False):
-    """A retired plan, whole; or stale slots of one, and the references that its overwritten slots gave up."""
+    """A whole retired plan; or stale slots of a plan, and the references that its overwritten slots released."""
 
     due: float
     plan: Installed
@@ -25,11 +25,11 @@ class Leftover(Struct, gc=False):
     stale: Sequence[tuple[int, int]] = ()
     freed: Sequence[int] = ()
     service: Named | None = None
-    """The service that goes with it."""
+    """The service to delete with the plan, which is its last."""
 
 
 class Leftovers:
-    """Everything that waits for its grace period to end, in order."""
+    """Queue of entries by the end of their grace period."""
 
     def __init__(self, maps: Maps, state: State, *, grace: float, clock: Callable[[], float]) -> None:
         self._maps = maps
@@ -42,26 +42,26 @@ class Leftovers:
         return f"<Leftovers: {len(self._waiting)} waiting, {len(self._state.doomed)} numbers to give back>"
 
     def retire(self, plans: Sequence[Installed], *, service: Named | None = None) -> None:
-        """Plans that no frontend points to, and with the last of them their service."""
+        """Queue plans that no frontend points to; ``service`` is deleted with the last of them."""
         due = self._clock() + self._grace
         for plan in plans:
             last = plan is plans[-1]
             self._waiting.append(Leftover(due, plan, retired=True, service=service if last else None))
 
     def shrink(self, plan: Installed, *, stale: Sequence[tuple[int, int]], freed: Sequence[int]) -> None:
-        """Slots beyond a count, and references, that a change in place left behind."""
+        """Queue slots beyond a count, and references, that a change in place left behind."""
         self._waiting.append(Leftover(self._clock() + self._grace, plan, stale=stale, freed=freed))
 
     def retired(self) -> set[int]:
-        """Plans that wait."""
+        """Ids of the queued plans."""
         return {leftover.plan.id for leftover in self._waiting if leftover.retired}
 
     def services(self) -> list[Named]:
-        """Services that wait."""
+        """The queued services."""
         return [leftover.service for leftover in self._waiting if leftover.service]
 
     def sweep(self) -> int:
-        """Delete what is due; how many things went."""
+        """Delete what is due; returns how many entries of the queue and ids."""
         due: list[Leftover] = []
         while self._waiting and self._waiting[0].due <= self._clock():
             due.append(self._waiting.popleft())
@@ -115,7 +115,7 @@ class Leftovers:
             self._state.forget_service(leftover.service)
 
     def _finish_doomed(self) -> int:
-        """Delete entries nobody refers to, and give their numbers back; what the kernel refuses stays doomed."""
+        """Delete unreferenced entries and free their ids; those that the kernel refuses to delete stay doomed."""
         doomed, self._state.doomed = self._state.doomed, []
         for name in ("backends", "services", "clusters"):
             mine = [each for each in doomed if each[0] == name]

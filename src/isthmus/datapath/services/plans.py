@@ -1,8 +1,8 @@
-"""A plan row → the changes that bring the maps there. Pure but for numbers and references taken from the state.
+"""A plan row → the map entries to write and to retire. Pure but for ids and references taken from the state.
 
-Two ways. In place: slots are written first, then the plan's counts; what a hole held and what lies beyond a count
-stays for the grace period. Under a new plan: all of it is written where nobody looks yet, then the frontends are
-flipped. Either way a connect finds a backend of the old plan or of the new at every moment between two writes.
+Two ways. In place: slots are written first, then the plan's counts; a backend that a slot lost and slots beyond a
+count stay for the grace period. Under a new plan: everything is written under a new id, then the frontends are pointed
+to it. Either way a connect finds a backend of the old plan or of the new at every moment between two writes.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ Put = tuple[str, bytes, bytes]
 
 
 class Refused(Exception):  # noqa: N818
-    """A plan that the maps cannot hold; the message says why."""
+    """A plan that does not fit into the maps; the message is the reason."""
 
 
 class Change(Struct, kw_only=True, gc=False):
-    """What brings one unit to its row. ``held`` were taken for it; ``freed`` go back when the grace period is over."""
+    """How one unit becomes its row. ``held``: references taken for it; ``freed``: released after the grace period."""
 
     unit: Unit
     plan: Installed
     puts: list[Put]
-    """What to write; in which order, the manifest has."""
+    """What to write; the order of maps is the manifest's."""
     held: Sequence[int] = ()
     freed: Sequence[int] = ()
     stale: Sequence[tuple[int, int]] = ()
     """(group, n) of slots beyond the new counts."""
     gone: Set[int] = frozenset()
-    """Backends that are members no more."""
+    """Backends that are no longer members."""
     frontends: tuple[bytes, ...] = ()
     in_place: bool = False
 
 
 def change(state: State, row: Plan) -> Change:  # hot:
-    """The change from what is there to a row; nothing to write where they agree. Refused leaves the state as it was."""
+    """The change from the present maps to a row; no puts where they agree. Refused leaves the state unchanged."""
     groups = _groups(row)
     unit = state.unit(str(row.key))
     wanted = tuple([_numbers(state, group.targets) for group in groups])
@@ -90,14 +90,14 @@ def _shares(groups: Sequence[Group]) -> tuple[tuple[int, int], ...]:
 
 
 def _numbers(state: State, targets: Sequence[Target]) -> tuple[int, ...]:  # hot:
-    """The backends of targets, each once and in their order; those of new targets nobody holds yet."""
+    """The backends of targets, each once and in their order; backends of new targets have no reference yet."""
     known = state.by_target.get
     numbers = tuple([(known(target) or state.backend(target)).id for target in targets])
     return numbers if len(numbers) < 2 else tuple(dict.fromkeys(numbers))
 
 
 def _awaited(state: State, unit: Unit, row: Plan) -> frozenset[int]:
-    """What an earlier process left of clusters that have not been heard from: it stays until they have."""
+    """Backends that an earlier process left of clusters whose list is not complete yet: they stay until it is."""
     if unit.current is None:
         return _NOBODY
     awaited = {name.rpartition("/")[2] for name in row.awaited}

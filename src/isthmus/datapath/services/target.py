@@ -1,6 +1,8 @@
-"""The reconciler's target: carries changes out by batches, each row a unit that holds or fails whole.
+"""The reconciler's target for plans: writes changes map by map in batches; each row succeeds or fails as a whole.
 
-A row that fails costs no other row anything; what it wrote before it failed nobody looks at, and goes with the sweep.
+A row that fails affects no other row. Entries that it wrote before it failed are not reachable from any frontend; the
+sweep deletes them after the grace period. Map by map means that a failure of one map fails exactly the rows with an
+entry in it, and that the maps which later ones refer to are written first (``manifest.ORDER``), the frontends last.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ Entries = dict[bytes, bytes]
 
 
 class PlanTarget:
-    """Where plans take effect. ``state`` is what the maps hold, restored before the first call."""
+    """Writes plans into the maps. ``state`` mirrors the maps' content; it is restored before the first call."""
 
     def __init__(
         self, maps: Maps, state: State, *, grace: float = 1.0, clock: Callable[[], float] = time.monotonic
@@ -38,7 +40,7 @@ class PlanTarget:
         return f"<PlanTarget: {self.state!r}, {self._leftovers!r}>"
 
     async def update(self, rows: Sequence[Plan]) -> Mapping[PlanKey, str]:
-        """Make the maps hold these plans; what failed, by key."""
+        """Write these plans into the maps; returns the failures by key."""
         failures: dict[PlanKey, str] = {}
         changes: dict[PlanKey, Change] = {}
         for row in rows:
@@ -53,12 +55,12 @@ class PlanTarget:
         return failures
 
     async def delete(self, rows: Sequence[Plan]) -> Mapping[PlanKey, str]:
-        """Make the maps hold none of these plans; what failed, by key. What another plan has taken over stays."""
+        """Delete these plans from the maps; returns the failures by key. Frontends that another plan took over stay."""
         names = {str(row.key): row.key for row in rows}
         return {names[name]: why for name, why in self._delete(names).items()}
 
     async def prune(self, rows: Iterable[Plan]) -> str:
-        """Remove what no row wants and what nobody knows of; write again what somebody else took away."""
+        """Delete plans that no row wants and entries that ``state`` lacks; write again what another process changed."""
         wanted = {str(row.key): row for row in rows if row.frontends}
         unwanted = [name for name in self.state.units if name not in wanted]
         failures = self._delete(unwanted)
@@ -75,7 +77,7 @@ class PlanTarget:
         return f"{said}, {len(failures)} failed" if failures else said
 
     async def _repair(self, wanted: Mapping[str, Plan]) -> tuple[int, int]:
-        """(entries nobody knew, services written again)."""
+        """Compare the maps with ``state``: (unknown entries deleted, services written again)."""
         found = audit(self.state, self._maps, leaving=self._leftovers.services())
         for name, keys in found.strays.items():
             if keys:
@@ -86,19 +88,19 @@ class PlanTarget:
         return sum(map(len, found.strays.values())), len(damaged)
 
     async def sweep(self) -> None:
-        """Delete what the grace period has kept, as it ends, for ever."""
+        """Delete retired entries as their grace period ends, for ever."""
         while True:
             self.sweep_due()
             await asyncio.sleep(max(self._grace, _LEAST_WAIT) / 4)
 
     def sweep_due(self) -> int:
-        """Delete what the grace period has kept until now; how many things went."""
+        """Delete the entries whose grace period has ended; returns how many."""
         return self._leftovers.sweep()
 
     # Writing
 
     def _write(self, changes: Mapping[PlanKey, Change], failures: dict[PlanKey, str]) -> None:
-        """Everything but the frontends: what nobody sees yet, or sees whole with the plan's entry."""
+        """Write all but the frontends: a new plan is not reachable yet, one changed in place flips with its entry."""
         entries = _entries(changes, failures)
         for name in ORDER[:-1]:
             if self._put(name, entries[name], changes, failures):
@@ -113,7 +115,7 @@ class PlanTarget:
         self._drop_members(changes, failures)
 
     def _flip(self, changes: Mapping[PlanKey, Change], failures: dict[PlanKey, str]) -> None:
-        """The frontends; then the plans nobody points to are left over."""
+        """Point the frontends to their plans; then retire the plans that no frontend points to."""
         live = {key: change for key, change in changes.items() if key not in failures}
         entries = {key: value for change in live.values() for name, key, value in change.puts if name == "frontends"}
         failed = self._put("frontends", entries, live, failures)
@@ -131,7 +133,7 @@ class PlanTarget:
                 unit.older = ()
 
     def _settle(self, unit: Unit, wanted: Sequence[bytes]) -> str:
-        """Drop a unit's frontends that it should not have any more, and note which there are; what went wrong."""
+        """Drop a unit's unwanted frontends and record which it has; returns why one could not be dropped, or ""."""
         known, ours = self.state.frontends, unit.plan_ids()
         leaving = [key for key in unit.frontends if key not in wanted and known.get(key) in ours]
         left = self._drop_frontends(leaving) if leaving else {}
@@ -141,7 +143,7 @@ class PlanTarget:
     def _put(
         self, name: str, entries: Entries, changes: Mapping[PlanKey, Change], failures: dict[PlanKey, str]
     ) -> Mapping[bytes, str]:
-        """Write one map's entries; why those failed that did. Every change that has one of them has failed."""
+        """Write one map's entries; returns the failures by entry. Every change with a failed entry fails."""
         if not entries:
             return {}
         keys = list(entries)
@@ -175,7 +177,11 @@ class PlanTarget:
             self._leftovers.shrink(plan, stale=change.stale, freed=change.freed)
 
     def _abort(self, change: Change) -> None:
-        """Nobody looks at a plan that was new. One that was changed in place holds old and new until it is replaced."""
+        """Take back a failed change: two cases.
+
+        A new plan is not reachable and is retired. A plan that was changed in place may have slots of both versions:
+        it is marked unsure and keeps the references of both, until a new plan replaces it.
+        """
         if not change.in_place:
             self._leftovers.retire([change.plan])
         elif change.unit.current is not None:
@@ -185,7 +191,7 @@ class PlanTarget:
             current.extent = tuple(map(max, current.extents(), change.plan.extents()))
 
     def _drop_members(self, changes: Mapping[PlanKey, Change], failures: dict[PlanKey, str]) -> None:
-        """At once, without grace: a client must not stay with a backend that has left."""
+        """Delete members at once, without grace: a client with affinity must not stay with a backend that has left."""
         keys = [
             (key, change.plan, codecs.MEMBER_KEY.pack(change.plan.id, number))
             for key, change in changes.items()
@@ -226,7 +232,7 @@ class PlanTarget:
         return len(orphans)
 
     def _drop_frontends(self, keys: Sequence[bytes]) -> dict[bytes, str]:
-        """Delete frontends; why those are left that are."""
+        """Delete frontends; returns the failures by key."""
         failed = self._maps.drop("frontends", keys) if keys else {}
         for position, key in enumerate(keys):
             if position not in failed:
@@ -235,7 +241,7 @@ class PlanTarget:
 
 
 def _entries(changes: Mapping[PlanKey, Change], failures: Mapping[PlanKey, str]) -> dict[str, Entries]:  # hot:
-    """What to write, by map, for the changes that have not failed. What several of them have is written once."""
+    """The entries to write, by map, of the changes that have not failed. An entry that several have is written once."""
     found: dict[str, Entries] = {name: {} for name in ORDER}
     for key, change in changes.items():
         if key not in failures:
