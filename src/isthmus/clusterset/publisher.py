@@ -1,7 +1,7 @@
 """The own cluster in the own etcd: configuration, records, canaries and a heartbeat.
 
 Order matters to readers. The configuration comes first. Records come next, only what changed, and what an earlier
-process left and no row wants is pruned. A canary says that a kind's records are whole, so it is written
+process left and no row wants is pruned. A canary marks a kind's records as whole, so it is written
 when every source of RECORDS is complete, everything is written and the store is pruned, and not before.
 
 Records, configuration and canaries have no lease: a publisher that is down withdraws nothing. Only the heartbeat has.

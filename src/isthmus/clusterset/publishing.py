@@ -44,7 +44,7 @@ class RecordTarget:
         return await self._flush(rows)
 
     async def prune(self, rows: Iterable[Record]) -> str:
-        """Delete what is below our prefixes and no row wants; write again what somebody else removed."""
+        """Delete keys below our prefixes that no row wants; write again keys that another client removed."""
         self.owned.want_all({self._key(row): row.value for row in rows})
         self.complete.set()
         try:

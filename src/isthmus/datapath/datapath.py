@@ -1,4 +1,4 @@
-"""The datapath of a node, put together: loaded, restored, attached, told where DNS is."""
+"""The datapath of a node, put together: loaded, restored, attached, given the DNS settings."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Datapath:
         self.maps = maps
         self.state = state
         self.restored = bool(state.plans or state.frontends or state.backends)
-        """An earlier process left something that a source not yet heard from may still want."""
+        """An earlier process left entries that a source which is not complete yet may still want."""
         self._grace = grace
         self._repaired = ""
         self._attached = False
@@ -71,7 +71,7 @@ class Datapath:
     def open(cls, section: DatapathSection, dns: DnsSection) -> Datapath:
         """Load over what is pinned, restore, attach; with another layout beside it, attach not yet (``take_over``).
 
-        DatapathError says what is missing.
+        DatapathError names what is missing.
         """
         if not section.cgroup:
             raise DatapathError("datapath.cgroup is empty: name the cgroup of this node's pods")
@@ -100,7 +100,7 @@ class Datapath:
         self._loaded.take_over()
 
     def repair(self) -> None:
-        """Put back what somebody deleted or detached under us; ``hooks`` says what."""
+        """Restore pins and links that were deleted or detached; ``hooks`` names them."""
         try:
             lost = self._loaded.repair() + [f"map {name}" for name in self.maps.repair()]
         except DatapathError as why:
@@ -146,7 +146,7 @@ class Datapath:
         return questions(self.maps.fd("name_counters"))
 
     def callers(self) -> Callers:
-        """Which pod a call comes from; kept by the agent while some plan tells callers apart."""
+        """Which pod a call comes from; kept by the agent while some plan distinguishes callers."""
         return Callers(self.maps, self._cgroup)
 
     def failures(self, db: Database) -> FailureWatch:

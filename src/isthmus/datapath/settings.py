@@ -1,4 +1,4 @@
-"""The one entry that tells the kernel where DNS is and what is in use; and who is exempt, and who is alive."""
+"""The one entry with the address of DNS and the features in use; exempt processes; liveness deadlines."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class FailureWatch:
             ring.close()
 
     def step(self) -> int:
-        """Bring the table to the kernel's state, and delete what says nothing more; how many backends are ejected."""
+        """Bring the table to the kernel's state, and delete entries without effect; returns how many are ejected."""
         state = list(self._maps.items("failing"))
         snapshot = self._db.snapshot()
         wanted = rows.failures(state, self._state.backends, snapshot.all(tables.BACKENDS) if state else (), boot=_BOOT)
@@ -77,7 +77,7 @@ class FailureWatch:
         return len(wanted)
 
     def _tidy(self, state: list[tuple[bytes, bytes]]) -> None:
-        """Delete what says nothing more. Then nothing fails or is moved, and calls and packets need not look."""
+        """Delete entries without effect. Then nothing fails or is moved, and calls and packets need not look."""
         idle = rows.idle(state, self._state.backends, now=time.monotonic_ns(), keep=self._keep)
         for name in ("failing", "trials") if idle else ():
             self._maps.drop(name, idle)

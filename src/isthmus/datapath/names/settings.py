@@ -32,7 +32,7 @@ class State(Struct, frozen=True, kw_only=True):
 
 
 def config(zone: Zone, state: State, *, cluster_domain: str) -> bytes:
-    """The entry. ``state.host`` 0: the node's own namespace cannot be told apart, so socket hooks steer everybody."""
+    """The entry. ``state.host`` 0: the node's own namespace is unknown, so socket hooks steer every caller."""
     cluster = codec.wire_name(cluster_domain) if cluster_domain else b""
     expanded = b"\3svc" + zone.apex[:-1]
     authority = zone.authority()

@@ -1,6 +1,6 @@
 """The mirror from the maps an earlier process left: numbers first, so that nothing gets a number that is in use.
 
-Whatever stopped that process, the order of writes says what can be there: slots and backends without a plan, plans
+Whatever stopped that process, the order of writes limits what can be there: slots and backends without a plan, plans
 without a frontend, a backend twice in a group. The first two wait for pruning, the last for the next change.
 """
 
@@ -94,7 +94,7 @@ def _plans(state: State, maps: Maps) -> None:
 
 
 def _plan(state: State, number: int, raw: dict[str, Any] | None, slots: Slots) -> Installed:
-    """One plan; without an entry it is slots that nobody looks at."""
+    """One plan; without an entry its slots are not reachable."""
     if raw is None:
         plan = Installed(number, service=0, flags=0, timeout=0, shares=(), slots=())
     else:
@@ -118,7 +118,7 @@ def _plan(state: State, number: int, raw: dict[str, Any] | None, slots: Slots) -
 
 
 def _counted(state: State, group: Mapping[int, tuple[int, int]], count: int) -> tuple[int, ...]:
-    """The backends of a group's slots, as far as each is what the slot says."""
+    """The backends of a group's slots, as far as each matches its slot."""
     found = (group.get(n, (0, 0)) for n in range(count))
     return tuple(number for number, generation in found if _agrees(state, number, generation))
 
