@@ -44,7 +44,7 @@ spec:
         ("securityContext: {runAsUser: 7}", ["securityContext"]),
         ("lifecycle: {preStop: {exec: {command: [sleep, '5']}}}", ["lifecycle"]),
         ("ports: [{name: http, containerPort: 80, hostPort: 80}]", []),
-        ("readinessProbe: {grpc: {port: 1}, periodSeconds: 1}", ["readinessProbe.grpc"]),
+        ("readinessProbe: {grpc: {port: 1}, periodSeconds: 1}", []),
         ("readinessProbe: {httpGet: {path: /, port: http}}", []),
         ("env: [{name: A, valueFrom: {configMapKeyRef: {name: b, key: c}}}]", []),
         ("volumeMounts: [{name: v, mountPath: /v, subPathExpr: $(A)}]", ["volumeMounts[v].subPathExpr"]),
