@@ -71,7 +71,15 @@ def definition(group: str, kind: str, plural: str, version: str, scope: str) -> 
 OPTIONAL = (
     definition("about.k8s.io", "ClusterProperty", "clusterproperties", "v1beta1", "Cluster"),
     definition("cilium.io", "CiliumLocalRedirectPolicy", "ciliumlocalredirectpolicies", "v2", "Namespaced"),
+    definition("flomesh.io", "GlobalTrafficPolicy", "globaltrafficpolicies", "v1alpha1", "Namespaced"),
+    definition("multicluster.flomesh.io", "GlobalTrafficPolicy", "globaltrafficpolicies", "v1alpha1", "Namespaced"),
 )
+POLICY = {
+    "apiVersion": "isthmus.io/v1alpha1",
+    "kind": "TrafficPolicy",
+    "metadata": {"name": "echo", "namespace": "demo"},
+    "spec": {"targetRef": {"kind": "ServiceImport", "name": "echo"}, "tiers": [{"clusters": [{"name": "c1"}]}]},
+}
 ABOUT_US = {
     "apiVersion": "about.k8s.io/v1beta1",
     "kind": "ClusterProperty",
@@ -122,7 +130,7 @@ def test_each_process_reads_its_deployed_configuration(rendered: list[dict[str, 
             read = config.load(file, environment=environment("c1", 1))
             assert (read.cluster.name, read.cluster.id) == ("c1", 1)
             ports = [each["containerPort"] for each in container.get("ports", ())]
-            assert [f":{port}" for port in ports] == [read.monitor.listen] * len(ports)
+            assert [str(port) for port in ports] == [read.monitor.listen.rpartition(":")[2]] * len(ports)
             mounts = [each["mountPath"] for each in container["volumeMounts"]]
             for wanted in (each for each in paths(tomllib.loads(file.read_text())) if each.startswith("/")):
                 assert any(wanted.startswith(mount) for mount in mounts), f"{process}: {wanted} is not mounted"
@@ -169,6 +177,9 @@ def test_two_clusters_are_joined_and_the_operators_have_the_rights_they_use_and_
 
     c2.kubectl("-n", "demo", "patch", "svcim", "echo", "--type=merge", "-p", '{"spec":{"ports":[{"port":81}]}}')
     until(lambda: c2.get("-n", "demo", "svcim", "echo")["spec"]["ports"][0]["port"] == 80, what="the edit undone")
+
+    c2.kubectl("apply", "-f", "-", stdin=json.dumps(POLICY))
+    until(lambda: is_accepted(c2), what="the policy's status")
 
     edited_while_nobody_leads(c2)
 
@@ -288,6 +299,11 @@ def addresses(cluster: Cluster) -> set[str]:
 def conditions(cluster: Cluster) -> dict[str, str]:
     found = cluster.get("-n", "demo", "svcex", "echo").get("status", {}).get("conditions", ())
     return {each["type"]: each["status"] for each in found}
+
+
+def is_accepted(cluster: Cluster) -> bool:
+    found = cluster.get("-n", "demo", "trafficpolicy.isthmus.io", "echo").get("status", {}).get("conditions", ())
+    return any(each["type"] == "Accepted" and each["status"] == "True" for each in found)
 
 
 def warnings(cluster: Cluster) -> int:
