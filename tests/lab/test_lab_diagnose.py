@@ -105,7 +105,7 @@ def applied(text: str, *, cluster: str = "c1") -> Injected:
         try:
             yield
         finally:
-            lab.kubectl("delete", "-f", "-", stdin=text, cluster=cluster)
+            lab.kubectl("delete", "--ignore-not-found", "-f", "-", stdin=text, cluster=cluster)
 
     return inject
 
