@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from bpf_world import World, sweep
+from bpf_world import Load, World, sweep
+from failing_backends import GOOD, GOOD6, REFUSES, REFUSES6, host
 
 from isthmus.datapath import Datapath, cgroup_root, remove
 
@@ -35,3 +36,17 @@ def datapath(world: World) -> Iterator[Datapath]:
     finally:
         opened.close()
         remove(world.pin)
+
+
+@pytest.fixture(scope="module")
+def served(world: World) -> World:
+    """One whose answering and refusing endpoints have addresses, and those that answer a server."""
+    world.address("add", *map(host, (*GOOD, *GOOD6, REFUSES, REFUSES6)))
+    world.serve(*GOOD, *GOOD6)
+    return world
+
+
+@pytest.fixture(scope="module")
+def load(served: World) -> Load:
+    """Many callers at once, in the cgroup of the programs."""
+    return served.load_from(served.cgroup)

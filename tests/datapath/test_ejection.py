@@ -6,6 +6,7 @@ import time
 
 import pytest
 from bpf_world import Load, World, group, plan, programmed, target
+from failing_backends import GOOD, GOOD6, REFUSES, REFUSES6, SILENT, SILENT6, VIP, VIP6, host
 
 from isthmus.datapath import Datapath, view
 from isthmus.datapath.failures.watch import FailureWatch
@@ -16,28 +17,7 @@ from isthmus.statedb import Database
 
 pytestmark = pytest.mark.bpf
 
-VIP, VIP6 = "10.96.7.7", "fd00:96::7"
-GOOD = ("10.8.1.1:8080", "10.8.1.2:8080")
-GOOD6 = ("[fd00:8::11]:8080", "[fd00:8::12]:8080")
-REFUSES, REFUSES6 = "10.8.1.9:8080", "[fd00:8::19]:8080"
-SILENT, SILENT6 = "10.9.0.9:8080", "[fd00:9::9]:8080"
 LONG = Ejection(after=3, first=60.0, longest=60.0)
-
-
-def host(endpoint: str) -> str:
-    return endpoint.rpartition(":")[0].strip("[]")
-
-
-@pytest.fixture(scope="module")
-def served(world: World) -> World:
-    world.address("add", *map(host, (*GOOD, *GOOD6, REFUSES, REFUSES6)))
-    world.serve(*GOOD, *GOOD6)
-    return world
-
-
-@pytest.fixture(scope="module")
-def load(served: World) -> Load:
-    return served.load_from(served.cgroup)
 
 
 @pytest.fixture

@@ -39,6 +39,7 @@ from isthmus.statedb import (
     Database,
     Derivations,
     DerivationsStats,
+    Derived,
     Reconciler,
     ReconcilerStats,
     Snapshot,
@@ -125,19 +126,7 @@ class Leader:
     async def lead(self) -> None:
         """Do the leader's work, until cancelled."""
         config, cluster = self._config, ClusterName(self._config.cluster.name)
-        shared = config.clusterset.default_global
-        derived = [
-            *mcs.derived(
-                cluster,
-                config.cluster.families,
-                default_global=shared,
-                max_derived_services=config.clusterset.max_derived_services,
-            ),
-            refusals.derived("", which=config.datapath.services, rules=claims.rules(config)),
-            own_ranges.derived(cluster),
-            policy_objects.derived(cluster),
-            mcs.records.derived(cluster, config.cluster.id, default_global=shared),
-        ]
+        derived = derived_tables(config, cluster)
         known = (tables.CLUSTERS, tables.PEER_POLICIES, tables.OBJECTS_STATUS, tables.POLICY_OBJECTS_STATUS)
         db = self._db = Database(*tables_of(derived, *known))
         try:
@@ -203,6 +192,23 @@ class Leader:
                 tasks.create_task(each.run(), name=f"apply {each!r}")
             tasks.create_task(mcs.record(db, self._recorder, self._takeovers), name="record events")
             tasks.create_task(refused_claims.record(db, self._recorder), name="refused claims")
+
+
+def derived_tables(config: Config, cluster: ClusterName) -> list[Derived[Any]]:
+    """The tables that the leader computes."""
+    shared = config.clusterset.default_global
+    return [
+        *mcs.derived(
+            cluster,
+            config.cluster.families,
+            default_global=shared,
+            max_derived_services=config.clusterset.max_derived_services,
+        ),
+        refusals.derived("", which=config.datapath.services, rules=claims.rules(config)),
+        own_ranges.derived(cluster),
+        policy_objects.derived(cluster),
+        mcs.records.derived(cluster, config.cluster.id, default_global=shared),
+    ]
 
 
 async def wait_for_inputs(db: Database) -> None:
