@@ -21,7 +21,6 @@
 /* Add without reading the sum: that needs no atomic instruction that came after 5.10. */
 #define add_relaxed(to, what) ((void)__atomic_fetch_add(to, what, __ATOMIC_RELAXED))
 
-#define WRITE_ONCE(x, value) (*(volatile typeof(x) *)&(x) = (value))
 #define READ_ONCE(x) (*(const volatile typeof(x) *)&(x))
 #define WRITE_ONCE(x, value) (*(volatile typeof(x) *)&(x) = (value))
 #define barrier() asm volatile("" ::: "memory")

@@ -2,6 +2,9 @@
 /* The maps of DNS names. The rules of maps.h hold here too. */
 #pragma once
 
+#include <linux/udp.h>
+#include <stdbool.h>
+
 #include "helpers.h"
 
 #define MAX_NAME 256 /* bytes of a DNS name, and one: a power of two, so that the verifier sees the bound */
@@ -81,6 +84,46 @@ struct names_config {
 	__u8 authority[MAX_AUTHORITY]; /* the SOA record of a negative answer */
 };
 
+struct dns_header {
+	__be16 id;
+	__be16 flags;
+	__be16 questions;
+	__be16 answers;
+	__be16 authorities;
+	__be16 extra;
+};
+
+/* A question where it stands in its packet. */
+struct question {
+	__u32 ip;	 /* offset of the IP header */
+	__u32 udp;	 /* of the UDP header */
+	__u32 size;	 /* of the DNS message */
+	__u32 name_size; /* wire format, root included */
+	__u32 labels;	 /* root not included */
+	__u32 room;	 /* the largest message that the client takes */
+	__u64 hash;	 /* of the name, FNV-1a */
+	__u64 pseudo;	 /* sum of the pseudo header, but for the length */
+	__u16 type;
+	__u16 flags;
+	bool is_ipv6;
+	bool partial;	 /* its checksum is still to be made by a device */
+	bool has_opt;
+	bool ordinary;	 /* class, type and OPT are what the kernel can answer */
+	__u8 opt_flags;	 /* the upper half: DO */
+	struct dns_header header;
+};
+
+/* What is to be sent: a code, and records out of scratch, in two parts. */
+struct reply {
+	__u32 rcode;
+	__u32 count;
+	__u32 first; /* offset of the first part */
+	__u32 first_size;
+	__u32 second;
+	__u32 second_size;
+	bool not_ours; /* denied for another zone: no authority */
+};
+
 /* What a question is taken apart in; one for each CPU. */
 struct name_scratch {
 	__u8 packet[2048]; /* the message */
@@ -89,6 +132,10 @@ struct name_scratch {
 	__u32 left;   /* bytes of the label that are still to come */
 	__u8 starts[MAX_LABELS]; /* offsets of the name's labels */
 	__u8 records[1024];	 /* a copy of the name's, with room for what the verifier thinks possible */
+	struct question asked;
+	struct udphdr udp; /* the question's; then the reply's */
+	struct dns_server_key to; /* the resolver that was asked */
+	struct reply reply;
 };
 
 /* What we answer for: DNS names in lower case and wire format, zero-padded. */

@@ -12,8 +12,8 @@ from isthmus.datapath.manifest import PROGRAMS
 
 pytestmark = pytest.mark.bpf
 
-LIMIT = 1_000_000
-"""Instructions that the verifier walks of one program before it gives up (BPF_COMPLEXITY_LIMIT_INSNS)."""
+BUDGET = 100_000
+"""Instructions that the verifier may walk of one program: a tenth of where it gives up (BPF_COMPLEXITY_LIMIT_INSNS)."""
 
 
 class ProgramInfo(ctypes.Structure):
@@ -63,4 +63,4 @@ def test_every_program_is_far_from_the_verifiers_limit() -> None:
     for name, (instructions, verified) in found.items():
         print(f"| `{name}` | {instructions:,} | {verified:,} |")
     assert all(instructions > 0 for instructions, _ in found.values())
-    assert max(verified for _, verified in found.values()) < LIMIT
+    assert max(verified for _, verified in found.values()) < BUDGET
