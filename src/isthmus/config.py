@@ -19,6 +19,9 @@ ENVIRONMENT = "ISTHMUS_"
 
 Seconds = Annotated[float, Meta(ge=0)]
 
+LABEL = r"^[A-Za-z0-9]([-A-Za-z0-9_./]{0,315}[A-Za-z0-9])?=([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$"
+"""A label as ``key=value``, with Kubernetes' bounds: a key of up to 317 characters, a value of up to 63."""
+
 
 class ConfigError(Exception):
     """The configuration cannot be used; the message names source and field."""
@@ -39,6 +42,8 @@ class ClusterSection(Section, frozen=True):
     network: str = ""
     region: str = ""
     zone: str = ""
+    labels: tuple[Annotated[str, Meta(pattern=LABEL)], ...] = ()
+    """Further properties of the cluster as key=value, published to the peers: policies select clusters by them."""
     gateways: tuple[Annotated[str, Meta(pattern=r"^\S+:\d{1,5}$")], ...] = ()
     """Where calls from clusters of other networks come in, as host:port; published to the peers."""
     families: tuple[Literal["IPv4", "IPv6"], ...] = ("IPv4",)

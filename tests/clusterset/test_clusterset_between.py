@@ -52,7 +52,7 @@ async def published(server: EtcdServer, tls: Tls) -> AsyncIterator[Database]:
     db = Database(tables.RECORDS)
     async with Session([server.endpoint], tls=tls) as session:
         await server.ready(session)
-        section = ClusterSection(name="c2", id=2, network="blue", gateways=("10.9.0.1:15443",))
+        section = ClusterSection(name="c2", id=2, network="blue", labels=("class=gold",), gateways=("10.9.0.1:15443",))
         task = asyncio.create_task(Publisher(db, session, section).run())
         yield db
         task.cancel()
@@ -94,6 +94,7 @@ async def test_one_cluster_follows_what_the_other_publishes(
         await c1.state("c2", "ready")
         await c1.until(lambda s: c1.cluster("c2").network == "blue")
         assert (c1.cluster("c2").gateways, c1.cluster("c2").version) == (("10.9.0.1:15443",), __version__)
+        assert c1.cluster("c2").labels == (("class", "gold"),)
         put(c2, "10.2.1.1", "10.2.1.2")
         await c1.until(lambda s: c1.services() == {f"c2:{DERIVED}": ["10.2.1.1", "10.2.1.2"]})
         with c2.write() as txn:

@@ -287,6 +287,15 @@ def test_a_gateway_is_taken_where_a_call_can_go_to_it(gateway: str, taken: bool)
     assert decoded.gateways == ((gateway, "good:1") if taken else ("good:1",))
 
 
+def test_labels_that_cannot_be_any_are_left_out_and_the_others_count() -> None:
+    labels = ["class=gold", "a b=c", "bare", "empty=", "x=" + "y" * 64, "example.com/place=eu", "=v"]
+    value = json.dumps({"labels": labels + [f"k{n}=v" for n in range(1000)]}).encode()
+    decoded = identity.decode_description(value, now=decoding.wall_clock())
+    assert decoded.labels[:4] == ("class=gold", "empty=", "example.com/place=eu", "k0=v")
+    assert len(decoded.labels) == identity.MOST_LABELS
+    assert identity.label_pairs(("b=2", "a=1", "b=3")) == (("a", "1"), ("b", "3"))
+
+
 def test_a_cluster_has_so_many_gateways_and_no_more() -> None:
     value = json.dumps({"gateways": [f"gw-{n}:443" for n in range(1000)]}).encode()
     assert len(identity.decode_description(value, now=decoding.wall_clock()).gateways) == identity.MOST_GATEWAYS

@@ -171,9 +171,11 @@ async def test_a_peers_description_reaches_agents_behind_a_mirror(
         "zone": "eu-1",
         "gateways": ["gw.c2.example:15443"],
         "version": "9",
+        "labels": ["class=gold"],
     }
     await peer_session.put(keys.description(ClusterName("c2")), json.dumps(description).encode())
     async with mirroring(own_session, peers), following(local) as agent:
         await agent.until(lambda s: agent.cluster("c2").version == "9")
         row = agent.cluster("c2")
         assert (row.network, row.region, row.zone, row.gateways) == ("blue", "eu", "eu-1", ("gw.c2.example:15443",))
+        assert row.labels == (("class", "gold"),)

@@ -96,6 +96,17 @@ def test_locality_prefers_the_nearest_step_where_something_is_ready(
     assert addresses(world) == reached
 
 
+@pytest.mark.parametrize(("locality", "reached"), [("Node", ["10.1.0.2"]), ("Zone", ["10.1.0.2"])])
+def test_a_node_that_comes_to_be_in_another_zone_changes_what_a_policy_prefers(
+    locality: Any, reached: list[str]
+) -> None:
+    world = World().put(make.derived(), Node("n1", ("172.30.1.11",), zone="z1"), policy(locality=locality))
+    zones = [make.endpoint(f"10.1.0.{n}", node=f"n{n + 1}", zone=f"z{n}") for n in (1, 2)]
+    world.put(make.endpoints("c1", *zones))
+    assert addresses(world) == ["10.1.0.1"]
+    assert addresses(world.put(Node("n1", ("172.30.1.11",), zone="z2"))) == reached
+
+
 def test_explain_names_the_policy_that_counts_and_the_others_with_their_reason() -> None:
     world = two_clusters().put(policy(tier(c1=None), created="2026-01-01T00:00:00Z"))
     world.put(policy(name="demo/late", created="2026-01-02T00:00:00Z"), policy(name="demo/wrong", invalid="spec: no"))
@@ -151,6 +162,13 @@ def test_a_policy_that_counts_shows_the_shares_it_comes_to() -> None:
     assert statuses.put(policy(tier(c1=None, c2=None))).of() == ("Accepted", "", "c2 75%, c1 25%")
     assert statuses.put(make.endpoints("c2")).of() == ("Accepted", "", "c1 100%")
     assert statuses.put(make.endpoints("c1")).of() == ("Accepted", "", "none")
+
+
+def test_shares_of_two_families_are_shown_once_where_they_agree_and_apart_where_not() -> None:
+    both = [make.endpoints(f"c{n}", f"10.{n}.0.1", f"fd00::{n}") for n in (1, 2)]
+    statuses = Statuses(IMPORT, make.derived(), *both, policy(tier(c1=90, c2=10)))
+    assert statuses.of() == ("Accepted", "", "c1 90%, c2 10%")
+    assert statuses.put(make.endpoints("c2", "10.2.0.1")).of()[2] == "IPv4: c1 90%, c2 10%; IPv6: c1 100%"
 
 
 def test_a_policy_that_waits_is_conflicted_and_counts_when_the_other_goes() -> None:

@@ -246,6 +246,19 @@ def test_a_region_and_a_zone_name_clusters_and_a_name_comes_before_both() -> Non
     assert groups(world) == [(0, 1, ["c1"]), (1, 1, ["c3"])]
 
 
+def test_labels_name_clusters_that_have_all_of_them_wherever_they_are() -> None:
+    world = world_of(c1=1, c2=1, c3=1)
+    gold, eu = (("class", "gold"),), (("class", "gold"), ("place", "eu"))
+    world.put(make.cluster("c1", own=True, labels=gold), make.cluster("c2", labels=eu, region="r1"))
+    world.put(make.cluster("c3", labels=(("class", "silver"),)))
+    world.put(policy(Tier((Share(labels=eu),)), Tier((Share(labels=gold),)), tier(ANY_OTHER)))
+    assert groups(world) == [(0, 1, ["c2"]), (1, 1, ["c1"]), (2, 1, ["c3"])]
+    world.put(policy(Tier((Share(labels=gold, region="r1"),))))
+    assert groups(world) == [(0, 1, ["c2"])]
+    world.put(make.cluster("c3", labels=gold, region="r1"))
+    assert groups(world) == [(0, 1, ["c2", "c3"])], "a cluster that gets labels changes what policies share out"
+
+
 def test_more_groups_than_a_plan_has_room_for_are_joined_and_fallbacks_stay_behind() -> None:
     world = world_of(**{f"c{n}": 1 for n in range(1, 61)})
     called, behind = {f"c{n}": n for n in range(1, 41)}, {f"c{n}": n for n in range(41, 61)}

@@ -39,7 +39,7 @@ def test_a_policy_is_a_row_with_its_tiers_in_order() -> None:
     found = policy(
         tiers=[
             clusters({"name": "c1", "weight": 90}, {"name": "."}, minHealthy=3),
-            clusters({"region": "eu", "zone": "a"}, minHealthy="50%"),
+            clusters({"region": "eu", "zone": "a", "matchLabels": {"z": "1", "class": "gold"}}, minHealthy="50%"),
             clusters({"name": "*"}),
         ],
         sessionAffinity="ClientIP",
@@ -53,7 +53,7 @@ def test_a_policy_is_a_row_with_its_tiers_in_order() -> None:
         target=ServiceName("demo/echo"),
         tiers=(
             Tier((Share(ClusterName("c1"), 90), Share(ClusterName("."))), 3),
-            Tier((Share(region="eu", zone="a"),), min_percent=50),
+            Tier((Share(region="eu", zone="a", labels=(("class", "gold"), ("z", "1"))),), min_percent=50),
             Tier((Share(ClusterName("*")),)),
         ),
         affinity="ClientIP",
@@ -82,10 +82,23 @@ def test_a_policy_that_says_nothing_changes_nothing() -> None:
             "spec.targetRef.kind: 'Pod' is neither ServiceImport nor Service",
         ),
         ({"tiers": [clusters()]}, "spec.tiers[0].clusters: 0 entries, not 1 to 32"),
-        ({"tiers": [clusters({})]}, "spec.tiers[0].clusters[0]: want either name, or region, zone or both"),
+        ({"tiers": [clusters({})]}, "spec.tiers[0].clusters[0]: want either name, or region, zone or matchLabels"),
         (
             {"tiers": [clusters({"name": "c1", "zone": "a"})]},
-            "spec.tiers[0].clusters[0]: want either name, or region, zone or both",
+            "spec.tiers[0].clusters[0]: want either name, or region, zone or matchLabels",
+        ),
+        (
+            {"tiers": [clusters({"name": "c1", "matchLabels": {"a": "b"}})]},
+            "spec.tiers[0].clusters[0]: want either name, or region, zone or matchLabels",
+        ),
+        ({"tiers": [clusters({"region": "r" * 64})]}, "spec.tiers[0].clusters[0].region: longer than 63 characters"),
+        (
+            {"tiers": [clusters({"matchLabels": {f"k{n}": "" for n in range(9)}})]},
+            "spec.tiers[0].clusters[0].matchLabels: 9 labels, more than 8",
+        ),
+        (
+            {"tiers": [clusters({"matchLabels": {"a b": "c"}})]},
+            "spec.tiers[0].clusters[0].matchLabels: 'a b=c' can be no label of a cluster",
         ),
         ({"tiers": [clusters({"name": "C 1"})]}, "spec.tiers[0].clusters[0].name: 'C 1' is no cluster's name"),
         (

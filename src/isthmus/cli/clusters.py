@@ -100,7 +100,7 @@ def _peer(row: Mapping[str, Any], counted: Mapping[str, list[dict[str, Any]] | N
             "kvstoremesh": row["cached"],
             "service-exports-enabled": row["exports_enabled"],
         },
-        "description": {field: row[field] for field in ("network", "region", "zone", "gateways", "version")},
+        "description": {field: row[field] for field in ("network", "region", "zone", "labels", "gateways", "version")},
         "synced": {
             "services": None if services is None else "services" in row["synced"],
             "service-exports": None if exports is None else "serviceexports" in row["synced"],

@@ -126,11 +126,15 @@ def _listener(row: Row) -> str:
     return f"{','.join(map(str, row['ports'])) or '*'} to {joined(row['address'], row['port'])}"
 
 
+def _labels(row: Row) -> str:
+    return ",".join(f"{key}={value}" for key, value in row.get("labels") or ())
+
+
 def _tier(tier: Row) -> str:
     """``c1=9 c2=1 (at least 2)``."""
     wanted = f"{tier['min_percent']}%" if tier["min_percent"] else str(tier["min_healthy"])
     shares = [
-        (each["cluster"] or "/".join(filter(None, (each["region"], each["zone"]))))
+        (each["cluster"] or "/".join(filter(None, (each["region"], each["zone"], _labels(each)))))
         + ("" if each["weight"] is None else f"={each['weight']}")
         for each in tier["shares"]
     ]
@@ -193,6 +197,9 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
         Column("SINCE", _field("since")),
         Column("DROPPED", _field("dropped"), wide=True),
         Column("FAILURES", _field("failures"), wide=True),
+        Column("REGION", _field("region"), wide=True),
+        Column("ZONE", _field("zone"), wide=True),
+        Column("LABELS", _labels, wide=True),
         Column("NETWORK", _field("network"), wide=True),
         Column("GATEWAYS", _all("gateways"), wide=True),
         Column("VERSION", _field("version"), wide=True),

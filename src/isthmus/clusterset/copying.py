@@ -287,7 +287,14 @@ class _Writer:
             away = row.since if row.state == "stale" else ""
             silent = row.since if row.state == "silent" else ""
             description = identity.Description(
-                row.network, row.region, row.zone, row.gateways, row.version, away, silent
+                network=row.network,
+                region=row.region,
+                zone=row.zone,
+                gateways=row.gateways,
+                version=row.version,
+                away=away,
+                silent=silent,
+                labels=tuple(f"{key}={value}" for key, value in row.labels),
             )
             await self._put(keys.description(row.name), identity.encode(description))
         for kind in KINDS:

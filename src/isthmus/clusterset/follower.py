@@ -13,7 +13,7 @@ from typing import Final
 from isthmus import __version__, logs
 from isthmus.clusterset.cache import Cache
 from isthmus.clusterset.connection import Connection, PeerStats
-from isthmus.clusterset.identity import Ids
+from isthmus.clusterset.identity import Ids, label_pairs
 from isthmus.clusterset.peers import Directory, Peer
 from isthmus.clusterset.sinks import ROWS, Forms
 from isthmus.config import ClusterSection, ClustersetSection
@@ -172,6 +172,7 @@ def _own_row(cluster: ClusterSection) -> Cluster:
         network=cluster.network,
         region=cluster.region,
         zone=cluster.zone,
+        labels=label_pairs(cluster.labels),
         gateways=cluster.gateways,
         own_ranges=cluster.pod_ranges + cluster.service_ranges + cluster.node_ranges,
         version=__version__,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Final, Literal
 
@@ -11,13 +12,15 @@ from msgspec import Struct, structs
 
 from isthmus.clusterset import decoding
 from isthmus.clusterset.errors import RecordError
-from isthmus.config import ClusterSection
+from isthmus.config import LABEL, ClusterSection
 from isthmus.model.names import ClusterName
+from isthmus.model.services import Labels
 from isthmus.times import timestamp
 
 LIMIT: Final = 64 * 1024
 Most = Literal[255, 511]
 MOST_GATEWAYS: Final = 32
+MOST_LABELS: Final = 64
 SLICES_ONLY: Final = "endpointslices-only"
 
 
@@ -61,6 +64,8 @@ class Description(Struct, frozen=True, gc=False, omit_defaults=True):
     """Written by a mirror: since when it cannot reach the cluster, RFC 3339."""
     silent: str = ""
     """Written by a mirror: since when the cluster has had no publisher, RFC 3339."""
+    labels: tuple[str, ...] = ()
+    """As key=value."""
 
     def away_since(self, now: datetime) -> datetime | None:
         """Since when a mirror has not reached the cluster, as far as clocks agree; None where it does."""
@@ -87,7 +92,7 @@ def decode_config(value: bytes) -> ClusterConfig:
 
 
 def decode_description(value: bytes, *, now: datetime) -> Description:
-    """A cluster's description of itself; one that cannot be read is an empty one, of gateways the bad ones go.
+    """A cluster's description of itself; an empty one where it cannot be read. Of gateways and labels the bad ones go.
 
     A time that cannot be read is taken as ``now``.
     """
@@ -96,8 +101,13 @@ def decode_description(value: bytes, *, now: datetime) -> Description:
     except RecordError:
         return Description()
     gateways = tuple(filter(decoding.is_gateway, decoded.gateways))[:MOST_GATEWAYS]
+    labels = tuple(each for each in decoded.labels if re.fullmatch(LABEL, each))[:MOST_LABELS]
     return structs.replace(
-        decoded, gateways=gateways, away=_time(decoded.away, now=now), silent=_time(decoded.silent, now=now)
+        decoded,
+        gateways=gateways,
+        labels=labels,
+        away=_time(decoded.away, now=now),
+        silent=_time(decoded.silent, now=now),
     )
 
 
@@ -121,7 +131,12 @@ def own_config(section: ClusterSection, *, most: Most) -> ClusterConfig:
 
 def own_description(section: ClusterSection, *, version: str) -> Description:
     """Our own description, for other clusters of Isthmus."""
-    return Description(section.network, section.region, section.zone, section.gateways, version)
+    return Description(section.network, section.region, section.zone, section.gateways, version, labels=section.labels)
+
+
+def label_pairs(labels: Iterable[str]) -> Labels:
+    """Labels of the form key=value as a row has them; of two with one key the last counts."""
+    return tuple(sorted(dict(each.split("=", 1) for each in labels).items()))
 
 
 class Ids:

@@ -119,6 +119,7 @@ def judge(facts: PeerFacts, now: datetime) -> Cluster:
         network=described.network,
         region=described.region,
         zone=described.zone,
+        labels=identity.label_pairs(described.labels),
         gateways=described.gateways,
         version=described.version,
         connected=facts.links.get(CONFIG, False),

@@ -25,7 +25,7 @@ from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.names import derived as derived_name
 from isthmus.model.policies import Policy
 from isthmus.model.redirects import PortRedirect
-from isthmus.model.services import Import, Node, Service
+from isthmus.model.services import Import, Labels, Node, Service
 from isthmus.model.sources import is_peer
 from isthmus.model.tables import (
     BACKENDS,
@@ -226,6 +226,9 @@ def by_node(reader: Reader, old: Node | None, new: Node | None, *, node: str) ->
             yield service.name
         for imported in reader.by(IMPORTS, "topology", True):
             yield from names_for_import(reader, imported)
+        for policy in reader.all(POLICIES):
+            if policy.locality in ("Node", "Zone"):
+                yield from by_policy(reader, None, policy)
 
 
 def by_redirect(reader: Reader, old: PortRedirect | None, new: PortRedirect | None) -> Iterator[ServiceName]:
@@ -242,14 +245,14 @@ def by_source(reader: Reader, sources: frozenset[str]) -> Iterator[ServiceName]:
 
 
 def by_cluster(reader: Reader, old: Cluster | None, new: Cluster | None) -> Iterator[ServiceName]:
-    """A cluster that comes to be in another region or zone affects what a policy shares out."""
+    """A cluster that comes to be in another region or zone, or to have other labels, affects policies' shares."""
     if _where(old) != _where(new):
         for policy in reader.all(POLICIES):
             yield from by_policy(reader, None, policy)
 
 
-def _where(row: Cluster | None) -> tuple[str, str]:
-    return (row.region, row.zone) if row is not None else ("", "")
+def _where(row: Cluster | None) -> tuple[str, str, Labels]:
+    return (row.region, row.zone, row.labels) if row is not None else ("", "", ())
 
 
 def by_policy(reader: Reader, old: Policy | None, new: Policy | None) -> Iterator[ServiceName]:

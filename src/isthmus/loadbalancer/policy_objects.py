@@ -1,13 +1,13 @@
 """What came of each TrafficPolicy, as the status wanted of its object: whether it counts, and where calls go now.
 
 Shares are those of the planner, run as a node of this cluster would that is in no zone, for the first port of the
-service; what a node has ejected or prefers because it is near is not in them.
+service; what a node has ejected, found dead or prefers because it is near is not in them.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from heapq import nsmallest
 from typing import Final
@@ -74,35 +74,44 @@ def compute(reader: Reader, service: ServiceName, *, cluster: ClusterName) -> It
         if policy.policy_kind == "TrafficPolicy":
             status = {"conditions": [_accepted(policy, counting, subject)], "shares": ""}
             if policy is counting and subject is not None:
-                status["shares"] = shares(planned(reader, subject, policy, cluster=cluster))
+                status["shares"] = by_family(planned(reader, subject, policy, cluster=cluster))
             draft = Draft("TrafficPolicy", policy.name, status=status)
             observed = reader.get(OBSERVED, ("TrafficPolicy", policy.name))
             yield row(draft, observed, unit=service, ownership=KINDS["TrafficPolicy"])
 
 
-def planned(reader: Reader, subject: ResolvedService, policy: Policy, *, cluster: ClusterName) -> Plan | None:
-    """The plan of the service's first port, in the family of its first backend."""
+def planned(reader: Reader, subject: ResolvedService, policy: Policy, *, cluster: ClusterName) -> list[Plan]:
+    """The plans of the service's first port, one for each family that it has backends of."""
     found = list(backends.compute(reader, subject.name, cluster=cluster, which="multicluster", cache={}))
-    if not subject.ports:
-        return None
-    port = subject.ports[0]
-    of = family(found[0].key.address) if found else "IPv4"
-    return plan(
-        PlanKey(subject.name, port.port, port.protocol, of),
-        of=subject,
-        frontends=(),
-        port_name=port.name,
-        backends=found,
-        at=Place(cluster),
-        policy=policy,
-        clusters=Clusters(cluster, {each.name: each for each in reader.all(CLUSTERS)}),
-    )
+    clusters = Clusters(cluster, {each.name: each for each in reader.all(CLUSTERS)})
+    return [
+        plan(
+            PlanKey(subject.name, port.port, port.protocol, of),
+            of=subject,
+            frontends=(),
+            port_name=port.name,
+            backends=found,
+            at=Place(cluster),
+            policy=policy,
+            clusters=clusters,
+        )
+        for port in subject.ports[:1]
+        for of in sorted({family(each.key.address) for each in found})
+    ]
 
 
-def shares(found: Plan | None) -> str:
+def by_family(found: Sequence[Plan]) -> str:
+    """The shares of plans of one port: once where all families agree, else ``IPv4: c1 90%, c2 10%; IPv6: c1 100%``."""
+    texts = {each.key.family: shares(each) for each in found}
+    if len(set(texts.values())) < 2:
+        return next(iter(texts.values()), "none")
+    return "; ".join(f"{of}: {text}" for of, text in texts.items())
+
+
+def shares(found: Plan) -> str:
     """The part of the calls that each cluster has: ``c1 90%, c2 10%``, the greatest first; ``none`` without any."""
     parts: Counter[str] = Counter()
-    called = [group for group in found.groups if group.tier == 0] if found is not None else []
+    called = [group for group in found.groups if group.tier == 0]
     total = sum(group.weight for group in called if group.targets)
     for group in called:
         for target in group.targets:
@@ -135,7 +144,7 @@ def by_cluster(reader: Reader, old: Cluster | None, new: Cluster | None) -> Iter
 
 def _where(row: Cluster | None) -> tuple[object, ...]:
     """What of a cluster decides whether it is reached and which share means it."""
-    return (row.region, row.zone, row.network, row.gateways, row.own) if row is not None else ()
+    return (row.region, row.zone, row.labels, row.network, row.gateways, row.own) if row is not None else ()
 
 
 def _accepted(policy: Policy, counting: Policy | None, subject: ResolvedService | None) -> Condition:

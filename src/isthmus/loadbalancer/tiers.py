@@ -110,7 +110,7 @@ def _sized(
 
 
 def positions(names: Iterable[ClusterName], tiers: Sequence[Tier], clusters: Clusters) -> Positions:
-    """The one share that each cluster belongs to: by its name, else by where it is, else as any other; the first."""
+    """The one share of each cluster: the first by its name, else by region, zone and labels, else as any other."""
     found: dict[ClusterName, SharePosition] = {}
     shares = [(share, (t, s)) for t, tier in enumerate(tiers) for s, share in enumerate(tier.shares)]
     for name in names:
@@ -124,10 +124,10 @@ def _match(share: Share, name: ClusterName, clusters: Clusters) -> int | None:
     """How exactly a share means a cluster, 0 best; None: not at all."""
     if share.cluster == name or (share.cluster == THIS_CLUSTER and name == clusters.own):
         return 0
-    if share.region or share.zone:
+    if share.region or share.zone or share.labels:
         row = clusters.known.get(name)
         there = row is not None and share.region in ("", row.region) and share.zone in ("", row.zone)
-        return 1 if there else None
+        return 1 if there and row is not None and set(share.labels) <= set(row.labels) else None
     return 2 if share.cluster == ANY_OTHER else None
 
 

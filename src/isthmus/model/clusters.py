@@ -7,6 +7,7 @@ from typing import Literal
 from msgspec import Struct
 
 from isthmus.model.names import ClusterName
+from isthmus.model.services import Labels
 
 PeerState = Literal["connecting", "listing", "ready", "silent", "stale", "refused", "distrusted"]
 """silent: its store answers, but nobody keeps its records up to date. stale: it was ready and cannot be reached. Its
@@ -37,6 +38,8 @@ class Cluster(Struct, frozen=True, gc=False, kw_only=True):
     """Clusters of one network reach each other's pods; empty: the network everybody is on."""
     region: str = ""
     zone: str = ""
+    labels: Labels = ()
+    """What its configuration calls it by beside that; policies select clusters by them."""
     gateways: tuple[str, ...] = ()
     """Where calls from clusters of other networks come in: host:port."""
     version: str = ""

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from isthmus.model.balancing import Ejection
 from isthmus.model.names import ClusterName, ServiceName, derived
-from isthmus.model.services import Affinity
+from isthmus.model.services import Affinity, Labels
 
 ANY_OTHER: Final = ClusterName("*")
 """In a tier: every cluster that no tier names."""
@@ -19,7 +19,9 @@ THIS_CLUSTER: Final = ClusterName(".")
 
 
 class Share(Struct, frozen=True, gc=False):
-    """Clusters in a tier: one by its name, or all of a region, a zone or both. A cluster belongs to one share only.
+    """Clusters in a tier: one by its name, or all of a region, of a zone and with labels, as far as given.
+
+    A cluster belongs to one share only.
 
     Without a weight a share's part of the calls is its number of usable backends; weight 0 drains it.
     """
@@ -28,6 +30,7 @@ class Share(Struct, frozen=True, gc=False):
     weight: int | None = None
     region: str = ""
     zone: str = ""
+    labels: Labels = ()
 
 
 class Tier(Struct, frozen=True, gc=False):

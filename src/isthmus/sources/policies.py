@@ -12,16 +12,20 @@ from typing import Final, cast
 
 from msgspec.structs import replace
 
+from isthmus import config
 from isthmus.kube.objects import policies as wire
 from isthmus.model.balancing import Ejection
 from isthmus.model.names import ClusterName, service_name, valid_cluster
 from isthmus.model.policies import ANY_OTHER, THIS_CLUSTER, Locality, Policy, PolicyKind, Share, Tier
-from isthmus.model.services import Affinity
-from isthmus.sources.normal import name_of
+from isthmus.model.services import Affinity, Labels
+from isthmus.sources.normal import name_of, pairs
 
 MAX_TIERS: Final = 16
 MAX_CLUSTERS: Final = 32
 """Entries of one tier."""
+MAX_PLACE: Final = 63
+"""Characters of a region or a zone."""
+MAX_LABELS: Final = 8
 MAX_WEIGHT: Final = 1_000_000
 MAX_WANTED: Final = 1_000_000
 MAX_FAILURES: Final = 1_000
@@ -33,6 +37,7 @@ FLOMESH_WEIGHT: Final = 100
 """What a cluster counts for in a GlobalTrafficPolicy that gives it no weight."""
 
 PERCENT: Final = re.compile(r"(100|[1-9][0-9]?)%\Z")
+LABEL: Final = re.compile(config.LABEL)
 LOCALITIES: Final = ("Node", "Zone", "Region", "Cluster")
 
 
@@ -138,8 +143,11 @@ def _tier(found: wire.PolicyTier, field: str) -> Tier:
 
 
 def _share(found: wire.ClusterRef, field: str) -> Share:
-    if bool(found.name) == bool(found.region or found.zone):
-        raise Invalid(f"{field}: want either name, or region, zone or both")
+    if bool(found.name) == bool(found.region or found.zone or found.match_labels):
+        raise Invalid(f"{field}: want either name, or region, zone or matchLabels")
+    for key, value in (("region", found.region), ("zone", found.zone)):
+        if len(value or "") > MAX_PLACE:
+            raise Invalid(f"{field}.{key}: longer than {MAX_PLACE} characters")
     if found.name and found.name not in (ANY_OTHER, THIS_CLUSTER) and not valid_cluster(found.name):
         raise Invalid(f"{field}.name: '{found.name[:64]}' is no cluster's name")
     return Share(
@@ -147,7 +155,17 @@ def _share(found: wire.ClusterRef, field: str) -> Share:
         weight=_weight(found.weight, field),
         region=found.region or "",
         zone=found.zone or "",
+        labels=_labels(found.match_labels or {}, f"{field}.matchLabels"),
     )
+
+
+def _labels(found: dict[str, str], field: str) -> Labels:
+    if len(found) > MAX_LABELS:
+        raise Invalid(f"{field}: {len(found)} labels, more than {MAX_LABELS}")
+    for key, value in found.items():
+        if LABEL.match(f"{key}={value}") is None:
+            raise Invalid(f"{field}: '{key[:64]}={value[:64]}' can be no label of a cluster")
+    return pairs(found)
 
 
 def _weight(weight: int | None, field: str) -> int | None:

@@ -16,11 +16,12 @@ class TargetRef(Wire, frozen=True):
 
 
 class ClusterRef(Wire, frozen=True):
-    """Clusters of a tier: one by name, or those of a region or zone."""
+    """Clusters of a tier: one by name, or those of a region, a zone, with labels."""
 
     name: str | None = None
     region: str | None = None
     zone: str | None = None
+    match_labels: dict[str, str] | None = None
     weight: int | None = None
 
 
