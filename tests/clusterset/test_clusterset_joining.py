@@ -113,14 +113,16 @@ async def test_a_guest_can_do_nothing_but_make_its_offer(two: tuple[World, World
 
 async def test_a_token_expires(two: tuple[World, World]) -> None:
     c1, c2 = two
-    async with joining.invitation(c1.home, lifetime=2) as invitation:
+    now = time.time()
+    async with joining.invitation(c1.home, lifetime=600, clock=lambda: now) as invitation:
+        now += 601
         with pytest.raises(JoinError, match="no cluster joined"):
             await invitation.accepted()
     with pytest.raises(JoinError, match="has expired"):
-        await joining.join(c2.home, invitation.word, patience=5)
-    forged = msgspec.structs.replace(tokens.unpack(invitation.word), expires=int(time.time()) + 100)
+        await joining.join(c2.home, invitation.word, patience=5, clock=lambda: now)
+    forged = msgspec.structs.replace(tokens.unpack(invitation.word), expires=int(now) + 100)
     with pytest.raises(JoinError, match="used or expired"):
-        await joining.join(c2.home, tokens.pack(forged), patience=5)
+        await joining.join(c2.home, tokens.pack(forged), patience=5, clock=lambda: now)
     assert (c2.files(), await guests(c1)) == ([], set())
 
 

@@ -145,12 +145,17 @@ async def test_copies_of_a_mirror_that_died_are_stale(
 async def test_agents_behind_a_mirror_count_the_lifetime_of_a_peer_it_cannot_reach(
     peer_session: Session, own_session: Session, peers: Peers, local: Peers
 ) -> None:
-    async with mirroring(own_session, peers), following(local, lifetime=2.0) as agent:
+    async with (
+        mirroring(own_session, peers),
+        following(local, lifetime=600) as patient,
+        following(local, lifetime=2.0) as agent,
+    ):
         await agent.state("c2", "ready")
+        await patient.state("c2", "ready")
         peers.add("c2", endpoint=f"http://127.0.0.1:{free_ports(1)[0]}")
-        row = await agent.state("c2", "stale")
+        row = await patient.state("c2", "stale")
         assert "the mirror has not reached it since" in row.reason
-        assert agent.services() == ECHO
+        assert patient.services() == ECHO
         await agent.until(lambda s: agent.services() == {})
         assert await own_session.get("cilium/cache/services/v1/c2/demo/echo"), (
             "how long copies are good is for their readers"

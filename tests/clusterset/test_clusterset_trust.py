@@ -219,8 +219,8 @@ async def test_a_peer_that_writes_as_fast_as_it_can_is_read_at_a_rate_and_ends_u
         await seen.state("c2", "ready")
         await seen.state("c3", "ready")
         for turn in range(24):
-            for n in range(10):
-                await service(etcd, "c2", f"demo/s{n}", f"10.2.{turn}.{n}", number=2)
+            records = (service(etcd, "c2", f"demo/s{n}", f"10.2.{turn}.{n}", number=2) for n in range(10))
+            await asyncio.gather(*records)
         await service(etcd, "c3", "demo/x", "10.3.1.1", number=3)
         await seen.until(lambda s: seen.addresses("c3") == {"10.3.1.1"})
         assert "10.2.23.9" not in seen.addresses("c2"), "c3 does not wait for c2"

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -130,10 +130,11 @@ async def _remove_guest(root: Session, number: str) -> None:
 class Invitation:
     """A valid invitation; made by :func:`invitation`."""
 
-    def __init__(self, home: OwnCluster, root: Session, token: Token) -> None:
+    def __init__(self, home: OwnCluster, root: Session, token: Token, *, clock: Callable[[], float]) -> None:
         self._home = home
         self._root = root
         self._token = token
+        self._clock = clock
 
     def __repr__(self) -> str:
         return f"<Invitation {self._token.number} of {self._home.name}>"
@@ -146,7 +147,7 @@ class Invitation:
     async def accepted(self) -> ClusterName:
         """Accept the first offer, and give its cluster; JoinError when none comes in time, or it cannot be accepted."""
         try:
-            async with asyncio.timeout(self._token.expires - time.time()):
+            async with asyncio.timeout(self._token.expires - self._clock()):
                 await self._wait_for_offer()
         except TimeoutError:
             raise JoinError("no cluster joined before the token expired; invite again") from None
@@ -172,7 +173,9 @@ class Invitation:
 
 
 @asynccontextmanager
-async def invitation(home: OwnCluster, *, lifetime: int, advertise: tuple[str, ...] = ()) -> AsyncIterator[Invitation]:
+async def invitation(
+    home: OwnCluster, *, lifetime: int, advertise: tuple[str, ...] = (), clock: Callable[[], float] = time.time
+) -> AsyncIterator[Invitation]:
     """Invite one cluster for so many seconds; afterwards nothing of the invitation stays."""
     entry = home.entry(advertise)
     number, password = secrets.token_hex(8), secrets.token_urlsafe(24)
@@ -183,8 +186,8 @@ async def invitation(home: OwnCluster, *, lifetime: int, advertise: tuple[str, .
         try:
             await access.ensure_role(root, rights.guest(number), rights.guest_rights(number))
             await access.ensure_user(root, rights.guest(number), password, rights.guest(number))
-            expires = int(time.time()) + lifetime
-            yield Invitation(home, root, Token(entry=entry, number=number, password=password, expires=expires))
+            token = Token(entry=entry, number=number, password=password, expires=int(clock()) + lifetime)
+            yield Invitation(home, root, token, clock=clock)
         finally:
             await _remove_guest(root, number)
             await lease.revoke()
@@ -201,11 +204,18 @@ async def _accept(home: OwnCluster, root: Session, offer: Offer) -> ClusterName:
     return entry.cluster
 
 
-async def join(home: OwnCluster, word: str, *, advertise: tuple[str, ...] = (), patience: float = 60.0) -> ClusterName:
+async def join(
+    home: OwnCluster,
+    word: str,
+    *,
+    advertise: tuple[str, ...] = (),
+    patience: float = 60.0,
+    clock: Callable[[], float] = time.time,
+) -> ClusterName:
     """Join the cluster that gave this token, and give its name; JoinError where it did not grant access."""
     token = tokens.unpack(word)
     there = token.entry
-    if token.expires < time.time():
+    if token.expires < clock():
         raise JoinError(f"the token of cluster {there.cluster} has expired; ask for another one")
     check(home, there)
     own = home.entry(advertise)
