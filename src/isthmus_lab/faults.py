@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from isthmus_lab import cgroups, fault_targets, startup
+from isthmus_lab import cgroups, fault_targets, supervisor_client
 from isthmus_lab.fault_targets import FaultTarget, NoSuchTarget
 from isthmus_lab.layout import Lab
 from isthmus_lab.network import impairments, netem
@@ -69,21 +69,21 @@ async def _put(lab: Lab, new: Impairments) -> None:
     if netem.there():
         netem.write(lab, new)
         return
-    async for answer in startup.ask(lab, {"do": "relay"}):
+    async for answer in supervisor_client.ask(lab, {"do": "relay"}):
         if answer["error"]:
             raise OSError(0, answer["error"])
 
 
 async def _programs(lab: Lab, action: Action, target: FaultTarget) -> list[str]:
     known: list[str] = []
-    async for answer in startup.ask(lab, {"do": "status"}):
+    async for answer in supervisor_client.ask(lab, {"do": "status"}):
         known = [each["name"] for each in answer["programs"]]
     names = fault_targets.programs(lab, target, known)
     if not names and target.process:
         raise NoSuchTarget(f"{target}: no such process runs in this lab")
     done: dict[str, Any] = {"done": []}
     if names:
-        async for answer in startup.ask(lab, {"do": action, "programs": names}):
+        async for answer in supervisor_client.ask(lab, {"do": action, "programs": names}):
             done = answer
     return list(done["done"])
 

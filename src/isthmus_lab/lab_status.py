@@ -14,7 +14,7 @@ from isthmus.kube.kind import Kind
 from isthmus.kube.objects.core import PodIP
 from isthmus.kube.objects.meta import Meta, Wire
 from isthmus.reflector import Transient
-from isthmus_lab import startup
+from isthmus_lab import supervisor_client
 from isthmus_lab.ignored import Ignored, acted_on, kinds, of_object
 from isthmus_lab.layout import Cluster, Lab
 from isthmus_lab.network import impairments
@@ -69,7 +69,7 @@ async def status(lab: Lab) -> dict[str, Any]:
     trouble: list[str] = []
     programs: list[dict[str, Any]] = []
     try:
-        async for answer in startup.ask(lab, {"do": "status"}):
+        async for answer in supervisor_client.ask(lab, {"do": "status"}):
             programs = answer["programs"]
     except ConnectionError as why:
         trouble.append(f"{why}: processes are not shown")

@@ -7,11 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any, Final
-
-import msgspec
 
 from isthmus.datapath import requirements
 from isthmus.etcd import EtcdError
@@ -20,6 +17,7 @@ from isthmus_lab.images import Image
 from isthmus_lab.layout import MAX_CLUSTERS, MAX_NODES, NAME, Lab
 from isthmus_lab.realapi import binaries
 from isthmus_lab.record import ApiServer, Datapath
+from isthmus_lab.supervisor_client import ask, control_group
 
 TIMEOUT: Final[dict[ApiServer, float]] = {"small": 60.0, "real": 180.0}
 
@@ -89,7 +87,7 @@ def start(
     record.write(
         record.Record(lab.name, lab.size, lab.nodes, images, isthmus, apiserver, datapath, lab.network, lab.families)
     )
-    group = cgroups.make(_group(lab))
+    group = cgroups.make(control_group(lab))
     with (lab.logs / "supervisor.log").open("ab") as log:
         subprocess.Popen(
             [sys.executable, "-m", "isthmus_lab.supervisor", lab.name],
@@ -100,25 +98,6 @@ def start(
             start_new_session=True,
             preexec_fn=lambda: cgroups.enter(group),
         )
-
-
-def abandoned(lab: Lab) -> bool:
-    """Whether the lab was started and its supervisor has died: what ends is not restarted any more."""
-    return lab.socket.exists() and not cgroups.processes(_group(lab))
-
-
-async def ask(lab: Lab, request: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
-    """Ask the supervisor; ConnectionError where it does not run."""
-    try:
-        reader, writer = await asyncio.open_unix_connection(lab.socket, limit=1 << 24)
-    except (FileNotFoundError, ConnectionRefusedError):
-        raise ConnectionError(f"the supervisor of lab {lab.name} does not run") from None
-    try:
-        writer.write(msgspec.json.encode(request) + b"\n")
-        while line := await reader.readline():
-            yield msgspec.json.decode(line)
-    finally:
-        writer.close()
 
 
 async def follow(lab: Lab, tell: Callable[[dict[str, Any]], None], *, apiserver: ApiServer = "small") -> None:
@@ -139,7 +118,7 @@ async def follow(lab: Lab, tell: Callable[[dict[str, Any]], None], *, apiserver:
 
 
 async def _listening(lab: Lab) -> None:
-    group = _group(lab)
+    group = control_group(lab)
     while not lab.socket.exists():
         await asyncio.sleep(0.02)
         if not cgroups.processes(group):
@@ -152,10 +131,6 @@ async def _listening(lab: Lab) -> None:
         else:
             writer.close()
             return
-
-
-def _group(lab: Lab) -> Path:
-    return cgroups.root() / lab.prefix / "supervisor"
 
 
 def _last(lab: Lab) -> str:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def known(name: str) -> Lab:
     """A lab that is up; a ClickException where there is none. One without its supervisor is used, with a warning."""
-    from isthmus_lab import record, startup
+    from isthmus_lab import record, supervisor_client
 
     try:
         lab = record.read(name).lab
@@ -20,7 +20,7 @@ def known(name: str) -> Lab:
         raise click.ClickException(f"there is no lab {name}{other_labs()}") from None
     except PermissionError:
         raise click.ClickException("labs are root's only: run this command with sudo") from None
-    if startup.abandoned(lab):
+    if supervisor_client.abandoned(lab):
         todo = f"nothing of it is restarted any more; isthmus lab down --lab {name}, then up again"
         click.echo(f"the supervisor of lab {name} has died: {todo}", err=True)
     return lab

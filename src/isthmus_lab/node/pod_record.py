@@ -10,10 +10,10 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from isthmus_lab import cgroups, network
+from isthmus_lab import cgroups
 from isthmus_lab.layout import Node
 from isthmus_lab.network import namespaces
-from isthmus_lab.network.pods import PodLink
+from isthmus_lab.network.pods import PodLink, detach
 from isthmus_lab.node.status import ContainerState
 
 FILE: Final = "pod.json"
@@ -66,7 +66,7 @@ class Place(Struct, frozen=True):
     async def clear(self) -> None:
         """Leave nothing."""
         cgroups.end(self.cgroup)
-        await network.pods.detach(self.plug)
+        await detach(self.plug)
         shutil.rmtree(self.directory, ignore_errors=True)
 
 

@@ -17,7 +17,8 @@ from isthmus import kube, logs
 from isthmus.kube.events import Recorder
 from isthmus.reflector import Transient
 from isthmus.times import timestamp
-from isthmus_lab import images, network
+from isthmus_lab import images
+from isthmus_lab.network.pods import attach
 from isthmus_lab.node import environment, probes, status, volumes
 from isthmus_lab.node.config_data import ConfigData, Missing, fetch
 from isthmus_lab.node.containers import ContainerPlan, Runner
@@ -105,7 +106,7 @@ class PodRunner:
             self._changed.set()  # else the last status written holds until it is known better
         plugged = self.place.host_network or (self._before is not None and self.place.namespace_path.exists())
         if not plugged:
-            await network.pods.attach(self.place.plug)
+            await attach(self.place.plug)
         inits, mains = plans
         for plan in inits:
             self._inits.append(self._runner(plan, self._init_policy))

@@ -13,9 +13,9 @@ from typing import Any, Final
 from isthmus import kube, logs
 from isthmus.config import KubernetesSection
 from isthmus.reflector import Transient
-from isthmus_lab import cgroups, etcd_program, kernel, network, spawn
+from isthmus_lab import cgroups, etcd_program, kernel, spawn
 from isthmus_lab.layout import Cluster
-from isthmus_lab.network import impairments
+from isthmus_lab.network import fabric, impairments
 from isthmus_lab.realapi import binaries, definitions, kube_proxy, processes
 from isthmus_lab.record import Record
 from isthmus_lab.supervisor import bootstrap, checks, configs, programs
@@ -81,7 +81,7 @@ class Supervisor:
             configs.write(self.lab, ports=ports, services=self._ours)
             self.step("configurations")
             _bpffs(self.lab.bpffs)
-            await network.build(self.lab)
+            await fabric.build(self.lab)
             self.step("network")
             for cluster in self.lab.clusters:
                 section = KubernetesSection(kubeconfig=str(self.lab.kubeconfig), context=cluster.name)
