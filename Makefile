@@ -6,7 +6,7 @@ fuzz-names: setup-dev ## a million mutated frames through the program that answe
 	@ISTHMUS_FUZZ=$(or $(COUNT),1000000) ISTHMUS_FUZZ_SEED=$(or $(SEED),1) $(PY) -m pytest --timeout 3600 \
 		tests/datapath/test_names_kernel.py -k mutated
 
-.PHONY: fuzz-names demo demo-lb test test-kube check format lock setup setup-dev setup-test bpf mutate mutants bench-lb compiled bench-mcs bench-export bench-clusterset test-flood cilium-reader chaos soak kube-tools kube-protos lock clean
+.PHONY: fuzz-names demo demo-lb test test-kube check format lock setup setup-dev setup-test bpf mutate mutants bench-lb compiled bench-mcs bench-export bench-clusterset test-flood cilium-reader chaos soak kube-tools kube-protos xds-protos lock clean
 demo: setup ## run the main job: three clusters, one export, sixty calls
 	@$(PY) -m isthmus lab demo
 
@@ -88,6 +88,10 @@ lock: ## pin every package with its hashes (needs uv)
 	$(LOCK) --group build -c requirements/run.lock src/isthmus_lab/pyproject.toml -o requirements/lab.lock
 	$(LOCK) --group build --group dev -c requirements/lab.lock src/isthmus_lab/pyproject.toml -o requirements/dev.lock
 	$(LOCK) --group bpf -o requirements/bpf.lock
+
+xds-protos: ## refresh the descriptors of Envoy's messages
+	@[ -x .cache/xds/bin/python ] || { python3 -m venv .cache/xds && .cache/xds/bin/pip install -q xds-protos==1.85.0; }
+	@.cache/xds/bin/python tools/xds_protos.py
 
 kube-protos: setup-dev ## refresh the descriptors by which the lab's API server reads protobuf, and Go's objects to test it (needs Go)
 	@[ -x .cache/protoc/bin/python ] || { python3 -m venv .cache/protoc && .cache/protoc/bin/pip install -q grpcio-tools==1.85.1; }

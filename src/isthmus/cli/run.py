@@ -1,4 +1,4 @@
-"""``isthmus agent``, ``dns``, ``operator``, ``mirror``: read the configuration and become that process."""
+"""``isthmus agent``, ``dns``, ``operator``, ``mirror``, ``envoy``: read the configuration and become that process."""
 
 from __future__ import annotations
 
@@ -59,6 +59,13 @@ def operator(file: Path | None, flags: tuple[str, ...]) -> None:
 def mirror(file: Path | None, flags: tuple[str, ...]) -> None:
     """Run a cluster's mirror: the records of peers into the own etcd."""
     _run("mirror", file, flags)
+
+
+@click.command()
+@_with_options
+def envoy(file: Path | None, flags: tuple[str, ...]) -> None:
+    """Keep a node's or a gateway's Envoy running while one is wanted. SIGHUP: replace it without a refused call."""
+    _run("envoy", file, flags)
 
 
 def _run(process: str, file: Path | None, flags: tuple[str, ...]) -> None:

@@ -17,6 +17,7 @@ nothing), so that equal objects are equal rows.
     mcs.py        derived: merged exports, records to publish
     objects.py    derived: objects wanted in the API server; input: what it has of them
     dns.py        derived: names and their answers
+    xds.py        derived: resources of Envoy, and those it refused
     tables.py     every table, declared once
 
 Inputs that nothing in this package writes yet: ``probes`` (active health checks) and ``proxy_redirects`` (routes

@@ -25,6 +25,7 @@ from isthmus.model.services import (
     Pod,
     Service,
 )
+from isthmus.model.xds import RefusedResource, Resource, ResourceKey
 from isthmus.statedb import Status, Table
 
 
@@ -236,3 +237,10 @@ POLICY_OBJECTS_STATUS: Final = Table[tuple[str, ServiceName], Status](
 )
 
 OBJECTS_STATUS: Final = Table[tuple[str, ServiceName], Status]("objects_status", Status, key=lambda row: row.key)
+
+XDS: Final = Table[ResourceKey, Resource](
+    "xds", Resource, key=lambda row: (row.type, row.name), indexes={"owner": lambda row: (row.owner,)}
+)
+XDS_REFUSED: Final = Table[ResourceKey, RefusedResource](
+    "xds_refused", RefusedResource, key=lambda row: (row.type, row.name), indexes={"owner": lambda row: (row.owner,)}
+)

@@ -1,1 +1,39 @@
-"""Envoy: resources (pure: rows → xDS), ADS server, gateways. (Empty until L7 and islands are built.)"""
+"""Envoy: what its discovery service gives it, the server of that, and the process itself.
+
+What belongs here: how routes and plans become xDS resources (pure), the protocol that brings them to Envoy, and the
+program's life. What never does: which backends a call may go to, and with which share; that is ``loadbalancer``'s, and
+Envoy is given the result.
+
+    messages.py   Envoy's messages, by name, from descriptors
+    resources.py  rows of the table ``xds``, from fields
+    rules.py      what Envoy would refuse, found before it is sent
+    delta.py      the protocol as pure state: what an Envoy has, and what it gets next
+    ads.py        its server on a unix socket
+    bootstrap.py  what an Envoy starts with
+    binary.py     finds and checks the program
+    process.py    one Envoy
+    supervisor.py keeps one running for a directory, and replaces it
+
+For a node's Envoy and for a gateway's alike: fill the table ``xds``, run an :class:`AdsServer`, and have a
+:class:`Wanted` write a bootstrap to the directory while an Envoy is wanted. ``isthmus envoy`` runs a
+:class:`Supervisor` for that directory, in a unit of its own.
+"""
+
+from isthmus.proxy.ads import AdsServer, AdsStats
+from isthmus.proxy.binary import NoEnvoyError
+from isthmus.proxy.bootstrap import Wanted
+from isthmus.proxy.resources import ADS, address, resource
+from isthmus.proxy.supervisor import Settings, Supervisor, SupervisorStats
+
+__all__ = [
+    "ADS",
+    "AdsServer",
+    "AdsStats",
+    "NoEnvoyError",
+    "Settings",
+    "Supervisor",
+    "SupervisorStats",
+    "Wanted",
+    "address",
+    "resource",
+]

@@ -1,0 +1,193 @@
+"""The server of Envoy's aggregated discovery service (delta ADS) on a unix socket, from a table of resources.
+
+Everything about the protocol is decided in :mod:`isthmus.proxy.delta`; this is its shell. A row is sent as soon as
+the table has it; what is refused, here or by an Envoy, is a row of another table.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+from msgspec import Struct
+
+from isthmus import logs
+from isthmus.model.tables import XDS, XDS_REFUSED
+from isthmus.model.xds import ResourceKey
+from isthmus.proxy.delta import BY_URL, URLS, Request, Resources, Response, Stream
+from isthmus.proxy.messages import message
+from isthmus.statedb import Database
+
+SERVICE: Final = "envoy.service.discovery.v3.AggregatedDiscoveryService"
+METHOD: Final = "DeltaAggregatedResources"
+MAX_STREAMS: Final = 16
+"""Envoys at once: one or two, and probes of people."""
+ANSWER_WAIT: Final = 2.0
+"""Seconds for which what depends on an answer of Envoy is held back. A cluster that cannot be warmed, for want of a
+certificate for instance, delays others for so long."""
+STOP_GRACE: Final = 0.2
+"""Seconds that open streams have when the server stops; Envoy keeps what it has and connects again."""
+
+log = logs.get("ads")
+
+
+class AdsStats(Struct, frozen=True, gc=False):
+    """Streams that are open, responses sent and refused, and resources that are not in force as they should be."""
+
+    streams: int
+    responses: int
+    nacks: int
+    refused: int
+
+
+class AdsServer:
+    """Serves the table ``xds`` to every Envoy that connects; writes ``xds_refused``."""
+
+    def __init__(self, database: Database, socket: Path) -> None:
+        self._database = database
+        self._socket = socket
+        self._resources = Resources()
+        self._streams: dict[Stream, asyncio.Event] = {}
+        self._responses = 0
+        self._nacks = 0
+
+    def __repr__(self) -> str:
+        return f"<AdsServer {self._socket}, {len(self._streams)} streams, {self._resources!r}>"
+
+    def stats(self) -> AdsStats:
+        """Numbers since the server was made."""
+        return AdsStats(len(self._streams), self._responses, self._nacks, len(self._resources.refused))
+
+    async def run(self) -> None:
+        """Serve until cancelled. The socket is only this user's."""
+        self._socket.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        changes = self._database.changes(XDS)
+        server = grpc.aio.server(options=[("grpc.max_concurrent_streams", MAX_STREAMS)])
+        server.add_generic_rpc_handlers((_handlers(self),))
+        try:
+            self._take(changes.next()[1])
+            with suppress(FileNotFoundError):
+                self._socket.unlink()
+            server.add_insecure_port(f"unix:{self._socket}")
+            await server.start()
+            self._socket.chmod(0o600)
+            while True:
+                await changes.wait()
+                self._take(changes.next()[1])
+        finally:
+            changes.close()
+            await server.stop(STOP_GRACE)
+
+    def _take(self, changes: Iterable[Any]) -> None:
+        changed: list[ResourceKey] = []
+        for key, _, new in changes:
+            if new is None:
+                self._resources.delete(key)
+                changed.append(key)
+            elif self._resources.put(new):
+                changed.append(key)
+        for stream, wake in self._streams.items():
+            stream.changed(changed)
+            wake.set()
+        self._publish()
+
+    def _publish(self) -> None:
+        """Make the table of refusals what it should be."""
+        with self._database.write() as txn:
+            wanted = self._resources.refused
+            for key in [key for row in txn.all(XDS_REFUSED) if (key := XDS_REFUSED.key(row)) not in wanted]:
+                txn.delete(XDS_REFUSED, key)
+            for row in wanted.values():
+                if txn.get(XDS_REFUSED, (row.type, row.name)) != row:
+                    log.warning("not in force", type=row.type, name=row.name, owner=row.owner, why=row.error)
+                    txn.put(XDS_REFUSED, row)
+
+    async def serve(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+        """One Envoy's stream, to its end."""
+        stream, wake = Stream(self._resources), asyncio.Event()
+        self._streams[stream] = wake
+        reading = asyncio.create_task(self._read(requests, stream, wake))
+        try:
+            while True:
+                response = stream.next()
+                if response is not None:
+                    self._responses += 1
+                    yield _encoded(response)
+                    continue
+                if reading.done():
+                    return
+                await _woken(wake, ANSWER_WAIT if stream.waiting else None)
+                if not wake.is_set():
+                    stream.overdue()
+                wake.clear()
+        finally:
+            reading.cancel()
+            del self._streams[stream]
+
+    async def _read(self, requests: AsyncIterator[Any], stream: Stream, wake: asyncio.Event) -> None:
+        try:
+            async for raw in requests:
+                if raw.type_url not in BY_URL:
+                    continue  # Envoy asks for nothing else that this configuration makes it ask for
+                request = _decoded(raw)
+                if request.error:
+                    self._nacks += 1
+                before = len(self._resources.refused)
+                stream.received(request)
+                if request.error or len(self._resources.refused) != before:
+                    self._changed_by_refusal(stream)
+                wake.set()
+        finally:
+            wake.set()
+
+    def _changed_by_refusal(self, refusing: Stream) -> None:
+        """What a refusal took out of force, others must not get either."""
+        self._publish()
+        keys = list(self._resources.refused)
+        for stream, wake in self._streams.items():
+            if stream is not refusing:
+                stream.changed(keys)
+                wake.set()
+
+
+async def _woken(wake: asyncio.Event, timeout: float | None) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(timeout):
+            await wake.wait()
+
+
+def _handlers(server: AdsServer) -> Any:
+    handler = grpc.stream_stream_rpc_method_handler(
+        server.serve,
+        request_deserializer=message("envoy.service.discovery.v3.DeltaDiscoveryRequest").FromString,
+        response_serializer=lambda response: response.SerializeToString(),
+    )
+    return grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler})
+
+
+def _decoded(raw: Any) -> Request:
+    return Request(
+        type=BY_URL[raw.type_url],
+        subscribe=tuple(raw.resource_names_subscribe),
+        unsubscribe=tuple(raw.resource_names_unsubscribe),
+        initial=dict(raw.initial_resource_versions),
+        nonce=raw.response_nonce,
+        error=raw.error_detail.message if raw.HasField("error_detail") else "",
+    )
+
+
+def _encoded(response: Response) -> Any:
+    url = URLS[response.type]
+    return message("envoy.service.discovery.v3.DeltaDiscoveryResponse")(
+        type_url=url,
+        nonce=response.nonce,
+        resources=[
+            {"name": row.name, "version": row.version, "resource": {"type_url": url, "value": row.body}}
+            for row in response.rows
+        ],
+        removed_resources=response.removed,
+    )

@@ -1,0 +1,145 @@
+"""The bootstrap of an Envoy: where its configuration comes from, what it counts, and its limits. Pure.
+
+It has no listener and no cluster but that of the discovery service. What differs between two processes with one
+bootstrap (their admin sockets) the supervisor adds.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from isthmus.proxy.messages import ANY_PREFIX
+
+BOOTSTRAP: Final = "bootstrap.json"
+"""The file in a directory that wants an Envoy for it, and is its bootstrap."""
+ADS_SOCKET: Final = "ads.sock"
+ADS_CLUSTER: Final = "isthmus-ads"
+RECONNECT: Final = {"base_interval": "0.1s", "max_interval": "1s"}
+"""Pause before Envoy connects to the discovery service again."""
+STATS_PREFIXES: Final = ("cluster_manager.", "control_plane.", "listener_manager.", "server.", "http.isthmus.")
+STATS_SUFFIXES: Final = (
+    ".circuit_breakers.default.cx_open",
+    ".downstream_cx_active",
+    ".downstream_cx_total",
+    ".health_check.failure",
+    ".health_check.success",
+    ".membership_healthy",
+    ".membership_total",
+    ".no_filter_chain_match",
+    ".outlier_detection.ejections_active",
+    ".ssl.connection_error",
+    ".ssl.fail_verify_error",
+    ".ssl.fail_verify_no_cert",
+    ".ssl.fail_verify_san",
+    ".ssl.handshake",
+    ".update_rejected",
+    ".upstream_cx_active",
+    ".upstream_cx_connect_fail",
+    ".upstream_cx_total",
+    ".upstream_rq_2xx",
+    ".upstream_rq_4xx",
+    ".upstream_rq_5xx",
+    ".upstream_rq_completed",
+    ".upstream_rq_retry",
+    ".upstream_rq_timeout",
+)
+"""What is counted for each cluster and listener; of all that Envoy could count it is a twentieth of the memory."""
+MAX_CONNECTIONS: Final = 50_000
+"""Client connections of an Envoy; more are refused at once, so that none can take all of its memory."""
+
+
+def bootstrap(*, node: str, ads: Path, max_connections: int = MAX_CONNECTIONS) -> dict[str, Any]:
+    """The bootstrap as JSON's values. ``node`` names this Envoy; ``ads`` is the socket of the discovery service."""
+    discovery = {"ads": {}, "resource_api_version": "V3", "initial_fetch_timeout": "15s"}
+    return {
+        "node": {"id": node, "cluster": "isthmus"},
+        "dynamic_resources": {
+            "ads_config": {
+                "api_type": "DELTA_GRPC",
+                "transport_api_version": "V3",
+                "set_node_on_first_message_only": True,
+                "grpc_services": [
+                    {"envoy_grpc": {"cluster_name": ADS_CLUSTER, "retry_policy": {"retry_back_off": RECONNECT}}}
+                ],
+            },
+            "cds_config": discovery,
+            "lds_config": discovery,
+        },
+        "static_resources": {"clusters": [_ads_cluster(ads)]},
+        "stats_config": {"stats_matcher": {"inclusion_list": {"patterns": _counted()}}},
+        "bootstrap_extensions": [_extension("envoy.bootstrap.internal_listener", "InternalListener")],
+        "overload_manager": {
+            "resource_monitors": [
+                {
+                    "name": "envoy.resource_monitors.global_downstream_max_connections",
+                    "typed_config": {
+                        "@type": ANY_PREFIX + "envoy.extensions.resource_monitors.downstream_connections.v3."
+                        "DownstreamConnectionsConfig",
+                        "max_active_downstream_connections": str(max_connections),
+                    },
+                }
+            ]
+        },
+    }
+
+
+class Wanted:
+    """The file that wants an Envoy for a directory: written whole, and only where it differs."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.ads = directory / ADS_SOCKET
+        """Where the discovery service of this directory listens."""
+
+    def write(self, node: str) -> None:
+        """An Envoy is wanted; one with another bootstrap is replaced."""
+        path, data = self._directory / BOOTSTRAP, _encoded(bootstrap(node=node, ads=self.ads))
+        with suppress(FileNotFoundError):
+            if path.read_bytes() == data:
+                return
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        part = path.with_suffix(".part")
+        part.write_bytes(data)
+        part.replace(path)
+
+    def remove(self) -> None:
+        """No Envoy is wanted; one that runs is drained."""
+        (self._directory / BOOTSTRAP).unlink(missing_ok=True)
+
+
+def _encoded(values: dict[str, Any]) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(values), indent=1)
+
+
+def _ads_cluster(socket: Path) -> dict[str, Any]:
+    return {
+        "name": ADS_CLUSTER,
+        "connect_timeout": "1s",
+        "typed_extension_protocol_options": {
+            "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+                "@type": ANY_PREFIX + "envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+                "explicit_http_config": {
+                    "http2_protocol_options": {"connection_keepalive": {"interval": "5s", "timeout": "5s"}}
+                },
+            }
+        },
+        "load_assignment": {
+            "cluster_name": ADS_CLUSTER,
+            "endpoints": [{"lb_endpoints": [{"endpoint": {"address": {"pipe": {"path": str(socket)}}}}]}],
+        },
+    }
+
+
+def _extension(name: str, message: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "typed_config": {"@type": f"{ANY_PREFIX}envoy.extensions.bootstrap.internal_listener.v3.{message}"},
+    }
+
+
+def _counted() -> list[dict[str, str]]:
+    return [*({"prefix": each} for each in STATS_PREFIXES), *({"suffix": each} for each in STATS_SUFFIXES)]

@@ -1,0 +1,203 @@
+"""One Envoy process, and what its admin socket is used for: its state, its drain."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import time
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, Self
+
+import aiohttp
+import msgspec
+
+from isthmus.proxy.bootstrap import BOOTSTRAP
+
+POLL: Final = 0.05
+"""Seconds between questions for a state that is waited for."""
+ASK_TIMEOUT: Final = 2.0
+"""Seconds for an answer of the admin socket; a busy machine takes one."""
+LAST_LINES: Final = 5
+"""Lines of Envoy's own log that an error quotes."""
+TERM_TIMEOUT: Final = 5.0
+"""Seconds between SIGTERM and SIGKILL."""
+LIVE: Final = "LIVE"
+
+
+class Admin:
+    """The admin socket of an Envoy, this process's child or not."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __repr__(self) -> str:
+        return f"<Admin {self.path}>"
+
+    async def state(self) -> str | None:
+        """The server's state ('LIVE' when it has its first configuration); None where nobody answers."""
+        status, text = await self._ask("GET", "/ready")
+        return text.strip() if status else None
+
+    async def stats(self, pattern: str) -> dict[str, int]:
+        """Numbers whose name matches a regular expression; none where nobody answers."""
+        status, text = await self._ask("GET", f"/stats?format=json&filter={pattern}")
+        if status != 200:
+            return {}
+        found: list[dict[str, Any]] = msgspec.json.decode(text)["stats"]
+        return {each["name"]: each["value"] for each in found if "value" in each}
+
+    async def has_listeners(self) -> bool:
+        """Whether it is live and has a list of listeners from the discovery service, not for want of an answer."""
+        if await self.state() != LIVE:
+            return False
+        return (await self.stats("listener_manager.lds.update_success")).get(
+            "listener_manager.lds.update_success", 0
+        ) > 0
+
+    async def connections(self) -> int:
+        """Open connections of clients."""
+        found = await self.stats("downstream_cx_active")
+        return sum(number for name, number in found.items() if name.startswith("listener.") and ".admin." not in name)
+
+    @property
+    def pid(self) -> int:
+        """The process that listens; 0 where none does."""
+        with socket.socket(socket.AF_UNIX) as asking:
+            try:
+                asking.connect(str(self.path))
+            except OSError:
+                return 0
+            pid: int = struct.unpack("3i", asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+            return pid
+
+    async def drain(self, seconds: float, limit: float) -> None:
+        """Ask clients to leave, stop listening after these seconds, and end it when all have left or at the limit."""
+        await self._ask("POST", "/drain_listeners?graceful")
+        ends = time.monotonic() + limit
+        await asyncio.sleep(min(seconds, limit))
+        while time.monotonic() < ends and await self.connections():  # noqa: ASYNC110 of another process
+            await asyncio.sleep(POLL)
+        await self._ask("POST", "/quitquitquit")
+        self.path.unlink(missing_ok=True)
+
+    async def _ask(self, method: str, path: str) -> tuple[int, str]:
+        timeout = aiohttp.ClientTimeout(total=ASK_TIMEOUT)
+        try:
+            connector = aiohttp.UnixConnector(str(self.path))
+            async with (
+                aiohttp.ClientSession(connector=connector, timeout=timeout) as session,
+                session.request(method, f"http://envoy{path}") as answer,
+            ):
+                return answer.status, await answer.text()
+        except (OSError, aiohttp.ClientError, TimeoutError):
+            return 0, ""
+
+
+class Envoy:
+    """A child process. Made by :meth:`start`."""
+
+    def __init__(self, process: asyncio.subprocess.Process, admin: Admin, digest: str) -> None:
+        self._process = process
+        self._admin = admin
+        self._began = time.monotonic()
+        self._lines: deque[str] = deque(maxlen=LAST_LINES)
+        self._reading = asyncio.create_task(self._read())
+        self.digest = digest
+        """Of the bootstrap that it was started with."""
+
+    def __repr__(self) -> str:
+        return f"<Envoy {self.pid} {'runs' if self.alive else 'ended'}>"
+
+    @classmethod
+    async def start(
+        cls, program: Path, directory: Path, *, admin: Path, digest: str, concurrency: int, drain_time: float
+    ) -> Self:
+        """Start one with the bootstrap of a directory. It is no part of our process group: it may outlive us."""
+        overlay = {"admin": {"address": {"pipe": {"path": str(admin), "mode": 0o600}}}}
+        flags = ["--disable-hot-restart", "--log-level", "warning", "--drain-strategy", "gradual"]
+        process = await asyncio.create_subprocess_exec(
+            program,
+            *("-c", str(directory / BOOTSTRAP)),
+            *("--config-yaml", msgspec.json.encode(overlay).decode()),
+            *("--concurrency", str(concurrency)),
+            *("--drain-time-s", str(max(1, round(drain_time)))),
+            *flags,
+            stdin=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+        return cls(process, Admin(admin), digest)
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs."""
+        return self._process.returncode is None
+
+    @property
+    def status(self) -> int | None:
+        """Its exit status; negative: the signal that ended it; None while it runs."""
+        return self._process.returncode
+
+    @property
+    def age(self) -> float:
+        """Seconds since its start."""
+        return time.monotonic() - self._began
+
+    def last_lines(self) -> str:
+        """What it logged last, on one line."""
+        return " | ".join(self._lines) or "it logged nothing"
+
+    async def ended(self) -> None:
+        """Wait until it has ended."""
+        await self._process.wait()
+
+    async def ready(self, timeout: float) -> bool:
+        """Wait until it has its listeners; whether it came to that within so many seconds."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                while self.alive:
+                    if await self._admin.has_listeners():
+                        return True
+                    await asyncio.sleep(POLL)
+        return False
+
+    async def drain(self, seconds: float, limit: float) -> None:
+        """See :meth:`Admin.drain`; afterwards it has ended."""
+        if self.alive:
+            await self._admin.drain(seconds, limit)
+        await self.stop()
+
+    async def stop(self) -> None:
+        """End it now, in the kernel's way where it does not end itself."""
+        if self.alive:
+            with suppress(ProcessLookupError):
+                self._process.terminate()
+        try:
+            async with asyncio.timeout(TERM_TIMEOUT):
+                await self._process.wait()
+        except TimeoutError:
+            self._process.kill()
+            await self._process.wait()
+        self.forget()
+
+    def forget(self) -> None:
+        """Remove what an ended process leaves."""
+        self._admin.path.unlink(missing_ok=True)
+        self._reading.cancel()
+
+    async def _read(self) -> None:
+        """Pass its log on, and keep the last lines."""
+        stream = self._process.stderr
+        assert stream is not None
+        while line := await stream.readline():
+            text = line.decode(errors="replace").rstrip()
+            self._lines.append(text)
+            print(text, flush=True)

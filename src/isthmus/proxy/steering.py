@@ -1,0 +1,100 @@
+"""Sends new connections to one of two processes that listen on the same ports, before the other stops listening.
+
+The kernel spreads connections over all sockets of a port (``SO_REUSEPORT``), and resets those that wait in the queue
+of a socket that is closed: a replaced Envoy would lose what arrives in its last moment. A classic BPF program on the
+group (``SO_ATTACH_REUSEPORT_CBPF``, socket(7)) picks among the successor's sockets alone; they follow those of its
+predecessors in the group, which the kernel keeps in the order of their listen().
+
+The sockets are reached by pidfd_getfd(2), for which the caller has to be allowed to trace the process: root, or its
+parent where nothing forbids it. Where it is not, nothing is steered, and a call in that moment may be refused.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+import struct
+from collections.abc import Iterable
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Final
+
+SO_ATTACH_REUSEPORT_CBPF: Final = 51
+SO_DETACH_REUSEPORT_BPF: Final = 68
+PIDFD_GETFD: Final = 438
+"""The system call's number, the same on every architecture."""
+SKF_AD_RANDOM: Final = 0xFFFFF000 + 56
+"""Where a classic program loads a random number from (linux/filter.h)."""
+LOAD, MODULO, ADD, RETURN = 0x20, 0x94, 0x04, 0x16
+"""``BPF_LD|BPF_W|BPF_ABS``, ``BPF_ALU|BPF_MOD|BPF_K``, ``BPF_ALU|BPF_ADD|BPF_K``, ``BPF_RET|BPF_A``."""
+
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+
+Address = tuple[object, ...]
+
+
+class Steering:
+    """New connections go to a successor, until :meth:`end`, which is for when its predecessors have ended."""
+
+    def __init__(self, successor: int, predecessors: Iterable[int]) -> None:
+        before: dict[Address, int] = {}
+        with ExitStack() as stack:
+            for pid in predecessors:
+                for each in listening(pid, stack):
+                    before[each.getsockname()] = before.get(each.getsockname(), 0) + 1
+            after: dict[Address, list[socket.socket]] = {}
+            for each in listening(successor, stack):
+                after.setdefault(each.getsockname(), []).append(each)
+            steered = {address: sockets for address, sockets in after.items() if address in before}
+            for address, sockets in steered.items():
+                _attach(sockets[0], first=before[address], among=len(sockets))
+        self._successor = successor
+        self.addresses = frozenset(steered)
+        """Where both listened."""
+
+    def __repr__(self) -> str:
+        return f"<Steering to {self._successor} on {len(self.addresses)} addresses>"
+
+    def end(self) -> None:
+        """Let the kernel spread connections again."""
+        with ExitStack() as stack:
+            for each in listening(self._successor, stack):
+                if each.getsockname() in self.addresses:
+                    with suppress(OSError):  # the second socket of a group: it is done
+                        each.setsockopt(socket.SOL_SOCKET, SO_DETACH_REUSEPORT_BPF, 0)
+
+
+def listening(pid: int, stack: ExitStack) -> list[socket.socket]:
+    """Our own descriptors of the TCP sockets on which a process listens, closed with the stack; none if not allowed."""
+    found: list[socket.socket] = []
+    try:
+        pidfd = os.pidfd_open(pid)
+        stack.callback(os.close, pidfd)
+        numbers = [int(each.name) for each in Path(f"/proc/{pid}/fd").iterdir() if _is_socket(each)]
+    except OSError:
+        return []
+    for number in numbers:
+        copied = _libc.syscall(PIDFD_GETFD, pidfd, number, 0)
+        if copied < 0:
+            continue
+        each = stack.enter_context(socket.socket(fileno=copied))
+        internet = each.family in (socket.AF_INET, socket.AF_INET6) and each.type == socket.SOCK_STREAM
+        if internet and each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            found.append(each)
+    return found
+
+
+def _is_socket(descriptor: Path) -> bool:
+    try:
+        return str(descriptor.readlink()).startswith("socket:")
+    except OSError:
+        return False
+
+
+def _attach(group: socket.socket, *, first: int, among: int) -> None:
+    """Pick at random among the sockets of a group from ``first`` on."""
+    program = [(LOAD, SKF_AD_RANDOM), (MODULO, among), (ADD, first), (RETURN, 0)]
+    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", op, 0, 0, value) for op, value in program))
+    filters = struct.pack("HxxxxxxP", len(program), ctypes.addressof(code))
+    group.setsockopt(socket.SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, filters)

@@ -1,0 +1,247 @@
+"""Keeps one Envoy running for a directory, and replaces it without a refused call.
+
+The contract is files. ``bootstrap.json`` says that an Envoy is wanted, and how it starts; whoever decides that (the
+agent, a gateway) writes and removes it. This process runs in a unit of its own, so Envoy outlives them. Each Envoy has
+an admin socket ``admin-*.sock`` there.
+
+Replacement: listeners have ``reuse_port``, so a second process is started on the same ports; when it has its listeners
+the first is drained, and ends when its connections have, or after a limit. A successor that does not get its
+configuration is given up, and the first goes on. The same takes over from an Envoy that a killed supervisor left
+behind, and from a second supervisor: whoever wrote the file ``owner`` last decides, the other only waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+from collections.abc import Coroutine, Sequence
+from contextlib import suppress
+from hashlib import blake2b
+from itertools import count
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+from msgspec import Struct
+
+from isthmus import logs
+from isthmus.proxy.bootstrap import BOOTSTRAP
+from isthmus.proxy.process import Admin, Envoy
+from isthmus.proxy.steering import Steering
+from isthmus.statedb import Backoff, Retry
+
+OWNER: Final = "owner"
+POLL: Final = 0.2
+"""Seconds between looks at the directory."""
+READY_TIMEOUT: Final = 30.0
+"""Seconds in which a process has to get its listeners: twice Envoy's own patience with its discovery service."""
+
+ACCEPT_TIME: Final = 0.5
+"""Seconds in which a process that gets no new connections accepts those that wait in its queues."""
+SETTLED: Final = 10.0
+"""Seconds after which an Envoy that ends is started again at once; sooner, with growing pauses from the second time."""
+
+log = logs.get("envoy")
+
+Step = Literal["keep", "start", "replace", "stop"]
+
+
+class Settings(NamedTuple):
+    """How Envoys are run."""
+
+    program: Path
+    directory: Path
+    concurrency: int = 2
+    drain_time: float = 5.0
+    """Seconds in which clients are asked to leave a process that is replaced; then it stops listening."""
+    drain_limit: float = 600.0
+    """Seconds after which connections that are still open are cut."""
+
+
+class SupervisorStats(Struct, frozen=True, gc=False):
+    """What runs, and what was done since the start."""
+
+    running: int
+    """Process id of the Envoy that serves; 0: none."""
+    draining: int
+    started: int
+    died: int
+    outcome: str
+    """What was done last, as a sentence."""
+
+
+def decide(*, wanted: str, serving: str | None, alive: bool, asked: bool) -> Step:
+    """What to do next. ``wanted`` and ``serving`` are digests of bootstraps; '' where none is wanted."""
+    if not wanted:
+        return "stop" if serving is not None else "keep"
+    if serving is None or not alive:
+        return "start"
+    return "replace" if asked or serving != wanted else "keep"
+
+
+class Supervisor:
+    """Runs the Envoy of one directory; :meth:`run` until cancelled, :meth:`replace` to put a new process in."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._token = f"{os.getpid()}-{os.urandom(4).hex()}"
+        self._numbers = count(1)
+        self._serving: Envoy | None = None
+        self._draining: set[asyncio.Task[None]] = set()
+        self._leftovers: list[Admin] = []
+        self._asked = False
+        self._wake = asyncio.Event()
+        self._retry = Retry(Backoff(0.1, 5.0))
+        self._started = 0
+        self._died = 0
+        self._outcome = "waits for a bootstrap"
+
+    def __repr__(self) -> str:
+        return f"<Supervisor {self._settings.directory}: {self._outcome}>"
+
+    def stats(self) -> SupervisorStats:
+        """Numbers since it was made."""
+        running = self._serving.pid if self._serving is not None else 0
+        return SupervisorStats(running, len(self._draining), self._started, self._died, self._outcome)
+
+    def replace(self) -> None:
+        """Put a second process in the place of the one that serves, as after its program was replaced."""
+        self._asked = True
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Keep it running. When cancelled, drain what serves, unless another supervisor has taken over."""
+        directory = self._settings.directory
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)  # two descriptors for each listener and connection
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        (directory / OWNER).write_text(self._token)
+        self._leftovers = await _leftovers(directory)
+        try:
+            while self._owns():
+                await self._step()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(POLL):
+                        await self._wake.wait()
+                self._wake.clear()
+            self._outcome = "another supervisor has taken over: waits for its own processes to end"
+            await self._ended()
+        finally:
+            await asyncio.shield(self._shutdown())
+
+    def _owns(self) -> bool:
+        try:
+            return (self._settings.directory / OWNER).read_text() == self._token
+        except OSError:
+            return True
+
+    async def _step(self) -> None:
+        serving, wanted = self._serving, self._wanted()
+        step = decide(
+            wanted=wanted,
+            serving=serving.digest if serving is not None else None,
+            alive=serving is not None and serving.alive,
+            asked=self._asked,
+        )
+        if serving is not None and not serving.alive and step != "keep":
+            self._died += 1
+            if serving.age > SETTLED:
+                self._retry.succeeded()
+            self._retry.failed()
+            self._report(f"Envoy {serving.pid} ended by itself, status {serving.status}")
+            serving.forget()
+            self._serving = serving = None
+        if step == "stop" and serving is not None:
+            self._drain(serving)
+            self._serving = None
+            self._report("no Envoy is wanted: what served is drained")
+        elif step == "start" and not self._leftovers:
+            await self._start(wanted)
+        elif step != "keep":
+            await self._replace(wanted, serving)
+
+    async def _start(self, wanted: str) -> None:
+        """Nothing serves, so there is nothing to lose: it serves as soon as it can."""
+        if self._retry.attempts > 1:
+            await self._retry.pause()
+        self._asked = False
+        self._serving = await self._launched(wanted)
+        self._report(f"Envoy {self._serving.pid} started")
+
+    async def _replace(self, wanted: str, before: Envoy | None) -> None:
+        self._asked = False
+        started = await self._launched(wanted)
+        if not await started.ready(READY_TIMEOUT):
+            await started.stop()
+            self._asked = True
+            self._report(f"Envoy {started.pid} did not get its configuration and is given up: {started.last_lines()}")
+            self._retry.failed()
+            await self._retry.pause()
+            return
+        self._serving = started
+        self._background(self._hand_over(started, before, self._leftovers))
+        self._leftovers = []
+        self._report(f"Envoy {started.pid} serves in place of another, which is drained")
+
+    async def _hand_over(self, to: Envoy, before: Envoy | None, leftovers: Sequence[Admin]) -> None:
+        """New connections go to the successor first; then what served is drained."""
+        earlier: list[Envoy | Admin] = [*([before] if before is not None else []), *leftovers]
+        steering = Steering(to.pid, [each.pid for each in earlier])
+        await asyncio.sleep(ACCEPT_TIME)
+        settings = self._settings
+        await asyncio.gather(*(each.drain(settings.drain_time, settings.drain_limit) for each in earlier))
+        steering.end()
+
+    async def _launched(self, digest: str) -> Envoy:
+        admin = self._settings.directory / f"admin-{self._token}-{next(self._numbers)}.sock"
+        self._started += 1
+        return await Envoy.start(
+            self._settings.program,
+            self._settings.directory,
+            admin=admin,
+            digest=digest,
+            concurrency=self._settings.concurrency,
+            drain_time=self._settings.drain_time,
+        )
+
+    def _wanted(self) -> str:
+        try:
+            return blake2b((self._settings.directory / BOOTSTRAP).read_bytes(), digest_size=8).hexdigest()
+        except OSError:
+            return ""
+
+    def _drain(self, envoy: Envoy) -> None:
+        self._background(envoy.drain(self._settings.drain_time, self._settings.drain_limit))
+
+    def _background(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._draining.add(task)
+        task.add_done_callback(self._draining.discard)
+
+    async def _ended(self) -> None:
+        if self._serving is not None:
+            await self._serving.ended()
+        if self._draining:
+            await asyncio.wait(self._draining)
+
+    async def _shutdown(self) -> None:
+        for task in tuple(self._draining):
+            task.cancel()
+        if self._serving is not None and self._serving.alive:
+            await self._serving.drain(self._settings.drain_time, self._settings.drain_time)
+
+    def _report(self, outcome: str) -> None:
+        self._outcome = outcome
+        log.info(outcome)
+
+
+async def _leftovers(directory: Path) -> list[Admin]:
+    """Envoys of an earlier supervisor that still answer; sockets of others are removed."""
+    found = []
+    for path in sorted(directory.glob("admin-*.sock")):
+        admin = Admin(path)
+        if await admin.state() is not None:
+            found.append(admin)
+        else:
+            path.unlink(missing_ok=True)
+    return found

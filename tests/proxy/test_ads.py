@@ -1,0 +1,125 @@
+"""The discovery service, against the real Envoy: what is sent, what is refused, and what that costs others."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from envoy_world import EnvoyWorld, cluster, endpoints, envoy_world, http_listener, routes
+from etcd_server import free_ports
+
+from isthmus.proxy import resource
+
+pytestmark = pytest.mark.needs("envoy")
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[EnvoyWorld]:
+    async with envoy_world(tmp_path / "envoy") as made:
+        yield made
+
+
+async def service(world: EnvoyWorld, name: str, answer: str) -> int:
+    """A service through Envoy; its port."""
+    [port] = free_ports(1)
+    backend = await world.backend(answer)
+    world.put(http_listener(name, port), routes(name, ("/", name)), cluster(name), endpoints(name, backend))
+    await world.until(port, (200, answer))
+    return port
+
+
+async def test_rows_take_effect_change_and_go(world: EnvoyWorld) -> None:
+    port = await service(world, "echo", "one")
+    world.put(endpoints("echo", await world.backend("two")))
+    await world.until(port, (200, "two"))
+    world.put(routes("echo", ("/v2", "echo")))
+    await world.until(port, (404, ""))
+    world.delete(("listener", "echo"), ("routes", "echo"), ("cluster", "echo"), ("endpoints", "echo"))
+    while (await world.get(port))[0]:
+        pass
+    assert world.refused() == []
+
+
+async def test_an_updated_cluster_keeps_its_endpoints_and_serves(world: EnvoyWorld) -> None:
+    port = await service(world, "echo", "one")
+    world.put(cluster("echo", lb_policy="RANDOM"))
+    for _ in range(50):
+        assert await world.get(port) == (200, "one")
+
+
+async def test_a_row_that_breaks_a_rule_is_not_sent_and_names_its_object(world: EnvoyWorld) -> None:
+    port = await service(world, "echo", "one")
+    world.put(
+        resource("routes", "echo", "HTTPRoute demo/bad", virtual_hosts=[{"name": "", "domains": ["*"]}]),
+        cluster("other"),
+        endpoints("other"),
+    )
+    other = await service(world, "third", "three")
+    assert await world.get(port) == (200, "one")
+    assert await world.get(other) == (200, "three")
+    assert world.refused() == ["HTTPRoute demo/bad: virtual_hosts[0].name: is shorter than 1 characters"]
+    assert world.server.stats().nacks == 0
+
+
+async def test_one_bad_cluster_among_many_holds_no_other_up_and_is_named(world: EnvoyWorld) -> None:
+    backend = await world.backend("good")
+    names = [f"s{n}" for n in range(40)]
+    ports = dict(zip(names, free_ports(40), strict=True))
+    bad = cluster("s17x", type="EDS", transport_socket_matches=[{"name": "m", "match": {}}])
+    rows = [bad]
+    for name in names:
+        rows += [cluster(name), endpoints(name, backend), http_listener(name, ports[name]), routes(name, ("/", name))]
+    world.put(*rows)
+    for name in names:
+        await world.until(ports[name], (200, "good"))
+    [refusal] = world.refused()
+    assert refusal.startswith("Service demo/s17x: ")
+    assert 2 <= world.server.stats().nacks <= 8
+
+
+async def test_what_was_accepted_last_stays_in_force_and_a_later_good_row_replaces_it(world: EnvoyWorld) -> None:
+    port = await service(world, "echo", "one")
+    for number in (1, 2):  # the second is refused as the first, and not sent again for other changes
+        world.put(cluster("echo", transport_socket_matches=[{"name": f"m{number}", "match": {}}]))
+        await world.db.until(lambda now: bool(world.refused()))
+        assert await world.get(port) == (200, "one")
+    world.put(cluster("echo", lb_policy="RANDOM"), endpoints("echo", await world.backend("two")))
+    await world.until(port, (200, "two"))
+    assert world.refused() == []
+
+
+async def test_a_second_envoy_is_not_given_what_the_first_refused(world: EnvoyWorld) -> None:
+    port = await service(world, "echo", "one")
+    world.put(cluster("echo", transport_socket_matches=[{"name": "m", "match": {}}]))
+    await world.db.until(lambda now: bool(world.refused()))
+    nacks, first = world.server.stats().nacks, world.supervisor.stats().running
+    world.supervisor.replace()
+    while world.supervisor.stats().running == first or not world.supervisor.stats().draining:
+        await world.get(port)
+    assert await world.get(port) == (200, "one")
+    assert world.server.stats().nacks == nacks
+
+
+async def test_envoy_keeps_what_it_has_while_the_service_is_away_and_is_sent_the_difference(world: EnvoyWorld) -> None:
+    port = await service(world, "echo", "one")
+    other = await service(world, "other", "other")
+    await world.stop("ads")
+    assert await world.get(port) == (200, "one")
+    world.put(endpoints("echo", await world.backend("two")))
+    world.delete(("listener", "other"), ("routes", "other"), ("cluster", "other"), ("endpoints", "other"))
+    world.serve()
+    await world.until(port, (200, "two"))
+    while (await world.get(other))[0]:
+        pass
+    assert world.server.stats().responses <= 8
+
+
+async def test_a_restarted_service_does_not_take_away_what_it_now_refuses(world: EnvoyWorld) -> None:
+    port = await service(world, "echo", "one")
+    await world.stop("ads")
+    world.put(resource("routes", "echo", "HTTPRoute demo/bad", virtual_hosts=[{"name": "", "domains": ["*"]}]))
+    world.serve()
+    other = await service(world, "other", "other")
+    assert await world.get(port) == (200, "one")
+    assert await world.get(other) == (200, "other")

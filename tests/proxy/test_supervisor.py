@@ -1,0 +1,246 @@
+"""Envoy's supervisor, with the real Envoy: replaced, killed, left behind, not wanted any more."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from envoy_world import EnvoyWorld, cluster, endpoints, envoy_world, http_listener, routes
+from etcd_server import free_ports
+
+from isthmus.proxy import NoEnvoyError, Supervisor, Wanted, binary
+from isthmus.proxy.supervisor import decide
+
+needs_envoy = pytest.mark.needs("envoy")
+RATE = 200
+"""Calls in a second."""
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[EnvoyWorld]:
+    async with envoy_world(tmp_path / "envoy") as made:
+        yield made
+
+
+async def serving(world: EnvoyWorld) -> int:
+    """The port of a service that answers through Envoy."""
+    [port] = free_ports(1)
+    backend = await world.backend("one")
+    world.put(http_listener("echo", port), routes("echo", ("/", "echo")), cluster("echo"), endpoints("echo", backend))
+    await world.until(port, (200, "one"))
+    return port
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 of another process
+        await asyncio.sleep(0.02)
+
+
+class Calls:
+    """New connections at a steady rate, and what came of those that failed."""
+
+    def __init__(self, world: EnvoyWorld, port: int) -> None:
+        self.total, self.failed = 0, list[tuple[int, str]]()
+        self._world, self._port = world, port
+        self._pending: set[asyncio.Task[None]] = set()
+
+    async def during(self, seconds: float) -> None:
+        """Call for so long, and wait for all answers."""
+        loop = asyncio.get_running_loop()
+        ends, due = loop.time() + seconds, loop.time()
+        while due < ends:
+            task = asyncio.create_task(self._one())
+            self._pending.add(task)
+            task.add_done_callback(self._pending.discard)
+            due += 1 / RATE
+            await asyncio.sleep(max(0.0, due - loop.time()))
+        await asyncio.gather(*self._pending)
+
+    async def _one(self) -> None:
+        got = await self._world.get(self._port)
+        self.total += 1
+        if got != (200, "one"):
+            self.failed.append(got)
+
+
+@needs_envoy
+async def test_an_envoy_that_is_replaced_fails_no_call(world: EnvoyWorld) -> None:
+    port = await serving(world)
+    calls, first = Calls(world, port), world.supervisor.stats().running
+    load = asyncio.create_task(calls.during(5))
+    await asyncio.sleep(0.5)
+    world.supervisor.replace()
+    await eventually(lambda: world.supervisor.stats().running not in (first, 0))
+    await eventually(lambda: world.supervisor.stats().draining == 0)
+    await load
+    assert calls.failed == []
+    assert calls.total > RATE
+    with pytest.raises(ProcessLookupError):
+        os.kill(first, 0)
+
+
+@needs_envoy
+async def test_no_call_fails_while_the_discovery_service_is_away_and_comes_back(world: EnvoyWorld) -> None:
+    port = await serving(world)
+    calls = Calls(world, port)
+    load = asyncio.create_task(calls.during(3))
+    await world.stop("ads")
+    await asyncio.sleep(1)
+    world.serve()
+    await load
+    assert calls.failed == []
+
+
+@needs_envoy
+async def test_a_killed_envoy_is_started_again_and_serves(world: EnvoyWorld) -> None:
+    port = await serving(world)
+    first = world.supervisor.stats().running
+    os.kill(first, signal.SIGKILL)
+    await eventually(lambda: world.supervisor.stats().running not in (first, 0))
+    await world.until(port, (200, "one"))
+    assert world.supervisor.stats().died == 1
+
+
+@needs_envoy
+async def test_no_envoy_runs_while_none_is_wanted(world: EnvoyWorld) -> None:
+    port = await serving(world)
+    world.wanted.remove()
+    await eventually(lambda: world.supervisor.stats().running == 0 and not world.supervisor.stats().draining)
+    assert (await world.get(port))[0] == 0
+    world.wanted.write("test")
+    await world.until(port, (200, "one"))
+
+
+@needs_envoy
+async def test_a_successor_that_gets_no_configuration_is_given_up(
+    world: EnvoyWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = await serving(world)
+    first = world.supervisor.stats().running
+    monkeypatch.setattr("isthmus.proxy.supervisor.READY_TIMEOUT", 2.0)
+    await world.stop("ads")
+    world.supervisor.replace()
+    await eventually(lambda: "given up" in world.supervisor.stats().outcome)
+    assert world.supervisor.stats().running == first
+    assert await world.get(port) == (200, "one")
+
+
+@needs_envoy
+async def test_another_supervisor_takes_over_from_one_that_was_killed_without_a_failed_call(tmp_path: Path) -> None:
+    async with envoy_world(tmp_path / "envoy") as world:
+        await world.stop("supervisor")
+        command = [sys.executable, "-m", "isthmus", "envoy", "--set", f"proxy.directory={world.directory}"]
+        command += ["--set", "proxy.drain_time=1"]
+        killed = await asyncio.create_subprocess_exec(*command)
+        port = await serving(world)
+        killed.kill()
+        await killed.wait()
+        assert await world.get(port) == (200, "one")
+        calls = Calls(world, port)
+        load = asyncio.create_task(calls.during(4))
+        world.supervisor = Supervisor(world.supervisor._settings)
+        world.supervise()
+        await eventually(lambda: bool(world.supervisor.stats().draining))
+        await eventually(lambda: world.supervisor.stats().draining == 0)
+        await load
+        assert calls.failed == []
+        assert len(list(world.directory.glob("admin-*.sock"))) == 1
+
+
+@needs_envoy
+async def test_the_supervisor_that_came_later_has_the_directory(world: EnvoyWorld) -> None:
+    port = await serving(world)
+    earlier, world.supervisor = world.supervisor, Supervisor(world.supervisor._settings)
+    world._tasks["earlier"] = world._tasks.pop("supervisor")
+    world.supervise()
+    await eventually(lambda: "another supervisor" in earlier.stats().outcome)
+    async with asyncio.timeout(30):
+        await world._tasks["earlier"]
+    assert await world.get(port) == (200, "one")
+    assert earlier.stats().started == world.supervisor.stats().started == 1
+
+
+@needs_envoy
+async def test_the_process_replaces_its_envoy_on_sighup_and_drains_it_at_its_end(tmp_path: Path) -> None:
+    async with envoy_world(tmp_path / "envoy") as world:
+        await world.stop("supervisor")
+        flags = ["--set", f"proxy.directory={world.directory}", "--set", "proxy.drain_time=1"]
+        process = await asyncio.create_subprocess_exec(sys.executable, "-m", "isthmus", "envoy", *flags)
+        port = await serving(world)
+        sockets = set(world.directory.glob("admin-*.sock"))
+        process.send_signal(signal.SIGHUP)
+        await eventually(
+            lambda: (
+                bool(set(world.directory.glob("admin-*.sock")))
+                and sockets.isdisjoint(world.directory.glob("admin-*.sock"))
+            )
+        )
+        process.terminate()
+        assert await process.wait() == 0
+        assert (await world.get(port))[0] == 0
+        assert list(world.directory.glob("admin-*.sock")) == []
+
+
+@needs_envoy
+async def test_the_program_is_found_and_its_version_read() -> None:
+    assert (await binary.check(binary.find())).startswith("1.")
+
+
+async def test_a_program_that_is_no_envoy_is_refused_with_its_path(tmp_path: Path) -> None:
+    program = tmp_path / "envoy"
+    program.write_text("#!/bin/sh\necho envoy  version: aaa/1.20.7/Clean\n")
+    program.chmod(0o755)
+    with pytest.raises(NoEnvoyError, match=r"is 1\.20\.7; want 1\.34 or newer"):
+        await binary.check(program)
+    program.write_text("#!/bin/sh\necho hello\n")
+    with pytest.raises(NoEnvoyError, match="no version in its output"):
+        await binary.check(program)
+    with pytest.raises(NoEnvoyError, match="no program there"):
+        binary.find(str(tmp_path / "none"))
+
+
+async def test_the_package_without_a_program_is_no_envoy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "envoy").write_text("#!/usr/bin/python3\nimport envoy\n")
+    (tmp_path / "envoy").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(binary, "in_package", lambda: None)
+    with pytest.raises(NoEnvoyError, match=r"requirements/envoy\.lock"):
+        binary.find()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "serving", "alive", "asked", "step"),
+    [
+        ("", None, False, False, "keep"),
+        ("a", None, False, False, "start"),
+        ("a", "a", True, False, "keep"),
+        ("a", "a", False, False, "start"),
+        ("b", "a", True, False, "replace"),
+        ("a", "a", True, True, "replace"),
+        ("a", "a", False, True, "start"),
+        ("", "a", True, False, "stop"),
+        ("", None, False, True, "keep"),
+    ],
+)
+def test_what_is_done_next(wanted: str, serving: str | None, alive: bool, asked: bool, step: str) -> None:
+    assert decide(wanted=wanted, serving=serving, alive=alive, asked=asked) == step
+
+
+def test_an_equal_bootstrap_is_not_written_again(tmp_path: Path) -> None:
+    wanted = Wanted(tmp_path)
+    wanted.write("n1")
+    first = (tmp_path / "bootstrap.json").stat()
+    wanted.write("n1")
+    assert (tmp_path / "bootstrap.json").stat().st_mtime_ns == first.st_mtime_ns
+    wanted.write("n2")
+    assert b'"n2"' in (tmp_path / "bootstrap.json").read_bytes()
+    wanted.remove()
+    with suppress(FileNotFoundError):
+        wanted.remove()
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,153 @@
+"""A real Envoy fed by our discovery service in the test's own loop, and backends that answer with their names."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+from aiohttp import web
+from etcd_server import free_ports
+
+from isthmus.model.tables import XDS, XDS_REFUSED
+from isthmus.model.xds import Resource, ResourceKey
+from isthmus.proxy import AdsServer, Settings, Supervisor, Wanted, address, binary, resource
+from isthmus.proxy.messages import duration, packed
+from isthmus.proxy.resources import ADS
+from isthmus.statedb import Database
+
+HCM: Final = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
+ROUTER: Final = "envoy.extensions.filters.http.router.v3.Router"
+
+
+def http_listener(name: str, port: int, **more: Any) -> Resource:
+    """A listener of HTTP on loopback, with the routes of its own name."""
+    manager = packed(
+        HCM,
+        stat_prefix="isthmus",
+        rds={"route_config_name": name, "config_source": ADS},
+        http_filters=[{"name": "envoy.filters.http.router", "typed_config": packed(ROUTER)}],
+    )
+    chain = {"filters": [{"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}]}
+    chains = {"address": address("127.0.0.1", port), "filter_chains": [chain], "enable_reuse_port": {"value": True}}
+    return resource("listener", name, f"Service demo/{name}", **(chains | more))
+
+
+def routes(name: str, *to: tuple[str, str]) -> Resource:
+    """Routes by (path prefix, cluster)."""
+    found = [{"match": {"prefix": prefix}, "route": {"cluster": cluster}} for prefix, cluster in to]
+    hosts = [{"name": "all", "domains": ["*"], "routes": found}]
+    return resource("routes", name, f"HTTPRoute demo/{name}", virtual_hosts=hosts)
+
+
+def cluster(name: str, **more: Any) -> Resource:
+    """A cluster whose endpoints come by EDS."""
+    fields: dict[str, Any] = {
+        "connect_timeout": duration(0.25),
+        "type": "EDS",
+        "eds_cluster_config": {"eds_config": ADS},
+    }
+    return resource("cluster", name, f"Service demo/{name}", **(fields | more))
+
+
+def endpoints(name: str, *ports: int) -> Resource:
+    """Endpoints of a cluster on loopback."""
+    found = [{"endpoint": {"address": address("127.0.0.1", port)}} for port in ports]
+    return resource("endpoints", name, f"Service demo/{name}", endpoints=[{"lb_endpoints": found}])
+
+
+class EnvoyWorld:
+    """Envoy's directory, its discovery service and its supervisor, each of which can be stopped and started."""
+
+    def __init__(self, directory: Path, stack: AsyncExitStack) -> None:
+        self.db = Database(XDS, XDS_REFUSED)
+        self.directory = directory
+        self.wanted = Wanted(directory)
+        self.server = AdsServer(self.db, self.wanted.ads)
+        self.supervisor = Supervisor(Settings(binary.find(), directory, concurrency=1, drain_time=1.0))
+        self._stack = stack
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self.session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5))
+
+    def serve(self) -> None:
+        self.server = AdsServer(self.db, self.wanted.ads)
+        self._tasks["ads"] = asyncio.create_task(self.server.run())
+
+    def supervise(self) -> None:
+        self._tasks["supervisor"] = asyncio.create_task(self.supervisor.run())
+
+    async def stop(self, name: str) -> None:
+        task = self._tasks.pop(name)
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+    async def close(self) -> None:
+        await self.session.close()
+        for name in list(self._tasks)[::-1]:
+            await self.stop(name)
+
+    def put(self, *rows: Resource) -> None:
+        with self.db.write() as txn:
+            for row in rows:
+                txn.put(XDS, row)
+
+    def delete(self, *keys: ResourceKey) -> None:
+        with self.db.write() as txn:
+            for key in keys:
+                txn.delete(XDS, key)
+
+    async def backend(self, text: str) -> int:
+        """An HTTP server that answers every request with a text; its port."""
+        [port] = free_ports(1)
+
+        async def answer(request: web.BaseRequest) -> web.StreamResponse:
+            return web.Response(text=text)
+
+        runner = web.ServerRunner(web.Server(answer))
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", port).start()
+        self._stack.push_async_callback(runner.cleanup)
+        return port
+
+    async def get(self, port: int, path: str = "/", **headers: str) -> tuple[int, str]:
+        """A call on a connection of its own: status and text; status 0 where there was no answer."""
+        try:
+            connector = aiohttp.TCPConnector(force_close=True)
+            async with (
+                aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=10)) as session,
+                session.get(f"http://127.0.0.1:{port}{path}", headers=headers) as got,
+            ):
+                return got.status, await got.text()
+        except (OSError, aiohttp.ClientError, TimeoutError) as why:
+            return 0, repr(why)
+
+    async def until(self, port: int, want: tuple[int, str], path: str = "/") -> None:
+        """Wait until a call has that answer."""
+        got = None
+        try:
+            async with asyncio.timeout(30):
+                while (got := await self.get(port, path)) != want:  # noqa: ASYNC110 of another process
+                    await asyncio.sleep(0.02)
+        except TimeoutError:
+            raise AssertionError(f"want {want}, got {got}: {self.server!r} {self.supervisor!r}") from None
+
+    def refused(self) -> Sequence[str]:
+        """What is not in force, as 'owner: error'."""
+        return [f"{row.owner}: {row.error}" for row in self.db.snapshot().all(XDS_REFUSED)]
+
+
+@asynccontextmanager
+async def envoy_world(directory: Path, *, serve: bool = True) -> AsyncIterator[EnvoyWorld]:
+    """A world with an Envoy that starts; ended with everything in it."""
+    async with AsyncExitStack() as stack:
+        world = EnvoyWorld(directory, stack)
+        stack.push_async_callback(world.close)
+        if serve:
+            world.serve()
+        world.wanted.write("test")
+        world.supervise()
+        yield world
