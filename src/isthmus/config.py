@@ -126,6 +126,15 @@ class ClaimsSection(Section, frozen=True):
     """CIDRs in which such an address has to be; empty: any that is not reserved."""
 
 
+class HealthSection(Section, frozen=True):
+    """Probes of backends of other clusters, in number per second (agent only)."""
+
+    rate: Annotated[float, Meta(ge=0)] = 100.0
+    """Probes of this node; more backends are probed less often. 0: none is."""
+    backend_rate: Annotated[float, Meta(gt=0)] = 2.0
+    """Probes that one backend gets from all nodes of this cluster together; more nodes probe it less often."""
+
+
 class DatapathSection(Section, frozen=True):
     """The kernel. ``cgroup`` is the one of all pods of the node; empty: no datapath, names only."""
 
@@ -224,6 +233,7 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
     sources: SourcesSection = SourcesSection()
     clusterset: ClustersetSection = ClustersetSection()
     claims: ClaimsSection = ClaimsSection()
+    health: HealthSection = HealthSection()
     datapath: DatapathSection = DatapathSection()
     proxy: ProxySection = ProxySection()
     dns: DnsSection = DnsSection()

@@ -13,7 +13,7 @@ import yaml
 from isthmus.kube.objects import policies as wire
 from isthmus.model.balancing import Ejection
 from isthmus.model.names import ClusterName, ServiceName
-from isthmus.model.policies import Policy, Share, Tier
+from isthmus.model.policies import HealthCheck, Policy, Share, Tier
 from isthmus.sources.policies import MAX_CLUSTERS, MAX_TIERS, MAX_WEIGHT, global_traffic_policy, traffic_policy
 
 ROOT = Path(__file__).parents[2]
@@ -47,6 +47,7 @@ def test_a_policy_is_a_row_with_its_tiers_in_order() -> None:
         loadBalancing="ConsistentHash",
         whenNothingUsable="Refuse",
         ejection={"consecutiveFailures": 5, "baseSeconds": 60},
+        healthCheck={"type": "HTTP", "path": "/ready", "intervalSeconds": 2, "unhealthyThreshold": 5},
     )
     assert found == Policy(
         name=ServiceName("demo/echo"),
@@ -61,6 +62,7 @@ def test_a_policy_is_a_row_with_its_tiers_in_order() -> None:
         consistent=True,
         refuse=True,
         ejection=Ejection(after=5, first=60.0, longest=60.0),
+        health=HealthCheck(type="HTTP", path="/ready", interval=2.0, unhealthy_after=5),
         created="2026-01-01T00:00:00Z",
         uid="u",
         generation=3,
@@ -125,6 +127,21 @@ def test_a_policy_that_says_nothing_changes_nothing() -> None:
         ),
         ({"sessionAffinityTimeoutSeconds": 0}, "spec.sessionAffinityTimeoutSeconds: 0 is not between 1 and 86400"),
         ({"ejection": {"maxSeconds": 0}}, "spec.ejection.maxSeconds: 0 is not between 1 and 3600"),
+        ({"healthCheck": {"type": "ICMP"}}, "spec.healthCheck.type: 'ICMP' is none of TCP, HTTP, GRPC"),
+        ({"healthCheck": {"port": 65536}}, "spec.healthCheck.port: 65536 is not between 1 and 65535"),
+        ({"healthCheck": {"path": "/a b"}}, "spec.healthCheck.path: '/a b' cannot be one"),
+        ({"healthCheck": {"path": "/" + "x" * 1024}}, f"spec.healthCheck.path: '/{'x' * 63}' cannot be one"),
+        ({"healthCheck": {"host": "x\r\nEvil: 1"}}, "spec.healthCheck.host: 'x\r\nEvil: 1' cannot be one"),
+        ({"healthCheck": {"service": "s" * 101}}, f"spec.healthCheck.service: '{'s' * 64}' cannot be one"),
+        (
+            {"healthCheck": {"unhealthyThreshold": 11}},
+            "spec.healthCheck.unhealthyThreshold: 11 is not between 1 and 10",
+        ),
+        ({"healthCheck": {"intervalSeconds": 0}}, "spec.healthCheck.intervalSeconds: 0 is not between 1 and 3600"),
+        (
+            {"healthCheck": {"intervalSeconds": 2, "timeoutSeconds": 3}},
+            "spec.healthCheck.timeoutSeconds: 3 is more than intervalSeconds, 2",
+        ),
         ({"loadBalancing": "Best"}, "spec.loadBalancing: 'Best' is none of Random, ConsistentHash"),
     ],
 )

@@ -12,11 +12,13 @@ from isthmus.model import names
 from isthmus.model.balancing import Backend, BackendKey, Frontend, Plan, Probe
 from isthmus.model.clusters import Cluster
 from isthmus.model.mcs import MANAGED_BY
+from isthmus.model.policies import Check
 from isthmus.model.redirects import Listener, LocalRedirect, ProxyRedirect, Redirect, Requirement
 from isthmus.model.refusals import RefusedClaim
 from isthmus.model.services import Condition, Endpoint, EndpointSet, Import, Pod, Port, Service
 from isthmus.model.tables import (
     BACKENDS,
+    CHECKS,
     CLUSTERS,
     ENDPOINT_SETS,
     FRONTENDS,
@@ -72,7 +74,7 @@ class World:
     def __init__(
         self, services: Any = "multicluster", *, units_per_pass: int = 2_000, rules: ClaimRules | None = None
     ) -> None:
-        derived_tables = (REFUSED_CLAIMS, REDIRECTS, PORT_REDIRECTS, FRONTENDS, OWN_RANGES, BACKENDS, PLANS)
+        derived_tables = (REFUSED_CLAIMS, REDIRECTS, PORT_REDIRECTS, FRONTENDS, OWN_RANGES, BACKENDS, PLANS, CHECKS)
         self.db = Database(*INPUTS, *derived_tables)
         cluster, claims = names.ClusterName("c1"), rules or ClaimRules()
         derived = loadbalancer.derived(cluster, "n1", services=services, rules=claims)
@@ -111,6 +113,10 @@ class World:
     @property
     def plans(self) -> list[Plan]:
         return self._all(PLANS)
+
+    @property
+    def checks(self) -> list[Check]:
+        return self._all(CHECKS)
 
     @property
     def redirects(self) -> list[Redirect]:

@@ -1,12 +1,11 @@
 """A peer's etcd goes for longer than the cache lifetime while its pods answer: run in a network of its own, as root.
 
-python tests/support/lapse_story.py FOLDER EXAMPLE, within `unshare -n`. A line of JSON for each part of the story.
+python tests/support/lapse_story.py FOLDER, within `unshare -n`. A line of JSON for each part of the story.
 """
 
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import json
 import subprocess
 import sys
@@ -19,14 +18,17 @@ from etcd_server import running
 
 from isthmus import loadbalancer
 from isthmus.clusterset.follower import Follower
-from isthmus.config import ClustersetSection
+from isthmus.config import ClustersetSection, HealthSection
 from isthmus.etcd import Session, binary
+from isthmus.health import Prober
 from isthmus.model import tables
 from isthmus.model.names import ClusterName
+from isthmus.model.policies import HealthCheck, Policy
 from isthmus.processes.agent import KINDS
 from isthmus.processes.start import tables_of
 from isthmus.statedb import Database, Derivations
 
+CHECK = HealthCheck(interval=0.3, timeout=0.3)
 ANSWERS, SILENT = "10.2.1.1", "10.2.1.2"
 
 
@@ -43,6 +45,7 @@ def tables_with_rows() -> tuple[Database, Derivations]:
     with db.write() as txn:
         txn.put(tables.SERVICES, make.derived())
         txn.put(tables.IMPORTS, make.imported())
+        txn.put(tables.POLICIES, Policy(name=make.ECHO, target=make.ECHO, health=CHECK))
     return db, Derivations(db, *derived)
 
 
@@ -61,12 +64,8 @@ async def until_rows(db: Database, part: str, wanted: list[list[Any]]) -> None:
     print(json.dumps({part: wanted}), flush=True)
 
 
-async def main(folder: Path, example: Path) -> None:
+async def main(folder: Path) -> None:
     """The story."""
-    spec = importlib.util.spec_from_file_location("health_checker", example)
-    assert spec is not None
-    assert spec.loader is not None
-    spec.loader.exec_module(health_checker := importlib.util.module_from_spec(spec))
     db, derivations = tables_with_rows()
     pod = await asyncio.start_server(lambda _, writer: writer.close(), ANSWERS, 8080)
     with running(binary.find(), folder / "etcd") as etcd:
@@ -79,7 +78,7 @@ async def main(folder: Path, example: Path) -> None:
         section = ClustersetSection(directory=str(peers.folder), cache_lifetime=2.0)
         follower = Follower(db, cluster=OWN, section=section, kinds=KINDS)
         async with asyncio.TaskGroup() as tasks:
-            parts = (follower.run(), derivations.run(), health_checker.check(db, every=0.2))
+            parts = (follower.run(), derivations.run(), Prober(db, HealthSection(), node="n1").run())
             running_parts = [tasks.create_task(part) for part in parts]
             await until_rows(db, "heard", [[ANSWERS, True, False], [SILENT, False, False]])
             etcd.stop()
@@ -96,4 +95,4 @@ async def main(folder: Path, example: Path) -> None:
 
 if __name__ == "__main__":
     own_network()
-    asyncio.run(main(Path(sys.argv[1]), Path(sys.argv[2])))
+    asyncio.run(main(Path(sys.argv[1])))

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from isthmus.model.balancing import SCOPES
 from isthmus.model.hosts import joined
+from isthmus.times import timestamp
 
 Row = Mapping[str, Any]
 
@@ -139,6 +141,15 @@ def _tier(tier: Row) -> str:
         for each in tier["shares"]
     ]
     return _some(shares) + (f" (at least {wanted})" if wanted != "1" else "")
+
+
+def _check(row: Row) -> str:
+    """``HTTP /ready every 5 s, dead after 3``."""
+    check = row["check"]
+    what = {"HTTP": f" {check['path']}", "GRPC": f" {check['service']}" if check["service"] else ""}
+    port = f" at port {check['port']}" if check["port"] else ""
+    timing = f"every {check['interval']:g} s, dead after {check['unhealthy_after']}"
+    return f"{check['type']}{what.get(check['type'], '')}{port} {timing}"
 
 
 def _requirement(row: Row) -> str:
@@ -289,10 +300,16 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
         Column("BUT-FOR", _all("skip"), wide=True),
         Column("ADDRESSES", _addresses, wide=True),
     ],
+    "checks": [
+        Column("CLUSTER", lambda row: _cluster_of(row["key"])),
+        Column("ADDRESS", lambda row: _frontend(row["key"])),
+        Column("CHECK", _check),
+    ],
     "probes": [
         Column("CLUSTER", lambda row: _cluster_of(row["key"])),
         Column("ADDRESS", lambda row: _frontend(row["key"])),
         Column("HEALTHY", _field("healthy")),
+        Column("SINCE", lambda row: timestamp(datetime.fromtimestamp(row["since"], UTC)) if row["since"] else ""),
         Column("REASON", _field("reason")),
     ],
     "redirects": [
@@ -313,6 +330,7 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
         Column("TARGET", lambda row: f"{row['kind']} {row['target'].partition('/')[2]}"),
         Column("TIERS", lambda row: " | ".join(_tier(each) for each in row["tiers"]) or row["locality"]),
         Column("AFFINITY", _affinity, wide=True),
+        Column("HEALTH-CHECK", lambda row: _check({"check": row["health"]}) if row["health"] else "", wide=True),
         Column("INVALID", _field("invalid")),
     ],
     "refused_claims": [

@@ -18,6 +18,7 @@ because nothing here depends on it: what backends.py caches saves work and chang
     policies.py   which policy counts
     policy_objects.py  what came of each policy, as the status of its object
     plans.py      ``plan``, the one place that chooses
+    checks.py     which backends are to be probed, and how
     explain.py    the same, with its reasons
 """
 
@@ -25,7 +26,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from isthmus.loadbalancer import backends, frontends, own_ranges, plans, port_redirects, redirects, refusals
+from isthmus.loadbalancer import backends, checks, frontends, own_ranges, plans, port_redirects, redirects, refusals
 from isthmus.loadbalancer.claims import ClaimRules
 from isthmus.loadbalancer.selection import Place, Reasons
 from isthmus.loadbalancer.services import ResolvedService, Which
@@ -40,7 +41,7 @@ NO_EXCEPTIONS: Final = ClaimRules()
 def derived(
     cluster: ClusterName, node: str, *, services: Which = "multicluster", rules: ClaimRules = NO_EXCEPTIONS
 ) -> list[Derived[Any]]:
-    """Redirects, frontends, backends, plans and refused claims as a node of a cluster sees them.
+    """Redirects, frontends, backends, plans, refused claims and checks as a node of a cluster sees them.
 
     ``services``: 'multicluster' answers only what crosses clusters (imports, global Services) or is redirected; 'all'
     answers what kube-proxy would, too. ``rules``: which addresses may be claimed beyond those that the API server
@@ -54,4 +55,5 @@ def derived(
         own_ranges.derived(cluster),
         backends.derived(cluster, which=services),
         plans.derived(cluster, node, which=services),
+        checks.derived(cluster, which=services),
     ]

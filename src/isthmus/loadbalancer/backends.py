@@ -102,9 +102,9 @@ def by_own_ranges(reader: Reader, old: OwnRanges | None, new: OwnRanges | None) 
 
 
 def compute(  # hot:
-    reader: Reader, service: ServiceName, *, cluster: ClusterName, which: Which, cache: PartCache
+    reader: Reader, service: ServiceName, *, cluster: ClusterName, which: Which, cache: PartCache, lapsed: bool = False
 ) -> Iterable[Backend]:
-    """Every backend of a service."""
+    """Every backend of a service; ``lapsed``: also of what has lapsed and no probe finds alive."""
     before = cache.pop(service, {}) if cache else {}
     subject = resolve(reader, service, which=which)
     if subject is None:
@@ -126,7 +126,7 @@ def compute(  # hot:
                 parts[at] = _part(before.get(at), subject, _foreign(each, ranges) if of != cluster else each, of)
         rows = _joined([part.backends for (at, *_), part in parts.items() if at == of])
         if sets[0].lapsed:  # a source lapses as a whole
-            found += [replace(row, lapsed=True) for row in rows if alive.get(row.key)]
+            found += [replace(row, lapsed=True) for row in rows if lapsed or alive.get(row.key)]
         elif alive:
             found += [row if alive.get(row.key, True) else replace(row, healthy=False) for row in rows]
         else:

@@ -20,6 +20,6 @@ nothing), so that equal objects are equal rows.
     xds.py        derived: resources of Envoy, and those it refused
     tables.py     every table, declared once
 
-Inputs that nothing in this package writes yet: ``probes`` (active health checks) and ``proxy_redirects`` (routes
-through a proxy). Without a row a backend counts as healthy, and calls go through no proxy.
+An input that nothing in this package writes yet: ``proxy_redirects`` (routes through a proxy). Without a row calls go
+through no proxy.
 """

@@ -120,11 +120,14 @@ class Backend(Struct, frozen=True, gc=False, kw_only=True):
 
 
 class Probe(Struct, frozen=True, gc=False):
-    """Input row: the last result of a backend's probe. A backend without one counts as healthy."""
+    """Input row: the verdict of this node's probes of a backend. A backend without one counts as healthy."""
 
     key: BackendKey
     healthy: bool
     reason: str = ""
+    """What the last failed probe met, where it is not healthy."""
+    since: float = 0.0
+    """When the verdict came to be this one, Unix time, s."""
 
 
 class Failure(Struct, frozen=True, gc=False):

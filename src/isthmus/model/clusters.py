@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 from msgspec import Struct
 
@@ -54,6 +54,10 @@ class Cluster(Struct, frozen=True, gc=False, kw_only=True):
     """Records of this peer that were refused: bad JSON, another's name, too large, not for it to publish."""
     dropped_example: str = ""
     """One of them, with the reason."""
+
+
+UNATTENDED: Final = frozenset({"silent", "stale"})
+"""States in which a cluster's records still count and are not known to be as it is."""
 
 
 class PeerPolicy(Struct, frozen=True, gc=False, kw_only=True):

@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from isthmus.model.balancing import Ejection
+from isthmus.model.balancing import BackendKey, Ejection
 from isthmus.model.names import ClusterName, ServiceName, derived
 from isthmus.model.services import Affinity, Labels
 
@@ -42,6 +42,34 @@ class Tier(Struct, frozen=True, gc=False):
     """1 to 100: of the backends known, ready or not, in place of ``min_healthy``; 0: not given."""
 
 
+class HealthCheck(Struct, frozen=True, gc=False, kw_only=True):
+    """How a backend is probed. HTTP passes with a status from 200 to 399, GRPC with SERVING (grpc.health.v1)."""
+
+    type: Literal["TCP", "HTTP", "GRPC"] = "TCP"
+    port: int = 0
+    """0: the backend's own."""
+    path: str = "/"
+    host: str = ""
+    """Of an HTTP request; empty: the address."""
+    service: str = ""
+    """Asked for by gRPC; empty: the server as a whole."""
+    interval: float = 5.0
+    """Seconds between two probes from one node, at least."""
+    timeout: float = 1.0
+    """Seconds."""
+    healthy_after: int = 2
+    """Probes that pass in a row until a backend found dead is healthy again."""
+    unhealthy_after: int = 3
+    """Probes that fail in a row until a backend is found dead."""
+
+
+class Check(Struct, frozen=True, gc=False):
+    """Derived row: a backend of another cluster that this node is to probe."""
+
+    key: BackendKey
+    check: HealthCheck
+
+
 PolicyKind = Literal["TrafficPolicy", "flomesh.io/GlobalTrafficPolicy", "multicluster.flomesh.io/GlobalTrafficPolicy"]
 """In order of precedence."""
 
@@ -65,6 +93,8 @@ class Policy(Struct, frozen=True, gc=False, kw_only=True):
     consistent: bool | None = None
     ejection: Ejection | None = None
     """None: as the configuration has it."""
+    health: HealthCheck | None = None
+    """How backends of other clusters are probed; None: not, while their cluster can be reached."""
     locality: Locality = ""
     """Which backends are preferred while one of them is ready; empty: nothing beyond what the service asks for."""
     refuse: bool = False

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from isthmus.model.balancing import Backend, BackendKey, Failure, Frontend, FrontendKey, Plan, PlanKey, Probe
-from isthmus.model.clusters import Cluster, OwnRanges, PeerPolicy
+from isthmus.model.clusters import UNATTENDED, Cluster, OwnRanges, PeerPolicy
 from isthmus.model.dns import Name
 from isthmus.model.mcs import Merged, OverQuota, OwnExport, Record
 from isthmus.model.names import ClusterName, ServiceName, derived
 from isthmus.model.objects import Object, Observed
-from isthmus.model.policies import Policy, PolicyKind
+from isthmus.model.policies import Check, Policy, PolicyKind
 from isthmus.model.redirects import LocalRedirect, PortRedirect, ProxyRedirect, Redirect, RedirectedPort
 from isthmus.model.refusals import RefusedClaim
 from isthmus.model.services import (
@@ -105,7 +105,12 @@ OWN_EXPORTS: Final = Table[ServiceName, OwnExport]("own_exports", OwnExport, key
 OWN_RANGES: Final = Table[str, OwnRanges]("own_ranges", OwnRanges, key=lambda row: "own")
 """One row."""
 PEER_POLICIES: Final = Table[ClusterName, PeerPolicy]("peer_policies", PeerPolicy, key=lambda row: row.cluster)
-CLUSTERS: Final = Table[ClusterName, Cluster]("clusters", Cluster, key=lambda row: row.name)
+CLUSTERS: Final = Table[ClusterName, Cluster](
+    "clusters",
+    Cluster,
+    key=lambda row: row.name,
+    indexes={"unattended": lambda row: (True,) if row.state in UNATTENDED else ()},
+)
 NAMESPACES: Final = Table[str, Namespace]("namespaces", Namespace, key=lambda row: row.name)
 NODES: Final = Table[str, Node]("nodes", Node, key=lambda row: row.name, indexes={"address": lambda row: row.addresses})
 PODS: Final = Table[str, Pod](
@@ -114,6 +119,10 @@ PODS: Final = Table[str, Pod](
 
 PROBES: Final = Table[BackendKey, Probe](
     "probes", Probe, key=lambda row: row.key, indexes={"service": lambda row: (row.key.service,)}
+)
+
+CHECKS: Final = Table[BackendKey, Check](
+    "checks", Check, key=lambda row: row.key, indexes={"service": lambda row: (row.key.service,)}
 )
 
 FAILURES: Final = Table[BackendKey, Failure](

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 
-from isthmus import dns, kube, loadbalancer, logs
+from isthmus import dns, health, kube, loadbalancer, logs
 from isthmus.admin.wire import ProcessStatus
 from isthmus.clusterset import Follower, PeerStats
 from isthmus.config import Config
@@ -89,12 +89,15 @@ async def work(config: Config, client: kube.Client) -> None:
         follower = Follower(db, cluster=config.cluster, section=config.clusterset, kinds=KINDS)
         derivations = Derivations(db, *derived)
         programming = Programming(db, config)
+        prober = health.Prober(db, config.health, node=config.node.name)
         for reflector in reflectors:
             tasks.create_task(reflector.run(), name=reflector.name)
         if config.sources.files:
             tasks.create_task(Files(db, Path(config.sources.files)).run(), name="files")
         tasks.create_task(follower.run(), name="follower")
         tasks.create_task(derivations.run(), name="derivations")
+        if config.health.rate:
+            tasks.create_task(prober.run(), name="health")
         if config.datapath.cgroup:
             tasks.create_task(programming.run(), name="datapath")
         observing.monitor(
@@ -115,6 +118,7 @@ async def work(config: Config, client: kube.Client) -> None:
                 reflectors=observing.states(reflectors),
                 derivations=derivations.stats(),
                 peers=follower.stats(),
+                health=prober.stats(),
                 datapath=programming.stats(),
             ),
         )
@@ -157,6 +161,7 @@ class AgentStatus(ProcessStatus, frozen=True, kw_only=True):
     reflectors: dict[str, State]
     derivations: DerivationsStats
     peers: dict[ClusterName, PeerStats]
+    health: health.ProberStats
     datapath: DatapathStatus | None
     unhooked: str
     """Why calls are not translated on this node, which is to translate them; empty: they are."""

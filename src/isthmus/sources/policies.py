@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from msgspec.structs import replace
 
@@ -16,7 +16,7 @@ from isthmus import config
 from isthmus.kube.objects import policies as wire
 from isthmus.model.balancing import Ejection
 from isthmus.model.names import ClusterName, service_name, valid_cluster
-from isthmus.model.policies import ANY_OTHER, THIS_CLUSTER, Locality, Policy, PolicyKind, Share, Tier
+from isthmus.model.policies import ANY_OTHER, THIS_CLUSTER, HealthCheck, Locality, Policy, PolicyKind, Share, Tier
 from isthmus.model.services import Affinity, Labels
 from isthmus.sources.normal import name_of, pairs
 
@@ -36,6 +36,14 @@ MAX_AFFINITY: Final = 86_400
 FLOMESH_WEIGHT: Final = 100
 """What a cluster counts for in a GlobalTrafficPolicy that gives it no weight."""
 
+MAX_INTERVAL: Final = 3_600
+"""Seconds between probes, and that one may take."""
+MAX_THRESHOLD: Final = 10
+"""Probes in a row."""
+
+HTTP_PATH: Final = re.compile(r"/[!-~]{0,1023}\Z")
+HTTP_HOST: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9.]{0,251}[A-Za-z0-9])?(:[0-9]{1,5})?\Z")
+GRPC_SERVICE: Final = re.compile(r"[A-Za-z0-9_.\-]{1,100}\Z")
 PERCENT: Final = re.compile(r"(100|[1-9][0-9]?)%\Z")
 LABEL: Final = re.compile(config.LABEL)
 LOCALITIES: Final = ("Node", "Zone", "Region", "Cluster")
@@ -99,6 +107,7 @@ def _filled(row: Policy, spec: wire.TrafficPolicySpec) -> Policy:
         consistent=None if balancing is None else balancing == "ConsistentHash",
         refuse=nothing == "Refuse",
         ejection=_ejection(spec.ejection) if spec.ejection is not None else None,
+        health=_health(spec.health_check) if spec.health_check is not None else None,
     )
 
 
@@ -113,6 +122,34 @@ def _ejection(found: wire.EjectionSpec) -> Ejection:
         first=first,
         longest=max(first, usual.longest if longest is None else float(longest)),
     )
+
+
+def _health(found: wire.HealthCheckSpec) -> HealthCheck:
+    usual, of = HealthCheck(), "healthCheck"
+    port = _within(f"{of}.port", found.port, 1, 65_535)
+    interval = _within(f"{of}.intervalSeconds", found.interval_seconds, 1, MAX_INTERVAL)
+    timeout = _within(f"{of}.timeoutSeconds", found.timeout_seconds, 1, MAX_INTERVAL)
+    healthy = _within(f"{of}.healthyThreshold", found.healthy_threshold, 1, MAX_THRESHOLD)
+    unhealthy = _within(f"{of}.unhealthyThreshold", found.unhealthy_threshold, 1, MAX_THRESHOLD)
+    for field, value, form in (
+        ("path", found.path, HTTP_PATH), ("host", found.host, HTTP_HOST), ("service", found.service, GRPC_SERVICE)
+    ):  # fmt: skip
+        if value and form.match(value) is None:
+            raise Invalid(f"spec.{of}.{field}: '{value[:64]}' cannot be one")
+    check = HealthCheck(
+        type=cast("Any", _one_of(found.type, ("TCP", "HTTP", "GRPC"), f"{of}.type") or "TCP"),
+        port=port or 0,
+        path=found.path or usual.path,
+        host=found.host or "",
+        service=found.service or "",
+        interval=usual.interval if interval is None else float(interval),
+        timeout=usual.timeout if timeout is None else float(timeout),
+        healthy_after=healthy or usual.healthy_after,
+        unhealthy_after=unhealthy or usual.unhealthy_after,
+    )
+    if check.timeout > check.interval:
+        raise Invalid(f"spec.{of}.timeoutSeconds: {check.timeout:g} is more than intervalSeconds, {check.interval:g}")
+    return check
 
 
 def _within(field: str, value: int | None, least: int, most: int) -> int | None:

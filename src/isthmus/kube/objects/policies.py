@@ -40,6 +40,20 @@ class EjectionSpec(Wire, frozen=True):
     max_seconds: int | None = None
 
 
+class HealthCheckSpec(Wire, frozen=True):
+    """How backends of other clusters are probed."""
+
+    type: str | None = None
+    port: int | None = None
+    path: str | None = None
+    host: str | None = None
+    service: str | None = None
+    interval_seconds: int | None = None
+    timeout_seconds: int | None = None
+    healthy_threshold: int | None = None
+    unhealthy_threshold: int | None = None
+
+
 class TrafficPolicySpec(Wire, frozen=True):
     """How calls of the target are shared out."""
 
@@ -51,6 +65,7 @@ class TrafficPolicySpec(Wire, frozen=True):
     load_balancing: str | None = None
     when_nothing_usable: str | None = None
     ejection: EjectionSpec | None = None
+    health_check: HealthCheckSpec | None = None
 
 
 class PolicyStatus(Wire, frozen=True):

@@ -1,0 +1,223 @@
+"""Probes of real servers on loopback, from rows of ``checks`` to rows of ``probes``."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import grpc
+import pytest
+from msgspec.structs import replace
+
+from isthmus.config import HealthSection
+from isthmus.health import Prober, exchange
+from isthmus.model.balancing import BackendKey, Probe
+from isthmus.model.names import ClusterName, ServiceName
+from isthmus.model.policies import Check, HealthCheck
+from isthmus.model.tables import CHECKS, NODES, PROBES
+from isthmus.statedb import Database
+
+FAST = {"interval": 0.05, "timeout": 0.3, "unhealthy_after": 2}
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+def row(port: int, address: str = "127.0.0.1", **check: Any) -> Check:
+    key = BackendKey(ServiceName("demo/echo"), ClusterName("c2"), address, port, "TCP")
+    return Check(key, HealthCheck(**(FAST | check)))
+
+
+class Probing:
+    """A prober over tables of its own."""
+
+    def __init__(self) -> None:
+        self.db = Database(CHECKS, PROBES, NODES)
+        self.prober = Prober(self.db, HealthSection(rate=1_000.0, backend_rate=1_000.0), node="n1")
+
+    def check(self, *rows: Check) -> None:
+        with self.db.write() as txn:
+            for each in rows:
+                txn.put(CHECKS, each)
+
+    async def verdict(self, of: Check, *, healthy: bool) -> Probe:
+        """The row of a check, as soon as it is this one."""
+
+        def found() -> Probe | None:
+            return self.db.snapshot().get(PROBES, of.key)
+
+        async with asyncio.timeout(30):
+            await self.db.until(lambda _: (row := found()) is not None and row.healthy is healthy)
+        verdict = found()
+        assert verdict is not None
+        return verdict
+
+
+@asynccontextmanager
+async def probing(*rows: Check) -> AsyncIterator[Probing]:
+    made = Probing()
+    made.check(*rows)
+    task = asyncio.create_task(made.prober.run())
+    yield made
+    task.cancel()
+    await asyncio.wait([task])
+    assert made.prober.stats().in_flight == 0
+
+
+def answering(text: bytes, *, wait: bool = True) -> Serve:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if wait:
+            await reader.read(1)
+        writer.write(text)
+        writer.close()
+
+    return serve
+
+
+@asynccontextmanager
+async def server(serve: Serve, port: int = 0) -> AsyncIterator[int]:
+    made = await asyncio.start_server(serve, "127.0.0.1", port)
+    async with made:
+        yield made.sockets[0].getsockname()[1]
+
+
+@contextmanager
+def full_backlog() -> Any:
+    """A port whose connects get no answer: SYNs are dropped where the queue of a listener is full."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(0)
+        waiting = []
+        for _ in range(4):
+            each = socket.socket()
+            each.setblocking(False)
+            each.connect_ex(listening.getsockname())
+            waiting.append(each)
+        yield listening.getsockname()[1]
+        for each in waiting:
+            each.close()
+
+
+async def test_a_connect_passes_and_where_the_server_goes_it_fails_and_passes_again() -> None:
+    async with server(answering(b"")) as port, probing(row(port)) as made:
+        assert (await made.verdict(row(port), healthy=True)).reason == ""
+    async with probing(row(port)) as made:
+        assert (await made.verdict(row(port), healthy=False)).reason == "Connection refused"
+        async with server(answering(b""), port):
+            assert (await made.verdict(row(port), healthy=True)).since > 0
+
+
+async def test_what_does_not_answer_in_time_is_found_dead() -> None:
+    with full_backlog() as port:
+        async with probing(row(port)) as made:
+            assert (await made.verdict(row(port), healthy=False)).reason == "no answer within 0.3 s"
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (b"HTTP/1.1 204 No Content\r\n\r\n", ""),
+        (b"HTTP/1.1 302 Found\r\n", ""),
+        (b"HTTP/1.1 500 No\r\n\r\n", "HTTP status 500"),
+        (b"HTTP/1.1 40", "the connection ended before an answer"),
+        (b"SSH-2.0-x\r\n", "the answer is not HTTP"),
+        (b"x" * 200_000, "no answer within 65536 bytes"),
+    ],
+)
+async def test_an_http_probe_passes_by_the_status_alone(answer: bytes, reason: str) -> None:
+    check = {"type": "HTTP", "path": "/ready", "host": "echo.example"}
+    async with server(answering(answer)) as port, probing(row(port, **check)) as made:
+        found = await made.verdict(row(port, **check), healthy=not reason)
+        assert found.reason == reason or (len(answer) > 65_536 and "reset" in found.reason)
+
+
+async def test_an_http_probe_asks_for_its_path_at_its_host_and_at_its_own_port() -> None:
+    asked: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        writer.close()
+
+    async with server(serve) as port:
+        check = row(1, type="HTTP", path="/ready?full=1", host="echo.example")
+        check = replace(check, check=replace(check.check, port=port))
+        async with probing(check) as made:
+            await made.verdict(check, healthy=True)
+    assert asked[0].startswith(b"GET /ready?full=1 HTTP/1.1\r\nHost: echo.example\r\n")
+
+
+@pytest.mark.parametrize(
+    ("service", "reason"),
+    [
+        ("", ""),
+        ("up", ""),
+        ("down", "the service is NOT_SERVING"),
+        ("other", "no grpc.health.v1 there, or no such service"),
+    ],
+)
+async def test_a_grpc_probe_asks_a_grpc_server(service: str, reason: str) -> None:
+    def check(request: bytes, context: grpc.ServicerContext) -> bytes:
+        name = request[2:].decode()
+        if name == "other":
+            context.abort(grpc.StatusCode.NOT_FOUND, "no such service")
+        return b"\x08\x02" if name == "down" else b"\x08\x01"
+
+    handlers = {"Check": grpc.unary_unary_rpc_method_handler(check)}
+    serving = grpc.server(ThreadPoolExecutor(2))
+    serving.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("grpc.health.v1.Health", handlers),))
+    port = serving.add_insecure_port("127.0.0.1:0")
+    serving.start()
+    try:
+        wanted = row(port, type="GRPC", service=service, timeout=5.0)
+        async with probing(wanted) as made:
+            assert (await made.verdict(wanted, healthy=not reason)).reason == reason
+    finally:
+        serving.stop(None).wait()
+
+
+async def test_a_grpc_probe_of_what_is_no_grpc_server_fails() -> None:
+    async with server(answering(b"HTTP/1.1 400 Bad Request\r\n\r\n")) as port:
+        wanted = row(port, type="GRPC")
+        async with probing(wanted) as made:
+            assert (await made.verdict(wanted, healthy=False)).reason == "the answer is not HTTP/2"
+
+
+async def test_a_check_that_goes_takes_its_verdict_with_it() -> None:
+    async with server(answering(b"")) as port, probing(row(port)) as made:
+        await made.verdict(row(port), healthy=True)
+        with made.db.write() as txn:
+            txn.delete(CHECKS, row(port).key)
+        async with asyncio.timeout(30):
+            await made.db.until(lambda now: now.get(PROBES, row(port).key) is None)
+        await asyncio.sleep(0.2)
+        assert made.db.snapshot().get(PROBES, row(port).key) is None
+
+
+async def test_a_thousand_backends_take_two_tasks_and_a_bounded_number_of_sockets() -> None:
+    async with server(answering(b"")) as port:
+        addresses = [f"127.0.{n >> 8}.{n & 255}" for n in range(1, 1_001)]
+        before = len(asyncio.all_tasks())
+        async with probing(*(row(port, address, interval=1.0) for address in addresses)) as made:
+            most = 0
+            async with asyncio.timeout(60):
+                while made.prober.stats().dead < 999:
+                    await asyncio.sleep(0.01)
+                    most = max(most, made.prober.stats().in_flight)
+            assert len(asyncio.all_tasks()) - before <= 4, "the prober's own, and one of this test"
+            assert most <= 256
+
+
+@pytest.mark.parametrize("kind", ["HTTP", "GRPC"])
+def test_no_answer_of_a_hostile_server_raises(kind: Any) -> None:
+    from random import Random
+
+    random, check = Random(1), HealthCheck(type=kind)
+    for _ in range(5_000):
+        answer = random.randbytes(random.randrange(60))
+        for end in (False, True):
+            found = exchange.result(check, answer, ended=end)
+            assert found is None or isinstance(found, str)
+            assert not (end and found is None)
