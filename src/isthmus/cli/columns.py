@@ -39,8 +39,8 @@ ALIASES: Final = {
     "ns": "namespaces",
 }
 
-CLUSTER_SCOPED: Final = {"clusters", "own_ranges", "peer_policies", "namespaces", "nodes"}
-OWN_NAME: Final = {"services", "names", "refused_claims"}
+CLUSTER_SCOPED: Final = {"clusters", "own_ranges", "peer_policies", "namespaces", "nodes", "xds", "xds_refused"}
+OWN_NAME: Final = {"services", "names", "refused_claims", "xds", "xds_refused"}
 """Tables whose rows are called by their own name, whatever they belong to."""
 
 
@@ -350,6 +350,16 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
     "proxy_redirects": [
         Column("OWNER", _field("owner")),
         Column("LISTENERS", lambda row: _some([_listener(each) for each in row["listeners"]])),
+    ],
+    "xds": [
+        Column("TYPE", _field("type")),
+        Column("OWNER", _field("owner")),
+        Column("VERSION", _field("version"), wide=True),
+    ],
+    "xds_refused": [
+        Column("TYPE", _field("type")),
+        Column("OWNER", _field("owner")),
+        Column("ERROR", _field("error")),
     ],
     "names": [
         Column("TYPE", _field("type")),
