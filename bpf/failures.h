@@ -144,7 +144,6 @@ static __always_inline void begin_attempt(struct bpf_sock_addr *ctx, const struc
 	attempt->generation = dst->generation;
 	attempt->cluster = cluster;
 	attempt->failed = 0;
-	attempt->pending = 0;
 	attempt->moved = 0;
 	attempt->tries = 1;
 	attempt->tried[0] = dst->backend;

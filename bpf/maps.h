@@ -13,7 +13,7 @@
 
 #include "helpers.h"
 
-#define ISTHMUS_LAYOUT 3 /* a change of any struct below is a new layout, which starts beside the old */
+#define ISTHMUS_LAYOUT 4 /* a change of any struct below is a new layout, which starts beside the old */
 #define MAX_GROUPS 32
 #define RING_CELLS 16381 /* a prime, as maglev wants it */
 #define RING_CHUNK 1024 /* a power of two, so that the verifier sees the bound */
@@ -51,7 +51,7 @@ enum event_kind {
 };
 
 enum flow_flag {
-	FLOW_SENT = 1,	   /* a packet was rewritten: there is a program on this pod's interface */
+	FLOW_SENT = 1,	   /* a packet was rewritten: the SYN has gone to the new backend */
 	FLOW_ANSWERED = 2, /* the new backend accepted: it is this one for good */
 	FLOW_POD_FIN = 4,
 	FLOW_PEER_FIN = 8,
@@ -81,10 +81,9 @@ struct attempt {
 	__u32 backend;
 	__u32 generation;
 	__u16 cluster;
-	__u8 failed;  /* counted already */
-	__u8 pending; /* moved since the last SYN was sent: the next one goes there */
-	__u16 tries;
-	__u16 moved;	   /* there were entries in flows */
+	__u8 failed; /* counted already */
+	__u8 moved;  /* there were entries in flows */
+	__u32 tries;
 	__u32 tried[MAX_TRIED]; /* backends, the first choice first */
 };
 
@@ -97,12 +96,17 @@ struct flow_key {
 	__u32 reverse;
 };
 
-/* What the peer's address is replaced by. Everything after the port is kept in the forward entry alone. */
+/*
+ * What replaces the peer's address, its port and the pod's. The port of the pod changes only where it is in use towards the
+ * new peer. Everything after the ports is kept in the forward entry alone.
+ */
 struct flow {
 	__be32 peer[4];
 	__be16 peer_port;
-	__u16 flags; /* enum flow_flag */
+	__be16 pod_port;
+	__u32 flags; /* enum flow_flag */
 	__u32 backend;
+	__u32 reserved;
 	__u32 fin_end[2]; /* the sequence number after the FIN, of the pod and of the peer */
 	__u64 used;	  /* CLOCK_MONOTONIC, ns */
 };

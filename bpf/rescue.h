@@ -11,7 +11,8 @@
 
 #include "failures.h"
 
-#define NOT_MOVABLE 2 /* of attempt.moved: no packet of this pod is rewritten */
+#define SPARE_PORTS 61000 /* the first above Linux's default range of local ports */
+#define PORT_TRIES 4
 #define TC_ACT_UNSPEC (-1) /* go on with the next program */
 #define TC_ACT_SHOT 2
 
@@ -30,15 +31,10 @@ static __always_inline bool rescue_is_on(void)
 	return cfg && cfg->flags & CONFIG_RESCUE;
 }
 
-static __always_inline void copy_port_and_pod(struct flow_key *to, const struct flow_key *from)
-{
-	copy_address(to->pod, from->pod);
-	to->pod_port = from->pod_port;
-}
-
 static __always_inline void reverse_of(struct flow_key *key, const struct flow_key *forward, const struct flow *flow)
 {
-	copy_port_and_pod(key, forward);
+	copy_address(key->pod, forward->pod);
+	key->pod_port = flow->pod_port;
 	copy_address(key->peer, flow->peer);
 	key->peer_port = flow->peer_port;
 	key->reverse = 1;
@@ -112,20 +108,51 @@ static __always_inline __u64 pick_next(const struct attempt *attempt)
 }
 
 /*
- * Send what follows of a connection to another backend. -EEXIST: another connection of the pod with this port was moved
- * there; -E2BIG, -ENOMEM: no room, and so no rescue for this call.
+ * Both entries of a connection. Where the pod's port is in use towards this peer, by another moved connection or because
+ * the caller found a socket (own_port is false), it gets a spare one. -EEXIST: so are all that were tried; -E2BIG,
+ * -ENOMEM: no room, and so no rescue for this call. Not inlined: the way to the other backend has little stack to spare.
  */
+static __attribute__((noinline)) int put_flow(const struct flow_key *forward, struct flow *there, bool own_port)
+{
+	struct flow back = { .pod_port = forward->pod_port, .backend = there->backend, .used = there->used };
+	struct flow_key reverse = {};
+	struct gate *gate = get_gate();
+	int err = -EEXIST;
+
+	if (!gate)
+		return -ENOENT;
+	copy_address(back.peer, forward->peer);
+	back.peer_port = forward->peer_port;
+#pragma clang loop unroll(disable)
+	for (int i = 0; i < PORT_TRIES && err == -EEXIST; i++) {
+		there->pod_port = forward->pod_port;
+		if (i || !own_port)
+			there->pod_port = bpf_htons((__u16)(SPARE_PORTS + scale(bpf_get_prandom_u32(), 65536 - SPARE_PORTS)));
+		reverse_of(&reverse, forward, there);
+		err = bpf_map_update_elem(&flows, &reverse, &back, BPF_NOEXIST);
+	}
+	if (err)
+		return err;
+	forget_flow(forward);
+	err = bpf_map_update_elem(&flows, forward, there, BPF_ANY);
+	if (err) {
+		bpf_map_delete_elem(&flows, &reverse);
+		return err;
+	}
+	add_relaxed(&gate->moved, 1);
+	return 0;
+}
+
+/* Send what follows of a connection to another backend. */
 static __always_inline int move_flow(struct attempt *attempt, const struct flow_key *forward, __u64 picked)
 {
 	__u32 id = picked, generation = picked >> 32;
 	const struct backend *backend = bpf_map_lookup_elem(&backends, &id);
-	struct flow there = { .backend = id, .used = bpf_ktime_get_ns() }, back = {};
-	struct flow_key reverse = {};
-	struct gate *gate = get_gate();
+	struct flow there = { .backend = id, .used = bpf_ktime_get_ns() };
 	__u32 cluster;
 	int err;
 
-	if (!backend || !gate)
+	if (!backend)
 		return -EAGAIN;
 	copy_address(there.peer, backend->address);
 	there.peer_port = backend->port;
@@ -133,21 +160,9 @@ static __always_inline int move_flow(struct attempt *attempt, const struct flow_
 	barrier();
 	if (READ_ONCE(backend->generation) != generation)
 		return -EAGAIN;
-	reverse_of(&reverse, forward, &there);
-	copy_address(back.peer, forward->peer);
-	back.peer_port = forward->peer_port;
-	back.backend = id;
-	back.used = there.used;
-	err = bpf_map_update_elem(&flows, &reverse, &back, BPF_NOEXIST);
+	err = put_flow(forward, &there, true);
 	if (err)
 		return err;
-	forget_flow(forward);
-	err = bpf_map_update_elem(&flows, forward, &there, BPF_ANY);
-	if (err) {
-		bpf_map_delete_elem(&flows, &reverse);
-		return err;
-	}
-	add_relaxed(&gate->moved, 1);
 	attempt->backend = id;
 	attempt->generation = generation;
 	attempt->cluster = cluster;
@@ -189,7 +204,7 @@ static __always_inline void start_over(struct attempt *attempt, const struct flo
 		attempt->tried[i] = 0;
 }
 
-/* 0: the connection is moved. The tuple may be in use towards one backend and not towards the next. */
+/* 0: the connection is moved. An entry may have changed while it was read: then the next backend is taken. */
 static __always_inline int move_on(struct attempt *attempt, const struct flow_key *forward)
 {
 	int err = -ENOENT;
@@ -208,27 +223,24 @@ static __always_inline int move_on(struct attempt *attempt, const struct flow_ke
 	return err;
 }
 
+/* The connection was moved, and no packet has gone to the new backend. */
+static __always_inline bool is_unsent(const struct attempt *attempt, const struct flow_key *forward)
+{
+	const struct flow *flow = attempt->moved ? bpf_map_lookup_elem(&flows, forward) : 0;
+
+	return flow && !(READ_ONCE(flow->flags) & FLOW_SENT);
+}
+
 /*
- * Before the SYN is sent again. Where no packet of a move was rewritten, the pod's interface has none of our programs, or
- * the backend it was moved to is not to blame: the connection stays with the first choice.
+ * Before the SYN is sent again. A backend that none was sent to yet is not to blame, and gets this one: RST moved the
+ * connection there, or the last SYN did not leave the pod. Without our program on the pod's interface it stays like that,
+ * and every SYN goes to the first choice.
  */
 static __always_inline void rescue_silent(struct attempt *attempt, const struct flow_key *forward)
 {
-	const struct flow *flow;
-
-	if (attempt->pending) { /* moved by RST: this SYN is the first one there */
-		attempt->pending = 0;
+	if (is_unsent(attempt, forward))
 		return;
-	}
-	if (attempt->moved) {
-		flow = bpf_map_lookup_elem(&flows, forward);
-		if (flow && !(READ_ONCE(flow->flags) & FLOW_SENT)) {
-			move_back(attempt, forward);
-			attempt->moved = NOT_MOVABLE;
-			return;
-		}
-	}
 	count_failure(attempt, FAILURE_SILENT);
-	if (attempt->moved != NOT_MOVABLE && rescue_is_on() && move_on(attempt, forward))
+	if (rescue_is_on() && move_on(attempt, forward))
 		start_over(attempt, forward);
 }

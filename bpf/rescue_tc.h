@@ -83,13 +83,21 @@ static __always_inline int parse(struct __sk_buff *skb, struct segment *to, bool
 	return 0;
 }
 
-/* Replace the peer's address and port: the destination of what a pod sends, the source of what it gets. */
+static __always_inline void rewrite_port(struct __sk_buff *skb, const struct segment *segment, __u32 at, __be16 old,
+					 __be16 new)
+{
+	if (old == new)
+		return;
+	bpf_l4_csum_replace(skb, segment->l4 + 16, old, new, sizeof(new));
+	bpf_skb_store_bytes(skb, segment->l4 + at, &new, sizeof(new), 0);
+}
+
+/* Replace the peer's address and port, the destination of what a pod sends and the source of what it gets; its own port. */
 static __always_inline void rewrite(struct __sk_buff *skb, const struct segment *segment, const struct flow *by,
 				    bool from_pod)
 {
-	__u32 checksum = segment->l4 + 16, port_at = segment->l4 + (from_pod ? 2 : 0);
+	__u32 checksum = segment->l4 + 16;
 	__be32 old4 = segment->key.peer[3], new4 = by->peer[3];
-	__be16 old_port = segment->key.peer_port, new_port = by->peer_port;
 
 	if (segment->ipv6) {
 		__be32 new[4], old[4];
@@ -105,8 +113,8 @@ static __always_inline void rewrite(struct __sk_buff *skb, const struct segment 
 		bpf_l3_csum_replace(skb, ETH_HEADER + 10, old4, new4, sizeof(new4));
 		bpf_skb_store_bytes(skb, ETH_HEADER + (from_pod ? 16 : 12), &new4, sizeof(new4), 0);
 	}
-	bpf_l4_csum_replace(skb, checksum, old_port, new_port, sizeof(new_port));
-	bpf_skb_store_bytes(skb, port_at, &new_port, sizeof(new_port), 0);
+	rewrite_port(skb, segment, from_pod ? 2 : 0, segment->key.peer_port, by->peer_port);
+	rewrite_port(skb, segment, from_pod ? 0 : 2, segment->key.pod_port, by->pod_port);
 }
 
 /*
@@ -174,12 +182,10 @@ static __always_inline int answer_of(struct __sk_buff *skb, const struct flow_ke
 		attempt = bpf_sk_storage_get(&attempts, full, 0, 0);
 	if (attempt && segment->flags & TCP_RST) {
 		count_failure(attempt, FAILURE_REFUSED);
-		if (!move_on(attempt, forward)) {
-			attempt->pending = 1;
+		if (!move_on(attempt, forward))
 			answer = ANSWER_MOVED;
-		} else {
+		else
 			move_back(attempt, forward);
-		}
 	} else if (attempt) {
 		move_back(attempt, forward);
 		attempt->failed = 0;
@@ -205,9 +211,7 @@ static __always_inline bool is_taken(struct __sk_buff *skb, const struct segment
 	struct bpf_sock *sk;
 	bool taken;
 
-	copy_port_and_pod(&direct, &segment->key);
-	copy_address(direct.peer, flow->peer);
-	direct.peer_port = flow->peer_port;
+	reverse_of(&direct, &segment->key, flow);
 	sk = lookup_socket(skb, &direct, segment->ipv6);
 	if (!sk)
 		return false;
@@ -232,6 +236,50 @@ static __always_inline void stay_with_first_choice(struct __sk_buff *skb, const 
 	bpf_sk_release(sk);
 }
 
+/* A connect from a port that a moved connection has towards this very backend: it gets a spare one. */
+static __always_inline struct flow *give_port(struct __sk_buff *skb, const struct segment *segment)
+{
+	struct flow there = { .peer_port = segment->key.peer_port, .used = bpf_ktime_get_ns() };
+	struct flow_key reverse = segment->key;
+	struct attempt *attempt = 0;
+	struct bpf_sock *sk, *full;
+
+	reverse.reverse = 1;
+	if (!bpf_map_lookup_elem(&flows, &reverse))
+		return 0;
+	sk = lookup_socket(skb, &segment->key, segment->ipv6);
+	if (!sk)
+		return 0;
+	full = sk->state == SYN_SENT ? bpf_sk_fullsock(sk) : 0;
+	if (full)
+		attempt = bpf_sk_storage_get(&attempts, full, 0, 0);
+	if (attempt) {
+		there.backend = attempt->backend;
+		attempt->moved = 1; /* so that the entries go with the socket */
+	}
+	bpf_sk_release(sk);
+	copy_address(there.peer, segment->key.peer);
+	if (!there.backend || put_flow(&segment->key, &there, false))
+		return 0;
+	return bpf_map_lookup_elem(&flows, &segment->key);
+}
+
+/* The entry that a SYN is rewritten by; the tuple it then has is in use nowhere. */
+static __always_inline struct flow *flow_of_syn(struct __sk_buff *skb, const struct segment *segment, struct flow *flow)
+{
+	struct flow there;
+
+	if (!flow)
+		return give_port(skb, segment);
+	if (!is_taken(skb, segment, flow))
+		return flow;
+	there = *flow;
+	if (!put_flow(&segment->key, &there, false) && !is_taken(skb, segment, &there))
+		return bpf_map_lookup_elem(&flows, &segment->key);
+	stay_with_first_choice(skb, segment);
+	return 0;
+}
+
 __walked_once int rescue_from_pod(struct __sk_buff *skb)
 {
 	struct segment segment = {};
@@ -241,12 +289,10 @@ __walked_once int rescue_from_pod(struct __sk_buff *skb)
 	if (!anything_moved() || parse(skb, &segment, true))
 		return TC_ACT_UNSPEC;
 	flow = bpf_map_lookup_elem(&flows, &segment.key);
+	if (segment.flags & TCP_SYN)
+		flow = flow_of_syn(skb, &segment, flow);
 	if (!flow)
 		return TC_ACT_UNSPEC;
-	if (segment.flags & TCP_SYN && is_taken(skb, &segment, flow)) {
-		stay_with_first_choice(skb, &segment);
-		return TC_ACT_UNSPEC;
-	}
 	flow->used = bpf_ktime_get_ns();
 	flow->flags |= FLOW_SENT;
 	last = is_last(flow, &segment, true);
@@ -275,11 +321,11 @@ static __always_inline int from_new_peer(struct __sk_buff *skb, const struct seg
 	struct flow *flow;
 	bool last;
 
-	copy_port_and_pod(&forward, &segment->key);
+	copy_address(forward.pod, segment->key.pod);
+	forward.pod_port = first.pod_port = back->pod_port;
 	copy_address(forward.peer, back->peer);
-	forward.peer_port = back->peer_port;
 	copy_address(first.peer, back->peer);
-	first.peer_port = back->peer_port;
+	forward.peer_port = first.peer_port = back->peer_port;
 	flow = bpf_map_lookup_elem(&flows, &forward);
 	if (!flow)
 		return TC_ACT_UNSPEC;
@@ -309,14 +355,14 @@ static __always_inline int rescue_to_pod(struct __sk_buff *skb)
 	if ((!moved && skb->len > LONGEST_RST) || parse(skb, &segment, false))
 		return TC_ACT_UNSPEC;
 	if (moved) {
-		found = bpf_map_lookup_elem(&flows, &segment.key);
-		if (found)
-			return from_first_choice(skb, &segment, found);
 		segment.key.reverse = 1;
 		found = bpf_map_lookup_elem(&flows, &segment.key);
 		segment.key.reverse = 0;
 		if (found)
 			return from_new_peer(skb, &segment, found);
+		found = bpf_map_lookup_elem(&flows, &segment.key);
+		if (found)
+			return from_first_choice(skb, &segment, found);
 	}
 	if (segment.flags & TCP_RST && rescue_is_on() && answer_of(skb, &segment.key, &segment) == ANSWER_MOVED)
 		spoil(skb, &segment);

@@ -45,6 +45,13 @@ static __always_inline __u32 syn_timeout(const struct attempt *attempt)
 	return least > cfg->syn_timeout ? least : cfg->syn_timeout;
 }
 
+/* What came of the connect came of the first choice: no packet has gone to the backend that it was moved to. */
+static __always_inline void settle(struct attempt *attempt, const struct flow_key *forward)
+{
+	if (is_unsent(attempt, forward))
+		move_back(attempt, forward);
+}
+
 /* The socket is gone. What it sent last may be under way: the agent deletes what no last segment does. */
 static __always_inline void close_flow(const struct flow_key *forward, bool at_once)
 {
@@ -141,14 +148,20 @@ static __always_inline void observe(struct bpf_sock_ops *ctx)
 			rescue_silent(attempt, &key);
 		}
 	} else if (from == BPF_TCP_SYN_SENT && to == BPF_TCP_ESTABLISHED) {
+		if (attempt->moved) {
+			flow_of(ctx, &key);
+			settle(attempt, &key);
+		}
 		learn_round_trip(attempt->cluster, round_trip);
 		count_success(attempt);
 	} else if (to == BPF_TCP_CLOSE) {
-		if (from == BPF_TCP_SYN_SENT)
-			closed(attempt, sk);
 		if (attempt->moved) {
 			flow_of(ctx, &key);
+			if (from == BPF_TCP_SYN_SENT)
+				settle(attempt, &key);
 			close_flow(&key, from == BPF_TCP_SYN_SENT);
 		}
+		if (from == BPF_TCP_SYN_SENT)
+			closed(attempt, sk);
 	}
 }

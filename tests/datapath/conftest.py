@@ -50,3 +50,10 @@ def served(world: World) -> World:
 def load(served: World) -> Load:
     """Many callers at once, in the cgroup of the programs."""
     return served.load_from(served.cgroup)
+
+
+@pytest.fixture
+def rescuing(served: World, datapath: Datapath) -> Iterator[Datapath]:
+    """One whose programs are on the node's end of the pod's link."""
+    with served.on_link(datapath):
+        yield datapath

@@ -52,6 +52,7 @@ async def load(asked: dict[str, Any]) -> dict[str, Any]:
     ended: dict[str, int] = {}
     answered: dict[str, int] = {}
     times: list[float] = []
+    failures: list[list[object]] = []
 
     async def caller() -> None:
         nonlocal left
@@ -62,13 +63,15 @@ async def load(asked: dict[str, Any]) -> dict[str, Any]:
             ended[how] = ended.get(how, 0) + 1
             answered[name] = answered.get(name, 0) + 1
             times.append(round(took, 1))
+            if how != "ok":
+                failures.append([how, round(took, 1)])
             if pause := asked.get("pause"):
                 await asyncio.sleep(pause)
 
     async with asyncio.TaskGroup() as tasks:
         for _ in range(asked.get("at_once", 1)):
             tasks.create_task(caller())
-    return {"ended": ended, "answered": answered, "times": sorted(times)}
+    return {"ended": ended, "answered": answered, "times": sorted(times), "failures": failures}
 
 
 def main() -> None:

@@ -157,11 +157,13 @@ class Load:
 
 
 class Loaded(NamedTuple):
-    """How calls ended, by outcome; who answered; ms until each was connected, sorted."""
+    """How calls ended, by outcome; who answered; ms until each was connected, sorted; outcome and ms of those that
+    failed, in order."""
 
     ended: dict[str, int]
     answered: dict[str, int]
     times: list[float]
+    failures: list[tuple[str, float]]
 
     @property
     def failed(self) -> int:
@@ -333,6 +335,17 @@ class World:
             yield
         finally:
             self._node("tc", "qdisc", "del", "dev", "eth0", "clsact")
+
+    @contextmanager
+    def nothing_leaves_the_pod(self) -> Iterator[None]:
+        """A queue on the pod's interface that has room for no packet."""
+        tc = ["ip", "netns", "exec", self.client, "tc", "qdisc"]
+        full = ["tbf", "rate", "1kbit", "burst", "10", "limit", "1"]
+        subprocess.run([*tc, "add", "dev", "eth0", "root", *full], check=True, capture_output=True)
+        try:
+            yield
+        finally:
+            subprocess.run([*tc, "del", "dev", "eth0", "root"], check=True, capture_output=True)
 
     def sockets(self, *arguments: str, namespace: str = "") -> list[str]:
         """The server's TCP sockets as ss prints them, a line each."""

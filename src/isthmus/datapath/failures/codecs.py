@@ -23,13 +23,14 @@ ATTEMPT = Shape(
     generation="I",
     cluster="H",
     failed="B",
-    pending="B",
-    tries="H",
-    moved="H",
+    moved="B",
+    tries="I",
     tried="24s",
 )
 FLOW_KEY = Shape("flow_key", pod="16s", peer="16s", pod_port="2s", peer_port="2s", reverse="I")
-FLOW = Shape("flow", peer="16s", peer_port="2s", flags="H", backend="I", fin_end="8s", used="Q")
+FLOW = Shape(
+    "flow", peer="16s", peer_port="2s", pod_port="2s", flags="I", backend="I", reserved="I", fin_end="8s", used="Q"
+)
 FAILING = Shape("failing", generation="I", failures="I", since="Q", until="Q", last="Q", level="I", reason="I")
 GATE = Shape("gate", failing="I", moved="I")
 EVENT = Shape(

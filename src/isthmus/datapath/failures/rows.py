@@ -56,7 +56,7 @@ def moved(entries: Iterable[tuple[bytes, bytes]]) -> int:
 
 def _reverse(forward: bytes, to: Mapping[str, Any]) -> bytes:
     raw = codecs.FLOW_KEY.named(forward)
-    return codecs.FLOW_KEY.pack(raw["pod"], to["peer"], raw["pod_port"], to["peer_port"], 1)
+    return codecs.FLOW_KEY.pack(raw["pod"], to["peer"], to["pod_port"], to["peer_port"], 1)
 
 
 def boot_time() -> float:
