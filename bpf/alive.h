@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* Whether a server of the node can be sent to: its deadline, and where the kernel can tell, its socket. */
+/* Whether the node's name server can be sent to: a deadline of each process, and where the kernel can tell, its socket. */
 #pragma once
 
 #include <stdbool.h>
@@ -25,10 +25,21 @@ static __always_inline bool is_alive(__u32 server)
 	return !found->tied || has_socket(server);
 }
 
-/* Whether it wants questions over TCP as well. */
+/* Either process is enough: they share their addresses, so the kernel gives the packets to the one that is left. */
+static __always_inline bool dns_is_alive(void)
+{
+	return is_alive(ALIVE_DNS) || is_alive(ALIVE_DNS_SECOND);
+}
+
 static __always_inline bool takes_tcp(__u32 server)
 {
 	const struct alive *found = bpf_map_lookup_elem(&alive, &server);
 
-	return found && found->flags & ALIVE_TCP;
+	return found && found->flags & ALIVE_TCP && is_alive(server);
+}
+
+/* Whether questions over TCP are wanted as well. */
+static __always_inline bool dns_takes_tcp(void)
+{
+	return takes_tcp(ALIVE_DNS) || takes_tcp(ALIVE_DNS_SECOND);
 }

@@ -36,9 +36,9 @@ static __always_inline int steer(struct bpf_sock_addr *ctx, const struct fronten
 
 	if (!key->port || key->port != resolver->dns_port || !same_address(key->address, resolver->dns))
 		return -ENOENT;
-	if (key->protocol == IPPROTO_TCP ? !takes_tcp(ALIVE_DNS) : is_read_at_tc(ctx))
+	if (key->protocol == IPPROTO_TCP ? !dns_takes_tcp() : is_read_at_tc(ctx))
 		return -ENOENT;
-	if (!is_alive(ALIVE_DNS) || is_exempt(cfg->flags))
+	if (!dns_is_alive() || is_exempt(cfg->flags))
 		return -ENOENT;
 	copy_address(dst->backend_address, resolver->server);
 	dst->backend_port = resolver->server_port;

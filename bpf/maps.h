@@ -155,7 +155,8 @@ enum alive_flag {
 
 enum alive_server {
 	ALIVE_DNS = 0,
-	ALIVE_SERVERS = 1,
+	ALIVE_DNS_SECOND = 1, /* another process on the same addresses */
+	ALIVE_SERVERS = 2,
 };
 
 struct frontend_key {

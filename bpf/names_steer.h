@@ -80,7 +80,7 @@ __walked_once int steer_packet(struct __sk_buff *skb)
 	resolver = resolver_of(cfg, asked->is_ipv6);
 	if (to->port == resolver->server_port && same_address(to->address, resolver->server))
 		return TC_ACT_UNSPEC; /* it goes there already */
-	if (!resolver->server_port || !is_alive(ALIVE_DNS)) {
+	if (!resolver->server_port || !dns_is_alive()) {
 		count_name(asked->type, NAME_DROPPED);
 		return TC_ACT_SHOT;
 	}

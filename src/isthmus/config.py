@@ -194,6 +194,9 @@ class DnsSection(Section, frozen=True):
     """The agent's admin socket, where the names come from."""
     uplinks: tuple[str, ...] = ("auto",)
     """Interfaces on which questions are dropped; ``auto`` stands for those with a default route. Empty: none are."""
+    instance: Literal["only", "first", "second"] = "only"
+    """``first`` and ``second``: of two processes that share their addresses, so that one answers while the other is
+    away."""
     deadline: Seconds = 1.0
     """Seconds after which the kernel stops steering questions to a server that does not say it is alive."""
 

@@ -10,16 +10,15 @@ import os
 import socket
 import struct
 import subprocess
-import sys
 from collections.abc import Iterator
-from itertools import count
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from names_world import SECTION, SERVER, SERVER6, ZONE, NamesWorld
+from names_node import Node, ip, within
+from names_world import SECTION, ZONE, NamesWorld
 
-from isthmus.datapath.core.tc import Attachment, PodLinks, create_link, has_tcx, remove_filters
+from isthmus.datapath.core.tc import create_link, has_tcx, remove_filters
 from isthmus.model.dns import Name
 
 pytestmark = pytest.mark.bpf
@@ -30,118 +29,6 @@ ROWS = (
     Name(ECHO, "AAAA", ("fd00::7",)),
     Name(f"_http._tcp.{ECHO}", "SRV", (f"0 100 80 {ECHO}.",)),
 )
-SUPPORT = Path(__file__).parent.parent / "support"
-_numbers = count()
-_libc = ctypes.CDLL(None, use_errno=True)
-
-ASK = """
-import socket, sys, dns.message
-for name, type_, server in zip(sys.argv[2::3], sys.argv[3::3], sys.argv[4::3]):
-    family = socket.AF_INET6 if ":" in server else socket.AF_INET
-    query = dns.message.make_query(name, type_)
-    with socket.socket(family, socket.SOCK_DGRAM) as sock:
-        sock.settimeout(float(sys.argv[1]))
-        sock.connect((server, 53))
-        sock.send(query.to_wire())
-        try:
-            reply = dns.message.from_wire(sock.recv(4096))
-            print(reply.rcode(), *(item for rrset in reply.answer for item in rrset))
-        except (TimeoutError, ConnectionError):
-            print("nothing")
-"""
-
-
-def ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, capture_output=True)
-
-
-@contextlib.contextmanager
-def within(namespace: str) -> Iterator[None]:
-    """This thread in a network namespace."""
-    home, there = os.open("/proc/thread-self/ns/net", os.O_RDONLY), os.open(f"/run/netns/{namespace}", os.O_RDONLY)
-    try:
-        assert _libc.setns(there, 0x40000000) == 0
-        yield
-    finally:
-        assert _libc.setns(home, 0x40000000) == 0
-        os.close(home)
-        os.close(there)
-
-
-class Node:
-    """A namespace for the node and one for each pod, joined by veths; the node's programs and pins."""
-
-    def __init__(self, directory: Path, bpffs: Path) -> None:
-        self.name = f"isthmus-tc-{os.getpid()}-{next(_numbers)}"
-        self.pins = bpffs / self.name
-        self.world = NamesWorld(directory / "maps")
-        self.world.hold(ROWS)
-        self._made = [self.name]
-        ip("netns", "add", self.name)
-        ip("-n", self.name, "link", "set", "lo", "up")
-        forward = ["net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"]
-        subprocess.run(["ip", "netns", "exec", self.name, "sysctl", "-qw", *forward], check=True)
-        for address in (SERVER, SERVER6):
-            ip("-n", self.name, "addr", "add", address, "dev", "lo")
-        self.pod = self.plug(1)
-        self._server: subprocess.Popen[str] | None = None
-
-    def plug(self, number: int) -> str:
-        """A pod; its namespace."""
-        namespace, interface = f"{self.name}-p{number}", f"pod{number}"
-        ip("netns", "add", namespace)
-        self._made.append(namespace)
-        wire = ("name", interface, "netns", self.name, "type", "veth", "peer", "name", "eth0", "netns", namespace)
-        ip("link", "add", *wire)
-        ends = ((self.name, interface, 1), (namespace, "eth0", 2))
-        for where, device, host in ends:
-            ip("-n", where, "link", "set", device, "up")
-            ip("-n", where, "addr", "add", f"10.9.{number}.{host}/24", "dev", device)
-            ip("-n", where, "addr", "add", f"fd00:9:{number}::{host}/64", "dev", device, "nodad")
-        ip("-n", namespace, "route", "add", "default", "via", f"10.9.{number}.1")
-        ip("-n", namespace, "route", "add", "default", "via", f"fd00:9:{number}::1")
-        return namespace
-
-    def links(self, *, tcx: bool | None = None) -> PodLinks:
-        """What a process that starts now keeps attached."""
-        found = [
-            Attachment("from_pod", "ingress", self.world.program("from_pod")),
-            Attachment("to_pod", "egress", self.world.program("to_pod")),
-        ]
-        return PodLinks(found, pins=self.pins, tcx=tcx)
-
-    def attach(self, *, tcx: bool | None = None) -> PodLinks:
-        """Programs on what there is now."""
-        made = self.links(tcx=tcx)
-        with within(self.name):
-            made.look()
-        return made
-
-    def ask(self, *questions: str, pod: str = "", patience: float = 5.0) -> list[str]:
-        """What a pod is answered to questions, given as name, type, server, name, type, server …"""
-        command = ["ip", "netns", "exec", pod or self.pod, sys.executable, "-c", ASK, str(patience), *questions]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
-
-    def serve(self) -> None:
-        """Register the node's server with the kernel and run it."""
-        command = [sys.executable, str(SUPPORT / "dns_serve.py"), f"{SERVER},{SERVER6}", ""]
-        self._server = subprocess.Popen(["ip", "netns", "exec", self.name, *command], stdout=subprocess.PIPE, text=True)
-        assert self._server.stdout is not None
-        assert self._server.stdout.readline() == "ready\n"
-        self.world.alive()
-
-    def close(self) -> None:
-        """Away with all of it."""
-        if self._server is not None:
-            self._server.kill()
-            self._server.wait(5)
-            assert self._server.stdout is not None
-            self._server.stdout.close()
-        for pin in self.pins.glob("*") if self.pins.is_dir() else ():
-            pin.unlink()
-        for each in self._made:
-            ip("netns", "del", each)
-        self.world.close()
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +41,7 @@ def bpffs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def node(tmp_path: Path, bpffs: Path) -> Iterator[Node]:
-    made = Node(tmp_path, bpffs)
+    made = Node(tmp_path, bpffs, ROWS)
     try:
         yield made
     finally:

@@ -11,7 +11,8 @@ from isthmus.datapath.core import attach, libbpf
 from isthmus.datapath.core.shapes import ID
 from isthmus.datapath.settings import ALIVE
 
-DNS = 0
+SERVERS = {"only": 0, "first": 0, "second": 1}
+"""enum alive_server, by ``dns.instance``."""
 TCP = 1
 _LOOK_EVERY = 0.1
 
@@ -19,7 +20,7 @@ _LOOK_EVERY = 0.1
 class Alive:
     """The entry of one server in the pinned maps ``alive`` and ``sockets``."""
 
-    def __init__(self, alive: int, sockets: int, *, server: int = DNS) -> None:
+    def __init__(self, alive: int, sockets: int, *, server: int = 0) -> None:
         self._alive = alive
         self._sockets = sockets
         self._server = ID.pack(server)
@@ -28,12 +29,13 @@ class Alive:
         """Whether questions over TCP are steered too, from the next renewal on."""
 
     @classmethod
-    async def open(cls, pin: str) -> Alive:
-        """The maps an agent pinned or will pin; returns when they are there."""
+    async def open(cls, pin: str, *, instance: str = "only") -> Alive:
+        """The maps an agent pinned or will pin; returns when they are there. ``instance``: as in ``dns.instance``."""
         while True:
             where = attach.pinned(pin)
             if (where / "alive").exists() and (where / "sockets").exists():
-                return cls(libbpf.open_pinned(where / "alive"), libbpf.open_pinned(where / "sockets"))
+                descriptors = (libbpf.open_pinned(where / name) for name in ("alive", "sockets"))
+                return cls(*descriptors, server=SERVERS[instance])
             await asyncio.sleep(_LOOK_EVERY)
 
     def tie(self, server: socket.socket) -> bool:

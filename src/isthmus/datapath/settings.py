@@ -10,7 +10,7 @@ from isthmus.config import DatapathSection, DnsSection
 from isthmus.datapath.core import manifest
 from isthmus.datapath.core.errors import DatapathError
 from isthmus.datapath.core.manifest import Map, Names, Row, each
-from isthmus.datapath.core.shapes import CGROUP, Shape, address, port
+from isthmus.datapath.core.shapes import CGROUP, ID, Shape, address, port
 from isthmus.datapath.services.views import host_port
 from isthmus.model.hosts import Endpoint, endpoint
 
@@ -89,8 +89,8 @@ def _show_exempt(_: Names, key: bytes, __: bytes) -> Row:
     return {"cgroup": CGROUP.unpack(key)[0]}
 
 
-def _show_alive(_: Names, __: bytes, value: bytes) -> Row:
-    return {"server": "dns", "deadline": ALIVE.unpack(value)[0]}
+def _show_alive(_: Names, key: bytes, value: bytes) -> Row:
+    return {"server": ("dns", "second dns")[ID.unpack(key)[0]], "deadline": ALIVE.unpack(value)[0]}
 
 
 MAPS: Final = (

@@ -10,6 +10,7 @@ the kernel's program answers with too (``isthmus.zone``), how pods find the serv
     upstream.py   forwarding to the cluster DNS over UDP
     stream.py     DNS over TCP
     probe.py      whether the cluster DNS knows our zone
+    sharing.py    whether another process serves the addresses
     uplinks.py    socket filters for packets from outside the node
     server.py     the sockets, and all of it together
 """
@@ -17,5 +18,6 @@ the kernel's program answers with too (``isthmus.zone``), how pods find the serv
 from isthmus.dns.names import derived
 from isthmus.dns.probe import knows_zone
 from isthmus.dns.server import CannotListen, Server
+from isthmus.dns.sharing import is_served
 
-__all__ = ["CannotListen", "Server", "derived", "knows_zone"]
+__all__ = ["CannotListen", "Server", "derived", "is_served", "knows_zone"]

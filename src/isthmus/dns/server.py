@@ -46,7 +46,7 @@ class Server:
 
     :meth:`run` never returns. Names are taken in as the table changes; until its sources have completed, a name of
     ours that is not known is answered SERVFAIL, while everything else is passed on from the first moment. Packets that
-    arrive on one of ``uplinks`` are dropped.
+    arrive on one of ``uplinks`` are dropped. ``shared``: another process may listen on the same addresses.
     """
 
     def __init__(
@@ -59,12 +59,14 @@ class Server:
         timeout: float = 3.0,
         uplinks: Sequence[str] = (),
         cluster_domain: str = "",
+        shared: bool = False,
     ) -> None:
         if upstream in listen:
             raise CannotListen(f"{joined(*upstream)} is the upstream too: questions would go round for ever")
         self._database = database
         self._listen = tuple(listen)
         self._uplinks = tuple(uplinks)
+        self._shared = shared
         self._zone = Zone(zone, cluster_domain=cluster_domain)
         self._upstream = Upstream(upstream, send=self._send, timeout=timeout)
         self._stream = Stream(self._zone, upstream=upstream)
@@ -99,7 +101,7 @@ class Server:
         """Listen and answer, for ever."""
         with ExitStack() as opened:
             dropped = uplinks.indexes(self._uplinks)
-            bound = [bind_both(each, dropped) for each in self._listen]
+            bound = [bind_both(each, dropped, shared=self._shared) for each in self._listen]
             for pair in bound:
                 for sock in pair:
                     opened.callback(sock.close)
@@ -193,12 +195,13 @@ class Server:
             self.replies += 1
 
 
-def bind_both(address: tuple[str, int], drop: Iterable[int] = ()) -> tuple[Socket, Socket]:
+def bind_both(address: tuple[str, int], drop: Iterable[int] = (), *, shared: bool = False) -> tuple[Socket, Socket]:
     """Sockets for UDP and TCP on one port, which drop what arrives on some interfaces. Port 0 is any free for both."""
     for attempts_left in reversed(range(ATTEMPTS if address[1] == 0 else 1)):
-        datagrams = _bind(address, socket.SOCK_DGRAM, drop)
+        datagrams = _bind(address, socket.SOCK_DGRAM, drop, shared=shared)
         try:
-            return datagrams, _bind((address[0], datagrams.getsockname()[1]), socket.SOCK_STREAM, drop)
+            port = datagrams.getsockname()[1]
+            return datagrams, _bind((address[0], port), socket.SOCK_STREAM, drop, shared=shared)
         except CannotListen:
             datagrams.close()
             if not attempts_left:
@@ -206,7 +209,7 @@ def bind_both(address: tuple[str, int], drop: Iterable[int] = ()) -> tuple[Socke
     raise AssertionError("the last attempt raises")
 
 
-def _bind(address: tuple[str, int], kind: socket.SocketKind, drop: Iterable[int]) -> Socket:
+def _bind(address: tuple[str, int], kind: socket.SocketKind, drop: Iterable[int], *, shared: bool) -> Socket:
     family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
     sock = socket.socket(family, kind | socket.SOCK_NONBLOCK)
     try:
@@ -214,6 +217,8 @@ def _bind(address: tuple[str, int], kind: socket.SocketKind, drop: Iterable[int]
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         else:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
+        if shared:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         uplinks.drop_from(sock, drop)  # before it can receive anything
         sock.bind(address)
     except OSError as error:

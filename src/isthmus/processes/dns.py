@@ -7,6 +7,7 @@ here only until the deadline that this process renews, and it does so only while
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import resource
 from typing import Any
 
@@ -29,6 +30,12 @@ log = logs.get("dns")
 ASK_AGAIN = 30.0
 """Seconds between two questions to the cluster DNS whether it knows our zone."""
 
+HUNG = 10.0
+"""Seconds without a turn of the loop after which the process ends: its sockets would keep their share of questions."""
+
+JOIN_EVERY = 0.02
+"""Seconds between two looks whether the other process still serves the addresses."""
+
 LIST_TIMEOUT = 5.0
 """Seconds that a list waits for the agent's names: they are shown also while the agent is away."""
 
@@ -50,7 +57,7 @@ async def main(config: Config) -> None:
     server = _server(db, config)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(reflector.run(), name="names")
-        tasks.create_task(serve(server), name="server")
+        tasks.create_task(serve(db, server, config), name="server")
         if config.datapath.cgroup and config.dns.mode != "off":
             tasks.create_task(stay_alive(db, server, config), name="alive")
         observing.admin(
@@ -78,27 +85,39 @@ def allow_descriptors() -> None:
 
 
 def _server(db: Database, config: Config) -> dns.Server:
-    listen = [_endpoint(each, "dns.listen") for each in config.dns.listen]
     upstream = _endpoint(config.dns.upstream or config.dns.cluster_dns[0], "dns.upstream")
     try:
         return dns.Server(
             db,
             zone=config.dns.zone,
-            listen=listen,
+            listen=_listen(config),
             upstream=upstream,
             uplinks=config.dns.uplinks,
             cluster_domain=config.dns.cluster_domain,
+            shared=config.dns.instance != "only",
         )
     except dns.CannotListen as why:
         raise CannotStart(f"dns.listen: {why}") from None
 
 
-async def serve(server: dns.Server) -> None:
+def _listen(config: Config) -> list[Endpoint]:
+    return [_endpoint(each, "dns.listen") for each in config.dns.listen]
+
+
+async def serve(db: Database, server: dns.Server, config: Config) -> None:
     """Run the server; its one fatal error becomes the process's."""
+    if config.dns.instance != "only":
+        await may_join(db, _listen(config))
     try:
         await server.run()
     except dns.CannotListen as why:
         raise CannotStart(f"dns.listen: {why}") from None
+
+
+async def may_join(db: Database, listen: list[Endpoint]) -> None:
+    """Wait for the names, as long as another process serves the addresses: a half of its questions would fail here."""
+    while dns.is_served(listen) and not db.snapshot().initialized(tables.NAMES):  # noqa: ASYNC110
+        await asyncio.sleep(JOIN_EVERY)  # nothing announces that a socket of another process is closed
 
 
 async def stay_alive(db: Database, server: dns.Server, config: Config) -> None:
@@ -108,7 +127,7 @@ async def stay_alive(db: Database, server: dns.Server, config: Config) -> None:
     """
     await db.until(lambda snapshot: snapshot.initialized(tables.NAMES) or snapshot.count(tables.NAMES) > 0)
     await server.listening()
-    alive = await Alive.open(config.datapath.pin)
+    alive = await Alive.open(config.datapath.pin, instance=config.dns.instance)
     if not alive.tie(server.socket):
         log.info("steering ends by the deadline alone: this kernel does not watch sockets")
     async with asyncio.TaskGroup() as tasks:
@@ -117,12 +136,14 @@ async def stay_alive(db: Database, server: dns.Server, config: Config) -> None:
 
 
 async def renew(alive: Alive, deadline: float) -> None:
-    """Renew for ever; withdraw in the end."""
+    """Renew for ever; withdraw in the end. A thread that needs no interpreter ends the process whose loop hangs."""
     try:
         while True:
+            faulthandler.dump_traceback_later(HUNG, exit=True)
             alive.renew(deadline)
             await asyncio.sleep(deadline / 3)
     finally:
+        faulthandler.cancel_dump_traceback_later()
         alive.withdraw()
 
 

@@ -167,7 +167,7 @@ def _load(maps: Mapping[str, Map], programs: Sequence[Program], *, pin: str, cgr
         for name, pointer in opened.maps().items():
             row = maps[name]
             if row.carried:
-                _carry(where, name, shape=opened.map_shape(pointer))
+                _carry(where, name, shape=opened.map_shape(pointer), any_size=row.entries is not None)
             _prepare(opened, pointer, where / name, entries=row.entries(max_entries) if row.entries else 0)
         opened.set_constants(CONSTANTS.pack(*(libbpf.has_helper(CGROUP_SOCK_ADDR, helper) for helper in HELPERS)))
         opened.load()
@@ -182,11 +182,12 @@ def others(where: Path) -> list[Path]:
     return [each for each in _entries(where.parent) if each.is_dir() and each not in (where, links(str(where.parent)))]
 
 
-def _carry(where: Path, name: str, *, shape: tuple[int, int]) -> None:
+def _carry(where: Path, name: str, *, shape: tuple[int, int, int], any_size: bool) -> None:
     """Take a map over from another layout, if it is the same there; the other's programs go on using it."""
     path = where / name
     found = [other / name for other in others(where) if (other / name).exists()]
-    if found and not path.exists() and pinned_info(found[-1])[:2] == shape:
+    compared = 2 if any_size else 3
+    if found and not path.exists() and pinned_info(found[-1])[:compared] == shape[:compared]:
         path.hardlink_to(found[-1])
 
 

@@ -71,6 +71,7 @@ def library() -> ctypes.CDLL:
         "bpf_map__fd": (c_void_p,),
         "bpf_map__key_size": (c_void_p,),
         "bpf_map__value_size": (c_void_p,),
+        "bpf_map__max_entries": (c_void_p,),
         "bpf_map__set_pin_path": (c_void_p, c_char_p),
         "bpf_map__set_max_entries": (c_void_p, c_uint32),
         "bpf_map__set_initial_value": (c_void_p, c_void_p, c_size_t),
@@ -186,9 +187,11 @@ class Object:
         _log.clear()
         _checked(self._lib.bpf_object__load(self._pointer), f"cannot load {self.path.name}", log=True)
 
-    def map_shape(self, map_pointer: int) -> tuple[int, int]:
-        """(key size, value size) of a map, as the object declares it."""
-        return self._lib.bpf_map__key_size(map_pointer), self._lib.bpf_map__value_size(map_pointer)
+    def map_shape(self, map_pointer: int) -> tuple[int, int, int]:
+        """(key size, value size, entries) of a map, as the object declares it."""
+        sizes = (self._lib.bpf_map__key_size, self._lib.bpf_map__value_size, self._lib.bpf_map__max_entries)
+        key, value, entries = (int(size(map_pointer)) for size in sizes)
+        return key, value, entries
 
     def map_fd(self, map_pointer: int) -> int:
         """A descriptor of a loaded map that outlives the object."""
