@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
 from admin_world import serving
 from balancing_world import PERMISSIVE, World, make
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from isthmus.admin.wire import ProcessStatus
 from isthmus.cli import root
 from isthmus.loadbalancer import Place
 from isthmus.loadbalancer.explain import Explanation, called, explain
 from isthmus.model.names import ClusterName, ServiceName
+from isthmus.model.policies import Policy, Share, Tier
 from isthmus.model.services import Condition, Port
 
 HERE = Place(ClusterName("c1"), "n1")
@@ -149,3 +152,66 @@ async def test_a_peer_that_is_not_ready_is_named_beside_its_endpoints_and_makes_
     assert code == 1
     assert "    → c2 10.2.0.1:8080 (c2 is stale since 2026-01-01T10:00:00Z)" in printed.splitlines()
     assert "  ✗ peer  cluster c2: stale since 2026-01-01T10:00:00Z: timed out" in printed.splitlines()
+
+
+def failover() -> World:
+    """Two tiers: this cluster and c2 by weight while half is usable, then c3."""
+    first = Tier((Share(ClusterName("."), 90), Share(ClusterName("c2"), 10)), min_percent=50)
+    policy = Policy(name=ECHO, target=ECHO, tiers=(first, Tier((Share(region="far"),))))
+    world = World().put(make.imported(), make.derived(), policy, make.cluster("c1", own=True, state="ready"))
+    world.put(make.cluster("c2", state="ready"), make.cluster("c3", region="far", state="ready"))
+    return world.put(*(make.endpoints(f"c{n}", f"10.{n}.0.1", f"10.{n}.0.2") for n in (1, 2, 3)))
+
+
+async def test_shares_and_tiers_of_the_policy_in_force_are_shown(tmp_path: Path) -> None:
+    verdict = make.probe("10.2.0.1", healthy=False, cluster="c2", service=make.DERIVED)
+    world = failover().put(replace(verdict, reason="HTTP status 500"))
+    code, printed, _ = await ask(world, tmp_path, "demo/echo")
+    assert code == 0
+    assert printed.splitlines()[3:] == [
+        "    shares: c1 90%, c2 10%",
+        "    tier 1 of the policy: 100% of calls; 3 usable, wants 50%; . weight 90, c2 weight 10",
+        "    tier 2 of the policy: 0% of calls; 2 usable, wants 1; far",
+        "    → tier 0, weight 9: c1 10.1.0.1:8080",
+        "    → tier 0, weight 9: c1 10.1.0.2:8080",
+        "    → tier 0, weight 1: c2 10.2.0.2:8080",
+        "    → tier 1, weight 1: c3 10.3.0.1:8080",
+        "    → tier 1, weight 1: c3 10.3.0.2:8080",
+        "    ✗ c2 10.2.0.1:8080: probes find it dead: HTTP status 500",
+        "",
+        "  shared out by TrafficPolicy demo/echo",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("gone", "shares"),
+    [
+        ((), "shares: c1 90%, c2 10%"),
+        (("c2",), "shares: c1 100%"),
+        (("c1",), "shares: c2 100%"),
+        (("c3",), "shares: c1 90%, c2 10%"),
+        (("c1", "c2"), "shares: c3 100%"),
+        (("c1", "c2", "c3"), "shares: none"),
+    ],
+)
+async def test_what_if_a_cluster_had_nothing_ready(tmp_path: Path, gone: tuple[str, ...], shares: str) -> None:
+    words = [word for each in gone for word in ("--without", each)]
+    _, printed, _ = await ask(failover(), tmp_path, "demo/echo", *words)
+    assert printed.splitlines()[3].strip() == shares
+    for each in gone:
+        assert f"    ✗ {each} 10.{each[1]}.0.1:8080: as if {each} had nothing ready" in printed.splitlines()
+
+
+async def test_what_if_agrees_with_what_is_when_it_comes_to_be_so(tmp_path: Path) -> None:
+    def lines(text: str) -> list[str]:
+        return [line for line in text.splitlines() if "→" in line or "shares" in line]
+
+    _, foretold, _ = await ask(failover(), tmp_path, "demo/echo", "--without", "c1")
+    away = [make.endpoint(f"10.1.0.{n}", condition=Condition.NOT_READY) for n in (1, 2)]
+    _, seen, _ = await ask(failover().put(make.endpoints("c1", *away)), tmp_path, "demo/echo")
+    assert lines(foretold) == lines(seen)
+
+
+async def test_what_if_of_an_unknown_cluster_is_one_line(tmp_path: Path) -> None:
+    code, _, error = await ask(failover(), tmp_path, "demo/echo", "--without", "c9")
+    assert (code, error) == (1, "Error: --without c9: no such cluster\n")

@@ -24,8 +24,22 @@ BEHIND = ("peer", "endpoints", "conflict", "namespace")
 @click.argument("service")
 @click.option("-n", "--namespace", metavar="NS", default="default", show_default=True, help="The namespace.")
 @click.option("-o", "--output", "form", type=click.Choice(["text", "json"]), default="text")
+@click.option(
+    "--without",
+    multiple=True,
+    metavar="CLUSTER",
+    help="As it would be if nothing of this cluster were ready; repeatable.",
+)
 @sockets.options
-def explain(service: str, namespace: str, form: str, socket: Path | None, cluster: str | None, lab: str | None) -> None:
+def explain(
+    service: str,
+    namespace: str,
+    form: str,
+    without: tuple[str, ...],
+    socket: Path | None,
+    cluster: str | None,
+    lab: str | None,
+) -> None:
     """Why calls of SERVICE go where they go: the backends they reach, those they do not, and the reason for each.
 
     Exits with 1 when a cluster it depends on is not ready, exports conflict, or its namespace is missing.
@@ -34,7 +48,7 @@ def explain(service: str, namespace: str, form: str, socket: Path | None, cluste
     from isthmus.loadbalancer import explain as explaining
     from isthmus.loadbalancer.selection import Place
     from isthmus.model import tables
-    from isthmus.model.names import ServiceName
+    from isthmus.model.names import ClusterName, ServiceName
 
     name = ServiceName(service if "/" in service else f"{namespace}/{service}")
     facts = diagnose.collect(None, pod="", socket=socket, cluster=cluster, lab=lab)
@@ -44,8 +58,11 @@ def explain(service: str, namespace: str, form: str, socket: Path | None, cluste
     place = msgspec.convert(status.get("place"), Place | None)
     if place is None:
         raise click.ClickException(f"{socket}: the process has no place in its status; only an agent has")
+    cut = tuple(map(ClusterName, without))
+    if unknown := set(cut) - {row.name for row in reader.all(tables.CLUSTERS)}:
+        raise click.ClickException(f"--without {', '.join(sorted(unknown))}: no such cluster")
     accounts = [
-        explaining.explain(reader, each, at=place, which=status.get("services", "multicluster"))
+        explaining.explain(reader, each, at=place, which=status.get("services", "multicluster"), without=cut)
         for each in explaining.called(reader, name)
     ]
     faults = [hop for hop in walk(facts, name) if hop.state == "fault" and hop.hop in BEHIND]
@@ -57,7 +74,7 @@ def explain(service: str, namespace: str, form: str, socket: Path | None, cluste
         awaited = {row.key: row.awaited for row in reader.all(tables.PLANS)}
         stale = {row.name: f"{row.state} since {row.since}" for row in _not_ready(reader.all(tables.CLUSTERS))}
         for account in accounts:
-            _print(account, awaited, stale)
+            _print(account, awaited, stale, {row.key: row.error for row in reader.all(tables.FAILURES)})
         if faults:
             print()
             diagnose.lines(faults)
@@ -68,19 +85,30 @@ def _not_ready(rows: Iterable[Any]) -> Iterable[Any]:
     return (row for row in rows if not row.own and row.state != "ready")
 
 
-def _print(account: Any, awaited: Mapping[Any, tuple[str, ...]], late: Mapping[str, str]) -> None:
+def _print(
+    account: Any, awaited: Mapping[Any, tuple[str, ...]], late: Mapping[str, str], ejected: Mapping[Any, str]
+) -> None:
+    failing = {(key.address, key.port, key.protocol, key.cluster): error for key, error in ejected.items()}
+    from isthmus.loadbalancer import shares
+
     stands_for = f", which stands for the import {account.import_of}" if account.import_of else ""
     print(f"{account.service}{stands_for}")
     for path in account.paths:
         plan = path.plan
         print(f"\n  {plan.key.port}/{plan.key.protocol} {plan.key.family}{_at(plan)}")
+        if len(path.shares) > 1 or path.tiers:
+            print(f"    shares: {shares.text(path.shares)}")
+        for each in path.tiers:
+            what = f"{each.usable} usable, wants {each.wanted}"
+            print(f"    tier {each.tier} of the policy: {100 * each.part:.3g}% of calls; {what}; {each.clusters}")
         for group in plan.groups:
             tier = f"tier {group.tier}, weight {group.weight}: " if len(plan.groups) > 1 else ""
             for target in group.targets:
                 through = " (a proxy of this node)" if target.proxy else ""
-                print(
-                    f"    → {tier}{target.cluster} {joined(target.address, target.port)}{through}{_as_of(target, late)}"
-                )
+                error = failing.get((target.address, target.port, target.protocol, target.cluster))
+                passed_over = f" (ejected on this node: {error})" if error else ""
+                where = f"{target.cluster} {joined(target.address, target.port)}"
+                print(f"    → {tier}{where}{through}{passed_over}{_as_of(target, late)}")
         if not any(group.targets for group in plan.groups):
             print("    → nobody: calls are refused at once")
         for out in path.left_out:

@@ -15,6 +15,7 @@ because nothing here depends on it: what backends.py caches saves work and chang
     backends.py   endpoints of all clusters and sources joined
     selection.py  the rules of selection, one function each
     tiers.py      tiers and weights of a policy, flattened to groups
+    shares.py     the parts of the calls that a plan comes to
     policies.py   which policy counts
     policy_objects.py  what came of each policy, as the status of its object
     plans.py      ``plan``, the one place that chooses

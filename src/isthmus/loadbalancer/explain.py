@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import partial
 
 from msgspec import Struct
 
 from isthmus.loadbalancer import own_ranges, plans
 from isthmus.loadbalancer.backends import exports
-from isthmus.loadbalancer.policies import counting, precedence
+from isthmus.loadbalancer.policies import counting, of_service, precedence
 from isthmus.loadbalancer.port_redirects import order
 from isthmus.loadbalancer.redirects import LOCAL, shortcomings
-from isthmus.loadbalancer.selection import Place
+from isthmus.loadbalancer.selection import DEAD, Clusters, Place
 from isthmus.loadbalancer.services import Which, best, resolve, wanted
+from isthmus.loadbalancer.shares import TierShare, by_cluster, by_tier
 from isthmus.model.balancing import Backend, Frontend, Plan, PlanKey
 from isthmus.model.clusters import reachability
 from isthmus.model.names import ClusterName, ServiceName, split
@@ -29,6 +30,7 @@ from isthmus.model.tables import (
     OWN_RANGES,
     PODS,
     POLICIES,
+    PROBES,
     REDIRECTS,
     REFUSED_CLAIMS,
     SERVICES,
@@ -44,10 +46,14 @@ class LeftOut(Struct, frozen=True):
 
 
 class PlanExplanation(Struct, frozen=True):
-    """One plan, and the backends that it leaves out."""
+    """One plan, the backends that it leaves out, and where its calls go."""
 
     plan: Plan
     left_out: tuple[LeftOut, ...]
+    shares: dict[ClusterName, float]
+    """The part of the calls that each cluster has, 0 to 1."""
+    tiers: tuple[TierShare, ...]
+    """Of the policy that counts; none where it has none."""
 
 
 class Explanation(Struct, frozen=True):
@@ -59,23 +65,53 @@ class Explanation(Struct, frozen=True):
     notes: tuple[str, ...]
 
 
-def explain(reader: Reader, service: ServiceName, *, at: Place, which: Which = "multicluster") -> Explanation:
-    """The explanation of a service as the tables are now. ``which``: the services that the process answers."""
+def explain(
+    reader: Reader,
+    service: ServiceName,
+    *,
+    at: Place,
+    which: Which = "multicluster",
+    without: Collection[ClusterName] = (),
+) -> Explanation:
+    """The explanation of a service as the tables are now. ``which``: the services that the process answers.
+
+    ``without``: the same, as it would be if no backend of these clusters were ready.
+    """
     left: dict[PlanKey, list[LeftOut]] = {}
 
     def record(key: PlanKey, backend: Backend, reason: str) -> None:
+        if backend.key.cluster in without:
+            reason = f"as if {backend.key.cluster} had nothing ready"
+        elif reason == DEAD and (probe := reader.get(PROBES, backend.key)) and probe.reason:
+            reason = f"{reason}: {probe.reason}"
         left.setdefault(key, []).append(LeftOut(backend, reason))
 
     found = plans.compute(
-        reader, service, cluster=at.cluster, node=at.node, which=which, reasons=lambda key: partial(record, key)
+        reader,
+        service,
+        cluster=at.cluster,
+        node=at.node,
+        which=which,
+        reasons=lambda key: partial(record, key),
+        without=without,
     )
+    subject = resolve(reader, service, which="all")
+    policy = of_service(reader, subject) if subject is not None else None
+    clusters = Clusters(at.cluster, {each.name: each for each in reader.all(CLUSTERS)})
+
+    def tiers(plan: Plan) -> tuple[TierShare, ...]:
+        return by_tier(plan, policy, clusters) if policy is not None and not plan.redirected_by else ()
+
     paths = [(plan, sorted(left.get(plan.key, ()), key=lambda each: each.backend.key)) for plan in list(found)]
     row = best(reader, service)
     imported = row.import_of if row else next((each.name for each in reader.by(IMPORTS, "service", service)), "")
     return Explanation(
         service=service,
         import_of=ServiceName(imported),
-        paths=tuple(PlanExplanation(plan, tuple(out)) for plan, out in sorted(paths, key=lambda pair: pair[0].key)),
+        paths=tuple(
+            PlanExplanation(plan, tuple(out), by_cluster(plan), tiers(plan))
+            for plan, out in sorted(paths, key=lambda pair: pair[0].key)
+        ),
         notes=tuple(_notes(reader, service, at=at)),
     )
 

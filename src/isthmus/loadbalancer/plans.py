@@ -5,8 +5,10 @@ The unit is a service: a backend that comes or goes changes the plans of all its
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
+
+from msgspec.structs import replace
 
 from isthmus.loadbalancer import policies
 from isthmus.loadbalancer.port_redirects import of_plan
@@ -25,7 +27,7 @@ from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.names import derived as derived_name
 from isthmus.model.policies import Policy
 from isthmus.model.redirects import PortRedirect
-from isthmus.model.services import Import, Labels, Node, Service
+from isthmus.model.services import Condition, Import, Labels, Node, Service
 from isthmus.model.sources import is_peer
 from isthmus.model.tables import (
     BACKENDS,
@@ -145,8 +147,11 @@ def compute(
     node: str,
     which: Which,
     reasons: Callable[[PlanKey], Reasons] = lambda key: ignore,
+    without: Collection[ClusterName] = (),
 ) -> Iterator[Plan]:
     """Every plan of a service: one for each port, family and scope that has a frontend, which is ours then.
+
+    ``without``: what the plans would be if no backend of these clusters were ready.
 
     Plans of original scopes come first: they are there before calls that a redirect skips are sent to them.
     """
@@ -159,6 +164,8 @@ def compute(
     if subject is None:
         return
     backends = reader.by(BACKENDS, "service", service)
+    if without:
+        backends = [replace(b, condition=Condition.GONE) if b.key.cluster in without else b for b in backends]
     at = place(reader, cluster, node)
     policy = policies.of_service(reader, subject)
     clusters = Clusters(cluster, {row.name: row for row in reader.all(CLUSTERS)}) if policy is not None else None

@@ -6,7 +6,6 @@ service; what a node has ejected, found dead or prefers because it is near is no
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from heapq import nsmallest
@@ -14,7 +13,7 @@ from typing import Final
 
 from isthmus.desired import Condition, Draft, Ownership, condition, row
 from isthmus.kube.objects.policies import TRAFFIC_POLICY
-from isthmus.loadbalancer import backends, policies
+from isthmus.loadbalancer import backends, policies, shares
 from isthmus.loadbalancer.plans import plan
 from isthmus.loadbalancer.selection import Clusters, Place
 from isthmus.loadbalancer.services import ResolvedService, resolve
@@ -41,9 +40,6 @@ KINDS: Final = {"TrafficPolicy": Ownership(TRAFFIC_POLICY, conditions=frozenset(
 
 MAX_STATUSES: Final = 100
 """Policies of one service whose status is written, the first in precedence: they are all computed when one changes."""
-
-SHOWN: Final = 8
-"""Clusters whose shares stand in a status; the others are counted."""
 
 
 def derived(cluster: ClusterName) -> Derived[Object]:
@@ -102,24 +98,10 @@ def planned(reader: Reader, subject: ResolvedService, policy: Policy, *, cluster
 
 def by_family(found: Sequence[Plan]) -> str:
     """The shares of plans of one port: once where all families agree, else ``IPv4: c1 90%, c2 10%; IPv6: c1 100%``."""
-    texts = {each.key.family: shares(each) for each in found}
+    texts = {each.key.family: shares.text(shares.by_cluster(each)) for each in found}
     if len(set(texts.values())) < 2:
         return next(iter(texts.values()), "none")
     return "; ".join(f"{of}: {text}" for of, text in texts.items())
-
-
-def shares(found: Plan) -> str:
-    """The part of the calls that each cluster has: ``c1 90%, c2 10%``, the greatest first; ``none`` without any."""
-    parts: Counter[str] = Counter()
-    called = [group for group in found.groups if group.tier == 0]
-    total = sum(group.weight for group in called if group.targets)
-    for group in called:
-        for target in group.targets:
-            parts[target.cluster] += group.weight / total / len(group.targets)  # type: ignore[assignment]
-    ranked = sorted(parts.items(), key=lambda each: (-each[1], each[0]))
-    text = [f"{name} {100 * part:.3g}%" for name, part in ranked[:SHOWN]]
-    more = len(ranked) - len(text)
-    return ", ".join(text) + (f" and {more} more" if more else "") if text else "none"
 
 
 def by_policy(reader: Reader, old: Policy | None, new: Policy | None) -> Iterable[ServiceName]:

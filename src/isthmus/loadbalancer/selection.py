@@ -26,6 +26,7 @@ Backends = Sequence[Backend]
 
 READY: Final = Condition.READY
 
+DEAD: Final = "probes find it dead"
 SAME_NODE: Final = "PreferSameNode"
 SAME_ZONE: Final = "PreferSameZone"
 
@@ -127,7 +128,7 @@ def answering(backends: Backends, *, refuse: bool = False, reasons: Reasons) -> 
     alive = [backend for backend in backends if backend.healthy]
     if (not alive and not refuse) or len(alive) == len(backends):
         return backends
-    return _keep(backends, lambda backend: "" if backend.healthy else "probes find it dead", reasons)
+    return _keep(backends, lambda backend: "" if backend.healthy else DEAD, reasons)
 
 
 def near(backends: Backends, *, of: ResolvedService, at: Place, reasons: Reasons) -> Backends:
