@@ -12,7 +12,7 @@ from isthmus.loadbalancer import explain
 from isthmus.loadbalancer.selection import Place
 from isthmus.model.clusters import Cluster, Reachability, reachability, reachability_changed
 from isthmus.model.names import ClusterName
-from isthmus.model.services import Node
+from isthmus.model.services import EXPORTERS, Node
 
 C1, C2, C3 = (ClusterName(f"c{n}") for n in (1, 2, 3))
 OWN = make.cluster("c1", own=True, own_ranges=("10.1.0.0/16", "10.96.0.0/16", "fd00:1::/48"))
@@ -44,6 +44,22 @@ def test_endpoints_of_a_cluster_that_does_not_export_the_service_do_not_count() 
 def test_a_record_alone_makes_no_backend_of_an_import_that_nobody_exports() -> None:
     seen = World().put(make.imported(clusters=()), make.endpoints("c2", "10.2.1.1"))
     assert addresses(seen) == []
+
+
+def test_while_an_import_is_missing_the_exporters_that_its_derived_service_names_count() -> None:
+    named = make.derived(annotations=((EXPORTERS, "c1,c3"),))
+    seen = World().put(named, make.endpoints("c2", "10.2.1.1"), make.endpoints("c3", "10.3.1.1"))
+    assert addresses(seen) == ["10.3.1.1"]
+    seen.put(make.imported(clusters=()))  # written again, its status not yet
+    assert addresses(seen) == ["10.3.1.1"]
+    seen.put(make.imported(clusters=(C2,)))
+    assert addresses(seen) == ["10.2.1.1"]
+
+
+def test_of_a_derived_service_that_names_no_exporters_all_count_while_its_import_is_missing() -> None:
+    """Other implementations name none; before the imports are listed at a start, calls have to go on."""
+    seen = World().put(make.derived(), make.endpoints("c2", "10.2.1.1"), make.endpoints("c3", "10.3.1.1"))
+    assert addresses(seen) == ["10.2.1.1", "10.3.1.1"]
 
 
 def test_a_global_service_takes_the_endpoints_of_every_cluster() -> None:

@@ -14,12 +14,12 @@ from isthmus.mcs import slices, words
 from isthmus.model import tables
 from isthmus.model.clusters import Cluster
 from isthmus.model.names import ClusterName, ServiceName
-from isthmus.model.services import Endpoint, EndpointSet, Namespace, Port
+from isthmus.model.services import GLOBAL, Endpoint, EndpointSet, Namespace, Port
 
 DERIVED = "demo/derived-qieggqc27v"
 PORTS = (Port("http", 8080),)
 POD = Endpoint("10.2.1.5", PORTS)
-GLOBAL = (words.GLOBAL, "true")
+IS_GLOBAL = (GLOBAL, "true")
 
 
 def record(
@@ -165,7 +165,7 @@ class TestBehindAnImport:
 
 class TestBehindAGlobalService:
     def test_a_headless_one_has_slices_of_every_service_of_its_name(self, world: World) -> None:
-        world.service(annotations=(GLOBAL,), labels=(("app", "echo"),), headless=True, cluster_ips=(), uid="own-uid")
+        world.service(annotations=(IS_GLOBAL,), labels=(("app", "echo"),), headless=True, cluster_ips=(), uid="own-uid")
         record(world, POD, service="demo/echo")
         [(name, found)] = wanted(world).items()
         assert name.startswith("echo-c2-")
@@ -181,12 +181,12 @@ class TestBehindAGlobalService:
     @pytest.mark.parametrize(
         ("annotations", "headless", "synchronised"),
         [
-            ((GLOBAL,), False, False),
-            ((GLOBAL, (words.SYNC_SLICES, "True")), False, True),
-            ((GLOBAL, (words.SYNC_SLICES, "false")), True, False),
+            ((IS_GLOBAL,), False, False),
+            ((IS_GLOBAL, (words.SYNC_SLICES, "True")), False, True),
+            ((IS_GLOBAL, (words.SYNC_SLICES, "false")), True, False),
             ((("io.cilium/global-service", "TRUE"),), True, True),
-            (((words.GLOBAL, "yes"),), True, False),
-            ((("io.cilium/global-service", "true"), (words.GLOBAL, "false")), True, False),
+            (((GLOBAL, "yes"),), True, False),
+            ((("io.cilium/global-service", "true"), (GLOBAL, "false")), True, False),
             ((), True, False),
         ],
     )
@@ -198,7 +198,7 @@ class TestBehindAGlobalService:
         assert bool(wanted(world)) == synchronised
 
     def test_a_namespace_that_is_not_global_takes_nothing(self, world: World) -> None:
-        world.service(annotations=(GLOBAL,), headless=True)
+        world.service(annotations=(IS_GLOBAL,), headless=True)
         record(world, POD, service="demo/echo")
         world.put(tables.NAMESPACES, Namespace("demo", annotations=(("clustermesh.cilium.io/global", "false"),)))
         assert wanted(world) == {}
@@ -206,13 +206,13 @@ class TestBehindAGlobalService:
         assert addresses(world) == {"10.2.1.5"}
 
     def test_an_annotation_that_goes_takes_the_slices_along(self, world: World) -> None:
-        world.service(annotations=(GLOBAL,), headless=True)
+        world.service(annotations=(IS_GLOBAL,), headless=True)
         record(world, POD, service="demo/echo")
         world.service(headless=True)
         assert wanted(world) == {}
 
     def test_one_that_is_exported_too_has_both(self, world: World) -> None:
-        world.service(annotations=(GLOBAL,), headless=True)
+        world.service(annotations=(IS_GLOBAL,), headless=True)
         world.mark()
         world.export("c2", type="Headless")
         record(world, POD, service="demo/echo")

@@ -12,13 +12,21 @@ from typing import Final, Literal, NamedTuple
 from msgspec import Struct
 
 from isthmus.model.names import ClusterName, ServiceName, derived
-from isthmus.model.services import MULTI_CLUSTER_SERVICE, TOPOLOGY_MODE, Affinity, Import, Labels, Port, Service
+from isthmus.model.services import (
+    EXPORTERS,
+    MULTI_CLUSTER_SERVICE,
+    TOPOLOGY_MODE,
+    Affinity,
+    Import,
+    Labels,
+    Port,
+    Service,
+    is_global,
+)
 from isthmus.model.sources import rank
 from isthmus.model.tables import IMPORTS, SERVICES
 from isthmus.statedb import Reader
 
-GLOBAL: Final = "service.cilium.io/global"
-GLOBAL_ALIAS: Final = "io.cilium/global-service"
 CLUSTER_AFFINITY: Final = "service.cilium.io/affinity"
 CLUSTER_AFFINITY_ALIAS: Final = "io.cilium/service-affinity"
 ALGORITHM: Final = "service.cilium.io/lb-algorithm"
@@ -57,18 +65,12 @@ class ResolvedService(Struct, frozen=True, gc=False, kw_only=True):
 class Requested(NamedTuple):
     """What annotations request."""
 
-    is_global: bool = False
     distribution: str = ""
     preference: Preference = "none"
     consistent: bool = False
 
 
 NOTHING_REQUESTED: Final = Requested()
-
-
-def is_global(service: Service) -> bool:
-    """Whether a Service of this name takes endpoints of every cluster's Service of the same name."""
-    return bool(service.annotations) and _requested(service.annotations).is_global
 
 
 def is_multicluster(service: Service) -> bool:
@@ -161,9 +163,7 @@ def _of_service(service: Service, imported: Import | None) -> ResolvedService:
         multicluster=bool(service.import_of) or is_multicluster(service),
         ports=service.ports,
         headless=service.headless,
-        # An import that is deleted is written again at once: until then its derived Service alone decides,
-        # and only our operator, or the tenant whose namespace it is, can have made that.
-        exporters=imported.clusters if imported is not None else None,
+        exporters=_exporters(service, imported),
         affinity=affinity,
         affinity_timeout=timeout if affinity != "None" else 0,
         internal_policy=service.internal_policy,
@@ -172,6 +172,20 @@ def _of_service(service: Service, imported: Import | None) -> ResolvedService:
         preference=requested.preference,
         consistent=requested.consistent,
     )
+
+
+def _exporters(service: Service, imported: Import | None) -> tuple[ClusterName, ...] | None:
+    """The clusters that export what a derived Service stands for: by its import, else by its own annotation.
+
+    An import that is deleted is written again, its status after it: until then it names no cluster. A derived Service
+    without the annotation is another implementation's, or an earlier version's.
+    """
+    if imported is not None and imported.clusters:
+        return imported.clusters
+    named = next((text for key, text in service.annotations if key == EXPORTERS), "") if service.import_of else ""
+    if named:
+        return tuple(ClusterName(each) for each in named.split(","))
+    return imported.clusters if imported is not None else None
 
 
 def _of_import(name: ServiceName, row: Import) -> ResolvedService:
@@ -207,7 +221,6 @@ def _requested(annotations: Labels) -> Requested:
     found = dict(annotations)
     preference = found.get(CLUSTER_AFFINITY, found.get(CLUSTER_AFFINITY_ALIAS, ""))
     return Requested(
-        is_global=found.get(GLOBAL, found.get(GLOBAL_ALIAS, "")).lower() == "true",
         distribution="PreferSameZone" if found.get(TOPOLOGY_MODE, "").lower() == "auto" else "",
         preference="local" if preference == "local" else "remote" if preference == "remote" else "none",
         consistent=found.get(ALGORITHM) == "maglev",

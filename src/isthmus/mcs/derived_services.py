@@ -15,7 +15,7 @@ from isthmus.mcs.slices import Behind
 from isthmus.mcs.view import View
 from isthmus.model.hosts import family
 from isthmus.model.mcs import Merged
-from isthmus.model.services import Family, Port, Service
+from isthmus.model.services import EXPORTERS, GLOBAL, Family, Port, Service
 
 DEFAULT_TIMEOUT: Final = 10800
 
@@ -54,7 +54,8 @@ def _annotations(view: View, merged: Merged) -> dict[str, str]:
     return {
         **words.exported(merged.annotations),
         words.SUPPORTED_FAMILIES: ",".join(view.families),
-        words.GLOBAL: "true",
+        GLOBAL: "true",
+        EXPORTERS: ",".join(sorted(merged.clusters)),
     }
 
 

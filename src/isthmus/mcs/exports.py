@@ -10,10 +10,18 @@ from typing import Final
 
 from msgspec import structs
 
-from isthmus.loadbalancer.services import is_global
 from isthmus.model.mcs import Merged, OwnExport, RefusalReason
 from isthmus.model.names import ClusterName, ServiceName, split
-from isthmus.model.services import Endpoint, Export, ExportMark, Labels, Namespace, Port, Service
+from isthmus.model.services import (
+    Endpoint,
+    Export,
+    ExportMark,
+    Namespace,
+    Port,
+    Service,
+    annotated,
+    is_global,
+)
 from isthmus.model.sources import KUBERNETES
 from isthmus.model.tables import EXPORT_MARKS, NAMESPACES, OWN_EXPORTS, SERVICES
 from isthmus.sources import karmada
@@ -121,13 +129,6 @@ def gives_endpoints(service: Service, namespace: Namespace, *, default_global: b
         and shared
         and is_shared_namespace(namespace, default=default_global)
     )
-
-
-def annotated(annotations: Labels, *keys: str, default: bool) -> bool:
-    """The first of an annotation and its aliases that is there: 'true' in any case is true, all else is not."""
-    values = dict(annotations)
-    found = next((values[key] for key in keys if key in values), None)
-    return default if found is None else found.lower() == "true"
 
 
 def _without_node_port(port: Port) -> Port:

@@ -11,12 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, Literal, NamedTuple
 
 from isthmus.desired.drafts import conditions
-from isthmus.loadbalancer.services import is_global
 from isthmus.mcs.takeovers import takeover
 from isthmus.model.mcs import Merged
 from isthmus.model.names import ServiceName
 from isthmus.model.objects import Object
-from isthmus.model.services import ExportMark, Import, Service, StatusCondition
+from isthmus.model.services import ExportMark, Import, Service, StatusCondition, is_global
 from isthmus.model.sources import KUBERNETES
 from isthmus.model.tables import EXPORT_MARKS, IMPORTS, OBJECTS, SERVICES
 from isthmus.sources import karmada

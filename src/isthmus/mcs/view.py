@@ -8,7 +8,7 @@ from typing import NamedTuple
 from msgspec import structs
 
 from isthmus.desired import is_our_row
-from isthmus.mcs.exports import agreed_ports, annotated, is_shared_namespace, takes_endpoints
+from isthmus.mcs.exports import agreed_ports, is_shared_namespace, takes_endpoints
 from isthmus.mcs.merged import AWAITED
 from isthmus.mcs.words import CLUSTER_IPS, SYNC_SLICES
 from isthmus.model.addresses import range_of
@@ -16,7 +16,17 @@ from isthmus.model.clusters import Cluster, PeerState, reachability
 from isthmus.model.hosts import canonical, family
 from isthmus.model.mcs import Merged, OverQuota, OwnExport
 from isthmus.model.names import ClusterName, ServiceName, derived, split
-from isthmus.model.services import Condition, EndpointSet, Export, ExportMark, Family, Import, Namespace, Service
+from isthmus.model.services import (
+    Condition,
+    EndpointSet,
+    Export,
+    ExportMark,
+    Family,
+    Import,
+    Namespace,
+    Service,
+    annotated,
+)
 from isthmus.model.sources import CLUSTERSET, KUBERNETES
 from isthmus.model.tables import (
     CLUSTERS,
@@ -73,10 +83,9 @@ class View(NamedTuple):
     """Some exporting cluster has a ready endpoint, on whatever network, or has not been received from yet."""
     over_quota: OverQuota | None
     stale: tuple[ClusterName, ...]
-    """Exporting clusters that cannot be reached."""
-    silent: tuple[ClusterName, ...]
-    """Exporting clusters for which nobody publishes."""
     """Exporting clusters that cannot be reached: what they last published still counts."""
+    silent: tuple[ClusterName, ...]
+    """Exporting clusters without a publisher."""
 
     @property
     def short(self) -> str:

@@ -17,8 +17,15 @@ Labels = tuple[tuple[str, str], ...]
 TOPOLOGY_MODE: Final = "service.kubernetes.io/topology-mode"
 """Annotation that asks for zone hints; ``trafficDistribution`` is its successor."""
 
+EXPORTERS: Final = "isthmus.io/exporters"
+"""Annotation of a derived Service: the clusters that export its import, joined by commas, as of when it was written."""
+
 MULTI_CLUSTER_SERVICE: Final = "multiclusterservice.karmada.io/name"
 """Annotation of a Service: the MultiClusterService of Karmada that spreads its endpoints over clusters."""
+
+GLOBAL: Final = "service.cilium.io/global"
+GLOBAL_ALIAS: Final = "io.cilium/global-service"
+"""Annotation of a Service, and its old name: ``true`` joins the endpoints of every cluster's Service of that name."""
 
 ImportType = Literal["ClusterSetIP", "Headless"]
 Affinity = Literal["None", "ClientIP"]
@@ -64,6 +71,23 @@ class Service(Struct, frozen=True, gc=False, kw_only=True):
     import_of: ServiceName = ServiceName("")
     """The import this derived Service stands for; empty for any other Service."""
     uid: str = ""
+
+
+def annotated(annotations: Labels, *keys: str, default: bool) -> bool:
+    """The first of an annotation and its aliases that is there: 'true' in any case is true, all else is not."""
+    if not annotations:
+        return default
+    values = dict(annotations)
+    found = next((values[key] for key in keys if key in values), None)
+    return default if found is None else found.lower() == "true"
+
+
+def is_global(service: Service) -> bool:
+    """Whether a Service takes endpoints of every cluster's Service of its name (Cilium's global services).
+
+    A fact of the row, for agent and operator alike; what else a cluster shares is decided in ``mcs``.
+    """
+    return annotated(service.annotations, GLOBAL, GLOBAL_ALIAS, default=False)
 
 
 class Condition(IntEnum):
