@@ -8,7 +8,8 @@ writes them by server-side apply. What never does: what is wanted of which kind 
     drafts.py       a draft of an object → its row
     contention.py   how often an object that another writer keeps changing is set right
     known.py        objects as the server last answered them
-    writer.py       writes rows: server-side apply
+    requests.py     the requests for one object: server-side apply, patch, delete
+    writer.py       writes rows: in what order, what is done already, what is set right
 """
 
 from isthmus.desired.drafts import Condition, Draft, condition, row

@@ -23,7 +23,8 @@ from isthmus.desired.contention import Contention
 from isthmus.desired.difference import difference
 from isthmus.desired.known import Known, Written, is_done
 from isthmus.desired.ownership import MANAGER, Ownerships, is_ours
-from isthmus.model.names import ServiceName, service_name, split
+from isthmus.desired.requests import Refused, Requests
+from isthmus.model.names import ServiceName, service_name
 from isthmus.model.objects import Object
 from isthmus.reflector import Expired
 from isthmus.statedb import NotPruned
@@ -38,10 +39,6 @@ AT_ONCE: Final = 16
 
 NEVER: Final = "1"
 """A resourceVersion that no object has: what is applied with it is made, and a conflict where something is there."""
-
-
-class Refused(Exception):  # noqa: N818
-    """An object cannot be written now; the message has the reason."""
 
 
 class Contested(Refused):
@@ -68,7 +65,7 @@ class ApiTarget:
         timestamp: Callable[[], str] = timestamp,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._client = client
+        self._requests = Requests(client, ownerships)
         self._ownerships = ownerships
         self._order = {kind: place for place, kind in enumerate(ownerships)}
         self._slots = asyncio.Semaphore(at_once)
@@ -78,7 +75,7 @@ class ApiTarget:
         self._contention = Contention()
 
     def __repr__(self) -> str:
-        return f"<ApiTarget of {self._client!r}, {len(self._known)} objects>"
+        return f"<ApiTarget of {self._requests!r}, {len(self._known)} objects>"
 
     def stats(self) -> TargetStats:
         """Counts since the process began."""
@@ -105,14 +102,13 @@ class ApiTarget:
                 raise NotPruned(f"{gone} pruned, then: {error}") from None
         return f"{gone} pruned"
 
-    async def _prune(self, name: str, selector: str, wanted: Collection[Key]) -> int:
+    async def _prune(self, kind: str, selector: str, wanted: Collection[Key]) -> int:
         gone = 0
-        kind = self._ownerships[name].kind
-        for found in await self._client.list(kind, label_selector=selector):
+        for found in await self._requests.labelled(kind, selector):
             meta = found.metadata
-            key = (name, service_name(meta.namespace, meta.name))
+            key = (kind, service_name(meta.namespace, meta.name))
             if key not in wanted and is_ours(meta):
-                gone += await self._client.delete(kind, meta.namespace, meta.name, uid=meta.uid)
+                gone += await self._requests.delete(*key, uid=meta.uid)
                 self._forget(key)
         return gone
 
@@ -190,10 +186,8 @@ class ApiTarget:
 
     async def _look(self, row: Object) -> Known | None:
         """What is there before we write; Refused where it is not ours to write."""
-        namespace, name = split(row.name)
-        try:
-            found = await self._client.get(self._ownerships[row.kind].kind, name, namespace)
-        except kube.NotFound:
+        found = await self._requests.find(row.kind, row.name)
+        if found is None:
             self._known.pop((row.kind, row.name), None)
             return None
         if row.body and not is_ours(found.metadata):
@@ -211,53 +205,15 @@ class ApiTarget:
         body: dict[str, Any] = msgspec.json.decode(row.body) if row.body else {}
         if row.owner is not None:
             kind, name, uid = row.owner
-            served = await self._client.served(self._ownerships[kind].kind)
-            reference = {
-                "apiVersion": served.api_version,
-                "kind": kind,
-                "name": split(name)[1],
-                "uid": await self._uid(kind, name, uid),
-                "controller": True,
-                "blockOwnerDeletion": True,
-            }
+            reference = await self._requests.owner_reference(kind, name, uid=await self._uid(kind, name, uid))
             body["metadata"]["ownerReferences"] = [reference]
         return body
 
     async def _uid(self, kind: str, name: ServiceName, uid: str) -> str:
         """Newest first: what we wrote in this process, then the tables, then the server."""
-        known = self._known.get((kind, name))
-        if known is not None:
+        if (known := self._known.get((kind, name))) is not None:
             return known.uid
-        if uid:
-            return uid
-        try:
-            namespace, short = split(name)
-            found = await self._client.get(self._ownerships[kind].kind, short, namespace)
-        except kube.NotFound:
-            raise Refused(f"waits for {kind} {name}") from None
-        if not is_ours(found.metadata):
-            raise Refused(f"waits for {kind} {name}, which is not managed by {MANAGER}")
-        return str(found.metadata.uid)
-
-    async def _apply(self, row: Object, body: dict[str, Any], *, subresource: str = "") -> Any:
-        namespace, name = split(row.name)
-        kind = self._ownerships[row.kind].kind
-        return await self._client.apply(kind, namespace, name, body, field_manager=MANAGER, subresource=subresource)
-
-    async def _create(self, row: Object, body: dict[str, Any]) -> Any:
-        """Apply what is not there yet, with the fields that are preferred where the server gives them."""
-        if row.preferred:
-            preferred: dict[str, dict[str, Any]] = msgspec.json.decode(row.preferred)
-            try:
-                return await self._apply(row, {**body, **{key: {**body[key], **preferred[key]} for key in preferred}})
-            except kube.Invalid as why:
-                log.info("not given what it had before", kind=row.kind, object=row.name, why=str(why))
-        return await self._apply(row, body)
-
-    async def _patch(self, row: Object, body: dict[str, Any], *, subresource: str = "") -> Any:
-        namespace, name = split(row.name)
-        kind = self._ownerships[row.kind].kind
-        return await self._client.patch(kind, namespace, name, body, field_manager=MANAGER, subresource=subresource)
+        return uid or await self._requests.uid(kind, name)
 
     async def _write_body(self, row: Object, body: dict[str, Any], known: Known | None) -> Known:
         """Only the object that we know is written, or a new one: another one in its place is a conflict."""
@@ -265,7 +221,7 @@ class ApiTarget:
         condition = {"uid": known.uid} if known is not None else {"resourceVersion": NEVER}
         body = {**body, "metadata": {**body["metadata"], **condition}}
         try:
-            applied = await (self._apply(row, body) if known is not None else self._create(row, body))
+            applied = await (self._requests.apply(row, body) if known is not None else self._requests.create(row, body))
         except kube.Invalid:
             if known is None or (there := await self._look(row)) is None:
                 raise
@@ -274,14 +230,13 @@ class ApiTarget:
             now = self._learn(key, applied, written=written)
         if left := difference(body, now.object(), self._ownerships[row.kind]):
             metadata = {**left.get("metadata", {}), "uid": now.uid}
-            now = self._learn(key, await self._patch(row, {**left, "metadata": metadata}), written=written)
+            now = self._learn(key, await self._requests.patch(row, {**left, "metadata": metadata}), written=written)
         return now
 
     async def _make_room(self, row: Object) -> None:
         """Remove an object that cannot become the wanted one."""
-        namespace, name = split(row.name)
         try:
-            await self._client.delete(self._ownerships[row.kind].kind, namespace, name, uid=row.recreate_uid)
+            await self._requests.delete(row.kind, row.name, uid=row.recreate_uid)
         except kube.Conflict:
             raise Refused(f"{row.kind} {row.name}: another one was made in its place") from None
         self._known.pop((row.kind, row.name), None)
@@ -298,13 +253,13 @@ class ApiTarget:
             since = known.times(condition["status"]).get(condition["type"])
             condition["lastTransitionTime"] = since or self._timestamp()
         try:
-            applied = await self._apply(row, {"status": status}, subresource="status")
+            applied = await self._requests.apply(row, {"status": status}, subresource="status")
         except kube.NotFound:
             self._forget((row.kind, row.name))
             return
         now = self._learn((row.kind, row.name), applied, written=known.written)
         if left := difference({"status": status}, now.object(), ownership):
-            patched = await self._patch(row, left, subresource="status")
+            patched = await self._requests.patch(row, left, subresource="status")
             self._learn((row.kind, row.name), patched, written=known.written)
 
     async def _remove(self, row: Object) -> None:
@@ -313,19 +268,14 @@ class ApiTarget:
         self._forget(key)
         if not row.body:
             return
-        kind = self._ownerships[row.kind].kind
-        namespace, name = split(row.name)
         uid = known.uid if known is not None else ""
         if not uid:
-            try:
-                found = await self._client.get(kind, name, namespace)
-            except kube.NotFound:
-                return
-            if not is_ours(found.metadata):
+            found = await self._requests.find(*key)
+            if found is None or not is_ours(found.metadata):
                 return
             uid = found.metadata.uid
         try:
-            await self._client.delete(kind, namespace, name, uid=uid)
+            await self._requests.delete(*key, uid=uid)
         except kube.Conflict:
             log.info("not removed: it is another one by now", kind=row.kind, object=row.name)
 

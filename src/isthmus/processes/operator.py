@@ -13,7 +13,7 @@ import os
 import socket
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from prometheus_client.metrics_core import Metric
 
@@ -22,6 +22,7 @@ from isthmus.admin.wire import ProcessStatus
 from isthmus.clusterset import Follower, PeerStats, Publisher, PublisherStats
 from isthmus.config import Config
 from isthmus.desired import ApiTarget, TargetStats
+from isthmus.etcd import Session
 from isthmus.kube.events import Recorder
 from isthmus.kube.lease import Election
 from isthmus.loadbalancer import claims, own_ranges, policy_objects, refusals
@@ -32,7 +33,7 @@ from isthmus.model.names import ClusterName
 from isthmus.model.sources import is_peer
 from isthmus.processes import observing, refused_claims
 from isthmus.processes.start import identified, own_etcd, require, start, tables_of
-from isthmus.reflector import State
+from isthmus.reflector import Reflector, State
 from isthmus.sources import kubernetes
 from isthmus.statedb import (
     Backoff,
@@ -131,56 +132,15 @@ class Leader:
         db = self._db = Database(*tables_of(derived, *known))
         try:
             async with own_etcd(config.etcd) as session, asyncio.TaskGroup() as tasks:
-                reflectors = kubernetes.reflectors(
-                    db,
-                    self._client,
-                    tables=KUBERNETES,
-                    cluster=cluster,
-                    remote_slices=True,
-                    namespace=config.kubernetes.namespace,
-                )
-                follower = Follower(db, cluster=config.cluster, section=config.clusterset, kinds=KINDS)
-                derivations = Derivations(db, *derived)
-                most = config.clusterset.max_connected_clusters
-                publisher = Publisher(db, session, config.cluster, max_connected_clusters=most)
-                target, back_off = ApiTarget(self._client, mcs.KINDS), Backoff(0.1, 30.0)
-                objects = Reconciler(
-                    db,
-                    tables.OBJECTS,
-                    target,
-                    status=tables.OBJECTS_STATUS,
-                    backoff=back_off,
-                    together=lambda row: row.service,
-                )
-                policies = Reconciler(
-                    db,
-                    tables.POLICY_OBJECTS,
-                    ApiTarget(self._client, policy_objects.KINDS),
-                    status=tables.POLICY_OBJECTS_STATUS,
-                    backoff=back_off,
-                )
-                for reflector in reflectors:
+                parts = wire(config, db, self._client, session, derived)
+                for reflector in parts.reflectors:
                     tasks.create_task(reflector.run(), name=reflector.name)
-                tasks.create_task(follower.run(), name="follower")
-                tasks.create_task(derivations.run(), name="derivations")
-                tasks.create_task(publisher.run(), name="publisher")
-                tasks.create_task(self._act(db, objects, policies), name="objects")
+                tasks.create_task(parts.follower.run(), name="follower")
+                tasks.create_task(parts.derivations.run(), name="derivations")
+                tasks.create_task(parts.publisher.run(), name="publisher")
+                tasks.create_task(self._act(db, parts.objects, parts.policies), name="objects")
                 tasks.create_task(self._recorder.run(), name="events")
-                observing.admin(
-                    tasks,
-                    config,
-                    db,
-                    lambda: OperatorStatus(
-                        problems=(*publisher.problems(), *observing.away(reflectors)),
-                        cluster=cluster,
-                        reflectors=observing.states(reflectors),
-                        derivations=derivations.stats(),
-                        peers=follower.stats(),
-                        publisher=publisher.stats(),
-                        objects=objects.stats(),
-                        written=target.stats(),
-                    ),
-                )
+                observing.admin(tasks, config, db, lambda: status(cluster, parts))
         finally:
             self._db = None
 
@@ -192,6 +152,71 @@ class Leader:
                 tasks.create_task(each.run(), name=f"apply {each!r}")
             tasks.create_task(mcs.record(db, self._recorder, self._takeovers), name="record events")
             tasks.create_task(refused_claims.record(db, self._recorder), name="refused claims")
+
+
+class Parts(NamedTuple):
+    """What runs while this replica leads."""
+
+    reflectors: list[Reflector[Any]]
+    """Of the own API server."""
+    follower: Follower
+    derivations: Derivations
+    publisher: Publisher
+    target: ApiTarget
+    """Where ``objects`` writes."""
+    objects: Reconciler[Any, Any]
+    policies: Reconciler[Any, Any]
+    """Conditions of traffic policies."""
+
+
+def wire(config: Config, db: Database, client: kube.Client, session: Session, derived: list[Derived[Any]]) -> Parts:
+    """The parts over one database, none of them running."""
+    target, back_off = ApiTarget(client, mcs.KINDS), Backoff(0.1, 30.0)
+    return Parts(
+        reflectors=kubernetes.reflectors(
+            db,
+            client,
+            tables=KUBERNETES,
+            cluster=ClusterName(config.cluster.name),
+            remote_slices=True,
+            namespace=config.kubernetes.namespace,
+        ),
+        follower=Follower(db, cluster=config.cluster, section=config.clusterset, kinds=KINDS),
+        derivations=Derivations(db, *derived),
+        publisher=Publisher(
+            db, session, config.cluster, max_connected_clusters=config.clusterset.max_connected_clusters
+        ),
+        target=target,
+        objects=Reconciler(
+            db,
+            tables.OBJECTS,
+            target,
+            status=tables.OBJECTS_STATUS,
+            backoff=back_off,
+            together=lambda row: row.service,
+        ),
+        policies=Reconciler(
+            db,
+            tables.POLICY_OBJECTS,
+            ApiTarget(client, policy_objects.KINDS),
+            status=tables.POLICY_OBJECTS_STATUS,
+            backoff=back_off,
+        ),
+    )
+
+
+def status(cluster: ClusterName, parts: Parts) -> OperatorStatus:
+    """What the parts do now."""
+    return OperatorStatus(
+        problems=(*parts.publisher.problems(), *observing.away(parts.reflectors)),
+        cluster=cluster,
+        reflectors=observing.states(parts.reflectors),
+        derivations=parts.derivations.stats(),
+        peers=parts.follower.stats(),
+        publisher=parts.publisher.stats(),
+        objects=parts.objects.stats(),
+        written=parts.target.stats(),
+    )
 
 
 def derived_tables(config: Config, cluster: ClusterName) -> list[Derived[Any]]:
