@@ -1,58 +1,99 @@
-"""Take the rule of each scenario out of a copy of the code, and see the scenario fail: make mutate.
+"""Take a rule out of a copy of the code, and see the test fail that shows it: make mutate.
 
-The edits are in tests/loadbalancer/mutations.toml. A scenario without an edit, an edit that does not apply and
-a scenario that holds without its rule are failures.
+Edits of load-balancing scenarios are in tests/loadbalancer/mutations.toml, by scenario; those of trust are in
+tests/trust_mutations.toml, by test. A scenario without an edit, an edit that does not apply and a test that passes
+without its rule are failures.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 HERE = Path(__file__).resolve().parent.parent
-TESTS = HERE / "tests" / "loadbalancer"
-SCENARIOS = TESTS / "scenarios"
+TESTS = HERE / "tests"
+SCENARIOS = TESTS / "loadbalancer" / "scenarios"
+
+
+class Mutation(NamedTuple):
+    """One edit, and the test that shows it: a path and a name, as pytest has them."""
+
+    name: str
+    test: str
+    file: str
+    old: str
+    new: str
 
 
 def main() -> int:
-    """The number of scenarios that do not notice."""
-    edits: dict[str, dict[str, Any]] = tomllib.loads((TESTS / "mutations.toml").read_text())
-    names = [str(path.relative_to(SCENARIOS).with_suffix("")) for path in sorted(SCENARIOS.rglob("*.txt"))]
-    chosen = [name for name in names if not sys.argv[1:] or name in sys.argv[1:]]
-    wrong = {name: why for name in chosen if (why := _try(name, edits.get(name)))}
-    wrong |= {name: "there is no such scenario" for name in edits if name not in names}
+    """1 where some rule is shown by no test."""
+    wrong: dict[str, str] = {}
+    every = [*_scenarios(wrong), *_trust(wrong)]
+    names = {each.name for each in every} | set(wrong)
+    chosen = [each for each in every if not sys.argv[1:] or each.name in sys.argv[1:]]
+    wrong = {name: why for name, why in wrong.items() if not sys.argv[1:] or name in sys.argv[1:]}
+    wrong |= {name: "there is no such scenario or test" for name in sys.argv[1:] if name not in names}
+    wrong |= {each.name: why for each in chosen if (why := _try(each))}
     for name, why in wrong.items():
         print(f"{name}: {why}")
-    print(f"{len(chosen) - len(wrong)} of {len(chosen)} scenarios fail when their rule is taken out")
+    failing = sum(each.name not in wrong for each in chosen)
+    print(f"{failing} of {len(chosen)} scenarios and tests fail when their rule is taken out")
     return min(1, len(wrong))
 
 
-def _try(name: str, edit: dict[str, Any] | None) -> str:
-    """Why a scenario does not show its rule; nothing where it does."""
-    if edit is None:
-        return "its rule is not in mutations.toml"
+def _scenarios(wrong: dict[str, str]) -> Iterator[Mutation]:
+    edits: dict[str, dict[str, Any]] = tomllib.loads((TESTS / "loadbalancer" / "mutations.toml").read_text())
+    names = [str(path.relative_to(SCENARIOS).with_suffix("")) for path in sorted(SCENARIOS.rglob("*.txt"))]
+    wrong |= {name: "its rule is not in mutations.toml" for name in names if name not in edits}
+    wrong |= {name: "there is no such scenario" for name in edits if name not in names}
+    for name in names:
+        if edit := edits.get(name):
+            test = f"{TESTS / 'loadbalancer' / 'test_scenarios.py'}::test_scenario[{name}-0]"
+            yield Mutation(name, test, f"src/isthmus/{edit['file']}", edit["old"], edit["new"])
+
+
+def _trust(wrong: dict[str, str]) -> Iterator[Mutation]:
+    paths = {
+        name: f"{path}::{name}" if not indent else f"{path} -k {name}"
+        for path in TESTS.rglob("test_*.py")
+        for indent, name in re.findall(r"^( *)(?:async )?def (test_\w+)\(", path.read_text(), re.MULTILINE)
+    }
+    for name, edit in tomllib.loads((TESTS / "trust_mutations.toml").read_text()).items():
+        if name in paths:
+            yield Mutation(name, paths[name], edit["file"], edit["old"], edit["new"])
+        else:
+            wrong[name] = "there is no such test"
+
+
+def _try(mutation: Mutation) -> str:
+    """Why a test does not show its rule; nothing where it does."""
     with tempfile.TemporaryDirectory(prefix="isthmus-mutate-") as folder:
-        source = Path(folder, "src")
-        shutil.copytree(HERE / "src", source, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
-        path = source / "isthmus" / edit["file"]
+        for part in ("src", "bpf", "tools"):
+            shutil.copytree(HERE / part, Path(folder, part), ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+        path = Path(folder, mutation.file)
         text = path.read_text()
-        if text.count(edit["old"]) != 1:
-            return f"{edit['file']} has {text.count(edit['old'])} times what is to be edited, not once"
-        path.write_text(text.replace(edit["old"], edit["new"]))
-        if _holds(name, source):
-            return f"holds without its rule: {edit['old']!r} → {edit['new']!r} in {edit['file']}"
+        if text.count(mutation.old) != 1:
+            return f"{mutation.file} has {text.count(mutation.old)} times what is to be edited, not once"
+        path.write_text(text.replace(mutation.old, mutation.new))
+        if mutation.file.startswith("bpf/"):
+            build = [Path(folder, "tools", "build_bpf.py"), Path(folder, "src/isthmus/datapath/isthmus.bpf.o")]
+            subprocess.run([sys.executable, *build], check=True)
+        if _passes(mutation.test, Path(folder, "src")):
+            return f"passes without its rule: {mutation.old!r} → {mutation.new!r} in {mutation.file}"
     return ""
 
 
-def _holds(name: str, source: Path) -> bool:
-    test = f"{TESTS / 'test_scenarios.py'}::test_scenario[{name}-0]"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout", "60", test]
+def _passes(test: str, source: Path) -> bool:
+    options = ["-q", "-x", "-p", "no:cacheprovider", "--timeout", "120"]
+    command = [sys.executable, "-m", "pytest", *options, *test.split(" ")]
     done = subprocess.run(
         command, cwd=HERE, env=os.environ | {"PYTHONPATH": str(source)}, capture_output=True, text=True, check=False
     )

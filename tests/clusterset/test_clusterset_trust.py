@@ -11,6 +11,7 @@ import yaml
 from clusterset_peers import Peers, announce, configure, export, following, service
 from joining_world import clusters
 
+from isthmus.clusterset import cache as cache_module
 from isthmus.clusterset import follower as follower_module
 from isthmus.clusterset import joining
 from isthmus.clusterset.admission import Pace
@@ -80,6 +81,29 @@ async def test_a_refused_peer_is_checked_again_when_the_id_is_free(etcd: Session
         await configure(etcd, "c2", 7)  # it stays, under another id
         await seen.state("c3", "ready")
         assert (await seen.state("c2", "ready")).id == 7
+
+
+async def test_of_two_peers_without_a_pin_the_first_keeps_the_id_over_a_restart_and_the_other_gets_it_by_a_pin(
+    etcd: Session, peers: Peers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache_module, "SAVE_AFTER", 0.01)
+    peers.add("c3")
+    await service(etcd, "c3", "demo/echo", "10.3.1.1", number=2)
+    await announce(etcd, "c2", 2)
+    await announce(etcd, "c3", 2)
+    state = tmp_path / "state"
+    async with following(peers, state=state) as seen:
+        await seen.state("c3", "ready")
+        await seen.until_true((state / "services" / "c3.json").exists)
+        peers.add("c2")
+        assert (await seen.state("c2", "refused")).reason == "its cluster id 2 is that of cluster c3"
+    async with following(peers, state=state) as seen:  # c2 comes before c3 by its name
+        await seen.state("c2", "refused")
+        await seen.state("c3", "ready")
+        assert seen.services() == {"c3:demo/echo": ["10.3.1.1"]}
+        declare(peers, "c2", **{"cluster-id": 2})
+        await seen.state("c2", "ready")
+        await seen.state("c3", "refused")
 
 
 def test_ids_go_to_the_pinned_cluster_then_to_the_earlier_holder() -> None:
