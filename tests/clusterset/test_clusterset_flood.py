@@ -87,15 +87,17 @@ async def test_a_flood_is_bounded_in_memory_and_delays_no_other_peer(
                 took.append(await change(good_session, seen, len(took)))
                 await asyncio.sleep(0.2)
             await flooding
-            await seen.until(lambda s: seen.cluster("c2").dropped == min(KEYS - sinks.MOST.keys, sinks.MOST.keys))
+            await seen.until(
+                lambda s: seen.cluster("c2").dropped == min(KEYS - sinks.RECORD_LIMITS.keys, sinks.RECORD_LIMITS.keys)
+            )
             took.append(await change(good_session, seen, len(took)))
             grown = resident() - before
             print(f"{KEYS} keys: {len(took)} changes of another peer, slowest {max(took):.2f} s; {grown / 1e6:.0f} MB")
-            assert seen.count("c2") == sinks.MOST.keys
+            assert seen.count("c2") == sinks.RECORD_LIMITS.keys
             assert grown < MOST_MEMORY
         async with following(peers, kinds=("services",)) as seen:
             await seen.state("c3", "ready")
-            await seen.until(lambda s: f"more than {sinks.MOST.keys}" in seen.cluster("c2").reason)
+            await seen.until(lambda s: f"more than {sinks.RECORD_LIMITS.keys}" in seen.cluster("c2").reason)
             assert seen.count("c2") == 0
             await withdraw(bad_session)
             await service(bad_session, "c2", "demo/echo", "10.2.1.1", number=2)

@@ -80,7 +80,7 @@ async def test_a_value_of_ten_megabytes_is_dropped_whenever_it_comes(etcd: Sessi
 async def test_a_list_without_end_is_not_read_and_what_was_known_stays(
     etcd: Session, peers: Peers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sinks, "MOST", Limits(keys=50, size=10**9))
+    monkeypatch.setattr(sinks, "RECORD_LIMITS", Limits(keys=50, size=10**9))
     peers.add("c2", "c3")
     await flood(etcd, 51)
     await service(etcd, "c3", "demo/echo", "10.3.1.1", number=3)
@@ -98,7 +98,7 @@ async def test_a_list_without_end_is_not_read_and_what_was_known_stays(
 async def test_a_flood_of_keys_is_taken_up_to_the_bound(
     etcd: Session, peers: Peers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sinks, "MOST", Limits(keys=50, size=10**9))
+    monkeypatch.setattr(sinks, "RECORD_LIMITS", Limits(keys=50, size=10**9))
     peers.add("c2")
     await announce(etcd, "c2", 2)
     async with following(peers, kinds=("services",)) as seen:
@@ -113,7 +113,7 @@ async def test_a_flood_of_keys_is_taken_up_to_the_bound(
 
 
 async def test_records_are_bounded_in_bytes_too(etcd: Session, peers: Peers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sinks, "MOST", Limits(keys=10**6, size=100_000))
+    monkeypatch.setattr(sinks, "RECORD_LIMITS", Limits(keys=10**6, size=100_000))
     peers.add("c2")
     await announce(etcd, "c2", 2)
     async with following(peers, kinds=("services",)) as seen:

@@ -80,12 +80,12 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
     "its heartbeat is late": (
         {**FOLLOWED, "heartbeat": Heartbeat(at=ago(LATE), good_for=LATE)},
         "silent",
-        "nobody has published for it for 150 s: its operator is not there",
+        "it has had no publisher for 150 s: its operator is not there",
     ),
     "its heartbeat went": (
         {**FOLLOWED, "heartbeat": Heartbeat(at=ago(0), present=False, good_for=0.0)},
         "silent",
-        "nobody publishes for it, its heartbeat has ended: its operator is not there",
+        "it has no publisher, its heartbeat has ended: its operator is not there",
     ),
     "it has no heartbeat yet": (
         {**FOLLOWED, "heartbeat": Heartbeat(at=ago(19), present=False, good_for=ABSENT)},
@@ -95,7 +95,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
     "it has had no heartbeat for 20 s": (
         {**FOLLOWED, "heartbeat": Heartbeat(at=ago(20), present=False, good_for=ABSENT)},
         "silent",
-        "nobody publishes for it, its heartbeat has ended: its operator is not there",
+        "it has no publisher, its heartbeat has ended: its operator is not there",
     ),
     "it is silent and cannot be reached": (
         {**FOLLOWED, "heartbeat": Heartbeat(at=ago(LATE), good_for=LATE), "lost": ago(1), "failure": "cut off"},
@@ -110,7 +110,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
     "copies, and the mirror finds it silent": (
         {**FOLLOWED, "config": COPIED, "description": Description(silent=timestamp(ago(60)))},
         "silent",
-        "nobody publishes for it: its operator is not there",
+        "it has no publisher: its operator is not there",
     ),
     "an administrator distrusts it": (
         {"distrusted": True, "links": STANDS},

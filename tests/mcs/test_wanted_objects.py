@@ -19,7 +19,7 @@ from isthmus.mcs import KINDS, words
 from isthmus.model import tables
 from isthmus.model.clusters import Cluster
 from isthmus.model.names import ClusterName, ServiceName, derived
-from isthmus.model.services import Condition, Endpoint, Family, Namespace, Port
+from isthmus.model.services import GLOBAL, Condition, Endpoint, Family, Namespace, Port
 
 EXPECTED = Path(__file__).parent / "expected"
 DERIVED = "demo/derived-qieggqc27v"
@@ -114,14 +114,14 @@ class TestLifecycle:
         stale = world.condition("ServiceImport", "Stale")
         assert stale is not None
         assert stale["status"] == "True"
-        assert stale["message"] == "not reachable: c2; what they last said still counts"
+        assert stale["message"] == "not reachable: c2; what they last published still counts"
         assert "Service" in world.kinds
         world.put(tables.CLUSTERS, Cluster(name=ClusterName("c2"), state="silent"))
         silent = world.condition("ServiceImport", "Stale")
         assert silent is not None
         assert (silent["reason"], silent["message"]) == (
             "ClusterSilent",
-            "nobody publishes for: c2; what they last said still counts",
+            "without a publisher: c2; what they last published still counts",
         )
         world.put(tables.CLUSTERS, Cluster(name=ClusterName("c2"), state="ready"))
         assert world.condition("ServiceImport", "Stale") is None
@@ -306,10 +306,10 @@ class TestTheDerivedService:
         assert "ipFamilies" not in dual.object("ServiceImport")["spec"]
 
     def test_exported_annotations_reach_it_but_never_override_ours(self, world: World) -> None:
-        world.export(annotations=(("service.cilium.io/affinity", "local"), (words.GLOBAL, "false")))
+        world.export(annotations=(("service.cilium.io/affinity", "local"), (GLOBAL, "false")))
         annotations = world.object("Service", DERIVED)["metadata"]["annotations"]
         assert annotations["service.cilium.io/affinity"] == "local"
-        assert annotations[words.GLOBAL] == "true"
+        assert annotations[GLOBAL] == "true"
 
     def test_a_peer_cannot_export_what_others_act_on(self, world: World) -> None:
         annotations = ((words.DERIVED_SERVICE, "kube-dns"), (MANAGED_BY, "me"), ("note", "hi"))

@@ -36,13 +36,13 @@ def status(form: str, wait: float, socket: Path | None, cluster: str | None, lab
     """State of each other cluster in each process. Exits with 1 when one is not ready."""
     until = time.monotonic() + wait
     asked = sockets.find(socket=socket, cluster=cluster, lab=lab)
-    while not (said := _ask(asked))["ready"] and time.monotonic() < until:
+    while not (report := _ask(asked))["ready"] and time.monotonic() < until:
         time.sleep(LOOK_EVERY)
     if form == "json":
-        output.json(said)
+        output.json(report)
     else:
-        _print(said)
-    sys.exit(0 if said["ready"] else 1)
+        _print(report)
+    sys.exit(0 if report["ready"] else 1)
 
 
 def _ask(asked: Sequence[Socket]) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def _rows(socket: Socket, tables: Mapping[str, Any], names: Sequence[str]) -> li
 def _peer(row: Mapping[str, Any], counted: Mapping[str, list[dict[str, Any]] | None]) -> dict[str, Any]:
     """A peer in the words of Cilium's status, with what it has no word for."""
     own = {
-        kind: None if rows is None else [each for each in rows if _theirs(each, row["name"])]
+        kind: None if rows is None else [each for each in rows if _is_from_peer(each, row["name"])]
         for kind, rows in counted.items()
     }
     services, exports = own["services"], own["exports"]
@@ -123,21 +123,21 @@ def _endpoints(services: Sequence[Mapping[str, Any]] | None) -> int | None:
     return sum(len(each["endpoints"]) for each in services)
 
 
-def _theirs(row: Mapping[str, Any], cluster: str) -> bool:
+def _is_from_peer(row: Mapping[str, Any], cluster: str) -> bool:
     """Whether a row came from a peer and has not lapsed."""
     return bool(row["cluster"] == cluster and row.get("source", "clusterset") == "clusterset" and not row.get("lapsed"))
 
 
-def _print(said: Mapping[str, Any]) -> None:
-    for name, process in said["processes"].items():
+def _print(report: Mapping[str, Any]) -> None:
+    for name, process in report["processes"].items():
         clusters = process["clusters"]
         ready = sum(peer["ready"] for peer in clusters)
         print(f"{name}: {ready}/{len(clusters)} clusters ready")
         if clusters:
             heads = ["  CLUSTER", "ID", "STATE", "CONNECTED", "SYNCED", "SERVICES", "ENDPOINTS", "EXPORTS", "DROPPED"]
             output.table([*heads, "FAILURES", "LAST FAILURE", "REASON"], [_line(peer) for peer in clusters])
-    for sentence in said["missing"]:
-        print(sentence, file=sys.stdout if said["processes"] else sys.stderr)
+    for sentence in report["missing"]:
+        print(sentence, file=sys.stdout if report["processes"] else sys.stderr)
 
 
 def _line(peer: Mapping[str, Any]) -> list[str]:

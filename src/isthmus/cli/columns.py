@@ -1,6 +1,6 @@
 """What people see of a row: columns for the tables we know, and something sensible for any other. Pure.
 
-Rows are as JSON has them. A name is that of the import where the row belongs to one: ``derived-…`` is nobody's word.
+Rows are as JSON has them. A name is that of the import where the row belongs to one: no person types ``derived-…``.
 """
 
 from __future__ import annotations
@@ -194,8 +194,8 @@ def _condition(row: Row) -> str:
 
 def _conditions(row: Row) -> str:
     counts = Counter(CONDITIONS[each["condition"]] for each in row["endpoints"])
-    told = ", ".join(f"{n} {what}" for what, n in counts.items()) or "none"
-    return f"{told}, lapsed" if row.get("lapsed") else told
+    text = ", ".join(f"{n} {what}" for what, n in counts.items()) or "none"
+    return f"{text}, lapsed" if row.get("lapsed") else text
 
 
 COLUMNS: Final[Mapping[str, Sequence[Column]]] = {

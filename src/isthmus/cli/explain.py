@@ -116,7 +116,7 @@ def _print(
                 f"    ✗ {out.backend.key.cluster} {joined(out.backend.key.address, out.backend.key.port)}: {out.reason}"
             )
         for source in awaited.get(plan.key, ()):
-            print(f"    ? {source} has not said what it has yet")
+            print(f"    ? {source} has not listed its rows yet")
     if account.notes:
         print()
     for note in account.notes:

@@ -107,7 +107,7 @@ def get(
 ) -> None:
     """Rows of TABLE: clusters, exports, imports, services, frontends, backends, plans, names, or any other.
 
-    NAME, or NAMESPACE/NAME, gives those of one service. Where it is not said which process to ask, it is this
+    NAME, or NAMESPACE/NAME, gives those of one service. Without an option the process asked is this
     node's agent, else the operator; --cluster c2 asks those of a lab's cluster.
     """
     if watch and form == "yaml":

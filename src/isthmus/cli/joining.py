@@ -148,8 +148,8 @@ def join(
 
     home = _home(file, flags)
     if token not in (None, "-"):
-        said = "whoever lists processes (ps) reads a token that is an argument"
-        raise click.ClickException(f"{said}: give it on stdin or with --token-file, and invite again")
+        why = "whoever lists processes (ps) reads a token that is an argument"
+        raise click.ClickException(f"{why}: give it on stdin or with --token-file, and invite again")
     name = _run(joining.join(home, _read_token(token_file), advertise=advertise, patience=wait))
     output.note(f"joined cluster {name}: isthmus clusters status")
 

@@ -204,7 +204,7 @@ class Connection:
                 self.known.synced(txn, kind, links=links)
             return
         cached, admission = capabilities.cached, self.known.admission()
-        records = PrefixStore(session, keys.prefix(kind, self.name, cached=cached), limits=sinks.MOST)
+        records = PrefixStore(session, keys.prefix(kind, self.name, cached=cached), limits=sinks.RECORD_LIMITS)
         canary = KeyStore(session, keys.canary(kind, self.name, cached=cached))
         store = GatedStore(records, canary=canary if capabilities.synced_canaries else None, pace=self._pace)
         sink = sinks.RecordSink(
@@ -212,7 +212,7 @@ class Connection:
             self.known.forms[kind],
             cluster_id=config.id,
             admission=admission,
-            limit=admission.limit(kind, most=sinks.MOST.keys),
+            limit=admission.limit(kind, most=sinks.RECORD_LIMITS.keys),
             listed=lambda txn: self.known.synced(txn, kind),
             received=lambda count, example: self.known.received(kind, count, example),
         )

@@ -202,12 +202,12 @@ def silence(facts: PeerFacts, now: datetime) -> Away | None:
     described, beat = facts.description, facts.heartbeat
     if facts.config is not None and facts.config.capabilities.cached:
         since = described.silent_since(now) if described is not None else None
-        return Away("nobody publishes for it: its operator is not there", since) if since is not None else None
+        return Away("it has no publisher: its operator is not there", since) if since is not None else None
     if beat is None or now < beat.at + timedelta(seconds=beat.good_for):
         return None
     if beat.present:
-        return Away(f"nobody has published for it for {beat.good_for:.0f} s: its operator is not there", beat.at)
-    return Away("nobody publishes for it, its heartbeat has ended: its operator is not there", beat.at)
+        return Away(f"it has had no publisher for {beat.good_for:.0f} s: its operator is not there", beat.at)
+    return Away("it has no publisher, its heartbeat has ended: its operator is not there", beat.at)
 
 
 def next_change(facts: PeerFacts, now: datetime) -> datetime | None:

@@ -29,17 +29,17 @@ log = logs.get("records")
 
 NAMED: Final = 20
 """How many unusable keys of a kind are named in the log, by peer and connection; all are counted."""
-MOST: Final = Limits(keys=20_000, size=64 * 1024 * 1024)
+RECORD_LIMITS: Final = Limits(keys=20_000, size=64 * 1024 * 1024)
 """Most records that are kept of one kind of one peer, and bytes of their values."""
 
 
-class Bad(Enum):
+class Unusable(Enum):
     """A record that cannot be used."""
 
-    BAD = 0
+    UNUSABLE = 0
 
 
-BAD: Final = Bad.BAD
+UNUSABLE: Final = Unusable.UNUSABLE
 
 
 class Form(NamedTuple):
@@ -125,7 +125,7 @@ class RecordSink:
         *,
         cluster_id: int,
         admission: Admission,
-        limit: int = MOST.keys,
+        limit: int = RECORD_LIMITS.keys,
         listed: Callable[[WriteTxn], None],
         received: Callable[[int, str], None],
     ) -> None:
@@ -149,7 +149,7 @@ class RecordSink:
         self._sizes.clear()
         self._size = 0
         read = [self._read(key, kv) for key, kv in items.items()]
-        rows = {table.key(row): row for row in read if row is not None and row is not BAD}
+        rows = {table.key(row): row for row in read if row is not None and row is not UNUSABLE}
         with self._db.write() as txn:
             for present in self._form.rows(txn, self._cluster):
                 if (key := table.key(present)) not in rows and not partial:
@@ -168,7 +168,7 @@ class RecordSink:
                 row = self._read(key, kv) if kv is not None else None
                 if kv is None:
                     self._account(key, 0)
-                if row is BAD:
+                if row is UNUSABLE:
                     continue  # its last good value still counts
                 if row is not None:
                     txn.put(table, row)
@@ -186,14 +186,14 @@ class RecordSink:
             self._check_room(key, len(kv.value))
             row = self._form.decode(kv.value, self._admission, self._cluster_id, name)
         except RecordError as why:
-            if len(self._bad) < MOST.keys:
+            if len(self._bad) < RECORD_LIMITS.keys:
                 self._bad[key] = str(why)
             if self._named < NAMED:
                 self._named += 1
                 log.warning(
                     "record dropped", cluster=self._cluster, table=self._form.table.name, key=ascii(key), why=str(why)
                 )
-            return BAD
+            return UNUSABLE
         self._account(key, len(kv.value))
         return row
 
@@ -201,8 +201,8 @@ class RecordSink:
         """A peer cannot make us hold without bound."""
         if key not in self._sizes and len(self._sizes) >= self._limit:
             raise RecordError(f"it is one more than the {self._limit} that are taken of a cluster")
-        if self._size - self._sizes.get(key, 0) + size > MOST.size:
-            raise RecordError(f"with it the cluster's records are more than {MOST.size} bytes")
+        if self._size - self._sizes.get(key, 0) + size > RECORD_LIMITS.size:
+            raise RecordError(f"with it the cluster's records are more than {RECORD_LIMITS.size} bytes")
 
     def _account(self, key: str, size: int) -> None:
         self._size += size - self._sizes.pop(key, 0)

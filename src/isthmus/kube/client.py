@@ -74,15 +74,15 @@ class Client:
 
     async def served(self, kind: Kind[T]) -> Kind[T]:
         """The kind in the version that the server has; NotServed where it has none."""
-        if not kind.older:
+        if not kind.older_versions:
             return kind
         known = self._versions.get((kind.group, kind.resource))
-        for version in (known,) if known else (kind.version, *kind.older):
+        for version in (known,) if known else (kind.version, *kind.older_versions):
             candidate = msgspec.structs.replace(kind, version=version)
             if known or await self.serves(candidate):
                 self._versions[kind.group, kind.resource] = version
                 return candidate
-        versions = ", ".join((kind.version, *kind.older))
+        versions = ", ".join((kind.version, *kind.older_versions))
         raise NotServed(f"{kind}: not served in {versions}; is its CustomResourceDefinition installed?")
 
     async def kind(self, api_version: str, kind: str, struct: type[T]) -> Kind[T]:

@@ -95,16 +95,16 @@ def status_of(code: int, body: bytes) -> Status:
 
 def failure(what: str, status: Status) -> KubeError | Expired:
     """The error that a status is. ``what`` names the request: 'PATCH serviceimports demo/echo'."""
-    said = f"{what}: {status.code} {status.reason or 'error'}: {status.message or 'the server gives no reason'}"
+    sentence = f"{what}: {status.code} {status.reason or 'error'}: {status.message or 'the server gives no reason'}"
     if status.code == 410 or _too_new(status):
-        return Expired(said)
+        return Expired(sentence)
     if status.code >= 500 or status.code in _LATER:
-        return Unreachable(said)
+        return Unreachable(sentence)
     if status.reason == "AlreadyExists":
-        return AlreadyExists(said)
+        return AlreadyExists(sentence)
     if status.code == 404 and not (status.details and status.details.name):
-        return NotServed(said)
-    return _BY_CODE.get(status.code, KubeError)(said)
+        return NotServed(sentence)
+    return _BY_CODE.get(status.code, KubeError)(sentence)
 
 
 def _too_new(status: Status) -> bool:

@@ -30,7 +30,7 @@ class Kind(Struct, Generic[T], frozen=True):
     kind: str
     struct: type[T]
     namespaced: bool = True
-    older: tuple[str, ...] = ()
+    older_versions: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.resource}.{self.group}" if self.group else self.resource

@@ -93,13 +93,13 @@ class Election:
 
     async def _renew(self) -> None:
         """Renew for ever; _Lost when another has the lease, or when we have not reached it for too long."""
-        held = _now()
+        renewed = _now()
         while True:
             await asyncio.sleep(RETRY)
             tried = _now()
-            if await self._attempt(min(ATTEMPT, max(0.0, held + DEADLINE - tried))):
-                held = tried
-            elif not self.leading or _now() + RETRY - held >= DEADLINE:
+            if await self._attempt(min(ATTEMPT, max(0.0, renewed + DEADLINE - tried))):
+                renewed = tried
+            elif not self.leading or _now() + RETRY - renewed >= DEADLINE:
                 self.holder = "" if self.leading else self.holder
                 raise _Lost
 
@@ -154,7 +154,7 @@ class Election:
             log.warning("lease not released", lease=self._name, why=str(why))
 
     async def _free(self) -> bool:
-        """Write the lease without us; False where a renewal of ours, still on its way when we stopped, came between."""
+        """Write the lease without us; False where our own renewal, sent before we stopped, came between."""
         lease = await self._client.get(LEASE, self._name, self._namespace)
         if lease.spec.holder_identity == self.identity:
             try:
@@ -167,11 +167,11 @@ class Election:
         """What is written: over this lease, and only if it has not changed since it was read."""
         before = lease.spec if lease else LeaseSpec()
         now = micro_timestamp()
-        ours = before.holder_identity == self.identity
+        is_held = before.holder_identity == self.identity
         taken = {
             "holderIdentity": self.identity,
-            "acquireTime": before.acquire_time if ours and before.acquire_time else now,
-            "leaseTransitions": (before.lease_transitions or 0) + (0 if ours or lease is None else 1),
+            "acquireTime": before.acquire_time if is_held and before.acquire_time else now,
+            "leaseTransitions": (before.lease_transitions or 0) + (0 if is_held or lease is None else 1),
         }
         left = {"leaseTransitions": before.lease_transitions or 0}
         return {

@@ -152,15 +152,15 @@ class KubeStore(Generic[T]):
         events: list[Event[T]] = []
         for line in lines:
             try:
-                said = _event.decode(line)
-                if said.type == "ERROR":
-                    return Batch(events, revision), failure(what, _status.decode(said.object))
-                item = _read(self._decoder, said.object, self._kind) if said.type in _PUT else None
-                meta = item.metadata if item is not None else _only_meta.decode(said.object).metadata
+                change = _event.decode(line)
+                if change.type == "ERROR":
+                    return Batch(events, revision), failure(what, _status.decode(change.object))
+                item = _read(self._decoder, change.object, self._kind) if change.type in _PUT else None
+                meta = item.metadata if item is not None else _only_meta.decode(change.object).metadata
             except msgspec.MsgspecError as error:
                 return Batch(events, revision), Expired(f"{what}: an event cannot be read: {error}")
             revision = meta.resource_version or revision
-            if said.type != "BOOKMARK":
+            if change.type != "BOOKMARK":
                 events.append(Event(key_of(meta), item))
         return Batch(events, revision), None
 

@@ -93,7 +93,7 @@ class Transport:
         except TimeoutError:
             raise Unreachable(f"{what}: {self._access.server} does not answer") from None
         except (aiohttp.ClientError, OSError) as error:
-            raise Unreachable(f"{what}: {self._access.server}: {_said(error)}") from None
+            raise Unreachable(f"{what}: {self._access.server}: {_reason(error)}") from None
 
     async def _send(self, method: str, path: str, arguments: dict[str, Any]) -> aiohttp.ClientResponse:
         self.requests += 1
@@ -117,7 +117,7 @@ class Transport:
         return self._token != before
 
 
-def _said(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     """What went wrong, in the words of the innermost cause that has any."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return f"its certificate is not trusted: {error.certificate_error}"

@@ -76,8 +76,8 @@ def _conditions(view: View, ips: tuple[str, ...]) -> list[Condition]:
     conditions = [ready]
     if view.stale or view.silent:
         unreachable = f"not reachable: {', '.join(view.stale)}; " if view.stale else ""
-        silent = f"nobody publishes for: {', '.join(view.silent)}; " if view.silent else ""
-        message = f"{unreachable}{silent}what they last said still counts"
+        silent = f"without a publisher: {', '.join(view.silent)}; " if view.silent else ""
+        message = f"{unreachable}{silent}what they last published still counts"
         reason = "ClusterUnreachable" if view.stale else "ClusterSilent"
         conditions.append(condition("Stale", True, reason=reason, message=message))
     if ready["status"] == "True" and not view.endpoints_ready:

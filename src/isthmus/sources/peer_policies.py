@@ -35,7 +35,7 @@ def peer_policy(wire: core.ConfigMap) -> PeerPolicy:
 
 
 def body(cluster: ClusterName, *, distrusted: bool) -> dict[str, Any]:
-    """The ConfigMap that says so, to be applied."""
+    """The ConfigMap of a policy, to be applied."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",

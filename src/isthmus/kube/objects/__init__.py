@@ -1,5 +1,5 @@
 """Thin wire structs, a module per API group: only the fields we use; unknown fields are skipped when decoding.
 
-Whatever a server may write as null is None here, closed sets of words are plain strings: a word that a newer server
-says must not cost the object. What the words mean is the business of ``sources``.
+Whatever a server may write as null is None here, closed sets of words are plain strings: a word of a newer server
+must not cost the object. ``sources`` interprets the words.
 """

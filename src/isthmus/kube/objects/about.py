@@ -28,5 +28,5 @@ CLUSTER_PROPERTY: Final = Kind(
     "ClusterProperty",
     ClusterProperty,
     namespaced=False,
-    older=("v1alpha1",),
+    older_versions=("v1alpha1",),
 )

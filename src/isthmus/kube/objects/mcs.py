@@ -68,5 +68,9 @@ class ServiceImport(Wire, frozen=True):
     status: ServiceImportStatus | None = None
 
 
-SERVICE_EXPORT: Final = Kind(GROUP, "v1beta1", "serviceexports", "ServiceExport", ServiceExport, older=("v1alpha1",))
-SERVICE_IMPORT: Final = Kind(GROUP, "v1beta1", "serviceimports", "ServiceImport", ServiceImport, older=("v1alpha1",))
+SERVICE_EXPORT: Final = Kind(
+    GROUP, "v1beta1", "serviceexports", "ServiceExport", ServiceExport, older_versions=("v1alpha1",)
+)
+SERVICE_IMPORT: Final = Kind(
+    GROUP, "v1beta1", "serviceimports", "ServiceImport", ServiceImport, older_versions=("v1alpha1",)
+)
