@@ -9,14 +9,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import programs
 import pytest
-from lab_running import Running, lab_name, until
+from lab_running import Running, invoked, lab_name, until
 
-from isthmus_lab import removal
+from isthmus_lab import cgroups, pod_exec, removal
 from isthmus_lab.layout import Lab
 
 pytestmark = pytest.mark.lab
@@ -59,9 +60,8 @@ class Diagnosis(NamedTuple):
 
 
 def diagnose(lab: Running, *words: str, cluster: str = "c2") -> Diagnosis:
-    command = [sys.executable, "-m", "isthmus", "diagnose", *words, "--lab", lab.lab.name, "--cluster", cluster]
     began = time.monotonic()
-    done = subprocess.run([*command, "-o", "json"], capture_output=True, text=True, timeout=100, check=False)
+    done = invoked(["diagnose", *words, "--lab", lab.lab.name, "--cluster", cluster, "-o", "json"])
     seconds = time.monotonic() - began
     found = json.loads(done.stdout)["services"] if done.stdout else {}
     faults = [hop for hops in found.values() for hop in hops if hop["state"] == "fault"]
@@ -198,6 +198,23 @@ def cut(lab: Running) -> Iterator[None]:
 
 
 @contextmanager
+def outside(lab: Running) -> Iterator[None]:
+    """The caller's processes run in a control group that the agent has not hooked, as those of a runtime of its own."""
+    where = lab.lab.cluster("c2")
+    assert where is not None
+    group = cgroups.make(cgroups.root() / lab.lab.prefix / "outside")
+    client = pod_exec.find(where, "demo/client")
+    for pid in cgroups.processes(client.cgroup):
+        (group / "cgroup.procs").write_text(str(pid))
+    try:
+        yield
+    finally:
+        for pid in cgroups.processes(group):
+            (client.cgroup / "cgroup.procs").write_text(str(pid))
+        group.rmdir()
+
+
+@contextmanager
 def nothing(lab: Running) -> Iterator[None]:
     yield
 
@@ -229,6 +246,9 @@ FAULTS: dict[str, tuple[Injected, tuple[str, ...], set[tuple[str, str]]]] = {
         applied(ELSEWHERE), ("elsewhere/echo",),
         {("namespace", "namespace elsewhere in c2"), ("pods", "pods of elsewhere/echo in c1")},  # it has no pods either
     ),
+    "pod outside the hooked control group": (
+        outside, ("demo/echo", "--from", "demo/client"), {("hook", "pod demo/client")},
+    ),
     "pod of another node": (nothing, ("demo/echo", "--from", "demo/nobody"), {("hook", "pod demo/nobody")}),
     "typo": (nothing, ("demo/ecko",), {("export", "demo/ecko")}),
     "never exported": (unexported, ECHO, {("export", "Service demo/echo in c1")}),
@@ -253,9 +273,26 @@ def test_the_hop_and_the_object_of_a_fault_are_named(running: Running, fault: st
         lines = [f"{hop['hop']}: {hop['object']}: {hop['text']} → {hop['cure']}" for hop in last[0].hops]
         print(f"\n{fault}, {last[0].seconds:.2f} s", *lines, sep="\n  ")
         assert last[0].code == 1
-        if {hop for hop, _ in named} & {"process", "peer"} and "exporter" not in fault:
-            done = [sys.executable, "-m", "isthmus", "status", "--lab", running.lab.name, "--cluster", "c2"]
-            assert subprocess.run(done, capture_output=True, check=False).returncode == 1
+        for command in fail_too(words[0], {hop for hop, _ in named}, fault):
+            until(partial(fails, running, *command), what=f"{command} ends with 1")
+
+
+def fail_too(service: str, hops: set[str], fault: str) -> Iterator[tuple[str, ...]]:
+    """The other commands that may not end with 0: each for what it shows.
+
+    None of them knows a caller, and an echo that no cluster exports is explained as the plain Service that c2 has.
+    """
+    if "hook" not in hops and fault != "never exported":
+        yield "explain", service
+    if hops & {"process", "peer"}:
+        yield ("status",)
+    if "peer" in hops:
+        yield "clusters", "status"
+
+
+def fails(lab: Running, *words: str) -> bool:
+    """Whether a command that looks at c2 ends with 1."""
+    return invoked([*words, "--lab", lab.lab.name, "--cluster", "c2"]).returncode == 1
 
 
 def test_a_cluster_that_the_lab_has_not_is_answered_with_those_it_has(running: Running) -> None:
@@ -322,3 +359,31 @@ def test_with_a_kubeconfig_context_the_processes_are_asked_in_their_pods(running
     assert ask("explain", "demo/echo").returncode == 0
     assert ask("status").returncode == 0
     assert "echo.demo.svc.clusterset.local" in ask("get", "names", "-A").stdout
+
+
+def test_every_cluster_verifies_that_it_reaches_every_other_and_nothing_is_left(running: Running) -> None:
+    until(lambda: healthy(running), seconds=120, what="the path is healthy before")
+    before = running.kubectl("get", "namespaces", "-o", "name")
+    done = invoked(["verify", "--lab", running.lab.name, "--timeout", "90", "-o", "json"])
+    found = json.loads(done.stdout)
+    passed = {"name": "", "tcp": "", "udp": "", "headless": ""}
+    assert [(each["from"], each["to"], each["family"], each["checks"]) for each in found["calls"]] == [
+        (source, target, "IPv4", passed) for source in ("c1", "c2") for target in ("c1", "c2")
+    ]
+    assert (done.returncode, found["ok"]) == (0, True)
+    assert running.kubectl("get", "namespaces", "-o", "name") == before
+
+
+def test_clusters_that_are_cut_off_do_not_verify_and_nothing_is_left(running: Running) -> None:
+    before = running.kubectl("get", "namespaces", "-o", "name", cluster="c2")
+    contexts = [word for name in ("c1", "c2") for word in ("--context", name)]
+    path = f"{Path(programs.path('kubectl')).parent}:{os.environ['PATH']}"
+    env = {**os.environ, "KUBECONFIG": str(running.lab.kubeconfig), "PATH": path}
+    command = [sys.executable, "-m", "isthmus", "verify", *contexts, "--timeout", "20"]
+    with cut(running):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False, env=env)
+    assert done.returncode == 1
+    rows = [line.split() for line in done.stdout.splitlines()[1:5]]
+    assert [row[3:] for row in rows] == [["ok"] * 4, ["failed"] * 4, ["failed"] * 4, ["ok"] * 4]
+    assert "✗ c2 → c1 IPv4 name, tcp, udp, headless: Name or service not known" in done.stdout
+    assert running.kubectl("get", "namespaces", "-o", "name", cluster="c2") == before

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from host_packets import Watched
-from lab_running import Running, lab_name, until
+from lab_running import Running, invoked, lab_name, until
 from lab_traces import host_network, traces
 
 from isthmus.model.names import ServiceName, derived
@@ -160,3 +160,14 @@ def test_no_packet_of_ipv6_leaves_the_lab(lab: Running) -> None:
         )
     assert output == "end\n"
     assert watched.found == []
+
+
+def test_both_families_are_verified_between_every_pair(lab: Running) -> None:
+    done = invoked(["verify", "--lab", lab.lab.name, "--timeout", "90"])
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [line.split() for line in done.stdout.splitlines()[1:]] == [
+        [source, target, each, *["ok"] * 4]
+        for source in ("c1", "c2")
+        for target, families in (("c1", ("IPv4", "IPv6")), ("c2", ("IPv6", "IPv4")))
+        for each in families
+    ]

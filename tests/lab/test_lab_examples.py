@@ -68,7 +68,7 @@ def test_postgres_is_the_real_one_with_the_user_and_password_of_its_environment(
 
 def settled(running: Running) -> bool:
     """Whether every pod runs and is ready."""
-    pods = json.loads(running.cli("status", "-o", "json").stdout)["pods"]
+    pods = running.status()["pods"]
     return len(pods) == PODS and all(pod["state"] == "Running 1/1" for pod in pods)
 
 

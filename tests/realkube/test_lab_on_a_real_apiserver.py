@@ -113,7 +113,7 @@ def test_what_the_server_says_of_a_pod_is_not_contradicted(real: Running) -> Non
     real.kubectl("apply", "-f", "-", stdin=json.dumps(pod))
     real.kubectl("wait", "--for=condition=Ready", "pod/limited", "--timeout=60s")
     assert real.kubectl("get", "pod", "limited", "-o", "jsonpath={.status.qosClass}") == "Burstable"
-    programs = json.loads(real.cli("status", "-o", "json").stdout)["programs"]
+    programs = real.status()["programs"]
     assert [each["restarts"] for each in programs if each["name"] == "c1/n1/node"] == [0]
 
 

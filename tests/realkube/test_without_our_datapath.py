@@ -84,7 +84,7 @@ def pods(lab: Running, cluster: str) -> set[str]:
 
 
 def test_nothing_of_ours_but_the_operator_runs(joined: Running) -> None:
-    programs = json.loads(joined.cli("status", "-o", "json").stdout)["programs"]
+    programs = joined.status()["programs"]
     names = {each["name"].rpartition("/")[2] for each in programs}
     assert {"operator", "kube-proxy", "clusterdns"} <= names
     assert names & {"agent", "dns"} == set()

@@ -1,7 +1,13 @@
-"""A lab under test, driven as people drive it."""
+"""A lab under test, driven as people drive it.
+
+A command runs in this process where it can: to start Python costs more than the command, and polling would keep a core
+from the lab that is waited for. ``lab up`` and ``lab exec`` have processes of their own, as has every command in the
+tests of the command line (tests/cli) and in those of a lab's end (test_lab_cleanup).
+"""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -10,7 +16,10 @@ from collections.abc import Callable
 from typing import Any
 
 import programs
+from click.testing import CliRunner
 
+from isthmus.cli import root
+from isthmus_lab import lab_status, pod_exec
 from isthmus_lab.layout import Lab
 
 
@@ -28,14 +37,28 @@ class Running:
     def cli(self, *words: str, code: int | None = 0, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
         """``isthmus lab …`` on it; fails the test where the exit code is another (None: any)."""
         verbs = 2 if words[0] == "image" else 1
-        command = [sys.executable, "-m", "isthmus", "lab", *words[:verbs], "--lab", self.lab.name, *words[verbs:]]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=90, input=stdin, check=False)
+        command = ["lab", *words[:verbs], "--lab", self.lab.name, *words[verbs:]]
+        done = (in_own_process if words[0] in ("up", "exec", "demo") else invoked)(command, stdin=stdin)
         assert code is None or done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}{done.stderr}"
         return done
 
+    def status(self) -> dict[str, Any]:
+        """What ``lab status -o json`` has."""
+        return asyncio.run(lab_status.status(self.lab))
+
+    def count_ready(self) -> int:
+        """How many pods of one container run and are ready."""
+        return [pod["state"] for pod in self.status()["pods"]].count("Running 1/1")
+
     def exec(self, pod: str, script: str, *, cluster: str = "c1", code: int | None = 0) -> str:
-        """What a shell script in a pod prints."""
-        return self.cli("exec", cluster, pod, "--", "sh", "-c", script, code=code).stdout
+        """What a shell script in a pod prints, run as ``lab exec`` runs it."""
+        where = self.lab.cluster(cluster)
+        assert where is not None, cluster
+        found, pipe = pod_exec.find(where, pod), subprocess.PIPE
+        child = pod_exec.run(found, ["sh", "-c", script], stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)
+        stdout, stderr = (output.decode() for output in child.communicate(timeout=90))
+        assert code is None or child.returncode == code, f"{script}: {child.returncode}\n{stdout}{stderr}"
+        return stdout
 
     def exec_fails(self, cluster: str, pod: str) -> str:
         """The error of ``lab exec`` where there is nothing to enter: one line."""
@@ -45,8 +68,7 @@ class Running:
 
     def isthmus(self, *words: str, cluster: str = "c1") -> str:
         """What a command that looks at one of its clusters prints."""
-        command = [sys.executable, "-m", "isthmus", *words, "--lab", self.lab.name, "--cluster", cluster]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+        done = invoked([*words, "--lab", self.lab.name, "--cluster", cluster])
         assert done.returncode == 0, f"{words}: {done.stderr}"
         return done.stdout
 
@@ -60,6 +82,18 @@ class Running:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, input=stdin, check=False)
         assert done.returncode == 0, f"{words}: {done.stderr}"
         return done.stdout
+
+
+def in_own_process(command: list[str], *, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    """``isthmus …`` as a shell runs it."""
+    python = [sys.executable, "-m", "isthmus"]
+    return subprocess.run([*python, *command], capture_output=True, text=True, timeout=90, input=stdin, check=False)
+
+
+def invoked(command: list[str], *, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    """``isthmus …`` in this process; what it does not catch itself fails the test."""
+    done = CliRunner(catch_exceptions=False).invoke(root, command, input=stdin, prog_name="isthmus")
+    return subprocess.CompletedProcess(command, done.exit_code, done.stdout, done.stderr)
 
 
 def until(holds: Callable[[], Any], *, seconds: float = 60.0, what: str = "") -> Any:

@@ -18,6 +18,7 @@ COMMANDS: Final = {
     "explain": ("isthmus.cli.explain:explain", "Why calls of a service go where they go."),
     "diagnose": ("isthmus.cli.diagnose:diagnose", "Where calls of a service break, and what mends it."),
     "status": ("isthmus.cli.status:status", "What the processes have, and what they lack."),
+    "verify": ("isthmus.cli.verify:verify", "Test calls between every pair of clusters; cleans up after itself."),
     "gather": ("isthmus.cli.gather:gather", "Pack status, tables, logs and versions for a bug report."),
     "clusters": ("isthmus.cli.clusters:group", "The other clusters: status, certs, invite, join, leave."),
     "bpf": ("isthmus.cli.bpf:group", "What is really in the kernel."),

@@ -17,7 +17,7 @@ from isthmus.cli import diagnose, output, sockets
 from isthmus.model.hosts import joined
 
 BEHIND = ("peer", "endpoints", "conflict", "namespace")
-"""Hops of ``diagnose`` that an explanation shows as well when one has a fault."""
+"""Hops of ``diagnose`` whose faults an explanation of a plain Service shows; that of an import shows every fault."""
 
 
 @click.command()
@@ -42,7 +42,7 @@ def explain(
 ) -> None:
     """Why calls of SERVICE go where they go: the backends they reach, those they do not, and the reason for each.
 
-    Exits with 1 when a cluster it depends on is not ready, exports conflict, or its namespace is missing.
+    Exits with 1 when something on the path of an import has a fault: `isthmus diagnose` shows the whole path.
     """
     from isthmus.cli.diagnosis.exporters import diagnose as walk
     from isthmus.loadbalancer import explain as explaining
@@ -65,7 +65,8 @@ def explain(
         explaining.explain(reader, each, at=place, which=status.get("services", "multicluster"), without=cut)
         for each in explaining.called(reader, name)
     ]
-    faults = [hop for hop in walk(facts, name) if hop.state == "fault" and hop.hop in BEHIND]
+    plain = bool(accounts) and reader.get(tables.IMPORTS, name) is None
+    faults = [hop for hop in walk(facts, name) if hop.state == "fault" and (hop.hop in BEHIND or not plain)]
     if not accounts and not faults:
         raise click.ClickException(f"no service or import is called {name} (namespace: -n)")
     if form == "json":

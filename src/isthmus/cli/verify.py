@@ -1,0 +1,98 @@
+"""``isthmus verify``: does every cluster reach what every other exports?"""
+
+from __future__ import annotations
+
+import secrets
+import signal
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from isthmus.cli import local, output, sockets
+
+if TYPE_CHECKING:
+    from isthmus.cli.verification.clusters import Cluster
+    from isthmus.cli.verification.objects import Found
+
+
+@click.command()
+@click.option("--context", "contexts", multiple=True, metavar="NAME", help="A cluster's kubeconfig context; repeat it.")
+@local.lab_option
+@click.option("--image", default="python:3-alpine", show_default=True, help="An image with python3, for the pods.")
+@click.option("--timeout", type=click.IntRange(min=1), default=60, show_default=True, metavar="SECONDS",
+              help="For the pods to become ready, and again for the calls to succeed.")  # fmt: skip
+@click.option("--keep", is_flag=True, help="Leave the namespace, for `isthmus diagnose`.")
+@click.option("-o", "--output", "form", type=click.Choice(["table", "json"]), default="table")
+def verify(contexts: tuple[str, ...], lab: str | None, image: str, timeout: int, keep: bool, form: str) -> None:
+    """Test the connectivity of a clusterset: names, TCP, UDP and headless names, in each family, between each pair.
+
+    Every cluster gets a namespace with a pod, a Service, a headless Service and their exports; the namespace is deleted
+    at the end, also after a failure or an interrupt. Exits with 1 when a call does not succeed in time.
+    """
+    from isthmus.cli.verification import clusters, objects
+
+    contexts = (*filter(None, [sockets.context()]), *contexts)
+    chosen = _of_contexts(contexts) if contexts else _of_lab(lab or local.default_lab())
+    numbers = {each.name: number for number, each in enumerate(chosen, 1)}
+    namespace = f"isthmus-verify-{secrets.token_hex(3)}"
+    before = signal.signal(signal.SIGTERM, _end)
+    try:
+        clusters.each(
+            chosen,
+            lambda each: each.apply(objects.manifests(namespace, each.name, numbers[each.name], image=image)),
+        )
+        found = clusters.each(chosen, lambda each: each.wait(namespace, numbers[each.name], seconds=timeout))
+        results = clusters.verify(chosen, namespace, found, seconds=timeout)
+    finally:
+        if not keep:
+            clusters.each(chosen, lambda each: each.delete(namespace, seconds=timeout))
+        signal.signal(signal.SIGTERM, before)
+    failed = sum(bool(why) for checks in results.values() for why in checks.values())
+    if form == "json":
+        rows = [{"from": c.source, "to": c.target, "family": c.family, "checks": each} for c, each in results.items()]
+        output.json({"ok": not failed, "calls": rows, "namespace": namespace if keep else ""})
+    else:
+        _print(results, found)
+    if keep:
+        output.note(f"namespace {namespace} is left: isthmus diagnose {namespace}/{objects.service(1)}")
+    sys.exit(1 if failed else 0)
+
+
+def _of_contexts(names: tuple[str, ...]) -> list[Cluster]:
+    from isthmus.cli.verification.clusters import Cluster
+
+    if len(set(names)) != len(names) or len(names) < 2:
+        raise click.UsageError("--context: name two or more clusters, each once")
+    return [Cluster(name, ("--context", name)) for name in names]
+
+
+def _of_lab(lab: str) -> list[Cluster]:
+    from isthmus.cli.verification.clusters import Cluster
+
+    if lab not in local.labs():
+        local.cluster(None, lab=lab)  # raises with the labs there are
+    path = str(local.LABS / lab / "kubeconfig")
+    return [Cluster(name, ("--kubeconfig", path, "--context", name)) for name in local.clusters(lab)]
+
+
+def _end(number: int, _frame: Any) -> NoReturn:
+    """SIGTERM ends the command as an interrupt does: what it made is deleted first."""
+    sys.exit(128 + number)
+
+
+def _print(results: Mapping[Any, Mapping[str, str]], found: Mapping[str, Found]) -> None:
+    from isthmus.cli.verification import objects
+
+    rows = [
+        [call.source, call.target, call.family, *("failed" if checks[each] else "ok" for each in objects.CHECKS)]
+        for call, checks in results.items()
+    ]
+    without = ["none in common", *["–"] * len(objects.CHECKS)]
+    rows += [[*pair, *without] for pair in objects.without_family(found)]
+    output.table(["FROM", "TO", "FAMILY", *(each.upper() for each in objects.CHECKS)], rows)
+    for call, checks in results.items():
+        for why in dict.fromkeys(filter(None, checks.values())):
+            failed = ", ".join(each for each in objects.CHECKS if checks[each] == why)
+            output.paragraph(f"✗ {call.source} → {call.target} {call.family} {failed}: ", why)
