@@ -20,6 +20,8 @@ from isthmus.reflector import Transient
 
 PORTS: Final = range(20_000, 32_768)
 """Below the ports that the kernel gives to clients, one of which could else come between asking and listening."""
+BCRYPT: Final = "--bcrypt-cost=4"
+"""The least: how slowly a password is compared is etcd's matter, and by default it is most of what it does in tests."""
 _claims: Final[list[socket.socket]] = []
 
 
@@ -58,7 +60,7 @@ class EtcdServer:
         peers = ["--listen-peer-urls", self._peer, "--initial-advertise-peer-urls", self._peer]
         data = ["--data-dir", str(self.folder / "data"), "--initial-cluster", f"default={self._peer}"]
         with (self.folder / "log").open("ab") as log:
-            command = [str(self.program), *urls, *peers, *data, *self._unsafe(), *self.flags]
+            command = [str(self.program), *urls, *peers, *data, BCRYPT, *self._unsafe(), *self.flags]
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
 
     def _unsafe(self) -> list[str]:
