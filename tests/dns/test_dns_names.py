@@ -10,6 +10,7 @@ from isthmus import dns, loadbalancer
 from isthmus.model import names
 from isthmus.model.dns import Name
 from isthmus.model.services import Condition, Endpoint, EndpointSet, Import, Namespace, Port, Service
+from isthmus.model.sources import of_peer
 from isthmus.model.tables import (
     ENDPOINT_SETS,
     IMPORTS,
@@ -183,3 +184,26 @@ def test_names_go_with_their_import(world: World) -> None:
     world.names()
     world.delete(imported())
     assert world.names() == {}
+
+
+def test_names_are_incomplete_until_peers_were_read_or_are_given_up() -> None:
+    patience = dns.PeersPatience()
+    derived = [*loadbalancer.derived(names.ClusterName("c1"), "n1"), dns.derived("clusterset.local", awaits=patience)]
+    db = Database(*tables_of(derived, *TABLES.values()))
+    derivations = Derivations(db, *derived)
+    own, peer = (db.initializer(ENDPOINT_SETS, each) for each in ("kubernetes", of_peer("c2")))
+
+    def complete() -> bool:
+        while derivations.step():
+            pass
+        return db.snapshot().initialized(NAMES)
+
+    with db.write() as txn:
+        own.complete(txn)
+    assert not complete(), "headless names of c2 that the kernel still has would be removed"
+    patience.over = True
+    derivations.await_anew()
+    assert complete()
+    with db.write() as txn:
+        peer.complete(txn)
+    assert complete()

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Final
 
@@ -37,14 +37,28 @@ APEX: Final = ServiceName("")
 """The unit of the zone's own names."""
 
 
-def derived(zone: str, *, servers: tuple[str, ...] = ()) -> Derived[Name]:
+class PeersPatience:
+    """Which sources make the names incomplete: those of peers only until ``over``.
+
+    Names of a peer's endpoints that an earlier agent left are not removed before the peer was read; but one that is
+    away must not hold up every other name.
+    """
+
+    def __init__(self, *, over: bool = False) -> None:
+        self.over = over
+
+    def __call__(self, source: str) -> bool:
+        return not (self.over and is_peer(source))
+
+
+def derived(zone: str, *, servers: tuple[str, ...] = (), awaits: Callable[[str], bool] | None = None) -> Derived[Name]:
     """The declaration of the table, for a zone such as ``clusterset.local``; ``servers``: of its name server."""
     return Derived(
         NAMES,
         compute=partial(compute, zone=zone.strip(".").lower(), servers=servers),
         reads={IMPORTS: by_import, SERVICES: by_service, BACKENDS: by_backend, NAMESPACES: by_namespace},
         unit="service",
-        awaits=lambda source: not is_peer(source),  # a peer that is away must not hold up every name
+        awaits=awaits or PeersPatience(over=True),
     )
 
 

@@ -7,6 +7,7 @@ round waits until the first list of every source is complete, or for ``sync.time
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -24,6 +25,7 @@ from isthmus.model import tables
 from isthmus.model.hosts import endpoint
 from isthmus.model.mcs import RecordKind
 from isthmus.model.names import ClusterName
+from isthmus.model.sources import is_peer
 from isthmus.processes import observing
 from isthmus.processes.start import CannotStart, identified, require, start, tables_of
 from isthmus.reflector import State
@@ -51,6 +53,9 @@ KUBERNETES = (
 CALLERS_INTERVAL = 2.0
 """Seconds between looks for new pods; a call before that is spread by a hash of this node's own."""
 
+PEERS_PATIENCE: Final = 10.0
+"""Seconds after the start for which names wait for every peer: several tries to reach an etcd."""
+
 KINDS: tuple[RecordKind, ...] = ("services",)
 
 PROGRAMMING: Final = (tables.NAMES, tables.PODS, tables.PLANS_STATUS, tables.NAMES_STATUS, tables.FAILURES)
@@ -72,9 +77,10 @@ async def main(config: Config) -> None:
 async def work(config: Config, client: kube.Client) -> None:
     """Wire the parts and run them."""
     cluster = ClusterName(config.cluster.name)
+    patience = dns.PeersPatience()
     derived = [
         *loadbalancer.derived(cluster, config.node.name, services=config.datapath.services, rules=claims.rules(config)),
-        dns.derived(config.dns.zone, servers=servers(config)),
+        dns.derived(config.dns.zone, servers=servers(config), awaits=patience),
     ]
     db = Database(*tables_of(derived, tables.CLUSTERS, tables.PEER_POLICIES, *PROGRAMMING))
     async with asyncio.TaskGroup() as tasks:
@@ -96,6 +102,7 @@ async def work(config: Config, client: kube.Client) -> None:
             tasks.create_task(Files(db, Path(config.sources.files)).run(), name="files")
         tasks.create_task(follower.run(), name="follower")
         tasks.create_task(derivations.run(), name="derivations")
+        tasks.create_task(forgo_peers(db, derivations, patience), name="peers' names")
         if config.health.rate:
             tasks.create_task(prober.run(), name="health")
         if config.datapath.cgroup:
@@ -250,6 +257,15 @@ class Programming:
             if self._parts is not None:
                 self._parts.interfaces.close()
             datapath.close()
+
+
+async def forgo_peers(db: Database, derivations: Derivations, patience: dns.PeersPatience) -> None:
+    """Let the names be complete once every peer was read, or without those that cannot be."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(PEERS_PATIENCE):
+            await db.until(lambda snapshot: not any(map(is_peer, snapshot.pending(tables.BACKENDS))))
+    patience.over = True
+    derivations.await_anew()
 
 
 async def callers(db: Database, known: Callers) -> None:

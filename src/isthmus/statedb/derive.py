@@ -209,6 +209,13 @@ class Derivations:
         if awaited != before:
             txn._await_exactly(derived.table, awaited)
 
+    def await_anew(self) -> None:
+        """Apply what ``awaits`` of the derived tables says by now; without a change of their inputs nothing asks it."""
+        with self._database.write() as txn:
+            for derived in self._derived:
+                if FIRST_PASS not in txn.pending(derived.table):  # that pass asks it
+                    self._await(txn, derived)
+
     async def _changed(self) -> None:
         """Wait for a change of an input's rows or of its pending sources: completion has to be passed on too."""
         readers = list(self._readers.values())
