@@ -79,21 +79,25 @@ static __always_inline int from_name(struct name_scratch *scratch, const struct 
 		if (flags & NAME_BIG_A)
 			return -EREMOTE;
 		rotate(reply, 0, a, A_SIZE);
-		return 0;
+		break;
 	case DNS_AAAA:
 		if (flags & NAME_BIG_AAAA)
 			return -EREMOTE;
 		rotate(reply, a * A_SIZE, aaaa, AAAA_SIZE);
-		return 0;
+		break;
 	case DNS_SRV:
 	case DNS_TXT:
 	case DNS_PTR:
 	case DNS_SOA:
 	case DNS_NS:
-		return flags & NAME_OTHERS ? -EREMOTE : 0;
-	default:
-		return 0; /* the zone has no records of such types */
+		if (flags & NAME_OTHERS)
+			return -EREMOTE;
+		break;
+	default: /* the zone has no records of such types */
+		break;
 	}
+	reply->not_ours = flags & NAME_NATIVE && !reply->count;
+	return 0;
 }
 
 /* The reply into scratch. -ENOENT: not ours. -EREMOTE: ours, and for the server. */

@@ -21,6 +21,7 @@ enum name_flag {
 	NAME_BIG_AAAA = 2,
 	NAME_OTHERS = 4,    /* the server has records of other types, or may have */
 	NAME_PTR_ALONE = 8, /* the reverse of an address: all but its PTR is another's */
+	NAME_NATIVE = 16,   /* of the cluster's domain: a negative answer shows no authority of ours */
 };
 
 enum names_flag {
@@ -121,7 +122,7 @@ struct reply {
 	__u32 first_size;
 	__u32 second;
 	__u32 second_size;
-	bool not_ours; /* denied for another zone: no authority */
+	bool not_ours; /* a negative answer in another zone: no authority */
 };
 
 /* What a question is taken apart in; one for each CPU. */

@@ -183,6 +183,10 @@ class DnsSection(Section, frozen=True):
     """The cluster's own domain: our names with a search domain of it behind them are denied at once. Empty: never."""
     resolvers: tuple[str, ...] = ()
     """Further addresses that pods have as nameserver: a NodeLocal DNSCache, a second cluster DNS."""
+    cluster_names: bool = False
+    """Whether ``CLUSTER.SVC.NS.svc.ZONE`` has the endpoints of a ClusterSetIP import in one cluster."""
+    native_names: bool = False
+    """Whether an import has the name of a Service of the cluster, too, as long as there is no such Service."""
     mode: Literal["kernel", "redirect", "off"] = "kernel"
     """Where pods' questions are read: on their interfaces, where the kernel answers; in their socket calls, from where
     all go to the node's server; or not at all."""

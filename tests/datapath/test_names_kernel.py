@@ -40,6 +40,7 @@ from isthmus.zone import Zone
 pytestmark = pytest.mark.bpf
 
 ZONE = "clusterset.local"
+NATIVE = "web.demo.svc.cluster.local"
 ECHO, MANY, HUGE, BOTH = (f"{each}.demo.svc.{ZONE}" for each in ("echo", "many", "huge", "both"))
 LONG = ".".join(["h" * 60, "c2", "s" * 60, "n" * 20, "svc", ZONE])
 ROWS = (
@@ -57,6 +58,9 @@ ROWS = (
     Name(HUGE, "A", tuple(f"10.1.{n // 250}.{n % 250}" for n in range(300))),
     Name(f"web-0.c2.{MANY}", "A", ("10.1.0.1",)),
     Name(LONG, "A", ("10.1.0.1",)),
+    Name(NATIVE, "A", ("10.96.0.9",)),
+    Name(f"_http._tcp.{NATIVE}", "SRV", (f"0 100 80 {NATIVE}.",)),
+    Name(f"c2.{ECHO}", "A", ("10.2.1.2",)),
 )
 
 
@@ -177,6 +181,18 @@ def test_what_is_not_ours_passes_untouched_whoever_lives(world: NamesWorld, name
 def test_other_types_of_a_reverse_name_are_anothers(world: NamesWorld) -> None:
     world.alive()
     assert ask(world, "7.0.96.10.in-addr.arpa", "A") == "passed"
+
+
+def test_a_native_name_is_ours_for_every_type_and_its_neighbours_are_anothers(world: NamesWorld) -> None:
+    world.alive()
+    assert ask(world, NATIVE) == "NOERROR 10.96.0.9"
+    frame = packet(dns.message.make_query(NATIVE, "AAAA").to_wire())
+    reply = dns.message.from_wire(message(world.ingress(frame)[1]))
+    assert (reply.rcode(), reply.answer, reply.authority) == (dns.rcode.NOERROR, [], [])
+    assert not reply.flags & dns.flags.AA, "the cluster's domain is another's"
+    assert ask(world, f"_http._tcp.{NATIVE}", "SRV") == "steered"
+    for name in ("demo.svc.cluster.local", "other.demo.svc.cluster.local", f"x.{NATIVE}"):
+        assert ask(world, name) == "passed"
 
 
 def test_a_name_that_a_service_of_the_cluster_could_have_is_not_denied(world: NamesWorld) -> None:

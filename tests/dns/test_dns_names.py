@@ -32,8 +32,8 @@ TABLES: dict[type, Any] = {t.row: t for t in (SERVICES, ENDPOINT_SETS, IMPORTS, 
 
 
 class World:
-    def __init__(self, servers: tuple[str, ...] = ()) -> None:
-        zone = dns.derived("clusterset.local", servers=servers)
+    def __init__(self, servers: tuple[str, ...] = (), more: dns.More = dns.More()) -> None:  # noqa: B008
+        zone = dns.derived("clusterset.local", servers=servers, more=more)
         derived = [*loadbalancer.derived(names.ClusterName("c1"), "n1"), zone]
         self.db = Database(*tables_of(derived, *TABLES.values()))
         self.derivations = Derivations(self.db, *derived)
@@ -191,7 +191,7 @@ def test_names_are_incomplete_until_peers_were_read_or_are_given_up() -> None:
     derived = [*loadbalancer.derived(names.ClusterName("c1"), "n1"), dns.derived("clusterset.local", awaits=patience)]
     db = Database(*tables_of(derived, *TABLES.values()))
     derivations = Derivations(db, *derived)
-    own, peer = (db.initializer(ENDPOINT_SETS, each) for each in ("kubernetes", of_peer("c2")))
+    own, peer = (db.initializer(ENDPOINT_SETS, each) for each in ("kubernetes", of_peer(names.ClusterName("c2"))))
 
     def complete() -> bool:
         while derivations.step():
@@ -207,3 +207,49 @@ def test_names_are_incomplete_until_peers_were_read_or_are_given_up() -> None:
     with db.write() as txn:
         peer.complete(txn)
     assert complete()
+
+
+NATIVE = "echo.demo.svc.cluster.local"
+
+
+def endpoints_of(cluster: str, *addresses: str) -> EndpointSet:
+    ports = (Port("http", 8080),)
+    return EndpointSet(
+        service=DERIVED,
+        cluster=names.ClusterName(cluster),
+        source="clusterset",
+        part=cluster,
+        endpoints=tuple(Endpoint(address, ports) for address in addresses),
+    )
+
+
+def test_by_option_an_import_has_a_name_for_each_cluster_with_what_is_ready_there() -> None:
+    world = World(more=dns.More(clusters=True))
+    world.put(Namespace("demo"), imported(clusters=(names.ClusterName("c2"), names.ClusterName("c3"))))
+    world.put(Service(name=DERIVED, source="kubernetes", ports=(HTTP,), import_of=ECHO))
+    world.put(endpoints_of("c2", "10.2.1.2", "10.2.1.3"), endpoints_of("c3", "fd03::1"))
+    found = world.names()
+    assert found[f"c2.{APEX}", "A"] == ("10.2.1.2", "10.2.1.3")
+    assert found[f"c3.{APEX}", "AAAA"] == ("fd03::1",)
+    assert found[f"_http._tcp.c2.{APEX}", "SRV"] == (f"0 100 8080 c2.{APEX}.",)
+    assert found[APEX, "A"] == ("10.96.0.7",)
+    world.put(endpoints_of("c2"))
+    assert (f"c2.{APEX}", "A") not in world.names()
+
+
+def test_by_option_an_import_has_the_native_name_as_long_as_there_is_no_service_of_it() -> None:
+    world = World(more=dns.More(native="cluster.local"))
+    local = Service(name=ECHO, source="kubernetes", cluster_ips=("10.96.9.9",), ports=(HTTP,))
+    world.put(Namespace("demo"), imported())
+    assert world.names()[NATIVE, "A"] == ("10.96.0.7",)
+    assert world.names()[f"_http._tcp.{NATIVE}", "SRV"] == (f"0 100 80 {NATIVE}.",)
+    world.put(local)
+    assert not [name for name, _ in world.names() if name.endswith("cluster.local")]
+    world.delete(local)
+    assert world.names()[NATIVE, "A"] == ("10.96.0.7",)
+
+
+def test_by_option_a_headless_import_has_the_native_name_too() -> None:
+    world = World(more=dns.More(native="cluster.local"))
+    world.put(Namespace("demo"), *headless(Endpoint("10.2.1.2", ())))
+    assert world.names()[NATIVE, "A"] == ("10.2.1.2",)

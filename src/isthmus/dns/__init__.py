@@ -15,9 +15,9 @@ the kernel's program answers with too (``isthmus.zone``), how pods find the serv
     server.py     the sockets, and all of it together
 """
 
-from isthmus.dns.names import PeersPatience, derived
+from isthmus.dns.names import More, PeersPatience, derived
 from isthmus.dns.probe import knows_zone
 from isthmus.dns.server import CannotListen, Server
 from isthmus.dns.sharing import is_served
 
-__all__ = ["CannotListen", "PeersPatience", "Server", "derived", "is_served", "knows_zone"]
+__all__ = ["CannotListen", "More", "PeersPatience", "Server", "derived", "is_served", "knows_zone"]

@@ -8,6 +8,10 @@ unit "" is the zone itself. Hostnames of endpoints are unique within a cluster o
     _port._proto.svc.ns.svc.zone    SRV         to the name of the import, or of each endpoint where headless
     svc.ns.svc.zone                 SRV         the same for all ports, named or not
     <address>.in-addr.arpa          PTR         an address of an import
+    cluster.svc.ns.svc.zone         A, AAAA     ready endpoints of a ClusterSetIP import in one cluster; by option, with
+                                                SRV for their ports
+    svc.ns.svc.cluster.local        A, AAAA     the addresses of an import while the cluster has no Service of its name;
+                                                by option, with SRV
     dns-version.zone                TXT         the version of this scheme
     ns.dns.zone                     A, AAAA     the zone's name server: what pods know as the cluster DNS
 """
@@ -19,6 +23,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Final
+
+from msgspec import Struct
 
 from isthmus.model import names
 from isthmus.model.balancing import Backend
@@ -51,18 +57,41 @@ class PeersPatience:
         return not (self.over and is_peer(source))
 
 
-def derived(zone: str, *, servers: tuple[str, ...] = (), awaits: Callable[[str], bool] | None = None) -> Derived[Name]:
+class More(Struct, frozen=True):
+    """Names that are there by option. ``native``: the cluster's domain, for imports without a local Service."""
+
+    clusters: bool = False
+    native: str = ""
+
+
+NO_MORE: Final = More()
+
+
+def derived(
+    zone: str,
+    *,
+    servers: tuple[str, ...] = (),
+    more: More = NO_MORE,
+    awaits: Callable[[str], bool] | None = None,
+) -> Derived[Name]:
     """The declaration of the table, for a zone such as ``clusterset.local``; ``servers``: of its name server."""
     return Derived(
         NAMES,
-        compute=partial(compute, zone=zone.strip(".").lower(), servers=servers),
-        reads={IMPORTS: by_import, SERVICES: by_service, BACKENDS: by_backend, NAMESPACES: by_namespace},
+        compute=partial(compute, zone=zone.strip(".").lower(), servers=servers, more=more),
+        reads={
+            IMPORTS: by_import,
+            SERVICES: partial(by_service, more=more),
+            BACKENDS: partial(by_backend, more=more),
+            NAMESPACES: by_namespace,
+        },
         unit="service",
         awaits=awaits or PeersPatience(over=True),
     )
 
 
-def compute(reader: Reader, unit: ServiceName, *, zone: str, servers: tuple[str, ...] = ()) -> Iterator[Name]:
+def compute(
+    reader: Reader, unit: ServiceName, *, zone: str, servers: tuple[str, ...] = (), more: More = NO_MORE
+) -> Iterator[Name]:
     """Every name of an import, or of the zone itself."""
     if unit == APEX:
         yield Name(f"dns-version.{zone}", "TXT", (f'"{SCHEMA}"',), ttl=SCHEMA_TTL)
@@ -76,11 +105,12 @@ def compute(reader: Reader, unit: ServiceName, *, zone: str, servers: tuple[str,
     if row.type == "Headless":
         yield from _headless(reader, row, apex)
     else:
-        called_at = _called_at(reader, row)
-        yield from _addresses(apex, called_at, unit)
-        if called_at:
-            yield from _ports(row, apex)
+        yield from _called(row, apex, _called_at(reader, row))
         yield from _reverse(reader, row, apex)
+        if more.clusters:
+            yield from _by_cluster(reader, row, apex)
+    if more.native and reader.get(SERVICES, (unit, KUBERNETES)) is None:
+        yield from _native(reader, row, f"{short}.{namespace}.svc.{more.native}")
 
 
 def named(reader: Reader, row: Import) -> bool:
@@ -97,19 +127,25 @@ def by_import(reader: Reader, old: Import | None, new: Import | None) -> Iterato
             yield from _sharing(reader, row)
 
 
-def by_service(reader: Reader, old: Service | None, new: Service | None) -> Iterator[ServiceName]:
-    """A derived Service is where the backends of its import are found."""
+def by_service(
+    reader: Reader, old: Service | None, new: Service | None, *, more: More = NO_MORE
+) -> Iterator[ServiceName]:
+    """A derived Service is where the backends of its import are found; any other has the native name of its import."""
     for row in (old, new):
         if row is not None and row.import_of:
             yield row.import_of
+        elif row is not None and more.native and (old is None or new is None):
+            yield row.name
 
 
-def by_backend(reader: Reader, old: Backend | None, new: Backend | None) -> Iterator[ServiceName]:
-    """A backend affects the names of its import where that is headless; another's names do not show it."""
+def by_backend(
+    reader: Reader, old: Backend | None, new: Backend | None, *, more: More = NO_MORE
+) -> Iterator[ServiceName]:
+    """A backend affects the names of its import where they show it: of a headless one, or of its clusters."""
     for row in (old, new):
         if row is not None and row.import_of:
             imported = reader.get(IMPORTS, row.import_of)
-            if imported is not None and imported.type == "Headless":
+            if imported is not None and (more.clusters or imported.type == "Headless"):
                 yield row.import_of
 
 
@@ -147,6 +183,36 @@ def _called_at(reader: Reader, row: Import) -> tuple[str, ...]:
     return row.ips
 
 
+def _called(row: Import, apex: str, addresses: tuple[str, ...]) -> Iterator[Name]:
+    """Addresses that are called at the import's ports, under a name."""
+    yield from _addresses(apex, addresses, row.name)
+    if addresses:
+        yield from _ports(row, apex)
+
+
+def _by_cluster(reader: Reader, row: Import, apex: str) -> Iterator[Name]:
+    """One cluster's endpoints, called at their own ports: no address stands for an import in one cluster."""
+    addresses: dict[str, list[str]] = {}
+    ports: dict[str, set[tuple[int, str]]] = {}
+    for backend in _ready(reader, row):
+        name = f"{backend.key.cluster}.{apex}"
+        addresses.setdefault(name, []).append(backend.key.address)
+        for port in filter(None, backend.port_names if backend.key.port else ()):
+            ports.setdefault(_port(port, backend.key.protocol, name), set()).add((backend.key.port, name))
+    for name, found in addresses.items():
+        yield from _addresses(name, found, row.name)
+    for name, targets in ports.items():
+        yield Name(name, "SRV", _targets(targets, of=len(targets)), row.name)
+
+
+def _native(reader: Reader, row: Import, name: str) -> Iterator[Name]:
+    """The name that a Service of the cluster would have: for callers that know no other."""
+    if row.type == "Headless":
+        yield from _addresses(name, (backend.key.address for backend in _ready(reader, row)), row.name)
+    else:
+        yield from _called(row, name, _called_at(reader, row))
+
+
 def _ports(row: Import, apex: str) -> Iterator[Name]:
     """An import is one target, whatever answers behind it."""
     for port in row.ports:
@@ -174,7 +240,7 @@ def _reverse(reader: Reader, row: Import, apex: str) -> Iterator[Name]:
 
 
 def _headless(reader: Reader, row: Import, apex: str) -> Iterator[Name]:
-    ready = [b for b in _backends(reader, row) if b.condition is Condition.READY]
+    ready = _ready(reader, row)
     yield from _addresses(apex, (b.key.address for b in ready), row.name)
     hosts: dict[str, list[str]] = {}
     targets: dict[str, list[tuple[int, str]]] = {}
@@ -189,6 +255,10 @@ def _headless(reader: Reader, row: Import, apex: str) -> Iterator[Name]:
         yield from _addresses(host, addresses, row.name)
     for port, found in targets.items():
         yield Name(port, "SRV", _targets(set(found), of=len(found)), row.name)
+
+
+def _ready(reader: Reader, row: Import) -> list[Backend]:
+    return [b for b in _backends(reader, row) if b.condition is Condition.READY]
 
 
 def _backends(reader: Reader, row: Import) -> Iterator[Backend]:

@@ -80,7 +80,7 @@ async def work(config: Config, client: kube.Client) -> None:
     patience = dns.PeersPatience()
     derived = [
         *loadbalancer.derived(cluster, config.node.name, services=config.datapath.services, rules=claims.rules(config)),
-        dns.derived(config.dns.zone, servers=servers(config), awaits=patience),
+        dns.derived(config.dns.zone, servers=servers(config), more=more_names(config), awaits=patience),
     ]
     db = Database(*tables_of(derived, tables.CLUSTERS, tables.PEER_POLICIES, *PROGRAMMING))
     async with asyncio.TaskGroup() as tasks:
@@ -129,6 +129,14 @@ async def work(config: Config, client: kube.Client) -> None:
                 datapath=programming.stats(),
             ),
         )
+
+
+def more_names(config: Config) -> dns.More:
+    """The names that are there by option; CannotStart where the cluster's domain is needed and not configured."""
+    domain = config.dns.cluster_domain.strip(".").lower()
+    if config.dns.native_names and not domain:
+        raise CannotStart("dns.native_names: wants dns.cluster_domain, in which those names are")
+    return dns.More(clusters=config.dns.cluster_names, native=domain if config.dns.native_names else "")
 
 
 def servers(config: Config) -> tuple[str, ...]:

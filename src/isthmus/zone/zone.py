@@ -40,6 +40,8 @@ class Zone:
         self._expanded = b"\3svc" + self._apex[:-1]
         self._records: dict[Key, tuple[int, bytes]] = {}
         self._existing: Counter[bytes] = Counter()
+        self._native: Counter[bytes] = Counter()
+        """Names outside the zone that are ours for every type, and how many types they have: all but reverse names."""
         self._server = NAME_SERVER + self._apex
         self._turn = 0
         self.unwritable = 0
@@ -61,10 +63,14 @@ class Zone:
                 self.unwritable += 1
 
     def ours(self, name: bytes, type_: int) -> bool:
-        """Whether a question is ours: below the apex, or the reverse of one of our addresses."""
+        """Whether a question is ours: below the apex, a native name, or the reverse of one of our addresses."""
         if (name, type_) in self._records:  # hot: most questions that come here
             return True
-        return self.below(name)
+        return name in self._native or self.below(name)
+
+    def is_native(self, name: bytes) -> bool:
+        """Whether a name is of the cluster's domain and stands for an import."""
+        return name in self._native
 
     def answer(self, query: Query) -> Answer:
         """The answer to a question of ours."""
@@ -75,6 +81,8 @@ class Zone:
             return Answer(codec.NOERROR, count, codec.rotate(count, records, self._turn))
         if query.name == self._apex:
             return self._of_apex(query.type)
+        if query.name in self._native:  # nothing, rather than another's NXDOMAIN, which denies every type
+            return Answer(codec.NOERROR, authoritative=False)
         if query.name in self._existing:
             return self._nothing(codec.NOERROR)
         if not self.complete:
@@ -134,6 +142,8 @@ class Zone:
         self._records[name, codec.TYPES[row.type]] = found
         for existing in self._chain(name):
             self._existing[existing] += 1
+        if row.type != "PTR" and not self.below(name):
+            self._native[name] += 1
 
     def _remove(self, row: Name) -> None:
         try:
@@ -146,6 +156,10 @@ class Zone:
             self._existing[existing] -= 1
             if not self._existing[existing]:
                 del self._existing[existing]
+        if name in self._native:
+            self._native[name] -= 1
+            if not self._native[name]:
+                del self._native[name]
 
     def _chain(self, name: bytes) -> Iterator[bytes]:
         """A name and those between it and the apex, but for the level of clusters."""

@@ -14,7 +14,7 @@ MAX_AUTHORITY: Final = 256
 MAX_RECORDS: Final = 448
 """Bytes of the addresses of a name: 28 of IPv4 or 16 of IPv6, about what an answer of 512 bytes holds."""
 
-BIG_A, BIG_AAAA, OTHERS, PTR_ALONE = 1, 2, 4, 8
+BIG_A, BIG_AAAA, OTHERS, PTR_ALONE, NATIVE = 1, 2, 4, 8, 16
 """enum name_flag"""
 ON, COMPLETE, AT_TC = 1, 2, 4
 """enum names_flag"""

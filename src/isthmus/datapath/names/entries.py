@@ -12,6 +12,7 @@ from isthmus.datapath.names.codecs import (
     MAX_RECORDS,
     NAME,
     NAME_KEY,
+    NATIVE,
     OTHERS,
     PTR_ALONE,
     name_hash,
@@ -30,9 +31,9 @@ def value(zone: Zone, name: bytes) -> bytes | None:
     """The entry of a name, or None where the zone has no such name."""
     if not zone.exists(name):
         return None
-    if not zone.below(name):
+    if not zone.below(name) and not zone.is_native(name):
         return NAME.pack(name_hash(name), PTR_ALONE, 0, 0, b"", b"")
-    flags = 0
+    flags = NATIVE if zone.is_native(name) else 0
     (a, records), (aaaa, more) = zone.records(name, codec.A), zone.records(name, codec.AAAA)
     if len(records) > MAX_RECORDS:
         flags, a, records = flags | BIG_A, 0, b""

@@ -15,6 +15,7 @@ from isthmus.datapath.names.codecs import (
     CONFIG,
     NAME,
     NAME_KEY,
+    NATIVE,
     ON,
     OTHERS,
     PTR_ALONE,
@@ -23,7 +24,13 @@ from isthmus.datapath.names.codecs import (
 from isthmus.model.hosts import joined
 from isthmus.zone import codec
 
-FLAGS: Final = {BIG_A: "A at the server", BIG_AAAA: "AAAA at the server", OTHERS: "others", PTR_ALONE: "PTR alone"}
+FLAGS: Final = {
+    BIG_A: "A at the server",
+    BIG_AAAA: "AAAA at the server",
+    OTHERS: "others",
+    PTR_ALONE: "PTR alone",
+    NATIVE: "native",
+}
 
 
 def _show_name(_: Names, key: bytes, value: bytes) -> Row:
