@@ -17,7 +17,9 @@ from isthmus.cli import diagnose, output, sockets
 from isthmus.model.hosts import joined
 
 BEHIND = ("peer", "endpoints", "conflict", "namespace")
-"""Hops of ``diagnose`` whose faults an explanation of a plain Service shows; that of an import shows every fault."""
+"""Hops of ``diagnose`` that an explanation shows as well when one has a fault."""
+OF_IMPORTS = (*BEHIND, "process", "resolver", "export", "pods")
+"""The same for what is imported, or known to no process here. The plan and what comes of it are explained already."""
 
 
 @click.command()
@@ -66,7 +68,7 @@ def explain(
         for each in explaining.called(reader, name)
     ]
     plain = bool(accounts) and reader.get(tables.IMPORTS, name) is None
-    faults = [hop for hop in walk(facts, name) if hop.state == "fault" and (hop.hop in BEHIND or not plain)]
+    faults = [hop for hop in walk(facts, name) if hop.state == "fault" and hop.hop in (BEHIND if plain else OF_IMPORTS)]
     if not accounts and not faults:
         raise click.ClickException(f"no service or import is called {name} (namespace: -n)")
     if form == "json":
