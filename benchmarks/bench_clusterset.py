@@ -115,7 +115,7 @@ class Node:
     def __init__(self, shape: Shape, directory: str) -> None:
         self.shape = shape
         parts = loadbalancer.derived(ClusterName(OWN.name), "n1", services="multicluster")
-        involved = {table.name: table for each in parts for table in (each.table, *each.reads)}
+        involved = {table.name: table for each in parts for table in (*each.tables, *each.reads)}
         self.db = Database(*{**involved, tables.CLUSTERS.name: tables.CLUSTERS}.values())
         with self.db.write() as txn:
             for n in range(shape.services):

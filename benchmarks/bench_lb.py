@@ -92,7 +92,7 @@ class Node:
     def __init__(self, maps: Maps) -> None:
         self.maps = CountingMaps(maps)
         derived = loadbalancer.derived(CLUSTER, "n1", services="all")
-        involved = {table.name: table for each in derived for table in (each.table, *each.reads)}
+        involved = {table.name: table for each in derived for table in (*each.tables, *each.reads)}
         self.db = Database(*involved.values())
         self.services: TableSink[core.Service, Any] = TableSink(
             self.db, tables.SERVICES, "kubernetes", services.service
@@ -264,7 +264,7 @@ def spike(count: int) -> None:
         target = Target(_address(128, n), 8080, "TCP", CLUSTER)
         rows[name] = target
         plans[name] = Group((target,))
-        entries[shapes.ID.pack(n)] = codecs.PLAN.pack(n, n, n, 0, 0, 0, 1, groups)
+        entries[shapes.ID.pack(n)] = codecs.PLAN.pack(n, n, n, 0, 0, 0, 0, 0, 1, groups)
         entries[codecs.SLOT_KEY.pack(n, 0, 0)] = codecs.SLOT.pack(n, n, n)
         entries[shapes.ID.pack(count + n)] = codecs.backend(target, generation=n, cluster=1)
     took = time.process_time() - start

@@ -28,7 +28,7 @@ from isthmus.datapath import Datapath, PlanTarget, view
 from isthmus.datapath.core.maps import DictMaps, Maps
 from isthmus.datapath.services.installed import State
 from isthmus.model import tables
-from isthmus.statedb import Database, Derivations, Derived, Reconciler, Table
+from isthmus.statedb import Database, Derivations, Reconciler, Table
 from isthmus_lab import cgroups, kernel
 from isthmus_lab.demo.report import Reporter, Step
 
@@ -185,8 +185,8 @@ def _text(row: Any) -> str:
 
 
 def _stage(name: str, target: PlanTarget, maps: Maps) -> Stage:
-    derived: list[Derived[Any]] = loadbalancer.derived(OWN, NODE, services="multicluster")
-    every = {table for each in derived for table in (each.table, *each.reads)} | set(TABLES.values())
+    derived = loadbalancer.derived(OWN, NODE, services="multicluster")
+    every = {table for each in derived for table in (*each.tables, *each.reads)} | set(TABLES.values())
     db = Database(*every)
     derivations = Derivations(db, *derived)
     return Stage(name, db, derivations, Reconciler(db, tables.PLANS, target, prune_every=0.0), target, maps)

@@ -7,7 +7,7 @@ member, without what nothing here reads.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +25,7 @@ from isthmus.reflector import Event
 from isthmus.sources import kubernetes
 from isthmus.sources.observed import observed
 from isthmus.sources.sink import TableSink
-from isthmus.statedb import Database, Derivations, Derived, Table
+from isthmus.statedb import Database, Derivation, Derivations, Table
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "karmada"
 KINDS = {
@@ -55,9 +55,9 @@ def recording(name: str) -> Iterator[Line]:
 class Tables:
     """A database with derived tables, fed with objects as a reflector would."""
 
-    def __init__(self, cluster: str, derived: list[Derived[Any]], *, remote: bool) -> None:
+    def __init__(self, cluster: str, derived: Sequence[Derivation], *, remote: bool) -> None:
         needed: set[Table[Any, Any]] = {tables.OBSERVED, tables.CLUSTERS, tables.PODS}
-        needed |= {table for each in derived for table in (each.table, *each.reads)}
+        needed |= {table for each in derived for table in (*each.tables, *each.reads)}
         self.db = Database(*needed)
         self.derivations = Derivations(self.db, *derived)
         feeds = kubernetes.feeds(cluster=ClusterName(cluster), remote_slices=remote)

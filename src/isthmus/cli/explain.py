@@ -63,10 +63,7 @@ def explain(
     cut = tuple(map(ClusterName, without))
     if unknown := set(cut) - {row.name for row in reader.all(tables.CLUSTERS)}:
         raise click.ClickException(f"--without {', '.join(sorted(unknown))}: no such cluster")
-    accounts = [
-        explaining.explain(reader, each, at=place, which=status.get("services", "multicluster"), without=cut)
-        for each in explaining.called(reader, name)
-    ]
+    accounts = [explaining.explain(reader, each, at=place, without=cut) for each in explaining.called(reader, name)]
     plain = bool(accounts) and reader.get(tables.IMPORTS, name) is None
     faults = [hop for hop in walk(facts, name) if hop.state == "fault" and hop.hop in (BEHIND if plain else OF_IMPORTS)]
     if not accounts and not faults:

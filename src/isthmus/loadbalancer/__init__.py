@@ -20,19 +20,21 @@ because nothing here depends on it: what backends.py caches saves work and chang
     policy_objects.py  what came of each policy, as the status of its object
     plans.py      ``plan``, the one place that chooses
     checks.py     which backends are to be probed, and how
+    affected.py   which services a changed row affects
+    units.py      frontends, backends and plans of a service as one unit
     explain.py    the same, with its reasons
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
-from isthmus.loadbalancer import backends, checks, frontends, own_ranges, plans, port_redirects, redirects, refusals
+from isthmus.loadbalancer import checks, own_ranges, port_redirects, redirects, refusals, units
 from isthmus.loadbalancer.claims import ClaimRules
 from isthmus.loadbalancer.selection import Place, Reasons
 from isthmus.loadbalancer.services import ResolvedService, Which
 from isthmus.model.names import ClusterName
-from isthmus.statedb import Derived
+from isthmus.statedb import Derivation
 
 __all__ = ["ClaimRules", "Place", "Reasons", "ResolvedService", "derived"]
 
@@ -41,7 +43,7 @@ NO_EXCEPTIONS: Final = ClaimRules()
 
 def derived(
     cluster: ClusterName, node: str, *, services: Which = "multicluster", rules: ClaimRules = NO_EXCEPTIONS
-) -> list[Derived[Any]]:
+) -> list[Derivation]:
     """Redirects, frontends, backends, plans, refused claims and checks as a node of a cluster sees them.
 
     ``services``: 'multicluster' answers only what crosses clusters (imports, global Services) or is redirected; 'all'
@@ -52,9 +54,7 @@ def derived(
         refusals.derived(node, which=services, rules=rules),
         redirects.derived(cluster, node, rules=rules),
         port_redirects.derived(),
-        frontends.derived(node, which=services, rules=rules),
         own_ranges.derived(cluster),
-        backends.derived(cluster, which=services),
-        plans.derived(cluster, node, which=services),
+        units.derived(cluster, node, which=services, rules=rules),
         checks.derived(cluster, which=services),
     ]

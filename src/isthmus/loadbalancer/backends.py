@@ -16,9 +16,9 @@ other source, and survive only while a probe passes. Those that were never probe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from functools import lru_cache, partial
-from typing import Final
+from collections.abc import Collection, Iterable, Iterator
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -30,31 +30,13 @@ from isthmus.model.clusters import Cluster, OwnRanges, reachability, reachabilit
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import EndpointSet, Import, Port, Service
 from isthmus.model.sources import CLUSTERSET, rank
-from isthmus.model.tables import BACKENDS, CLUSTERS, ENDPOINT_SETS, IMPORTS, OWN_RANGES, PROBES, SERVICES
-from isthmus.statedb import Derived, Reader
+from isthmus.model.tables import CLUSTERS, ENDPOINT_SETS, IMPORTS, OWN_RANGES, PROBES
+from isthmus.statedb import Reader
 
 Rows = dict[BackendKey, Backend]
 
 NO_PORTS: Final = (Port("", 0),)
 """A headless service without ports still has addresses: they are backends with no port."""
-
-
-def derived(cluster: ClusterName, *, which: Which) -> Derived[Backend]:
-    """The declaration of the table, as the own cluster of this name sees it."""
-    cache: PartCache = {}
-    return Derived(
-        BACKENDS,
-        compute=partial(compute, cluster=cluster, which=which, cache=cache),
-        reads={
-            ENDPOINT_SETS: by_endpoints,
-            SERVICES: by_service,
-            IMPORTS: by_import,
-            PROBES: by_probe,
-            CLUSTERS: by_cluster,
-            OWN_RANGES: by_own_ranges,
-        },
-        unit="service",
-    )
 
 
 def by_endpoints(reader: Reader, old: EndpointSet | None, new: EndpointSet | None) -> Iterable[ServiceName]:  # hot:
@@ -101,30 +83,51 @@ def by_own_ranges(reader: Reader, old: OwnRanges | None, new: OwnRanges | None) 
             yield each.service
 
 
-def compute(  # hot:
+class Viewpoint(NamedTuple):
+    """What backends follow from beside their service's own rows: the own cluster and its addresses."""
+
+    cluster: ClusterName
+    own: Cluster | None
+    ranges: OwnRanges
+
+
+def viewpoint(reader: Reader, cluster: ClusterName) -> Viewpoint:
+    """The same for all services of a batch."""
+    return Viewpoint(cluster, reader.get(CLUSTERS, cluster), reader.get(OWN_RANGES, "own") or own_ranges.NONE)
+
+
+def compute(
     reader: Reader, service: ServiceName, *, cluster: ClusterName, which: Which, cache: PartCache, lapsed: bool = False
 ) -> Iterable[Backend]:
     """Every backend of a service; ``lapsed``: also of what has lapsed and no probe finds alive."""
-    before = cache.pop(service, {}) if cache else {}
     subject = resolve(reader, service, which=which)
     if subject is None:
+        cache.pop(service, None)
         return ()
-    own = reader.get(CLUSTERS, cluster)
-    ranges = reader.get(OWN_RANGES, "own") or own_ranges.NONE
+    return of_service(reader, subject, at=viewpoint(reader, cluster), cache=cache, lapsed=lapsed)
+
+
+def of_service(  # hot:
+    reader: Reader, subject: ResolvedService, *, at: Viewpoint, cache: PartCache, lapsed: bool = False
+) -> Collection[Backend]:
+    """Every backend of a service that was resolved."""
+    service, cluster = subject.name, at.cluster
+    before = cache.pop(service, {}) if cache else {}
     alive = {row.key: row.healthy for row in reader.by(PROBES, "service", service)}
     found: list[Backend] = []
     parts: dict[tuple[str, ...], Part] = {}
     for of, sets in _best_sets(reader.by(ENDPOINT_SETS, "service", service), cluster):
         if of != cluster:
-            if not subject.multicluster or reachability(own, reader.get(CLUSTERS, of)) != "direct":
+            if not subject.multicluster or reachability(at.own, reader.get(CLUSTERS, of)) != "direct":
                 continue
             if sets[0].source == CLUSTERSET and not exports(subject, of):
                 continue
         for each in sets:
             if each.shared or of == cluster:
-                at = (of, each.source, each.part)
-                parts[at] = _part(before.get(at), subject, _foreign(each, ranges) if of != cluster else each, of)
-        rows = _joined([part.backends for (at, *_), part in parts.items() if at == of])
+                part = (of, each.source, each.part)
+                here = _foreign(each, at.ranges) if of != cluster else each
+                parts[part] = _part(before.get(part), subject, here, of)
+        rows = _joined([part.backends for (at_, *_), part in parts.items() if at_ == of])
         if sets[0].lapsed:  # a source lapses as a whole
             found += [replace(row, lapsed=True) for row in rows if lapsed or alive.get(row.key)]
         elif alive:
@@ -216,27 +219,36 @@ def _join(one: Backend, other: Backend) -> Backend:
 
 
 def _of_part(of: ResolvedService, part: EndpointSet, cluster: ClusterName) -> Rows:  # hot:
-    wanted = of.ports
+    name, import_of, source = of.name, of.import_of, part.source
     found: Rows = {}
+    ports: Iterable[Port] | None = None
     for endpoint in part.endpoints:
-        for port in endpoint.ports or (NO_PORTS if of.headless else ()):
-            if not of.headless and not _is_among(port, wanted):
-                continue
-            key = BackendKey(of.name, cluster, endpoint.address, port.port, port.protocol)
+        if endpoint.ports is not ports:  # those of a slice have the same
+            ports = endpoint.ports
+            serving = _serving(ports, of)
+        for port in serving:
+            key = BackendKey(name, cluster, endpoint.address, port.port, port.protocol)
             row = Backend(
-                key=key,
-                port_names=_alone(port.name),
-                condition=endpoint.condition,
-                source=part.source,
-                hostname=endpoint.hostname,
-                node=endpoint.node,
-                zone=endpoint.zone,
-                for_zones=endpoint.for_zones,
-                pod=endpoint.pod,
-                import_of=of.import_of,
+                key,
+                _alone(port.name),
+                endpoint.condition,
+                source,
+                endpoint.hostname,
+                endpoint.node,
+                endpoint.zone,
+                endpoint.for_zones,
+                endpoint.pod,
+                import_of=import_of,
             )
             found[key] = _join(found[key], row) if key in found else row
     return found
+
+
+def _serving(ports: Iterable[Port], of: ResolvedService) -> Iterable[Port]:
+    """The ports of endpoints that agree with a service's in name and protocol; those of a headless one are its own."""
+    if of.headless:
+        return ports or NO_PORTS
+    return [port for port in ports if _is_among(port, of.ports)]
 
 
 @lru_cache(1024)

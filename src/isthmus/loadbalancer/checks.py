@@ -68,7 +68,8 @@ def by_backend(reader: Reader, old: Backend | None, new: Backend | None) -> Iter
     """A backend that comes or goes affects its service; what becomes of one that stays is nothing to its check."""
     if old is not None and new is not None and old.import_of == new.import_of:
         return ()
-    return plans.by_backend(reader, old, new)
+    row = new or old
+    return (row.key.service,) if row is not None else ()
 
 
 def by_endpoints(reader: Reader, old: EndpointSet | None, new: EndpointSet | None) -> Iterable[ServiceName]:  # hot:

@@ -13,7 +13,7 @@ from isthmus.loadbalancer.policies import counting, of_service, precedence
 from isthmus.loadbalancer.port_redirects import order
 from isthmus.loadbalancer.redirects import LOCAL, shortcomings
 from isthmus.loadbalancer.selection import DEAD, Clusters, Place
-from isthmus.loadbalancer.services import Which, best, resolve, wanted
+from isthmus.loadbalancer.services import best, resolve, wanted
 from isthmus.loadbalancer.shares import TierShare, by_cluster, by_tier
 from isthmus.model.balancing import Backend, Frontend, Plan, PlanKey
 from isthmus.model.clusters import reachability
@@ -70,10 +70,9 @@ def explain(
     service: ServiceName,
     *,
     at: Place,
-    which: Which = "multicluster",
     without: Collection[ClusterName] = (),
 ) -> Explanation:
-    """The explanation of a service as the tables are now. ``which``: the services that the process answers.
+    """The explanation of a service as the tables are now.
 
     ``without``: the same, as it would be if no backend of these clusters were ready.
     """
@@ -91,7 +90,6 @@ def explain(
         service,
         cluster=at.cluster,
         node=at.node,
-        which=which,
         reasons=lambda key: partial(record, key),
         without=without,
     )
@@ -102,7 +100,7 @@ def explain(
     def tiers(plan: Plan) -> tuple[TierShare, ...]:
         return by_tier(plan, policy, clusters) if policy is not None and not plan.redirected_by else ()
 
-    paths = [(plan, sorted(left.get(plan.key, ()), key=lambda each: each.backend.key)) for plan in list(found)]
+    paths = [(plan, sorted(left.get(plan.key, ()), key=lambda each: each.backend.key)) for plan in found]
     row = best(reader, service)
     imported = row.import_of if row else next((each.name for each in reader.by(IMPORTS, "service", service)), "")
     return Explanation(

@@ -5,13 +5,12 @@ before what a spec names, explicit addresses before those of the node, then the 
 name. A winner that Isthmus does not answer for (a plain Service) leaves the address alone: no other claim has it then.
 A redirect makes the ports that it redirects Isthmus's to answer; one of an address takes only what no service has.
 
-The unit is one address and port, found through indexes in either direction, so a change costs what it changes.
+Claims are compared for one address and port. A Service that nobody contests, as nearly all, needs no comparison.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from functools import partial
 from typing import Final
 
 from msgspec import Struct
@@ -19,7 +18,7 @@ from msgspec.structs import replace
 
 from isthmus.loadbalancer import refusals
 from isthmus.loadbalancer.claims import ClaimRules
-from isthmus.loadbalancer.exposure import NODE_PORTS, exposures, keys, keys_of_import, on_node
+from isthmus.loadbalancer.exposure import NODE_PORTS, exposures, keys, keys_of_import
 from isthmus.loadbalancer.port_redirects import of_plan
 from isthmus.loadbalancer.services import (
     UNKNOWN_AGE,
@@ -33,11 +32,11 @@ from isthmus.model import names
 from isthmus.model.balancing import Frontend, FrontendKey, FrontendType, PlanKey, Scope
 from isthmus.model.hosts import family
 from isthmus.model.names import ServiceName
-from isthmus.model.redirects import PortRedirect, Redirect
-from isthmus.model.services import Import, Node, Port, Service
+from isthmus.model.redirects import Redirect
+from isthmus.model.services import Import, Port, Service
 from isthmus.model.sources import KUBERNETES, rank
-from isthmus.model.tables import FRONTENDS, IMPORTS, NODES, PORT_REDIRECTS, REDIRECTS, SERVICES
-from isthmus.statedb import Derived, Reader
+from isthmus.model.tables import IMPORTS, NODES, REDIRECTS, SERVICES
+from isthmus.statedb import Reader
 
 RANK: Final[dict[FrontendType, int]] = {
     "ClusterIP": 0,  # allocated: two Services never have the same
@@ -80,22 +79,6 @@ class Claim(Struct, frozen=True, gc=False):
         return (RANK[self.type], rank(self.source), self.created or UNKNOWN_AGE, self.service)
 
 
-def derived(node: str, *, which: Which, rules: ClaimRules) -> Derived[Frontend]:
-    """The declaration of the table, as this node sees it."""
-    return Derived(
-        FRONTENDS,
-        compute=partial(compute, node=node, which=which, rules=rules),
-        reads={
-            SERVICES: partial(by_service, node=node),
-            IMPORTS: by_import,
-            NODES: partial(by_node, node=node),
-            REDIRECTS: by_redirect,
-            PORT_REDIRECTS: partial(by_port_redirect, node=node),
-        },
-        unit="called",
-    )
-
-
 def compute(  # hot:
     reader: Reader, key: FrontendKey, *, node: str, which: Which, rules: ClaimRules
 ) -> Iterable[Frontend]:
@@ -119,83 +102,41 @@ def compute(  # hot:
     return (*skipping, _frontend(winner, key, winner.plan, shadowed))
 
 
+def uncontested(service: Service) -> list[Frontend]:  # hot:
+    """The frontends of a managed Service of type ClusterIP that no other claims and nothing redirects."""
+    name, import_of = service.name, service.import_of
+    found: dict[FrontendKey, Frontend] = {}
+    for exposure in exposures(service, node_addresses=()):
+        for address in exposure.addresses:
+            of = family(address)
+            for port in service.ports:
+                key = FrontendKey(address, port.port, port.protocol, exposure.at)
+                if key not in found:
+                    plan = PlanKey(name, port.port, port.protocol, of, exposure.plan)
+                    found[key] = Frontend(key, name, port.name, plan, exposure.type, (), import_of)
+    return list(found.values())
+
+
 def _frontend(claim: Claim, key: FrontendKey, plan: PlanKey, shadowed: tuple[ServiceName, ...]) -> Frontend:
-    return Frontend(
-        key=key,
-        service=claim.service,
-        port_name=claim.port.name,
-        plan=plan,
-        type=claim.type,
-        shadowed=shadowed,
-        import_of=claim.import_of,
-    )
+    return Frontend(key, claim.service, claim.port.name, plan, claim.type, shadowed, claim.import_of)
 
 
-def by_service(reader: Reader, old: Service | None, new: Service | None, *, node: str) -> Iterable[FrontendKey]:  # hot:
-    """A Service affects its own addresses, those of its rows from other sources, and those of its import."""
-    rows = [row for row in (old, new) if row is not None]
-    name, node_addresses = rows[0].name, _node_addresses(reader, node)
-    rows += [row for row in reader.by(SERVICES, "name", name) if row is not new]
-    found = [key for row in rows for key in keys(exposures(row, node_addresses=node_addresses), row.ports)]
+def claimed(reader: Reader, name: ServiceName, *, node: str) -> list[FrontendKey]:
+    """Every address and port that a service claims, whoever has it."""
+    node_addresses = addresses_of_node(reader, node)
+    found: list[FrontendKey] = []
+    for service in reader.by(SERVICES, "name", name):
+        found += keys(exposures(service, node_addresses=node_addresses), service.ports)
     for imported in reader.by(IMPORTS, "service", name):
         found += keys_of_import(imported)
-    for row in rows:
-        if row.import_of and (of := reader.get(IMPORTS, row.import_of)) is not None:
-            found += keys_of_import(of)
-    return found
-
-
-def by_import(reader: Reader, old: Import | None, new: Import | None) -> Iterator[FrontendKey]:
-    """An import affects its own addresses."""
-    for row in (old, new):
-        if row is not None:
-            yield from keys_of_import(row)
-
-
-def by_node(reader: Reader, old: Node | None, new: Node | None, *, node: str) -> Iterator[FrontendKey]:
-    """This node's addresses that come or go affect every node port; another's only those that claim its node ports."""
-    moved = set(old.addresses if old else ()) ^ set(new.addresses if new else ())
-    row = new or old
-    if row is not None and row.name == node and moved:
-        for service in reader.by(SERVICES, "exposed", True):
-            yield from keys(on_node(service, node_addresses=moved), service.ports)
-        for address in moved:
-            yield from (frontend.key.called for frontend in reader.by(FRONTENDS, "node_address", address))
-    for address in moved:
-        for service in reader.by(SERVICES, "address", address):
-            yield from (
-                key for key in keys(exposures(service, node_addresses=()), service.ports) if key.address == address
-            )
-        for imported in reader.by(IMPORTS, "address", address):
-            yield from (key for key in keys_of_import(imported) if key.address == address)
-
-
-def by_redirect(reader: Reader, old: Redirect | None, new: Redirect | None) -> Iterator[FrontendKey]:
-    """A redirect of an address affects that address."""
-    for row in (old, new):
-        if row is not None:
-            yield from (claim.key for claim in _claims_of_redirect(row))
-
-
-def by_port_redirect(
-    reader: Reader, old: PortRedirect | None, new: PortRedirect | None, *, node: str
-) -> Iterator[FrontendKey]:
-    """A port that is redirected, or no more, affects the addresses of its service: Isthmus may answer them now."""
-    row = new or old
-    if row is None:
-        return
-    name, node_addresses = row.key.service, _node_addresses(reader, node)
-    for service in reader.by(SERVICES, "name", name):
-        yield from keys(exposures(service, node_addresses=node_addresses), service.ports)
-    for imported in reader.by(IMPORTS, "service", name):
-        yield from keys_of_import(imported)
     for redirect in reader.by(REDIRECTS, "service", name):
-        yield from (claim.key for claim in _claims_of_redirect(redirect))
+        found += [claim.key for claim in _claims_of_redirect(redirect)]
+    return found
 
 
 def claims_at(reader: Reader, key: FrontendKey, *, node: str, which: Which, rules: ClaimRules) -> list[Claim]:  # hot:
     """Every claim on an address and port that counts."""
-    node_addresses = _node_addresses(reader, node)
+    node_addresses = addresses_of_node(reader, node)
     services = reader.by(SERVICES, "address", key.address)
     if key.address in node_addresses:
         services += reader.by(SERVICES, "node_port", (key.port, key.protocol))
@@ -274,7 +215,7 @@ def _claims_of_redirect(row: Redirect) -> Iterator[Claim]:
             )
 
 
-def _node_addresses(reader: Reader, node: str) -> tuple[str, ...]:
+def addresses_of_node(reader: Reader, node: str) -> tuple[str, ...]:
     """This node's addresses: node ports are called at each of them."""
     row = reader.get(NODES, node)
     return row.addresses if row else ()

@@ -6,7 +6,7 @@ The unit is a service: a backend that comes or goes changes the plans of all its
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from functools import partial
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -15,7 +15,6 @@ from isthmus.loadbalancer.port_redirects import of_plan
 from isthmus.loadbalancer.selection import Clusters, Place, Reasons, ignore, matching, select
 from isthmus.loadbalancer.services import (
     ResolvedService,
-    Which,
     names_for_import,
     no_service,
     resolve,
@@ -27,7 +26,7 @@ from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.names import derived as derived_name
 from isthmus.model.policies import Policy
 from isthmus.model.redirects import PortRedirect
-from isthmus.model.services import Condition, Import, Labels, Node, Service
+from isthmus.model.services import Condition, Import, Labels, Node
 from isthmus.model.sources import is_peer
 from isthmus.model.tables import (
     BACKENDS,
@@ -40,30 +39,9 @@ from isthmus.model.tables import (
     PORT_REDIRECTS,
     SERVICES,
 )
-from isthmus.statedb import Derived, Reader
+from isthmus.statedb import Reader
 
 ByPlan = dict[PlanKey, list[Frontend]]
-
-
-def derived(cluster: ClusterName, node: str, *, which: Which) -> Derived[Plan]:
-    """The declaration of the table, as this node of this cluster sees it."""
-    return Derived(
-        PLANS,
-        compute=partial(compute, cluster=cluster, node=node, which=which),
-        reads={
-            FRONTENDS: by_frontend,
-            BACKENDS: by_backend,
-            SERVICES: by_service,
-            IMPORTS: by_import,
-            NODES: partial(by_node, node=node),
-            POLICIES: by_policy,
-            CLUSTERS: by_cluster,
-            PORT_REDIRECTS: by_redirect,
-        },
-        unit="service",
-        awaits=lambda source: not is_peer(source),  # a plan lists the peers it awaits and is programmed without them
-        arrived=by_source,
-    )
 
 
 def plan(
@@ -84,7 +62,7 @@ def plan(
     called = sorted([frontend.key for frontend in frontends])
     port_name = _port_name(frontends) if port_name is None else port_name
     if redirect is not None:
-        for backend in backends:
+        for backend in backends if reasons is not ignore else ():
             reasons(backend, f"calls are redirected by {redirect.owner}")
         return Plan(
             key=key,
@@ -139,50 +117,83 @@ def _groups(
     return groups(chosen, tiers, positions=where, known=known)
 
 
+class Outlook(NamedTuple):
+    """What plans follow from beside their service's own rows: the same for all services of a batch."""
+
+    at: Place
+    clusters: Clusters
+    awaited: Sequence[str]
+    """Peers whose first list is not whole."""
+
+
+def outlook(reader: Reader, cluster: ClusterName, node: str, *, sources: Iterable[str]) -> Outlook:
+    """As the rows of this node and of the clusters have it. ``sources``: those whose first list is not whole."""
+    clusters = Clusters(cluster, {row.name: row for row in reader.all(CLUSTERS)})
+    return Outlook(place(reader, cluster, node), clusters, sorted(filter(is_peer, sources)))
+
+
 def compute(
     reader: Reader,
     service: ServiceName,
     *,
     cluster: ClusterName,
     node: str,
-    which: Which,
     reasons: Callable[[PlanKey], Reasons] = lambda key: ignore,
     without: Collection[ClusterName] = (),
-) -> Iterator[Plan]:
-    """Every plan of a service: one for each port, family and scope that has a frontend, which is ours then.
+) -> list[Plan]:
+    """Every plan of a service, from the frontends and backends that are there.
 
     ``without``: what the plans would be if no backend of these clusters were ready.
+    """
+    frontends, backends = reader.by(FRONTENDS, "service", service), reader.by(BACKENDS, "service", service)
+    if without:
+        backends = [replace(b, condition=Condition.GONE) if b.key.cluster in without else b for b in backends]
+    subject = resolve(reader, service, which="all")
+    by = outlook(reader, cluster, node, sources=reader.pending(BACKENDS))
+    return of_service(reader, service, subject, frontends=frontends, backends=backends, by=by, reasons=reasons)
+
+
+def of_service(  # hot:
+    reader: Reader,
+    service: ServiceName,
+    subject: ResolvedService | None,
+    *,
+    frontends: Sequence[Frontend],
+    backends: Collection[Backend],
+    by: Outlook,
+    reasons: Callable[[PlanKey], Reasons] = lambda key: ignore,
+) -> list[Plan]:
+    """Every plan of a service: one for each port, family and scope that has a frontend, which is ours then.
 
     Plans of original scopes come first: they are there before calls that a redirect skips are sent to them.
     """
     by_plan: ByPlan = {}
-    for frontend in reader.by(FRONTENDS, "service", service):
+    for frontend in frontends:
         by_plan.setdefault(frontend.plan, []).append(frontend)
-    if not by_plan:
-        return
-    subject = resolve(reader, service, which="all") or _of_address(service, by_plan)
+    if by_plan and subject is None:
+        subject = _of_address(service, by_plan)
     if subject is None:
-        return
-    backends = reader.by(BACKENDS, "service", service)
-    if without:
-        backends = [replace(b, condition=Condition.GONE) if b.key.cluster in without else b for b in backends]
-    at = place(reader, cluster, node)
+        return []
     policy = policies.of_service(reader, subject)
-    clusters = Clusters(cluster, {row.name: row for row in reader.all(CLUSTERS)}) if policy is not None else None
-    awaited = [source for source in reader.pending(BACKENDS) if is_peer(source)]
-    for key, frontends in sorted(by_plan.items(), key=lambda each: not each[0].scope.is_original):
-        yield plan(
+    redirected = bool(reader.by(PORT_REDIRECTS, "service", service))
+    several = len(by_plan) > 1
+    return [
+        plan(
             key,
             of=subject,
             frontends=frontends,
             backends=backends,
-            at=at,
+            at=by.at,
             policy=policy,
-            clusters=clusters,
-            awaited=awaited,
-            redirect=of_plan(reader, key),
+            clusters=by.clusters,
+            awaited=by.awaited,
+            redirect=of_plan(reader, key) if redirected else None,
             reasons=reasons(key),
         )
+        for key, frontends in (
+            sorted(by_plan.items(), key=lambda each: not each[0].scope.is_original) if several else by_plan.items()
+        )
+    ]
 
 
 def _port_name(frontends: Sequence[Frontend]) -> str:
@@ -201,23 +212,6 @@ def place(reader: Reader, cluster: ClusterName, node: str) -> Place:
     """Where this node is, as far as its row is there."""
     row = reader.get(NODES, node)
     return Place(cluster, node, row.zone if row else "")
-
-
-def by_frontend(reader: Reader, old: Frontend | None, new: Frontend | None) -> Iterable[ServiceName]:  # hot:
-    """A frontend affects the service that has it and the one that had it."""
-    return [row.service for row in (old, new) if row is not None]
-
-
-def by_backend(reader: Reader, old: Backend | None, new: Backend | None) -> Iterable[ServiceName]:  # hot:
-    """A backend affects its service."""
-    row = new or old
-    return (row.key.service,) if row is not None else ()
-
-
-def by_service(reader: Reader, old: Service | None, new: Service | None) -> Iterable[ServiceName]:  # hot:
-    """A Service affects its own plans: policies, affinity and distribution are its to say."""
-    row = new or old
-    return (row.name,) if row is not None else ()
 
 
 def by_import(reader: Reader, old: Import | None, new: Import | None) -> Iterator[ServiceName]:

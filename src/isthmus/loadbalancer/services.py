@@ -42,7 +42,7 @@ Preference = Literal["none", "local", "remote"]
 Locality = Literal["Cluster", "Local"]
 
 
-class ResolvedService(Struct, frozen=True, gc=False, kw_only=True):
+class ResolvedService(Struct, frozen=True, gc=False):
     """A service as its calls see it. ``multicluster``: endpoints of other clusters count."""
 
     name: ServiceName
@@ -50,7 +50,7 @@ class ResolvedService(Struct, frozen=True, gc=False, kw_only=True):
     multicluster: bool
     ports: tuple[Port, ...]
     headless: bool
-    exporters: tuple[ClusterName, ...] | None = None
+    exporters: tuple[ClusterName, ...] | None
     """Of an import: the clusters that export it. None: they do not have to (a global Service), or it is not known."""
     affinity: Affinity
     affinity_timeout: int
@@ -115,14 +115,16 @@ def resolve(reader: Reader, name: ServiceName, *, which: Which) -> ResolvedServi
     """A service whose calls Isthmus answers; None where there is none, or its calls are left to others."""
     service = best(reader, name)
     if service is not None:
-        if not wanted(service, which):
-            return None
-        imported = reader.get(IMPORTS, service.import_of) if service.import_of else None
-        return _of_service(service, imported)
+        return resolved(reader, service) if wanted(service, which) else None
     for imported in reader.by(IMPORTS, "service", name):
         if stands_alone(reader, imported):
             return _of_import(name, imported)
     return None
+
+
+def resolved(reader: Reader, service: Service) -> ResolvedService:  # hot:
+    """What a Service is with the import that it stands for."""
+    return _of_service(service, reader.get(IMPORTS, service.import_of) if service.import_of else None)
 
 
 def no_service(name: ServiceName) -> ResolvedService:
@@ -133,6 +135,7 @@ def no_service(name: ServiceName) -> ResolvedService:
         multicluster=False,
         ports=(),
         headless=False,
+        exporters=None,
         affinity="None",
         affinity_timeout=0,
         internal_policy="Cluster",
@@ -157,20 +160,20 @@ def _of_service(service: Service, imported: Import | None) -> ResolvedService:
     affinity, timeout = service.affinity, service.affinity_timeout
     if imported is not None and affinity == "None" and imported.affinity != "None":
         affinity, timeout = imported.affinity, _timeout(imported)
-    return ResolvedService(
-        name=service.name,
-        import_of=service.import_of,
-        multicluster=bool(service.import_of) or is_multicluster(service),
-        ports=service.ports,
-        headless=service.headless,
-        exporters=_exporters(service, imported),
-        affinity=affinity,
-        affinity_timeout=timeout if affinity != "None" else 0,
-        internal_policy=service.internal_policy,
-        external_policy=external_policy(service),
-        distribution=_distribution(service.distribution or requested.distribution),
-        preference=requested.preference,
-        consistent=requested.consistent,
+    return ResolvedService(  # positional: it takes a tenth of the time
+        service.name,
+        service.import_of,
+        bool(service.import_of) or is_multicluster(service),
+        service.ports,
+        service.headless,
+        _exporters(service, imported),
+        affinity,
+        timeout if affinity != "None" else 0,
+        service.internal_policy,
+        external_policy(service),
+        _distribution(service.distribution or requested.distribution),
+        requested.preference,
+        requested.consistent,
     )
 
 

@@ -76,7 +76,7 @@ FrontendType = Literal["ClusterIP", "NodePort", "ExternalIP", "LoadBalancer", "H
 """Why an address is a service's."""
 
 
-class Frontend(Struct, frozen=True, gc=False, kw_only=True):
+class Frontend(Struct, frozen=True, gc=False):
     """An address whose calls Isthmus answers, and the plan that it follows. The winner of several claims."""
 
     key: FrontendKey
@@ -100,7 +100,7 @@ class BackendKey(Struct, frozen=True, gc=False, order=True):
     protocol: Protocol
 
 
-class Backend(Struct, frozen=True, gc=False, kw_only=True):
+class Backend(Struct, frozen=True, gc=False):
     """An address that answers for a service. For an import that service is its derived one, as for its frontends."""
 
     key: BackendKey
@@ -175,7 +175,7 @@ class Group(Struct, frozen=True, gc=False):
     weight: int = 1
 
 
-class Plan(Struct, frozen=True, gc=False, kw_only=True):
+class Plan(Struct, frozen=True, gc=False):
     """What the calls of some frontends are spread over: all the datapath needs of them, and nothing else."""
 
     key: PlanKey

@@ -41,7 +41,7 @@ class Port(Struct, frozen=True, gc=False):
     node_port: int = 0
 
 
-class Service(Struct, frozen=True, gc=False, kw_only=True):
+class Service(Struct, frozen=True, gc=False):
     """A Service of one source.
 
     ``type`` is the API's, or HostPort: the port of one pod on its node, a service of its own with that one endpoint. It
@@ -113,7 +113,7 @@ class Endpoint(Struct, frozen=True, gc=False):
     """namespace/name of the Pod behind the address, where the source knows it."""
 
 
-class EndpointSet(Struct, frozen=True, gc=False, kw_only=True):
+class EndpointSet(Struct, frozen=True, gc=False):
     """One part of a service's endpoints: an EndpointSlice, a service record, an entry of a file."""
 
     service: ServiceName

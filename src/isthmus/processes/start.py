@@ -16,7 +16,7 @@ from isthmus.config import Config, ConfigError, EtcdSection
 from isthmus.etcd import Credentials, Session, Tls
 from isthmus.running import until_told
 from isthmus.sources.identity import cluster_name
-from isthmus.statedb import Backoff, Derived, Retry, Table
+from isthmus.statedb import Backoff, Derivation, Retry, Table
 
 ASKING = Backoff(0.2, 5.0)
 SECOND_NAME = 2.0
@@ -67,9 +67,9 @@ def require(config: Config, **fields: str | int | tuple[str, ...]) -> None:
         raise CannotStart(f"not configured: {', '.join(empty)}; set them in the file or with --set section.field=value")
 
 
-def tables_of(derived: Iterable[Derived[Any]], *others: Table[Any, Any]) -> set[Table[Any, Any]]:
+def tables_of(derived: Iterable[Derivation], *others: Table[Any, Any]) -> set[Table[Any, Any]]:
     """Derived tables, all that they read, and others: the tables of a process that computes them."""
-    return {*others, *(table for each in derived for table in (each.table, *each.reads))}
+    return {*others, *(table for each in derived for table in (*each.tables, *each.reads))}
 
 
 async def identified(config: Config, client: kube.Client) -> Config:

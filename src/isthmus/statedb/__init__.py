@@ -28,8 +28,19 @@ The contract:
 
 from isthmus.statedb.changes import Change, Changes
 from isthmus.statedb.database import Database, Initializer, TableStats
-from isthmus.statedb.derive import Derivations, DerivationsStats, Derived
+from isthmus.statedb.derive import Derivations, DerivationsStats
+from isthmus.statedb.derived import (
+    Affected,
+    AffectedBatch,
+    Derivation,
+    Derived,
+    DerivedTogether,
+    Pairs,
+    pending,
+    rewrite,
+)
 from isthmus.statedb.errors import Overrun, StateError
+from isthmus.statedb.index import rows_of
 from isthmus.statedb.reading import Reader, Snapshot
 from isthmus.statedb.reconciler import Backoff, NotPruned, Reconciler, ReconcilerStats, Status, Target
 from isthmus.statedb.retry import Retry
@@ -37,16 +48,21 @@ from isthmus.statedb.table import Table
 from isthmus.statedb.transaction import WriteTxn
 
 __all__ = [
+    "Affected",
+    "AffectedBatch",
     "Backoff",
     "Change",
     "Changes",
     "Database",
+    "Derivation",
     "Derivations",
     "DerivationsStats",
     "Derived",
+    "DerivedTogether",
     "Initializer",
     "NotPruned",
     "Overrun",
+    "Pairs",
     "Reader",
     "Reconciler",
     "ReconcilerStats",
@@ -58,4 +74,7 @@ __all__ = [
     "TableStats",
     "Target",
     "WriteTxn",
+    "pending",
+    "rewrite",
+    "rows_of",
 ]

@@ -61,11 +61,8 @@ class Changes(Generic[R]):
 
     def next(self) -> tuple[Snapshot, list[Change[R]]]:
         """The present snapshot, and what changed up to it since the last call, in order of first change."""
-        if self._overrun:
-            raise Overrun(f"more than {self._limit} rows of '{self._table.name}' changed between two reads")
+        before = self._take()
         snapshot = self._database.snapshot()
-        before, self._seen_before = self._seen_before, {}
-        self._wake.clear()
         get = snapshot._states[self._table.name].get
         changes = []
         for key, old in before.items():  # hot:
@@ -73,6 +70,20 @@ class Changes(Generic[R]):
             if old is not new and (old is None or new is None or old != new):
                 changes.append(Change(key, old, new))
         return snapshot, changes
+
+    def pairs(self) -> list[tuple[R | None, R | None]]:
+        """What changed since the last call as (old row, new row), where no snapshot is needed."""
+        get = self._database.present(self._table)
+        pairs = [(old, get(key)) for key, old in self._take().items()]
+        return [(old, new) for old, new in pairs if old is not new and (old is None or new is None or old != new)]
+
+    def _take(self) -> dict[Any, R | None]:
+        """The rows before, by key; nothing is unread from now on."""
+        if self._overrun:
+            raise Overrun(f"more than {self._limit} rows of '{self._table.name}' changed between two reads")
+        before, self._seen_before = self._seen_before, {}
+        self._wake.clear()
+        return before
 
     async def wait(self) -> None:
         """Return when there is something to read."""

@@ -89,6 +89,13 @@ class Database:
         self._snapshots.add(snapshot)
         return snapshot
 
+    def present(self, table: Table[Any, R]) -> Callable[[Any], R | None]:
+        """A function from a key to the row that was committed last; only between transactions."""
+        if self._writing:
+            raise StateError("a transaction is open: what was committed last is read through a snapshot")
+        get: Callable[[Any], R | None] = self._states[table.name].get
+        return get
+
     @contextmanager
     def write(self) -> Iterator[WriteTxn]:
         """A transaction: committed when the block ends, rolled back when it raises. Never ``await`` inside."""

@@ -74,6 +74,10 @@ class PastState:
         both = merge(self._present.keys_from(position, value), found.keys_from(value))
         return (each for each, _ in groupby(both))
 
+    def finder(self, position: int) -> Callable[[Any], Rows | None]:
+        """The function from a value of an index to what was stored under it."""
+        return self.finders[position]
+
     def _find(self, position: int, value: Any) -> Rows | None:
         """What was stored under a value: the present rows that were not written since, and those of the undo."""
         self._follow()

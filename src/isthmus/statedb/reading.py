@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any, TypeVar
 
+from isthmus.statedb.index import Rows
 from isthmus.statedb.past import PastState
 from isthmus.statedb.states import ByTable, TableState
 from isthmus.statedb.table import AnyTable, Table
@@ -40,6 +41,15 @@ class Reader:
         if rows is None:
             return []
         return list(rows.values()) if type(rows) is dict else [rows]
+
+    def finder(self, table: Table[Any, R], index: str) -> Callable[[Any], Rows | None]:  # hot:
+        """A function from a value of an index to the one row under it, a dict of several by key, or None (``rows_of``).
+
+        For many look-ups: what it gives is the index's own and must not be changed, and the function is valid as long
+        as its transaction, or its snapshot.
+        """
+        found: Callable[[Any], Rows | None] = self._states[table.name].finder(table.positions[index])
+        return found
 
     def lower_bound(self, table: Table[Any, R], index: str, value: Any) -> Iterator[R]:
         """The rows of an ordered index in the order of its values, from this value or the first after it."""

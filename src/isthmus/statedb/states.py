@@ -58,6 +58,10 @@ class TableState:
             self.finders[position] = index.get
         return index
 
+    def finder(self, position: int) -> Callable[[Any], Rows | None]:
+        """The function from a value of an index to what is stored under it; it follows writes until a roll-back."""
+        return self.index(position).get
+
     def roll_back(self) -> None:
         """Restore the rows. The indexes are dropped: the exception may have come while one was half changed."""
         for key, old in (self.touched or {}).items():

@@ -1,0 +1,160 @@
+"""Which services a changed row affects: those whose frontends, backends or plans may follow from it.
+
+A batch of changed rows gives names of services. Since one address may be claimed by several, a row that claims it, or
+did, affects every claimant. All of it goes through indexes: a change costs what it affects, whatever else there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from isthmus.loadbalancer import backends, plans
+from isthmus.loadbalancer.frontends import addresses_of_node
+from isthmus.loadbalancer.services import names_for_import
+from isthmus.model.names import ServiceName, derived
+from isthmus.model.services import Import, Protocol, Service
+from isthmus.model.tables import FRONTENDS, IMPORTS, REDIRECTS, SERVICES
+from isthmus.statedb import Affected, AffectedBatch, Pairs, Reader
+
+Names = Iterable[ServiceName]
+
+
+def by_endpoint_sets(reader: Reader, changed: Pairs) -> Names:  # hot:
+    """A part of a service's endpoints affects that service."""
+    return [(new or old).service for old, new in changed]
+
+
+def by_probes(reader: Reader, changed: Pairs) -> Names:
+    """What a probe found affects the service whose backend it is."""
+    return [(new or old).key.service for old, new in changed]
+
+
+def by_port_redirects(reader: Reader, changed: Pairs) -> Names:
+    """A port that is redirected, or no more, affects its service: Isthmus may answer its addresses now."""
+    return [(new or old).key.service for old, new in changed]
+
+
+def by_redirects(reader: Reader, changed: Pairs, *, node: str) -> Iterator[ServiceName]:
+    """A redirect of an address affects all who claim that address."""
+    of_node = addresses_of_node(reader, node)
+    for row in _rows(changed):
+        if row.address:
+            yield row.service
+            yield from _claimants(reader, row.address)
+            if row.address in of_node:
+                yield from _on_ports(reader, ((rule.port, rule.protocol) for rule in row.rules))
+
+
+def by_services(reader: Reader, changed: Pairs, *, node: str) -> list[ServiceName]:  # hot:
+    """A Service affects itself, all who claim one of its addresses, and what stands for its import."""
+    named, imports = reader.finder(SERVICES, "name"), reader.finder(IMPORTS, "service")
+    at, imports_at = reader.finder(SERVICES, "address"), reader.finder(IMPORTS, "address")
+    redirects_at = reader.finder(REDIRECTS, "address")
+    of_node = frozenset(addresses_of_node(reader, node))
+    found: list[ServiceName] = []
+    for old, new in changed:
+        name = (new or old).name
+        found.append(name)
+        for row in (old, new):
+            if row is None:
+                continue
+            for address in _addresses(row):
+                alone = at(address)  # nearly always the Service itself, or after its end nobody
+                if (alone is not None and alone is not new) or imports_at(address) or redirects_at(address):
+                    found += _claimants(reader, address)
+            if row.import_of:
+                found += _of_import(reader, row.import_of, of_node)
+            if row.type != "ClusterIP" or not of_node.isdisjoint(_addresses(row)):
+                found += _on_node(reader, row, of_node)
+        if named(name) is not new:  # several sources have it: the best of them counts, for all of it
+            for row in reader.by(SERVICES, "name", name):
+                found += _of_one(reader, row, of_node)
+        if imports(name) is not None:
+            for imported in reader.by(IMPORTS, "service", name):
+                found += _of_import(reader, imported.name, of_node)
+    return found
+
+
+def by_imports(reader: Reader, changed: Pairs, *, node: str) -> Iterator[ServiceName]:  # hot:
+    """An import affects what stands for it, and all who claim its addresses."""
+    of_node = frozenset(addresses_of_node(reader, node))
+    for row in _rows(changed):
+        yield from _by_import(reader, row, of_node)
+
+
+def by_nodes(reader: Reader, changed: Pairs, *, node: str) -> Iterator[ServiceName]:
+    """Addresses of a node that come or go affect all who claim them; this node's, every Service that is on nodes."""
+    for old, new in changed:
+        moved = set(old.addresses if old else ()) ^ set(new.addresses if new else ())
+        if moved and (new or old).name == node:
+            for service in reader.by(SERVICES, "exposed", True):
+                yield service.name
+            for address in moved:
+                yield from (row.service for row in reader.by(FRONTENDS, "node_address", address))
+        for address in moved:
+            yield from _claimants(reader, address)
+        yield from plans.by_node(reader, old, new, node=node)
+
+
+def by_clusters(reader: Reader, changed: Pairs) -> Iterator[ServiceName]:
+    """A cluster affects what it has endpoints of, where it is reached in another way, and what a policy shares out."""
+    for old, new in changed:
+        yield from backends.by_cluster(reader, old, new)
+        yield from plans.by_cluster(reader, old, new)
+
+
+def each(by: Affected) -> AffectedBatch:
+    """A function of one changed row as a function of many."""
+    return lambda reader, changed: (name for old, new in changed for name in by(reader, old, new))
+
+
+def _rows(changed: Pairs) -> Iterator[Any]:
+    return (row for pair in changed for row in pair if row is not None)
+
+
+def _addresses(row: Service) -> tuple[str, ...]:
+    return row.cluster_ips + row.external_ips + row.load_balancer_ips
+
+
+def _claimants(reader: Reader, address: str) -> Iterator[ServiceName]:
+    """All who claim an address by its name; node ports of this node's addresses do not name them (``_on_ports``)."""
+    yield from (row.name for row in reader.by(SERVICES, "address", address))
+    yield from (derived(row.name) for row in reader.by(IMPORTS, "address", address))
+    yield from (row.service for row in reader.by(REDIRECTS, "address", address))
+
+
+def _on_ports(reader: Reader, ports: Iterable[tuple[int, Protocol]]) -> Iterator[ServiceName]:
+    """All who claim these ports of this node's addresses as node ports."""
+    for port in ports:
+        yield from (row.name for row in reader.by(SERVICES, "node_port", port))
+
+
+def _of_one(reader: Reader, row: Service, of_node: frozenset[str]) -> Iterator[ServiceName]:
+    for address in _addresses(row):
+        yield from _claimants(reader, address)
+    if row.import_of:
+        yield from _of_import(reader, row.import_of, of_node)
+    yield from _on_node(reader, row, of_node)
+
+
+def _on_node(reader: Reader, row: Service, of_node: frozenset[str]) -> Iterator[ServiceName]:
+    """All who claim a port of this node that a Service claims: as a node port, or at an address that is the node's."""
+    numbers = {(number, port.protocol) for port in row.ports for number in (port.port, port.node_port) if number}
+    yield from _on_ports(reader, numbers)
+    for address in of_node:
+        yield from _claimants(reader, address)
+
+
+def _of_import(reader: Reader, name: ServiceName, of_node: frozenset[str]) -> Iterator[ServiceName]:
+    row = reader.get(IMPORTS, name)
+    if row is not None:
+        yield from _by_import(reader, row, of_node)
+
+
+def _by_import(reader: Reader, row: Import, of_node: frozenset[str]) -> Iterator[ServiceName]:
+    yield from names_for_import(reader, row)
+    for address in row.ips:
+        yield from _claimants(reader, address)
+        if address in of_node:
+            yield from _on_ports(reader, ((port.port, port.protocol) for port in row.ports))

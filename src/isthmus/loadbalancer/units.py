@@ -1,0 +1,164 @@
+"""A service as one unit: its frontends, backends and plans, computed one from the other and written in one go.
+
+What is the same for all services of a batch is looked up once. Rules are those of :mod:`.frontends`, :mod:`.backends`
+and :mod:`.plans`; the one shortcut here, a Service whose addresses nobody else claims, is taken for each service by
+look-ups of its own rows, and the general rule is what it falls back to (and what tests compare it with).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from functools import partial
+from typing import Final
+
+from isthmus.loadbalancer import affected, backends, frontends, plans
+from isthmus.loadbalancer.backends import PartCache
+from isthmus.loadbalancer.claims import ClaimRules
+from isthmus.loadbalancer.services import Which, best, resolve, resolved, wanted
+from isthmus.model.balancing import Backend, Frontend
+from isthmus.model.names import ClusterName, ServiceName
+from isthmus.model.services import Import, Service
+from isthmus.model.sources import is_peer
+from isthmus.model.tables import (
+    BACKENDS,
+    CLUSTERS,
+    ENDPOINT_SETS,
+    FRONTENDS,
+    IMPORTS,
+    NODES,
+    OWN_RANGES,
+    PLANS,
+    POLICIES,
+    PORT_REDIRECTS,
+    PROBES,
+    REDIRECTS,
+    SERVICES,
+)
+from isthmus.statedb import DerivedTogether, WriteTxn, pending, rewrite, rows_of
+
+OF_FRONTENDS: Final = (SERVICES, IMPORTS, NODES, REDIRECTS, PORT_REDIRECTS)
+OF_BACKENDS: Final = (ENDPOINT_SETS, SERVICES, IMPORTS, PROBES, CLUSTERS, OWN_RANGES)
+OF_PLANS: Final = (*OF_FRONTENDS, *OF_BACKENDS, POLICIES)
+
+
+def derived(cluster: ClusterName, node: str, *, which: Which, rules: ClaimRules) -> DerivedTogether:
+    """The declaration of the three tables, as this node of this cluster sees them."""
+    return DerivedTogether(
+        renew=Units(cluster, node, which=which, rules=rules).renew,
+        reads={
+            SERVICES: partial(affected.by_services, node=node),
+            ENDPOINT_SETS: affected.by_endpoint_sets,
+            IMPORTS: partial(affected.by_imports, node=node),
+            NODES: partial(affected.by_nodes, node=node),
+            REDIRECTS: partial(affected.by_redirects, node=node),
+            PORT_REDIRECTS: affected.by_port_redirects,
+            POLICIES: affected.each(plans.by_policy),
+            PROBES: affected.by_probes,
+            CLUSTERS: affected.by_clusters,
+            OWN_RANGES: affected.each(backends.by_own_ranges),
+        },
+        awaits={
+            FRONTENDS: lambda reader: pending(reader, OF_FRONTENDS),
+            BACKENDS: lambda reader: pending(reader, OF_BACKENDS),
+            # a plan lists the peers it awaits and is programmed without them
+            PLANS: lambda reader: (name for name in pending(reader, OF_PLANS) if not is_peer(name)),
+        },
+        arrived=plans.by_source,
+    )
+
+
+class Units:
+    """Renews services; ``_parts`` saves work and changes no result."""
+
+    def __init__(self, cluster: ClusterName, node: str, *, which: Which, rules: ClaimRules) -> None:
+        self._cluster = cluster
+        self._node = node
+        self._which: Which = which
+        self._rules = rules
+        self._parts: PartCache = {}
+
+    def renew(self, txn: WriteTxn, services: Sequence[ServiceName]) -> None:  # hot:
+        """Make the rows of these services what they are computed to be."""
+        claims = Claims(txn, self._node, which=self._which, rules=self._rules)
+        at = backends.viewpoint(txn, self._cluster)
+        by = plans.outlook(txn, self._cluster, self._node, sources=pending(txn, OF_BACKENDS))
+        answering, planned = txn.finder(BACKENDS, "service"), txn.finder(PLANS, "service")
+        for name in services:
+            called = claims.renew(name)
+            row = claims.service(name)
+            subject = resolve(txn, name, which="all") if row is None else resolved(txn, row)
+            found: Collection[Backend] = ()
+            if subject is not None and (row is None or wanted(row, self._which)):
+                found = backends.of_service(txn, subject, at=at, cache=self._parts)
+            else:
+                self._parts.pop(name, None)
+            rewrite(txn, BACKENDS, rows_of(answering(name)), found)
+            wants = plans.of_service(txn, name, subject, frontends=called, backends=found, by=by) if called else ()
+            rewrite(txn, PLANS, rows_of(planned(name)), wants)
+
+
+class Claims:
+    """The addresses of services in one batch."""
+
+    def __init__(self, txn: WriteTxn, node: str, *, which: Which, rules: ClaimRules) -> None:
+        self._txn = txn
+        self._node = node
+        self._which: Which = which
+        self._rules = rules
+        self._of_node = frozenset(frontends.addresses_of_node(txn, node))
+        self._services, self._claiming = txn.finder(SERVICES, "name"), txn.finder(SERVICES, "address")
+        self._imports, self._imports_at = txn.finder(IMPORTS, "service"), txn.finder(IMPORTS, "address")
+        self._redirects, self._redirects_at = txn.finder(REDIRECTS, "service"), txn.finder(REDIRECTS, "address")
+        self._redirected = txn.finder(PORT_REDIRECTS, "service")
+        self._called = txn.finder(FRONTENDS, "service")
+
+    def service(self, name: ServiceName) -> Service | None:
+        """The row that counts for a service."""
+        row = self._services(name)
+        return best(self._txn, name) if row is not None and type(row) is not Service else row
+
+    def renew(self, name: ServiceName) -> Sequence[Frontend]:  # hot:
+        """Write the frontends of a service; returns those it has."""
+        present: list[Frontend] = rows_of(self._called(name))
+        if self._simple(name, present):
+            row = self._services(name)
+            found = frontends.uncontested(row) if row is not None and wanted(row, self._which) else []
+            rewrite(self._txn, FRONTENDS, present, found)
+            return found
+        return self._compared(name, present)
+
+    def _compared(self, name: ServiceName, present: Sequence[Frontend]) -> list[Frontend]:
+        """The general rule: at each address and port that the service claims or has, the strongest claim counts."""
+        txn = self._txn
+        at = dict.fromkeys([*frontends.claimed(txn, name, node=self._node), *(row.key.called for row in present)])
+        there = [row for key in at for row in txn.by(FRONTENDS, "called", key)]
+        found = [
+            row
+            for key in at
+            for row in frontends.compute(txn, key, node=self._node, which=self._which, rules=self._rules)
+        ]
+        rewrite(txn, FRONTENDS, there, found)
+        return [row for row in found if row.service == name]
+
+    def _simple(self, name: ServiceName, present: Sequence[Frontend]) -> bool:  # hot:
+        """Whether a service has one row or none, only cluster IPs, no redirect, and no other claims what it has."""
+        if self._redirects(name) is not None or self._redirected(name) is not None:
+            return False
+        row = self._services(name)
+        if row is None:
+            return self._imports(name) is None and all(self._free(each.key.address, None) for each in present)
+        if type(row) is not Service or row.type != "ClusterIP" or row.external_ips:
+            return False
+        return all(self._free(address, row) for address in row.cluster_ips) and all(
+            self._free(each.key.address, row) for each in present
+        )
+
+    def _free(self, address: str, row: Service | None) -> bool:  # hot:
+        """Whether nobody but this Service, and the import that it stands for, claims an address."""
+        claimant = self._claiming(address)
+        if claimant is not None and claimant is not row:
+            return False
+        imported = self._imports_at(address)
+        if imported is not None and (type(imported) is not Import or row is None or imported.name != row.import_of):
+            return False
+        return self._redirects_at(address) is None and address not in self._of_node

@@ -1,0 +1,179 @@
+"""What a derived table is: the tables it reads, the units that a change there affects, how a unit is computed.
+
+A unit is a primary key, or a value of an index whose rows are computed together. Units are affected and computed by
+batch, so that what is constant in a batch is looked up once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+from isthmus.statedb.errors import StateError
+from isthmus.statedb.reading import Reader
+from isthmus.statedb.table import AnyTable, Table
+from isthmus.statedb.transaction import WriteTxn
+
+R = TypeVar("R")
+
+Pairs = Sequence[tuple[Any, Any]]
+"""Changed rows of a table: (old row or None, new row or None)."""
+Affected = Callable[[Reader, Any, Any], Iterable[Hashable]]
+"""(reader, old row or None, new row or None) → the units that have to be recomputed; through indexes only."""
+AffectedBatch = Callable[[Reader, Pairs], Iterable[Hashable]]
+"""The same for a batch of changed rows, so that what is constant is looked up once."""
+Awaited = Callable[[Reader], Iterable[str]]
+"""The sources that make a derived table incomplete."""
+
+COMPARED = 8
+"""Rows of a unit up to which all are compared: of more, those that are the same objects are set aside first."""
+
+
+class Derivation(Protocol):
+    """Derived tables that are computed together, unit by unit: what :class:`Derivations` runs."""
+
+    @property
+    def tables(self) -> Sequence[AnyTable]:
+        """The tables that it writes, and nothing else does."""
+        ...
+
+    @property
+    def reads(self) -> Mapping[AnyTable, Any]:
+        """The tables that it reads."""
+        ...
+
+    def affected(self, reader: Reader, table: AnyTable, changed: Pairs) -> Iterable[Hashable]:
+        """The units that changed rows of a table make dirty."""
+        ...
+
+    def arrived(self, reader: Reader, sources: frozenset[str]) -> Iterable[Hashable]:
+        """The units whose rows list the sources they await, of which these have completed."""
+        ...
+
+    def renew(self, txn: WriteTxn, units: Sequence[Any]) -> None:
+        """Make the rows of units what they are computed to be."""
+        ...
+
+    def awaited(self, reader: Reader, table: AnyTable) -> frozenset[str]:
+        """The sources that make one of the tables incomplete."""
+        ...
+
+
+class Derived(Generic[R]):
+    """The declaration of one derived table by a function of a unit.
+
+    ``compute(reader, unit)`` gives every row of the unit. ``reads`` has one ``affected`` function per table that
+    ``compute`` reads. ``unit`` names the index whose values are the units; without it the primary key is.
+    ``awaits`` selects the awaited sources that make this table incomplete; without it all do.
+    ``arrived`` gives the units whose rows list the sources they await, when some of these have completed.
+    """
+
+    def __init__(
+        self,
+        table: Table[Any, R],
+        *,
+        compute: Callable[[Reader, Any], Iterable[R]],
+        reads: Mapping[AnyTable, Affected],
+        unit: str | None = None,
+        awaits: Callable[[str], bool] = lambda source: True,
+        arrived: Callable[[Reader, frozenset[str]], Iterable[Hashable]] = lambda reader, sources: (),
+    ) -> None:
+        if unit is not None and unit not in table.indexes:
+            raise StateError(f"derived table '{table.name}': its unit '{unit}' is not an index of it")
+        self.table = table
+        self.tables = (table,)
+        self.compute = compute
+        self.reads = dict(reads)
+        self.unit = unit
+        self.awaits = awaits
+        self.arrived = arrived
+
+    def __repr__(self) -> str:
+        return f"<Derived {self.table.name} from {', '.join(table.name for table in self.reads)}>"
+
+    def affected(self, reader: Reader, table: AnyTable, changed: Pairs) -> Iterable[Hashable]:
+        """The units that changed rows of a table make dirty."""
+        by = self.reads[table]
+        return [unit for old, new in changed for unit in by(reader, old, new)]
+
+    def awaited(self, reader: Reader, table: AnyTable) -> frozenset[str]:
+        """The sources that any table it reads awaits, and it too."""
+        return frozenset(filter(self.awaits, pending(reader, self.reads)))
+
+    def renew(self, txn: WriteTxn, units: Sequence[Any]) -> None:  # hot:
+        """Make the rows of units what they are computed to be."""
+        table, compute, unit_index = self.table, self.compute, self.unit
+        for unit in units:
+            present: Sequence[R]
+            if unit_index is not None:
+                present = txn.by(table, unit_index, unit)
+            else:
+                row = txn.get(table, unit)
+                present = () if row is None else (row,)
+            rewrite(txn, table, present, compute(txn, unit))
+
+
+class DerivedTogether:
+    """The declaration of several derived tables with one unit, recomputed and written by one function of a batch.
+
+    ``renew(txn, units)`` writes every row of the units, through :func:`rewrite` or by what it knows has changed.
+    ``awaits`` has for each table the sources that make it incomplete. ``arrived`` gives the units whose rows list the
+    sources they await, when some of these have completed.
+    """
+
+    def __init__(
+        self,
+        *,
+        renew: Callable[[WriteTxn, Sequence[Any]], None],
+        reads: Mapping[AnyTable, AffectedBatch],
+        awaits: Mapping[AnyTable, Awaited],
+        arrived: Callable[[Reader, frozenset[str]], Iterable[Hashable]],
+    ) -> None:
+        self.tables = tuple(awaits)
+        self.renew = renew
+        self.reads = dict(reads)
+        self.arrived = arrived
+        self._awaits = awaits
+
+    def __repr__(self) -> str:
+        tables, reads = (", ".join(table.name for table in of) for of in (self.tables, self.reads))
+        return f"<Derived {tables} from {reads}>"
+
+    def affected(self, reader: Reader, table: AnyTable, changed: Pairs) -> Iterable[Hashable]:
+        """The units that changed rows of a table make dirty."""
+        return self.reads[table](reader, changed)
+
+    def awaited(self, reader: Reader, table: AnyTable) -> frozenset[str]:
+        """The sources that make one of the tables incomplete."""
+        return frozenset(self._awaits[table](reader))
+
+
+def pending(reader: Reader, tables: Iterable[AnyTable]) -> frozenset[str]:
+    """Names of the sources that any of these tables awaits."""
+    return frozenset(name for table in tables for name in reader.pending(table))
+
+
+def rewrite(txn: WriteTxn, table: Table[Any, R], present: Sequence[R], wanted: Iterable[R]) -> None:  # hot:
+    """Put and delete rows so that those that are present give way to those that are wanted."""
+    if not present:  # most units of a large change
+        for row in wanted:
+            txn.put(table, row)
+        return
+    if len(present) > COMPARED:
+        present, wanted = _different(present, wanted)
+    key = table.key
+    before = {key(row): row for row in present}
+    for row in wanted:
+        if before.pop(key(row), None) is not row:
+            txn.put(table, row)
+    for stale in before:
+        txn.delete(table, stale)
+
+
+def _different(present: Iterable[R], wanted: Iterable[R]) -> tuple[list[R], list[R]]:
+    """Both without the rows that are the same object in both: of a thousand nearly all are, and need no comparison."""
+    there, here = {id(row): row for row in present}, {id(row): row for row in wanted}
+    return (
+        [row for known, row in there.items() if known not in here],
+        [row for known, row in here.items() if known not in there],
+    )
