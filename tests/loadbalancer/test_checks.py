@@ -67,7 +67,7 @@ def test_a_verdict_changes_no_check() -> None:
     world = two_clusters(policy(HTTP)).settle()
     units = world.derivations.units
     world.put(make.probe("10.2.0.2", healthy=False, cluster="c2", service=make.DERIVED)).settle()
-    assert world.derivations.units - units == 2, "its backends and its plans"
+    assert world.derivations.units - units == 1, "its service: backends and plans"
 
 
 def test_what_is_called_by_udp_is_probed_only_where_a_policy_names_a_port() -> None:
