@@ -130,7 +130,7 @@ class Derivations:
         """Apply what ``awaits`` of the derived tables says by now; without a change of their inputs nothing asks it."""
         with self._database.write() as txn:
             for derived in self._derived:
-                if FIRST_PASS not in txn.pending(derived.table):  # that pass asks it
+                if not any(FIRST_PASS in txn.pending(table) for table in derived.tables):  # that pass asks it
                     self._await(txn, derived)
 
     async def _changed(self) -> None:
