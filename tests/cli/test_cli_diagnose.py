@@ -18,6 +18,7 @@ from isthmus.model.clusters import Cluster
 from isthmus.model.dns import Name
 from isthmus.model.mcs import Conflict, Merged, OverQuota, OwnExport
 from isthmus.model.names import ClusterName, ServiceName
+from isthmus.model.policies import Policy, Share, Tier
 from isthmus.model.services import Condition, Export, Namespace, Port
 from isthmus.statedb import Database, Status
 
@@ -192,6 +193,16 @@ def over_quota(it: Clusters) -> None:
     it.operator["quota"] = (tables.OVER_QUOTA, OverQuota(ECHO, 10))
 
 
+def policy(cluster: str, *, invalid: str = "") -> Callable[[Clusters], None]:
+    tiers = (Tier((Share(ClusterName(cluster)),)),)
+    row = Policy(name=ServiceName("demo/p"), target=ECHO, tiers=tiers, invalid=invalid)
+
+    def change(it: Clusters) -> None:
+        it.world.put(row)
+
+    return change
+
+
 NOT_READY = make.endpoint("10.2.0.1", condition=Condition.NOT_READY)
 NO_PORT = make.endpoint("10.2.0.1", ports=())
 
@@ -205,6 +216,8 @@ CASES: dict[str, tuple[Callable[[Clusters], None], str, str]] = {
     "programs detached": (detached, "hook", "c1/agent"),
     "pod outside the hooked cgroup": (unhooked, "hook", "pod demo/client"),
     "pod of another node": (elsewhere, "hook", "pod demo/other"),
+    "policy without effect": (policy("c2", invalid="spec.tiers: wrong"), "policy", "TrafficPolicy demo/p"),
+    "policy that leaves nobody": (policy("c9"), "policy", "TrafficPolicy demo/p"),
     "maps full": (full_map, "plan", "plan of demo/echo"),
     "backend that refuses": (dead_backend, "endpoints", "backend c2 10.2.0.1:8080"),
     "quota of imports": (over_quota, "conflict", "ServiceImport demo/echo"),
@@ -241,6 +254,13 @@ def test_a_fault_is_named_with_its_hop_its_object_and_a_command(case: str) -> No
     assert (fault.hop, fault.object) == (hop, thing)
     assert fault.text
     assert fault.cure
+
+
+def test_the_policy_in_force_is_a_hop_with_its_shares() -> None:
+    it = Clusters()
+    policy("c2")(it)
+    [found] = [hop for hop in diagnose(it.facts(), ECHO) if hop.hop == "policy"]
+    assert (found.object, found.text, found.state) == ("TrafficPolicy demo/p", "in force: c2 100%", "ok")
 
 
 def test_a_typo_is_answered_with_the_nearest_name() -> None:

@@ -1,4 +1,4 @@
-"""The walk in the calling cluster: its processes, the name, the resolver, the hook, the frontend, the plan."""
+"""The walk in the calling cluster: processes, name, resolver, hook, frontend, policy, plan."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from typing import Literal
 from msgspec import Struct
 
 from isthmus.cli.diagnosis.facts import Facts, Process
+from isthmus.loadbalancer import shares
 from isthmus.loadbalancer.explain import called
+from isthmus.loadbalancer.policies import counting
 from isthmus.model import tables
 from isthmus.model.hosts import joined
 from isthmus.model.names import ServiceName, split
+from isthmus.model.services import Condition
 
 State = Literal["ok", "fault", "follows"]
 
@@ -144,6 +147,28 @@ def frontend(facts: Facts, service: ServiceName) -> Iterator[Hop]:
         yield Hop("frontend", str(service), "a plain Service of this cluster: kube-proxy's, not Isthmus'", "follows")
     else:
         yield Hop("frontend", str(service), "no address is answered", "follows")
+
+
+def policy(facts: Facts, service: ServiceName) -> Iterator[Hop]:
+    """Policies of the service can be followed, and the one in force leaves calls somewhere to go."""
+    rows = facts.agent.rows
+    found = [row for each in called(rows, service) for row in rows.by(tables.POLICIES, "service", each)]
+    for row in found:
+        if row.invalid:
+            cure = f"{facts.kubectl(facts.cluster, split(row.name)[0])} edit trafficpolicy {split(row.name)[1]}"
+            yield Hop("policy", f"{row.policy_kind} {row.name}", f"has no effect: {row.invalid}", "fault", cure)
+    if (in_force := counting(found)) is None:
+        return
+    subject = f"{in_force.policy_kind} {in_force.name}"
+    plans = rows.by(tables.PLANS, "service", in_force.service)
+    backends = rows.by(tables.BACKENDS, "service", in_force.service)
+    ready = [row for row in backends if row.condition is Condition.READY]
+    if any(shares.by_cluster(each) for each in plans) or not ready:
+        parts = shares.by_cluster(plans[0]) if plans else {}
+        yield Hop("policy", subject, f"in force: {shares.text(parts)}", "ok" if parts else "follows")
+    else:
+        text = f"leaves none of {len(ready)} ready backends to be called"
+        yield Hop("policy", subject, text, "fault", f"isthmus explain {service}")
 
 
 def plan(facts: Facts, service: ServiceName) -> Iterator[Hop]:
