@@ -6,7 +6,7 @@ fuzz-names: setup-dev ## a million mutated frames through the program that answe
 	@ISTHMUS_FUZZ=$(or $(COUNT),1000000) ISTHMUS_FUZZ_SEED=$(or $(SEED),1) $(PY) -m pytest --timeout 3600 \
 		tests/datapath/test_names_kernel.py -k mutated
 
-.PHONY: fuzz-names demo demo-lb test test-kube check format lock setup setup-dev setup-test bpf mutate mutants bench-lb compiled bench-mcs bench-export bench-clusterset test-flood cilium-reader chaos soak kube-tools kube-protos xds-protos lock clean
+.PHONY: fuzz-names demo demo-lb test test-kube check format lock setup setup-dev setup-test bpf mutate mutants bench-lb bench-policy compiled bench-mcs bench-export bench-clusterset test-flood cilium-reader chaos soak kube-tools kube-protos xds-protos lock clean
 demo: setup ## run the main job: three clusters, one export, sixty calls
 	@$(PY) -m isthmus lab demo
 
@@ -49,6 +49,9 @@ mutants: setup-test ## random edits of the code, each against the tests of its p
 
 bench-lb: setup ## what load balancing costs, from objects of the API server to map entries
 	@$(PY) benchmarks/bench_lb.py
+
+bench-policy: setup-dev ## what a policy over 1,000 backends costs the planner, with its target
+	@PYTHONPATH=tests/support $(PY) benchmarks/bench_policy.py
 
 compiled: setup-dev ## hot modules compiled (needs a C compiler) into .cache/compiled, and their tests on them
 	@tools/compiled
