@@ -94,7 +94,7 @@ async def test_before_the_first_list_unknown_names_of_ours_fail_and_others_are_p
         known = await setup.ask(ECHO)
         foreign = await setup.ask("kubernetes.default.svc.cluster.local")
         setup.complete()
-        while not setup.server.stats()["complete"]:  # noqa: ASYNC110
+        while not setup.server.stats().complete:  # noqa: ASYNC110
             await asyncio.sleep(0)
         settled = await setup.ask("absent.demo.svc.clusterset.local")
     assert unknown.rcode() == dns.rcode.SERVFAIL
@@ -157,10 +157,10 @@ async def test_an_upstream_that_is_silent_costs_a_servfail_and_nothing_else() ->
     async with serving(timeout=0.05) as setup:
         setup.upstream.reply = lambda query: None
         foreign, own = await asyncio.gather(setup.ask("a.cluster.local"), setup.ask(ECHO))
-        stats = setup.server.stats()["upstream"]
+        stats = setup.server.stats().upstream
     assert foreign.rcode() == dns.rcode.SERVFAIL
     assert texts(own) == ["10.96.0.7"]
-    assert (stats["timeouts"], stats["pending"]) == (1, 0)
+    assert (stats.timeouts, stats.pending) == (1, 0)
 
 
 async def test_a_reply_to_another_question_is_not_passed_on() -> None:
@@ -198,8 +198,8 @@ async def test_the_question_of_one_caller_is_answered_before_the_rest_of_another
             answered = await asyncio.get_running_loop().sock_recv(victim, 512)
             stats = setup.server.stats()
     assert texts(dns.message.from_wire(answered)) == ["10.96.0.7"]
-    assert stats["dropped"] >= 200 - 64 - 1, "the flood keeps a bounded share of what waits"
-    assert stats["upstream"]["forwarded"] < 65
+    assert stats.dropped >= 200 - 64 - 1, "the flood keeps a bounded share of what waits"
+    assert stats.upstream.forwarded < 65
 
 
 async def test_connections_of_one_caller_are_bounded_and_anothers_are_served() -> None:
@@ -207,11 +207,11 @@ async def test_connections_of_one_caller_are_bounded_and_anothers_are_served() -
         host, port = setup.server.address
         opened = [await asyncio.open_connection(host, port, local_addr=("127.0.0.2", 0)) for _ in range(40)]
         assert texts(await setup.ask(ECHO, tcp=True)) == ["10.96.0.7"]
-        stats = setup.server.stats()["tcp"]
+        stats = setup.server.stats().tcp
         for _, writer in opened:
             writer.close()
         await asyncio.gather(*(writer.wait_closed() for _, writer in opened), return_exceptions=True)
-    assert stats["refused"] == 8
+    assert stats.refused == 8
 
 
 async def test_garbage_is_answered_or_ignored_and_the_next_question_is_served() -> None:

@@ -120,7 +120,7 @@ class Setup:
 
     async def taken_in(self) -> None:
         """Return when the server knows what the table holds."""
-        while self.server.stats()["names"] != self.db.snapshot().count(NAMES):  # noqa: ASYNC110
+        while self.server.stats().names != self.db.snapshot().count(NAMES):  # noqa: ASYNC110
             await asyncio.sleep(0)
 
 

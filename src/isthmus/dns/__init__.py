@@ -17,7 +17,7 @@ the kernel's program answers with too (``isthmus.zone``), how pods find the serv
 
 from isthmus.dns.names import More, PeersPatience, derived
 from isthmus.dns.probe import knows_zone
-from isthmus.dns.server import CannotListen, Server
+from isthmus.dns.server import CannotListen, Server, ServerStats
 from isthmus.dns.sharing import is_served
 
-__all__ = ["CannotListen", "More", "PeersPatience", "Server", "derived", "is_served", "knows_zone"]
+__all__ = ["CannotListen", "More", "PeersPatience", "Server", "ServerStats", "derived", "is_served", "knows_zone"]

@@ -12,11 +12,13 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from typing import Any, Final
 
+from msgspec import Struct
+
 from isthmus.dns import uplinks
 from isthmus.dns.intake import Intake
 from isthmus.dns.respond import FORWARD, respond
-from isthmus.dns.stream import Stream
-from isthmus.dns.upstream import Upstream
+from isthmus.dns.stream import Stream, StreamStats
+from isthmus.dns.upstream import Upstream, UpstreamStats
 from isthmus.model.hosts import joined
 from isthmus.model.tables import NAMES
 from isthmus.statedb import Database
@@ -39,6 +41,24 @@ Client = tuple[Any, ...]
 
 class CannotListen(Exception):  # noqa: N818
     """The address cannot be used; the message names it and the reason."""
+
+
+class ServerStats(Struct, frozen=True, kw_only=True):
+    """Where it listens, what it knows, and counts since the start."""
+
+    listen: list[str]
+    names: int
+    complete: bool
+    unwritable: int
+    """Rows that DNS cannot express."""
+    questions: int
+    replies: int
+    unsent: int
+    """Replies that the kernel did not take."""
+    dropped: int
+    """Questions that a flood of another client displaced, or its own."""
+    upstream: UpstreamStats
+    tcp: StreamStats
 
 
 class Server:
@@ -124,20 +144,20 @@ class Server:
         server = await asyncio.start_server(self._stream.serve, sock=connections)
         opened.callback(server.close)
 
-    def stats(self) -> dict[str, Any]:
-        """What was done so far, and what is known."""
-        return {
-            "listen": [joined(*sock.getsockname()[:2]) for sock in self._sockets],
-            "names": len(self._zone),
-            "complete": self._zone.complete,
-            "unwritable": self._zone.unwritable,
-            "questions": self.questions,
-            "replies": self.replies,
-            "unsent": self.unsent,
-            "dropped": self._intake.dropped,
-            "upstream": self._upstream.stats(),
-            "tcp": self._stream.stats(),
-        }
+    def stats(self) -> ServerStats:
+        """Now."""
+        return ServerStats(
+            listen=[joined(*sock.getsockname()[:2]) for sock in self._sockets],
+            names=len(self._zone),
+            complete=self._zone.complete,
+            unwritable=self._zone.unwritable,
+            questions=self.questions,
+            replies=self.replies,
+            unsent=self.unsent,
+            dropped=self._intake.dropped,
+            upstream=self._upstream.stats(),
+            tcp=self._stream.stats(),
+        )
 
     async def _follow(self) -> None:
         """Keep the answers as the table is."""

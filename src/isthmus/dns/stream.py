@@ -7,6 +7,8 @@ import contextlib
 from collections import Counter
 from typing import Final
 
+from msgspec import Struct
+
 from isthmus.dns.respond import FORWARD, failure, respond
 from isthmus.zone import Zone, codec
 
@@ -15,6 +17,15 @@ SHARE: Final = 32
 """Of the connections, the most for one caller."""
 IDLE: Final = 10.0
 RELAY: Final = 5.0
+
+
+class StreamStats(Struct, frozen=True):
+    """The connections there are, and counts since the start."""
+
+    open: int
+    questions: int
+    relayed: int
+    refused: int
 
 
 class Stream:
@@ -37,9 +48,9 @@ class Stream:
         """Connections there are."""
         return len(self._writers)
 
-    def stats(self) -> dict[str, int]:
-        """Counts since the start, and the connections there are."""
-        return {"open": self.open, "questions": self.questions, "relayed": self.relayed, "refused": self.refused}
+    def stats(self) -> StreamStats:
+        """Now."""
+        return StreamStats(self.open, self.questions, self.relayed, self.refused)
 
     def close(self) -> None:
         """End every connection at once."""

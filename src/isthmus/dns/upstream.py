@@ -19,6 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from msgspec import Struct
+
 from isthmus.dns.respond import failure
 from isthmus.zone import codec
 
@@ -45,6 +47,16 @@ class Pending(NamedTuple):
     sock: socket.socket
     id: bytes
     deadline: float
+
+
+class UpstreamStats(Struct, frozen=True):
+    """Counts of questions since the start, and those pending now."""
+
+    forwarded: int
+    answered: int
+    timeouts: int
+    dropped: int
+    pending: int
 
 
 class Upstream:
@@ -121,15 +133,9 @@ class Upstream:
             self._fail(number)
             self.timeouts += 1
 
-    def stats(self) -> dict[str, int]:
-        """Counts since the start, and what is pending now."""
-        return {
-            "forwarded": self.forwarded,
-            "answered": self.answered,
-            "timeouts": self.timeouts,
-            "dropped": self.dropped,
-            "pending": len(self._pending),
-        }
+    def stats(self) -> UpstreamStats:
+        """Now."""
+        return UpstreamStats(self.forwarded, self.answered, self.timeouts, self.dropped, len(self._pending))
 
     def _open(self) -> socket.socket:
         sock = socket.socket(self._family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)

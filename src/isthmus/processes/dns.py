@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import faulthandler
 import resource
-from typing import Any
 
 from isthmus import dns, logs
 from isthmus.admin.client import TableStore
@@ -75,7 +74,7 @@ class DnsStatus(ProcessStatus, frozen=True, kw_only=True):
     """The name server's part of ``isthmus status``."""
 
     reflectors: dict[str, State]
-    server: dict[str, Any]
+    server: dns.ServerStats
 
 
 def allow_descriptors() -> None:
