@@ -135,6 +135,13 @@ class HealthSection(Section, frozen=True):
     """Probes that one backend gets from all nodes of this cluster together; more nodes probe it less often."""
 
 
+class DrainsSection(Section, frozen=True):
+    """What drains a node beside a Drain object (docs/drain.md); operator and agents have to agree."""
+
+    cordoned_nodes: bool = False
+    """Whether ``kubectl cordon`` drains a node. By itself a cordon keeps new pods away, and no calls."""
+
+
 class DatapathSection(Section, frozen=True):
     """The kernel. ``cgroup`` is the one of all pods of the node; empty: no datapath, names only."""
 
@@ -241,6 +248,7 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
     clusterset: ClustersetSection = ClustersetSection()
     claims: ClaimsSection = ClaimsSection()
     health: HealthSection = HealthSection()
+    drains: DrainsSection = DrainsSection()
     datapath: DatapathSection = DatapathSection()
     proxy: ProxySection = ProxySection()
     dns: DnsSection = DnsSection()

@@ -18,6 +18,7 @@ from isthmus.clusterset.publisher import Publisher
 from isthmus.config import ClusterSection
 from isthmus.etcd import Session, Tls, binary
 from isthmus.model import tables
+from isthmus.model.drains import Drain, Draining
 from isthmus.model.mcs import Record
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Endpoint, Export, Port
@@ -49,7 +50,7 @@ async def secure(tmp_path: Path, authority: Authority) -> AsyncIterator[EtcdServ
 @asynccontextmanager
 async def published(server: EtcdServer, tls: Tls) -> AsyncIterator[Database]:
     """Cluster c2 publishes what is put into its RECORDS."""
-    db = Database(tables.RECORDS)
+    db = Database(tables.RECORDS, tables.DRAINING)
     async with Session([server.endpoint], tls=tls) as session:
         await server.ready(session)
         section = ClusterSection(name="c2", id=2, network="blue", labels=("class=gold",), gateways=("10.9.0.1:15443",))
@@ -137,3 +138,51 @@ async def test_a_client_with_a_wrong_certificate_reports_it_and_delays_no_other(
         assert secure.endpoint in c1.cluster("c2").reason
         peer_file(peers, secure, tls_of(authority, "c1"))
         await c1.state("c2", "ready")
+
+
+async def test_a_drain_reaches_the_peers_with_the_description_and_ends_there(
+    secure: EtcdServer, authority: Authority, tmp_path: Path
+) -> None:
+    peers = Peers(tmp_path / "clusters", "")
+    peer_file(peers, secure, tls_of(authority, "c1"))
+    async with published(secure, tls_of(authority, "c2")) as c2, following(peers) as c1:
+        put(c2, "10.2.1.1")
+        await c1.state("c2", "ready")
+        rows = [
+            Draining(by=ClusterName("c2"), drain=Drain(kind="Cluster", target="c2", started="2026-01-01T00:00:00Z")),
+            Draining(by=ClusterName("c2"), drain=Drain(kind="Cluster", target="c1"), left=50),
+            Draining(by=ClusterName("c9"), drain=Drain(kind="Cluster", target="c9")),
+        ]
+        with c2.write() as txn:
+            for row in rows:
+                txn.put(tables.DRAINING, row)
+        await c1.until(lambda s: c1.cluster("c2").drains == (rows[0].drain,))
+        with c2.write() as txn:
+            for row in rows:
+                txn.delete(tables.DRAINING, row.key)
+        await c1.until(lambda s: c1.cluster("c2").drains == ())
+
+
+async def test_a_publisher_that_does_not_know_its_drains_yet_leaves_what_is_published(
+    secure: EtcdServer, authority: Authority, tmp_path: Path
+) -> None:
+    tls = tls_of(authority, "c2")
+    key = "isthmus/clusters/v1/c2"
+    async with Session([secure.endpoint], tls=tls) as session:
+        await secure.ready(session)
+        await session.put(key, b'{"drains":[{"kind":"Cluster","target":"c2"}]}')
+        db = Database(tables.RECORDS, tables.DRAINING)
+        initializer = db.initializer(tables.DRAINING, "drains")
+        task = asyncio.create_task(Publisher(db, session, ClusterSection(name="c2", id=2)).run())
+        async with asyncio.timeout(60):
+            while await session.get("cilium/synced/c2/cilium/state/services/v1") is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+            kept = await session.get(key)
+            assert kept is not None
+            assert b"drains" in kept.value
+            with db.write() as txn:
+                initializer.complete(txn)
+            while (found := await session.get(key)) is None or b"drains" in found.value:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        task.cancel()
+        await asyncio.wait([task])

@@ -70,7 +70,7 @@ def peers(tmp_path: Path, each_shared_etcd: EtcdServer) -> Peers:
 @asynccontextmanager
 async def operator(session: Session, *services: ServiceName) -> AsyncIterator[None]:
     """Cluster c2's operator, which publishes these services."""
-    db = Database(tables.RECORDS)
+    db = Database(tables.RECORDS, tables.DRAINING)
     with db.write() as txn:
         for name in services:
             published = [Endpoint("10.2.1.1", (Port("http", 8080),))]

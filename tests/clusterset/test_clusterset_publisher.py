@@ -48,6 +48,7 @@ class Cluster:
             tables.OWN_EXPORTS,
             tables.MERGED,
             tables.RECORDS,
+            tables.DRAINING,
         )
         self.source: Initializer = self.db.initializer(tables.SERVICES, "kubernetes")
 
@@ -319,7 +320,7 @@ async def test_an_etcd_that_starts_late_gets_everything(own_etcd: EtcdServer) ->
 
 
 async def test_a_record_the_store_will_never_take_keeps_no_other_from_being_whole(etcd: Session) -> None:
-    db = Database(tables.RECORDS)
+    db = Database(tables.RECORDS, tables.DRAINING)
     target = publishing.RecordTarget(etcd, ClusterName("c1"))
     rows = [Record("services", ServiceName(f"demo/s{n}"), b"x") for n in range(5)]
     large = Record("services", ServiceName("demo/large"), b"x" * 3_000_000)

@@ -20,6 +20,7 @@ from isthmus.model.tables import (
     BACKENDS,
     CHECKS,
     CLUSTERS,
+    DRAINING,
     ENDPOINT_SETS,
     FRONTENDS,
     IMPORTS,
@@ -54,6 +55,7 @@ INPUTS = (
     PROXY_REDIRECTS,
     PROBES,
     CLUSTERS,
+    DRAINING,
 )
 TABLES: dict[type, Table[Any, Any]] = {table.row: table for table in INPUTS}
 

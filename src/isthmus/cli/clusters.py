@@ -11,7 +11,7 @@ from typing import Any, Final
 import click
 
 from isthmus.admin.query import NoTable, QueryError, Socket
-from isthmus.cli import joining, output, sockets, trusting
+from isthmus.cli import draining, joining, output, sockets, trusting
 
 LOOK_EVERY: Final = 0.5
 
@@ -23,7 +23,7 @@ def group() -> None:
 
 for command in (
     joining.certs, joining.rotate_ca, joining.refresh, joining.invite, joining.join, joining.leave,
-    trusting.distrust, trusting.trust,
+    trusting.distrust, trusting.trust, draining.drain_cluster, draining.undrain_cluster,
 ):  # fmt: skip
     group.add_command(command)
 
@@ -69,6 +69,7 @@ def _clusters(socket: Socket) -> list[dict[str, Any]]:
     counted = {
         "services": _rows(socket, tables, ("endpoint_sets", "copies_services")),
         "exports": _rows(socket, tables, ("exports", "copies_serviceexports")),
+        "draining": _rows(socket, tables, ("draining",)),
     }
     return [_peer(row, counted) for row in sorted(rows, key=lambda row: str(row["name"]))]
 
@@ -84,6 +85,7 @@ def _peer(row: Mapping[str, Any], counted: Mapping[str, list[dict[str, Any]] | N
     own = {
         kind: None if rows is None else [each for each in rows if _is_from_peer(each, row["name"])]
         for kind, rows in counted.items()
+        if kind != "draining"
     }
     services, exports = own["services"], own["exports"]
     return {
@@ -101,6 +103,7 @@ def _peer(row: Mapping[str, Any], counted: Mapping[str, list[dict[str, Any]] | N
             "service-exports-enabled": row["exports_enabled"],
         },
         "description": {field: row[field] for field in ("network", "region", "zone", "labels", "gateways", "version")},
+        "drains": [_drain(each) for each in counted["draining"] or () if _about(each, row["name"])],
         "synced": {
             "services": None if services is None else "services" in row["synced"],
             "service-exports": None if exports is None else "serviceexports" in row["synced"],
@@ -114,6 +117,16 @@ def _peer(row: Mapping[str, Any], counted: Mapping[str, list[dict[str, Any]] | N
         "last-failure": row["last_failure"],
         "last-failure-reason": row["last_failure_reason"],
     }
+
+
+def _about(draining: Mapping[str, Any], cluster: str) -> bool:
+    """Whether a drain is of a cluster, or of a part of it."""
+    return cluster in (draining["by"], draining["drain"]["target"])
+
+
+def _drain(draining: Mapping[str, Any]) -> str:
+    drain, left = draining["drain"], f", {draining['left']}% left" if draining["left"] else ""
+    return f"{drain['kind'].lower()} {drain['target']} ({drain.get('reason', '')} in {draining['by']}{left})"
 
 
 def _endpoints(services: Sequence[Mapping[str, Any]] | None) -> int | None:
@@ -135,7 +148,7 @@ def _print(report: Mapping[str, Any]) -> None:
         print(f"{name}: {ready}/{len(clusters)} clusters ready")
         if clusters:
             heads = ["  CLUSTER", "ID", "STATE", "CONNECTED", "SYNCED", "SERVICES", "ENDPOINTS", "EXPORTS", "DROPPED"]
-            output.table([*heads, "FAILURES", "LAST FAILURE", "REASON"], [_line(peer) for peer in clusters])
+            output.table([*heads, "FAILURES", "LAST FAILURE", "DRAINED", "REASON"], [_line(peer) for peer in clusters])
     for sentence in report["missing"]:
         print(sentence, file=sys.stdout if report["processes"] else sys.stderr)
 
@@ -151,5 +164,6 @@ def _line(peer: Mapping[str, Any]) -> list[str]:
         ", ".join(synced) or "-",
         *("-" if peer[number] is None else str(peer[number]) for number in numbers),
         peer["last-failure"] or "never",
+        ", ".join(peer["drains"]) or "-",
         peer["status"] or peer["dropped-example"],
     ]

@@ -39,7 +39,16 @@ ALIASES: Final = {
     "ns": "namespaces",
 }
 
-CLUSTER_SCOPED: Final = {"clusters", "own_ranges", "peer_policies", "namespaces", "nodes", "xds", "xds_refused"}
+CLUSTER_SCOPED: Final = {
+    "clusters",
+    "own_ranges",
+    "peer_policies",
+    "namespaces",
+    "nodes",
+    "draining",
+    "xds",
+    "xds_refused",
+}
 OWN_NAME: Final = {"services", "names", "refused_claims", "xds", "xds_refused"}
 """Tables whose rows are called by their own name, whatever they belong to."""
 
@@ -56,6 +65,7 @@ def names(row: Row) -> list[str]:
     key = row.get("key")
     inner = key if isinstance(key, Mapping) else {}
     found = [row.get("import_of"), row.get("service"), inner.get("service"), row.get("name")]
+    found.append((row.get("drain") or {}).get("target"))
     if not any(found) and isinstance(key, Sequence):
         found = [key if isinstance(key, str) else " ".join(map(str, key))]
     return list(dict.fromkeys(name for name in found if name))
@@ -340,6 +350,21 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
         Column("REASON", _field("reason")),
         Column("MESSAGE", _field("message"), wide=True),
     ],
+    "drains": [
+        Column("KIND", lambda row: row["drain"].get("kind", "")),
+        Column("TARGET", lambda row: row["drain"].get("target", "")),
+        Column("STARTED", lambda row: row["drain"].get("started", "")),
+        Column("INVALID", _field("invalid")),
+    ],
+    "draining": [
+        Column("BY", _field("by")),
+        Column("TARGET", lambda row: f"{row['drain']['kind']} {row['drain']['target']}"),
+        Column("LEFT", lambda row: f"{row['left']}%"),
+        Column("CONNECTIONS", lambda row: "closed" if row["closing"] else "kept"),
+        Column("SINCE", lambda row: row["drain"].get("started", "")),
+        Column("REASON", lambda row: row["drain"].get("reason", "")),
+    ],
+    "drain_objects": [Column("KIND", _field("kind")), Column("OBJECT", lambda row: row["name"])],
     "local_redirects": [
         Column("SERVICE", _field("service")),
         Column("ADDRESS", _field("address")),

@@ -12,7 +12,7 @@ import click
 from isthmus.admin.query import QueryError, Socket, Unreachable
 from isthmus.cli import output, sockets
 
-GENERAL = ("version", "instance", "uptime", "ready", "tables", "reflectors", "problems", "clusters", "peers")
+GENERAL = ("version", "instance", "uptime", "ready", "tables", "reflectors", "problems", "clusters", "peers", "drains")
 """Fields shown in a form of their own; every other field is shown as name and value."""
 
 
@@ -60,6 +60,8 @@ def _print(name: str, status: Mapping[str, Any]) -> None:
     if clusters := status.get("clusters"):
         rows = [[f"  {row['name']}", row["state"], row["since"], row["reason"]] for row in clusters]
         output.table(["  CLUSTER", "STATE", "SINCE", "REASON"], rows)
+    for drain in status.get("drains", ()):
+        print(f"  drain: {drain}")
     for key, value in status.items():
         if key not in GENERAL and value is not None:
             print(f"  {key}: {_text(value)}")

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from isthmus import logs
 from isthmus.clusterset import sinks
-from isthmus.clusterset.identity import ClusterConfig
+from isthmus.clusterset.identity import ClusterConfig, Description
 from isthmus.model.mcs import RecordKind
 from isthmus.model.names import ClusterName
 from isthmus.model.services import EndpointSet, Export
@@ -38,6 +38,7 @@ class _Exports(Struct, frozen=True):
     cluster: ClusterName
     config: ClusterConfig
     rows: tuple[Export, ...]
+    description: Description = Description()
 
 
 class _Services(Struct, frozen=True):
@@ -45,6 +46,7 @@ class _Services(Struct, frozen=True):
     cluster: ClusterName
     config: ClusterConfig
     rows: tuple[EndpointSet, ...]
+    description: Description = Description()
 
 
 _decoders: Final[dict[RecordKind, msgspec.json.Decoder[Any]]] = {
@@ -54,11 +56,12 @@ _decoders: Final[dict[RecordKind, msgspec.json.Decoder[Any]]] = {
 
 
 class Known(NamedTuple):
-    """Last known records of a kind, and their age in seconds."""
+    """Last known records of a kind, what the peer published of itself, and their age in seconds."""
 
     config: ClusterConfig
     rows: Sequence[Any]
     age: float
+    description: Description
 
 
 class Cache:
@@ -86,15 +89,22 @@ class Cache:
         if saved.version != VERSION or saved.cluster != cluster or any(row.cluster != cluster for row in saved.rows):
             log.warning("last known state is another's", file=str(path))
             return None
-        return Known(saved.config, saved.rows, age)
+        return Known(saved.config, saved.rows, age, saved.description)
 
-    def save(self, kind: RecordKind, cluster: ClusterName, config: ClusterConfig, rows: Sequence[Any]) -> None:
+    def save(
+        self,
+        kind: RecordKind,
+        cluster: ClusterName,
+        config: ClusterConfig,
+        rows: Sequence[Any],
+        description: Description = Description(),  # noqa: B008 immutable
+    ) -> None:
         """Keep this as what is known of a peer as of now. A disk that fails costs the cache and nothing else."""
         if self._folder is None:
             return
         path = self._path(kind, cluster)
         made = _Exports if kind == "serviceexports" else _Services
-        content = msgspec.json.encode(made(VERSION, cluster, config, tuple(rows)))
+        content = msgspec.json.encode(made(VERSION, cluster, config, tuple(rows), description))
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             new = path.with_name(f".{path.name}.{os.getpid()}")
@@ -129,7 +139,7 @@ class Memory:
         self._cache = cache
         self._cluster = cluster
         self._forms = forms
-        self._unsaved: dict[RecordKind, ClusterConfig] = {}
+        self._unsaved: dict[RecordKind, tuple[ClusterConfig, Description]] = {}
         self._news = asyncio.Event()
 
     def __repr__(self) -> str:
@@ -140,9 +150,11 @@ class Memory:
         loaded = {kind: self._cache.load(kind, self._cluster) for kind in self._forms}
         return {kind: known for kind, known in loaded.items() if known is not None}
 
-    def note(self, config: ClusterConfig, kind: RecordKind) -> None:
-        """The rows of a kind changed, under this configuration of the peer."""
-        self._unsaved[kind] = config
+    def note(self, config: ClusterConfig, kind: RecordKind, description: Description | None) -> None:
+        """The rows of a kind changed, or the description, under this configuration of the peer."""
+        # Whether a mirror reaches the peer is not remembered: it is seen anew.
+        kept = structs.replace(description or Description(), away="", silent="")
+        self._unsaved[kind] = config, kept
         self._news.set()
 
     def forget(self) -> None:
@@ -170,6 +182,7 @@ class Memory:
     def _save(self) -> None:
         self._news.clear()
         snapshot = self._db.snapshot()
-        for kind, config in self._unsaved.items():
-            self._cache.save(kind, self._cluster, config, self._forms[kind].rows(snapshot, self._cluster))
+        for kind, (config, description) in self._unsaved.items():
+            rows = self._forms[kind].rows(snapshot, self._cluster)
+            self._cache.save(kind, self._cluster, config, rows, description)
         self._unsaved.clear()

@@ -16,6 +16,7 @@ import os
 import socket
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
+from datetime import datetime
 from typing import Any, Final
 
 import msgspec
@@ -200,9 +201,13 @@ class _StoredCopies(Cache):
         stored = cls({cluster for cluster in found if cluster is not None})
         for cluster in stored.clusters:
             if (config := await _config(session, cluster)) is not None:
-                away = await _away(session, cluster)
+                now = wall_clock()
+                described = await _description(session, cluster, now)
+                since = described.away_since(now)
+                age = (now - since).total_seconds() if since is not None else 0.0
+                described = structs.replace(described, away="", silent="")
                 for kind in KINDS:
-                    stored.known[kind, cluster] = Known(config, await _copies(session, kind, cluster), away)
+                    stored.known[kind, cluster] = Known(config, await _copies(session, kind, cluster), age, described)
         return stored
 
     def load(self, kind: RecordKind, cluster: ClusterName) -> Known | None:
@@ -222,11 +227,10 @@ async def _config(session: Session, cluster: ClusterName) -> ClusterConfig | Non
     return structs.replace(config, capabilities=structs.replace(config.capabilities, cached=False))
 
 
-async def _away(session: Session, cluster: ClusterName) -> float:
-    """For how many seconds an earlier mirror had not reached the peer."""
-    kv, now = await session.get(keys.description(cluster)), wall_clock()
-    since = identity.decode_description(kv.value, now=now).away_since(now) if kv is not None else None
-    return (now - since).total_seconds() if since is not None else 0.0
+async def _description(session: Session, cluster: ClusterName, now: datetime) -> identity.Description:
+    """What an earlier mirror published about a peer: the peer's own description, and since when it was away."""
+    kv = await session.get(keys.description(cluster))
+    return identity.decode_description(kv.value, now=now) if kv is not None else identity.Description()
 
 
 async def _copies(session: Session, kind: RecordKind, cluster: ClusterName) -> list[Copy]:
@@ -295,6 +299,7 @@ class _Writer:
                 away=away,
                 silent=silent,
                 labels=tuple(f"{key}={value}" for key, value in row.labels),
+                drains=row.drains,
             )
             await self._put(keys.description(row.name), identity.encode(description))
         for kind in KINDS:

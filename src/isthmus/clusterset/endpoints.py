@@ -2,7 +2,8 @@
 
 Inside ``frontends`` and ``backends`` the keys ``Protocol`` and ``Port`` are capitalised. The record carries no
 readiness: the writer leaves out what is not to be called. One address that is none costs the whole record: half a
-set of endpoints would look like a scale-down.
+set of endpoints would look like a scale-down. ``nodes`` is a field of ours, which Cilium skips: peers follow the drain
+of a node by it.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ class _Service(Struct):
     backends: dict[str, dict[str, _Port]] | None = None
     hostnames: dict[str, str] | None = None
     zones: dict[str, _Zone] | None = None
+    nodes: dict[str, str] | None = None
     shared: bool = False
     cluster_id: int = msgspec.field(name="clusterID", default=0)
 
@@ -61,9 +63,9 @@ def decode(value: bytes, *, cluster: ClusterName, cluster_id: int, name: Service
         raise RecordError(f"its clusterID is {fields.cluster_id}, the cluster's is {cluster_id}")
     if not fields.shared:
         return None
-    hostnames, zones = fields.hostnames or {}, fields.zones or {}
+    hostnames, zones, nodes = fields.hostnames or {}, fields.zones or {}, fields.nodes or {}
     endpoints = [
-        _endpoint(text, ports, hostname=hostnames.get(text, ""), zone=zones.get(text))
+        _endpoint(text, ports, hostname=hostnames.get(text, ""), zone=zones.get(text), node=nodes.get(text, ""))
         for text, ports in (fields.backends or {}).items()
     ]
     endpoints.sort(key=lambda endpoint: endpoint.address)
@@ -86,11 +88,13 @@ def encode(
     named = [chosen[each] for each in sorted(chosen)]
     hostnames = {each.address: each.hostname for each in named if each.hostname}
     zones = {each.address: _zone_json(each) for each in named if each.zone}
+    nodes = {each.address: each.node for each in named if each.node}
     fields: dict[str, Any] = {"cluster": cluster, "namespace": namespace, "name": short}
     fields |= {"frontends": {address: _ports_json(ports) for address, ports in sorted(frontends.items())}}
     fields |= {"backends": {each.address: _ports_json(each.ports) for each in named}}
     fields |= {"hostnames": hostnames} if hostnames else {}
     fields |= {"zones": zones} if zones else {}
+    fields |= {"nodes": nodes} if nodes else {}
     fields |= {"labels": dict(labels), "selector": dict(selector)}
     fields |= {"includeExternal": True, "shared": True, "clusterID": cluster_id}
     return msgspec.json.encode(fields)
@@ -103,11 +107,12 @@ def callable_endpoints(endpoints: Iterable[Endpoint]) -> list[Endpoint]:
     return ready or [each for each in known if each.condition is Condition.TERMINATING]
 
 
-def _endpoint(text: str, ports: dict[str, _Port], *, hostname: str, zone: _Zone | None) -> Endpoint:
+def _endpoint(text: str, ports: dict[str, _Port], *, hostname: str, zone: _Zone | None, node: str) -> Endpoint:
     return Endpoint(
         address=decoding.address(text),
         ports=tuple(sorted((_port(name, port) for name, port in ports.items()), key=lambda port: port.name)),
         hostname=hostname,
+        node=node,
         zone=zone.zone if zone else "",
         for_zones=tuple(each.name for each in (zone.for_zones if zone else None) or ()),
     )

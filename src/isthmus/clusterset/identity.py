@@ -13,6 +13,7 @@ from msgspec import Struct, structs
 from isthmus.clusterset import decoding
 from isthmus.clusterset.errors import RecordError
 from isthmus.config import LABEL, ClusterSection
+from isthmus.model.drains import Drain
 from isthmus.model.names import ClusterName
 from isthmus.model.services import Labels
 from isthmus.times import timestamp
@@ -21,6 +22,10 @@ LIMIT: Final = 64 * 1024
 Most = Literal[255, 511]
 MOST_GATEWAYS: Final = 32
 MOST_LABELS: Final = 64
+MOST_DRAINS: Final = 100
+"""Drains of one peer that count, the first by order: nodes of a cluster that is being replaced, and services."""
+MOST_CHARACTERS: Final = 300
+MOST_SECONDS: Final = 604_800
 SLICES_ONLY: Final = "endpointslices-only"
 
 
@@ -66,6 +71,8 @@ class Description(Struct, frozen=True, gc=False, omit_defaults=True):
     """Written by a mirror: since when the cluster has had no publisher, RFC 3339."""
     labels: tuple[str, ...] = ()
     """As key=value."""
+    drains: tuple[Drain, ...] = ()
+    """What of the cluster takes no new call; it may speak of itself, its nodes and its part of its services only."""
 
     def away_since(self, now: datetime) -> datetime | None:
         """Since when a mirror has not reached the cluster, as far as clocks agree; None where it does."""
@@ -94,7 +101,7 @@ def decode_config(value: bytes) -> ClusterConfig:
 def decode_description(value: bytes, *, now: datetime) -> Description:
     """A cluster's description of itself; an empty one where it cannot be read. Of gateways and labels the bad ones go.
 
-    A time that cannot be read is taken as ``now``.
+    A time that cannot be read is taken as ``now``; a drain with one, or that is about nothing, goes.
     """
     try:
         decoded = decoding.decode(value, _description, limit=LIMIT)
@@ -108,6 +115,26 @@ def decode_description(value: bytes, *, now: datetime) -> Description:
         labels=labels,
         away=_time(decoded.away, now=now),
         silent=_time(decoded.silent, now=now),
+        drains=tuple(each for drain in decoded.drains[:MOST_DRAINS] if (each := _drain(drain)) is not None),
+    )
+
+
+def _drain(found: Drain) -> Drain | None:
+    """A peer's drain with its times in UTC and its numbers and texts bounded; None where it cannot be followed."""
+    try:
+        times = [decoding.parse_timestamp(text) if text else "" for text in (found.started, found.ends)]
+    except RecordError:
+        return None
+    if not found.target or min(found.ramp, found.deadline or 0) < 0:
+        return None
+    return structs.replace(
+        found,
+        target=found.target[:MOST_CHARACTERS],
+        reason=found.reason[:MOST_CHARACTERS],
+        started=times[0],
+        ends=times[1],
+        ramp=min(found.ramp, MOST_SECONDS),
+        deadline=None if found.deadline is None else min(found.deadline, MOST_SECONDS),
     )
 
 
@@ -129,9 +156,18 @@ def own_config(section: ClusterSection, *, most: Most) -> ClusterConfig:
     return ClusterConfig(section.id, capabilities)
 
 
-def own_description(section: ClusterSection, *, version: str) -> Description:
+def own_description(section: ClusterSection, *, version: str, drains: Iterable[Drain] = ()) -> Description:
     """Our own description, for other clusters of Isthmus."""
-    return Description(section.network, section.region, section.zone, section.gateways, version, labels=section.labels)
+    asked = tuple(sorted(drains, key=lambda each: (each.kind, each.target, each.reason)))[:MOST_DRAINS]
+    return Description(
+        section.network,
+        section.region,
+        section.zone,
+        section.gateways,
+        version,
+        labels=section.labels,
+        drains=asked,
+    )
 
 
 def label_pairs(labels: Iterable[str]) -> Labels:

@@ -101,7 +101,8 @@ class PeerRecord:
                         txn.put(self.forms[kind].table, row)
             reason = f"as it was {age:.0f} s ago, before this process started"
             lost = self.now() - timedelta(seconds=age)
-            self.record(txn, config=config, synced=tuple(known), lost=lost, failure=reason)
+            newest = min(known.values(), key=lambda found: found.age).description
+            self.record(txn, config=config, synced=tuple(known), lost=lost, failure=reason, description=newest)
 
     def reconsider(self) -> None:
         """Ids were given up or pinned: what was refused for one may be had now, and the other way round."""
@@ -189,7 +190,11 @@ class PeerRecord:
 
     def described(self, kv: KeyValue | None) -> None:
         now = self.now()
+        before = self.facts.description
         self._record_copies(description=identity.decode_description(kv.value, now=now) if kv is not None else None)
+        if self.facts.description != before and self.facts.config is not None:
+            for kind in self.facts.synced:
+                self.memory.note(self.facts.config, kind, self.facts.description)
 
     def _record_copies(self, **changes: Any) -> None:
         """Facts about who makes the copies: when they are no longer kept that is a failure, and counted once."""
@@ -256,7 +261,7 @@ class PeerRecord:
     def received(self, kind: RecordKind, count: int, example: str) -> None:
         """Rows of a kind changed, and so many of its records cannot be used."""
         if self.facts.config is not None:
-            self.memory.note(self.facts.config, kind)
+            self.memory.note(self.facts.config, kind, self.facts.description)
         if self.facts.dropped.get(kind, (0, "")) != (count, example):
             self.record(dropped={**self.facts.dropped, kind: (count, example)})
 

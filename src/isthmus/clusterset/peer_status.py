@@ -121,6 +121,7 @@ def judge(facts: PeerFacts, now: datetime) -> Cluster:
         zone=described.zone,
         labels=identity.label_pairs(described.labels),
         gateways=described.gateways,
+        drains=described.drains,
         version=described.version,
         connected=facts.links.get(CONFIG, False),
         failures=facts.failures,

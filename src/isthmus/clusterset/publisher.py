@@ -24,7 +24,7 @@ from isthmus.clusterset.publishing import KINDS, RecordTarget
 from isthmus.config import ClusterSection
 from isthmus.etcd import EtcdError, Lease, LeaseGone, Session, WatchEvent
 from isthmus.model.names import ClusterName
-from isthmus.model.tables import RECORDS
+from isthmus.model.tables import DRAINING, RECORDS
 from isthmus.reflector import Expired, Transient
 from isthmus.statedb import Backoff, Database, Reconciler, ReconcilerStats, Retry
 from isthmus.times import timestamp
@@ -71,11 +71,12 @@ class Publisher:
         self._db = db
         self._session = session
         self._name = ClusterName(cluster.name)
+        self._section = cluster
         self._now = now
         self._target = RecordTarget(session, self._name)
         self._identity = {
             keys.config(self._name): identity.encode(identity.own_config(cluster, most=max_connected_clusters)),
-            keys.description(self._name): identity.encode(identity.own_description(cluster, version=__version__)),
+            keys.description(self._name): self._description(),
         }
         self._synced = f"{keys.SYNCED}{self._name}/"
         self._canaries = [keys.canary(kind, self._name) for kind in (*KINDS, *keys.SILENT_KINDS)]
@@ -102,7 +103,28 @@ class Publisher:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.reconciler.run(), name="records")
             tasks.create_task(self._presence(), name="presence")
+            tasks.create_task(self._drains(), name="drains")
             tasks.create_task(self._heartbeat(), name="heartbeat")
+
+    def _description(self) -> bytes:
+        asked = (row.drain for row in self._db.snapshot().all(DRAINING) if row.by == self._name)
+        published = [each for each in asked if each.kind != "Cluster" or each.target == self._name]
+        return identity.encode(identity.own_description(self._section, version=__version__, drains=published))
+
+    async def _drains(self) -> None:
+        """Publish the own cluster's drains with its description, as they come and go; :meth:`_presence` begins."""
+        changes, retry, key = self._db.changes(DRAINING), Retry(RETRY), keys.description(self._name)
+        await self._db.until(lambda snapshot: snapshot.initialized(DRAINING))
+        while True:
+            changes.next()
+            self._identity[key] = self._description()
+            try:
+                await self._publish_identity()
+                retry.succeeded()
+                await changes.wait()
+            except (Transient, Expired, EtcdError) as why:
+                log.warning("drains are not published yet", why=str(why), attempt=retry.failed())
+                await retry.pause()
 
     async def _presence(self) -> None:
         """Publish configuration and canaries, and again whenever the store was lost or lost them."""
@@ -141,8 +163,10 @@ class Publisher:
         return revision
 
     async def _publish_identity(self) -> None:
-        """Write configuration and description where the store differs."""
+        """Write configuration and description where the store differs; the description once the drains are known."""
         for key, value in self._identity.items():
+            if key == keys.description(self._name) and not self._db.snapshot().initialized(DRAINING):
+                continue
             stored = await self._session.get(key)
             if stored is None or stored.value != value:
                 await self._session.put(key, value)
@@ -177,7 +201,10 @@ class Publisher:
     async def _is_foreign(self, event: WatchEvent) -> bool:
         value = event.kv.value if event.kv is not None else None
         if event.key in self._identity:
-            return value != self._identity[event.key]
+            if value == self._identity[event.key]:
+                return False
+            stored = await self._session.get(event.key)  # an earlier description of ours may arrive after a later one
+            return (stored.value if stored is not None else None) != self._identity[event.key]
         if event.key.startswith(self._synced):
             return value is None and event.key in self._canaries
         if value == self._target.owned.wanted(event.key):

@@ -18,6 +18,7 @@ from isthmus.datapath.core.errors import DatapathError
 from isthmus.datapath.core.maps import KernelMaps
 from isthmus.datapath.core.shapes import CGROUP, ID
 from isthmus.datapath.core.tc import PodLinks
+from isthmus.datapath.failures.drained import DrainedSockets
 from isthmus.datapath.failures.sockets import GoneSockets
 from isthmus.datapath.failures.watch import FailureWatch
 from isthmus.datapath.manifest import MAPS, PROGRAMS
@@ -156,6 +157,10 @@ class Datapath:
     def gone_sockets(self, db: Database, *, tcp: bool = False) -> GoneSockets:
         """What destroys sockets whose backend has gone; its ``run()`` is a task of the process."""
         return GoneSockets(self.maps, self._cgroup, db, tcp=tcp, grace=self._grace)
+
+    def drained_sockets(self, db: Database) -> DrainedSockets:
+        """What closes connections to what is drained; its ``run()`` is a task of the process."""
+        return DrainedSockets(self.maps, self._cgroup, db, grace=self._grace)
 
     def program_fd(self, name: str) -> int:
         """The descriptor of a program that is not attached to the cgroup; ours, not the caller's."""

@@ -3,8 +3,9 @@
 Only namespaces of the own cluster have names, and only imports whose name is a DNS label. The unit is an import; the
 unit "" is the zone itself. Hostnames of endpoints are unique within a cluster only:
 
-    svc.ns.svc.zone                 A, AAAA     addresses of the import, or of each ready endpoint where headless
-    host.cluster.svc.ns.svc.zone    A, AAAA     one endpoint of a headless import
+    svc.ns.svc.zone                 A, AAAA     addresses of the import, or of each ready endpoint
+                                                that is not drained where headless
+    host.cluster.svc.ns.svc.zone    A, AAAA     one endpoint of a headless import, drained or not
     _port._proto.svc.ns.svc.zone    SRV         to the name of the import, or of each endpoint where headless
     svc.ns.svc.zone                 SRV         the same for all ports, named or not
     <address>.in-addr.arpa          PTR         an address of an import
@@ -20,19 +21,23 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
 from msgspec import Struct
 
+from isthmus.loadbalancer import drains
+from isthmus.loadbalancer.drains import Drained
+from isthmus.loadbalancer.selection import undrained
 from isthmus.model import names
 from isthmus.model.balancing import Backend
 from isthmus.model.dns import Name
+from isthmus.model.drains import Draining
 from isthmus.model.names import ServiceName
 from isthmus.model.services import Condition, Import, Namespace, Service
 from isthmus.model.sources import KUBERNETES, is_peer
-from isthmus.model.tables import BACKENDS, IMPORTS, NAMES, NAMESPACES, SERVICES
+from isthmus.model.tables import BACKENDS, DRAINING, IMPORTS, NAMES, NAMESPACES, SERVICES
 from isthmus.sources import karmada
 from isthmus.statedb import Derived, Reader
 
@@ -83,6 +88,7 @@ def derived(
             SERVICES: partial(by_service, more=more),
             BACKENDS: partial(by_backend, more=more),
             NAMESPACES: by_namespace,
+            DRAINING: partial(by_draining, more=more),
         },
         unit="service",
         awaits=awaits or PeersPatience(over=True),
@@ -149,6 +155,15 @@ def by_backend(
                 yield row.import_of
 
 
+def by_draining(
+    reader: Reader, old: Draining | None, new: Draining | None, *, more: More = NO_MORE
+) -> Iterator[ServiceName]:
+    """A drain affects the names of the imports that have a backend which it means, as the backend does."""
+    for service in drains.affected(reader, old, new):
+        for backend in reader.by(BACKENDS, "service", service)[:1]:
+            yield from by_backend(reader, None, backend, more=more)
+
+
 def by_namespace(reader: Reader, old: Namespace | None, new: Namespace | None) -> Iterator[ServiceName]:
     """A namespace affects its imports when it comes or goes."""
     yield APEX
@@ -208,7 +223,7 @@ def _by_cluster(reader: Reader, row: Import, apex: str) -> Iterator[Name]:
 def _native(reader: Reader, row: Import, name: str) -> Iterator[Name]:
     """The name that a Service of the cluster would have: for callers that know no other."""
     if row.type == "Headless":
-        yield from _addresses(name, (backend.key.address for backend in _ready(reader, row)), row.name)
+        yield from _addresses(name, (each.key.address for each in _called_endpoints(reader, row)), row.name)
     else:
         yield from _called(row, name, _called_at(reader, row))
 
@@ -241,13 +256,14 @@ def _reverse(reader: Reader, row: Import, apex: str) -> Iterator[Name]:
 
 def _headless(reader: Reader, row: Import, apex: str) -> Iterator[Name]:
     ready = _ready(reader, row)
-    yield from _addresses(apex, (b.key.address for b in ready), row.name)
+    called = {each.key for each in _called_endpoints(reader, row)}
+    yield from _addresses(apex, (b.key.address for b in ready if b.key in called), row.name)
     hosts: dict[str, list[str]] = {}
     targets: dict[str, list[tuple[int, str]]] = {}
     for backend in ready:
         host = f"{hostname(backend)}.{backend.key.cluster}.{apex}"
         hosts.setdefault(host, []).append(backend.key.address)
-        for name in backend.port_names if backend.key.port else ():
+        for name in backend.port_names if backend.key.port and backend.key in called else ():
             targets.setdefault(apex, []).append((backend.key.port, host))
             if name:
                 targets.setdefault(_port(name, backend.key.protocol, apex), []).append((backend.key.port, host))
@@ -259,6 +275,11 @@ def _headless(reader: Reader, row: Import, apex: str) -> Iterator[Name]:
 
 def _ready(reader: Reader, row: Import) -> list[Backend]:
     return [b for b in _backends(reader, row) if b.condition is Condition.READY]
+
+
+def _called_endpoints(reader: Reader, row: Import) -> Sequence[Backend]:
+    """Those that are ready and not drained, or all that are ready where a drain would leave none."""
+    return undrained(_ready(reader, row), Drained(reader.all(DRAINING)))
 
 
 def _backends(reader: Reader, row: Import) -> Iterator[Backend]:

@@ -18,6 +18,8 @@ because nothing here depends on it: what backends.py caches saves work and chang
     shares.py     the parts of the calls that a plan comes to
     policies.py   which policy counts
     policy_objects.py  what came of each policy, as the status of its object
+    drains.py     which drains count, how far one has come, and which backends it means
+    drain_objects.py  what came of each drain, as the status of its object
     plans.py      ``plan``, the one place that chooses
     checks.py     which backends are to be probed, and how
     affected.py   which services a changed row affects

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from isthmus.loadbalancer import policies
+from isthmus.loadbalancer.drains import Drained
 from isthmus.loadbalancer.port_redirects import of_plan
 from isthmus.loadbalancer.selection import Clusters, Place, Reasons, ignore, matching, select
 from isthmus.loadbalancer.services import (
@@ -31,6 +32,7 @@ from isthmus.model.sources import is_peer
 from isthmus.model.tables import (
     BACKENDS,
     CLUSTERS,
+    DRAINING,
     FRONTENDS,
     IMPORTS,
     NODES,
@@ -56,6 +58,7 @@ def plan(
     awaited: Sequence[str] = (),
     redirect: PortRedirect | None = None,
     port_name: str | None = None,
+    drained: Drained | None = None,
     reasons: Reasons = ignore,
 ) -> Plan:
     """The plan of these frontends; ``reasons`` collects what is left out and why."""
@@ -73,7 +76,9 @@ def plan(
             import_of=of.import_of,
         )
     clusters = clusters or Clusters(at.cluster, {})
-    found = _groups(key, backends, of, at, port_name=port_name, policy=policy, clusters=clusters, reasons=reasons)
+    found = _groups(
+        key, backends, of, at, port_name=port_name, policy=policy, clusters=clusters, drained=drained, reasons=reasons
+    )
     affinity, timeout = of.affinity, of.affinity_timeout
     if policy is not None and policy.affinity is not None:
         affinity, timeout = policy.affinity, policy.affinity_timeout if policy.affinity != "None" else 0
@@ -100,6 +105,7 @@ def _groups(
     port_name: str,
     policy: Policy | None,
     clusters: Clusters,
+    drained: Drained | None,
     reasons: Reasons,
 ) -> tuple[Group, ...]:
     """What is left of the backends by all rules, shared out as the policy's tiers have it."""
@@ -112,9 +118,18 @@ def _groups(
     if any(tier.min_percent for tier in tiers):
         known = matching(candidates, key=key, port_name=port_name, reasons=ignore)
     chosen = select(
-        key, candidates, of=of, at=at, port_name=port_name, policy=policy, clusters=clusters, reasons=reasons
+        key,
+        candidates,
+        of=of,
+        at=at,
+        port_name=port_name,
+        policy=policy,
+        clusters=clusters,
+        drained=drained,
+        reasons=reasons,
     )
-    return groups(chosen, tiers, positions=where, known=known)
+    left = {each.key: drained.left(each) for each in chosen} if drained is not None else {}
+    return groups(chosen, tiers, positions=where, known=known, left=left)
 
 
 class Outlook(NamedTuple):
@@ -124,12 +139,16 @@ class Outlook(NamedTuple):
     clusters: Clusters
     awaited: Sequence[str]
     """Peers whose first list is not whole."""
+    drained: Drained | None
+    """None where nothing is drained."""
 
 
 def outlook(reader: Reader, cluster: ClusterName, node: str, *, sources: Iterable[str]) -> Outlook:
     """As the rows of this node and of the clusters have it. ``sources``: those whose first list is not whole."""
     clusters = Clusters(cluster, {row.name: row for row in reader.all(CLUSTERS)})
-    return Outlook(place(reader, cluster, node), clusters, sorted(filter(is_peer, sources)))
+    draining = list(reader.all(DRAINING))
+    drained = Drained(draining) if draining else None
+    return Outlook(place(reader, cluster, node), clusters, sorted(filter(is_peer, sources)), drained)
 
 
 def compute(
@@ -188,6 +207,7 @@ def of_service(  # hot:
             clusters=by.clusters,
             awaited=by.awaited,
             redirect=of_plan(reader, key) if redirected else None,
+            drained=by.drained,
             reasons=reasons(key),
         )
         for key, frontends in (

@@ -14,17 +14,20 @@ from typing import Final
 from isthmus.desired import Condition, Draft, Ownership, condition, row
 from isthmus.kube.objects.policies import TRAFFIC_POLICY
 from isthmus.loadbalancer import backends, policies, shares
+from isthmus.loadbalancer.drains import Drained
 from isthmus.loadbalancer.plans import plan
 from isthmus.loadbalancer.selection import Clusters, Place
 from isthmus.loadbalancer.services import ResolvedService, resolve
 from isthmus.model.balancing import Plan, PlanKey
 from isthmus.model.clusters import Cluster
+from isthmus.model.drains import Draining
 from isthmus.model.hosts import family
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.objects import Object, Observed
 from isthmus.model.policies import Policy
 from isthmus.model.tables import (
     CLUSTERS,
+    DRAINING,
     ENDPOINT_SETS,
     IMPORTS,
     OBSERVED,
@@ -56,6 +59,7 @@ def derived(cluster: ClusterName) -> Derived[Object]:
             PROBES: backends.by_probe,
             CLUSTERS: by_cluster,
             OWN_RANGES: backends.by_own_ranges,
+            DRAINING: by_draining,
         },
         unit="service",
     )
@@ -79,6 +83,7 @@ def compute(reader: Reader, service: ServiceName, *, cluster: ClusterName) -> It
 def planned(reader: Reader, subject: ResolvedService, policy: Policy, *, cluster: ClusterName) -> list[Plan]:
     """The plans of the service's first port, one for each family that it has backends of."""
     found = list(backends.compute(reader, subject.name, cluster=cluster, which="multicluster", cache={}))
+    drained = Drained(reader.all(DRAINING))
     clusters = Clusters(cluster, {each.name: each for each in reader.all(CLUSTERS)})
     return [
         plan(
@@ -90,6 +95,7 @@ def planned(reader: Reader, subject: ResolvedService, policy: Policy, *, cluster
             at=Place(cluster),
             policy=policy,
             clusters=clusters,
+            drained=drained,
         )
         for port in subject.ports[:1]
         for of in sorted({family(each.key.address) for each in found})
@@ -116,6 +122,11 @@ def by_observed(reader: Reader, old: Observed | None, new: Observed | None) -> I
         policy = reader.get(POLICIES, ("TrafficPolicy", found.name))
         if policy is not None:
             yield policy.service
+
+
+def by_draining(reader: Reader, old: Draining | None, new: Draining | None) -> Iterator[ServiceName]:
+    """A drain may change the shares of every policy."""
+    yield from {each.service for each in reader.all(POLICIES)}
 
 
 def by_cluster(reader: Reader, old: Cluster | None, new: Cluster | None) -> Iterator[ServiceName]:

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct
 
+from isthmus.loadbalancer.drains import Drained, describe
 from isthmus.loadbalancer.services import ResolvedService
 from isthmus.model.balancing import Backend, PlanKey, Scope
 from isthmus.model.clusters import Cluster
@@ -59,6 +60,7 @@ def select(
     port_name: str,
     policy: Policy | None,
     clusters: Clusters,
+    drained: Drained | None,
     reasons: Reasons,
 ) -> Backends:
     """The backends that calls of a plan may reach, in no order."""
@@ -70,6 +72,8 @@ def select(
         left = on_this_node(left, at=at, reasons=reasons)
     if not all_serve:
         left = answering(usable(left, reasons=reasons), refuse=policy is not None and policy.refuse, reasons=reasons)
+    if drained is not None:
+        left = undrained(left, drained, reasons=reasons)
     if policy is not None and policy.locality:
         left = nearest(left, policy.locality, at=at, clusters=clusters, reasons=reasons)
     else:
@@ -129,6 +133,19 @@ def answering(backends: Backends, *, refuse: bool = False, reasons: Reasons) -> 
     if (not alive and not refuse) or len(alive) == len(backends):
         return backends
     return _keep(backends, lambda backend: "" if backend.healthy else DEAD, reasons)
+
+
+def undrained(backends: Backends, drained: Drained, *, reasons: Reasons = ignore) -> Backends:
+    """What no drain has taken out; all of it where the drain would leave nothing, or only what is ending."""
+    best = min((backend.condition for backend in backends), default=READY)
+    if not any(backend.condition == best and drained.left(backend) for backend in backends):
+        return backends
+
+    def drain(backend: Backend) -> str:
+        row = drained.of(backend)
+        return describe(row) if row is not None and not row.left else ""
+
+    return _keep(backends, drain, reasons)
 
 
 def near(backends: Backends, *, of: ResolvedService, at: Place, reasons: Reasons) -> Backends:

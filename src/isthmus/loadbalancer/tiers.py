@@ -5,6 +5,10 @@ percentage of the backends known, rounded up) and takes ``min(1, usable / M)`` o
 leave; where the last tier leaves some, all shares are scaled to make one. Within a tier, calls go to the shares that
 have something usable, by weight; where none has a weight, to all backends alike. Weight 0 is never called.
 
+What is being drained has a part of its share left, in percent. A tier counts for as much as the backend of it that has
+most left, and so does a share within its tier; within a share, each backend counts for what it has left. So a drained
+cluster's calls decrease evenly to none, and those of a drained node go to the other backends of its share.
+
 Every group with calls is of tier 0 in the plan, with an integer weight. What has none now is a fallback, in order, for
 the kernel to use when it finds all of tier 0 dead. Nothing here remembers: hysteresis belongs to what judges health.
 """
@@ -17,7 +21,7 @@ from math import gcd, lcm
 from typing import Final, NamedTuple
 
 from isthmus.loadbalancer.selection import Clusters, Reasons, ignore
-from isthmus.model.balancing import Backend, Group, Target
+from isthmus.model.balancing import Backend, BackendKey, Group, Target
 from isthmus.model.names import ClusterName
 from isthmus.model.policies import ANY_OTHER, THIS_CLUSTER, Share, Tier
 
@@ -33,6 +37,12 @@ SharePosition = tuple[int, int]
 
 Positions = Mapping[ClusterName, SharePosition]
 """The share that each cluster belongs to; a cluster that no share means is not there."""
+
+Left = Mapping[BackendKey, int]
+"""Percent of its share that each backend has left; 100 for those that are not there."""
+
+WHOLE: Final = 100
+NOTHING_DRAINED: Final[Left] = {}
 
 
 class Sized(NamedTuple):
@@ -71,26 +81,41 @@ def _uncalled(tiers: Sequence[Tier], position: SharePosition | None) -> str:
 
 
 def groups(
-    chosen: Sequence[Backend], tiers: Sequence[Tier], *, positions: Positions, known: Sequence[Backend] = ()
+    chosen: Sequence[Backend],
+    tiers: Sequence[Tier],
+    *,
+    positions: Positions,
+    known: Sequence[Backend] = (),
+    left: Left = NOTHING_DRAINED,
 ) -> tuple[Group, ...]:
-    """The groups of a plan; none where nothing is to be reached. ``known``: whatever its readiness, for percentages."""
+    """The groups of a plan; none where nothing is to be reached. ``known``: whatever its readiness, for percentages.
+
+    ``left``: of what is being drained; all that is chosen has some left, or none of it has.
+    """
+    if not any(left.values()):
+        left = NOTHING_DRAINED
     if not tiers:
+        if len(set(left.values())) > 1:
+            return _fewer(_of_tier(0, _by_left(chosen, left)), [])
         return (Group(_targets(chosen)),) if chosen else ()
     sized = _sized(chosen, tiers, positions, known)
-    parts = shares([each.usable for each in sized], [each.wanted for each in sized])
+    most = [_most(each, left) for each in sized]
+    parts = shares([each.usable for each in sized], [each.wanted for each in sized], most)
     parted = list(zip(parts, sized, strict=True))
-    called = [(part * fraction, backends) for part, each in parted if part for fraction, backends in _by_weight(each)]
+    called = [
+        (part * fraction, backends) for part, each in parted if part for fraction, backends in _by_weight(each, left)
+    ]
     behind = [each for part, each in parted if not part and each.usable]
-    fallbacks = [group for tier, each in enumerate(behind, 1) for group in _of_tier(tier, _by_weight(each))]
+    fallbacks = [group for tier, each in enumerate(behind, 1) for group in _of_tier(tier, _by_weight(each, left))]
     return _fewer(_of_tier(0, called), fallbacks)
 
 
-def shares(usable: Sequence[int], wanted: Sequence[int]) -> list[Fraction]:
-    """The part of all calls that each tier takes; all are 0 where nothing is usable."""
-    left, parts = Fraction(1), []
-    for count, minimum in zip(usable, wanted, strict=True):
-        parts.append(left * min(Fraction(1), Fraction(count, minimum)))
-        left -= parts[-1]
+def shares(usable: Sequence[int], wanted: Sequence[int], left: Sequence[int] | None = None) -> list[Fraction]:
+    """The part of all calls that each tier takes; all are 0 where nothing is usable. ``left``: of each, in percent."""
+    remaining, parts = Fraction(1), []
+    for count, minimum, most in zip(usable, wanted, left or [WHOLE] * len(usable), strict=True):
+        parts.append(remaining * min(Fraction(1), Fraction(count, minimum)) * Fraction(most, WHOLE))
+        remaining -= parts[-1]
     total = sum(parts)
     return [part / total for part in parts] if total else parts
 
@@ -142,12 +167,35 @@ def _members(backends: Iterable[Backend], positions: Positions) -> dict[SharePos
     return found
 
 
-def _by_weight(tier: Sized) -> list[tuple[Fraction, list[Backend]]]:
+def _by_weight(tier: Sized, left: Left) -> list[tuple[Fraction, list[Backend]]]:
     """The groups of a tier with their parts of its calls. Beside shares that have a weight, none counts as 1."""
     if all(share.weight is None for share, _ in tier.shares):
-        return [(Fraction(1), [backend for _, backends in tier.shares for backend in backends])]
-    weights = [1 if share.weight is None else share.weight for share, _ in tier.shares]
-    return [(Fraction(w, sum(weights)), backends) for w, (_, backends) in zip(weights, tier.shares, strict=True)]
+        return _by_left([backend for _, backends in tier.shares for backend in backends], left)
+    weights = [
+        (1 if share.weight is None else share.weight) * max(left.get(each.key, WHOLE) for each in backends)
+        for share, backends in tier.shares
+    ]
+    return [
+        (Fraction(weight, sum(weights)) * part, group)
+        for weight, (_, backends) in zip(weights, tier.shares, strict=True)
+        for part, group in _by_left(backends, left)
+    ]
+
+
+def _by_left(backends: Sequence[Backend], left: Left) -> list[tuple[Fraction, list[Backend]]]:
+    """Groups of backends that have as much left as each other, with their parts of the calls of all."""
+    if not left:
+        return [(Fraction(1), list(backends))]
+    found: dict[int, list[Backend]] = {}
+    for backend in backends:
+        found.setdefault(left.get(backend.key, WHOLE), []).append(backend)
+    total = sum(each * len(group) for each, group in found.items())
+    return [(Fraction(each * len(group), total), group) for each, group in sorted(found.items(), reverse=True)]
+
+
+def _most(tier: Sized, left: Left) -> int:
+    """What the backend of a tier that has most left has, in percent."""
+    return max((left.get(each.key, WHOLE) for _, backends in tier.shares for each in backends), default=WHOLE)
 
 
 def _of_tier(tier: int, weighted: Sequence[tuple[Fraction, list[Backend]]]) -> list[Group]:

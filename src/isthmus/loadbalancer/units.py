@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Final
 
-from isthmus.loadbalancer import affected, backends, frontends, plans
+from isthmus.loadbalancer import affected, backends, drains, frontends, plans
 from isthmus.loadbalancer.backends import PartCache
 from isthmus.loadbalancer.claims import ClaimRules
 from isthmus.loadbalancer.services import Which, best, resolve, resolved, wanted
@@ -22,6 +22,7 @@ from isthmus.model.sources import is_peer
 from isthmus.model.tables import (
     BACKENDS,
     CLUSTERS,
+    DRAINING,
     ENDPOINT_SETS,
     FRONTENDS,
     IMPORTS,
@@ -38,7 +39,7 @@ from isthmus.statedb import DerivedTogether, WriteTxn, pending, rewrite, rows_of
 
 OF_FRONTENDS: Final = (SERVICES, IMPORTS, NODES, REDIRECTS, PORT_REDIRECTS)
 OF_BACKENDS: Final = (ENDPOINT_SETS, SERVICES, IMPORTS, PROBES, CLUSTERS, OWN_RANGES)
-OF_PLANS: Final = (*OF_FRONTENDS, *OF_BACKENDS, POLICIES)
+OF_PLANS: Final = (*OF_FRONTENDS, *OF_BACKENDS, POLICIES, DRAINING)
 
 
 def derived(cluster: ClusterName, node: str, *, which: Which, rules: ClaimRules) -> DerivedTogether:
@@ -56,6 +57,7 @@ def derived(cluster: ClusterName, node: str, *, which: Which, rules: ClaimRules)
             PROBES: affected.by_probes,
             CLUSTERS: affected.by_clusters,
             OWN_RANGES: affected.each(backends.by_own_ranges),
+            DRAINING: affected.each(drains.affected),
         },
         awaits={
             FRONTENDS: lambda reader: pending(reader, OF_FRONTENDS),

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from msgspec import structs
+
 from isthmus.mcs import slices
 from isthmus.mcs.exports import agreeing
 from isthmus.mcs.view import View
@@ -38,7 +40,8 @@ def of_global(view: View, service: Service) -> Iterator[slices.Part]:
 def _parts(
     service: str, cluster: ClusterName, endpoints: Iterable[Endpoint], families: tuple[str, ...]
 ) -> Iterator[slices.Part]:
-    kept = [each for each in endpoints if family(each.address) in families]
+    # Without nodes: another cluster's node may be called as one of ours.
+    kept = [structs.replace(each, node="") for each in endpoints if family(each.address) in families]
     for alike, group in slices.group(kept).items():
         for suffix, part in slices.parts(group):
             name = slices.named(service, cluster, slices.digest(repr(alike))[:6], suffix)

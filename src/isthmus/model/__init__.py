@@ -11,6 +11,7 @@ nothing), so that equal objects are equal rows.
     services.py   input: services, endpoint sets, namespaces, nodes, pods, imports, exports
     clusters.py   input: the clusters of the clusterset, and what is allowed to peers
     policies.py   input: how calls are shared out over clusters
+    drains.py     input: what is to take no new call
     redirects.py  overrides: input rows, and what they come to on a node
     refusals.py   derived: claims on addresses that do not count
     balancing.py  derived: frontends, backends, plans; input: probes

@@ -6,6 +6,7 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
+from isthmus.model.drains import Drain
 from isthmus.model.names import ClusterName
 from isthmus.model.services import Labels
 
@@ -42,6 +43,8 @@ class Cluster(Struct, frozen=True, gc=False, kw_only=True):
     """What its configuration calls it by beside that; policies select clusters by them."""
     gateways: tuple[str, ...] = ()
     """Where calls from clusters of other networks come in: host:port."""
+    drains: tuple[Drain, ...] = ()
+    """Of a peer: what it publishes as drained, itself or parts of it."""
     version: str = ""
     """Of its Isthmus; empty for a cluster that has none."""
     connected: bool = False

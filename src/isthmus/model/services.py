@@ -207,6 +207,11 @@ class Node(Struct, frozen=True, gc=False):
     region: str = ""
     pod_ranges: tuple[str, ...] = ()
     """Where its pods have their addresses, as CIDRs, where the cluster gives them out by node (``spec.podCIDRs``)."""
+    cordoned: bool = False
+    """``spec.unschedulable``: no new pods."""
+    deleting: bool = False
+    out_of_service: bool = False
+    """Tainted ``node.kubernetes.io/out-of-service``: an administrator states that it is shut down."""
 
 
 class Pod(Struct, frozen=True, gc=False, kw_only=True):

@@ -7,6 +7,7 @@ from typing import Final
 from isthmus.model.balancing import Backend, BackendKey, Failure, Frontend, FrontendKey, Plan, PlanKey, Probe
 from isthmus.model.clusters import UNATTENDED, Cluster, OwnRanges, PeerPolicy
 from isthmus.model.dns import Name
+from isthmus.model.drains import Draining, DrainRequest
 from isthmus.model.mcs import Merged, OverQuota, OwnExport, Record
 from isthmus.model.names import ClusterName, ServiceName, derived
 from isthmus.model.objects import Object, Observed
@@ -136,6 +137,9 @@ POLICIES: Final = Table[tuple[PolicyKind, ServiceName], Policy](
     indexes={"target": lambda row: ((row.kind, row.target),), "service": lambda row: (row.service,)},
 )
 
+DRAINS: Final = Table[ServiceName, DrainRequest]("drains", DrainRequest, key=lambda row: row.name)
+DRAINING: Final = Table[tuple[ClusterName, str, str, str], Draining]("draining", Draining, key=lambda row: row.key)
+
 LOCAL_REDIRECTS: Final = Table[ServiceName, LocalRedirect](
     "local_redirects",
     LocalRedirect,
@@ -252,4 +256,12 @@ XDS: Final = Table[ResourceKey, Resource](
 )
 XDS_REFUSED: Final = Table[ResourceKey, RefusedResource](
     "xds_refused", RefusedResource, key=lambda row: (row.type, row.name), indexes={"owner": lambda row: (row.owner,)}
+)
+
+DRAIN_OBJECTS: Final = Table[tuple[str, ServiceName], Object](
+    "drain_objects", Object, key=lambda row: (row.kind, row.name)
+)
+
+DRAIN_OBJECTS_STATUS: Final = Table[tuple[str, ServiceName], Status](
+    "drain_objects_status", Status, key=lambda row: row.key
 )

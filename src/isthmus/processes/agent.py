@@ -26,7 +26,8 @@ from isthmus.model.hosts import endpoint
 from isthmus.model.mcs import RecordKind
 from isthmus.model.names import ClusterName
 from isthmus.model.sources import is_peer
-from isthmus.processes import observing
+from isthmus.processes import draining, observing
+from isthmus.processes.draining import DrainClock
 from isthmus.processes.start import CannotStart, identified, require, start, tables_of
 from isthmus.reflector import State
 from isthmus.sources import kubernetes
@@ -47,7 +48,7 @@ log = logs.get("agent")
 PREFIX = "isthmus_agent"
 KUBERNETES = (
     "services", "endpoint_sets", "imports", "namespaces", "nodes", "pods", "local_redirects", "peer_policies",
-    "policies",
+    "policies", "drains",
 )  # fmt: skip
 
 CALLERS_INTERVAL = 2.0
@@ -82,7 +83,7 @@ async def work(config: Config, client: kube.Client) -> None:
         *loadbalancer.derived(cluster, config.node.name, services=config.datapath.services, rules=claims.rules(config)),
         dns.derived(config.dns.zone, servers=servers(config), more=more_names(config), awaits=patience),
     ]
-    db = Database(*tables_of(derived, tables.CLUSTERS, tables.PEER_POLICIES, *PROGRAMMING))
+    db = Database(*tables_of(derived, tables.CLUSTERS, tables.PEER_POLICIES, tables.DRAINS, *PROGRAMMING))
     async with asyncio.TaskGroup() as tasks:
         reflectors = kubernetes.reflectors(
             db,
@@ -93,6 +94,7 @@ async def work(config: Config, client: kube.Client) -> None:
             namespace=config.kubernetes.namespace,
         )
         follower = Follower(db, cluster=config.cluster, section=config.clusterset, kinds=KINDS)
+        drain_clock = DrainClock(db, cluster, cordoned=config.drains.cordoned_nodes)
         derivations = Derivations(db, *derived)
         programming = Programming(db, config)
         prober = health.Prober(db, config.health, node=config.node.name)
@@ -101,6 +103,7 @@ async def work(config: Config, client: kube.Client) -> None:
         if config.sources.files:
             tasks.create_task(Files(db, Path(config.sources.files)).run(), name="files")
         tasks.create_task(follower.run(), name="follower")
+        tasks.create_task(drain_clock.run(), name="drains")
         tasks.create_task(derivations.run(), name="derivations")
         tasks.create_task(forgo_peers(db, derivations, patience), name="peers' names")
         if config.health.rate:
@@ -122,6 +125,7 @@ async def work(config: Config, client: kube.Client) -> None:
                 unhooked=programming.problem(),
                 place=Place(cluster, config.node.name),
                 services=config.datapath.services,
+                drains=draining.sentences(db.snapshot()),
                 reflectors=observing.states(reflectors),
                 derivations=derivations.stats(),
                 peers=follower.stats(),
@@ -173,6 +177,8 @@ class AgentStatus(ProcessStatus, frozen=True, kw_only=True):
     place: Place
     services: str
     """Which Services are answered: 'multicluster' or 'all'."""
+    drains: tuple[str, ...]
+    """What takes no new call now, a sentence each."""
     reflectors: dict[str, State]
     derivations: DerivationsStats
     peers: dict[ClusterName, PeerStats]
@@ -261,6 +267,7 @@ class Programming:
                 tasks.create_task(datapath.failures(db).run(), name="failures")
                 gone = datapath.gone_sockets(db, tcp=config.datapath.destroy_tcp)
                 tasks.create_task(gone.run(), name="gone sockets")
+                tasks.create_task(datapath.drained_sockets(db).run(), name="drained sockets")
         finally:
             if self._parts is not None:
                 self._parts.interfaces.close()

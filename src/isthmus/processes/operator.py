@@ -25,13 +25,14 @@ from isthmus.desired import ApiTarget, TargetStats
 from isthmus.etcd import Session
 from isthmus.kube.events import Recorder
 from isthmus.kube.lease import Election
-from isthmus.loadbalancer import claims, own_ranges, policy_objects, refusals
+from isthmus.loadbalancer import claims, drain_objects, own_ranges, policy_objects, refusals
 from isthmus.mcs import metrics as mcs_metrics
 from isthmus.model import tables
 from isthmus.model.mcs import RecordKind
 from isthmus.model.names import ClusterName
 from isthmus.model.sources import is_peer
-from isthmus.processes import observing, refused_claims
+from isthmus.processes import draining, observing, refused_claims
+from isthmus.processes.draining import DrainClock
 from isthmus.processes.start import identified, own_etcd, require, start, tables_of
 from isthmus.reflector import Reflector, State
 from isthmus.sources import kubernetes
@@ -59,6 +60,7 @@ KUBERNETES = (
     "nodes",
     "local_redirects",
     "policies",
+    "drains",
     "observed",
 )
 KINDS: tuple[RecordKind, ...] = ("serviceexports", "services")
@@ -92,6 +94,8 @@ class OperatorStatus(ProcessStatus, frozen=True, kw_only=True):
     """The leader's part of ``isthmus status``."""
 
     cluster: str
+    drains: tuple[str, ...]
+    """What takes no new call now, a sentence each."""
     reflectors: dict[str, State]
     derivations: DerivationsStats
     peers: dict[ClusterName, PeerStats]
@@ -128,7 +132,16 @@ class Leader:
         """Do the leader's work, until cancelled."""
         config, cluster = self._config, ClusterName(self._config.cluster.name)
         derived = derived_tables(config, cluster)
-        known = (tables.CLUSTERS, tables.PEER_POLICIES, tables.OBJECTS_STATUS, tables.POLICY_OBJECTS_STATUS)
+        known = (
+            tables.CLUSTERS,
+            tables.PEER_POLICIES,
+            tables.DRAINS,
+            tables.DRAINING,
+            tables.DRAIN_OBJECTS,
+            tables.DRAIN_OBJECTS_STATUS,
+            tables.OBJECTS_STATUS,
+            tables.POLICY_OBJECTS_STATUS,
+        )
         db = self._db = Database(*tables_of(derived, *known))
         try:
             async with own_etcd(config.etcd) as session, asyncio.TaskGroup() as tasks:
@@ -136,11 +149,13 @@ class Leader:
                 for reflector in parts.reflectors:
                     tasks.create_task(reflector.run(), name=reflector.name)
                 tasks.create_task(parts.follower.run(), name="follower")
+                tasks.create_task(parts.drain_clock.run(), name="drains")
                 tasks.create_task(parts.derivations.run(), name="derivations")
                 tasks.create_task(parts.publisher.run(), name="publisher")
-                tasks.create_task(self._act(db, parts.objects, parts.policies), name="objects")
+                tasks.create_task(self._act(db, parts.objects, parts.policies, parts.drains), name="objects")
+                tasks.create_task(draining.report(db, cluster), name="drain status")
                 tasks.create_task(self._recorder.run(), name="events")
-                observing.admin(tasks, config, db, lambda: status(cluster, parts))
+                observing.admin(tasks, config, db, lambda: status(cluster, parts, db.snapshot()))
         finally:
             self._db = None
 
@@ -167,6 +182,9 @@ class Parts(NamedTuple):
     objects: Reconciler[Any, Any]
     policies: Reconciler[Any, Any]
     """Conditions of traffic policies."""
+    drains: Reconciler[Any, Any]
+    """Conditions of drains."""
+    drain_clock: DrainClock
 
 
 def wire(config: Config, db: Database, client: kube.Client, session: Session, derived: list[Derived[Any]]) -> Parts:
@@ -202,14 +220,23 @@ def wire(config: Config, db: Database, client: kube.Client, session: Session, de
             status=tables.POLICY_OBJECTS_STATUS,
             backoff=back_off,
         ),
+        drains=Reconciler(
+            db,
+            tables.DRAIN_OBJECTS,
+            ApiTarget(client, drain_objects.KINDS),
+            status=tables.DRAIN_OBJECTS_STATUS,
+            backoff=back_off,
+        ),
+        drain_clock=DrainClock(db, ClusterName(config.cluster.name), cordoned=config.drains.cordoned_nodes),
     )
 
 
-def status(cluster: ClusterName, parts: Parts) -> OperatorStatus:
+def status(cluster: ClusterName, parts: Parts, snapshot: Snapshot) -> OperatorStatus:
     """What the parts do now."""
     return OperatorStatus(
         problems=(*parts.publisher.problems(), *observing.away(parts.reflectors)),
         cluster=cluster,
+        drains=draining.sentences(snapshot),
         reflectors=observing.states(parts.reflectors),
         derivations=parts.derivations.stats(),
         peers=parts.follower.stats(),

@@ -9,6 +9,7 @@ Other rooms use these and nothing else (``tests/model/test_rooms.py``):
     identity.cluster_name     the own cluster's name
     kubernetes.reflectors     the API server as a source
     karmada                   what Karmada writes into a member cluster
+    drains                    the objects that drain commands write
     peer_policies             what an administrator allows each peer
     sink.TableSink            a reflector's sink into a table
 """

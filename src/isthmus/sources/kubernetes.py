@@ -7,13 +7,14 @@ from typing import Any, Final, Literal, NamedTuple
 
 from isthmus import kube
 from isthmus.kube.objects import cilium, core, discovery, mcs
+from isthmus.kube.objects import drains as drain_kinds
 from isthmus.kube.objects import policies as policy_kinds
 from isthmus.model import tables as model
 from isthmus.model.names import ClusterName
 from isthmus.model.policies import PolicyKind
 from isthmus.model.sources import KUBERNETES
 from isthmus.reflector import Reflector, Sink, Store
-from isthmus.sources import local_redirects, machines, multicluster, peer_policies, policies, services, slices
+from isthmus.sources import drains, local_redirects, machines, multicluster, peer_policies, policies, services, slices
 from isthmus.sources.host_ports import PodSink
 from isthmus.sources.observed import Both, observed
 from isthmus.sources.optional import Optional
@@ -64,6 +65,7 @@ def feeds(
             namespace=namespace,
             label_selector=peer_policies.CLUSTER,
         ),
+        Feed(drain_kinds.DRAIN, model.DRAINS, drains.request(namespace), optional=True, written="status"),
         Feed(policy_kinds.TRAFFIC_POLICY, model.POLICIES, policies.traffic_policy, optional=True, written="status"),
         *(
             Feed(kind, model.POLICIES, policies.global_traffic_policy(name), optional=True)

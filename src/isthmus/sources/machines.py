@@ -11,6 +11,8 @@ from isthmus.sources.normal import PROTOCOLS, addresses, name_of, pairs, port_nu
 
 ZONE: Final = "topology.kubernetes.io/zone"
 REGION: Final = "topology.kubernetes.io/region"
+OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
+"""Key of the taint by which an administrator states that a node is shut down (KEP-2268)."""
 
 
 def namespace(wire: core.Namespace) -> Namespace:
@@ -30,6 +32,9 @@ def node(wire: core.Node) -> Node:
         zone=labels.get(ZONE, ""),
         region=labels.get(REGION, ""),
         pod_ranges=tuple(each for each in ranges if is_range(each)),
+        cordoned=wire.spec.unschedulable,
+        deleting=wire.metadata.deletion_timestamp is not None,
+        out_of_service=any(each.key == OUT_OF_SERVICE for each in wire.spec.taints or ()),
     )
 
 

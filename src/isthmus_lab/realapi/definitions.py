@@ -1,4 +1,7 @@
-"""The CustomResourceDefinitions of ``deploy/crds``, applied to a server that has none built in."""
+"""The CustomResourceDefinitions of ``deploy/crds``, applied to every server.
+
+One of a kind that a server has built in changes nothing.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,8 @@ from isthmus_lab.supervisor.forking import Zygote
 from isthmus_lab.supervisor.keeper import Keeper
 from isthmus_lab.supervisor.sources import Stamp
 
+READERS: Final = ("/operator", "/agent")
+"""Programs that read kinds of ours from their cluster's API server, by the end of the name."""
 TIMEOUT: Final = 5.0
 """Seconds that a command waits for a relay."""
 
@@ -45,6 +48,8 @@ class Supervisor:
         self._began = monotonic()
         self._clients: dict[str, kube.Client] = {}
         self._filled: set[str] = set()
+        self._defined: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        """By cluster: set once its API server has our definitions; a reader that misses a kind retries late."""
         self._changes: list[asyncio.Event] = []
         self._keepers: dict[str, Keeper] = {}
         self._keeper: Callable[[programs.Program], Keeper]
@@ -112,7 +117,10 @@ class Supervisor:
             listeners=listeners,
             check=lambda: checks.ready(program.check, self._clients),
             zygote=zygote,
-            after=[self._keepers[name].ready for name in program.after],
+            after=[
+                *(self._keepers[name].ready for name in program.after),
+                *([self._defined[program.name.partition("/")[0]]] if program.name.endswith(READERS) else []),
+            ],
             changed=lambda: self._changed(program.name),
         )
         keeper.task = group.create_task(keeper.run(), name=program.name)
@@ -164,8 +172,8 @@ class Supervisor:
         await self._keepers[f"{cluster.name}/apiserver"].ready.wait()
         while True:
             try:
-                if self._real:
-                    await definitions.apply(self._clients[cluster.name])
+                await definitions.apply(self._clients[cluster.name])
+                self._defined[cluster.name].set()
                 await bootstrap.fill(self._clients[cluster.name], cluster)
             except (Transient, kube.KubeError) as why:
                 log.warning("bootstrap", cluster=cluster.name, why=str(why))

@@ -18,7 +18,7 @@ TABLES: Final[tuple[Table[Any, Any], ...]] = (
     tables.SERVICES, tables.IMPORTS, tables.ENDPOINT_SETS, tables.NODES, tables.POLICIES, tables.REDIRECTS,
     tables.FRONTENDS, tables.BACKENDS, tables.PLANS, tables.PLANS_STATUS, tables.CLUSTERS, tables.REFUSED_CLAIMS,
     tables.LOCAL_REDIRECTS, tables.PODS, tables.PORT_REDIRECTS, tables.OWN_RANGES, tables.NAMES, tables.NAMESPACES,
-    tables.FAILURES, tables.PROBES, tables.OVER_QUOTA,
+    tables.FAILURES, tables.PROBES, tables.OVER_QUOTA, tables.DRAINING,
     tables.EXPORTS, tables.EXPORT_MARKS, tables.OWN_EXPORTS, tables.MERGED, tables.OBJECTS_STATUS,
 )  # fmt: skip
 """Read of each process that has them."""

@@ -25,6 +25,15 @@ REQUEST: Final = struct.Struct("=BBBxI48s")
 ID: Final = struct.Struct("=2s2s16s16sI8s")
 """Ports, addresses, interface, cookie."""
 MESSAGE: Final = struct.Struct("=BBBB48s")
+ATTRIBUTE: Final = struct.Struct("=HH")
+"""Length with this header, type."""
+NESTED: Final = 1 << 15
+REQ_STORAGES, REQ_MAP = 2, 1
+"""INET_DIAG_REQ_SK_BPF_STORAGES, in it SK_DIAG_BPF_STORAGE_REQ_MAP_FD (kernel 5.6)."""
+STORAGES, STORAGE, STORAGE_VALUE = 20, 1, 3
+"""INET_DIAG_SK_BPF_STORAGES, in it SK_DIAG_BPF_STORAGE, in it SK_DIAG_BPF_STORAGE_MAP_VALUE."""
+FIXED: Final = 72
+"""Bytes of struct inet_diag_msg, before the attributes."""
 STATES: Final = {socket.IPPROTO_TCP: 0b1011_0011_0110, socket.IPPROTO_UDP: 0b10}
 """Bits of connected sockets: all but listening ones, and those that have ended. UDP: with a peer."""
 RECEIVE: Final = 1 << 18
@@ -41,11 +50,13 @@ class Socket(NamedTuple):
     local_port: bytes
     remote: bytes
     remote_port: bytes
+    storage: bytes = b""
+    """What the socket has in the storage that was asked for; empty: nothing."""
 
 
-def connected(protocol: int) -> list[Socket]:
-    """Every connected socket of a protocol, both families."""
-    return [found for family in (socket.AF_INET, socket.AF_INET6) for found in _connected(family, protocol)]
+def connected(protocol: int, *, storage: int | None = None) -> list[Socket]:
+    """Every connected socket of a protocol, both families. ``storage``: descriptor of a map of socket storage."""
+    return [found for family in (socket.AF_INET, socket.AF_INET6) for found in _connected(family, protocol, storage)]
 
 
 def destroy(found: Socket) -> bool:
@@ -59,8 +70,10 @@ def destroy(found: Socket) -> bool:
     return bool(code == 0)
 
 
-def _connected(family: int, protocol: int) -> Iterator[Socket]:
+def _connected(family: int, protocol: int, storage: int | None) -> Iterator[Socket]:
     request = REQUEST.pack(family, protocol, 0, STATES[protocol], bytes(48))
+    if storage is not None:
+        request += _attribute(REQ_STORAGES | NESTED, _attribute(REQ_MAP, struct.pack("=I", storage)))
     with _open() as sock:
         sock.send(HEADER.pack(HEADER.size + len(request), SOCK_DIAG_BY_FAMILY, REQUEST_DUMP, 0, 0) + request)
         while True:
@@ -82,4 +95,26 @@ def _socket(protocol: int, message: bytes) -> Socket:
     local_port, remote_port, local, remote, _, _ = ID.unpack(key)
     if family == socket.AF_INET:
         local, remote = (shapes.V4 + address[:4] for address in (local, remote))
-    return Socket(family, protocol, key, local, local_port, remote, remote_port)
+    stored = _nested(message[FIXED:], STORAGES, STORAGE, STORAGE_VALUE)
+    return Socket(family, protocol, key, local, local_port, remote, remote_port, stored)
+
+
+def _attribute(kind: int, value: bytes) -> bytes:
+    return ATTRIBUTE.pack(ATTRIBUTE.size + len(value), kind) + value
+
+
+def _nested(attributes: bytes, *path: int) -> bytes:
+    """The value of the first attribute on a path through nested ones; empty where there is none."""
+    for kind in path:
+        attributes = next((value for each, value in _attributes(attributes) if each == kind), b"")
+    return attributes
+
+
+def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
+    at = 0
+    while at + ATTRIBUTE.size <= len(data):
+        length, kind = ATTRIBUTE.unpack_from(data, at)
+        if length < ATTRIBUTE.size:
+            return
+        yield kind & ~NESTED, data[at + ATTRIBUTE.size : at + length]
+        at += (length + 3) & ~3

@@ -56,7 +56,9 @@ class GoneSockets:
             while True:
                 await changes.wait()
                 _, found = changes.next()
-                left = {target for change in found if change.old and not change.new for target in [_target(change.key)]}
+                left = {
+                    target for change in found if change.old and not change.new for target in [target_of(change.key)]
+                }
                 left = {target for target in left if target.protocol in self._wanted}
                 if not left:
                     continue
@@ -68,8 +70,8 @@ class GoneSockets:
 
     def destroy(self, gone: Set[Target]) -> int:
         """Destroy the sockets of all pods that talk to these; how many there were."""
-        peers = {protocol: {_peer(each) for each in gone if each.protocol == protocol} for protocol in self._wanted}
-        moved = {_tuple(key): value for key, value in self._maps.items("flows")} if peers.get("TCP") else {}
+        peers = {protocol: {peer(each) for each in gone if each.protocol == protocol} for protocol in self._wanted}
+        moved = {four_tuple(key): value for key, value in self._maps.items("flows")} if peers.get("TCP") else {}
         count = 0
         for process in {process.namespace: process for process in processes_below(self._cgroup)}.values():
             for protocol, of in peers.items():
@@ -86,15 +88,15 @@ class GoneSockets:
 
 def doomed(sockets: Iterable[Socket], peers: Set[Peer], moved: dict[Tuple, bytes]) -> list[Socket]:
     """Those that talk to one of these peers; a moved connection talks to the one that it was moved to."""
-    return [each for each in sockets if _talks_to(each, moved) in peers]
+    return [each for each in sockets if talks_to(each, moved) in peers]
 
 
 def present(snapshot: Snapshot) -> set[Target]:
     """Every target that some row has."""
-    return {_target(row.key) for row in snapshot.all(tables.BACKENDS)}
+    return {target_of(row.key) for row in snapshot.all(tables.BACKENDS)}
 
 
-def _talks_to(of: Socket, moved: dict[Tuple, bytes]) -> Peer:
+def talks_to(of: Socket, moved: dict[Tuple, bytes]) -> Peer:
     entry = moved.get((of.local, of.local_port, of.remote, of.remote_port))
     if entry is None:
         return of.remote, of.remote_port
@@ -107,16 +109,16 @@ def _destroy(protocol: int, peers: Set[Peer], moved: dict[Tuple, bytes]) -> int:
     return sum(sockdiag.destroy(each) for each in found)
 
 
-def _tuple(key: bytes) -> Tuple:
+def four_tuple(key: bytes) -> Tuple:
     raw = codecs.FLOW_KEY.named(key)
     if raw["reverse"]:
         return b"", b"", b"", b""
     return raw["pod"], raw["pod_port"], raw["peer"], raw["peer_port"]
 
 
-def _peer(target: Target) -> Peer:
+def peer(target: Target) -> Peer:
     return shapes.address(target.address), shapes.port(target.port)
 
 
-def _target(key: BackendKey) -> Target:
+def target_of(key: BackendKey) -> Target:
     return Target(key.address, key.port, key.protocol, key.cluster)

@@ -107,11 +107,19 @@ class NodeStatus(Wire, frozen=True):
     addresses: list[NodeAddress] | None = None
 
 
+class Taint(Wire, frozen=True):
+    """What keeps pods away from a Node."""
+
+    key: str = ""
+
+
 class NodeSpec(Wire, frozen=True):
     """What is given to a Node."""
 
     pod_cidr: str | None = field(default=None, name="podCIDR")
     pod_cidrs: list[str] | None = field(default=None, name="podCIDRs")
+    unschedulable: bool = False
+    taints: list[Taint] | None = None
 
 
 class Node(Wire, frozen=True):

@@ -1,0 +1,200 @@
+"""``drain`` and ``undrain`` of clusters, nodes and services: an object of the own API server, so it outlives processes.
+
+Asked for in the cluster that is drained, or has the node or service, it counts in the whole clusterset, since that
+cluster publishes it. Asked for about another cluster, it counts for callers of the own one alone.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from isthmus.cli import apiserver, output
+from isthmus.cli.apiserver import FIELD_MANAGER, Server
+
+if TYPE_CHECKING:
+    from isthmus import kube
+    from isthmus.model.drains import DrainKind
+
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+DURATION = re.compile(r"(?:\d+[smhd])+\Z")
+
+
+class Duration(click.ParamType[int]):
+    """``90s``, ``10m``, ``1h30m``; in seconds."""
+
+    name = "DURATION"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        if value == "0":
+            return 0
+        if not DURATION.match(value):
+            self.fail(f"'{value}' is no duration: want 90s, 10m or 1h30m", param, ctx)
+        return sum(int(number) * UNITS[unit] for number, unit in re.findall(r"(\d+)([smhd])", value))
+
+
+_how = (
+    click.option(
+        "--for",
+        "deadline",
+        type=Duration(),
+        help="How long connections that are there may go on; then they are closed. [default: as long as they last]",
+    ),
+    click.option(
+        "--existing",
+        type=click.Choice(["keep", "close"]),
+        default="keep",
+        show_default=True,
+        help="keep: connections go on, until --for is over. close: they are closed once no new call is made.",
+    ),
+    click.option("--ramp", type=Duration(), default="0", help="Over how long new calls decrease to none. [default: 0]"),
+    click.option("--end-after", type=Duration(), help="The drain ends by itself after this. [default: undrain]"),
+)
+
+
+def _options(command: click.decorators.FC) -> click.decorators.FC:
+    command = apiserver.options(command)
+    for option in reversed(_how):
+        command = option(command)
+    return command
+
+
+@click.command("drain")
+@click.argument("name")
+@_options
+def drain_cluster(name: str, **options: Any) -> None:
+    """Send no new call to cluster NAME. Run in NAME itself, it counts everywhere; elsewhere, for callers there."""
+    _drain("Cluster", name, **options)
+
+
+@click.command("undrain")
+@click.argument("name")
+@apiserver.options
+def undrain_cluster(name: str, **server: Any) -> None:
+    """End `isthmus clusters drain NAME`: new calls come back at once."""
+    _undrain("Cluster", name, Server(**server))
+
+
+@click.group()
+def nodes() -> None:
+    """Nodes of the own cluster: drain and undrain."""
+
+
+@nodes.command("drain")
+@click.argument("name")
+@_options
+def drain_node(name: str, **options: Any) -> None:
+    """Send no new call to pods on node NAME, from anywhere in the clusterset. Pods stay where they are."""
+    _drain("Node", name, **options)
+
+
+@nodes.command("undrain")
+@click.argument("name")
+@apiserver.options
+def undrain_node(name: str, **server: Any) -> None:
+    """End `isthmus nodes drain NAME`: new calls come back at once."""
+    _undrain("Node", name, Server(**server))
+
+
+@click.group()
+def services() -> None:
+    """Services of the own cluster: drain and undrain."""
+
+
+@services.command("drain")
+@click.argument("name", metavar="NAMESPACE/NAME")
+@_options
+def drain_service(name: str, **options: Any) -> None:
+    """Send no new call to this cluster's part of a service; other clusters that export it take them."""
+    _drain("Service", name, **options)
+
+
+@services.command("undrain")
+@click.argument("name", metavar="NAMESPACE/NAME")
+@apiserver.options
+def undrain_service(name: str, **server: Any) -> None:
+    """End `isthmus services drain NAMESPACE/NAME`: new calls come back at once."""
+    _undrain("Service", name, Server(**server))
+
+
+def _drain(
+    kind: DrainKind,
+    name: str,
+    *,
+    deadline: int | None,
+    existing: Literal["keep", "close"],
+    ramp: int,
+    end_after: int | None,
+    **server: Any,
+) -> None:
+    """Write the object. Where it is there already, the drain begins anew, by what is asked for now."""
+    from isthmus import kube
+    from isthmus.kube.objects.drains import DRAIN
+    from isthmus.sources import drains
+    from isthmus.times import timestamp
+
+    if existing == "close" and deadline is not None:
+        raise click.UsageError("--for is how long connections are kept: it excludes --existing close")
+    if deadline is not None and deadline < ramp:
+        raise click.UsageError("--for is less than --ramp: calls would still be made")
+    space, target = _target(kind, name)
+    spec: dict[str, Any] = {"existing": existing.capitalize(), "rampSeconds": ramp}
+    spec |= {"deadlineSeconds": deadline} if deadline is not None else {}
+    now = datetime.now(UTC)
+    spec |= {"endTime": timestamp(now + timedelta(seconds=end_after))} if end_after is not None else {}
+
+    async def write(client: kube.Client, namespace: str) -> None:
+        at, called = space or namespace, drains.object_name(kind, target)
+        try:
+            await client.get(DRAIN, called, at)
+            spec["startTime"] = timestamp(now)
+        except kube.NotFound:
+            pass  # it begins when the API server creates it
+        await client.apply(DRAIN, at, called, drains.body(kind, target, spec), field_manager=FIELD_MANAGER)
+
+    apiserver.carry_out(Server(**server), write)
+    output.note(f"{kind.lower()} {name} {_meaning(existing, ramp, deadline, end_after)}")
+    output.note(f"look: isthmus status; undo: isthmus {kind.lower()}s undrain {name}")
+
+
+def _meaning(existing: str, ramp: int, deadline: int | None, end_after: int | None) -> str:
+    calls = f"takes fewer new calls, and none after {ramp} s" if ramp else "takes no new call"
+    closed = "when no new call is made" if existing == "close" else f"{deadline} s from now" if deadline else ""
+    what = f"connections that are there are closed {closed}" if closed else "connections that are there go on"
+    return f"{calls}; {what}" + (f"; the drain ends by itself after {end_after} s" if end_after is not None else "")
+
+
+def _undrain(kind: DrainKind, name: str, server: Server) -> None:
+    """Delete the object."""
+    from isthmus.kube.objects.drains import DRAIN
+    from isthmus.sources import drains
+
+    space, target = _target(kind, name)
+    found: list[bool] = []
+
+    async def delete(client: kube.Client, namespace: str) -> None:
+        found.append(await client.delete(DRAIN, space or namespace, drains.object_name(kind, target)))
+
+    apiserver.carry_out(server, delete)
+    if not found[0]:
+        raise click.ClickException(f"{kind.lower()} {name} is not drained by a command here: kubectl get drains -A")
+    output.note(f"{kind.lower()} {name} takes new calls again")
+
+
+def _target(kind: DrainKind, name: str) -> tuple[str, str]:
+    """The namespace that the object has to be in, empty for that of Isthmus, and the target's name."""
+    from isthmus.model.names import valid_cluster
+
+    if kind == "Service":
+        namespace, slash, short = name.partition("/")
+        if not slash or not namespace or not short:
+            raise click.UsageError(f"'{name}': want NAMESPACE/NAME")
+        return namespace, short
+    if kind == "Cluster" and not valid_cluster(name):
+        raise click.ClickException(f"'{name}' cannot be a cluster's name")
+    return "", name

@@ -1,0 +1,44 @@
+"""isthmus.io: drains of clusters, nodes and services."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from isthmus.kube.kind import Kind
+from isthmus.kube.objects.meta import Condition, Meta, Wire
+
+
+class TargetRef(Wire, frozen=True):
+    """What is drained; a Service is one of the object's own namespace."""
+
+    kind: str = ""
+    name: str = ""
+
+
+class DrainSpec(Wire, frozen=True):
+    """What is drained, and how."""
+
+    target_ref: TargetRef = TargetRef()
+    start_time: str | None = None
+    ramp_seconds: int | None = None
+    existing: str | None = None
+    deadline_seconds: int | None = None
+    end_time: str | None = None
+
+
+class DrainStatus(Wire, frozen=True):
+    """What came of it."""
+
+    conditions: list[Condition] | None = None
+    share: str | None = None
+
+
+class Drain(Wire, frozen=True):
+    """A drain."""
+
+    metadata: Meta
+    spec: DrainSpec = DrainSpec()
+    status: DrainStatus | None = None
+
+
+DRAIN: Final = Kind("isthmus.io", "v1alpha1", "drains", "Drain", Drain)
