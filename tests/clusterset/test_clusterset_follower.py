@@ -87,6 +87,8 @@ async def test_a_peer_may_only_speak_for_itself(etcd: Session, peers: Peers) -> 
     await service(etcd, "c3", "demo/echo", "10.3.1.1", number=3)
     await service(etcd, "c2", "demo/echo", "10.2.1.1", number=2)
     await service(etcd, "c2", "demo/stolen", "6.6.6.6", number=3, cluster="c3")
+    await service(etcd, "c2", "demo/lent", "6.6.6.6", number=2, cluster="c3")
+    await export(etcd, "c2", "demo/stolen", cluster="c3")
     await service(etcd, "c2", "demo/renamed", "6.6.6.6", number=2, name="other")
     await service(etcd, "c2", "demo/number", "6.6.6.6", number=3)
     await announce(etcd, "c2", 2)
@@ -95,8 +97,9 @@ async def test_a_peer_may_only_speak_for_itself(etcd: Session, peers: Peers) -> 
         await seen.state("c2", "ready")
         await seen.state("c3", "ready")
         assert seen.services() == {"c2:demo/echo": ["10.2.1.1"], "c3:demo/echo": ["10.3.1.1"]}
-        await seen.until(lambda s: seen.cluster("c2").dropped == 3)
+        await seen.until(lambda s: seen.cluster("c2").dropped == 5)
         assert seen.cluster("c3").dropped == 0
+        assert seen.exports() == []
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMED = sorted(set(re.findall(r"`(test_[a-z0-9_]+)`", (ROOT / "docs" / "trust.md").read_text())))
+SEVERAL_CHECKS = {"test_an_import_cannot_name_another_address_than_its_derived_service_has"}
+"""Tests that no one edit turns red: with one check out another still refuses."""
 MUTATIONS: dict[str, dict[str, Any]] = tomllib.loads((ROOT / "tests" / "trust_mutations.toml").read_text())
 
 
@@ -23,4 +25,4 @@ def test_every_test_that_the_page_names_is_there() -> None:
 
 
 def test_every_test_that_the_page_names_has_the_edit_that_takes_its_rule_away() -> None:
-    assert set(NAMED) <= set(MUTATIONS)
+    assert set(NAMED) - SEVERAL_CHECKS <= set(MUTATIONS)

@@ -13,6 +13,7 @@ import pytest
 from dns_world import serving, texts
 
 from isthmus.dns import CannotListen, Server
+from isthmus.dns.intake import Intake
 from isthmus.model.dns import Name
 from isthmus.model.tables import NAMES
 from isthmus.statedb import Database
@@ -181,6 +182,14 @@ async def test_clients_with_one_id_get_each_their_own_reply() -> None:
         replies = await asyncio.gather(*asked)
     assert [str(reply.question[0].name) for reply in replies] == [f"n{n}.cluster.local." for n in range(50)]
     assert {query.id for query in setup.upstream.asked} != {7}
+
+
+def test_callers_with_waiting_questions_take_turns_and_each_has_a_bounded_share() -> None:
+    intake: Intake[str] = Intake(share=3)
+    for caller in "aaaab":
+        intake.put(caller, caller)
+    assert intake.dropped == 1
+    assert [intake.take() for _ in range(4)] == ["a", "b", "a", "a"]
 
 
 async def test_the_question_of_one_caller_is_answered_before_the_rest_of_anothers_flood() -> None:

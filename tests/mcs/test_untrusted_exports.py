@@ -121,9 +121,10 @@ class TestTheQuota:
             world.imported(name)
             world.derived(derived(ServiceName(name)), import_of=ServiceName(name))
         world.export(name="demo/s1")
-        assert ("Service", derived(ServiceName("demo/s5"))) in {(row.kind, row.name) for row in world.objects}
-        assert world.condition("ServiceImport", "Ready", "demo/s1") is not None
-        assert world.kinds.count("Service") == 2
+        assert {row.service for row in world.objects if row.kind == "Service"} == {"demo/s5", "demo/s6"}
+        ready = world.condition("ServiceImport", "Ready", "demo/s1")
+        assert ready is not None
+        assert ready["reason"] == "QuotaExceeded"
 
     def test_gives_what_the_own_cluster_exports_its_service_first(self) -> None:
         world = World(max_derived_services=1)
