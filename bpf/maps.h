@@ -71,6 +71,8 @@ enum verdict {
 	VERDICT_REFUSED = 1, /* the plan has no backend */
 	VERDICT_LOST = 2,    /* an entry that a frontend refers to was missing in three reads; or no memory for storage */
 	VERDICT_STEERED = 3, /* a DNS query, sent to the node's server */
+	VERDICT_RESCUED = 4, /* a connect that was called, too: another backend answered than the first choice */
+	VERDICT_FAILED = 5,  /* a connect that was called, too: the application got an error, RST or a time-out */
 };
 
 /* A TCP connect that was sent to a backend, until its outcome is known. */

@@ -7,17 +7,11 @@
 #include <stdbool.h>
 
 #include "maps.h"
+#include "count.h"
 #include "failures.h"
 #include "sockets.h"
 
 #define PICK_FAILED(errno) ((__u64)(errno) << 32)
-
-struct choice {
-	__u32 plan;
-	__u32 service;
-	__u16 cluster;
-	__u8 verdict;
-};
 
 /* Checked after the frontend was found, so that calls that are not ours do not pay for it. */
 __walked_once int is_exempt(__u32 config_flags)
@@ -34,24 +28,6 @@ __walked_once int is_exempt(__u32 config_flags)
 			return 1;
 	}
 	return 0;
-}
-
-static __always_inline void count(const struct choice *choice)
-{
-	struct counter_key key = {
-		.service = choice->service,
-		.cluster = choice->cluster,
-		.verdict = choice->verdict,
-	};
-	struct counter first = { .calls = 1 };
-	struct counter *found = bpf_map_lookup_elem(&counters, &key);
-
-	if (!found && bpf_map_update_elem(&counters, &key, &first, BPF_NOEXIST))
-		found = bpf_map_lookup_elem(&counters, &key); /* another CPU was first */
-	else if (!found)
-		return;
-	if (found)
-		add_relaxed(&found->calls, 1);
 }
 
 /* All datagrams of a socket get one number for a service, however often this is called; each TCP connect a new one. */

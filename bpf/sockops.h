@@ -2,6 +2,7 @@
 /* What becomes of TCP connects that were sent to a backend: a sock_ops program of the pods' cgroup. */
 #pragma once
 
+#include "count.h"
 #include "rescue.h"
 
 #define MIN_SYN_TIMEOUT_MS 20
@@ -77,9 +78,10 @@ static __always_inline void closed(struct attempt *attempt, void *sk)
 	const struct sock *tcp = bpf_skc_to_tcp_sock(sk);
 	int err = tcp ? tcp->sk_err : 0;
 
-	if (err)
+	if (err) {
 		count_failure(attempt, reason_of(err));
-	else if (anything_fails())
+		count_outcome(attempt, VERDICT_FAILED);
+	} else if (anything_fails())
 		bpf_map_delete_elem(&trials, &attempt->backend);
 }
 
@@ -154,6 +156,8 @@ static __always_inline void observe(struct bpf_sock_ops *ctx)
 		}
 		learn_round_trip(attempt->cluster, round_trip);
 		count_success(attempt);
+		if (attempt->backend != attempt->tried[0])
+			count_outcome(attempt, VERDICT_RESCUED);
 	} else if (to == BPF_TCP_CLOSE) {
 		if (attempt->moved) {
 			flow_of(ctx, &key);

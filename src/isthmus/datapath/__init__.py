@@ -8,6 +8,7 @@ What belongs here: everything that knows the layout of bpf/maps.h. What never do
     settings.py   the one entry of settings: DNS, exemptions
     datapath.py   all of it put together
     alive.py      the deadline that the node's DNS server renews
+    metrics.py    calls and ejections for Prometheus
     view.py       what is in the kernel, for people
 """
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
+from prometheus_client.metrics_core import Metric
 
 from isthmus import dns, health, kube, loadbalancer, logs
 from isthmus.admin.wire import ProcessStatus
@@ -19,6 +20,8 @@ from isthmus.clusterset import Follower, PeerStats
 from isthmus.config import Config
 from isthmus.datapath import Callers, Datapath, DatapathError, Introduced, PodLinks, PodLinksStats
 from isthmus.datapath.datapath import DatapathStats
+from isthmus.datapath.failures.watch import FailureWatch
+from isthmus.datapath.metrics import calls, ejections
 from isthmus.loadbalancer import claims
 from isthmus.loadbalancer.selection import Place
 from isthmus.model import tables
@@ -114,7 +117,7 @@ async def work(config: Config, client: kube.Client) -> None:
             tasks,
             config,
             ready=lambda: observing.waiting_for(db.snapshot().pending(tables.PLANS)) or programming.problem(),
-            families=lambda: observing.families(PREFIX, db),
+            families=lambda: [*observing.families(PREFIX, db), *programming.families()],
         )
         observing.admin(
             tasks,
@@ -196,6 +199,7 @@ class Parts(NamedTuple):
     names: Reconciler[Any, Any]
     interfaces: PodLinks
     callers: Callers
+    failures: FailureWatch
 
 
 class Programming:
@@ -215,6 +219,15 @@ class Programming:
             self._config.dns.mode, parts.names.stats(), parts.interfaces.stats(), parts.datapath.questions()
         )
         return DatapathStatus(parts.datapath.stats(), parts.plans.stats(), names, parts.callers.condition)
+
+    def families(self) -> list[Metric]:
+        """Metrics of calls; none before there are any."""
+        if self._parts is None:
+            return []
+        return [
+            calls(self._parts.datapath.counters(), PREFIX, cluster=self._config.cluster.name),
+            ejections(self._parts.failures.counts, PREFIX),
+        ]
 
     def problem(self) -> str:
         """Why calls are not translated on this node; empty on one without a configured cgroup, which is a choice."""
@@ -254,7 +267,8 @@ class Programming:
             answers = datapath.names(config.dns, lifetime=config.clusterset.cache_lifetime)
             names = Reconciler(db, tables.NAMES, answers, status=tables.NAMES_STATUS, backoff=Backoff(0.2, 30.0))
             interfaces = datapath.pod_links()
-            self._parts = Parts(datapath, plans, names, interfaces, known)
+            failures = datapath.failures(db)
+            self._parts = Parts(datapath, plans, names, interfaces, known, failures)
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(datapath.keep(), name="hooks")
                 tasks.create_task(plans.run(), name="plans")
@@ -264,7 +278,7 @@ class Programming:
                     tasks.create_task(names.run(), name="names")
                     tasks.create_task(answers.keep(), name="names deadline")
                 tasks.create_task(callers(db, known), name="callers")
-                tasks.create_task(datapath.failures(db).run(), name="failures")
+                tasks.create_task(failures.run(), name="failures")
                 gone = datapath.gone_sockets(db, tcp=config.datapath.destroy_tcp)
                 tasks.create_task(gone.run(), name="gone sockets")
                 tasks.create_task(datapath.drained_sockets(db).run(), name="drained sockets")
