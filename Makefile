@@ -1,12 +1,12 @@
 # Targets people type. Everything a target needs is set up by tools/setup, once; a second run does no set-up.
 PY := .venv/bin/python
-SELECT := not kube
+SELECT := not kube and not failover
 
 fuzz-names: setup-dev ## a million mutated frames through the program that answers names: COUNT=1000000 SEED=1
 	@ISTHMUS_FUZZ=$(or $(COUNT),1000000) ISTHMUS_FUZZ_SEED=$(or $(SEED),1) $(PY) -m pytest --timeout 3600 \
 		tests/datapath/test_names_kernel.py -k mutated
 
-.PHONY: fuzz-names demo demo-lb test test-kube check format lock setup setup-dev setup-test bpf mutate mutants bench-lb bench-policy compiled bench-mcs bench-export bench-clusterset test-flood cilium-reader chaos soak kube-tools kube-protos xds-protos lock clean
+.PHONY: fuzz-names demo demo-lb test test-kube test-failover check format lock setup setup-dev setup-test bpf mutate mutants bench-lb bench-policy compiled bench-mcs bench-export bench-clusterset test-flood cilium-reader chaos soak kube-tools kube-protos xds-protos lock clean
 demo: setup ## run the main job: three clusters, one export, sixty calls
 	@$(PY) -m isthmus lab demo
 
@@ -68,6 +68,9 @@ bench-clusterset: setup-dev ## what it costs to hear other clusters: AGENTS=50
 
 test-flood: setup-test ## a peer that writes half a million keys as fast as its etcd takes them
 	@ISTHMUS_FLOOD=500000 $(PY) -m pytest -s tests/clusterset/test_clusterset_flood.py
+
+test-failover: setup-test ## calls under load while pods, nodes, clusters and our processes die: no connect may fail; MINUTES=20
+	@timeout -s INT -k 60 $(or $(MINUTES),20)m $(PY) -m pytest -rA --tb=short tests/lab/test_lab_failover.py
 
 cilium-reader: ## build Cilium's own clustermesh programs for tests that run them beside ours (needs Go), once
 	@tools/cilium-reader
