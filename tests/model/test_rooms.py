@@ -9,7 +9,6 @@ from pathlib import Path
 
 import isthmus
 from isthmus import model, sources
-from isthmus.model import tables
 
 SOURCE = Path(isthmus.__file__).parent
 
@@ -44,13 +43,3 @@ def test_other_rooms_use_of_sources_what_its_first_paragraph_lists() -> None:
 def test_the_first_paragraph_of_model_lists_every_module_of_it() -> None:
     modules = {path.stem for path in (SOURCE / "model").glob("*.py")} - {"__init__"}
     assert set(re.findall(r"^    (\w+)\.py\s", model.__doc__ or "", re.MULTILINE)) == modules
-
-
-def test_inputs_without_a_writer_are_those_that_the_documentation_names() -> None:
-    page = (SOURCE.parents[1] / "docs" / "loadbalancer.md").read_text()
-    section = page.partition("## Inputs without a writer")[2].partition("\n## ")[0]
-    text = "".join(path.read_text() for path in SOURCE.rglob("*.py"))
-    for table in (tables.PROXY_REDIRECTS,):
-        constant = table.name.upper()
-        assert f"`{table.name}`" in section
-        assert not re.search(rf"(?:put\(|Sink\(\w+, |Feed\(.*|Derived\()\s*(?:\w+\.)?{constant}\b", text), table.name

@@ -12,7 +12,7 @@ import aiohttp
 from aiohttp import web
 from etcd_server import free_ports
 
-from isthmus.model.tables import XDS, XDS_REFUSED
+from isthmus.model.tables import XDS, XDS_REFUSED, XDS_SERVED
 from isthmus.model.xds import Resource, ResourceKey
 from isthmus.proxy import AdsServer, Settings, Supervisor, Wanted, address, binary, resource
 from isthmus.proxy.messages import duration, packed
@@ -62,12 +62,14 @@ def endpoints(name: str, *ports: int) -> Resource:
 class EnvoyWorld:
     """Envoy's directory, its discovery service and its supervisor, each of which can be stopped and started."""
 
-    def __init__(self, directory: Path, stack: AsyncExitStack) -> None:
-        self.db = Database(XDS, XDS_REFUSED)
+    def __init__(self, directory: Path, stack: AsyncExitStack, db: Database | None = None) -> None:
+        self.db = Database(XDS, XDS_REFUSED, XDS_SERVED) if db is None else db
         self.directory = directory
         self.wanted = Wanted(directory)
         self.server = AdsServer(self.db, self.wanted.ads)
         self.supervisor = Supervisor(Settings(binary.find(), directory, concurrency=1, drain_time=1.0))
+        self.host = "127.0.0.1"
+        """Where calls go."""
         self._stack = stack
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self.session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5))
@@ -100,12 +102,14 @@ class EnvoyWorld:
             for key in keys:
                 txn.delete(XDS, key)
 
-    async def backend(self, text: str) -> int:
-        """An HTTP server that answers every request with a text; its port."""
+    async def backend(self, text: str, *, seen: list[web.BaseRequest] | None = None, status: int = 200) -> int:
+        """An HTTP server that answers every request with a text, and lists the requests it saw; its port."""
         [port] = free_ports(1)
 
         async def answer(request: web.BaseRequest) -> web.StreamResponse:
-            return web.Response(text=text)
+            if seen is not None:
+                seen.append(request)
+            return web.Response(text=text, status=status, headers={"x-backend": text, "x-secret": "1"})
 
         runner = web.ServerRunner(web.Server(answer))
         await runner.setup()
@@ -113,13 +117,20 @@ class EnvoyWorld:
         self._stack.push_async_callback(runner.cleanup)
         return port
 
+    async def ask(self, port: int, method: str = "GET", path: str = "/", **headers: str) -> aiohttp.ClientResponse:
+        """A call on a kept connection, answered whatever its status; its headers and status."""
+        url = f"http://{self.host}:{port}{path}"
+        async with self.session.request(method, url, headers=headers, allow_redirects=False) as answer:
+            await answer.read()
+            return answer
+
     async def get(self, port: int, path: str = "/", **headers: str) -> tuple[int, str]:
         """A call on a connection of its own: status and text; status 0 where there was no answer."""
         try:
             connector = aiohttp.TCPConnector(force_close=True)
             async with (
                 aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=10)) as session,
-                session.get(f"http://127.0.0.1:{port}{path}", headers=headers) as got,
+                session.get(f"http://{self.host}:{port}{path}", headers=headers) as got,
             ):
                 return got.status, await got.text()
         except (OSError, aiohttp.ClientError, TimeoutError) as why:
@@ -141,13 +152,12 @@ class EnvoyWorld:
 
 
 @asynccontextmanager
-async def envoy_world(directory: Path, *, serve: bool = True) -> AsyncIterator[EnvoyWorld]:
+async def envoy_world(directory: Path, *, db: Database | None = None) -> AsyncIterator[EnvoyWorld]:
     """A world with an Envoy that starts; ended with everything in it."""
     async with AsyncExitStack() as stack:
-        world = EnvoyWorld(directory, stack)
+        world = EnvoyWorld(directory, stack, db)
         stack.push_async_callback(world.close)
-        if serve:
-            world.serve()
+        world.serve()
         world.wanted.write("test")
         world.supervise()
         yield world

@@ -48,8 +48,9 @@ CLUSTER_SCOPED: Final = {
     "draining",
     "xds",
     "xds_refused",
+    "xds_served",
 }
-OWN_NAME: Final = {"services", "names", "refused_claims", "xds", "xds_refused"}
+OWN_NAME: Final = {"services", "names", "refused_claims", "xds", "xds_refused", "xds_served"}
 """Tables whose rows are called by their own name, whatever they belong to."""
 
 
@@ -208,6 +209,22 @@ def _conditions(row: Row) -> str:
     return f"{text}, lapsed" if row.get("lapsed") else text
 
 
+PLAN: Final = [
+    Column("PORT", lambda row: f"{row['key']['port']}/{row['key']['protocol']}{SCOPES[row['key'].get('scope', 0)]}"),
+    Column("FRONTENDS", lambda row: _some([_frontend(key) for key in row["frontends"]])),
+    Column("TARGETS", _targets),
+    Column("AFFINITY", _affinity, wide=True),
+    Column("AWAITED", _all("awaited"), wide=True),
+    Column("REDIRECTED-BY", _field("redirected_by"), wide=True),
+    Column("BUT-FOR", _all("skip"), wide=True),
+    Column("ADDRESSES", _addresses, wide=True),
+]
+
+PROXIED: Final = [
+    Column("OWNER", lambda row: str(row["owner"])),
+    Column("LISTENERS", lambda row: _some([_listener(each) for each in row["listeners"]])),
+]
+
 COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
     "peer_policies": [Column("DISTRUSTED", lambda row: "yes" if row["distrusted"] else "no")],
     "own_ranges": [Column("RANGES", _all("ranges")), Column("NODES", _all("addresses"))],
@@ -298,18 +315,8 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
         Column("PORT-NAMES", _all("port_names"), wide=True),
         Column("SERVICE", lambda row: row["key"]["service"], wide=True),
     ],
-    "plans": [
-        Column(
-            "PORT", lambda row: f"{row['key']['port']}/{row['key']['protocol']}{SCOPES[row['key'].get('scope', 0)]}"
-        ),
-        Column("FRONTENDS", lambda row: _some([_frontend(key) for key in row["frontends"]])),
-        Column("TARGETS", _targets),
-        Column("AFFINITY", _affinity, wide=True),
-        Column("AWAITED", _all("awaited"), wide=True),
-        Column("REDIRECTED-BY", _field("redirected_by"), wide=True),
-        Column("BUT-FOR", _all("skip"), wide=True),
-        Column("ADDRESSES", _addresses, wide=True),
-    ],
+    "plans": PLAN,
+    "route_plans": PLAN,
     "checks": [
         Column("CLUSTER", lambda row: _cluster_of(row["key"])),
         Column("ADDRESS", lambda row: _frontend(row["key"])),
@@ -372,10 +379,19 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
         Column("SELECTOR", lambda row: ",".join(_requirement(each) for each in row["selector"])),
         Column("CREATED", _field("created"), wide=True),
     ],
-    "proxy_redirects": [
-        Column("OWNER", _field("owner")),
-        Column("LISTENERS", lambda row: _some([_listener(each) for each in row["listeners"]])),
+    "proxy_redirects": PROXIED,
+    "proxy_listeners": PROXIED,
+    "routes": [
+        Column("KIND", _field("kind")),
+        Column("PARENTS", lambda row: _some([f"{each['kind']} {each['name']}" for each in row["parents"]])),
+        Column("RULES", lambda row: str(len(row["rules"]))),
+        Column("INVALID", _field("invalid")),
     ],
+    "grants": [
+        Column("FROM", lambda row: _some([" ".join(each) for each in row["sources"]])),
+        Column("TO", lambda row: _some([" ".join(each).strip() for each in row["targets"]])),
+    ],
+    "xds_served": [],
     "xds": [
         Column("TYPE", _field("type")),
         Column("OWNER", _field("owner")),

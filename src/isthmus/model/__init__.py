@@ -13,6 +13,7 @@ nothing), so that equal objects are equal rows.
     policies.py   input: how calls are shared out over clusters
     drains.py     input: what is to take no new call
     redirects.py  overrides: input rows, and what they come to on a node
+    routes.py     input: HTTPRoutes and GRPCRoutes, and ReferenceGrants
     refusals.py   derived: claims on addresses that do not count
     balancing.py  derived: frontends, backends, plans; input: probes
     mcs.py        derived: merged exports, records to publish
@@ -20,7 +21,4 @@ nothing), so that equal objects are equal rows.
     dns.py        derived: names and their answers
     xds.py        derived: resources of Envoy, and those it refused
     tables.py     every table, declared once
-
-An input that nothing in this package writes yet: ``proxy_redirects`` (routes through a proxy). Without a row calls go
-through no proxy.
 """

@@ -14,6 +14,7 @@ from isthmus.model.objects import Object, Observed
 from isthmus.model.policies import Check, Policy, PolicyKind
 from isthmus.model.redirects import LocalRedirect, PortRedirect, ProxyRedirect, Redirect, RedirectedPort
 from isthmus.model.refusals import RefusedClaim
+from isthmus.model.routes import Grant, Route, RouteKind
 from isthmus.model.services import (
     TOPOLOGY_MODE,
     EndpointSet,
@@ -26,7 +27,7 @@ from isthmus.model.services import (
     Pod,
     Service,
 )
-from isthmus.model.xds import RefusedResource, Resource, ResourceKey
+from isthmus.model.xds import RefusedResource, Resource, ResourceKey, ServedListener
 from isthmus.statedb import Status, Table
 
 
@@ -148,8 +149,40 @@ LOCAL_REDIRECTS: Final = Table[ServiceName, LocalRedirect](
 )
 
 PROXY_REDIRECTS: Final = Table[tuple[ServiceName, str], ProxyRedirect](
-    "proxy_redirects", ProxyRedirect, key=lambda row: (row.service, row.owner)
+    "proxy_redirects",
+    ProxyRedirect,
+    key=lambda row: (row.service, row.owner),
+    indexes={"service": lambda row: (row.service,)},
 )
+
+PROXY_LISTENERS: Final = Table[tuple[ServiceName, str], ProxyRedirect](
+    "proxy_listeners",
+    ProxyRedirect,
+    key=lambda row: (row.service, row.owner),
+    indexes={"service": lambda row: (row.service,), "all": lambda row: (True,)},
+)
+"""The redirects as they are wanted; ``proxy_redirects`` has those of listeners that are served."""
+
+ROUTES: Final = Table[tuple[RouteKind, ServiceName], Route](
+    "routes",
+    Route,
+    key=lambda row: (row.kind, row.name),
+    indexes={
+        "parent": lambda row: {parent.service for parent in row.parents},
+        "target": lambda row: row.targets(),
+        "namespace": lambda row: (row.namespace,),
+    },
+)
+"""HTTPRoutes and GRPCRoutes."""
+
+GRANTS: Final = Table[ServiceName, Grant](
+    "grants", Grant, key=lambda row: row.name, indexes={"namespace": lambda row: (row.name.partition("/")[0],)}
+)
+
+ROUTE_PLANS: Final = Table[PlanKey, Plan](
+    "route_plans", Plan, key=lambda row: row.key, indexes={"service": lambda row: (row.key.service,)}
+)
+"""What calls through the node's Envoy are spread over: the plans of services that routes are for or lead to."""
 
 REDIRECTS: Final = Table[tuple[ServiceName, str], Redirect](
     "redirects",
@@ -252,7 +285,10 @@ POLICY_OBJECTS_STATUS: Final = Table[tuple[str, ServiceName], Status](
 OBJECTS_STATUS: Final = Table[tuple[str, ServiceName], Status]("objects_status", Status, key=lambda row: row.key)
 
 XDS: Final = Table[ResourceKey, Resource](
-    "xds", Resource, key=lambda row: (row.type, row.name), indexes={"owner": lambda row: (row.owner,)}
+    "xds",
+    Resource,
+    key=lambda row: (row.type, row.name),
+    indexes={"owner": lambda row: (row.owner,), "unit": lambda row: (row.unit,), "type": lambda row: (row.type,)},
 )
 XDS_REFUSED: Final = Table[ResourceKey, RefusedResource](
     "xds_refused", RefusedResource, key=lambda row: (row.type, row.name), indexes={"owner": lambda row: (row.owner,)}
@@ -264,4 +300,11 @@ DRAIN_OBJECTS: Final = Table[tuple[str, ServiceName], Object](
 
 DRAIN_OBJECTS_STATUS: Final = Table[tuple[str, ServiceName], Status](
     "drain_objects_status", Status, key=lambda row: row.key
+)
+
+XDS_SERVED: Final = Table[str, ServedListener](
+    "xds_served",
+    ServedListener,
+    key=lambda row: row.name,
+    indexes={"service": lambda row: (row.name.rpartition(":")[0],)},
 )

@@ -27,6 +27,8 @@ class Resource(Struct, frozen=True, gc=False, kw_only=True):
     """The message, without the ``Any`` around it."""
     owner: str = ""
     """The object it was made of ('HTTPRoute demo/echo'): where a refusal is reported."""
+    unit: str = ""
+    """What it is computed together with: a service's name."""
 
 
 class RefusedResource(Struct, frozen=True, gc=False, kw_only=True):
@@ -37,3 +39,9 @@ class RefusedResource(Struct, frozen=True, gc=False, kw_only=True):
     version: str
     owner: str
     error: str
+
+
+class ServedListener(Struct, frozen=True, gc=False):
+    """A listener that an Envoy of this node serves now, routes and all."""
+
+    name: str

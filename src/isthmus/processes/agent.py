@@ -29,7 +29,7 @@ from isthmus.model.hosts import endpoint
 from isthmus.model.mcs import RecordKind
 from isthmus.model.names import ClusterName
 from isthmus.model.sources import is_peer
-from isthmus.processes import draining, observing
+from isthmus.processes import draining, observing, proxying
 from isthmus.processes.draining import DrainClock
 from isthmus.processes.start import CannotStart, identified, require, start, tables_of
 from isthmus.reflector import State
@@ -84,14 +84,17 @@ async def work(config: Config, client: kube.Client) -> None:
     patience = dns.PeersPatience()
     derived = [
         *loadbalancer.derived(cluster, config.node.name, services=config.datapath.services, rules=claims.rules(config)),
+        *proxying.derived(config),
         dns.derived(config.dns.zone, servers=servers(config), more=more_names(config), awaits=patience),
     ]
-    db = Database(*tables_of(derived, tables.CLUSTERS, tables.PEER_POLICIES, tables.DRAINS, *PROGRAMMING))
+    db = Database(
+        *tables_of(derived, tables.CLUSTERS, tables.PEER_POLICIES, tables.DRAINS, *PROGRAMMING, *proxying.TABLES)
+    )
     async with asyncio.TaskGroup() as tasks:
         reflectors = kubernetes.reflectors(
             db,
             client,
-            tables=KUBERNETES,
+            tables=(*KUBERNETES, *proxying.sources(config)),
             cluster=cluster,
             node=config.node.name,
             namespace=config.kubernetes.namespace,
@@ -111,6 +114,8 @@ async def work(config: Config, client: kube.Client) -> None:
         tasks.create_task(forgo_peers(db, derivations, patience), name="peers' names")
         if config.health.rate:
             tasks.create_task(prober.run(), name="health")
+        if config.proxy.directory:
+            tasks.create_task(proxying.run(db, config), name="proxy")
         if config.datapath.cgroup:
             tasks.create_task(programming.run(), name="datapath")
         observing.monitor(

@@ -4,6 +4,11 @@ What belongs here: how routes and plans become xDS resources (pure), the protoco
 program's life. What never does: which backends a call may go to, and with which share; that is ``loadbalancer``'s, and
 Envoy is given the result.
 
+    attachment.py which routes count for a Service, in which order
+    routing.py    routes as Envoy's routes
+    clusters.py   plans as Envoy's clusters and endpoints
+    listeners.py  listeners of HTTP
+    derived.py    the derived tables of a node's Envoy
     messages.py   Envoy's messages, by name, from descriptors
     resources.py  rows of the table ``xds``, from fields
     rules.py      what Envoy would refuse, found before it is sent
@@ -22,6 +27,7 @@ For a node's Envoy and for a gateway's alike: fill the table ``xds``, run an :cl
 from isthmus.proxy.ads import AdsServer, AdsStats
 from isthmus.proxy.binary import NoEnvoyError
 from isthmus.proxy.bootstrap import Wanted
+from isthmus.proxy.derived import Listening, derived
 from isthmus.proxy.resources import ADS, address, resource
 from isthmus.proxy.supervisor import Settings, Supervisor, SupervisorStats
 
@@ -29,11 +35,13 @@ __all__ = [
     "ADS",
     "AdsServer",
     "AdsStats",
+    "Listening",
     "NoEnvoyError",
     "Settings",
     "Supervisor",
     "SupervisorStats",
     "Wanted",
     "address",
+    "derived",
     "resource",
 ]

@@ -16,8 +16,8 @@ import grpc
 from msgspec import Struct
 
 from isthmus import logs
-from isthmus.model.tables import XDS, XDS_REFUSED
-from isthmus.model.xds import ResourceKey
+from isthmus.model.tables import XDS, XDS_REFUSED, XDS_SERVED
+from isthmus.model.xds import ResourceKey, ServedListener
 from isthmus.proxy.delta import BY_URL, URLS, Request, Resources, Response, Stream
 from isthmus.proxy.messages import message
 from isthmus.statedb import Database
@@ -45,7 +45,7 @@ class AdsStats(Struct, frozen=True, gc=False):
 
 
 class AdsServer:
-    """Serves the table ``xds`` to every Envoy that connects; writes ``xds_refused``."""
+    """Serves the table ``xds`` to every Envoy that connects; writes ``xds_refused`` and ``xds_served``."""
 
     def __init__(self, database: Database, socket: Path) -> None:
         self._database = database
@@ -54,6 +54,7 @@ class AdsServer:
         self._streams: dict[Stream, asyncio.Event] = {}
         self._responses = 0
         self._nacks = 0
+        self._served: set[str] = set()
 
     def __repr__(self) -> str:
         return f"<AdsServer {self._socket}, {len(self._streams)} streams, {self._resources!r}>"
@@ -106,6 +107,18 @@ class AdsServer:
                     log.warning("not in force", type=row.type, name=row.name, owner=row.owner, why=row.error)
                     txn.put(XDS_REFUSED, row)
 
+    def _publish_served(self) -> None:
+        """Make the table of served listeners what the streams have accepted."""
+        served = {name for stream in self._streams for name in stream.serves()}
+        if served == self._served:
+            return
+        with self._database.write() as txn:
+            for name in self._served - served:
+                txn.delete(XDS_SERVED, name)
+            for name in served - self._served:
+                txn.put(XDS_SERVED, ServedListener(name))
+        self._served = served
+
     async def serve(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
         """One Envoy's stream, to its end."""
         stream, wake = Stream(self._resources), asyncio.Event()
@@ -127,6 +140,7 @@ class AdsServer:
         finally:
             reading.cancel()
             del self._streams[stream]
+            self._publish_served()
 
     async def _read(self, requests: AsyncIterator[Any], stream: Stream, wake: asyncio.Event) -> None:
         try:
@@ -138,6 +152,8 @@ class AdsServer:
                     self._nacks += 1
                 before = len(self._resources.refused)
                 stream.received(request)
+                if request.type in ("listener", "routes"):
+                    self._publish_served()
                 if request.error or len(self._resources.refused) != before:
                     self._changed_by_refusal(stream)
                 wake.set()

@@ -174,6 +174,13 @@ class Stream:
         self._in_flight.clear()
         self._expected.clear()
 
+    def serves(self) -> Iterator[str]:
+        """Listeners that this Envoy has accepted, with the routes of that name where there are some."""
+        routes = self._of["routes"].versions if "routes" in self._of else {}
+        for name in self._of["listener"].versions if "listener" in self._of else ():
+            if name in routes or self._resources.get(("routes", name)) is None:
+                yield name
+
     def changed(self, keys: Iterable[ResourceKey]) -> None:
         """What is in force under these names is something else now."""
         for type_, name in keys:

@@ -219,7 +219,7 @@ def _of_text(rules: Any) -> Iterator[Check]:
         yield _unless(lambda value: value in choices, f"is none of {', '.join(choices)}")
     if rules.WhichOneof("well_known") == "well_known_regex":
         header = HEADERS[rules.well_known_regex, rules.strict]
-        yield _unless(lambda value: header.match(value) is not None, "is no valid header")
+        yield _unless(lambda value: not value or header.match(value) is not None, "is no valid header")
 
 
 def _of_enum(rules: Any, field: FieldDescriptor) -> Iterator[Check]:

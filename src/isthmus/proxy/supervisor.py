@@ -195,14 +195,21 @@ class Supervisor:
     async def _launched(self, digest: str) -> Envoy:
         admin = self._settings.directory / f"admin-{self._token}-{next(self._numbers)}.sock"
         self._started += 1
-        return await Envoy.start(
-            self._settings.program,
-            self._settings.directory,
-            admin=admin,
-            digest=digest,
-            concurrency=self._settings.concurrency,
-            drain_time=self._settings.drain_time,
+        starting = asyncio.ensure_future(
+            Envoy.start(
+                self._settings.program,
+                self._settings.directory,
+                admin=admin,
+                digest=digest,
+                concurrency=self._settings.concurrency,
+                drain_time=self._settings.drain_time,
+            )
         )
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:  # a process that nobody knows would serve for ever
+            await (await starting).stop()
+            raise
 
     def _wanted(self) -> str:
         try:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from typing import Any, Final, Literal, NamedTuple
 
 from isthmus import kube
-from isthmus.kube.objects import cilium, core, discovery, mcs
+from isthmus.kube.objects import cilium, core, discovery, gateway, mcs
 from isthmus.kube.objects import drains as drain_kinds
 from isthmus.kube.objects import policies as policy_kinds
 from isthmus.model import tables as model
@@ -14,7 +14,17 @@ from isthmus.model.names import ClusterName
 from isthmus.model.policies import PolicyKind
 from isthmus.model.sources import KUBERNETES
 from isthmus.reflector import Reflector, Sink, Store
-from isthmus.sources import drains, local_redirects, machines, multicluster, peer_policies, policies, services, slices
+from isthmus.sources import (
+    drains,
+    local_redirects,
+    machines,
+    multicluster,
+    peer_policies,
+    policies,
+    routes,
+    services,
+    slices,
+)
 from isthmus.sources.host_ports import PodSink
 from isthmus.sources.observed import Both, observed
 from isthmus.sources.optional import Optional
@@ -71,6 +81,9 @@ def feeds(
             Feed(kind, model.POLICIES, policies.global_traffic_policy(name), optional=True)
             for kind, name in GLOBAL_TRAFFIC_POLICIES
         ),
+        Feed(gateway.HTTP_ROUTE, model.ROUTES, routes.http_route, optional=True, written="status"),
+        Feed(gateway.GRPC_ROUTE, model.ROUTES, routes.grpc_route, optional=True, written="status"),
+        Feed(gateway.REFERENCE_GRANT, model.GRANTS, routes.grant, optional=True),
     )
     found: dict[str, list[Feed]] = {}
     for feed in all_of_them:

@@ -1,0 +1,264 @@
+"""gateway.networking.k8s.io/v1: routes and grants, as much of them as mesh routes use."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import field
+
+from isthmus.kube.kind import Kind
+from isthmus.kube.objects.meta import Condition, Meta, Wire
+
+
+class ParentRef(Wire, frozen=True):
+    """What a route is for."""
+
+    group: str | None = None
+    kind: str | None = None
+    namespace: str | None = None
+    name: str = ""
+    port: int | None = None
+    section_name: str | None = None
+
+
+class ObjectRef(Wire, frozen=True):
+    """A target of calls."""
+
+    group: str | None = None
+    kind: str | None = None
+    namespace: str | None = None
+    name: str = ""
+    port: int | None = None
+
+
+class HeaderMatch(Wire, frozen=True):
+    """A header, or a query parameter."""
+
+    name: str = ""
+    value: str = ""
+    type: str | None = None
+
+
+class PathMatch(Wire, frozen=True):
+    """A path."""
+
+    type: str | None = None
+    value: str | None = None
+
+
+class HttpMatch(Wire, frozen=True):
+    """What an HTTP request has to be like."""
+
+    path: PathMatch | None = None
+    headers: list[HeaderMatch] | None = None
+    query_params: list[HeaderMatch] | None = None
+    method: str | None = None
+
+
+class GrpcMethod(Wire, frozen=True):
+    """A method of gRPC."""
+
+    type: str | None = None
+    service: str | None = None
+    method: str | None = None
+
+
+class GrpcMatch(Wire, frozen=True):
+    """What a gRPC request has to be like."""
+
+    method: GrpcMethod | None = None
+    headers: list[HeaderMatch] | None = None
+
+
+class Header(Wire, frozen=True):
+    """A header to be written."""
+
+    name: str = ""
+    value: str = ""
+
+
+class HeaderModifier(Wire, frozen=True):
+    """Changes to headers."""
+
+    set: list[Header] | None = None
+    add: list[Header] | None = None
+    remove: list[str] | None = None
+
+
+class PathModifier(Wire, frozen=True):
+    """A new path."""
+
+    type: str = ""
+    replace_full_path: str | None = None
+    replace_prefix_match: str | None = None
+
+
+class RequestRedirect(Wire, frozen=True):
+    """An answer that sends the client elsewhere."""
+
+    scheme: str | None = None
+    hostname: str | None = None
+    port: int | None = None
+    path: PathModifier | None = None
+    status_code: int | None = None
+
+
+class UrlRewrite(Wire, frozen=True):
+    """What the backend is asked for."""
+
+    hostname: str | None = None
+    path: PathModifier | None = None
+
+
+class Fraction(Wire, frozen=True):
+    """A part of the requests."""
+
+    numerator: int = 0
+    denominator: int | None = None
+
+
+class RequestMirror(Wire, frozen=True):
+    """Where copies go."""
+
+    backend_ref: ObjectRef = ObjectRef()
+    percent: int | None = None
+    fraction: Fraction | None = None
+
+
+class Filter(Wire, frozen=True):
+    """One of the things done to a request or its answer."""
+
+    type: str = ""
+    request_header_modifier: HeaderModifier | None = None
+    response_header_modifier: HeaderModifier | None = None
+    request_redirect: RequestRedirect | None = None
+    url_rewrite: UrlRewrite | None = None
+    request_mirror: RequestMirror | None = None
+
+
+class BackendRef(Wire, frozen=True):
+    """A target with a weight."""
+
+    group: str | None = None
+    kind: str | None = None
+    namespace: str | None = None
+    name: str = ""
+    port: int | None = None
+    weight: int | None = None
+    filters: list[Filter] | None = None
+
+
+class Timeouts(Wire, frozen=True):
+    """GEP-2257 durations."""
+
+    request: str | None = None
+    backend_request: str | None = None
+
+
+class Retry(Wire, frozen=True):
+    """Which answers are asked for again."""
+
+    codes: list[int] | None = None
+    attempts: int | None = None
+    backoff: str | None = None
+
+
+class Rule(Wire, frozen=True):
+    """What both kinds of rules have."""
+
+    filters: list[Filter] | None = None
+    backend_refs: list[BackendRef] | None = None
+    timeouts: Timeouts | None = None
+    retry: Retry | None = None
+
+
+class HttpRule(Rule, frozen=True):
+    """A rule of an HTTPRoute."""
+
+    matches: list[HttpMatch] | None = None
+
+
+class GrpcRule(Rule, frozen=True):
+    """A rule of a GRPCRoute."""
+
+    matches: list[GrpcMatch] | None = None
+
+
+class HttpSpec(Wire, frozen=True):
+    """What an HTTPRoute asks for."""
+
+    parent_refs: list[ParentRef] | None = None
+    rules: list[HttpRule] | None = None
+
+
+class GrpcSpec(Wire, frozen=True):
+    """What a GRPCRoute asks for."""
+
+    parent_refs: list[ParentRef] | None = None
+    rules: list[GrpcRule] | None = None
+
+
+class ParentStatus(Wire, frozen=True):
+    """What came of a route at one parent, by one controller."""
+
+    parent_ref: ParentRef = ParentRef()
+    controller_name: str = ""
+    conditions: list[Condition] | None = None
+
+
+class RouteStatus(Wire, frozen=True):
+    """What came of a route."""
+
+    parents: list[ParentStatus] | None = None
+
+
+class HttpRoute(Wire, frozen=True):
+    """A route of HTTP."""
+
+    metadata: Meta
+    spec: HttpSpec = HttpSpec()
+    status: RouteStatus | None = None
+
+
+class GrpcRoute(Wire, frozen=True):
+    """A route of gRPC."""
+
+    metadata: Meta
+    spec: GrpcSpec = GrpcSpec()
+    status: RouteStatus | None = None
+
+
+class GrantFrom(Wire, frozen=True):
+    """Who may refer."""
+
+    group: str = ""
+    kind: str = ""
+    namespace: str = ""
+
+
+class GrantTo(Wire, frozen=True):
+    """To what."""
+
+    group: str = ""
+    kind: str = ""
+    name: str | None = None
+
+
+class GrantSpec(Wire, frozen=True):
+    """Who may refer to what."""
+
+    from_: list[GrantFrom] | None = field(default=None, name="from")
+    to: list[GrantTo] | None = None
+
+
+class ReferenceGrant(Wire, frozen=True):
+    """References across namespaces that the target's namespace allows."""
+
+    metadata: Meta
+    spec: GrantSpec = GrantSpec()
+
+
+GROUP: Final = "gateway.networking.k8s.io"
+HTTP_ROUTE: Final = Kind(GROUP, "v1", "httproutes", "HTTPRoute", HttpRoute)
+GRPC_ROUTE: Final = Kind(GROUP, "v1", "grpcroutes", "GRPCRoute", GrpcRoute)
+REFERENCE_GRANT: Final = Kind(GROUP, "v1beta1", "referencegrants", "ReferenceGrant", ReferenceGrant)

@@ -1,0 +1,170 @@
+"""Input rows: routes of the Gateway API (HTTPRoute and GRPCRoute) for Services and ServiceImports, and their grants.
+
+Both kinds are one row: a GRPCRoute's methods are paths, ``/service/method``. What is wrong with an object is a field of
+its row, or of the rule or reference that it is about; such a part has no other effect.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from isthmus.model.names import ServiceName, derived
+
+RouteKind = Literal["HTTPRoute", "GRPCRoute"]
+ParentKind = Literal["Service", "ServiceImport"]
+PathType = Literal["Exact", "PathPrefix", "RegularExpression"]
+
+
+class ValueMatch(Struct, frozen=True, gc=False, order=True):
+    """A header or a query parameter that has a value, or one that matches an expression."""
+
+    name: str
+    value: str
+    regex: bool = False
+
+
+class Match(Struct, frozen=True, gc=False):
+    """What a request has to be like; all of it."""
+
+    path: str = "/"
+    path_type: PathType = "PathPrefix"
+    method: str = ""
+    headers: tuple[ValueMatch, ...] = ()
+    query: tuple[ValueMatch, ...] = ()
+
+
+class ServiceRef(Struct, frozen=True, gc=False, order=True):
+    """A port of a Service or a ServiceImport."""
+
+    kind: ParentKind
+    name: ServiceName
+    port: int = 0
+    """0: any port of a parent; a backend names one."""
+
+    @property
+    def service(self) -> ServiceName:
+        """The Service whose plans it means: for an import the one derived of it."""
+        return self.name if self.kind == "Service" else derived(self.name)
+
+
+class HeaderEdit(Struct, frozen=True, gc=False):
+    """Changes to the headers of a request or an answer."""
+
+    set: tuple[tuple[str, str], ...] = ()
+    add: tuple[tuple[str, str], ...] = ()
+    remove: tuple[str, ...] = ()
+
+
+class PathEdit(Struct, frozen=True, gc=False):
+    """A new path, whole or for the prefix that matched."""
+
+    type: Literal["ReplaceFullPath", "ReplacePrefixMatch"]
+    value: str
+
+
+class Redirection(Struct, frozen=True, gc=False):
+    """An answer that sends the client elsewhere; what is empty stays as the request has it."""
+
+    scheme: str = ""
+    host: str = ""
+    port: int = 0
+    path: PathEdit | None = None
+    status: int = 302
+
+
+class Rewrite(Struct, frozen=True, gc=False):
+    """What the backend is asked for in place of what the client asked for."""
+
+    host: str = ""
+    path: PathEdit | None = None
+
+
+class BackendRef(Struct, frozen=True, gc=False):
+    """Where calls go, with a weight among those of its rule."""
+
+    to: ServiceRef
+    weight: int = 1
+    reason: str = ""
+    """Why it cannot be used, as a reason of the condition ResolvedRefs; its part of the calls is answered with 500."""
+    message: str = ""
+    request: HeaderEdit = HeaderEdit()
+    response: HeaderEdit = HeaderEdit()
+
+
+class Mirror(Struct, frozen=True, gc=False):
+    """Where a copy of some requests goes, whose answers are dropped."""
+
+    to: ServiceRef
+    numerator: int = 1
+    denominator: int = 1
+
+
+class Retries(Struct, frozen=True, gc=False):
+    """Which answers are asked for again, how often at most, and after which pause (seconds)."""
+
+    codes: tuple[int, ...] = ()
+    attempts: int = 1
+    backoff: float = 0.0
+
+
+class RouteRule(Struct, frozen=True, gc=False, kw_only=True):
+    """What matches any of these goes to these backends."""
+
+    matches: tuple[Match, ...] = (Match(),)
+    backends: tuple[BackendRef, ...] = ()
+    request: HeaderEdit = HeaderEdit()
+    response: HeaderEdit = HeaderEdit()
+    redirect: Redirection | None = None
+    rewrite: Rewrite | None = None
+    mirrors: tuple[Mirror, ...] = ()
+    timeout: float = 0.0
+    """Seconds for the whole request; 0: no limit."""
+    backend_timeout: float = 0.0
+    """Seconds for each attempt."""
+    retries: Retries | None = None
+
+
+class Route(Struct, frozen=True, gc=False, kw_only=True):
+    """A route of the own cluster's API server, with the parents of it that are ours."""
+
+    kind: RouteKind
+    name: ServiceName
+    parents: tuple[ServiceRef, ...] = ()
+    rules: tuple[RouteRule, ...] = ()
+    invalid: str = ""
+    """Why the object cannot be followed; it is accepted by no parent then."""
+    created: str = ""
+    uid: str = ""
+    generation: int = 0
+
+    @property
+    def owner(self) -> str:
+        """The object, as people name it."""
+        return f"{self.kind} {self.name}"
+
+    @property
+    def namespace(self) -> str:
+        """Where it is."""
+        return self.name.partition("/")[0]
+
+    def targets(self) -> frozenset[ServiceName]:
+        """The Services that it refers to as backends or mirrors."""
+        backends = {each.to.service for rule in self.rules for each in rule.backends}
+        return frozenset(backends | {each.to.service for rule in self.rules for each in rule.mirrors})
+
+
+class Grant(Struct, frozen=True, gc=False, kw_only=True):
+    """A ReferenceGrant: routes of these kinds and namespaces may refer to targets in its own namespace."""
+
+    name: ServiceName
+    sources: frozenset[tuple[str, str]] = frozenset()
+    """(kind, namespace)."""
+    targets: frozenset[tuple[str, str]] = frozenset()
+    """(kind, name); an empty name is every one."""
+
+    def allows(self, kind: str, namespace: str, to: ServiceRef) -> bool:
+        """Whether a route of that kind and namespace may refer to a target of this namespace."""
+        short = to.name.partition("/")[2]
+        return (kind, namespace) in self.sources and bool({(to.kind, short), (to.kind, "")} & self.targets)

@@ -1,0 +1,95 @@
+"""Plans as Envoy's clusters and endpoints: the planner's groups, which Envoy follows and does not judge again. Pure.
+
+A group is a locality with the group's weight, a tier a priority. Envoy's own rules of health and spill are off: it has
+no checks of flat backends, no panic, an overprovisioning that never spills, and takes changes at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from isthmus.model.balancing import Group, Plan
+from isthmus.model.xds import Resource
+from isthmus.proxy.messages import duration, packed
+from isthmus.proxy.resources import ADS, address, resource
+from isthmus.proxy.routing import cluster_name
+
+CONNECT_TIMEOUT: Final = 1.0
+"""Seconds until an attempt to connect is given up, and another backend is tried."""
+OVERPROVISIONING: Final = 1_000_000
+"""Percent: a priority with any host takes all calls (Envoy's default would spill below 72 % of healthy hosts)."""
+MAX_PRIORITY: Final = 128
+UNLIMITED: Final = {"value": 1_000_000}
+"""Envoy's circuit breakers have limits by default; whose calls are limited is not its to decide."""
+HTTP_OPTIONS: Final = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
+
+
+def of_plans(plans: Iterable[Plan], *, http2: frozenset[int]) -> list[Resource]:
+    """Clusters and endpoints of a Service's plans, by port. ``http2``: ports whose backends speak only that."""
+    chosen: dict[int, Plan] = {}
+    for plan in sorted(plans, key=lambda each: (not each.groups, each.key)):
+        chosen.setdefault(plan.key.port, plan)
+    found = []
+    for port, plan in sorted(chosen.items()):
+        name, owner = cluster_name(plan.key.service, port), _owner(plan)
+        found.append(_cluster(name, owner, plan, http2=port in http2))
+        found.append(_endpoints(name, owner, plan))
+    return found
+
+
+def _owner(plan: Plan) -> str:
+    return f"ServiceImport {plan.import_of}" if plan.import_of else f"Service {plan.key.service}"
+
+
+def _cluster(name: str, owner: str, plan: Plan, *, http2: bool) -> Resource:
+    by_client = plan.affinity == "ClientIP" or plan.consistent
+    limits = dict.fromkeys(("max_connections", "max_pending_requests", "max_requests", "max_retries"), UNLIMITED)
+    only: dict[str, Any] = {"http2_protocol_options": {}}
+    as_called: dict[str, Any] = {"http_protocol_options": {}, "http2_protocol_options": {}}
+    protocol = {"explicit_http_config": only} if http2 else {"use_downstream_protocol_config": as_called}
+    return resource(
+        "cluster",
+        name,
+        owner,
+        plan.key.service,
+        type="EDS",
+        eds_cluster_config={"eds_config": ADS},
+        connect_timeout=duration(CONNECT_TIMEOUT),
+        lb_policy="MAGLEV" if by_client else "ROUND_ROBIN",
+        common_lb_config={
+            "healthy_panic_threshold": {"value": 0},
+            "update_merge_window": duration(0),
+            "locality_weighted_lb_config": {},
+        },
+        circuit_breakers={"thresholds": [limits]},
+        typed_extension_protocol_options={HTTP_OPTIONS: packed(HTTP_OPTIONS, **protocol)},
+    )
+
+
+def _endpoints(name: str, owner: str, plan: Plan) -> Resource:
+    tiers = sorted({group.tier for group in plan.groups if group.targets})
+    priority = {tier: number for number, tier in enumerate(tiers) if number <= MAX_PRIORITY}
+    localities = [
+        _locality(number, group, priority[group.tier])
+        for number, group in enumerate(plan.groups)
+        if group.targets and group.tier in priority and group.weight
+    ]
+    return resource(
+        "endpoints",
+        name,
+        owner,
+        plan.key.service,
+        endpoints=localities,
+        policy={"overprovisioning_factor": {"value": OVERPROVISIONING}},
+    )
+
+
+def _locality(number: int, group: Group, priority: int) -> dict[str, Any]:
+    hosts = [{"endpoint": {"address": address(target.address, target.port)}} for target in group.targets]
+    return {
+        "locality": {"sub_zone": f"group-{number}"},
+        "lb_endpoints": hosts,
+        "load_balancing_weight": {"value": group.weight},
+        "priority": priority,
+    }

@@ -1,0 +1,288 @@
+"""Routes of the Gateway API, from objects to what the real Envoy does with a request."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from envoy_world import EnvoyWorld, envoy_world
+from route_world import RouteWorld, grant, route
+
+from isthmus.model.names import ServiceName, derived
+from isthmus.model.services import Pod
+from isthmus.model.tables import GRANTS, PLANS, PODS, ROUTES, XDS_SERVED
+
+pytestmark = pytest.mark.needs("envoy")
+
+CALLS = 2_000
+TO_ECHO = "parentRefs: [{group: '', kind: Service, name: echo}]\n"
+
+
+class Both(NamedTuple):
+    """The tables and the Envoy that follows them."""
+
+    rows: RouteWorld
+    envoy: EnvoyWorld
+
+    async def serve(self, name: str, text: str, **more: Any) -> None:
+        """A Service with one backend that answers with a text."""
+        self.rows.service(name, f"127.0.0.1:{await self.envoy.backend(text, **more)}")
+
+    async def answers(self, want: str, path: str = "/", service: str = "demo/echo") -> int:
+        """The listener's port, once a call has that answer."""
+        port = self.rows.listener_port(service)
+        await self.envoy.until(port, (200, want), path)
+        return port
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[Both]:
+    rows = RouteWorld()
+    async with envoy_world(tmp_path / "envoy", db=rows.db) as envoy:
+        [envoy.host] = rows.addresses
+        made = Both(rows, envoy)
+        await made.serve("demo/echo", "v1")
+        await made.serve("demo/v2", "v2")
+        yield made
+
+
+async def test_a_split_is_as_its_weights(world: Both) -> None:
+    split = "rules: [{backendRefs: [{name: echo, port: 80, weight: 90}, {name: v2, port: 80, weight: 10}]}]"
+    world.rows.routes(route(TO_ECHO + split))
+    port = await world.answers("v1")
+    seen = Counter([(await world.envoy.ask(port)).headers["x-backend"] for _ in range(CALLS)])
+    assert abs(seen["v2"] / CALLS - 0.1) < 0.03, seen
+    assert seen.total() == CALLS
+
+
+async def test_the_most_specific_match_gets_the_request(world: Both) -> None:
+    for name in ("exact", "get", "header", "query", "regex"):
+        await world.serve(f"demo/{name}", name)
+    rules = """
+rules:
+- backendRefs: [{name: echo, port: 80}]
+- matches: [{path: {value: /v2}}]
+  backendRefs: [{name: v2, port: 80}]
+- matches: [{path: {value: /v2}, method: POST}]
+  backendRefs: [{name: get, port: 80}]
+- matches: [{path: {value: /v2}, headers: [{name: X-Who, value: me}]}]
+  backendRefs: [{name: header, port: 80}]
+- matches: [{path: {value: /v2}, queryParams: [{name: q, value: "1"}]}]
+  backendRefs: [{name: query, port: 80}]
+- matches: [{path: {type: Exact, value: /v2/x}}]
+  backendRefs: [{name: exact, port: 80}]
+- matches: [{path: {type: RegularExpression, value: "/r[0-9]+"}}]
+  backendRefs: [{name: regex, port: 80}]
+"""
+    world.rows.routes(route(TO_ECHO + rules))
+    port = await world.answers("v2", "/v2")
+
+    async def backend(method: str, path: str, **headers: str) -> str:
+        return (await world.envoy.ask(port, method, path, **headers)).headers["x-backend"]
+
+    assert await backend("GET", "/") == "v1"
+    assert await backend("GET", "/v2") == "v2"
+    assert await backend("GET", "/v2/") == "v2"
+    assert await backend("GET", "/v2x") == "v1"
+    assert await backend("POST", "/v2/y") == "get"
+    assert await backend("GET", "/v2", **{"x-who": "me"}) == "header"
+    assert await backend("POST", "/v2", **{"x-who": "me"}) == "get"
+    assert await backend("GET", "/v2?q=1") == "query"
+    assert await backend("GET", "/v2/x?q=1") == "exact"
+    assert await backend("GET", "/r17") == "regex"
+    assert await backend("GET", "/r17x") == "v1"
+
+
+async def test_headers_paths_and_redirects_are_edited(world: Both) -> None:
+    seen: list[Any] = []
+    await world.serve("demo/edited", "edited", seen=seen)
+    rules = """
+rules:
+- matches: [{path: {value: /edit}}]
+  filters:
+  - type: RequestHeaderModifier
+    requestHeaderModifier: {set: [{name: X-Set, value: "100%"}], add: [{name: X-Add, value: b}], remove: [x-gone]}
+  - type: ResponseHeaderModifier
+    responseHeaderModifier: {set: [{name: x-answer, value: a}], remove: [x-secret]}
+  - type: URLRewrite
+    urlRewrite: {hostname: other.example, path: {type: ReplacePrefixMatch, replacePrefixMatch: /}}
+  backendRefs: [{name: edited, port: 80}]
+- matches: [{path: {value: /full}}]
+  filters: [{type: URLRewrite, urlRewrite: {path: {type: ReplaceFullPath, replaceFullPath: /one/two}}}]
+  backendRefs: [{name: edited, port: 80}]
+- matches: [{path: {value: /old}}]
+  filters: [{type: RequestRedirect, requestRedirect: {scheme: https, hostname: new.example, port: 8443, statusCode: 301,
+             path: {type: ReplacePrefixMatch, replacePrefixMatch: /new}}}]
+- backendRefs: [{name: echo, port: 80}]
+"""
+    world.rows.routes(route(TO_ECHO + rules))
+    port = await world.answers("v1")
+    answer = await world.envoy.ask(port, "GET", "/edit/x?y=1", **{"x-set": "0", "x-add": "a", "x-gone": "1"})
+    [request] = seen
+    assert (request.path_qs, request.host) == ("/x?y=1", "other.example")
+    assert request.headers.getall("x-set") == ["100%"]
+    assert request.headers.getall("x-add") == ["a", "b"]
+    assert "x-gone" not in request.headers
+    assert not [name for name in request.headers if name.startswith("x-envoy")]
+    assert (answer.headers["x-answer"], answer.headers.get("x-secret")) == ("a", None)
+    assert "Python" in answer.headers["server"]
+    await world.envoy.ask(port, "GET", "/full/path?y=1")
+    assert seen[-1].path_qs == "/one/two?y=1"
+    moved = await world.envoy.ask(port, "GET", "/old/x")
+    assert (moved.status, moved.headers["location"]) == (301, "https://new.example:8443/new/x")
+
+
+async def test_what_a_reference_does_not_reach_is_answered_with_500_and_no_match_with_404(world: Both) -> None:
+    await world.serve("other/far", "far")
+    rules = """
+rules:
+- matches: [{path: {value: /none}}]
+  backendRefs: [{name: nothing, port: 80}]
+- matches: [{path: {value: /empty}}]
+  backendRefs: [{name: idle, port: 80}]
+- matches: [{path: {value: /far}}]
+  backendRefs: [{name: far, namespace: other, port: 80}]
+- matches: [{path: {value: /near}}]
+  backendRefs: [{name: echo, port: 80}]
+- matches: [{path: {value: /zero}}]
+  backendRefs: [{name: echo, port: 80, weight: 0}]
+"""
+    world.rows.service("demo/idle").routes(route(TO_ECHO + rules))
+    port = await world.answers("v1", "/near")
+    statuses = {
+        path: (await world.envoy.ask(port, "GET", path)).status for path in ("/none", "/empty", "/far", "/zero", "/")
+    }
+    assert statuses == {"/none": 500, "/empty": 503, "/far": 500, "/zero": 500, "/": 404}
+    world.rows.put(GRANTS, grant("other", of="demo"))
+    await world.answers("far", "/far")
+    await world.serve("demo/nothing", "something")
+    await world.answers("something", "/none")
+
+
+async def test_retries_mirrors_and_timeouts(world: Both) -> None:
+    mirrored: list[Any] = []
+    failing = await world.envoy.backend("bad", status=503)
+    good = await world.envoy.backend("good")
+    world.rows.service("demo/flaky", f"127.0.0.1:{failing}", f"127.0.0.1:{good}")
+    await world.serve("demo/mirror", "mirror", seen=mirrored)
+    rules = """
+rules:
+- matches: [{path: {value: /retry}}]
+  retry: {codes: [503], attempts: 3}
+  backendRefs: [{name: flaky, port: 80}]
+- filters: [{type: RequestMirror, requestMirror: {backendRef: {name: mirror, port: 80}}}]
+  timeouts: {request: 10s, backendRequest: 5s}
+  backendRefs: [{name: echo, port: 80}]
+"""
+    world.rows.routes(route(TO_ECHO + rules))
+    port = await world.answers("v1")
+    assert {(await world.envoy.ask(port, "GET", "/retry")).status for _ in range(10)} == {200}
+    async with world.envoy.session.get(f"http://{world.envoy.host}:{port}/copied") as answer:
+        assert await answer.text() == "v1"
+    while not any(request.path == "/copied" for request in mirrored):
+        await world.envoy.get(port, "/more")
+
+
+async def test_a_route_of_another_namespace_is_for_its_own_callers_alone(world: Both) -> None:
+    rules = "rules: [{backendRefs: [{name: echo, namespace: demo, port: 80}]}]"
+    to = "parentRefs: [{group: '', kind: Service, name: echo, namespace: demo}]\n"
+    world.rows.put(GRANTS, grant("demo", of="consumer"))
+    world.rows.put(PODS, Pod(name="consumer/p", uid="1", addresses=("127.0.0.1",)))
+    consumer = route(
+        to + rules.replace("rules: [{", "rules: [{matches: [{path: {value: /mine}}],"), name="consumer/route"
+    )
+    world.rows.routes(consumer)
+    port = await world.answers("v1", "/mine")
+    assert (await world.envoy.ask(port, "GET", "/other")).status == 404
+    world.rows.put(PODS, Pod(name="consumer/p", uid="1", addresses=("127.0.0.9",)))
+    await world.answers("v1", "/other")
+
+
+async def test_a_grpc_route_matches_methods_of_grpc_calls_alone(world: Both) -> None:
+    import grpc
+
+    await world.serve("demo/web", "web")
+    server = grpc.aio.server()
+
+    async def method(request: bytes, context: Any) -> bytes:
+        return b"pong"
+
+    handler = grpc.method_handlers_generic_handler("demo.Echo", {"Ping": grpc.unary_unary_rpc_method_handler(method)})
+    server.add_generic_rpc_handlers((handler,))
+    backend = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    world.rows.service("demo/calls", f"127.0.0.1:{backend}", app_protocol="kubernetes.io/h2c")
+    method_match = (
+        "rules: [{matches: [{method: {service: demo.Echo, method: Ping}}], backendRefs: [{name: calls, port: 80}]}]"
+    )
+    world.rows.routes(
+        route(TO_ECHO + method_match, kind="GRPCRoute", name="demo/grpc"),
+        route(TO_ECHO + "rules: [{backendRefs: [{name: web, port: 80}]}]"),
+    )
+    port = await world.answers("web")
+    async with grpc.aio.insecure_channel(f"{world.envoy.host}:{port}") as channel:
+        assert await channel.unary_unary("/demo.Echo/Ping", None, None)(b"ping") == b"pong"
+        with pytest.raises(grpc.aio.AioRpcError):
+            await channel.unary_unary("/demo.Echo/Other", None, None)(b"ping")
+    assert (await world.envoy.ask(port, "POST", "/demo.Echo/Ping")).headers["x-backend"] == "web"
+    await server.stop(0)
+
+
+async def test_a_service_goes_back_to_its_own_path_with_its_last_route(world: Both) -> None:
+    row = route(TO_ECHO + "rules: [{backendRefs: [{name: v2, port: 80}]}]")
+    world.rows.routes(row)
+    port = await world.answers("v2")
+    world.rows.delete(ROUTES, row)
+    while (await world.envoy.get(port))[0]:
+        pass
+    assert world.rows.rows(ROUTES) == []
+
+
+async def test_one_bad_route_holds_up_no_other(world: Both) -> None:
+    await world.serve("demo/other", "other")
+    expression = "{type: RegularExpression, value: '(?i:x{1000}){1000}'}"
+    bad = f"rules: [{{matches: [{{path: {expression}}}], backendRefs: [{{name: v2, port: 80}}]}}]"
+    world.rows.routes(route(TO_ECHO + bad, name="demo/bad"))
+    world.rows.routes(
+        route(
+            "parentRefs: [{group: '', kind: Service, name: other}]\nrules: [{backendRefs: [{name: other, port: 80}]}]",
+            name="demo/good",
+        )
+    )
+    began = time.monotonic()
+    await world.answers("other", service="demo/other")
+    assert time.monotonic() - began < 20
+    await world.envoy.db.until(lambda now: bool(world.envoy.refused()))
+    [refusal] = world.envoy.refused()
+    assert refusal.startswith("HTTPRoute demo/bad: ")
+
+
+async def test_the_kernel_steers_a_service_to_envoy_while_it_is_served_and_past_it_when_it_has_ended(
+    world: Both,
+) -> None:
+    def targets(service: str) -> set[tuple[str, bool]]:
+        world.rows.derive()
+        rows = [plan for plan in world.rows.rows(PLANS) if plan.key.service == service]
+        return {(each.address, each.proxy) for plan in rows for group in plan.groups for each in group.targets}
+
+    world.rows.imported("demo/global", c1=["10.1.0.1:80"]).imported("demo/plain", c1=["10.1.0.2:80"])
+    to_global = "parentRefs: [{group: multicluster.x-k8s.io, kind: ServiceImport, name: global}]\n"
+    world.rows.routes(route(to_global + "rules: [{backendRefs: [{name: v2, port: 80}]}]"))
+    service = derived(ServiceName("demo/global"))
+    assert targets(service) == {("10.1.0.1", False)}
+    port = world.rows.listener_port(service)
+    await world.envoy.until(port, (200, "v2"))
+    await world.envoy.db.until(lambda now: bool(list(now.all(XDS_SERVED))))
+    assert targets(service) == {(world.envoy.host, True)}
+    assert targets(derived(ServiceName("demo/plain"))) == {("10.1.0.2", False)}
+    os.kill(world.envoy.supervisor.stats().running, signal.SIGKILL)
+    await world.envoy.db.until(lambda now: not list(now.all(XDS_SERVED)))
+    assert targets(service) == {("10.1.0.1", False)}
+    await world.envoy.db.until(lambda now: bool(list(now.all(XDS_SERVED))))
+    assert targets(service) == {(world.envoy.host, True)}
