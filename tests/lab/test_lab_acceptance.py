@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -14,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab_running import Running, lab_name, until
+from lab_running import Running, invoked, lab_name, until
 
-from isthmus_lab import removal
+from isthmus_lab import pod_exec, removal
 from isthmus_lab.demo.stage import CALLER, IMPORT_NAME, LOCAL_NAME
 from isthmus_lab.layout import Lab
 
@@ -52,13 +51,12 @@ def ready(lab: Running, cluster: str) -> bool:
     return len(pods) == 3 and sum(c["type"] == "Ready" and c["status"] == "True" for c in conditions) == 3
 
 
-def caller(lab: Running, *words: str, name: str = IMPORT_NAME) -> subprocess.Popen[str]:
+def caller(lab: Running, *words: str, name: str = IMPORT_NAME) -> subprocess.Popen[bytes]:
     inside = ["python3", "-I", "-S", str(CALLER), name, "80", *words]
-    command = [sys.executable, "-m", "isthmus", "lab", "exec", "--lab", lab.lab.name, "c2", "demo/client", "--"]
-    return subprocess.Popen([*command, *inside], stdout=subprocess.PIPE, text=True)
+    return pod_exec.run(pod_exec.find(lab.lab.clusters[1], "demo/client"), inside, stdout=subprocess.PIPE)
 
 
-def finish(calling: subprocess.Popen[str]) -> list[dict[str, Any]]:
+def finish(calling: subprocess.Popen[bytes]) -> list[dict[str, Any]]:
     out, _ = calling.communicate(timeout=60)
     return [json.loads(line) for line in out.splitlines()]
 
@@ -68,8 +66,7 @@ def call(lab: Running, *words: str, name: str = IMPORT_NAME) -> list[dict[str, A
 
 
 def program(lab: Running, name: str) -> dict[str, Any]:
-    shown = json.loads(lab.cli("status", "-o", "json").stdout)
-    return next(each for each in shown["programs"] if each["name"] == name)
+    return next(each for each in lab.status()["programs"] if each["name"] == name)
 
 
 def kill(lab: Running, name: str) -> int:
@@ -140,8 +137,7 @@ def settled(lab: Running) -> dict[str, Any] | None:
 
 def maps(lab: Running) -> dict[str, Any]:
     """What the kernel of c2 has, but for counters and what moves on its own."""
-    command = [sys.executable, "-m", "isthmus", "bpf", "maps", "-o", "json"]
-    pin = ["--pin", str(lab.lab.bpffs / "c2-n1")]
-    done = subprocess.run([*command, *pin], capture_output=True, text=True, check=True, timeout=100)
-    shown: dict[str, Any] = json.loads(done.stdout)
+    shown: dict[str, Any] = json.loads(
+        invoked(["bpf", "maps", "-o", "json", "--pin", str(lab.lab.bpffs / "c2-n1")]).stdout
+    )
     return {name: shown[name] for name in ("frontends", "plans", "slots", "backends", "services", "clusters")}

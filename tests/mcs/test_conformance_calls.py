@@ -7,6 +7,7 @@ Both have ``echo`` (one port 80 of two meanings: in c2 it is the older export's)
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -106,7 +107,7 @@ def imported(lab: Running, cluster: str, name: str, *exporters: str) -> None:
 
 def python(lab: Running, cluster: str, script: str) -> str:
     """What a script prints in the client pod of a cluster."""
-    return lab.cli("exec", cluster, "demo/client", "--", "python3", "-I", "-S", "-c", script).stdout
+    return lab.exec("demo/client", f"python3 -I -S -c {shlex.quote(script)}", cluster=cluster)
 
 
 def addresses(lab: Running, cluster: str, name: str) -> set[str]:
@@ -139,8 +140,7 @@ print(*content)
 
 def ask(lab: Running, cluster: str, name: str, kind: str) -> list[str]:
     """Records of a name, by dig in the client pod."""
-    words = ("exec", cluster, "demo/client", "--", "dig", "+short", "+time=2", name, kind)
-    return sorted(lab.cli(*words).stdout.split("\n")[:-1])
+    return sorted(lab.exec("demo/client", f"dig +short +time=2 {name} {kind}", cluster=cluster).split("\n")[:-1])
 
 
 def ip(lab: Running, cluster: str, kind: str, name: str, path: str) -> str:
