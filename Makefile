@@ -6,7 +6,7 @@ fuzz-names: setup-dev ## a million mutated frames through the program that answe
 	@ISTHMUS_FUZZ=$(or $(COUNT),1000000) ISTHMUS_FUZZ_SEED=$(or $(SEED),1) $(PY) -m pytest --timeout 3600 \
 		tests/datapath/test_names_kernel.py -k mutated
 
-.PHONY: fuzz-names demo demo-lb test test-kube test-failover check format lock setup setup-dev setup-test bpf mutate mutants bench-lb bench-policy compiled bench-mcs bench-export bench-clusterset test-flood cilium-reader chaos soak kube-tools kube-protos xds-protos lock clean
+.PHONY: fuzz-names demo demo-lb test test-kube test-failover check format lock setup setup-dev setup-test bpf mutate mutants bench-lb bench-policy compiled bench-mcs bench-export bench-clusterset test-flood cilium-reader chaos soak kube-tools kube-protos xds-protos lock clean bench-dns
 demo: setup ## run the main job: three clusters, one export, sixty calls
 	@$(PY) -m isthmus lab demo
 
@@ -52,6 +52,8 @@ bench-lb: setup ## what load balancing costs, from objects of the API server to 
 
 bench-policy: setup-dev ## what a policy over 1,000 backends costs the planner, with its target
 	@PYTHONPATH=tests/support $(PY) benchmarks/bench_policy.py
+bench-dns: setup-test ## names answered by the kernel, our server and CoreDNS (dnsperf; CoreDNS of make kube-tools): SECONDS=5
+	@PYTHONPATH=tests/support SECONDS_EACH=$(or $(SECONDS),5) $(PY) benchmarks/bench_dns.py
 
 compiled: setup-dev ## hot modules compiled (needs a C compiler) into .cache/compiled, and their tests on them
 	@tools/compiled

@@ -20,7 +20,9 @@ async def main(addresses: str, uplinks: str) -> None:
             txn.put(NAMES, row)
     given = tuple(filter(None, uplinks.split(",")))
     listen = [(each, 53) for each in addresses.split(",")]
-    server = Server(db, zone=ZONE, listen=listen, upstream=("127.0.0.1", 5353), uplinks=given)
+    server = Server(
+        db, zone=ZONE, listen=listen, upstream=("127.0.0.1", 5353), uplinks=given, cluster_domain="cluster.local"
+    )
     run = asyncio.create_task(server.run())
     await server.listening()
     print("ready", flush=True)

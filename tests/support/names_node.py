@@ -70,7 +70,7 @@ class Node:
         for address in (SERVER, SERVER6):
             ip("-n", self.name, "addr", "add", address, "dev", "lo")
         self.pod = self.plug(1)
-        self._server: subprocess.Popen[str] | None = None
+        self.server: subprocess.Popen[str] | None = None
 
     def plug(self, number: int) -> str:
         """A pod; its namespace."""
@@ -111,18 +111,18 @@ class Node:
     def serve(self) -> None:
         """Register the node's server with the kernel and run it."""
         command = [sys.executable, str(SUPPORT / "dns_serve.py"), f"{SERVER},{SERVER6}", ""]
-        self._server = subprocess.Popen(["ip", "netns", "exec", self.name, *command], stdout=subprocess.PIPE, text=True)
-        assert self._server.stdout is not None
-        assert self._server.stdout.readline() == "ready\n"
+        self.server = subprocess.Popen(["ip", "netns", "exec", self.name, *command], stdout=subprocess.PIPE, text=True)
+        assert self.server.stdout is not None
+        assert self.server.stdout.readline() == "ready\n"
         self.world.alive()
 
     def close(self) -> None:
         """Away with all of it."""
-        if self._server is not None:
-            self._server.kill()
-            self._server.wait(5)
-            assert self._server.stdout is not None
-            self._server.stdout.close()
+        if self.server is not None:
+            self.server.kill()
+            self.server.wait(5)
+            assert self.server.stdout is not None
+            self.server.stdout.close()
         for pin in self.pins.glob("*") if self.pins.is_dir() else ():
             pin.unlink()
         for each in self._made:
