@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
 
-from names_world import SERVER, SERVER6, NamesWorld
+from names_world import SECTION, SERVER, SERVER6, NamesWorld
 
+from isthmus.config import DnsSection
 from isthmus.datapath.core.tc import Attachment, PodLinks
 from isthmus.model.dns import Name
 
@@ -57,10 +58,10 @@ def within(namespace: str) -> Iterator[None]:
 class Node:
     """A namespace for the node and one for each pod, joined by veths; the node's programs and pins."""
 
-    def __init__(self, directory: Path, bpffs: Path, rows: Sequence[Name]) -> None:
+    def __init__(self, directory: Path, bpffs: Path, rows: Sequence[Name], *, section: DnsSection = SECTION) -> None:
         self.name = f"isthmus-tc-{os.getpid()}-{next(_numbers)}"
         self.pins = bpffs / self.name
-        self.world = NamesWorld(directory / "maps")
+        self.world = NamesWorld(directory / "maps", section=section)
         self.world.hold(rows)
         self._made = [self.name]
         ip("netns", "add", self.name)

