@@ -251,6 +251,17 @@ async def test_an_authority_is_changed_under_a_running_clusterset_and_no_backend
     assert after != before
 
 
+async def test_an_authority_is_not_switched_while_the_etcd_hangs_but_is_while_it_does_not_run(
+    two: tuple[World, World],
+) -> None:
+    _, c2 = two
+    c2.home.folder.begin_rotation("c2")
+    with c2.etcd.hanging(), pytest.raises(JoinError, match="does not answer now"):
+        await joining.check_next(c2.home, timeout=1.0)
+    c2.etcd.stop()
+    await joining.check_next(c2.home, timeout=1.0)
+
+
 async def test_it_is_changed_where_etcd_asks_for_certificates_too_with_a_restart_after_the_first_and_last_step(
     two: tuple[World, World],
 ) -> None:

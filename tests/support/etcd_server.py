@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
+import signal
 import socket
 import subprocess
 from collections.abc import AsyncIterator, Iterator
@@ -71,6 +72,16 @@ class EtcdServer:
             self._process.kill()
             self._process.wait()
             self._process = None
+
+    @contextmanager
+    def hanging(self) -> Iterator[None]:
+        """It listens and answers nobody meanwhile."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
 
     def wipe(self) -> None:
         """Forget everything; only while stopped."""

@@ -54,12 +54,12 @@ class OwnCluster(Struct, frozen=True, kw_only=True):
         """Where the files of its peers are."""
         return Path(self.clusterset.directory)
 
-    def session(self, *, user: str = access.ROOT) -> Session:
-        """A session with the own etcd; an empty user: while its authentication is off."""
+    def session(self, *, user: str = access.ROOT, timeout: float = 10.0) -> Session:
+        """A session with the own etcd; an empty user: while its authentication is off. ``timeout``: seconds a call."""
         path, pair = self.folder.path, user if user in pki.CLIENTS else "admin"
         tls = Tls(str(path / "ca.crt"), str(path / f"{pair}.crt"), str(path / f"{pair}.key"))
         credentials = Credentials(user, self.folder.password(user)) if user else None
-        return Session(self.etcd.endpoints, tls=tls, credentials=credentials)
+        return Session(self.etcd.endpoints, tls=tls, credentials=credentials, timeout=timeout)
 
     def entry(self, advertise: tuple[str, ...]) -> Entry:
         """How other clusters reach its etcd: at these addresses, else the configured ones; JoinError unless https."""
@@ -284,13 +284,18 @@ async def refresh(home: OwnCluster) -> list[ClusterName]:
     return changed
 
 
-async def check_next(home: OwnCluster) -> None:
-    """JoinError where the etcd takes our certificates, but not those of the authority that is to sign next."""
+async def check_next(home: OwnCluster, *, timeout: float = 10.0) -> None:
+    """JoinError where the etcd takes our certificates, but not those of the authority that is to sign next.
+
+    Three cases: it answers, and is tried; it hangs, which decides nothing; it does not run, so no connection breaks.
+    """
     try:
-        async with home.session() as root:
+        async with home.session(timeout=timeout) as root:
             await root.status()
-    except Transient:
-        return  # the etcd does not run, so no connection can break
+    except Transient as why:
+        if await _listens(home.etcd.endpoints):
+            raise JoinError(f"the etcd does not answer now ({why}); try again, or stop it first") from None
+        return
     with home.folder.of_next("admin") as tls:
         async with Session(home.etcd.endpoints, tls=tls) as session:
             try:
@@ -300,6 +305,22 @@ async def check_next(home: OwnCluster) -> None:
             except Transient:
                 failure = "the etcd does not trust the new authority: it reads --trusted-ca-file only when it starts"
                 raise JoinError(f"{failure}; restart it, then again: rotate-ca switch") from None
+
+
+async def _listens(endpoints: tuple[str, ...]) -> bool:
+    """Whether a program listens at one of these addresses, or may: only a refused connection denies it."""
+    for endpoint in endpoints:
+        at = urlsplit(endpoint)
+        try:
+            async with asyncio.timeout(5.0):
+                _, writer = await asyncio.open_connection(at.hostname, at.port)
+        except ConnectionRefusedError:
+            continue
+        except (OSError, TimeoutError):
+            return True
+        writer.close()
+        return True
+    return False
 
 
 def _update_trust(home: OwnCluster, peer: peers.Peer, published: KeyValue) -> bool:
