@@ -135,6 +135,11 @@ class Cluster:
         """Those of its Services and pods, the primary one first."""
         return self.lab.families[min(self.index, len(self.lab.families)) - 1]
 
+    @property
+    def place(self) -> tuple[str, str]:
+        """Its region and zone, as it publishes them to the others; empty where it has none."""
+        return self.lab.places[self.index - 1] if self.index <= len(self.lab.places) else ("", "")
+
     @cached_property
     def schemes(self) -> tuple[Scheme, ...]:
         """The same, with their ranges."""
@@ -220,6 +225,8 @@ class Lab:
     network: Network = "flat"
     families: tuple[Families, ...] = (("IPv4",),)
     """By cluster; the last is also of those that follow."""
+    places: tuple[tuple[str, str], ...] = ()
+    """Region and zone by cluster; those that follow have none."""
 
     @cached_property
     def schemes(self) -> tuple[Scheme, ...]:

@@ -51,6 +51,21 @@ def of_lab(directory: Path, lab: Lab) -> dict[str, list[Manifest]]:
     return {name: sorted(manifests, key=_rank) for name, manifests in found.items()}
 
 
+def of_file(file: Path) -> Iterator[Manifest]:
+    """The objects of a file. BadManifest where it is no YAML."""
+    try:
+        documents = list(yaml.safe_load_all(file.read_text()))
+    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
+        raise BadManifest(f"{file}: {' '.join(str(error).split())}") from None
+    for document in documents:
+        if document is None:
+            continue
+        if not isinstance(document, dict):
+            raise BadManifest(f"{file}: a document is no object")
+        items = document.get("items") if document.get("kind") == "List" else [document]
+        yield from (Manifest(file, item) for item in items or ())
+
+
 async def apply(client: kube.Client, manifests: list[Manifest]) -> list[str]:
     """Apply them all; what could not be applied, as sentences that name file and object."""
     failures = []
@@ -105,17 +120,7 @@ async def _apply(client: kube.Client, body: dict[str, Any]) -> None:
 
 def _read(directory: Path) -> Iterator[Manifest]:
     for file in sorted([*directory.glob("*.yaml"), *directory.glob("*.yml")]):
-        try:
-            documents = list(yaml.safe_load_all(file.read_text()))
-        except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
-            raise BadManifest(f"{file}: {' '.join(str(error).split())}") from None
-        for document in documents:
-            if document is None:
-                continue
-            if not isinstance(document, dict):
-                raise BadManifest(f"{file}: a document is no object")
-            items = document.get("items") if document.get("kind") == "List" else [document]
-            yield from (Manifest(file, item) for item in items or ())
+        yield from of_file(file)
 
 
 def _rank(manifest: Manifest) -> int:

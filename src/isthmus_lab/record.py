@@ -29,11 +29,12 @@ class Record(msgspec.Struct, frozen=True):
     datapath: Datapath = "isthmus"
     network: Network = "flat"
     families: tuple[Families, ...] = (("IPv4",),)
+    places: tuple[tuple[str, str], ...] = ()
 
     @property
     def lab(self) -> Lab:
         """The lab it is of."""
-        return Lab(self.name, self.size, self.nodes, self.network, self.families)
+        return Lab(self.name, self.size, self.nodes, self.network, self.families, self.places)
 
 
 def write(record: Record) -> None:

@@ -85,7 +85,18 @@ def start(
     lab.directory.mkdir(parents=True, mode=0o700)
     lab.logs.mkdir()
     record.write(
-        record.Record(lab.name, lab.size, lab.nodes, images, isthmus, apiserver, datapath, lab.network, lab.families)
+        record.Record(
+            lab.name,
+            lab.size,
+            lab.nodes,
+            images,
+            isthmus,
+            apiserver,
+            datapath,
+            lab.network,
+            lab.families,
+            lab.places,
+        )
     )
     group = cgroups.make(control_group(lab))
     with (lab.logs / "supervisor.log").open("ab") as log:

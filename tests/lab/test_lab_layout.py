@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from isthmus.model.services import Family
 from isthmus_lab import manifests, startup
+from isthmus_lab.cli.lab import group
 from isthmus_lab.families import SCHEMES
 from isthmus_lab.layout import Lab
 from isthmus_lab.pod_exec import NoSuchPod, parse
+from isthmus_lab.supervisor import configs
 
 
 def test_two_labs_never_own_each_others_namespaces() -> None:
@@ -18,6 +21,20 @@ def test_two_labs_never_own_each_others_namespaces() -> None:
     assert Lab("demo").owns("isthmus-demo-fabric")
     for other in ("isthmus-demo2-fabric", "isthmus-dem-fabric", "isthmus-demo", "demo-fabric", "isthmus-demo-c1-x"):
         assert not Lab("demo").owns(other)
+
+
+def test_the_place_of_a_cluster_is_in_the_configuration_of_its_processes() -> None:
+    lab = Lab("demo", 3, places=(("east", "a"), ("east", "")))
+    places = [(found.cluster.region, found.cluster.zone) for found in map(configs.operator, lab.clusters)]
+    assert places == [("east", "a"), ("east", ""), ("", "")]
+    assert [configs.agent(cluster.nodes[0]).cluster.region for cluster in lab.clusters] == ["east", "east", ""]
+
+
+@pytest.mark.parametrize("word", ["c9=east", "c1", "c1=", "c1=/a"])
+def test_a_place_that_is_none_is_one_line(word: str) -> None:
+    done = CliRunner().invoke(group, ["up", "--lab", "nolab", "--place", word])
+    wanted = f"Error: --place {word}: want CLUSTER=REGION[/ZONE], a cluster of c1, c2, c3"
+    assert (done.exit_code, done.stderr.strip()) == (1, wanted)
 
 
 @pytest.mark.parametrize("family", ["IPv4", "IPv6"])

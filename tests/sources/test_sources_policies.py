@@ -168,6 +168,15 @@ def test_the_definition_has_the_bounds_that_the_source_has() -> None:
     assert (tiers["maxItems"], of_tier["maxItems"], weight["maximum"]) == (MAX_TIERS, MAX_CLUSTERS, MAX_WEIGHT)
 
 
+@pytest.mark.parametrize("file", sorted((ROOT / "examples" / "policies").glob("*.yaml")), ids=lambda each: each.stem)
+def test_each_policy_of_the_examples_is_valid_and_of_the_import_of_the_story(file: Path) -> None:
+    found = traffic_policy(
+        msgspec.convert(yaml.safe_load(file.read_text()) | {"metadata": METADATA}, wire.TrafficPolicy)
+    )
+    assert (found.invalid, found.target, found.kind) == ("", "demo/echo", "ServiceImport")
+    assert found.tiers or found.locality
+
+
 # GlobalTrafficPolicy: the table of docs/policies.md
 
 

@@ -44,6 +44,10 @@ def group() -> None:
 @click.option("--network", type=click.Choice(["flat", "island"]), default="flat", show_default=True,
               help="Whether clusters reach each other's pods, or only gateway nodes.")  # fmt: skip
 @_families
+@click.option(
+    "--place", "places", multiple=True, metavar="CLUSTER=REGION[/ZONE]",
+    help="Where a cluster is, as policies select it; repeatable.",
+)  # fmt: skip
 @click.option("--from", "directory", type=click.Path(path_type=Path), help="Apply DIR/*.yaml and DIR/CLUSTER/*.yaml.")
 @click.option(
     "--image",
@@ -70,6 +74,7 @@ def up(
     nodes: int,
     network: Network,
     families: tuple[str, ...],
+    places: tuple[str, ...],
     directory: Path | None,
     images: tuple[str, ...],
     stand_in_missing: bool,
@@ -83,7 +88,7 @@ def up(
     from isthmus_lab import etcd_program, manifests, removal, startup
     from isthmus_lab.layout import Lab
 
-    lab = Lab(name, clusters, nodes, network, _of_clusters(families, clusters))
+    lab = Lab(name, clusters, nodes, network, _of_clusters(families, clusters), _places(places, clusters))
     try:
         own = _images(images, file, stand_in_missing=stand_in_missing)
         startup.check(lab, apiserver=apiserver, datapath=datapath)
@@ -222,6 +227,17 @@ def _of_clusters(words: tuple[str, ...], clusters: int) -> tuple[Families, ...]:
         return families.parse_all(words, clusters)
     except families.BadFamilies as why:
         raise click.ClickException(str(why)) from None
+
+
+def _places(words: tuple[str, ...], clusters: int) -> tuple[tuple[str, str], ...]:
+    found = [("", "")] * clusters
+    for word in words:
+        name, _, place = word.partition("=")
+        region, _, zone = place.partition("/")
+        if name not in (names := [f"c{n}" for n in range(1, clusters + 1)]) or not region:
+            raise click.ClickException(f"--place {word}: want CLUSTER=REGION[/ZONE], a cluster of {', '.join(names)}")
+        found[names.index(name)] = (region, zone)
+    return tuple(found)
 
 
 def _program(each: dict[str, Any]) -> list[str]:

@@ -140,7 +140,10 @@ def dns(node: Node) -> config.Config:
 
 def _cluster(cluster: Cluster) -> config.ClusterSection:
     network = cluster.name if cluster.lab.network == "island" else ""
-    return config.ClusterSection(name=cluster.name, id=cluster.index, network=network, families=cluster.families)
+    region, zone = cluster.place
+    return config.ClusterSection(
+        name=cluster.name, id=cluster.index, network=network, region=region, zone=zone, families=cluster.families
+    )
 
 
 def _kubernetes(cluster: Cluster) -> config.KubernetesSection:
