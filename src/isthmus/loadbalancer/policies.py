@@ -26,4 +26,5 @@ def counting(rows: Iterable[Policy]) -> Policy | None:
 def of_service(reader: Reader, of: ResolvedService) -> Policy | None:
     """The policy that counts for a service."""
     target = ("ServiceImport", of.import_of) if of.import_of else ("Service", of.name)
-    return counting(reader.by(POLICIES, "target", target))
+    rows = reader.by(POLICIES, "target", target)
+    return counting(rows) if rows else None

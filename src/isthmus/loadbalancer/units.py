@@ -35,7 +35,7 @@ from isthmus.model.tables import (
     REDIRECTS,
     SERVICES,
 )
-from isthmus.statedb import DerivedTogether, WriteTxn, pending, rewrite, rows_of
+from isthmus.statedb import DerivedTogether, PendingWrites, WriteTxn, pending, rewrite, rows_of
 
 OF_FRONTENDS: Final = (SERVICES, IMPORTS, NODES, REDIRECTS, PORT_REDIRECTS)
 OF_BACKENDS: Final = (ENDPOINT_SETS, SERVICES, IMPORTS, PROBES, CLUSTERS, OWN_RANGES)
@@ -85,6 +85,7 @@ class Units:
         at = backends.viewpoint(txn, self._cluster)
         by = plans.outlook(txn, self._cluster, self._node, sources=pending(txn, OF_BACKENDS))
         answering, planned = txn.finder(BACKENDS, "service"), txn.finder(PLANS, "service")
+        of_backends, of_plans = PendingWrites(txn, BACKENDS), PendingWrites(txn, PLANS)
         for name in services:
             called = claims.renew(name)
             row = claims.service(name)
@@ -94,9 +95,11 @@ class Units:
                 found = backends.of_service(txn, subject, at=at, cache=self._parts)
             else:
                 self._parts.pop(name, None)
-            rewrite(txn, BACKENDS, rows_of(answering(name)), found)
+            of_backends.rewrite(rows_of(answering(name)), found)
             wants = plans.of_service(txn, name, subject, frontends=called, backends=found, by=by) if called else ()
-            rewrite(txn, PLANS, rows_of(planned(name)), wants)
+            of_plans.rewrite(rows_of(planned(name)), wants)
+        for writes in (claims.writes, of_backends, of_plans):
+            writes.flush()
 
 
 class Claims:
@@ -113,6 +116,7 @@ class Claims:
         self._redirects, self._redirects_at = txn.finder(REDIRECTS, "service"), txn.finder(REDIRECTS, "address")
         self._redirected = txn.finder(PORT_REDIRECTS, "service")
         self._called = txn.finder(FRONTENDS, "service")
+        self.writes = PendingWrites(txn, FRONTENDS)
 
     def service(self, name: ServiceName) -> Service | None:
         """The row that counts for a service."""
@@ -120,14 +124,15 @@ class Claims:
         return best(self._txn, name) if row is not None and type(row) is not Service else row
 
     def renew(self, name: ServiceName) -> Sequence[Frontend]:  # hot:
-        """Write the frontends of a service; returns those it has."""
+        """Have the frontends of a service written; returns those it has."""
         present: list[Frontend] = rows_of(self._called(name))
         if self._simple(name, present):
             row = self._services(name)
             found = frontends.uncontested(row) if row is not None and wanted(row, self._which) else []
-            rewrite(self._txn, FRONTENDS, present, found)
+            self.writes.rewrite(present, found)
             return found
-        return self._compared(name, present)
+        self.writes.flush()
+        return self._compared(name, rows_of(self._called(name)))
 
     def _compared(self, name: ServiceName, present: Sequence[Frontend]) -> list[Frontend]:
         """The general rule: at each address and port that the service claims or has, the strongest claim counts."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from socket import AF_INET, inet_ntop, inet_pton
+from socket import AF_INET, inet_pton
 from typing import Final, Literal, TypeVar, cast, get_args
 
 from isthmus.kube.objects.core import ServicePort, SessionAffinityConfig
@@ -52,10 +52,12 @@ def pairs(labels: Mapping[str, str] | None) -> Labels:
 
 def address(text: str, *, field: str) -> str:  # hot:
     """An address in canonical form: '2001:DB8:0::1' is '2001:db8::1'. An IPv4-mapped IPv6 address is the IPv4 one."""
-    try:  # nearly all of them; ten times as fast
-        return inet_ntop(AF_INET, inet_pton(AF_INET, text))
+    try:  # nearly all of them, and a hundred times as fast: inet_pton takes only canonical IPv4 (no leading zeros)
+        inet_pton(AF_INET, text)
     except (OSError, ValueError):
         pass
+    else:
+        return text
     try:
         parsed = ipaddress.ip_address(text)
     except ValueError:

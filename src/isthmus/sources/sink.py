@@ -41,49 +41,50 @@ class TableSink(Generic[T, R]):
 
     def replace(self, items: Mapping[str, T], *, partial: bool) -> None:
         """Make the rows those of these objects; a partial list only adds. A whole one completes the table's source."""
-        gone = [] if partial else [key for key in self._rows if key not in items]
         self._complaints = {key: why for key, why in self._complaints.items() if key in items}
+        last: dict[str, T | None] = {} if partial else {key: None for key in self._rows if key not in items}
+        last.update(items)
         with self._db.write() as txn:
-            for key in gone:
-                self._drop(txn, key)
-            for key, item in items.items():
-                self._put(txn, key, item)
+            self._follow(txn, last)
             if not partial:
                 self._initializer.complete(txn)
 
     def apply(self, events: Sequence[Event[T]]) -> None:
-        """Follow these changes, in their order."""
+        """Follow these changes. Of several of one object the last counts, the only one that is complained about."""
         with self._db.write() as txn:
-            for key, item in events:
-                if item is None:
-                    self._complaints.pop(key, None)
-                    self._drop(txn, key)
-                else:
-                    self._put(txn, key, item)
+            self._follow(txn, dict(events))
 
-    def _put(self, txn: WriteTxn, key: str, item: T) -> None:
-        row = self._row(key, item)
-        if row is None:
-            self._drop(txn, key)
-            return
-        before = self._rows.get(key)
-        if before is not None and self._table.key(before) != self._table.key(row):
-            txn.delete(self._table, self._table.key(before))
-        old = txn.put(self._table, row)
-        self._rows[key] = old if old is not None and old == row else row
+    def _follow(self, txn: WriteTxn, items: Mapping[str, T | None]) -> None:  # hot:
+        """Objects as they are now; None for one that is no more. Rows are deleted first: a key may move."""
+        key_of, known = self._table.key, self._rows
+        gone: list[Any] = []
+        rows: list[R] = []
+        for key, item in items.items():
+            before = known.get(key)
+            row = self._row(key, item)
+            if row is None:
+                if before is not None:
+                    gone.append(key_of(before))
+                    del known[key]
+                continue
+            if before is not None:
+                if before == row:
+                    row = before
+                elif key_of(before) != key_of(row):
+                    gone.append(key_of(before))
+            known[key] = row
+            rows.append(row)
+        txn.delete_all(self._table, gone)
+        txn.put_all(self._table, rows)
 
-    def _drop(self, txn: WriteTxn, key: str) -> None:
-        before = self._rows.pop(key, None)
-        if before is not None:
-            txn.delete(self._table, self._table.key(before))
-
-    def _row(self, key: str, item: T) -> R | None:
+    def _row(self, key: str, item: T | None) -> R | None:
         try:
-            row = self._convert(item)
+            row = self._convert(item) if item is not None else None
         except Malformed as why:
             self._complain(key, str(why))
             return None
-        self._complaints.pop(key, None)
+        if self._complaints:
+            self._complaints.pop(key, None)
         return row
 
     def _complain(self, key: str, why: str) -> None:

@@ -37,13 +37,8 @@ def endpoint_set(
         of = ClusterName(labels.get(OF_CLUSTER) or cluster)
         if of != cluster and not remote:
             return None
-        return EndpointSet(
-            service=service_name(wire.metadata.namespace, service),
-            cluster=of,
-            source=KUBERNETES,
-            part=wire.metadata.name,
-            endpoints=_endpoints(wire),
-        )
+        name = service_name(wire.metadata.namespace, service)
+        return EndpointSet(name, of, KUBERNETES, wire.metadata.name, _endpoints(wire))
 
     return convert
 

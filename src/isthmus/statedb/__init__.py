@@ -36,6 +36,7 @@ from isthmus.statedb.derived import (
     Derived,
     DerivedTogether,
     Pairs,
+    PendingWrites,
     pending,
     rewrite,
 )
@@ -63,6 +64,7 @@ __all__ = [
     "NotPruned",
     "Overrun",
     "Pairs",
+    "PendingWrites",
     "Reader",
     "Reconciler",
     "ReconcilerStats",

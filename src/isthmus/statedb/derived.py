@@ -6,7 +6,7 @@ batch, so that what is constant in a batch is looked up once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from isthmus.statedb.errors import StateError
@@ -155,19 +155,43 @@ def pending(reader: Reader, tables: Iterable[AnyTable]) -> frozenset[str]:
 
 def rewrite(txn: WriteTxn, table: Table[Any, R], present: Sequence[R], wanted: Iterable[R]) -> None:  # hot:
     """Put and delete rows so that those that are present give way to those that are wanted."""
-    if not present:  # most units of a large change
-        for row in wanted:
-            txn.put(table, row)
-        return
-    if len(present) > COMPARED:
-        present, wanted = _different(present, wanted)
-    key = table.key
-    before = {key(row): row for row in present}
-    for row in wanted:
-        if before.pop(key(row), None) is not row:
-            txn.put(table, row)
-    for stale in before:
-        txn.delete(table, stale)
+    writes = PendingWrites(txn, table)
+    writes.rewrite(present, wanted if isinstance(wanted, Sequence) else list(wanted))
+    writes.flush()
+
+
+class PendingWrites(Generic[R]):
+    """Rows of one table that a batch of units deletes and puts: written together, deletions first."""
+
+    def __init__(self, txn: WriteTxn, table: Table[Any, R]) -> None:
+        self._txn = txn
+        self._table = table
+        self._gone: list[Any] = []
+        self._rows: list[R] = []
+
+    def rewrite(self, present: Sequence[R], wanted: Collection[R]) -> None:  # hot:
+        """The rows that are present give way to those that are wanted."""
+        if not present:  # most units of a large change
+            self._rows += wanted
+            return
+        key = self._table.key
+        if not wanted:
+            self._gone += [key(row) for row in present]
+            return
+        if len(present) > COMPARED:
+            present, wanted = _different(present, wanted)
+        before = {key(row): row for row in present}
+        self._rows += [row for row in wanted if before.pop(key(row), None) is not row]
+        self._gone += before
+
+    def flush(self) -> None:
+        """Write them."""
+        if self._gone:
+            self._txn.delete_all(self._table, self._gone)
+            self._gone = []
+        if self._rows:
+            self._txn.put_all(self._table, self._rows)
+            self._rows = []
 
 
 def _different(present: Iterable[R], wanted: Iterable[R]) -> tuple[list[R], list[R]]:

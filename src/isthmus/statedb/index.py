@@ -8,7 +8,7 @@ table, so a look-up does not go through the table again. It changes in place: a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from typing import Any
 
 from isthmus.statedb.ordered import SortedDict
@@ -40,6 +40,29 @@ class Index:
                 self.found[value] = new
             else:
                 self._join(value, rows, new)
+
+    def add_all(self, rows: Iterable[Any]) -> None:  # hot:
+        """Add rows whose keys are not in the table."""
+        values_of, found, get = self._values, self.found, self.get
+        for new in rows:
+            values = values_of(new)
+            for value in values if len(values) < 2 else dict.fromkeys(values):
+                there = get(value)
+                if there is None:
+                    found[value] = new
+                else:
+                    self._join(value, there, new)
+
+    def remove_all(self, rows: Iterable[Any]) -> None:  # hot:
+        """Remove rows."""
+        values_of, found, get = self._values, self.found, self.get
+        for old in rows:
+            values = values_of(old)
+            for value in values if len(values) < 2 else dict.fromkeys(values):
+                if get(value) is old:
+                    del found[value]
+                else:
+                    self._discard(old, (value,))
 
     def replace(self, old: Any, new: Any) -> None:  # hot:
         """Put a row in the place of another of the same key."""

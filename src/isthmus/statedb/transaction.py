@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
 
 from isthmus.statedb.reading import Pending, Reader
@@ -61,6 +61,52 @@ class WriteTxn(Reader):
         for index in state.kept:
             index.remove(old)
         return old
+
+    def put_all(self, table: Table[Any, R], rows: Sequence[R]) -> None:  # hot:
+        """Put rows in their order: the same as one by one, in less time where most of them are new."""
+        state = self._present[table.name]
+        key_of, get, present = table.key, state.get, state.rows
+        touched = state.touched
+        added: list[R] = []
+        for row in rows:
+            key = key_of(row)
+            old = get(key)
+            if old is None:
+                if touched is None:
+                    touched = self._touch(state)
+                touched.setdefault(key)
+                present[key] = row
+                added.append(row)
+            elif old is not row and old != row:
+                added = self._index(state, added)  # the row that is replaced may be one of them
+                self._set(state, key, old, row)
+                touched = state.touched
+        self._index(state, added)
+
+    def _index(self, state: TableState, added: list[Any]) -> list[Any]:
+        """Take rows that were added into the indexes; gives an empty list for the next."""
+        if added:
+            state.revision += len(added)
+            for index in state.kept:
+                index.add_all(added)
+        return []
+
+    def delete_all(self, table: Table[K, R], keys: Sequence[K]) -> None:  # hot:
+        """Remove rows; keys without one are no error."""
+        state = self._present[table.name]
+        get, touched = state.get, state.touched
+        removed: list[Any] = []
+        for key in keys:
+            old = get(key)
+            if old is not None:
+                if touched is None:
+                    touched = self._touch(state)
+                touched.setdefault(key, old)
+                del state.rows[key]
+                removed.append(old)
+        state.revision += len(removed)
+        for index in state.kept if removed else ():
+            index.remove_all(removed)
 
     def _set(self, state: TableState, key: Any, old: Any, new: Any) -> None:  # hot:
         """Put a row that differs from the present one, None where there is none; the indexes follow."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 from msgspec import Struct
 
@@ -14,6 +15,10 @@ from isthmus.datapath.core.maps import Maps
 from isthmus.datapath.core.shapes import ID
 from isthmus.datapath.services import codecs
 from isthmus.datapath.services.installed import Installed, Named, State
+
+FEW_SERVICES: Final = 16
+"""Services up to which every key that may count their calls is deleted, there or not: of more, ``counters`` is read,
+since the kernel ends a batch of deletions at each key that it has not got."""
 
 
 class Leftover(Struct, gc=False):
@@ -130,14 +135,17 @@ class Leftovers:
 
     def _forget_counters(self, doomed: Iterable[tuple[str, object, int]]) -> None:
         """A number that is given out again starts from nothing."""
-        services = [number for name, _, number in doomed if name == "services"]
+        services = {number for name, _, number in doomed if name == "services"}
         clusters = {number for name, _, number in doomed if name == "clusters"}
-        if clusters:  # rare enough to read them all
-            keys = [key for key, _ in self._maps.items("counters") if codecs.COUNTER_KEY.unpack(key)[1] in clusters]
-            self._maps.drop("counters", keys)
-        if services:
-            known = [0, *clusters, *(cluster.id for cluster in self._state.clusters.values())]
-            self._maps.drop("counters", [key for number in services for key in _counters(number, known)])
+        if clusters or len(services) > FEW_SERVICES:
+            unpack = codecs.COUNTER_KEY.unpack
+            keys = [key for key, _ in self._maps.items("counters")]
+            known = [key for key in keys if unpack(key)[0] in services or unpack(key)[1] in clusters]
+        else:
+            numbers = [0, *(cluster.id for cluster in self._state.clusters.values())]
+            known = [key for number in services for key in _counters(number, numbers)]
+        if known:
+            self._maps.drop("counters", known)
 
 
 def _counters(service: int, clusters: Iterable[int]) -> list[bytes]:

@@ -7,8 +7,7 @@ to it. Either way a connect finds a backend of the old plan or of the new at eve
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import lru_cache
 
 from msgspec import Struct
@@ -17,6 +16,7 @@ from isthmus.datapath.core import shapes
 from isthmus.datapath.core.shapes import ID
 from isthmus.datapath.services import codecs, rings
 from isthmus.datapath.services.installed import Installed, Named, State, Unit
+from isthmus.datapath.services.moves import moves
 from isthmus.model.balancing import Ejection, Group, Plan, Target
 
 SMALL = 16
@@ -34,7 +34,7 @@ class Refused(Exception):  # noqa: N818
     """A plan that does not fit into the maps; the message is the reason."""
 
 
-class Change(Struct, kw_only=True, gc=False):
+class Change(Struct, gc=False):
     """How one unit becomes its row. ``held``: references taken for it; ``freed``: released after the grace period."""
 
     unit: Unit
@@ -78,6 +78,39 @@ def change(state: State, row: Plan) -> Change:  # hot:
     return found
 
 
+def is_plain(row: Plan) -> bool:  # hot:
+    """Whether a plan is one group without anything that other maps are for: what nearly all are."""
+    groups = row.groups
+    return (
+        len(groups) == 1
+        and 0 <= groups[0].weight <= MOST_WEIGHT
+        and row.affinity == "None"
+        and not (row.consistent or row.skip or row.awaited)
+    )
+
+
+def new_plain(state: State, rows: Mapping[str, Plan]) -> list[Change]:  # hot:
+    """The changes of plain plans whose units, by name, are not there: the same as :func:`change` gives, by batch."""
+    pack_id, pack_name = ID.pack, codecs.SERVICE.pack
+    found: list[Change] = []
+    numbers = zip(state.service_ids.take_many(len(rows)), state.plan_ids.take_many(len(rows)), strict=True)
+    for (name, row), (service, number) in zip(rows.items(), numbers, strict=True):
+        unit = state.units[name] = Unit(Named(service, name))
+        [group] = row.groups
+        backends = _numbers(state, group.targets)
+        shares = _ALONE if group.tier == 0 and group.weight == 1 else ((group.tier, group.weight),)
+        plan = state.plans[number] = Installed(number, service, 0, 0, shares, (backends,))
+        plan.ejection = _ejection(row.ejection or state.ejection)
+        puts = _slots(state, plan, [(0, n, backend) for n, backend in enumerate(backends)])
+        puts.append(("plans", pack_id(number), plan.value(state.next_generation())))
+        called = tuple(sorted([codecs.frontend_key(key) for key in row.frontends]))
+        for key in called:
+            puts.append(("frontends", key, codecs.frontend(key, plan=number)))
+        puts.append(("services", pack_id(service), pack_name(name.encode())))
+        found.append(Change(unit, plan, puts, (), (), (), frozenset(), called))
+    return found
+
+
 @lru_cache(64)
 def _ejection(wanted: Ejection) -> tuple[int, int, int]:
     first, longest = (min(round(time * 1000), MOST_TIME) for time in (wanted.first, wanted.longest))
@@ -92,6 +125,8 @@ def _shares(groups: Sequence[Group]) -> tuple[tuple[int, int], ...]:
 def _numbers(state: State, targets: Sequence[Target]) -> tuple[int, ...]:  # hot:
     """The backends of targets, each once and in their order; backends of new targets have no reference yet."""
     known = state.by_target.get
+    if len(targets) == 1:
+        return ((known(targets[0]) or state.backend(targets[0])).id,)
     numbers = tuple([(known(target) or state.backend(target)).id for target in targets])
     return numbers if len(numbers) < 2 else tuple(dict.fromkeys(numbers))
 
@@ -133,11 +168,11 @@ def _in_place(state: State, unit: Unit, plan: Installed) -> Change | None:
     old = unit.current
     if old is None or not old.sure or old.flags != plan.flags or old.skip != plan.skip or _tiers(old) != _tiers(plan):
         return None
-    moves = [_moves(before, after) for before, after in zip(old.slots, plan.slots, strict=True)]
-    writes = [(g, n, number) for g, (_, written) in enumerate(moves) for n, number in written]
+    moved = [moves(before, after) for before, after in zip(old.slots, plan.slots, strict=True)]
+    writes = [(g, n, number) for g, (_, written) in enumerate(moved) for n, number in written]
     if writes and old.shares != plan.shares:
         return None  # between the two writes a backend would be called with the share another had
-    slots = tuple([slots for slots, _ in moves])
+    slots = tuple([slots for slots, _ in moved])
     same = (slots, plan.shares) == (old.slots, old.shares)
     if plan.flags & codecs.PLAN_CONSISTENT and not same:
         return None  # a ring changes whole
@@ -166,44 +201,6 @@ def _in_place(state: State, unit: Unit, plan: Installed) -> Change | None:
 
 def _tiers(plan: Installed) -> list[int]:
     return [tier for tier, _ in plan.shares]
-
-
-def _moves(old: tuple[int, ...], new: tuple[int, ...]) -> tuple[tuple[int, ...], list[tuple[int, int]]]:  # hot:
-    """(the group afterwards, the slots to write): the fewest writes that make old hold exactly new, each once."""
-    if old == new:
-        return old, []
-    present, wanted = set(old), set(new)
-    added = deque([number for number in new if number not in present])
-    # A number that is there twice (an earlier process died between two writes) has a hole where it is again.
-    again = len(present) < len(old)
-    holes = deque(_holes(old, wanted) if again else [n for n, number in enumerate(old) if number not in wanted])
-    slots = list(old)
-    writes: list[tuple[int, int]] = []
-    while added:
-        number = added.popleft()
-        if holes:
-            slots[holes[0]] = number
-            writes.append((holes.popleft(), number))
-        else:
-            writes.append((len(slots), number))
-            slots.append(number)
-    while holes:
-        last = slots.pop()
-        if holes[-1] == len(slots):
-            holes.pop()
-        else:
-            slots[holes[0]] = last
-            writes.append((holes.popleft(), last))
-    return tuple(slots), writes
-
-
-def _holes(old: Iterable[int], wanted: set[int]) -> Iterator[int]:
-    left = set(wanted)
-    for n, number in enumerate(old):
-        if number in left:
-            left.discard(number)
-        else:
-            yield n
 
 
 def _slots(state: State, plan: Installed, slots: Iterable[tuple[int, int, int]]) -> list[Put]:  # hot:

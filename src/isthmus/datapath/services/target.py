@@ -42,17 +42,30 @@ class PlanTarget:
     async def update(self, rows: Sequence[Plan]) -> Mapping[PlanKey, str]:
         """Write these plans into the maps; returns the failures by key."""
         failures: dict[PlanKey, str] = {}
+        changes = self._changes(rows, failures)
+        self._write(changes, failures)
+        self._flip(changes, failures)
+        if away := [row for row in rows if not row.frontends]:
+            failures.update(await self.delete(away))
+        return failures
+
+    def _changes(self, rows: Sequence[Plan], failures: dict[PlanKey, str]) -> dict[PlanKey, Change]:
+        """The changes to rows that have frontends; failures get those that are refused."""
         changes: dict[PlanKey, Change] = {}
+        new: dict[str, Plan] = {}
         for row in rows:
-            if row.frontends:
+            name = str(row.key)
+            if row.frontends and plans.is_plain(row) and name not in self.state.units:
+                new[name] = row
+            elif row.frontends:
                 try:
                     changes[row.key] = plans.change(self.state, row)
                 except plans.Refused as why:
                     failures[row.key] = str(why)
-        self._write(changes, failures)
-        self._flip(changes, failures)
-        failures.update(await self.delete([row for row in rows if not row.frontends]))
-        return failures
+        if new:
+            made = plans.new_plain(self.state, new)
+            changes.update(zip([row.key for row in new.values()], made, strict=True))
+        return changes
 
     async def delete(self, rows: Sequence[Plan]) -> Mapping[PlanKey, str]:
         """Delete these plans from the maps; returns the failures by key. Frontends that another plan took over stay."""
