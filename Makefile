@@ -47,8 +47,9 @@ mutate: setup-dev ## take the rule of each load-balancing scenario out of a copy
 mutants: setup-test ## random edits of the code, each against the tests of its package: SEED=1 N=40 PACKAGES="etcd kube"
 	@$(PY) tools/mutants.py $(if $(SEED),--seed $(SEED)) -n $(or $(N),40) $(PACKAGES)
 
-bench-lb: setup ## what load balancing costs, from objects of the API server to map entries
-	@$(PY) benchmarks/bench_lb.py
+bench-lb: setup ## what load balancing costs, from objects to map entries: SHAPE=imports SERVICES=50000 ROUNDS=5 REFERENCE=PATH
+	@$(PY) benchmarks/bench_lb.py $(if $(SHAPE),--shape $(SHAPE)) $(if $(SERVICES),--services $(SERVICES)) \
+		$(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(REFERENCE),--reference $(REFERENCE))
 
 bench-policy: setup-dev ## what a policy over 1,000 backends costs the planner, with its target
 	@PYTHONPATH=tests/support $(PY) benchmarks/bench_policy.py

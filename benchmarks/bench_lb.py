@@ -1,53 +1,63 @@
 """What load balancing costs, from the API server's objects to map entries, and where the time goes.
 
-    make bench-lb                                   # or: .venv/bin/python benchmarks/bench_lb.py [services]
+    make bench-lb                                   # or: .venv/bin/python benchmarks/bench_lb.py --services 50000
+    make bench-lb SHAPE=imports REFERENCE=PATH
 
-Two stories. Many small services: each a Service and an EndpointSlice with one endpoint, in until all are in the maps,
-then out until nothing is left. A few big ones: a hundred services of a thousand backends, of one of which one backend
-changes. Both on a dict in the place of the maps, and, with root, on maps of the kernel. Times are of the processor, so
-that neighbours on the machine count little. Reported, not asserted.
+Many small services (``--shape services``: a Service and an EndpointSlice with one endpoint each; ``imports``: a
+ServiceImport, its derived Service and a record of one of five peers with one endpoint) come in until all are in the
+maps, and go until nothing is left. Then one backend of a big one changes. On a dict in the place of the maps, and with
+root on maps of the kernel. Times are of the processor, so that neighbours on the machine count little, medians of some
+rounds; ``× hops`` is the ratio to the bare hops of the same round, which compares machines and quarters of an hour.
+Reported, not asserted.
+
+``--reference PATH`` runs another benchmark's program after ours, so that both are of the same quarter of an hour:
+what it prints is shown as it is. A Go test binary is given ``-test.bench=.``.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import gc
 import os
 import subprocess
-import sys
 import tempfile
 import time
 import tracemalloc
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from typing import Any, Final, NamedTuple
 
+from lb_objects import PEERS, Changed, address, gone, imported, large, other, record_of, small, withdrawn
+
 from isthmus import loadbalancer
+from isthmus.clusterset.admission import Admission
+from isthmus.clusterset.sinks import ROWS, RecordSink
 from isthmus.config import DatapathSection, DnsSection
 from isthmus.datapath import Datapath, PlanTarget, cgroup_root, remove, requirements
 from isthmus.datapath.core import shapes
 from isthmus.datapath.core.maps import DictMaps, Maps
 from isthmus.datapath.services import codecs
 from isthmus.datapath.services.installed import State
-from isthmus.kube.objects import core, discovery
-from isthmus.kube.objects.meta import Meta
+from isthmus.kube.objects import core, discovery, mcs
 from isthmus.model import services as rows
 from isthmus.model import tables
 from isthmus.model.balancing import Group, Target
 from isthmus.model.names import ClusterName
-from isthmus.reflector import Event
-from isthmus.sources import services, slices
+from isthmus.sources import multicluster, services, slices
 from isthmus.sources.sink import TableSink
 from isthmus.statedb import Database, Derivations, Reconciler
 
 SERVICES: Final = 50_000
+ROUNDS: Final = 5
 BATCH: Final = 1_000
-BIG: Final = 100
-BACKENDS: Final = 1_000
-SLICE: Final = 100
-"""Endpoints in an EndpointSlice, at most: Kubernetes' own limit."""
-CHANGES: Final = 200
+FEED: Final = 100
+"""Events that a source hands over at once while pauses of the loop are measured."""
+BIG: Final = 100_000
+"""Backends of all big services together."""
+CHANGES: Final = 100
 ENTRIES: Final = 131_072
 MEASURED: Final = 10_000
 """Services whose memory is measured: allocations are traced, which is slow."""
@@ -100,21 +110,32 @@ class Node:
         self.slices: TableSink[discovery.EndpointSlice, Any] = TableSink(
             self.db, tables.ENDPOINT_SETS, "kubernetes", slices.endpoint_set(CLUSTER)
         )
+        self.imports: TableSink[mcs.ServiceImport, Any] = TableSink(
+            self.db, tables.IMPORTS, "kubernetes", multicluster.service_import
+        )
+        self.records = {peer: _records(self.db, peer, number) for number, peer in enumerate(PEERS, 2)}
         self.derivations = Derivations(self.db, *derived)
         self.target = PlanTarget(self.maps, State(), grace=0.0)
         self.reconciler = Reconciler(self.db, tables.PLANS, self.target)
         self.spent = dict.fromkeys(STAGES, 0.0)
-        self.services.replace({}, partial=False)
-        self.slices.replace({}, partial=False)
+        for sink in (self.services, self.slices, self.imports):
+            sink.replace({}, partial=False)
         with self.db.write() as txn:  # as every agent has it, so that all is kept that a node's change asks for
             txn.put(tables.NODES, rows.Node("n1", ("192.168.0.1",), zone="z1"))
         self.derivations.step()
 
+    def feed(self, changes: Sequence[Changed]) -> None:
+        """A batch of all kinds' events into rows."""
+        self.services.apply([event for each in changes for event in each.services])
+        self.slices.apply([event for each in changes for event in each.slices])
+        self.imports.apply([event for each in changes for event in each.imports])
+        for peer, sink in self.records.items():
+            sink.apply([event for each in changes for event in each.records.get(peer, ())])
+
     async def follow(self, changes: Sequence[Changed]) -> None:
-        """A batch of both kinds' events, until it is in the maps."""
+        """A batch of all kinds' events, until it is in the maps."""
         with self._timed(STAGES[0]):
-            self.services.apply([event for each in changes for event in each.services])
-            self.slices.apply([event for each in changes for event in each.slices])
+            self.feed(changes)
         with self._timed(STAGES[1]):
             while self.derivations.step():
                 pass
@@ -129,131 +150,95 @@ class Node:
         self.spent[stage] += time.process_time() - start
 
 
-def service(n: int) -> core.Service:
-    """The n-th Service, as the client decodes it."""
-    name, namespace = f"service-{n}", f"ns-{n % 100}"
-    return core.Service(
-        metadata=Meta(name=name, namespace=namespace, uid=f"uid-{n}", creation_timestamp="2025-11-21T12:00:00Z"),
-        spec=core.ServiceSpec(
-            type="ClusterIP",
-            cluster_ip=_address(96, n),
-            cluster_ips=[_address(96, n)],
-            ip_families=["IPv4"],
-            selector={"app": name},
-            ports=[core.ServicePort(name="http", port=80, protocol="TCP")],
-            session_affinity="None",
-            internal_traffic_policy="Cluster",
-        ),
+def _records(db: Database, peer: ClusterName, number: int) -> RecordSink:
+    return RecordSink(
+        db,
+        ROWS["services"],
+        cluster_id=number,
+        admission=Admission(cluster=peer),
+        listed=lambda txn: None,
+        received=lambda bad, why: None,
     )
-
-
-def slice_of(n: int, part: int, endpoints: Iterable[int]) -> discovery.EndpointSlice:
-    """A slice of the n-th Service with these endpoints."""
-    name, namespace = f"service-{n}", f"ns-{n % 100}"
-    ready = discovery.EndpointConditions(ready=True, serving=True, terminating=False)
-    return discovery.EndpointSlice(
-        metadata=Meta(name=f"{name}-{part}", namespace=namespace, labels={slices.OF_SERVICE: name}),
-        address_type="IPv4",
-        ports=[discovery.EndpointPort(name="http", port=8080, protocol="TCP")],
-        endpoints=[
-            discovery.Endpoint(
-                addresses=[_address(128, each)],
-                conditions=ready,
-                node_name=f"n{each % 50}",
-                target_ref=discovery.TargetRef(kind="Pod", name=f"pod-{each}", namespace=namespace),
-            )
-            for each in endpoints
-        ],
-    )
-
-
-def _address(first: int, n: int) -> str:
-    return f"10.{first + (n >> 16)}.{n >> 8 & 255}.{n & 255}"
-
-
-class Changed(NamedTuple):
-    """What the API server says of one Service in one go."""
-
-    services: Sequence[Event[core.Service]]
-    slices: Sequence[Event[discovery.EndpointSlice]]
-
-
-def small(n: int) -> Changed:
-    """The n-th Service with one endpoint."""
-    key = f"ns-{n % 100}/service-{n}"
-    return Changed([Event(key, service(n))], [Event(f"{key}-0", slice_of(n, 0, [n]))])
-
-
-def gone(n: int) -> Changed:
-    """The n-th Service away."""
-    key = f"ns-{n % 100}/service-{n}"
-    return Changed([Event(key, None)], [Event(f"{key}-0", None)])
-
-
-def large(n: int) -> Changed:
-    """The n-th Service with a thousand endpoints."""
-    key, first = f"ns-{n % 100}/service-{n}", n * BACKENDS
-    parts = range(BACKENDS // SLICE)
-    found = {part: slice_of(n, part, range(first + part * SLICE, first + (part + 1) * SLICE)) for part in parts}
-    return Changed([Event(key, service(n))], [Event(f"{key}-{part}", each) for part, each in found.items()])
-
-
-def other(turn: int) -> Changed:
-    """One endpoint of the thousand of some Service has given way to another."""
-    n, part = turn % BIG, turn % (BACKENDS // SLICE)
-    first = n * BACKENDS + part * SLICE
-    endpoints = [*range(first + 1, first + SLICE), BIG * BACKENDS + turn]
-    return Changed([], [Event(f"ns-{n % 100}/service-{n}-{part}", slice_of(n, part, endpoints))])
 
 
 class Measured(NamedTuple):
-    """How long it took, by stage, and how many map entries were written or taken away for each service."""
+    """What one service cost: µs by stage, µs of the bare hops beside it, map entries written or taken away."""
 
-    services: int
-    spent: Mapping[str, float]
-    writes: int
+    stages: tuple[float, ...]
+    hops: float
+    writes: float
 
-    def line(self, label: str) -> str:
-        """For the table."""
-        total = sum(self.spent.values())
-        each = " ".join(f"{self.spent[stage] / self.services * 1e6:>7.1f}" for stage in STAGES)
-        rate, micro = self.services / total, total / self.services * 1e6
-        return f"{label:<28} {rate:>9,.0f}/s {micro:>7.1f} {each} {self.writes / self.services:>7.1f}"
+    @property
+    def total(self) -> float:
+        """µs of all stages."""
+        return sum(self.stages)
 
 
-async def through(node: Node, changes: Sequence[Changed], *, size: int = BATCH) -> Measured:
+def line(label: str, found: Sequence[Measured]) -> str:
+    """The medians of some rounds, for the table."""
+    total = median(each.total for each in found)
+    stages = " ".join(f"{median(column):>7.1f}" for column in zip(*(each.stages for each in found), strict=True))
+    ratio, writes = median(each.total / each.hops for each in found), median(each.writes for each in found)
+    return f"{label:<36} {1e6 / total:>9,.0f}/s {total:>8.1f} {stages} {ratio:>7.1f} {writes:>7.1f}"
+
+
+async def through(node: Node, changes: Sequence[Changed], *, hops: float, size: int = BATCH) -> Measured:
     """All of them, batch by batch."""
     node.spent = dict.fromkeys(STAGES, 0.0)
     node.maps.writes = 0
     for start in range(0, len(changes), size):
         await node.follow(changes[start : start + size])
-    return Measured(len(changes), node.spent, node.maps.writes)
+    stages = tuple(node.spent[stage] / len(changes) * 1e6 for stage in STAGES)
+    return Measured(stages, hops, node.maps.writes / len(changes))
 
 
-async def many(maps: Maps, label: str, count: int) -> None:
-    """Many small services in, then out."""
-    node = Node(maps)
-    brought, taken = [small(n) for n in range(count)], [gone(n) for n in range(count)]
-    gc.collect()
-    print((await through(node, brought)).line(f"{label}, in"))
-    gc.collect()
-    print((await through(node, taken)).line(f"{label}, out"))
-    node.target.sweep_due()
-    assert not any(node.target.state.sizes().values()), node.target.state.sizes()
+class Shape(NamedTuple):
+    """What a small service is: how it comes, and how it goes."""
+
+    come: Callable[[int], Changed]
+    go: Callable[[int], Changed]
 
 
-async def big(maps: Maps, label: str) -> None:
+SHAPES: Final = {"services": Shape(small, gone), "imports": Shape(imported, withdrawn)}
+
+
+async def many(maps: Maps, label: str, count: int, shape: Shape, rounds: int) -> None:
+    """Many small services in, then out; round after round."""
+    brought: list[Measured] = []
+    taken: list[Measured] = []
+    for _ in range(rounds):
+        hops, node = bare_hops(count), Node(maps)
+        for found, changes in ((brought, shape.come), (taken, shape.go)):
+            events = [changes(n) for n in range(count)]
+            gc.collect()
+            found.append(await through(node, events, hops=hops))
+        node.target.sweep_due()
+        assert not any(node.target.state.sizes().values()), node.target.state.sizes()
+    print(line(f"{count:,} {label}, in", brought))
+    print(line(f"{count:,} {label}, out", taken), flush=True)
+
+
+async def big(maps: Maps, label: str, backends: int) -> None:
     """A few big services; one backend of one of them changes, again and again. The median of these changes."""
-    node = Node(maps)
-    await through(node, [large(n) for n in range(BIG)], size=1)
+    node, hops, count = Node(maps), bare_hops(MEASURED), BIG // backends
+    await through(node, [large(n, backends) for n in range(count)], hops=hops, size=1)
     gc.collect()
-    costs = [await through(node, [other(turn)]) for turn in range(CHANGES)]
-    costs.sort(key=lambda cost: sum(cost.spent.values()))
-    print(costs[len(costs) // 2].line(label))
+    changes = [other(turn, services=count, backends=backends) for turn in range(CHANGES)]
+    costs = sorted([await through(node, [each], hops=hops) for each in changes], key=lambda cost: cost.total)
+    print(line(f"1 of {backends:,} backends, {label}", [costs[len(costs) // 2]]), flush=True)
 
 
-def spike(count: int) -> None:
-    """The least that could be done: two rows in dicts, packing, a dict. So much the machine gives now."""
+async def big_record(maps: Maps, label: str, backends: int) -> None:
+    """One endpoint of a peer's record of many changes, again and again. The median of these changes."""
+    node, hops = Node(maps), bare_hops(MEASURED)
+    await through(node, [imported(0), record_of(0, range(backends))], hops=hops, size=1)
+    changes = [record_of(0, [*range(1, backends), backends + turn]) for turn in range(CHANGES)]
+    costs = sorted([await through(node, [each], hops=hops) for each in changes], key=lambda cost: cost.total)
+    print(line(f"1 of a record of {backends:,}, {label}", [costs[len(costs) // 2]]), flush=True)
+
+
+def bare_hops(count: int) -> float:
+    """The least that could be done: two rows in dicts, packing, a dict. So much the machine gives now; µs each."""
     groups = bytes(codecs.GROUP.size * codecs.MAX_GROUPS)
     rows: dict[str, Any] = {}
     plans: dict[str, Any] = {}
@@ -261,19 +246,45 @@ def spike(count: int) -> None:
     start = time.process_time()
     for n in range(count):
         name = f"ns-{n % 100}/service-{n}"
-        target = Target(_address(128, n), 8080, "TCP", CLUSTER)
+        target = Target(address(128, n), 8080, "TCP", CLUSTER)
         rows[name] = target
         plans[name] = Group((target,))
         entries[shapes.ID.pack(n)] = codecs.PLAN.pack(n, n, n, 0, 0, 0, 0, 0, 1, groups)
         entries[codecs.SLOT_KEY.pack(n, 0, 0)] = codecs.SLOT.pack(n, n, n)
         entries[shapes.ID.pack(count + n)] = codecs.backend(target, generation=n, cluster=1)
-    took = time.process_time() - start
-    print(f"{'bare hops, for comparison':<28} {count / took:>9,.0f}/s {took / count * 1e6:>7.1f}")
+    return (time.process_time() - start) / count * 1e6
 
 
-async def memory(count: int) -> None:
+async def pauses(count: int, shape: Shape) -> None:
+    """The longest turn of an event loop on which all of them come in while derivations and reconciler run.
+
+    A turn is one batch of events, one pass and one round: what the admin socket and leases have to wait for.
+    """
+    node = Node(DictMaps())
+    events = [shape.come(n) for n in range(count)]
+    running = [asyncio.create_task(node.derivations.run()), asyncio.create_task(node.reconciler.run())]
+    await asyncio.sleep(0)
+    gc.collect()
+    turns: list[float] = []
+    start, before = 0, time.process_time()
+    while start < count or node.db.snapshot().count(tables.PLANS) < count or node.reconciler.stats().waiting:
+        if start < count:
+            node.feed(events[start : start + FEED])
+            start += FEED
+        await asyncio.sleep(0)
+        now = time.process_time()
+        turns.append(now - before)
+        before = now
+    for task in running:
+        task.cancel()
+    turns.sort()
+    longest, most = turns[-1] * 1e3, turns[len(turns) * 99 // 100] * 1e3
+    print(f"{'longest turn of the loop':<36} {longest:>9.1f} ms; 99 of 100 below {most:.1f} ms", flush=True)
+
+
+async def memory(count: int, shape: Shape) -> None:
     """Bytes that one service keeps alive, in tables and in the mirror of the maps; the maps themselves aside."""
-    brought = [small(n) for n in range(count)]
+    brought = [shape.come(n) for n in range(count)]
     node = Node(Nowhere())
     gc.collect()
     tracemalloc.start()
@@ -322,22 +333,34 @@ def kernel_maps() -> Iterator[Maps]:
 
 async def main() -> None:
     """The table."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--services", type=int, default=SERVICES, help="how many small ones")
+    options.add_argument("--shape", choices=SHAPES, default="services", help="what the small ones are")
+    options.add_argument("--rounds", type=int, default=ROUNDS, help="of which the medians are taken")
+    options.add_argument("--reference", type=Path, help="another benchmark's program, to be run after ours")
+    given = options.parse_args()
     gc.set_threshold(50_000, 20, 20)  # as our processes do
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else SERVICES
     missing = requirements()
     places = {"double": dict_maps} if missing else {"double": dict_maps, "kernel": kernel_maps}
-    head = " ".join(f"{stage:>7}" for stage in ("rows", "plans", "maps"))
-    print(f"{'':<28} {'':>11} {'µs each':>7} {head} {'writes':>7}")
-    spike(count)
+    head = " ".join(f"{name:>7}" for name in ("rows", "plans", "maps", "× hops", "writes"))
+    print(f"{'':<36} {'':>11} {'µs each':>8} {head}")
+    hops = median(bare_hops(given.services) for _ in range(given.rounds))
+    print(f"{'bare hops, for comparison':<36} {1e6 / hops:>9,.0f}/s {hops:>8.1f}", flush=True)
+    shape = SHAPES[given.shape]
     for name, place in places.items():
         with place() as maps:
-            await many(maps, f"{count:,} × 1, {name}", count)
+            await many(maps, f"{given.shape}, {name}", given.services, shape, given.rounds)
     for name, place in places.items():
-        with place() as maps:
-            await big(maps, f"1 of {BACKENDS:,} backends, {name}")
+        for backends in (1_000, 10_000, 50_000) if given.shape == "services" else (1_000,):
+            with place() as maps:
+                await (big if given.shape == "services" else big_record)(maps, name, backends)
     for why in missing:
         print(f"no maps of the kernel: {why}")
-    await memory(min(count, MEASURED))
+    await pauses(given.services, shape)
+    await memory(min(given.services, MEASURED), shape)
+    if given.reference:
+        print(f"\n{given.reference}:", flush=True)
+        subprocess.run([str(given.reference), "-test.bench=."], check=True)  # noqa: ASYNC221 nothing else runs
 
 
 if __name__ == "__main__":

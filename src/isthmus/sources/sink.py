@@ -6,7 +6,8 @@ fewer. An object that cannot be a row counts as not there; what is wrong with it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, Generic, TypeVar
 
 from isthmus import logs
@@ -42,26 +43,25 @@ class TableSink(Generic[T, R]):
     def replace(self, items: Mapping[str, T], *, partial: bool) -> None:
         """Make the rows those of these objects; a partial list only adds. A whole one completes the table's source."""
         self._complaints = {key: why for key, why in self._complaints.items() if key in items}
-        last: dict[str, T | None] = {} if partial else {key: None for key in self._rows if key not in items}
-        last.update(items)
+        gone = [] if partial else [(key, None) for key in self._rows if key not in items]
         with self._db.write() as txn:
-            self._follow(txn, last)
+            self._follow(txn, chain(gone, items.items()))
             if not partial:
                 self._initializer.complete(txn)
 
     def apply(self, events: Sequence[Event[T]]) -> None:
-        """Follow these changes. Of several of one object the last counts, the only one that is complained about."""
+        """Follow these changes: of several of one object the last counts."""
         with self._db.write() as txn:
-            self._follow(txn, dict(events))
+            self._follow(txn, events)
 
-    def _follow(self, txn: WriteTxn, items: Mapping[str, T | None]) -> None:  # hot:
+    def _follow(self, txn: WriteTxn, items: Iterable[tuple[str, T | None]]) -> None:  # hot:
         """Objects as they are now; None for one that is no more. Rows are deleted first: a key may move."""
+        found = {key: self._row(key, item) for key, item in items}  # each of them, for what is wrong with it
         key_of, known = self._table.key, self._rows
         gone: list[Any] = []
         rows: list[R] = []
-        for key, item in items.items():
+        for key, row in found.items():
             before = known.get(key)
-            row = self._row(key, item)
             if row is None:
                 if before is not None:
                     gone.append(key_of(before))
