@@ -21,7 +21,9 @@ from isthmus.config import Config
 from isthmus.datapath import Callers, Datapath, DatapathError, Introduced, PodLinks, PodLinksStats
 from isthmus.datapath.datapath import DatapathStats
 from isthmus.datapath.failures.watch import FailureWatch
-from isthmus.datapath.metrics import calls, ejections
+from isthmus.datapath.metrics import calls
+from isthmus.datapath.metrics import ejections as ejection_counts
+from isthmus.kube.events import Recorder
 from isthmus.loadbalancer import claims
 from isthmus.loadbalancer.selection import Place
 from isthmus.model import tables
@@ -29,7 +31,7 @@ from isthmus.model.hosts import endpoint
 from isthmus.model.mcs import RecordKind
 from isthmus.model.names import ClusterName
 from isthmus.model.sources import is_peer
-from isthmus.processes import draining, observing, proxying
+from isthmus.processes import draining, ejections, observing, proxying
 from isthmus.processes.draining import DrainClock
 from isthmus.processes.start import CannotStart, identified, require, start, tables_of
 from isthmus.reflector import State
@@ -109,6 +111,9 @@ async def work(config: Config, client: kube.Client) -> None:
         if config.sources.files:
             tasks.create_task(Files(db, Path(config.sources.files)).run(), name="files")
         tasks.create_task(follower.run(), name="follower")
+        recorder = Recorder(client, component="isthmus-agent", instance=config.node.name)
+        tasks.create_task(recorder.run(), name="events")
+        tasks.create_task(ejections.record(db, recorder), name="ejections")
         tasks.create_task(drain_clock.run(), name="drains")
         tasks.create_task(derivations.run(), name="derivations")
         tasks.create_task(forgo_peers(db, derivations, patience), name="peers' names")
@@ -229,9 +234,11 @@ class Programming:
         """Metrics of calls; none before there are any."""
         if self._parts is None:
             return []
+        failures = self._parts.failures
         return [
             calls(self._parts.datapath.counters(), PREFIX, cluster=self._config.cluster.name),
-            ejections(self._parts.failures.counts, PREFIX),
+            ejection_counts(failures.counts, PREFIX),
+            *ejections.families(PREFIX, self._db.snapshot(), moved=failures.moved),
         ]
 
     def problem(self) -> str:

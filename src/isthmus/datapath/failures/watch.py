@@ -38,6 +38,8 @@ class FailureWatch:
         self._names: dict[int, str] = {}
         self.counts: Counter[tuple[str, str, str]] = Counter()
         """Events by kind, cluster and reason."""
+        self.moved = 0
+        """Connections that are moved, as of the last look."""
 
     def __repr__(self) -> str:
         return f"<FailureWatch: {dict(self.counts)}>"
@@ -85,7 +87,8 @@ class FailureWatch:
         gate = codecs.GATE.named(value)
         if gate["moved"]:
             self._maps.drop("flows", rows.forgotten(self._maps.items("flows"), now=time.monotonic_ns(), keep=CLOSING))
-        closed = gate["moved"] and not rows.moved(self._maps.items("flows"))
+        self.moved = rows.moved(self._maps.items("flows")) if gate["moved"] else 0
+        closed = gate["moved"] and not self.moved
         if closed or (gate["failing"] and len(idle) == len(state)):
             self._maps.put("gates", [(key, self._gate())])
             # Accepts a race: what begins between reading and writing opened a gate that we close. So look again.
