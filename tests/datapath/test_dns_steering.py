@@ -8,9 +8,12 @@ import sys
 
 import pytest
 from bpf_world import BACKENDS, CLUSTER_DNS, CLUSTER_DNS6, SERVER_DNS, SERVER_DNS6, World, group, plan, programmed
+from names_node import within
 
 from isthmus.datapath import Datapath
 from isthmus.datapath.alive import Alive
+from isthmus.datapath.names import NamesTarget
+from isthmus.datapath.names.settings import host_cookie
 
 pytestmark = pytest.mark.bpf
 
@@ -139,3 +142,43 @@ async def test_a_tied_server_still_answers(world: World, datapath: Datapath) -> 
         server.sendto(question + b"!", peer)
         assert client.recvfrom(100)[0] == b"?!"
     alive.close()
+
+
+async def test_pods_of_the_nodes_own_network_are_steered_in_their_calls_and_others_where_packets_enter(
+    world: World, datapath: Datapath
+) -> None:
+    alive = await Alive.open(world.pin)
+    alive.renew(60)
+    with within(world.client):
+        callers = host_cookie()
+    for host, expected in ((callers, STEERED), (callers + 1, ORDINARY), (0, STEERED)):
+        NamesTarget(datapath.maps, world.dns, lifetime=60, host=host)
+        assert world.caller.udp(CLUSTER_DNS, 53) == expected, "0: this kernel tells no namespace from another"
+    alive.close()
+
+
+async def test_tcp_is_steered_where_a_process_wants_it_and_that_one_lives(world: World, datapath: Datapath) -> None:
+    first, second = [await Alive.open(world.pin, instance=each) for each in ("first", "second")]
+    ordinary = world.caller.tcp(CLUSTER_DNS, 53)["answer"]
+    first.takes_tcp = True
+    first.renew(60)
+    second.renew(60)
+    steered = world.caller.tcp(CLUSTER_DNS, 53)["answer"]
+    assert steered != ordinary
+    first.renew(-0.001)
+    assert world.caller.tcp(CLUSTER_DNS, 53)["answer"] == ordinary, "the one that lives forwards no TCP"
+    second.takes_tcp = True
+    second.renew(60)
+    assert world.caller.tcp(CLUSTER_DNS, 53)["answer"] == steered
+    for each in (first, second):
+        each.close()
+
+
+async def test_questions_are_steered_while_either_process_lives(world: World, datapath: Datapath) -> None:
+    first, second = [await Alive.open(world.pin, instance=each) for each in ("first", "second")]
+    for deadlines, expected in (((60, -1), STEERED), ((-1, 60), STEERED), ((60, 60), STEERED), ((-1, -1), ORDINARY)):
+        first.renew(deadlines[0])
+        second.renew(deadlines[1])
+        assert world.caller.udp(CLUSTER_DNS, 53) == expected
+    for each in (first, second):
+        each.close()

@@ -307,6 +307,29 @@ def test_an_agent_that_restarts_takes_nothing_away_and_prunes_when_it_knows_all(
     world.target = again
 
 
+def test_a_deleted_import_does_not_exist_from_the_next_question_on(world: NamesWorld) -> None:
+    gone = (
+        Name(f"gone.demo.svc.{ZONE}", "A", ("10.96.0.9",)),
+        Name(f"_a._tcp.gone.demo.svc.{ZONE}", "SRV", ("0 1 1 a.",)),
+    )
+    world.hold((*ROWS, *gone))
+    assert ask(world, gone[0].name) == "NOERROR 10.96.0.9"
+    assert done(world.target.delete(gone)) == {}
+    assert ask(world, gone[0].name) == "NXDOMAIN"
+    assert ask(world, f"_tcp.gone.demo.svc.{ZONE}") == "NXDOMAIN", "nor do the names between"
+
+
+def test_five_thousand_names_are_answered_each_with_its_own_address(world: NamesWorld) -> None:
+    many = [Name(f"s{n}.ns{n % 50}.svc.{ZONE}", "A", (f"10.97.{n // 250}.{n % 250}",)) for n in range(5_000)]
+    try:
+        world.hold((*ROWS, *many))
+        for row in many[::37]:
+            assert ask(world, row.name) == f"NOERROR {row.answers[0]}"
+        assert ask(world, f"s5000.ns0.svc.{ZONE}") == "NXDOMAIN"
+    finally:
+        world.hold(ROWS)
+
+
 def test_off_means_that_nothing_is_touched(world: NamesWorld) -> None:
     world.alive()
     try:

@@ -219,6 +219,8 @@ def _take_away(name: str) -> None:
 class World:
     """Namespaces, servers, cgroups and a bpffs; a datapath is opened on it as often as a test likes."""
 
+    dns = DnsSection(cluster_dns=(CLUSTER_DNS, CLUSTER_DNS6), listen=tuple(joined(each, 53) for each in SERVERS_DNS))
+
     def __init__(self, directory: Path) -> None:
         self.name = f"{PREFIX}{os.getpid()}-{next(_numbers)}"
         self.client, self.server = f"{self.name}-a", f"{self.name}-b"
@@ -359,11 +361,8 @@ class World:
 
     def open(self, **more: Any) -> Datapath:
         """The datapath of a process that starts now."""
-        dns = DnsSection(
-            cluster_dns=(CLUSTER_DNS, CLUSTER_DNS6), listen=tuple(joined(each, 53) for each in SERVERS_DNS)
-        )
         section: dict[str, Any] = {"cgroup": str(self.cgroup), "pin": self.pin, "max_entries": 1024, "grace": 0.0}
-        return Datapath.open(DatapathSection(**(section | more)), dns)
+        return Datapath.open(DatapathSection(**(section | more)), self.dns)
 
     def close(self) -> None:
         """Away with all of it."""
