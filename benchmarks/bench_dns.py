@@ -28,8 +28,9 @@ from typing import Final, NamedTuple
 
 import dns.message
 import programs
-from names_node import Node, ip
+from names_node import Node
 from names_world import CLUSTER_DNS, SERVER, NamesWorld, packet
+from namespaces import ip
 
 from isthmus.model.dns import Name
 

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from names_node import Node, ip, within
+from names_node import Node, within
 from names_world import SECTION, ZONE, NamesWorld
+from namespaces import ip
 
 from isthmus.datapath.core.tc import create_link, has_tcx, remove_filters
 from isthmus.model.dns import Name

@@ -10,6 +10,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from namespaces import ip
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="makes network namespaces: needs root")
 
@@ -34,10 +35,6 @@ else:
     except dns.exception.Timeout:
         print("nothing")
 """
-
-
-def ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, capture_output=True)
 
 
 class Node:

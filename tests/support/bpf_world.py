@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 from lab_running import until
+from namespaces import ip, switch_on
 
 from isthmus.config import DatapathSection, DnsSection
 from isthmus.datapath import Datapath, PlanTarget, cgroup_root, remove
@@ -74,11 +75,6 @@ def group(*endpoints: str, protocol: Protocol = "TCP", tier: int = 0, weight: in
     """A group of targets."""
     targets = tuple(sorted(target(e, protocol=protocol, cluster=cluster) for e in endpoints))
     return Group(targets, tier, weight)
-
-
-def ip(*arguments: str) -> None:
-    """The ip command; an error fails the test."""
-    subprocess.run(["ip", *arguments], check=True, capture_output=True)
 
 
 class Caller:
@@ -302,7 +298,7 @@ class World:
             ip("-n", self.server, "route", "add", host, "dev", "slow")
         for net in ("10.7.0.0/24", "fd00:7::/64"):
             ip("-n", far, "route", "add", net, "dev", "slow")
-        self._node("sysctl", "-qw", "net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1")
+        switch_on(self.server, "net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding")
         self._started(["ip", "netns", "exec", far, sys.executable, str(HERE / "bpf_serve.py"), *endpoints])
 
     def _started(self, command: list[str]) -> subprocess.Popen[str]:
@@ -314,7 +310,7 @@ class World:
 
     def listen_anywhere(self) -> None:
         """Let servers listen on IPv4 addresses that the server has not got yet."""
-        self._node("sysctl", "-qw", "net.ipv4.ip_nonlocal_bind=1")
+        switch_on(self.server, "net/ipv4/ip_nonlocal_bind")
 
     def serve(self, *endpoints: str) -> subprocess.Popen[str]:
         """A server for load on these endpoints, whose addresses are there; it ends with the world."""

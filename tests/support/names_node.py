@@ -12,6 +12,7 @@ from itertools import count
 from pathlib import Path
 
 from names_world import SECTION, SERVER, SERVER6, NamesWorld
+from namespaces import ip, switch_on
 
 from isthmus.config import DnsSection
 from isthmus.datapath.core.tc import Attachment, PodLinks
@@ -38,10 +39,6 @@ for name, type_, server in zip(sys.argv[2::3], sys.argv[3::3], sys.argv[4::3]):
 """
 
 
-def ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, capture_output=True)
-
-
 @contextlib.contextmanager
 def within(namespace: str) -> Iterator[None]:
     """This thread in a network namespace."""
@@ -66,8 +63,7 @@ class Node:
         self._made = [self.name]
         ip("netns", "add", self.name)
         ip("-n", self.name, "link", "set", "lo", "up")
-        forward = ["net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"]
-        subprocess.run(["ip", "netns", "exec", self.name, "sysctl", "-qw", *forward], check=True)
+        switch_on(self.name, "net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding")
         for address in (SERVER, SERVER6):
             ip("-n", self.name, "addr", "add", address, "dev", "lo")
         self.pod = self.plug(1)
