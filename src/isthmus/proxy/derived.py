@@ -15,10 +15,8 @@ from typing import Any, Final, NamedTuple
 from msgspec.structs import replace
 
 from isthmus.loadbalancer import backends, plans, policies
-from isthmus.loadbalancer.selection import Clusters
 from isthmus.loadbalancer.services import names_for_import, resolve
 from isthmus.model.balancing import Plan, PlanKey
-from isthmus.model.clusters import Cluster
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.policies import Policy
 from isthmus.model.redirects import Listener, ProxyRedirect
@@ -26,6 +24,7 @@ from isthmus.model.routes import Grant, Route, ServiceRef
 from isthmus.model.services import Family, Import, Pod, Service
 from isthmus.model.tables import (
     CLUSTERS,
+    DRAINING,
     ENDPOINT_SETS,
     GRANTS,
     IMPORTS,
@@ -69,7 +68,8 @@ def derived(cluster: ClusterName, node: str, listening: Listening) -> list[Deriv
         SERVICES: backends.by_service,
         IMPORTS: backends.by_import,
         PROBES: backends.by_probe,
-        CLUSTERS: by_cluster,
+        CLUSTERS: by_all,
+        DRAINING: by_all,
         OWN_RANGES: backends.by_own_ranges,
         POLICIES: by_policy,
         NODES: partial(plans.by_node, node=node),
@@ -161,8 +161,7 @@ def route_plans(reader: Reader, service: ServiceName, *, cluster: ClusterName, n
         return
     found = list(backends.compute(reader, service, cluster=cluster, which="all", cache={}))
     policy = policies.of_service(reader, subject)
-    clusters = Clusters(cluster, {row.name: row for row in reader.all(CLUSTERS)})
-    at = plans.place(reader, cluster, node)
+    by = plans.outlook(reader, cluster, node, sources=())
     for port in subject.ports:
         if port.protocol != "TCP":
             continue
@@ -173,9 +172,10 @@ def route_plans(reader: Reader, service: ServiceName, *, cluster: ClusterName, n
                 of=subject,
                 frontends=(),
                 backends=found,
-                at=at,
+                at=by.at,
                 policy=policy,
-                clusters=clusters,
+                clusters=by.clusters,
+                drained=by.drained,
                 port_name=port.name,
             )
             if plan.groups or family == FAMILIES[0]:
@@ -312,7 +312,7 @@ def by_policy(reader: Reader, old: Policy | None, new: Policy | None) -> Iterato
     yield from plans.by_policy(reader, old, new)
 
 
-def by_cluster(reader: Reader, old: Cluster | None, new: Cluster | None) -> Iterator[ServiceName]:
-    """A cluster that comes, goes or changes affects every Service of a route: there are few."""
+def by_all(reader: Reader, old: object, new: object) -> Iterator[ServiceName]:
+    """A cluster or a drain that comes, goes or changes affects every Service of a route: there are few."""
     for route in reader.all(ROUTES):
         yield from by_route(reader, None, route)
