@@ -6,7 +6,7 @@ fuzz-names: setup-dev ## a million mutated frames through the program that answe
 	@ISTHMUS_FUZZ=$(or $(COUNT),1000000) ISTHMUS_FUZZ_SEED=$(or $(SEED),1) $(PY) -m pytest --timeout 3600 \
 		tests/datapath/test_names_kernel.py -k mutated
 
-.PHONY: fuzz-names demo demo-lb test test-kube test-failover check format lock setup setup-dev setup-test bpf mutate mutants bench-lb bench-policy compiled bench-mcs bench-export bench-clusterset test-flood cilium-reader chaos soak kube-tools kube-protos xds-protos lock clean bench-dns
+.PHONY: fuzz-names demo demo-lb test test-kube test-failover check format lock setup setup-dev setup-test bpf mutate mutants bench-lb bench-policy compiled bench-mcs bench-export bench-clusterset test-flood cilium-reader chaos soak soak-calls kube-tools kube-protos xds-protos lock clean bench-dns
 demo: setup ## run the main job: three clusters, one export, sixty calls
 	@$(PY) -m isthmus lab demo
 
@@ -74,6 +74,11 @@ test-flood: setup-test ## a peer that writes half a million keys as fast as its 
 
 test-failover: setup-test ## calls under load while pods, nodes, clusters and our processes die: no connect may fail; MINUTES=20
 	@timeout -s INT -k 60 $(or $(MINUTES),20)m $(PY) -m pytest -rA --tb=short tests/lab/test_lab_failover.py
+
+soak-calls: SEED := $(or $(SEED),$(shell date +%s))
+soak-calls: setup-test ## random churn of backends and plans under calls: no connect fails, nothing grows: MINUTES=10 SEED=…
+	@ISTHMUS_SOAK_SECONDS=$$(($(or $(MINUTES),10) * 60)) ISTHMUS_SOAK_SEED=$(SEED) \
+		$(PY) -m pytest -s --timeout $$(($(or $(MINUTES),10) * 60 + 300)) tests/datapath/test_soak_calls.py
 
 cilium-reader: ## build Cilium's own clustermesh programs for tests that run them beside ours (needs Go), once
 	@tools/cilium-reader

@@ -20,7 +20,7 @@ pytest_plugins = ["etcd_server", "kube_apiserver", "own_host"]
 NO_SKIP: Final = os.environ.get("ISTHMUS_NO_SKIP") == "1"
 REWRITING: Final = [name for name in ("ISTHMUS_REWRITE", "ISTHMUS_UPDATE_EXPECTED") if os.environ.get(name) == "1"]
 OURS: Final = ("ISTHMUS_NO_SKIP", "ISTHMUS_REWRITE", "ISTHMUS_UPDATE_EXPECTED", "ISTHMUS_FLOOD")
-OURS_BY_PREFIX: Final = ("ISTHMUS_KILLS", "ISTHMUS_CHAOS_", "ISTHMUS_FUZZ")
+OURS_BY_PREFIX: Final = ("ISTHMUS_KILLS", "ISTHMUS_CHAOS_", "ISTHMUS_FUZZ", "ISTHMUS_SOAK_")
 """Variables that steer tests; any other ISTHMUS_ one would be the configuration of a user."""
 FOREIGN: Final = ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT", "TERMINAL", "COLUMNS", "LINES")
 
