@@ -86,6 +86,19 @@ async def test_an_envoy_that_is_replaced_fails_no_call(world: EnvoyWorld) -> Non
 
 
 @needs_envoy
+async def test_a_supervisor_that_ends_while_it_drains_leaves_no_envoy_behind(world: EnvoyWorld) -> None:
+    await serving(world)
+    first = world.supervisor.stats().running
+    world.supervisor.replace()
+    await eventually(lambda: world.supervisor.stats().running not in (first, 0))
+    second = world.supervisor.stats().running
+    await world.stop("supervisor")
+    for pid in (first, second):
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+@needs_envoy
 async def test_no_call_fails_while_the_discovery_service_is_away_and_comes_back(world: EnvoyWorld) -> None:
     port = await serving(world)
     calls = Calls(world, port)

@@ -80,6 +80,10 @@ class Admin:
         await asyncio.sleep(min(seconds, limit))
         while time.monotonic() < ends and await self.connections():  # noqa: ASYNC110 of another process
             await asyncio.sleep(POLL)
+        await self.stop()
+
+    async def stop(self) -> None:
+        """End it now."""
         await self._ask("POST", "/quitquitquit")
         self.path.unlink(missing_ok=True)
 

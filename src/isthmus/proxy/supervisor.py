@@ -187,10 +187,18 @@ class Supervisor:
         """New connections go to the successor first; then what served is drained."""
         earlier: list[Envoy | Admin] = [*([before] if before is not None else []), *leftovers]
         steering = Steering(to.pid, [each.pid for each in earlier])
-        await asyncio.sleep(ACCEPT_TIME)
-        settings = self._settings
-        await asyncio.gather(*(each.drain(settings.drain_time, settings.drain_limit) for each in earlier))
+        await self._drain_all(earlier, after=ACCEPT_TIME)
         steering.end()
+
+    async def _drain_all(self, earlier: Sequence[Envoy | Admin], *, after: float = 0.0) -> None:
+        """Drain them; when this is cancelled, end them at once, since nobody would."""
+        settings = self._settings
+        try:
+            await asyncio.sleep(after)
+            await asyncio.gather(*(each.drain(settings.drain_time, settings.drain_limit) for each in earlier))
+        except asyncio.CancelledError:
+            await asyncio.gather(*(each.stop() for each in earlier))
+            raise
 
     async def _launched(self, digest: str) -> Envoy:
         admin = self._settings.directory / f"admin-{self._token}-{next(self._numbers)}.sock"
@@ -218,7 +226,7 @@ class Supervisor:
             return ""
 
     def _drain(self, envoy: Envoy) -> None:
-        self._background(envoy.drain(self._settings.drain_time, self._settings.drain_limit))
+        self._background(self._drain_all([envoy]))
 
     def _background(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)
@@ -234,6 +242,8 @@ class Supervisor:
     async def _shutdown(self) -> None:
         for task in tuple(self._draining):
             task.cancel()
+        if self._draining:
+            await asyncio.wait(self._draining)
         if self._serving is not None and self._serving.alive:
             await self._serving.drain(self._settings.drain_time, self._settings.drain_time)
 
