@@ -6,9 +6,12 @@ fuzz-names: setup-dev ## a million mutated frames through the program that answe
 	@ISTHMUS_FUZZ=$(or $(COUNT),1000000) ISTHMUS_FUZZ_SEED=$(or $(SEED),1) $(PY) -m pytest --timeout 3600 \
 		tests/datapath/test_names_kernel.py -k mutated
 
-.PHONY: fuzz-names demo demo-lb test test-kube test-failover check format lock setup setup-dev setup-test bpf mutate mutants bench-lb bench-policy compiled bench-mcs bench-export bench-clusterset test-flood cilium-reader chaos soak soak-calls kube-tools kube-protos xds-protos lock clean bench-dns
+.PHONY: fuzz-names demo demo-failover demo-lb test test-kube test-failover check format lock setup setup-dev setup-test bpf mutate mutants bench-lb bench-policy compiled bench-mcs bench-export bench-clusterset test-flood cilium-reader chaos soak soak-calls kube-tools kube-protos xds-protos lock clean bench-dns
 demo: setup ## run the main job: three clusters, one export, sixty calls
 	@$(PY) -m isthmus lab demo
+
+demo-failover: setup ## where policies send calls while clusters fail: tiers, weights, a canary, cuts under load
+	@$(PY) -m isthmus lab demo --story failover
 
 demo-lb: setup ## load balancing step by step, with tables and maps: no cluster, no root
 	@$(PY) -m examples.load_balancing

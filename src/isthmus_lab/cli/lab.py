@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -188,24 +188,35 @@ def status(name: str, output: str, ignored: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout at the end, and nothing else.")
 @click.option("--keep", is_flag=True, help="Leave the lab up, and print what is worth trying.")
 @click.option(
-    "--from", "directory", type=click.Path(path_type=Path), default=Path("examples/echo"), show_default=True,
-    help="The manifests of the story.",
+    "--from", "directory", type=click.Path(path_type=Path),
+    help="The manifests of the story, in place of those of examples/.",
 )  # fmt: skip
 @_apiserver
 @_families
+@click.option(
+    "--story", type=click.Choice(["export", "failover"]), default="export", show_default=True,
+    help="One export and sixty calls, or where policies send calls while clusters fail.",
+)  # fmt: skip
 def demo(
-    name: str, as_json: bool, keep: bool, directory: Path, apiserver: ApiServer, families: tuple[str, ...]
+    name: str,
+    as_json: bool,
+    keep: bool,
+    directory: Path | None,
+    apiserver: ApiServer,
+    families: tuple[str, ...],
+    story: Literal["export", "failover"],
 ) -> None:
-    """Run the demo: three clusters, one export, sixty calls. Exit code 0 only if every step held."""
-    from isthmus_lab.demo import run as story
+    """Run a story in a lab of three clusters. Exit code 0 only if every step held."""
+    from isthmus_lab.demo import run as demonstration
 
-    ended = story.run(
+    ended = demonstration.run(
+        demonstration.STORIES[story],
         name=name,
         examples=directory,
         json=as_json,
         keep=keep,
         apiserver=apiserver,
-        families=_of_clusters(families, story.CLUSTERS),
+        families=_of_clusters(families, demonstration.CLUSTERS),
     )
     sys.exit(0 if asyncio.run(ended) else 1)
 

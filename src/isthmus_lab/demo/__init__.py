@@ -1,8 +1,8 @@
-"""The demo: three clusters, one export, sixty calls. It prints what it does and checks each claim it makes.
+"""The demo's stories, each in a lab of three clusters. They print what they do and check each claim they make.
 
 stage.py    what a step can do: look at the API servers, call from inside a pod, read the kernel's maps
-steps.py    the story, a function per step; each gives a sentence, or raises StepFailed with one
+steps.py    one export and sixty calls, a function per step; each gives a sentence, or raises StepFailed with one
+failover.py where policies send calls while clusters fail, likewise
 report.py   output, for people and for programs
-story.py    all steps, in order
-caller.py   runs inside the pod
+run.py      a lab, the steps of a story in order, and no lab any more
 """

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from isthmus import kube
 from isthmus.config import KubernetesSection
 from isthmus.datapath import DatapathError
 from isthmus.reflector import Transient
 from isthmus_lab import manifests, pod_exec, removal, startup
-from isthmus_lab.demo import steps
+from isthmus_lab.demo import failover, steps
 from isthmus_lab.demo.report import Reporter, Step
 from isthmus_lab.demo.stage import CLIENT, SERVICE, Stage, StepFailed
 from isthmus_lab.families import Families
@@ -42,25 +42,35 @@ The lab is up. Try:
 and then: isthmus lab down --lab {name}"""
 
 
+class Story(NamedTuple):
+    """A story: its manifests, where its clusters are, and its steps, which begin with the manifests applied."""
+
+    examples: Path
+    places: tuple[tuple[str, str], ...]
+    exporters: tuple[str, ...]
+    steps: Callable[[Stage, Reporter], Iterable[tuple[str, Coroutine[Any, Any, str]]]]
+
+
 async def run(
+    story: Story,
     *,
     name: str,
-    examples: Path,
+    examples: Path | None,
     json: bool,
     keep: bool,
     apiserver: ApiServer = "small",
     families: tuple[Families, ...] = (("IPv4",),),
 ) -> bool:
-    """Run the demo; whether every step held. A lab that is kept is left as the demo ends."""
-    lab, reporter = Lab(name, CLUSTERS, families=families), Reporter(json=json)
+    """Run a story; whether every step held. A lab that is kept is left as it ends."""
+    lab, reporter = Lab(name, CLUSTERS, families=families, places=story.places), Reporter(json=json)
     try:
         startup.check(lab, apiserver=apiserver)
-        wanted = manifests.of_lab(examples, lab)
+        wanted = manifests.of_lab(examples or story.examples, lab)
     except FAILURES as why:
         reporter.end(Step("this machine can run the story", ok=False, seconds=0.0, detail=str(why)))
         return reporter.finish()
     try:
-        await _whole(lab, reporter, wanted, apiserver)
+        await _whole(story, lab, reporter, wanted, apiserver)
     finally:
         if keep:
             reporter.say(TRY.format(name=name, kubeconfig=lab.kubeconfig))
@@ -72,21 +82,14 @@ async def run(
 
 
 async def _whole(
-    lab: Lab, reporter: Reporter, wanted: dict[str, list[manifests.Manifest]], apiserver: ApiServer
+    story: Story, lab: Lab, reporter: Reporter, wanted: dict[str, list[manifests.Manifest]], apiserver: ApiServer
 ) -> None:
     async with AsyncExitStack() as open_clients:
         if not await _passes(reporter, "three clusters come up", _up(lab, apiserver)):
             return
         stage = Stage(lab, {c.name: await _client(lab, c.name, open_clients) for c in lab.clusters})
-        for name, step in (
-            ("examples/echo is applied, its pods are ready", _apply(stage, wanted)),
-            ("before the export, its name does not resolve", steps.not_resolved(stage)),
-            ("exported in c1 and c2, c3 calls it by name", steps.exported(stage)),
-            ("sixty calls reach every pod, and nothing stands in the way", _sixty(stage, reporter)),
-            ("c1 loses its pods, c2 answers", steps.survived(stage)),
-            ("a plain Service works as ever, and is in no map", steps.plain_service(stage)),
-            ("no longer exported, import, address and name are gone", steps.withdrawn(stage)),
-        ):
+        applied = f"{story.examples} is applied, its pods are ready", _apply(stage, wanted, story.exporters)
+        for name, step in (applied, *story.steps(stage, reporter)):
             if reporter.steps[-1].ok:
                 await _passes(reporter, name, step)
             else:
@@ -126,21 +129,38 @@ async def _client(lab: Lab, cluster: str, stack: AsyncExitStack) -> kube.Client:
     return await stack.enter_async_context(await kube.connect(section))
 
 
-async def _apply(stage: Stage, wanted: dict[str, list[manifests.Manifest]]) -> str:
+async def _apply(stage: Stage, wanted: dict[str, list[manifests.Manifest]], exporters: tuple[str, ...]) -> str:
     problems = [why for c, client in stage.clients.items() for why in await manifests.apply(client, wanted[c])]
     if problems:
         raise StepFailed("; ".join(problems))
 
     async def ready() -> bool:
-        echo = [await stage.pods_ready(cluster, SERVICE) == 2 for cluster in steps.EXPORTERS]
-        clients = [await stage.pods_ready(cluster, CLIENT) >= 1 for cluster in (*steps.EXPORTERS, steps.CALLER)]
+        echo = [await stage.pods_ready(cluster, SERVICE) == 2 for cluster in exporters]
+        clients = [await stage.pods_ready(cluster, CLIENT) >= 1 for cluster in stage.clients]
         return all(echo + clients)
 
     await stage.until("all pods are ready", ready, seconds=20.0)
-    return "two echo pods in c1 and in c2, a client pod everywhere"
+    return f"two echo pods in {', '.join(exporters)}, a client pod everywhere"
+
+
+def _of_export(stage: Stage, reporter: Reporter) -> Iterable[tuple[str, Coroutine[Any, Any, str]]]:
+    return (
+        ("before the export, its name does not resolve", steps.not_resolved(stage)),
+        ("exported in c1 and c2, c3 calls it by name", steps.exported(stage)),
+        ("sixty calls reach every pod, and nothing stands in the way", _sixty(stage, reporter)),
+        ("c1 loses its pods, c2 answers", steps.survived(stage)),
+        ("a plain Service works as ever, and is in no map", steps.plain_service(stage)),
+        ("no longer exported, import, address and name are gone", steps.withdrawn(stage)),
+    )
 
 
 async def _sixty(stage: Stage, reporter: Reporter) -> str:
     problems, spread = await steps.called(stage)
     reporter.spread(spread)
     return problems
+
+
+STORIES: Final = {
+    "export": Story(Path("examples/echo"), (), steps.EXPORTERS, _of_export),
+    "failover": Story(Path("examples/failover"), failover.PLACES, failover.CLUSTERS, failover.story),
+}

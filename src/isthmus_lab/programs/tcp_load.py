@@ -1,0 +1,78 @@
+"""Calls a service by raw TCP from inside a pod; prints ``begun`` at the first answer and a JSON object at the end.
+
+``python3 -I -S tcp_load.py NAME PORT --calls 10000`` or ``--rate 100 --until-eof``: a call is one connection, a line
+sent and a line read. Failed connects are counted apart from calls that broke after it. Standard library only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import select
+import socket
+import sys
+import time
+from collections import Counter
+
+MAX_CALLS = 1_000_000
+
+
+def call(address: tuple[str, int], family: int, timeout: float) -> tuple[str, str]:
+    """The cluster that answered and what failed: 'connect', 'answer', or nothing."""
+    with socket.socket(family, socket.SOCK_STREAM) as connection:
+        connection.settimeout(timeout)
+        try:
+            connection.connect(address)
+        except OSError as error:
+            return "", f"connect: {error}"
+        try:
+            connection.sendall(b"who?\n")
+            received = b""
+            while not received.endswith(b"\n") and (part := connection.recv(65536)):
+                received += part
+            return json.loads(received)["cluster"], ""
+        except (OSError, ValueError) as error:
+            return "", f"answer: {error}"
+
+
+def main() -> int:
+    """Exit code 0 where every connect succeeded."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("name")
+    parser.add_argument("port", type=int)
+    parser.add_argument("--calls", type=int, default=MAX_CALLS, help="end after so many")
+    parser.add_argument("--until-eof", action="store_true", help="end when standard input does")
+    parser.add_argument("--rate", type=float, default=0.0, help="calls per second, at most; 0: as fast as they go")
+    parser.add_argument("--timeout", type=float, default=3.0, help="seconds a connect, or an answer, may take")
+    wanted = parser.parse_args()
+    family, _, _, _, (host, port, *_) = socket.getaddrinfo(wanted.name, wanted.port, type=socket.SOCK_STREAM)[0]
+    by: Counter[str] = Counter()
+    order: list[str] = []
+    failed: Counter[str] = Counter()
+    first_failure, slowest, made = "", 0.0, 0
+    began = time.monotonic()
+    while made < min(wanted.calls, MAX_CALLS):
+        if wanted.until_eof and select.select([sys.stdin], [], [], 0)[0]:
+            break
+        if wanted.rate:
+            time.sleep(max(0.0, began + made / wanted.rate - time.monotonic()))
+        at = time.monotonic()
+        cluster, error = call((str(host), int(port)), family, wanted.timeout)
+        made += 1
+        slowest = max(slowest, time.monotonic() - at)
+        if error:
+            failed[error.partition(":")[0]] += 1
+            first_failure = first_failure or error
+        else:
+            by[cluster] += 1
+            if sum(by.values()) == 1:
+                print("begun", flush=True)
+            if not order or order[-1] != cluster:
+                order.append(cluster)
+    found = {"calls": made, "by": by, "order": order[:1000], "connects_failed": failed["connect"]}
+    print(json.dumps({**found, "answers_failed": failed["answer"], "first_failure": first_failure, "slowest": slowest}))
+    return 1 if failed["connect"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
