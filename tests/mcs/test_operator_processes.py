@@ -328,8 +328,8 @@ async def test_the_definition_refuses_what_cannot_be_followed(
     both["spec"]["locality"] = "Node"
     for body, why in (
         (_policy({"name": "c1", "weight": 2**31}, name="bad"), "weight"),
-        (_policy({"name": "c1", "region": "eu"}, name="bad"), "want either name, or region, zone or both"),
-        (_policy({}, name="bad"), "want either name, or region, zone or both"),
+        (_policy({"name": "c1", "region": "eu"}, name="bad"), "want either name, or region, zone or matchLabels"),
+        (_policy({}, name="bad"), "want either name, or region, zone or matchLabels"),
         (_policy({"name": "c1"}, name="bad", minHealthy=0), "want a count of at least 1"),
         (_policy({"name": "c1"}, name="bad", minHealthy="101%"), "want a count of at least 1"),
         (both, "tiers and locality exclude each other"),
