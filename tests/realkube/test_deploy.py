@@ -131,16 +131,18 @@ def test_each_process_reads_its_deployed_configuration(rendered: list[dict[str, 
         for container in pod["containers"]:
             if not container["image"].startswith("isthmus:"):
                 continue
-            [process, flag, path] = container["args"]
+            [process, flag, path, *settings] = container["args"]
             assert (process in COMMANDS, flag) == (True, "--config")
+            assert settings[::2] == ["--set"] * len(settings[1::2])
             ran.add(process)
             file = DEPLOY / "config" / path.rpartition("/")[2]
-            read = config.load(file, environment=environment("c1", 1))
+            read = config.load(file, environment=environment("c1", 1), flags=settings[1::2])
             assert (read.cluster.name, read.cluster.id) == ("c1", 1)
             ports = [each["containerPort"] for each in container.get("ports", ())]
             assert [str(port) for port in ports] == [read.monitor.listen.rpartition(":")[2]] * len(ports)
             mounts = [each["mountPath"] for each in container["volumeMounts"]]
-            for wanted in (each for each in paths(tomllib.loads(file.read_text())) if each.startswith("/")):
+            files = [*paths(tomllib.loads(file.read_text())), *(each.partition("=")[2] for each in settings[1::2])]
+            for wanted in (each for each in files if each.startswith("/")):
                 assert any(wanted.startswith(mount) for mount in mounts), f"{process}: {wanted} is not mounted"
     assert ran == {"operator", "agent", "dns", "mirror"}
 
