@@ -167,7 +167,10 @@ class DatapathSection(Section, frozen=True):
 
 
 class ProxySection(Section, frozen=True):
-    """Envoy. Agent (or gateway) and ``isthmus envoy`` share ``directory``; empty: no Envoy, and routes do nothing."""
+    """Envoy. Agent (or gateway) and ``isthmus envoy`` share ``directory``; empty: no Envoy, and routes do nothing.
+
+    The operator writes the status of routes where it is set in its configuration as well.
+    """
 
     directory: str = ""
     listen: tuple[str, ...] = ("169.254.7.1",)

@@ -13,6 +13,7 @@ import yaml
 from etcd_server import EtcdServer
 from kube_apiserver import KubeApiServer
 from operator_process import Replicas, kubeconfig, leading, ready, replicas, until
+from route_definitions import define_routes
 
 from isthmus import kube
 from isthmus.config import ClusterSection
@@ -22,6 +23,7 @@ from isthmus.kube.objects.about import CLUSTER_PROPERTY
 from isthmus.kube.objects.coordination import LEASE
 from isthmus.kube.objects.core import NAMESPACE, SERVICE
 from isthmus.kube.objects.discovery import ENDPOINT_SLICE
+from isthmus.kube.objects.gateway import HTTP_ROUTE
 from isthmus.kube.objects.mcs import SERVICE_EXPORT, SERVICE_IMPORT
 from isthmus.kube.objects.meta import Meta, Wire
 from isthmus.kube.objects.policies import TRAFFIC_POLICY
@@ -314,6 +316,24 @@ async def test_what_came_of_a_policy_is_in_its_status(client: kube.Client, names
         return await status("later") == ("Conflicted", "")
 
     await until(conflicted, seconds=40.0)
+
+
+async def test_what_came_of_a_route_is_in_its_status(client: kube.Client, namespace: str, operators: Replicas) -> None:
+    await define_routes(client)
+    await client.create(SERVICE, namespace, {"metadata": {"name": "echo"}, "spec": {"ports": [{"port": 80}]}})
+    spec = {
+        "parentRefs": [{"group": "", "kind": "Service", "name": "echo"}],
+        "rules": [{"backendRefs": [{"name": "none", "port": 80}]}],
+    }
+    await client.create(HTTP_ROUTE, namespace, {"metadata": {"name": "route"}, "spec": spec})
+    operators.start(proxy=str(operators.folder / "proxy"))
+
+    async def written() -> bool:
+        status = (await client.get(HTTP_ROUTE, "route", namespace)).status
+        entries = (status.parents if status is not None else None) or []
+        return [each["reason"] for entry in entries for each in entry["conditions"]] == ["Accepted", "BackendNotFound"]
+
+    await until(written, seconds=40.0)
 
 
 async def test_the_definition_refuses_what_cannot_be_followed(

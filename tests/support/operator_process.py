@@ -28,6 +28,7 @@ from isthmus.config import (
     KubernetesSection,
     MonitorSection,
     NodeSection,
+    ProxySection,
     to_toml,
 )
 
@@ -95,7 +96,12 @@ class Replicas:
         self._ending = ExitStack()
 
     def start(
-        self, *, cluster: ClusterSection = OWN, default_global: bool = True, process: str = "operator"
+        self,
+        *,
+        cluster: ClusterSection = OWN,
+        default_global: bool = True,
+        process: str = "operator",
+        proxy: str = "",  # proxy.directory
     ) -> OperatorProcess:
         """One more; or an agent with the same configuration, on a node that has no datapath."""
         self._count += 1
@@ -106,6 +112,7 @@ class Replicas:
             kubernetes=self._kubernetes,
             etcd=EtcdSection(endpoints=(self._etcd,)),
             clusterset=ClustersetSection(directory=str(self.peers), state=self._state, default_global=default_global),
+            proxy=ProxySection(directory=proxy),
             admin=AdminSection(socket=f"{name}.sock"),
             monitor=MonitorSection(listen=f"127.0.0.1:{free_ports(1)[0]}"),
         )

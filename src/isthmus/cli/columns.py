@@ -410,6 +410,7 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
     "records": [Column("KIND", _field("kind"))],
     "objects": [Column("KIND", _field("kind")), Column("OBJECT", lambda row: row["name"])],
     "policy_objects": [Column("KIND", _field("kind")), Column("OBJECT", lambda row: row["name"])],
+    "route_objects": [Column("KIND", _field("kind")), Column("OBJECT", lambda row: row["name"])],
     "namespaces": [
         Column("STATUS", lambda row: "Terminating" if row["terminating"] else "Active"),
         Column("ANNOTATIONS", lambda row: ",".join(f"{k}={v}" for k, v in row["annotations"]), wide=True),

@@ -5,6 +5,7 @@ writes them by server-side apply. What never does: what is wanted of which kind 
 
     ownership.py    what of a kind is ours, and how our objects are recognised
     difference.py   wanted and found → the merge patch between them; pure
+    parents.py      the status of routes, which several controllers share; pure
     drafts.py       a draft of an object → its row
     contention.py   how often an object that another writer keeps changing is set right
     known.py        objects as the server last answered them

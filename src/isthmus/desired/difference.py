@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from isthmus.desired import parents
 from isthmus.desired.ownership import Ownership
 
 Json = Any
@@ -39,7 +40,7 @@ def difference(wanted: Fields, found: Fields, ownership: Ownership) -> dict[str,
             extra = {key: None for key in ownership.absent if value.get(key) in EMPTY and there.get(key) not in EMPTY}
             part = {**_fields(value, there), **extra}
         elif field == "status":
-            part = _status(value, there, ownership.conditions)
+            part = _status(value, there, ownership)
         else:
             part = _fields({field: value}, found).get(field)
         if part not in EMPTY:
@@ -87,7 +88,11 @@ def _same(wanted: Json, found: Json) -> bool:
     return bool(wanted == found)
 
 
-def _status(wanted: Fields, found: Fields, owned: frozenset[str]) -> dict[str, Json]:
+def _status(wanted: Fields, found: Fields, ownership: Ownership) -> dict[str, Json]:
+    if ownership.controller:
+        entries = parents.merged(wanted["parents"], found.get("parents") or [], ownership.controller)
+        return {} if entries is None else {"parents": entries}
+    owned = ownership.conditions
     conditions = wanted.get("conditions", [])
     there = found.get("conditions") or []
     unwanted = owned - {each["type"] for each in conditions}

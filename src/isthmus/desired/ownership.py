@@ -22,6 +22,8 @@ class Ownership(NamedTuple):
     """Fields of ``spec`` that have to be absent where a wanted object does not set them."""
     conditions: frozenset[str] = frozenset()
     """Types of conditions that only we write; others' stay."""
+    controller: str = ""
+    """The controllerName of our entries of ``status.parents``; others' stay."""
     selector: str | None = None
     """Label selector of objects that may be ours; None for a kind whose objects we neither make nor remove."""
 

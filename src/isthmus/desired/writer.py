@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from isthmus import kube, logs
+from isthmus.desired import parents
 from isthmus.desired.contention import Contention
 from isthmus.desired.difference import difference
 from isthmus.desired.known import Known, Written, is_done
@@ -247,7 +248,11 @@ class ApiTarget:
         if not row.status:
             return
         status, ownership = msgspec.json.decode(row.status), self._ownerships[row.kind]
-        if not difference({"status": status}, known.object(), ownership):
+        lacking = difference({"status": status}, known.object(), ownership)
+        if not lacking:
+            return
+        if ownership.controller:
+            await self._write_parents(row, known, lacking["status"]["parents"])
             return
         for condition in status.get("conditions", ()):
             since = known.times(condition["status"]).get(condition["type"])
@@ -261,6 +266,17 @@ class ApiTarget:
         if left := difference({"status": status}, now.object(), ownership):
             patched = await self._requests.patch(row, left, subresource="status")
             self._learn((row.kind, row.name), patched, written=known.written)
+
+    async def _write_parents(self, row: Object, known: Known, entries: list[Any]) -> None:
+        """All of the list, with others' entries as they were read: what changed since then is a conflict."""
+        status = {"parents": parents.complete(entries, now=self._timestamp())}
+        body = {"metadata": {"resourceVersion": known.version}, "status": status}
+        try:
+            patched = await self._requests.patch(row, body, subresource="status")
+        except kube.NotFound:
+            self._forget((row.kind, row.name))
+            return
+        self._learn((row.kind, row.name), patched, written=known.written)
 
     async def _remove(self, row: Object) -> None:
         key = (row.kind, row.name)

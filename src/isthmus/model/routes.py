@@ -11,6 +11,7 @@ from typing import Literal
 from msgspec import Struct
 
 from isthmus.model.names import ServiceName, derived
+from isthmus.model.services import Port
 
 RouteKind = Literal["HTTPRoute", "GRPCRoute"]
 ParentKind = Literal["Service", "ServiceImport"]
@@ -47,6 +48,19 @@ class ServiceRef(Struct, frozen=True, gc=False, order=True):
     def service(self) -> ServiceName:
         """The Service whose plans it means: for an import the one derived of it."""
         return self.name if self.kind == "Service" else derived(self.name)
+
+
+class ParentRef(ServiceRef, frozen=True, gc=False, order=True):
+    """A parent of a route, or one port of it."""
+
+    section: str = ""
+    """The name of the port (``sectionName``); empty: whatever its name."""
+    namespace: str = ""
+    """As the reference has it; empty: it has none, and means the route's own."""
+
+    def includes(self, port: Port) -> bool:
+        """Whether it means a port of its Service: by number, by name, or by both; only TCP has routes."""
+        return port.protocol == "TCP" and self.port in (0, port.port) and self.section in ("", port.name)
 
 
 class HeaderEdit(Struct, frozen=True, gc=False):
@@ -131,7 +145,7 @@ class Route(Struct, frozen=True, gc=False, kw_only=True):
 
     kind: RouteKind
     name: ServiceName
-    parents: tuple[ServiceRef, ...] = ()
+    parents: tuple[ParentRef, ...] = ()
     rules: tuple[RouteRule, ...] = ()
     invalid: str = ""
     """Why the object cannot be followed; it is accepted by no parent then."""

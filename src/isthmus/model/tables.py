@@ -278,6 +278,15 @@ POLICY_OBJECTS: Final = Table[tuple[str, ServiceName], Object](
     "policy_objects", Object, key=lambda row: (row.kind, row.name), indexes={"service": lambda row: (row.service,)}
 )
 
+ROUTE_OBJECTS: Final = Table[tuple[str, ServiceName], Object](
+    "route_objects", Object, key=lambda row: (row.kind, row.name), indexes={"service": lambda row: (row.service,)}
+)
+"""What is wanted of the status of routes; ``service`` is the route's own name."""
+
+ROUTE_OBJECTS_STATUS: Final = Table[tuple[str, ServiceName], Status](
+    "route_objects_status", Status, key=lambda row: row.key
+)
+
 POLICY_OBJECTS_STATUS: Final = Table[tuple[str, ServiceName], Status](
     "policy_objects_status", Status, key=lambda row: row.key
 )

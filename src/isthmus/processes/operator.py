@@ -31,17 +31,18 @@ from isthmus.model import tables
 from isthmus.model.mcs import RecordKind
 from isthmus.model.names import ClusterName
 from isthmus.model.sources import is_peer
-from isthmus.processes import draining, observing, refused_claims
+from isthmus.processes import draining, observing, proxying, refused_claims
 from isthmus.processes.draining import DrainClock
 from isthmus.processes.start import identified, own_etcd, require, start, tables_of
+from isthmus.proxy import route_objects
 from isthmus.reflector import Reflector, State
 from isthmus.sources import kubernetes
 from isthmus.statedb import (
     Backoff,
     Database,
+    Derivation,
     Derivations,
     DerivationsStats,
-    Derived,
     Reconciler,
     ReconcilerStats,
     Snapshot,
@@ -141,6 +142,7 @@ class Leader:
             tables.DRAIN_OBJECTS_STATUS,
             tables.OBJECTS_STATUS,
             tables.POLICY_OBJECTS_STATUS,
+            tables.ROUTE_OBJECTS_STATUS,
         )
         db = self._db = Database(*tables_of(derived, *known))
         try:
@@ -152,7 +154,9 @@ class Leader:
                 tasks.create_task(parts.drain_clock.run(), name="drains")
                 tasks.create_task(parts.derivations.run(), name="derivations")
                 tasks.create_task(parts.publisher.run(), name="publisher")
-                tasks.create_task(self._act(db, parts.objects, parts.policies, parts.drains), name="objects")
+                tasks.create_task(
+                    self._act(db, parts.objects, parts.policies, parts.drains, *parts.routes), name="objects"
+                )
                 tasks.create_task(draining.report(db, cluster), name="drain status")
                 tasks.create_task(self._recorder.run(), name="events")
                 observing.admin(tasks, config, db, lambda: status(cluster, parts, db.snapshot()))
@@ -184,17 +188,19 @@ class Parts(NamedTuple):
     """Conditions of traffic policies."""
     drains: Reconciler[Any, Any]
     """Conditions of drains."""
+    routes: list[Reconciler[Any, Any]]
+    """Conditions of routes; none where no Envoy follows them."""
     drain_clock: DrainClock
 
 
-def wire(config: Config, db: Database, client: kube.Client, session: Session, derived: list[Derived[Any]]) -> Parts:
+def wire(config: Config, db: Database, client: kube.Client, session: Session, derived: list[Derivation]) -> Parts:
     """The parts over one database, none of them running."""
     target, back_off = ApiTarget(client, mcs.KINDS), Backoff(0.1, 30.0)
     return Parts(
         reflectors=kubernetes.reflectors(
             db,
             client,
-            tables=KUBERNETES,
+            tables=(*proxying.sources(config), *KUBERNETES),
             cluster=ClusterName(config.cluster.name),
             remote_slices=True,
             namespace=config.kubernetes.namespace,
@@ -227,6 +233,16 @@ def wire(config: Config, db: Database, client: kube.Client, session: Session, de
             status=tables.DRAIN_OBJECTS_STATUS,
             backoff=back_off,
         ),
+        routes=[
+            Reconciler(
+                db,
+                tables.ROUTE_OBJECTS,
+                ApiTarget(client, route_objects.KINDS),
+                status=tables.ROUTE_OBJECTS_STATUS,
+                backoff=back_off,
+            )
+            for _ in proxying.statuses(config)
+        ],
         drain_clock=DrainClock(db, ClusterName(config.cluster.name), cordoned=config.drains.cordoned_nodes),
     )
 
@@ -246,7 +262,7 @@ def status(cluster: ClusterName, parts: Parts, snapshot: Snapshot) -> OperatorSt
     )
 
 
-def derived_tables(config: Config, cluster: ClusterName) -> list[Derived[Any]]:
+def derived_tables(config: Config, cluster: ClusterName) -> list[Derivation]:
     """The tables that the leader computes."""
     shared = config.clusterset.default_global
     return [
@@ -259,6 +275,7 @@ def derived_tables(config: Config, cluster: ClusterName) -> list[Derived[Any]]:
         refusals.derived("", which=config.datapath.services, rules=claims.rules(config)),
         own_ranges.derived(cluster),
         policy_objects.derived(cluster),
+        *proxying.statuses(config),
         mcs.records.derived(cluster, config.cluster.id, default_global=shared),
     ]
 

@@ -1,4 +1,6 @@
-"""The agent's part in Envoy: derived tables of routes, the discovery service, and whether an Envoy is wanted."""
+"""Envoy in the processes: the agent's derived tables, discovery service, and whether an Envoy is wanted; the operator's
+status of routes.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ from isthmus import logs, proxy
 from isthmus.config import Config
 from isthmus.model import tables
 from isthmus.model.names import ClusterName
-from isthmus.statedb import Database, Derived
+from isthmus.proxy import route_objects
+from isthmus.statedb import Database, Derivation, Derived
 
 TABLES: Final = (tables.XDS_REFUSED, tables.XDS_SERVED)
 """Tables that the discovery service writes; the derived ones are declared where they are computed."""
@@ -35,6 +38,11 @@ def derived(config: Config) -> list[Derived[Any]]:
         return []
     listening = proxy.Listening(section.listen, section.first_port, section.ports)
     return proxy.derived(ClusterName(config.cluster.name), config.node.name, listening)
+
+
+def statuses(config: Config) -> list[Derivation]:
+    """What the operator derives of routes; nothing where no Envoy follows them: a status would claim that one does."""
+    return [route_objects.derived()] if config.proxy.directory else []
 
 
 async def run(db: Database, config: Config) -> None:

@@ -4,20 +4,21 @@ What belongs here: how routes and plans become xDS resources (pure), the protoco
 program's life. What never does: which backends a call may go to, and with which share; that is ``loadbalancer``'s, and
 Envoy is given the result.
 
-    attachment.py which routes count for a Service, in which order
-    routing.py    routes as Envoy's routes
-    clusters.py   plans as Envoy's clusters and endpoints
-    listeners.py  listeners of HTTP
-    derived.py    the derived tables of a node's Envoy
-    messages.py   Envoy's messages, by name, from descriptors
-    resources.py  rows of the table ``xds``, from fields
-    rules.py      what Envoy would refuse, found before it is sent
-    delta.py      the protocol as pure state: what an Envoy has, and what it gets next
-    ads.py        its server on a unix socket
-    bootstrap.py  what an Envoy starts with
-    binary.py     finds and checks the program
-    process.py    one Envoy
-    supervisor.py keeps one running for a directory, and replaces it
+    attachment.py    which routes count for a Service, in which order
+    route_objects.py what came of each route, as the status of its object
+    routing.py       routes as Envoy's routes
+    clusters.py      plans as Envoy's clusters and endpoints
+    listeners.py     listeners of HTTP
+    derived.py       the derived tables of a node's Envoy
+    messages.py      Envoy's messages, by name, from descriptors
+    resources.py     rows of the table ``xds``, from fields
+    rules.py         what Envoy would refuse, found before it is sent
+    delta.py         the protocol as pure state: what an Envoy has, and what it gets next
+    ads.py           its server on a unix socket
+    bootstrap.py     what an Envoy starts with
+    binary.py        finds and checks the program
+    process.py       one Envoy
+    supervisor.py    keeps one running for a directory, and replaces it
 
 For a node's Envoy and for a gateway's alike: fill the table ``xds``, run an :class:`AdsServer`, and have a
 :class:`Wanted` write a bootstrap to the directory while an Envoy is wanted. ``isthmus envoy`` runs a

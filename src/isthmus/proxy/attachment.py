@@ -15,8 +15,9 @@ from typing import Final, NamedTuple
 
 from isthmus.loadbalancer.services import UNKNOWN_AGE, ResolvedService, resolve
 from isthmus.model.names import ServiceName
-from isthmus.model.routes import Match, PathType, Route, RouteRule, ServiceRef, ValueMatch
-from isthmus.model.tables import GRANTS, ROUTE_PLANS, ROUTES
+from isthmus.model.routes import Match, ParentRef, PathType, Route, RouteRule, ServiceRef, ValueMatch
+from isthmus.model.services import Port
+from isthmus.model.tables import GRANTS, ROUTES
 from isthmus.statedb import Reader
 
 MAX_MATCHES: Final = 2_048
@@ -78,18 +79,25 @@ def attached(reader: Reader, service: ServiceName) -> tuple[list[Route], list[tu
 
 
 def _unfit(route: Route, service: ServiceName, subject: ResolvedService | None) -> str:
+    """Why none of its references to a Service holds; empty: one does."""
+    reasons = [unfit(parent, subject) for parent in route.parents if parent.service == service]
+    return "" if "" in reasons else "; ".join(dict.fromkeys(reasons))
+
+
+def unfit(parent: ParentRef, subject: ResolvedService | None) -> str:
+    """Why a route's reference to a parent does not hold, as a sentence; empty: it does."""
     if subject is None:
         return "its parent does not exist"
-    ports = {port.port for port in subject.ports if port.protocol == "TCP"}
-    asked = [parent.port for parent in route.parents if parent.service == service]
-    if not ports & set(asked) and 0 not in asked:
-        return f"its parent has no TCP port {', '.join(map(str, asked))}"
-    return "" if ports else "its parent has no TCP port"
+    if any(parent.includes(port) for port in subject.ports):
+        return ""
+    which = [f" {parent.port}"] if parent.port else []
+    which += [f" named '{parent.section}'"] if parent.section else []
+    return f"its parent has no TCP port{''.join(which)}"
 
 
-def of_port(routes: Iterable[Route], service: ServiceName, port: int) -> list[Route]:
+def of_port(routes: Iterable[Route], service: ServiceName, port: Port) -> list[Route]:
     """Those of the routes that mean a port of the Service."""
-    return [route for route in routes if any(p.service == service and p.port in (0, port) for p in route.parents)]
+    return [route for route in routes if any(p.service == service and p.includes(port) for p in route.parents)]
 
 
 def by_callers(routes: Iterable[Route], service: ServiceName) -> dict[str, list[Route]]:
@@ -162,7 +170,8 @@ def unresolved(reader: Reader, route: Route, to: ServiceRef) -> tuple[str, str]:
         grants = reader.by(GRANTS, "namespace", namespace)
         if not any(grant.allows(route.kind, route.namespace, to) for grant in grants):
             return "RefNotPermitted", f"no ReferenceGrant in {namespace} lets it refer to {to.kind} {to.name}"
-    if not any(plan.key.port == to.port for plan in reader.by(ROUTE_PLANS, "service", to.service)):
+    subject = resolve(reader, to.service, which="all")
+    if subject is None or not any(port.protocol == "TCP" and port.port == to.port for port in subject.ports):
         return "BackendNotFound", f"{to.kind} {to.name} with TCP port {to.port} does not exist"
     return "", ""
 

@@ -115,8 +115,7 @@ def listeners(reader: Reader, unit: bool, *, listening: Listening) -> Iterator[P
         routes, _ = attached(reader, service)
         subject = resolve(reader, service, which="all") if routes else None
         if subject is not None:
-            ports = [each.port for each in subject.ports if each.protocol == "TCP"]
-            found[service] = routes[0], [port for port in ports if of_port(routes, service, port)]
+            found[service] = routes[0], [each.port for each in subject.ports if of_port(routes, service, each)]
     given = listener_ports([(service, port) for service, (_, ports) in found.items() for port in ports], listening)
     for service, (oldest, ports) in found.items():
         given_here = [
@@ -192,8 +191,10 @@ def resources(reader: Reader, service: ServiceName) -> Iterator[Resource]:
         ports: dict[int, list[Listener]] = {}
         for listener in redirect.listeners:
             ports.setdefault(listener.ports[0], []).append(listener)
-        for port, listening in ports.items():
-            yield from _of_port(reader, service, port, listening, of_port(routes, service, port))
+        for port in subject.ports if subject is not None else ():
+            if port.protocol == "TCP" and port.port in ports:
+                on_port = of_port(routes, service, port)
+                yield from _of_port(reader, service, port.port, ports[port.port], on_port)
 
 
 def _of_port(

@@ -22,6 +22,7 @@ from isthmus.model.routes import (
     Match,
     Mirror,
     ParentKind,
+    ParentRef,
     PathEdit,
     PathType,
     Redirection,
@@ -118,13 +119,14 @@ def _known(to: wire.GrantTo) -> bool:
     return (to.group, to.kind) in KINDS
 
 
-def _parents(found: list[wire.ParentRef] | None, namespace: str) -> tuple[ServiceRef, ...]:
+def _parents(found: list[wire.ParentRef] | None, namespace: str) -> tuple[ParentRef, ...]:
     """The parents that are Services or ServiceImports; gateways are others' business."""
     refs = []
     for each in (found or ())[: MAX_LIST * 2]:
         kind = KINDS.get((wire.GROUP if each.group is None else each.group, each.kind or "Gateway"))
         if kind is not None and each.name:
-            refs.append(ServiceRef(kind, service_name(each.namespace or namespace, each.name), each.port or 0))
+            name = service_name(each.namespace or namespace, each.name)
+            refs.append(ParentRef(kind, name, each.port or 0, each.section_name or "", each.namespace or ""))
     return tuple(dict.fromkeys(refs))
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from msgspec import field
 
 from isthmus.kube.kind import Kind
-from isthmus.kube.objects.meta import Condition, Meta, Wire
+from isthmus.kube.objects.meta import Meta, Wire
 
 
 class ParentRef(Wire, frozen=True):
@@ -198,18 +198,10 @@ class GrpcSpec(Wire, frozen=True):
     rules: list[GrpcRule] | None = None
 
 
-class ParentStatus(Wire, frozen=True):
-    """What came of a route at one parent, by one controller."""
-
-    parent_ref: ParentRef = ParentRef()
-    controller_name: str = ""
-    conditions: list[Condition] | None = None
-
-
 class RouteStatus(Wire, frozen=True):
-    """What came of a route."""
+    """What came of a route: an entry for each parent and controller, as JSON, since others' are written back whole."""
 
-    parents: list[ParentStatus] | None = None
+    parents: list[dict[str, Any]] | None = None
 
 
 class HttpRoute(Wire, frozen=True):

@@ -1,0 +1,395 @@
+"""The status of routes: which conditions, with which reasons, and that other controllers' entries are left alone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from apiserver_world import TOKEN, serving
+from msgspec.structs import replace
+from route_definitions import define_routes
+from route_world import grant, route
+
+from isthmus import kube
+from isthmus.config import KubernetesSection
+from isthmus.desired import ApiTarget
+from isthmus.desired.difference import difference
+from isthmus.kube.objects.core import SERVICE
+from isthmus.kube.objects.gateway import HTTP_ROUTE
+from isthmus.model import tables
+from isthmus.model.names import ClusterName, ServiceName, derived
+from isthmus.model.objects import Object
+from isthmus.model.routes import Route
+from isthmus.model.services import Import, Port, Service
+from isthmus.processes.start import tables_of
+from isthmus.proxy import route_objects
+from isthmus.proxy.attachment import MAX_MATCHES
+from isthmus.sources import kubernetes
+from isthmus.statedb import Backoff, Database, Derivations, Reconciler
+
+RBAC = Path(__file__).resolve().parents[2] / "deploy" / "routes" / "rbac.yaml"
+C1 = ClusterName("c1")
+TO_ECHO = "parentRefs: [{group: '', kind: Service, name: echo}]\n"
+ACCEPTED = ("Accepted", "True", "Accepted", "")
+RESOLVED = ("ResolvedRefs", "True", "ResolvedRefs", "")
+
+
+def service(name: str, *ports: Port) -> Service:
+    return Service(
+        name=ServiceName(name), source="kubernetes", ports=ports or (Port("http", 80), Port("dns", 53, "UDP"))
+    )
+
+
+class Statuses:
+    """The operator's tables of routes, without an API server."""
+
+    def __init__(self, *rows: Any) -> None:
+        declared = route_objects.derived()
+        self.db = Database(*tables_of([declared]))
+        self.derivations = Derivations(self.db, declared)
+        self.put(service("demo/echo"), service("other/far"), *rows)
+
+    def put(self, *rows: Any) -> None:
+        into: dict[type, Any] = {Route: tables.ROUTES, Service: tables.SERVICES, Import: tables.IMPORTS}
+        with self.db.write() as txn:
+            for row in rows:
+                txn.put(into.get(type(row), tables.GRANTS), row)
+        while self.derivations.step():
+            pass
+
+    def parents(self, name: str = "demo/route", kind: str = "HTTPRoute") -> list[dict[str, Any]]:
+        row = self.db.snapshot().get(tables.ROUTE_OBJECTS, (kind, ServiceName(name)))
+        assert row is not None
+        assert row.body == b""
+        found: list[dict[str, Any]] = yaml.safe_load(row.status)["parents"]
+        return found
+
+    def conditions(self, name: str = "demo/route", kind: str = "HTTPRoute") -> list[tuple[str, str, str, str]]:
+        """Of the only parent."""
+        [parent] = self.parents(name, kind)
+        assert parent["controllerName"] == "isthmus.io/mesh"
+        assert {each["observedGeneration"] for each in parent["conditions"]} == {1}
+        return [(each["type"], each["status"], each["reason"], each["message"]) for each in parent["conditions"]]
+
+
+@pytest.mark.parametrize(
+    ("rules", "want"),
+    [
+        ("rules: [{backendRefs: [{name: echo, port: 80}]}]", RESOLVED),
+        ("rules: [{}]", RESOLVED),
+        (
+            "rules: [{backendRefs: [{name: none, port: 80}]}]",
+            ("ResolvedRefs", "False", "BackendNotFound", "Service demo/none with TCP port 80 does not exist"),
+        ),
+        (
+            "rules: [{backendRefs: [{name: echo, port: 53}]}]",
+            ("ResolvedRefs", "False", "BackendNotFound", "Service demo/echo with TCP port 53 does not exist"),
+        ),
+        (
+            "rules: [{backendRefs: [{name: echo, port: 80}, {name: far, namespace: other, port: 80}]}]",
+            (
+                "ResolvedRefs",
+                "False",
+                "RefNotPermitted",
+                "no ReferenceGrant in other lets it refer to Service other/far",
+            ),
+        ),
+        (
+            "rules: [{backendRefs: [{kind: Secret, name: echo, port: 80}]}]",
+            (
+                "ResolvedRefs",
+                "False",
+                "InvalidKind",
+                "spec.rules[0].backendRefs[0]: kind 'Secret' is neither Service nor ServiceImport",
+            ),
+        ),
+        (
+            "rules: [{filters: [{type: RequestMirror, requestMirror: {backendRef: {name: none, port: 80}}}]}]",
+            ("ResolvedRefs", "False", "BackendNotFound", "Service demo/none with TCP port 80 does not exist"),
+        ),
+        (
+            "rules: [{backendRefs: [" + "".join(f"{{name: n{number}, port: 1}}," for number in range(6)) + "]}]",
+            (
+                "ResolvedRefs",
+                "False",
+                "BackendNotFound",
+                "; ".join(f"Service demo/n{number} with TCP port 1 does not exist" for number in range(4))
+                + "; and 2 more",
+            ),
+        ),
+    ],
+)
+def test_references_that_do_not_hold_are_named(rules: str, want: tuple[str, str, str, str]) -> None:
+    assert Statuses(route(TO_ECHO + rules)).conditions() == [ACCEPTED, want]
+
+
+@pytest.mark.parametrize(
+    ("parent", "reason", "message"),
+    [
+        ("name: none", "NoMatchingParent", "its parent does not exist"),
+        ("name: echo, port: 81", "NoMatchingParent", "its parent has no TCP port 81"),
+        ("name: echo, port: 53", "NoMatchingParent", "its parent has no TCP port 53"),
+        ("name: echo, sectionName: https", "NoMatchingParent", "its parent has no TCP port named 'https'"),
+        ("name: echo, sectionName: http, port: 81", "NoMatchingParent", "its parent has no TCP port 81 named 'http'"),
+    ],
+)
+def test_a_parent_that_a_route_does_not_match_is_named(parent: str, reason: str, message: str) -> None:
+    found = Statuses(route(f"parentRefs: [{{group: '', kind: Service, {parent}}}]\nrules: [{{}}]"))
+    assert found.conditions() == [("Accepted", "False", reason, message), RESOLVED]
+
+
+def test_each_parent_has_an_entry_named_as_the_route_names_it() -> None:
+    world = Statuses(
+        route(
+            """
+parentRefs:
+- {kind: Gateway, name: edge}
+- {group: '', kind: Service, name: echo, sectionName: http}
+- {group: '', kind: Service, name: echo, namespace: demo, port: 81}
+- {group: multicluster.x-k8s.io, kind: ServiceImport, name: far}
+rules: [{}]
+"""
+        )
+    )
+    section, port, imported = world.parents()
+    assert section["parentRef"] == {"group": "", "kind": "Service", "name": "echo", "sectionName": "http"}
+    assert port["parentRef"] == {"group": "", "kind": "Service", "name": "echo", "namespace": "demo", "port": 81}
+    assert imported["parentRef"] == {"group": "multicluster.x-k8s.io", "kind": "ServiceImport", "name": "far"}
+    assert [each["conditions"][0]["reason"] for each in (section, port, imported)] == [
+        "Accepted",
+        "NoMatchingParent",
+        "NoMatchingParent",
+    ]
+    world.put(Import(name=ServiceName("demo/far"), ports=(Port("", 80),), derived=derived(ServiceName("demo/far"))))
+    assert world.parents()[2]["conditions"][0]["reason"] == "Accepted"
+
+
+def test_a_route_that_cannot_be_followed_is_not_accepted_and_says_why() -> None:
+    world = Statuses(route(TO_ECHO + "rules: [{filters: [{type: ExtensionRef}]}]"))
+    [(*found, message)] = world.conditions()
+    assert found == ["Accepted", "False", "UnsupportedValue"]
+    assert message == "spec.rules[0].filters[0].type: 'ExtensionRef' is not supported, or its field is missing"
+
+
+def test_a_grant_or_a_service_that_comes_resolves_references() -> None:
+    world = Statuses(
+        route(TO_ECHO + "rules: [{backendRefs: [{name: far, namespace: other, port: 80}, {name: late, port: 80}]}]")
+    )
+    assert world.conditions()[1][2] == "RefNotPermitted"
+    world.put(grant("other", of="demo"))
+    assert world.conditions()[1][2] == "BackendNotFound"
+    world.put(service("demo/late"))
+    assert world.conditions() == [ACCEPTED, RESOLVED]
+
+
+def test_kinds_of_one_name_have_statuses_of_their_own() -> None:
+    spec = TO_ECHO + "rules: [{backendRefs: [{name: far, namespace: other, port: 80}]}]"
+    world = Statuses(route(spec), route(spec, kind="GRPCRoute"), grant("other", of="demo", kind="GRPCRoute"))
+    assert world.conditions()[1][2] == "RefNotPermitted"
+    assert world.conditions(kind="GRPCRoute")[1] == RESOLVED
+
+
+def test_a_route_beyond_the_bound_is_not_accepted_until_an_older_one_goes() -> None:
+    one = route(TO_ECHO + "rules: [{}]")
+    rows = [replace(one, name=ServiceName(f"demo/r{number:05}")) for number in range(MAX_MATCHES + 1)]
+    world = Statuses(*rows)
+    last = f"demo/r{MAX_MATCHES:05}"
+    assert world.conditions(last)[0] == (
+        "Accepted",
+        "False",
+        "TooManyRoutes",
+        f"older routes have {MAX_MATCHES} of {MAX_MATCHES} matches",
+    )
+    with world.db.write() as txn:
+        txn.delete(tables.ROUTES, ("HTTPRoute", ServiceName("demo/r00000")))
+    world.put()
+    assert world.conditions(last)[0] == ACCEPTED
+
+
+OURS: dict[str, Any] = {
+    "parentRef": {"group": "", "kind": "Service", "name": "echo"},
+    "controllerName": "isthmus.io/mesh",
+    "conditions": [
+        {"type": "Accepted", "status": "True", "reason": "Accepted", "message": "", "observedGeneration": 1}
+    ],
+}
+THEIRS: dict[str, Any] = {**OURS, "controllerName": "example.com/other", "unknown": {"kept": [1]}}
+
+
+def timed(entry: dict[str, Any], time: str, **changed: str) -> dict[str, Any]:
+    return {**entry, "conditions": [{**each, "lastTransitionTime": time, **changed} for each in entry["conditions"]]}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found", "after"),
+    [
+        ([OURS], [], [OURS]),
+        ([OURS], [timed(OURS, "t1")], None),
+        ([OURS], [THEIRS, timed(OURS, "t1")], None),
+        ([OURS], [THEIRS], [THEIRS, OURS]),
+        ([], [THEIRS, timed(OURS, "t1")], [THEIRS]),
+        ([], [THEIRS], None),
+        ([OURS], [timed(OURS, "t1", reason="Old"), THEIRS], [THEIRS, timed(OURS, "t1")]),
+        ([OURS], [timed(OURS, "t1", status="False")], [OURS]),
+        ([OURS], [timed({**OURS, "parentRef": {**OURS["parentRef"], "port": 80}}, "t1")], [OURS]),
+    ],
+    ids=["new", "as wanted", "beside", "added", "no parent", "never ours", "reason", "status", "another port"],
+)
+def test_entries_of_other_controllers_stay_as_they_are(
+    wanted: list[Any], found: list[Any], after: list[Any] | None
+) -> None:
+    patch = difference(
+        {"status": {"parents": wanted}}, {"status": {"parents": found}}, route_objects.KINDS["HTTPRoute"]
+    )
+    assert patch == ({} if after is None else {"status": {"parents": after}})
+
+
+@pytest.mark.parametrize("process", ["operator", "agent"])
+def test_the_rights_for_routes_are_those_that_are_used(process: str) -> None:
+    objects = yaml.safe_load_all(RBAC.read_text())
+    [role] = [each for each in objects if each["metadata"]["name"] == f"isthmus-{process}-routes" and "rules" in each]
+    given = {
+        (resource, verb)
+        for rule in role["rules"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+        if rule["apiGroups"] == [HTTP_ROUTE.group]
+    }
+    read = [
+        feed for feeds in kubernetes.feeds(cluster=C1).values() for feed in feeds if feed.kind.group == HTTP_ROUTE.group
+    ]
+    used = {(feed.kind.resource, verb) for feed in read for verb in ("list", "watch")}
+    written = [ownership.kind.resource for ownership in route_objects.KINDS.values()] if process == "operator" else []
+    used |= {each for resource in written for each in ((resource, "get"), (f"{resource}/status", "patch"))}
+    assert given == used
+
+
+@pytest.fixture
+def kubeconfig(tmp_path: Path) -> Iterator[Path]:
+    with serving(tmp_path / "kubernetes") as server:
+        at = {"server": server.url, "certificate-authority": str(server.folder / "ca.crt")}
+        entry = {
+            "current-context": "x",
+            "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}],
+            "clusters": [{"name": "x", "cluster": at}],
+            "users": [{"name": "x", "user": {"token": TOKEN}}],
+        }
+        file = tmp_path / "kubeconfig"
+        file.write_text(yaml.safe_dump(entry))
+        yield file
+
+
+@pytest.fixture
+async def client(kubeconfig: Path) -> AsyncIterator[kube.Client]:
+    async with await kube.connect(KubernetesSection(kubeconfig=str(kubeconfig))) as found:
+        yield found
+
+
+class Operator:
+    """What the leader runs for routes."""
+
+    def __init__(self, client: kube.Client) -> None:
+        declared = route_objects.derived()
+        self.db = db = Database(*tables_of([declared], tables.ROUTE_OBJECTS_STATUS))
+        read = ["services", "imports", "routes", "grants", "observed"]
+        self.target = ApiTarget(client, route_objects.KINDS)
+        reconciler = Reconciler(
+            db, tables.ROUTE_OBJECTS, self.target, status=tables.ROUTE_OBJECTS_STATUS, backoff=Backoff(0.1, 1.0)
+        )
+        reflectors = kubernetes.reflectors(db, client, tables=read, cluster=C1)
+        self.parts = [Derivations(db, declared).run(), reconciler.run(), *(each.run() for each in reflectors)]
+
+    async def __aenter__(self) -> Operator:
+        self.tasks = [asyncio.ensure_future(each) for each in self.parts]
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.wait(self.tasks)
+        assert all(task.cancelled() for task in self.tasks), self.tasks
+
+
+async def entries(client: kube.Client) -> list[dict[str, Any]]:
+    status = (await client.get(HTTP_ROUTE, "route", "default")).status
+    return (status.parents if status is not None else None) or []
+
+
+async def test_a_cluster_without_the_gateway_api_has_no_routes_and_nothing_waits_for_them(client: kube.Client) -> None:
+    async with Operator(client) as operator, asyncio.timeout(60):
+        await operator.db.until(lambda now: now.initialized(tables.ROUTE_OBJECTS))
+        assert list(operator.db.snapshot().all(tables.ROUTES)) == []
+
+
+async def test_an_entry_that_comes_while_ours_is_written_is_not_lost(client: kube.Client, kubeconfig: Path) -> None:
+    await define_routes(client)
+    await client.create(HTTP_ROUTE, "default", {"metadata": {"name": "route"}, "spec": {}})
+    theirs = timed(THEIRS, "2026-01-01T00:00:00Z")
+
+    async def other() -> None:
+        async with await kube.connect(KubernetesSection(kubeconfig=str(kubeconfig))) as another:
+            await another.patch(HTTP_ROUTE, "default", "route", {"status": {"parents": [theirs]}}, subresource="status")
+
+    def write_between() -> str:
+        """What stamps the time runs after the object is read, and before its status is written."""
+        thread = threading.Thread(target=asyncio.run, args=[other()])
+        thread.start()
+        thread.join()
+        return "2026-01-03T00:00:00Z"
+
+    wanted = Object(
+        kind="HTTPRoute", name=ServiceName("default/route"), body=b"", status=json.dumps({"parents": [OURS]}).encode()
+    )
+    target = ApiTarget(client, route_objects.KINDS, timestamp=write_between)
+    [failure] = (await target.update([wanted])).values()
+    assert "conflict" in failure.lower()
+    assert await entries(client) == [theirs]
+    target = ApiTarget(client, route_objects.KINDS, timestamp=lambda: "2026-01-03T00:00:00Z")
+    assert await target.update([wanted]) == {}
+    assert await entries(client) == [theirs, timed(OURS, "2026-01-03T00:00:00Z")]
+
+
+async def test_the_status_is_written_beside_that_of_another_controller(client: kube.Client) -> None:
+    await define_routes(client)
+    ports = [{"name": "http", "port": 80}]
+    await client.create(SERVICE, "default", {"metadata": {"name": "echo"}, "spec": {"ports": ports}})
+    parent = {"group": "", "kind": "Service", "name": "echo"}
+    spec: dict[str, Any] = {"parentRefs": [parent], "rules": [{"backendRefs": [{"name": "echo", "port": 80}]}]}
+    await client.create(HTTP_ROUTE, "default", {"metadata": {"name": "route"}, "spec": spec})
+    theirs = timed(THEIRS, "2026-01-01T00:00:00Z")
+    await client.patch(HTTP_ROUTE, "default", "route", {"status": {"parents": [theirs]}}, subresource="status")
+
+    async def until(*want: tuple[str, list[tuple[str, int]]]) -> list[dict[str, Any]]:
+        """The entries, once they have these controllers, and reasons with generations."""
+        while True:
+            found = await entries(client)
+            seen = [
+                (each["controllerName"], [(one["reason"], one["observedGeneration"]) for one in each["conditions"]])
+                for each in found
+            ]
+            if seen == list(want):
+                return found
+            await asyncio.sleep(0.05)
+
+    other = ("example.com/other", [("Accepted", 1)])
+    async with Operator(client), asyncio.timeout(60):
+        first, ours = await until(other, ("isthmus.io/mesh", [("Accepted", 1), ("ResolvedRefs", 1)]))
+        assert first == theirs
+        assert ours["parentRef"] == parent
+        assert all(each["lastTransitionTime"] for each in ours["conditions"])
+        spec["rules"][0]["backendRefs"][0]["port"] = 81
+        await client.patch(HTTP_ROUTE, "default", "route", {"spec": spec})
+        await until(other, ("isthmus.io/mesh", [("Accepted", 2), ("BackendNotFound", 2)]))
+        moved = timed(THEIRS, "2026-01-02T00:00:00Z")
+        await client.patch(HTTP_ROUTE, "default", "route", {"status": {"parents": [moved]}}, subresource="status")
+        first, _ = await until(other, ("isthmus.io/mesh", [("Accepted", 2), ("BackendNotFound", 2)]))
+        assert first == moved
+        edge = {"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "edge"}
+        await client.patch(HTTP_ROUTE, "default", "route", {"spec": {"parentRefs": [edge]}})
+        assert await until(other) == [moved]
