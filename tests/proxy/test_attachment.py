@@ -54,8 +54,7 @@ def test_the_older_route_counts_first_and_then_the_name() -> None:
     routes, refused = attached(world.db.snapshot(), ECHO)
     assert [each.name for each in routes] == ["demo/b", "demo/z", "demo/a"]
     assert refused == []
-    got = matching(entries(routes), Request("GET", "/x"))
-    assert got is not None
+    got = next(matching(entries(routes), Request("GET", "/x")))
     assert got.name == "HTTPRoute demo/b, rule 1"
 
 

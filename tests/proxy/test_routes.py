@@ -17,6 +17,7 @@ from route_world import RouteWorld, grant, route
 from isthmus.model.names import ServiceName, derived
 from isthmus.model.services import Pod
 from isthmus.model.tables import GRANTS, PLANS, PODS, ROUTES, XDS_SERVED
+from isthmus.proxy.explain import explain, parse
 
 pytestmark = pytest.mark.needs("envoy")
 
@@ -84,7 +85,12 @@ rules:
     port = await world.answers("v2", "/v2")
 
     async def backend(method: str, path: str, **headers: str) -> str:
-        return (await world.envoy.ask(port, method, path, **headers)).headers["x-backend"]
+        """Of Envoy's answer, which is the one that is explained."""
+        got = (await world.envoy.ask(port, method, path, **headers)).headers["x-backend"]
+        request, _ = parse(f"{method} {path}", [f"{name}: {value}" for name, value in headers.items()])
+        [explained] = explain(world.rows.db.snapshot(), ServiceName("demo/echo"), request)
+        assert [each.to for each in explained.backends] == [f"Service demo/{'echo' if got == 'v1' else got}:80"]
+        return got
 
     assert await backend("GET", "/") == "v1"
     assert await backend("GET", "/v2") == "v2"

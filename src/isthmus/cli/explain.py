@@ -13,7 +13,7 @@ from typing import Any
 import click
 import msgspec
 
-from isthmus.cli import diagnose, output, sockets
+from isthmus.cli import diagnose, explain_request, output, sockets
 from isthmus.model.hosts import joined
 
 BEHIND = ("peer", "endpoints", "conflict", "namespace")
@@ -32,12 +32,20 @@ OF_IMPORTS = (*BEHIND, "process", "resolver", "export", "pods")
     metavar="CLUSTER",
     help="As it would be if nothing of this cluster were ready; repeatable.",
 )
+@click.option(
+    "--request",
+    metavar="TEXT",
+    help="Which route and rule get a request: 'GET /v2/x', 'POST host/path', 'GRPC pkg.Service/Method'.",
+)
+@click.option("-H", "--header", "headers", multiple=True, metavar="'NAME: VALUE'", help="Of the request; repeatable.")
 @sockets.options
 def explain(
     service: str,
     namespace: str,
     form: str,
     without: tuple[str, ...],
+    request: str | None,
+    headers: tuple[str, ...],
     socket: Path | None,
     cluster: str | None,
     lab: str | None,
@@ -52,11 +60,18 @@ def explain(
     from isthmus.model import tables
     from isthmus.model.names import ClusterName, ServiceName
 
+    if headers and request is None:
+        raise click.UsageError("--header wants --request")
+    if without and request is not None:
+        raise click.UsageError("--request and --without exclude each other")
     name = ServiceName(service if "/" in service else f"{namespace}/{service}")
     facts = diagnose.collect(None, pod="", socket=socket, cluster=cluster, lab=lab)
     if facts.agent.error:
         raise click.ClickException(facts.agent.error)
     reader, status = facts.agent.rows, facts.agent.status
+    if request is not None:
+        explain_request.show(reader, status["tables"], explaining.called(reader, name), name, request, headers, form)
+        return
     place = msgspec.convert(status.get("place"), Place | None)
     if place is None:
         raise click.ClickException(f"{socket}: the process has no place in its status; only an agent has")

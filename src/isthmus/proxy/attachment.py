@@ -10,7 +10,7 @@ and the position of the rule.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from isthmus.loadbalancer.services import UNKNOWN_AGE, ResolvedService, resolve
@@ -132,9 +132,35 @@ def _order(entry: Entry) -> tuple[object, ...]:
     )
 
 
-def matching(tried: Sequence[Entry], request: Request) -> Entry | None:
-    """The entry that gets a request; None: no rule matches it, and it is answered with 404."""
-    return next((entry for entry in tried if matches(entry.match, request)), None)
+PRECEDENCE: Final = (
+    "its path is of a more specific type",
+    "its path is longer",
+    "it asks for a method",
+    "it asks for more headers",
+    "it asks for more query parameters",
+    "its route is older",
+    "its route's name comes first",
+    "its route's kind comes first",
+    "it comes first in the route",
+)
+"""What decides between two matches, in the order of ``_order``."""
+
+
+def precedes(first: Entry, second: Entry) -> str:
+    """Why an entry is tried before another one that is tried later."""
+    pairs = zip(_order(first), _order(second), strict=True)
+    return next((why for why, (one, other) in zip(PRECEDENCE, pairs, strict=True) if one != other), PRECEDENCE[-1])
+
+
+def matching(tried: Sequence[Entry], request: Request) -> Iterator[Entry]:
+    """The entries that match a request: the first one gets it. None does: it is answered with 404."""
+    return (entry for entry in tried if _of_kind(entry.route, request) and matches(entry.match, request))
+
+
+def _of_kind(route: Route, request: Request) -> bool:
+    """A GRPCRoute is for gRPC alone, which Envoy recognizes by the content type; an HTTPRoute is for gRPC, too."""
+    kind = request.headers.get("content-type", "")
+    return route.kind == "HTTPRoute" or kind == "application/grpc" or kind.startswith("application/grpc+")
 
 
 def matches(match: Match, request: Request) -> bool:
