@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,6 +37,28 @@ async def test_a_peers_records_become_rows(etcd: Session, peers: Peers) -> None:
         assert seen.services() == {"c2:demo/echo": ["10.2.1.1", "10.2.1.2"]}
         assert seen.exports() == ["c2:demo/echo"]
         assert seen.db.snapshot().initialized(tables.EXPORTS, tables.ENDPOINT_SETS)
+
+
+async def test_the_table_of_clusters_is_whole_with_the_description_of_now_not_with_the_one_that_was_kept(
+    etcd: Session, peers: Peers, tmp_path: Path
+) -> None:
+    key = "isthmus/clusters/v1/c2"
+    peers.add("c2")
+    await announce(etcd, "c2", 2)
+    await etcd.put(key, b"{}")
+    async with following(peers, state=tmp_path / "state") as seen:
+        await seen.state("c2", "ready")
+    await etcd.put(key, b'{"drains": [{"kind": "Cluster", "target": "c2"}]}')
+    async with following(peers, state=tmp_path / "state") as seen:
+        await seen.until(lambda s: s.initialized(tables.CLUSTERS))
+        assert [drain.target for drain in seen.cluster("c2").drains] == ["c2"]
+
+
+async def test_the_table_of_clusters_does_not_wait_for_a_peer_that_is_away(etcd: Session, peers: Peers) -> None:
+    peers.add("c2", endpoint="http://127.0.0.1:1")
+    async with following(peers) as seen:
+        assert not seen.db.snapshot().initialized(tables.CLUSTERS)
+        await seen.until(lambda s: s.initialized(tables.CLUSTERS))
 
 
 async def test_changes_and_deletions_follow(etcd: Session, peers: Peers) -> None:

@@ -17,6 +17,7 @@ from isthmus.config import ClusterSection
 from isthmus.etcd import KeyValue, Lease, Session
 from isthmus.mcs import exports, records
 from isthmus.model import tables
+from isthmus.model.drains import Drain, Draining
 from isthmus.model.mcs import Merged, Record
 from isthmus.model.names import ClusterName, ServiceName, derived
 from isthmus.model.services import Endpoint, EndpointSet, ExportMark, Namespace, Port, Service
@@ -140,6 +141,40 @@ async def test_the_configuration_has_what_readers_need(etcd: Session) -> None:
         assert config == {"id": 1, "capabilities": capabilities}
         description = json.loads((await appears(etcd, "isthmus/clusters/v1/c1")).value)
         assert (description["network"], description["region"], description["zone"]) == ("blue", "eu", "eu-1")
+
+
+class LateAnswer(Session):
+    """The first answer for one key comes when ``released`` is set."""
+
+    late = ""
+    asked = False
+    released: asyncio.Event
+
+    async def get(self, key: str) -> KeyValue | None:
+        found = await super().get(key)
+        if key == self.late and not self.asked:
+            self.asked = True
+            await self.released.wait()
+        return found
+
+
+async def test_a_drain_that_begins_while_the_description_is_written_stays_published(shared_etcd: EtcdServer) -> None:
+    key = "isthmus/clusters/v1/c1"
+    async with LateAnswer([shared_etcd.endpoint]) as session:
+        await shared_etcd.ready(session)
+        await session.put(key, b"{}")
+        session.late, session.released = key, asyncio.Event()
+        cluster = Cluster()
+        async with publishing_cluster(session, cluster):
+            async with asyncio.timeout(60):
+                while not session.asked:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            drain = Drain(kind="Cluster", target="c1", started=CREATED)
+            cluster.put((tables.DRAINING, Draining(by=ClusterName("c1"), drain=drain)))
+            await asyncio.sleep(0.2)  # the second writer would write in the meantime
+            session.released.set()
+            await asyncio.sleep(0.2)
+            assert json.loads((await appears(session, key)).value)["drains"][0]["target"] == "c1"
 
 
 async def test_no_canary_before_the_sources_are_complete_and_the_data_is_there(etcd: Session) -> None:

@@ -24,6 +24,7 @@ class World:
         self.now = NOW
         self.db = Database(tables.DRAINS, tables.DRAINING, tables.CLUSTERS, tables.NODES, tables.ENDPOINT_SETS)
         self.drains = self.db.initializer(tables.DRAINS, "kubernetes")
+        self.peer = self.db.initializer(tables.CLUSTERS, "clusterset/c2")
         self.clock = DrainClock(self.db, C1, cordoned=cordoned, now=lambda: self.now)
 
     def put(self, *rows: Cluster | Node | DrainRequest | EndpointSet) -> None:
@@ -76,8 +77,26 @@ def test_nobody_takes_the_table_for_complete_before_the_first_list_of_drains() -
     world.clock.step()
     assert not world.db.snapshot().initialized(tables.DRAINING)
     with world.db.write() as txn:
+        world.peer.complete(txn)
+    world.clock.step()
+    assert not world.db.snapshot().initialized(tables.DRAINING)
+    with world.db.write() as txn:
         world.drains.complete(txn)
     world.clock.step()
+    assert world.db.snapshot().initialized(tables.DRAINING)
+
+
+def test_the_table_is_complete_with_the_drains_of_the_peers_descriptions() -> None:
+    world = World()
+    with world.db.write() as txn:
+        world.drains.complete(txn)
+        txn.put(tables.CLUSTERS, Cluster(name=C2))  # as an earlier process kept it
+    world.clock.step()
+    assert not world.db.snapshot().initialized(tables.DRAINING)
+    with world.db.write() as txn:
+        txn.put(tables.CLUSTERS, Cluster(name=C2, drains=(Drain(kind="Cluster", target="c2"),)))
+        world.peer.complete(txn)
+    assert world.drained() == {("c2", "c2"): 0}
     assert world.db.snapshot().initialized(tables.DRAINING)
 
 

@@ -61,6 +61,7 @@ class Connection:
         ids: Ids,
         section: ClustersetSection,
         initializers: Mapping[RecordKind, Initializer],
+        described: Initializer | None = None,
         cache: Cache | None = None,
         now: Callable[[], datetime] | None = None,
     ) -> None:
@@ -76,6 +77,7 @@ class Connection:
             ids=ids,
             section=section,
             initializers=initializers,
+            described=described,
             cache=cache,
             now=now,
             suspect=self._break,
@@ -158,7 +160,13 @@ class Connection:
         """Not a link: only clusters of Isthmus have one, and not every peer lets us read it."""
         store = GatedStore(KeyStore(session, keys.description(self.name)))
         sink = sinks.OneKey(self.known.described)
-        await Reflector(store, sink, name=f"{self.name}/description", max_delay=liveness.SIGN_DELAY).run()
+
+        def linked(state: State) -> None:
+            if state.failures:
+                self.known.not_described()
+
+        name = f"{self.name}/description"
+        await Reflector(store, sink, name=name, max_delay=liveness.SIGN_DELAY, on_state=linked).run()
 
     async def _reflect(self, store: GatedStore, sink: Any, *, name: str) -> None:
         def linked(state: State) -> None:

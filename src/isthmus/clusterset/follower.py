@@ -145,6 +145,7 @@ class Follower:
             ids=self._ids,
             section=self._section,
             initializers=initializers,
+            described=self._db.initializer(CLUSTERS, of_peer(peer.name)) if awaited else None,
             cache=self._cache,
         )
 

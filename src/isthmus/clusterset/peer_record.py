@@ -48,6 +48,7 @@ class PeerRecord:
         ids: Ids,
         section: ClustersetSection,
         initializers: Mapping[RecordKind, Initializer],
+        described: Initializer | None,
         cache: Cache | None,
         now: Callable[[], datetime] | None,
         suspect: Callable[[str], None],
@@ -56,6 +57,8 @@ class PeerRecord:
         self._ids = ids
         self._section = section
         self._initializers = initializers
+        self._described = described
+        self._description_read = False
         self._lapsed = False
         """Whether the rows in the tables are marked as lapsed, or drained for it."""
         self._last_beat = 0
@@ -129,6 +132,8 @@ class PeerRecord:
         with self._db.write() as txn:
             self._drain(txn)
             txn.delete(CLUSTERS, self.name)
+            if self._described is not None:
+                self._described.complete(txn)
         self.memory.forget()
 
     def admission(self) -> Admission:
@@ -191,10 +196,16 @@ class PeerRecord:
     def described(self, kv: KeyValue | None) -> None:
         now = self.now()
         before = self.facts.description
+        self._description_read = True
         self._record_copies(description=identity.decode_description(kv.value, now=now) if kv is not None else None)
         if self.facts.description != before and self.facts.config is not None:
             for kind in self.facts.synced:
                 self.memory.note(self.facts.config, kind, self.facts.description)
+
+    def not_described(self) -> None:
+        """Its description cannot be read, which not every peer allows: the last known one counts."""
+        self._description_read = True
+        self.record()
 
     def _record_copies(self, **changes: Any) -> None:
         """Facts about who makes the copies: when they are no longer kept that is a failure, and counted once."""
@@ -304,10 +315,15 @@ class PeerRecord:
         self._suspect(now)
 
     def _wait_no_longer(self, txn: WriteTxn) -> None:
-        """What was restored from disk is all there is for now when the peer has failed: no table waits for more."""
+        """What was restored from disk is all there is for now when the peer has failed: no table waits for more.
+
+        ``clusters`` waits for the description, so that nothing is called before the drains of its cluster are known.
+        """
         if self.facts.failures and peer_status.away(self.facts, self.now()) is not None:
             for kind in self.facts.synced:
                 self._complete(txn, kind)
+        if self._described is not None and (self._description_read or self.facts.failures):
+            self._described.complete(txn)
 
     def _expire(self, txn: WriteTxn, now: datetime) -> None:
         """Endpoints that are older than they are good for lapse; everything else of the peer stays."""

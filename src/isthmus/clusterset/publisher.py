@@ -78,6 +78,7 @@ class Publisher:
             keys.config(self._name): identity.encode(identity.own_config(cluster, most=max_connected_clusters)),
             keys.description(self._name): self._description(),
         }
+        self._writing_identity = asyncio.Lock()
         self._synced = f"{keys.SYNCED}{self._name}/"
         self._canaries = [keys.canary(kind, self._name) for kind in (*KINDS, *keys.SILENT_KINDS)]
         self._lease: Lease | None = None
@@ -113,11 +114,10 @@ class Publisher:
 
     async def _drains(self) -> None:
         """Publish the own cluster's drains with its description, as they come and go; :meth:`_presence` begins."""
-        changes, retry, key = self._db.changes(DRAINING), Retry(RETRY), keys.description(self._name)
+        changes, retry = self._db.changes(DRAINING), Retry(RETRY)
         await self._db.until(lambda snapshot: snapshot.initialized(DRAINING))
         while True:
             changes.next()
-            self._identity[key] = self._description()
             try:
                 await self._publish_identity()
                 retry.succeeded()
@@ -164,12 +164,16 @@ class Publisher:
 
     async def _publish_identity(self) -> None:
         """Write configuration and description where the store differs; the description once the drains are known."""
-        for key, value in self._identity.items():
-            if key == keys.description(self._name) and not self._db.snapshot().initialized(DRAINING):
-                continue
-            stored = await self._session.get(key)
-            if stored is None or stored.value != value:
-                await self._session.put(key, value)
+        async with self._writing_identity:  # of two writers at once, one would put back what the other replaced
+            for key in self._identity:
+                stored = await self._session.get(key)
+                if key == keys.description(self._name):
+                    if not self._db.snapshot().initialized(DRAINING):
+                        continue
+                    self._identity[key] = self._description()
+                value = self._identity[key]
+                if stored is None or stored.value != value:
+                    await self._session.put(key, value)
 
     async def _complete(self) -> None:
         """Wait until the sources are complete, so that what no row wants is stale."""

@@ -31,6 +31,9 @@ LOOK: Final = 30.0
 """Seconds after which the time is looked at again at the latest: the system's clock may have been set."""
 
 
+COMPLETE_WITH: Final = (DRAINS, NODES, CLUSTERS)
+"""Tables whose first lists have to be whole: objects, nodes, and the description of every peer that can be read."""
+
 REPORT_EVERY: Final = 1.0
 """Seconds between two computations of what stands in the status of drains: each looks at all services."""
 
@@ -96,14 +99,14 @@ class DrainClock:
                 for key, row in wanted.items():
                     if present.get(key) != row:
                         txn.put(DRAINING, row)
-                if snapshot.initialized(DRAINS, NODES):
+                if snapshot.initialized(*COMPLETE_WITH):
                     self._initializer.complete(txn)
         every = [drain for each in asked.values() for drain in each]
         return drains.next_change(every, now)
 
     def _completes(self, snapshot: Snapshot) -> bool:
         """Whether the first lists are whole, and this table is not called so yet."""
-        return snapshot.initialized(DRAINS, NODES) and not snapshot.initialized(DRAINING)
+        return snapshot.initialized(*COMPLETE_WITH) and not snapshot.initialized(DRAINING)
 
     def _asked(self, snapshot: Snapshot) -> dict[ClusterName, Sequence[Drain]]:
         """The drains of each cluster that asks for some. The own cluster's come first, and from here alone."""
