@@ -16,6 +16,7 @@ from isthmus.model import tables
 from isthmus.model.balancing import Failure
 from isthmus.model.clusters import Cluster
 from isthmus.model.dns import Name
+from isthmus.model.drains import Drain, Draining
 from isthmus.model.mcs import Conflict, Merged, OverQuota, OwnExport
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.policies import Policy, Share, Tier
@@ -261,6 +262,53 @@ def test_the_policy_in_force_is_a_hop_with_its_shares() -> None:
     policy("c2")(it)
     [found] = [hop for hop in diagnose(it.facts(), ECHO) if hop.hop == "policy"]
     assert (found.object, found.text, found.state) == ("TrafficPolicy demo/p", "in force: c2 100%", "ok")
+
+
+def drained(target: str, *, kind: str = "Cluster", reason: str) -> Callable[[Clusters], None]:
+    drain = Drain(kind=kind, target=target, reason=reason, started="2026-11-22T07:00:00Z")
+
+    def change(it: Clusters) -> None:
+        it.world.put(Draining(by=C2, drain=drain))
+
+    return change
+
+
+OWN, OTHER = "Drain isthmus-system/cluster-c2", "Drain isthmus-system/maintenance"
+SERVICE = "Drain demo/service-echo"
+DRAINS: dict[str, tuple[Callable[[Clusters], None], str, str]] = {
+    "a cluster": (drained("c2", reason=OWN), "cluster c2", "isthmus clusters undrain c2 --context c2"),
+    "a service": (drained("demo/echo", kind="Service", reason=SERVICE), "service demo/echo",
+                  "isthmus services undrain demo/echo --context c2"),
+    "by an object of another name": (drained("c2", reason=OTHER), "cluster c2",
+                                     "kubectl --context c2 -n isthmus-system delete drain maintenance"),
+    "a peer's reason is no command": (drained("c2", reason="Drain a/b; reboot"), "cluster c2", "ends with its reason"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", DRAINS)
+def test_a_drain_is_a_hop_with_its_object_and_what_ends_it(case: str) -> None:
+    change, thing, command = DRAINS[case]
+    it = Clusters()
+    it.world.put(make.endpoints("c1", "10.1.0.1"))
+    change(it)
+    [found] = [hop for hop in diagnose(it.facts(), ECHO) if hop.hop == "drain"]
+    assert (found.object, found.state) == (thing, "ok")
+    assert found.text.startswith("is drained since 2026-11-22T07:00:00Z (Drain ")
+    assert found.text.endswith(command)
+    assert "1 of 2 backends;" in found.text
+
+
+def test_a_drain_that_leaves_nothing_else_names_what_is_still_called() -> None:
+    it = Clusters()
+    drained("c2", reason=OWN)(it)
+    [found] = [hop for hop in diagnose(it.facts(), ECHO) if hop.hop == "drain"]
+    assert "1 of 1 backends, 1 of them still called as nothing else is there;" in found.text
+
+
+def test_a_drain_of_something_else_is_no_hop() -> None:
+    it = Clusters()
+    drained("c3", reason=OWN)(it)
+    assert "drain" not in {hop.hop for hop in diagnose(it.facts(), ECHO)}
 
 
 def test_a_typo_is_answered_with_the_nearest_name() -> None:

@@ -148,10 +148,15 @@ def _subject(row: Draining) -> Subject:
 
 def describe(row: Draining) -> str:
     """A drain in one line: what, since when, who asked."""
+    return f"{row.drain.kind.lower()} {row.drain.target} {state(row)}"
+
+
+def state(row: Draining) -> str:
+    """The line without its target."""
     drain = row.drain
     since = f" since {drain.started}" if drain.started else ""
     how = "drained" if not row.left else f"being drained, {row.left}% of its share left,"
-    return f"{drain.kind.lower()} {drain.target} is {how}{since} ({drain.reason} in {row.by})"
+    return f"is {how}{since} ({drain.reason} in {row.by})"
 
 
 def affected(reader: Reader, old: Draining | None, new: Draining | None) -> set[ServiceName]:

@@ -199,6 +199,6 @@ def _pods(facts: Facts, rows: Reader, service: ServiceName, cluster: str) -> Hop
 
 
 STEPS: Final[tuple[Callable[[Facts, ServiceName], Iterator[Hop]], ...]] = (
-    hops.processes, hops.name, hops.resolver, hops.hook, hops.frontend, hops.policy, hops.plan,
+    hops.processes, hops.name, hops.resolver, hops.hook, hops.frontend, hops.policy, hops.drain, hops.plan,
     endpoints, peers, exports, conflicts, namespaces, pods,
 )  # fmt: skip

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from typing import Literal
+from typing import Final, Literal
 
 from msgspec import Struct
 
 from isthmus.cli.diagnosis.facts import Facts, Process
-from isthmus.loadbalancer import shares
+from isthmus.loadbalancer import drains, shares
 from isthmus.loadbalancer.explain import called
 from isthmus.loadbalancer.policies import counting
 from isthmus.model import tables
+from isthmus.model.drains import Draining
 from isthmus.model.hosts import joined
 from isthmus.model.names import ServiceName, split
 from isthmus.model.services import Condition
+
+OBJECT: Final = re.compile(r"Drain ([a-z0-9-]{1,63})/([a-z0-9.-]{1,253})")
+"""The reason of a drain that an object asks for."""
 
 State = Literal["ok", "fault", "follows"]
 
@@ -169,6 +174,37 @@ def policy(facts: Facts, service: ServiceName) -> Iterator[Hop]:
     else:
         text = f"leaves none of {len(ready)} ready backends to be called"
         yield Hop("policy", subject, text, "fault", f"isthmus explain {service}")
+
+
+def drain(facts: Facts, service: ServiceName) -> Iterator[Hop]:
+    """What is drained of the service: by which object, whether it is called nevertheless, and what ends that."""
+    rows = facts.agent.rows
+    services = called(rows, service)
+    backends = [row for each in services for row in rows.by(tables.BACKENDS, "service", each)]
+    plans = [row for each in services for row in rows.by(tables.PLANS, "service", each)]
+    targets = {(target.address, target.port) for row in plans for group in row.groups for target in group.targets}
+    for row in sorted(rows.all(tables.DRAINING), key=lambda row: row.key):
+        drained = drains.Drained([row])
+        meant = [each.key for each in backends if drained.of(each) is not None]
+        if meant:
+            still = sum((key.address, key.port) in targets for key in meant)
+            nothing_else = f", {still} of them still called as nothing else is there" if still and not row.left else ""
+            text = (
+                f"{drains.state(row)}: {len(meant)} of {len(backends)} backends{nothing_else}; {_undrain(facts, row)}"
+            )
+            yield Hop("drain", f"{row.drain.kind.lower()} {row.drain.target}", text)
+
+
+def _undrain(facts: Facts, row: Draining) -> str:
+    """What ends a drain. Peers publish its reason: only a name of an object goes into a command."""
+    found = OBJECT.fullmatch(row.drain.reason)
+    if found is None:
+        return "ends with its reason"
+    namespace, name = found.groups()
+    kind, target = row.drain.kind, row.drain.target
+    if name == f"{kind.lower()}-{target.rpartition('/')[2]}":
+        return f"undrain: isthmus {kind.lower()}s undrain {target} --context {row.by}"
+    return f"undrain: {facts.kubectl(row.by, namespace)} delete drain {name}"
 
 
 def plan(facts: Facts, service: ServiceName) -> Iterator[Hop]:
