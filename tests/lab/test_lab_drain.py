@@ -1,13 +1,15 @@
-"""A cluster is drained under load: no call fails, and none goes there."""
+"""A cluster, a node and a service are drained under load: no call fails, and none goes there."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -65,14 +67,11 @@ def run(lab: Running, *words: str, cluster: str) -> str:
 @contextmanager
 def calling(lab: Running) -> Iterator[Caller]:
     """Calls from both clusters all the time; gives what was called so far. None of them may fail, to the end."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as callers:
         files = [Path(folder, cluster) for cluster in ("c1", "c2")]
-        processes = []
         for file in files:
             caller = ["python3", "-I", "-S", str(images.PROGRAMS / "caller.py"), NAME, "80", "--count", "100000"]
-            command = [sys.executable, "-m", "isthmus", "lab", "exec", "--lab", lab.lab.name, file.name, "demo/client"]
-            with file.open("w") as out:
-                processes.append(subprocess.Popen([*command, "--", *caller, "--pause", "0.01"], stdout=out))
+            callers.enter_context(in_pod(lab, file.name, file, *caller, "--pause", "0.01"))
 
         def made() -> list[dict[str, Any]]:
             found = []
@@ -81,14 +80,22 @@ def calling(lab: Running) -> Iterator[Caller]:
                 found += [json.loads(line) | {"from": file.name} for line in lines if line.startswith("{")]
             return found
 
-        try:
-            until(lambda: len({each["from"] for each in made()}) == 2, what="calls")
-            yield made
-            assert [each for each in made() if not each["ok"]] == []
-        finally:
-            for process in processes:
-                process.terminate()
-                process.wait()
+        until(lambda: len({each["from"] for each in made()}) == 2, what="calls")
+        yield made
+        assert [each for each in made() if not each["ok"]] == []
+
+
+@contextmanager
+def in_pod(lab: Running, cluster: str, output: Path, *program: str) -> Iterator[None]:
+    """A program that runs in the pod demo/client of a cluster meanwhile; what it prints is in a file."""
+    command = [sys.executable, "-m", "isthmus", "lab", "exec", "--lab", lab.lab.name, cluster, "demo/client", "--"]
+    with output.open("w") as out:
+        process = subprocess.Popen([*command, *program], stdout=out, start_new_session=True)
+    try:
+        yield
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)  # the program in the pod is of this group too
+        process.wait()
 
 
 def answered(call: dict[str, Any], field: str) -> str:
@@ -115,16 +122,24 @@ def all_reach(lab: Running, **wanted: int) -> bool:
     return all(reached(lab, cluster) == wanted for cluster in ("c1", "c2"))
 
 
-def test_a_cluster_that_drains_itself_is_called_from_nowhere_and_back(running: Running) -> None:
+def test_a_cluster_that_drains_itself_is_called_from_nowhere_though_processes_restart_and_back(
+    running: Running,
+) -> None:
     with calling(running) as made:
         assert {answered(call, "cluster") for call in later(made)} == {"c1", "c2"}
         run(running, "clusters", "drain", "c2", cluster="c2")
         until(lambda: all_reach(running, c1=2), what="no plan has c2")
-        assert {answered(call, "cluster") for call in later(made)} == {"c1"}
+        before = later(made)[0]["at"]
         assert "cluster c2 is drained" in running.isthmus("explain", "demo/echo", cluster="c1")
+        assert "undrain: isthmus clusters undrain c2" in running.isthmus("diagnose", "demo/echo", cluster="c1")
         assert "drain: cluster c2 is drained" in status(running, "c1")
-        drained = until(lambda: condition(running, "c2", "cluster-c2")["status"] == "True", what="its status")
-        assert drained
+        until(lambda: condition(running, "c2", "cluster-c2")["status"] == "True", what="its status")
+        for process in ("c2/operator", "c1/agent", "c2/agent"):
+            running.cli("kill", process)
+            running.cli("start", process)
+        until(lambda: all_reach(running, c1=2), what="agents are back")
+        later(made)
+        assert {answered(call, "cluster") for call in made() if call["at"] >= before} == {"c1"}
         run(running, "clusters", "undrain", "c2", cluster="c2")
         until(lambda: all_reach(running, c1=2, c2=2), what="c2 is back")
         assert {answered(call, "cluster") for call in later(made)} == {"c1", "c2"}
@@ -139,3 +154,16 @@ def condition(lab: Running, cluster: str, name: str) -> dict[str, str]:
     found = json.loads(lab.kubectl("-n", "kube-system", "get", "drain", name, "-o", "json", cluster=cluster))
     conditions: list[dict[str, str]] = found.get("status", {}).get("conditions", [{"status": "Unknown"}])
     return conditions[0]
+
+
+def test_a_node_and_a_service_are_drained_and_called_on_where_that_leaves_nothing(running: Running) -> None:
+    with calling(running) as made:
+        run(running, "nodes", "drain", "c2-n1", cluster="c2")
+        until(lambda: all_reach(running, c1=2, c2=1), what="one backend less")
+        assert {answered(call, "node") for call in later(made)} == {"c1-n1", "c1-n2", "c2-n2"}
+        run(running, "services", "drain", "demo/echo", cluster="c1")
+        until(lambda: all_reach(running, c2=1), what="one backend left")
+        assert {answered(call, "node") for call in later(made)} == {"c2-n2"}
+        run(running, "services", "drain", "demo/echo", cluster="c2")
+        until(lambda: all_reach(running, c1=2, c2=2), what="nothing else is left")
+        assert {answered(call, "cluster") for call in later(made)} == {"c1", "c2"}
