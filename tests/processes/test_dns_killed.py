@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from names_node import SUPPORT, Node
+from names_node import SUPPORT, Node, within
 from names_world import CLUSTER_DNS, CLUSTER_DNS6, SERVER, SERVER6, ZONE
 
 from isthmus import admin, config
@@ -35,6 +36,9 @@ ROWS = (
     Name(f"huge.demo.svc.{ZONE}", "A", tuple(f"10.1.{n // 250}.{n % 250}" for n in range(300))),
     Name(f"dns-version.{ZONE}", "TXT", ('"1.1.0"',), ttl=28800),
 )
+
+CONNECTED = 4
+"""Sockets. The kernel sends six ICMP errors in a row to one pod, and one a second after them (icmp_ratelimit)."""
 
 
 class Servers:
@@ -181,3 +185,40 @@ async def test_a_process_that_stops_gives_its_questions_to_the_other(servers: Se
         servers.signal("second", signal.SIGTERM)
         await asyncio.sleep(0.5)
     assert (counts["wrong"], counts["timeouts"]) == (0, 0), counts
+
+
+async def test_a_connected_socket_is_answered_by_the_process_that_is_left_and_refused_without_any(
+    servers: Servers,
+) -> None:
+    """As the sockets of ``redirect`` are: their calls of the cluster DNS are connected to the server's own address."""
+    for instance in ("first", "second"):
+        servers.start(instance)
+        await servers.alive(instance)
+    with within(servers.node.pod):
+        sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(CONNECTED)]
+    try:
+        for each in sockets:
+            each.connect((SERVER, 53))
+            each.settimeout(10)
+        assert [await asyncio.to_thread(ask, each) for each in sockets] == ["answered"] * CONNECTED
+        servers.signal("first", signal.SIGKILL)
+        assert [await asyncio.to_thread(ask, each) for each in sockets] == ["answered"] * CONNECTED
+        servers.signal("second", signal.SIGKILL)
+        assert [await asyncio.to_thread(ask, each) for each in sockets] == ["ConnectionRefusedError"] * CONNECTED
+        servers.start("first")
+        await servers.alive("first")
+        assert [await asyncio.to_thread(ask, each) for each in sockets] == ["answered"] * CONNECTED
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def ask(connected: socket.socket) -> str:
+    """What becomes of a question over a connected socket."""
+    name = b"".join(bytes([len(label)]) + label.encode() for label in f"dns-version.{ZONE}".split("."))
+    question = b"\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00" + name + b"\x00\x00\x10\x00\x01"
+    try:
+        connected.send(question)
+        return "answered" if connected.recv(512)[:2] == b"\x12\x34" else "wrong"
+    except OSError as error:
+        return type(error).__name__
