@@ -37,6 +37,8 @@ ROWS = (
     Name(f"dns-version.{ZONE}", "TXT", ('"1.1.0"',), ttl=28800),
 )
 
+DEADLINE = 10.0
+"""Seconds; longer than the machine may stand still: what is tested is that a closed socket ends steering to it."""
 CONNECTED = 4
 """Sockets. The kernel sends six ICMP errors in a row to one pod, and one a second after them (icmp_ratelimit)."""
 
@@ -65,6 +67,7 @@ class Servers:
             tcp="off",
             uplinks=(),
             instance=instance,  # type: ignore[arg-type]
+            deadline=DEADLINE,
             **more,
         )
         file = self._directory / f"{instance}.toml"
@@ -76,9 +79,9 @@ class Servers:
             self._running[instance] = subprocess.Popen(["ip", "netns", "exec", self.node.name, *command], stderr=log)
 
     async def alive(self, instance: str) -> None:
-        """Return when it has renewed its deadline of a second."""
+        """Return when it has renewed its deadline."""
         slot = ID.pack(int(instance == "second"))
-        own = self._started[instance] + 10**9
+        own = self._started[instance] + int(DEADLINE * 1e9)
         while ALIVE.unpack(libbpf.lookup(self.node.world.maps.fd("alive"), slot, ALIVE.size))[0] < own:
             assert self._running[instance].poll() is None, (self._directory / f"{instance}.log").read_text()
             await asyncio.sleep(0.02)
