@@ -15,6 +15,8 @@ from isthmus.desired import ApiTarget
 from isthmus.kube.access import Access
 from isthmus.kube.objects.meta import Meta
 from isthmus.kube.transport import Transport
+from isthmus.loadbalancer.explain import explain
+from isthmus.loadbalancer.selection import Place
 from isthmus.mcs import KINDS, notices
 from isthmus.model import tables
 from isthmus.model.drains import Drain, Draining
@@ -387,9 +389,9 @@ def test_records_bring_back_what_slices_of_one_name_hide_and_hide_the_ghosts() -
 
 
 def test_a_drain_of_a_node_is_not_of_anothers_node_of_the_same_name() -> None:
-    """Every member of the recording calls its nodes n1; c3 drains its own."""
+    """The nodes of c1 are called as one of c3 that is drained."""
     member = Member("c3")
-    drain = Drain(kind="Node", target="n1", reason="Drain isthmus-system/node-n1")
+    drain = Drain(kind="Node", target="c1-n1", reason="Drain isthmus-system/node-c1-n1")
     member.agent.put(tables.DRAINING, Draining(by=ClusterName("c3"), drain=drain))
     crosscluster(member, until="scale Deployment to 6")
     [plan] = member.agent.db.snapshot().by(tables.PLANS, "service", ServiceName("demo/shop"))
@@ -421,6 +423,14 @@ def test_members_that_are_no_peers_are_providers_too() -> None:
         member.agent.settle()
     crosscluster(member, until="scale Deployment to 6")
     assert member.endpoints("demo/shop") == {"10.1.1.5": "c1", "10.1.1.6": "c1", "10.2.1.4": "c2"}
+
+
+def test_explain_tells_which_endpoints_only_karmada_vouches_for() -> None:
+    member = Member("c3")
+    crosscluster(member, until="scale Deployment to 6")
+    at = Place(ClusterName("c3"), "n1")
+    notes = explain(member.agent.db.snapshot(), ServiceName("demo/shop"), at=at).notes
+    assert "c1: 2 endpoints are as Karmada wrote them, which keeps those of a cluster that fails" in notes
 
 
 def test_what_another_member_knows_of_nodes_and_pods_is_dropped() -> None:

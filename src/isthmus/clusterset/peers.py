@@ -150,22 +150,31 @@ def parse(content: bytes, *, name: ClusterName, path: Path) -> Peer:
 def save(folder: Path, peer: Peer, *, ca: bytes, certificate: bytes, key: bytes) -> Peer:
     """Write a peer's file and what it refers to, the file last: from then on it is followed."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    files = {"ca_file": f"{peer.name}.ca.crt", "cert_file": f"{peer.name}.crt", "key_file": f"{peer.name}.key"}
-    for name, content in zip(files.values(), (ca, certificate, key), strict=True):
+    for name, content in files(peer, ca=ca, certificate=certificate, key=key).items():
         pki.save(folder / name, content)
-    saved = structs.replace(peer, **{field: str(folder / name) for field, name in files.items()})
+    return structs.replace(peer, **{field: str(folder / name) for field, name in _beside(peer.name).items()})
+
+
+def files(peer: Peer, *, ca: bytes, certificate: bytes, key: bytes) -> dict[str, bytes]:
+    """The files by which a directory has a peer, by name; its own, which refers to the others, last."""
+    beside = _beside(peer.name)
     fields = {
-        "endpoints": list(saved.endpoints),
-        "trusted-ca-file": files["ca_file"],
-        "cert-file": files["cert_file"],
-        "key-file": files["key_file"],
-        "username": saved.username,
-        "password": saved.password,
+        "endpoints": list(peer.endpoints),
+        "trusted-ca-file": beside["ca_file"],
+        "cert-file": beside["cert_file"],
+        "key-file": beside["key_file"],
+        "username": peer.username,
+        "password": peer.password,
     }
-    options: dict[str, Any] = {ID: saved.id, NAMESPACES: list(saved.namespaces), POD_RANGES: list(saved.pod_ranges)}
+    options: dict[str, Any] = {ID: peer.id, NAMESPACES: list(peer.namespaces), POD_RANGES: list(peer.pod_ranges)}
     fields |= {option: value for option, value in options.items() if value}
-    pki.save(folder / peer.name, yaml.safe_dump(fields, sort_keys=False).encode())
-    return saved
+    own = yaml.safe_dump(fields, sort_keys=False).encode()
+    return {**dict(zip(beside.values(), (ca, certificate, key), strict=True)), peer.name: own}
+
+
+def _beside(name: ClusterName) -> dict[str, str]:
+    """Fields of a peer, and the files that they refer to."""
+    return {"ca_file": f"{name}.ca.crt", "cert_file": f"{name}.crt", "key_file": f"{name}.key"}
 
 
 def forget(folder: Path, name: ClusterName) -> bool:

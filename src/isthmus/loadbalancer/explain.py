@@ -19,7 +19,7 @@ from isthmus.model.balancing import Backend, Frontend, Plan, PlanKey
 from isthmus.model.clusters import reachability
 from isthmus.model.names import ClusterName, ServiceName, split
 from isthmus.model.services import EndpointSet
-from isthmus.model.sources import CLUSTERSET, rank
+from isthmus.model.sources import CLUSTERSET, KARMADA, rank
 from isthmus.model.tables import (
     BACKENDS,
     CLUSTERS,
@@ -202,6 +202,8 @@ def _of_endpoints(reader: Reader, service: ServiceName, *, at: Place) -> Iterato
             yield f"{cluster}: {why}"
         elif (cluster, source) not in used and count and not reader.by(REDIRECTS, "service", service):
             yield f"{cluster}: {count} endpoints of {source} are not used: no port agrees, or they are not shared"
+        elif count and source == KARMADA:
+            yield f"{cluster}: {count} endpoints are as Karmada wrote them, which keeps those of a cluster that fails"
 
 
 def _untrusted(reader: Reader, service: ServiceName, rows: list[EndpointSet], *, at: Place) -> str:

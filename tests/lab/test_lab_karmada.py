@@ -1,0 +1,165 @@
+"""A member of Karmada: calls of a native Service's name go through the kernel to every provider, dead ones included.
+
+What Karmada's controllers write is applied by hand, as recorded of 1.18 (``tests/data/karmada``): the Service that a
+MultiClusterService claims, and the provider's slices, which nobody takes away when the provider dies.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lab_running import Running, invoked, lab_name, until
+
+from isthmus_lab import images, removal
+from isthmus_lab.layout import Lab
+
+pytestmark = pytest.mark.lab
+EXAMPLES = Path(__file__).parents[2] / "examples" / "echo"
+NAME = "echo.demo.svc.cluster.local"
+CALLS = 60
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Running]:
+    """c1 and c2 are providers of demo/echo, c2 is its consumer. Nothing is exported."""
+    running = Running(Lab(lab_name("k"), 2, 1))
+    try:
+        running.cli("up", "--clusters", "2", "--nodes", "1", "--from", str(EXAMPLES))
+        running.kubectl("apply", "-f", str(EXAMPLES / "c1" / "echo.yaml"), cluster="c2")
+        until(lambda: running.count_ready() == 6, what="two servers and a client in each cluster")
+        slices = own_slices(running, "c1")
+        claim = {"multiclusterservice.karmada.io/name": "echo", "multiclusterservice.karmada.io/namespace": "demo"}
+        running.kubectl(
+            *("-n", "demo", "annotate", "service", "echo", *(f"{key}={value}" for key, value in claim.items())),
+            cluster="c2",
+        )
+        for each in slices:
+            running.kubectl("apply", "-f", "-", stdin=json.dumps(dispatched(each, of="c1")), cluster="c2")
+        until(lambda: reached(running) == {"c1": 2, "c2": 2}, what="all four are in the plan")
+        yield running
+    finally:
+        removal.remove(running.lab)
+
+
+def own_slices(lab: Running, cluster: str) -> list[dict[str, Any]]:
+    def whole() -> list[dict[str, Any]]:
+        selector = "kubernetes.io/service-name=echo"
+        text = lab.kubectl("-n", "demo", "get", "endpointslices", "-l", selector, "-o", "json", cluster=cluster)
+        items: list[dict[str, Any]] = json.loads(text)["items"]
+        ready = [each for item in items for each in item["endpoints"] if each["conditions"]["ready"]]
+        return items if len(ready) == 2 else []
+
+    return until(whole, what=f"two ready endpoints in {cluster}")  # type: ignore[no-any-return]
+
+
+def dispatched(found: dict[str, Any], *, of: str) -> dict[str, Any]:
+    """A provider's slice as Karmada writes it in a consumer: node, zone and pod are kept verbatim."""
+    metadata = {
+        "name": f"{of}-{found['metadata']['name']}",
+        "namespace": "demo",
+        "labels": {
+            "kubernetes.io/service-name": "echo",
+            "karmada.io/managed": "true",
+            "endpointslice.kubernetes.io/managed-by": "endpointslice-dispatch-controller.karmada.io",
+        },
+        "annotations": {
+            "endpointslice.karmada.io/provision-cluster": of,
+            "work.karmada.io/namespace": "karmada-es-c2",
+        },
+    }
+    return {
+        **{key: found[key] for key in ("apiVersion", "kind", "addressType", "endpoints", "ports")},
+        "metadata": metadata,
+    }
+
+
+def plan(lab: Running) -> dict[str, Any]:
+    found = json.loads(lab.isthmus("get", "plans", "-n", "demo", "-o", "json", cluster="c2"))["rows"]
+    return dict(found[0]) if found else {}
+
+
+def reached(lab: Running) -> dict[str, int]:
+    """How many backends of each cluster the plan of the Service has in c2."""
+    targets = [target["cluster"] for group in plan(lab).get("groups", ()) for target in group["targets"]]
+    return {name: targets.count(name) for name in sorted(set(targets))}
+
+
+def call(lab: Running, count: int = CALLS) -> list[dict[str, Any]]:
+    """Calls of the native name from c2's client; none of them may fail."""
+    script = f"python3 -I -S {images.PROGRAMS / 'caller.py'} {NAME} 80 --count {count} --pause 0.01"
+    made = [json.loads(line) for line in lab.exec("demo/client", script, cluster="c2", code=None).splitlines()]
+    assert len(made) == count
+    assert [each for each in made if not each["ok"]] == []
+    return made
+
+
+def run(lab: Running, *words: str) -> None:
+    """A command of `isthmus` for c2's API server."""
+    done = invoked([*words, "--kubeconfig", str(lab.lab.kubeconfig), "--context", "c2"])
+    assert done.returncode == 0, done.stderr
+
+
+def answered(made: list[dict[str, Any]]) -> set[str]:
+    return {each["answer"]["cluster"] for each in made}
+
+
+def test_calls_of_the_native_name_reach_every_provider_by_the_kernels_path(lab: Running) -> None:
+    made = call(lab)
+    assert answered(made) == {"c1", "c2"}
+    service = json.loads(lab.kubectl("-n", "demo", "get", "service", "echo", "-o", "json", cluster="c2"))
+    assert {each["dialled"] for each in made} == {service["spec"]["clusterIP"]}
+    frontends = json.loads(lab.isthmus("bpf", "maps", "frontends", "-o", "json", cluster="c2"))["frontends"]
+    assert service["spec"]["clusterIP"] in str(frontends)
+    explained = lab.isthmus("explain", "demo/echo", cluster="c2")
+    assert "shares: c1 50%, c2 50%" in explained
+    assert "c1: 2 endpoints are as Karmada wrote them" in explained
+    backends = json.loads(lab.isthmus("get", "backends", "-n", "demo", "-o", "json", cluster="c2"))["rows"]
+    assert {(row["key"]["cluster"], row["source"]) for row in backends} == {("c1", "karmada"), ("c2", "kubernetes")}
+
+
+def test_nothing_is_written_beside_the_service_and_nothing_of_karmadas_published(lab: Running) -> None:
+    slices = json.loads(lab.kubectl("-n", "demo", "get", "endpointslices", "-o", "json", cluster="c2"))["items"]
+    managers = {each["metadata"]["labels"]["endpointslice.kubernetes.io/managed-by"] for each in slices}
+    assert managers == {"endpointslice-controller.k8s.io", "endpointslice-dispatch-controller.karmada.io"}
+    assert json.loads(lab.isthmus("get", "endpoint_sets", "-n", "demo", "-o", "json", cluster="c1"))["rows"]
+    imports = json.loads(lab.isthmus("get", "backends", "-n", "demo", "-o", "json", cluster="c1"))["rows"]
+    assert {row["key"]["cluster"] for row in imports} <= {"c1"}
+
+
+def test_a_policy_of_the_service_and_a_drain_of_the_provider_steer_its_native_name(lab: Running) -> None:
+    policy = {
+        "apiVersion": "isthmus.io/v1alpha1",
+        "kind": "TrafficPolicy",
+        "metadata": {"name": "echo", "namespace": "demo"},
+        "spec": {
+            "targetRef": {"kind": "Service", "name": "echo"},
+            "tiers": [{"clusters": [{"name": "c1"}]}, {"clusters": [{"name": "c2"}]}],
+        },
+    }
+    lab.kubectl("apply", "-f", "-", stdin=json.dumps(policy), cluster="c2")
+    until(lambda: len(plan(lab)["groups"]) == 2, what="two tiers")
+    assert answered(call(lab)) == {"c1"}
+    run(lab, "clusters", "drain", "c1")
+    until(lambda: reached(lab) == {"c2": 2}, what="c1 is drained")
+    assert answered(call(lab)) == {"c2"}
+    run(lab, "clusters", "undrain", "c1")
+    until(lambda: reached(lab) == {"c1": 2, "c2": 2}, what="c1 is back")
+    lab.kubectl("-n", "demo", "delete", "trafficpolicy", "echo", cluster="c2")
+    until(lambda: len(plan(lab)["groups"]) == 1, what="no tiers")
+    assert answered(call(lab)) == {"c1", "c2"}
+
+
+def test_a_dead_provider_whose_slices_stay_costs_no_failed_call_and_comes_back_by_trial(lab: Running) -> None:
+    lab.cli("kill", "c1/node/1")
+    made = call(lab, 3 * CALLS)
+    assert answered(made[-CALLS:]) == {"c2"}
+    failing = json.loads(lab.isthmus("bpf", "maps", "failing", "-o", "json", cluster="c2"))["failing"]
+    assert any(row["ejected"] for row in failing)
+    lab.cli("start", "c1/node/1")
+    for each in own_slices(lab, "c1"):
+        lab.kubectl("apply", "-f", "-", stdin=json.dumps(dispatched(each, of="c1")), cluster="c2")
+    until(lambda: answered(call(lab)) == {"c1", "c2"}, what="c1 answers again")
