@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -128,7 +129,34 @@ async def test_status_of_a_labs_cluster_names_the_processes_that_are_missing(
         result = await beside_the_loop("status", "--cluster", "c1")
     assert result.exit_code == 1
     assert f"no process serves {cluster}/operator.sock" in result.stdout
+    assert result.stdout.endswith("names are degraded: dns and dns-second are away, only the kernel answers\n")
     assert result.stderr == ""
+
+
+@pytest.mark.parametrize(("away", "left"), [("dns", "dns-second"), ("dns-second", "dns")])
+async def test_status_names_the_name_server_that_is_away_and_the_one_that_answers_and_ends_with_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, away: str, left: str
+) -> None:
+    monkeypatch.setattr(local, "LABS", tmp_path)
+    cluster = tmp_path / "demo" / "c1"
+    cluster.mkdir(parents=True)
+    list_clusters(tmp_path / "demo", "c1")
+    async with AsyncExitStack() as serve:
+        for name in ("agent", "operator", left):
+            await serve.enter_async_context(serving(cluster / f"{name}.sock"))
+        degraded = await beside_the_loop("status", "--cluster", "c1")
+        shown = json.loads((await beside_the_loop("status", "--cluster", "c1", "-o", "json")).stdout)
+        await serve.enter_async_context(serving(cluster / f"{away}.sock"))
+        whole = await beside_the_loop("status", "--cluster", "c1")
+    sentence = f"names are degraded: {away} is away, {left} answers in its place"
+    assert (degraded.exit_code, degraded.stdout.splitlines()[-1]) == (1, sentence)
+    assert (shown["ready"], shown["degraded"], set(shown["processes"])) == (
+        False,
+        sentence,
+        {"agent", "operator", left},
+    )
+    assert (whole.exit_code, "degraded" in whole.stdout) == (0, False)
+    assert f"\n{left} 0.1.0: ready, up " in whole.stdout
 
 
 def test_status_of_nobody_is_a_failure(tmp_path: Path) -> None:
@@ -207,7 +235,7 @@ def test_a_lab_whose_list_of_clusters_cannot_be_read_is_an_error_in_one_line(
     (tmp_path / "demo" / "clusters.json").write_text('{"c1": {}}')
     result = isthmus("get", "names", "--cluster", "c1")
     assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
-    assert result.stderr.startswith(f"Error: {tmp_path}/demo/clusters.json: Object missing required field `agent`")
+    assert result.stderr.startswith(f"Error: {tmp_path}/demo/clusters.json: Object missing required field `sockets`")
 
 
 @pytest.mark.parametrize("process", ["agent", "dns", "operator"])

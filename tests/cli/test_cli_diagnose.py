@@ -55,6 +55,7 @@ class Clusters:
             "agent": {"unhooked": "", "datapath": {"hooks": hooks}, "reflectors": dict(SOURCES)},
             "operator": {"publisher": {"error": ""}, "reflectors": dict(SOURCES)},
             "dns": {"tables": {"names": {"rows": 1}}, "reflectors": {"names": {"connected": True}}, "server": {}},
+            "dns-second": {"tables": {"names": {"rows": 1}}, "reflectors": {"names": {"connected": True}}},
             "c2-agent": {"reflectors": dict(SOURCES)},
             "c2": {"publisher": {"error": ""}, "reflectors": dict(SOURCES)},
         }
@@ -69,7 +70,7 @@ class Clusters:
         return Facts(
             self._process("c1", "agent", [*agent, *self.agent]),
             self._process("c1", "operator", [*self.operator.values()]),
-            self._process("c1", "dns", []),
+            tuple(self._process("c1", name, []) for name in ("dns", "dns-second")),
             (
                 self._process("c2", "operator", [*self.exporter.values()], key="c2"),
                 self._process("c2", "agent", [], key="c2-agent"),
@@ -255,6 +256,16 @@ def test_a_fault_is_named_with_its_hop_its_object_and_a_command(case: str) -> No
     assert (fault.hop, fault.object) == (hop, thing)
     assert fault.text
     assert fault.cure
+
+
+def test_a_missing_name_server_is_named_with_the_one_that_answers_in_its_place() -> None:
+    it = Clusters()
+    no_process("dns-second")(it)
+    assert [fault.text.partition("; ")[2] for fault in it.faults()] == ["c1/dns answers in its place"]
+    no_process("dns")(it)
+    assert [(fault.object, fault.text.partition("; ")[2]) for fault in it.faults()] == [
+        ("c1/dns", ""), ("c1/dns-second", "")
+    ]  # fmt: skip
 
 
 def test_the_policy_in_force_is_a_hop_with_its_shares() -> None:

@@ -129,6 +129,28 @@ def test_a_killed_name_server_costs_no_name_its_ordinary_answer(running: Running
     assert len(resolved) == len(calls), failed(calls)[:3]
 
 
+@pytest.mark.parametrize(("away", "left"), [("dns", "dns-second"), ("dns-second", "dns")])
+def test_either_name_server_of_a_node_answers_while_the_other_is_away_and_status_says_so(
+    exported: Running, away: str, left: str
+) -> None:
+    question = ("dns", "query", f"_http._tcp.{IMPORT_NAME}", "SRV", "--from", "demo/client", "-o", "json")
+    exported.cli("kill", f"c2/{away}")
+    try:
+        found = json.loads(exported.isthmus(*question, cluster="c2"))
+        status = invoked(["status", "--lab", exported.lab.name, "--cluster", "c2"])
+    finally:
+        exported.cli("start", f"c2/{away}")
+    assert (found["answerer"], found["asked"]["rcode"], found["asked"]["answers"]) == (
+        "server", "NOERROR", [f"0 100 80 {IMPORT_NAME}."],
+    )  # fmt: skip
+    assert (status.returncode, status.stdout.splitlines()[-1]) == (
+        1, f"names are degraded: {away} is away, {left} answers in its place",
+    )  # fmt: skip
+    until(
+        lambda: invoked(["status", "--lab", exported.lab.name, "--cluster", "c2"]).returncode == 0, what="all is well"
+    )
+
+
 def settled(lab: Running) -> dict[str, Any] | None:
     """The maps, once they hold the one import and nothing else."""
     now = maps(lab)

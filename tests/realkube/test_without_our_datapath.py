@@ -87,7 +87,7 @@ def test_nothing_of_ours_but_the_operator_runs(joined: Running) -> None:
     programs = joined.status()["programs"]
     names = {each["name"].rpartition("/")[2] for each in programs}
     assert {"operator", "kube-proxy", "clusterdns"} <= names
-    assert names & {"agent", "dns"} == set()
+    assert names & {"agent", "dns", "dns-second"} == set()
 
 
 def test_an_import_is_resolved_by_coredns_and_called_through_kube_proxy(joined: Running) -> None:

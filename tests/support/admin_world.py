@@ -41,7 +41,7 @@ def list_clusters(lab: Path, *names: str) -> None:
     lab.mkdir(parents=True, exist_ok=True)
     listed = {
         name: {
-            **{process: str(lab / name / f"{process}.sock") for process in ("agent", "operator", "dns")},
+            "sockets": {each: str(lab / name / f"{each}.sock") for each in ("agent", "operator", "dns", "dns-second")},
             "pin": str(lab / "bpf" / name),
         }
         for name in names

@@ -66,10 +66,10 @@ def collect(subject: Any, *, pod: str, socket: Path | None, cluster: str | None,
     every = local.clusters(lab or local.default_lab())
     name = next(each for each, paths in every.items() if paths == own)
     return facts.collect(
-        {process: Socket(Path(getattr(own, process))) for process in sockets.PROCESSES},
+        {process: Socket(Path(path)) for process, path in own.sockets.items()},
         cluster=name,
         others=[
-            (each, process, Socket(Path(getattr(paths, process))))
+            (each, process, Socket(Path(paths.sockets[process])))
             for each, paths in every.items()
             if each != name
             for process in ("operator", "agent")

@@ -24,9 +24,8 @@ lab_option = click.option(
 class LocalCluster(msgspec.Struct, frozen=True):
     """One cluster of the file: absolute paths."""
 
-    agent: str
-    operator: str
-    dns: str
+    sockets: dict[str, str]
+    """Of the admin sockets, by process."""
     pin: str
 
 

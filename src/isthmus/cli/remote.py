@@ -33,17 +33,19 @@ class Pod(msgspec.Struct, frozen=True):
     name: str
     app: str
     node: str
+    containers: frozenset[str]
 
 
 def find(context: str, *, node: str = "") -> list[Socket]:
-    """The sockets of a cluster: the agent and the name server of a node, and the operator that leads."""
+    """The sockets of a cluster: the agent and the name servers of a node, and the operator that leads."""
     pods = _pods(context)
     agents = [pod for pod in pods if pod.app == AGENT and node in ("", pod.node)]
     operators = [pod for pod in pods if pod.app == OPERATOR]
     if not agents and not operators:
         where = f" on node {node}" if node else ""
         raise click.ClickException(f"context {context}: no pod of Isthmus runs in namespace {NAMESPACE}{where}")
-    found = [_socket(context, agents[0], name) for name in ("agent", "dns")] if agents else []
+    on_node = [name for name in ("agent", "dns", "dns-second") if agents and name in agents[0].containers]
+    found = [_socket(context, agents[0], name) for name in on_node]
     leading = _leader(context) if len(operators) > 1 else ""
     chosen = [pod for pod in operators if leading.startswith(pod.name)] or operators[:1]
     return found[:1] + [_socket(context, pod, "operator") for pod in chosen] + found[1:]
@@ -76,7 +78,12 @@ def _pods(context: str) -> list[Pod]:
     body = _kubectl(context, "-n", NAMESPACE, "get", "pods", "-l", f"{LABEL} in ({AGENT},{OPERATOR})", "-o", "json")
     return sorted(
         (
-            Pod(item["metadata"]["name"], item["metadata"]["labels"][LABEL], item["spec"].get("nodeName", ""))
+            Pod(
+                item["metadata"]["name"],
+                item["metadata"]["labels"][LABEL],
+                item["spec"].get("nodeName", ""),
+                frozenset(each["name"] for each in item["spec"]["containers"]),
+            )
             for item in body["items"]
             if item.get("status", {}).get("phase") == "Running"
         ),
@@ -108,8 +115,7 @@ def _output(context: str, *words: str) -> bytes:
 
 
 def _socket(context: str, pod: Pod, process: str) -> Socket:
-    container = "operator" if process == "operator" else process
-    command = ["kubectl", "--context", context, "-n", NAMESPACE, "exec", "-i", pod.name, "-c", container, "--"]
+    command = ["kubectl", "--context", context, "-n", NAMESPACE, "exec", "-i", pod.name, "-c", process, "--"]
     path = RUN / f"{process}.sock"
     found = Socket(path, dial=Exec([*command, "isthmus", "relay", str(path)]))
     click.get_current_context().call_on_close(found.close)

@@ -12,7 +12,9 @@ import click
 from isthmus.admin.query import NoTable, QueryError, Socket
 from isthmus.cli import local
 
-PROCESSES = ("agent", "operator", "dns")
+NAME_SERVERS = ("dns", "dns-second")
+"""Of one node; each answers while the other is away."""
+PROCESSES = ("agent", "operator", *NAME_SERVERS)
 RUN = Path("/run/isthmus")
 VARIABLE = "ISTHMUS_ADMIN_SOCKET"
 
@@ -49,8 +51,8 @@ def find(*, socket: Path | None, cluster: str | None, lab: str | None, pod: str 
     if socket is not None:
         return [Socket(socket)]
     if cluster is not None or lab is not None:
-        found = local.cluster(cluster, lab=lab)
-        return [Socket(Path(getattr(found, name))) for name in PROCESSES]
+        found = local.cluster(cluster, lab=lab).sockets
+        return [Socket(Path(found[name])) for name in PROCESSES if name in found]
     if VARIABLE in os.environ:
         return [Socket(Path(os.environ[VARIABLE]))]
     present = [path for name in PROCESSES if (path := RUN / f"{name}.sock").exists()]

@@ -22,24 +22,35 @@ GENERAL = ("version", "instance", "uptime", "ready", "tables", "reflectors", "pr
 def status(form: str, socket: Path | None, cluster: str | None, lab: str | None) -> None:
     """What the processes have, and what they lack. Exits with 1 when one is not ready, or another cluster is not."""
     found: dict[str, dict[str, Any]] = {}
-    missing: list[str] = []
+    missing: dict[str, str] = {}
     for each in sockets.find(socket=socket, cluster=cluster, lab=lab):
         try:
             found[each.path.stem] = each.status() | {"clusters": _clusters(each)}
         except Unreachable as why:
-            missing.append(str(why))
+            missing[each.path.stem] = str(why)
         except QueryError as why:
             raise click.ClickException(str(why)) from None
     peers = [why for each in found.values() for why in _peer_problems(each["clusters"])]
     ready = bool(found) and not missing and not peers and all(each["ready"] for each in found.values())
+    degraded = degraded_names(found, missing)
     if form == "json":
-        output.json({"ready": ready, "processes": found, "missing": missing})
+        output.json({"ready": ready, "processes": found, "missing": [*missing.values()], "degraded": degraded})
     else:
         for name, status_of in found.items():
             _print(name, status_of)
-        for sentence in missing:
+        for sentence in [*missing.values(), *([degraded] if degraded else [])]:
             print(sentence, file=sys.stdout if found else sys.stderr)
     sys.exit(0 if ready else 1)
+
+
+def degraded_names(found: Mapping[str, Any], missing: Mapping[str, str]) -> str:
+    """What is left of names while a name server of the node is missing; empty when none is."""
+    gone = [name for name in sockets.NAME_SERVERS if name in missing]
+    if not gone:
+        return ""
+    if left := [name for name in sockets.NAME_SERVERS if name in found]:
+        return f"names are degraded: {gone[0]} is away, {left[0]} answers in its place"
+    return f"names are degraded: {' and '.join(gone)} are away, only the kernel answers" if found else ""
 
 
 def _print(name: str, status: Mapping[str, Any]) -> None:

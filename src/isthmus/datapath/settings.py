@@ -90,7 +90,7 @@ def _show_exempt(_: Names, key: bytes, __: bytes) -> Row:
 
 
 def _show_alive(_: Names, key: bytes, value: bytes) -> Row:
-    return {"server": ("dns", "second dns")[ID.unpack(key)[0]], "deadline": ALIVE.unpack(value)[0]}
+    return {"server": ("dns", "dns-second")[ID.unpack(key)[0]], "deadline": ALIVE.unpack(value)[0]}
 
 
 MAPS: Final = (

@@ -8,7 +8,7 @@ from typing import Final
 
 from isthmus_lab.layout import Cluster, Lab, Node
 from isthmus_lab.realapi import files
-from isthmus_lab.supervisor.configs import kubeconfig_of
+from isthmus_lab.supervisor.configs import OF_NODES, kubeconfig_of
 from isthmus_lab.supervisor.programs import Http, Names, Program
 
 HEALTH: Final = 10256
@@ -17,9 +17,7 @@ HEALTH: Final = 10256
 def without_ours(programs: Iterable[Program], lab: Lab, *, proxy: Path, coredns: Path) -> list[Program]:
     """The lab's programs without agents and name servers of ours, with kube-proxy and CoreDNS in their stead."""
     names = {f"{cluster.name}/clusterdns": cluster for cluster in lab.clusters}
-    replaced = {
-        f"{n.cluster.name}/{n.short}/{part}" for c in lab.clusters for n in c.nodes for part in ("agent", "dns")
-    }
+    replaced = {f"{n.cluster.name}/{n.short}/{part}" for c in lab.clusters for n in c.nodes for part in OF_NODES}
     found: list[Program] = []
     for program in programs:
         if (cluster := names.get(program.name)) is not None:

@@ -6,9 +6,10 @@ import base64
 import json
 import secrets
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
+from msgspec import structs
 
 from isthmus import config
 from isthmus.clusterset import certificates
@@ -17,6 +18,11 @@ from isthmus_lab import cgroups
 from isthmus_lab.layout import Cluster, Lab, Node
 from isthmus_lab.node import kubelet, settings
 from isthmus_lab.realapi import files
+
+NAME_SERVERS: Final = {"dns": "first", "dns-second": "second"}
+"""Of each node: a process's name, and its ``dns.instance``."""
+OF_NODES: Final = ("agent", *NAME_SERVERS)
+"""Isthmus' processes of each node."""
 
 
 def write(lab: Lab, *, ports: dict[str, int], services: bool = True) -> None:
@@ -51,20 +57,19 @@ def write(lab: Lab, *, ports: dict[str, int], services: bool = True) -> None:
     _private(lab.kubeconfig, _kubeconfig(servers, tokens, trusted.certificate))
 
 
-def _local(cluster: Cluster) -> dict[str, str]:
+def _local(cluster: Cluster) -> dict[str, Any]:
     """What ``isthmus --cluster`` finds of a cluster: the sockets of its first node, and where its maps are pinned."""
     node = cluster.nodes[0]
-    sockets = {
-        "operator": socket_of(cluster, "operator"), "agent": socket_of(node, "agent"), "dns": socket_of(node, "dns")
-    }  # fmt: skip
-    return {**{process: str(path) for process, path in sockets.items()}, "pin": agent(node).datapath.pin}
+    sockets = {"operator": socket_of(cluster, "operator"), **{name: socket_of(node, name) for name in OF_NODES}}
+    return {"sockets": {name: str(path) for name, path in sockets.items()}, "pin": agent(node).datapath.pin}
 
 
 def _node(node: Node, services: bool) -> None:
     for part in ("pods", "peers"):
         (node.directory / part).mkdir(parents=True, exist_ok=True)
     _private(config_of(node, "agent"), config.to_toml(agent(node)))
-    _private(config_of(node, "dns"), config.to_toml(dns(node)))
+    for process in NAME_SERVERS:
+        _private(config_of(node, process), config.to_toml(dns(node, process)))
     lab = node.cluster.lab
     of_node = settings.Settings(
         lab=lab.name,
@@ -127,14 +132,15 @@ def agent(node: Node) -> config.Config:
     )
 
 
-def dns(node: Node) -> config.Config:
-    """A node's DNS server's configuration: the agent's datapath section, since they share pinned maps."""
+def dns(node: Node, process: str) -> config.Config:
+    """Of one of a node's name servers: with the agent's datapath section, since they share pinned maps."""
+    names = _dns(node.cluster, agent=str(socket_of(node, "agent")))
     return config.Config(
         cluster=_cluster(node.cluster),
         node=config.NodeSection(name=node.name),
         datapath=agent(node).datapath,
-        dns=_dns(node.cluster, agent=str(socket_of(node, "agent"))),
-        admin=config.AdminSection(socket=str(socket_of(node, "dns"))),
+        dns=structs.replace(names, instance=NAME_SERVERS[process]),
+        admin=config.AdminSection(socket=str(socket_of(node, process))),
     )
 
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 from isthmus.model.hosts import joined
 from isthmus_lab.layout import Cluster, Lab, Node
 from isthmus_lab.realapi import files
-from isthmus_lab.supervisor.configs import config_of, kubeconfig_of, socket_of
+from isthmus_lab.supervisor.configs import OF_NODES, config_of, kubeconfig_of, socket_of
 
 PYTHON = (sys.executable, "-m")
 
@@ -95,7 +95,7 @@ def programs(lab: Lab, *, etcd: str, isthmus: bool = True) -> list[Program]:
             found.append(_operator(cluster))
         for node in cluster.nodes:
             found.append(_node(node))
-            found += [_isthmus(node, "agent"), _isthmus(node, "dns")] if isthmus else []
+            found += [_isthmus(node, process) for process in OF_NODES] if isthmus else []
     return found
 
 
@@ -201,7 +201,7 @@ def _node(node: Node) -> Program:
 def _isthmus(node: Node, process: str) -> Program:
     return Program(
         name=f"{node.cluster.name}/{node.short}/{process}",
-        command=(*PYTHON, "isthmus", process, "--config", str(config_of(node, process))),
+        command=(*PYTHON, "isthmus", process.partition("-")[0], "--config", str(config_of(node, process))),
         namespace=node.namespace,
         cgroup=f"{node.cgroup}/system",
         check=Admin(socket_of(node, process)),

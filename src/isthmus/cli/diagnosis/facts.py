@@ -30,7 +30,7 @@ class Process(Struct, frozen=True):
 
     cluster: str
     name: str
-    """'agent', 'operator' or 'dns'."""
+    """'agent', 'operator', 'dns' or 'dns-second'."""
     rows: Reader
     """Every table of TABLES; empty where the process has none of that name, or cannot be asked."""
     status: Mapping[str, Any] = {}
@@ -48,7 +48,8 @@ class Facts(Struct, frozen=True):
 
     agent: Process
     operator: Process
-    dns: Process
+    name_servers: tuple[Process, ...]
+    """Of the node; each answers while the other is away."""
     others: tuple[Process, ...] = ()
     """Operators and agents of other clusters, where they can be asked too: those of a lab."""
     lab: str = ""
@@ -115,7 +116,8 @@ def collect(
     own = cluster or _own_name(list(found.values()))
     named = {name: msgspec.structs.replace(each, cluster=own) for name, each in found.items()}
     elsewhere = [process(socket, *named_by, under=under) for *named_by, socket in others]
-    facts = Facts(named["agent"], named["operator"], named["dns"], tuple(elsewhere), lab, pod)
+    servers = tuple(each for name, each in named.items() if name.startswith("dns"))
+    facts = Facts(named["agent"], named["operator"], servers, tuple(elsewhere), lab, pod)
     return msgspec.structs.replace(facts, pod_hooked=_hooked(facts))
 
 

@@ -38,12 +38,14 @@ class Hop(Struct, frozen=True):
 
 def processes(facts: Facts, service: ServiceName) -> Iterator[Hop]:
     """Every process of the calling cluster answers, and is served by its API server and its etcd."""
-    for each in (facts.agent, facts.operator, facts.dns):
+    answering = [each for each in facts.name_servers if not each.error]
+    for each in (facts.agent, facts.operator, *facts.name_servers):
         if not each.error:
             yield Hop("process", str(each), f"up {each.status['uptime']:.0f} s")
             yield from sources(facts, each)
         elif each.expected:
-            yield Hop("process", str(each), each.error, "fault", facts.start(each))
+            instead = f"; {answering[0]} answers in its place" if each in facts.name_servers and answering else ""
+            yield Hop("process", str(each), each.error + instead, "fault", facts.start(each))
 
 
 def sources(facts: Facts, process: Process) -> Iterator[Hop]:
@@ -87,19 +89,20 @@ def name(facts: Facts, service: ServiceName) -> Iterator[Hop]:
 
 
 def resolver(facts: Facts, service: ServiceName) -> Iterator[Hop]:
-    """The node's name server has the names that the agent has."""
-    if facts.dns.error:
-        return  # processes() names it
-    names, server = facts.dns.status["tables"]["names"]["rows"], facts.dns.status.get("server", {})
+    """The node's name servers have the names that the agent has."""
     own = facts.agent.rows.count(tables.NAMES)
-    connected = facts.dns.status["reflectors"]["names"]["connected"]
-    text = f"{names} names, {server.get('questions', 0)} questions so far"
-    if not connected and not facts.agent.error:
-        yield Hop("resolver", str(facts.dns), "does not receive the agent's names", "fault", facts.start(facts.dns))
-    elif not names and own:
-        yield Hop("resolver", str(facts.dns), f"has no names; the agent has {own}", "fault", facts.start(facts.dns))
-    else:
-        yield Hop("resolver", str(facts.dns), text if connected else f"{text}; copy of an agent that is away")
+    for each in facts.name_servers:
+        if each.error:
+            continue  # processes() names it
+        names, server = each.status["tables"]["names"]["rows"], each.status.get("server", {})
+        connected = each.status["reflectors"]["names"]["connected"]
+        text = f"{names} names, {server.get('questions', 0)} questions so far"
+        if not connected and not facts.agent.error:
+            yield Hop("resolver", str(each), "does not receive the agent's names", "fault", facts.start(each))
+        elif not names and own:
+            yield Hop("resolver", str(each), f"has no names; the agent has {own}", "fault", facts.start(each))
+        else:
+            yield Hop("resolver", str(each), text if connected else f"{text}; copy of an agent that is away")
 
 
 def hook(facts: Facts, service: ServiceName) -> Iterator[Hop]:
