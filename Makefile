@@ -2,10 +2,6 @@
 PY := .venv/bin/python
 SELECT := not kube and not failover
 
-fuzz-names: setup-dev ## a million mutated frames through the program that answers names: COUNT=1000000 SEED=1
-	@ISTHMUS_FUZZ=$(or $(COUNT),1000000) ISTHMUS_FUZZ_SEED=$(or $(SEED),1) $(PY) -m pytest --timeout 3600 \
-		tests/datapath/test_names_kernel.py -k mutated
-
 .PHONY: fuzz-names demo demo-failover demo-lb test test-kube test-failover check format lock setup setup-dev setup-test bpf mutate mutants bench-lb bench-policy compiled bench-mcs bench-export bench-clusterset test-flood cilium-reader chaos soak soak-calls kube-tools kube-protos xds-protos lock clean bench-dns
 demo: setup ## run the main job: three clusters, one export, sixty calls
 	@$(PY) -m isthmus lab demo
@@ -77,6 +73,10 @@ test-flood: setup-test ## a peer that writes half a million keys as fast as its 
 
 test-failover: setup-test ## calls under load while pods, nodes, clusters and our processes die: no connect may fail; MINUTES=20
 	@timeout -s INT -k 60 $(or $(MINUTES),20)m $(PY) -m pytest -rA --tb=short tests/lab/test_lab_failover.py
+
+fuzz-names: setup-test ## mutated frames, a million each, through the programs that read names and the server: COUNT=1000000 SEED=1
+	@ISTHMUS_FUZZ=$(or $(COUNT),1000000) ISTHMUS_FUZZ_SEED=$(or $(SEED),1) \
+		$(PY) -m pytest -s --timeout 7200 tests/datapath/test_names_fuzz.py
 
 soak-calls: SEED := $(or $(SEED),$(shell date +%s))
 soak-calls: setup-test ## random churn of backends and plans under calls: no connect fails, nothing grows: MINUTES=10 SEED=…

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import random
 from collections.abc import Iterator
 
 import dns.edns
@@ -19,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from names_judge import judge, question
+from names_rows import BOTH, ECHO, HUGE, LONG, MANY, NATIVE, PATHS, ROWS, SERVED, ZONE
 from names_world import (
     CLUSTER_DNS,
     CLUSTER_DNS6,
@@ -35,44 +34,8 @@ from names_world import (
 from isthmus.datapath.names.route import route
 from isthmus.dns.respond import FORWARD, respond
 from isthmus.model.dns import Name
-from isthmus.zone import Zone
 
 pytestmark = pytest.mark.bpf
-
-ZONE = "clusterset.local"
-NATIVE = "web.demo.svc.cluster.local"
-ECHO, MANY, HUGE, BOTH = (f"{each}.demo.svc.{ZONE}" for each in ("echo", "many", "huge", "both"))
-LONG = ".".join(["h" * 60, "c2", "s" * 60, "n" * 20, "svc", ZONE])
-ROWS = (
-    Name(ECHO, "A", ("10.96.0.7",)),
-    Name(ECHO, "AAAA", ("fd00::7",)),
-    Name(ECHO, "SRV", (f"0 100 80 {ECHO}.",)),
-    Name(f"_http._tcp.{ECHO}", "SRV", (f"0 100 80 {ECHO}.",)),
-    Name("7.0.96.10.in-addr.arpa", "PTR", (f"{ECHO}.",)),
-    Name(f"dns-version.{ZONE}", "TXT", ('"1.1.0"',), ttl=28800),
-    Name(f"ns.dns.{ZONE}", "A", (CLUSTER_DNS,)),
-    Name(MANY, "A", tuple(f"10.1.0.{n}" for n in range(28))),
-    Name(MANY, "AAAA", ("fd00:1::1", "fd00:1::2")),
-    Name(BOTH, "A", tuple(f"10.1.0.{n}" for n in range(10))),
-    Name(BOTH, "AAAA", tuple(f"fd00:1::{n}" for n in range(1, 10))),
-    Name(HUGE, "A", tuple(f"10.1.{n // 250}.{n % 250}" for n in range(300))),
-    Name(f"web-0.c2.{MANY}", "A", ("10.1.0.1",)),
-    Name(LONG, "A", ("10.1.0.1",)),
-    Name(NATIVE, "A", ("10.96.0.9",)),
-    Name(f"_http._tcp.{NATIVE}", "SRV", (f"0 100 80 {NATIVE}.",)),
-    Name(f"c2.{ECHO}", "A", ("10.2.1.2",)),
-)
-
-
-def zone(rows: tuple[Name, ...] = ROWS, *, complete: bool = True) -> Zone:
-    made = Zone(ZONE, cluster_domain="cluster.local")
-    for row in rows:
-        made.replace(None, row)
-    made.complete = complete
-    return made
-
-
-SERVED = zone()
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +77,6 @@ def queries(draw: st.DrawFn) -> bytes:
     return query.to_wire()
 
 
-PATHS = [(POD, CLUSTER_DNS), (POD6, CLUSTER_DNS6), (POD, SERVER), (POD6, SERVER6)]
 paths = st.sampled_from(PATHS)
 checks = st.sampled_from(["full", "partial"])
 
@@ -375,65 +337,3 @@ def test_the_map_after_any_changes_is_that_of_the_final_rows(world: NamesWorld, 
     assert done(fresh.update(list(rows.values()))) == {}
     assert dict(world.maps.items("names")) == changed
     world.hold(ROWS)
-
-
-COUNT = int(os.environ.get("ISTHMUS_FUZZ", "20000"))
-
-
-def test_mutated_frames_are_answered_right_or_left_alone(world: NamesWorld) -> None:
-    """ISTHMUS_FUZZ=1000000 for the long run (make fuzz-names)."""
-    seed = int(os.environ.get("ISTHMUS_FUZZ_SEED", "1"))
-    rng = random.Random(seed)
-    world.empty()
-    world.target = world.restarted()
-    world.hold(ROWS)
-    world.alive(3600)
-    corpus = [
-        packet(dns.message.make_query(name, type_, use_edns=edns).to_wire(), source=source, target=target, check=check)
-        for name in (ECHO, MANY, HUGE, LONG, f"{ECHO}.demo.svc.cluster.local", f"x.{ZONE}", "a.b")
-        for type_ in ("A", "AAAA", "SRV")
-        for edns in (None, 0)
-        for source, target in PATHS[:2]
-        for check in ("full", "partial")
-    ]
-    did: dict[str, int] = {}
-    for number in range(COUNT):
-        frame = mutated(rng, rng.choice(corpus))
-        try:
-            verdict, out = world.ingress(frame)
-        except OSError:  # the kernel takes no frame cut within its IP header
-            assert len(frame) < 54
-            continue
-        try:
-            result = judge(frame, verdict, out, SERVED)
-        except AssertionError as wrong:
-            raise AssertionError(
-                f"seed {seed}, frame {number}: {frame.hex()} → {verdict} {out.hex()}: {wrong}"
-            ) from None
-        did[result] = did.get(result, 0) + 1
-    assert set(did) >= {"answered", "steered", "passed"}, did
-
-
-def mutated(rng: random.Random, frame: bytes) -> bytes:
-    """A frame with some bytes changed, cut or grown; half of them with checksums made right again."""
-    made = bytearray(frame)
-    for _ in range(rng.randint(1, 3)):
-        match rng.randrange(5):
-            case 0:
-                made[rng.randrange(14, len(made))] = rng.randrange(256)
-            case 1:
-                at = rng.randrange(14, len(made))
-                made[at] ^= 1 << rng.randrange(8)
-            case 2:
-                made = made[: rng.randrange(34, len(made) + 1)]
-            case 3:
-                made += rng.randbytes(rng.randrange(20))
-            case _:
-                at = rng.randrange(len(made))
-                made[at:at] = rng.randbytes(rng.randrange(1, 5))
-    if len(made) < 62 or rng.random() < 0.3:
-        return bytes(made[:4000]) if len(made) >= 14 else frame
-    at = 34 if made[12:14] == b"\x08\x00" else 54
-    payload = bytes(made[at + 8 :])
-    source, target = PATHS[0] if at == 34 else PATHS[1]
-    return packet(payload, source=source, target=target, check=rng.choice(["full", "partial"]))
