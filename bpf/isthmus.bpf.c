@@ -19,26 +19,30 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-/* Whether queries of the caller's network namespace pass our program at TC, which sees whose they are. */
-static __always_inline bool is_read_at_tc(struct bpf_sock_addr *ctx)
+/* Whether this is the cluster DNS, or another server that pods have as nameserver. */
+static __always_inline bool is_resolver(const struct frontend_key *key, const struct resolver *cluster_dns)
 {
-	__u32 zero = 0;
-	const struct names_config *cfg = bpf_map_lookup_elem(&names_config, &zero);
+	struct dns_server_key server = { .port = key->port };
+	const __u32 *role;
 
-	return cfg && cfg->flags & NAMES_AT_TC && bpf_get_netns_cookie(ctx) != cfg->host;
+	if (!key->port || key->port != cluster_dns->dns_port)
+		return false;
+	if (same_address(key->address, cluster_dns->dns))
+		return true;
+	copy_address(server.address, key->address);
+	role = bpf_map_lookup_elem(&dns_servers, &server);
+	return role && *role == DNS_SERVER_ASKED;
 }
 
-/* A query to the cluster DNS is sent to the node's server while that is alive. */
+/* A query to a resolver of pods is sent to the node's server while that is alive. */
 static __always_inline int steer(struct bpf_sock_addr *ctx, const struct frontend_key *key, const struct config *cfg,
 				 struct orig_dst *dst)
 {
 	const struct resolver *resolver = &cfg->resolvers[is_mapped(key->address) ? FAMILY_IPV4 : FAMILY_IPV6];
 
-	if (!key->port || key->port != resolver->dns_port || !same_address(key->address, resolver->dns))
+	if (!is_resolver(key, resolver) || !dns_is_alive() || is_exempt(cfg->flags))
 		return -ENOENT;
 	if (key->protocol == IPPROTO_TCP ? !dns_takes_tcp() : is_read_at_tc(ctx))
-		return -ENOENT;
-	if (!dns_is_alive() || is_exempt(cfg->flags))
 		return -ENOENT;
 	copy_address(dst->backend_address, resolver->server);
 	dst->backend_port = resolver->server_port;

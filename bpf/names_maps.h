@@ -49,6 +49,11 @@ enum name_result {
 	NAME_RESULTS = 8,
 };
 
+enum dns_server_role {
+	DNS_SERVER_ASKED = 1, /* pods have it as nameserver */
+	DNS_SERVER_OWN = 2,   /* the node's own server */
+};
+
 struct dns_server_key {
 	__be32 address[4];
 	__be16 port;
@@ -156,7 +161,7 @@ struct {
 	__type(value, struct names_config);
 } names_config SEC(".maps");
 
-/* Name servers whose questions are looked at: the cluster DNS as pods know it, the node's own, and others configured. */
+/* Name servers whose questions are looked at, and what each is (enum dns_server_role). */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -172,6 +177,22 @@ struct {
 	__type(key, struct dns_server_key);
 	__type(value, struct dns_server_key);
 } steered SEC(".maps");
+
+/* Cookies of network namespaces whose questions were seen at TC: socket hooks leave their next ones alone. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 16384);
+	__type(key, __u64);
+	__type(value, __u32);
+} tc_namespaces SEC(".maps");
+
+/* Cookie of a socket whose question socket hooks steered, for nothing was seen of its network namespace → that one's. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, __u64);
+	__type(value, __u64);
+} tc_probes SEC(".maps");
 
 /* Questions of pods by kind and result: kind * NAME_RESULTS + result. Written by the kernel. */
 struct {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "names_common.h"
+#include "names_reach.h"
 
 static __always_inline __u16 read16(const struct name_scratch *scratch, __u32 at)
 {
@@ -165,13 +166,17 @@ __walked_once int read_question(struct __sk_buff *skb)
 	struct name_scratch *scratch = name_scratch_of(skb);
 	struct question read = {}, *asked = &read;
 	struct dns_server_key to;
+	const __u32 *role;
 	struct udphdr udp;
 	__u32 size;
 
 	if (!scratch || skb->gso_segs > 1 || read_headers(skb, asked, &udp, &to))
 		return -ENOENT;
-	if (!bpf_map_lookup_elem(&dns_servers, &to))
+	role = bpf_map_lookup_elem(&dns_servers, &to);
+	if (!role)
 		return -ENOENT;
+	if (*role == DNS_SERVER_OWN)
+		note_namespace(skb);
 	size = asked->size;
 	if (size < DNS_HEADER + 5 || size > DNS_QUESTION)
 		return -ENOENT;

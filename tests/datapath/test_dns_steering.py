@@ -6,17 +6,22 @@ import socket
 import subprocess
 import sys
 
+import dns.message
 import pytest
 from bpf_world import BACKENDS, CLUSTER_DNS, CLUSTER_DNS6, SERVER_DNS, SERVER_DNS6, World, group, plan, programmed
+from msgspec import structs
 from names_node import within
 
 from isthmus.datapath import Datapath
 from isthmus.datapath.alive import Alive
+from isthmus.datapath.core.shapes import COOKIE, ID
 from isthmus.datapath.names import NamesTarget
 from isthmus.datapath.names.settings import host_cookie
+from isthmus.model.dns import Name
 
 pytestmark = pytest.mark.bpf
 
+ECHO = "echo.demo.svc.clusterset.local"
 ORDINARY = {"answer": f"{CLUSTER_DNS}:53 10.7.0.1", "from": f"{CLUSTER_DNS}:53", "peer": ""}
 STEERED = {"answer": f"{SERVER_DNS}:53 10.7.0.1", "from": f"{CLUSTER_DNS}:53", "peer": ""}
 
@@ -151,9 +156,72 @@ async def test_pods_of_the_nodes_own_network_are_steered_in_their_calls_and_othe
     alive.renew(60)
     with within(world.client):
         callers = host_cookie()
+    assert not datapath.maps.put("tc_namespaces", [(COOKIE.pack(callers), ID.pack(1))])
     for host, expected in ((callers, STEERED), (callers + 1, ORDINARY), (0, STEERED)):
         NamesTarget(datapath.maps, world.dns, lifetime=60, host=host)
         assert world.caller.udp(CLUSTER_DNS, 53) == expected, "0: this kernel tells no namespace from another"
+    alive.close()
+
+
+def question(name: str) -> str:
+    """A question for A, as a caller takes it."""
+    return dns.message.make_query(name, "A").to_wire().decode("latin-1")
+
+
+def first_record(reply: str) -> str:
+    """Of a reply that a caller gave."""
+    return str(dns.message.from_wire(reply.encode("latin-1")).answer[0][0])
+
+
+@pytest.mark.parametrize("connected", [False, True])
+async def test_a_pod_resolves_from_its_first_question_on_whenever_its_link_gets_the_program(
+    world: World, datapath: Datapath, connected: bool
+) -> None:
+    """Until a question was seen at TC the next is steered where it is asked: another server would deny our name."""
+    ours, other = question(ECHO), question("example.com")
+    alive = await Alive.open(world.pin)
+    alive.renew(60)
+    await NamesTarget(datapath.maps, world.dns, lifetime=60, host=1).update([Name(ECHO, "A", ("10.96.0.7",))])
+
+    def ask(payload: str) -> str:
+        found = world.caller.udp(CLUSTER_DNS, 53, connected=connected, payload=payload)
+        assert found["from"] == f"{CLUSTER_DNS}:53"
+        name, _, to = found["answer"].partition(" ")
+        return name if to == "10.7.0.1" else first_record(found["answer"])
+
+    own, cluster = f"{SERVER_DNS}:53", f"{CLUSTER_DNS}:53"
+    assert [ask(ours), ask(other), ask(ours)] == [own] * 3, "nothing is on its link"
+    with world.on_link(datapath):
+        assert [ask(other), ask(other), ask(ours)] == [own, cluster, "10.96.0.7"]
+    assert [row["calls"] for row in datapath.counters() if row["verdict"] == "steered"] == [4]
+    counted = {(row["kind"], row["result"]): row["questions"] for row in datapath.questions()}
+    assert counted == {("A", "passed"): 2, ("A", "answered"): 1}
+    alive.close()
+
+
+async def test_the_first_question_of_a_pod_is_answered_on_its_link_though_it_was_steered(
+    world: World, datapath: Datapath
+) -> None:
+    alive = await Alive.open(world.pin)
+    alive.renew(60)
+    await NamesTarget(datapath.maps, world.dns, lifetime=60, host=1).update([Name(ECHO, "A", ("10.96.0.7",))])
+    with world.on_link(datapath):
+        found = world.caller.udp(CLUSTER_DNS, 53, payload=question(ECHO))
+    assert (found["from"], first_record(found["answer"])) == (f"{CLUSTER_DNS}:53", "10.96.0.7")
+    alive.close()
+
+
+@pytest.mark.parametrize("transport", ["udp", "tcp"])
+async def test_every_server_that_pods_have_as_nameserver_is_steered_and_no_other(
+    world: World, datapath: Datapath, transport: str
+) -> None:
+    NamesTarget(datapath.maps, structs.replace(world.dns, resolvers=("10.8.0.60",)), lifetime=60)
+    alive = await Alive.open(world.pin)
+    alive.takes_tcp = True
+    alive.renew(60)
+    found = getattr(world.caller, transport)("10.8.0.60", 53)
+    assert (found["answer"], found.get("from", found["peer"])) == (STEERED["answer"], "10.8.0.60:53")
+    assert "error" in getattr(world.caller, transport)("10.8.0.61", 53)
     alive.close()
 
 

@@ -32,23 +32,23 @@ def tcp(host: str, port: int, *, protocol: int = 0) -> dict[str, Any]:
         return {"answer": sock.recv(200).decode(), "peer": f"{peer[0]}:{peer[1]}"}
 
 
-def udp(host: str, port: int, *, connected: bool = False, name: str = "") -> dict[str, Any]:
-    """One question from a socket of its own, or from one kept under a name."""
+def udp(host: str, port: int, *, connected: bool = False, name: str = "", payload: str = "?") -> dict[str, Any]:
+    """One question from a socket of its own, or from one kept under a name. Bytes are the code points of texts."""
     sock = kept.get(name) or socket.socket(family(host), socket.SOCK_DGRAM)
     sock.settimeout(TIMEOUT)
     peer = ""
     if connected:
         sock.connect((host, port))
         peer = "{}:{}".format(*sock.getpeername()[:2])
-        sock.send(b"?")
+        sock.send(payload.encode("latin-1"))
     else:
-        sock.sendto(b"?", (host, port))
+        sock.sendto(payload.encode("latin-1"), (host, port))
     answer, source = sock.recvfrom(200)
     if name:
         kept[name] = sock
     else:
         sock.close()
-    return {"answer": answer.decode(), "from": f"{source[0]}:{source[1]}", "peer": peer}
+    return {"answer": answer.decode("latin-1"), "from": f"{source[0]}:{source[1]}", "peer": peer}
 
 
 def ask(host: str, port: int, name: str) -> dict[str, Any]:

@@ -18,6 +18,8 @@ BIG_A, BIG_AAAA, OTHERS, PTR_ALONE, NATIVE = 1, 2, 4, 8, 16
 """enum name_flag"""
 ON, COMPLETE, AT_TC = 1, 2, 4
 """enum names_flag"""
+ASKED, OWN = 1, 2
+"""enum dns_server_role"""
 KINDS: Final = ("other", "A", "AAAA", "SRV")
 RESULTS: Final = ("passed", "answered", "nodata", "nxdomain", "expanded", "steered", "dropped")
 RESULT_SLOTS: Final = 8

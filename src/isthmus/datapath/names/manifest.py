@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from isthmus.datapath.core.manifest import Map, Names, Row, each, times
-from isthmus.datapath.core.shapes import address_text
+from isthmus.datapath.core.shapes import COOKIE, ID, address_text
 from isthmus.datapath.names.codecs import (
     AT_TC,
     BIG_A,
@@ -18,6 +18,7 @@ from isthmus.datapath.names.codecs import (
     NATIVE,
     ON,
     OTHERS,
+    OWN,
     PTR_ALONE,
     SERVER_KEY,
 )
@@ -58,9 +59,14 @@ def _show_config(_: Names, __: bytes, value: bytes) -> Row:
     return {"zone": codec.name_text(raw["zone"]), "state": state or "off", "deadline": raw["deadline"]}
 
 
-def _show_server(_: Names, key: bytes, __: bytes) -> Row:
+def _show_server(_: Names, key: bytes, value: bytes) -> Row:
     raw = SERVER_KEY.named(key)
-    return {"server": joined(address_text(raw["address"]), int.from_bytes(raw["port"], "big"))}
+    server = joined(address_text(raw["address"]), int.from_bytes(raw["port"], "big"))
+    return {"server": server, "role": "own" if ID.unpack(value)[0] == OWN else "asked"}
+
+
+def _show_namespace(_: Names, key: bytes, __: bytes) -> Row:
+    return {"namespace": COOKIE.unpack(key)[0]}
 
 
 MAPS: Final = (
@@ -68,6 +74,8 @@ MAPS: Final = (
     Map(name="names_config", value=CONFIG, writer="agent", show=each(_show_config)),
     Map(name="dns_servers", key=SERVER_KEY, writer="agent", show=each(_show_server)),
     Map(name="steered", writer="kernel", opaque=True),
+    Map(name="tc_namespaces", key=COOKIE, writer="kernel", show=each(_show_namespace)),
+    Map(name="tc_probes", key=COOKIE, value=COOKIE, writer="kernel", opaque=True),
     Map(name="name_counters", writer="kernel", opaque=True),
     Map(name="name_scratch", writer="kernel", opaque=True),
 )

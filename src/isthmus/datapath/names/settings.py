@@ -13,7 +13,7 @@ from msgspec import Struct
 from isthmus.config import DnsSection
 from isthmus.datapath.core.errors import DatapathError
 from isthmus.datapath.core.shapes import address, port
-from isthmus.datapath.names.codecs import AT_TC, COMPLETE, CONFIG, MAX_AUTHORITY, MAX_SUFFIX, ON, SERVER_KEY
+from isthmus.datapath.names.codecs import ASKED, AT_TC, COMPLETE, CONFIG, MAX_AUTHORITY, MAX_SUFFIX, ON, OWN, SERVER_KEY
 from isthmus.model.hosts import endpoint
 from isthmus.zone import Zone, codec
 
@@ -60,10 +60,11 @@ def config(zone: Zone, state: State, *, cluster_domain: str) -> bytes:
     )
 
 
-def servers(section: DnsSection) -> list[bytes]:
-    """Keys of ``dns_servers``; DatapathError names the field that is wrong."""
-    fields = {"cluster_dns": section.cluster_dns, "listen": section.listen, "resolvers": section.resolvers}
-    return sorted({key for field, texts in fields.items() for key in _keys(field, texts)})
+def servers(section: DnsSection) -> dict[bytes, int]:
+    """Entries of ``dns_servers``, with what each server is; DatapathError names the field that is wrong."""
+    asked = {"cluster_dns": section.cluster_dns, "resolvers": section.resolvers}
+    found = {key: ASKED for field, texts in asked.items() for key in _keys(field, texts)}
+    return found | dict.fromkeys(_keys("listen", section.listen), OWN)
 
 
 def host_cookie() -> int:

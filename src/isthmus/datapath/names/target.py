@@ -50,8 +50,8 @@ class NamesTarget:
         """Names whose entry is not what the zone has: written again with whatever comes next."""
         self.on = section.mode == "kernel"
         self.complete = self.on and self._was_complete()
-        self._require(maps.put("dns_servers", [(key, ID.pack(1)) for key in settings.servers(section)]))
-        wanted = set(settings.servers(section))
+        wanted = settings.servers(section)
+        self._require(maps.put("dns_servers", [(key, ID.pack(role)) for key, role in wanted.items()]))
         maps.drop("dns_servers", [key for key, _ in maps.items("dns_servers") if key not in wanted])
         self._write({self._zone.apex: ()})
         self.renew()
