@@ -329,7 +329,7 @@ def pods(lab: Running) -> str:
         return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {"containers": each, "volumes": volumes}}
 
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "isthmus-system"}}
-    items = [namespace, pod("isthmus-agent", "agent", "dns"), pod("isthmus-operator", "operator")]
+    items = [namespace, pod("isthmus-agent", "agent", "dns", "dns-second"), pod("isthmus-operator", "operator")]
     return json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
 
 
@@ -357,7 +357,9 @@ def test_with_a_kubeconfig_context_the_processes_are_asked_in_their_pods(running
         pytest.fail(f"{why}\n{shown[-1]}")
     assert "✓ plan       demo/echo: c1 " in shown[-1]
     assert ask("explain", "demo/echo").returncode == 0
-    assert ask("status").returncode == 0
+    status = ask("status")
+    processes = {line.partition(" ")[0] for line in status.stdout.splitlines() if ": ready, up " in line}
+    assert (status.returncode, processes) == (0, {"agent", "operator", "dns", "dns-second"})
     assert "echo.demo.svc.clusterset.local" in ask("get", "names", "-A").stdout
 
 
