@@ -7,6 +7,7 @@
 struct choice {
 	__u32 plan;
 	__u32 service;
+	__u32 passed_over; /* an ejected backend, in whose place another is called */
 	__u16 cluster;
 	__u8 verdict;
 };
@@ -29,10 +30,33 @@ static __always_inline void count(const struct choice *choice)
 		add_relaxed(&found->calls, 1);
 }
 
+static __always_inline void count_passed_over(const struct choice *of)
+{
+	struct choice choice = { .service = of->service, .cluster = of->cluster, .verdict = VERDICT_EJECTED };
+
+	count(&choice);
+}
+
 /* What came of a TCP connect that was sent to a backend, where that is not what is to be expected. */
 static __always_inline void count_outcome(const struct attempt *attempt, __u8 verdict)
 {
 	struct choice choice = { .service = attempt->service, .cluster = attempt->cluster, .verdict = verdict };
 
 	count(&choice);
+}
+
+/* What a connection carried, when it ends. */
+static __always_inline void count_traffic(__u32 cluster, __u64 sent, __u64 received)
+{
+	struct traffic first = { .sent = sent, .received = received };
+	struct traffic *found = bpf_map_lookup_elem(&traffic, &cluster);
+
+	if (!found && bpf_map_update_elem(&traffic, &cluster, &first, BPF_NOEXIST))
+		found = bpf_map_lookup_elem(&traffic, &cluster); /* another CPU was first: its entry has a value for ours */
+	else if (!found)
+		return;
+	if (!found)
+		return;
+	add_relaxed(&found->sent, sent);
+	add_relaxed(&found->received, received);
 }

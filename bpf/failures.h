@@ -8,6 +8,7 @@
 #include <linux/errno.h>
 #include <stdbool.h>
 
+#include "count.h"
 #include "draw.h"
 #include "maps.h"
 #include "sockets.h"
@@ -129,24 +130,27 @@ __walked_once __u64 pick_other(__u32 plan_id, __u32 seed)
 	return 0;
 }
 
-/* Follow a TCP connect from here on. Without memory its outcome is not counted. */
-static __always_inline void begin_attempt(struct bpf_sock_addr *ctx, const struct orig_dst *dst, __u32 plan,
-					  __u16 cluster)
+/* Follow a TCP connect from here on. Nothing, and its outcome is not counted, where there is no memory. */
+static __always_inline struct attempt *begin_attempt(struct bpf_sock_addr *ctx, const struct orig_dst *dst,
+						     const struct choice *choice)
 {
 	struct attempt *attempt = bpf_sk_storage_get(&attempts, ctx->sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
 
 	if (!attempt)
-		return;
+		return 0;
 	attempt->started = bpf_ktime_get_ns();
-	attempt->plan = plan;
+	attempt->plan = choice->plan;
 	attempt->service = dst->service;
 	attempt->backend = dst->backend;
 	attempt->generation = dst->generation;
-	attempt->cluster = cluster;
+	attempt->cluster = choice->cluster;
 	attempt->failed = 0;
 	attempt->moved = 0;
 	attempt->tries = 1;
 	attempt->tried[0] = dst->backend;
+	attempt->passed_over = choice->passed_over;
+	attempt->recorded = 0;
+	return attempt;
 }
 
 /* Not inlined, so that BTF has the struct, which isthmus.datapath checks its codec against. */

@@ -48,6 +48,8 @@ static void *(*const bpf_sk_storage_get)(void *map, void *sk, void *value, __u64
 static long (*const bpf_sk_release)(void *sk) = (void *)BPF_FUNC_sk_release;
 static int (*const bpf_set_retval)(int retval) = (void *)BPF_FUNC_set_retval;
 static long (*const bpf_ringbuf_output)(void *ring, void *data, __u64 size, __u64 flags) = (void *)BPF_FUNC_ringbuf_output;
+static void *(*const bpf_ringbuf_reserve)(void *ring, __u64 size, __u64 flags) = (void *)BPF_FUNC_ringbuf_reserve;
+static void (*const bpf_ringbuf_submit)(void *data, __u64 flags) = (void *)BPF_FUNC_ringbuf_submit;
 static long (*const bpf_sock_ops_cb_flags_set)(struct bpf_sock_ops *ctx,
 					       int flags) = (void *)BPF_FUNC_sock_ops_cb_flags_set;
 static long (*const bpf_skb_load_bytes)(const void *skb, __u32 offset, void *to,

@@ -53,6 +53,7 @@ static __always_inline int route(struct bpf_sock_addr *ctx, const struct fronten
 				 struct orig_dst *dst)
 {
 	struct choice choice = {};
+	struct attempt *attempt = 0;
 	__u32 zero = 0;
 	struct config *cfg = bpf_map_lookup_elem(&config, &zero);
 	int err;
@@ -74,8 +75,12 @@ static __always_inline int route(struct bpf_sock_addr *ctx, const struct fronten
 	if (err == -ENOMEM)
 		choice.verdict = VERDICT_LOST;
 	if (!err && choice.plan && key->protocol == IPPROTO_TCP && cfg->flags & CONFIG_OBSERVE)
-		begin_attempt(ctx, dst, choice.plan, choice.cluster);
+		attempt = begin_attempt(ctx, dst, &choice);
 	count(&choice);
+	if (choice.passed_over)
+		count_passed_over(&choice);
+	if (cfg->flows)
+		sample(ctx, key, dst, &choice, attempt, cfg->flows);
 	return err;
 }
 

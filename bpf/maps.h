@@ -13,7 +13,7 @@
 
 #include "helpers.h"
 
-#define ISTHMUS_LAYOUT 4 /* a change of any struct below is a new layout, which starts beside the old */
+#define ISTHMUS_LAYOUT 5 /* a change of any struct below is a new layout, which starts beside the old */
 #define MAX_GROUPS 32
 #define RING_CELLS 16381 /* a prime, as maglev wants it */
 #define RING_CHUNK 1024 /* a power of two, so that the verifier sees the bound */
@@ -73,6 +73,16 @@ enum verdict {
 	VERDICT_STEERED = 3, /* a DNS query, sent to the node's server */
 	VERDICT_RESCUED = 4, /* a connect that was called, too: another backend answered than the first choice */
 	VERDICT_FAILED = 5,  /* a connect that was called, too: the application got an error, RST or a time-out */
+	VERDICT_EJECTED = 6, /* a connect that was called, too: in the place of an ejected backend that it was to have */
+};
+
+/* What a flow record is about. */
+enum flow_state {
+	STATE_SENT = 1,	     /* a datagram, or a connected UDP socket: no more is known of it */
+	STATE_CONNECTED = 2, /* the TCP connection is established */
+	STATE_FAILED = 3,    /* the application got an error; verdict and reason say which */
+	STATE_GIVEN_UP = 4,  /* the application closed the socket before there was an answer */
+	STATE_ENDED = 5,     /* a connection that was established is closed */
 };
 
 /* A TCP connect that was sent to a backend, until its outcome is known. */
@@ -87,6 +97,52 @@ struct attempt {
 	__u8 moved;  /* there were entries in flows */
 	__u32 tries;
 	__u32 tried[MAX_TRIED]; /* backends, the first choice first */
+	__u32 passed_over;	/* the ejected backend that the call would have had; 0: none */
+	__u32 recorded;		/* what comes of it is written to flow_records */
+};
+
+/* The ejected backend that the last call on this processor passed over, and the socket that called. */
+struct passed_over {
+	__u64 socket;
+	__u32 backend;
+	__u32 reserved;
+};
+
+/*
+ * One state of a sampled call. Addresses stand beside the numbers, since the entries these stand for may go before the
+ * record is read. asked: the backend that the plan gave first; answered: the one it was sent to in the end.
+ */
+struct flow_record {
+	__u64 time;   /* CLOCK_MONOTONIC, ns: when the call was made */
+	__u64 took;   /* ns from then to this state */
+	__u64 socket; /* cookie: the same in all records of a connection */
+	__u64 caller; /* cookie of the network namespace, where the pod's address is not known yet; else 0 */
+	__u64 sent;   /* bytes of the payload; STATE_ENDED alone */
+	__u64 received;
+	__be32 pod[4];
+	__be32 called[4];
+	__be32 asked[4];
+	__be32 answered[4];
+	__be16 pod_port;
+	__be16 called_port;
+	__be16 asked_port;
+	__be16 answered_port;
+	__u32 service;
+	__u32 asked_backend;
+	__u32 answered_backend;
+	__u16 asked_cluster;
+	__u16 answered_cluster;
+	__u8 protocol;
+	__u8 verdict;
+	__u8 state;  /* enum flow_state */
+	__u8 reason; /* enum failure_reason, of STATE_FAILED */
+	__u32 reserved;
+};
+
+/* Payload of connections that have ended. */
+struct traffic {
+	__u64 sent;
+	__u64 received;
 };
 
 /* A TCP connection of a pod, as the pod sees it (forward) or as the backend does that it was moved to (reverse). */
@@ -281,7 +337,7 @@ struct config {
 	__u32 affinity_cells;
 	__u32 syn_timeout; /* jiffies before the first SYN is sent again; 0: the kernel's own second */
 	__u32 hz;	   /* jiffies in a second */
-	__u32 reserved;
+	__u32 flows;	   /* one call of so many is recorded; 0: none */
 	struct resolver resolvers[FAMILIES];
 };
 
@@ -457,6 +513,36 @@ struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 65536);
 } events SEC(".maps");
+
+/* struct flow_record for the agent, which looks every 50 ms: waking it for each would cost the callers its processor. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 262144);
+} flow_records SEC(".maps");
+
+/* Flow records that found no room. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} lost_records SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct passed_over);
+} passed_over SEC(".maps");
+
+/* Cluster id → bytes of connections to its backends, counted when they end. Written by the kernel. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1024);
+	__type(key, __u32);
+	__type(value, struct traffic);
+} traffic SEC(".maps");
 
 /* The attempt of a TCP socket; freed with it. Beside tcp_calls, whose shape lets sockets live across upgrades. */
 struct {

@@ -9,6 +9,7 @@
 #include "maps.h"
 #include "count.h"
 #include "failures.h"
+#include "records.h"
 #include "sockets.h"
 
 #define PICK_FAILED(errno) ((__u64)(errno) << 32)
@@ -160,6 +161,7 @@ static __always_inline int pick(struct bpf_sock_addr *ctx, const struct plan *pl
 		return err;
 	other = pick_other(plan_id, plan->flags & PLAN_CONSISTENT ? cell_of(ctx) : random32(ctx, plan->service));
 	if (other) {
+		note_passed_over(ctx, dst->backend);
 		dst->backend = other;
 		dst->generation = other >> 32;
 	}
@@ -171,7 +173,7 @@ static __always_inline int pick(struct bpf_sock_addr *ctx, const struct plan *pl
  * sign: another CPU may have written a later one than we have read from the clock.
  */
 static __always_inline int lookup_affinity(const struct plan *plan, __u32 plan_id, const struct affinity_key *client,
-				struct orig_dst *dst, bool *stale)
+				struct orig_dst *dst, bool *stale, __u32 *ejected)
 {
 	struct affinity *last = bpf_map_lookup_elem(&affinity, client);
 	struct member_key who = { .plan = plan_id };
@@ -188,8 +190,10 @@ static __always_inline int lookup_affinity(const struct plan *plan, __u32 plan_i
 	member = bpf_map_lookup_elem(&members, &who);
 	if (!member || READ_ONCE(member->generation) != dst->generation)
 		return -ENOENT;
-	if (plan->eject_after && anything_fails() && is_ejected(dst->backend, dst->generation))
+	if (plan->eject_after && anything_fails() && is_ejected(dst->backend, dst->generation)) {
+		*ejected = dst->backend;
 		return -ENOENT;
+	}
 	last->used = now;
 	return 0;
 }
@@ -200,18 +204,20 @@ static __always_inline int pick_with_affinity(struct bpf_sock_addr *ctx, const s
 	struct affinity_key client = { .client = bpf_get_netns_cookie(ctx) };
 	struct affinity chosen = { .service = plan->service };
 	const struct config *cfg;
+	__u32 zero = 0, ejected = 0;
 	bool stale = false;
-	__u32 zero = 0;
 	int err;
 
 	cfg = bpf_map_lookup_elem(&config, &zero);
 	if (cfg && cfg->affinity_cells)
 		client.cell = plan->service % cfg->affinity_cells;
-	if (!lookup_affinity(plan, plan_id, &client, dst, &stale))
+	if (!lookup_affinity(plan, plan_id, &client, dst, &stale, &ejected))
 		return 0;
 	err = pick(ctx, plan, plan_id, dst);
 	if (err)
 		return err;
+	if (ejected && ejected != dst->backend)
+		note_passed_over(ctx, ejected);
 	chosen.used = bpf_ktime_get_ns();
 	chosen.backend = dst->backend;
 	chosen.generation = dst->generation;
@@ -339,6 +345,8 @@ static __always_inline int choose(struct bpf_sock_addr *ctx, const struct fronte
 #pragma clang loop unroll(disable)
 	for (int i = 0; i < 3 && err == -EAGAIN; i++)
 		err = try_choose(ctx, key, cfg, sends, dst, choice);
+	if (!err && anything_fails())
+		choice->passed_over = take_passed_over(ctx);
 	if (!err || err == -ENOENT)
 		return err;
 	choice->plan = 0;

@@ -3,14 +3,22 @@
 #pragma once
 
 #include "count.h"
+#include "records.h"
 #include "rescue.h"
 
 #define MIN_SYN_TIMEOUT_MS 20
 #define AF_INET 2
 #define FOLLOWED (BPF_SOCK_OPS_RTO_CB_FLAG | BPF_SOCK_OPS_STATE_CB_FLAG)
 
-/* Only the field we read; libbpf finds its offset in the running kernel. */
+#define SOCK_DONE_BIT 2 /* 1 << SOCK_DONE of net/sock.h: the peer's FIN was received */
+
+/* Only the fields we read; libbpf finds their offsets in the running kernel. */
+struct sock_common {
+	unsigned long skc_flags;
+} __attribute__((preserve_access_index));
+
 struct sock {
+	struct sock_common __sk_common;
 	int sk_err;
 } __attribute__((preserve_access_index));
 
@@ -72,8 +80,11 @@ static __always_inline __u8 reason_of(int err)
 	return err == ECONNREFUSED ? FAILURE_REFUSED : err == ETIMEDOUT ? FAILURE_SILENT : FAILURE_UNREACHABLE;
 }
 
-/* A connect that ended without an error was given up by the application: that says nothing about the backend. */
-static __always_inline void closed(struct attempt *attempt, void *sk)
+/*
+ * A connect that ended without an error was given up by the application: that says nothing about the backend. Returns
+ * enum failure_reason, 0 for such a one.
+ */
+static __always_inline __u8 closed(struct attempt *attempt, void *sk)
 {
 	const struct sock *tcp = bpf_skc_to_tcp_sock(sk);
 	int err = tcp ? tcp->sk_err : 0;
@@ -81,8 +92,11 @@ static __always_inline void closed(struct attempt *attempt, void *sk)
 	if (err) {
 		count_failure(attempt, reason_of(err));
 		count_outcome(attempt, VERDICT_FAILED);
-	} else if (anything_fails())
+		return reason_of(err);
+	}
+	if (anything_fails())
 		bpf_map_delete_elem(&trials, &attempt->backend);
+	return 0;
 }
 
 /* One load at a fixed offset, which clang cannot merge with another: the verifier refuses a moved pointer to ctx. */
@@ -93,6 +107,15 @@ static __always_inline void closed(struct attempt *attempt, void *sk)
 			     : "=r"(value_)                                                    \
 			     : "r"(ctx), "i"(__builtin_offsetof(struct bpf_sock_ops, field))); \
 		(__u32)value_;                                                                 \
+	})
+
+#define READ_CTX64(ctx, field)                                                                 \
+	({                                                                                     \
+		__u64 value_;                                                                  \
+		asm volatile("%0 = *(u64 *)(%1 + %2)"                                          \
+			     : "=r"(value_)                                                    \
+			     : "r"(ctx), "i"(__builtin_offsetof(struct bpf_sock_ops, field))); \
+		value_;                                                                        \
 	})
 
 /* The tuple as the socket has it. */
@@ -116,6 +139,88 @@ static __always_inline void flow_of(struct bpf_sock_ops *ctx, struct flow_key *k
 	key->peer_port = bpf_htons((__u16)bpf_htonl(READ_CTX(ctx, remote_port)));
 }
 
+static __always_inline __u8 verdict_of(const struct attempt *attempt, __u32 state)
+{
+	if (state == STATE_FAILED)
+		return VERDICT_FAILED;
+	if (attempt->backend != attempt->tried[0])
+		return VERDICT_RESCUED;
+	return attempt->passed_over ? VERDICT_EJECTED : VERDICT_CALLED;
+}
+
+/*
+ * What has come of a sampled connect. Where the backend's entry has gone, the peer that the socket has stands for it: the
+ * first choice, wherever its packets go.
+ */
+static __attribute__((noinline)) void record_state(struct bpf_sock_ops *ctx, const struct attempt *attempt,
+						   const struct orig_dst *call, __u32 state, const struct traffic *bytes)
+{
+	__u32 asked = attempt->passed_over ? attempt->passed_over : attempt->tried[0], answered = attempt->backend;
+	struct flow_record *record;
+	struct flow_key key = {};
+	const struct backend *backend;
+
+	flow_of(ctx, &key);
+	record = reserve_record();
+	if (!record)
+		return;
+	record->time = attempt->started;
+	record->took = bpf_ktime_get_ns() - attempt->started;
+	record->socket = bpf_get_socket_cookie(ctx);
+	record->protocol = IPPROTO_TCP;
+	record->service = attempt->service;
+	record->verdict = verdict_of(attempt, state & 0xff);
+	record->state = state;
+	record->reason = state >> 8;
+	copy_address(record->pod, key.pod);
+	record->pod_port = key.pod_port;
+	if (call) {
+		copy_address(record->called, call->address);
+		record->called_port = call->port;
+	}
+	write_asked(record, asked);
+	if (!record->asked_port && !attempt->passed_over) {
+		copy_address(record->asked, key.peer);
+		record->asked_port = key.peer_port;
+		record->asked_cluster = asked == answered ? attempt->cluster : 0;
+	}
+	record->answered_backend = answered;
+	record->answered_cluster = attempt->cluster;
+	copy_address(record->answered, key.peer);
+	record->answered_port = key.peer_port;
+	backend = answered == attempt->tried[0] ? 0 : bpf_map_lookup_elem(&backends, &answered);
+	if (backend) {
+		copy_address(record->answered, backend->address);
+		record->answered_port = backend->port;
+	}
+	if (bytes) {
+		record->sent = bytes->sent;
+		record->received = bytes->received;
+	}
+	submit_record(record);
+}
+
+static __always_inline void record(struct bpf_sock_ops *ctx, struct bpf_sock *sk, const struct attempt *attempt,
+				   __u32 state, const struct traffic *bytes)
+{
+	if (attempt->recorded)
+		record_state(ctx, attempt, bpf_sk_storage_get(&tcp_calls, sk, 0, 0), state, bytes);
+}
+
+/* Payload that was acknowledged and received: what the kernel counts, without SYN and FINs. */
+static __always_inline void read_traffic(struct bpf_sock_ops *ctx, void *sk, __u32 from, struct traffic *to)
+{
+	const struct sock *tcp = bpf_skc_to_tcp_sock(sk);
+	__u64 acknowledged = READ_CTX64(ctx, bytes_acked), received = READ_CTX64(ctx, bytes_received), control = 1;
+
+	if (!tcp)
+		return;
+	if (from == BPF_TCP_FIN_WAIT2 || ((from == BPF_TCP_LAST_ACK || from == BPF_TCP_CLOSING) && !tcp->sk_err))
+		control = 2;
+	to->sent = acknowledged > control ? acknowledged - control : 0;
+	to->received = received - (received && tcp->__sk_common.skc_flags & SOCK_DONE_BIT ? 1 : 0);
+}
+
 /* ctx is read here, once: clang would merge later reads into ones that the verifier refuses. */
 static __always_inline void observe(struct bpf_sock_ops *ctx)
 {
@@ -123,6 +228,7 @@ static __always_inline void observe(struct bpf_sock_ops *ctx)
 	__u32 flags = ctx->bpf_sock_ops_cb_flags;
 	struct bpf_sock *sk = ctx->sk;
 	struct flow_key key = {};
+	struct traffic bytes = {};
 	struct attempt *attempt;
 
 	if (!sk)
@@ -158,6 +264,7 @@ static __always_inline void observe(struct bpf_sock_ops *ctx)
 		count_success(attempt);
 		if (attempt->backend != attempt->tried[0])
 			count_outcome(attempt, VERDICT_RESCUED);
+		record(ctx, sk, attempt, STATE_CONNECTED, 0);
 	} else if (to == BPF_TCP_CLOSE) {
 		if (attempt->moved) {
 			flow_of(ctx, &key);
@@ -165,7 +272,14 @@ static __always_inline void observe(struct bpf_sock_ops *ctx)
 				settle(attempt, &key);
 			close_flow(&key, from == BPF_TCP_SYN_SENT);
 		}
-		if (from == BPF_TCP_SYN_SENT)
-			closed(attempt, sk);
+		if (from == BPF_TCP_SYN_SENT) {
+			__u32 reason = closed(attempt, sk);
+
+			record(ctx, sk, attempt, reason ? STATE_FAILED | reason << 8 : STATE_GIVEN_UP, 0);
+			return;
+		}
+		read_traffic(ctx, sk, from, &bytes);
+		count_traffic(attempt->cluster, bytes.sent, bytes.received);
+		record(ctx, sk, attempt, STATE_ENDED, &bytes);
 	}
 }

@@ -164,6 +164,8 @@ class DatapathSection(Section, frozen=True):
     """Whether TCP sockets of pods are destroyed, too, when their backend has gone; UDP sockets always are."""
     syn_timeout: Seconds = 0.2
     """Seconds until the first SYN to a backend is sent again, and three round trips at least; 0: the kernel's own."""
+    flows: Annotated[int, Meta(ge=1, le=0xFFFF_FFFF)] | Literal["off"] = "off"
+    """One call of so many is recorded for ``isthmus flows``: 1 is every one."""
 
 
 class ProxySection(Section, frozen=True):

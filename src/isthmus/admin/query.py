@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from isthmus.admin.wire import VERSION, Failure, Line, Listing
+from isthmus.admin.wire import VERSION, Failure, FeedLine, Line, Listing
 
 Dial = Callable[[float], socket.socket]
 """A new connection to an admin socket, with a timeout in seconds for each of its operations."""
@@ -82,6 +82,16 @@ class Socket:
             try:
                 while text := response.readline():
                     yield msgspec.json.decode(text, type=Line[Any])
+            except (OSError, http.client.HTTPException, msgspec.DecodeError):
+                return  # the process went in the middle of a line: the same as its end
+
+    def feed(self, name: str, *, last: int = 0, follow: bool = False) -> Generator[FeedLine[Any], None, None]:
+        """The newest rows of a feed as a first line; then, if it is followed, what comes, until the process ends."""
+        with self._get(f"feeds/{quote(name, safe='')}", last=last, **({"follow": 1} if follow else {})) as response:
+            self._without_timeout(response)
+            try:
+                while text := response.readline():
+                    yield msgspec.json.decode(text, type=FeedLine[Any])
             except (OSError, http.client.HTTPException, msgspec.DecodeError):
                 return  # the process went in the middle of a line: the same as its end
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from itertools import islice
 from pathlib import Path
@@ -23,7 +23,8 @@ from msgspec import structs
 import isthmus
 from isthmus import logs
 from isthmus.admin import listener
-from isthmus.admin.wire import GONE, VERSION, Event, Failure, Line, Listing, ProcessStatus, key_text
+from isthmus.admin.feed import Feed
+from isthmus.admin.wire import GONE, VERSION, Event, Failure, FeedLine, Line, Listing, ProcessStatus, key_text
 from isthmus.statedb import Changes, Database, Overrun, Snapshot, Table
 
 log = logs.get("admin")
@@ -49,6 +50,7 @@ class Server:
         socket: str | Path,
         *,
         status: Callable[[], ProcessStatus] = ProcessStatus,
+        feeds: Mapping[str, Feed[Any]] | None = None,
         timeout: float = 60.0,
         unread: int = UNREAD,
         stall: float = STALL,
@@ -56,6 +58,7 @@ class Server:
         self._db = db
         self._path = Path(socket)
         self._status = status
+        self._feeds = feeds or {}
         self._timeout = timeout
         self._unread = unread
         self._stall = stall
@@ -91,6 +94,7 @@ class Server:
         app = web.Application(middlewares=[_explain])
         app.router.add_get(f"/{VERSION}/tables", self._tables)
         app.router.add_get(f"/{VERSION}/tables/{{table}}", self._table)
+        app.router.add_get(f"/{VERSION}/feeds/{{feed}}", self._feed)
         app.router.add_get(f"/{VERSION}/status", self._process_status)
         return app
 
@@ -130,6 +134,30 @@ class Server:
         if query.get("instance") != self.instance or revision != present:
             return _failure(GONE, f"instance {self.instance} has revision {present} of '{table.name}'; list again")
         return await self._follow(request, table, with_list=False)
+
+    async def _feed(self, request: web.Request) -> web.StreamResponse:
+        name, query = request.match_info["feed"], request.query
+        feed = self._feeds.get(name)
+        if feed is None or feed.off:
+            return _failure(404, feed.off if feed else f"this process has no feed '{name}'")
+        try:
+            last = int(query.get("last", "0"))
+        except ValueError:
+            return _failure(400, "last is a number")
+        response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
+        with feed.reader() as reader:
+            await response.prepare(request)
+            try:
+                await self._write(response, feed.last(last))
+                while query.get("follow"):
+                    await self._write(response, await reader.next())
+            except TimeoutError:
+                log.warning("a reader that does not read is dropped", request=request.path)
+                if request.transport is not None:
+                    request.transport.abort()
+            except (ClientConnectionResetError, ConnectionError):
+                pass  # the client left
+        return response
 
     async def _complete(self, table: AnyTable, timeout: float) -> None:
         """Wait until the table is complete, for ``timeout`` seconds at most."""
@@ -189,7 +217,7 @@ class Server:
             if partial and snapshot.initialized(table):
                 return await self._write(response, Line(expired=f"table '{table.name}' is complete now"))
 
-    async def _write(self, response: web.StreamResponse, line: Line[Any]) -> None:
+    async def _write(self, response: web.StreamResponse, line: Line[Any] | FeedLine[Any]) -> None:
         async with asyncio.timeout(self._stall):
             await response.write(msgspec.json.encode(line) + b"\n")
 

@@ -41,6 +41,13 @@ class Line(Struct, Generic[R], omit_defaults=True):
     expired: str = ""
 
 
+class FeedLine(Struct, Generic[R]):
+    """A line of a feed: rows in the order in which they came, and how many were lost since the line before."""
+
+    rows: tuple[R, ...]
+    lost: int = 0
+
+
 class ProcessStatus(Struct, frozen=True, kw_only=True):
     """What a process reports of itself; each kind of process adds the stats of its parts as fields."""
 

@@ -17,6 +17,7 @@ COMMANDS: Final = {
     "get": ("isthmus.cli.get:get", "Rows of a process's tables: clusters, imports, plans, names, …"),
     "explain": ("isthmus.cli.explain:explain", "Why calls of a service go where they go."),
     "diagnose": ("isthmus.cli.diagnose:diagnose", "Where calls of a service break, and what mends it."),
+    "flows": ("isthmus.cli.flows:flows", "Calls of pods one by one: who called what, who answered, what came of it."),
     "status": ("isthmus.cli.status:status", "What the processes have, and what they lack."),
     "verify": ("isthmus.cli.verify:verify", "Test calls between every pair of clusters; cleans up after itself."),
     "gather": ("isthmus.cli.gather:gather", "Pack status, tables, logs and versions for a bug report."),

@@ -51,6 +51,15 @@ def find(context: str, *, node: str = "") -> list[Socket]:
     return found[:1] + [_socket(context, pod, "operator") for pod in chosen] + found[1:]
 
 
+def agents(context: str, *, node: str = "") -> list[Socket]:
+    """The agents of all nodes, or of one: what is known by each node alone is asked of each."""
+    found = [pod for pod in _pods(context) if pod.app == AGENT and node in ("", pod.node)]
+    if not found:
+        where = f" on node {node}" if node else ""
+        raise click.ClickException(f"context {context}: no agent runs in namespace {NAMESPACE}{where}")
+    return [_socket(context, pod, "agent") for pod in found]
+
+
 def node_of(context: str, pod: str) -> str:
     """The node that a pod (namespace/name) runs on."""
     namespace, _, name = pod.partition("/")

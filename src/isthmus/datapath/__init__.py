@@ -4,6 +4,8 @@ What belongs here: everything that knows the layout of bpf/maps.h. What never do
 
     core/         mechanisms that every feature uses: libbpf, maps as bytes, the manifest's rows, attachment
     services/     plans → maps: which backend a call gets
+    failures/     ejection, rescue, sockets of what has gone
+    flows/        sampled calls, bytes by cluster
     manifest.py   every map and program, a row each
     settings.py   the one entry of settings: DNS, exemptions
     datapath.py   all of it put together

@@ -21,6 +21,8 @@ from isthmus.datapath.core.tc import PodLinks
 from isthmus.datapath.failures.drained import DrainedSockets
 from isthmus.datapath.failures.sockets import GoneSockets
 from isthmus.datapath.failures.watch import FailureWatch
+from isthmus.datapath.flows.names import FlowNames
+from isthmus.datapath.flows.reader import FlowReader, Receive, traffic
 from isthmus.datapath.manifest import MAPS, PROGRAMS
 from isthmus.datapath.names.counters import questions
 from isthmus.datapath.names.settings import host_cookie
@@ -52,17 +54,16 @@ class DatapathStats(Struct, frozen=True):
 class Datapath:
     """An attached datapath. Closing it leaves everything as it is: calls go on while the agent is away."""
 
-    def __init__(
-        self, loaded: attach.Loaded, maps: KernelMaps, state: State, *, cgroup: Path, grace: float, services: str
-    ) -> None:
+    def __init__(self, loaded: attach.Loaded, maps: KernelMaps, state: State, *, section: DatapathSection) -> None:
         self._loaded = loaded
-        self._services = services
-        self._cgroup = cgroup
+        self._services = section.services
+        self._cgroup = Path(section.cgroup)
+        self._flows = section.flows
         self.maps = maps
         self.state = state
         self.restored = bool(state.plans or state.frontends or state.backends)
         """An earlier process left entries that a source which is not complete yet may still want."""
-        self._grace = grace
+        self._grace = section.grace
         self._repaired = ""
         self._attached = False
         self.hooks = ""
@@ -85,7 +86,7 @@ class Datapath:
         _require(maps.put("config", [(ID.pack(0), settings)]))
         state = restore(maps)
         state.ejection = Ejection(section.eject_after, section.eject_first, section.eject_longest)
-        return cls(loaded, maps, state, cgroup=Path(section.cgroup), grace=section.grace, services=section.services)
+        return cls(loaded, maps, state, section=section)
 
     def stats(self) -> DatapathStats:
         """What :meth:`repair` found last."""
@@ -153,6 +154,17 @@ class Datapath:
     def failures(self, db: Database) -> FailureWatch:
         """What keeps the table of failures; its ``run()`` is a task of the process."""
         return FailureWatch(self.maps, self.state, db, longest=self.state.ejection.longest)
+
+    def flows(self, db: Database, receive: Receive, callers: Callers, *, node: str) -> FlowReader | None:
+        """What reads flow records; its ``run()`` is a task of the process. None where none are written."""
+        if self._flows == "off":
+            return None
+        names = FlowNames(db, self.maps, self.state, callers, node=node)
+        return FlowReader(self.maps, names, receive, one_of=self._flows, node=node)
+
+    def traffic(self) -> dict[str, tuple[int, int]]:
+        """(bytes sent, bytes received) by cluster of the backend, of connections that have ended."""
+        return traffic(self.maps, {name: cluster.id for name, cluster in self.state.clusters.items()})
 
     def gone_sockets(self, db: Database, *, tcp: bool = False) -> GoneSockets:
         """What destroys sockets whose backend has gone; its ``run()`` is a task of the process."""

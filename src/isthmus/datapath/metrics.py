@@ -33,3 +33,26 @@ def ejections(events: Mapping[tuple[str, str, str], int], prefix: str) -> Counte
     for labels, count in sorted(events.items()):
         family.add_metric(list(labels), count)
     return family
+
+
+def traffic(by_cluster: Mapping[str, tuple[int, int]], prefix: str, *, cluster: str) -> CounterMetricFamily:
+    """Payload of TCP connections of pods that have ended. ``cluster``: the caller's."""
+    family = CounterMetricFamily(
+        f"{prefix}_bytes",
+        "Bytes that connections of pods to backends have carried, counted when they end",
+        labels=["source_cluster", "destination_cluster", "direction"],
+    )
+    for name, (sent, received) in sorted(by_cluster.items()):
+        family.add_metric([cluster, name, "sent"], sent)
+        family.add_metric([cluster, name, "received"], received)
+    return family
+
+
+def records(read: int, lost: int, prefix: str) -> CounterMetricFamily:
+    """Flow records that were read, and those that the kernel had no room for."""
+    family = CounterMetricFamily(
+        f"{prefix}_flow_records", "States of sampled calls by whether they were read", labels=["outcome"]
+    )
+    family.add_metric(["read"], read)
+    family.add_metric(["lost"], lost)
+    return family

@@ -33,7 +33,7 @@ CONFIG = Shape(
     affinity_cells="I",
     syn_timeout="I",
     hz="I",
-    reserved="I",
+    flows="I",
     resolvers=f"{RESOLVER.size * len(FAMILIES)}s",
 )
 ALIVE = Shape("alive", deadline="Q", tied="I", flags="I")
@@ -51,7 +51,8 @@ def settings(section: DatapathSection, dns: DnsSection) -> bytes:
     resolvers = b"".join(_resolver(known.get(family), servers.get(family)) for family in FAMILIES)
     cells = max(1, section.max_entries // AFFINITY_CLIENTS)
     timeout = min(round(section.syn_timeout * HZ), 0xFFFF)
-    return CONFIG.pack(manifest.LAYOUT, flags, cells, timeout, HZ, 0, resolvers)
+    flows = 0 if section.flows == "off" else section.flows
+    return CONFIG.pack(manifest.LAYOUT, flags, cells, timeout, HZ, flows, resolvers)
 
 
 def _by_family(texts: Iterable[str], field: str) -> dict[str, Endpoint]:

@@ -15,18 +15,21 @@ from msgspec import Struct
 from prometheus_client.metrics_core import Metric
 
 from isthmus import dns, health, kube, loadbalancer, logs
+from isthmus.admin.feed import Feed
 from isthmus.admin.wire import ProcessStatus
 from isthmus.clusterset import Follower, PeerStats
 from isthmus.config import Config
 from isthmus.datapath import Callers, Datapath, DatapathError, Introduced, PodLinks, PodLinksStats
 from isthmus.datapath.datapath import DatapathStats
 from isthmus.datapath.failures.watch import FailureWatch
-from isthmus.datapath.metrics import calls
+from isthmus.datapath.flows.reader import FlowReader, FlowStats
+from isthmus.datapath.metrics import calls, records, traffic
 from isthmus.datapath.metrics import ejections as ejection_counts
 from isthmus.kube.events import Recorder
 from isthmus.loadbalancer import claims
 from isthmus.loadbalancer.selection import Place
 from isthmus.model import tables
+from isthmus.model.flows import Flow
 from isthmus.model.hosts import endpoint
 from isthmus.model.mcs import RecordKind
 from isthmus.model.names import ClusterName
@@ -63,6 +66,8 @@ PEERS_PATIENCE: Final = 10.0
 """Seconds after the start for which names wait for every peer: several tries to reach an etcd."""
 
 KINDS: tuple[RecordKind, ...] = ("services",)
+
+FLOWS_OFF: Final = "flows are not recorded here: set datapath.flows = 16 (one call of 16; 1: every one) for the agent"
 
 PROGRAMMING: Final = (tables.NAMES, tables.PODS, tables.PLANS_STATUS, tables.NAMES_STATUS, tables.FAILURES)
 """Tables that :class:`Programming` reads and writes, beside the plans and what they are derived from."""
@@ -104,7 +109,8 @@ async def work(config: Config, client: kube.Client) -> None:
         follower = Follower(db, cluster=config.cluster, section=config.clusterset, kinds=KINDS)
         drain_clock = DrainClock(db, cluster, cordoned=config.drains.cordoned_nodes)
         derivations = Derivations(db, *derived)
-        programming = Programming(db, config)
+        flows: Feed[Flow] = Feed(off="" if recorded(config) else FLOWS_OFF)
+        programming = Programming(db, config, flows)
         prober = health.Prober(db, config.health, node=config.node.name)
         for reflector in reflectors:
             tasks.create_task(reflector.run(), name=reflector.name)
@@ -145,7 +151,13 @@ async def work(config: Config, client: kube.Client) -> None:
                 health=prober.stats(),
                 datapath=programming.stats(),
             ),
+            feeds={"flows": flows},
         )
+
+
+def recorded(config: Config) -> bool:
+    """Whether flows are recorded here."""
+    return bool(config.datapath.cgroup) and config.datapath.flows != "off"
 
 
 def more_names(config: Config) -> dns.More:
@@ -182,6 +194,8 @@ class DatapathStatus(Struct, frozen=True):
     names: NamesStatus
     callers: str
     """Why calls cannot be attributed to a pod; empty: they can."""
+    flows: FlowStats | None
+    """None where flows are not recorded."""
 
 
 class AgentStatus(ProcessStatus, frozen=True, kw_only=True):
@@ -210,14 +224,16 @@ class Parts(NamedTuple):
     interfaces: PodLinks
     callers: Callers
     failures: FailureWatch
+    flows: FlowReader | None
 
 
 class Programming:
     """The datapath and what programs it, from :meth:`run` to its end; before, there is nothing to report."""
 
-    def __init__(self, db: Database, config: Config) -> None:
+    def __init__(self, db: Database, config: Config, flows: Feed[Flow] | None = None) -> None:
         self._db = db
         self._config = config
+        self._feed = flows or Feed(off=FLOWS_OFF)
         self._parts: Parts | None = None
 
     def stats(self) -> DatapathStatus | None:
@@ -228,15 +244,19 @@ class Programming:
         names = NamesStatus(
             self._config.dns.mode, parts.names.stats(), parts.interfaces.stats(), parts.datapath.questions()
         )
-        return DatapathStatus(parts.datapath.stats(), parts.plans.stats(), names, parts.callers.condition)
+        flows = parts.flows.stats() if parts.flows else None
+        return DatapathStatus(parts.datapath.stats(), parts.plans.stats(), names, parts.callers.condition, flows)
 
     def families(self) -> list[Metric]:
         """Metrics of calls; none before there are any."""
         if self._parts is None:
             return []
-        failures = self._parts.failures
+        failures, own = self._parts.failures, self._config.cluster.name
+        recorded = self._parts.flows.stats() if self._parts.flows else None
         return [
-            calls(self._parts.datapath.counters(), PREFIX, cluster=self._config.cluster.name),
+            calls(self._parts.datapath.counters(), PREFIX, cluster=own),
+            traffic(self._parts.datapath.traffic(), PREFIX, cluster=own),
+            *([records(recorded.records, recorded.lost, PREFIX)] if recorded else []),
             ejection_counts(failures.counts, PREFIX),
             *ejections.families(PREFIX, self._db.snapshot(), moved=failures.moved),
         ]
@@ -280,7 +300,8 @@ class Programming:
             names = Reconciler(db, tables.NAMES, answers, status=tables.NAMES_STATUS, backoff=Backoff(0.2, 30.0))
             interfaces = datapath.pod_links()
             failures = datapath.failures(db)
-            self._parts = Parts(datapath, plans, names, interfaces, known, failures)
+            flows = datapath.flows(db, self._feed.add, known, node=config.node.name)
+            self._parts = Parts(datapath, plans, names, interfaces, known, failures, flows)
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(datapath.keep(), name="hooks")
                 tasks.create_task(plans.run(), name="plans")
@@ -291,6 +312,8 @@ class Programming:
                     tasks.create_task(answers.keep(), name="names deadline")
                 tasks.create_task(callers(db, known), name="callers")
                 tasks.create_task(failures.run(), name="failures")
+                if flows is not None:
+                    tasks.create_task(flows.run(), name="flows")
                 gone = datapath.gone_sockets(db, tcp=config.datapath.destroy_tcp)
                 tasks.create_task(gone.run(), name="gone sockets")
                 tasks.create_task(datapath.drained_sockets(db).run(), name="drained sockets")

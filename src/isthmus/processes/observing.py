@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
 from isthmus.admin import Server, metrics
+from isthmus.admin.feed import Feed
 from isthmus.admin.monitor import Monitor
 from isthmus.admin.wire import ProcessStatus
 from isthmus.config import Config
@@ -34,11 +35,15 @@ def admin(
     status: Callable[[], ProcessStatus],
     *,
     timeout: float | None = None,
+    feeds: Mapping[str, Feed[Any]] | None = None,
 ) -> None:
-    """Serve tables and status, where a socket is configured. ``timeout``: seconds a list waits for completeness."""
+    """Serve tables, status and feeds, where a socket is configured.
+
+    ``timeout``: seconds a list waits for completeness.
+    """
     if config.admin.socket:
         wait = config.sync.timeout if timeout is None else timeout
-        server = Server(db, config.admin.socket, status=status, timeout=wait)
+        server = Server(db, config.admin.socket, status=status, feeds=feeds, timeout=wait)
         tasks.create_task(server.run(), name="admin")
 
 

@@ -125,7 +125,7 @@ def agent(node: Node) -> config.Config:
             directory=str(cluster.directory / "peers"), state=str(node.directory / "peers")
         ),
         datapath=config.DatapathSection(
-            cgroup=str(cgroups.root() / lab.prefix / node.pods_cgroup), pin=str(lab.bpffs / node.name)
+            cgroup=str(cgroups.root() / lab.prefix / node.pods_cgroup), pin=str(lab.bpffs / node.name), flows=1
         ),
         dns=_dns(cluster),
         admin=config.AdminSection(socket=str(socket_of(node, "agent"))),

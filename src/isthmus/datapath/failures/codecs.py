@@ -26,6 +26,8 @@ ATTEMPT = Shape(
     moved="B",
     tries="I",
     tried="24s",
+    passed_over="I",
+    recorded="I",
 )
 FLOW_KEY = Shape("flow_key", pod="16s", peer="16s", pod_port="2s", peer_port="2s", reverse="I")
 FLOW = Shape(

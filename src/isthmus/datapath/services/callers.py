@@ -52,6 +52,11 @@ class Callers:
         """Have those of these pods that have a process here in the map now; the others there stay."""
         self._maps.put("callers", list(self._find(set(pods)).items()))
 
+    def known(self, pods: Collection[str]) -> dict[int, str]:
+        """Addresses by cookie of those of these pods that have a process here; the map stays as it is."""
+        found = self._find(set(pods))
+        return {COOKIE.unpack(key)[0]: address_text(value) for key, value in found.items()}
+
     def _find(self, pods: Set[str]) -> dict[bytes, bytes]:
         if self.condition:
             return {}

@@ -19,7 +19,7 @@ PLAN_SKIP: Final = 4
 RING_CELLS: Final = 16381
 RING_CHUNK: Final = 1024
 BACKEND_PROXY: Final = 1
-VERDICTS: Final = ("called", "refused", "lost", "steered", "rescued", "failed")
+VERDICTS: Final = ("called", "refused", "lost", "steered", "rescued", "failed", "ejected")
 """By enum verdict."""
 PROTOCOLS: Final[Mapping[Protocol, int]] = {"TCP": 6, "UDP": 17, "SCTP": 132}
 PROTOCOL_NAMES: Final = {number: name for name, number in PROTOCOLS.items()}

@@ -7,8 +7,10 @@ false), and the next change then writes a new plan instead of changing it in pla
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
+from typing import Final
 
 from msgspec import Struct
 
@@ -18,6 +20,9 @@ from isthmus.model.balancing import Ejection, Target
 from isthmus.model.names import ClusterName
 
 Slots = tuple[tuple[int, ...], ...]
+
+RETIRED: Final = 20_000
+"""Names of services that went, between two looks of who wants them."""
 
 
 class Named(Struct, eq=False, gc=False):
@@ -156,6 +161,8 @@ class State:
         """Services restored twice, for pruning."""
         self.doomed: list[tuple[str, Ids, int]] = []
         """(map, allocator, number): entries that go as soon as the kernel lets them, and numbers that are free then."""
+        self.retired_services: deque[tuple[int, str]] = deque(maxlen=RETIRED)
+        """Numbers that were given back, and the names they had: records of calls may still come with them."""
         self.service_ids = Ids()
         self.plan_ids = Ids()
         self.backend_ids = Ids()
@@ -219,6 +226,7 @@ class State:
 
     def forget_service(self, name: Named) -> None:
         """A service's number is not needed any more."""
+        self.retired_services.append((name.id, name.name))
         self.doomed.append(("services", self.service_ids, name.id))
 
     def unit(self, name: str) -> Unit:

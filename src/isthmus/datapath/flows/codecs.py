@@ -1,0 +1,42 @@
+"""The bytes of flow records and byte counters."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from isthmus.datapath.core.shapes import Shape
+from isthmus.model.flows import State
+
+STATES: Final[tuple[State, ...]] = ("sent", "sent", "connected", "failed", "given up", "ended")
+"""By enum flow_state; there is no 0."""
+
+FLOW_RECORD = Shape(
+    "flow_record",
+    time="Q",
+    took="Q",
+    socket="Q",
+    caller="Q",
+    sent="Q",
+    received="Q",
+    pod="16s",
+    called="16s",
+    asked="16s",
+    answered="16s",
+    pod_port="2s",
+    called_port="2s",
+    asked_port="2s",
+    answered_port="2s",
+    service="I",
+    asked_backend="I",
+    answered_backend="I",
+    asked_cluster="H",
+    answered_cluster="H",
+    protocol="B",
+    verdict="B",
+    state="B",
+    reason="B",
+    reserved="I",
+)
+TRAFFIC = Shape("traffic", sent="Q", received="Q")
+PASSED_OVER = Shape("passed_over", socket="Q", backend="I", reserved="I")
+LOST = Shape("", records="Q")

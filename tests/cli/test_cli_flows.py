@@ -1,0 +1,150 @@
+"""``isthmus flows`` as people see it, against a process that has some."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from admin_world import serving
+from click.testing import CliRunner, Result
+
+from isthmus.admin.feed import Feed
+from isthmus.cli import root
+from isthmus.model.flows import End, Flow
+
+C1, C2 = End("c1", "10.1.1.3:8080"), End("c2", "10.2.1.3:8080")
+
+
+def flow(n: int = 1, **more: Any) -> Flow:
+    found: dict[str, Any] = {
+        "time": 1_795_000_000.0 + n,
+        "id": n,
+        "state": "connected",
+        "verdict": "called",
+        "protocol": "TCP",
+        "node": "n1",
+        "pod": "demo/client",
+        "source": "10.1.1.9:40000",
+        "service": "demo/echo:80",
+        "called": "10.96.0.7:80",
+        "asked": C1,
+        "answered": C1,
+        "took": 0.0012,
+    }
+    return Flow(**(found | more))
+
+
+FLOWS = (
+    flow(1),
+    flow(2, verdict="rescued", answered=C2, took=0.2041),
+    flow(3, verdict="failed", state="failed", reason="refused", answered=End(), service="shop/cart:443"),
+    flow(4, verdict="refused", state="failed", pod="shop/web", source="10.1.1.8", asked=End(), answered=End(), took=0),
+    flow(5, state="ended", took=12.0, sent=300, received=4_000),
+)
+
+
+@pytest.fixture
+async def path(tmp_path: Path) -> AsyncIterator[Path]:
+    found = tmp_path / "agent.sock"
+    feed: Feed[Flow] = Feed()
+    feed.add(FLOWS, 3)
+    async with serving(found, feeds={"flows": feed}):
+        yield found
+
+
+async def run(path: Path, *arguments: str) -> Result:
+    return await asyncio.to_thread(CliRunner().invoke, root, ["flows", "--socket", str(path), *arguments])
+
+
+async def ids(path: Path, *arguments: str) -> list[int]:
+    """Which flows are shown."""
+    result = await run(path, "-o", "json", *arguments)
+    assert result.exit_code == 0, result.output
+    return [json.loads(line)["id"] for line in result.stdout.splitlines()]
+
+
+async def test_a_line_has_who_called_what_who_answered_and_what_came_of_it(path: Path) -> None:
+    result = await run(path)
+    head, *lines = [line.split() for line in result.stdout.splitlines()]
+    assert head == ["TIME", "POD", "SERVICE", "ASKED", "ANSWERED", "VERDICT", "STATE", "AFTER", "SENT", "RECEIVED"]
+    assert [line[1:] for line in lines] == [
+        ["demo/client", "demo/echo:80", "c1", "10.1.1.3:8080", "called", "connected", "1.2ms"],
+        ["demo/client", "demo/echo:80", "c1", "10.1.1.3:8080", "c2", "10.2.1.3:8080", "rescued", "connected", "204ms"],
+        ["demo/client", "shop/cart:443", "c1", "10.1.1.3:8080", "failed", "failed:", "refused", "1.2ms"],
+        ["shop/web", "demo/echo:80", "refused", "failed"],
+        ["demo/client", "demo/echo:80", "c1", "10.1.1.3:8080", "called", "ended", "12.0s", "300", "4000"],
+    ]
+    assert result.stderr == "3 records were lost: more came than were read\n"
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ((), [1, 2, 3, 4, 5]),
+        (("--service", "demo/echo"), [1, 2, 4, 5]),
+        (("--service", "shop/cart:443"), [3]),
+        (("--service", "shop/cart:80"), []),
+        (("--from", "shop/web"), [4]),
+        (("--from", "10.1.1.9"), [1, 2, 3, 5]),
+        (("--to-cluster", "c2"), [2]),
+        (("--failed",), [3, 4]),
+        (("--failed", "--from", "demo/client"), [3]),
+        (("--last", "2"), [4, 5]),
+        (("--last", "1", "--failed"), [4]),
+    ],
+)
+async def test_options_select(path: Path, asked: tuple[str, ...], found: list[int]) -> None:
+    assert await ids(path, *asked) == found
+
+
+async def test_none_that_is_meant_is_said_beside_the_result(path: Path) -> None:
+    result = await run(path, "--service", "demo/none")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "No flows" in result.stderr
+
+
+async def test_what_comes_is_printed_as_it_comes_with_what_was_lost(tmp_path: Path) -> None:
+    path, feed = tmp_path / "agent.sock", Feed[Flow]()
+    feed.add(FLOWS[:2])
+    async with serving(path, feeds={"flows": feed}):
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "isthmus", "flows", "--socket", str(path), "-f", "-o", "json", "--failed"),
+            *("--last", "0"),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        )
+        assert process.stdout is not None
+        while not feed._readers:  # noqa: ASYNC110 that a reader has come is announced by no event
+            await asyncio.sleep(0.01)
+        feed.add(FLOWS[1:4], 2)
+        lines = [json.loads(await process.stdout.readline()) for _ in range(2)]
+        process.send_signal(signal.SIGINT)
+        _, errors = await process.communicate()
+    assert [line["id"] for line in lines] == [3, 4]
+    assert errors.decode() == "2 records were lost: more came than were read\n"
+
+
+async def test_where_flows_are_off_the_command_names_the_option(tmp_path: Path) -> None:
+    path = tmp_path / "agent.sock"
+    async with serving(path, feeds={"flows": Feed(off="flows are not recorded here: set datapath.flows = 16")}):
+        result = await run(path)
+    assert (result.exit_code, result.stderr) == (1, "Error: flows are not recorded here: set datapath.flows = 16\n")
+
+
+async def test_when_the_process_ends_following_ends_with_an_error(tmp_path: Path) -> None:
+    path, feed = tmp_path / "agent.sock", Feed[Flow]()
+    async with serving(path, feeds={"flows": feed}):
+        following = asyncio.create_task(run(path, "-f"))
+        while not feed._readers:  # noqa: ASYNC110 that a reader has come is announced by no event
+            await asyncio.sleep(0.01)
+    result = await following
+    assert result.exit_code == 1
+    assert "has ended" in result.stderr
