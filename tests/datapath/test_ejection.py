@@ -77,7 +77,7 @@ def test_when_all_are_ejected_all_are_called(datapath: Datapath, load: Load) -> 
         f"{SILENT}/TCP": True,
     }
     assert load.run(VIP, calls=20, at_once=4, timeout=0.5).failed == 20
-    assert {row["verdict"] for row in datapath.counters()} == {"called", "failed"}
+    assert {row["verdict"] for row in datapath.counters()} - {"ejected"} == {"called", "failed"}
 
 
 def test_a_single_call_tries_it_again_and_success_brings_it_back(
