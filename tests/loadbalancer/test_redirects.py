@@ -10,7 +10,10 @@ from balancing_world import PERMISSIVE, World, make
 
 from isthmus.loadbalancer import Place
 from isthmus.loadbalancer.explain import explain
+from isthmus.loadbalancer.tiers import MAX_GROUPS
+from isthmus.model.balancing import Plan
 from isthmus.model.names import ClusterName, ServiceName
+from isthmus.model.policies import Policy, Share, Tier
 from isthmus.model.redirects import LocalRedirect, Requirement
 from isthmus.model.services import Node, Port
 from isthmus.model.tables import BACKENDS, FRONTENDS, PLANS, REDIRECTS
@@ -249,8 +252,39 @@ PROXY = ["c1/169.254.7.2:15001"]
 def test_a_proxy_takes_a_whole_service() -> None:
     world = imported().put(make.proxied())
     assert world.reached() == {IMPORT: PROXY, ADMIN: PROXY}
-    assert all(target.proxy for row in world.plans for group in row.groups for target in group.targets)
+    proxies = {(group.tier, target.proxy) for row in world.plans for group in row.groups for target in group.targets}
+    assert proxies == {(0, True), (1, False)}
     assert world.delete(make.proxied()).reached() == ORIGINAL
+
+
+def groups(plan: Plan) -> list[str]:
+    return [f"{group.tier} {group.weight} {target.address}" for group in plan.groups for target in group.targets]
+
+
+def ordered(*clusters: str) -> Policy:
+    """A policy of tiers of one cluster each."""
+    return Policy(
+        name=ServiceName("demo/p"), target=make.ECHO, tiers=tuple(Tier((Share(ClusterName(c)),)) for c in clusters)
+    )
+
+
+def test_behind_a_proxy_stand_the_backends_of_the_service_in_their_order() -> None:
+    """So a connect that the proxy refuses is moved to them. No affinity: who was moved comes back to the proxy."""
+    world = World().put(make.derived(affinity="ClientIP"), make.endpoints("c1", "10.1.1.2"), make.proxied())
+    world.put(make.endpoints("c2", "10.2.1.2"), ordered("c2", "c1"))
+    [plan] = world.plans
+    assert groups(plan) == ["0 1 169.254.7.2", "1 1 10.2.1.2", "2 1 10.1.1.2"]
+    assert (plan.affinity, plan.redirected_by) == ("None", "HTTPRoute demo/r")
+    world.put(make.endpoints("c2"))
+    assert groups(world.plans[0]) == ["0 1 169.254.7.2", "1 1 10.1.1.2"]
+
+
+def test_a_proxy_of_a_service_with_as_many_groups_as_the_kernel_has_room_for_is_programmed() -> None:
+    names = [f"c{number}" for number in range(1, MAX_GROUPS + 1)]
+    world = World().put(make.derived(), make.proxied(), ordered(*names))
+    world.put(*(make.endpoints(name, f"10.{number}.1.2") for number, name in enumerate(names, 1)))
+    [plan] = world.plans
+    assert [group.tier for group in plan.groups] == list(range(MAX_GROUPS))
 
 
 def test_a_proxy_takes_one_port() -> None:

@@ -133,9 +133,14 @@ class World:
         return {str(row.key): row.service for row in self.frontends}
 
     def reached(self) -> dict[str, list[str]]:
-        """Plan → backends as cluster/address:port."""
+        """Plan → backends as cluster/address:port, without those behind a redirect."""
         return {
-            str(row.key): [f"{t.cluster}/{t.address}:{t.port}" for group in row.groups for t in group.targets]
+            str(row.key): [
+                f"{t.cluster}/{t.address}:{t.port}"
+                for group in row.groups
+                if not (row.redirected_by and group.tier)
+                for t in group.targets
+            ]
             for row in self.plans
         }
 

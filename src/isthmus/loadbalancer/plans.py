@@ -20,8 +20,8 @@ from isthmus.loadbalancer.services import (
     no_service,
     resolve,
 )
-from isthmus.loadbalancer.tiers import groups, named, positions
-from isthmus.model.balancing import Backend, Frontend, Group, Plan, PlanKey
+from isthmus.loadbalancer.tiers import MAX_GROUPS, groups, named, positions
+from isthmus.model.balancing import Backend, Frontend, FrontendKey, Group, Plan, PlanKey
 from isthmus.model.clusters import Cluster
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.names import derived as derived_name
@@ -64,7 +64,7 @@ def plan(
     """The plan of these frontends; ``reasons`` collects what is left out and why."""
     called = sorted([frontend.key for frontend in frontends])
     port_name = _port_name(frontends) if port_name is None else port_name
-    if redirect is not None:
+    if redirect is not None and redirect.kind == "local":
         for backend in backends if reasons is not ignore else ():
             reasons(backend, f"calls are redirected by {redirect.owner}")
         return Plan(
@@ -79,6 +79,8 @@ def plan(
     found = _groups(
         key, backends, of, at, port_name=port_name, policy=policy, clusters=clusters, drained=drained, reasons=reasons
     )
+    if redirect is not None:
+        return _through(redirect, key, called, found, of=of)
     affinity, timeout = of.affinity, of.affinity_timeout
     if policy is not None and policy.affinity is not None:
         affinity, timeout = policy.affinity, policy.affinity_timeout if policy.affinity != "None" else 0
@@ -92,6 +94,29 @@ def plan(
         of.consistent if consistent is None else consistent,
         policy.ejection if policy else None,
         tuple(sorted(awaited)) if awaited and of.multicluster else (),
+        import_of=of.import_of,
+    )
+
+
+def _through(
+    redirect: PortRedirect,
+    key: PlanKey,
+    called: Sequence[FrontendKey],
+    own: Sequence[Group],
+    *,
+    of: ResolvedService,
+) -> Plan:
+    """The plan of calls that go through a proxy, and to the service's own backends where it fails them.
+
+    Without affinity, in both its forms: a caller that was moved from a dead proxy is to come back to it. Nothing of a
+    cluster that is awaited is kept: it would stand beside the proxy, not behind it.
+    """
+    behind = [replace(group, tier=group.tier + 1) for group in own[: MAX_GROUPS - 1]]
+    return Plan(
+        key=key,
+        frontends=tuple(called),
+        groups=(Group(redirect.targets), *behind),
+        redirected_by=redirect.owner,
         import_of=of.import_of,
     )
 
