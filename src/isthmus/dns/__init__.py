@@ -11,7 +11,6 @@ the kernel's program answers with too (``isthmus.zone``), how pods find the serv
     stream.py     DNS over TCP
     probe.py      whether the cluster DNS knows our zone
     sharing.py    whether another process serves the addresses
-    uplinks.py    socket filters for packets from outside the node
     server.py     the sockets, and all of it together
 """
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from isthmus.dns import uplinks
+from isthmus import uplinks
 from isthmus.dns.intake import Intake
 from isthmus.dns.respond import FORWARD, respond
 from isthmus.dns.stream import Stream, StreamStats

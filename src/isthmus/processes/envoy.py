@@ -35,6 +35,7 @@ async def main(config: Config) -> None:
             concurrency=section.concurrency,
             drain_time=section.drain_time,
             drain_limit=section.drain_limit,
+            uplinks=section.uplinks,
         )
     )
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, supervisor.replace)

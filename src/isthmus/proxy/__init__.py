@@ -19,6 +19,7 @@ Envoy is given the result.
     bootstrap.py     what an Envoy starts with
     binary.py        finds and checks the program
     process.py       one Envoy
+    filtering.py     drops what reaches its listeners from outside the node
     supervisor.py    keeps one running for a directory, and replaces it
 
 For a node's Envoy and for a gateway's alike: fill the table ``xds``, run an :class:`AdsServer`, and have a

@@ -13,12 +13,15 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import socket
 import struct
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
+
+from isthmus import netlink
 
 SO_ATTACH_REUSEPORT_CBPF: Final = 51
 SO_DETACH_REUSEPORT_BPF: Final = 68
@@ -28,6 +31,9 @@ SKF_AD_RANDOM: Final = 0xFFFFF000 + 56
 """Where a classic program loads a random number from (linux/filter.h)."""
 LOAD, MODULO, ADD, RETURN = 0x20, 0x94, 0x04, 0x16
 """``BPF_LD|BPF_W|BPF_ABS``, ``BPF_ALU|BPF_MOD|BPF_K``, ``BPF_ALU|BPF_ADD|BPF_K``, ``BPF_RET|BPF_A``."""
+
+SOCKET: Final = re.compile(r"socket:\[(\d+)\]")
+"""A link of /proc/PID/fd."""
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
@@ -65,31 +71,32 @@ class Steering:
                         each.setsockopt(socket.SOL_SOCKET, SO_DETACH_REUSEPORT_BPF, 0)
 
 
-def listening(pid: int, stack: ExitStack) -> list[socket.socket]:
-    """Our own descriptors of the TCP sockets on which a process listens, closed with the stack; none if not allowed."""
+def listening(pid: int, stack: ExitStack, *, among: Container[int] | None = None) -> list[socket.socket]:
+    """Our own descriptors of the TCP sockets on which a process listens, closed with the stack; none if not allowed.
+
+    ``among``: only those of these inodes. Connections are not copied: a copy would keep one open that Envoy closes.
+    """
+    listeners = netlink.tcp_listeners() if among is None else among
     found: list[socket.socket] = []
     try:
         pidfd = os.pidfd_open(pid)
         stack.callback(os.close, pidfd)
-        numbers = [int(each.name) for each in Path(f"/proc/{pid}/fd").iterdir() if _is_socket(each)]
+        numbers = [number for number, inode in _sockets(pid) if inode in listeners]
     except OSError:
         return []
     for number in numbers:
         copied = _libc.syscall(PIDFD_GETFD, pidfd, number, 0)
-        if copied < 0:
-            continue
-        each = stack.enter_context(socket.socket(fileno=copied))
-        internet = each.family in (socket.AF_INET, socket.AF_INET6) and each.type == socket.SOCK_STREAM
-        if internet and each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-            found.append(each)
+        if copied >= 0:
+            found.append(stack.enter_context(socket.socket(fileno=copied)))
     return found
 
 
-def _is_socket(descriptor: Path) -> bool:
-    try:
-        return str(descriptor.readlink()).startswith("socket:")
-    except OSError:
-        return False
+def _sockets(pid: int) -> Iterator[tuple[int, int]]:
+    """Descriptors of a process that are sockets, with the inodes of these."""
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(OSError):  # closed meanwhile
+            if (inode := SOCKET.fullmatch(str(descriptor.readlink()))) is not None:
+                yield int(descriptor.name), int(inode[1])
 
 
 def _attach(group: socket.socket, *, first: int, among: int) -> None:

@@ -26,6 +26,7 @@ from msgspec import Struct
 
 from isthmus import logs
 from isthmus.proxy.bootstrap import BOOTSTRAP
+from isthmus.proxy.filtering import UplinkFilter
 from isthmus.proxy.process import Admin, Envoy
 from isthmus.proxy.steering import Steering
 from isthmus.statedb import Backoff, Retry
@@ -56,6 +57,8 @@ class Settings(NamedTuple):
     """Seconds in which clients are asked to leave a process that is replaced; then it stops listening."""
     drain_limit: float = 600.0
     """Seconds after which connections that are still open are cut."""
+    uplinks: tuple[str, ...] = ()
+    """Interfaces on which calls are dropped."""
 
 
 class SupervisorStats(Struct, frozen=True, gc=False):
@@ -88,9 +91,12 @@ class Supervisor:
         self._numbers = count(1)
         self._serving: Envoy | None = None
         self._draining: set[asyncio.Task[None]] = set()
+        self._alive: list[Envoy] = []
+        """Every process that was started and had not ended when the last one was."""
         self._leftovers: list[Admin] = []
         self._asked = False
         self._wake = asyncio.Event()
+        self._uplinks = UplinkFilter(settings.uplinks)
         self._retry = Retry(Backoff(0.1, 5.0))
         self._started = 0
         self._died = 0
@@ -120,6 +126,7 @@ class Supervisor:
         try:
             while self._owns():
                 await self._step()
+                self._filter()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(POLL):
                         await self._wake.wait()
@@ -178,6 +185,7 @@ class Supervisor:
             self._retry.failed()
             await self._retry.pause()
             return
+        self._filter()
         self._serving = started
         self._background(self._hand_over(started, before, self._leftovers))
         self._leftovers = []
@@ -214,10 +222,16 @@ class Supervisor:
             )
         )
         try:
-            return await asyncio.shield(starting)
+            started = await asyncio.shield(starting)
         except asyncio.CancelledError:  # a process that nobody knows would serve for ever
             await (await starting).stop()
             raise
+        self._alive = [*(each for each in self._alive if each.alive), started]
+        return started
+
+    def _filter(self) -> None:
+        """Also of those that are drained: their configuration follows the discovery service to the end."""
+        self._uplinks.look(each.pid for each in self._alive if each.alive)
 
     def _wanted(self) -> str:
         try:

@@ -1,8 +1,8 @@
-"""The server is for this node's pods: packets that arrive on an uplink are dropped before anything reads them.
+"""What listens for this node's pods: packets that arrive on an uplink are dropped before anything reads them.
 
 A link-local address on ``lo`` is reachable for any neighbour of the node that adds a route to it. A filter on the
-sockets compares the interface on which a packet arrived; a listener's filter sees the SYN, so connections are dropped
-too. Classic BPF, which needs no privilege.
+sockets (of the name server, of Envoy) compares the interface on which a packet arrived; a listener's filter sees the
+SYN, so connections are dropped too. Classic BPF, which needs no privilege.
 """
 
 from __future__ import annotations

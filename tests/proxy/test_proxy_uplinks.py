@@ -1,0 +1,51 @@
+"""Envoy answers pods of its node, and nobody who routes to its address over an uplink."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import programs
+import pytest
+from proxy_serve import PORT
+from uplink_node import ADDRESS, UplinkNode
+
+pytestmark = [
+    pytest.mark.needs("envoy"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="makes network namespaces: needs root"),
+]
+
+
+@pytest.fixture
+def node() -> Iterator[UplinkNode]:
+    made = UplinkNode()
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def ask(node: UplinkNode, namespace: str, *, patience: float = 20.0) -> str:
+    """What a call from a namespace gets: the answer, or curl's exit status (28: no answer in that time)."""
+    url = f"http://{ADDRESS}:{PORT}/"
+    call = f"{programs.path('curl')} -sS --max-time {patience} {url} 2>/dev/null || echo $?"
+    return node.run(namespace, "sh", "-c", call)
+
+
+def test_a_neighbour_on_an_uplink_does_not_reach_envoy_and_a_pod_does(node: UplinkNode, tmp_path: Path) -> None:
+    node.serve("proxy_serve.py", str(tmp_path / "envoy"), "auto")
+    assert ask(node, node.pod) == "answered"
+    deadline = time.monotonic() + 30
+    while ask(node, node.neighbour, patience=1.0) != "28":  # from the supervisor's next look on
+        assert time.monotonic() < deadline
+    assert ask(node, node.pod) == "answered"
+    node.ask_server("replace", answer="replaced ")
+    assert [ask(node, node.neighbour, patience=0.5) for _ in range(4)] == ["28"] * 4
+    assert ask(node, node.pod) == "answered"
+
+
+def test_where_no_uplink_is_configured_neighbours_are_answered(node: UplinkNode, tmp_path: Path) -> None:
+    node.serve("proxy_serve.py", str(tmp_path / "envoy"), "")
+    assert ask(node, node.neighbour) == "answered"
