@@ -71,8 +71,8 @@ bench-clusterset: setup-dev ## what it costs to hear other clusters: AGENTS=50
 test-flood: setup-test ## a peer that writes half a million keys as fast as its etcd takes them
 	@ISTHMUS_FLOOD=500000 $(PY) -m pytest -s tests/clusterset/test_clusterset_flood.py
 
-test-failover: setup-test ## calls under load while pods, nodes, clusters and our processes die: no connect may fail; MINUTES=20
-	@timeout -s INT -k 60 $(or $(MINUTES),20)m $(PY) -m pytest -rA --tb=short tests/lab/test_lab_failover.py
+test-failover: setup-test ## calls under load while pods, nodes, clusters, Envoys and our processes die: no connect may fail; MINUTES=20
+	@timeout -s INT -k 60 $(or $(MINUTES),20)m $(PY) -m pytest -rA --tb=short tests/lab/test_lab_failover.py tests/lab/test_lab_routes.py
 
 fuzz-names: setup-test ## mutated frames, a million each, through the programs that read names and the server: COUNT=1000000 SEED=1
 	@ISTHMUS_FUZZ=$(or $(COUNT),1000000) ISTHMUS_FUZZ_SEED=$(or $(SEED),1) \

@@ -50,14 +50,14 @@ def parse(lab: Lab, text: str) -> FaultTarget:
             return FaultTarget(name)
         case ["pod", namespace, pod]:
             return FaultTarget(name, pod=f"{namespace}/{pod}")
-        case [process] if process in (*CENTRAL, "operator", *OF_NODES, "node"):
+        case [process] if process in (*CENTRAL, "operator", *OF_NODES, "node", "envoy"):
             return FaultTarget(name, process=process)
         case [node] if node in _nodes(cluster):
             return FaultTarget(name, node=_nodes(cluster)[node])
-        case [node, process] if node in _nodes(cluster) and process in (*OF_NODES, "node"):
+        case [node, process] if node in _nodes(cluster) and process in (*OF_NODES, "node", "envoy"):
             return FaultTarget(name, node=_nodes(cluster)[node], process=process)
     nodes = f"node/1 to node/{lab.nodes}" if lab.nodes > 1 else "node/1"
-    known = f"{nodes}, pod/NAMESPACE/NAME, {', '.join((*CENTRAL, 'operator', *OF_NODES))}"
+    known = f"{nodes}, pod/NAMESPACE/NAME, {', '.join((*CENTRAL, 'operator', *OF_NODES, 'envoy'))}"
     raise NoSuchTarget(f"{text}: cluster {name} has no such target: it has {known}")
 
 

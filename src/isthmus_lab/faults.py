@@ -27,7 +27,7 @@ async def inject(lab: Lab, action: Action, target: FaultTarget) -> str:
     groups = [_root(lab) / node.pods_cgroup for node in machines]
     if target.pod:
         groups = _pod(lab, target)
-    for group in groups:
+    for group in (*groups, *_envoys(lab, target)):
         _group(group, action)
     if machines and action in ("kill", "start"):
         _cables(lab, frozenset(fault_targets.wires(lab, target)), dead=action == "kill")
@@ -86,6 +86,15 @@ async def _programs(lab: Lab, action: Action, target: FaultTarget) -> list[str]:
         async for answer in supervisor_client.ask(lab, {"do": action, "programs": names}):
             done = answer
     return list(done["done"])
+
+
+def _envoys(lab: Lab, target: FaultTarget) -> list[Path]:
+    """Groups of Envoys that are hit: one outlives the process that runs it, but not its machine."""
+    cluster = lab.cluster(target.cluster)
+    if cluster is None or target.pod or target.process not in ("", "envoy"):
+        return []
+    found = [_root(lab) / node.envoy_cgroup for node in cluster.nodes if target.node in (0, node.number)]
+    return [group for group in found if group.exists()]
 
 
 def _pod(lab: Lab, target: FaultTarget) -> list[Path]:

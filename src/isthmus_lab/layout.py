@@ -98,6 +98,11 @@ class Node:
         return f"{self.cgroup}/pods"
 
     @property
+    def envoy_cgroup(self) -> str:
+        """Its Envoys and what runs them."""
+        return f"{self.cgroup}/envoy"
+
+    @property
     def directory(self) -> Path:
         """Its state: pods, their logs and volumes."""
         return self.cluster.directory / self.short

@@ -30,6 +30,8 @@ class Record(msgspec.Struct, frozen=True):
     network: Network = "flat"
     families: tuple[Families, ...] = (("IPv4",),)
     places: tuple[tuple[str, str], ...] = ()
+    envoy: str = ""
+    """The Envoy that nodes run for routes; empty: there is none, and routes do nothing."""
 
     @property
     def lab(self) -> Lab:

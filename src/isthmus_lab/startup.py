@@ -8,10 +8,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 from isthmus.datapath import requirements
 from isthmus.etcd import EtcdError
+from isthmus.proxy import NoEnvoyError, binary
 from isthmus_lab import cgroups, etcd_program, families, record, removal
 from isthmus_lab.images import Image
 from isthmus_lab.layout import MAX_CLUSTERS, MAX_NODES, NAME, Lab
@@ -45,6 +47,14 @@ def missing(*, apiserver: ApiServer = "small", datapath: Datapath = "isthmus") -
     if datapath == "kube-proxy":
         lacks += binaries.missing(binaries.PROXY, binaries.COREDNS)
     return lacks
+
+
+def envoy() -> Path | None:
+    """The Envoy of this machine, for routes of the Gateway API; a lab is whole without one."""
+    try:
+        return binary.find()
+    except NoEnvoyError:
+        return None
 
 
 def check(lab: Lab, *, apiserver: ApiServer = "small", datapath: Datapath = "isthmus") -> None:
@@ -96,6 +106,7 @@ def start(
             lab.network,
             lab.families,
             lab.places,
+            str(envoy() or "") if isthmus and datapath == "isthmus" else "",
         )
     )
     group = cgroups.make(control_group(lab))

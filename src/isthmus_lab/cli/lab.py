@@ -94,6 +94,8 @@ def up(
         startup.check(lab, apiserver=apiserver, datapath=datapath)
         wanted = manifests.of_lab(directory, lab) if directory else {}
         click.echo(str(etcd_program.of(etcd_program.find())), err=True)
+        if not without_isthmus and datapath == "isthmus" and startup.envoy() is None:
+            click.echo("no Envoy here, so routes (HTTPRoute, GRPCRoute) are unknown: tools/setup envoy", err=True)
         startup.start(lab, images=own, isthmus=not without_isthmus, apiserver=apiserver, datapath=datapath)
         asyncio.run(startup.follow(lab, _report, apiserver=apiserver))
     except (startup.CannotStart, manifests.BadManifest, EtcdError) as why:

@@ -1,7 +1,8 @@
-"""Calls a service by raw TCP from inside a pod; prints ``begun`` at the first answer and a JSON object at the end.
+"""Calls a service by raw TCP, or by HTTP, from inside a pod; prints ``begun`` at the first answer, and at the end JSON.
 
 ``python3 -I -S tcp_load.py NAME PORT --calls 10000`` or ``--rate 100 --until-eof``: a call is one connection, a line
-sent and a line read. Failed connects are counted apart from calls that broke after it. Standard library only.
+sent and a line read; with ``--http /path`` a GET, whose answer has to be 200. Failed connects are counted apart from
+calls that broke after it. Standard library only.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ import time
 from collections import Counter
 
 MAX_CALLS = 1_000_000
+LINE = b"who?\n"
+GET = "GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
 
 
-def call(address: tuple[str, int], family: int, timeout: float) -> tuple[str, str]:
+def call(address: tuple[str, int], family: int, timeout: float, request: bytes) -> tuple[str, str]:
     """The cluster that answered and what failed: 'connect', 'answer', or nothing."""
     with socket.socket(family, socket.SOCK_STREAM) as connection:
         connection.settimeout(timeout)
@@ -26,10 +29,14 @@ def call(address: tuple[str, int], family: int, timeout: float) -> tuple[str, st
         except OSError as error:
             return "", f"connect: {error}"
         try:
-            connection.sendall(b"who?\n")
+            connection.sendall(request)
             received = b""
-            while not received.endswith(b"\n") and (part := connection.recv(65536)):
+            while (request != LINE or not received.endswith(b"\n")) and (part := connection.recv(65536)):
                 received += part
+            if request != LINE:
+                head, _, received = received.partition(b"\r\n\r\n")
+                if head.split(b" ", 2)[1:2] != [b"200"]:
+                    return "", f"answer: {head[:32].decode(errors='replace') or 'none'}"
             return json.loads(received)["cluster"], ""
         except (OSError, ValueError) as error:
             return "", f"answer: {error}"
@@ -44,8 +51,10 @@ def main() -> int:
     parser.add_argument("--until-eof", action="store_true", help="end when standard input does")
     parser.add_argument("--rate", type=float, default=0.0, help="calls per second, at most; 0: as fast as they go")
     parser.add_argument("--timeout", type=float, default=3.0, help="seconds a connect, or an answer, may take")
+    parser.add_argument("--http", default="", metavar="PATH", help="send a GET of that path, not a line")
     wanted = parser.parse_args()
     family, _, _, _, (host, port, *_) = socket.getaddrinfo(wanted.name, wanted.port, type=socket.SOCK_STREAM)[0]
+    request = GET.format(path=wanted.http, host=wanted.name).encode() if wanted.http else LINE
     by: Counter[str] = Counter()
     order: list[str] = []
     failed: Counter[str] = Counter()
@@ -57,7 +66,7 @@ def main() -> int:
         if wanted.rate:
             time.sleep(max(0.0, began + made / wanted.rate - time.monotonic()))
         at = time.monotonic()
-        cluster, error = call((str(host), int(port)), family, wanted.timeout)
+        cluster, error = call((str(host), int(port)), family, wanted.timeout, request)
         made += 1
         slowest = max(slowest, time.monotonic() - at)
         if error:

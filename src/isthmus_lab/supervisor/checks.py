@@ -15,7 +15,17 @@ from isthmus_lab import families, kernel
 from isthmus_lab.manifests import AnyObject
 from isthmus_lab.network import namespaces
 from isthmus_lab.network.netlink import within
-from isthmus_lab.supervisor.programs import Admin, Check, Device, Http, Names, NodeReady, ObjectExists, Serving
+from isthmus_lab.supervisor.programs import (
+    Admin,
+    Check,
+    Device,
+    FileExists,
+    Http,
+    Names,
+    NodeReady,
+    ObjectExists,
+    Serving,
+)
 
 TIMEOUT = 2.0
 ANSWER = 0.2
@@ -37,6 +47,8 @@ async def ready(check: Check, clients: Mapping[str, kube.Client]) -> bool:
                 case Serving():
                     await clients[check.cluster].get(NAMESPACE, "default")
                     return True
+                case FileExists():
+                    return check.path.exists()
                 case Device():
                     async with within(check.namespace) as there:
                         return bool(await there.link_lookup(ifname=check.name))

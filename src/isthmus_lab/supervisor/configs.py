@@ -25,10 +25,10 @@ OF_NODES: Final = ("agent", *NAME_SERVERS)
 """Isthmus' processes of each node."""
 
 
-def write(lab: Lab, *, ports: dict[str, int], services: bool = True) -> None:
+def write(lab: Lab, *, ports: dict[str, int], services: bool = True, envoy: str = "") -> None:
     """Everything, once. ``ports`` are those of the API servers on the host's loopback, by cluster.
 
-    ``services``: whether nodes program plain Services.
+    ``services``: whether nodes program plain Services; ``envoy``: the program that they run for routes, if any.
     """
     lab.logs.mkdir(parents=True, exist_ok=True)
     tokens = {cluster.name: secrets.token_urlsafe(24) for cluster in lab.clusters}
@@ -46,9 +46,9 @@ def write(lab: Lab, *, ports: dict[str, int], services: bool = True) -> None:
         for peer in lab.clusters:
             if peer is not cluster:
                 (directory / "peers" / peer.name).write_text(f"endpoints:\n- {peer.etcd_outside}\n")
-        _private(config_of(cluster, "operator"), config.to_toml(operator(cluster)))
+        _private(config_of(cluster, "operator"), config.to_toml(operator(cluster, envoy=envoy)))
         for node in cluster.nodes:
-            _node(node, services)
+            _node(node, services, envoy)
             shown = certificates.issue(trusted, f"system:node:{node.name}", hosts=(*node.addresses, node.name))
             _private(kubelet.certificate(node), shown.certificate.decode())
             _private(kubelet.key(node), shown.key.decode())
@@ -64,12 +64,14 @@ def _local(cluster: Cluster) -> dict[str, Any]:
     return {"sockets": {name: str(path) for name, path in sockets.items()}, "pin": agent(node).datapath.pin}
 
 
-def _node(node: Node, services: bool) -> None:
+def _node(node: Node, services: bool, envoy: str) -> None:
     for part in ("pods", "peers"):
         (node.directory / part).mkdir(parents=True, exist_ok=True)
-    _private(config_of(node, "agent"), config.to_toml(agent(node)))
+    _private(config_of(node, "agent"), config.to_toml(agent(node, envoy=envoy)))
     for process in NAME_SERVERS:
         _private(config_of(node, process), config.to_toml(dns(node, process)))
+    if envoy:
+        _private(config_of(node, "envoy"), config.to_toml(config.Config(proxy=_proxy(node, envoy))))
     lab = node.cluster.lab
     of_node = settings.Settings(
         lab=lab.name,
@@ -102,18 +104,19 @@ def socket_of(where: Cluster | Node, process: str) -> Path:
     return where.directory / f"{process}.sock"
 
 
-def operator(cluster: Cluster) -> config.Config:
+def operator(cluster: Cluster, *, envoy: str = "") -> config.Config:
     """The operator's configuration."""
     return config.Config(
         cluster=_cluster(cluster),
         kubernetes=_kubernetes(cluster),
         etcd=config.EtcdSection(endpoints=(cluster.etcd,)),
         clusterset=config.ClustersetSection(directory=str(cluster.directory / "peers")),
+        proxy=_proxy(cluster.nodes[0], envoy),
         admin=config.AdminSection(socket=str(socket_of(cluster, "operator"))),
     )
 
 
-def agent(node: Node) -> config.Config:
+def agent(node: Node, *, envoy: str = "") -> config.Config:
     """A node's agent's configuration."""
     cluster, lab = node.cluster, node.cluster.lab
     return config.Config(
@@ -127,6 +130,7 @@ def agent(node: Node) -> config.Config:
         datapath=config.DatapathSection(
             cgroup=str(cgroups.root() / lab.prefix / node.pods_cgroup), pin=str(lab.bpffs / node.name), flows=1
         ),
+        proxy=_proxy(node, envoy),
         dns=_dns(cluster),
         admin=config.AdminSection(socket=str(socket_of(node, "agent"))),
     )
@@ -142,6 +146,18 @@ def dns(node: Node, process: str) -> config.Config:
         dns=structs.replace(names, instance=NAME_SERVERS[process]),
         admin=config.AdminSection(socket=str(socket_of(node, process))),
     )
+
+
+def proxy_of(node: Node) -> Path:
+    """What a node's agent and its Envoy share."""
+    return node.directory / "proxy"
+
+
+def _proxy(node: Node, envoy: str) -> config.ProxySection:
+    if not envoy:
+        return config.ProxySection()
+    listen = tuple(scheme.node_local for scheme in node.cluster.schemes)
+    return config.ProxySection(directory=str(proxy_of(node)), listen=listen, envoy=envoy, concurrency=1)
 
 
 def _cluster(cluster: Cluster) -> config.ClusterSection:

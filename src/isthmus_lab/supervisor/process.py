@@ -42,6 +42,7 @@ class Supervisor:
         self._isthmus = record.isthmus
         self._real = record.apiserver == "real"
         self._ours = record.datapath == "isthmus"
+        self._envoy = record.envoy
         self._zygote = zygote
         self._loaded = loaded
         self._root = cgroups.root() / self.lab.prefix
@@ -83,7 +84,7 @@ class Supervisor:
         async with Control(self.lab.socket, self):
             listeners = {cluster.name: _loopback() for cluster in self.lab.clusters}
             ports = {name: made.getsockname()[1] for name, made in listeners.items()}
-            configs.write(self.lab, ports=ports, services=self._ours)
+            configs.write(self.lab, ports=ports, services=self._ours, envoy=self._envoy)
             self.step("configurations")
             _bpffs(self.lab.bpffs)
             await fabric.build(self.lab)
@@ -158,7 +159,7 @@ class Supervisor:
         return ""
 
     def _programs(self) -> list[programs.Program]:
-        wanted = programs.programs(self.lab, etcd=etcd_program.find(), isthmus=self._isthmus)
+        wanted = programs.programs(self.lab, etcd=etcd_program.find(), isthmus=self._isthmus, envoy=bool(self._envoy))
         server, controllers = binaries.find(binaries.SERVER), binaries.find(binaries.CONTROLLERS)
         if not self._real or server is None or controllers is None:  # lab up has looked for them
             return wanted
@@ -172,7 +173,7 @@ class Supervisor:
         await self._keepers[f"{cluster.name}/apiserver"].ready.wait()
         while True:
             try:
-                await definitions.apply(self._clients[cluster.name])
+                await definitions.apply(self._clients[cluster.name], routes=bool(self._envoy))
                 self._defined[cluster.name].set()
                 await bootstrap.fill(self._clients[cluster.name], cluster)
             except (Transient, kube.KubeError) as why:

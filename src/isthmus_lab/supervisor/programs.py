@@ -8,9 +8,10 @@ from pathlib import Path
 from msgspec import Struct
 
 from isthmus.model.hosts import joined
+from isthmus.proxy.supervisor import OWNER
 from isthmus_lab.layout import Cluster, Lab, Node
 from isthmus_lab.realapi import files
-from isthmus_lab.supervisor.configs import OF_NODES, config_of, kubeconfig_of, socket_of
+from isthmus_lab.supervisor.configs import OF_NODES, config_of, kubeconfig_of, proxy_of, socket_of
 
 PYTHON = (sys.executable, "-m")
 
@@ -67,7 +68,13 @@ class Device(Struct, frozen=True):
     name: str
 
 
-Check = Http | Admin | Names | Serving | NodeReady | Device | ObjectExists
+class FileExists(Struct, frozen=True):
+    """Ready when a file is there."""
+
+    path: Path
+
+
+Check = Http | Admin | Names | Serving | NodeReady | Device | ObjectExists | FileExists
 
 
 class Program(Struct, frozen=True):
@@ -86,8 +93,8 @@ class Program(Struct, frozen=True):
     """Cluster whose loopback listener it inherits; its number is ``{fd}`` in the command."""
 
 
-def programs(lab: Lab, *, etcd: str, isthmus: bool = True) -> list[Program]:
-    """All of them."""
+def programs(lab: Lab, *, etcd: str, isthmus: bool = True, envoy: bool = False) -> list[Program]:
+    """All of them. ``envoy``: whether nodes run one while they have routes."""
     found: list[Program] = []
     for cluster in lab.clusters:
         found += [_etcd(cluster, etcd), _apiserver(cluster), _clusterdns(cluster)]
@@ -96,6 +103,7 @@ def programs(lab: Lab, *, etcd: str, isthmus: bool = True) -> list[Program]:
         for node in cluster.nodes:
             found.append(_node(node))
             found += [_isthmus(node, process) for process in OF_NODES] if isthmus else []
+            found += [_envoy(node)] if isthmus and envoy else []
     return found
 
 
@@ -206,4 +214,15 @@ def _isthmus(node: Node, process: str) -> Program:
         cgroup=f"{node.cgroup}/system",
         check=Admin(socket_of(node, process)),
         after=(f"{node.cluster.name}/apiserver",),
+    )
+
+
+def _envoy(node: Node) -> Program:
+    """In a group of its own: the Envoy that it starts goes on without it, and is killed with the machine alone."""
+    return Program(
+        name=f"{node.cluster.name}/{node.short}/envoy",
+        command=(*PYTHON, "isthmus", "envoy", "--config", str(config_of(node, "envoy"))),
+        namespace=node.namespace,
+        cgroup=node.envoy_cgroup,
+        check=FileExists(proxy_of(node) / OWNER),
     )

@@ -35,6 +35,7 @@ MODULES: Final = (
     "isthmus_lab.realapi.scheduler",
     "isthmus.processes.agent",
     "isthmus.processes.dns",
+    "isthmus.processes.envoy",
     "isthmus.processes.operator",
 )
 LARGEST: Final = 1 << 16
