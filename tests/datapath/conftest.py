@@ -28,8 +28,12 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 @pytest.fixture
-def datapath(world: World) -> Iterator[Datapath]:
-    """One over empty maps, removed after the test."""
+def datapath(world: World, request: pytest.FixtureRequest) -> Iterator[Datapath]:
+    """One over empty maps: the module's, or under the marker ``own_datapath`` one that is removed after the test."""
+    if not request.node.get_closest_marker("own_datapath"):
+        with world.shared() as shared:
+            yield shared
+        return
     opened = world.open()
     try:
         yield opened

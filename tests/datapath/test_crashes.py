@@ -16,7 +16,7 @@ from isthmus.datapath import Datapath, PlanTarget, view
 from isthmus.datapath.core.manifest import Row
 from isthmus.datapath.services.installed import State
 
-pytestmark = pytest.mark.bpf
+pytestmark = [pytest.mark.bpf, pytest.mark.own_datapath]
 
 LIVES = 15
 

@@ -258,6 +258,7 @@ def test_a_plan_for_calls_from_inside_comes_before_that_for_all(world: World, da
     assert world.caller.tcp(VIP)["answer"].startswith(BACKENDS[0])
 
 
+@pytest.mark.own_datapath
 def test_an_exempt_cgroup_and_all_below_it_are_never_touched(world: World, datapath: Datapath) -> None:
     exempt = world.cgroup / "exempt"
     inside = world.call_from(exempt / "below")

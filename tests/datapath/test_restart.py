@@ -9,7 +9,7 @@ from bpf_world import BACKENDS, CLUSTER_DNS, World, done, group, plan, programme
 
 from isthmus.datapath import Datapath, DatapathError, open_maps, remove, view
 
-pytestmark = pytest.mark.bpf
+pytestmark = [pytest.mark.bpf, pytest.mark.own_datapath]
 
 VIP = "10.96.7.7"
 ROW = plan("echo", VIP, group(*BACKENDS[:3]), affinity=600)

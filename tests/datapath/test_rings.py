@@ -113,6 +113,7 @@ def test_no_call_fails_while_the_ring_changes(world: World) -> None:
     assert set(answers) == {""}
 
 
+@pytest.mark.own_datapath
 def test_a_restart_writes_no_ring_again(world: World, known: Datapath) -> None:
     programmed(known.target(), ROW)
     before = view.dump(known.maps)

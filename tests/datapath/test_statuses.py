@@ -18,7 +18,7 @@ from isthmus.model.balancing import Plan
 from isthmus.model.tables import PLANS, PLANS_STATUS
 from isthmus.statedb import Backoff, Database, Reconciler
 
-pytestmark = pytest.mark.bpf
+pytestmark = [pytest.mark.bpf, pytest.mark.own_datapath]
 
 PLAIN = plan("plain", "10.96.7.1", group(*BACKENDS[:2]))
 STICKY = plan("sticky", "10.96.7.2", group(*BACKENDS[:2]), affinity=60)

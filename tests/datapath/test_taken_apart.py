@@ -11,7 +11,7 @@ from isthmus.datapath import Datapath, remove
 from isthmus.datapath.core import attach, libbpf, manifest
 from isthmus.datapath.manifest import PROGRAMS
 
-pytestmark = pytest.mark.bpf
+pytestmark = [pytest.mark.bpf, pytest.mark.own_datapath]
 
 VIP = "10.96.7.7"
 ROW = plan("echo", VIP, group(BACKENDS[0]))

@@ -13,7 +13,7 @@ from isthmus.datapath import Datapath, remove
 from isthmus.datapath.alive import Alive
 from isthmus.datapath.core import attach, libbpf, manifest
 
-pytestmark = pytest.mark.bpf
+pytestmark = [pytest.mark.bpf, pytest.mark.own_datapath]
 
 VIP = "10.96.7.7"
 TCP = plan("echo", VIP, group(*BACKENDS[:2]))

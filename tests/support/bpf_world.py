@@ -24,7 +24,10 @@ from namespaces import ip, switch_on
 from isthmus.config import DatapathSection, DnsSection
 from isthmus.datapath import Datapath, PlanTarget, cgroup_root, remove
 from isthmus.datapath.core import libbpf
+from isthmus.datapath.core.ring import RingBuffer
 from isthmus.datapath.core.shapes import ID
+from isthmus.datapath.manifest import MAPS
+from isthmus.datapath.services.restore import restore
 from isthmus.model.balancing import Ejection, FrontendKey, Group, Plan, PlanKey, Scope, Target
 from isthmus.model.hosts import joined
 from isthmus.model.names import ClusterName, ServiceName
@@ -225,6 +228,8 @@ class World:
         self.cgroup = root / self.name
         self.bpffs = directory / "bpf"
         self.pin = str(self.bpffs / "pin")
+        self._shared: Datapath | None = None
+        self._shared_in_use = False
         self._callers: list[Caller | Load] = []
         self._servers: list[subprocess.Popen[str]] = []
         self._wire()
@@ -355,8 +360,29 @@ class World:
             ["ip", "netns", "exec", self.server, *command], check=True, capture_output=True, text=True
         ).stdout
 
+    @contextmanager
+    def shared(self) -> Iterator[Datapath]:
+        """The datapath that tests of a module share, over empty maps: the verifier takes longer than most tests do."""
+        if self._shared is None:
+            self._shared = self.open()
+        else:
+            _empty(self._shared)
+        self._shared_in_use = True
+        try:
+            yield self._shared
+        finally:
+            self._shared_in_use = False
+
+    def _close_shared(self) -> None:
+        if self._shared:
+            self._shared.close()
+            remove(self.pin)
+            self._shared = None
+
     def open(self, **more: Any) -> Datapath:
         """The datapath of a process that starts now."""
+        assert not self._shared_in_use, "a test that opens another datapath wants the marker own_datapath"
+        self._close_shared()
         section: dict[str, Any] = {"cgroup": str(self.cgroup), "pin": self.pin, "max_entries": 1024, "grace": 0.0}
         return Datapath.open(DatapathSection(**(section | more)), self.dns)
 
@@ -369,8 +395,36 @@ class World:
             server.wait(60)
             assert server.stdout is not None
             server.stdout.close()
+        self._close_shared()
         remove(self.pin)
         _take_away(self.name)
+
+
+HASHES, ARRAY, RING_BUFFER = (1, 9), 2, 27
+"""Types of maps in linux/bpf.h. What a map of another type holds counts, or ends with its socket."""
+
+
+def _empty(datapath: Datapath) -> None:
+    """Delete every entry and event, and the state that stands for them; ``config`` stays."""
+    for name in MAPS.keys() - {"config"}:
+        fd = datapath.maps.fd(name)
+        kind = _map_type(fd)
+        if kind in HASHES:
+            assert datapath.maps.drop(name, [key for key, _ in libbpf.items(fd)]) == {}
+        elif kind == ARRAY:
+            assert datapath.maps.put(name, [(key, bytes(len(value))) for key, value in libbpf.items(fd)]) == {}
+        elif kind == RING_BUFFER:
+            events = RingBuffer(fd, lambda _: None)
+            events.consume()
+            events.close()
+    ejection = datapath.state.ejection
+    datapath.state = restore(datapath.maps)
+    datapath.state.ejection = ejection
+
+
+def _map_type(fd: int) -> int:
+    lines = Path(f"/proc/self/fdinfo/{fd}").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("map_type:"))
 
 
 T = TypeVar("T")

@@ -65,7 +65,7 @@ class EtcdServer:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
 
     def _unsafe(self) -> list[str]:
-        return ["--unsafe-no-fsync"] if self.program == binary.in_package() else []
+        return [] if self.program == programs.find("etcd-server") else ["--unsafe-no-fsync"]
 
     def stop(self) -> None:
         if self._process is not None:

@@ -18,6 +18,8 @@ from typing import Any
 SONAME = "libbpf.so.1"
 ANY = 0
 _KEEP = 40
+_DEBUG = 2
+"""LIBBPF_DEBUG of libbpf.h."""
 _LOGGED = 1 << 20
 """Bytes of one message: the verifier's log is one, and its last lines are what counts."""
 _BATCH = 4096
@@ -107,7 +109,9 @@ def library() -> ctypes.CDLL:
     return lib
 
 
-def _hear(_level: int, form: bytes, arguments: int) -> int:
+def _hear(level: int, form: bytes, arguments: int) -> int:
+    if level >= _DEBUG:  # a thousand lines of each load, none of them part of an error
+        return 0
     buffer = ctypes.create_string_buffer(_LOGGED)
     _vsnprintf()(buffer, len(buffer), form, arguments)
     _log.extend(line for line in buffer.value.decode(errors="replace").splitlines() if line.strip())
