@@ -159,6 +159,10 @@ def test_what_it_applies_is_what_the_server_then_has(clusters: tuple[Cluster, Cl
     assert clusters[0].kubectl("diff", "-k", str(DEPLOY)) == ""
 
 
+def leads(port: int) -> bool:
+    return "isthmus_operator_leader 1.0" in body(port, "/metrics")
+
+
 @pytest.fixture(scope="module")
 def joined(clusters: tuple[Cluster, Cluster]) -> tuple[Cluster, Cluster]:
     """The walk is taken, and in each cluster an operator leads."""
@@ -171,7 +175,7 @@ def joined(clusters: tuple[Cluster, Cluster]) -> tuple[Cluster, Cluster]:
         cluster.secrets()
     for port in [cluster.operator() for cluster in clusters]:
         until(partial(answers, port, "/readyz"), seconds=30, what="an operator that is ready")
-        assert "isthmus_operator_leader 1.0" in body(port, "/metrics")
+        until(partial(leads, port), seconds=30, what="an operator that leads")
     return clusters
 
 
