@@ -84,6 +84,21 @@ def test_a_reference_across_namespaces_wants_a_grant() -> None:
     assert unresolved(world.db.snapshot(), far, backend.to) == ("", "")
 
 
+def test_a_cluster_is_a_backend_where_it_is_one_of_the_clusterset_and_takes_no_port() -> None:
+    member = route(TO_ECHO + "rules: [{backendRefs: [{group: isthmus.io, kind: Cluster, name: c2}]}]")
+    other = route(TO_ECHO + "rules: [{backendRefs: [{group: isthmus.io, kind: Cluster, name: c9}]}]")
+    world = RouteWorld().service("demo/echo").routes(member)
+    for each, wanted in (
+        (member, ("", "")),
+        (other, ("BackendNotFound", "no cluster of the clusterset is called 'c9'")),
+    ):
+        [backend] = each.rules[0].backends
+        assert unresolved(world.db.snapshot(), each, backend.to) == wanted
+    assert "a Cluster takes no namespace and no port" in why_invalid(
+        "rules: [{backendRefs: [{group: isthmus.io, kind: Cluster, name: c2, port: 80}]}]"
+    )
+
+
 def test_ten_thousand_routes_of_one_service_are_taken_up_to_a_bound() -> None:
     one = route(ALL)
     rows = [replace(one, name=ServiceName(f"demo/r{number:05}")) for number in range(10_000)]

@@ -23,6 +23,7 @@ from isthmus.desired.difference import difference
 from isthmus.kube.objects.core import SERVICE
 from isthmus.kube.objects.gateway import HTTP_ROUTE
 from isthmus.model import tables
+from isthmus.model.clusters import Cluster
 from isthmus.model.names import ClusterName, ServiceName, derived
 from isthmus.model.objects import Object
 from isthmus.model.routes import Route
@@ -56,7 +57,12 @@ class Statuses:
         self.put(service("demo/echo"), service("other/far"), *rows)
 
     def put(self, *rows: Any) -> None:
-        into: dict[type, Any] = {Route: tables.ROUTES, Service: tables.SERVICES, Import: tables.IMPORTS}
+        into: dict[type, Any] = {
+            Route: tables.ROUTES,
+            Service: tables.SERVICES,
+            Import: tables.IMPORTS,
+            Cluster: tables.CLUSTERS,
+        }
         with self.db.write() as txn:
             for row in rows:
                 txn.put(into.get(type(row), tables.GRANTS), row)
@@ -106,7 +112,7 @@ class Statuses:
                 "ResolvedRefs",
                 "False",
                 "InvalidKind",
-                "spec.rules[0].backendRefs[0]: kind 'Secret' is neither Service nor ServiceImport",
+                "spec.rules[0].backendRefs[0]: kind 'Secret' is none of Service, ServiceImport and Cluster",
             ),
         ),
         (
@@ -127,6 +133,14 @@ class Statuses:
 )
 def test_references_that_do_not_hold_are_named(rules: str, want: tuple[str, str, str, str]) -> None:
     assert Statuses(route(TO_ECHO + rules)).conditions() == [ACCEPTED, want]
+
+
+def test_a_cluster_that_is_no_member_is_named_until_it_joins() -> None:
+    world = Statuses(route(TO_ECHO + "rules: [{backendRefs: [{group: isthmus.io, kind: Cluster, name: c2}]}]"))
+    missing = ("ResolvedRefs", "False", "BackendNotFound", "no cluster of the clusterset is called 'c2'")
+    assert world.conditions() == [ACCEPTED, missing]
+    world.put(Cluster(name=ClusterName("c2")))
+    assert world.conditions() == [ACCEPTED, RESOLVED]
 
 
 @pytest.mark.parametrize(

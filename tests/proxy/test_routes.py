@@ -14,7 +14,7 @@ import pytest
 from envoy_world import EnvoyWorld, envoy_world
 from route_world import RouteWorld, grant, route
 
-from isthmus.model.names import ServiceName, derived
+from isthmus.model.names import ClusterName, ServiceName, derived
 from isthmus.model.services import Pod
 from isthmus.model.tables import GRANTS, PLANS, PODS, ROUTES, XDS_SERVED
 from isthmus.proxy.explain import explain, parse
@@ -210,6 +210,38 @@ async def test_a_route_of_another_namespace_is_for_its_own_callers_alone(world: 
     await world.answers("v1", "/other")
 
 
+async def test_calls_are_split_over_clusters_and_go_elsewhere_while_one_has_no_backend(world: Both) -> None:
+    here, there = [f"127.0.0.1:{await world.envoy.backend(text)}" for text in ("here", "there")]
+    world.rows.imported("demo/far", c1=[here], c2=[there])
+    to_import = "parentRefs: [{group: multicluster.x-k8s.io, kind: ServiceImport, name: far}]"
+    rules = """
+rules:
+- backendRefs: [{group: isthmus.io, kind: Cluster, name: c1}]
+- matches: [{path: {value: /new}}]
+  backendRefs:
+  - {group: isthmus.io, kind: Cluster, name: c1, weight: 1}
+  - {group: isthmus.io, kind: Cluster, name: c2, weight: 3}
+"""
+    world.rows.routes(route(to_import + rules))
+    service = derived(ServiceName("demo/far"))
+    port = await world.answers("here", "/old", service)
+    assert {(await world.envoy.ask(port)).headers["x-backend"] for _ in range(20)} == {"here"}
+    await world.envoy.until(port, (200, "there"), "/new")
+    seen = Counter([(await world.envoy.ask(port, "GET", "/new")).headers["x-backend"] for _ in range(1_000)])
+    assert abs(seen["there"] / 1_000 - 0.75) < 0.06, seen
+    [explained] = explain(world.rows.db.snapshot(), service, parse("GET /new")[0])
+    assert [(each.to, each.part, each.clusters) for each in explained.backends] == [
+        ("Cluster c1", 0.25, {"IPv4": {"c1": 1.0}}),
+        ("Cluster c2", 0.75, {"IPv4": {"c2": 1.0}}),
+    ]
+    world.rows.endpoints(service, ClusterName("c2"))
+    assert explain(world.rows.db.snapshot(), service, parse("GET /new")[0])[0].backends[1].clusters == {
+        "IPv4": {"c1": 1.0}
+    }
+    while {(await world.envoy.ask(port, "GET", "/new")).headers.get("x-backend") for _ in range(20)} != {"here"}:
+        pass
+
+
 async def test_a_grpc_route_matches_methods_of_grpc_calls_alone(world: Both) -> None:
     import grpc
 
@@ -275,7 +307,8 @@ async def test_the_kernel_steers_a_service_to_envoy_while_it_is_served_and_past_
     def targets(service: str) -> set[tuple[str, bool]]:
         world.rows.derive()
         rows = [plan for plan in world.rows.rows(PLANS) if plan.key.service == service]
-        return {(each.address, each.proxy) for plan in rows for group in plan.groups for each in group.targets}
+        called = [group for plan in rows for group in plan.groups if group.tier == 0]
+        return {(each.address, each.proxy) for group in called for each in group.targets}
 
     world.rows.imported("demo/global", c1=["10.1.0.1:80"]).imported("demo/plain", c1=["10.1.0.2:80"])
     to_global = "parentRefs: [{group: multicluster.x-k8s.io, kind: ServiceImport, name: global}]\n"

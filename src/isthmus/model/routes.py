@@ -6,15 +6,17 @@ its row, or of the rule or reference that it is about; such a part has no other 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 from msgspec import Struct
 
-from isthmus.model.names import ServiceName, derived
+from isthmus.model.names import ClusterName, ServiceName, derived
 from isthmus.model.services import Port
 
 RouteKind = Literal["HTTPRoute", "GRPCRoute"]
 ParentKind = Literal["Service", "ServiceImport"]
+RefKind = Literal["Service", "ServiceImport", "Cluster"]
 PathType = Literal["Exact", "PathPrefix", "RegularExpression"]
 
 
@@ -37,16 +39,19 @@ class Match(Struct, frozen=True, gc=False):
 
 
 class ServiceRef(Struct, frozen=True, gc=False, order=True):
-    """A port of a Service or a ServiceImport."""
+    """A port of a Service or a ServiceImport; or of kind Cluster, those backends of the parent that a cluster has."""
 
-    kind: ParentKind
+    kind: RefKind
     name: ServiceName
+    """Of kind Cluster the cluster's."""
     port: int = 0
-    """0: any port of a parent; a backend names one."""
+    """0: any port of a parent; a backend names one, but for a Cluster, which means the port that is called."""
 
     @property
     def service(self) -> ServiceName:
-        """The Service whose plans it means: for an import the one derived of it."""
+        """The Service whose plans it means: for an import the one derived of it, for a cluster none of its own."""
+        if self.kind == "Cluster":
+            return ServiceName("")
         return self.name if self.kind == "Service" else derived(self.name)
 
 
@@ -165,8 +170,17 @@ class Route(Struct, frozen=True, gc=False, kw_only=True):
 
     def targets(self) -> frozenset[ServiceName]:
         """The Services that it refers to as backends or mirrors."""
-        backends = {each.to.service for rule in self.rules for each in rule.backends}
-        return frozenset(backends | {each.to.service for rule in self.rules for each in rule.mirrors})
+        return frozenset(each.service for each in self.refs() if each.kind != "Cluster")
+
+    def clusters(self) -> frozenset[ClusterName]:
+        """The clusters that it refers to."""
+        return frozenset(ClusterName(each.name) for each in self.refs() if each.kind == "Cluster")
+
+    def refs(self) -> Iterator[ServiceRef]:
+        """What its rules refer to."""
+        for rule in self.rules:
+            yield from (each.to for each in rule.backends)
+            yield from (each.to for each in rule.mirrors)
 
 
 class Grant(Struct, frozen=True, gc=False, kw_only=True):

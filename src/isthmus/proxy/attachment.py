@@ -14,10 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from isthmus.loadbalancer.services import UNKNOWN_AGE, ResolvedService, resolve
-from isthmus.model.names import ServiceName
+from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.routes import Match, ParentRef, PathType, Route, RouteRule, ServiceRef, ValueMatch
 from isthmus.model.services import Port
-from isthmus.model.tables import GRANTS, ROUTES
+from isthmus.model.tables import CLUSTERS, GRANTS, ROUTES
 from isthmus.statedb import Reader
 
 MAX_MATCHES: Final = 2_048
@@ -191,6 +191,9 @@ def _value(wanted: ValueMatch, found: Mapping[str, str]) -> bool:
 
 def unresolved(reader: Reader, route: Route, to: ServiceRef) -> tuple[str, str]:
     """Why a reference of a route does not hold, as reason and message of the condition ResolvedRefs; empty: it does."""
+    if to.kind == "Cluster":
+        known = reader.get(CLUSTERS, ClusterName(to.name)) is not None
+        return ("", "") if known else ("BackendNotFound", f"no cluster of the clusterset is called '{to.name}'")
     namespace = _namespace(to.name)
     if namespace != route.namespace:
         grants = reader.by(GRANTS, "namespace", namespace)

@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from isthmus.model.balancing import Group, Plan
+from isthmus.model.names import ClusterName
 from isthmus.model.xds import Resource
 from isthmus.proxy.messages import duration, packed
 from isthmus.proxy.resources import ADS, address, resource
@@ -25,17 +28,33 @@ UNLIMITED: Final = {"value": 1_000_000}
 HTTP_OPTIONS: Final = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 
 
-def of_plans(plans: Iterable[Plan], *, http2: frozenset[int]) -> list[Resource]:
-    """Clusters and endpoints of a Service's plans, by port. ``http2``: ports whose backends speak only that."""
+def of_plans(plans: Iterable[Plan], *, http2: frozenset[int], only: Iterable[ClusterName] = ()) -> list[Resource]:
+    """Clusters and endpoints of a Service's plans, by port. ``http2``: ports whose backends speak only that.
+
+    ``only``: clusters of the clusterset that routes of the Service refer to; each has a cluster of Envoy's of its own.
+    """
     chosen: dict[int, Plan] = {}
     for plan in sorted(plans, key=lambda each: (not each.groups, each.key)):
         chosen.setdefault(plan.key.port, plan)
     found = []
     for port, plan in sorted(chosen.items()):
-        name, owner = cluster_name(plan.key.service, port), _owner(plan)
-        found.append(_cluster(name, owner, plan, http2=port in http2))
-        found.append(_endpoints(name, owner, plan))
+        for cluster in ("", *sorted(only)):
+            name, owner = cluster_name(plan.key.service, port, cluster), _owner(plan)
+            found.append(_cluster(name, owner, plan, http2=port in http2))
+            found.append(_endpoints(name, owner, toward(plan, cluster) if cluster else plan))
     return found
+
+
+def toward(plan: Plan, cluster: str) -> Plan:
+    """The plan of calls that a route sends to one cluster: to its backends, and as all others while it has none."""
+    own = [
+        replace(group, targets=targets)
+        for group in plan.groups
+        if (targets := tuple(target for target in group.targets if target.cluster == cluster))
+    ]
+    first, behind = min((group.tier for group in own), default=0), max((group.tier for group in own), default=-1) + 1
+    called = [replace(group, tier=group.tier - first) for group in own]
+    return replace(plan, groups=(*called, *(replace(group, tier=group.tier + behind) for group in plan.groups)))
 
 
 def _owner(plan: Plan) -> str:

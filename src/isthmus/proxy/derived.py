@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from isthmus.loadbalancer import backends, plans, policies
 from isthmus.loadbalancer.services import names_for_import, resolve
 from isthmus.model.balancing import Plan, PlanKey
+from isthmus.model.clusters import Cluster
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.policies import Policy
 from isthmus.model.redirects import Listener, ProxyRedirect
@@ -102,6 +103,7 @@ def derived(cluster: ClusterName, node: str, listening: Listening) -> list[Deriv
                 ROUTES: by_route,
                 GRANTS: by_grant,
                 PODS: by_pod,
+                CLUSTERS: by_member,
             },
             unit="unit",
         ),
@@ -185,7 +187,8 @@ def resources(reader: Reader, service: ServiceName) -> Iterator[Resource]:
     """Clusters and endpoints of a Service that a route leads to; listeners and routes of one that has a route."""
     subject = resolve(reader, service, which="all")
     http2 = frozenset(port.port for port in subject.ports if port.app_protocol in HTTP2) if subject else frozenset()
-    yield from of_plans(reader.by(ROUTE_PLANS, "service", service), http2=http2)
+    only = {name for route in reader.by(ROUTES, "parent", service) for name in route.clusters()}
+    yield from of_plans(reader.by(ROUTE_PLANS, "service", service), http2=http2, only=only)
     for redirect in reader.by(PROXY_LISTENERS, "service", service):
         routes, _ = attached(reader, service)
         ports: dict[int, list[Listener]] = {}
@@ -207,7 +210,9 @@ def _of_port(
         bad = (
             any(each.reason for each in entry.rule.backends if each.to == to) or unresolved(reader, entry.route, to)[0]
         )
-        return UNRESOLVED if bad else cluster_name(to.service, to.port)
+        if bad:
+            return UNRESOLVED
+        return cluster_name(service, port, to.name) if to.kind == "Cluster" else cluster_name(to.service, to.port)
 
     chains = []
     for namespace, own in sorted(found.items()):
@@ -296,6 +301,16 @@ def by_grant(reader: Reader, old: Grant | None, new: Grant | None) -> Iterator[S
         for route in reader.by(ROUTES, "namespace", namespace):
             if route.kind == kind:
                 yield from (parent.service for parent in route.parents)
+
+
+def by_member(reader: Reader, old: Cluster | None, new: Cluster | None) -> Iterator[ServiceName]:
+    """A cluster that joins or leaves affects the parents of the routes that refer to it."""
+    row = new or old
+    if row is None or (old is not None and new is not None):
+        return
+    for route in reader.all(ROUTES):
+        if row.name in route.clusters():
+            yield from (parent.service for parent in route.parents)
 
 
 def by_pod(reader: Reader, old: Pod | None, new: Pod | None) -> Iterator[ServiceName]:

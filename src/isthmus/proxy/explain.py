@@ -28,6 +28,7 @@ from isthmus.proxy.attachment import (
     precedes,
     unresolved,
 )
+from isthmus.proxy.clusters import toward
 from isthmus.proxy.routing import cluster_name
 from isthmus.statedb import Reader
 
@@ -142,7 +143,7 @@ def _explained(
     found = list(islice(matching(entries(routes), request), SHOWN + 1))
     first = found[0] if found else None
     others = tuple(OtherMatch(each.name, spelled(each.match), precedes(found[0], each)) for each in found[1:])
-    backends = tuple(_parts(reader, first)) if first is not None else ()
+    backends = tuple(_parts(reader, first, of=(service, port.port))) if first is not None else ()
     return RequestExplanation(
         service=service,
         port=port.port,
@@ -166,10 +167,13 @@ def _answer(entry: Entry | None, backends: Sequence[BackendPart]) -> str:
     return "" if any(each.weight for each in backends) else "500: the rule has no backend with a weight"
 
 
-def _parts(reader: Reader, entry: Entry) -> Iterator[BackendPart]:
+def _parts(reader: Reader, entry: Entry, *, of: tuple[ServiceName, int]) -> Iterator[BackendPart]:
     total = sum(each.weight for each in entry.rule.backends)
     for each in entry.rule.backends:
-        plans = [plan for plan in reader.by(ROUTE_PLANS, "service", each.to.service) if plan.key.port == each.to.port]
+        service, port = of if each.to.kind == "Cluster" else (each.to.service, each.to.port)
+        plans = [plan for plan in reader.by(ROUTE_PLANS, "service", service) if plan.key.port == port]
+        if each.to.kind == "Cluster":
+            plans = [toward(plan, each.to.name) for plan in plans]
         clusters = {plan.key.family: parts for plan in plans if (parts := shares.by_cluster(plan))}
         why = each.message if each.reason else unresolved(reader, entry.route, each.to)[1]
         problem = f"500: {why}" if why else "" if clusters else "503: it has no backend"
@@ -183,7 +187,7 @@ def _mirrors(entry: Entry) -> Iterator[str]:
 
 
 def _named(to: ServiceRef) -> str:
-    return f"{to.kind} {to.name}:{to.port}"
+    return f"{to.kind} {to.name}:{to.port}" if to.port else f"{to.kind} {to.name}"
 
 
 def spelled(match: Match) -> str:

@@ -16,7 +16,7 @@ from isthmus.loadbalancer.services import names_for_import, resolve
 from isthmus.model.names import ServiceName, split
 from isthmus.model.objects import Object
 from isthmus.model.routes import ParentRef, Route, RouteKind
-from isthmus.model.tables import GRANTS, IMPORTS, OBSERVED, ROUTE_OBJECTS, ROUTES, SERVICES
+from isthmus.model.tables import CLUSTERS, GRANTS, IMPORTS, OBSERVED, ROUTE_OBJECTS, ROUTES, SERVICES
 from isthmus.proxy.attachment import attached, unfit, unresolved
 from isthmus.statedb import DerivedTogether, Reader, WriteTxn, pending, rewrite
 
@@ -45,9 +45,10 @@ def derived() -> DerivedTogether:
             GRANTS: by_grants,
             SERVICES: by_services,
             IMPORTS: by_imports,
+            CLUSTERS: by_members,
             OBSERVED: by_observed,
         },
-        awaits={ROUTE_OBJECTS: lambda reader: pending(reader, (ROUTES, GRANTS, SERVICES, IMPORTS, OBSERVED))},
+        awaits={ROUTE_OBJECTS: lambda reader: pending(reader, (ROUTES, GRANTS, SERVICES, IMPORTS, CLUSTERS, OBSERVED))},
         arrived=lambda reader, sources: (),
     )
 
@@ -156,6 +157,12 @@ def by_services(reader: Reader, changed: Pairs) -> set[ServiceName]:
 def by_imports(reader: Reader, changed: Pairs) -> set[ServiceName]:
     """An import affects those of the Services that stand for it."""
     return _about(reader, {name for pair in changed for name in names_for_import(reader, *pair)})
+
+
+def by_members(reader: Reader, changed: Pairs) -> set[ServiceName]:
+    """A cluster that joins or leaves affects the routes that refer to it."""
+    names = {(old or new).name for old, new in changed if old is None or new is None}
+    return {each.name for each in reader.all(ROUTES) if each.clusters() & names} if names else set()
 
 
 def by_observed(reader: Reader, changed: Pairs) -> set[ServiceName]:

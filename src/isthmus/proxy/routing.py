@@ -32,9 +32,9 @@ Cluster = Callable[[Entry, ServiceRef], str]
 """The cluster that a reference means, or UNRESOLVED."""
 
 
-def cluster_name(service: str, port: int) -> str:
-    """What the cluster of a port of a Service is called, and its listener and routes."""
-    return f"{service}:{port}"
+def cluster_name(service: str, port: int, only: str = "") -> str:
+    """What Envoy's cluster of a port of a Service is called, and its listener and routes; or of one cluster's part."""
+    return f"{service}:{port}@{only}" if only else f"{service}:{port}"
 
 
 def route_configuration(

@@ -14,7 +14,7 @@ from typing import Final, TypeVar, cast, get_args
 from msgspec.structs import replace
 
 from isthmus.kube.objects import gateway as wire
-from isthmus.model.names import service_name
+from isthmus.model.names import ServiceName, service_name
 from isthmus.model.routes import (
     BackendRef,
     Grant,
@@ -50,6 +50,8 @@ KINDS: Final[dict[tuple[str, str], ParentKind]] = {
     ("", "Service"): "Service",
     ("multicluster.x-k8s.io", "ServiceImport"): "ServiceImport",
 }
+CLUSTER: Final = ("isthmus.io", "Cluster")
+"""A cluster of the clusterset as a backend: what the parent has there."""
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"})
 NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+\-.^_`|~]{1,256}\Z")
 VALUE: Final = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]*\Z")
@@ -234,10 +236,15 @@ def _backend(found: wire.BackendRef, field: str, namespace: str) -> BackendRef:
 
 def _ref(found: wire.ObjectRef, field: str, namespace: str) -> tuple[ServiceRef, str, str]:
     """The target, and the reason and message why it cannot be used; empty: it can, as far as the reference goes."""
+    if (found.group, found.kind) == CLUSTER:
+        if found.namespace or found.port:
+            raise Invalid(f"{field}: a Cluster takes no namespace and no port: the port is the one that is called")
+        return ServiceRef("Cluster", ServiceName(found.name[:MAX_TEXT])), "", ""
     kind = KINDS.get((found.group or "", found.kind or "Service"))
     to = ServiceRef(kind or "Service", service_name(found.namespace or namespace, found.name), found.port or 0)
     if kind is None:
-        return to, "InvalidKind", f"{field}: kind '{(found.kind or '')[:64]}' is neither Service nor ServiceImport"
+        kinds = "Service, ServiceImport and Cluster"
+        return to, "InvalidKind", f"{field}: kind '{(found.kind or '')[:64]}' is none of {kinds}"
     if not found.name or not 0 < (found.port or 0) < 65536:
         return to, "BackendNotFound", f"{field}: name or port is missing"
     return to, "", ""
