@@ -24,6 +24,7 @@ COMMANDS: Final = {
     "clusters": ("isthmus.cli.clusters:group", "The other clusters: status, certs, invite, join, leave, drain."),
     "nodes": ("isthmus.cli.draining:nodes", "Nodes of the own cluster: drain, undrain."),
     "services": ("isthmus.cli.draining:services", "Services of the own cluster: drain, undrain."),
+    "karmada": ("isthmus.cli.karmada:group", "Members of a Karmada control plane as a clusterset: join, status."),
     "bpf": ("isthmus.cli.bpf:group", "What is really in the kernel."),
     "relay": ("isthmus.cli.relay:relay", "Standard streams to an admin socket: what --context runs in a pod."),
     "agent": ("isthmus.cli.run:agent", "Run a node's agent."),

@@ -40,14 +40,14 @@ _advertise = click.option(
 )
 
 
-def _of_a_cluster(command: Callable[..., Any]) -> Callable[..., Any]:
+def of_a_cluster(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(_options):
         command = option(command)
     return command
 
 
 @click.command()
-@_of_a_cluster
+@of_a_cluster
 @click.option("--host", "hosts", multiple=True, help="An address or name of the etcd beside those in etcd.endpoints.")
 @click.option("--days", default=365, show_default=True, type=click.IntRange(1), help="Life of certificates.")
 @click.option("--renew", is_flag=True, help="Renew certificates that are still good.")
@@ -56,7 +56,7 @@ def certs(
     file: Path | None, flags: tuple[str, ...], hosts: tuple[str, ...], days: int, renew: bool, clients: tuple[str, ...]
 ) -> None:
     """Make the cluster's authority, certificates, and the users and roles of its etcd. May be run again."""
-    home = _home(file, flags)
+    home = own_cluster(file, flags)
     with _errors():
         made = home.folder.ensure(home.name, _hosts(home, hosts), days=days, renew=renew)
         for client in clients:
@@ -67,7 +67,7 @@ def certs(
 
 @click.command("rotate-ca")
 @click.argument("step", type=click.Choice(["begin", "switch", "end"]))
-@_of_a_cluster
+@of_a_cluster
 @click.option("--host", "hosts", multiple=True, help="As for certs.")
 @click.option("--days", default=365, show_default=True, type=click.IntRange(1), help="Life of certificates.")
 def rotate_ca(step: str, file: Path | None, flags: tuple[str, ...], hosts: tuple[str, ...], days: int) -> None:
@@ -77,7 +77,7 @@ def rotate_ca(step: str, file: Path | None, flags: tuple[str, ...], hosts: tuple
     """
     from isthmus.clusterset import joining
 
-    home = _home(file, flags)
+    home = own_cluster(file, flags)
     with _errors():
         match step:
             case "begin":
@@ -98,24 +98,24 @@ def rotate_ca(step: str, file: Path | None, flags: tuple[str, ...], hosts: tuple
 
 
 @click.command()
-@_of_a_cluster
+@of_a_cluster
 def refresh(file: Path | None, flags: tuple[str, ...]) -> None:
     """Trust the authorities that the peers publish now."""
     from isthmus.clusterset import joining
 
-    changed = _run(joining.refresh(_home(file, flags)))
+    changed = _run(joining.refresh(own_cluster(file, flags)))
     print(f"new authorities of: {', '.join(changed)}" if changed else "nothing has changed")
 
 
 @click.command()
-@_of_a_cluster
+@of_a_cluster
 @_advertise
 @click.option("--expires", default=3600, show_default=True, type=click.IntRange(10, 86400), metavar="SECONDS")
 def invite(file: Path | None, flags: tuple[str, ...], advertise: tuple[str, ...], expires: int) -> None:
     """Print a token that lets one other cluster join, and wait until it has."""
     from isthmus.clusterset import joining
 
-    home = _home(file, flags)
+    home = own_cluster(file, flags)
 
     async def wait() -> str:
         async with joining.invitation(home, lifetime=expires, advertise=advertise) as invitation:
@@ -132,7 +132,7 @@ def invite(file: Path | None, flags: tuple[str, ...], advertise: tuple[str, ...]
 @click.command()
 @click.argument("token", required=False, metavar="")
 @click.option("--token-file", type=click.File("r"), default="-", help="Where the token is.  [default: stdin]")
-@_of_a_cluster
+@of_a_cluster
 @_advertise
 @click.option("--wait", default=60.0, show_default=True, metavar="SECONDS", help="For the other cluster's answer.")
 def join(
@@ -146,7 +146,7 @@ def join(
     """Join the cluster whose `isthmus clusters invite` printed the token that is read from stdin."""
     from isthmus.clusterset import joining
 
-    home = _home(file, flags)
+    home = own_cluster(file, flags)
     if token not in (None, "-"):
         why = "whoever lists processes (ps) reads a token that is an argument"
         raise click.ClickException(f"{why}: give it on stdin or with --token-file, and invite again")
@@ -156,13 +156,13 @@ def join(
 
 @click.command()
 @click.argument("name")
-@_of_a_cluster
+@of_a_cluster
 def leave(name: str, file: Path | None, flags: tuple[str, ...]) -> None:
     """Stop following the cluster NAME, and take its access to this one away."""
     from isthmus.clusterset import joining
     from isthmus.model.names import ClusterName
 
-    home = _home(file, flags)
+    home = own_cluster(file, flags)
     _run(joining.leave(home, ClusterName(name)))
     output.note(f"parted from cluster {name}; there: isthmus clusters leave {home.name}")
 
@@ -173,7 +173,7 @@ def _read_token(file: TextIO) -> str:
     return file.read(TOKEN_SIZE)
 
 
-def _home(file: Path | None, flags: tuple[str, ...]) -> OwnCluster:
+def own_cluster(file: Path | None, flags: tuple[str, ...]) -> OwnCluster:
     """The own cluster as its operator is configured; one line names what is missing."""
     from isthmus.clusterset import Folder, OwnCluster
 

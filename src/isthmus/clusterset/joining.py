@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -108,6 +108,21 @@ async def _ensure_users(home: OwnCluster, root: Session) -> None:
     door = home.folder.pair("peer")
     trust = Trust(ca=home.folder.bundle, certificate=door.certificate, key=door.key)
     await root.put(keys.trust(home.name), msgspec.json.encode(trust))
+
+
+async def grant(home: OwnCluster, wanted: Mapping[ClusterName, str], granted: dict[ClusterName, str]) -> None:
+    """Let these peers read the own etcd, by these passwords, and no other peer. ``granted``: what was set before, which
+    follows what is set."""
+    async with home.session() as root:
+        for peer, password in wanted.items():
+            if granted.get(peer) != password:
+                await access.ensure_user(root, rights.remote_user(peer), password, rights.REMOTE)
+                granted[peer] = password
+        for user in await access.users(root):
+            name = ClusterName(user.removeprefix(rights.remote_user(ClusterName(""))))
+            if name != user and name not in wanted:
+                await access.drop_user(root, user)
+                granted.pop(name, None)
 
 
 async def sweep(root: Session) -> None:

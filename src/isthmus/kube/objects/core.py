@@ -199,4 +199,12 @@ class ConfigMap(Wire, frozen=True):
     data: dict[str, str] | None = None
 
 
+class Secret(Wire, frozen=True):
+    """Named bytes, as base64."""
+
+    metadata: Meta
+    data: dict[str, str] | None = None
+
+
 CONFIG_MAP: Final = Kind("", "v1", "configmaps", "ConfigMap", ConfigMap)
+SECRET: Final = Kind("", "v1", "secrets", "Secret", Secret)

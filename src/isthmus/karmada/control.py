@@ -1,0 +1,293 @@
+"""The loop over a Karmada control plane: reads, decides, writes, and again when something changed.
+
+Every round computes everything from what is listed then. A round whose lists are not whole writes nothing. Members'
+failures are their own: a namespace that is missing costs one member its Works and no other.
+
+Order: keys before the Works that hold them, and what is new before what goes, so no member is sent a password that its
+peer will never have. A member that leaves loses its Works, and its peers theirs of it, also while either is down:
+Karmada carries out what it could not when the member is back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+
+from isthmus import kube, logs
+from isthmus.karmada import evictions, keyring, works
+from isthmus.karmada.evictions import Eviction
+from isthmus.karmada.keyring import MEMBER, Keys
+from isthmus.karmada.members import Member, members
+from isthmus.karmada.works import DIGEST, PART, Work
+from isthmus.kube.objects.core import SECRET, SERVICE, Secret, Service
+from isthmus.kube.objects.karmada import CLUSTER, RESOURCE_BINDING, WORK, ResourceBinding, Workload
+from isthmus.kube.objects.karmada import Work as Existing
+from isthmus.model.names import ClusterName
+from isthmus.reflector import Event, Expired, Reflector, Transient
+from isthmus.statedb import Backoff, Retry
+
+log = logs.get("karmada")
+
+FIELD_MANAGER: Final = "isthmus-karmada"
+NUMBER: Final = "isthmus.io/cluster-id"
+"""Annotation of a member's Secret: its number in the clusterset."""
+EVERY: Final = 600.0
+"""Seconds after which a round is made though nothing was seen to change: certificates end, and drains."""
+SETTLE: Final = 0.2
+"""Seconds in which changes are gathered before a round."""
+
+
+class Delivery(Struct, frozen=True):
+    """A Work of ours as the control plane has it."""
+
+    member: str
+    name: str
+    applied: bool
+    message: str
+
+
+class Report(Struct, frozen=True):
+    """What a round found, and did."""
+
+    members: tuple[Member, ...]
+    deliveries: tuple[Delivery, ...]
+    drained: tuple[str, ...]
+    """``<member>: <namespace>/<Service>`` of what Karmada moves away."""
+    written: int = 0
+    problems: tuple[str, ...] = ()
+
+
+class Seen(Struct, frozen=True):
+    """The control plane as a round lists it."""
+
+    members: list[Member]
+    keys: dict[ClusterName, Keys]
+    bindings: list[ResourceBinding]
+    existing: dict[tuple[str, str], Existing]
+
+
+class Control:
+    """One control plane. ``namespace``: where keys are kept; Karmada propagates nothing of ``karmada-system``.
+
+    ``definitions``: CustomResourceDefinitions for members that must not be on Karmada's own API server.
+    """
+
+    def __init__(
+        self,
+        client: kube.Client,
+        *,
+        namespace: str = "karmada-system",
+        definitions: Iterable[dict[str, Any]] = (),
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._definitions = tuple(definitions)
+        self._now = now
+        self._changed = asyncio.Event()
+        self._problems: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<Control of {self._client!r}>"
+
+    async def run(self) -> None:
+        """Rounds for ever, one whenever something that decides has changed."""
+        retry = Retry(Backoff(0.5, 30.0))
+        async with asyncio.TaskGroup() as tasks:
+            for kind in (CLUSTER, RESOURCE_BINDING):
+                reflector = Reflector(self._client.store(kind), _Wake(self._changed), name=f"karmada/{kind.resource}")
+                tasks.create_task(reflector.run(), name=reflector.name)
+            while True:
+                self._changed.clear()
+                try:
+                    report = await self.round()
+                except (kube.KubeError, Transient, Expired) as why:
+                    log.warning("round failed", why=str(why), attempt=retry.failed())
+                    await retry.pause()
+                    continue
+                self._log(report)
+                if report.problems:
+                    retry.failed()
+                    await retry.pause()
+                    continue
+                retry = Retry(Backoff(0.5, 30.0))
+                await self._wait()
+
+    async def round(self) -> Report:
+        """Write what differs from what is wanted."""
+        seen = await self._look()
+        problems: list[str] = []
+        written = 0
+        keys: dict[ClusterName, Keys] = {}
+        joined = [each for each in seen.members if each.joins]
+        for member in joined:  # all of them or none: a member without keys would be taken out of the others' peers
+            keys[member.name], changed = await self._keys(member, joined, seen.keys.get(member.name))
+            written += changed
+        leaving = await self._evictions(seen)
+        wanted = [*works.wanted(joined, keys, definitions=self._definitions), *await self._drains(leaving)]
+        for work in wanted:
+            before = seen.existing.get((work.namespace, work.name))
+            try:
+                written += await self._write(work, before)
+            except kube.KubeError as why:
+                problems.append(f"{work.member}: {why}")
+        written += await self._remove(seen, wanted, joined, problems)
+        return Report(
+            members=tuple(seen.members),
+            deliveries=(),
+            drained=tuple(_sentence(each) for each in leaving),
+            written=written,
+            problems=tuple(problems),
+        )
+
+    async def status(self) -> Report:
+        """What there is, without writing."""
+        seen = await self._look()
+        return Report(
+            members=tuple(seen.members),
+            deliveries=tuple(_delivery(each) for _, each in sorted(seen.existing.items())),
+            drained=tuple(_sentence(each) for each in await self._evictions(seen)),
+        )
+
+    async def _look(self) -> Seen:
+        clusters = await self._client.list(CLUSTER)
+        bindings = await self._client.list(RESOURCE_BINDING)
+        secrets = await self._client.list(SECRET, self._namespace, label_selector=MEMBER)
+        existing = await self._client.list(WORK, label_selector=PART)
+        keys = {each.member: each for each in map(_keys_of, secrets)}
+        return Seen(
+            members=members(clusters, bindings, ids={name: each.id for name, each in keys.items()}),
+            keys=keys,
+            bindings=bindings,
+            existing={(each.metadata.namespace, each.metadata.name): each for each in existing},
+        )
+
+    async def _keys(self, member: Member, joined: Sequence[Member], before: Keys | None) -> tuple[Keys, bool]:
+        """The keys of a member, kept; whether they were written."""
+        keys = keyring.ensure(
+            member.name,
+            before.files if before is not None else {},
+            id=member.id,
+            hosts=[urlsplit(each).hostname or "" for each in member.endpoints],
+            readers=[each.name for each in joined if each.name != member.name],
+        )
+        if keys == before:
+            return keys, False
+        body = {
+            "metadata": {
+                "labels": {MEMBER: member.name, "app.kubernetes.io/part-of": "isthmus"},
+                "annotations": {NUMBER: str(member.id)},
+            },
+            "type": "Opaque",
+            "data": keyring.encoded(keys.files),
+        }
+        name = f"isthmus-member-{member.name}"
+        await self._client.apply(SECRET, self._namespace, name, body, field_manager=FIELD_MANAGER)
+        return keys, True
+
+    async def _evictions(self, seen: Seen) -> list[Eviction]:
+        return evictions.evictions(seen.bindings, seen.members, now=self._now())
+
+    async def _drains(self, leaving: Sequence[Eviction]) -> list[Work]:
+        """Drains of the Services whose pods are moved; only where there are any are Services and workloads read."""
+        services: dict[str, Iterable[Service]] = {}
+        workloads: dict[tuple[str, str, str], Workload] = {}
+        for each in leaving:
+            resource = each.resource
+            try:
+                if resource.namespace not in services:
+                    services[resource.namespace] = await self._client.list(SERVICE, resource.namespace)
+                kind = await self._client.kind(resource.api_version, resource.kind, Workload)
+                found = await self._client.get(kind, resource.name, resource.namespace)
+            except (kube.NotFound, kube.NotServed, kube.Forbidden) as why:
+                log.warning("not drained", eviction=_sentence(each), why=str(why))
+                continue
+            workloads[resource.kind, resource.namespace, resource.name] = found
+        return evictions.drains(leaving, services=services, workloads=workloads)
+
+    async def _write(self, work: Work, before: Existing | None) -> bool:
+        """Whether a Work had to be written."""
+        meta = before.metadata if before is not None else None
+        if meta is not None and meta.deletion_timestamp:
+            raise kube.Conflict(f"Karmada is still removing the last Work {work.namespace}/{work.name}")
+        if meta is not None and (meta.annotations or {}).get(DIGEST) == work.digest:
+            return False
+        await self._client.apply(WORK, work.namespace, work.name, work.body(), field_manager=FIELD_MANAGER)
+        log.info("written", work=f"{work.namespace}/{work.name}")
+        return True
+
+    async def _remove(self, seen: Seen, wanted: Sequence[Work], joined: Sequence[Member], problems: list[str]) -> int:
+        """Works that nobody wants, then keys of members that left."""
+        names = {(each.namespace, each.name) for each in wanted}
+        stay = {each.name for each in joined}
+        gone: list[tuple[kube.Kind[Any], str, str]]
+        gone = [(WORK, *key) for key, each in seen.existing.items() if key not in names and not _ends(each)]
+        gone += [(SECRET, self._namespace, f"isthmus-member-{name}") for name in seen.keys if name not in stay]
+        removed = 0
+        for kind, namespace, name in gone:
+            try:
+                removed += await self._client.delete(kind, namespace, name)
+                log.info("removed", kind=kind.kind, name=f"{namespace}/{name}")
+            except kube.KubeError as why:
+                problems.append(f"{namespace}/{name}: {why}")
+        return removed
+
+    async def _wait(self) -> None:
+        try:
+            async with asyncio.timeout(EVERY):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+        await asyncio.sleep(SETTLE)
+
+    def _log(self, report: Report) -> None:
+        """What is wrong, once while it stays so."""
+        for problem in report.problems:
+            if problem not in self._problems:
+                log.warning("not done", why=problem)
+        self._problems = report.problems
+
+
+class _Wake:
+    """A sink that keeps nothing: a round lists for itself."""
+
+    def __init__(self, changed: asyncio.Event) -> None:
+        self._changed = changed
+
+    def replace(self, items: Mapping[str, Any], *, partial: bool) -> None:
+        """All of them."""
+        self._changed.set()
+
+    def apply(self, events: Sequence[Event[Any]]) -> None:
+        """Changes."""
+        self._changed.set()
+
+
+def _keys_of(secret: Secret) -> Keys:
+    meta = secret.metadata
+    number = (meta.annotations or {}).get(NUMBER, "")
+    member = ClusterName((meta.labels or {})[MEMBER])
+    return Keys(member, int(number) if number.isdigit() else 0, keyring.decoded(secret.data or {}))
+
+
+def _ends(work: Existing) -> bool:
+    return bool(work.metadata.deletion_timestamp)
+
+
+def _delivery(work: Existing) -> Delivery:
+    conditions = (work.status.conditions or ()) if work.status is not None else ()
+    applied = next((each for each in conditions if each.type == "Applied"), None)
+    member = work.metadata.namespace.removeprefix(works.EXECUTION)
+    if applied is None:
+        return Delivery(member, work.metadata.name, applied=False, message="Karmada has not looked at it yet")
+    return Delivery(member, work.metadata.name, applied=applied.status == "True", message=applied.message)
+
+
+def _sentence(each: Eviction) -> str:
+    resource = each.resource
+    return f"{each.member}: {resource.kind} {resource.namespace}/{resource.name}"

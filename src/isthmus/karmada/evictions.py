@@ -1,0 +1,92 @@
+"""What Karmada moves away → drains in the members that it leaves. Pure.
+
+Karmada moves a workload with a task in its ResourceBinding (``gracefulEvictionTasks``): it runs in both members until
+it is healthy in the new one, or a grace period is over. Meanwhile the old one takes no new call for the Services that
+select its pods. A task can be stuck for good, so the drain has an end, that of the grace period.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Final, NamedTuple
+
+from isthmus.karmada.members import Member
+from isthmus.karmada.works import Work, manifest
+from isthmus.kube.objects.core import Service
+from isthmus.kube.objects.karmada import ObjectReference, ResourceBinding, Workload
+from isthmus.model.names import ClusterName
+from isthmus.times import timestamp
+
+GRACE: Final = 600
+"""Seconds that Karmada waits where a task names none (its flag ``--graceful-eviction-timeout``)."""
+
+
+class Eviction(NamedTuple):
+    """A workload, or a Service, that leaves a member."""
+
+    member: ClusterName
+    resource: ObjectReference
+    began: datetime
+    ends: datetime
+
+
+def evictions(bindings: Iterable[ResourceBinding], members: Iterable[Member], *, now: datetime) -> list[Eviction]:
+    """Tasks whose grace period is not over, of members of the clusterset."""
+    joined = {member.name for member in members if member.joins}
+    found = []
+    for binding in bindings:
+        for task in binding.spec.graceful_eviction_tasks or ():
+            began = _time(task.creation_timestamp) or now
+            ends = began + timedelta(seconds=GRACE if task.grace_period_seconds is None else task.grace_period_seconds)
+            if (member := ClusterName(task.from_cluster)) in joined and ends > now:
+                found.append(Eviction(member, binding.spec.resource, began, ends))
+    return found
+
+
+def drains(
+    found: Iterable[Eviction],
+    *,
+    services: Mapping[str, Iterable[Service]],
+    workloads: Mapping[tuple[str, str, str], Workload],
+) -> list[Work]:
+    """A Drain for each Service that loses its pods in a member, for as long as the last of these tasks."""
+    last: dict[tuple[ClusterName, str, str], Eviction] = {}
+    for each in found:
+        for name in _services(each.resource, services=services, workloads=workloads):
+            key = (each.member, each.resource.namespace, name)
+            if key not in last or each.ends > last[key].ends:
+                last[key] = each
+    return [_work(*key, each) for key, each in sorted(last.items())]
+
+
+def _services(
+    resource: ObjectReference,
+    *,
+    services: Mapping[str, Iterable[Service]],
+    workloads: Mapping[tuple[str, str, str], Workload],
+) -> Iterable[str]:
+    if resource.kind == "Service":
+        return [resource.name]
+    workload = workloads.get((resource.kind, resource.namespace, resource.name))
+    labels = (workload.spec.template.metadata.labels or {}).items() if workload is not None else {}.items()
+    selecting = [each for each in services.get(resource.namespace, ()) if each.spec.selector]
+    return [each.metadata.name for each in selecting if (each.spec.selector or {}).items() <= labels]
+
+
+def _work(member: ClusterName, namespace: str, service: str, eviction: Eviction) -> Work:
+    spec = {
+        "targetRef": {"kind": "Service", "name": service},
+        "startTime": timestamp(eviction.began),
+        "endTime": timestamp(eviction.ends),
+    }
+    drain = manifest("isthmus.io/v1alpha1", "Drain", f"karmada-service-{service}", {"spec": spec}, namespace=namespace)
+    return Work(member, f"isthmus-drain-{namespace}-{service}", "drain", (drain,))
+
+
+def _time(text: str | None) -> datetime | None:
+    try:
+        found = datetime.fromisoformat(text) if text else None
+    except ValueError:
+        return None
+    return found.replace(tzinfo=UTC) if found is not None and found.tzinfo is None else found

@@ -1,0 +1,69 @@
+"""``examples/karmada/install`` as kustomize renders it: what must not be on Karmada's API server is not in it."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import programs
+import pytest
+import yaml
+
+from isthmus import config
+from isthmus.karmada.keyring import SERVER_NAMES
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "karmada"
+pytestmark = pytest.mark.needs("kubectl")
+
+
+@pytest.fixture(scope="module")
+def rendered() -> list[dict[str, Any]]:
+    command = [programs.path("kubectl"), "kustomize", str(EXAMPLES / "install")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return [each for each in yaml.safe_load_all(done.stdout) if each]
+
+
+def pods(rendered: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [each["spec"]["template"]["spec"] for each in rendered if "template" in each.get("spec", {})]
+
+
+def test_our_exports_and_imports_are_not_defined_on_karmadas_api_server(rendered: list[dict[str, Any]]) -> None:
+    names = {each["metadata"]["name"] for each in rendered if each["kind"] == "CustomResourceDefinition"}
+    assert names == {"trafficpolicies.isthmus.io", "drains.isthmus.io"}
+
+
+def test_every_object_is_selected_by_a_policy(rendered: list[dict[str, Any]]) -> None:
+    policies = [each for each in rendered if each["kind"] in ("PropagationPolicy", "ClusterPropagationPolicy")]
+    selectors = [selector for policy in policies for selector in policy["spec"]["resourceSelectors"]]
+    for each in rendered:
+        if "karmada.io" in each["apiVersion"] or each["kind"] == "Namespace":
+            continue
+        meta = each["metadata"]
+        assert any(
+            (selector["apiVersion"], selector["kind"]) == (each["apiVersion"], each["kind"])
+            and selector.get("name", meta["name"]) == meta["name"]
+            and selector.get("labelSelector", {}).get("matchLabels", {}).items() <= meta["labels"].items()
+            for selector in selectors
+        ), meta
+
+
+def test_each_process_has_the_name_and_number_that_join_gives_its_member(rendered: list[dict[str, Any]]) -> None:
+    ours = [each for pod in pods(rendered) for each in pod["containers"] if each["image"].startswith("isthmus:")]
+    assert {each["args"][0] for each in ours} == {"operator", "agent", "dns", "mirror", "karmada"}
+    for container in ours:
+        assert container["envFrom"][-1] == {"configMapRef": {"name": "isthmus-member"}}
+
+
+def test_the_container_that_keeps_users_finds_its_keys_and_its_etcd(rendered: list[dict[str, Any]]) -> None:
+    [pod] = [pod for pod in pods(rendered) if any(each["name"] == "access" for each in pod["containers"])]
+    [container] = [each for each in pod["containers"] if each["name"] == "access"]
+    assert container["args"][:2] == ["karmada", "access"]
+    flags = [each.removeprefix("--set=") for each in container["args"][2:]]
+    read = config.load(None, environment={"ISTHMUS_CLUSTER_NAME": "c1", "ISTHMUS_CLUSTER_ID": "1"}, flags=flags)
+    assert read.etcd.endpoints == ("https://127.0.0.1:2379",)
+    assert "127.0.0.1" in SERVER_NAMES
+    [mount] = container["volumeMounts"]
+    assert read.etcd.ca_file == f"{mount['mountPath']}/ca.crt"
+    secrets = {each["name"]: each["secret"]["secretName"] for each in pod["volumes"]}
+    assert secrets[mount["name"]] == "isthmus-etcd-access"
