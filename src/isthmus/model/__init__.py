@@ -20,5 +20,6 @@ nothing), so that equal objects are equal rows.
     objects.py    derived: objects wanted in the API server; input: what it has of them
     dns.py        derived: names and their answers
     xds.py        derived: resources of Envoy, and those it refused
+    flows.py      a call as it is streamed; no table
     tables.py     every table, declared once
 """
