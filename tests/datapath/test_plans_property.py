@@ -18,6 +18,7 @@ from isthmus.datapath.services import codecs
 from isthmus.datapath.services.audit import AWAY
 from isthmus.datapath.services.installed import State
 from isthmus.datapath.services.restore import restore
+from isthmus.model import chunked
 from isthmus.model.balancing import FrontendKey, Group, Plan, PlanKey, Target
 from isthmus.model.names import ClusterName, ServiceName
 
@@ -32,11 +33,20 @@ def small_rings() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="module")
+def small_chunks() -> Iterator[None]:
+    """A group of seven is a large one, so that large and small ones are as common, and turn into each other."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chunked, "CHUNK", 3)
+        patch.setattr(chunked, "SMALL", 6)
+        yield
+
+
 VIPS = [FrontendKey(f"10.96.0.{n}", 80, "TCP") for n in range(6)]
 TARGETS = [Target(f"10.{n % 3}.0.{n}", 80, "TCP", ClusterName(f"c{n % 3}")) for n in range(40)]
 
 groups = st.builds(
-    lambda chosen, tier, weight: Group(tuple(sorted(chosen)), tier, weight),
+    lambda chosen, tier, weight: Group(chunked.sequence(sorted(chosen)), tier, weight),
     st.sets(st.sampled_from(TARGETS[:8]), max_size=6) | st.sets(st.sampled_from(TARGETS), max_size=30),
     st.sampled_from((0, 0, 0, 1, 2)),
     st.sampled_from((1, 1, 1, 1, 0, 2)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import pytest
 from balancing_world import MANAGED, PERMISSIVE, World, key, make
 from bpf_world import done
 from hypothesis import given, settings
@@ -14,7 +15,10 @@ from scenario import MADE_OF_PLANS, Agent, FaultyMaps, shown
 
 from isthmus.datapath.core.maps import DictMaps
 from isthmus.loadbalancer import backends, frontends, plans
+from isthmus.model import chunked
 from isthmus.model.balancing import BackendKey, Probe
+from isthmus.model.chunked import Chunked
+from isthmus.model.drains import Drain, Draining
 from isthmus.model.names import ClusterName, ServiceName, derived
 from isthmus.model.policies import ANY_OTHER, Policy, Share, Tier
 from isthmus.model.redirects import Listener, LocalRedirect, ProxyRedirect, Requirement
@@ -148,7 +152,7 @@ def by_the_general_rules(world: World, which: Any) -> tuple[Any, ...]:
     """The same tables, slowly: every claim compared at every address, every service by itself, nothing kept."""
     cluster, reader = ClusterName("c1"), world.db.snapshot()
     redirected = [row.service for row in reader.all(REDIRECTS)]
-    names = {*redirected, *NAMES, *(derived(name) for name in IMPORTS_)}
+    names = {*redirected, *NAMES, *(derived(name) for name in IMPORTS_), make.DERIVED}
     claimed = {each for name in names for each in frontends.claimed(reader, name, node="n1")}
     called = [
         row for each in claimed for row in frontends.compute(reader, each, node="n1", which=which, rules=PERMISSIVE)
@@ -161,11 +165,16 @@ def by_the_general_rules(world: World, which: Any) -> tuple[Any, ...]:
 
 
 @settings(max_examples=250, deadline=None)
-@given(steps=steps, which=st.sampled_from(["all", "multicluster"]), per_pass=st.sampled_from([1, 2, 2_000]))
+@given(
+    steps=steps,
+    which=st.sampled_from(["all", "multicluster"]),
+    per_pass=st.sampled_from([1, 2, 2_000]),
+    large=st.sampled_from([0, 1, 64]),
+)
 def test_any_order_of_changes_ends_where_the_final_rows_do(
-    steps: list[tuple[str, Any]], which: str, per_pass: int
+    steps: list[tuple[str, Any]], which: str, per_pass: int, large: int
 ) -> None:
-    world, final = World(which, units_per_pass=per_pass, rules=PERMISSIVE), {}
+    world, final = World(which, units_per_pass=per_pass, rules=PERMISSIVE, large=large), {}
     for step, each in steps:
         if step == "pass":
             world.derivations.step()
@@ -196,11 +205,13 @@ parts = st.lists(
 
 
 @settings(max_examples=100, deadline=None)
-@given(parts=parts, ports=subsets([Port("http", 80), Port("admin", 90)], 2))
-def test_a_big_service_of_several_parts_ends_where_its_final_rows_do(parts: list[Any], ports: tuple[Port, ...]) -> None:
+@given(parts=parts, ports=subsets([Port("http", 80), Port("admin", 90)], 2), large=st.sampled_from([0, 3, 64]))
+def test_a_big_service_of_several_parts_ends_where_its_final_rows_do(
+    parts: list[Any], ports: tuple[Port, ...], large: int
+) -> None:
     """Parts that stay as they are, and rows that are the very same, are not computed and compared again."""
     service = make.derived()
-    world = World(rules=PERMISSIVE).put(service)
+    world = World(rules=PERMISSIVE, large=large).put(service)
     final: dict[Any, Any] = {key(service): service}
     for name, cluster, numbers, condition, offers in parts:
         found = [make.endpoint(f"10.1.0.{n}", ports=offers, condition=condition) for n in sorted(numbers)]
@@ -208,6 +219,90 @@ def test_a_big_service_of_several_parts_ends_where_its_final_rows_do(parts: list
             world.put(each).settle()
             final[key(each)] = each
             assert tables(world) == tables(World(rules=PERMISSIVE).put(*final.values()))
+
+
+parted = st.dictionaries(st.integers(1, 30), st.tuples(st.sampled_from("abc"), st.sampled_from([0, 0, 0, 1, 2, 3])))
+"""By number of an endpoint: the part that it is in, and its condition."""
+beside = st.sampled_from(
+    [
+        make.derived(ports=(Port("http", 80), Port("admin", 90))),
+        make.derived(cluster_ips=("10.96.0.7", "fd00::7")),
+        make.derived(distribution="PreferClose"),
+        make.derived(internal_policy="Local"),
+        make.derived(annotations=(("service.cilium.io/affinity", "local"),)),
+        make.probe("10.1.0.4", cluster="c2", service=make.DERIVED, healthy=False),
+        make.cluster("c2", network="elsewhere"),
+        make.endpoints("c2", "10.1.0.5", source="files", part="other"),
+        make.endpoints("c2", "10.1.0.6", "10.1.0.7", part="other"),
+        make.endpoints("c2", "10.1.0.8", part="a", lapsed=True),
+        make.endpoints("c2", "10.1.0.8", part="b", shared=False),
+        Policy(name=IMPORTS_[0], target=make.ECHO, kind="ServiceImport", tiers=(Tier((Share(ClusterName("c2")),)),)),
+        Draining(by=ClusterName("c2"), drain=Drain(kind="Node", target="n4", reason="test"), left=0),
+        Draining(by=ClusterName("c2"), drain=Drain(kind="Node", target="n5", reason="test"), left=45),
+    ]
+)
+"""What makes more count than each endpoint by itself."""
+
+
+def small_chunks() -> pytest.MonkeyPatch:
+    """Large sequences of few items."""
+    patch = pytest.MonkeyPatch()
+    patch.setattr(chunked, "CHUNK", 3)
+    patch.setattr(chunked, "SMALL", 4)
+    return patch
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), first=parted, steps=st.lists(st.tuples(parted, st.none() | beside), max_size=5))
+def test_a_followed_service_is_what_all_of_its_endpoints_make_of_it(data: Any, first: Any, steps: Any) -> None:
+    """Endpoints that come, go, move between parts and change, a few at a time; and now and then a thing beside them."""
+    patch = small_chunks()
+    try:
+        world = World(rules=PERMISSIVE, large=data.draw(st.sampled_from([0, 2]))).put(make.derived(), make.imported())
+        there = dict(first)
+        others: dict[Any, Any] = {}
+        for some, other in [({}, None), *steps]:
+            there.update(some)
+            for gone in data.draw(st.sets(st.sampled_from(sorted(there)), max_size=2)) if there else ():
+                del there[gone]
+            for name in data.draw(st.permutations("abc")):
+                rows = [
+                    make.endpoint(f"10.1.0.{n}", condition=Condition(condition), node=f"n{n}")
+                    for n, (part, condition) in sorted(there.items())
+                    if part == name
+                ]
+                row = make.endpoints("c2", *rows, part=name)
+                (world.put if rows or data.draw(st.booleans()) else world.delete)(row)
+                if data.draw(st.booleans()):
+                    world.settle()
+            for each in others.values() if data.draw(st.booleans()) else ():
+                world.delete(each)
+            if other is not None:
+                world.put(other)
+                others[key(other)] = other
+            if data.draw(st.booleans()):
+                world.put(make.derived())
+            assert tables(world.settle()) == by_the_general_rules(world, "multicluster")
+    finally:
+        patch.undo()
+
+
+def test_a_change_of_one_endpoint_leaves_the_rest_of_a_large_plan_the_same_objects() -> None:
+    world = World().put(make.derived())
+    sets = [
+        make.endpoints("c2", *[f"10.{part}.{n >> 8}.{n & 255}" for n in range(900)], part=str(part)) for part in (1, 2)
+    ]
+    world.put(*sets)
+    [before] = [group for row in world.plans for group in row.groups]
+    world.put(replace(sets[1], endpoints=(*sets[1].endpoints[1:], make.endpoint("10.9.9.9"))))
+    [after] = [group for row in world.plans for group in row.groups]
+    assert (set(before.targets) - set(after.targets)) == {replace(before.targets[900], address="10.2.0.0")}
+    assert {each.address for each in set(after.targets) - set(before.targets)} == {"10.9.9.9"}
+    assert tables(world) == by_the_general_rules(world, "multicluster")
+    assert isinstance(before.targets, Chunked)
+    assert isinstance(after.targets, Chunked)
+    shared = {id(chunk) for chunk in before.targets.chunks} & {id(chunk) for chunk in after.targets.chunks}
+    assert len(shared) == len(before.targets.chunks) - 2, "of where it was, and of where it is"
 
 
 def maps_of(rows: Iterable[Any], which: str) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from isthmus import loadbalancer
 from isthmus.loadbalancer import ClaimRules
+from isthmus.loadbalancer.members import LARGE
 from isthmus.model import names
 from isthmus.model.balancing import Backend, BackendKey, Frontend, Plan, Probe
 from isthmus.model.clusters import Cluster
@@ -74,12 +75,17 @@ class World:
     """Rows of one node, n1 of cluster c1, and what follows from them."""
 
     def __init__(
-        self, services: Any = "multicluster", *, units_per_pass: int = 2_000, rules: ClaimRules | None = None
+        self,
+        services: Any = "multicluster",
+        *,
+        units_per_pass: int = 2_000,
+        rules: ClaimRules | None = None,
+        large: int = LARGE,
     ) -> None:
         derived_tables = (REFUSED_CLAIMS, REDIRECTS, PORT_REDIRECTS, FRONTENDS, OWN_RANGES, BACKENDS, PLANS, CHECKS)
         self.db = Database(*INPUTS, *derived_tables)
         cluster, claims = names.ClusterName("c1"), rules or ClaimRules()
-        derived = loadbalancer.derived(cluster, "n1", services=services, rules=claims)
+        derived = loadbalancer.derived(cluster, "n1", services=services, rules=claims, large=large)
         self.derivations = Derivations(self.db, *derived, units_per_pass=units_per_pass)
 
     def put(self, *rows: Any) -> World:

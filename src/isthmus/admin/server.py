@@ -16,7 +16,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from aiohttp import ClientConnectionResetError, web
 from msgspec import structs
 
@@ -24,7 +23,7 @@ import isthmus
 from isthmus import logs
 from isthmus.admin import listener
 from isthmus.admin.feed import Feed
-from isthmus.admin.wire import GONE, VERSION, Event, Failure, FeedLine, Line, Listing, ProcessStatus, key_text
+from isthmus.admin.wire import GONE, VERSION, Event, Failure, FeedLine, Line, Listing, ProcessStatus, encode, key_text
 from isthmus.statedb import Changes, Database, Overrun, Snapshot, Table
 
 log = logs.get("admin")
@@ -219,7 +218,7 @@ class Server:
 
     async def _write(self, response: web.StreamResponse, line: Line[Any] | FeedLine[Any]) -> None:
         async with asyncio.timeout(self._stall):
-            await response.write(msgspec.json.encode(line) + b"\n")
+            await response.write(encode(line) + b"\n")
 
     async def _drop(self, request: web.Request, response: web.StreamResponse, why: str) -> None:
         """Send the reason where the client still reads, and abort the connection, which frees its buffer."""
@@ -227,7 +226,7 @@ class Server:
         log.warning("a slow reader is dropped", request=request.path, why=why)
         try:
             async with asyncio.timeout(1.0):
-                await response.write(msgspec.json.encode(Line[Any](expired=why)) + b"\n")
+                await response.write(encode(Line[Any](expired=why)) + b"\n")
                 await response.write_eof()
         except (TimeoutError, ConnectionError):
             if request.transport is not None:
@@ -251,7 +250,7 @@ def _chunks(events: Iterable[Event[Any]]) -> Iterable[tuple[Event[Any], ...]]:
 
 
 def _json(value: Any, *, status: int = 200) -> web.Response:
-    return web.Response(body=msgspec.json.encode(value), status=status, content_type="application/json")
+    return web.Response(body=encode(value), status=status, content_type="application/json")
 
 
 def _failure(status: int, why: str) -> web.Response:

@@ -7,6 +7,8 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from msgspec import Struct
 
+from isthmus.model.chunked import Chunked
+
 R = TypeVar("R")
 
 VERSION = "v1"
@@ -74,3 +76,17 @@ def key_text(key: Any) -> str:
     if isinstance(key, Struct) and type(key).__str__ is not object.__str__:
         return str(key)
     return msgspec.json.encode(key).decode()
+
+
+def encode(value: Any) -> bytes:
+    """A value as JSON; large sequences of rows are arrays, as small ones are."""
+    return _encoder.encode(value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Chunked):
+        return tuple(value)
+    raise NotImplementedError(f"{type(value).__name__} is no part of a row")
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_plain)

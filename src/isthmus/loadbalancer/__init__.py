@@ -23,6 +23,7 @@ because nothing here depends on it: what backends.py caches saves work and chang
     plans.py      ``plan``, the one place that chooses
     checks.py     which backends are to be probed, and how
     affected.py   which services a changed row affects
+    members.py    a change of a large service's endpoints, passed on as it came
     units.py      frontends, backends and plans of a service as one unit
     explain.py    the same, with its reasons
 """
@@ -33,6 +34,7 @@ from typing import Final
 
 from isthmus.loadbalancer import checks, own_ranges, port_redirects, redirects, refusals, units
 from isthmus.loadbalancer.claims import ClaimRules
+from isthmus.loadbalancer.members import LARGE
 from isthmus.loadbalancer.selection import Place, Reasons
 from isthmus.loadbalancer.services import ResolvedService, Which
 from isthmus.model.names import ClusterName
@@ -44,19 +46,24 @@ NO_EXCEPTIONS: Final = ClaimRules()
 
 
 def derived(
-    cluster: ClusterName, node: str, *, services: Which = "multicluster", rules: ClaimRules = NO_EXCEPTIONS
+    cluster: ClusterName,
+    node: str,
+    *,
+    services: Which = "multicluster",
+    rules: ClaimRules = NO_EXCEPTIONS,
+    large: int = LARGE,
 ) -> list[Derivation]:
     """Redirects, frontends, backends, plans, refused claims and checks as a node of a cluster sees them.
 
     ``services``: 'multicluster' answers only what crosses clusters (imports, global Services) or is redirected; 'all'
     answers what kube-proxy would, too. ``rules``: which addresses may be claimed beyond those that the API server
-    allocated.
+    allocated. ``large``: backends above which a change of a service's endpoints is followed (``members.py``).
     """
     return [
         refusals.derived(node, which=services, rules=rules),
         redirects.derived(cluster, node, rules=rules),
         port_redirects.derived(),
         own_ranges.derived(cluster),
-        units.derived(cluster, node, which=services, rules=rules),
+        units.derived(cluster, node, which=services, rules=rules, large=large),
         checks.derived(cluster, which=services),
     ]

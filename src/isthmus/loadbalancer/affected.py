@@ -20,11 +20,6 @@ from isthmus.statedb import Affected, AffectedBatch, Pairs, Reader
 Names = Iterable[ServiceName]
 
 
-def by_endpoint_sets(reader: Reader, changed: Pairs) -> Names:  # hot:
-    """A part of a service's endpoints affects that service."""
-    return [(new or old).service for old, new in changed]
-
-
 def by_probes(reader: Reader, changed: Pairs) -> Names:
     """What a probe found affects the service whose backend it is."""
     return [(new or old).key.service for old, new in changed]

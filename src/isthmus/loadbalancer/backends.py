@@ -28,7 +28,7 @@ from isthmus.loadbalancer.services import ResolvedService, Which, names_for_impo
 from isthmus.model.balancing import Backend, BackendKey, Probe
 from isthmus.model.clusters import Cluster, OwnRanges, reachability, reachability_changed
 from isthmus.model.names import ClusterName, ServiceName
-from isthmus.model.services import EndpointSet, Import, Port, Service
+from isthmus.model.services import Endpoint, EndpointSet, Import, Port, Service
 from isthmus.model.sources import CLUSTERSET, rank
 from isthmus.model.tables import CLUSTERS, ENDPOINT_SETS, IMPORTS, OWN_RANGES, PROBES
 from isthmus.statedb import Reader
@@ -125,8 +125,7 @@ def of_service(  # hot:
         for each in sets:
             if each.shared or of == cluster:
                 part = (of, each.source, each.part)
-                here = _foreign(each, at.ranges) if of != cluster else each
-                parts[part] = _part(before.get(part), subject, here, of)
+                parts[part] = _part(before.get(part), subject, each, at)
         rows = _joined([part.backends for (at_, *_), part in parts.items() if at_ == of])
         if sets[0].lapsed:  # a source lapses as a whole
             found += [replace(row, lapsed=True) for row in rows if lapsed or alive.get(row.key)]
@@ -147,12 +146,14 @@ def exports(subject: ResolvedService, cluster: ClusterName) -> bool:
     return subject.exporters is None or cluster in subject.exporters
 
 
-def _foreign(endpoints: EndpointSet, ranges: OwnRanges) -> EndpointSet:
-    """Endpoints of a peer without those at the own cluster's addresses; the same row where there are none."""
-    if endpoints.source != CLUSTERSET:
-        return endpoints
-    kept = tuple(each for each in endpoints.endpoints if not own_ranges.inside(each.address, ranges))
-    return endpoints if len(kept) == len(endpoints.endpoints) else replace(endpoints, endpoints=kept)
+def of_endpoints(
+    of: ResolvedService, part: EndpointSet, endpoints: tuple[Endpoint, ...], *, at: Viewpoint
+) -> Rows:  # hot:
+    """The backends of endpoints of a part: of a peer's, without those at the own cluster's addresses."""
+    cluster = part.cluster or at.cluster
+    if part.source == CLUSTERSET and cluster != at.cluster:
+        endpoints = tuple([each for each in endpoints if not own_ranges.inside(each.address, at.ranges)])
+    return _of_endpoints(of, endpoints, part.source, cluster)
 
 
 def _best_sets(rows: list[EndpointSet], cluster: ClusterName) -> Iterable[tuple[ClusterName, list[EndpointSet]]]:
@@ -173,6 +174,7 @@ class Part(Struct, frozen=True, gc=False):
 
     of: ResolvedService
     endpoints: EndpointSet
+    ranges: OwnRanges
     backends: Rows
 
 
@@ -180,20 +182,19 @@ PartCache = dict[ServiceName, dict[tuple[str, ...], Part]]
 """Parts of services that have several: when one changes the others need not be computed again."""
 
 
-def _part(before: Part | None, of: ResolvedService, endpoints: EndpointSet, cluster: ClusterName) -> Part:
+def _part(before: Part | None, of: ResolvedService, endpoints: EndpointSet, at: Viewpoint) -> Part:
     """A part, as it was computed before where it follows from the same."""
     if before is None:
-        return Part(of, endpoints, _of_part(of, endpoints, cluster))
+        return Part(of, endpoints, at.ranges, of_endpoints(of, endpoints, endpoints.endpoints, at=at))
     was = before.of
-    if before.endpoints is endpoints and (was.ports, was.headless, was.import_of) == (
-        of.ports,
-        of.headless,
-        of.import_of,
+    if (before.endpoints is endpoints and before.ranges == at.ranges) and (
+        (was.ports, was.headless, was.import_of) == (of.ports, of.headless, of.import_of)
     ):
         return before
-    rows = _of_part(of, endpoints, cluster)  # equal rows as the same objects, which compare faster
+    # equal rows as the same objects, which compare faster
+    rows = of_endpoints(of, endpoints, endpoints.endpoints, at=at)
     same = {key: old if (old := before.backends.get(key)) == row else row for key, row in rows.items()}
-    return Part(of, endpoints, same)
+    return Part(of, endpoints, at.ranges, same)
 
 
 def _joined(parts: list[Rows]) -> Iterable[Backend]:
@@ -218,11 +219,13 @@ def _join(one: Backend, other: Backend) -> Backend:
     return replace(best, port_names=tuple(sorted({*one.port_names, *other.port_names})))
 
 
-def _of_part(of: ResolvedService, part: EndpointSet, cluster: ClusterName) -> Rows:  # hot:
-    name, import_of, source = of.name, of.import_of, part.source
+def _of_endpoints(  # hot:
+    of: ResolvedService, endpoints: Iterable[Endpoint], source: str, cluster: ClusterName
+) -> Rows:
+    name, import_of = of.name, of.import_of
     found: Rows = {}
     ports: Iterable[Port] | None = None
-    for endpoint in part.endpoints:
+    for endpoint in endpoints:
         if endpoint.ports is not ports:  # those of a slice have the same
             ports = endpoint.ports
             serving = _serving(ports, of)

@@ -19,7 +19,7 @@ from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.policies import Check, HealthCheck
 from isthmus.model.services import EndpointSet
 from isthmus.model.tables import BACKENDS, CHECKS, CLUSTERS, ENDPOINT_SETS, IMPORTS, OWN_RANGES, POLICIES, SERVICES
-from isthmus.statedb import Derived, Reader
+from isthmus.statedb import Derived, Reader, first_of
 
 CONNECT: Final = HealthCheck()
 """Of a backend whose cluster is unattended and that no policy has a check for."""
@@ -46,22 +46,27 @@ def derived(cluster: ClusterName, *, which: Which) -> Derived[Check]:
 def compute(reader: Reader, service: ServiceName, *, cluster: ClusterName, which: Which) -> Iterator[Check]:  # hot:
     """The checks of a service's backends: of nearly every service none, which is quick to see."""
     unattended = reader.by(CLUSTERS, "unattended", True)
+    first = first_of(reader.finder(BACKENDS, "service")(service))
+    imported = first.import_of if first is not None else ""
+    wanted = _wanted(reader, service, imported)
+    if wanted is None and not unattended:
+        return  # before the rows of what may be a large service are listed
     rows = reader.by(BACKENDS, "service", service)
     if unattended and any(row.lapsed for row in reader.by(ENDPOINT_SETS, "service", service)):
         rows = list(backends.compute(reader, service, cluster=cluster, which=which, cache={}, lapsed=True))
-    if not rows:
-        return
-    imported = rows[0].import_of
-    target = ("ServiceImport", imported) if imported else ("Service", service)
-    policy = policies.counting(reader.by(POLICIES, "target", target))
-    wanted = policy.health if policy is not None else None
-    if wanted is None and not unattended:
-        return
+        wanted = _wanted(reader, service, rows[0].import_of if rows else "")
     away = {row.name for row in unattended}
     for row in rows:
         check = wanted or (CONNECT if row.key.cluster in away else None)
         if check is not None and row.key.cluster != cluster and (check.port or row.key.protocol == "TCP"):
             yield Check(row.key, check)
+
+
+def _wanted(reader: Reader, service: ServiceName, imported: str) -> HealthCheck | None:
+    """The check that the policy of a service, or of the import that it stands for, has."""
+    target = ("ServiceImport", imported) if imported else ("Service", service)
+    policy = policies.counting(reader.by(POLICIES, "target", target))
+    return policy.health if policy is not None else None
 
 
 def by_backend(reader: Reader, old: Backend | None, new: Backend | None) -> Iterable[ServiceName]:  # hot:

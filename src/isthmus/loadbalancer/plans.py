@@ -211,9 +211,7 @@ def of_service(  # hot:
 
     Plans of original scopes come first: they are there before calls that a redirect skips are sent to them.
     """
-    by_plan: ByPlan = {}
-    for frontend in frontends:
-        by_plan.setdefault(frontend.plan, []).append(frontend)
+    by_plan = _by_plan(frontends)
     if by_plan and subject is None:
         subject = _of_address(service, by_plan)
     if subject is None:
@@ -239,6 +237,18 @@ def of_service(  # hot:
             sorted(by_plan.items(), key=lambda each: not each[0].scope.is_original) if several else by_plan.items()
         )
     ]
+
+
+def port_names(frontends: Sequence[Frontend]) -> dict[PlanKey, str]:
+    """The port name of each plan that frontends of a service have."""
+    return {key: _port_name(each) for key, each in _by_plan(frontends).items()}
+
+
+def _by_plan(frontends: Sequence[Frontend]) -> ByPlan:  # hot:
+    found: ByPlan = {}
+    for frontend in frontends:
+        found.setdefault(frontend.plan, []).append(frontend)
+    return found
 
 
 def _port_name(frontends: Sequence[Frontend]) -> str:

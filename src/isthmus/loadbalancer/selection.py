@@ -98,16 +98,30 @@ def _all_serve(backends: Backends, *, key: PlanKey, port_name: str) -> bool:  # 
 def matching(backends: Backends, *, key: PlanKey, port_name: str, reasons: Reasons) -> Backends:
     """The same protocol, address family and port name."""
 
-    def mismatch(backend: Backend) -> str:
-        if backend.key.protocol != key.protocol:
-            return f"its protocol is {backend.key.protocol}"
-        if (":" in backend.key.address) != (key.family == "IPv6"):
-            return f"it is not {key.family}"
-        if port_name not in backend.port_names:
-            return f"its port is not '{port_name}'"
-        return ""
+    return _keep(backends, partial(mismatch, key=key, port_name=port_name), reasons)
 
-    return _keep(backends, mismatch, reasons)
+
+def mismatch(backend: Backend, *, key: PlanKey, port_name: str) -> str:
+    """Why a backend is none of a plan's, empty where it is one."""
+    if backend.key.protocol != key.protocol:
+        return f"its protocol is {backend.key.protocol}"
+    if (":" in backend.key.address) != (key.family == "IPv6"):
+        return f"it is not {key.family}"
+    if port_name not in backend.port_names:
+        return f"its port is not '{port_name}'"
+    return ""
+
+
+def each_by_itself(of: ResolvedService, scope: Scope) -> bool:
+    """Whether, without a policy and a drain, :func:`select` gives exactly what is the plan's and :func:`serves`,
+    as long as there is one: no rule compares it with the others, or with this node."""
+    near_ones = bool(of.distribution) and of.internal_policy != "Local"
+    return not (local_only(of, scope) or near_ones or of.preference != "none")
+
+
+def serves(backend: Backend) -> bool:
+    """Whether a backend is as good as one can be by itself: others count only where there is none."""
+    return backend.condition is READY and backend.healthy
 
 
 def local_only(of: ResolvedService, scope: Scope) -> bool:

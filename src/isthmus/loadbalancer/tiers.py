@@ -21,6 +21,7 @@ from math import gcd, lcm
 from typing import Final, NamedTuple
 
 from isthmus.loadbalancer.selection import Clusters, Reasons, ignore
+from isthmus.model import chunked
 from isthmus.model.balancing import Backend, BackendKey, Group, Target
 from isthmus.model.names import ClusterName
 from isthmus.model.policies import ANY_OTHER, THIS_CLUSTER, Share, Tier
@@ -224,12 +225,17 @@ def _joined(found: list[Group], room: int) -> list[Group]:
     if len(found) <= room:
         return found
     kept, rest = found[: room - 1], found[room - 1 :]
-    targets = tuple(sorted({target for group in rest for target in group.targets}))
-    return [*kept, Group(targets, rest[0].tier, sum(group.weight for group in rest))]
+    targets = sorted({target for group in rest for target in group.targets})
+    return [*kept, Group(chunked.sequence(targets), rest[0].tier, sum(group.weight for group in rest))]
 
 
-def _targets(backends: Iterable[Backend]) -> tuple[Target, ...]:  # hot:
+def _targets(backends: Iterable[Backend]) -> Sequence[Target]:  # hot:
     keys = [backend.key for backend in backends]
     found = [Target(key.address, key.port, key.protocol, key.cluster) for key in keys]
     found.sort()
-    return tuple(found)
+    return tuple(found) if len(found) <= chunked.SMALL else chunked.sequence(found)
+
+
+def target(key: BackendKey) -> Target:
+    """What a plan has of a backend."""
+    return Target(key.address, key.port, key.protocol, key.cluster)

@@ -11,11 +11,13 @@ from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Final
 
-from isthmus.loadbalancer import affected, backends, drains, frontends, plans
-from isthmus.loadbalancer.backends import PartCache
+from isthmus.loadbalancer import affected, backends, drains, frontends, members, plans
+from isthmus.loadbalancer.backends import PartCache, Viewpoint
 from isthmus.loadbalancer.claims import ClaimRules
-from isthmus.loadbalancer.services import Which, best, resolve, resolved, wanted
-from isthmus.model.balancing import Backend, Frontend
+from isthmus.loadbalancer.members import Large
+from isthmus.loadbalancer.plans import Outlook
+from isthmus.loadbalancer.services import ResolvedService, Which, best, resolve, resolved, wanted
+from isthmus.model.balancing import Backend, Frontend, Plan
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Import, Service
 from isthmus.model.sources import is_peer
@@ -35,20 +37,25 @@ from isthmus.model.tables import (
     REDIRECTS,
     SERVICES,
 )
-from isthmus.statedb import DerivedTogether, PendingWrites, WriteTxn, pending, rewrite, rows_of
+from isthmus.statedb import DerivedTogether, Dirty, PendingWrites, WriteTxn, pending, rewrite, rows_of
 
 OF_FRONTENDS: Final = (SERVICES, IMPORTS, NODES, REDIRECTS, PORT_REDIRECTS)
 OF_BACKENDS: Final = (ENDPOINT_SETS, SERVICES, IMPORTS, PROBES, CLUSTERS, OWN_RANGES)
 OF_PLANS: Final = (*OF_FRONTENDS, *OF_BACKENDS, POLICIES, DRAINING)
 
 
-def derived(cluster: ClusterName, node: str, *, which: Which, rules: ClaimRules) -> DerivedTogether:
-    """The declaration of the three tables, as this node of this cluster sees them."""
+def derived(
+    cluster: ClusterName, node: str, *, which: Which, rules: ClaimRules, large: int = members.LARGE
+) -> DerivedTogether:
+    """The declaration of the three tables, as this node of this cluster sees them.
+
+    ``large``: backends above which the changes of a service's endpoints are followed, where they can be.
+    """
     return DerivedTogether(
-        renew=Units(cluster, node, which=which, rules=rules).renew,
+        renew=Units(cluster, node, which=which, rules=rules, large=large).renew,
+        members=(ENDPOINT_SETS, lambda row: row.service),
         reads={
             SERVICES: partial(affected.by_services, node=node),
-            ENDPOINT_SETS: affected.by_endpoint_sets,
             IMPORTS: partial(affected.by_imports, node=node),
             NODES: partial(affected.by_nodes, node=node),
             REDIRECTS: partial(affected.by_redirects, node=node),
@@ -70,23 +77,31 @@ def derived(cluster: ClusterName, node: str, *, which: Which, rules: ClaimRules)
 
 
 class Units:
-    """Renews services; ``_parts`` saves work and changes no result."""
+    """Renews services; ``_parts`` and ``_followed`` save work and change no result."""
 
-    def __init__(self, cluster: ClusterName, node: str, *, which: Which, rules: ClaimRules) -> None:
+    def __init__(
+        self, cluster: ClusterName, node: str, *, which: Which, rules: ClaimRules, large: int = members.LARGE
+    ) -> None:
         self._cluster = cluster
         self._node = node
         self._which: Which = which
         self._rules = rules
+        self._large = large
         self._parts: PartCache = {}
+        self._followed: dict[ServiceName, Large] = {}
 
-    def renew(self, txn: WriteTxn, services: Sequence[ServiceName]) -> None:  # hot:
+    def renew(self, txn: WriteTxn, services: Dirty) -> None:  # hot:
         """Make the rows of these services what they are computed to be."""
         claims = Claims(txn, self._node, which=self._which, rules=self._rules)
         at = backends.viewpoint(txn, self._cluster)
         by = plans.outlook(txn, self._cluster, self._node, sources=pending(txn, OF_BACKENDS))
         answering, planned = txn.finder(BACKENDS, "service"), txn.finder(PLANS, "service")
         of_backends, of_plans = PendingWrites(txn, BACKENDS), PendingWrites(txn, PLANS)
-        for name in services:
+        for name, endpoints in services.items():
+            large = self._followed.pop(name, None) if self._followed else None
+            if large is not None and endpoints is not None and members.follow(txn, large, endpoints, at=at, by=by):
+                self._followed[name] = large
+                continue
             called = claims.renew(name)
             row = claims.service(name)
             subject = resolve(txn, name, which="all") if row is None else resolved(txn, row)
@@ -98,8 +113,32 @@ class Units:
             of_backends.rewrite(rows_of(answering(name)), found)
             wants = plans.of_service(txn, name, subject, frontends=called, backends=found, by=by) if called else ()
             of_plans.rewrite(rows_of(planned(name)), wants)
+            if len(found) > self._large:
+                self._follow(txn, subject, called, found, wants, at=at, by=by)
         for writes in (claims.writes, of_backends, of_plans):
             writes.flush()
+
+    def _follow(
+        self,
+        txn: WriteTxn,
+        subject: ResolvedService | None,
+        called: Sequence[Frontend],
+        found: Collection[Backend],
+        wants: Sequence[Plan],
+        *,
+        at: Viewpoint,
+        by: Outlook,
+    ) -> None:
+        """Follow a service that was just computed, where that can be done; its parts are not needed then."""
+        if subject is None:
+            return
+        parts = self._parts.get(subject.name)
+        if parts is not None and sum(len(part.backends) for part in parts.values()) != len(found):
+            return  # some are in several parts
+        large = members.large(txn, subject, found=found, plans=wants, ports=plans.port_names(called), at=at, by=by)
+        if large is not None:
+            self._followed[subject.name] = large
+            self._parts.pop(subject.name, None)
 
 
 class Claims:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from msgspec import Struct
 
@@ -167,10 +168,17 @@ class Target(Struct, frozen=True, gc=False, order=True):
     proxy: bool = False
 
 
+if TYPE_CHECKING:
+    Targets = Sequence[Target]
+else:  # what a reader of JSON makes of it
+    Targets = tuple[Target, ...]
+
+
 class Group(Struct, frozen=True, gc=False):
     """Backends among which one is picked uniformly. A lower tier is preferred; weight is relative within a tier."""
 
-    targets: tuple[Target, ...]
+    targets: Targets
+    """Sorted and distinct; of many, in chunks (``model.chunked``)."""
     tier: int = 0
     weight: int = 1
 

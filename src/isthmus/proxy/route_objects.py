@@ -53,7 +53,7 @@ def derived() -> DerivedTogether:
     )
 
 
-def renew(txn: WriteTxn, units: Sequence[ServiceName]) -> None:
+def renew(txn: WriteTxn, units: Iterable[ServiceName]) -> None:
     """The statuses of the routes of these names. The routes of a parent are ordered once for all of them."""
 
     @cache

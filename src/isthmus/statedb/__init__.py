@@ -35,13 +35,14 @@ from isthmus.statedb.derived import (
     Derivation,
     Derived,
     DerivedTogether,
+    Dirty,
     Pairs,
     PendingWrites,
     pending,
     rewrite,
 )
 from isthmus.statedb.errors import Overrun, StateError
-from isthmus.statedb.index import rows_of
+from isthmus.statedb.index import first_of, rows_of
 from isthmus.statedb.reading import Reader, Snapshot
 from isthmus.statedb.reconciler import Backoff, NotPruned, Reconciler, ReconcilerStats, Status, Target
 from isthmus.statedb.retry import Retry
@@ -60,6 +61,7 @@ __all__ = [
     "DerivationsStats",
     "Derived",
     "DerivedTogether",
+    "Dirty",
     "Initializer",
     "NotPruned",
     "Overrun",
@@ -76,6 +78,7 @@ __all__ = [
     "TableStats",
     "Target",
     "WriteTxn",
+    "first_of",
     "pending",
     "rewrite",
     "rows_of",

@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from isthmus.statedb.changes import Changes
 from isthmus.statedb.database import Database
-from isthmus.statedb.derived import Derivation, Pairs, pending
+from isthmus.statedb.derived import Derivation, Dirty, Pairs, pending
 from isthmus.statedb.errors import StateError
 from isthmus.statedb.transaction import WriteTxn
 
@@ -52,7 +52,7 @@ class Derivations:
         own = {table.name for each in derived for table in each.tables}
         self._inputs = list({t.name: t for each in derived for t in each.reads if t.name not in own}.values())
         self._readers: dict[str, Changes[Any]] = {table.name: database.changes(table) for table in self._inputs}
-        self._dirty: dict[Derivation, dict[Hashable, None]] = {each: {} for each in self._derived}
+        self._dirty: dict[Derivation, Dirty] = {each: {} for each in self._derived}
         self._awaited: dict[Derivation, frozenset[str]] = {each: frozenset() for each in self._derived}
         for each in derived:
             for table in each.tables:
@@ -95,7 +95,7 @@ class Derivations:
             # Two cases: an input changed since the last pass; a derived table was written earlier in this one.
             changed = changes[table.name] if table.name in changes else txn.changed(table)
             if changed:
-                dirty.update(dict.fromkeys(derived.affected(txn, table, changed)))
+                derived.mark(dirty, txn, table, changed)
         dirty.update(dict.fromkeys(self._arrived(txn, derived)))
 
     def _arrived(self, txn: WriteTxn, derived: Derivation) -> Iterable[Hashable]:
@@ -108,9 +108,9 @@ class Derivations:
         dirty = self._dirty[derived]
         if len(dirty) <= self._limit:
             self._dirty[derived] = {}
-            units = list(dirty)
+            units = dirty
         else:
-            units = list(islice(dirty, self._limit))
+            units = dict(islice(dirty.items(), self._limit))
             for unit in units:
                 del dirty[unit]
         if units:

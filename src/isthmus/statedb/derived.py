@@ -1,7 +1,8 @@
 """What a derived table is: the tables it reads, the units that a change there affects, how a unit is computed.
 
 A unit is a primary key, or a value of an index whose rows are computed together. Units are affected and computed by
-batch, so that what is constant in a batch is looked up once.
+batch, so that what is constant in a batch is looked up once. Where a unit has many members that are rows of a table, a
+change of one of them is passed on to whoever computes it: what it costs need not grow with the unit.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ Affected = Callable[[Reader, Any, Any], Iterable[Hashable]]
 """(reader, old row or None, new row or None) → the units that have to be recomputed; through indexes only."""
 AffectedBatch = Callable[[Reader, Pairs], Iterable[Hashable]]
 """The same for a batch of changed rows, so that what is constant is looked up once."""
+Dirty = dict[Any, list[tuple[Any, Any]] | None]
+"""Units to be computed, in order. A list: only these rows of the table of members have changed, in this order. None:
+anything may have."""
 Awaited = Callable[[Reader], Iterable[str]]
 """The sources that make a derived table incomplete."""
 
@@ -38,19 +42,19 @@ class Derivation(Protocol):
         ...
 
     @property
-    def reads(self) -> Mapping[AnyTable, Any]:
+    def reads(self) -> Collection[AnyTable]:
         """The tables that it reads."""
         ...
 
-    def affected(self, reader: Reader, table: AnyTable, changed: Pairs) -> Iterable[Hashable]:
-        """The units that changed rows of a table make dirty."""
+    def mark(self, dirty: Dirty, reader: Reader, table: AnyTable, changed: Pairs) -> None:
+        """Add the units that changed rows of a table make dirty; one that is dirty already keeps its place."""
         ...
 
     def arrived(self, reader: Reader, sources: frozenset[str]) -> Iterable[Hashable]:
         """The units whose rows list the sources they await, of which these have completed."""
         ...
 
-    def renew(self, txn: WriteTxn, units: Sequence[Any]) -> None:
+    def renew(self, txn: WriteTxn, units: Dirty) -> None:
         """Make the rows of units what they are computed to be."""
         ...
 
@@ -91,16 +95,16 @@ class Derived(Generic[R]):
     def __repr__(self) -> str:
         return f"<Derived {self.table.name} from {', '.join(table.name for table in self.reads)}>"
 
-    def affected(self, reader: Reader, table: AnyTable, changed: Pairs) -> Iterable[Hashable]:
-        """The units that changed rows of a table make dirty."""
+    def mark(self, dirty: Dirty, reader: Reader, table: AnyTable, changed: Pairs) -> None:
+        """Add the units that changed rows of a table make dirty; one that is dirty already keeps its place."""
         by = self.reads[table]
-        return [unit for old, new in changed for unit in by(reader, old, new)]
+        dirty.update(dict.fromkeys([unit for old, new in changed for unit in by(reader, old, new)]))
 
     def awaited(self, reader: Reader, table: AnyTable) -> frozenset[str]:
         """The sources that any table it reads awaits, and it too."""
         return frozenset(filter(self.awaits, pending(reader, self.reads)))
 
-    def renew(self, txn: WriteTxn, units: Sequence[Any]) -> None:  # hot:
+    def renew(self, txn: WriteTxn, units: Dirty) -> None:  # hot:
         """Make the rows of units what they are computed to be."""
         table, compute, unit_index = self.table, self.compute, self.unit
         for unit in units:
@@ -117,6 +121,8 @@ class DerivedTogether:
     """The declaration of several derived tables with one unit, recomputed and written by one function of a batch.
 
     ``renew(txn, units)`` writes every row of the units, through :func:`rewrite` or by what it knows has changed.
+    ``members`` is the table whose rows are members of one unit each, and the function that gives a row's unit: a unit
+    that only they affect is given to ``renew`` with those that changed.
     ``awaits`` has for each table the sources that make it incomplete. ``arrived`` gives the units whose rows list the
     sources they await, when some of these have completed.
     """
@@ -124,14 +130,17 @@ class DerivedTogether:
     def __init__(
         self,
         *,
-        renew: Callable[[WriteTxn, Sequence[Any]], None],
+        renew: Callable[[WriteTxn, Dirty], None],
         reads: Mapping[AnyTable, AffectedBatch],
         awaits: Mapping[AnyTable, Awaited],
         arrived: Callable[[Reader, frozenset[str]], Iterable[Hashable]],
+        members: tuple[AnyTable, Callable[[Any], Hashable]] | None = None,
     ) -> None:
         self.tables = tuple(awaits)
         self.renew = renew
-        self.reads = dict(reads)
+        self._members = members
+        self._affected = dict(reads)
+        self.reads: Collection[AnyTable] = (*reads, members[0]) if members is not None else tuple(reads)
         self.arrived = arrived
         self._awaits = awaits
 
@@ -139,9 +148,16 @@ class DerivedTogether:
         tables, reads = (", ".join(table.name for table in of) for of in (self.tables, self.reads))
         return f"<Derived {tables} from {reads}>"
 
-    def affected(self, reader: Reader, table: AnyTable, changed: Pairs) -> Iterable[Hashable]:
-        """The units that changed rows of a table make dirty."""
-        return self.reads[table](reader, changed)
+    def mark(self, dirty: Dirty, reader: Reader, table: AnyTable, changed: Pairs) -> None:  # hot:
+        """Add the units that changed rows of a table make dirty; one that is dirty already keeps its place."""
+        if self._members is None or table is not self._members[0]:
+            dirty.update(dict.fromkeys(self._affected[table](reader, changed)))
+            return
+        unit_of = self._members[1]
+        for pair in changed:
+            rows = dirty.setdefault(unit_of(pair[1] or pair[0]), [])
+            if rows is not None:
+                rows.append(pair)
 
     def awaited(self, reader: Reader, table: AnyTable) -> frozenset[str]:
         """The sources that make one of the tables incomplete."""

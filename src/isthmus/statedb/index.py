@@ -103,3 +103,8 @@ def rows_of(rows: Rows | None) -> list[Any]:  # hot:
     if rows is None:
         return []
     return list(rows.values()) if type(rows) is dict else [rows]
+
+
+def first_of(rows: Rows | None) -> Any:  # hot:
+    """One of the rows stored under a value, or None: without a list of what may be many."""
+    return next(iter(rows.values())) if type(rows) is dict else rows

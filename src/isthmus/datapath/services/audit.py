@@ -26,23 +26,29 @@ class Audit(Struct, frozen=True):
     damaged: frozenset[str]
 
 
-def audit(state: State, maps: Maps, *, leaving: Iterable[Named]) -> Audit:
-    """Compare, and note in the mirror what is gone, so that the next change of a damaged unit writes it again."""
+def audit(state: State, maps: Maps, *, leaving: Iterable[Named], stale: Iterable[tuple[int, int, int]]) -> Audit:
+    """Compare, and note in the mirror what is gone, so that the next change of a damaged unit writes it again.
+
+    ``leaving`` and ``stale``: services and slots that are in the maps until their grace period ends.
+    """
     found = {name: dict(maps.items(name)) for name in AWAY}
-    known = _known(state, leaving)
+    known = _known(state, leaving, stale)
     strays = {name: [key for key in found[name] if key not in known[name]] for name in AWAY}
     _note_lost(state, found)
     return Audit(strays, frozenset(name for name, unit in state.units.items() if _damaged(state, found, name)))
 
 
-def _known(state: State, leaving: Iterable[Named]) -> Mapping[str, Collection[bytes]]:
+def _known(
+    state: State, leaving: Iterable[Named], stale: Iterable[tuple[int, int, int]]
+) -> Mapping[str, Collection[bytes]]:
     plans = state.plans.values()
     doomed = {name: {ID.pack(number) for each, _, number in state.doomed if each == name} for name in AWAY}
     services = [unit.name for unit in state.units.values()] + state.strays + list(leaving)
     return {
         "frontends": state.frontends,
         "plans": {ID.pack(number) for number in state.plans},
-        "slots": {codecs.SLOT_KEY.pack(*slot) for plan in plans for slot in plan.reach()},
+        "slots": {codecs.SLOT_KEY.pack(*slot) for plan in plans for slot in plan.reach()}
+        | {codecs.SLOT_KEY.pack(*slot) for slot in stale},
         "members": {codecs.MEMBER_KEY.pack(plan.id, number) for plan in plans for number in plan.held()},
         "skips": {codecs.SKIP_KEY.pack(address, plan.id) for plan in plans for address in plan.skip},
         "rings": {codecs.RING_KEY.pack(plan.id, chunk) for plan in plans for chunk in plan.chunks()},
@@ -74,9 +80,10 @@ def _damaged(state: State, found: Mapping[str, Mapping[bytes, bytes]], name: str
         return False
     backends = (state.backends[number] for group in plan.slots for number in group)
     written = all(backend.written and backend.cluster.written for backend in backends)
-    plan.sure = plan.sure and written and _whole(state, found, plan)
+    if not (written and _whole(state, found, plan)):
+        plan.suspect()
     led = all(state.frontends.get(key) == plan.id for key in unit.frontends)
-    return not (plan.sure and unit.name.written and led)
+    return not (plan.doubt is None and unit.name.written and led)
 
 
 def _whole(state: State, found: Mapping[str, Mapping[bytes, bytes]], plan: Installed) -> bool:

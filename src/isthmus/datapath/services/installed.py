@@ -1,8 +1,9 @@
 """The content of the maps as objects: changes are computed against it, not against the kernel.
 
 A slot references its backend: each slot entry that may exist in the kernel counts one reference, so a backend's entry
-is deleted only when no connect can reach it any more. A plan that a failed write left uncertain is marked (``sure`` is
-false), and the next change then writes a new plan instead of changing it in place.
+is deleted only when no connect can reach it any more. References are taken when the writes of a change are over. A plan
+that a failed write left uncertain has a ``doubt``, and the next change then writes a new plan instead of changing it in
+place.
 """
 
 from __future__ import annotations
@@ -10,16 +11,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
+from itertools import zip_longest
 from typing import Final
 
 from msgspec import Struct
 
 from isthmus.datapath.core.ids import Ids
 from isthmus.datapath.services import codecs
+from isthmus.datapath.services.moves import Group
 from isthmus.model.balancing import Ejection, Target
 from isthmus.model.names import ClusterName
 
-Slots = tuple[tuple[int, ...], ...]
+Slots = tuple[Group, ...]
 
 RETIRED: Final = 20_000
 """Names of services that went, between two looks of who wants them."""
@@ -49,8 +52,18 @@ class Backend(Struct, eq=False, gc=False):
         return codecs.backend(self.target, generation=self.generation, cluster=self.cluster.id)
 
 
+class Doubt(Struct, frozen=True, gc=False):
+    """What may be in the kernel of a plan beyond its slots, since a write failed or another process died."""
+
+    extents: tuple[int, ...] = ()
+    """How many slots of each group may exist, where more than it has."""
+    extra: tuple[int, ...] = ()
+    """Backends referenced beyond ``slots``, by what those slots may hold."""
+
+
 class Installed(Struct, eq=False, gc=False):
-    """An entry of ``plans`` with its slots and members. Immutable by convention, but for what failures add to it."""
+    """An entry of ``plans`` with its slots and members. Another takes its place with each change; but a large group is
+    changed in place, and passes to the next."""
 
     id: int
     service: int
@@ -62,27 +75,38 @@ class Installed(Struct, eq=False, gc=False):
     """Backend ids of each group, as far as its count goes."""
     skip: frozenset[bytes] = frozenset()
     """Addresses of the pods that the redirect does not apply to; fixed for the life of the plan."""
-    extent: tuple[int, ...] = ()
-    """How many slots of each group may exist in the kernel; empty: as many as ``slots`` has."""
-    extra: tuple[int, ...] = ()
-    """Backends referenced beyond ``slots``: by slots that a failed write left uncertain."""
-    sure: bool = True
+    doubt: Doubt | None = None
+    """None: the kernel has exactly this, and stale slots that the sweep deletes."""
     ejection: tuple[int, int, int] = (0, 0, 0)
     """Failures in a row, the first and the longest time in ms."""
     restored: frozenset[int] = frozenset()
     """Backends that an earlier process put here and no complete row has confirmed."""
 
-    def extents(self) -> tuple[int, ...]:
+    def suspect(self, *, extents: Iterable[int] = (), extra: Iterable[int] = ()) -> None:
+        """Have it replaced by the next change; ``extents`` and ``extra`` add to its doubt."""
+        known = self.doubt or Doubt()
+        both = zip_longest(known.extents, extents, fillvalue=0)
+        self.doubt = Doubt(tuple([max(pair) for pair in both]), (*known.extra, *extra))
+
+    def extents(self) -> list[int]:
         """How many slots of each group may exist."""
-        return self.extent or tuple(map(len, self.slots))
+        sizes = list(map(len, self.slots))
+        if self.doubt is None or not self.doubt.extents:
+            return sizes
+        return [max(pair) for pair in zip_longest(sizes, self.doubt.extents, fillvalue=0)]
 
     def held(self) -> list[int]:
         """Every referenced backend, once for each slot that may refer to it."""
-        return [number for group in self.slots for number in group] + list(self.extra)
+        numbers = [number for group in self.slots for number in group]
+        return numbers if self.doubt is None else [*numbers, *self.doubt.extra]
 
     def reach(self) -> Iterator[tuple[int, int, int]]:
         """The (plan, group, n) of every slot that may exist."""
         return ((self.id, g, n) for g, extent in enumerate(self.extents()) for n in range(extent))
+
+    def has(self, number: int) -> bool:
+        """Whether a slot has a backend."""
+        return any(number in group for group in self.slots)
 
     @property
     def has_members(self) -> bool:
@@ -97,11 +121,12 @@ class Installed(Struct, eq=False, gc=False):
         """The chunks of its ring."""
         return range(-(-codecs.RING_CELLS // codecs.RING_CHUNK) if self.flags & codecs.PLAN_CONSISTENT else 0)
 
-    def value(self, generation: int) -> bytes:
-        """The bytes of the entry."""
-        size, groups = len(self.slots), _groups(self.shares, tuple(map(len, self.slots)))
+    def value(self, generation: int, sizes: tuple[int, ...] | None = None) -> bytes:
+        """The bytes of the entry; ``sizes``: of its groups, where they are to be others than now."""
+        counts = tuple(map(len, self.slots)) if sizes is None else sizes
+        groups = _groups(self.shares, counts)
         return codecs.PLAN.pack(
-            generation, self.id, self.service, self.flags, self.timeout, *self.ejection, size, groups
+            generation, self.id, self.service, self.flags, self.timeout, *self.ejection, len(counts), groups
         )
 
 
@@ -195,6 +220,12 @@ class State:
             cluster = self.clusters[name] = Named(self.cluster_ids.take(), name)
         cluster.refs += 1
         return cluster
+
+    def hold(self, numbers: Iterable[int]) -> None:  # hot:
+        """Take references, one for each slot."""
+        backends = self.backends
+        for number in numbers:
+            backends[number].refs += 1
 
     def let_go(self, held: Iterable[int]) -> None:
         """Release references; a backend without any is doomed: to be deleted by the next sweep."""

@@ -61,6 +61,10 @@ class Leftovers:
         """Ids of the queued plans."""
         return {leftover.plan.id for leftover in self._waiting if leftover.retired}
 
+    def stale(self) -> list[tuple[int, int, int]]:
+        """The (plan, group, n) of the queued slots beyond a count."""
+        return [(leftover.plan.id, g, n) for leftover in self._waiting for g, n in leftover.stale]
+
     def services(self) -> list[Named]:
         """The queued services."""
         return [leftover.service for leftover in self._waiting if leftover.service]
@@ -112,10 +116,6 @@ class Leftovers:
             self._state.let_go(plan.held())
         else:
             self._state.let_go(leftover.freed)
-            now = self._state.plans.get(plan.id)
-            for g, n in reversed(leftover.stale):
-                if now is not None and now.extent and now.extent[g] == n + 1 > len(now.slots[g]):
-                    now.extent = (*now.extent[:g], n, *now.extent[g + 1 :])
         if leftover.service is not None:
             self._state.forget_service(leftover.service)
 

@@ -1,41 +1,137 @@
-"""Which slots of a group to write so that it holds other backends than before: as few as there can be."""
+"""Which slots of a group to write so that it holds other backends than before: as few as there can be.
+
+Nothing here changes a group: a change becomes an :class:`Edit`, which is applied when its writes have succeeded. A
+small group is a tuple of backend ids. A large one is :class:`Many`, which has its place by backend and its targets, so
+that a change of a few costs the same whatever its size.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from isthmus.model.balancing import Target
+from isthmus.model.chunked import Chunked
+
+Group = Sequence[int]
+"""Backend ids by slot: a tuple, or Many."""
 
 
-def moves(old: tuple[int, ...], new: tuple[int, ...]) -> tuple[tuple[int, ...], list[tuple[int, int]]]:  # hot:
-    """(the group afterwards, the slots to write): the fewest writes that make old hold exactly new, each once."""
+class Edit(NamedTuple):
+    """What becomes of a group: slots to write (n, backend), how many slots it has then, its targets where many."""
+
+    writes: Sequence[tuple[int, int]]
+    size: int
+    targets: Chunked[Target] | None = None
+
+    def changes(self, group: Group) -> bool:
+        """Whether the group is another afterwards."""
+        return bool(self.writes) or self.size != len(group)
+
+    def freed(self, group: Group) -> list[int]:
+        """The backends of slots that are overwritten or cut off, once for each."""
+        size = len(group)
+        return [group[n] for n, _ in self.writes if n < size] + [group[n] for n in range(self.size, size)]
+
+    def applied(self, group: Group) -> Group:
+        """The group afterwards; one of many is changed in place."""
+        if isinstance(group, Many) and self.targets is not None:
+            group.apply(self)
+            return group
+        if self.targets is None and not self.changes(group):
+            return group
+        numbers = list(group)
+        _write(numbers, self)
+        return tuple(numbers) if self.targets is None else Many(numbers, self.targets)
+
+
+class Many(Sequence[int]):
+    """The distinct backends of a large group by slot."""
+
+    __slots__ = ("_places", "numbers", "targets")
+
+    def __init__(self, numbers: list[int], targets: Chunked[Target]) -> None:
+        self.numbers = numbers
+        self.targets = targets
+        self._places: dict[int, int] | None = None
+        """Slot by backend, from the first change on."""
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.numbers)
+
+    def __getitem__(self, n: int) -> int:  # type: ignore[override]  # no slices
+        return self.numbers[n]
+
+    def __contains__(self, number: object) -> bool:
+        return number in self.places
+
+    @property
+    def places(self) -> dict[int, int]:
+        """Slot by backend."""
+        if self._places is None:
+            self._places = {number: n for n, number in enumerate(self.numbers)}
+        return self._places
+
+    def edit(self, gone: Iterable[int], come: Sequence[int], targets: Chunked[Target]) -> Edit:
+        """The edit that takes some backends out and others in."""
+        places = self.places
+        writes, size = _fill(self.numbers, sorted([places[number] for number in gone]), come)
+        return Edit(writes, size, targets)
+
+    def apply(self, edit: Edit) -> None:
+        """Change it."""
+        places = self.places
+        for number in edit.freed(self):
+            places.pop(number, None)
+        _write(self.numbers, edit)
+        for n, number in edit.writes:
+            places[number] = n
+        self.targets = edit.targets if edit.targets is not None else self.targets
+
+
+def moves(old: tuple[int, ...], new: tuple[int, ...], targets: Chunked[Target] | None = None) -> Edit:  # hot:
+    """The edit with the fewest writes that makes old hold exactly new, each once."""
     if old == new:
-        return old, []
+        return Edit((), len(old), targets)
     present, wanted = set(old), set(new)
-    added = deque([number for number in new if number not in present])
+    added = [number for number in new if number not in present]
     # A number that is there twice (an earlier process died between two writes) has a hole where it is again.
     again = len(present) < len(old)
-    holes = deque(_holes(old, wanted) if again else [n for n, number in enumerate(old) if number not in wanted])
-    slots = list(old)
-    writes: list[tuple[int, int]] = []
-    while added:
-        number = added.popleft()
-        if holes:
-            slots[holes[0]] = number
-            writes.append((holes.popleft(), number))
-        else:
-            writes.append((len(slots), number))
-            slots.append(number)
-    while holes:
-        last = slots.pop()
-        if holes[-1] == len(slots):
-            holes.pop()
-        else:
-            slots[holes[0]] = last
-            writes.append((holes.popleft(), last))
-    return tuple(slots), writes
+    holes = list(_holes(old, wanted)) if again else [n for n, number in enumerate(old) if number not in wanted]
+    return Edit(*_fill(old, holes, added), targets)
 
 
-def _holes(old: Iterable[int], wanted: set[int]) -> Iterator[int]:
+def _fill(slots: Sequence[int], holes: Sequence[int], added: Sequence[int]) -> tuple[list[tuple[int, int]], int]:
+    """(slots to write, size afterwards): what is added goes into holes first, then the last slots into those left."""
+    size = len(slots)
+    writes = list(zip(holes, added, strict=False))
+    for number in added[len(holes) :]:
+        writes.append((size, number))
+        size += 1
+    left = deque(holes[len(added) :])
+    while left:  # holes that are left are above those that were filled, so no slot that moves was written here
+        size -= 1
+        if left[-1] == size:
+            left.pop()
+        else:
+            writes.append((left.popleft(), slots[size]))
+    return writes, size
+
+
+def _write(numbers: list[int], edit: Edit) -> None:
+    for n, number in edit.writes:
+        if n < len(numbers):
+            numbers[n] = number
+        else:
+            numbers.append(number)
+    del numbers[edit.size :]
+
+
+def _holes(old: Iterable[int], wanted: Collection[int]) -> Iterator[int]:
     left = set(wanted)
     for n, number in enumerate(old):
         if number in left:

@@ -1,4 +1,4 @@
-"""A plan row → the map entries to write and to retire. Pure but for ids and references taken from the state.
+"""A plan row → the map entries to write. Pure but for the ids that it allocates.
 
 Two ways. In place: slots are written first, then the plan's counts; a backend that a slot lost and slots beyond a
 count stay for the grace period. Under a new plan: everything is written under a new id, then the frontends are pointed
@@ -7,8 +7,9 @@ to it. Either way a connect finds a backend of the old plan or of the new at eve
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from typing import Any
 
 from msgspec import Struct
 
@@ -16,8 +17,9 @@ from isthmus.datapath.core import shapes
 from isthmus.datapath.core.shapes import ID
 from isthmus.datapath.services import codecs, rings
 from isthmus.datapath.services.installed import Installed, Named, State, Unit
-from isthmus.datapath.services.moves import moves
+from isthmus.datapath.services.moves import Edit, Many, moves
 from isthmus.model.balancing import Ejection, Group, Plan, Target
+from isthmus.model.chunked import Chunked, difference
 
 SMALL = 16
 MOST_WEIGHT = 1 << 24
@@ -35,39 +37,38 @@ class Refused(Exception):  # noqa: N818
 
 
 class Change(Struct, gc=False):
-    """How one unit becomes its row. ``held``: references taken for it; ``freed``: released after the grace period."""
+    """How one unit becomes its row: what to write, and what it is afterwards. The unit is changed when all is written.
+
+    Two cases. Without ``edits``, ``plan`` is a new one, whose slots are written. With them, ``plan`` takes the place of
+    the unit's present one under its id; its slots are the present ones until the edits are applied, one for each group.
+    """
 
     unit: Unit
     plan: Installed
     puts: list[Put]
     """What to write; the order of maps is the manifest's."""
-    held: Sequence[int] = ()
-    freed: Sequence[int] = ()
-    stale: Sequence[tuple[int, int]] = ()
-    """(group, n) of slots beyond the new counts."""
-    gone: Set[int] = frozenset()
-    """Backends that are no longer members."""
     frontends: tuple[bytes, ...] = ()
-    in_place: bool = False
+    edits: tuple[Edit, ...] | None = None
 
 
 def change(state: State, row: Plan) -> Change:  # hot:
-    """The change from the present maps to a row; no puts where they agree. Refused leaves the state unchanged."""
+    """The change from the present maps to a row; no puts where they agree. Refused leaves the state unchanged.
+
+    What has no number yet gets one: a unit, a plan, a backend, a cluster. Nothing else changes before the writes.
+    """
     groups = _groups(row)
     unit = state.unit(str(row.key))
-    wanted = tuple([_numbers(state, group.targets) for group in groups])
     awaited = _awaited(state, unit, row) if row.awaited else _NOBODY
     if awaited:
-        groups, wanted = groups or (Group(()),), wanted or ((),)
-        present = {number for group in wanted for number in group}
-        wanted = ((*wanted[0], *sorted(awaited - present)), *wanted[1:])
+        groups = groups or (Group(()),)
     flags = codecs.PLAN_AFFINITY if row.affinity == "ClientIP" else 0
     timeout = row.affinity_timeout if flags else 0
     flags |= (codecs.PLAN_CONSISTENT if row.consistent else 0) | (codecs.PLAN_SKIP if row.skip else 0)
     skip = frozenset(map(shapes.address, row.skip)) if row.skip else _NO_SKIP
-    plan = Installed(0, unit.name.id, flags, timeout, _shares(groups), wanted, skip, restored=awaited)
+    plan = Installed(0, unit.name.id, flags, timeout, _shares(groups), (), skip, restored=awaited)
     plan.ejection = _ejection(row.ejection or state.ejection)
-    found = _in_place(state, unit, plan) or _anew(state, unit, plan)
+    targets = [group.targets for group in groups]
+    found = _in_place(state, unit, plan, targets) or _anew(state, unit, plan, targets)
     found.frontends = tuple(sorted([codecs.frontend_key(key) for key in row.frontends]))
     number, known = found.plan.id, state.frontends
     for key in found.frontends:
@@ -99,7 +100,7 @@ def new_plain(state: State, rows: Mapping[str, Plan]) -> list[Change]:  # hot:
         [group] = row.groups
         backends = _numbers(state, group.targets)
         shares = _ALONE if group.tier == 0 and group.weight == 1 else ((group.tier, group.weight),)
-        plan = state.plans[number] = Installed(number, service, 0, 0, shares, (backends,))
+        plan = Installed(number, service, 0, 0, shares, (_group(backends, group.targets),))
         plan.ejection = _ejection(row.ejection or state.ejection)
         puts = _slots(state, plan, [(0, n, backend) for n, backend in enumerate(backends)])
         puts.append(("plans", pack_id(number), plan.value(state.next_generation())))
@@ -107,7 +108,7 @@ def new_plain(state: State, rows: Mapping[str, Plan]) -> list[Change]:  # hot:
         for key in called:
             puts.append(("frontends", key, codecs.frontend(key, plan=number)))
         puts.append(("services", pack_id(service), pack_name(name.encode())))
-        found.append(Change(unit, plan, puts, (), (), (), frozenset(), called))
+        found.append(Change(unit, plan, puts, called))
     return found
 
 
@@ -139,6 +140,15 @@ def _awaited(state: State, unit: Unit, row: Plan) -> frozenset[int]:
     return frozenset(n for n in unit.current.restored if state.backends[n].target.cluster in awaited)
 
 
+def _wanted(state: State, plan: Installed, targets: Sequence[Sequence[Target]]) -> list[tuple[int, ...]]:
+    """The backends of each group; those that are awaited are in the first, where no row has them."""
+    wanted = [_numbers(state, each) for each in targets]
+    if plan.restored:
+        present = {number for group in wanted for number in group}
+        wanted[0] = (*wanted[0], *sorted(plan.restored - present))
+    return wanted
+
+
 def _groups(row: Plan) -> Sequence[Group]:
     if len(row.groups) > codecs.MAX_GROUPS:
         raise Refused(f"{len(row.groups)} groups of backends; the datapath has room for {codecs.MAX_GROUPS}")
@@ -148,9 +158,10 @@ def _groups(row: Plan) -> Sequence[Group]:
     return row.groups if len(row.groups) < 2 else sorted(row.groups, key=lambda group: group.tier)
 
 
-def _anew(state: State, unit: Unit, plan: Installed) -> Change:  # hot:
+def _anew(state: State, unit: Unit, plan: Installed, targets: Sequence[Sequence[Target]]) -> Change:  # hot:
     plan.id = state.plan_ids.take()
-    state.plans[plan.id] = plan
+    wanted = _wanted(state, plan, targets)
+    plan.slots = tuple([_group(numbers, each) for numbers, each in zip(wanted, targets, strict=True)])
     puts: list[Put] = []
     for g, group in enumerate(plan.slots):
         puts += _slots(state, plan, [(g, n, number) for n, number in enumerate(group)])
@@ -160,43 +171,64 @@ def _anew(state: State, unit: Unit, plan: Installed) -> Change:  # hot:
     if plan.skip:
         puts += [("skips", codecs.SKIP_KEY.pack(address, plan.id), codecs.SKIPPED) for address in sorted(plan.skip)]
     puts.append(("plans", ID.pack(plan.id), plan.value(state.next_generation())))
-    return Change(unit=unit, plan=plan, puts=puts)
+    return Change(unit, plan, puts)
 
 
-def _in_place(state: State, unit: Unit, plan: Installed) -> Change | None:
+def _group(numbers: tuple[int, ...], targets: Sequence[Target]) -> Sequence[int]:
+    """Large ones as Many, unless they have more than their targets."""
+    many = _chunked(numbers, targets)
+    return numbers if many is None else Many(list(numbers), many)
+
+
+def _chunked(numbers: Sequence[int], targets: Sequence[Target]) -> Chunked[Target] | None:
+    return targets if isinstance(targets, Chunked) and len(targets) == len(numbers) else None
+
+
+def _in_place(state: State, unit: Unit, plan: Installed, targets: Sequence[Sequence[Target]]) -> Change | None:
     """The change within the plan that is there, where that is small and known; plan becomes its successor."""
     old = unit.current
-    if old is None or not old.sure or old.flags != plan.flags or old.skip != plan.skip or _tiers(old) != _tiers(plan):
+    if old is None or old.doubt or old.flags != plan.flags or old.skip != plan.skip or _tiers(old) != _tiers(plan):
         return None
-    moved = [moves(before, after) for before, after in zip(old.slots, plan.slots, strict=True)]
-    writes = [(g, n, number) for g, (_, written) in enumerate(moved) for n, number in written]
+    edits = _edits(state, old, plan, targets)
+    writes = [(g, n, number) for g, edit in enumerate(edits) for n, number in edit.writes]
     if writes and old.shares != plan.shares:
         return None  # between the two writes a backend would be called with the share another had
-    slots = tuple([slots for slots, _ in moved])
-    same = (slots, plan.shares) == (old.slots, old.shares)
+    same = old.shares == plan.shares and not any(map(Edit.changes, edits, old.slots))
     if plan.flags & codecs.PLAN_CONSISTENT and not same:
         return None  # a ring changes whole
-    same = same and (plan.timeout, plan.ejection) == (old.timeout, old.ejection)
-    if len(writes) > max(SMALL, sum(map(len, plan.slots)) // 2):
+    sizes = tuple([edit.size for edit in edits])
+    if len(writes) > max(SMALL, sum(sizes) // 2):
         return None
-    before, after = old.members(), plan.members()
-    plan.slots, plan.id, plan.extra = slots, old.id, old.extra
-    extent = tuple(map(max, old.extents(), map(len, slots)))
-    plan.extent = () if extent == tuple(map(len, slots)) else extent
-    puts = _slots(state, plan, writes) + _members(state, plan, after - before)
-    if not same:
-        puts.append(("plans", ID.pack(plan.id), plan.value(state.next_generation())))
-    return Change(
-        unit=unit,
-        plan=plan,
-        puts=puts,
-        held=[number for _, _, number in writes],
-        freed=[old.slots[g][n] for g, n, _ in writes if n < len(old.slots[g])]
-        + [number for g, group in enumerate(old.slots) for number in group[len(slots[g]) :]],
-        stale=[(g, n) for g, group in enumerate(old.slots) for n in range(len(slots[g]), len(group))],
-        gone=before - after,
-        in_place=True,
+    plan.id, plan.slots = old.id, old.slots
+    puts = _slots(state, plan, writes)
+    if plan.has_members:
+        puts += _members(state, plan, {number for _, _, number in writes if not old.has(number)})
+    if not same or (plan.timeout, plan.ejection) != (old.timeout, old.ejection):
+        puts.append(("plans", ID.pack(plan.id), plan.value(state.next_generation(), sizes)))
+    return Change(unit, plan, puts, edits=edits)
+
+
+def _edits(state: State, old: Installed, plan: Installed, targets: Sequence[Sequence[Target]]) -> tuple[Edit, ...]:
+    """What becomes of each group. Of a large one only what differs between the targets of both is looked at."""
+    [*pairs] = zip(old.slots, targets, strict=True)
+    if not plan.restored and all(isinstance(a, Many) and isinstance(b, Chunked) for a, b in pairs):
+        return tuple([_edit(state, group, each) for group, each in pairs])
+    wanted = _wanted(state, plan, targets)
+    return tuple(
+        [
+            moves(tuple(group), numbers, _chunked(numbers, each))
+            for (group, each), numbers in zip(pairs, wanted, strict=True)
+        ]
     )
+
+
+def _edit(state: State, group: Any, targets: Any) -> Edit:
+    """The edit of one of many. Each target that goes has a number: the group's own slot holds it."""
+    removed, added = difference(group.targets, targets)
+    gone = [state.by_target[target].id for target in removed]
+    come = [(state.by_target.get(target) or state.backend(target)).id for target in added]
+    edit: Edit = group.edit(gone, come, targets)
+    return edit
 
 
 def _tiers(plan: Installed) -> list[int]:
@@ -204,14 +236,11 @@ def _tiers(plan: Installed) -> list[int]:
 
 
 def _slots(state: State, plan: Installed, slots: Iterable[tuple[int, int, int]]) -> list[Put]:  # hot:
-    """Slots (group, n, backend) to write. Each holds its backend from now on; what stays put does so already.
-
-    A backend that no write has been seen for is written too. Several changes may have it, and its cluster.
-    """
+    """Slots (group, n, backend) to write, and backends that no write has been seen for: several changes may have one,
+    and its cluster."""
     puts: list[Put] = []
     for group, n, number in slots:
         backend = state.backends[number]
-        backend.refs += 1
         if not (backend.written and backend.cluster.written):
             puts.append(("backends", ID.pack(number), backend.value()))
             puts += _cluster(backend.cluster)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from itertools import zip_longest
 from typing import Any
 
 from isthmus.datapath.core.ids import Ids
@@ -83,10 +82,11 @@ def _plans(state: State, maps: Maps) -> None:
         plan.skip = frozenset(skips[number])
         plan.restored = frozenset(backend for group in plan.slots for backend in group)
         if members[number] != plan.members():
-            plan.sure, plan.flags = False, plan.flags | codecs.PLAN_AFFINITY
-            plan.extra += tuple(sorted((members[number] & state.backends.keys()) - set(plan.held())))
+            plan.flags |= codecs.PLAN_AFFINITY
+            plan.suspect(extra=sorted((members[number] & state.backends.keys()) - set(plan.held())))
         if rings[number] != {chunk for chunk in plan.chunks() if plan.members()}:
-            plan.sure, plan.flags = False, plan.flags | codecs.PLAN_CONSISTENT
+            plan.flags |= codecs.PLAN_CONSISTENT
+            plan.suspect()
         for backend in plan.held():
             state.backends[backend].refs += 1
         state.generation = max(state.generation, found.get(number, {}).get("generation", 0))
@@ -108,12 +108,14 @@ def _plan(state: State, number: int, raw: dict[str, Any] | None, slots: Slots) -
             slots=tuple(_counted(state, slots.get(g, {}), count) for g, (_, _, count, _) in enumerate(groups)),
         )
         plan.ejection = (raw["eject_after"], raw["eject_first"], raw["eject_longest"])
-        plan.sure = [len(group) for group in plan.slots] == [count for _, _, count, _ in groups]
+        if [len(group) for group in plan.slots] != [count for _, _, count, _ in groups]:
+            plan.suspect()
     there = [[slots[g].get(n) for n in range(max(slots[g]) + 1)] if g in slots else [] for g in range(_most(slots))]
-    plan.sure &= raw is not None and tuple(map(len, there)) == plan.extents()[: len(there)]
-    plan.extent = tuple(max(pair) for pair in zip_longest(plan.extents(), map(len, there), fillvalue=0))
+    extents = [len(group) for group in there]
     held = Counter(slot[0] for group in there for slot in group if slot and slot[0] in state.backends)
-    plan.extra = tuple((held - Counter(plan.held())).elements())
+    extra = list((held - Counter(plan.held())).elements())
+    if raw is None or extents != plan.extents()[: len(there)] or extra:
+        plan.suspect(extents=extents, extra=extra)
     return plan
 
 

@@ -15,7 +15,7 @@ from isthmus.datapath.core.maps import Maps
 from isthmus.datapath.core.shapes import ID
 from isthmus.datapath.services import codecs, plans
 from isthmus.datapath.services.audit import audit
-from isthmus.datapath.services.installed import State, Unit
+from isthmus.datapath.services.installed import Installed, State, Unit
 from isthmus.datapath.services.leftovers import Leftovers
 from isthmus.datapath.services.manifest import ORDER
 from isthmus.datapath.services.plans import Change
@@ -91,7 +91,8 @@ class PlanTarget:
 
     async def _repair(self, wanted: Mapping[str, Plan]) -> tuple[int, int]:
         """Compare the maps with ``state``: (unknown entries deleted, services written again)."""
-        found = audit(self.state, self._maps, leaving=self._leftovers.services())
+        leaving, stale = self._leftovers.services(), self._leftovers.stale()
+        found = audit(self.state, self._maps, leaving=leaving, stale=stale)
         for name, keys in found.strays.items():
             if keys:
                 self._maps.drop(name, keys)
@@ -120,12 +121,13 @@ class PlanTarget:
                 entries = _entries(changes, failures)
             if name == "services":
                 self._mark_services(changes, failures)
+        left: list[tuple[PlanKey, Installed, int]] = []
         for key, change in changes.items():
             if key in failures:
                 self._abort(change)
             else:
-                self._commit(change)
-        self._drop_members(changes, failures)
+                left += [(key, change.plan, number) for number in self._commit(change)]
+        self._drop_members(left, failures)
 
     def _flip(self, changes: Mapping[PlanKey, Change], failures: dict[PlanKey, str]) -> None:
         """Point the frontends to their plans; then retire the plans that no frontend points to."""
@@ -181,39 +183,48 @@ class PlanTarget:
         for key, change in changes.items():
             change.unit.name.written = change.unit.name.written or key not in failures
 
-    def _commit(self, change: Change) -> None:
-        unit, plan = change.unit, change.plan
-        if not change.in_place and unit.current is not None:
-            unit.older = (*unit.older, unit.current)
-        unit.current = self.state.plans[plan.id] = plan
-        if change.stale or change.freed:
-            self._leftovers.shrink(plan, stale=change.stale, freed=change.freed)
+    def _commit(self, change: Change) -> Sequence[int]:
+        """Make a change the unit's present; returns the backends that are no longer members."""
+        unit, plan, state = change.unit, change.plan, self.state
+        old, edits = unit.current, change.edits
+        unit.current = state.plans[plan.id] = plan
+        if edits is None or old is None:
+            if old is not None:
+                unit.older = (*unit.older, old)
+            state.hold([number for group in plan.slots for number in group])
+            return ()
+        state.hold([number for edit in edits for _, number in edit.writes])
+        freed = [number for edit, group in zip(edits, old.slots, strict=True) for number in edit.freed(group)]
+        sizes = list(map(len, old.slots))
+        plan.slots = tuple([edit.applied(group) for edit, group in zip(edits, old.slots, strict=True)])
+        if freed:
+            stale = [(g, n) for g, edit in enumerate(edits) for n in range(edit.size, sizes[g])]
+            self._leftovers.shrink(plan, stale=stale, freed=freed)
+        return [number for number in dict.fromkeys(freed) if not plan.has(number)] if plan.has_members else ()
 
     def _abort(self, change: Change) -> None:
         """Take back a failed change: two cases.
 
         A new plan is not reachable and is retired. A plan that was changed in place may have slots of both versions:
-        it is marked unsure and keeps the references of both, until a new plan replaces it.
+        it keeps the references of both, until a new plan replaces it.
         """
-        if not change.in_place:
+        current, edits = change.unit.current, change.edits
+        if edits is None or current is None:
+            self.state.plans[change.plan.id] = change.plan
+            self.state.hold([number for group in change.plan.slots for number in group])
             self._leftovers.retire([change.plan])
-        elif change.unit.current is not None:
-            current = change.unit.current
-            current.sure = False
-            current.extra = (*current.extra, *change.held)
-            current.extent = tuple(map(max, current.extents(), change.plan.extents()))
+        else:
+            held = [number for edit in edits for _, number in edit.writes]
+            self.state.hold(held)
+            current.suspect(extents=[edit.size for edit in edits], extra=held)
 
-    def _drop_members(self, changes: Mapping[PlanKey, Change], failures: dict[PlanKey, str]) -> None:
+    def _drop_members(self, left: Sequence[tuple[PlanKey, Installed, int]], failures: dict[PlanKey, str]) -> None:
         """Delete members at once, without grace: a client with affinity must not stay with a backend that has left."""
-        keys = [
-            (key, change.plan, codecs.MEMBER_KEY.pack(change.plan.id, number))
-            for key, change in changes.items()
-            if key not in failures
-            for number in change.gone
-        ]
-        for position, why in (self._maps.drop("members", [k for _, _, k in keys]) if keys else {}).items():
-            key, plan, _ = keys[position]
-            plan.sure = False
+        keys = [codecs.MEMBER_KEY.pack(plan.id, number) for _, plan, number in left]
+        for position, why in (self._maps.drop("members", keys) if keys else {}).items():
+            key, plan, number = left[position]
+            plan.suspect(extra=[number])
+            self.state.hold([number])
             failures[key] = why
 
     # Taking away

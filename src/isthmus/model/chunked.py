@@ -1,0 +1,136 @@
+"""Sorted sequences that may be large, and change a little at a time.
+
+Up to ``SMALL`` items are a plain tuple. More are chunks, and the next version shares those it leaves alone: making it,
+comparing it with the one before and finding what differs cost what has changed, not what there is. Which items are in
+which chunk follows from the changes that led there and means nothing: equal items are equal sequences.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import chain
+from operator import itemgetter
+from typing import Any, Final, Protocol, TypeVar, overload
+
+
+class Ordered(Protocol):
+    """What can be sorted."""
+
+    def __lt__(self, other: Any, /) -> bool: ...
+
+
+T = TypeVar("T", bound=Ordered)
+
+CHUNK: Final = 256
+"""Items of a chunk at first: near the root of the largest service's size, where chunks and their items cost the same.
+A chunk that has grown to twice as many is split."""
+SMALL: Final = 256
+"""Items up to which copying all of them costs less than looking for a chunk."""
+
+_first = itemgetter(0)
+
+
+class Chunked(Sequence[T]):
+    """Sorted distinct items in chunks, none of them empty. Immutable."""
+
+    __slots__ = ("_size", "chunks")
+
+    def __init__(self, chunks: Iterable[tuple[T, ...]]) -> None:
+        self.chunks = tuple(chunks)
+        self._size = sum(map(len, self.chunks))
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[T]:
+        return chain.from_iterable(self.chunks)
+
+    def __repr__(self) -> str:
+        return f"<Chunked of {self._size} in {len(self.chunks)} chunks>"
+
+    @overload
+    def __getitem__(self, at: int) -> T: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[T]: ...
+    def __getitem__(self, at: int | slice) -> T | Sequence[T]:
+        return tuple(self)[at]
+
+    def __contains__(self, item: Any) -> bool:
+        chunk = self.chunks[_place(self.chunks, item)]
+        at = bisect_left(chunk, item)
+        return at < len(chunk) and bool(chunk[at] == item)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Chunked):
+            return tuple(self) == other if isinstance(other, tuple) else NotImplemented
+        if self._size != other._size:
+            return False
+        if self.chunks == other.chunks:  # those that are the same objects are not looked into
+            return True
+        removed, added = difference(self, other)
+        return not removed and not added
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+
+def sequence(items: Sequence[T]) -> Sequence[T]:
+    """Sorted distinct items as a tuple, or in chunks where they are many."""
+    if len(items) <= SMALL:
+        return tuple(items)
+    return Chunked(tuple(items[at : at + CHUNK]) for at in range(0, len(items), CHUNK))
+
+
+def changed(items: Sequence[T], *, removed: Collection[T], added: Collection[T]) -> Sequence[T]:
+    """The sequence without some of its items and with others, which it had not got."""
+    if not isinstance(items, Chunked):
+        return sequence(sorted([*(item for item in items if item not in removed), *added]))
+    edits: dict[int, tuple[list[T], list[T]]] = {}
+    for item in removed:
+        edits.setdefault(_place(items.chunks, item), ([], []))[0].append(item)
+    for item in added:
+        edits.setdefault(_place(items.chunks, item), ([], []))[1].append(item)
+    chunks: list[tuple[T, ...]] = []
+    done = 0
+    for at, (out, into) in sorted(edits.items()):
+        chunks += items.chunks[done:at]
+        chunks += _edited(items.chunks[at], out, into)
+        done = at + 1
+    found = Chunked([*chunks, *items.chunks[done:]])
+    return found if len(found) > SMALL // 2 else sequence(tuple(found))
+
+
+def difference(old: Sequence[T], new: Sequence[T]) -> tuple[list[T], list[T]]:
+    """(what only the old one has, what only the new one has). Chunks that both share are not looked into."""
+    if old is new:
+        return [], []
+    befores, afters = (each.chunks if isinstance(each, Chunked) else (tuple(each),) for each in (old, new))
+    shared = set(map(id, befores)).intersection(map(id, afters))
+    before = {id(item): item for chunk in befores if id(chunk) not in shared for item in chunk}
+    after = {id(item): item for chunk in afters if id(chunk) not in shared for item in chunk}
+    removed = [item for known, item in before.items() if known not in after]
+    added = [item for known, item in after.items() if known not in before]
+    if removed and added:  # equal items that are not the same object
+        both = set(removed).intersection(added)
+        if both:
+            removed = [item for item in removed if item not in both]
+            added = [item for item in added if item not in both]
+    return removed, added
+
+
+def _place(chunks: Sequence[tuple[T, ...]], item: T) -> int:
+    """The chunk that an item is in, or would be."""
+    return max(0, bisect_right(chunks, item, key=_first) - 1)
+
+
+def _edited(chunk: tuple[T, ...], removed: Sequence[T], added: Sequence[T]) -> list[tuple[T, ...]]:
+    """A chunk after its changes: none where it is empty, two where it has grown too large."""
+    items = list(chunk)
+    for item in removed:
+        del items[bisect_left(items, item)]
+    items += added
+    items.sort()
+    if len(items) < 2 * CHUNK:
+        return [tuple(items)] if items else []
+    return [tuple(items[at : at + CHUNK]) for at in range(0, len(items), CHUNK)]
