@@ -66,10 +66,15 @@ class Chunked(Sequence[T]):
             return tuple(self) == other if isinstance(other, tuple) else NotImplemented
         if self._size != other._size:
             return False
-        if self.chunks == other.chunks:  # those that are the same objects are not looked into
-            return True
-        removed, added = difference(self, other)
-        return not removed and not added
+        for one, two in zip(self.chunks, other.chunks, strict=False):
+            if one is two:
+                continue
+            least = min(len(one), len(two))
+            if one[:least] != two[:least]:
+                return False  # all before them is equal, so they begin at the same item
+            if len(one) != len(two):
+                return tuple(self) == tuple(other)  # from here on chunks are others
+        return True
 
     def __hash__(self) -> int:
         return hash(tuple(self))
@@ -107,16 +112,20 @@ def difference(old: Sequence[T], new: Sequence[T]) -> tuple[list[T], list[T]]:
         return [], []
     befores, afters = (each.chunks if isinstance(each, Chunked) else (tuple(each),) for each in (old, new))
     shared = set(map(id, befores)).intersection(map(id, afters))
-    before = {id(item): item for chunk in befores if id(chunk) not in shared for item in chunk}
-    after = {id(item): item for chunk in afters if id(chunk) not in shared for item in chunk}
-    removed = [item for known, item in before.items() if known not in after]
-    added = [item for known, item in after.items() if known not in before]
+    before, after = (_by_id([chunk for chunk in of if id(chunk) not in shared]) for of in (befores, afters))
+    removed = [before[each] for each in before.keys() - after.keys()]
+    added = [after[each] for each in after.keys() - before.keys()]
     if removed and added:  # equal items that are not the same object
         both = set(removed).intersection(added)
         if both:
             removed = [item for item in removed if item not in both]
             added = [item for item in added if item not in both]
     return removed, added
+
+
+def _by_id(chunks: Sequence[tuple[T, ...]]) -> dict[int, T]:
+    items = list(chain.from_iterable(chunks))
+    return dict(zip(map(id, items), items, strict=True))
 
 
 def _place(chunks: Sequence[tuple[T, ...]], item: T) -> int:
