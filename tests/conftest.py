@@ -9,10 +9,12 @@ import asyncio
 import functools
 import os
 import signal
+import sys
 from collections.abc import Generator
 from typing import Any, Final
 
 import pytest
+import structlog
 from hypothesis import settings
 
 pytest_plugins = ["etcd_server", "kube_apiserver", "own_host"]
@@ -40,15 +42,24 @@ settings.load_profile("ci" if os.environ.get("CI") else "people")
 
 
 def pytest_configure() -> None:
-    """The environment that tests and what they start see."""
+    """The environment that tests and what they start see, and where log lines go: to stderr, as those of a process.
+
+    On stdout they would come between the lines of a command that a test runs beside what logs.
+    """
     from programs import BUILT
 
+    structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
     for name in list(os.environ):
         steers = name in OURS or name.startswith(OURS_BY_PREFIX)
         if (name.startswith("ISTHMUS_") and not steers) or name in FOREIGN or name.lower().endswith("_proxy"):
             del os.environ[name]
     if str(BUILT) not in os.environ["PATH"].split(os.pathsep):
         os.environ["PATH"] += f"{os.pathsep}{BUILT}"
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Two for each processor: half of the time a test waits, for a lab to come up or for a time to be over."""
+    return 2 * len(os.sched_getaffinity(0))
 
 
 def pytest_sessionstart() -> None:

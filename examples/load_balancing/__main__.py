@@ -72,19 +72,21 @@ class Stage(NamedTuple):
             raise Wrong(f"{self.name}: {next(iter(self.reconciler.failing.values())).error}")
 
     def planned(self) -> Reached:
-        """Backends by frontend, according to the tables."""
+        """Backends by frontend that are called while none fails, according to the tables: those of the first tier."""
         snapshot = self.db.snapshot()
-        return {
-            str(key): sorted(f"{t.cluster}/{t.address}:{t.port}" for group in row.groups for t in group.targets)
-            for row in snapshot.all(tables.PLANS)
-            for key in row.frontends
-        }
+        found = {}
+        for row in snapshot.all(tables.PLANS):
+            first = min((group.tier for group in row.groups if group.targets), default=0)
+            targets = [target for group in row.groups if group.tier == first for target in group.targets]
+            for key in row.frontends:
+                found[str(key)] = sorted(f"{each.cluster}/{each.address}:{each.port}" for each in targets)
+        return found
 
     def programmed(self) -> Reached:
         """Backends by frontend, as a connect would find them in the maps."""
         found = view.dump(self.maps)
         backends = {row["id"]: f"{row['cluster']}/{row['backend'].partition('/')[0]}" for row in found["backends"]}
-        counts = {row["plan_id"]: [group["count"] for group in row["groups"]] for row in found["plans"]}
+        counts = {row["plan_id"]: _first_tier(row["groups"]) for row in found["plans"]}
         slots: dict[int, list[str]] = {}
         for row in found["slots"]:
             if row["plan_id"] in counts and row["n"] < counts[row["plan_id"]][row["group"]]:
@@ -95,6 +97,12 @@ class Stage(NamedTuple):
         """What is still there of what plans are made into."""
         entries = [f"map {name}" for name in (*MAPS, "members", "services", "clusters") if list(self.maps.items(name))]
         return entries + [name for name, size in self.target.state.sizes().items() if size]
+
+
+def _first_tier(groups: Sequence[dict[str, Any]]) -> list[int]:
+    """How many slots of each group are called while no backend fails."""
+    first = min((group["tier"] for group in groups if group["count"]), default=0)
+    return [group["count"] if group["tier"] == first else 0 for group in groups]
 
 
 def _scoped(row: dict[str, Any]) -> str:

@@ -69,7 +69,7 @@ async def test_an_object_that_cannot_be_read_costs_itself_only(
     server.put("/api/v1/namespaces/demo/services/bad", spec={"ports": [{"port": "eighty"}]})
     listed = await client.list(SERVICE)
     assert [each.metadata.name for each in listed] == ["echo"]
-    [line] = [line for line in capsys.readouterr().out.splitlines() if "cannot be read" in line]
+    [line] = [line for line in capsys.readouterr().err.splitlines() if "cannot be read" in line]
     assert "demo/bad" in line
     assert "$.spec.ports[0].port" in line
 

@@ -37,7 +37,7 @@ spec:
         - name: echo
           image: isthmus/echo
           ports: [{name: http, containerPort: 8080}]
-          readinessProbe: {tcpSocket: {port: http}, periodSeconds: 1, failureThreshold: 1}
+          readinessProbe: {tcpSocket: {port: http}, periodSeconds: 1, timeoutSeconds: 5, failureThreshold: 1}
 """
 SERVICE = """
 ---

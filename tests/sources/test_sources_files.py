@@ -112,7 +112,7 @@ def test_a_file_that_is_no_yaml_keeps_what_it_last_said(world: World, capsys: py
     world.settle()
     assert world.services() == {"default/a": ("10.96.0.1",)}
     world.settle()
-    [line] = [line for line in capsys.readouterr().out.splitlines() if "file ignored" in line]
+    [line] = [line for line in capsys.readouterr().err.splitlines() if "file ignored" in line]
     assert "a.yaml" in line
 
 
@@ -133,7 +133,7 @@ def test_an_object_that_cannot_be_read_costs_itself(
     world.write("a.yaml", f"{text}\n---{SERVICE.format(name='good', ip='10.96.0.1')}")
     world.source.step()
     assert world.services() == {"default/good": ("10.96.0.1",)}
-    [line] = [line for line in capsys.readouterr().out.splitlines() if "object ignored" in line]
+    [line] = [line for line in capsys.readouterr().err.splitlines() if "object ignored" in line]
     assert "a.yaml" in line
     assert said.removeprefix("$` - at") in line
 

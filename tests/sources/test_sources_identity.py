@@ -42,7 +42,7 @@ async def test_the_configuration_wins_and_the_other_name_is_said(
 ) -> None:
     server.put(f"{ABOUT}/v1alpha1/{PROPERTY}", spec={"value": "north"})
     assert await cluster_name(client, configured="south") == "south"
-    assert "cluster has two names" in capsys.readouterr().out
+    assert "cluster has two names" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("served", [True, False], ids=["no property", "no such kind"])

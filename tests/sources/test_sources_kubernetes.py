@@ -144,7 +144,7 @@ async def test_a_bad_object_costs_itself_only(
         server.put(f"{SERVICES}/a", spec={})
         server.put(f"{SERVICES}/bad", spec={})
         await names(db, "demo/a", "demo/b", "demo/bad", "demo/c")
-    lines = [line for line in capsys.readouterr().out.splitlines() if said in line]
+    lines = [line for line in capsys.readouterr().err.splitlines() if said in line]
     assert [("demo/bad" in line, "demo/a" in line) for line in lines] == [(True, False), (False, True)]
 
 
@@ -160,12 +160,12 @@ async def test_what_is_wrong_with_an_object_is_said_once(
             server.put(f"{SERVICES}/bad", spec=bad, metadata={"labels": {"a": label}})
         server.put(f"{SERVICES}/mark")
         await names(db, "demo/mark")
-        assert capsys.readouterr().out.count("object ignored") == 1
+        assert capsys.readouterr().err.count("object ignored") == 1
         server.put(f"{SERVICES}/bad", spec={})
         server.put(f"{SERVICES}/bad", spec=bad)
         server.put(f"{SERVICES}/mark2")
         await names(db, "demo/mark", "demo/mark2")
-        assert capsys.readouterr().out.count("object ignored") == 1
+        assert capsys.readouterr().err.count("object ignored") == 1
 
 
 async def test_a_kind_that_is_not_served_stays_pending_and_is_said(server: FakeApiServer) -> None:

@@ -99,7 +99,10 @@ def invoked(command: list[str], *, stdin: str | None = None) -> subprocess.Compl
 def until(holds: Callable[[], Any], *, seconds: float = 60.0, what: str = "") -> Any:
     """The first true value. The time is no claim: it ends a test that would hang, also on a busy machine."""
     deadline = time.monotonic() + seconds
-    while not (value := holds()):
-        assert time.monotonic() < deadline, f"not after {seconds:g} s: {what or holds}"
-        time.sleep(0.05)
-    return value
+    while True:
+        began = time.monotonic()
+        if value := holds():
+            return value
+        ended = time.monotonic()
+        assert ended < deadline, f"not after {seconds:g} s: {what or holds}"
+        time.sleep(max(0.05, ended - began))  # what is waited for gets half of the processor at least
