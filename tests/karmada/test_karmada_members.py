@@ -1,9 +1,11 @@
-"""Which Clusters are members, their numbers and addresses, what is said about them; which Services lose their pods."""
+"""Which Clusters are members, their numbers and addresses, and what is wrong with them; what costs a round."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
+from isthmus.karmada.control import Kept, placement_facts
 from isthmus.karmada.members import Member, members
 from isthmus.kube.objects.karmada import (
     AggregatedStatus,
@@ -12,12 +14,50 @@ from isthmus.kube.objects.karmada import (
     Cluster,
     ClusterSpec,
     ClusterStatus,
+    EvictionTask,
     ObjectReference,
     ResourceBinding,
     Taint,
     TargetCluster,
 )
 from isthmus.kube.objects.meta import Condition, Meta
+from isthmus.reflector import Event
+
+
+def kept() -> tuple[asyncio.Event, Kept[ResourceBinding]]:
+    changed = asyncio.Event()
+    return changed, Kept(changed, placement_facts)
+
+
+def workload(number: int, *, tasks: list[EvictionTask] | None = None, replicas: int = 1) -> Event[ResourceBinding]:
+    resource = ObjectReference("apps/v1", "Deployment", "demo", f"app{number}")
+    status = BindingStatus([AggregatedStatus(cluster_name="a", status={"replicas": replicas})])
+    spec = BindingSpec(resource=resource, clusters=[TargetCluster("a")], graceful_eviction_tasks=tasks)
+    meta = Meta(name=f"app{number}-deployment", namespace="demo", resource_version=str(replicas))
+    return Event(f"demo/app{number}-deployment", ResourceBinding(metadata=meta, spec=spec, status=status))
+
+
+def test_placements_of_apps_are_not_kept_and_their_status_costs_no_round() -> None:
+    changed, placements = kept()
+    placements.apply([Event("isthmus-system/isthmus-etcd-peers-service", placed("a"))])
+    assert changed.is_set()
+    changed.clear()
+    for replicas in (1, 2):
+        placements.apply([workload(number, replicas=replicas) for number in range(500)])
+    assert not changed.is_set()
+    assert len(placements.objects) == 1
+
+
+def test_an_eviction_costs_a_round_when_it_begins_and_when_it_ends() -> None:
+    changed, placements = kept()
+    for tasks in ([EvictionTask(from_cluster="a")], None):
+        placements.apply([workload(1, tasks=tasks)])
+        assert changed.is_set()
+        changed.clear()
+        placements.apply([workload(1, tasks=tasks, replicas=5)])
+        assert not changed.is_set()
+    assert placements.objects == {}
+
 
 ETCD = ObjectReference("v1", "Service", "isthmus-system", "isthmus-etcd-peers")
 

@@ -1,4 +1,4 @@
-"""In a member, beside its etcd: users and rights as the keys say that Karmada brought.
+"""In a member, beside its etcd: users and rights by the keys that Karmada brought.
 
 No process of a cluster but this one has the etcd's root. It reads a folder that a Secret is mounted at, and acts when
 that changes: a password anew would end every session of its user, so nothing is set that did not change.
@@ -43,7 +43,7 @@ class Granting:
             await asyncio.sleep(EVERY)
 
     async def look(self) -> bool:
-        """Do what changed; whether the etcd is as the folder says. What fails is logged once and tried again."""
+        """Apply what changed; whether the etcd has the users of the folder. A failure is logged once."""
         try:
             found = read(self._home.folder.path)
             digest = hashlib.sha256(repr(sorted(found.items())).encode()).hexdigest()

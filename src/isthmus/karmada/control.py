@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 from urllib.parse import urlsplit
 
 from msgspec import Struct
@@ -22,14 +22,16 @@ from isthmus import kube, logs
 from isthmus.karmada import evictions, keyring, works
 from isthmus.karmada.evictions import Eviction
 from isthmus.karmada.keyring import MEMBER, Keys
-from isthmus.karmada.members import Member, members
+from isthmus.karmada.members import Member, is_etcds, members
 from isthmus.karmada.works import DIGEST, PART, Work
 from isthmus.kube.objects.core import SECRET, SERVICE, Secret, Service
-from isthmus.kube.objects.karmada import CLUSTER, RESOURCE_BINDING, WORK, ResourceBinding, Workload
+from isthmus.kube.objects.karmada import CLUSTER, RESOURCE_BINDING, WORK, Cluster, ResourceBinding, Workload
 from isthmus.kube.objects.karmada import Work as Existing
 from isthmus.model.names import ClusterName
 from isthmus.reflector import Event, Expired, Reflector, Transient
-from isthmus.statedb import Backoff, Retry
+from isthmus.statedb import Backoff
+
+T = TypeVar("T")
 
 log = logs.get("karmada")
 
@@ -38,6 +40,7 @@ NUMBER: Final = "isthmus.io/cluster-id"
 """Annotation of a member's Secret: its number in the clusterset."""
 EVERY: Final = 600.0
 """Seconds after which a round is made though nothing was seen to change: certificates end, and drains."""
+BACKOFF: Final = Backoff(0.5, 30.0)
 SETTLE: Final = 0.2
 """Seconds in which changes are gathered before a round."""
 
@@ -97,30 +100,40 @@ class Control:
 
     async def run(self) -> None:
         """Rounds for ever, one whenever something that decides has changed."""
-        retry = Retry(Backoff(0.5, 30.0))
+        clusters, bindings = Kept(self._changed, cluster_facts), Kept(self._changed, placement_facts)
+        followed = (
+            Reflector(self._client.store(CLUSTER), clusters, name="karmada/clusters"),
+            Reflector(self._client.store(RESOURCE_BINDING), bindings, name="karmada/resourcebindings"),
+        )
+        failures = 0
         async with asyncio.TaskGroup() as tasks:
-            for kind in (CLUSTER, RESOURCE_BINDING):
-                reflector = Reflector(self._client.store(kind), _Wake(self._changed), name=f"karmada/{kind.resource}")
+            for reflector in followed:
                 tasks.create_task(reflector.run(), name=reflector.name)
             while True:
-                self._changed.clear()
-                try:
-                    report = await self.round()
-                except (kube.KubeError, Transient, Expired) as why:
-                    log.warning("round failed", why=str(why), attempt=retry.failed())
-                    await retry.pause()
+                await self._wait(BACKOFF.delay(failures) if failures else EVERY)
+                if not all(reflector.state.synced for reflector in followed):
                     continue
-                self._log(report)
-                if report.problems:
-                    retry.failed()
-                    await retry.pause()
-                    continue
-                retry = Retry(Backoff(0.5, 30.0))
-                await self._wait()
+                problems = await self._try(clusters.objects, bindings.objects)
+                failures = failures + 1 if problems else 0
+
+    async def _try(self, clusters: Mapping[str, Cluster], bindings: Mapping[str, ResourceBinding]) -> Sequence[str]:
+        """A round; what is wrong is logged once while it stays so."""
+        try:
+            seen = await self._look([*clusters.values()], [*bindings.values()])
+            problems = (await self._carry_out(seen)).problems
+        except (kube.KubeError, Transient, Expired) as why:
+            problems = (str(why),)
+        for problem in problems:
+            if problem not in self._problems:
+                log.warning("not done", why=problem)
+        self._problems = problems
+        return problems
 
     async def round(self) -> Report:
-        """Write what differs from what is wanted."""
-        seen = await self._look()
+        """Write what differs from what is wanted, once."""
+        return await self._carry_out(await self._list())
+
+    async def _carry_out(self, seen: Seen) -> Report:
         problems: list[str] = []
         written = 0
         keys: dict[ClusterName, Keys] = {}
@@ -147,16 +160,17 @@ class Control:
 
     async def status(self) -> Report:
         """What there is, without writing."""
-        seen = await self._look()
+        seen = await self._list()
         return Report(
             members=tuple(seen.members),
             deliveries=tuple(_delivery(each) for _, each in sorted(seen.existing.items())),
             drained=tuple(_sentence(each) for each in await self._evictions(seen)),
         )
 
-    async def _look(self) -> Seen:
-        clusters = await self._client.list(CLUSTER)
-        bindings = await self._client.list(RESOURCE_BINDING)
+    async def _list(self) -> Seen:
+        return await self._look(await self._client.list(CLUSTER), await self._client.list(RESOURCE_BINDING))
+
+    async def _look(self, clusters: list[Cluster], bindings: list[ResourceBinding]) -> Seen:
         secrets = await self._client.list(SECRET, self._namespace, label_selector=MEMBER)
         existing = await self._client.list(WORK, label_selector=PART)
         keys = {each.member: each for each in map(_keys_of, secrets)}
@@ -222,14 +236,14 @@ class Control:
         return True
 
     async def _remove(self, seen: Seen, wanted: Sequence[Work], joined: Sequence[Member], problems: list[str]) -> int:
-        """Works that nobody wants, then keys of members that left."""
+        """Delete Works that are no longer wanted, then the keys of members that left."""
         names = {(each.namespace, each.name) for each in wanted}
         stay = {each.name for each in joined}
-        gone: list[tuple[kube.Kind[Any], str, str]]
-        gone = [(WORK, *key) for key, each in seen.existing.items() if key not in names and not _ends(each)]
-        gone += [(SECRET, self._namespace, f"isthmus-member-{name}") for name in seen.keys if name not in stay]
+        stale: list[tuple[kube.Kind[Any], str, str]]
+        stale = [(WORK, *key) for key, each in seen.existing.items() if key not in names and not _ends(each)]
+        stale += [(SECRET, self._namespace, f"isthmus-member-{name}") for name in seen.keys if name not in stay]
         removed = 0
-        for kind, namespace, name in gone:
+        for kind, namespace, name in stale:
             try:
                 removed += await self._client.delete(kind, namespace, name)
                 log.info("removed", kind=kind.kind, name=f"{namespace}/{name}")
@@ -237,35 +251,59 @@ class Control:
                 problems.append(f"{namespace}/{name}: {why}")
         return removed
 
-    async def _wait(self) -> None:
+    async def _wait(self, seconds: float) -> None:
+        """Until something has changed, and a moment for what changes with it; or for so long."""
         try:
-            async with asyncio.timeout(EVERY):
+            async with asyncio.timeout(seconds):
                 await self._changed.wait()
         except TimeoutError:
             return
         await asyncio.sleep(SETTLE)
-
-    def _log(self, report: Report) -> None:
-        """What is wrong, once while it stays so."""
-        for problem in report.problems:
-            if problem not in self._problems:
-                log.warning("not done", why=problem)
-        self._problems = report.problems
+        self._changed.clear()
 
 
-class _Wake:
-    """A sink that keeps nothing: a round lists for itself."""
+class Kept(Generic[T]):
+    """A sink that keeps the objects that decide something, and reports only changes of what decides.
 
-    def __init__(self, changed: asyncio.Event) -> None:
+    Karmada writes the status of every placement and every Cluster again and again; none of that may cost a round.
+    """
+
+    def __init__(self, changed: asyncio.Event, facts: Callable[[T], Any]) -> None:
         self._changed = changed
+        self._facts = facts
+        self.objects: dict[str, T] = {}
 
-    def replace(self, items: Mapping[str, Any], *, partial: bool) -> None:
+    def __repr__(self) -> str:
+        return f"<Kept: {len(self.objects)}>"
+
+    def replace(self, items: Mapping[str, T], *, partial: bool) -> None:
         """All of them."""
+        deleted = [] if partial else [Event[T](key, None) for key in self.objects if key not in items]
+        self.apply([*deleted, *(Event(key, each) for key, each in items.items())])
         self._changed.set()
 
-    def apply(self, events: Sequence[Event[Any]]) -> None:
-        """Changes."""
-        self._changed.set()
+    def apply(self, events: Sequence[Event[T]]) -> None:
+        """Changes, in order."""
+        for key, each in events:
+            before, facts = self.objects.pop(key, None), self._facts(each) if each is not None else None
+            if each is not None and facts is not None:
+                self.objects[key] = each
+            if facts != (self._facts(before) if before is not None else None):
+                self._changed.set()
+
+
+def placement_facts(binding: ResourceBinding) -> Any:
+    """What decides of a placement: everything of that of our etcd, the evictions of any other; None: nothing."""
+    if is_etcds(binding):
+        return binding.spec, binding.status
+    tasks = binding.spec.graceful_eviction_tasks
+    return (binding.spec.resource, tasks) if tasks else None
+
+
+def cluster_facts(cluster: Cluster) -> Any:
+    """What decides of a Cluster: all but its status, which is only shown."""
+    meta = cluster.metadata
+    return cluster.spec, meta.labels, meta.annotations, bool(meta.deletion_timestamp)
 
 
 def _keys_of(secret: Secret) -> Keys:

@@ -54,7 +54,7 @@ def ensure(
     readers: Iterable[ClusterName],
 ) -> Keys:
     """What a member needs, with as much as possible of what there was: certificates for its hosts that last, and the
-    passwords with which its peers, and nobody else, read its etcd."""
+    passwords with which its peers read its etcd; those of former peers are dropped."""
     users = {remote_user(each) + PASSWORD for each in readers}
     with tempfile.TemporaryDirectory(prefix="isthmus-keys-") as path:
         folder = Folder(Path(path))

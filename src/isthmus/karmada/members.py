@@ -43,7 +43,7 @@ class Member(Struct, frozen=True, kw_only=True):
     name: ClusterName
     id: int = 0
     endpoints: tuple[str, ...] = ()
-    """URLs of its etcd; empty: not known yet, and nobody can follow it."""
+    """URLs of its etcd; empty: not known yet, so no peer can follow it."""
     pod_ranges: tuple[str, ...] = ()
     region: str = ""
     zones: tuple[str, ...] = ()
@@ -66,7 +66,7 @@ def members(
     clusters: Iterable[Cluster], bindings: Iterable[ResourceBinding], *, ids: Mapping[str, int]
 ) -> list[Member]:
     """All Clusters, by name. ``ids``: numbers that were given before; a member keeps its own while it has keys."""
-    found = _of_etcd(bindings)
+    found = [each for each in bindings if is_etcds(each)]
     placed = {target.name for binding in found for target in binding.spec.clusters or ()} or set(ids)
     seen = {each.cluster_name: each for binding in found for each in _statuses(binding)}
     taken: dict[int, ClusterName] = {}
@@ -118,7 +118,7 @@ def _member(cluster: Cluster, *, placed: Collection[str], seen: AggregatedStatus
 
 
 def _numbered(member: Member, cluster: Cluster, *, ids: Mapping[str, int], taken: Mapping[int, ClusterName]) -> Member:
-    """The member with the number it asks for, had before, or the first that nobody has or had."""
+    """The member with the number that it asks for, or had before, or the lowest free one."""
     asked = (cluster.metadata.annotations or {}).get(ID, "")
     number = int(asked) if re.fullmatch(r"\d{1,3}", asked) else 0
     if asked and not 0 < number <= MOST_ID:
@@ -133,9 +133,10 @@ def _numbered(member: Member, cluster: Cluster, *, ids: Mapping[str, int], taken
     return structs.replace(member, id=number, problem="" if number else f"all {MOST_ID} ids are taken")
 
 
-def _of_etcd(bindings: Iterable[ResourceBinding]) -> list[ResourceBinding]:
-    wanted = ("Service", SYSTEM, ETCD_SERVICE)
-    return [b for b in bindings if (b.spec.resource.kind, b.spec.resource.namespace, b.spec.resource.name) == wanted]
+def is_etcds(binding: ResourceBinding) -> bool:
+    """Whether it places the Service by which members reach our etcd."""
+    resource = binding.spec.resource
+    return (resource.kind, resource.namespace, resource.name) == ("Service", SYSTEM, ETCD_SERVICE)
 
 
 def _statuses(binding: ResourceBinding) -> list[AggregatedStatus]:
