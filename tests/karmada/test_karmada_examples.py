@@ -33,6 +33,13 @@ def test_our_exports_and_imports_are_not_defined_on_karmadas_api_server(rendered
     assert names == {"trafficpolicies.isthmus.io", "drains.isthmus.io"}
 
 
+def test_the_app_can_be_applied_as_a_folder_whose_files_are_read_by_name() -> None:
+    files = sorted((EXAMPLES / "app").glob("*.yaml"))
+    objects = [each for file in files for each in yaml.safe_load_all(file.read_text())]
+    assert objects[0]["kind"] == "Namespace"
+    assert {each["metadata"]["namespace"] for each in objects[1:]} == {objects[0]["metadata"]["name"]}
+
+
 def test_every_object_is_selected_by_a_policy(rendered: list[dict[str, Any]]) -> None:
     policies = [each for each in rendered if each["kind"] in ("PropagationPolicy", "ClusterPropagationPolicy")]
     selectors = [selector for policy in policies for selector in policy["spec"]["resourceSelectors"]]
