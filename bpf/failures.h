@@ -130,14 +130,16 @@ __walked_once __u64 pick_other(__u32 plan_id, __u32 seed)
 	return 0;
 }
 
-/* Follow a TCP connect from here on. Nothing, and its outcome is not counted, where there is no memory. */
+/* Follow a TCP connect from here on. */
 static __always_inline struct attempt *begin_attempt(struct bpf_sock_addr *ctx, const struct orig_dst *dst,
 						     const struct choice *choice)
 {
-	struct attempt *attempt = bpf_sk_storage_get(&attempts, ctx->sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	struct tcp_call *call = bpf_sk_storage_get(&tcp_calls, ctx->sk, 0, 0);
+	struct attempt *attempt;
 
-	if (!attempt)
+	if (!call)
 		return 0;
+	attempt = &call->attempt;
 	attempt->started = bpf_ktime_get_ns();
 	attempt->plan = choice->plan;
 	attempt->service = dst->service;

@@ -63,6 +63,7 @@ static long (*const bpf_l4_csum_replace)(struct __sk_buff *skb, __u32 offset, __
 static __s64 (*const bpf_csum_diff)(const __be32 *from, __u32 from_size, const __be32 *to, __u32 to_size,
 				    __u32 seed) = (void *)BPF_FUNC_csum_diff;
 static struct bpf_sock *(*const bpf_sk_fullsock)(struct bpf_sock *sk) = (void *)BPF_FUNC_sk_fullsock;
+static struct bpf_tcp_sock *(*const bpf_tcp_sock)(struct bpf_sock *sk) = (void *)BPF_FUNC_tcp_sock;
 static struct bpf_sock *(*const bpf_skc_lookup_tcp)(void *ctx, struct bpf_sock_tuple *tuple, __u32 size, __u64 netns,
 						    __u64 flags) = (void *)BPF_FUNC_skc_lookup_tcp;
 static void *(*const bpf_skc_to_tcp_sock)(void *sk) = (void *)BPF_FUNC_skc_to_tcp_sock;

@@ -14,7 +14,7 @@
 #include "alive.h"
 #include "names.h"
 #include "sockets.h"
-#include "rescue_tc.h"
+#include "rescue_icmp.h"
 #include "sockops.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
@@ -231,5 +231,7 @@ int to_pod(struct __sk_buff *skb)
 {
 	int verdict = rescue_to_pod(skb);
 
+	if (verdict == TC_ACT_UNSPEC)
+		verdict = rescue_unreachable(skb);
 	return verdict == TC_ACT_UNSPEC ? names_to_pod(skb) : verdict;
 }

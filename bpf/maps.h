@@ -369,6 +369,13 @@ struct orig_dst {
 	__u32 generation;
 };
 
+/* What a TCP socket called, and what becomes of the connect: one allocation, since that is most of what a call costs. */
+struct tcp_call {
+	struct orig_dst dst;
+	struct attempt attempt; /* none while its backend is 0 */
+	__u32 reserved[4];	/* so that the size stays when a field is added: sockets live across upgrades */
+};
+
 /* The last few of a UDP socket, as a ring: next is overwritten next. */
 struct orig_dsts {
 	__u32 next;
@@ -544,14 +551,6 @@ struct {
 	__type(value, struct traffic);
 } traffic SEC(".maps");
 
-/* The attempt of a TCP socket; freed with it. Beside tcp_calls, whose shape lets sockets live across upgrades. */
-struct {
-	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, int);
-	__type(value, struct attempt);
-} attempts SEC(".maps");
-
 /* Service id → name. For people and for a restarted agent; the kernel does not read it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -612,12 +611,12 @@ struct {
 	__type(value, struct counter);
 } counters SEC(".maps");
 
-/* The rewritten destination of a TCP socket; freed with the socket. */
+/* What a TCP socket called; freed with the socket. */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, int);
-	__type(value, struct orig_dst);
+	__type(value, struct tcp_call);
 } tcp_calls SEC(".maps");
 
 /* Those of a UDP socket; freed with the socket. */

@@ -12,7 +12,7 @@
 #define TCP_SYN 2
 #define TCP_RST 4
 #define TCP_ACK 16
-#define LONGEST_RST 128 /* bytes: every RST and SYN-ACK is shorter */
+#define LONGEST_ANSWER 160 /* bytes: every RST, SYN-ACK and ICMP error about a SYN is shorter */
 #define SYN_SENT 2
 #define BPF_F_PSEUDO_HDR_ 0x10
 
@@ -162,6 +162,14 @@ static __always_inline struct bpf_sock *lookup_socket(struct __sk_buff *skb, con
 	return bpf_skc_lookup_tcp(skb, &tuple, sizeof(tuple.ipv6), *netns, 0);
 }
 
+/* Whether an answer is to this socket's SYN: who cannot see its sequence number can neither move nor blame. */
+static __always_inline bool is_about_syn(struct bpf_sock *full, __u32 sequence)
+{
+	const struct bpf_tcp_sock *tcp = bpf_tcp_sock(full);
+
+	return tcp && tcp->snd_una == sequence;
+}
+
 enum answer {
 	ANSWER_PASSED, /* not about a connect of ours that is under way */
 	ANSWER_MOVED,  /* RST: the connection was moved to another backend */
@@ -178,8 +186,8 @@ static __always_inline int answer_of(struct __sk_buff *skb, const struct flow_ke
 	if (!sk)
 		return ANSWER_PASSED;
 	full = sk->state == SYN_SENT ? bpf_sk_fullsock(sk) : 0;
-	if (full)
-		attempt = bpf_sk_storage_get(&attempts, full, 0, 0);
+	if (full && is_about_syn(full, segment->acknowledged - 1))
+		attempt = attempt_of(full);
 	if (attempt && segment->flags & TCP_RST) {
 		count_failure(attempt, FAILURE_REFUSED);
 		if (!move_on(attempt, forward))
@@ -230,7 +238,7 @@ static __always_inline void stay_with_first_choice(struct __sk_buff *skb, const 
 		return;
 	full = sk->state == SYN_SENT ? bpf_sk_fullsock(sk) : 0;
 	if (full)
-		attempt = bpf_sk_storage_get(&attempts, full, 0, 0);
+		attempt = attempt_of(full);
 	if (attempt)
 		move_back(attempt, &segment->key);
 	bpf_sk_release(sk);
@@ -252,7 +260,7 @@ static __always_inline struct flow *give_port(struct __sk_buff *skb, const struc
 		return 0;
 	full = sk->state == SYN_SENT ? bpf_sk_fullsock(sk) : 0;
 	if (full)
-		attempt = bpf_sk_storage_get(&attempts, full, 0, 0);
+		attempt = attempt_of(full);
 	if (attempt) {
 		there.backend = attempt->backend;
 		attempt->moved = 1; /* so that the entries go with the socket */
@@ -345,14 +353,14 @@ static __always_inline int from_new_peer(struct __sk_buff *skb, const struct seg
 	return TC_ACT_UNSPEC;
 }
 
-/* While nothing is moved, only short packets are looked at: RST that starts a rescue is one. */
-static __always_inline int rescue_to_pod(struct __sk_buff *skb)
+/* While nothing is moved, only short packets are looked at: what starts a rescue is one. */
+__walked_once int rescue_to_pod(struct __sk_buff *skb)
 {
 	struct segment segment = {};
 	const struct flow *found;
 	bool moved = anything_moved();
 
-	if ((!moved && skb->len > LONGEST_RST) || parse(skb, &segment, false))
+	if ((!moved && skb->len > LONGEST_ANSWER) || parse(skb, &segment, false))
 		return TC_ACT_UNSPEC;
 	if (moved) {
 		segment.key.reverse = 1;

@@ -57,18 +57,27 @@ static __always_inline void write_address6(struct bpf_sock_addr *ctx, const __be
 	ctx->user_ip6[3] = from[3];
 }
 
+/* The attempt of a TCP socket; none where it called no service. */
+static __always_inline struct attempt *attempt_of(void *sk)
+{
+	struct tcp_call *call = bpf_sk_storage_get(&tcp_calls, sk, 0, 0);
+
+	return call && call->attempt.backend ? &call->attempt : 0;
+}
+
 /*
  * With Multipath TCP the connect hook runs for a subflow, but getpeername for the socket that the application has: the
  * entry goes there too.
  */
 static __always_inline int store_tcp(struct bpf_sock_addr *ctx, const struct orig_dst *dst)
 {
-	struct orig_dst *stored = bpf_sk_storage_get(&tcp_calls, ctx->sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	struct tcp_call *stored = bpf_sk_storage_get(&tcp_calls, ctx->sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	void *owner;
 
 	if (!stored)
 		return -ENOMEM;
-	*stored = *dst;
+	stored->dst = *dst;
+	stored->attempt.backend = 0;
 	if (!constants.has_mptcp)
 		return 0;
 	owner = bpf_skc_to_mptcp_sock(ctx->sk);
@@ -76,7 +85,7 @@ static __always_inline int store_tcp(struct bpf_sock_addr *ctx, const struct ori
 		return 0;
 	stored = bpf_sk_storage_get(&tcp_calls, owner, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	if (stored)
-		*stored = *dst;
+		stored->dst = *dst;
 	return 0;
 }
 
@@ -122,9 +131,9 @@ static __always_inline const struct orig_dst *find_by_backend(struct bpf_sock_ad
 	const struct orig_dsts *stored;
 
 	if (ctx->protocol == IPPROTO_TCP || ctx->protocol == IPPROTO_MPTCP) {
-		const struct orig_dst *only = bpf_sk_storage_get(&tcp_calls, ctx->sk, 0, 0);
+		const struct tcp_call *only = bpf_sk_storage_get(&tcp_calls, ctx->sk, 0, 0);
 
-		return only && is_backend(only, address, port) ? only : 0;
+		return only && is_backend(&only->dst, address, port) ? &only->dst : 0;
 	}
 	stored = bpf_sk_storage_get(&udp_calls, ctx->sk, 0, 0);
 	if (!stored)

@@ -153,7 +153,7 @@ static __always_inline __u8 verdict_of(const struct attempt *attempt, __u32 stat
  * first choice, wherever its packets go.
  */
 static __attribute__((noinline)) void record_state(struct bpf_sock_ops *ctx, const struct attempt *attempt,
-						   const struct orig_dst *call, __u32 state, const struct traffic *bytes)
+						   const struct tcp_call *call, __u32 state, const struct traffic *bytes)
 {
 	__u32 asked = attempt->passed_over ? attempt->passed_over : attempt->tried[0], answered = attempt->backend;
 	struct flow_record *record;
@@ -175,8 +175,8 @@ static __attribute__((noinline)) void record_state(struct bpf_sock_ops *ctx, con
 	copy_address(record->pod, key.pod);
 	record->pod_port = key.pod_port;
 	if (call) {
-		copy_address(record->called, call->address);
-		record->called_port = call->port;
+		copy_address(record->called, call->dst.address);
+		record->called_port = call->dst.port;
 	}
 	write_asked(record, asked);
 	if (!record->asked_port && !attempt->passed_over) {
@@ -236,7 +236,9 @@ static __always_inline void observe(struct bpf_sock_ops *ctx)
 	if (op != BPF_SOCK_OPS_TIMEOUT_INIT && op != BPF_SOCK_OPS_TCP_CONNECT_CB && op != BPF_SOCK_OPS_RTO_CB &&
 	    op != BPF_SOCK_OPS_STATE_CB)
 		return;
-	attempt = bpf_sk_storage_get(&attempts, sk, 0, 0);
+	if (op == BPF_SOCK_OPS_STATE_CB && to != BPF_TCP_CLOSE && from != BPF_TCP_SYN_SENT)
+		return; /* most of what comes: no look-up for it */
+	attempt = attempt_of(sk);
 	if (!attempt)
 		return;
 	if (op == BPF_SOCK_OPS_TIMEOUT_INIT) {

@@ -8,6 +8,7 @@ datagram to it: those are counted apart.
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import sys
 import time
@@ -19,8 +20,10 @@ from typing import Any
 import pytest
 from lab_running import Running, lab_name, until
 
+from isthmus.cli import local
 from isthmus_lab import removal
 from isthmus_lab.layout import Lab
+from isthmus_lab.supervisor.configs import config_of
 
 pytestmark = pytest.mark.lab
 
@@ -104,6 +107,34 @@ def scale_to_none_and_back(lab: Running) -> None:
         time.sleep(1.0)
 
 
+def flap(lab: Running) -> None:
+    """Another cluster refuses and answers in turn."""
+    pauses = random.Random(7)
+    for _ in range(15):
+        lab.cli("cut", "--loud", "c1", "c2")
+        time.sleep(pauses.uniform(0.03, 0.4))
+        lab.cli("heal")
+        time.sleep(pauses.uniform(0.03, 0.4))
+
+
+def replace_the_agent(lab: Running) -> None:
+    """Maps of another size, as of another version: new ones are filled beside the old, which go on answering."""
+    cluster = lab.lab.cluster("c1")
+    assert cluster is not None
+    config = config_of(cluster.nodes[0], "agent")
+    before = maps_directories(lab)
+    lab.cli("kill", "c1/agent")
+    config.write_text(config.read_text().replace("[datapath]\n", "[datapath]\nmax_entries = 32768\n"))
+    lab.cli("start", "c1/agent")
+    until(lambda: len(now := maps_directories(lab)) == 1 and now != before, what="the new agent's maps alone")
+
+
+def maps_directories(lab: Running) -> set[str]:
+    """Where the agent of c1's first node has its maps."""
+    [pin] = [local.clusters(lab.lab.name)["c1"].pin]
+    return {path.name for path in Path(pin).glob("v*-*")}
+
+
 FAULTS: dict[str, Callable[[Running], None]] = {
     "a pod is killed": kill_a_pod,
     "a container is in back-off": kill_it_until_it_backs_off,
@@ -116,6 +147,8 @@ FAULTS: dict[str, Callable[[Running], None]] = {
     "a rollout": roll_out,
     "none are left there for a while": scale_to_none_and_back,
     "the agent is killed": partial(kill_and_start, "c1/agent"),
+    "a cluster flaps every 30 to 400 ms": flap,
+    "the agent is replaced by one with another layout": replace_the_agent,
     "the name server is killed": partial(kill_and_start, "c1/dns"),
 }
 FEW = {"a pod is killed"}

@@ -14,21 +14,6 @@ FLOW_CLOSED: Final = 64
 KINDS: Final = ("", "ejected", "restored")
 """By enum event_kind."""
 
-ATTEMPT = Shape(
-    "attempt",
-    started="Q",
-    plan="I",
-    service="I",
-    backend="I",
-    generation="I",
-    cluster="H",
-    failed="B",
-    moved="B",
-    tries="I",
-    tried="24s",
-    passed_over="I",
-    recorded="I",
-)
 FLOW_KEY = Shape("flow_key", pod="16s", peer="16s", pod_port="2s", peer_port="2s", reverse="I")
 FLOW = Shape(
     "flow", peer="16s", peer_port="2s", pod_port="2s", flags="I", backend="I", reserved="I", fin_end="8s", used="Q"

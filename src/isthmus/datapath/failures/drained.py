@@ -29,7 +29,8 @@ LOOK: Final = 1.0
 STORAGE: Final = "tcp_calls"
 """The map of socket storage with what a TCP socket called."""
 ENTRY: Final = 48
-"""Bytes of its struct orig_dst: address called, backend's address, port called, backend's port, three ids."""
+"""Bytes of the struct orig_dst that a value begins with: address called, backend's address, port called, backend's
+port, three ids."""
 
 Call = tuple[Peer, Target]
 """The address and port that are called, and the backend that answers."""

@@ -68,7 +68,6 @@ MAPS: Final = (
     Map(name="round_trips", writer="kernel", show=each(_round_trip)),
     Map(name="gates", value=codecs.GATE, writer="kernel"),
     Map(name="events", parts=(codecs.EVENT,), writer="kernel", opaque=True),
-    Map(name="attempts", parts=(codecs.ATTEMPT,), writer="kernel", opaque=True),
 )
 
 PROGRAMS: Final = (Program("connects", "cgroup"), Program("from_pod", "ingress"), Program("to_pod", "egress"))

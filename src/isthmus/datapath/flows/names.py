@@ -22,8 +22,8 @@ from isthmus.statedb import Database
 
 KEPT: Final = 20_000
 """Names of each kind: a few MB, and more than are retired between a connection's begin and end on all but few nodes."""
-CALLERS_INTERVAL: Final = 2.0
-"""Seconds between looks for the network namespaces of pods."""
+CALLERS_INTERVAL: Final = 10.0
+"""Seconds between looks for the network namespaces of pods, which read /proc and hold up the loop: 0.3 ms a pod."""
 AGAIN: Final = 0.2
 """Seconds between two looks at least, when a record is of a namespace that was not seen yet."""
 

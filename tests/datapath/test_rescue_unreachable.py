@@ -1,0 +1,90 @@
+"""A connect to a backend without a route, a pod that has just ended say, is moved as one that is refused."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+from bpf_world import Load, World, group, plan, programmed
+from failing_backends import GOOD, GOOD6, SILENT, VIP, VIP6
+from namespaces import ip
+
+from isthmus.datapath import Datapath, view
+from isthmus.model.balancing import Ejection
+
+pytestmark = [pytest.mark.bpf, pytest.mark.needs("nft")]
+
+NEVER = Ejection(after=0)
+NO_ROUTE, NO_ROUTE6 = "10.9.1.9:8080", "[fd00:9:1::9]:8080"
+BOTH = [
+    pytest.param(VIP, GOOD, NO_ROUTE, id="IPv4"),
+    pytest.param(VIP6, GOOD6, NO_ROUTE6, id="IPv6"),
+]
+
+
+RULES = """\
+table inet unreachable {
+  chain prerouting {
+    type filter hook prerouting priority 0
+    ip daddr 10.9.1.0/24 reject with icmpx type host-unreachable
+    ip6 daddr fd00:9:1::/64 reject with icmpx type host-unreachable
+  }
+}
+"""
+"""Of unreachable routes the kernel tells a caller five times, then once in a second, whatever is configured."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def node(served: World) -> Iterator[None]:
+    """A node that answers every packet to these backends by ICMP."""
+    nft = ["ip", "netns", "exec", served.server, "nft"]
+    for setting in ("net/ipv4/icmp_ratelimit", "net/ipv6/icmp/ratelimit"):
+        ip("netns", "exec", served.server, "sh", "-c", f"echo 0 >/proc/sys/{setting}")
+    subprocess.run([*nft, "-f", "-"], input=RULES, text=True, check=True)
+    yield
+    subprocess.run([*nft, "delete", "table", "inet", "unreachable"], check=True)
+
+
+@pytest.mark.parametrize(("vip", "good", "bad"), BOTH)
+def test_no_call_fails_while_there_is_no_route_to_one_of_three(
+    rescuing: Datapath, load: Load, vip: str, good: tuple[str, ...], bad: str
+) -> None:
+    programmed(rescuing.target(), plan("echo", vip, group(*good, bad), ejection=NEVER))
+    result = load.run(vip, calls=150, at_once=10)
+    assert result.ended == {"ok": 150}
+    assert set(result.answered) == set(good)
+
+
+@pytest.mark.parametrize(("vip", "good", "bad"), BOTH)
+def test_it_is_blamed_as_unreachable_and_ejected(
+    rescuing: Datapath, load: Load, vip: str, good: tuple[str, ...], bad: str
+) -> None:
+    programmed(
+        rescuing.target(), plan("echo", vip, group(bad), group(good[0], tier=1), ejection=Ejection(3, 60.0, 60.0))
+    )
+    assert load.run(vip, calls=20, at_once=2).ended == {"ok": 20}
+    [row] = view.rows(rescuing.maps, "failing")
+    assert (row["backend"], row["ejected"], row["reason"]) == (f"{bad}/TCP", True, "unreachable")
+
+
+def test_a_call_goes_on_to_the_third_when_the_second_has_no_route_either(rescuing: Datapath, load: Load) -> None:
+    tiers = group(SILENT), group(NO_ROUTE, tier=1), group(GOOD[0], tier=2)
+    programmed(rescuing.target(), plan("echo", VIP, *tiers, ejection=Ejection(50, 60.0, 60.0)))
+    assert load.run(VIP, calls=6, at_once=6).answered == {GOOD[0]: 6}
+    assert {row["backend"]: row["reason"] for row in view.rows(rescuing.maps, "failing")} == {
+        f"{SILENT}/TCP": "silent",
+        f"{NO_ROUTE}/TCP": "unreachable",
+    }
+
+
+@pytest.mark.parametrize(("vip", "bad"), [(VIP, NO_ROUTE), (VIP6, NO_ROUTE6)])
+def test_when_there_is_no_other_backend_the_call_fails_as_without_us(
+    rescuing: Datapath, load: Load, vip: str, bad: str
+) -> None:
+    programmed(rescuing.target(), plan("echo", vip, group(bad), ejection=NEVER))
+    result = load.run(vip, calls=10, at_once=5, timeout=1.0)
+    assert set(result.ended) <= {"EHOSTUNREACH", "ENETUNREACH", "timeout"}, (
+        "an error while connect() has the lock waits"
+    )
+    assert result.failed == 10
