@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_address
-
 import dns.message
 from bpf_testrun import DROP, PASS, REDIRECT
-from names_world import CLUSTER_DNS, CLUSTER_DNS6, SERVER, SERVER6, checksum, message, pseudo
+from names_world import CLUSTER_DNS, CLUSTER_DNS6, SERVER, SERVER6, checksum, message, packed, pseudo
 
 from isthmus.dns.respond import FORWARD, respond
 from isthmus.zone import Zone, codec
 
-RESOLVERS = {ip_address(each).packed for each in (CLUSTER_DNS, CLUSTER_DNS6, SERVER, SERVER6)}
-NODE = {ip_address(each).packed for each in (SERVER, SERVER6)}
+RESOLVERS = {packed(each) for each in (CLUSTER_DNS, CLUSTER_DNS6, SERVER, SERVER6)}
+NODE = {packed(each) for each in (SERVER, SERVER6)}
 
 
 def question(frame: bytes) -> bytes | None:
@@ -33,7 +31,7 @@ def question(frame: bytes) -> bytes | None:
         return None
     if udp[2:4] != b"\0\x35" or int.from_bytes(udp[4:6], "big") != length or length > 8 + 512:
         return None
-    over, check = pseudo(str(ip_address(source)), str(ip_address(target)), length), int.from_bytes(udp[6:8], "big")
+    over, check = pseudo(source, target, length), int.from_bytes(udp[6:8], "big")
     absent = check == 0 and len(source) == 4
     if not (absent or check == checksum(over) ^ 0xFFFF or checksum(over + udp) == 0):
         return None
@@ -71,8 +69,7 @@ def judge(frame: bytes, verdict: int, out: bytes, zone: Zone) -> str:
 
 def is_partial(frame: bytes, at: int) -> bool:
     """Whether the UDP checksum at an offset is the pseudo header's sum alone."""
-    ends = (frame[26:30], frame[30:34]) if at == 34 else (frame[22:38], frame[38:54])
-    source, target = (str(ip_address(each)) for each in ends)
+    source, target = (frame[26:30], frame[30:34]) if at == 34 else (frame[22:38], frame[38:54])
     over = pseudo(source, target, int.from_bytes(frame[at + 4 : at + 6], "big"))
     return int.from_bytes(frame[at + 6 : at + 8], "big") == checksum(over) ^ 0xFFFF
 

@@ -6,6 +6,7 @@ import os
 import struct
 import time
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -41,11 +42,16 @@ def checksum(data: bytes) -> int:
     return ~total & 0xFFFF
 
 
-def pseudo(source: str, target: str, length: int) -> bytes:
+@lru_cache(256)
+def packed(address: str) -> bytes:
+    """An address as packets have it."""
+    return ip_address(address).packed
+
+
+def pseudo(source: bytes, target: bytes, length: int) -> bytes:
     """The pseudo header of UDP."""
-    addresses = ip_address(source).packed + ip_address(target).packed
-    tail = struct.pack(">IHBB", length, 0, 0, UDP) if ":" in source else struct.pack(">BBH", 0, UDP, length)
-    return addresses + tail
+    tail = struct.pack(">IHBB", length, 0, 0, UDP) if len(source) == 16 else struct.pack(">BBH", 0, UDP, length)
+    return source + target + tail
 
 
 def packet(
@@ -54,7 +60,7 @@ def packet(
     """An Ethernet frame with a datagram. ``check``: "full" (default), "partial" (a device makes it), or a number."""
     length = 8 + len(payload)
     check: Any = more.get("check", "full")
-    over = pseudo(source, target, length)
+    over = pseudo(packed(source), packed(target), length)
     udp = struct.pack(">HHHH", *ports, length, 0)
     if check == "full":
         check = checksum(over + udp + payload) or 0xFFFF
@@ -68,10 +74,10 @@ def header(source: str, target: str, length: int, *, fragment: int = 0, options:
     """The type of the frame, and the IP header."""
     if ":" in source:
         head = struct.pack(">IHBB", 6 << 28, length, UDP, 64)
-        return b"\x86\xdd" + head + ip_address(source).packed + ip_address(target).packed
+        return b"\x86\xdd" + head + packed(source) + packed(target)
     words = 5 + len(options) // 4
     fields = [0x40 | words, 0, words * 4 + length, 7, fragment, 64, UDP, 0]
-    addresses = ip_address(source).packed + ip_address(target).packed
+    addresses = packed(source) + packed(target)
     fields[7] = checksum(struct.pack(">BBHHHBBH", *fields) + addresses + options)
     return b"\x08\x00" + struct.pack(">BBHHHBBH", *fields) + addresses + options
 
@@ -90,7 +96,7 @@ def message(frame: bytes) -> bytes:
         assert ip[6] == UDP
         udp = frame[54:]
     assert len(udp) == length == int.from_bytes(udp[4:6], "big"), "lengths of IP, UDP and the frame"
-    over = pseudo(str(ip_address(source)), str(ip_address(target)), length)
+    over = pseudo(source, target, length)
     check = int.from_bytes(udp[6:8], "big")
     partial = check == checksum(over) ^ 0xFFFF
     assert partial or checksum(over + udp) == 0 or (check == 0 and len(source) == 4), "UDP checksum"
