@@ -28,7 +28,7 @@ from typing import Final, NamedTuple
 
 import dns.message
 import programs
-from names_node import Node
+from names_node import Node, within
 from names_world import CLUSTER_DNS, SERVER, NamesWorld, packet
 from namespaces import ip
 
@@ -37,10 +37,19 @@ from isthmus.model.dns import Name
 SECONDS: Final = int(os.environ.get("SECONDS_EACH", "5"))
 ZONE: Final = "clusterset.local"
 ECHO: Final = f"echo.demo.svc.{ZONE}"
+SERVICE: Final = f"_http._tcp.{ECHO}"
 SEARCH: Final = ("demo.svc.cluster.local", "svc.cluster.local", "cluster.local")
-LOADS: Final = {"import": (ECHO,), "walk": (*(f"{ECHO}.{domain}" for domain in SEARCH), ECHO)}
+LOADS: Final = {
+    "import": (f"{ECHO} A",),
+    "walk": (*(f"{ECHO}.{domain} A" for domain in SEARCH), f"{ECHO} A"),
+}
+ASKED: Final = {"import, by the kernel": f"{ECHO} A", "SRV, by `dns`": f"{SERVICE} SRV"}
+"""What one pod asks, and another floods with."""
+ROWS: Final = (Name(ECHO, "A", ("10.96.0.7",)), Name(SERVICE, "SRV", (f"0 100 80 {ECHO}.",)))
 CLIENTS: Final = (1, 16)
 COREDNS, CACHE = "169.254.7.2", "169.254.7.3"
+FLOOD: Final = 1_000
+"""Questions of the flooding pod under way at a time."""
 REPEAT: Final = 200_000
 ZONE_FILE: Final = f"""\
 $ORIGIN {ZONE}.
@@ -70,13 +79,15 @@ class Measured(NamedTuple):
     high: float
     cpu: float
     """Microseconds of the server's processor time for a question; below 0: not known."""
+    lost: int
+    """Questions without an answer in five seconds."""
 
 
 def main() -> None:
     """Measure all and print a table."""
     with tempfile.TemporaryDirectory() as name, bpffs(Path(name)) as pins:
         directory = Path(name)
-        node = Node(directory, pins, [Name(ECHO, "A", ("10.96.0.7",))])
+        node = Node(directory, pins, ROWS)
         try:
             print("| server | load | clients | questions/s | p50 µs | p99 µs | server CPU µs |")
             print("|---|---|---|---|---|---|---|")
@@ -90,6 +101,7 @@ def main() -> None:
                     everybody(node, directory, "CoreDNS, cached", CACHE, cache)
             with contextlib.closing(node.attach()):
                 everybody(node, directory, "kernel", CLUSTER_DNS, None)
+                floods(node, directory)
             program(node.world)
         finally:
             node.close()
@@ -147,22 +159,45 @@ def everybody(node: Node, directory: Path, server: str, address: str, pid: int |
 
 
 def measure(
-    node: Node, directory: Path, names: tuple[str, ...], address: str, clients: int, pid: int | None
+    node: Node, directory: Path, questions: tuple[str, ...], address: str, clients: int, pid: int | None
 ) -> Measured:
     """dnsperf in the pod, for some seconds."""
-    questions = directory / "questions"
-    questions.write_text("".join(f"{name} A\n" for name in names))
-    flags = ["-v", "-l", str(SECONDS), "-c", str(clients), "-q", str(clients), "-d", str(questions), "-s", address]
     before, start = processor(pid), time.monotonic()
-    command = ["ip", "netns", "exec", node.pod, "dnsperf", *flags]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    command = dnsperf(node.pod, directory, questions, address, clients)
+    done = subprocess.run([*command, "-v"], capture_output=True, text=True, check=True)
     spent, took = processor(pid) - before, time.monotonic() - start
     times = sorted(float(line.split()[-1]) for line in done.stdout.splitlines() if line.startswith("> "))
     if not times:
         raise SystemExit(f"bench-dns: nobody answers at {address}: {done.stdout[-400:]}")
     per_question = spent / len(times) * 1e6 if pid is not None else -1.0
     rate = len(times) / min(took, SECONDS)
-    return Measured(rate, times[len(times) // 2] * 1e6, times[len(times) * 99 // 100] * 1e6, per_question)
+    lost = next(int(line.split()[2]) for line in done.stdout.splitlines() if "Queries lost:" in line)
+    return Measured(rate, times[len(times) // 2] * 1e6, times[len(times) * 99 // 100] * 1e6, per_question, lost)
+
+
+def dnsperf(
+    pod: str, directory: Path, questions: tuple[str, ...], address: str, clients: int, *, at_once: int = 0
+) -> list[str]:
+    """The command that asks from a pod for some seconds, ``at_once`` or as many questions at a time as clients."""
+    given = directory / f"questions-{pod}"
+    given.write_text("".join(f"{each}\n" for each in questions))
+    flags = ["-l", str(SECONDS), "-c", str(clients), "-q", str(at_once or clients), "-d", str(given), "-s", address]
+    return ["ip", "netns", "exec", pod, "dnsperf", *flags]
+
+
+def floods(node: Node, directory: Path) -> None:
+    """One client's latencies while another pod asks as much as it can."""
+    other = node.plug(2)
+    with within(node.name), contextlib.closing(node.links()) as links:
+        links.look()
+    print("\n| a pod asks | another floods with | p50 µs | p99 µs | lost |\n|---|---|---|---|---|")
+    for asked, question in ASKED.items():
+        for flooded, flood in {"nothing": "", **ASKED}.items():
+            command = dnsperf(other, directory, (flood,), CLUSTER_DNS, 16, at_once=FLOOD) if flood else ["sleep", "0"]
+            with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as flooding:
+                found = measure(node, directory, (question,), CLUSTER_DNS, 1, None)
+                flooding.kill()
+            print(f"| {asked} | {flooded} | {found.median:.0f} | {found.high:.0f} | {found.lost} |", flush=True)
 
 
 def processor(pid: int | None) -> float:

@@ -34,7 +34,12 @@ static __always_inline int names_from_pod(struct __sk_buff *skb)
 
 	if (!cfg || !scratch || !(cfg->flags & NAMES_ON) || bpf_ktime_get_ns() >= READ_ONCE(cfg->deadline))
 		return TC_ACT_UNSPEC;
-	if (read_question(skb) || read_name(skb))
+	err = read_question(skb);
+	if (err == -EBUSY) {
+		count_name(0, NAME_LIMITED);
+		return TC_ACT_SHOT;
+	}
+	if (err || read_name(skb))
 		return TC_ACT_UNSPEC;
 	err = decide(skb);
 	if (!err)

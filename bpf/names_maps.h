@@ -15,6 +15,7 @@
 #define MAX_A (MAX_RECORDS / 16)
 #define MAX_AAAA (MAX_RECORDS / 28)
 #define MAX_AUTHORITY 256
+#define QUESTIONS_AT_ONCE 256 /* of one pod to the node's server: a fifth of what its socket's buffer holds */
 
 enum name_flag {
 	NAME_BIG_A = 1, /* the server has its addresses: they did not fit */
@@ -46,6 +47,7 @@ enum name_result {
 	NAME_EXPANDED = 4, /* NXDOMAIN to a name of ours with a search domain behind it */
 	NAME_STEERED = 5,
 	NAME_DROPPED = 6, /* ours and for the server, which is away; or it changed while it was read */
+	NAME_LIMITED = 7, /* for the server, by a pod that asks it more than it may */
 	NAME_RESULTS = 8,
 };
 
@@ -83,7 +85,8 @@ struct names_config {
 	__u8 cluster_labels; /* 0: names with a search domain behind them are not looked for */
 	__u8 cluster_size;
 	__u8 expanded_size;
-	__u8 reserved[5];
+	__u8 reserved;
+	__u32 interval; /* ns: a pod may ask the node's server one question in this time, on average; 0: any number */
 	__u8 zone[MAX_SUFFIX];	   /* lower case, wire format, with the root */
 	__u8 cluster[MAX_SUFFIX];  /* the cluster's own domain, likewise */
 	__u8 expanded[MAX_SUFFIX]; /* svc and the zone, without the root */
@@ -177,6 +180,14 @@ struct {
 	__type(key, struct dns_server_key);
 	__type(value, struct dns_server_key);
 } steered SEC(".maps");
+
+/* Interface of a pod on the node → when (ns) its questions to the node's server will have been paid for. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 16384);
+	__type(key, __u32);
+	__type(value, __u64);
+} pod_allowances SEC(".maps");
 
 /* Cookies of network namespaces whose questions were seen at TC: socket hooks leave their next ones alone. */
 struct {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "names_common.h"
+#include "names_limit.h"
 #include "names_reach.h"
 
 static __always_inline __u16 read16(const struct name_scratch *scratch, __u32 at)
@@ -150,17 +151,29 @@ static __always_inline int read_headers(struct __sk_buff *skb, struct question *
 	}
 	if (bpf_skb_load_bytes(skb, asked->udp, udp, sizeof(*udp)))
 		return -ENOENT;
-	if (udp->dest != DNS_PORT || bpf_htons(udp->len) != udp_len || skb->len < asked->udp + udp_len)
+	if (udp->dest != DNS_PORT)
 		return -ENOENT;
-	if (udp_len < sizeof(*udp) + DNS_HEADER + 5 || udp_len > sizeof(*udp) + DNS_QUESTION)
-		return -ENOENT;
-	asked->pseudo += bpf_htons(IPPROTO_UDP);
 	to->port = udp->dest;
+	asked->pseudo += bpf_htons(IPPROTO_UDP);
 	asked->size = udp_len - sizeof(*udp);
 	return 0;
 }
 
-/* One question to a resolver, into scratch: -ENOENT for what is not. Its name is still to be read. */
+/* Whether the lengths agree, and a question of the usual size fits. */
+static __always_inline bool has_room(const struct __sk_buff *skb, const struct question *asked,
+				     const struct udphdr *udp)
+{
+	__u32 udp_len = bpf_htons(udp->len);
+
+	if (udp_len < sizeof(*udp) + DNS_HEADER + 5 || udp_len > sizeof(*udp) + DNS_QUESTION)
+		return false;
+	return udp_len - sizeof(*udp) == asked->size && skb->len >= asked->udp + udp_len;
+}
+
+/*
+ * One question to a resolver, into scratch: -ENOENT for what is not. Its name is still to be read. -EBUSY: the node's
+ * server was asked too much, whatever the packet holds.
+ */
 __walked_once int read_question(struct __sk_buff *skb)
 {
 	struct name_scratch *scratch = name_scratch_of(skb);
@@ -168,15 +181,22 @@ __walked_once int read_question(struct __sk_buff *skb)
 	struct dns_server_key to;
 	const __u32 *role;
 	struct udphdr udp;
-	__u32 size;
+	__u32 size, zero = 0;
 
 	if (!scratch || skb->gso_segs > 1 || read_headers(skb, asked, &udp, &to))
 		return -ENOENT;
 	role = bpf_map_lookup_elem(&dns_servers, &to);
 	if (!role)
 		return -ENOENT;
-	if (*role == DNS_SERVER_OWN)
+	if (*role == DNS_SERVER_OWN) {
+		const struct names_config *cfg = bpf_map_lookup_elem(&names_config, &zero);
+
 		note_namespace(skb);
+		if (cfg && is_too_many(skb, cfg))
+			return -EBUSY;
+	}
+	if (!has_room(skb, asked, &udp))
+		return -ENOENT;
 	size = asked->size;
 	if (size < DNS_HEADER + 5 || size > DNS_QUESTION)
 		return -ENOENT;

@@ -4,6 +4,7 @@
 
 #include "alive.h"
 #include "names_common.h"
+#include "names_limit.h"
 
 /* Exchange one address and port of a packet, with the checksums over them. family's addresses under our keys. */
 static __always_inline int rewrite_server(struct __sk_buff *skb, bool is_ipv6, bool source, const __be32 *from,
@@ -71,8 +72,9 @@ __walked_once int steer_packet(struct __sk_buff *skb)
 	const struct question *asked;
 	__u32 zero = 0;
 	const struct config *cfg = bpf_map_lookup_elem(&config, &zero);
+	const struct names_config *names = bpf_map_lookup_elem(&names_config, &zero);
 
-	if (!cfg || !scratch)
+	if (!cfg || !names || !scratch)
 		return TC_ACT_UNSPEC;
 	asked = &scratch->asked;
 	to = &scratch->to;
@@ -82,6 +84,10 @@ __walked_once int steer_packet(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC; /* it goes there already */
 	if (!resolver->server_port || !dns_is_alive()) {
 		count_name(asked->type, NAME_DROPPED);
+		return TC_ACT_SHOT;
+	}
+	if (is_too_many(skb, names)) {
+		count_name(asked->type, NAME_LIMITED);
 		return TC_ACT_SHOT;
 	}
 	read_client(skb, asked->is_ipv6, true, &client);

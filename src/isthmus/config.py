@@ -220,6 +220,8 @@ class DnsSection(Section, frozen=True):
     instance: Literal["only", "first", "second"] = "only"
     """``first`` and ``second``: of two processes that share their addresses, so that one answers while the other is
     away."""
+    pod_rate: Annotated[float, Meta(ge=0)] = 2_000.0
+    """Questions a second that a pod may have the node's server answer, 256 at once; more are dropped. 0: any number."""
     deadline: Seconds = 1.0
     """Seconds after which the kernel stops steering questions to a server that does not say it is alive."""
 

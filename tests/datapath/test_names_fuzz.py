@@ -125,6 +125,7 @@ def test_mutated_questions_are_answered_as_the_server_does_or_left_alone(world: 
 
 def test_mutated_replies_show_who_was_asked_or_are_left_alone(world: NamesWorld) -> None:
     """Where the server's replies pass to a pod; another's packets, and those to another, come as they were sent."""
+    world.empty(["steered"])
     for source, target in ((POD, CLUSTER_DNS), (POD6, CLUSTER_DNS6)):
         wire = dns.message.make_query(ECHO, "SRV").to_wire()
         _, steered = world.ingress(packet(wire, source=source, target=target, ports=(PORT, 53)))

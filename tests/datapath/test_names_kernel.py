@@ -304,6 +304,28 @@ def test_off_means_that_nothing_is_touched(world: NamesWorld) -> None:
         world.target.renew()
 
 
+def test_a_pod_may_ask_the_server_so_many_questions_at_once_and_the_kernel_any_number(world: NamesWorld) -> None:
+    world.alive()
+    try:
+        world.section = replace(SECTION, pod_rate=0.3)
+        world.empty(["pod_allowances"])
+        world.restarted()
+        before = world.questions()
+        for path in PATHS:
+            for _ in range(100):
+                assert ask(world, ECHO) == "NOERROR 10.96.0.7"
+                ask(world, ECHO, "SRV", path=path)
+        counted = world.questions()
+    finally:
+        world.section = SECTION
+        world.target.renew()
+    grown = {kind: count - before.get(kind, 0) for kind, count in counted.items()}
+    limited = grown.get(("SRV", "limited"), 0) + grown["other", "limited"]
+    assert grown["A", "answered"] == 400
+    assert grown["SRV", "steered"] == 200
+    assert 256 <= 400 - limited < 300, "one more in three seconds"
+
+
 def test_questions_are_counted_by_kind_and_result(world: NamesWorld) -> None:
     world.alive()
     before = world.questions()

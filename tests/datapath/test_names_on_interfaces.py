@@ -7,16 +7,18 @@ import contextlib
 import ctypes
 import fcntl
 import os
+import signal
 import socket
 import struct
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import dns.message
 import pytest
 from msgspec.structs import replace
 from names_node import Node, within
-from names_world import SECTION, ZONE, NamesWorld
+from names_world import SECTION, SERVER, ZONE, NamesWorld
 from namespaces import ip
 
 from isthmus.datapath.core.tc import create_link, has_tcx, remove_filters
@@ -107,6 +109,35 @@ async def test_pods_that_come_are_attached_and_those_that_go_forgotten(node: Nod
         keep.cancel()
         await asyncio.gather(keep, return_exceptions=True)
     links.close()
+
+
+@pytest.mark.parametrize("target", [SECTION.cluster_dns[0], SERVER])
+def test_a_pod_that_asks_without_end_loses_its_own_questions_alone(tmp_path: Path, bpffs: Path, target: str) -> None:
+    """While the server does not read: without the limit one pod's questions fill the buffer of its socket."""
+    node = Node(tmp_path, bpffs, ROWS, section=replace(SECTION, pod_rate=10))
+    srv = dns.message.make_query(f"_http._tcp.{ECHO}", "SRV").to_wire()
+    other = node.plug(2)
+    try:
+        node.serve()
+        assert node.server is not None
+        with contextlib.closing(node.attach()):
+            with within(other):
+                flooding = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            with within(node.pod):
+                asking = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(20)]
+            node.server.send_signal(signal.SIGSTOP)
+            for number in range(6_000):
+                flooding.sendto(srv if number % 2 else bytes(1400), (target, 53))
+            for each in asking:
+                each.settimeout(30)
+                each.connect((target, 53))
+                each.send(srv)
+            node.server.send_signal(signal.SIGCONT)
+            assert [each.recv(512)[:2] for each in asking] == [srv[:2]] * 20
+        for each in (flooding, *asking):
+            each.close()
+    finally:
+        node.close()
 
 
 def test_a_process_that_restarts_takes_the_links_over(node: Node) -> None:

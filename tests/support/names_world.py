@@ -28,7 +28,9 @@ POD, POD6 = "10.7.0.9", "fd00:7::9"
 CLUSTER_DNS, CLUSTER_DNS6 = "10.96.0.10", "fd00:96::10"
 SERVER, SERVER6 = "169.254.7.1", "fd00:169:254:7::1"
 ZONE = "clusterset.local"
-SECTION = DnsSection(zone=ZONE, cluster_dns=(CLUSTER_DNS, CLUSTER_DNS6), listen=(f"{SERVER}:53", f"[{SERVER6}]:53"))
+SECTION = DnsSection(
+    zone=ZONE, pod_rate=0, cluster_dns=(CLUSTER_DNS, CLUSTER_DNS6), listen=(f"{SERVER}:53", f"[{SERVER6}]:53")
+)
 UDP = 17
 MACS = bytes.fromhex("02000000000a") + bytes.fromhex("02000000000b")
 

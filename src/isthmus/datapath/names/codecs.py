@@ -21,7 +21,7 @@ ON, COMPLETE, AT_TC = 1, 2, 4
 ASKED, OWN = 1, 2
 """enum dns_server_role"""
 KINDS: Final = ("other", "A", "AAAA", "SRV")
-RESULTS: Final = ("passed", "answered", "nodata", "nxdomain", "expanded", "steered", "dropped")
+RESULTS: Final = ("passed", "answered", "nodata", "nxdomain", "expanded", "steered", "dropped", "limited")
 RESULT_SLOTS: Final = 8
 
 SERVER_KEY = Shape("dns_server_key", address="16s", port="2s", reserved="H")
@@ -38,7 +38,8 @@ CONFIG = Shape(
     cluster_labels="B",
     cluster_size="B",
     expanded_size="B",
-    reserved="5s",
+    reserved="B",
+    interval="I",
     zone=f"{MAX_SUFFIX}s",
     cluster=f"{MAX_SUFFIX}s",
     expanded=f"{MAX_SUFFIX}s",

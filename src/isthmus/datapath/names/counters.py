@@ -31,5 +31,6 @@ ANSWERERS: Mapping[str, str] = {
     "expanded": "kernel",
     "steered": "server",
     "dropped": "nobody",
+    "limited": "nobody",
 }
 """Who answers a question of a result."""

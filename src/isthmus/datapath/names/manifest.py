@@ -74,6 +74,7 @@ MAPS: Final = (
     Map(name="names_config", value=CONFIG, writer="agent", show=each(_show_config)),
     Map(name="dns_servers", key=SERVER_KEY, writer="agent", show=each(_show_server)),
     Map(name="steered", writer="kernel", opaque=True),
+    Map(name="pod_allowances", value=COOKIE, writer="kernel", opaque=True),
     Map(name="tc_namespaces", key=COOKIE, writer="kernel", show=each(_show_namespace)),
     Map(name="tc_probes", key=COOKIE, value=COOKIE, writer="kernel", opaque=True),
     Map(name="name_counters", writer="kernel", opaque=True),

@@ -31,8 +31,11 @@ class State(Struct, frozen=True, kw_only=True):
     complete: bool
 
 
-def config(zone: Zone, state: State, *, cluster_domain: str) -> bytes:
-    """The entry. ``state.host`` 0: the node's own namespace is unknown, so socket hooks steer every caller."""
+def config(zone: Zone, state: State, *, cluster_domain: str, rate: float = 0.0) -> bytes:
+    """The entry. ``state.host`` 0: the node's own namespace is unknown, so socket hooks steer every caller.
+
+    ``rate``: questions a second of a pod to the node's server; 0: any number.
+    """
     cluster = codec.wire_name(cluster_domain) if cluster_domain else b""
     expanded = b"\3svc" + zone.apex[:-1]
     authority = zone.authority()
@@ -52,7 +55,8 @@ def config(zone: Zone, state: State, *, cluster_domain: str) -> bytes:
         _labels(cluster),
         len(cluster),
         len(expanded),
-        b"",
+        0,
+        min(int(1e9 / rate), 2**32 - 1) if rate else 0,
         zone.apex,
         cluster,
         expanded,

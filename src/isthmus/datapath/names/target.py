@@ -42,6 +42,7 @@ class NamesTarget:
         self._maps = maps
         self._domain = section.cluster_domain
         self._zone = Zone(section.zone, cluster_domain=section.cluster_domain)
+        self._rate = section.pod_rate
         self._lifetime = lifetime
         self._host = host
         self._clock = clock
@@ -85,7 +86,7 @@ class NamesTarget:
         """Let the answers hold for their lifetime from now."""
         deadline = self._clock() + int(self._lifetime * 1e9) if self._lifetime else settings.FOREVER
         state = settings.State(deadline=deadline, host=self._host, on=self.on, complete=self.complete)
-        entry = settings.config(self._zone, state, cluster_domain=self._domain)
+        entry = settings.config(self._zone, state, cluster_domain=self._domain, rate=self._rate)
         self._require(self._maps.put("names_config", [(ID.pack(0), entry)]))
 
     async def keep(self) -> None:
