@@ -108,7 +108,8 @@ class Node:
     def serve(self) -> None:
         """Register the node's server with the kernel and run it."""
         command = [sys.executable, str(SUPPORT / "dns_serve.py"), f"{SERVER},{SERVER6}", ""]
-        self.server = subprocess.Popen(["ip", "netns", "exec", self.name, *command], stdout=subprocess.PIPE, text=True)
+        pipe = subprocess.PIPE  # it ends with its input
+        self.server = subprocess.Popen(["ip", "netns", "exec", self.name, *command], stdin=pipe, stdout=pipe, text=True)
         assert self.server.stdout is not None
         assert self.server.stdout.readline() == "ready\n"
         self.world.alive()
@@ -118,8 +119,9 @@ class Node:
         if self.server is not None:
             self.server.kill()
             self.server.wait(5)
-            assert self.server.stdout is not None
-            self.server.stdout.close()
+            for each in (self.server.stdin, self.server.stdout):
+                assert each is not None
+                each.close()
         for pin in self.pins.glob("*") if self.pins.is_dir() else ():
             pin.unlink()
         for each in self._made:
