@@ -119,9 +119,9 @@ class Node:
         if self.server is not None:
             self.server.kill()
             self.server.wait(5)
-            for each in (self.server.stdin, self.server.stdout):
-                assert each is not None
-                each.close()
+            for stream in (self.server.stdin, self.server.stdout):
+                assert stream is not None
+                stream.close()
         for pin in self.pins.glob("*") if self.pins.is_dir() else ():
             pin.unlink()
         for each in self._made:
