@@ -46,8 +46,12 @@ def pytest_configure() -> None:
 
     On stdout they would come between the lines of a command that a test runs beside what logs.
     """
-    from programs import BUILT
+    from programs import BUILT, CACHE
 
+    if sys.dont_write_bytecode:  # each process would compile all it imports, and each worker rewrite every assertion
+        sys.dont_write_bytecode = False
+        sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = str(CACHE / "pycache")
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
     for name in list(os.environ):
         steers = name in OURS or name.startswith(OURS_BY_PREFIX)
