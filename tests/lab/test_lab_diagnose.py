@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -389,3 +390,51 @@ def test_clusters_that_are_cut_off_do_not_verify_and_nothing_is_left(running: Ru
     assert [row[3:] for row in rows] == [["ok"] * 4, ["failed"] * 4, ["failed"] * 4, ["ok"] * 4]
     assert "✗ c2 → c1 IPv4 name, tcp, udp, headless: Name or service not known" in done.stdout
     assert running.kubectl("get", "namespaces", "-o", "name", cluster="c2") == before
+
+
+SECRET = "hunter2"
+OURS = f"""
+apiVersion: v1
+kind: Namespace
+metadata: {{name: isthmus-system}}
+---
+apiVersion: v1
+kind: Secret
+metadata: {{name: etcd, namespace: isthmus-system}}
+stringData: {{password: {SECRET}}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {{name: isthmus-operator-0, namespace: isthmus-system}}
+spec:
+  containers:
+    - name: operator
+      image: busybox
+      command: [sh, -c, echo it runs; sleep 100000]
+      env: [{{name: PASSWORD, value: {SECRET}}}]
+"""
+
+
+def test_a_bug_report_has_the_objects_of_the_clusterset_and_no_secret(running: Running, tmp_path: Path) -> None:
+    until(lambda: healthy(running), seconds=120, what="the path is healthy before")
+    running.kubectl("set", "env", "-n", "demo", "deployment/echo", f"PASSWORD={SECRET}", cluster="c1")
+    with applied(OURS)(running):
+        until(lambda: "it runs" in running.kubectl("logs", "-n", "isthmus-system", "isthmus-operator-0"), what="a line")
+        done = invoked(["gather", "--lab", running.lab.name, "--cluster", "c1", "-f", str(tmp_path / "report.tar.gz")])
+    assert done.returncode == 0, done.stderr
+    with tarfile.open(tmp_path / "report.tar.gz") as archive:
+        found = {name.partition("/")[2]: archive.extractfile(name).read().decode() for name in archive.getnames()}  # type: ignore[union-attr]
+
+    def names(kind: str) -> set[str]:
+        return {each["metadata"]["name"] for each in json.loads(found[f"kubernetes/{kind}.json"])}
+
+    assert names("serviceexports") == names("serviceimports") == {"echo"}
+    assert json.loads(found["kubernetes/version.json"])["serverVersion"]
+    assert {each["status"]["phase"] for each in json.loads(found["kubernetes/pods.json"])} == {"Running"}
+    assert {name.rpartition("-")[0].rpartition("-")[0] for name in names("pods")} == {"echo"}
+    assert any(name.startswith("echo-") for name in names("endpointslices"))
+    assert names("own-pods") == {"isthmus-operator-0"}
+    assert "it runs" in found["kubernetes/logs/isthmus-operator-0.log"]
+    assert json.loads(found["agent/status.json"])["ready"]
+    assert "kubernetes/errors.txt" not in found
+    assert [name for name, content in found.items() if SECRET in content] == []

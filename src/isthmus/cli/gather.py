@@ -1,7 +1,8 @@
 """``isthmus gather``: everything that a bug report needs, in one file.
 
-What is in it: versions, and of each process its status and tables; with ``--context`` also the events, pods and logs of
-Isthmus' namespace. What is not: configuration files, certificates, keys and Secrets, none of which a table holds.
+What is in it: versions, and of each process its status and tables; with ``--context`` or a lab's ``--cluster`` also
+what the API server has of the clusterset, and the pods, events and logs of Isthmus' namespace (``kubernetes_report``).
+What is not: configuration files, certificates, keys and Secrets, none of which a table holds or is asked for.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import msgspec
 
 from isthmus import __version__
 from isthmus.admin.query import QueryError, Socket
-from isthmus.cli import diagnose, sockets
+from isthmus.cli import diagnose, local, sockets
 
 
 @click.command()
@@ -29,7 +30,10 @@ from isthmus.cli import diagnose, sockets
 )
 @sockets.options
 def gather(file: Path | None, socket: Path | None, cluster: str | None, lab: str | None) -> None:
-    """Pack versions, status, tables and a diagnosis of every service for a bug report; no secrets are in it."""
+    """Pack versions, status, tables, a diagnosis of every service and the clusterset's objects for a bug report.
+
+    No secrets are in it.
+    """
     path = file or Path(time.strftime("isthmus-%Y%m%dT%H%M%S.tar.gz"))
     asked = sockets.find(socket=socket, cluster=cluster, lab=lab)
     try:
@@ -58,10 +62,19 @@ def _parts(
         yield from _process(each)
     facts = diagnose.collect(None, pod="", socket=socket, cluster=cluster, lab=lab)
     yield "diagnosis.json", _json(diagnose.all_services(facts))
-    if context := sockets.context():
-        from isthmus.cli import remote
+    if options := _kubectl_options(cluster=cluster, lab=lab):
+        from isthmus.cli import kubernetes_report
 
-        yield from remote.reports(context)
+        yield from kubernetes_report.report(options)
+
+
+def _kubectl_options(*, cluster: str | None, lab: str | None) -> tuple[str, ...]:
+    """What selects the cluster for kubectl; nothing where only sockets are named."""
+    if context := sockets.context():
+        return ("--context", context)
+    if cluster is not None:
+        return ("--kubeconfig", str(local.LABS / (lab or local.default_lab()) / "kubeconfig"), "--context", cluster)
+    return ()
 
 
 def _process(asked: Socket) -> Iterator[tuple[str, bytes]]:

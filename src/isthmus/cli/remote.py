@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,13 +17,10 @@ import click
 import msgspec
 
 from isthmus.admin.query import Socket
+from isthmus.cli.kubernetes_report import NAMESPACE
 
-NAMESPACE: Final = "isthmus-system"
-"""Where deploy/ puts everything."""
 RUN: Final = Path("/run/isthmus")
 AGENT, OPERATOR = "isthmus-agent", "isthmus-operator"
-LOG_LINES: Final = 5_000
-"""Of each container, for a bug report: about a megabyte."""
 LABEL: Final = "app.kubernetes.io/name"
 
 
@@ -66,21 +63,6 @@ def node_of(context: str, pod: str) -> str:
     body = _kubectl(context, "-n", namespace, "get", "pod", name, "-o", "json")
     node: str = body.get("spec", {}).get("nodeName", "")
     return node
-
-
-def reports(context: str) -> Iterator[tuple[str, bytes]]:
-    """For a bug report: what runs in our namespace, its events, and the last lines of its logs."""
-    yield "kubernetes/version.json", msgspec.json.encode(_kubectl(context, "version", "-o", "json"))
-    for kind in ("pods", "events"):
-        yield (
-            f"kubernetes/{kind}.json",
-            msgspec.json.encode(_kubectl(context, "-n", NAMESPACE, "get", kind, "-o", "json")),
-        )
-    for pod in _pods(context):
-        yield (
-            f"kubernetes/logs/{pod.name}.log",
-            _output(context, "-n", NAMESPACE, "logs", pod.name, "--all-containers", "--prefix", f"--tail={LOG_LINES}"),
-        )
 
 
 def _pods(context: str) -> list[Pod]:
