@@ -132,7 +132,7 @@ __walked_once __u64 pick_other(__u32 plan_id, __u32 seed)
 
 /* Follow a TCP connect from here on. */
 static __always_inline struct attempt *begin_attempt(struct bpf_sock_addr *ctx, const struct orig_dst *dst,
-						     const struct choice *choice)
+						     const struct choice *choice, __u32 epoch)
 {
 	struct tcp_call *call = bpf_sk_storage_get(&tcp_calls, ctx->sk, 0, 0);
 	struct attempt *attempt;
@@ -152,6 +152,7 @@ static __always_inline struct attempt *begin_attempt(struct bpf_sock_addr *ctx, 
 	attempt->tried[0] = dst->backend;
 	attempt->passed_over = choice->passed_over;
 	attempt->recorded = 0;
+	attempt->epoch = epoch;
 	return attempt;
 }
 

@@ -75,7 +75,7 @@ static __always_inline int route(struct bpf_sock_addr *ctx, const struct fronten
 	if (err == -ENOMEM)
 		choice.verdict = VERDICT_LOST;
 	if (!err && choice.plan && key->protocol == IPPROTO_TCP && cfg->flags & CONFIG_OBSERVE)
-		attempt = begin_attempt(ctx, dst, &choice);
+		attempt = begin_attempt(ctx, dst, &choice, cfg->epoch);
 	count(&choice);
 	if (choice.passed_over)
 		count_passed_over(&choice);

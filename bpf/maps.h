@@ -13,7 +13,7 @@
 
 #include "helpers.h"
 
-#define ISTHMUS_LAYOUT 5 /* a change of any struct below is a new layout, which starts beside the old */
+#define ISTHMUS_LAYOUT 6 /* a change of any struct below is a new layout, which starts beside the old */
 #define MAX_GROUPS 32
 #define RING_CELLS 16381 /* a prime, as maglev wants it */
 #define RING_CHUNK 1024 /* a power of two, so that the verifier sees the bound */
@@ -99,6 +99,8 @@ struct attempt {
 	__u32 tried[MAX_TRIED]; /* backends, the first choice first */
 	__u32 passed_over;	/* the ejected backend that the call would have had; 0: none */
 	__u32 recorded;		/* what comes of it is written to flow_records */
+	__u32 epoch;		/* config.epoch when it began: of another, the numbers here mean nothing */
+	__u32 reserved;
 };
 
 /* The ejected backend that the last call on this processor passed over, and the socket that called. */
@@ -338,6 +340,7 @@ struct config {
 	__u32 syn_timeout; /* jiffies before the first SYN is sent again; 0: the kernel's own second */
 	__u32 hz;	   /* jiffies in a second */
 	__u32 flows;	   /* one call of so many is recorded; 0: none */
+	__u32 epoch;	   /* of these maps alone: sockets live longer, and bring numbers of others */
 	struct resolver resolvers[FAMILIES];
 };
 
@@ -373,7 +376,7 @@ struct orig_dst {
 struct tcp_call {
 	struct orig_dst dst;
 	struct attempt attempt; /* none while its backend is 0 */
-	__u32 reserved[4];	/* so that the size stays when a field is added: sockets live across upgrades */
+	__u32 reserved[2];	/* so that the size stays when a field is added: sockets live across upgrades */
 };
 
 /* The last few of a UDP socket, as a ring: next is overwritten next. */

@@ -57,12 +57,27 @@ static __always_inline void write_address6(struct bpf_sock_addr *ctx, const __be
 	ctx->user_ip6[3] = from[3];
 }
 
-/* The attempt of a TCP socket; none where it called no service. */
-static __always_inline struct attempt *attempt_of(void *sk)
+/* The attempt of a TCP socket, whatever maps its numbers are of; none where it called no service. */
+static __always_inline struct attempt *any_attempt_of(void *sk)
 {
 	struct tcp_call *call = bpf_sk_storage_get(&tcp_calls, sk, 0, 0);
 
 	return call && call->attempt.backend ? &call->attempt : 0;
+}
+
+static __always_inline bool is_of_these_maps(const struct attempt *attempt)
+{
+	__u32 zero = 0;
+	const struct config *cfg = bpf_map_lookup_elem(&config, &zero);
+
+	return cfg && attempt->epoch == cfg->epoch;
+}
+
+static __always_inline struct attempt *attempt_of(void *sk)
+{
+	struct attempt *attempt = any_attempt_of(sk);
+
+	return attempt && is_of_these_maps(attempt) ? attempt : 0;
 }
 
 /*

@@ -238,9 +238,16 @@ static __always_inline void observe(struct bpf_sock_ops *ctx)
 		return;
 	if (op == BPF_SOCK_OPS_STATE_CB && to != BPF_TCP_CLOSE && from != BPF_TCP_SYN_SENT)
 		return; /* most of what comes: no look-up for it */
-	attempt = attempt_of(sk);
+	attempt = any_attempt_of(sk);
 	if (!attempt)
 		return;
+	if (!is_of_these_maps(attempt)) {
+		if (op == BPF_SOCK_OPS_STATE_CB && to == BPF_TCP_CLOSE && attempt->moved) {
+			flow_of(ctx, &key); /* flows is carried over */
+			close_flow(&key, from == BPF_TCP_SYN_SENT);
+		}
+		return;
+	}
 	if (op == BPF_SOCK_OPS_TIMEOUT_INIT) {
 		__u32 timeout = syn_timeout(attempt);
 

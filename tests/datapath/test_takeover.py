@@ -71,6 +71,33 @@ def test_sockets_that_called_before_see_replies_from_whom_they_called(world: Wor
     assert world.caller.calls("hear", VIP, 80, name="kept")[0]["from"] == f"{VIP}:80"
 
 
+def test_connections_of_the_old_version_count_nothing_by_its_numbers(
+    world: World, datapath: Datapath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their sockets keep the numbers of a cluster and a backend that stand for others in the new maps."""
+    refuses = "10.8.1.200:8080"
+    programmed(datapath.target(), plan("echo", VIP, group(BACKENDS[0], cluster="old")))
+    world.caller.calls("keep", VIP, 80, name="kept", kind="tcp")
+    datapath.close()
+    monkeypatch.setattr(manifest, "LAYOUT", NEXT)
+    newer = world.open()
+    programmed(newer.target(), plan("echo", VIP, group(refuses, cluster="new")))
+    newer.take_over()
+    world.caller.calls("end", VIP, 80, name="kept")
+    assert newer.traffic() == {}
+    newer.close()
+
+
+def test_an_agent_that_starts_again_follows_the_connections_of_before(world: World, datapath: Datapath) -> None:
+    programmed(datapath.target(), plan("echo", VIP, group(BACKENDS[0])))
+    world.caller.calls("keep", VIP, 80, name="kept", kind="tcp")
+    datapath.close()
+    again = world.open()
+    world.caller.calls("end", VIP, 80, name="kept")
+    assert again.traffic()["c1"][1] > 0, "the echo's line"
+    again.close()
+
+
 async def test_the_name_server_of_the_old_version_goes_on_being_asked(
     world: World, datapath: Datapath, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -89,6 +89,15 @@ def ping(host: str, port: int, name: str) -> dict[str, Any]:
     return {"answer": kept[name].recv(200).decode()}
 
 
+def end(host: str, port: int, name: str) -> dict[str, Any]:
+    """Read what comes on a kept socket to its end, and close it."""
+    sock = kept.pop(name)
+    while sock.recv(200):
+        pass
+    sock.close()
+    return {}
+
+
 def echo(host: str, port: int, text: str) -> dict[str, Any]:
     """Bytes there and back on a call that is held."""
     sock = kept[f"{host}:{port}"]
@@ -121,6 +130,7 @@ CALLS: dict[str, Callable[..., dict[str, Any]]] = {
     "hold": hold,
     "keep": keep,
     "ping": ping,
+    "end": end,
     "echo": echo,
     "drop": drop,
     "abandon": abandon,

@@ -77,13 +77,14 @@ class Datapath:
         """
         if not section.cgroup:
             raise DatapathError("datapath.cgroup is empty: name the cgroup of this node's pods")
-        settings = settings_of(section, dns)
+        settings_of(section, dns)  # refuses what is wrong before anything is loaded
         exempt = [CGROUP.pack(attach.cgroup_id(path, field="exempt")) for path in section.exempt]
         loaded = attach.load(MAPS, PROGRAMS, pin=section.pin, cgroup=section.cgroup, max_entries=section.max_entries)
         maps = KernelMaps(loaded.maps, pinned=loaded.where, given_up=loaded.superseded)
         maps.drop("exempt", [key for key, _ in maps.items("exempt") if key not in exempt])
         _require(maps.put("exempt", [(key, ID.pack(1)) for key in exempt]))
-        _require(maps.put("config", [(ID.pack(0), settings)]))
+        [(key, before)] = maps.items("config")
+        _require(maps.put("config", [(key, settings_of(section, dns, before=before))]))
         state = restore(maps)
         state.ejection = Ejection(section.eject_after, section.eject_first, section.eject_longest)
         return cls(loaded, maps, state, section=section)

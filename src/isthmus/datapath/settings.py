@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Iterable
 from typing import Final
@@ -34,13 +35,17 @@ CONFIG = Shape(
     syn_timeout="I",
     hz="I",
     flows="I",
+    epoch="I",
     resolvers=f"{RESOLVER.size * len(FAMILIES)}s",
 )
 ALIVE = Shape("alive", deadline="Q", tied="I", flags="I")
 
 
-def settings(section: DatapathSection, dns: DnsSection) -> bytes:
-    """The value of ``config``; DatapathError names the field that is wrong."""
+def settings(section: DatapathSection, dns: DnsSection, *, before: bytes = bytes(CONFIG.size)) -> bytes:
+    """The value of ``config``; DatapathError names the field that is wrong.
+
+    ``before``: the value that is there. Maps keep their epoch for good; new ones, whose value is zeroes, get another.
+    """
     flags = CONFIG_OBSERVE | (CONFIG_EXEMPT if section.exempt else 0)
     flags |= CONFIG_RESCUE if section.rescue == "auto" else 0
     known = _by_family(dns.cluster_dns, "dns.cluster_dns")
@@ -52,7 +57,8 @@ def settings(section: DatapathSection, dns: DnsSection) -> bytes:
     cells = max(1, section.max_entries // AFFINITY_CLIENTS)
     timeout = min(round(section.syn_timeout * HZ), 0xFFFF)
     flows = 0 if section.flows == "off" else section.flows
-    return CONFIG.pack(manifest.LAYOUT, flags, cells, timeout, HZ, flows, resolvers)
+    epoch = CONFIG.named(before)["epoch"] or random.randint(1, 0xFFFF_FFFF)
+    return CONFIG.pack(manifest.LAYOUT, flags, cells, timeout, HZ, flows, epoch, resolvers)
 
 
 def _by_family(texts: Iterable[str], field: str) -> dict[str, Endpoint]:
