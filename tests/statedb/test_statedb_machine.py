@@ -25,6 +25,11 @@ TABLES = [
     Table[str, Row]("right", Row, key=lambda row: row.name, indexes={"colour": lambda row: set(row.colours)}),
 ]
 WRITE = st.tuples(st.sampled_from(TABLES), KEYS, st.none() | COLOURS)
+MANY = st.tuples(
+    st.sampled_from(TABLES),
+    st.lists(st.tuples(KEYS, COLOURS), max_size=6) | st.lists(KEYS, max_size=6),
+)
+"""Of one table: rows to put together, or keys to delete together; a key may be among them twice."""
 
 Model = dict[str, dict[str, Row]]
 
@@ -95,6 +100,30 @@ class Tables(RuleBasedStateMachine):
                         changed = before != rows[name]
                     revisions[table.name] += changed
                 assert_same(txn, model)
+                if aborted:
+                    interrupt()
+        except InterruptedError:
+            return
+        self.model, self.revisions = model, revisions
+
+    @rule(batches=st.lists(MANY, max_size=4), aborted=st.booleans())
+    def transaction_of_batches(self, batches: list[Any], aborted: bool) -> None:
+        """What is put or deleted together is what each by itself makes of the tables."""
+        model, revisions = copy(self.model), dict(self.revisions)
+        try:
+            with self.db.write() as txn:
+                for table, batch in batches:
+                    rows = model[table.name]
+                    gone = [each for each in batch if isinstance(each, str)]
+                    put = [Row(each[0], tuple(each[1])) for each in batch if not isinstance(each, str)]
+                    for name in gone:
+                        revisions[table.name] += rows.pop(name, None) is not None
+                    for row in put:
+                        revisions[table.name] += rows.pop(row.name, None) != row
+                        rows[row.name] = row
+                    txn.delete_all(table, gone)
+                    txn.put_all(table, put)
+                    assert_same(txn, model)
                 if aborted:
                     interrupt()
         except InterruptedError:
