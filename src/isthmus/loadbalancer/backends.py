@@ -16,9 +16,9 @@ other source, and survive only while a probe passes. Those that were never probe
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -31,7 +31,7 @@ from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Endpoint, EndpointSet, Import, Port, Service
 from isthmus.model.sources import CLUSTERSET, rank
 from isthmus.model.tables import CLUSTERS, ENDPOINT_SETS, IMPORTS, OWN_RANGES, PROBES
-from isthmus.statedb import Reader
+from isthmus.statedb import Reader, rows_of
 
 Rows = dict[BackendKey, Backend]
 
@@ -83,17 +83,30 @@ def by_own_ranges(reader: Reader, old: OwnRanges | None, new: OwnRanges | None) 
             yield each.service
 
 
+Look = Callable[[ServiceName], Any]
+"""From a service to the row of a table that it has, to a dict of several by key, or None (``Reader.finder``)."""
+
+
 class Viewpoint(NamedTuple):
-    """What backends follow from beside their service's own rows: the own cluster and its addresses."""
+    """What backends follow from beside their service's own rows, the own cluster and its addresses; and how those rows
+    are looked up. Valid as long as the reader it was made of."""
 
     cluster: ClusterName
     own: Cluster | None
     ranges: OwnRanges
+    sets: Look
+    probes: Look
 
 
 def viewpoint(reader: Reader, cluster: ClusterName) -> Viewpoint:
     """The same for all services of a batch."""
-    return Viewpoint(cluster, reader.get(CLUSTERS, cluster), reader.get(OWN_RANGES, "own") or own_ranges.NONE)
+    return Viewpoint(
+        cluster,
+        reader.get(CLUSTERS, cluster),
+        reader.get(OWN_RANGES, "own") or own_ranges.NONE,
+        reader.finder(ENDPOINT_SETS, "service"),
+        reader.finder(PROBES, "service"),
+    )
 
 
 def compute(
@@ -113,15 +126,18 @@ def of_service(  # hot:
     """Every backend of a service that was resolved."""
     service, cluster = subject.name, at.cluster
     before = cache.pop(service, {}) if cache else {}
-    alive = {row.key: row.healthy for row in reader.by(PROBES, "service", service)}
+    there, probed = at.sets(service), at.probes(service)
+    if type(there) is EndpointSet and probed is None and not there.lapsed:  # nearly every service
+        of = there.cluster or cluster
+        if of != cluster and not (there.shared and _called(reader, subject, there, of, at)):
+            return ()
+        return of_endpoints(subject, there, there.endpoints, at=at).values()
+    alive = {row.key: row.healthy for row in rows_of(probed)}
     found: list[Backend] = []
     parts: dict[tuple[str, ...], Part] = {}
-    for of, sets in _best_sets(reader.by(ENDPOINT_SETS, "service", service), cluster):
-        if of != cluster:
-            if not subject.multicluster or reachability(at.own, reader.get(CLUSTERS, of)) != "direct":
-                continue
-            if sets[0].source == CLUSTERSET and not exports(subject, of):
-                continue
+    for of, sets in _best_sets(rows_of(there), cluster):
+        if of != cluster and not _called(reader, subject, sets[0], of, at):
+            continue
         for each in sets:
             if each.shared or of == cluster:
                 part = (of, each.source, each.part)
@@ -136,6 +152,13 @@ def of_service(  # hot:
     if len(parts) > 1:
         cache[service] = parts
     return found
+
+
+def _called(reader: Reader, subject: ResolvedService, row: EndpointSet, of: ClusterName, at: Viewpoint) -> bool:
+    """Whether endpoints that a source has of another cluster can be backends of a service."""
+    if not subject.multicluster or reachability(at.own, reader.get(CLUSTERS, of)) != "direct":
+        return False
+    return row.source != CLUSTERSET or exports(subject, of)
 
 
 def exports(subject: ResolvedService, cluster: ClusterName) -> bool:
@@ -251,7 +274,11 @@ def _serving(ports: Iterable[Port], of: ResolvedService) -> Iterable[Port]:
     """The ports of endpoints that agree with a service's in name and protocol; those of a headless one are its own."""
     if of.headless:
         return ports or NO_PORTS
-    return [port for port in ports if _is_among(port, of.ports)]
+    wanted = of.ports
+    if len(wanted) == 1:
+        [one] = wanted
+        return [port for port in ports if port.name == one.name and port.protocol == one.protocol]
+    return [port for port in ports if _is_among(port, wanted)]
 
 
 @lru_cache(1024)

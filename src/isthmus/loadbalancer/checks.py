@@ -9,46 +9,71 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
-from isthmus.loadbalancer import backends, plans, policies
+from isthmus.loadbalancer import affected, backends, plans, policies
 from isthmus.loadbalancer.services import Which
-from isthmus.model.balancing import Backend
 from isthmus.model.clusters import UNATTENDED, Cluster
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.policies import Check, HealthCheck
-from isthmus.model.services import EndpointSet
 from isthmus.model.tables import BACKENDS, CHECKS, CLUSTERS, ENDPOINT_SETS, IMPORTS, OWN_RANGES, POLICIES, SERVICES
-from isthmus.statedb import Derived, Reader, first_of
+from isthmus.statedb import (
+    AffectedBatch,
+    DerivedTogether,
+    Pairs,
+    PendingWrites,
+    Reader,
+    Table,
+    WriteTxn,
+    first_of,
+    pending,
+    rows_of,
+)
 
 CONNECT: Final = HealthCheck()
 """Of a backend whose cluster is unattended and that no policy has a check for."""
 
 
-def derived(cluster: ClusterName, *, which: Which) -> Derived[Check]:
+def derived(cluster: ClusterName, *, which: Which) -> DerivedTogether:
     """The declaration of the table, for a node of this cluster."""
-    return Derived(
-        CHECKS,
-        compute=partial(compute, cluster=cluster, which=which),
-        reads={
-            BACKENDS: by_backend,
-            ENDPOINT_SETS: by_endpoints,
-            POLICIES: plans.by_policy,
-            CLUSTERS: by_cluster,
-            SERVICES: backends.by_service,
-            IMPORTS: backends.by_import,
-            OWN_RANGES: backends.by_own_ranges,
-        },
-        unit="service",
+    reads: dict[Table[Any, Any], AffectedBatch] = {
+        BACKENDS: by_backends,
+        ENDPOINT_SETS: by_endpoint_sets,
+        POLICIES: affected.each(plans.by_policy),
+        CLUSTERS: affected.each(by_cluster),
+        SERVICES: affected.each(backends.by_service),
+        IMPORTS: affected.each(backends.by_import),
+        OWN_RANGES: affected.each(backends.by_own_ranges),
+    }
+    return DerivedTogether(
+        renew=partial(renew, cluster=cluster, which=which),
+        reads=reads,
+        awaits={CHECKS: lambda reader: pending(reader, reads)},
+        arrived=lambda reader, sources: (),
     )
+
+
+def renew(txn: WriteTxn, services: Iterable[ServiceName], *, cluster: ClusterName, which: Which) -> None:  # hot:
+    """Make the checks of these services what they are computed to be."""
+    unattended = bool(txn.by(CLUSTERS, "unattended", True))
+    answering, present = txn.finder(BACKENDS, "service"), txn.finder(CHECKS, "service")
+    policies_of = txn.finder(POLICIES, "target")
+    writes = PendingWrites(txn, CHECKS)
+    for service in services:
+        there = present(service)
+        if there is None and not unattended:  # nearly every service: neither is checked nor was
+            first = first_of(answering(service))
+            if first is None or policies_of(_target(service, first.import_of)) is None:
+                continue
+        writes.rewrite(rows_of(there), list(compute(txn, service, cluster=cluster, which=which)))
+    writes.flush()
 
 
 def compute(reader: Reader, service: ServiceName, *, cluster: ClusterName, which: Which) -> Iterator[Check]:  # hot:
     """The checks of a service's backends: of nearly every service none, which is quick to see."""
     unattended = reader.by(CLUSTERS, "unattended", True)
     first = first_of(reader.finder(BACKENDS, "service")(service))
-    imported = first.import_of if first is not None else ""
-    wanted = _wanted(reader, service, imported)
+    wanted = None if first is None else _wanted(reader, service, first.import_of)
     if wanted is None and not unattended:
         return  # before the rows of what may be a large service are listed
     rows = reader.by(BACKENDS, "service", service)
@@ -64,22 +89,25 @@ def compute(reader: Reader, service: ServiceName, *, cluster: ClusterName, which
 
 def _wanted(reader: Reader, service: ServiceName, imported: str) -> HealthCheck | None:
     """The check that the policy of a service, or of the import that it stands for, has."""
-    target = ("ServiceImport", imported) if imported else ("Service", service)
-    policy = policies.counting(reader.by(POLICIES, "target", target))
+    policy = policies.counting(reader.by(POLICIES, "target", _target(service, imported)))
     return policy.health if policy is not None else None
 
 
-def by_backend(reader: Reader, old: Backend | None, new: Backend | None) -> Iterable[ServiceName]:  # hot:
+def _target(service: ServiceName, imported: str) -> tuple[str, str]:
+    """What policies of a service are for."""
+    return ("ServiceImport", imported) if imported else ("Service", service)
+
+
+def by_backends(reader: Reader, changed: Pairs) -> Iterable[ServiceName]:  # hot:
     """A backend that comes or goes affects its service; what becomes of one that stays is nothing to its check."""
-    if old is not None and new is not None and old.import_of == new.import_of:
-        return ()
-    row = new or old
-    return (row.key.service,) if row is not None else ()
+    return [
+        (new or old).key.service for old, new in changed if old is None or new is None or old.import_of != new.import_of
+    ]
 
 
-def by_endpoints(reader: Reader, old: EndpointSet | None, new: EndpointSet | None) -> Iterable[ServiceName]:  # hot:
+def by_endpoint_sets(reader: Reader, changed: Pairs) -> Iterable[ServiceName]:  # hot:
     """Endpoints that have lapsed, or no longer have, are not all backends and yet affect their service."""
-    return {row.service for row in (old, new) if row is not None and row.lapsed}
+    return [row.service for pair in changed for row in pair if row is not None and row.lapsed]
 
 
 def by_cluster(reader: Reader, old: Cluster | None, new: Cluster | None) -> Iterator[ServiceName]:

@@ -20,7 +20,7 @@ from isthmus.loadbalancer.services import (
     no_service,
     resolve,
 )
-from isthmus.loadbalancer.tiers import MAX_GROUPS, groups, named, positions
+from isthmus.loadbalancer.tiers import MAX_GROUPS, groups, named, positions, together
 from isthmus.model.balancing import Backend, Frontend, FrontendKey, Group, Plan, PlanKey
 from isthmus.model.clusters import Cluster
 from isthmus.model.names import ClusterName, ServiceName
@@ -134,6 +134,19 @@ def _groups(
     reasons: Reasons,
 ) -> tuple[Group, ...]:
     """What is left of the backends by all rules, shared out as the policy's tiers have it."""
+    if policy is None and drained is None:  # nearly every service
+        left = select(
+            key,
+            backends,
+            of=of,
+            at=at,
+            port_name=port_name,
+            policy=None,
+            clusters=clusters,
+            drained=None,
+            reasons=reasons,
+        )
+        return together(left)
     tiers = policy.tiers if policy else ()
     candidates: Sequence[Backend] = tuple(backends)
     known: Sequence[Backend] = ()
@@ -153,8 +166,8 @@ def _groups(
         drained=drained,
         reasons=reasons,
     )
-    left = {each.key: drained.left(each) for each in chosen} if drained is not None else {}
-    return groups(chosen, tiers, positions=where, known=known, left=left)
+    parts = {each.key: drained.left(each) for each in chosen} if drained is not None else {}
+    return groups(chosen, tiers, positions=where, known=known, left=parts)
 
 
 class Outlook(NamedTuple):

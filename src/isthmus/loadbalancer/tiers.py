@@ -98,7 +98,7 @@ def groups(
     if not tiers:
         if len(set(left.values())) > 1:
             return _fewer(_of_tier(0, _by_left(chosen, left)), [])
-        return (Group(_targets(chosen)),) if chosen else ()
+        return together(chosen)
     sized = _sized(chosen, tiers, positions, known)
     most = [_most(each, left) for each in sized]
     parts = shares([each.usable for each in sized], [each.wanted for each in sized], most)
@@ -109,6 +109,11 @@ def groups(
     behind = [each for part, each in parted if not part and each.usable]
     fallbacks = [group for tier, each in enumerate(behind, 1) for group in _of_tier(tier, _by_weight(each, left))]
     return _fewer(_of_tier(0, called), fallbacks)
+
+
+def together(chosen: Sequence[Backend]) -> tuple[Group, ...]:  # hot:
+    """All that is chosen in one group; none where nothing is."""
+    return (Group(_targets(chosen)),) if chosen else ()
 
 
 def shares(usable: Sequence[int], wanted: Sequence[int], left: Sequence[int] | None = None) -> list[Fraction]:
@@ -229,7 +234,10 @@ def _joined(found: list[Group], room: int) -> list[Group]:
     return [*kept, Group(chunked.sequence(targets), rest[0].tier, sum(group.weight for group in rest))]
 
 
-def _targets(backends: Iterable[Backend]) -> Sequence[Target]:  # hot:
+def _targets(backends: Sequence[Backend]) -> Sequence[Target]:  # hot:
+    if len(backends) == 1:
+        key = backends[0].key
+        return (Target(key.address, key.port, key.protocol, key.cluster),)
     keys = [backend.key for backend in backends]
     found = [Target(key.address, key.port, key.protocol, key.cluster) for key in keys]
     found.sort()

@@ -114,7 +114,11 @@ class Derived(Generic[R]):
             else:
                 row = txn.get(table, unit)
                 present = () if row is None else (row,)
-            rewrite(txn, table, present, compute(txn, unit))
+            wanted = compute(txn, unit)
+            if not isinstance(wanted, Sequence):
+                wanted = list(wanted)
+            if present or wanted:
+                rewrite(txn, table, present, wanted)
 
 
 class DerivedTogether:

@@ -16,7 +16,7 @@ from msgspec import Struct
 from isthmus.datapath.core import shapes
 from isthmus.datapath.core.shapes import ID
 from isthmus.datapath.services import codecs, rings
-from isthmus.datapath.services.installed import Installed, Named, State, Unit
+from isthmus.datapath.services.installed import Backend, Installed, Named, State, Unit
 from isthmus.datapath.services.moves import Edit, Many, moves
 from isthmus.model.balancing import Ejection, Group, Plan, Target
 from isthmus.model.chunked import Chunked, difference
@@ -92,17 +92,26 @@ def is_plain(row: Plan) -> bool:  # hot:
 
 def new_plain(state: State, rows: Mapping[str, Plan]) -> list[Change]:  # hot:
     """The changes of plain plans whose units, by name, are not there: the same as :func:`change` gives, by batch."""
-    pack_id, pack_name = ID.pack, codecs.SERVICE.pack
+    pack_id, pack_name, pack_slot = ID.pack, codecs.SERVICE.pack, codecs.SLOT_KEY.pack
+    known, slot = state.by_target.get, codecs.SLOT.pack
     found: list[Change] = []
     numbers = zip(state.service_ids.take_many(len(rows)), state.plan_ids.take_many(len(rows)), strict=True)
     for (name, row), (service, number) in zip(rows.items(), numbers, strict=True):
         unit = state.units[name] = Unit(Named(service, name))
         [group] = row.groups
-        backends = _numbers(state, group.targets)
+        targets = group.targets
         shares = _ALONE if group.tier == 0 and group.weight == 1 else ((group.tier, group.weight),)
-        plan = Installed(number, service, 0, 0, shares, (_group(backends, group.targets),))
+        if len(targets) == 1:
+            backend = known(targets[0]) or state.backend(targets[0])
+            plan = Installed(number, service, 0, 0, shares, ((backend.id,),))
+            puts = [("slots", pack_slot(number, 0, 0), slot(number, backend.id, backend.generation))]
+            if not (backend.written and backend.cluster.written):
+                puts += _backend(backend)
+        else:
+            backends = _numbers(state, targets)
+            plan = Installed(number, service, 0, 0, shares, (_group(backends, targets),))
+            puts = _slots(state, plan, [(0, n, each) for n, each in enumerate(backends)])
         plan.ejection = _ejection(row.ejection or state.ejection)
-        puts = _slots(state, plan, [(0, n, backend) for n, backend in enumerate(backends)])
         puts.append(("plans", pack_id(number), plan.value(state.next_generation())))
         called = tuple(sorted([codecs.frontend_key(key) for key in row.frontends]))
         for key in called:
@@ -242,16 +251,19 @@ def _slots(state: State, plan: Installed, slots: Iterable[tuple[int, int, int]])
     for group, n, number in slots:
         backend = state.backends[number]
         if not (backend.written and backend.cluster.written):
-            puts.append(("backends", ID.pack(number), backend.value()))
-            puts += _cluster(backend.cluster)
+            puts += _backend(backend)
         value = codecs.SLOT.pack(plan.id, number, backend.generation)
         puts.append(("slots", codecs.SLOT_KEY.pack(plan.id, group, n), value))
     return puts
 
 
-def _cluster(cluster: Named) -> Sequence[Put]:
-    name = cluster.name.encode()
-    return () if cluster.written else (("clusters", ID.pack(cluster.id), codecs.CLUSTER.pack(name)),)
+def _backend(backend: Backend) -> list[Put]:
+    """The entry of a backend, and of its cluster where no write has been seen for it."""
+    cluster = backend.cluster
+    put = ("backends", ID.pack(backend.id), backend.value())
+    if cluster.written:
+        return [put]
+    return [put, ("clusters", ID.pack(cluster.id), codecs.CLUSTER.pack(cluster.name.encode()))]
 
 
 def _members(state: State, plan: Installed, numbers: Iterable[int]) -> list[Put]:
