@@ -22,6 +22,7 @@ EXTENSIONS = (
     "filters/common/set_filter_state/v3/value",
     "filters/http/router/v3/router",
     "filters/listener/tls_inspector/v3/tls_inspector",
+    "filters/network/echo/v3/echo",
     "filters/network/http_connection_manager/v3/http_connection_manager",
     "filters/network/set_filter_state/v3/set_filter_state",
     "filters/network/sni_cluster/v3/sni_cluster",
@@ -32,6 +33,7 @@ EXTENSIONS = (
     "transport_sockets/internal_upstream/v3/internal_upstream",
     "transport_sockets/raw_buffer/v3/raw_buffer",
     "transport_sockets/tls/v3/tls",
+    "transport_sockets/tls/v3/tls_spiffe_validator_config",
     "upstreams/http/v3/http_protocol_options",
 )
 ROOTS = (

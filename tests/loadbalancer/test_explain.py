@@ -87,7 +87,7 @@ def test_an_island_is_named_as_the_reason() -> None:
     world.put(make.cluster("c1", own=True, network="c1"), make.cluster("c2", network="c2"))
     found = account(world, make.DERIVED)
     assert [path.plan.groups for path in found.paths] == [()]
-    assert found.notes == ("c2: 2 endpoints of clusterset are not used: that cluster is on another network",)
+    assert found.notes == ("c2: 2 endpoints are not used: that cluster is on another network, and has no gateway",)
 
 
 class Agent(ProcessStatus, frozen=True, kw_only=True):

@@ -24,7 +24,9 @@ from isthmus.model.tables import (
     DRAINING,
     ENDPOINT_SETS,
     FRONTENDS,
+    GATEWAY_CHECKS,
     IMPORTS,
+    ISLAND_LISTENERS,
     LOCAL_REDIRECTS,
     NAMESPACES,
     NODES,
@@ -38,6 +40,7 @@ from isthmus.model.tables import (
     REDIRECTS,
     REFUSED_CLAIMS,
     SERVICES,
+    XDS_SERVED,
 )
 from isthmus.statedb import Database, Derivations, Table
 
@@ -57,6 +60,9 @@ INPUTS = (
     PROBES,
     CLUSTERS,
     DRAINING,
+    ISLAND_LISTENERS,
+    XDS_SERVED,
+    GATEWAY_CHECKS,
 )
 TABLES: dict[type, Table[Any, Any]] = {table.row: table for table in INPUTS}
 

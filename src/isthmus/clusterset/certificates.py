@@ -40,12 +40,23 @@ def authority(name: str, *, days: int = 3650, now: datetime | None = None) -> Pa
     return Pair(pem(builder.sign(key, hashes.SHA256())), key_pem(key))
 
 
-def issue(by: Pair, name: str, *, hosts: Iterable[str] = (), days: int = 365, now: datetime | None = None) -> Pair:
+def issue(
+    by: Pair,
+    name: str,
+    *,
+    hosts: Iterable[str] = (),
+    identity: str = "",
+    days: int = 365,
+    now: datetime | None = None,
+) -> Pair:
     """A certificate for a server of these addresses and DNS names; without any, for a client of this name.
 
     Never for both: whoever gets hold of a client's key must not be taken for the server, nor the other way round.
+    ``identity``: a URI that it is for besides (SPIFFE's X.509-SVID).
     """
     names = [_general(host) for host in hosts]
+    uses = SERVER if names else CLIENT
+    names += [x509.UniformResourceIdentifier(identity)] if identity else []
     issuer = x509.load_pem_x509_certificate(by.certificate)
     signer = serialization.load_pem_private_key(by.key, password=None)
     assert isinstance(signer, ec.EllipticCurvePrivateKey), "our authorities have P-256 keys"
@@ -53,7 +64,7 @@ def issue(by: Pair, name: str, *, hosts: Iterable[str] = (), days: int = 365, no
     builder = _builder(_name(name), issuer.subject, key.public_key(), days=days, now=now)
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     builder = builder.add_extension(_usage(authority=False), critical=True)
-    builder = builder.add_extension(x509.ExtendedKeyUsage([SERVER if names else CLIENT]), critical=False)
+    builder = builder.add_extension(x509.ExtendedKeyUsage([uses]), critical=False)
     vouched = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
     builder = builder.add_extension(vouched, critical=False)
     if names:

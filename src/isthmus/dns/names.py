@@ -283,10 +283,11 @@ def _called_endpoints(reader: Reader, row: Import) -> Sequence[Backend]:
 
 
 def _backends(reader: Reader, row: Import) -> Iterator[Backend]:
-    """Those of the derived Service, by whichever name it goes."""
+    """Those of the derived Service, by whichever name it goes; but for islands, whose pods have no address here."""
     services = {names.derived(row.name), *(service.name for service in reader.by(SERVICES, "import", row.name))}
     for service in services:
-        yield from (b for b in reader.by(BACKENDS, "service", service) if b.import_of == row.name)
+        rows = reader.by(BACKENDS, "service", service)
+        yield from (b for b in rows if b.import_of == row.name and not b.stands_for)
 
 
 def hostname(backend: Backend) -> str:

@@ -13,6 +13,7 @@ because nothing here depends on it: what backends.py caches saves work and chang
     port_redirects.py  which of several redirects counts, for each port
     own_ranges.py the own cluster's addresses
     backends.py   endpoints of all clusters and sources joined
+    islands.py    what stands for the endpoints of islands
     selection.py  the rules of selection, one function each
     tiers.py      tiers and weights of a policy, flattened to groups
     shares.py     the parts of the calls that a plan comes to

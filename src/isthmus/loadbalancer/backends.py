@@ -8,6 +8,7 @@ The unit is a service. Addresses that are not ready are rows too, with their con
 find dead: the plan leaves them out. A probe of what is no backend (any more) means nothing.
 
 Endpoints on another network cannot be called from here, and their addresses may be in use here: they are no backends.
+Where that cluster has gateways, this node's Envoy is a backend in their place (:mod:`.islands`).
 Of a peer's records those count that are of a service which it exports, at addresses that are not the own cluster's.
 
 Endpoints of a cluster that has been unreachable for longer than the cache lifetime have lapsed: they rank behind every
@@ -23,10 +24,10 @@ from typing import Any, Final, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from isthmus.loadbalancer import own_ranges
+from isthmus.loadbalancer import islands, own_ranges
 from isthmus.loadbalancer.services import ResolvedService, Which, names_for_import, resolve
 from isthmus.model.balancing import Backend, BackendKey, Probe
-from isthmus.model.clusters import Cluster, OwnRanges, reachability, reachability_changed
+from isthmus.model.clusters import Cluster, OwnRanges, Reachability, reachability, reachability_changed
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Endpoint, EndpointSet, Import, Port, Service
 from isthmus.model.sources import CLUSTERSET, rank
@@ -129,14 +130,17 @@ def of_service(  # hot:
     there, probed = at.sets(service), at.probes(service)
     if type(there) is EndpointSet and probed is None and not there.lapsed:  # nearly every service
         of = there.cluster or cluster
-        if of != cluster and not (there.shared and _called(reader, subject, there, of, at)):
+        if of != cluster and (way := _way(reader, subject, there, of, at)) != "direct":
+            return list(islands.backends(reader, subject, of, [there])) if way == "gateway" else ()
+        if of != cluster and not there.shared:
             return ()
         return of_endpoints(subject, there, there.endpoints, at=at).values()
     alive = {row.key: row.healthy for row in rows_of(probed)}
     found: list[Backend] = []
     parts: dict[tuple[str, ...], Part] = {}
     for of, sets in _best_sets(rows_of(there), cluster):
-        if of != cluster and not _called(reader, subject, sets[0], of, at):
+        if of != cluster and (way := _way(reader, subject, sets[0], of, at)) != "direct":
+            found += islands.backends(reader, subject, of, sets) if way == "gateway" else ()
             continue
         for each in sets:
             if each.shared or of == cluster:
@@ -154,11 +158,12 @@ def of_service(  # hot:
     return found
 
 
-def _called(reader: Reader, subject: ResolvedService, row: EndpointSet, of: ClusterName, at: Viewpoint) -> bool:
-    """Whether endpoints that a source has of another cluster can be backends of a service."""
-    if not subject.multicluster or reachability(at.own, reader.get(CLUSTERS, of)) != "direct":
-        return False
-    return row.source != CLUSTERSET or exports(subject, of)
+def _way(reader: Reader, subject: ResolvedService, row: EndpointSet, of: ClusterName, at: Viewpoint) -> Reachability:
+    """How endpoints that a source has of another cluster are reached, where they can be backends of a service."""
+    if not subject.multicluster or (row.source == CLUSTERSET and not exports(subject, of)):
+        return "none"
+    way = reachability(at.own, reader.get(CLUSTERS, of))
+    return "none" if way == "gateway" and subject.headless else way
 
 
 def exports(subject: ResolvedService, cluster: ClusterName) -> bool:

@@ -2,7 +2,8 @@
 
 A backend is probed where the policy that counts for its service has a health check, and by a plain connect while its
 cluster is unattended: then the records that name it may be older than the truth. Endpoints that have lapsed are
-probed too, since they count only while a probe passes. The own cluster's are left to its kubelets.
+probed too, since they count only while a probe passes. The own cluster's are left to its kubelets, and those of islands
+to Envoy's checks of gateways.
 """
 
 from __future__ import annotations
@@ -83,7 +84,9 @@ def compute(reader: Reader, service: ServiceName, *, cluster: ClusterName, which
     away = {row.name for row in unattended}
     for row in rows:
         check = wanted or (CONNECT if row.key.cluster in away else None)
-        if check is not None and row.key.cluster != cluster and (check.port or row.key.protocol == "TCP"):
+        if row.key.cluster == cluster or row.stands_for:  # what an island has, Envoy checks at its gateways
+            continue
+        if check is not None and (check.port or row.key.protocol == "TCP"):
             yield Check(row.key, check)
 
 

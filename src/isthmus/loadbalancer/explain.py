@@ -16,7 +16,7 @@ from isthmus.loadbalancer.selection import DEAD, Clusters, Place
 from isthmus.loadbalancer.services import best, resolve, wanted
 from isthmus.loadbalancer.shares import TierShare, by_cluster, by_tier
 from isthmus.model.balancing import Backend, Frontend, Plan, PlanKey
-from isthmus.model.clusters import reachability
+from isthmus.model.clusters import Reachability, reachability
 from isthmus.model.names import ClusterName, ServiceName, split
 from isthmus.model.services import EndpointSet
 from isthmus.model.sources import CLUSTERSET, KARMADA, rank
@@ -25,7 +25,9 @@ from isthmus.model.tables import (
     CLUSTERS,
     ENDPOINT_SETS,
     FRONTENDS,
+    GATEWAY_CHECKS,
     IMPORTS,
+    ISLAND_LISTENERS,
     LOCAL_REDIRECTS,
     OWN_RANGES,
     PODS,
@@ -196,14 +198,35 @@ def _of_endpoints(reader: Reader, service: ServiceName, *, at: Place) -> Iterato
         elif count and rows[0].lapsed:
             left = sum(row.lapsed for row in reader.by(BACKENDS, "service", service) if row.key.cluster == cluster)
             yield f"{cluster}: away longer than the cache lifetime; {left} backends stay that a probe finds alive"
-        elif count and reachability(reader.get(CLUSTERS, at.cluster), reader.get(CLUSTERS, cluster)) != "direct":
-            yield f"{cluster}: {count} endpoints of {source} are not used: that cluster is on another network"
+        elif (
+            count and (way := reachability(reader.get(CLUSTERS, at.cluster), reader.get(CLUSTERS, cluster))) != "direct"
+        ):
+            yield _of_island(reader, service, cluster, count, way=way)
         elif count and (why := _untrusted(reader, service, rows, at=at)):
             yield f"{cluster}: {why}"
         elif (cluster, source) not in used and count and not reader.by(REDIRECTS, "service", service):
             yield f"{cluster}: {count} endpoints of {source} are not used: no port agrees, or they are not shared"
         elif count and source == KARMADA:
             yield f"{cluster}: {count} endpoints are as Karmada wrote them, which keeps those of a cluster that fails"
+
+
+def _way(reader: Reader, at: Place, cluster: ClusterName) -> Reachability:
+    return reachability(reader.get(CLUSTERS, at.cluster), reader.get(CLUSTERS, cluster))
+
+
+def _of_island(reader: Reader, service: ServiceName, cluster: ClusterName, count: int, *, way: Reachability) -> str:
+    """How endpoints of a cluster on another network are called, or why they are not; without their addresses."""
+    if any(row.stands_for for row in reader.by(BACKENDS, "service", service) if row.key.cluster == cluster):
+        gateways = sorted(reader.by(GATEWAY_CHECKS, "cluster", cluster), key=lambda row: row.address)
+        dead = [f"{row.address} ({row.reason})" for row in gateways if not row.healthy]
+        found = f"{cluster}: its {count} endpoints are called through this node's Envoy and its gateways"
+        return f"{found}; dead: {', '.join(dead)}" if dead else found
+    why = "that cluster is on another network"
+    if way == "none":
+        return f"{cluster}: {count} endpoints are not used: {why}, and has no gateway"
+    if not reader.by(ISLAND_LISTENERS, "service", service):
+        return f"{cluster}: {count} endpoints are not used: {why}, and nothing on this node calls its gateways for it"
+    return f"{cluster}: {count} endpoints are not used: {why}, and this node's Envoy does not serve its listener yet"
 
 
 def _untrusted(reader: Reader, service: ServiceName, rows: list[EndpointSet], *, at: Place) -> str:

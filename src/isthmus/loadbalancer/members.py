@@ -71,6 +71,8 @@ def large(
 
     ``found``: its backends, of endpoints that are each in one set. ``ports``: the port name of each of its plans.
     """
+    if any(row.stands_for for row in found):
+        return None  # it counts for as many as the endpoints of an island, which are no backends themselves
     sets: Sets = {}
     counting = frozenset({(row.key.cluster, row.source) for row in found})
     for row in reader.by(ENDPOINT_SETS, "service", subject.name):

@@ -13,7 +13,7 @@ from typing import Final
 
 from isthmus.desired import Condition, Draft, Ownership, condition, row
 from isthmus.kube.objects.policies import TRAFFIC_POLICY
-from isthmus.loadbalancer import backends, policies, shares
+from isthmus.loadbalancer import backends, islands, policies, shares
 from isthmus.loadbalancer.drains import Drained
 from isthmus.loadbalancer.plans import plan
 from isthmus.loadbalancer.selection import Clusters, Place
@@ -29,13 +29,16 @@ from isthmus.model.tables import (
     CLUSTERS,
     DRAINING,
     ENDPOINT_SETS,
+    GATEWAY_CHECKS,
     IMPORTS,
+    ISLAND_LISTENERS,
     OBSERVED,
     OWN_RANGES,
     POLICIES,
     POLICY_OBJECTS,
     PROBES,
     SERVICES,
+    XDS_SERVED,
 )
 from isthmus.statedb import Derived, Reader
 
@@ -60,6 +63,9 @@ def derived(cluster: ClusterName) -> Derived[Object]:
             CLUSTERS: by_cluster,
             OWN_RANGES: backends.by_own_ranges,
             DRAINING: by_draining,
+            ISLAND_LISTENERS: islands.by_listener,
+            XDS_SERVED: islands.by_served,
+            GATEWAY_CHECKS: islands.by_check,
         },
         unit="service",
     )

@@ -9,6 +9,8 @@ What is being drained has a part of its share left, in percent. A tier counts fo
 most left, and so does a share within its tier; within a share, each backend counts for what it has left. So a drained
 cluster's calls decrease evenly to none, and those of a drained node go to the other backends of its share.
 
+What stands for the endpoints of an island counts as so many backends.
+
 Every group with calls is of tier 0 in the plan, with an integer weight. What has none now is a fallback, in order, for
 the kernel to use when it finds all of tier 0 dead. Nothing here remembers: hysteresis belongs to what judges health.
 """
@@ -55,7 +57,7 @@ class Sized(NamedTuple):
     @property
     def usable(self) -> int:
         """Backends that calls can reach."""
-        return sum(len(backends) for _, backends in self.shares)
+        return sum(backend.count for _, backends in self.shares for backend in backends)
 
 
 def named(
@@ -97,7 +99,7 @@ def groups(
         left = NOTHING_DRAINED
     if not tiers:
         if len(set(left.values())) > 1:
-            return _fewer(_of_tier(0, _by_left(chosen, left)), [])
+            return _fewer(_of_tier(0, _by_mass(chosen, left)), [])
         return together(chosen)
     sized = _sized(chosen, tiers, positions, known)
     most = [_most(each, left) for each in sized]
@@ -112,7 +114,9 @@ def groups(
 
 
 def together(chosen: Sequence[Backend]) -> tuple[Group, ...]:  # hot:
-    """All that is chosen in one group; none where nothing is."""
+    """All that is chosen, alike: in one group unless something stands for several; none where nothing is."""
+    if len(chosen) > 1 and any(backend.stands_for > 1 for backend in chosen):
+        return _fewer(_of_tier(0, _by_mass(chosen, NOTHING_DRAINED)), [])
     return (Group(_targets(chosen)),) if chosen else ()
 
 
@@ -133,7 +137,7 @@ def _sized(
     found: list[Sized] = []
     for number, tier in enumerate(tiers):
         counting = [(at, share) for at, share in enumerate(tier.shares) if share.weight != 0]
-        there = sum(len(all_known.get((number, at), ())) for at, _ in counting)
+        there = sum(each.count for at, _ in counting for each in all_known.get((number, at), ()))
         wanted = -(-tier.min_percent * there // 100) if tier.min_percent else tier.min_healthy
         reached = tuple((share, usable[number, at]) for at, share in counting if (number, at) in usable)
         found.append(Sized(reached, max(1, wanted)))
@@ -176,7 +180,7 @@ def _members(backends: Iterable[Backend], positions: Positions) -> dict[SharePos
 def _by_weight(tier: Sized, left: Left) -> list[tuple[Fraction, list[Backend]]]:
     """The groups of a tier with their parts of its calls. Beside shares that have a weight, none counts as 1."""
     if all(share.weight is None for share, _ in tier.shares):
-        return _by_left([backend for _, backends in tier.shares for backend in backends], left)
+        return _by_mass([backend for _, backends in tier.shares for backend in backends], left)
     weights = [
         (1 if share.weight is None else share.weight) * max(left.get(each.key, WHOLE) for each in backends)
         for share, backends in tier.shares
@@ -184,17 +188,20 @@ def _by_weight(tier: Sized, left: Left) -> list[tuple[Fraction, list[Backend]]]:
     return [
         (Fraction(weight, sum(weights)) * part, group)
         for weight, (_, backends) in zip(weights, tier.shares, strict=True)
-        for part, group in _by_left(backends, left)
+        for part, group in _by_mass(backends, left)
     ]
 
 
-def _by_left(backends: Sequence[Backend], left: Left) -> list[tuple[Fraction, list[Backend]]]:
-    """Groups of backends that have as much left as each other, with their parts of the calls of all."""
-    if not left:
+def _by_mass(backends: Sequence[Backend], left: Left) -> list[tuple[Fraction, list[Backend]]]:
+    """Groups of backends that count as much as each other, with their parts of the calls of all.
+
+    A backend counts for what it has left, as often as it stands for endpoints of an island.
+    """
+    if not left and not any(backend.stands_for > 1 for backend in backends):
         return [(Fraction(1), list(backends))]
     found: dict[int, list[Backend]] = {}
     for backend in backends:
-        found.setdefault(left.get(backend.key, WHOLE), []).append(backend)
+        found.setdefault(left.get(backend.key, WHOLE) * backend.count, []).append(backend)
     total = sum(each * len(group) for each, group in found.items())
     return [(Fraction(each * len(group), total), group) for each, group in sorted(found.items(), reverse=True)]
 
@@ -237,9 +244,9 @@ def _joined(found: list[Group], room: int) -> list[Group]:
 def _targets(backends: Sequence[Backend]) -> Sequence[Target]:  # hot:
     if len(backends) == 1:
         key = backends[0].key
-        return (Target(key.address, key.port, key.protocol, key.cluster),)
-    keys = [backend.key for backend in backends]
-    found = [Target(key.address, key.port, key.protocol, key.cluster) for key in keys]
+        return (Target(key.address, key.port, key.protocol, key.cluster, backends[0].stands_for > 0),)
+    pairs = [(backend.key, backend.stands_for > 0) for backend in backends]
+    found = [Target(key.address, key.port, key.protocol, key.cluster, proxy) for key, proxy in pairs]
     found.sort()
     return tuple(found) if len(found) <= chunked.SMALL else chunked.sequence(found)
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Final
 
-from isthmus.loadbalancer import affected, backends, drains, frontends, members, plans
+from isthmus.loadbalancer import affected, backends, drains, frontends, islands, members, plans
 from isthmus.loadbalancer.backends import PartCache, Viewpoint
 from isthmus.loadbalancer.claims import ClaimRules
 from isthmus.loadbalancer.members import Large
@@ -27,7 +27,9 @@ from isthmus.model.tables import (
     DRAINING,
     ENDPOINT_SETS,
     FRONTENDS,
+    GATEWAY_CHECKS,
     IMPORTS,
+    ISLAND_LISTENERS,
     NODES,
     OWN_RANGES,
     PLANS,
@@ -36,11 +38,13 @@ from isthmus.model.tables import (
     PROBES,
     REDIRECTS,
     SERVICES,
+    XDS_SERVED,
 )
 from isthmus.statedb import DerivedTogether, Dirty, PendingWrites, WriteTxn, pending, rewrite, rows_of
 
 OF_FRONTENDS: Final = (SERVICES, IMPORTS, NODES, REDIRECTS, PORT_REDIRECTS)
-OF_BACKENDS: Final = (ENDPOINT_SETS, SERVICES, IMPORTS, PROBES, CLUSTERS, OWN_RANGES)
+OF_ISLANDS: Final = (ISLAND_LISTENERS, XDS_SERVED, GATEWAY_CHECKS)
+OF_BACKENDS: Final = (ENDPOINT_SETS, SERVICES, IMPORTS, PROBES, CLUSTERS, OWN_RANGES, *OF_ISLANDS)
 OF_PLANS: Final = (*OF_FRONTENDS, *OF_BACKENDS, POLICIES, DRAINING)
 
 
@@ -65,6 +69,9 @@ def derived(
             CLUSTERS: affected.by_clusters,
             OWN_RANGES: affected.each(backends.by_own_ranges),
             DRAINING: affected.each(drains.affected),
+            ISLAND_LISTENERS: affected.each(islands.by_listener),
+            XDS_SERVED: affected.each(islands.by_served),
+            GATEWAY_CHECKS: affected.each(islands.by_check),
         },
         awaits={
             FRONTENDS: lambda reader: pending(reader, OF_FRONTENDS),

@@ -8,6 +8,7 @@ nothing), so that equal objects are equal rows.
     addresses.py  which addresses are reserved
     hosts.py      addresses and ports as people write them
     chunked.py    sorted sequences that may be large, and change a little at a time
+    islands.py    listeners for islands, and what is found of their gateways
     sources.py    where input rows come from, and which source comes first
     services.py   input: services, endpoint sets, namespaces, nodes, pods, imports, exports
     clusters.py   input: the clusters of the clusterset, and what is allowed to peers

@@ -118,6 +118,14 @@ class Backend(Struct, frozen=True, gc=False):
     lapsed: bool = False
     """True: its cluster has been unreachable for longer than the cache lifetime; a probe that passes keeps it."""
     import_of: ServiceName = ServiceName("")
+    stands_for: int = 0
+    """Of an island: its address is this node's Envoy, which calls through the island's gateways, and stands for so many
+    endpoints there; 0: it is an endpoint itself."""
+
+    @property
+    def count(self) -> int:
+        """Endpoints that calls of it are spread over."""
+        return self.stands_for or 1
 
 
 class Probe(Struct, frozen=True, gc=False):

@@ -8,6 +8,7 @@ from isthmus.model.balancing import Backend, BackendKey, Failure, Frontend, Fron
 from isthmus.model.clusters import UNATTENDED, Cluster, OwnRanges, PeerPolicy
 from isthmus.model.dns import Name
 from isthmus.model.drains import Draining, DrainRequest
+from isthmus.model.islands import GatewayCheck, IslandListener
 from isthmus.model.mcs import Merged, OverQuota, OwnExport, Record
 from isthmus.model.names import ClusterName, ServiceName, derived
 from isthmus.model.objects import Object, Observed
@@ -293,6 +294,23 @@ POLICY_OBJECTS_STATUS: Final = Table[tuple[str, ServiceName], Status](
 
 OBJECTS_STATUS: Final = Table[tuple[str, ServiceName], Status]("objects_status", Status, key=lambda row: row.key)
 
+ISLAND_LISTENERS: Final = Table[tuple[ServiceName, ClusterName, int], IslandListener](
+    "island_listeners",
+    IslandListener,
+    key=lambda row: (row.service, row.cluster, row.port),
+    indexes={
+        "service": lambda row: (row.service,),
+        "cluster": lambda row: (row.cluster,),
+        "name": lambda row: (row.name,),
+        "all": lambda row: (True,),
+    },
+)
+GATEWAY_CHECKS: Final = Table[tuple[ClusterName, str], GatewayCheck](
+    "gateway_checks",
+    GatewayCheck,
+    key=lambda row: (row.cluster, row.address),
+    indexes={"cluster": lambda row: (row.cluster,)},
+)
 XDS: Final = Table[ResourceKey, Resource](
     "xds",
     Resource,

@@ -30,7 +30,7 @@ For a node's Envoy and for a gateway's alike: fill the table ``xds``, run an :cl
 from isthmus.proxy.ads import AdsServer, AdsStats
 from isthmus.proxy.binary import NoEnvoyError
 from isthmus.proxy.bootstrap import Wanted
-from isthmus.proxy.derived import Listening, derived
+from isthmus.proxy.derived import Listening, XdsSource, derived
 from isthmus.proxy.resources import ADS, address, resource
 from isthmus.proxy.supervisor import Settings, Supervisor, SupervisorStats
 
@@ -44,6 +44,7 @@ __all__ = [
     "Supervisor",
     "SupervisorStats",
     "Wanted",
+    "XdsSource",
     "address",
     "derived",
     "resource",

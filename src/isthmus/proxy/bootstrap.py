@@ -24,6 +24,7 @@ STATS_PREFIXES: Final = ("cluster_manager.", "control_plane.", "listener_manager
 STATS_SUFFIXES: Final = (
     ".circuit_breakers.default.cx_open",
     ".downstream_cx_active",
+    ".downstream_cx_no_route",
     ".downstream_cx_total",
     ".health_check.failure",
     ".health_check.success",

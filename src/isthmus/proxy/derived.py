@@ -7,14 +7,14 @@ redirect. All other Services never meet Envoy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from isthmus.loadbalancer import backends, plans, policies
+from isthmus.loadbalancer import backends, islands, plans, policies
 from isthmus.loadbalancer.services import names_for_import, resolve
 from isthmus.model.balancing import Plan, PlanKey
 from isthmus.model.clusters import Cluster
@@ -27,8 +27,10 @@ from isthmus.model.tables import (
     CLUSTERS,
     DRAINING,
     ENDPOINT_SETS,
+    GATEWAY_CHECKS,
     GRANTS,
     IMPORTS,
+    ISLAND_LISTENERS,
     NODES,
     OWN_RANGES,
     PODS,
@@ -47,7 +49,7 @@ from isthmus.proxy.attachment import Entry, attached, by_callers, entries, of_po
 from isthmus.proxy.clusters import of_plans
 from isthmus.proxy.listeners import Chain, http_listener
 from isthmus.proxy.routing import UNRESOLVED, cluster_name, route_configuration
-from isthmus.statedb import Derived, Reader
+from isthmus.statedb import Affected, Derived, Reader
 
 FAMILIES: Final[tuple[Family, ...]] = ("IPv4", "IPv6")
 HTTP2: Final = frozenset({"kubernetes.io/h2c", "grpc"})
@@ -62,8 +64,18 @@ class Listening(NamedTuple):
     ports: int = 4_000
 
 
-def derived(cluster: ClusterName, node: str, listening: Listening) -> list[Derived[Any]]:
-    """The declarations of the tables, for the agent of a node."""
+class XdsSource(NamedTuple):
+    """Rows of ``xds`` that something else than routes makes, for the same Envoy: units of their own."""
+
+    computes: Callable[[str], bool]
+    """Whether it computes a unit."""
+    compute: Callable[[Reader, str], Iterable[Resource]]
+    reads: Mapping[Any, Affected]
+    """As a :class:`Derived` has them."""
+
+
+def derived(cluster: ClusterName, node: str, listening: Listening, more: XdsSource | None = None) -> list[Derived[Any]]:
+    """The declarations of the tables, for the agent of a node; ``more``: what else its Envoy is to have."""
     by_backends: dict[Any, Callable[..., Iterable[ServiceName]]] = {
         ENDPOINT_SETS: backends.by_endpoints,
         SERVICES: backends.by_service,
@@ -74,7 +86,20 @@ def derived(cluster: ClusterName, node: str, listening: Listening) -> list[Deriv
         OWN_RANGES: backends.by_own_ranges,
         POLICIES: by_policy,
         NODES: partial(plans.by_node, node=node),
+        ISLAND_LISTENERS: islands.by_listener,
+        GATEWAY_CHECKS: islands.by_check,
+        XDS_SERVED: islands.by_served,
     }
+    by_xds: dict[Any, Affected] = {
+        ROUTE_PLANS: by_plan,
+        PROXY_LISTENERS: by_redirect,
+        ROUTES: by_route,
+        GRANTS: by_grant,
+        PODS: by_pod,
+        CLUSTERS: by_member,
+    }
+    for table, affected in (more.reads if more is not None else {}).items():
+        by_xds[table] = both(by_xds[table], affected) if table in by_xds else affected
     return [
         Derived(
             PROXY_LISTENERS,
@@ -96,18 +121,16 @@ def derived(cluster: ClusterName, node: str, listening: Listening) -> list[Deriv
         ),
         Derived(
             XDS,
-            compute=resources,
-            reads={
-                ROUTE_PLANS: by_plan,
-                PROXY_LISTENERS: by_redirect,
-                ROUTES: by_route,
-                GRANTS: by_grant,
-                PODS: by_pod,
-                CLUSTERS: by_member,
-            },
+            compute=partial(all_resources, more=more),
+            reads=by_xds,
             unit="unit",
         ),
     ]
+
+
+def both(one: Affected, other: Affected) -> Affected:
+    """The units that either affects."""
+    return lambda reader, old, new: (*one(reader, old, new), *other(reader, old, new))
 
 
 def listeners(reader: Reader, unit: bool, *, listening: Listening) -> Iterator[ProxyRedirect]:
@@ -181,6 +204,13 @@ def route_plans(reader: Reader, service: ServiceName, *, cluster: ClusterName, n
             )
             if plan.groups or family == FAMILIES[0]:
                 yield plan
+
+
+def all_resources(reader: Reader, unit: str, *, more: XdsSource | None) -> Iterable[Resource]:
+    """The rows of a unit: of a Service, or of what else there is."""
+    if more is not None and more.computes(unit):
+        return more.compute(reader, unit)
+    return resources(reader, ServiceName(unit))
 
 
 def resources(reader: Reader, service: ServiceName) -> Iterator[Resource]:

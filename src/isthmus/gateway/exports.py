@@ -1,0 +1,247 @@
+"""The resources of a gateway's Envoy: what the own cluster exports, for the clusters that may import it. Pure.
+
+One listener chooses a filter chain by SNI. A caller is authorised by the chain's TLS handshake, before which nothing is
+dialled: a pod sees no connection of one that is refused (Envoy's network RBAC filter would wait for the first byte, and
+lets a server that speaks first be heard).
+
+The chain of all services sends a connection to the cluster that is called as the SNI. An export for some clusters only
+has a chain of its own, and a cluster whose name no SNI can be: without its chain nobody reaches it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from isthmus.gateway import tls
+from isthmus.gateway.naming import NODE, etcd_sni, health_sni, node_identity, service_sni, services_suffix
+from isthmus.mcs.words import IMPORTERS
+from isthmus.model.clusters import Cluster
+from isthmus.model.hosts import Endpoint
+from isthmus.model.mcs import OwnExport
+from isthmus.model.names import ClusterName, ServiceName
+from isthmus.model.services import Condition, EndpointSet, Export, Port
+from isthmus.model.sources import KUBERNETES
+from isthmus.model.tables import CLUSTERS, ENDPOINT_SETS, OWN_EXPORTS, XDS
+from isthmus.model.xds import Resource
+from isthmus.proxy.messages import duration, packed
+from isthmus.proxy.resources import ADS, address, resource
+from isthmus.statedb import Derived, Reader
+
+LISTENER: Final = "gateway"
+"""Name of the one listener, and the unit of the rows that belong to no export."""
+STAT_PREFIX: Final = "gateway"
+ETCD: Final = "etcd"
+"""The cluster of Envoy that is the own etcd."""
+TCP_PROXY: Final = "envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy"
+ECHO: Final = "envoy.extensions.filters.network.echo.v3.Echo"
+INSPECTOR: Final = "envoy.extensions.filters.listener.tls_inspector.v3.TlsInspector"
+HELLO_TIMEOUT: Final = 5.0
+"""Seconds that a caller has for its ClientHello."""
+HANDSHAKE_TIMEOUT: Final = 5.0
+"""Seconds that a caller has for the handshake."""
+CONNECT_TIMEOUT: Final = 1.0
+"""Seconds until an attempt to connect to a pod is given up, and another pod is tried."""
+CONNECT_ATTEMPTS: Final = 3
+BUFFER: Final = {"value": 65_536}
+"""Bytes that Envoy buffers of a connection whose other side is slow."""
+UNLIMITED: Final = {"value": 1_000_000}
+
+
+class GatewayOf(NamedTuple):
+    """The gateway: its cluster, the clusterset's domain, where it listens, and the directory of its Envoy."""
+
+    cluster: ClusterName
+    domain: str
+    listen: tuple[Endpoint, ...]
+    """At least one."""
+    directory: Path
+    etcd: tuple[Endpoint, ...] = ()
+    """The own etcd, reached through the gateway by its SNI; none: it is not."""
+
+
+def derived(of: GatewayOf) -> Derived[Resource]:
+    """The declaration of ``xds`` for a gateway."""
+
+    def compute(reader: Reader, unit: str) -> Iterator[Resource]:
+        if unit == LISTENER:
+            restricted = [row for row in reader.all(OWN_EXPORTS) if importers(row.export) is not None]
+            yield listener(of, sorted(restricted, key=lambda row: row.name))
+            if of.etcd:
+                yield from _etcd(of)
+            return
+        row = reader.get(OWN_EXPORTS, ServiceName(unit))
+        if row is not None and row.export is not None:
+            sets = [each for each in reader.by(ENDPOINT_SETS, "service", row.name) if _is_own(each, of.cluster)]
+            yield from of_export(row.export, sets, of)
+
+    def by_endpoints(reader: Reader, old: EndpointSet | None, new: EndpointSet | None) -> Iterator[str]:
+        row = new or old
+        if row is not None and _is_own(row, of.cluster):
+            yield row.service
+
+    reads: dict[Any, Any] = {OWN_EXPORTS: _by_export, ENDPOINT_SETS: by_endpoints, CLUSTERS: _by_own_cluster}
+    return Derived(XDS, compute=compute, reads=reads, unit="unit")
+
+
+def _by_export(reader: Reader, old: OwnExport | None, new: OwnExport | None) -> Iterator[str]:
+    """An export affects its own rows, and the listener where it is, or was, for some clusters only."""
+    row = new or old
+    if row is not None:
+        yield row.name
+    if any(importers(each.export) is not None for each in (old, new) if each is not None):
+        yield LISTENER
+
+
+def _by_own_cluster(reader: Reader, old: Cluster | None, new: Cluster | None) -> Iterator[str]:
+    """The listener is there from the beginning, whatever is exported: nodes of others check it."""
+    if old is None and new is not None and new.own:
+        yield LISTENER
+
+
+def _is_own(row: EndpointSet, cluster: ClusterName) -> bool:
+    return (row.cluster, row.source) == (cluster, KUBERNETES)
+
+
+def importers(export: Export | None) -> tuple[ClusterName, ...] | None:
+    """The clusters that may import an export; None: every one, or there is no export."""
+    named = dict(export.annotations).get(IMPORTERS) if export is not None else None
+    if named is None:
+        return None
+    return tuple(sorted({ClusterName(each.strip()) for each in named.split(",") if each.strip()}))
+
+
+def of_export(export: Export, sets: Iterable[EndpointSet], of: GatewayOf) -> Iterator[Resource]:
+    """A cluster and its endpoints for each port of TCP. Headless exports have none: their pods are called by name."""
+    if export.type == "Headless":
+        return
+    sets = list(sets)
+    for port in export.ports:
+        if port.protocol == "TCP":
+            name, owner = target(export, port, of.domain), f"ServiceExport {export.name}"
+            yield resource(
+                "cluster",
+                name,
+                owner,
+                export.name,
+                type="EDS",
+                eds_cluster_config={"eds_config": ADS},
+                connect_timeout=duration(CONNECT_TIMEOUT),
+                lb_policy="MAGLEV" if export.affinity == "ClientIP" else "RANDOM",
+                common_lb_config={"healthy_panic_threshold": {"value": 0}, "update_merge_window": duration(0)},
+                circuit_breakers=limits(),
+            )
+            hosts = [{"endpoint": {"address": address(*each)}} for each in _serving(sets, port)]
+            yield resource("endpoints", name, owner, export.name, endpoints=[{"lb_endpoints": hosts}] if hosts else [])
+
+
+def target(export: Export, port: Port, domain: str) -> str:
+    """The cluster of Envoy for a port of an export: its SNI, unless it is for some clusters only."""
+    sni = service_sni(export.name, port.port, domain)
+    return sni if importers(export) is None else f"restricted {sni}"
+
+
+def _serving(sets: Iterable[EndpointSet], port: Port) -> list[tuple[str, int]]:
+    """Where a port's pods answer: those that are ready, else those that still serve while they end (KEP-1669)."""
+    found: dict[Condition, set[tuple[str, int]]] = {}
+    for row in sets:
+        for each in row.endpoints:
+            for answering in each.ports:
+                if (answering.name, answering.protocol) == (port.name, port.protocol):
+                    found.setdefault(each.condition, set()).add((each.address, answering.port))
+    return sorted(found.get(Condition.READY) or found.get(Condition.TERMINATING) or ())
+
+
+def listener(of: GatewayOf, restricted: Iterable[OwnExport]) -> Resource:
+    """The one listener. What has another SNI, none, or no TLS matches no chain, and is closed."""
+    (first, *more) = [address(*at) for at in of.listen]
+    every_node = [{"suffix": NODE}]  # of a member: the trust domain is that of an authority that is trusted
+    chains = [
+        _chain("services", [f"*{services_suffix(of.domain)}"], tls.downstream(of.directory, every_node), _by_sni()),
+        _chain("health", [health_sni(of.cluster, of.domain)], tls.downstream(of.directory, every_node), _echo()),
+        *(chain for row in restricted if row.export is not None for chain in _restricted(row.export, of)),
+    ]
+    if of.etcd:  # the etcd ends TLS itself: its certificate and its users are not ours to judge
+        chains.append(_chain("etcd", [etcd_sni(of.cluster, of.domain)], None, [_tcp_proxy(ETCD, by_handshake=False)]))
+    return resource(
+        "listener",
+        LISTENER,
+        "Gateway",
+        LISTENER,
+        address=first,
+        additional_addresses=[{"address": each} for each in more],
+        listener_filters=[{"name": "envoy.filters.listener.tls_inspector", "typed_config": packed(INSPECTOR)}],
+        listener_filters_timeout=duration(HELLO_TIMEOUT),
+        filter_chains=chains,
+        enable_reuse_port={"value": True},
+        per_connection_buffer_limit_bytes=BUFFER,
+        traffic_direction="INBOUND",
+        stat_prefix=STAT_PREFIX,
+    )
+
+
+def _restricted(export: Export, of: GatewayOf) -> Iterator[dict[str, Any]]:
+    """A chain for each port, which takes nodes of the clusters that may import it; none where none may."""
+    allowed = [{"exact": node_identity(each, of.domain)} for each in importers(export) or ()]
+    for port in export.ports if allowed and export.type != "Headless" else ():
+        if port.protocol == "TCP":
+            sni, to = service_sni(export.name, port.port, of.domain), target(export, port, of.domain)
+            yield _chain(to, [sni], tls.downstream(of.directory, allowed), [_tcp_proxy(to)])
+
+
+def _chain(name: str, snis: list[str], socket: dict[str, Any] | None, filters: list[dict[str, Any]]) -> dict[str, Any]:
+    found = {
+        "name": name,
+        "filter_chain_match": {"server_names": snis, "transport_protocol": "tls"},
+        "filters": filters,
+        "transport_socket_connect_timeout": duration(HANDSHAKE_TIMEOUT),
+    }
+    return found | ({"transport_socket": socket} if socket is not None else {})
+
+
+def _by_sni() -> list[dict[str, Any]]:
+    sni_cluster = packed("envoy.extensions.filters.network.sni_cluster.v3.SniCluster")
+    return [{"name": "envoy.filters.network.sni_cluster", "typed_config": sni_cluster}, _tcp_proxy("none")]
+
+
+def _echo() -> list[dict[str, Any]]:
+    return [{"name": "envoy.filters.network.echo", "typed_config": packed(ECHO)}]
+
+
+def _tcp_proxy(cluster: str, *, by_handshake: bool = True) -> dict[str, Any]:
+    """To a cluster, of which a filter before it may name another. ``by_handshake``: dial when the caller has shown who
+    it is, and not before."""
+    mode: dict[str, Any] = {}
+    if by_handshake:  # what the caller sends meanwhile is kept
+        mode = {"upstream_connect_mode": "ON_DOWNSTREAM_TLS_HANDSHAKE", "max_early_data_bytes": BUFFER}
+    config = packed(
+        TCP_PROXY,
+        stat_prefix=STAT_PREFIX,
+        cluster=cluster,
+        idle_timeout=duration(0),
+        max_connect_attempts={"value": CONNECT_ATTEMPTS},
+        hash_policy=[{"source_ip": {}}],
+        **mode,
+    )
+    return {"name": "envoy.filters.network.tcp_proxy", "typed_config": config}
+
+
+def limits() -> dict[str, Any]:
+    """Envoy's circuit breakers have limits by default; whose calls are limited is not its to decide."""
+    names = ("max_connections", "max_pending_requests", "max_requests", "max_retries")
+    return {"thresholds": [dict.fromkeys(names, UNLIMITED)]}
+
+
+def _etcd(of: GatewayOf) -> Iterator[Resource]:
+    hosts = [{"endpoint": {"address": address(*at)}} for at in of.etcd]
+    yield resource(
+        "cluster",
+        ETCD,
+        "etcd.endpoints",
+        LISTENER,
+        type="STRICT_DNS",
+        connect_timeout=duration(CONNECT_TIMEOUT),
+        load_assignment={"cluster_name": ETCD, "endpoints": [{"lb_endpoints": hosts}]},
+        circuit_breakers=limits(),
+    )

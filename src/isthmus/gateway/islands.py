@@ -1,0 +1,262 @@
+"""The part of a node's Envoy that calls islands: listeners for their services, and their gateways. Pure.
+
+A service's port that an island exports has a listener of its own: calls of it go to that island, by the SNI of that
+port. Which part of the calls an island has is the planner's, which counts the listener as a backend
+(``loadbalancer/islands.py``). There is one cluster of Envoy for each island, whatever it exports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from isthmus.gateway import tls
+from isthmus.gateway.exports import BUFFER, limits
+from isthmus.gateway.naming import gateway_identity, health_sni, service_sni
+from isthmus.loadbalancer.services import names_for_import, resolve
+from isthmus.model.clusters import Cluster, reachability, reachability_changed
+from isthmus.model.hosts import canonical, endpoint
+from isthmus.model.islands import IslandListener
+from isthmus.model.names import ClusterName, ServiceName
+from isthmus.model.services import Import, Service
+from isthmus.model.tables import CLUSTERS, IMPORTS, ISLAND_LISTENERS, SERVICES
+from isthmus.model.xds import Resource
+from isthmus.proxy import ADS, XdsSource, address, resource
+from isthmus.proxy.messages import duration, packed
+from isthmus.statedb import Derived, Reader
+
+UNIT: Final = "island "
+"""Units of ``xds`` that are computed here begin with it."""
+STAT_PREFIX: Final = "island"
+TCP_PROXY: Final = "envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy"
+FILTER_STATE: Final = "envoy.extensions.filters.network.set_filter_state.v3.Config"
+SERVER_NAME: Final = "envoy.network.upstream_server_name"
+"""Key of the filter state by which Envoy chooses the SNI of a connection."""
+CONNECT_ATTEMPTS: Final = 4
+CHECK_INTERVAL: Final = 0.5
+"""Seconds between two checks of a gateway by this node."""
+CHECK_TIMEOUT: Final = 0.5
+CHECK_HELLO: Final = "6973"
+"""What a check sends, as hexadecimal digits; a gateway sends it back."""
+EJECT_AFTER: Final = 2
+"""Connects to a gateway that fail in a row until it is passed over."""
+EJECT_TIME: Final = 1.0
+"""Seconds until it is tried again, at first."""
+KEEPALIVE: Final = {
+    "keepalive_probes": {"value": 3},
+    "keepalive_time": {"value": 30},
+    "keepalive_interval": {"value": 10},
+}
+"""Seconds: a connection to a gateway that has vanished ends after a minute, however idle it is."""
+
+
+class NodeOf(NamedTuple):
+    """The node's Envoy: its cluster, the clusterset's domain, and where it listens for pods."""
+
+    cluster: ClusterName
+    domain: str
+    directory: Path
+    addresses: tuple[str, ...]
+    first_port: int
+    ports: int
+    connect_timeout: float = 0.25
+    """Seconds until an attempt to connect to a gateway, its handshake included, is given up for another one."""
+
+
+def listeners_derived(of: NodeOf) -> Derived[IslandListener]:
+    """The declaration of ``island_listeners``."""
+    reads: dict[Any, Any] = {IMPORTS: _by_import, SERVICES: _by_service, CLUSTERS: _by_cluster}
+    return Derived(ISLAND_LISTENERS, compute=partial(listeners, of=of), reads=reads, unit="all")
+
+
+def xds(of: NodeOf) -> XdsSource:
+    """What a node's Envoy has for islands, beside what it has for routes."""
+    return XdsSource(
+        computes=lambda unit: unit.startswith(UNIT),
+        compute=partial(resources, of=of),
+        reads={ISLAND_LISTENERS: _by_listener, CLUSTERS: _by_gateways},
+    )
+
+
+def listeners(reader: Reader, unit: bool, *, of: NodeOf) -> Iterator[IslandListener]:
+    """A listener for each port of TCP of each import with an address, for each island that exports it."""
+    islands = _islands(reader, of.cluster)
+    wanted: dict[tuple[ServiceName, ClusterName, int], ServiceName] = {}
+    for imported in reader.all(IMPORTS) if islands else ():
+        for name in set(names_for_import(reader, imported)):
+            subject = resolve(reader, name, which="all")
+            if subject is None or subject.headless or not subject.import_of:
+                continue
+            for cluster in islands.intersection(subject.exporters or ()):
+                for port in subject.ports:
+                    if port.protocol == "TCP":
+                        wanted[name, cluster, port.port] = subject.import_of
+    for key, number in given_ports(wanted, of.first_port, of.ports).items():
+        yield IslandListener(
+            service=key[0],
+            cluster=key[1],
+            port=key[2],
+            addresses=of.addresses,
+            listen_port=number,
+            import_of=wanted[key],
+        )
+
+
+def _islands(reader: Reader, own: ClusterName) -> set[ClusterName]:
+    """The clusters that are reached through their gateways."""
+    here = reader.get(CLUSTERS, own)
+    return {row.name for row in reader.all(CLUSTERS) if not row.own and reachability(here, row) == "gateway"}
+
+
+def given_ports(
+    wanted: Iterable[tuple[ServiceName, ClusterName, int]], first: int, count: int
+) -> dict[tuple[ServiceName, ClusterName, int], int]:
+    """A port of Envoy for each, by a hash of all of it, so that it is the same after a restart.
+
+    Where two come to one port the later in order takes the next free; beyond the range there is none.
+    """
+    taken: dict[int, tuple[ServiceName, ClusterName, int]] = {}
+    for key in sorted(wanted)[:count]:
+        offset = int.from_bytes(blake2b(repr(key).encode(), digest_size=4).digest(), "big") % count
+        while first + offset in taken:
+            offset = (offset + 1) % count
+        taken[first + offset] = key
+    return {key: number for number, key in taken.items()}
+
+
+def resources(reader: Reader, unit: str, *, of: NodeOf) -> Iterator[Resource]:
+    """The rows of an island (its gateways), or of a listener."""
+    for listener in reader.by(ISLAND_LISTENERS, "name", unit):
+        yield _listener(listener, of)
+    row = reader.get(CLUSTERS, ClusterName(unit.removeprefix(UNIT)))
+    if row is not None and row.name in _islands(reader, of.cluster):
+        yield _cluster(row.name, of)
+        yield _gateways(row)
+
+
+def _listener(row: IslandListener, of: NodeOf) -> Resource:
+    (first, *more) = [address(each, row.listen_port) for each in row.addresses]
+    sni = service_sni(row.import_of, row.port, of.domain)
+    state = packed(
+        FILTER_STATE,
+        on_new_connection=[
+            {"object_key": SERVER_NAME, "format_string": {"text_format_source": {"inline_string": sni}}}
+        ],
+    )
+    proxy = packed(
+        TCP_PROXY,
+        stat_prefix=STAT_PREFIX,
+        cluster=_cluster_name(row.cluster),
+        idle_timeout=duration(0),
+        max_connect_attempts={"value": CONNECT_ATTEMPTS},
+    )
+    filters = [
+        {"name": "envoy.filters.network.set_filter_state", "typed_config": state},
+        {"name": "envoy.filters.network.tcp_proxy", "typed_config": proxy},
+    ]
+    return resource(
+        "listener",
+        row.name,
+        f"ServiceImport {row.import_of}",
+        row.name,
+        address=first,
+        additional_addresses=[{"address": each} for each in more],
+        filter_chains=[{"name": row.name, "filters": filters}],
+        enable_reuse_port={"value": True},
+        per_connection_buffer_limit_bytes=BUFFER,
+        traffic_direction="OUTBOUND",
+        stat_prefix=STAT_PREFIX,
+    )
+
+
+def _cluster_name(island: ClusterName) -> str:
+    return f"{UNIT}{island}"
+
+
+def _cluster(island: ClusterName, of: NodeOf) -> Resource:
+    """Gateways that fail connects or checks are passed over; with none left a connection is closed at once."""
+    check = {
+        "timeout": duration(CHECK_TIMEOUT),
+        "interval": duration(CHECK_INTERVAL),
+        "interval_jitter_percent": 10,
+        "no_traffic_interval": duration(CHECK_INTERVAL),
+        "unhealthy_threshold": {"value": 2},
+        "healthy_threshold": {"value": 2},
+        "reuse_connection": {"value": True},
+        "tcp_health_check": {"send": {"text": CHECK_HELLO}, "receive": [{"text": CHECK_HELLO}]},
+    }
+    outlier = {
+        "split_external_local_origin_errors": True,
+        "consecutive_local_origin_failure": {"value": EJECT_AFTER},
+        "enforcing_consecutive_local_origin_failure": {"value": 100},
+        "enforcing_local_origin_success_rate": {"value": 0},
+        "enforcing_success_rate": {"value": 0},
+        "interval": duration(0.5),
+        "base_ejection_time": duration(EJECT_TIME),
+        "max_ejection_percent": {"value": 100},
+    }
+    return resource(
+        "cluster",
+        _cluster_name(island),
+        f"cluster {island}",
+        _cluster_name(island),
+        type="EDS",
+        eds_cluster_config={"eds_config": ADS},
+        connect_timeout=duration(of.connect_timeout),
+        lb_policy="RANDOM",
+        common_lb_config={"healthy_panic_threshold": {"value": 0}, "update_merge_window": duration(0)},
+        ignore_health_on_host_removal=True,
+        health_checks=[check],
+        outlier_detection=outlier,
+        transport_socket=tls.upstream(of.directory, gateway_identity(island, of.domain), health_sni(island, of.domain)),
+        upstream_connection_options={"tcp_keepalive": KEEPALIVE},
+        circuit_breakers=limits(),
+    )
+
+
+def _gateways(row: Cluster) -> Resource:
+    """The island's gateways as it publishes them; those that are names are left out, since EDS has addresses only."""
+    at = [endpoint(each, port=0) for each in row.gateways]
+    hosts = [{"endpoint": {"address": address(*each)}} for each in at if canonical(each.host)]
+    name = _cluster_name(row.name)
+    return resource(
+        "endpoints", name, f"cluster {row.name}", name, endpoints=[{"lb_endpoints": hosts}] if hosts else []
+    )
+
+
+def _by_import(reader: Reader, old: Import | None, new: Import | None) -> Iterator[bool]:
+    before, after = ((row.clusters, row.ports, row.type) if row is not None else () for row in (old, new))
+    if before != after:
+        yield True
+
+
+def _by_service(reader: Reader, old: Service | None, new: Service | None) -> Iterator[bool]:
+    """A derived Service that comes or goes, or has other ports."""
+    before, after = ((row.import_of, row.ports) if row is not None and row.import_of else () for row in (old, new))
+    if before != after:
+        yield True
+
+
+def _by_cluster(reader: Reader, old: Cluster | None, new: Cluster | None) -> Iterator[bool]:
+    if reachability_changed(old, new):
+        yield True
+
+
+def _by_listener(reader: Reader, old: IslandListener | None, new: IslandListener | None) -> Iterator[str]:
+    row = new or old
+    if row is not None:
+        yield row.name
+
+
+def _by_gateways(reader: Reader, old: Cluster | None, new: Cluster | None) -> Iterator[str]:
+    """A cluster whose gateways change, or that comes to be an island; the own one's network affects all."""
+    row = new or old
+    if row is None:
+        return
+    if row.own:
+        yield from (f"{UNIT}{each.name}" for each in reader.all(CLUSTERS))
+    elif old is None or new is None or (old.network, old.gateways) != (new.network, new.gateways):
+        yield f"{UNIT}{row.name}"

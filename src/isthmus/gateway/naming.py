@@ -1,0 +1,55 @@
+"""Names that travel between a node's Envoy and a gateway: SNIs and the identities in certificates. Pure.
+
+An SNI is sent in clear, so it names a service by the hash of its derived Service. Each cluster is a SPIFFE trust domain
+of its own, since each has an authority of its own: what one authority signs cannot be taken for another cluster's.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from isthmus.model.names import ClusterName, ServiceName, derived, split
+
+NODE: Final = "/node"
+"""Path of the identity with which nodes of a cluster call."""
+GATEWAY: Final = "/gateway"
+"""Path of the identity that gateways of a cluster show."""
+
+
+def service_sni(service: ServiceName, port: int, domain: str) -> str:
+    """What is called: a port of an import, in the clusterset of this domain.
+
+    >>> service_sni(ServiceName("default/my-svc"), 80, "clusterset.local")
+    '80.derived-b8s174v3sn.tcp.clusterset.local'
+    """
+    return f"{port}.{split(derived(service))[1]}{services_suffix(domain)}"
+
+
+def services_suffix(domain: str) -> str:
+    """How the SNI of every port of TCP ends."""
+    return f".tcp.{domain}"
+
+
+def health_sni(cluster: ClusterName, domain: str) -> str:
+    """What nodes check a gateway of a cluster by."""
+    return f"health.{cluster}.{domain}"
+
+
+def etcd_sni(cluster: ClusterName, domain: str) -> str:
+    """The etcd of a cluster, which itself ends TLS."""
+    return f"etcd.{cluster}.{domain}"
+
+
+def trust_domain(cluster: ClusterName, domain: str) -> str:
+    """The SPIFFE trust domain of a cluster."""
+    return f"{cluster}.{domain}"
+
+
+def node_identity(cluster: ClusterName, domain: str) -> str:
+    """The URI in the certificate of a cluster's nodes."""
+    return f"spiffe://{trust_domain(cluster, domain)}{NODE}"
+
+
+def gateway_identity(cluster: ClusterName, domain: str) -> str:
+    """The URI in the certificate of a cluster's gateways."""
+    return f"spiffe://{trust_domain(cluster, domain)}{GATEWAY}"

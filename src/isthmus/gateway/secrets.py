@@ -1,0 +1,161 @@
+"""The secrets of an Envoy of islands: files of SDS that name its certificate, and hold the authorities of members.
+
+    <directory of Envoy>/sds/pair.json    where certificate and key are; Envoy reads those two itself, and again when
+                                          they are replaced in their directory
+    <directory of Envoy>/sds/trust.json   of each member its authorities, which sign for its own trust domain only
+
+What is decided here is pure, but for :class:`Secrets`, which writes the files when what they follow from has changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Callable, Collection, Mapping
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from cryptography import x509
+from msgspec import Struct
+
+from isthmus import logs
+from isthmus.clusterset import PkiError, certificates, pki
+from isthmus.gateway.naming import trust_domain
+from isthmus.gateway.tls import PAIR, TLS, TRUST, secret_file
+from isthmus.model.names import ClusterName, valid_cluster
+from isthmus.proxy.messages import ANY_PREFIX
+
+LOOK_EVERY: Final = 0.5
+"""Seconds between two looks at the files."""
+SUFFIX: Final = ".ca.crt"
+"""How the file of a member's authorities ends, in the directory of peers."""
+MAX_BUNDLE: Final = 64 * 1024
+"""Bytes of a member's authorities that are read; a longer file is cut within a certificate, and refused."""
+SECRET: Final = f"{ANY_PREFIX}{TLS}.Secret"
+SPIFFE: Final = f"{ANY_PREFIX}{TLS}.SPIFFECertValidatorConfig"
+
+NOBODY: Final = ClusterName("nobody")
+"""Where there is no member yet."""
+
+log = logs.get("secrets")
+
+
+class Identity(Struct, frozen=True, gc=False):
+    """A certificate and its key, as files."""
+
+    certificate: Path
+    key: Path
+
+    @property
+    def ends(self) -> datetime | None:
+        """When the certificate ends; None where it cannot be read."""
+        try:
+            return x509.load_pem_x509_certificate(self.certificate.read_bytes()).not_valid_after_utc
+        except (OSError, ValueError):
+            return None
+
+    @property
+    def problem(self) -> str:
+        """Why nobody can be called with it, or is answered; empty: it is good now."""
+        for path in (self.certificate, self.key):
+            if not path.is_file():
+                return f"{path}: there is no such file; make it with: isthmus clusters certs"
+        ends = self.ends
+        if ends is None:
+            return f"{self.certificate}: it is no certificate"
+        return f"{self.certificate}: it ended at {ends:%Y-%m-%d %H:%M} UTC" if ends < datetime.now(UTC) else ""
+
+
+def pair_secret(identity: Identity) -> dict[str, Any]:
+    """The secret that names a certificate and its key."""
+    chain, key = {"filename": str(identity.certificate)}, {"filename": str(identity.key)}
+    return _secret(PAIR, tls_certificate={"certificate_chain": chain, "private_key": key})
+
+
+def trust_secret(bundles: Mapping[ClusterName, bytes], domain: str) -> dict[str, Any]:
+    """The secret that holds the authorities of each member, for its trust domain.
+
+    Without any member it holds one that signs nothing: Envoy would refuse an empty list, and keep the last one.
+    """
+    bundles = bundles or {NOBODY: _unused_authority()}
+    domains = [
+        {"name": trust_domain(name, domain), "trust_bundle": {"inline_bytes": base64.b64encode(bundle).decode()}}
+        for name, bundle in sorted(bundles.items())
+    ]
+    config = {"@type": SPIFFE, "trust_domains": domains}
+    validator = {"name": "envoy.tls.cert_validator.spiffe", "typed_config": config}
+    return _secret(TRUST, validation_context={"custom_validator_config": validator})
+
+
+@cache
+def _unused_authority() -> bytes:
+    """An authority whose key nobody has."""
+    return certificates.authority(NOBODY).certificate
+
+
+def _secret(name: str, **fields: Any) -> dict[str, Any]:
+    return {"resources": [{"@type": SECRET, "name": name, **fields}]}
+
+
+def read_bundles(directory: Path, *, but: Collection[ClusterName] = ()) -> dict[ClusterName, bytes]:
+    """The authorities of each member with a file in the directory, but of some; a bad file costs its member only."""
+    found = {}
+    for path in sorted(directory.glob(f"*{SUFFIX}")):
+        name = ClusterName(path.name.removesuffix(SUFFIX))
+        if name in but or not valid_cluster(name):
+            continue
+        try:
+            with path.open("rb") as file:
+                found[name] = pki.checked(file.read(MAX_BUNDLE))
+        except (OSError, PkiError) as why:
+            log.warning("authorities cannot be used", file=str(path), why=str(why))
+    return found
+
+
+class Secrets:
+    """Keeps the files of an Envoy as identity and members are."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        identity: Identity,
+        trust: Path,
+        domain: str,
+        distrusted: Callable[[], Collection[ClusterName]] = tuple,
+    ) -> None:
+        self._directory = directory
+        self.identity = identity
+        self._trust = trust
+        self._domain = domain
+        self._distrusted = distrusted
+        self.members: tuple[ClusterName, ...] = ()
+        """Whose certificates are accepted now."""
+
+    def __repr__(self) -> str:
+        return f"<Secrets {self._directory}, members {', '.join(self.members) or 'none'}>"
+
+    async def run(self) -> None:
+        """Keep them, for ever."""
+        while True:
+            self.renew()
+            await asyncio.sleep(LOOK_EVERY)
+
+    def renew(self) -> None:
+        """Write what differs."""
+        bundles = read_bundles(self._trust, but=self._distrusted())
+        if tuple(bundles) != self.members:
+            self.members = tuple(bundles)
+            log.info("members", clusters=", ".join(bundles) or "none")
+        self._write(PAIR, pair_secret(self.identity))
+        self._write(TRUST, trust_secret(bundles, self._domain))
+
+    def _write(self, name: str, secret: dict[str, Any]) -> None:
+        path, data = secret_file(self._directory, name), msgspec.json.encode(secret)
+        if path.is_file() and path.read_bytes() == data:
+            return
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        pki.save(path, data)

@@ -1,0 +1,38 @@
+"""Rows of islands: clusters whose pods are reached through gateways, by an Envoy of the calling node."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from isthmus.model.names import ClusterName, ServiceName
+
+
+class IslandListener(Struct, frozen=True, gc=False, kw_only=True):
+    """Derived row: where this node's Envoy takes calls of one port of a service for one island."""
+
+    service: ServiceName
+    cluster: ClusterName
+    """The island."""
+    port: int
+    """The service's port, which the island exports."""
+    addresses: tuple[str, ...]
+    listen_port: int
+    import_of: ServiceName = ServiceName("")
+
+    @property
+    def name(self) -> str:
+        """Of the resource of Envoy."""
+        return f"island {self.cluster} {self.service}:{self.port}"
+
+
+class GatewayCheck(Struct, frozen=True, gc=False, kw_only=True):
+    """Input row: what this node's Envoy found of a gateway of an island."""
+
+    cluster: ClusterName
+    address: str
+    """host:port, as the island publishes it."""
+    healthy: bool
+    reason: str = ""
+    """Why not, in Envoy's words."""
+    since: float = 0.0
+    """When the verdict came to be this one, Unix time, s."""

@@ -1,0 +1,223 @@
+"""A call from one island to another through the real Envoys of a node and of a gateway, and who is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from island_world import C3, DOMAIN, Islands, expired, islands, reset, stats
+from route_world import C1, C2
+
+from isthmus.clusterset import certificates
+from isthmus.gateway import naming
+from isthmus.gateway.naming import service_sni
+from isthmus.model.names import ServiceName
+from isthmus.model.tables import BACKENDS, XDS
+
+pytestmark = pytest.mark.needs("envoy")
+
+ECHO = ServiceName("demo/echo")
+SNI = service_sni(ECHO, 80, DOMAIN)
+SIZE = 4 * 1024 * 1024
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[Islands]:
+    async with islands(tmp_path) as made:
+        yield made
+
+
+async def test_a_call_of_an_import_reaches_a_pod_of_another_island(world: Islands) -> None:
+    pod = await world.pod()
+    world.export(ECHO, pod)
+    world.imported(ECHO, count=3)
+    await world.healthy()
+    reader, writer = await world.call(ECHO)
+    assert await reader.readline() == b"hello\n"
+    writer.close()
+    assert pod.seen == 1
+    [backend] = world.rows.rows(BACKENDS)
+    assert backend.stands_for == 3
+    assert "10.1.0." not in repr([*world.rows.rows(BACKENDS), *world.rows.rows(XDS)])
+
+
+async def test_who_is_refused_reaches_no_pod(world: Islands) -> None:
+    """Every case is refused in the handshake or before it; a server that speaks first would have been heard."""
+    pod = await world.pod()
+    secret, hidden = await world.pod(), await world.pod()
+    world.export(ECHO, pod)
+    world.export("demo/secret", secret, importers="c3")
+    world.put_hidden("demo/hidden", hidden)
+    await world.healthy()
+    c1 = world.identity(C1, naming.NODE)
+    strangers = certificates.authority("isthmus clusterset c1")  # of another clusterset, with a member called as ours
+    ended = expired(world, C1)
+    cases = {
+        "wrong CA": await world.handshake(world.identity(C1, naming.NODE, by=strangers), SNI),
+        "no certificate": await world.handshake(None, SNI),
+        "expired": await world.handshake(ended, SNI),
+        "another cluster's name by the own authority": await world.handshake(
+            world.identity(C3, naming.NODE, by=world.authorities[C1]), SNI
+        ),
+        "another clusterset's domain": await world.handshake(
+            world.identity(C1, naming.NODE), service_sni(ECHO, 80, "other.local")
+        ),
+        "a gateway's identity": await world.handshake(world.identity(C3, naming.GATEWAY), SNI),
+        "not exported": await world.handshake(c1, service_sni(ServiceName("demo/hidden"), 80, DOMAIN)),
+        "another cluster's restricted export": await world.handshake(
+            c1, service_sni(ServiceName("demo/secret"), 80, DOMAIN)
+        ),
+        "a port that it has not": await world.handshake(c1, service_sni(ECHO, 81, DOMAIN)),
+        "no SNI": await world.handshake(c1, None),
+        "plain TCP": await plain(world, b"GET / HTTP/1.0\r\n\r\n"),
+        "oversized ClientHello": await plain(world, b"\x16\x03\x01\x40\x00\x01\x00\x3f\xfc\x03\x03" + bytes(70_000)),
+        "TLS 1.2": await world.handshake(c1, SNI, maximum_version=ssl.TLSVersion.TLSv1_2),
+    }
+    assert {name: got for name, got in cases.items() if got} == {}
+    assert (pod.seen, secret.seen, hidden.seen) == (0, 0, 0)
+    assert await world.handshake(c1, SNI) == b"hello\n"
+    allowed = world.identity(C3, naming.NODE)
+    assert await world.handshake(allowed, service_sni(ServiceName("demo/secret"), 80, DOMAIN)) == b"hello\n"
+    assert (pod.seen, secret.seen, hidden.seen) == (1, 1, 0)
+    found = await stats(world.gateway, "(fail_verify|no_filter_chain_match|no_route|connection_error)")
+    counted = {name.rpartition(".")[2] for name, number in found.items() if number}
+    assert counted >= {
+        "fail_verify_error", "fail_verify_no_cert", "fail_verify_san", "no_filter_chain_match", "downstream_cx_no_route"
+    }  # fmt: skip
+
+
+async def test_a_cluster_that_is_no_member_any_more_is_refused_from_then_on(world: Islands) -> None:
+    world.export(ECHO, await world.pod())
+    await world.healthy()
+    c3 = world.identity(C3, naming.NODE)
+    assert await world.handshake(c3, SNI) == b"hello\n"
+    (world.trust / "c3.ca.crt").unlink()
+    world.gateway_secrets.renew()
+    await until(lambda: world.handshake(c3, SNI), b"")
+    assert await world.handshake(world.identity(C1, naming.NODE), SNI) == b"hello\n"
+
+
+async def test_an_export_is_taken_from_those_who_may_not_import_it_any_more(world: Islands) -> None:
+    pod = await world.pod()
+    world.export(ECHO, pod)
+    await world.healthy()
+    c1, c3 = world.identity(C1, naming.NODE), world.identity(C3, naming.NODE)
+    assert await world.handshake(c1, SNI) == b"hello\n"
+    world.export(ECHO, pod, importers="c3")
+    await until(lambda: world.handshake(c1, SNI), b"")
+    await until(lambda: world.handshake(c3, SNI), b"hello\n")
+    seen = pod.seen
+    assert await world.handshake(c1, SNI) == b""
+    assert pod.seen == seen
+
+
+async def test_what_a_server_sends_before_it_closes_first_arrives_whole(world: Islands) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(bytes(SIZE))
+        await writer.drain()
+
+    world.export(ECHO, await world.pod(serve))
+    world.imported(ECHO)
+    await world.healthy()
+    at = await world.target(ECHO)
+
+    async def download() -> int:
+        reader, writer = await asyncio.open_connection(*at)
+        found = len(await reader.read(-1))
+        writer.close()
+        return found
+
+    assert {await download() for _ in range(20)} == {SIZE}
+
+
+async def test_each_side_may_close_its_half_first(world: Islands) -> None:
+    async def count(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"%d" % len(await reader.read(-1)))  # answers when the client has closed its half
+        await writer.drain()
+
+    async def answer_first(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"done")
+        writer.write_eof()
+        received.set_result(len(await reader.read(-1)))
+
+    received: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    world.export(ECHO, await world.pod(count))
+    world.export("demo/first", await world.pod(answer_first))
+    world.imported(ECHO)
+    world.imported("demo/first")
+    await world.healthy()
+    reader, writer = await world.call(ECHO)
+    writer.write(bytes(1_000_000))
+    writer.write_eof()
+    assert await reader.read(-1) == b"1000000"
+    writer.close()
+    reader, writer = await world.call("demo/first")
+    assert await reader.read(-1) == b"done"
+    writer.write(bytes(1_000_000))
+    writer.write_eof()
+    assert await received == 1_000_000
+    writer.close()
+
+
+async def test_a_reset_of_the_client_ends_the_connection_of_the_pod(world: Islands) -> None:
+    ended = asyncio.Event()
+
+    async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"hello\n")
+        try:
+            await reader.read(-1)
+        finally:
+            ended.set()
+
+    world.export(ECHO, await world.pod(hold))
+    world.imported(ECHO)
+    await world.healthy()
+    reader, writer = await world.call(ECHO)
+    assert await reader.readline() == b"hello\n"
+    reset(writer)
+    async with asyncio.timeout(30):
+        await ended.wait()
+
+
+async def test_a_renewed_certificate_is_shown_and_a_held_connection_goes_on(world: Islands) -> None:
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while line := await reader.readline():
+            writer.write(line)
+
+    world.export(ECHO, await world.pod(echo))
+    world.imported(ECHO)
+    await world.healthy()
+    reader, writer = await world.call(ECHO)
+    before = await world.shown()
+    held = world.gateway_secrets.identity
+    renewed = world.identity(C2, naming.GATEWAY)
+    renewed.key.replace(held.key)
+    renewed.certificate.replace(held.certificate)
+    await until(world.shown, ssl.PEM_cert_to_DER_cert(held.certificate.read_text()))
+    assert await world.shown() != before
+    writer.write(b"still there\n")
+    assert await reader.readline() == b"still there\n"
+    writer.close()
+
+
+async def until(ask: Callable[[], Awaitable[bytes]], want: bytes) -> None:
+    """Ask until the answer is as wanted."""
+    async with asyncio.timeout(30):
+        while await ask() != want:  # noqa: ASYNC110 of another process
+            await asyncio.sleep(0.05)
+
+
+async def plain(world: Islands, data: bytes) -> bytes:
+    """What the gateway gives one who sends this."""
+    reader, writer = await asyncio.open_connection(*world.gateways[0])
+    try:
+        async with asyncio.timeout(10):
+            writer.write(data)
+            return await reader.read(64)
+    except OSError:
+        return b""
+    finally:
+        writer.close()

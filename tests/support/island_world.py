@@ -1,0 +1,244 @@
+"""Two islands on loopback: c1's node with its Envoy, c2's gateway with another one, and c2's pods."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from random import randrange
+from typing import Any, Final
+
+from envoy_world import EnvoyWorld, envoy_world
+from etcd_server import free_ports
+from msgspec.structs import replace
+from route_world import C1, C2, RouteWorld
+
+from isthmus.clusterset import certificates
+from isthmus.clusterset.certificates import Pair
+from isthmus.gateway import exports, naming
+from isthmus.gateway.exports import GatewayOf
+from isthmus.gateway.islands import NodeOf
+from isthmus.gateway.secrets import Identity, Secrets
+from isthmus.mcs.words import IMPORTERS
+from isthmus.model import tables
+from isthmus.model.clusters import Cluster
+from isthmus.model.hosts import Endpoint as Address
+from isthmus.model.mcs import OwnExport
+from isthmus.model.names import ClusterName, ServiceName, derived
+from isthmus.model.services import Endpoint, EndpointSet, Export, Port
+from isthmus.processes.start import tables_of
+from isthmus.statedb import Database, Derivations
+
+DOMAIN: Final = "clusterset.local"
+C3: Final = ClusterName("c3")
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+class Pod:
+    """A server, and the connections it has seen."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+        self.port = 0
+
+    async def start(self, serve: Serve, stack: AsyncExitStack) -> Pod:
+        async def counted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            self.seen += 1
+            with suppress(OSError, asyncio.IncompleteReadError):
+                await serve(reader, writer)
+            writer.close()
+
+        server = await asyncio.start_server(counted, "127.0.0.1", 0)
+        self.port = server.sockets[0].getsockname()[1]
+        stack.push_async_callback(server.wait_closed)
+        stack.callback(server.close)
+        return self
+
+
+async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """A server that speaks first."""
+    writer.write(b"hello\n")
+    await writer.drain()
+    await reader.read()
+
+
+class Islands:
+    """c1's node calls c2's gateway. ``authorities`` are those of the clusters, each trusted for its own."""
+
+    def __init__(self, directory: Path, stack: AsyncExitStack) -> None:
+        self.directory = directory
+        self.stack = stack
+        self.authorities = {name: certificates.authority(f"isthmus clusterset {name}") for name in (C1, C2, C3)}
+        self.trust = directory / "trust"
+        self.trust.mkdir(parents=True)
+        for name, pair in self.authorities.items():
+            (self.trust / f"{name}.ca.crt").write_bytes(pair.certificate)
+        self.gateways = [Address("127.0.0.1", port) for port in free_ports(1)]
+        self.node_of = NodeOf(
+            cluster=C1,
+            domain=DOMAIN,
+            directory=directory / "node",
+            addresses=(f"127.{randrange(1, 255)}.{randrange(255)}.{randrange(1, 255)}",),
+            first_port=19_100,
+            ports=4_000,
+            connect_timeout=1.0,  # of a busy machine
+        )
+        self.gateway_of = GatewayOf(C2, DOMAIN, tuple(self.gateways), directory / "gateway")
+        self.rows = RouteWorld(*self.node_of.addresses, island=self.node_of)
+        declared = [exports.derived(self.gateway_of)]
+        self.gateway_db = Database(*tables_of(declared, tables.XDS_REFUSED, tables.XDS_SERVED))
+        self.gateway_derivations = Derivations(self.gateway_db, *declared)
+        self.node: EnvoyWorld
+        self.gateway: EnvoyWorld
+        self.gateway_secrets: Secrets
+
+    def identity(self, name: ClusterName, path: str, *, by: Pair | None = None, **more: Any) -> Identity:
+        """A certificate of a cluster's authority, or of another one, in files."""
+        role = path.strip("/")
+        hosts = (f"{name}.{DOMAIN}",) if path == naming.GATEWAY else ()
+        uri = f"spiffe://{name}.{DOMAIN}{path}"
+        pair = certificates.issue(by or self.authorities[name], role, hosts=hosts, identity=uri, **more)
+        folder = self.directory / "pairs" / f"{name}-{role}-{randrange(1 << 30)}"
+        folder.mkdir(parents=True)
+        (folder / "tls.crt").write_bytes(pair.certificate)
+        (folder / "tls.key").write_bytes(pair.key)
+        return Identity(folder / "tls.crt", folder / "tls.key")
+
+    async def start(self) -> None:
+        for of, cluster, path in ((self.node_of, C1, naming.NODE), (self.gateway_of, C2, naming.GATEWAY)):
+            secrets = Secrets(of.directory, identity=self.identity(cluster, path), trust=self.trust, domain=DOMAIN)
+            secrets.renew()
+            if of is self.gateway_of:
+                self.gateway_secrets = secrets
+        self.put_gateway(tables.CLUSTERS, Cluster(name=C2, own=True))
+        self.node = await self.stack.enter_async_context(envoy_world(self.node_of.directory, db=self.rows.db))
+        self.gateway = await self.stack.enter_async_context(envoy_world(self.gateway_of.directory, db=self.gateway_db))
+        self.rows.put(tables.CLUSTERS, Cluster(name=C1, own=True, network="one"))
+        at = tuple(str(each) for each in self.gateways)
+        self.rows.put(tables.CLUSTERS, Cluster(name=C2, network="two", gateways=at))
+
+    def put_gateway(self, table: Any, *rows: Any) -> None:
+        with self.gateway_db.write() as txn:
+            for row in rows:
+                txn.put(table, row)
+        while self.gateway_derivations.step():
+            pass
+
+    async def pod(self, serve: Serve = greet) -> Pod:
+        return await Pod().start(serve, self.stack)
+
+    def export(self, name: str, *pods: Pod, importers: str | None = None, **fields: Any) -> None:
+        """What c2 exports, as its gateway sees it."""
+        notes = ((IMPORTERS, importers),) if importers is not None else ()
+        found = Export(cluster=C2, name=ServiceName(name), created="", ports=(Port("", 80),), annotations=notes)
+        self.put_gateway(tables.OWN_EXPORTS, OwnExport(name=ServiceName(name), export=replace(found, **fields)))
+        self.put_gateway(tables.ENDPOINT_SETS, self.endpoints(name, *pods))
+
+    def put_hidden(self, name: str, *pods: Pod) -> None:
+        """A Service of c2 that is not exported."""
+        self.put_gateway(tables.OWN_EXPORTS, OwnExport(name=ServiceName(name), reason="NoService"))
+        self.put_gateway(tables.ENDPOINT_SETS, self.endpoints(name, *pods))
+
+    async def shown(self) -> bytes:
+        """The certificate that the gateway shows."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        sni = naming.health_sni(C2, DOMAIN)
+        _, writer = await asyncio.open_connection(*self.gateways[0], ssl=context, server_hostname=sni)
+        found: bytes = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        writer.close()
+        return found
+
+    def endpoints(self, name: str, *pods: Pod) -> EndpointSet:
+        each = tuple(Endpoint(f"127.0.0.{n}", (Port("", pod.port),)) for n, pod in enumerate(pods, 1))
+        return EndpointSet(service=ServiceName(name), cluster=C2, source="kubernetes", part="slice", endpoints=each)
+
+    def imported(self, name: str, *, count: int = 1, own: list[str] | None = None) -> None:
+        """The import in c1, with what c2's record has of it: addresses that are somebody else's here."""
+        clusters: dict[str, list[str]] = {"c2": [f"10.1.0.{n + 1}:8080" for n in range(count)]}
+        self.rows.imported(name, **(clusters | ({"c1": own} if own else {})))
+
+    async def target(self, name: str) -> tuple[str, int]:
+        """Where the plan sends calls of an import to c2, once Envoy serves it."""
+        async with asyncio.timeout(30):
+            while True:
+                self.rows.derive()
+                for plan in self.rows.db.snapshot().by(tables.PLANS, "service", derived(ServiceName(name))):
+                    for group in plan.groups:
+                        for each in group.targets:
+                            if each.cluster == C2:
+                                return each.address, each.port
+                await asyncio.sleep(0.02)
+
+    async def call(self, name: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection as a pod of c1 has it, once the gateway is found healthy."""
+        at = await self.target(name)
+        return await asyncio.open_connection(*at)
+
+    async def healthy(self) -> None:
+        """Wait until the node's Envoy has found the gateway healthy."""
+        async with asyncio.timeout(30):
+            while (await self.node_stats("cluster.island.*membership_healthy")).get(  # noqa: ASYNC110 of another process
+                "cluster.island c2.membership_healthy"
+            ) != 1:
+                await asyncio.sleep(0.05)
+
+    async def node_stats(self, pattern: str) -> dict[str, int]:
+        return await stats(self.node, pattern)
+
+    async def handshake(
+        self, identity: Identity | None, sni: str | None, *, timeout: float = 5.0, **options: Any
+    ) -> bytes:
+        """What the gateway gives a caller with this certificate: the first bytes, or nothing where it is refused."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        for key, value in options.items():
+            setattr(context, key, value)
+        if identity is not None:
+            context.load_cert_chain(identity.certificate, identity.key)
+        at = self.gateways[0]
+        try:
+            async with asyncio.timeout(timeout):
+                reader, writer = await asyncio.open_connection(*at, ssl=context, server_hostname=sni or "")
+                try:
+                    return await reader.read(64)
+                finally:
+                    writer.close()
+        except (OSError, ssl.SSLError, TimeoutError):
+            return b""
+
+
+async def stats(envoy: EnvoyWorld, pattern: str) -> dict[str, int]:
+    """Numbers of an Envoy."""
+    from isthmus.proxy.process import Admin
+
+    for path in envoy.directory.glob("admin-*.sock"):
+        if found := await Admin(path).stats(pattern):
+            return found
+    return {}
+
+
+def expired(pair_of: Islands, name: ClusterName) -> Identity:
+    """A node's certificate that has ended."""
+    return pair_of.identity(name, naming.NODE, days=1, now=datetime.now(UTC) - timedelta(days=3))
+
+
+@asynccontextmanager
+async def islands(directory: Path) -> AsyncIterator[Islands]:
+    """Both, started; ended with everything in it."""
+    async with AsyncExitStack() as stack:
+        world = Islands(directory, stack)
+        await world.start()
+        yield world
+
+
+def reset(writer: asyncio.StreamWriter) -> None:
+    """Close a connection by RST."""
+    found: socket.socket = writer.get_extra_info("socket")
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
+    writer.transport.abort()
