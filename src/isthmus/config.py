@@ -192,6 +192,27 @@ class ProxySection(Section, frozen=True):
     """Seconds after which connections to it that are still open are cut."""
 
 
+class GatewaySection(Section, frozen=True):
+    """Calls between islands: agents call gateways of others, ``isthmus gateway`` is one of the own cluster's."""
+
+    identity: str = ""
+    """Directory of ``node.crt`` and ``node.key`` (agent), ``gateway.crt`` and ``gateway.key`` (gateway); empty on an
+    agent: it calls no other island."""
+    trust: str = ""
+    """Directory of the authorities of each member, ``CLUSTER.ca.crt``; empty: ``clusterset.directory``."""
+    domain: Annotated[str, Meta(pattern=r"^[a-z0-9]([-a-z0-9.]{0,60}[a-z0-9])?$")] = "clusterset.local"
+    """What the clusterset is called in certificates and SNIs: the same in all its clusters."""
+    listen: tuple[str, ...] = ("0.0.0.0:15443",)
+    """Where a gateway listens, as address:port."""
+    first_port: Annotated[int, Meta(ge=1024, le=65_000)] = 19_100
+    ports: Annotated[int, Meta(ge=1, le=32_768)] = 4_000
+    """How many ports from the first on a node's Envoy listens at for islands: one for each exported port of each."""
+    connect_timeout: Annotated[float, Meta(gt=0)] = 0.25
+    """Seconds until a connect to a gateway is given up for another gateway: three round trips at least."""
+    etcd: bool = True
+    """Whether a gateway passes members' connections on to the own etcd, where ``etcd.endpoints`` are https."""
+
+
 class DnsSection(Section, frozen=True):
     """Names. ``listen`` is the node's server, ``cluster_dns`` that of pods' resolv.conf; one of each family."""
 
@@ -265,6 +286,7 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
     drains: DrainsSection = DrainsSection()
     datapath: DatapathSection = DatapathSection()
     proxy: ProxySection = ProxySection()
+    gateway: GatewaySection = GatewaySection()
     dns: DnsSection = DnsSection()
     admin: AdminSection = AdminSection()
     monitor: MonitorSection = MonitorSection()

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from island_world import C3, DOMAIN, Islands, expired, islands, reset, stats
 from route_world import C1, C2
 
 from isthmus.clusterset import certificates
-from isthmus.gateway import naming
+from isthmus.gateway import checks, naming
 from isthmus.gateway.naming import service_sni
 from isthmus.model.names import ServiceName
-from isthmus.model.tables import BACKENDS, XDS
+from isthmus.model.tables import BACKENDS, GATEWAY_CHECKS, PLANS, XDS
+from isthmus.proxy.process import Admin
 
 pytestmark = pytest.mark.needs("envoy")
 
@@ -25,9 +29,10 @@ SIZE = 4 * 1024 * 1024
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[Islands]:
-    async with islands(tmp_path) as made:
-        yield made
+async def world() -> AsyncIterator[Islands]:
+    with TemporaryDirectory() as short:  # a path of a socket has 108 characters
+        async with islands(Path(short)) as made:
+            yield made
 
 
 async def test_a_call_of_an_import_reaches_a_pod_of_another_island(world: Islands) -> None:
@@ -201,6 +206,35 @@ async def test_a_renewed_certificate_is_shown_and_a_held_connection_goes_on(worl
     writer.write(b"still there\n")
     assert await reader.readline() == b"still there\n"
     writer.close()
+
+
+async def test_an_island_whose_gateway_has_ended_is_in_no_plan_until_it_is_back(world: Islands) -> None:
+    world.export(ECHO, await world.pod())
+    world.imported(ECHO)
+    await world.target(ECHO)
+    async with asyncio.TaskGroup() as tasks:
+        following = tasks.create_task(checks.follow(world.rows.db, world.node_of.directory))
+        await planned(world, 1)
+        await world.gateway.stop("supervisor")
+        for path in world.gateway_of.directory.glob("admin-*.sock"):
+            os.kill(Admin(path).pid, signal.SIGKILL)
+        await planned(world, 0)
+        [row] = world.rows.rows(GATEWAY_CHECKS)
+        assert (row.cluster, row.healthy) == (C2, False)
+        world.gateway.supervise()
+        await planned(world, 1)
+        following.cancel()
+
+
+async def planned(world: Islands, want: int) -> None:
+    """Wait until plans of the import have so many targets in c2."""
+    async with asyncio.timeout(30):
+        while True:
+            world.rows.derive()
+            plans = world.rows.rows(PLANS)
+            if sum(t.cluster == C2 for plan in plans for group in plan.groups for t in group.targets) == want:
+                return
+            await asyncio.sleep(0.02)
 
 
 async def until(ask: Callable[[], Awaitable[bytes]], want: bytes) -> None:

@@ -31,6 +31,7 @@ COMMANDS: Final = {
     "dns": ("isthmus.cli.run:dns", "Run a node's name server; dns query: who answers a name."),
     "operator": ("isthmus.cli.run:operator", "Run a cluster's operator."),
     "mirror": ("isthmus.cli.run:mirror", "Run a cluster's mirror of its peers."),
+    "gateway": ("isthmus.cli.run:gateway", "Run a gateway of an island: what the cluster exports, for other islands."),
     "envoy": ("isthmus.cli.run:envoy", "Keep a node's Envoy running, where one is wanted."),
 }
 

@@ -49,6 +49,7 @@ CLUSTER_SCOPED: Final = {
     "xds",
     "xds_refused",
     "xds_served",
+    "gateway_checks",
 }
 OWN_NAME: Final = {"services", "names", "refused_claims", "xds", "xds_refused", "xds_served"}
 """Tables whose rows are called by their own name, whatever they belong to."""
@@ -392,6 +393,19 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
         Column("TO", lambda row: _some([" ".join(each).strip() for each in row["targets"]])),
     ],
     "xds_served": [],
+    "island_listeners": [
+        Column("CLUSTER", _field("cluster")),
+        Column("PORT", _field("port")),
+        Column("LISTENS", lambda row: _some([joined(each, row["listen_port"]) for each in row["addresses"]])),
+        Column("IMPORT", _field("import_of"), wide=True),
+    ],
+    "gateway_checks": [
+        Column("CLUSTER", _field("cluster")),
+        Column("GATEWAY", _field("address")),
+        Column("HEALTHY", _field("healthy")),
+        Column("SINCE", lambda row: timestamp(datetime.fromtimestamp(row["since"], UTC)) if row["since"] else ""),
+        Column("REASON", _field("reason")),
+    ],
     "xds": [
         Column("TYPE", _field("type")),
         Column("OWNER", _field("owner")),

@@ -1,4 +1,4 @@
-"""``isthmus agent``, ``dns``, ``operator``, ``mirror``, ``envoy``: read the configuration and become that process."""
+"""``isthmus agent``, ``operator`` and the other processes: read the configuration and become that process."""
 
 from __future__ import annotations
 
@@ -59,6 +59,13 @@ def operator(file: Path | None, flags: tuple[str, ...]) -> None:
 def mirror(file: Path | None, flags: tuple[str, ...]) -> None:
     """Run a cluster's mirror: the records of peers into the own etcd."""
     _run("mirror", file, flags)
+
+
+@click.command()
+@_with_options
+def gateway(file: Path | None, flags: tuple[str, ...]) -> None:
+    """Run a gateway of an island: what the cluster exports, for nodes of the clusters that may import it."""
+    _run("gateway", file, flags)
 
 
 @click.command()

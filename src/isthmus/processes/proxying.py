@@ -6,10 +6,13 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from isthmus import logs, proxy
 from isthmus.config import Config
+from isthmus.gateway import checks, islands
+from isthmus.gateway.islands import NodeOf
+from isthmus.gateway.secrets import Identity, Secrets
 from isthmus.model import tables
 from isthmus.model.names import ClusterName
 from isthmus.proxy import route_objects
@@ -37,7 +40,39 @@ def derived(config: Config) -> list[Derived[Any]]:
     if not section.directory:
         return []
     listening = proxy.Listening(section.listen, section.first_port, section.ports)
-    return proxy.derived(ClusterName(config.cluster.name), config.node.name, listening)
+    of = calling(config)
+    found = proxy.derived(
+        ClusterName(config.cluster.name), config.node.name, listening, islands.xds(of) if of is not None else None
+    )
+    return found if of is None else [*found, islands.listeners_derived(of)]
+
+
+def calling(config: Config) -> NodeOf | None:
+    """How this node calls other islands; None: it does not."""
+    section, listening = config.gateway, config.proxy
+    if not listening.directory or not section.identity:
+        return None
+    return NodeOf(
+        ClusterName(config.cluster.name),
+        section.domain,
+        Path(listening.directory),
+        listening.listen,
+        section.first_port,
+        section.ports,
+        section.connect_timeout,
+    )
+
+
+def secrets(db: Database, config: Config, role: Literal["node", "gateway"]) -> Secrets:
+    """The certificate of this process's Envoy, and whom it trusts: the members that no administrator distrusts."""
+    folder, section = Path(config.gateway.identity), config.gateway
+    return Secrets(
+        Path(config.proxy.directory),
+        identity=Identity(folder / f"{role}.crt", folder / f"{role}.key"),
+        trust=Path(section.trust or config.clusterset.directory),
+        domain=section.domain,
+        distrusted=lambda: [row.cluster for row in db.snapshot().all(tables.PEER_POLICIES) if row.distrusted],
+    )
 
 
 def statuses(config: Config) -> list[Derivation]:
@@ -56,8 +91,11 @@ async def run(db: Database, config: Config) -> None:
     except TimeoutError:
         log.warning("going on without every source", waiting_for=sorted(db.snapshot().pending(tables.XDS)))
     async with asyncio.TaskGroup() as tasks:
+        if calling(config) is not None:
+            tasks.create_task(secrets(db, config, "node").run(), name="secrets")
+            tasks.create_task(checks.follow(db, Path(config.proxy.directory)), name="gateways")
         tasks.create_task(server.run(), name="ads")
-        tasks.create_task(_want(db, wanted, config.node.name), name="wanted")
+        tasks.create_task(keep_wanted(db, wanted, config.node.name), name="wanted")
         try:
             async with asyncio.timeout(RECONNECT):
                 await db.until(
@@ -72,7 +110,8 @@ async def run(db: Database, config: Config) -> None:
             served.complete(txn)
 
 
-async def _want(db: Database, wanted: proxy.Wanted, node: str) -> None:
+async def keep_wanted(db: Database, wanted: proxy.Wanted, node: str) -> None:
+    """Have an Envoy while there is a listener, for ever."""
     while True:
         if db.snapshot().by(tables.XDS, "type", "listener"):
             wanted.write(node)

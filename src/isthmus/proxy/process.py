@@ -9,11 +9,13 @@ import time
 from collections import deque
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 import aiohttp
 import msgspec
+from msgspec import Struct
 
+from isthmus.model.hosts import joined
 from isthmus.proxy.bootstrap import BOOTSTRAP
 
 POLL: Final = 0.05
@@ -25,6 +27,46 @@ LAST_LINES: Final = 5
 TERM_TIMEOUT: Final = 5.0
 """Seconds between SIGTERM and SIGKILL."""
 LIVE: Final = "LIVE"
+
+
+class HostHealth(Struct, frozen=True):
+    """What Envoy found of a host, as its admin interface has it."""
+
+    failed_active_health_check: bool = False
+    failed_outlier_check: bool = False
+    pending_active_hc: bool = False
+
+
+class Host(NamedTuple):
+    """A host of a cluster of Envoy."""
+
+    cluster: str
+    address: str
+    """host:port."""
+    health: HostHealth
+
+
+class _SocketAddress(Struct, frozen=True):
+    address: str = ""
+    port_value: int = 0
+
+
+class _Address(Struct, frozen=True):
+    socket_address: _SocketAddress | None = None
+
+
+class _HostStatus(Struct):
+    address: _Address = _Address()
+    health_status: HostHealth = HostHealth()
+
+
+class _ClusterStatus(Struct):
+    name: str = ""
+    host_statuses: list[_HostStatus] = []
+
+
+class _Clusters(Struct):
+    cluster_statuses: list[_ClusterStatus] = []
 
 
 class Admin:
@@ -48,6 +90,18 @@ class Admin:
             return {}
         found: list[dict[str, Any]] = msgspec.json.decode(text)["stats"]
         return {each["name"]: each["value"] for each in found if "value" in each}
+
+    async def hosts(self, pattern: str) -> list[Host] | None:
+        """The hosts of clusters whose name matches a regular expression; None where nobody answers."""
+        status, text = await self._ask("GET", f"/clusters?format=json&filter={pattern}")
+        if status != 200:
+            return None
+        return [
+            Host(cluster.name, joined(at.address, at.port_value), host.health_status)
+            for cluster in msgspec.json.decode(text, type=_Clusters).cluster_statuses
+            for host in cluster.host_statuses
+            if (at := host.address.socket_address) is not None
+        ]
 
     async def has_listeners(self) -> bool:
         """Whether it is live and has a list of listeners from the discovery service, not for want of an answer."""

@@ -1,0 +1,88 @@
+"""What a node's Envoy finds of the gateways of islands, as rows: its checks, and connects that failed.
+
+Envoy decides alone which gateway a connection goes to. The rows are for the plans, so that an island without a gateway
+that answers has no part of the calls, and for people.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from isthmus.gateway.islands import UNIT
+from isthmus.model.clusters import Cluster
+from isthmus.model.islands import GatewayCheck
+from isthmus.model.names import ClusterName
+from isthmus.model.tables import CLUSTERS, GATEWAY_CHECKS, ISLAND_LISTENERS
+from isthmus.proxy.process import Admin, Host
+from isthmus.statedb import Database, Snapshot
+
+LOOK_EVERY: Final = 0.2
+"""Seconds between two looks at Envoy's verdicts."""
+
+
+async def follow(db: Database, directory: Path) -> None:
+    """Keep the table as the Envoy of a directory has it, for ever; while none answers, as it was."""
+    while True:
+        await db.until(_has_islands)
+        hosts = await _hosts(directory)
+        if hosts is not None:
+            record(db, hosts, now=time.time())
+        await asyncio.sleep(LOOK_EVERY)
+
+
+def _has_islands(now: Snapshot) -> bool:
+    return now.count(ISLAND_LISTENERS) > 0 or now.count(GATEWAY_CHECKS) > 0
+
+
+async def _hosts(directory: Path) -> list[Host] | None:
+    """Of the Envoy that started last, and answers."""
+    for path in sorted(directory.glob("admin-*.sock"), key=_started, reverse=True):
+        found = await Admin(path).hosts(f"^{UNIT.strip()}")
+        if found is not None:
+            return found
+    return None
+
+
+def _started(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def record(db: Database, hosts: Iterable[Host], *, now: float) -> None:
+    """Write what differs from the table: one row for each gateway that Envoy knows."""
+    with db.write() as txn:
+        wanted = {
+            GATEWAY_CHECKS.key(row): row
+            for host in hosts
+            if (row := _check(host, txn.get(CLUSTERS, _island(host)), now))
+        }
+        for key in [key for row in txn.all(GATEWAY_CHECKS) if (key := GATEWAY_CHECKS.key(row)) not in wanted]:
+            txn.delete(GATEWAY_CHECKS, key)
+        for key, row in wanted.items():
+            before = txn.get(GATEWAY_CHECKS, key)
+            if before is None or (before.healthy, before.reason) != (row.healthy, row.reason):
+                txn.put(GATEWAY_CHECKS, row)
+
+
+def _island(host: Host) -> ClusterName:
+    return ClusterName(host.cluster.removeprefix(UNIT))
+
+
+def _check(host: Host, island: Cluster | None, now: float) -> GatewayCheck | None:
+    """None for what is of no island."""
+    if island is None or not host.cluster.startswith(UNIT):
+        return None
+    reason = ""
+    if host.health.pending_active_hc:
+        reason = "its first check is not done"
+    elif host.health.failed_active_health_check:
+        reason = "its checks fail"
+    elif host.health.failed_outlier_check:
+        reason = "connects to it fail"
+    return GatewayCheck(cluster=island.name, address=host.address, healthy=not reason, reason=reason, since=now)

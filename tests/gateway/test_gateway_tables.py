@@ -1,0 +1,164 @@
+"""What a gateway's tables come to, without Envoy: resources, secrets, what Envoy found and refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from route_world import C2
+
+from isthmus.clusterset import certificates
+from isthmus.gateway import checks, exports
+from isthmus.gateway.exports import GatewayOf
+from isthmus.gateway.naming import service_sni
+from isthmus.gateway.refusals import REASONS, by_reason
+from isthmus.gateway.secrets import Identity, Secrets, read_bundles
+from isthmus.mcs.words import IMPORTERS
+from isthmus.model.clusters import Cluster
+from isthmus.model.hosts import Endpoint as Address
+from isthmus.model.mcs import OwnExport
+from isthmus.model.names import ClusterName, ServiceName
+from isthmus.model.services import Condition, Endpoint, EndpointSet, Export, Port
+from isthmus.model.tables import CLUSTERS, GATEWAY_CHECKS
+from isthmus.proxy.delta import MESSAGES
+from isthmus.proxy.messages import message
+from isthmus.proxy.process import Host, HostHealth
+from isthmus.proxy.rules import problem
+from isthmus.statedb import Database
+
+DOMAIN = "clusterset.local"
+OF = GatewayOf(C2, DOMAIN, (Address("127.0.0.1", 15443),), Path("/run/isthmus/gateway"))
+ECHO = ServiceName("demo/echo")
+
+
+def export(*, importers: str | None = None, **fields: Any) -> Export:
+    notes = ((IMPORTERS, importers),) if importers is not None else ()
+    defaults: dict[str, Any] = {"ports": (Port("", 80),), "annotations": notes}
+    return Export(cluster=C2, name=ECHO, created="", **(defaults | fields))
+
+
+def pods(*conditions: Condition) -> EndpointSet:
+    each = tuple(Endpoint(f"10.1.0.{n}", (Port("", 8080),), kind) for n, kind in enumerate(conditions, 1))
+    return EndpointSet(service=ECHO, cluster=C2, source="kubernetes", part="slice", endpoints=each)
+
+
+def addresses(*rows: Any) -> list[str]:
+    [found] = [row for row in rows if row.type == "endpoints"]
+    body = message(MESSAGES["endpoints"]).FromString(found.body)
+    return [host.endpoint.address.socket_address.address for part in body.endpoints for host in part.lb_endpoints]
+
+
+def chains(*restricted: OwnExport) -> dict[str, list[str]]:
+    """Chain → the SNIs that it takes."""
+    row = exports.listener(OF, restricted)
+    assert problem(MESSAGES["listener"], row.body) == ""
+    found = message(MESSAGES["listener"]).FromString(row.body).filter_chains
+    return {chain.name: list(chain.filter_chain_match.server_names) for chain in found}
+
+
+@pytest.mark.parametrize(
+    ("conditions", "want"),
+    [
+        ([Condition.READY, Condition.NOT_READY, Condition.TERMINATING], ["10.1.0.1"]),
+        ([Condition.TERMINATING, Condition.GONE], ["10.1.0.1"]),
+        ([Condition.NOT_READY, Condition.GONE], []),
+        ([], []),
+    ],
+)
+def test_ready_pods_are_called_and_ending_ones_where_there_is_none(
+    conditions: list[Condition], want: list[str]
+) -> None:
+    rows = list(exports.of_export(export(), [pods(*conditions)], OF))
+    assert addresses(*rows) == want
+    assert [problem(MESSAGES[row.type], row.body) for row in rows] == ["", ""]
+
+
+def test_ports_of_udp_and_headless_exports_have_no_cluster() -> None:
+    udp = export(ports=(Port("", 53, "UDP"),))
+    assert list(exports.of_export(udp, [pods(Condition.READY)], OF)) == []
+    assert list(exports.of_export(export(type="Headless"), [pods(Condition.READY)], OF)) == []
+
+
+def test_an_export_for_some_clusters_has_a_chain_of_its_own_and_no_cluster_that_an_sni_can_name() -> None:
+    row = OwnExport(name=ECHO, export=export(importers="c3, c1"))
+    found = chains(row)
+    sni = service_sni(ECHO, 80, DOMAIN)
+    assert found == {
+        "services": [f"*.tcp.{DOMAIN}"],
+        "health": [f"health.c2.{DOMAIN}"],
+        f"restricted {sni}": [sni],
+    }
+    assert row.export is not None
+    assert {each.name for each in exports.of_export(row.export, [], OF)} == {f"restricted {sni}"}
+
+
+def test_an_export_for_nobody_has_no_chain() -> None:
+    assert set(chains(OwnExport(name=ECHO, export=export(importers="")))) == {"services", "health"}
+
+
+def test_no_row_names_a_key_or_an_authority() -> None:
+    body = exports.listener(OF, []).body
+    assert b"/run/isthmus/gateway/sds/pair.json" in body
+    assert b"BEGIN" not in body
+
+
+def test_members_are_those_with_a_file_that_holds_certificates(tmp_path: Path) -> None:
+    for name in ("c1", "c3"):
+        (tmp_path / f"{name}.ca.crt").write_bytes(certificates.authority(name).certificate)
+    (tmp_path / "c4.ca.crt").write_text("nonsense")
+    (tmp_path / "C5.ca.crt").write_bytes(certificates.authority("c5").certificate)
+    assert list(read_bundles(tmp_path)) == ["c1", "c3"]
+    assert list(read_bundles(tmp_path, but=(ClusterName("c1"),))) == ["c3"]
+
+
+def test_trust_follows_the_files_and_without_any_it_trusts_nobody(tmp_path: Path) -> None:
+    trust = tmp_path / "trust"
+    trust.mkdir()
+    (trust / "c1.ca.crt").write_bytes(certificates.authority("c1").certificate)
+    identity = Identity(tmp_path / "gateway.crt", tmp_path / "gateway.key")
+    secrets = Secrets(tmp_path / "envoy", identity=identity, trust=trust, domain=DOMAIN)
+
+    def domains() -> list[str]:
+        secrets.renew()
+        [found] = json.loads((tmp_path / "envoy" / "sds" / "trust.json").read_text())["resources"]
+        config = found["validation_context"]["custom_validator_config"]["typed_config"]
+        return [each["name"] for each in config["trust_domains"]]
+
+    assert domains() == [f"c1.{DOMAIN}"]
+    (trust / "c1.ca.crt").unlink()
+    assert domains() == [f"nobody.{DOMAIN}"]
+    assert "no such file" in identity.problem
+
+
+def test_what_envoy_found_of_gateways_is_written_when_it_changes() -> None:
+    db = Database(CLUSTERS, GATEWAY_CHECKS)
+    with db.write() as txn:
+        txn.put(CLUSTERS, Cluster(name=C2))
+
+    def found(**health: bool) -> tuple[bool, str, float]:
+        checks.record(db, [Host("island c2", "172.30.2.11:15443", HostHealth(**health)), other], now=next(times))
+        [row] = db.snapshot().all(GATEWAY_CHECKS)
+        return row.healthy, row.reason, row.since
+
+    other, times = Host("demo/echo:80", "10.1.0.1:80", HostHealth()), iter(range(1, 9))
+    assert found() == (True, "", 1)
+    assert found() == (True, "", 1)
+    assert found(failed_active_health_check=True) == (False, "its checks fail", 3)
+    assert found(failed_outlier_check=True) == (False, "connects to it fail", 4)
+    checks.record(db, [], now=5)
+    assert not list(db.snapshot().all(GATEWAY_CHECKS))
+
+
+def test_refusals_are_counted_by_reason() -> None:
+    stats = {f"listener.gateway.{end}": 1 for end in REASONS if end != "downstream_cx_no_route"}
+    stats |= {"tcp.gateway.downstream_cx_no_route": 2, "cluster.island c3.ssl.fail_verify_san": 7}
+    assert by_reason(stats) == {
+        "certificate": 1,
+        "no certificate": 1,
+        "not allowed": 1,
+        "unknown SNI": 1,
+        "not exported": 2,
+        "handshake": 1,
+    }
