@@ -15,6 +15,7 @@ from island_world import C3, DOMAIN, Islands, expired, islands, reset, stats
 from route_world import C1, C2
 
 from isthmus.clusterset import certificates
+from isthmus.clusterset.certificates import Pair
 from isthmus.gateway import checks, naming
 from isthmus.gateway.naming import service_sni
 from isthmus.model.names import ServiceName
@@ -206,6 +207,44 @@ async def test_a_renewed_certificate_is_shown_and_a_held_connection_goes_on(worl
     writer.write(b"still there\n")
     assert await reader.readline() == b"still there\n"
     writer.close()
+
+
+async def test_an_authority_gives_way_to_another_one_and_no_call_fails(world: Islands) -> None:
+    """As ``clusters rotate-ca`` does it: both are trusted, the new one signs, the old one is forgotten."""
+    world.export(ECHO, await world.pod())
+    world.imported(ECHO)
+    await world.healthy()
+    at = await world.target(ECHO)
+    answers: list[bytes] = []
+    ended = asyncio.Event()
+
+    async def call() -> None:
+        while not ended.is_set():
+            reader, writer = await asyncio.open_connection(*at)
+            answers.append(await reader.readline())
+            writer.close()
+
+    async def trust(*pairs: Pair) -> None:
+        (world.trust / "c2.ca.crt").write_bytes(b"".join(pair.certificate for pair in pairs))
+        world.node_secrets.renew()
+        before = len(answers)
+        await until(lambda: answered(answers, before + 20), b"yes")
+
+    old, new = world.authorities[C2], certificates.authority("isthmus clusterset c2 anew")
+    calling = asyncio.create_task(call())
+    await trust(old, new)
+    held, renewed = world.gateway_secrets.identity, world.identity(C2, naming.GATEWAY, by=new)
+    renewed.key.replace(held.key)
+    renewed.certificate.replace(held.certificate)
+    await until(world.shown, ssl.PEM_cert_to_DER_cert(held.certificate.read_text()))
+    await trust(new)
+    ended.set()
+    await calling
+    assert set(answers) == {b"hello\n"}
+
+
+async def answered(answers: list[bytes], count: int) -> bytes:
+    return b"yes" if len(answers) >= count else b""
 
 
 async def test_an_island_whose_gateway_has_ended_is_in_no_plan_until_it_is_back(world: Islands) -> None:

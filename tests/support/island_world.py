@@ -95,6 +95,7 @@ class Islands:
         self.node: EnvoyWorld
         self.gateway: EnvoyWorld
         self.gateway_secrets: Secrets
+        self.node_secrets: Secrets
 
     def identity(self, name: ClusterName, path: str, *, by: Pair | None = None, **more: Any) -> Identity:
         """A certificate of a cluster's authority, or of another one, in files."""
@@ -114,6 +115,8 @@ class Islands:
             secrets.renew()
             if of is self.gateway_of:
                 self.gateway_secrets = secrets
+            else:
+                self.node_secrets = secrets
         self.put_gateway(tables.CLUSTERS, Cluster(name=C2, own=True))
         self.node = await self.stack.enter_async_context(envoy_world(self.node_of.directory, db=self.rows.db))
         self.gateway = await self.stack.enter_async_context(envoy_world(self.gateway_of.directory, db=self.gateway_db))

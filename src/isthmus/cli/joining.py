@@ -58,7 +58,7 @@ def certs(
     """Make the cluster's authority, certificates, and the users and roles of its etcd. May be run again."""
     home = own_cluster(file, flags)
     with _errors():
-        made = home.folder.ensure(home.name, _hosts(home, hosts), days=days, renew=renew)
+        made = home.folder.ensure(home.name, _hosts(home, hosts), days=days, renew=renew, domain=home.domain)
         for client in clients:
             made.append(_client(home, client, days))
     output.note(f"{home.folder.path}: {'made ' + ', '.join(made) if made else 'everything is there'}")
@@ -86,7 +86,7 @@ def rotate_ca(step: str, file: Path | None, flags: tuple[str, ...], hosts: tuple
                 if home.folder.waiting:
                     _run(joining.check_next(home))
                 home.folder.switch()
-                home.folder.ensure(home.name, _hosts(home, hosts), days=days, renew=True)
+                home.folder.ensure(home.name, _hosts(home, hosts), days=days, renew=True, domain=home.domain)
             case "end":
                 home.folder.end_rotation()
     _guard(home)
@@ -191,7 +191,13 @@ def own_cluster(file: Path | None, flags: tuple[str, ...]) -> OwnCluster:
     if empty := [field for field, value in needed.items() if not value]:
         raise click.ClickException(f"not configured: {', '.join(empty)}; set them in --config or with --set")
     folder = Folder(Path(config.etcd.ca_file).parent)
-    return OwnCluster(cluster=config.cluster, clusterset=config.clusterset, etcd=config.etcd, folder=folder)
+    return OwnCluster(
+        cluster=config.cluster,
+        clusterset=config.clusterset,
+        etcd=config.etcd,
+        folder=folder,
+        domain=config.gateway.domain,
+    )
 
 
 def _hosts(home: OwnCluster, more: Iterable[str]) -> list[str]:

@@ -43,6 +43,8 @@ class OwnCluster(Struct, frozen=True, kw_only=True):
     clusterset: ClustersetSection
     etcd: EtcdSection
     folder: Folder
+    domain: str = ""
+    """The clusterset's, in certificates of nodes and gateways; empty: it has none."""
 
     @property
     def name(self) -> ClusterName:

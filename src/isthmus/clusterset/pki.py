@@ -5,6 +5,7 @@
     server.crt  server.key    of the etcd
     operator.crt  mirror.crt  local.crt    a client's, each of one process, where the etcd asks for one: etcd takes its
                               name for a user, so each opens exactly what that user may (local: of the agents)
+    node.crt  gateway.crt     of nodes that call other islands, and of gateways; both as identities of SPIFFE
     admin.crt  peer.crt       of `isthmus clusters …` and of peers: without a user, they open nothing by themselves
     <user>.password           root, operator, mirror, local
 
@@ -66,8 +67,13 @@ class Folder:
         """The password of a user of the etcd."""
         return self.read(f"{user}.password").decode().strip()
 
-    def ensure(self, cluster: str, hosts: Iterable[str], *, days: int, renew: bool = False) -> list[str]:
-        """Make what is missing, renew what is about to end or is for other hosts; gives the names of what was made."""
+    def ensure(
+        self, cluster: str, hosts: Iterable[str], *, days: int, renew: bool = False, domain: str = ""
+    ) -> list[str]:
+        """Make what is missing, renew what is about to end or is for other hosts; gives the names of what was made.
+
+        ``domain``: the clusterset's, for the pairs by which nodes call islands and gateways answer; without, none.
+        """
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         made = []
         if not (self.path / "ca.key").exists():
@@ -75,9 +81,15 @@ class Folder:
             made.append("ca")
         clients: dict[str, tuple[str, tuple[str, ...], int]] = {name: (name, (), days) for name in CLIENTS}
         wanted = {"server": (cluster, tuple(hosts), days), **clients, "peer": ("peer", (), LASTING)}
+        identities = {}
+        if domain:
+            wanted |= {"node": ("node", (), days), "gateway": ("gateway", (f"{cluster}.{domain}",), days)}
+            identities = {name: f"spiffe://{cluster}.{domain}/{name}" for name in ("node", "gateway")}
         for name, (subject, names, life) in wanted.items():
-            if renew or not self._good(name, names):
-                self._save_pair(name, certificates.issue(self.signer, subject, hosts=names, days=life))
+            identity = identities.get(name, "")
+            if renew or not self._good(name, names, identity):
+                pair = certificates.issue(self.signer, subject, hosts=names, identity=identity, days=life)
+                self._save_pair(name, pair)
                 made.append(name)
         for user in USERS:
             if not (self.path / f"{user}.password").exists():
@@ -146,9 +158,9 @@ class Folder:
         self.save(f"{name}.key", pair.key)
         self.save(f"{name}.crt", pair.certificate)
 
-    def _good(self, name: str, hosts: tuple[str, ...]) -> bool:
-        """Whether a certificate is there, of the authority that signs, for these hosts and that use, and not about to
-        end."""
+    def _good(self, name: str, hosts: tuple[str, ...], identity: str) -> bool:
+        """Whether a certificate is there, of the authority that signs, for these hosts, that use and identity, and not
+        about to end."""
         if not (self.path / f"{name}.key").exists():
             return False
         certificate = x509.load_pem_x509_certificate(self.read(f"{name}.crt"))
@@ -160,7 +172,7 @@ class Folder:
         return (
             left > max(life * LEFT, timedelta(0))
             and certificate.issuer == signer.subject
-            and _hosts(certificate) >= set(hosts)
+            and _hosts(certificate) >= {*hosts, *filter(None, [identity])}
         )
 
 
@@ -205,9 +217,11 @@ def _uses(certificate: x509.Certificate) -> set[x509.ObjectIdentifier]:
 
 
 def _hosts(certificate: x509.Certificate) -> set[str]:
+    """What a certificate is for, beside its subject: addresses, names and URIs."""
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
         return set()
     addresses = {str(each) for each in names.get_values_for_type(x509.IPAddress)}
-    return addresses | set(names.get_values_for_type(x509.DNSName))
+    named = {*names.get_values_for_type(x509.DNSName), *names.get_values_for_type(x509.UniformResourceIdentifier)}
+    return addresses | named

@@ -1,0 +1,149 @@
+"""``isthmus gateway`` and the Envoy that ``isthmus envoy`` keeps for it, called as a node of a peer calls."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import pytest
+from etcd_server import free_ports
+from fake_apiserver import FakeApiServer, running
+
+from isthmus import kube
+from isthmus.admin.query import QueryError, Socket
+from isthmus.clusterset import Folder
+from isthmus.config import AdminSection, ClusterSection, ClustersetSection, Config, GatewaySection, ProxySection
+from isthmus.gateway.naming import service_sni
+from isthmus.kube.access import Access
+from isthmus.kube.transport import Transport
+from isthmus.model.names import ServiceName
+from isthmus.processes import gateway
+from isthmus.proxy import Settings, Supervisor, binary
+
+pytestmark = pytest.mark.needs("envoy")
+
+DOMAIN = "clusterset.local"
+EXPORT = "/apis/multicluster.x-k8s.io/v1beta1/namespaces/demo/serviceexports/echo"
+
+
+class World(NamedTuple):
+    """The gateway of c2, and c1's keys."""
+
+    server: FakeApiServer
+    config: Config
+    c1: Folder
+    port: int
+
+    async def call(self, sni: str) -> bytes:
+        """What a node of c1 is given first; nothing where it is refused."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.load_verify_locations(cadata=Folder(self.directory / "c2").bundle.decode())
+        context.load_cert_chain(self.c1.path / "node.crt", self.c1.path / "node.key")
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(5):
+                at = asyncio.open_connection("127.0.0.1", self.port, ssl=context, server_hostname=sni)
+                reader, writer = await at
+                try:
+                    return await reader.read(64)
+                finally:
+                    writer.close()
+        return b""
+
+    @property
+    def directory(self) -> Path:
+        return Path(self.config.admin.socket).parent
+
+    async def status(self) -> dict[str, Any]:
+        with suppress(QueryError):
+            return await asyncio.to_thread(Socket(Path(self.config.admin.socket)).status)
+        return {}
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    with TemporaryDirectory() as short:
+        directory, [port] = Path(short), free_ports(1)
+        c1, c2 = Folder(directory / "c1"), Folder(directory / "c2")
+        c1.ensure("c1", ("127.0.0.1",), days=1, domain=DOMAIN)
+        c2.ensure("c2", ("127.0.0.1",), days=1, domain=DOMAIN)
+        (directory / "peers").mkdir()
+        (directory / "peers" / "c1.ca.crt").write_bytes(c1.bundle)
+        config = Config(
+            cluster=ClusterSection(name="c2", id=2, network="two"),
+            clusterset=ClustersetSection(directory=str(directory / "peers")),
+            proxy=ProxySection(directory=str(directory / "envoy"), uplinks=()),
+            gateway=GatewaySection(identity=str(c2.path), listen=(f"127.0.0.1:{port}",)),
+            admin=AdminSection(socket=str(directory / "gateway.sock")),
+        )
+        settings = Settings(binary.find(), directory / "envoy", concurrency=1, drain_time=1.0)
+        async with running() as server, kube.Client(Transport(Access(server=server.url))) as client:
+            server.served["/apis/multicluster.x-k8s.io/v1beta1"] = ["serviceexports"]
+            server.served["/apis/discovery.k8s.io/v1"] = ["endpointslices"]
+            server.served["/apis/isthmus.io/v1alpha1"] = ["peerpolicies"]
+            server.put("/api/v1/namespaces/demo")
+            tasks = [asyncio.create_task(gateway.work(config, client)), asyncio.create_task(Supervisor(settings).run())]
+            try:
+                yield World(server, config, c1, port)
+            finally:
+                for task in tasks[::-1]:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_what_is_exported_is_called_and_nothing_else_and_no_longer_than_it_is(world: World) -> None:
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"hello")
+        writer.close()
+
+    pod = await asyncio.start_server(greet, "127.0.0.1", 0)
+    port = pod.sockets[0].getsockname()[1]
+    async with pod:
+        for name in ("echo", "hidden"):
+            service(world.server, name, port)
+        world.server.put(EXPORT, spec={})
+        echo, hidden = (service_sni(ServiceName(f"demo/{name}"), 80, DOMAIN) for name in ("echo", "hidden"))
+        await until(lambda: world.call(echo), lambda got: got == b"hello")
+        assert await world.call(hidden) == b""
+        status = await world.status()
+        assert (status["exports"], status["members"], status["problems"]) == (1, ["c1"], [])
+        await until(world.status, lambda found: found["refusals"]["not exported"] >= 1)
+        world.server.put(EXPORT, spec={"exportedAnnotations": {"isthmus.io/importers": "c3"}})
+        await until(lambda: world.call(echo), lambda got: got == b"")
+        world.server.put(EXPORT, spec={})
+        await until(lambda: world.call(echo), lambda got: got == b"hello")
+        world.server.remove(EXPORT)
+        await until(lambda: world.call(echo), lambda got: got == b"")
+
+
+async def test_without_a_certificate_the_status_has_the_command_that_makes_one(world: World) -> None:
+    (world.directory / "c2" / "gateway.key").unlink()
+    await until(world.status, lambda found: "isthmus clusters certs" in "".join(found.get("problems", ())))
+
+
+def service(server: FakeApiServer, name: str, port: int) -> None:
+    """A Service with one ready pod."""
+    ports = [{"port": 80, "protocol": "TCP"}]
+    server.put(f"/api/v1/namespaces/demo/services/{name}", spec={"clusterIP": "10.96.0.9", "ports": ports})
+    server.put(
+        f"/apis/discovery.k8s.io/v1/namespaces/demo/endpointslices/{name}-1",
+        metadata={"labels": {"kubernetes.io/service-name": name}},
+        addressType="IPv4",
+        endpoints=[{"addresses": ["127.0.0.1"], "conditions": {"ready": True}}],
+        ports=[{"name": "", "port": port, "protocol": "TCP"}],
+    )
+
+
+async def until(ask: Callable[[], Any], good: Callable[[Any], bool]) -> None:
+    got = None
+    try:
+        async with asyncio.timeout(60):
+            while not good(got := await ask()):  # noqa: ASYNC110 of another process
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        raise AssertionError(got) from None
