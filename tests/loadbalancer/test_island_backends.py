@@ -134,3 +134,13 @@ def test_an_island_is_not_probed_from_here(world: World) -> None:
     world.put(Policy(name=ECHO, target=ECHO, health=HealthCheck()))
     assert {each.key.cluster for each in world.checks} == {"c3"}
     assert GATEWAY_CHECKS.name == "gateway_checks"
+
+
+def test_a_change_of_an_islands_endpoints_beside_many_others_brings_none_of_its_addresses(world: World) -> None:
+    world.put(make.endpoints("c1", *(f"10.1.7.{n}" for n in range(1, 201)))).settle()
+    world.put(make.endpoints("c2", *(f"10.1.9.{n}" for n in range(1, 11))))
+    assert [row.stands_for for row in world.backends if row.key.cluster == C2] == [10]
+    world.put(make.endpoints("c1", *(f"10.1.7.{n}" for n in range(1, 200))))
+    found = weighted(world)
+    assert found["c2/169.254.7.1:19100"][1] == 10 * found["c1/10.1.7.1:8080"][1]
+    assert "10.1.9." not in repr([*world.backends, *world.plans])
