@@ -293,4 +293,4 @@ async def plain(world: Islands, data: bytes) -> bytes:
     except OSError:
         return b""
     finally:
-        writer.close()
+        writer.transport.abort()

@@ -52,7 +52,7 @@ class World(NamedTuple):
                 try:
                     return await reader.read(64)
                 finally:
-                    writer.close()
+                    writer.transport.abort()
         return b""
 
     @property

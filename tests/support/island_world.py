@@ -48,9 +48,11 @@ class Pod:
     async def start(self, serve: Serve, stack: AsyncExitStack) -> Pod:
         async def counted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             self.seen += 1
-            with suppress(OSError, asyncio.IncompleteReadError):
-                await serve(reader, writer)
-            writer.close()
+            try:
+                with suppress(OSError, asyncio.IncompleteReadError):
+                    await serve(reader, writer)
+            finally:
+                writer.close()
 
         server = await asyncio.start_server(counted, "127.0.0.1", 0)
         self.port = server.sockets[0].getsockname()[1]
@@ -153,7 +155,7 @@ class Islands:
         sni = naming.health_sni(C2, DOMAIN)
         _, writer = await asyncio.open_connection(*self.gateways[0], ssl=context, server_hostname=sni)
         found: bytes = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
-        writer.close()
+        writer.transport.abort()
         return found
 
     def endpoints(self, name: str, *pods: Pod) -> EndpointSet:
@@ -211,7 +213,7 @@ class Islands:
                 try:
                     return await reader.read(64)
                 finally:
-                    writer.close()
+                    writer.transport.abort()  # no shutdown of TLS that would outlast the test
         except (OSError, ssl.SSLError, TimeoutError):
             return b""
 
