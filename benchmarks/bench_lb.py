@@ -46,6 +46,7 @@ from isthmus.model import services as rows
 from isthmus.model import tables
 from isthmus.model.balancing import Group, Target
 from isthmus.model.names import ClusterName
+from isthmus.processes.agent import PLANS_PER_ROUND
 from isthmus.sources import multicluster, services, slices
 from isthmus.sources.sink import TableSink
 from isthmus.statedb import Database, Derivations, Reconciler
@@ -116,7 +117,7 @@ class Node:
         self.records = {peer: _records(self.db, peer, number) for number, peer in enumerate(PEERS, 2)}
         self.derivations = Derivations(self.db, *derived)
         self.target = PlanTarget(self.maps, State(), grace=0.0)
-        self.reconciler = Reconciler(self.db, tables.PLANS, self.target)
+        self.reconciler = Reconciler(self.db, tables.PLANS, self.target, max_round=PLANS_PER_ROUND)
         self.spent = dict.fromkeys(STAGES, 0.0)
         for sink in (self.services, self.slices, self.imports):
             sink.replace({}, partial=False)

@@ -366,6 +366,14 @@ async def test_a_round_has_as_many_rows_as_the_target_does_in_a_moment() -> None
     assert set(sizes[5:-1]) == {MIN_ROUND}
 
 
+async def test_a_round_has_no_more_rows_than_the_target_is_to_have_at_once() -> None:
+    db, target = database(), Target()
+    put(db, **many(0, 500))
+    reconciler = make(db, target, max_round=100)
+    await reconciler.step()
+    assert [len(names) for _, what, names in target.calls if what == "update"] == [MIN_ROUND, 100, 100, 100, 100, 36]
+
+
 async def test_a_change_waits_for_the_round_under_way_and_for_no_backlog() -> None:
     db, target = database(), Target()
     target.seconds = 1.0

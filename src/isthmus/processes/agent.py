@@ -59,6 +59,8 @@ KUBERNETES = (
     "policies", "drains",
 )  # fmt: skip
 
+PLANS_PER_ROUND: Final = 256
+"""Plans written to the maps before other tasks have their turn: some ms."""
 CALLERS_INTERVAL = 2.0
 """Seconds between looks for new pods; a call before that is spread by a hash of this node's own."""
 
@@ -290,6 +292,7 @@ class Programming:
                 status=tables.PLANS_STATUS,
                 backoff=Backoff(0.2, 30.0),
                 together=lambda plan: plan.key.service,
+                max_round=PLANS_PER_ROUND,
             )
             if datapath.waiting:
                 outcome = await plans.step()

@@ -25,8 +25,9 @@ from isthmus.statedb.derived import Derivation, Dirty, Pairs, pending
 from isthmus.statedb.errors import StateError
 from isthmus.statedb.transaction import WriteTxn
 
-UNITS_PER_PASS = 2_000
-"""Units of each table recomputed in one transaction: how long other tasks wait for it."""
+UNITS_PER_PASS = 256
+"""Units of each table recomputed in one transaction: how long other tasks wait for it, some ms. More at once are
+not computed faster."""
 FIRST_PASS = "derive"
 
 

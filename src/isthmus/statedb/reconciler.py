@@ -105,7 +105,8 @@ class Reconciler(Generic[K, R]):
 
     A row that changes while a round awaits its target belongs to the next round. ``together`` gives the group of a
     row: rows of one group that change in one transaction are reconciled in one round. A target returns failures and
-    raises none: an exception is a bug and ends the reconciler.
+    raises none: an exception is a bug and ends the reconciler. ``max_round`` bounds the rows of a round:
+    of a target that works without awaiting anything, how long other tasks wait for it.
 
     Invariant: every key that changed or failed is unread in ``_changes``, in the backlog, or in ``_failed``.
     """
@@ -120,6 +121,7 @@ class Reconciler(Generic[K, R]):
         backoff: Backoff = Backoff(),  # noqa: B008 a frozen value
         together: Callable[[R], Hashable] | None = None,
         prune_every: float = 1800.0,
+        max_round: int = MAX_ROUND,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._database = database
@@ -129,6 +131,7 @@ class Reconciler(Generic[K, R]):
         self._backoff = backoff
         self._together = together or table.key
         self._prune_every = prune_every
+        self._max_round = max_round
         self._clock = clock
         self._changes = database.changes(table)
         self._backlog = Backlog()
@@ -233,7 +236,7 @@ class Reconciler(Generic[K, R]):
         if seconds > ROUND_SECONDS:
             self._size = max(MIN_ROUND, self._size // 2)
         elif rows >= self._size and seconds < ROUND_SECONDS / 2:
-            self._size = min(MAX_ROUND, self._size * 2)
+            self._size = min(self._max_round, self._size * 2)
 
     def _record(self, keys: Sequence[Any], failures: Mapping[Any, str]) -> None:
         """Schedule a retry of each key that failed; forget the others."""
