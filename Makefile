@@ -2,7 +2,7 @@
 PY := .venv/bin/python
 SELECT := not kube and not failover
 
-.PHONY: fuzz-names demo demo-failover demo-lb test test-kube test-failover check format lock setup setup-dev setup-test bpf mutate mutants bench-lb bench-policy compiled bench-mcs bench-export bench-clusterset test-flood cilium-reader chaos soak soak-calls kube-tools kube-protos xds-protos lock clean bench-dns bench-connect
+.PHONY: fuzz-names scale-names soak-names demo demo-failover demo-lb test test-kube test-failover check format lock setup setup-dev setup-test bpf mutate mutants bench-lb bench-policy compiled bench-mcs bench-export bench-clusterset test-flood cilium-reader chaos soak soak-calls kube-tools kube-protos xds-protos lock clean bench-dns bench-connect
 demo: setup ## run the main job: three clusters, one export, sixty calls
 	@$(PY) -m isthmus lab demo
 
@@ -80,6 +80,12 @@ test-failover: setup-test ## calls under load while pods, nodes, clusters, Envoy
 fuzz-names: setup-test ## mutated frames, a million each, through the programs that read names and the server: COUNT=1000000 SEED=1
 	@ISTHMUS_FUZZ=$(or $(COUNT),1000000) ISTHMUS_FUZZ_SEED=$(or $(SEED),1) \
 		$(PY) -m pytest -s --timeout 7200 tests/datapath/test_names_fuzz.py
+
+scale-names: setup-test ## thousands of names on a node of a thousand pods: PODS=1000 NAMES=5000
+	@PYTHONPATH=tests/support $(PY) benchmarks/names_at_scale.py scale --pods $(or $(PODS),1000) --names $(or $(NAMES),5000)
+
+soak-names: setup-test ## ten million questions, after which nothing may have grown: QUESTIONS=10000000
+	@PYTHONPATH=tests/support $(PY) benchmarks/names_at_scale.py soak --questions $(or $(QUESTIONS),10000000)
 
 soak-calls: SEED := $(or $(SEED),$(shell date +%s))
 soak-calls: setup-test ## random churn of backends and plans under calls: no connect fails, nothing grows: MINUTES=10 SEED=…
