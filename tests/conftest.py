@@ -64,7 +64,7 @@ def pytest_configure() -> None:
 def pytest_xdist_auto_num_workers() -> int:
     """Two for each processor: half of the time a test waits, for a lab to come up or for a time to be over.
 
-    One in CI, whose machine has nobody who waits for it, and stands still for a second now and then.
+    One in CI, whose machine stands still for a second now and then, and where a longer run costs little.
     """
     return (1 if os.environ.get("CI") else 2) * len(os.sched_getaffinity(0))
 

@@ -281,5 +281,5 @@ def test_commands_of_every_level_are_completed() -> None:
     program = Path(sys.executable).with_name("isthmus")
     for words, wanted in (("isthmus ", {"get", "status"}), ("isthmus bpf ", {"maps"})):
         asked = {"_ISTHMUS_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
-        said = subprocess.run([program], env=os.environ | asked, capture_output=True, text=True, check=True).stdout
-        assert wanted <= {line.partition(",")[2] for line in said.splitlines()}
+        printed = subprocess.run([program], env=os.environ | asked, capture_output=True, text=True, check=True).stdout
+        assert wanted <= {line.partition(",")[2] for line in printed.splitlines()}

@@ -30,15 +30,15 @@ def printed(call: str, *, columns: int = 0) -> list[str]:
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     process = subprocess.Popen(command, stdout=theirs, env=os.environ | {"TERM": "dumb"})
     os.close(theirs)
-    said = b""
+    printed = b""
     try:
         while part := os.read(ours, 4096):
-            said += part
+            printed += part
     except OSError:  # the other end is closed
         pass
     os.close(ours)
     assert process.wait(60) == 0
-    return said.decode().splitlines()
+    return printed.decode().splitlines()
 
 
 @pytest.mark.parametrize("columns", [40, 60, 80, 200])

@@ -51,7 +51,7 @@ SUFFIXES = ["", ".demo.svc.cluster.local", ".svc.cluster.local", ".cluster.local
 known = st.tuples(st.sampled_from([row.name for row in ROWS]), st.sampled_from(SUFFIXES), st.integers(1, 5)).map(
     lambda each: "".join(c.upper() if n % each[2] == 0 else c for n, c in enumerate(each[0] + each[1]))
 )
-below = st.tuples(st.lists(LABEL, max_size=6), st.sampled_from(["", ".demo", ".svc"])).map(
+in_zone = st.tuples(st.lists(LABEL, max_size=6), st.sampled_from(["", ".demo", ".svc"])).map(
     lambda each: ".".join([*each[0], f"x{each[1]}.{ZONE}" if each[1] else ZONE])
 )
 foreign = st.lists(LABEL, min_size=1, max_size=5).map(".".join)
@@ -64,7 +64,7 @@ def queries(draw: st.DrawFn) -> bytes:
     options: list[dns.edns.Option] = [dns.edns.CookieOption(b"12345678", b"")]
     cookie = edns is not None and draw(st.booleans())
     query = dns.message.make_query(
-        draw(st.one_of(known, known, below, foreign)),
+        draw(st.one_of(known, known, in_zone, foreign)),
         draw(st.sampled_from(TYPES)),
         draw(st.sampled_from(["IN", "IN", "IN", "IN", "CH"])),
         use_edns=edns,

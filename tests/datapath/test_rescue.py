@@ -124,7 +124,7 @@ def test_when_all_were_tried_in_vain_they_are_tried_again(rescuing: Datapath, wo
 def test_a_call_is_moved_although_packets_did_not_leave_the_pod_for_a_while(
     rescuing: Datapath, world: World, load: Load
 ) -> None:
-    """A full queue, or a machine too busy to send: that says nothing about the backend that the call was moved to."""
+    """A full queue, or a machine too busy to send, is no failure of the backend that the call was moved to."""
     programmed(
         rescuing.target(), plan("echo", VIP, group(SILENT), group(GOOD[0], tier=1), ejection=Ejection(50, 60.0, 60.0))
     )

@@ -65,7 +65,7 @@ def test_two_calls_from_one_port_are_moved_to_the_same_backend(
 def test_a_later_call_from_the_port_of_a_moved_connection_gets_through(
     rescuing: Datapath, caller: Caller, vip: str, other: str, good: str, bad: tuple[str, str]
 ) -> None:
-    """The kernel gives it that port, since the moved connection has another peer there; and nobody is blamed."""
+    """The kernel gives it that port, since the moved connection has another peer there; no failure is counted."""
     programmed(
         rescuing.target(),
         plan("echo", vip, group(bad[0]), group(good, tier=1), ejection=NEVER),

@@ -1,4 +1,4 @@
-"""Backends slower than the first time-out: whoever answers first is the peer; the other's answer disturbs nobody."""
+"""Backends slower than the first time-out: the first that answers is the peer; the other's answer changes nothing."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ table inet unreachable {
   }
 }
 """
-"""Of unreachable routes the kernel tells a caller five times, then once in a second, whatever is configured."""
+"""The kernel reports an unreachable route to a caller five times, then once in a second, whatever is configured."""
 
 
 @pytest.fixture(scope="module", autouse=True)

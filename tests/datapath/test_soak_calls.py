@@ -46,7 +46,7 @@ class Churn:
         return plan("echo", VIP, group(GOOD[0], *four)), plan("echo6", VIP6, group(GOOD6[0], *six))
 
     def step(self) -> None:
-        """One thing happens."""
+        """One random change of backends or plans."""
         endpoint = self._random.choice(FLAPPING)
         if self._random.random() < 0.3:
             some = self._random.sample((*FLAPPING, SILENT, SILENT6), self._random.randint(1, 6))

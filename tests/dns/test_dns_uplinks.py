@@ -1,4 +1,4 @@
-"""The server's link-local address answers pods of the node, and nobody who routes to it over an uplink."""
+"""The server's link-local address answers pods of the node, and no packet that comes to it over an uplink."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """No connect fails while anything on the way dies, is cut off or replaced, as long as one backend answers.
 
-c1's client calls an import by name and by address, TCP and UDP, IPv4 and IPv6, 16 calls at a time, while one thing
-after the other is done to the lab. What had been connected to a server that then died cannot be saved, nor can a
+c1's client calls an import by name and by address, TCP and UDP, IPv4 and IPv6, 16 calls at a time, while one fault
+after the other is made in the lab. What had been connected to a server that then died cannot be saved, nor can a
 datagram to it: those are counted apart.
 """
 

@@ -1,7 +1,7 @@
 """A member of Karmada: calls of a native Service's name go through the kernel to every provider, dead ones included.
 
 What Karmada's controllers write is applied by hand, as recorded of 1.18 (``tests/data/karmada``): the Service that a
-MultiClusterService claims, and the provider's slices, which nobody takes away when the provider dies.
+MultiClusterService claims, and the provider's slices, which stay when the provider dies.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.needs("envoy")]
 EXAMPLES = Path(__file__).parents[2] / "examples" / "echo"
 NAME = "echo.demo.svc.clusterset.local"
 NODE, POD = "172.30.1.11", "10.1.1.2"
-"""Whom a server sees: c1's node where Envoy called, the client itself where the kernel sent it."""
+"""The peer that a server sees: c1's node where Envoy called, the client itself where the kernel sent it."""
 ROUTE: dict[str, Any] = {
     "apiVersion": "gateway.networking.k8s.io/v1",
     "kind": "HTTPRoute",
@@ -63,7 +63,7 @@ def routed(lab: Running) -> Iterator[Running]:
 
 
 def answers(lab: Running, path: str = "/", *, count: int) -> Counter[tuple[str, str]]:
-    """Calls of c1's client one after the other: the clusters that answered, and whom the servers saw."""
+    """Calls of c1's client one after the other: the clusters that answered, and the peers that the servers saw."""
     call = f"for i in $(seq {count}); do curl -sS --max-time 5 {NAME}{path}; echo; done"
     lines = lab.exec("demo/client", call, code=None).splitlines()
     found = [json.loads(line) for line in lines if line.startswith("{")]

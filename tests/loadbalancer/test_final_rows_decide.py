@@ -255,7 +255,7 @@ def small_chunks() -> pytest.MonkeyPatch:
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), first=parted, steps=st.lists(st.tuples(parted, st.none() | beside), max_size=5))
 def test_a_followed_service_is_what_all_of_its_endpoints_make_of_it(data: Any, first: Any, steps: Any) -> None:
-    """Endpoints that come, go, move between parts and change, a few at a time; and now and then a thing beside them."""
+    """A few endpoints come, go, move or change; now and then a row beside them makes more than each by itself count."""
     patch = small_chunks()
     try:
         world = World(rules=PERMISSIVE, large=data.draw(st.sampled_from([0, 2]))).put(make.derived(), make.imported())

@@ -59,7 +59,7 @@ class Servers:
             libbpf.pin(node.world.maps.fd(name), pinned / name)
 
     def start(self, instance: str, **more: Any) -> None:
-        """A process; it serves when :meth:`alive` says so."""
+        """A process; it serves once :meth:`alive` is true."""
         section = config.DnsSection(
             listen=(f"{SERVER}:53", f"[{SERVER6}]:53"),
             cluster_dns=(CLUSTER_DNS, CLUSTER_DNS6),

@@ -1,4 +1,4 @@
-"""Envoy answers pods of its node, and nobody who routes to its address over an uplink."""
+"""Envoy answers pods of its node, and no packet that comes to its address over an uplink."""
 
 from __future__ import annotations
 

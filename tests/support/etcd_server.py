@@ -75,7 +75,7 @@ class EtcdServer:
 
     @contextmanager
     def hanging(self) -> Iterator[None]:
-        """It listens and answers nobody meanwhile."""
+        """It accepts connections meanwhile, and answers none."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
         try:

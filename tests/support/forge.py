@@ -1,4 +1,4 @@
-"""Packets of somebody who knows a connection's addresses and ports and not its sequence numbers.
+"""Packets of an attacker that knows a connection's addresses and ports and not its sequence numbers.
 
 forge.py rst|icmp BACKEND PORT POD PORT     for two seconds, as fast as it can
 """

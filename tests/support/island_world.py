@@ -163,7 +163,7 @@ class Islands:
         return EndpointSet(service=ServiceName(name), cluster=C2, source="kubernetes", part="slice", endpoints=each)
 
     def imported(self, name: str, *, count: int = 1, own: list[str] | None = None) -> None:
-        """The import in c1, with what c2's record has of it: addresses that are somebody else's here."""
+        """The import in c1, with what c2's record has of it: addresses that another pod has here."""
         clusters: dict[str, list[str]] = {"c2": [f"10.1.0.{n + 1}:8080" for n in range(count)]}
         self.rows.imported(name, **(clusters | ({"c1": own} if own else {})))
 

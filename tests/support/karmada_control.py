@@ -58,7 +58,7 @@ Key = tuple[str, str, str]
 async def until(holds: Callable[[], Awaitable[bool]]) -> None:
     """The time is no claim: it ends a test that would hang."""
     async with asyncio.timeout(60):
-        while not await holds():  # noqa: ASYNC110 nobody in this process knows when
+        while not await holds():  # noqa: ASYNC110 no event of this process marks the moment
             await asyncio.sleep(0.1)
 
 
