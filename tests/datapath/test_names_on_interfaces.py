@@ -111,6 +111,21 @@ async def test_pods_that_come_are_attached_and_those_that_go_forgotten(node: Nod
     links.close()
 
 
+async def test_other_tasks_have_their_turn_while_many_pods_are_attached(node: Node) -> None:
+    for number in (2, 3):
+        node.plug(number)
+    links, seen = node.links(), list[int]()
+    with within(node.name):
+        keep = asyncio.create_task(links.keep())
+        while (count := links.stats().interfaces) < 3:
+            seen.append(count)
+            await asyncio.sleep(0)
+        keep.cancel()
+        await asyncio.gather(keep, return_exceptions=True)
+    links.close()
+    assert set(seen) == {0, 1, 2}
+
+
 @pytest.mark.parametrize("target", [SECTION.cluster_dns[0], SERVER])
 def test_a_pod_that_asks_without_end_loses_its_own_questions_alone(tmp_path: Path, bpffs: Path, target: str) -> None:
     """While the server does not read: without the limit one pod's questions fill the buffer of its socket."""

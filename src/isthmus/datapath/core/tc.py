@@ -18,7 +18,7 @@ import os
 import platform
 import socket
 import struct
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
@@ -110,7 +110,8 @@ class PodLinks:
             loop.add_reader(events, wake.set)
             try:
                 while True:
-                    self.look()
+                    for _ in self._looking():
+                        await asyncio.sleep(0)  # a node has hundreds of links, and each takes milliseconds
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(LOOK):
                             await self._follow(events, wake)
@@ -119,6 +120,11 @@ class PodLinks:
 
     def look(self) -> None:
         """Attach to every pod's link there is, and let go of those that went or lost a program."""
+        for _ in self._looking():
+            pass
+
+    def _looking(self) -> Iterator[None]:
+        """A look, in steps of one link. Accepts a race: a link that goes between two is attached in vain."""
         uplinks = netlink.default_route_interfaces()
         present = {link.ifindex: link for link in netlink.links() if is_pod(link, uplinks)}
         for index, links in list(self._attached.items()):
@@ -128,6 +134,7 @@ class PodLinks:
         for link in present.values():
             if link.ifindex not in self._attached or not self._tcx:
                 self._attach(link)
+                yield
 
     def close(self) -> None:
         """Give descriptors back; what is attached stays."""
