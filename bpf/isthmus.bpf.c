@@ -231,7 +231,7 @@ int to_pod(struct __sk_buff *skb)
 {
 	int verdict = rescue_to_pod(skb);
 
-	if (verdict == TC_ACT_UNSPEC)
+	if (verdict == NOT_TCP)
 		verdict = rescue_unreachable(skb);
 	return verdict == TC_ACT_UNSPEC ? names_to_pod(skb) : verdict;
 }

@@ -13,6 +13,7 @@
 #define TCP_RST 4
 #define TCP_ACK 16
 #define LONGEST_ANSWER 160 /* bytes: every RST, SYN-ACK and ICMP error about a SYN is shorter */
+#define NOT_TCP (-2)		 /* no verdict of the kernel's: it may be an ICMP error */
 #define SYN_SENT 2
 #define BPF_F_PSEUDO_HDR_ 0x10
 
@@ -360,8 +361,10 @@ __walked_once int rescue_to_pod(struct __sk_buff *skb)
 	const struct flow *found;
 	bool moved = anything_moved();
 
-	if ((!moved && skb->len > LONGEST_ANSWER) || parse(skb, &segment, false))
+	if (!moved && skb->len > LONGEST_ANSWER)
 		return TC_ACT_UNSPEC;
+	if (parse(skb, &segment, false))
+		return NOT_TCP;
 	if (moved) {
 		segment.key.reverse = 1;
 		found = bpf_map_lookup_elem(&flows, &segment.key);

@@ -11,7 +11,7 @@ from failing_backends import GOOD, GOOD6, REFUSES, SILENT, VIP, VIP6
 
 from isthmus.datapath import Datapath, remove
 from isthmus.datapath.core.ring import RingBuffer
-from isthmus.datapath.flows.reader import FlowReader
+from isthmus.datapath.flows.reader import FlowReader, is_known
 from isthmus.model import tables
 from isthmus.model.balancing import Ejection, Plan
 from isthmus.model.flows import End, Flow
@@ -275,6 +275,12 @@ def test_records_that_find_no_room_are_counted(recorded: Recorded, world: World)
     assert recorded.reader.stats().lost == recorded.lost
     world.caller.tcp(VIP)
     assert len(recorded.read()) == 1, "it goes on"
+
+
+def test_a_record_of_a_later_version_is_passed_over() -> None:
+    known = {"state": 5, "verdict": 6, "reason": 3}
+    assert is_known(known)
+    assert not any(is_known(known | {field: 99}) for field in known)
 
 
 def test_a_program_of_the_nodes_own_network_has_no_pod(recorded: Recorded, world: World) -> None:

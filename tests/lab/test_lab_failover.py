@@ -95,9 +95,9 @@ def cut_and_heal(lab: Running, *words: str) -> None:
     lab.cli("heal")
 
 
-def roll_out(lab: Running) -> None:
-    lab.kubectl("-n", "demo", "rollout", "restart", "deployment/echo", cluster="c2")
-    lab.kubectl("-n", "demo", "rollout", "status", "deployment/echo", "--timeout=50s", cluster="c2")
+def roll_out(cluster: str, lab: Running) -> None:
+    lab.kubectl("-n", "demo", "rollout", "restart", "deployment/echo", cluster=cluster)
+    lab.kubectl("-n", "demo", "rollout", "status", "deployment/echo", "--timeout=50s", cluster=cluster)
 
 
 def scale_to_none_and_back(lab: Running) -> None:
@@ -144,7 +144,8 @@ FAULTS: dict[str, Callable[[Running], None]] = {
     "a cluster is cut off loudly": lambda lab: cut_and_heal(lab, "--loud", "c1", "c2"),
     "nothing gets there": lambda lab: cut_and_heal(lab, "--one-way", "c1", "c2"),
     "nothing comes back": lambda lab: cut_and_heal(lab, "--one-way", "c2", "c1"),
-    "a rollout": roll_out,
+    "a rollout": partial(roll_out, "c2"),
+    "a rollout in the caller's own cluster": partial(roll_out, "c1"),
     "none are left there for a while": scale_to_none_and_back,
     "the agent is killed": partial(kill_and_start, "c1/agent"),
     "a cluster flaps every 30 to 400 ms": flap,
@@ -180,6 +181,14 @@ def waiting_for_last_ack(lab: Running, cluster: str, pod: str) -> list[str]:
     return [line for line in lines if len(line.split()) > 3 and line.split()[3] == LAST_ACK]
 
 
+def assert_named(lab: Running) -> None:
+    """What was recorded of calls has names, whatever was killed or replaced: a number stands for what has none."""
+    rows = [json.loads(line) for line in lab.isthmus("flows", "-o", "json").splitlines()]
+    assert {row["service"] for row in rows} == {"demo/echo:80"}
+    assert {row["pod"] for row in rows} == {"demo/client"}
+    assert {row[end]["cluster"] for row in rows for end in ("asked", "answered")} <= {"c1", "c2", ""}
+
+
 def was_connected(phase: str, error: str) -> bool:
     """Whether a call that failed had been accepted: RST that answers a SYN is ECONNREFUSED, a later one ECONNRESET."""
     return phase in ("answer", "transfer") or (phase, error) == ("connect", "ECONNRESET")
@@ -209,3 +218,4 @@ def test_no_connect_fails_while(fault: str, lab: Running) -> None:
     assert len(cut_short) <= 2 * CALLERS, "what was established, at most the calls under way"
     until(lambda: maps(lab, "flows") == [], seconds=100, what="entries of moved connections have gone")
     assert waiting_for_last_ack(lab, "c1", "client") == []
+    assert_named(lab)

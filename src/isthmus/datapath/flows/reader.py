@@ -84,9 +84,10 @@ class FlowReader:
         self._ring.consume()
         self._names.renew()
         raw, self._raw[:] = self._raw[:], []
-        flows = [self._flow(codecs.FLOW_RECORD.named(each)) for each in raw]
+        records = [codecs.FLOW_RECORD.named(each) for each in raw]
+        flows = [self._flow(each) for each in records if is_known(each)]
         now = lost(self._maps)
-        missed, self._lost = now - self._lost, now
+        missed, self._lost = now - self._lost + len(raw) - len(flows), now
         self._records += len(flows)
         if flows or missed:
             self._receive(flows, missed)
@@ -133,6 +134,12 @@ def flow(raw: Mapping[str, Any], names: FlowNames, *, node: str, boot: float) ->
 
 
 ANSWERED: Final = frozenset(n for n, state in enumerate(codecs.STATES) if state in ("sent", "connected", "ended"))
+
+
+def is_known(raw: Mapping[str, Any]) -> bool:
+    """Whether a record is one that this version has words for: a later one's may be unread when that is taken back."""
+    enums = (("state", codecs.STATES), ("verdict", VERDICTS), ("reason", REASONS))
+    return all(raw[field] < len(names) for field, names in enums)
 
 
 def lost(maps: KernelMaps) -> int:
