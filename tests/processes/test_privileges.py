@@ -48,10 +48,13 @@ exit $code
 """
 DNS = """
 import asyncio, socket, sys
+from isthmus import uplinks
 from isthmus.datapath.alive import Alive
 async def main():
     server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     server.bind(("127.0.0.1", 53))
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
+        uplinks.drop_from(listener, [2])
     alive = await Alive.open(sys.argv[2])
     assert alive.tie(server)
     alive.renew(1)

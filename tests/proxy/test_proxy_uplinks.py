@@ -9,9 +9,11 @@ from pathlib import Path
 
 import programs
 import pytest
+import yaml
 from proxy_serve import PORT
 from uplink_node import ADDRESS, UplinkNode
 
+DEPLOY = Path(__file__).parents[2] / "deploy" / "routes" / "envoy.yaml"
 pytestmark = [
     pytest.mark.needs("envoy"),
     pytest.mark.skipif(os.geteuid() != 0, reason="makes network namespaces: needs root"),
@@ -27,6 +29,15 @@ def node() -> Iterator[UplinkNode]:
         made.close()
 
 
+def deployed() -> list[str]:
+    """The capabilities that ``deploy/`` gives the container."""
+    [container] = yaml.safe_load(DEPLOY.read_text())["spec"]["template"]["spec"]["containers"]
+    context = container["securityContext"]
+    assert (context["runAsUser"], context["allowPrivilegeEscalation"], "privileged" in context) == (0, False, False)
+    assert context["capabilities"]["drop"] == ["ALL"]
+    return list(context["capabilities"]["add"])
+
+
 def ask(node: UplinkNode, namespace: str, *, patience: float = 20.0) -> str:
     """What a call from a namespace gets: the answer, or curl's exit status (28: no answer in that time)."""
     url = f"http://{ADDRESS}:{PORT}/"
@@ -35,7 +46,7 @@ def ask(node: UplinkNode, namespace: str, *, patience: float = 20.0) -> str:
 
 
 def test_a_neighbour_on_an_uplink_does_not_reach_envoy_and_a_pod_does(node: UplinkNode, tmp_path: Path) -> None:
-    node.serve("proxy_serve.py", str(tmp_path / "envoy"), "auto")
+    node.serve("proxy_serve.py", str(tmp_path / "envoy"), "auto", capabilities=deployed())
     assert ask(node, node.pod) == "answered"
     deadline = time.monotonic() + 30
     while ask(node, node.neighbour, patience=1.0) != "28":  # from the supervisor's next look on

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import subprocess
 import tomllib
 import urllib.error
@@ -97,9 +98,23 @@ ABOUT_US = {
 
 @pytest.fixture(scope="module")
 def rendered() -> list[dict[str, Any]]:
-    command = [programs.path("kubectl"), "kustomize", str(DEPLOY)]
+    return render(DEPLOY)
+
+
+def render(folder: Path) -> list[dict[str, Any]]:
+    command = [programs.path("kubectl"), "kustomize", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return [each for each in yaml.safe_load_all(done.stdout) if each]
+
+
+@pytest.fixture(scope="module")
+def with_routes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of ``deploy/`` with the component of routes, as whoever wants them edits it."""
+    folder = tmp_path_factory.mktemp("routes") / "deploy"
+    shutil.copytree(DEPLOY, folder)
+    file = folder / "kustomization.yaml"
+    file.write_text(file.read_text().replace("components:\n  - mirror\n", "components:\n  - mirror\n  - routes\n"))
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -125,11 +140,17 @@ def pods(rendered: list[dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
     ]
 
 
-def test_each_process_reads_its_deployed_configuration(rendered: list[dict[str, Any]]) -> None:
+def test_each_process_reads_its_deployed_configuration(rendered: list[dict[str, Any]], with_routes: Path) -> None:
+    assert configured(rendered) == {"operator", "agent", "dns", "mirror"}
+    assert configured(render(with_routes)) == {"operator", "agent", "dns", "mirror", "envoy"}
+
+
+def configured(rendered: list[dict[str, Any]]) -> set[str]:
+    """The processes that run, each looked at."""
     ran = set()
     for _, pod in pods(rendered):
         for container in pod["containers"]:
-            if not container["image"].startswith("isthmus:"):
+            if not container["image"].startswith(("isthmus:", "isthmus-envoy:")):
                 continue
             [process, flag, path, *settings] = container["args"]
             assert (process in COMMANDS, flag) == (True, "--config")
@@ -144,7 +165,24 @@ def test_each_process_reads_its_deployed_configuration(rendered: list[dict[str, 
             files = [*paths(tomllib.loads(file.read_text())), *(each.partition("=")[2] for each in settings[1::2])]
             for wanted in (each for each in files if each.startswith("/")):
                 assert any(wanted.startswith(mount) for mount in mounts), f"{process}: {wanted} is not mounted"
-    assert ran == {"operator", "agent", "dns", "mirror"}
+    return ran
+
+
+def test_with_routes_all_processes_that_follow_them_share_a_folder(with_routes: Path) -> None:
+    found = {}
+    for name, pod in pods(render(with_routes)):
+        for container in pod["containers"]:
+            variables = {each["name"]: each.get("value") for each in container.get("env", ())}
+            if (folder := variables.get("ISTHMUS_PROXY_DIRECTORY")) is not None:
+                found[name] = folder
+    envoy = config.load(DEPLOY / "config" / "envoy.toml", environment={})
+    assert found == dict.fromkeys(("isthmus-agent", "isthmus-operator"), envoy.proxy.directory)
+
+
+def test_with_routes_it_is_taken_by_a_server(clusters: tuple[Cluster, Cluster], with_routes: Path) -> None:
+    assert "daemonset.apps/isthmus-envoy created" in clusters[0].kubectl(
+        "apply", "-k", str(with_routes), "--dry-run=server"
+    )
 
 
 def paths(told: dict[str, Any]) -> list[str]:

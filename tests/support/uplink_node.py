@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 from typing import Final
@@ -36,9 +37,13 @@ class UplinkNode:
         ip("-n", self.node, "route", "add", "default", "via", "10.9.2.2")
         self._server: subprocess.Popen[str] | None = None
 
-    def serve(self, program: str, *arguments: str) -> None:
-        """Run a program of tests/support on the node until it prints that it is ready."""
-        command = ["ip", "netns", "exec", self.node, sys.executable, str(SUPPORT / program), *arguments]
+    def serve(self, program: str, *arguments: str, capabilities: Sequence[str] | None = None) -> None:
+        """Run a program of tests/support on the node until it prints that it is ready; as root with capabilities."""
+        limits: list[str] = []
+        if capabilities is not None:
+            given = ",".join(["-all", *(f"+{each.lower()}" for each in capabilities)])
+            limits = ["setpriv", f"--bounding-set={given}", f"--inh-caps={given}", "--no-new-privs"]
+        command = ["ip", "netns", "exec", self.node, *limits, sys.executable, str(SUPPORT / program), *arguments]
         self._server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.until_printed("ready")
 

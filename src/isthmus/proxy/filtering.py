@@ -1,18 +1,21 @@
 """Packets that arrive on an uplink do not reach Envoy, which listens for the pods of its node alone.
 
 The filter is a socket option that holds a pointer, so Envoy cannot be configured to set it: it is set from outside, on
-descriptors copied by pidfd_getfd(2), with the same rights that steering.py needs. Accepts a race: a new listener is
-reachable until the next look.
+descriptors copied by pidfd_getfd(2), with the rights that steering.py needs, and CAP_NET_ADMIN for TCP sockets (Linux
+6.18 asks for it). Accepts a race: a new listener is reachable until the next look.
 """
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 
-from isthmus import netlink, uplinks
+from isthmus import logs, netlink, uplinks
 from isthmus.proxy.steering import listening
+
+log = logs.get("envoy")
 
 
 class UplinkFilter:
@@ -23,6 +26,7 @@ class UplinkFilter:
         self._names = names
         self._interfaces: frozenset[int] = frozenset()
         self._due = 0.0
+        self._reported = False
         self._seen: set[int] = set()
         """Inodes of listeners that have the filter, or are of other processes."""
 
@@ -41,5 +45,14 @@ class UplinkFilter:
         if new := present - self._seen:
             with ExitStack() as stack:
                 for each in (found for pid in pids for found in listening(pid, stack, among=new)):
-                    uplinks.drop_from(each, self._interfaces)
+                    self._drop(each)
         self._seen = present
+
+    def _drop(self, listener: socket.socket) -> None:
+        """Without the right, Envoy serves all the same."""
+        try:
+            uplinks.drop_from(listener, self._interfaces)
+        except OSError as why:
+            if not self._reported:
+                log.warning("packets from uplinks reach Envoy: its sockets take no filter", why=why.strerror)
+            self._reported = True
