@@ -10,7 +10,7 @@ from isthmus import dns, loadbalancer
 from isthmus.model import names
 from isthmus.model.dns import Name
 from isthmus.model.services import Condition, Endpoint, EndpointSet, Import, Namespace, Port, Service
-from isthmus.model.sources import of_peer
+from isthmus.model.sources import PROXY, of_peer
 from isthmus.model.tables import (
     ENDPOINT_SETS,
     IMPORTS,
@@ -20,6 +20,7 @@ from isthmus.model.tables import (
     PODS,
     POLICIES,
     SERVICES,
+    XDS_SERVED,
 )
 from isthmus.processes.start import tables_of
 from isthmus.statedb import Database, Derivations
@@ -192,6 +193,7 @@ def test_names_are_incomplete_until_peers_were_read_or_are_given_up() -> None:
     db = Database(*tables_of(derived, *TABLES.values()))
     derivations = Derivations(db, *derived)
     own, peer = (db.initializer(ENDPOINT_SETS, each) for each in ("kubernetes", of_peer(names.ClusterName("c2"))))
+    db.initializer(XDS_SERVED, PROXY)  # of an Envoy that does not come
 
     def complete() -> bool:
         while derivations.step():

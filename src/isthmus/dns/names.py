@@ -36,7 +36,7 @@ from isthmus.model.dns import Name
 from isthmus.model.drains import Draining
 from isthmus.model.names import ServiceName
 from isthmus.model.services import Condition, Import, Namespace, Service
-from isthmus.model.sources import KUBERNETES, is_peer
+from isthmus.model.sources import KUBERNETES, PROXY, is_peer
 from isthmus.model.tables import BACKENDS, DRAINING, IMPORTS, NAMES, NAMESPACES, SERVICES
 from isthmus.sources import karmada
 from isthmus.statedb import Derived, Reader
@@ -52,14 +52,14 @@ class PeersPatience:
     """Which sources make the names incomplete: those of peers only until ``over``.
 
     Names of a peer's endpoints that an earlier agent left are not removed before the peer was read; but one that is
-    away must not hold up every other name.
+    away must not hold up every other name. No name is a proxy's, so none waits for one.
     """
 
     def __init__(self, *, over: bool = False) -> None:
         self.over = over
 
     def __call__(self, source: str) -> bool:
-        return not (self.over and is_peer(source))
+        return source != PROXY and not (self.over and is_peer(source))
 
 
 class More(Struct, frozen=True):

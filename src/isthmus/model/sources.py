@@ -18,6 +18,8 @@ PODS: Final = "pods"
 """Host ports of this node's pods."""
 KARMADA: Final = "karmada"
 FILES: Final = "files"
+PROXY: Final = "envoy"
+"""The initializer of what Envoy serves: rows that stand for a proxy wait for it, and nothing else does."""
 
 PRECEDENCE: Final = (CLUSTERSET, KUBERNETES, PODS, KARMADA, FILES)
 """Best first. A peer's record is nearer to its endpoints than any copy of them in the own API server."""

@@ -15,6 +15,7 @@ from isthmus.gateway.islands import NodeOf
 from isthmus.gateway.secrets import Identity, Secrets
 from isthmus.model import tables
 from isthmus.model.names import ClusterName
+from isthmus.model.sources import PROXY
 from isthmus.proxy import route_objects
 from isthmus.statedb import Database, Derivation, Derived
 
@@ -82,7 +83,7 @@ def statuses(config: Config) -> list[Derivation]:
 
 async def run(db: Database, config: Config) -> None:
     """Serve the resources once they are complete, and have an Envoy while there is a listener."""
-    served = db.initializer(tables.XDS_SERVED, "envoy")
+    served = db.initializer(tables.XDS_SERVED, PROXY)
     wanted = proxy.Wanted(Path(config.proxy.directory))
     server = proxy.AdsServer(db, wanted.ads)
     try:
