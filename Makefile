@@ -1,8 +1,8 @@
 # Targets people type. Everything a target needs is set up by tools/setup, once; a second run does no set-up.
 PY := .venv/bin/python
-SELECT := not kube and not failover
+SELECT := not kube and not failover and not karmada_programs
 
-.PHONY: fuzz-names scale-names soak-names demo demo-failover demo-lb test test-kube test-failover check format lock setup setup-dev setup-test bpf mutate mutants bench-lb bench-policy compiled bench-mcs bench-export bench-clusterset test-flood cilium-reader chaos soak soak-calls kube-tools kube-protos xds-protos lock clean bench-dns bench-connect
+.PHONY: fuzz-names scale-names soak-names demo demo-failover demo-lb test test-kube test-failover check format lock setup setup-dev setup-test bpf mutate mutants bench-lb bench-policy compiled bench-mcs bench-export bench-clusterset test-flood cilium-reader chaos soak soak-calls kube-tools karmada-tools test-karmada kube-protos xds-protos lock clean bench-dns bench-connect
 demo: setup ## run the main job: three clusters, one export, sixty calls
 	@$(PY) -m isthmus lab demo
 
@@ -107,6 +107,12 @@ soak: setup-test ## parts of a lab are killed at random moments, and nothing may
 
 kube-tools: ## build kube-apiserver, its like and etcd from pinned Go modules, once
 	@tools/kube-tools
+
+karmada-tools: ## build Karmada's controllers, scheduler and webhooks from pinned Go modules, once (half an hour on a busy machine)
+	@tools/kube-tools kube-apiserver kubectl karmada-controller-manager karmada-scheduler karmada-webhook
+
+test-karmada: setup-test karmada-tools ## members joined by Karmada's own programs, built first where they are missing (needs Go)
+	@$(PY) -m pytest -m karmada_programs tests/karmada
 
 LOCK := uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-emit-package isthmus
 lock: ## pin every package with its hashes (needs uv)

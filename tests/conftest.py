@@ -28,6 +28,13 @@ FOREIGN: Final = ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_P
 
 IMPLIED: Final = {
     "cilium": ("cilium-reader",),
+    "karmada_programs": (
+        "karmada-controller-manager",
+        "karmada-scheduler",
+        "karmada-webhook",
+        "kube-apiserver",
+        "kubectl",
+    ),
     "kube": ("kube-apiserver", "kubectl"),
     "kubectl": ("kubectl",),
     "lab": ("curl", "kubectl"),

@@ -23,6 +23,7 @@ DEBIAN: Final = CACHE / "debian"
 """Packages that tools/setup unpacks and does not install, since installing them would start a service."""
 
 _KUBERNETES: Final = "make kube-tools builds it (needs Go), or set KUBEBUILDER_ASSETS"
+_KARMADA: Final = "make karmada-tools builds it (needs Go)"
 _CILIUM: Final = "make cilium-reader builds it (needs Go)"
 ORIGINS: Final = {
     "cilium-reader": _CILIUM,
@@ -34,6 +35,9 @@ ORIGINS: Final = {
     "etcd-server": "etcd 3.4 of Debian's etcd-server, unpacked into .cache/debian",
     "gcc": "Debian's gcc and libc6-dev",
     "go": "Go's toolchain, on PATH or in /usr/local/go",
+    "karmada-controller-manager": _KARMADA,
+    "karmada-scheduler": _KARMADA,
+    "karmada-webhook": _KARMADA,
     "kube-apiserver": _KUBERNETES,
     "kube-controller-manager": _KUBERNETES,
     "kube-proxy": _KUBERNETES,
