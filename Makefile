@@ -12,7 +12,7 @@ demo-failover: setup ## where policies send calls while clusters fail: tiers, we
 demo-lb: setup ## load balancing step by step, with tables and maps: no cluster, no root
 	@$(PY) -m examples.load_balancing
 
-test: setup-test ## every test but the slow suites, two at a time for each core
+test: setup-test ## every test but the slow suites, two at a time for each core where memory allows
 	@$(PY) -m pytest -m "$(SELECT)" --numprocesses auto --dist loadscope --no-loadscope-reorder
 
 test-kube: setup-test ## the suites on a real kube-apiserver and on Cilium's programs, built first where they are missing (needs Go)

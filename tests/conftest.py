@@ -26,6 +26,9 @@ OURS_BY_PREFIX: Final = ("ISTHMUS_KILLS", "ISTHMUS_CHAOS_", "ISTHMUS_FUZZ", "IST
 """Variables that steer tests; any other ISTHMUS_ one would be the configuration of a user."""
 FOREIGN: Final = ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT", "TERMINAL", "COLUMNS", "LINES")
 
+LARGEST_LAB: Final = 3 << 29
+"""Bytes: one of three clusters is 1.0 GB, and the test process beside it 0.2 GB."""
+
 IMPLIED: Final = {
     "cilium": ("cilium-reader",),
     "karmada_programs": (
