@@ -58,11 +58,13 @@ def pytest_configure() -> None:
     """
     from programs import BUILT, CACHE
 
+    from isthmus import logs
+
     if sys.dont_write_bytecode:  # each process would compile all it imports, and each worker rewrite every assertion
         sys.dont_write_bytecode = False
         sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = str(CACHE / "pycache")
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
+    structlog.configure(processors=logs.processors("text"), logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
     for name in list(os.environ):
         steers = name in OURS or name.startswith(OURS_BY_PREFIX)
         if (name.startswith("ISTHMUS_") and not steers) or name in FOREIGN or name.lower().endswith("_proxy"):

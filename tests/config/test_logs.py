@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 from isthmus import logs
 early = logs.get("early")
@@ -44,3 +46,24 @@ def test_the_level_is_the_least_that_is_said() -> None:
     assert len(said(level="debug")) == 3
     assert len(said(level="warning")) == 1
     assert said(level="error") == []
+
+
+BROKEN = """
+from isthmus import logs
+logs.configure(form={form!r})
+def connect(password):
+    raise ValueError("refused")
+try:
+    connect("".join(["hunt", "er2"]))
+except ValueError:
+    logs.get("part").exception("broken")
+"""
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_traceback_has_the_lines_of_code_and_no_values_of_variables(form: str) -> None:
+    command = [sys.executable, "-c", BROKEN.format(form=form)]
+    logged = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    assert "in connect" in logged
+    assert "ValueError: refused" in logged
+    assert "hunter2" not in logged
