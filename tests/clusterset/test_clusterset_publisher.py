@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import pytest
 from etcd_server import EtcdServer
 
-from isthmus.clusterset import publishing
+from isthmus.clusterset import keys, publishing
 from isthmus.clusterset.publisher import Publisher
 from isthmus.config import ClusterSection
-from isthmus.etcd import KeyValue, Lease, Session
+from isthmus.etcd import KeyValue, Lease, Listing, Session
 from isthmus.mcs import exports, records
 from isthmus.model import tables
 from isthmus.model.drains import Drain, Draining
@@ -211,6 +211,63 @@ async def test_stale_keys_of_an_earlier_process_are_gone_when_the_canary_comes(e
         await appears(etcd, f"{SYNCED}services/v1")
         assert [await etcd.get(key) for key in unwanted] == [None, None]
         assert None not in [await etcd.get(key) for key in foreign]
+
+
+async def test_no_canary_comes_before_stale_keys_are_deleted_however_late_that_is(
+    etcd: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prune, released = publishing.RecordTarget.prune, asyncio.Event()
+
+    async def late(self: publishing.RecordTarget, rows: Iterable[Record]) -> str:
+        await released.wait()
+        return await prune(self, rows)
+
+    monkeypatch.setattr(publishing.RecordTarget, "prune", late)
+    start = await etcd.put(service_key("demo/old"), b"{}")
+    cluster = Cluster()
+    cluster.export(NAME, "10.1.1.1")
+    cluster.complete()
+    async with publishing_cluster(etcd, cluster):
+        await appears(etcd, service_key())
+        await asyncio.sleep(0.3)  # what does not wait for the deletion has written its canaries by now
+        released.set()
+        assert await order(etcd, start, service_key("demo/old"), f"{SYNCED}services/v1") == [
+            service_key("demo/old"),
+            f"{SYNCED}services/v1",
+        ]
+
+
+async def test_what_another_client_deletes_while_a_publisher_begins_is_there_before_the_canary(
+    etcd: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between what it compared with the store and the revision from which on it watches for such changes."""
+    read, config = Session.read, keys.config(ClusterName("c1"))
+
+    async def disturbed(self: Session, key: str) -> Listing:
+        if key == config:
+            await etcd.delete(service_key())
+        return await read(self, key)
+
+    monkeypatch.setattr(Session, "read", disturbed)
+    cluster = Cluster()
+    cluster.export(NAME, "10.1.1.1")
+    cluster.complete()
+    async with publishing_cluster(etcd, cluster):
+        canary = await appears(etcd, f"{SYNCED}services/v1")
+        record = await etcd.get(service_key())
+    assert record is not None
+    assert record.create_revision < canary.create_revision
+
+
+async def order(etcd: Session, after: int, *wanted: str) -> list[str]:
+    """The keys in the order in which they change for the first time after a revision."""
+    seen: list[str] = []
+    async with asyncio.timeout(60), aclosing(etcd.watch("cilium/", after + 1)) as batches:
+        async for batch in batches:
+            seen += [event.key for event in batch.events if event.key in wanted and event.key not in seen]
+            if len(seen) == len(wanted):
+                break
+    return seen
 
 
 async def test_stale_keys_stay_while_a_source_has_not_answered(etcd: Session) -> None:

@@ -373,6 +373,28 @@ def test_entries_that_went_while_no_process_was_there_are_back_after_its_start(n
     assert set(story.target.state.sizes().values()) == {0}
 
 
+@pytest.mark.parametrize("name", ["frontends", "plans", "slots", "members", "skips", "rings"])
+def test_entries_that_went_while_no_process_was_there_are_back_with_the_first_update(name: str) -> None:
+    """Pruning waits until every source is complete, which one that is away may delay for long."""
+    story = Story()
+    row = Plan(
+        key=PlanKey(ServiceName("demo/s"), 80, "TCP", "IPv4"),
+        frontends=tuple(VIPS[:2]),
+        groups=(Group(tuple(TARGETS[:3])),),
+        affinity="ClientIP",
+        affinity_timeout=60,
+        consistent=True,
+        skip=("10.1.0.8",),
+    )
+    story.play("update", row)
+    story.maps.maps[name].pop(next(iter(story.maps.maps[name])))
+    story.start()
+    story.play("update", row)
+    there = canonical(story.maps)
+    missing = {of: [row for row in rows if row not in there[of]] for of, rows in fresh(story.want).items()}
+    assert not any(missing.values()), missing
+
+
 @pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize("name", AWAY)
 def test_values_that_another_process_changed_are_put_right_by_pruning(name: str, restarted: bool) -> None:
