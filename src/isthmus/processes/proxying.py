@@ -82,13 +82,16 @@ def statuses(config: Config) -> list[Derivation]:
 
 
 async def run(db: Database, config: Config) -> None:
-    """Serve the resources once they are complete, and have an Envoy while there is a listener."""
+    """Serve the resources once they are complete, and have an Envoy while there is a listener.
+
+    Some of them follow from what Envoy serves (calls into islands): that is not waited for, since it comes after.
+    """
     served = db.initializer(tables.XDS_SERVED, PROXY)
     wanted = proxy.Wanted(Path(config.proxy.directory))
     server = proxy.AdsServer(db, wanted.ads)
     try:
         async with asyncio.timeout(config.sync.timeout):
-            await db.until(lambda now: now.initialized(tables.XDS))
+            await db.until(lambda now: now.pending(tables.XDS) <= {PROXY})
     except TimeoutError:
         log.warning("going on without every source", waiting_for=sorted(db.snapshot().pending(tables.XDS)))
     async with asyncio.TaskGroup() as tasks:
