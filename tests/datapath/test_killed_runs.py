@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from bpf_world import leftovers, sweep
+from bpf_world import leftovers, processes, sweep
+from lab_running import until
 
 SUPPORT = Path(__file__).resolve().parents[1] / "support"
 KILLED = """
@@ -27,6 +28,8 @@ def test_what_a_killed_run_left_is_taken_away_by_the_next(tmp_path: Path) -> Non
         assert killed.wait(60) == -signal.SIGKILL
         [name] = [each for each in leftovers() if f"-{killed.pid}-" in each]
         assert len(leftovers()[name]) == 4, "a cgroup, a bpffs and two namespaces"
+        [server] = processes(f"{name}-b")
     finally:
         sweep()
     assert name not in leftovers()
+    until(lambda: not Path(f"/proc/{server}").exists(), what="its echo server has ended")

@@ -9,11 +9,12 @@ import fcntl
 import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
@@ -203,10 +204,19 @@ def sweep() -> None:
                 _take_away(name)
 
 
+def processes(namespace: str) -> list[int]:
+    """Which processes run in a network namespace, by its name."""
+    listed = subprocess.run(["ip", "netns", "pids", namespace], check=True, capture_output=True, text=True)
+    return [int(each) for each in listed.stdout.split()]
+
+
 def _take_away(name: str) -> None:
     for where in sorted(leftovers().get(name, ()), reverse=True):
         path = Path(where)
         if path.parent == Path("/run/netns"):
+            for pid in processes(path.name):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             ip("netns", "del", path.name)
         elif path.parent == cgroup_root():
             cgroups.kill(path)
