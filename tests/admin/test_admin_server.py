@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 from admin_world import eventually, serving
 
-from isthmus.admin.wire import ProcessStatus, key_text
+from isthmus.admin.wire import ProcessStatus, encode, key_text
 from isthmus.config import ConfigError
-from isthmus.model import tables
-from isthmus.model.balancing import BackendKey, PlanKey
+from isthmus.model import chunked, tables
+from isthmus.model.balancing import BackendKey, Group, Plan, PlanKey, Target
 from isthmus.model.clusters import Cluster
 from isthmus.model.dns import Name
 from isthmus.model.names import ClusterName, ServiceName
@@ -326,3 +327,10 @@ async def test_a_table_of_many_rows_is_told_whole(path: Path, follow: Follow) ->
         process.put(CLUSTERS, *(Cluster(name=ClusterName(f"c{n}"), id=1) for n in range(1_200)))
         sizes = [len((await watch.line())["events"]) for _ in range(3)]
         assert sizes == [500, 500, 200]
+
+
+def test_a_plan_with_many_targets_is_an_array_of_them_as_any_other() -> None:
+    targets = [Target(f"10.1.{n >> 8}.{n & 255}", 80, "TCP", ClusterName("c1")) for n in range(300)]
+    row = Plan(PlanKey(ServiceName("demo/s"), 80, "TCP", "IPv4"), (), (Group(chunked.sequence(sorted(targets))),))
+    [group] = msgspec.json.decode(encode(row), type=Plan).groups
+    assert group.targets == tuple(sorted(targets))
