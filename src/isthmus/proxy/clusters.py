@@ -6,12 +6,12 @@ no checks of flat backends, no panic, an overprovisioning that never spills, and
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from msgspec.structs import replace
 
-from isthmus.model.balancing import Group, Plan
+from isthmus.model.balancing import Group, Plan, Target
 from isthmus.model.names import ClusterName
 from isthmus.model.xds import Resource
 from isthmus.proxy.messages import duration, packed
@@ -46,15 +46,21 @@ def of_plans(plans: Iterable[Plan], *, http2: frozenset[int], only: Iterable[Clu
 
 
 def toward(plan: Plan, cluster: str) -> Plan:
-    """The plan of calls that a route sends to one cluster: to its backends, and as all others while it has none."""
-    own = [
-        replace(group, targets=targets)
-        for group in plan.groups
-        if (targets := tuple(target for target in group.targets if target.cluster == cluster))
-    ]
+    """The plan of calls that a route sends to one cluster: to its backends, and as all others while it has none.
+
+    A backend is in one tier only: Envoy keeps a host once, whichever priorities list it.
+    """
+    own = _of(plan.groups, lambda target: target.cluster == cluster)
+    others = _of(plan.groups, lambda target: target.cluster != cluster)
     first, behind = min((group.tier for group in own), default=0), max((group.tier for group in own), default=-1) + 1
     called = [replace(group, tier=group.tier - first) for group in own]
-    return replace(plan, groups=(*called, *(replace(group, tier=group.tier + behind) for group in plan.groups)))
+    return replace(plan, groups=(*called, *(replace(group, tier=group.tier + behind) for group in others)))
+
+
+def _of(groups: Iterable[Group], meant: Callable[[Target], bool]) -> list[Group]:
+    """The groups with those of their targets alone; without those that have none."""
+    left = [replace(group, targets=tuple(filter(meant, group.targets))) for group in groups]
+    return [group for group in left if group.targets]
 
 
 def _owner(plan: Plan) -> str:
