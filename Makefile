@@ -108,7 +108,7 @@ soak: setup-test ## parts of a lab are killed at random moments, and nothing may
 kube-tools: ## build kube-apiserver, its like and etcd from pinned Go modules, once
 	@tools/kube-tools
 
-karmada-tools: ## build Karmada's controllers, scheduler and webhooks from pinned Go modules, once (half an hour on a busy machine)
+karmada-tools: ## build Karmada's controllers, scheduler and webhooks from pinned Go modules, once (over an hour on two busy cores)
 	@tools/kube-tools kube-apiserver kubectl karmada-controller-manager karmada-scheduler karmada-webhook
 
 test-karmada: setup-test karmada-tools ## members joined by Karmada's own programs, built first where they are missing (needs Go)
