@@ -79,9 +79,9 @@ class Node:
         ends = ((self.name, interface, 1), (namespace, "eth0", 2))
         for where, device, host in ends:
             ip("-n", where, "link", "set", device, "up")
-            ip("-n", where, "addr", "add", f"10.9.{number}.{host}/24", "dev", device)
+            ip("-n", where, "addr", "add", f"10.{9 + number // 256}.{number % 256}.{host}/24", "dev", device)
             ip("-n", where, "addr", "add", f"fd00:9:{number}::{host}/64", "dev", device, "nodad")
-        ip("-n", namespace, "route", "add", "default", "via", f"10.9.{number}.1")
+        ip("-n", namespace, "route", "add", "default", "via", f"10.{9 + number // 256}.{number % 256}.1")
         ip("-n", namespace, "route", "add", "default", "via", f"fd00:9:{number}::1")
         return namespace
 
