@@ -73,8 +73,10 @@ class Stream:
 
 
 def reset(writer: asyncio.StreamWriter) -> None:
-    """RST instead of FIN."""
+    """RST instead of FIN; nothing where the client has closed the connection a moment before."""
     made: socket.socket = writer.get_extra_info("socket")
+    if made.fileno() < 0:
+        return
     made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     writer.transport.abort()
 

@@ -13,7 +13,7 @@ backends (``loadbalancer``), anything of Kubernetes. Other rooms use the names b
     joining, pki, rights   how clusters come to trust each other
 """
 
-from isthmus.clusterset import certificates, endpoints, exports, joining, peers
+from isthmus.clusterset import certificates, endpoints, exports, joining, peers, pki
 from isthmus.clusterset.connection import PeerStats
 from isthmus.clusterset.copying import Mirror
 from isthmus.clusterset.errors import JoinError, PkiError
@@ -38,5 +38,6 @@ __all__ = [
     "exports",
     "joining",
     "peers",
+    "pki",
     "remote_user",
 ]
