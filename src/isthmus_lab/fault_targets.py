@@ -15,6 +15,8 @@ from isthmus_lab.supervisor.configs import OF_NODES
 
 CENTRAL: Final = {"etcd": 2379, "apiserver": 6443, "clusterdns": 53}
 """Processes of the control plane and where they listen."""
+ENVOYS: Final = ("envoy", "gateway", "gateway-envoy")
+"""Of nodes, where there are any: the last two of gateway nodes of islands."""
 
 
 class NoSuchTarget(Exception):  # noqa: N818
@@ -50,14 +52,14 @@ def parse(lab: Lab, text: str) -> FaultTarget:
             return FaultTarget(name)
         case ["pod", namespace, pod]:
             return FaultTarget(name, pod=f"{namespace}/{pod}")
-        case [process] if process in (*CENTRAL, "operator", *OF_NODES, "node", "envoy"):
+        case [process] if process in (*CENTRAL, "operator", *OF_NODES, "node", *ENVOYS):
             return FaultTarget(name, process=process)
         case [node] if node in _nodes(cluster):
             return FaultTarget(name, node=_nodes(cluster)[node])
-        case [node, process] if node in _nodes(cluster) and process in (*OF_NODES, "node", "envoy"):
+        case [node, process] if node in _nodes(cluster) and process in (*OF_NODES, "node", *ENVOYS):
             return FaultTarget(name, node=_nodes(cluster)[node], process=process)
     nodes = f"node/1 to node/{lab.nodes}" if lab.nodes > 1 else "node/1"
-    known = f"{nodes}, pod/NAMESPACE/NAME, {', '.join((*CENTRAL, 'operator', *OF_NODES, 'envoy'))}"
+    known = f"{nodes}, pod/NAMESPACE/NAME, {', '.join((*CENTRAL, 'operator', *OF_NODES, *ENVOYS))}"
     raise NoSuchTarget(f"{text}: cluster {name} has no such target: it has {known}")
 
 

@@ -91,10 +91,14 @@ async def _programs(lab: Lab, action: Action, target: FaultTarget) -> list[str]:
 def _envoys(lab: Lab, target: FaultTarget) -> list[Path]:
     """Groups of Envoys that are hit: one outlives the process that runs it, but not its machine."""
     cluster = lab.cluster(target.cluster)
-    if cluster is None or target.pod or target.process not in ("", "envoy"):
+    if cluster is None or target.pod:
         return []
-    found = [_root(lab) / node.envoy_cgroup for node in cluster.nodes if target.node in (0, node.number)]
-    return [group for group in found if group.exists()]
+    found = []
+    for node in cluster.nodes:
+        if target.node in (0, node.number):
+            found += [node.envoy_cgroup] if target.process in ("", "envoy") else []
+            found += [node.gateway_cgroup] if target.process in ("", "gateway-envoy") else []
+    return [group for each in found if (group := _root(lab) / each).exists()]
 
 
 def _pod(lab: Lab, target: FaultTarget) -> list[Path]:

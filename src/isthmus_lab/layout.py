@@ -23,6 +23,8 @@ CLUSTER_DOMAIN: Final = "cluster.local"
 
 ETCD: Final = 2379
 """The port."""
+GATEWAY: Final = 15_443
+"""The port of a gateway of an island."""
 MAX_CLUSTERS: Final = 64
 MAX_NODES: Final = 40
 Network = Literal["flat", "island"]
@@ -101,6 +103,11 @@ class Node:
     def envoy_cgroup(self) -> str:
         """Its Envoys and what runs them."""
         return f"{self.cgroup}/envoy"
+
+    @property
+    def gateway_cgroup(self) -> str:
+        """Its gateway's Envoys and what runs them."""
+        return f"{self.cgroup}/gateway"
 
     @property
     def directory(self) -> Path:

@@ -12,15 +12,17 @@ import yaml
 from msgspec import structs
 
 from isthmus import config
-from isthmus.clusterset import certificates
+from isthmus.clusterset import Folder, certificates
 from isthmus.model.hosts import joined
 from isthmus_lab import cgroups
-from isthmus_lab.layout import Cluster, Lab, Node
+from isthmus_lab.layout import GATEWAY, Cluster, Lab, Node
 from isthmus_lab.node import kubelet, settings
 from isthmus_lab.realapi import files
 
 NAME_SERVERS: Final = {"dns": "first", "dns-second": "second"}
 """Of each node: a process's name, and its ``dns.instance``."""
+DAYS: Final = 365
+"""Life of certificates of islands."""
 OF_NODES: Final = ("agent", *NAME_SERVERS)
 """Isthmus' processes of each node."""
 
@@ -46,6 +48,8 @@ def write(lab: Lab, *, ports: dict[str, int], services: bool = True, envoy: str 
         for peer in lab.clusters:
             if peer is not cluster:
                 (directory / "peers" / peer.name).write_text(f"endpoints:\n- {peer.etcd_outside}\n")
+        if _through_gateways(lab, envoy):
+            _identities(cluster)
         _private(config_of(cluster, "operator"), config.to_toml(operator(cluster, envoy=envoy)))
         for node in cluster.nodes:
             _node(node, services, envoy)
@@ -57,10 +61,26 @@ def write(lab: Lab, *, ports: dict[str, int], services: bool = True, envoy: str 
     _private(lab.kubeconfig, _kubeconfig(servers, tokens, trusted.certificate))
 
 
+def _through_gateways(lab: Lab, envoy: str) -> bool:
+    return lab.network == "island" and bool(envoy)
+
+
+def _identities(cluster: Cluster) -> None:
+    """The authority of an island, which all others trust for it, and the certificates of its nodes and gateways."""
+    folder = Folder(cluster.directory / "pki")
+    folder.ensure(cluster.name, (), days=DAYS, domain=config.GatewaySection().domain)
+    for peer in cluster.lab.clusters:
+        if peer is not cluster:
+            (peer.directory / "peers").mkdir(parents=True, exist_ok=True)
+            (peer.directory / "peers" / f"{cluster.name}.ca.crt").write_bytes(folder.bundle)
+
+
 def _local(cluster: Cluster) -> dict[str, Any]:
     """What ``isthmus --cluster`` finds of a cluster: the sockets of its first node, and where its maps are pinned."""
     node = cluster.nodes[0]
     sockets = {"operator": socket_of(cluster, "operator"), **{name: socket_of(node, name) for name in OF_NODES}}
+    if config_of(node, "gateway").exists():
+        sockets["gateway"] = socket_of(node, "gateway")
     return {"sockets": {name: str(path) for name, path in sockets.items()}, "pin": agent(node).datapath.pin}
 
 
@@ -72,6 +92,10 @@ def _node(node: Node, services: bool, envoy: str) -> None:
         _private(config_of(node, process), config.to_toml(dns(node, process)))
     if envoy:
         _private(config_of(node, "envoy"), config.to_toml(config.Config(proxy=_proxy(node, envoy))))
+    if node.gateway and _through_gateways(node.cluster.lab, envoy):
+        of_gateway = gateway(node, envoy=envoy)
+        _private(config_of(node, "gateway"), config.to_toml(of_gateway))
+        _private(config_of(node, "gateway-envoy"), config.to_toml(config.Config(proxy=of_gateway.proxy)))
     lab = node.cluster.lab
     of_node = settings.Settings(
         lab=lab.name,
@@ -106,8 +130,9 @@ def socket_of(where: Cluster | Node, process: str) -> Path:
 
 def operator(cluster: Cluster, *, envoy: str = "") -> config.Config:
     """The operator's configuration."""
+    at = tuple(joined(node.address, GATEWAY) for node in cluster.nodes if node.gateway)
     return config.Config(
-        cluster=_cluster(cluster),
+        cluster=structs.replace(_cluster(cluster), gateways=at if _through_gateways(cluster.lab, envoy) else ()),
         kubernetes=_kubernetes(cluster),
         etcd=config.EtcdSection(endpoints=(cluster.etcd,)),
         clusterset=config.ClustersetSection(directory=str(cluster.directory / "peers")),
@@ -131,6 +156,7 @@ def agent(node: Node, *, envoy: str = "") -> config.Config:
             cgroup=str(cgroups.root() / lab.prefix / node.pods_cgroup), pin=str(lab.bpffs / node.name), flows=1
         ),
         proxy=_proxy(node, envoy),
+        gateway=_gateway(cluster) if _through_gateways(lab, envoy) else config.GatewaySection(),
         dns=_dns(cluster),
         admin=config.AdminSection(socket=str(socket_of(node, "agent"))),
     )
@@ -151,6 +177,29 @@ def dns(node: Node, process: str) -> config.Config:
 def proxy_of(node: Node) -> Path:
     """What a node's agent and its Envoy share."""
     return node.directory / "proxy"
+
+
+def gateway(node: Node, *, envoy: str) -> config.Config:
+    """A gateway's configuration, on one of its island's gateway nodes."""
+    cluster = node.cluster
+    return config.Config(
+        cluster=_cluster(cluster),
+        kubernetes=_kubernetes(cluster),
+        clusterset=config.ClustersetSection(directory=str(cluster.directory / "peers")),
+        proxy=structs.replace(_proxy(node, envoy), directory=str(gateway_of(node)), uplinks=()),
+        gateway=structs.replace(_gateway(cluster), listen=(joined(node.address, GATEWAY),)),
+        admin=config.AdminSection(socket=str(socket_of(node, "gateway"))),
+    )
+
+
+def gateway_of(node: Node) -> Path:
+    """The directory of a gateway's Envoy."""
+    return node.directory / "gateway"
+
+
+def _gateway(cluster: Cluster) -> config.GatewaySection:
+    """A connect has a second: a lab runs on busy machines, and delays its links."""
+    return config.GatewaySection(identity=str(cluster.directory / "pki"), connect_timeout=1.0)
 
 
 def _proxy(node: Node, envoy: str) -> config.ProxySection:

@@ -11,7 +11,7 @@ from isthmus.model.hosts import joined
 from isthmus.proxy.supervisor import OWNER
 from isthmus_lab.layout import Cluster, Lab, Node
 from isthmus_lab.realapi import files
-from isthmus_lab.supervisor.configs import OF_NODES, config_of, kubeconfig_of, proxy_of, socket_of
+from isthmus_lab.supervisor.configs import OF_NODES, config_of, gateway_of, kubeconfig_of, proxy_of, socket_of
 
 PYTHON = (sys.executable, "-m")
 
@@ -103,7 +103,9 @@ def programs(lab: Lab, *, etcd: str, isthmus: bool = True, envoy: bool = False) 
         for node in cluster.nodes:
             found.append(_node(node))
             found += [_isthmus(node, process) for process in OF_NODES] if isthmus else []
-            found += [_envoy(node)] if isthmus and envoy else []
+            found += [_envoy(node, "envoy", proxy_of(node))] if isthmus and envoy else []
+            if isthmus and envoy and lab.network == "island" and node.gateway:
+                found += [_isthmus(node, "gateway"), _envoy(node, "gateway-envoy", gateway_of(node))]
     return found
 
 
@@ -217,12 +219,12 @@ def _isthmus(node: Node, process: str) -> Program:
     )
 
 
-def _envoy(node: Node) -> Program:
+def _envoy(node: Node, name: str, directory: Path) -> Program:
     """In a group of its own: the Envoy that it starts goes on without it, and is killed with the machine alone."""
     return Program(
-        name=f"{node.cluster.name}/{node.short}/envoy",
-        command=(*PYTHON, "isthmus", "envoy", "--config", str(config_of(node, "envoy"))),
+        name=f"{node.cluster.name}/{node.short}/{name}",
+        command=(*PYTHON, "isthmus", "envoy", "--config", str(config_of(node, name))),
         namespace=node.namespace,
-        cgroup=node.envoy_cgroup,
-        check=FileExists(proxy_of(node) / OWNER),
+        cgroup=node.envoy_cgroup if name == "envoy" else node.gateway_cgroup,
+        check=FileExists(directory / OWNER),
     )
