@@ -1,0 +1,50 @@
+"""What the agent of the calling node has planned, and its kernel has."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from isthmus.admin.query import Socket
+from isthmus.loadbalancer import shares
+from isthmus.model.balancing import Plan
+from isthmus_lab.demo.stage import NAMESPACE, SERVICE, Stage
+from isthmus_lab.supervisor.configs import socket_of
+
+HERE: Final = "c1"
+"""The cluster that calls."""
+
+
+async def planned(stage: Stage, wanted: Mapping[str, float], *, seconds: float = 15.0) -> float:
+    """Wait until the node's plan, in the kernel too, has these parts; how long it took, in seconds."""
+
+    async def so() -> bool:
+        plan = await asyncio.to_thread(plan_of_import, stage)
+        if plan is None or not _equal(shares.by_cluster(plan), wanted):
+            return False
+        groups = sorted((group.tier, group.weight, len(group.targets)) for group in plan.groups)
+        return groups in await asyncio.to_thread(_programmed, stage, plan)
+
+    return await stage.until(f"the plan is {shares.text(dict(wanted))}", so, seconds=seconds)  # type: ignore[arg-type]
+
+
+def agent(stage: Stage) -> Socket:
+    [node, *_] = stage.lab.clusters[0].nodes
+    return Socket(socket_of(node, "agent"))
+
+
+def plan_of_import(stage: Stage) -> Plan | None:
+    rows = (msgspec.convert(row, Plan) for row in agent(stage).table("plans").rows)
+    return next((row for row in rows if row.import_of == f"{NAMESPACE}/{SERVICE}" and row.key.family == "IPv4"), None)
+
+
+def _programmed(stage: Stage, plan: Plan) -> list[list[tuple[int, int, int]]]:
+    rows = [row for row in stage.maps(HERE)["plans"] if row["plan"] == str(plan.key)]
+    return [sorted((each["tier"], each["weight"], each["count"]) for each in row["groups"]) for row in rows]
+
+
+def _equal(seen: Mapping[Any, float], wanted: Mapping[str, float]) -> bool:
+    return seen.keys() == wanted.keys() and all(abs(seen[name] - part) < 1e-6 for name, part in wanted.items())

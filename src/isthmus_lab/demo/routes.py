@@ -1,0 +1,69 @@
+"""Calls that a route splits: by path, and by weights that change, as a canary's. Left out without an Envoy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from isthmus.kube.objects.gateway import HTTP_ROUTE
+from isthmus_lab import manifests, startup
+from isthmus_lab.demo.calls import MEASURED, Load, close, load
+from isthmus_lab.demo.plans import HERE, planned
+from isthmus_lab.demo.stage import NAMESPACE, SERVICE, Stage, StepFailed
+
+ROUTE: Final = Path("examples/routes/by-path.yaml")
+STRAY: Final = 0.01
+"""Of a machine too busy to answer a connect in 200 ms the kernel moves it past Envoy, to the import's own backends."""
+MISSING: Final = "left out: no Envoy is installed here (tools/setup envoy)"
+
+
+async def by_path(stage: Stage) -> str:
+    """The route as it is in the examples."""
+    if startup.envoy() is None:
+        return MISSING
+    if problems := await manifests.apply(stage.client(HERE), list(manifests.of_file(ROUTE))):
+        raise StepFailed("; ".join(problems))
+    took = max(await _followed(stage, "/v2/x", {"c2": 1.0}), await _followed(stage, "/", {"c1": 1.0}))
+    there, here = await _measured(stage, "/v2/x", {"c2": 1.0}), await _measured(stage, "/", {"c1": 1.0})
+    return f"/v2/x: {there}; /: {here}; {took:.2f} s after it was applied"
+
+
+async def canary(stage: Stage) -> str:
+    """Weights of one rule change; calls of the other path do not."""
+    if startup.envoy() is None:
+        return MISSING
+    seen = []
+    for weight in (5, 50, 0, 100):
+        wanted = {name: part / 100 for name, part in (("c1", 100 - weight), ("c2", weight)) if part}
+        rules = [
+            {"backendRefs": [_cluster("c1", 100 - weight), _cluster("c2", weight)]},
+            {"matches": [{"path": {"type": "PathPrefix", "value": "/v2"}}], "backendRefs": [_cluster("c2", 1)]},
+        ]
+        await stage.client(HERE).patch(HTTP_ROUTE, NAMESPACE, SERVICE, {"spec": {"rules": rules}})
+        await _followed(stage, "/", wanted)
+        found = await _measured(stage, "/", wanted)
+        await _measured(stage, "/v2", {"c2": 1.0})
+        seen.append(f"{'abort to 0' if weight == 0 else weight} → {100 * found.by.get('c2', 0) / found.calls:.1f}%")
+    await stage.client(HERE).delete(HTTP_ROUTE, NAMESPACE, SERVICE)
+    await planned(stage, {"c1": 0.9, "c2": 0.1})
+    return f"c2's measured part of /: {', '.join(seen)}; of /v2 always all; 0 failed calls"
+
+
+async def _measured(stage: Stage, path: str, wanted: Mapping[str, float]) -> Load:
+    return close(await load(stage, calls=MEASURED // 10, path=path), wanted, within=0.06, stray=STRAY)
+
+
+async def _followed(stage: Stage, path: str, wanted: Mapping[str, float]) -> float:
+    """Wait until calls are shared out about so; how long that took, in seconds."""
+
+    async def so() -> bool:
+        found = await load(stage, calls=100, path=path)
+        near = all(abs(found.by.get(name, 0) / found.calls - part) < 0.2 for name, part in wanted.items())
+        return near and found.by.keys() == wanted.keys()
+
+    return await stage.until(f"calls of {path} are shared out as {dict(wanted)}", so)
+
+
+def _cluster(name: str, weight: int) -> dict[str, Any]:
+    return {"group": "isthmus.io", "kind": "Cluster", "name": name, "weight": weight}
