@@ -29,7 +29,7 @@ _own: Final[set[int]] = set()
 """Pids of children that are being waited for by those who started them."""
 
 
-class Place(Struct, frozen=True):
+class Isolation(Struct, frozen=True):
     """Where a process runs."""
 
     cgroup: Path
@@ -93,7 +93,7 @@ class Process:
 def start(
     command: Sequence[str],
     *,
-    place: Place,
+    place: Isolation,
     environment: Mapping[str, str],
     output: Path,
     inherit: Sequence[int] = (),
@@ -157,7 +157,7 @@ def born(pid: int) -> int:
     return 0 if fields[0] == "Z" else int(fields[19])
 
 
-def _choose_pids(place: Place) -> None:
+def _choose_pids(place: Isolation) -> None:
     if place.own_pids:
         kernel.unshare(kernel.CLONE_NEWPID)
     elif place.beside is not None:
@@ -167,7 +167,7 @@ def _choose_pids(place: Place) -> None:
 
 def _fork(
     command: Sequence[str],
-    place: Place,
+    place: Isolation,
     environment: Mapping[str, str],
     streams: tuple[int, int],
     inherit: Sequence[int],
@@ -185,7 +185,7 @@ def _fork(
     )
 
 
-def _enter(place: Place, directory: str | None, *, terminal: bool) -> None:
+def _enter(place: Isolation, directory: str | None, *, terminal: bool) -> None:
     try:
         if terminal:
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)

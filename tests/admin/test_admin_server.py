@@ -16,7 +16,7 @@ import msgspec
 import pytest
 from admin_world import eventually, serving
 
-from isthmus.admin.wire import ProcessStatus, encode, key_text
+from isthmus.admin.protocol import ProcessStatus, encode, key_text
 from isthmus.config import ConfigError
 from isthmus.model import chunked, tables
 from isthmus.model.balancing import BackendKey, Group, Plan, PlanKey, Target

@@ -14,7 +14,7 @@ import pytest
 from admin_world import list_clusters, serving
 from click.testing import CliRunner, Result
 
-from isthmus.admin.wire import ProcessStatus
+from isthmus.admin.protocol import ProcessStatus
 from isthmus.cli import COMMANDS, local, root
 from isthmus.config import Config
 from isthmus.datapath.core import shapes

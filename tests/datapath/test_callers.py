@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from bpf_world import BACKENDS, World, done, group, plan
 
-from isthmus.datapath import Datapath, Introduced, view
+from isthmus.datapath import CallersFirst, Datapath, view
 from isthmus.datapath.services import callers
 
 pytestmark = pytest.mark.bpf
@@ -65,7 +65,7 @@ async def test_without_cookies_redirects_that_leave_pods_out_fail_by_a_sentence_
     """As before 5.14: the kernel refuses the option, as it refuses one that never was."""
     monkeypatch.setattr(callers, "SO_NETNS_COOKIE", 9999)
     known = datapath.callers()
-    target = Introduced(datapath.target(), known)
+    target = CallersFirst(datapath.target(), known)
     hashing = plan("hash", "10.96.7.8", group(BACKENDS[0]), consistent=True)
     leaving = plan("skip", "10.96.7.7", group(BACKENDS[1]), skip=("10.7.0.1",))
     with pod(world.cgroup):

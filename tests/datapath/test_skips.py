@@ -9,7 +9,7 @@ from balancing_world import World as Rows
 from balancing_world import make
 from bpf_world import BACKEND6, BACKENDS, CLUSTER_DNS, Caller, World, done, group, plan, programmed
 
-from isthmus.datapath import Datapath, Introduced, remove, view
+from isthmus.datapath import CallersFirst, Datapath, remove, view
 from isthmus.model.balancing import Plan, Scope
 from isthmus.model.services import Port
 
@@ -29,12 +29,12 @@ def other(world: World) -> Caller:
 
 
 @pytest.fixture
-def target(datapath: Datapath) -> Introduced:
+def target(datapath: Datapath) -> CallersFirst:
     """The target that the agent programs plans through."""
-    return Introduced(datapath.target(), datapath.callers())
+    return CallersFirst(datapath.target(), datapath.callers())
 
 
-def program(target: Introduced, *rows: Plan) -> None:
+def program(target: CallersFirst, *rows: Plan) -> None:
     assert done(target.update(rows)) == {}
     done(target.prune(rows))
 
@@ -45,7 +45,7 @@ def reached(caller: Caller, host: str = VIP) -> str:
 
 
 def test_a_pod_of_the_redirect_reaches_the_original_and_the_others_the_redirect(
-    world: World, target: Introduced, other: Caller
+    world: World, target: CallersFirst, other: Caller
 ) -> None:
     program(target, ORIGINAL, REDIRECT)
     assert reached(world.caller) == FAR
@@ -53,7 +53,7 @@ def test_a_pod_of_the_redirect_reaches_the_original_and_the_others_the_redirect(
     assert reached(other) == NEAR
 
 
-def test_datagrams_are_distinguished_as_well(world: World, target: Introduced, other: Caller) -> None:
+def test_datagrams_are_distinguished_as_well(world: World, target: CallersFirst, other: Caller) -> None:
     near, far = (group(each, protocol="UDP") for each in (NEAR, FAR))
     rows = (
         plan("echo", VIP, far, protocol="UDP", scope=Scope.ORIGINAL),
@@ -66,7 +66,7 @@ def test_datagrams_are_distinguished_as_well(world: World, target: Introduced, o
         assert other.udp(VIP, connected=connected)["answer"].split()[0] == NEAR
 
 
-def test_pods_of_ipv6_are_distinguished_as_well(world: World, target: Introduced, other: Caller) -> None:
+def test_pods_of_ipv6_are_distinguished_as_well(world: World, target: CallersFirst, other: Caller) -> None:
     vip, pod, nobody = "fd00:96::7", "fd00:7::1", "[fd00:8::1]:9"
     original = plan("echo", vip, group(BACKEND6), scope=Scope.ORIGINAL)
     program(target, original, plan("echo", vip, group(nobody), skip=(pod,)))
@@ -75,7 +75,7 @@ def test_pods_of_ipv6_are_distinguished_as_well(world: World, target: Introduced
 
 
 def test_where_the_original_is_not_ours_its_calls_go_where_they_were_going(
-    world: World, target: Introduced, other: Caller, datapath: Datapath
+    world: World, target: CallersFirst, other: Caller, datapath: Datapath
 ) -> None:
     program(target, plan("dns", CLUSTER_DNS, group(NEAR), skip=(POD,)))
     assert reached(other, CLUSTER_DNS) == NEAR
@@ -83,7 +83,9 @@ def test_where_the_original_is_not_ours_its_calls_go_where_they_were_going(
     assert [(row["verdict"], row["calls"]) for row in datapath.counters()] == [("called", 1)]
 
 
-def test_calls_from_inside_have_the_original_of_their_own_plan(world: World, target: Introduced, other: Caller) -> None:
+def test_calls_from_inside_have_the_original_of_their_own_plan(
+    world: World, target: CallersFirst, other: Caller
+) -> None:
     inside = plan("echo", VIP, group(NEAR), scope=Scope.INTERNAL, skip=(POD,))
     original = plan("echo", VIP, group(BACKENDS[2]), scope=Scope.ORIGINAL_INTERNAL)
     program(target, ORIGINAL, original, REDIRECT, inside)
@@ -91,7 +93,7 @@ def test_calls_from_inside_have_the_original_of_their_own_plan(world: World, tar
     assert reached(other) == NEAR
 
 
-def test_the_pod_is_known_before_calls_are_redirected(world: World, target: Introduced) -> None:
+def test_the_pod_is_known_before_calls_are_redirected(world: World, target: CallersFirst) -> None:
     """From the first call on: a proxy that calls the address it answers for would call itself."""
     for turn in range(10):
         program(target, ORIGINAL, plan("echo", VIP, group(NEAR), skip=(POD, f"10.9.9.{turn}")))
@@ -99,7 +101,7 @@ def test_the_pod_is_known_before_calls_are_redirected(world: World, target: Intr
 
 
 def test_when_the_redirect_does_not_mean_anybody_less_nothing_of_it_is_left(
-    world: World, target: Introduced, datapath: Datapath
+    world: World, target: CallersFirst, datapath: Datapath
 ) -> None:
     program(target, ORIGINAL, REDIRECT)
     programmed(datapath.target(), plan("echo", VIP, group(NEAR)))
@@ -111,7 +113,7 @@ def test_when_the_redirect_does_not_mean_anybody_less_nothing_of_it_is_left(
 def restarted(world: World) -> Iterator[Datapath]:
     """The datapath of an agent that finds what another left."""
     first = world.open()
-    target = Introduced(first.target(), first.callers())
+    target = CallersFirst(first.target(), first.callers())
     program(target, ORIGINAL, REDIRECT)
     first.close()
     second = world.open()
@@ -130,7 +132,7 @@ def test_a_restart_changes_nothing(world: World, restarted: Datapath) -> None:
     ]
 
 
-def test_deleted_entries_of_it_are_back_after_pruning(world: World, target: Introduced, datapath: Datapath) -> None:
+def test_deleted_entries_of_it_are_back_after_pruning(world: World, target: CallersFirst, datapath: Datapath) -> None:
     program(target, ORIGINAL, REDIRECT)
     datapath.maps.drop("skips", [key for key, _ in datapath.maps.items("skips")])
     assert reached(world.caller) == NEAR
@@ -140,7 +142,7 @@ def test_deleted_entries_of_it_are_back_after_pruning(world: World, target: Intr
 
 @pytest.mark.parametrize("which", ["all", "multicluster"])
 def test_a_policy_that_skips_its_backends_comes_to_this(
-    world: World, target: Introduced, other: Caller, which: str
+    world: World, target: CallersFirst, other: Caller, which: str
 ) -> None:
     """From rows to sockets: a service of ours, and a plain one whose calls go where kube-proxy takes them."""
     address, port = FAR.split(":")

@@ -11,7 +11,7 @@ from balancing_world import PERMISSIVE, World, make
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from isthmus.admin.wire import ProcessStatus
+from isthmus.admin.protocol import ProcessStatus
 from isthmus.cli import root
 from isthmus.loadbalancer import Place
 from isthmus.loadbalancer.explain import Explanation, called, explain

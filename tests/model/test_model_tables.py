@@ -7,7 +7,7 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from isthmus.admin.wire import key_text
+from isthmus.admin.protocol import key_text
 from isthmus.model import tables
 from isthmus.model.balancing import Backend, BackendKey, Frontend, FrontendKey, Group, Plan, PlanKey, Scope, Target
 from isthmus.model.clusters import Cluster

@@ -11,7 +11,7 @@ from admin_world import serving
 from click.testing import CliRunner
 from route_world import C1, RouteWorld, route
 
-from isthmus.admin.wire import ProcessStatus
+from isthmus.admin.protocol import ProcessStatus
 from isthmus.cli import root
 from isthmus.model.names import ServiceName
 from isthmus.model.services import Port, Service

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from isthmus.admin import Server
-from isthmus.admin.wire import ProcessStatus
+from isthmus.admin.protocol import ProcessStatus
 from isthmus.model import tables
 from isthmus.statedb import Database, Table
 

@@ -13,8 +13,8 @@ from typing import Any, Generic, TypeVar
 import aiohttp
 import msgspec
 
-from isthmus.admin.wire import VERSION, Line
-from isthmus.admin.wire import Listing as WireListing
+from isthmus.admin.protocol import VERSION, Line
+from isthmus.admin.protocol import Listing as WireListing
 from isthmus.reflector import Batch, Event, Expired, Listing, Transient
 from isthmus.statedb import Table
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, Generic, TypeVar
 
-from isthmus.admin.wire import FeedLine
+from isthmus.admin.protocol import FeedLine
 
 R = TypeVar("R")
 

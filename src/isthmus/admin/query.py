@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from isthmus.admin.wire import VERSION, Failure, FeedLine, Line, Listing
+from isthmus.admin.protocol import VERSION, Failure, FeedLine, Line, Listing
 
 Dial = Callable[[float], socket.socket]
 """A new connection to an admin socket, with a timeout in seconds for each of its operations."""

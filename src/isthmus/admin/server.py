@@ -23,7 +23,18 @@ import isthmus
 from isthmus import logs
 from isthmus.admin import listener
 from isthmus.admin.feed import Feed
-from isthmus.admin.wire import GONE, VERSION, Event, Failure, FeedLine, Line, Listing, ProcessStatus, encode, key_text
+from isthmus.admin.protocol import (
+    GONE,
+    VERSION,
+    Event,
+    Failure,
+    FeedLine,
+    Line,
+    Listing,
+    ProcessStatus,
+    encode,
+    key_text,
+)
 from isthmus.statedb import Changes, Database, Overrun, Snapshot, Table
 
 log = logs.get("admin")

@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple
 import click
 import msgspec
 
+from isthmus.admin.protocol import FeedLine
 from isthmus.admin.query import QueryError, Socket
-from isthmus.admin.wire import FeedLine
 from isthmus.cli import output, sockets
 from isthmus.model.flows import FAILED, Flow
 

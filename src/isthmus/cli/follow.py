@@ -7,8 +7,8 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from isthmus.admin.protocol import Line
 from isthmus.admin.query import QueryError, Socket
-from isthmus.admin.wire import Line
 
 Row = Mapping[str, Any]
 

@@ -8,8 +8,8 @@ from typing import Any, Final, Literal, NamedTuple
 
 import click
 
+from isthmus.admin.protocol import Listing
 from isthmus.admin.query import NoTable, QueryError, Socket
-from isthmus.admin.wire import Listing
 from isthmus.cli import columns, output, sockets
 from isthmus.cli.columns import Row
 from isthmus.cli.follow import Change, follow

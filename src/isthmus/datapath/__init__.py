@@ -19,14 +19,14 @@ from isthmus.datapath.core.errors import DatapathError
 from isthmus.datapath.core.requirements import cgroup_root, requirements
 from isthmus.datapath.core.tc import PodLinks, PodLinksStats
 from isthmus.datapath.datapath import Datapath, open_maps
-from isthmus.datapath.services.callers import Callers, Introduced
+from isthmus.datapath.services.callers import Callers, CallersFirst
 from isthmus.datapath.services.target import PlanTarget
 
 __all__ = [
     "Callers",
+    "CallersFirst",
     "Datapath",
     "DatapathError",
-    "Introduced",
     "PlanTarget",
     "PodLinks",
     "PodLinksStats",

@@ -55,7 +55,7 @@ class TargetStats(Struct, frozen=True):
 
 
 class ApiTarget:
-    """A statedb Target of desired objects. What controls is written before what it controls, the rest side by side."""
+    """Operations of statedb on desired objects. What controls is written before what it controls, all else at once."""
 
     def __init__(
         self,

@@ -4,7 +4,7 @@ What belongs here: names as pure functions of rows, the server. What never does:
 the kernel's program answers with too (``isthmus.zone``), how pods find the server.
 
     names.py      imports, backends, namespaces → names
-    cold.py       unusual questions, by dnspython
+    unusual.py     unusual questions, by dnspython
     respond.py    one packet → its reply, or that it is to be forwarded
     intake.py     received questions, a bounded queue for each caller
     upstream.py   forwarding to the cluster DNS over UDP

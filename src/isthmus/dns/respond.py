@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from isthmus.dns import cold
-from isthmus.dns.cold import FORWARD
+from isthmus.dns import unusual
+from isthmus.dns.unusual import FORWARD
 from isthmus.zone import Zone, codec
 from isthmus.zone.codec import Answer
 
@@ -23,18 +23,18 @@ def respond(packet: bytes, zone: Zone, *, limit: int, truncate: bool = False) ->
     """What to do with a packet from a client. ``limit``: the most its transport carries; ``truncate``: as for build."""
     query = codec.parse(packet, limit=limit)  # hot:
     if query is None:
-        return cold.respond(packet, zone, limit=limit)
+        return unusual.respond(packet, zone, limit=limit)
     ordinary = query.cls == codec.IN and query.type < ORDINARY
     if not zone.ours(query.name, query.type):
         return codec.build(query, DENIED) if ordinary and zone.is_expansion(query.name) else FORWARD
     if ordinary:
         return codec.build(query, zone.answer(query), truncate=truncate)
-    return codec.build(query, cold.unusual(query, zone), truncate=truncate)
+    return codec.build(query, unusual.answer(query, zone), truncate=truncate)
 
 
 def failure(packet: bytes, *, limit: int) -> bytes | None:
     """SERVFAIL to a question that could not be passed on; None where it cannot even be read."""
     query = codec.parse(packet, limit=limit)
     if query is None:
-        return cold.failure(packet, limit=limit)
+        return unusual.failure(packet, limit=limit)
     return codec.build(query, Answer(codec.SERVFAIL, authoritative=False))

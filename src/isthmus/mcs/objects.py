@@ -16,7 +16,7 @@ from isthmus.mcs.exports import takes_endpoints
 from isthmus.mcs.imports import service_import
 from isthmus.mcs.kinds import KINDS
 from isthmus.mcs.merged import AWAITED
-from isthmus.mcs.mirror import mirrored
+from isthmus.mcs.mirrored_slices import mirrored
 from isthmus.mcs.view import Settings, View, read
 from isthmus.mcs.words import exported
 from isthmus.model.clusters import Cluster, reachability_changed

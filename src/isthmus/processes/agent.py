@@ -16,10 +16,10 @@ from prometheus_client.metrics_core import Metric
 
 from isthmus import dns, health, kube, loadbalancer, logs
 from isthmus.admin.feed import Feed
-from isthmus.admin.wire import ProcessStatus
+from isthmus.admin.protocol import ProcessStatus
 from isthmus.clusterset import Follower, PeerStats
 from isthmus.config import Config
-from isthmus.datapath import Callers, Datapath, DatapathError, Introduced, PodLinks, PodLinksStats
+from isthmus.datapath import Callers, CallersFirst, Datapath, DatapathError, PodLinks, PodLinksStats
 from isthmus.datapath.datapath import DatapathStats
 from isthmus.datapath.failures.watch import FailureWatch
 from isthmus.datapath.flows.reader import FlowReader, FlowStats
@@ -288,7 +288,7 @@ class Programming:
             plans = Reconciler(
                 db,
                 tables.PLANS,
-                Introduced(target, known),
+                CallersFirst(target, known),
                 status=tables.PLANS_STATUS,
                 backoff=Backoff(0.2, 30.0),
                 together=lambda plan: plan.key.service,

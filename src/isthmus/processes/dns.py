@@ -12,7 +12,7 @@ import resource
 
 from isthmus import dns, logs
 from isthmus.admin.client import TableStore
-from isthmus.admin.wire import ProcessStatus
+from isthmus.admin.protocol import ProcessStatus
 from isthmus.config import Config
 from isthmus.datapath.alive import Alive
 from isthmus.model import tables

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from isthmus import kube, mcs, proxy
-from isthmus.admin.wire import ProcessStatus
+from isthmus.admin.protocol import ProcessStatus
 from isthmus.config import Config
 from isthmus.gateway import exports
 from isthmus.gateway.exports import GatewayOf

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 
-from isthmus.admin.wire import ProcessStatus
+from isthmus.admin.protocol import ProcessStatus
 from isthmus.clusterset import Mirror
 from isthmus.config import Config
 from isthmus.processes import observing

@@ -11,7 +11,7 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from isthmus.admin import Server, metrics
 from isthmus.admin.feed import Feed
 from isthmus.admin.monitor import Monitor
-from isthmus.admin.wire import ProcessStatus
+from isthmus.admin.protocol import ProcessStatus
 from isthmus.config import Config
 from isthmus.reflector import Reflector, State
 from isthmus.statedb import Database

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from prometheus_client.metrics_core import Metric
 
 from isthmus import kube, logs, mcs
-from isthmus.admin.wire import ProcessStatus
+from isthmus.admin.protocol import ProcessStatus
 from isthmus.clusterset import Follower, PeerStats, Publisher, PublisherStats
 from isthmus.config import Config
 from isthmus.desired import ApiTarget, TargetStats

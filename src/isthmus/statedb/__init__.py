@@ -44,7 +44,7 @@ from isthmus.statedb.derived import (
 from isthmus.statedb.errors import Overrun, StateError
 from isthmus.statedb.index import first_of, rows_of
 from isthmus.statedb.reading import Reader, Snapshot
-from isthmus.statedb.reconciler import Backoff, NotPruned, Reconciler, ReconcilerStats, Status, Target
+from isthmus.statedb.reconciler import Backoff, NotPruned, Operations, Reconciler, ReconcilerStats, Status
 from isthmus.statedb.retry import Retry
 from isthmus.statedb.table import Table
 from isthmus.statedb.transaction import WriteTxn
@@ -64,6 +64,7 @@ __all__ = [
     "Dirty",
     "Initializer",
     "NotPruned",
+    "Operations",
     "Overrun",
     "Pairs",
     "PendingWrites",
@@ -76,7 +77,6 @@ __all__ = [
     "Status",
     "Table",
     "TableStats",
-    "Target",
     "WriteTxn",
     "first_of",
     "pending",

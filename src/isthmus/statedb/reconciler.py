@@ -38,7 +38,7 @@ TIMER_SLACK: Final = 1e-6
 """Seconds by which a timer may fire early (an event loop's clock has a resolution); what is due by then is due."""
 
 
-class Target(Protocol[R_contra]):
+class Operations(Protocol[R_contra]):
     """Where rows take effect. Every operation is idempotent; each gives the failures by key, empty when all held."""
 
     async def update(self, rows: Sequence[R_contra]) -> Mapping[Any, str]:
@@ -115,7 +115,7 @@ class Reconciler(Generic[K, R]):
         self,
         database: Database,
         table: Table[K, R],
-        target: Target[R],
+        target: Operations[R],
         *,
         status: Table[K, Status] | None = None,
         backoff: Backoff = Backoff(),  # noqa: B008 a frozen value

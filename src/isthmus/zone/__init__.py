@@ -1,7 +1,7 @@
 """The clusterset's zone as bytes: what the node's server and the kernel's program both answer with.
 
 What belongs here: messages of the ordinary kind, prepared records, which names exist. What never does: sockets, maps,
-anything that waits; questions that are unusual (``isthmus.dns.cold``).
+anything that waits; questions that are unusual (``isthmus.dns.unusual``).
 
     codec.py    messages and records, on the hot path
     zone.py     rows of names → answers

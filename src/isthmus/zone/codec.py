@@ -2,7 +2,7 @@
 
 A resource record here is in wire format with its owner as a pointer to the question (``c0 0c``), so that one blob per
 (name, type) answers every question for it, in whatever letter case it was asked. What is unusual is none of this
-module's business: :func:`parse` gives None and dnspython takes over (cold.py).
+module's business: :func:`parse` gives None and dnspython takes over (dns/unusual.py).
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from isthmus_lab.apiserver.errors import ApiError, Problem
 from isthmus_lab.apiserver.nodes import Nodes
 from isthmus_lab.apiserver.objects import Object
 from isthmus_lab.apiserver.replies import Form, deleted, failure
-from isthmus_lab.apiserver.requests import Target
+from isthmus_lab.apiserver.requests import ObjectPath
 from isthmus_lab.apiserver.schema import METADATA
 from isthmus_lab.apiserver.storage import Item
 from isthmus_lab.apiserver.tokens import Tokens
@@ -103,7 +103,7 @@ class Server:
             why = "no valid bearer token (kubectl sends none over plain http: serve TLS)"
             raise ApiError(401, "Unauthorized", why)
 
-    async def _collection(self, request: web.Request, target: Target) -> web.StreamResponse:
+    async def _collection(self, request: web.Request, target: ObjectPath) -> web.StreamResponse:
         match request.method:
             case "GET" if requests.truth(request, "watch"):
                 return await Watch(request, self._api.store, target).serve(request)
@@ -118,7 +118,7 @@ class Server:
                 return await self._delete_all(request, target)
         raise errors.method_not_allowed()
 
-    async def _object(self, request: web.Request, target: Target) -> web.StreamResponse:
+    async def _object(self, request: web.Request, target: ObjectPath) -> web.StreamResponse:
         kind, version, namespace, name, subresource = target
         by = requests.by(request, version)
         match request.method:
@@ -141,7 +141,7 @@ class Server:
                 )
         raise errors.method_not_allowed()
 
-    async def _patch(self, request: web.Request, target: Target, by: By) -> tuple[Item, bool]:
+    async def _patch(self, request: web.Request, target: ObjectPath, by: By) -> tuple[Item, bool]:
         kind, _, namespace, name, subresource = target
         patch = await requests.body(request)
         lists = {**METADATA, **kind.lists}
@@ -164,7 +164,7 @@ class Server:
 
         return await self._api.edit(kind, namespace, name, edit, by=by, subresource=subresource), False
 
-    async def _list(self, request: web.Request, target: Target) -> web.Response:
+    async def _list(self, request: web.Request, target: ObjectPath) -> web.Response:
         limit = requests.number(request.query.get("limit") or 0, "limit")
         token = request.query.get("continue", "")
         if limit or token or request.query.get("resourceVersionMatch") == "Exact":
@@ -175,7 +175,7 @@ class Server:
             items = [item for item in items if selected(item.body)]
         return Form(request, target).many(items, {"resourceVersion": str(self._api.store.revision)})
 
-    async def _page(self, request: web.Request, target: Target, limit: int, token: str) -> web.Response:
+    async def _page(self, request: web.Request, target: ObjectPath, limit: int, token: str) -> web.Response:
         """A page as of the revision the first one was read at; selectors may need several reads to fill it."""
         after, revision = _decode(token) if token else _Where("", _exact(request))
         selected = requests.selector(request, "")
@@ -193,7 +193,7 @@ class Server:
             meta |= {"remainingItemCount": page.remaining} if selected is None else {}
         return Form(request, target).many(found, meta)
 
-    async def _delete_all(self, request: web.Request, target: Target) -> web.Response:
+    async def _delete_all(self, request: web.Request, target: ObjectPath) -> web.Response:
         how = requests.deletion(request, await requests.body(request))
         selected = requests.selector(request, "")
         removed = []

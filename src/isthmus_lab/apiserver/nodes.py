@@ -18,7 +18,7 @@ from isthmus_lab.apiserver import errors, kinds
 from isthmus_lab.apiserver.api import Api
 from isthmus_lab.apiserver.errors import ApiError
 from isthmus_lab.apiserver.objects import Object, at, items, name_of
-from isthmus_lab.apiserver.requests import Target
+from isthmus_lab.apiserver.requests import ObjectPath
 
 CONNECT: Final = 5.0
 STREAMS: Final = {"stdin": "input", "stdout": "output", "stderr": "error", "tty": "tty"}
@@ -35,7 +35,7 @@ class Nodes:
         self._api = api
         self._tls = tls
 
-    async def answer(self, request: web.Request, target: Target) -> web.StreamResponse:
+    async def answer(self, request: web.Request, target: ObjectPath) -> web.StreamResponse:
         """Have a pod's node answer a request for one of its subresources."""
         pod = self._api.get(target.kind, target.namespace, target.name).body
         base = self._address(pod)

@@ -12,14 +12,14 @@ from isthmus_lab.apiserver import requests, tables
 from isthmus_lab.apiserver.errors import ApiError
 from isthmus_lab.apiserver.kinds import Kind
 from isthmus_lab.apiserver.objects import Object, metadata
-from isthmus_lab.apiserver.requests import Target
+from isthmus_lab.apiserver.requests import ObjectPath
 from isthmus_lab.apiserver.storage import Item
 
 
 class Form:
     """How one client wants objects of one kind. As they are stored they are sent without being encoded again."""
 
-    def __init__(self, request: web.Request, target: Target) -> None:
+    def __init__(self, request: web.Request, target: ObjectPath) -> None:
         self._kind = target.kind
         self._api_version = target.kind.api_version(target.version)
         self._stored = target.version == target.kind.versions[0]

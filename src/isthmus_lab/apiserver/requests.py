@@ -14,7 +14,7 @@ from isthmus_lab.apiserver.kinds import Kind, Registry
 from isthmus_lab.apiserver.selectors import Predicate
 
 
-class Target(NamedTuple):
+class ObjectPath(NamedTuple):
     """What a path names: a kind, and as much of an object as the path has."""
 
     kind: Kind
@@ -34,7 +34,7 @@ _Loader.yaml_implicit_resolvers = {
 }
 
 
-def target(registry: Registry, path: str) -> Target:
+def target(registry: Registry, path: str) -> ObjectPath:
     """What a path below /api or /apis names; an ApiError where nothing is served there.
 
     ``/api/v1/namespaces/a`` is a Namespace, ``/api/v1/namespaces/a/pods`` are the pods in it.
@@ -54,7 +54,7 @@ def target(registry: Registry, path: str) -> Target:
         raise errors.unknown_path()
     if kind.namespaced and name and not namespace:
         raise errors.unknown_path()
-    return Target(kind, version, namespace, name, subresource)
+    return ObjectPath(kind, version, namespace, name, subresource)
 
 
 async def body(request: web.Request) -> Any:

@@ -13,14 +13,14 @@ from isthmus_lab.apiserver.api import Api, By
 from isthmus_lab.apiserver.columns import selector
 from isthmus_lab.apiserver.objects import Object, at, metadata
 from isthmus_lab.apiserver.replies import reply
-from isthmus_lab.apiserver.requests import Target
+from isthmus_lab.apiserver.requests import ObjectPath
 from isthmus_lab.apiserver.storage import Item
 from isthmus_lab.apiserver.tokens import LIFETIME, Tokens
 
 SUCCESS: Final = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
 
 
-async def answer(api: Api, tokens: Tokens, request: web.Request, target: Target) -> web.StreamResponse:
+async def answer(api: Api, tokens: Tokens, request: web.Request, target: ObjectPath) -> web.StreamResponse:
     """The reply to a request for a subresource other than status."""
     by = requests.by(request, target.version)
     match target.subresource, request.method:
@@ -58,7 +58,7 @@ def scale(item: Item) -> Object:
     }
 
 
-async def bind(api: Api, target: Target, node: str, *, by: By) -> Item:
+async def bind(api: Api, target: ObjectPath, node: str, *, by: By) -> Item:
     """Give a pod to a node, once."""
     kind, _, namespace, name, _ = target
 
@@ -74,7 +74,7 @@ async def bind(api: Api, target: Target, node: str, *, by: By) -> Item:
     return await api.edit(kind, namespace, name, to_node, by=by)
 
 
-async def _scale(api: Api, request: web.Request, target: Target, by: By) -> Item:
+async def _scale(api: Api, request: web.Request, target: ObjectPath, by: By) -> Item:
     kind, _, namespace, name, _ = target
     body = await requests.body(request)
 
@@ -95,7 +95,7 @@ async def _scale(api: Api, request: web.Request, target: Target, by: By) -> Item
     return await api.edit(kind, namespace, name, change, by=by)
 
 
-async def _token(api: Api, tokens: Tokens, request: web.Request, target: Target) -> Object:
+async def _token(api: Api, tokens: Tokens, request: web.Request, target: ObjectPath) -> Object:
     """A TokenRequest with its answer."""
     account = api.get(target.kind, target.namespace, target.name).body
     asked = at(await requests.body(request), "spec", default={})
@@ -115,7 +115,7 @@ async def _token(api: Api, tokens: Tokens, request: web.Request, target: Target)
     }
 
 
-async def _finalize(api: Api, request: web.Request, target: Target, by: By) -> web.Response:
+async def _finalize(api: Api, request: web.Request, target: ObjectPath, by: By) -> web.Response:
     kind, _, namespace, name, _ = target
     finalizers = at(await requests.body(request), "spec", "finalizers", default=[])
     item = await api.edit(kind, namespace, name, lambda old: old | {"spec": {"finalizers": finalizers}}, by=by)

@@ -14,7 +14,7 @@ from isthmus.reflector import Expired, Transient
 from isthmus_lab.apiserver import errors, requests, tables
 from isthmus_lab.apiserver.objects import Object
 from isthmus_lab.apiserver.replies import Form
-from isthmus_lab.apiserver.requests import Target
+from isthmus_lab.apiserver.requests import ObjectPath
 from isthmus_lab.apiserver.selectors import Predicate
 from isthmus_lab.apiserver.storage import Change, Item, Store, Subscription
 
@@ -27,7 +27,7 @@ Type = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"]
 class Watch:
     """One client that follows one kind, or a part of it."""
 
-    def __init__(self, request: web.Request, store: Store, target: Target) -> None:
+    def __init__(self, request: web.Request, store: Store, target: ObjectPath) -> None:
         self._store = store
         self._target = target
         self._form = Form(request, target)

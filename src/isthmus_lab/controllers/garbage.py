@@ -19,7 +19,7 @@ FOREGROUND: Final = "foregroundDeletion"
 ORPHAN: Final = "orphan"
 
 
-class Place(NamedTuple):
+class ObjectKey(NamedTuple):
     """Where an object is."""
 
     resource: str
@@ -33,14 +33,14 @@ class Graph:
     """Owners and dependents, by uid."""
 
     def __init__(self) -> None:
-        self._places: dict[str, Place] = {}
-        self._dependents: dict[str, set[Place]] = {}
+        self._places: dict[str, ObjectKey] = {}
+        self._dependents: dict[str, set[ObjectKey]] = {}
 
-    def take(self, change: Change) -> set[Place]:
+    def take(self, change: Change) -> set[ObjectKey]:
         """Note a change; gives the places that may have to go, or be let go, because of it."""
-        place = Place(change.resource, change.key)
+        place = ObjectKey(change.resource, change.key)
         old, new = change.old, change.new
-        concerned: set[Place] = set()
+        concerned: set[ObjectKey] = set()
         if old is not None and (new is None or _uid(old.body) != _uid(new.body)):
             self._places.pop(_uid(old.body), None)
             concerned |= self._dependents.get(_uid(old.body), set())
@@ -59,7 +59,7 @@ class Graph:
         """Whether there is an object with this uid."""
         return uid in self._places
 
-    def dependents(self, uid: str) -> set[Place]:
+    def dependents(self, uid: str) -> set[ObjectKey]:
         """Where the objects are that name this uid as an owner."""
         return set(self._dependents.get(uid, ()))
 
@@ -72,7 +72,7 @@ def controller(api: Api) -> Controller:
         return [str(place) for place in graph.take(change)]
 
     async def reconcile(key: str) -> float | None:
-        item = api.store.get(*Place(*key.split("|", 1)))
+        item = api.store.get(*ObjectKey(*key.split("|", 1)))
         if item is None:
             return None
         owners = _owners(item.body)

@@ -168,7 +168,7 @@ class Runner:
         cgroups.kill(plan.cgroup)  # what was started in the moment before a crash of this node, and not remembered
         plan.sandbox.scratch.mkdir(parents=True, exist_ok=True)
         plan.logs.mkdir(parents=True, exist_ok=True)
-        place = spawn.Place(cgroups.make(plan.cgroup), plan.namespace, own_pids=True, prepare=plan.sandbox.enter)
+        place = spawn.Isolation(cgroups.make(plan.cgroup), plan.namespace, own_pids=True, prepare=plan.sandbox.enter)
         log, spec = plan.logs / f"{self.state.restarts}.log", plan.spec
         self.console = stdio.Terminal() if spec.tty else stdio.Input(wanted=spec.stdin)
         try:
@@ -276,7 +276,7 @@ class Runner:
         if self.plan.stand_in:
             return 0  # the image's own programs are not here
         pid = self._process.pid
-        place = spawn.Place(self.plan.cgroup, beside=pid, prepare=lambda: enter(pid))
+        place = spawn.Isolation(self.plan.cgroup, beside=pid, prepare=lambda: enter(pid))
         child = spawn.start(
             command, place=place, environment=self.plan.environment, output=Path("/dev/null"), directory="/"
         )

@@ -18,7 +18,7 @@ from aiohttp import web
 from isthmus_lab.layout import Node
 from isthmus_lab.node import forwarding, streams, tail
 from isthmus_lab.node.containers import Runner
-from isthmus_lab.node.pod_record import Place
+from isthmus_lab.node.pod_record import PodLocation
 
 PORT: Final = 10250
 POLL_INTERVAL: Final = 0.1
@@ -28,7 +28,7 @@ POLL_INTERVAL: Final = 0.1
 class Running(Protocol):
     """A pod of this node."""
 
-    place: Place
+    place: PodLocation
 
     def container(self, name: str) -> Runner | None:
         """One of its containers, by name; the first if it is empty."""

@@ -19,7 +19,7 @@ from isthmus_lab.node.status import ContainerState
 FILE: Final = "pod.json"
 
 
-class Place(Struct, frozen=True):
+class PodLocation(Struct, frozen=True):
     """A pod's place; everything of it on the host follows."""
 
     node: Node
@@ -85,7 +85,7 @@ class PodState(Struct, frozen=True):
         return next((each for each in [*self.inits, *self.mains] if each.name == container), None)
 
 
-def save_state(place: Place, memory: PodState) -> None:
+def save_state(place: PodLocation, memory: PodState) -> None:
     """Write it down, whole or not at all."""
     place.directory.mkdir(parents=True, exist_ok=True)
     draft = place.directory / f".{FILE}"
@@ -112,14 +112,14 @@ def tidy(node: Node, known: dict[str, PodState]) -> None:
         cgroups.end(group)
     for directory in _unknown(node.directory / "pods", set(known)):
         shutil.rmtree(directory, ignore_errors=True)
-    mine = {Place(node, "", "", "", number).plug.namespace for number in range(256)}
+    mine = {PodLocation(node, "", "", "", number).plug.namespace for number in range(256)}
     for name in mine.intersection(namespaces.names()) - {place.plug.namespace for place in places}:
         namespaces.remove(name)
 
 
-def place_of(node: Node, uid: str, memory: PodState) -> Place:
+def place_of(node: Node, uid: str, memory: PodState) -> PodLocation:
     """Where a remembered pod is."""
-    return Place(node, uid, memory.namespace, memory.name, memory.number)
+    return PodLocation(node, uid, memory.namespace, memory.name, memory.number)
 
 
 def _unknown(directory: Path, known: set[str]) -> Iterator[Path]:

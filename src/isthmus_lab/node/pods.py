@@ -23,7 +23,7 @@ from isthmus_lab.node import environment, probes, status, volumes
 from isthmus_lab.node.config_data import ConfigData, Missing, fetch
 from isthmus_lab.node.containers import ContainerPlan, Runner
 from isthmus_lab.node.objects import POD, Container, Pod
-from isthmus_lab.node.pod_record import Place, PodState, save_state
+from isthmus_lab.node.pod_record import PodLocation, PodState, save_state
 from isthmus_lab.node.sandbox import Sandbox, Volume
 from isthmus_lab.node.status import ContainerState, Waiting
 
@@ -44,7 +44,7 @@ class PodRunner:
     def __init__(
         self,
         pod: Pod,
-        place: Place,
+        place: PodLocation,
         *,
         client: kube.Client,
         events: Recorder,

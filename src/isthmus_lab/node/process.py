@@ -18,7 +18,7 @@ from isthmus_lab.images import Image
 from isthmus_lab.layout import Node
 from isthmus_lab.node import balancers, claims, kubelet, proxying
 from isthmus_lab.node.objects import POD, Pod
-from isthmus_lab.node.pod_record import Place, load_states, place_of, tidy
+from isthmus_lab.node.pod_record import PodLocation, load_states, place_of, tidy
 from isthmus_lab.node.pods import PodRunner
 from isthmus_lab.node.settings import Settings
 
@@ -83,7 +83,7 @@ class Pods:
         if over and before is None:
             return
         number = before.number if before else self._number()
-        place = Place(self._node, uid, pod.metadata.namespace, pod.metadata.name, number, pod.spec.host_network)
+        place = PodLocation(self._node, uid, pod.metadata.namespace, pod.metadata.name, number, pod.spec.host_network)
         runner = PodRunner(
             pod, place, client=self._client, events=self._events, own_images=self._own_images, before=before
         )

@@ -13,7 +13,7 @@ from typing import Final
 
 from isthmus.model.hosts import joined
 from isthmus_lab.families import Scheme
-from isthmus_lab.node.services import Target, Vip
+from isthmus_lab.node.services import Destination, Vip
 
 OUTSIDE: Final = 0x4000
 """Mark of calls from outside the cluster."""
@@ -103,18 +103,18 @@ def _spread(vip: Vip, scheme: Scheme) -> str:
     return f"{mark}{known}; numgen random mod {count} vmap {{ {spread} }};"
 
 
-def _stays(found: Iterable[Vip]) -> dict[str, tuple[Vip, Target]]:
+def _stays(found: Iterable[Vip]) -> dict[str, tuple[Vip, Destination]]:
     """By name, the endpoints where clients stay."""
     return {_name(vip, target): (vip, target) for vip in found if vip.sticky for target in vip.targets}
 
 
-def _stay(name: str, vip: Vip, target: Target, scheme: Scheme) -> str:
+def _stay(name: str, vip: Vip, target: Destination, scheme: Scheme) -> str:
     """The rules of an endpoint's chain: the client is remembered anew, and served."""
     to = f"meta l4proto {vip.protocol} dnat {scheme.nft} to {joined(*target)}"
     return f"update @{name} {{ {scheme.nft} saddr timeout {vip.sticky}s }}; {to};"
 
 
-def _name(vip: Vip, target: Target) -> str:
+def _name(vip: Vip, target: Destination) -> str:
     rule = f"{vip.owner} {vip.protocol} {target}"
     return "c" + blake2s(rule.encode(), digest_size=6).hexdigest()
 

@@ -15,7 +15,7 @@ SERVICE_OF: Final = "kubernetes.io/service-name"
 LOCAL: Final = "Local"
 THREE_HOURS: Final = 10_800
 
-Target = tuple[str, int]
+Destination = tuple[str, int]
 
 
 class Vip(Struct, frozen=True, order=True):
@@ -24,7 +24,7 @@ class Vip(Struct, frozen=True, order=True):
     address: str
     protocol: str
     port: int
-    targets: tuple[Target, ...]
+    targets: tuple[Destination, ...]
     outside: bool = False
     """Called from outside the cluster: answers have to come back through this node."""
     sticky: int = 0
@@ -86,9 +86,9 @@ def _addresses(service: Service) -> tuple[list[str], list[str]]:
 
 def _targets(
     port: ServicePort, slices: Iterable[EndpointSlice], *, publish: bool, node: str | None = None
-) -> tuple[Target, ...]:
+) -> tuple[Destination, ...]:
     """Ready endpoints, everywhere or of a node; those that serve while they end, where nothing is ready (KEP-1669)."""
-    by_rank: Mapping[bool, set[Target]] = {True: set(), False: set()}
+    by_rank: Mapping[bool, set[Destination]] = {True: set(), False: set()}
     for each in slices:
         for exposed in each.ports or ():
             if (exposed.name or "") != (port.name or "") or exposed.port is None:

@@ -13,7 +13,7 @@ from pyroute2 import NetlinkError
 from pyroute2.netlink.nfnetlink.nfctsocket import AsyncNFCTSocket, NFCTAttrTuple
 
 from isthmus_lab.families import Scheme
-from isthmus_lab.node.services import Target, Vip
+from isthmus_lab.node.services import Destination, Vip
 
 
 class Flow(NamedTuple):
@@ -21,7 +21,7 @@ class Flow(NamedTuple):
 
     address: str
     port: int
-    target: Target
+    target: Destination
 
 
 def gone(before: Mapping[Scheme, Sequence[Vip]], now: Mapping[Scheme, Sequence[Vip]]) -> set[Flow]:

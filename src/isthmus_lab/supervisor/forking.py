@@ -52,7 +52,12 @@ class Zygote:
 
 
 def order(
-    command: tuple[str, ...], *, environment: Mapping[str, str], place: spawn.Place, output: Path, inherit: list[int]
+    command: tuple[str, ...],
+    *,
+    environment: Mapping[str, str],
+    place: spawn.Isolation,
+    output: Path,
+    inherit: list[int],
 ) -> Order | None:
     """The order for a command of the form ``python -m MODULE …``; None for any other."""
     if command[:2] != (sys.executable, "-m") or place.namespace is None:

@@ -145,7 +145,7 @@ class Keeper:
         program = self.program
         inherit = [self._listeners[program.listener]] if program.listener else []
         command = tuple(word.format(fd=inherit[0]) if inherit else word for word in program.command)
-        place = spawn.Place(cgroups.make(self._root / program.cgroup), namespaces.path(program.namespace))
+        place = spawn.Isolation(cgroups.make(self._root / program.cgroup), namespaces.path(program.namespace))
         variables, output = environment(), self._output
         ordered = forking.order(command, environment=variables, place=place, output=output, inherit=inherit)
         if ordered is not None and self._zygote.usable:

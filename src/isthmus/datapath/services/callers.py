@@ -77,7 +77,7 @@ class Callers:
         return found
 
 
-class Introduced:
+class CallersFirst:
     """A target of plans that knows a redirect's own pods before it is written: else these would call themselves."""
 
     def __init__(self, target: PlanTarget, callers: Callers) -> None:
@@ -87,7 +87,7 @@ class Introduced:
         self.prune = target.prune
 
     def __repr__(self) -> str:
-        return f"<Introduced: {self._target!r}>"
+        return f"<CallersFirst: {self._target!r}>"
 
     async def update(self, rows: Sequence[Plan]) -> Mapping[PlanKey, str]:
         """Make the maps hold these plans; what failed, by key.

@@ -40,7 +40,7 @@ def respond(packet: bytes, zone: Zone, *, limit: int) -> bytes | None:
     if message.edns > 0:
         badvers = codec.opt(message.ednsflags & 0x8000, extended=codec.BADVERS >> 4)
         return codec.build(query._replace(edns=badvers), Answer(codec.BADVERS, authoritative=False))
-    return codec.build(query, unusual(query, zone))
+    return codec.build(query, answer(query, zone))
 
 
 def failure(packet: bytes, *, limit: int) -> bytes | None:
@@ -75,7 +75,7 @@ def _opt(message: dns.message.Message | None) -> bytes:
     return codec.opt(message.ednsflags & 0x8000) if message is not None and message.edns >= 0 else b""
 
 
-def unusual(query: Query, zone: Zone) -> Answer:
+def answer(query: Query, zone: Zone) -> Answer:
     """The answer to a well-formed question of ours, whatever its type and class."""
     if query.cls != codec.IN or query.type in TRANSFERS:
         return Answer(codec.REFUSED, authoritative=False)
