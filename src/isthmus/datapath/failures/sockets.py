@@ -86,7 +86,7 @@ class GoneSockets:
         return count
 
 
-def doomed(sockets: Iterable[Socket], peers: Set[Peer], moved: dict[Tuple, bytes]) -> list[Socket]:
+def to_destroy(sockets: Iterable[Socket], peers: Set[Peer], moved: dict[Tuple, bytes]) -> list[Socket]:
     """Those that talk to one of these peers; a moved connection talks to the one that it was moved to."""
     return [each for each in sockets if talks_to(each, moved) in peers]
 
@@ -105,7 +105,7 @@ def talks_to(of: Socket, moved: dict[Tuple, bytes]) -> Peer:
 
 
 def _destroy(protocol: int, peers: Set[Peer], moved: dict[Tuple, bytes]) -> int:
-    found: Sequence[Socket] = doomed(sockdiag.connected(protocol), peers, moved)
+    found: Sequence[Socket] = to_destroy(sockdiag.connected(protocol), peers, moved)
     return sum(sockdiag.destroy(each) for each in found)
 
 

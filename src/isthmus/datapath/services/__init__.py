@@ -10,7 +10,7 @@ What belongs here: everything that writes or reads the maps of plans. What never
     rings.py      which backend each caller has, for consistent hashing
     callers.py    which pod a caller is, for that and for redirects that do not mean all
     target.py     the reconciler's target: carries changes out
-    leftovers.py  what the grace period keeps
+    grace_queue.py what the grace period keeps
     audit.py      what is really in the maps against what should be
     views.py      what is in them, for people
 """

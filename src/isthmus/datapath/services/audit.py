@@ -42,7 +42,7 @@ def _known(
     state: State, leaving: Iterable[Named], stale: Iterable[tuple[int, int, int]]
 ) -> Mapping[str, Collection[bytes]]:
     plans = state.plans.values()
-    doomed = {name: {ID.pack(number) for each, _, number in state.doomed if each == name} for name in AWAY}
+    pending_free = {name: {ID.pack(number) for each, _, number in state.pending_free if each == name} for name in AWAY}
     services = [unit.name for unit in state.units.values()] + state.strays + list(leaving)
     return {
         "frontends": state.frontends,
@@ -52,9 +52,9 @@ def _known(
         "members": {codecs.MEMBER_KEY.pack(plan.id, number) for plan in plans for number in plan.held()},
         "skips": {codecs.SKIP_KEY.pack(address, plan.id) for plan in plans for address in plan.skip},
         "rings": {codecs.RING_KEY.pack(plan.id, chunk) for plan in plans for chunk in plan.chunks()},
-        "backends": {ID.pack(number) for number in state.backends} | doomed["backends"],
-        "clusters": {ID.pack(cluster.id) for cluster in state.clusters.values()} | doomed["clusters"],
-        "services": {ID.pack(service.id) for service in services} | doomed["services"],
+        "backends": {ID.pack(number) for number in state.backends} | pending_free["backends"],
+        "clusters": {ID.pack(cluster.id) for cluster in state.clusters.values()} | pending_free["clusters"],
+        "services": {ID.pack(service.id) for service in services} | pending_free["services"],
     }
 
 

@@ -184,7 +184,7 @@ class State:
         self.clusters: dict[ClusterName, Named] = {}
         self.strays: list[Named] = []
         """Services restored twice, for pruning."""
-        self.doomed: list[tuple[str, Ids, int]] = []
+        self.pending_free: list[tuple[str, Ids, int]] = []
         """(map, allocator, number): entries that go as soon as the kernel lets them, and numbers that are free then."""
         self.retired_services: deque[tuple[int, str]] = deque(maxlen=RETIRED)
         """Numbers that were given back, and the names they had: records of calls may still come with them."""
@@ -227,15 +227,15 @@ class State:
         for number in numbers:
             backends[number].refs += 1
 
-    def let_go(self, held: Iterable[int]) -> None:
-        """Release references; a backend without any is doomed: to be deleted by the next sweep."""
+    def release(self, held: Iterable[int]) -> None:
+        """Release references; a backend without any is deleted by the next sweep."""
         for number in held:
             backend = self.backends[number]
             backend.refs -= 1
             if backend.refs == 0:
                 self._forget(backend)
 
-    def let_go_unheld(self) -> None:
+    def release_unheld(self) -> None:
         """Doom restored entries that no plan references."""
         for backend in [backend for backend in self.backends.values() if backend.refs <= 0]:
             self._forget(backend)
@@ -246,19 +246,19 @@ class State:
         del self.backends[backend.id]
         if self.by_target.get(backend.target) is backend:
             del self.by_target[backend.target]
-        self.doomed.append(("backends", self.backend_ids, backend.id))
+        self.pending_free.append(("backends", self.backend_ids, backend.id))
         backend.cluster.refs -= 1
         if backend.cluster.refs <= 0:
             self._forget_cluster(backend.cluster)
 
     def _forget_cluster(self, cluster: Named) -> None:
         if self.clusters.pop(ClusterName(cluster.name), None) is not None:
-            self.doomed.append(("clusters", self.cluster_ids, cluster.id))
+            self.pending_free.append(("clusters", self.cluster_ids, cluster.id))
 
     def forget_service(self, name: Named) -> None:
         """A service's number is not needed any more."""
         self.retired_services.append((name.id, name.name))
-        self.doomed.append(("services", self.service_ids, name.id))
+        self.pending_free.append(("services", self.service_ids, name.id))
 
     def unit(self, name: str) -> Unit:
         """The unit of a plan row's name, made where there is none."""

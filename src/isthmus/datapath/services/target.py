@@ -15,8 +15,8 @@ from isthmus.datapath.core.maps import Maps
 from isthmus.datapath.core.shapes import ID
 from isthmus.datapath.services import codecs, plans
 from isthmus.datapath.services.audit import audit
+from isthmus.datapath.services.grace_queue import GraceQueue
 from isthmus.datapath.services.installed import Installed, State, Unit
-from isthmus.datapath.services.leftovers import Leftovers
 from isthmus.datapath.services.manifest import ORDER
 from isthmus.datapath.services.plans import Change
 from isthmus.model.balancing import Plan, PlanKey
@@ -34,10 +34,10 @@ class PlanTarget:
         self.state = state
         self._maps = maps
         self._grace = grace
-        self._leftovers = Leftovers(maps, state, grace=grace, clock=clock)
+        self._grace_queue = GraceQueue(maps, state, grace=grace, clock=clock)
 
     def __repr__(self) -> str:
-        return f"<PlanTarget: {self.state!r}, {self._leftovers!r}>"
+        return f"<PlanTarget: {self.state!r}, {self._grace_queue!r}>"
 
     async def update(self, rows: Sequence[Plan]) -> Mapping[PlanKey, str]:
         """Write these plans into the maps; returns the failures by key."""
@@ -80,7 +80,7 @@ class PlanTarget:
         known = {key for unit in self.state.units.values() for key in unit.frontends}
         self._drop_frontends([key for key in self.state.frontends if key not in known])
         orphans = self._retire_orphans()
-        self.state.let_go_unheld()
+        self.state.release_unheld()
         for service in self.state.strays:
             self.state.forget_service(service)
         self.state.strays = []
@@ -91,7 +91,7 @@ class PlanTarget:
 
     async def _repair(self, wanted: Mapping[str, Plan]) -> tuple[int, int]:
         """Compare the maps with ``state``: (unknown entries deleted, services written again)."""
-        leaving, stale = self._leftovers.services(), self._leftovers.stale()
+        leaving, stale = self._grace_queue.services(), self._grace_queue.stale()
         found = audit(self.state, self._maps, leaving=leaving, stale=stale)
         for name, keys in found.strays.items():
             if keys:
@@ -109,7 +109,7 @@ class PlanTarget:
 
     def sweep_due(self) -> int:
         """Delete the entries whose grace period has ended; returns how many."""
-        return self._leftovers.sweep()
+        return self._grace_queue.sweep()
 
     # Writing
 
@@ -144,7 +144,7 @@ class PlanTarget:
             elif why := self._settle(unit, change.frontends):
                 failures[key] = why
             if unit.older and key not in failures:
-                self._leftovers.retire(unit.older)
+                self._grace_queue.retire(unit.older)
                 unit.older = ()
 
     def _settle(self, unit: Unit, wanted: Sequence[bytes]) -> str:
@@ -199,7 +199,7 @@ class PlanTarget:
         plan.slots = tuple([edit.applied(group) for edit, group in zip(edits, old.slots, strict=True)])
         if freed:
             stale = [(g, n) for g, edit in enumerate(edits) for n in range(edit.size, sizes[g])]
-            self._leftovers.shrink(plan, stale=stale, freed=freed)
+            self._grace_queue.shrink(plan, stale=stale, freed=freed)
         return [number for number in dict.fromkeys(freed) if not plan.has(number)] if plan.has_members else ()
 
     def _abort(self, change: Change) -> None:
@@ -212,7 +212,7 @@ class PlanTarget:
         if edits is None or current is None:
             self.state.plans[change.plan.id] = change.plan
             self.state.hold([number for group in change.plan.slots for number in group])
-            self._leftovers.retire([change.plan])
+            self._grace_queue.retire([change.plan])
         else:
             held = [number for edit in edits for _, number in edit.writes]
             self.state.hold(held)
@@ -243,16 +243,16 @@ class PlanTarget:
 
     def _forget(self, unit: Unit) -> None:
         gone = unit.plans()
-        self._leftovers.retire(gone, service=unit.name)
+        self._grace_queue.retire(gone, service=unit.name)
         if not gone:
             self.state.forget_service(unit.name)
         del self.state.units[unit.name.name]
 
     def _retire_orphans(self) -> int:
         known = {number for unit in self.state.units.values() for number in unit.plan_ids()}
-        known |= self._leftovers.retired()
+        known |= self._grace_queue.retired()
         orphans = [plan for plan in self.state.plans.values() if plan.id not in known]
-        self._leftovers.retire(orphans)
+        self._grace_queue.retire(orphans)
         return len(orphans)
 
     def _drop_frontends(self, keys: Sequence[bytes]) -> dict[bytes, str]:

@@ -21,7 +21,7 @@ FEW_SERVICES: Final = 16
 since the kernel ends a batch of deletions at each key that it has not got."""
 
 
-class Leftover(Struct, gc=False):
+class Retired(Struct, gc=False):
     """A whole retired plan; or stale slots of a plan, and the references that its overwritten slots released."""
 
     due: float
@@ -33,7 +33,7 @@ class Leftover(Struct, gc=False):
     """The service to delete with the plan, which is its last."""
 
 
-class Leftovers:
+class GraceQueue:
     """Queue of entries by the end of their grace period."""
 
     def __init__(self, maps: Maps, state: State, *, grace: float, clock: Callable[[], float]) -> None:
@@ -41,49 +41,49 @@ class Leftovers:
         self._state = state
         self._grace = grace
         self._clock = clock
-        self._waiting: deque[Leftover] = deque()
+        self._waiting: deque[Retired] = deque()
 
     def __repr__(self) -> str:
-        return f"<Leftovers: {len(self._waiting)} waiting, {len(self._state.doomed)} numbers to give back>"
+        return f"<GraceQueue: {len(self._waiting)} waiting, {len(self._state.pending_free)} numbers to give back>"
 
     def retire(self, plans: Sequence[Installed], *, service: Named | None = None) -> None:
         """Queue plans that no frontend points to; ``service`` is deleted with the last of them."""
         due = self._clock() + self._grace
         for plan in plans:
             last = plan is plans[-1]
-            self._waiting.append(Leftover(due, plan, retired=True, service=service if last else None))
+            self._waiting.append(Retired(due, plan, retired=True, service=service if last else None))
 
     def shrink(self, plan: Installed, *, stale: Sequence[tuple[int, int]], freed: Sequence[int]) -> None:
         """Queue slots beyond a count, and references, that a change in place left behind."""
-        self._waiting.append(Leftover(self._clock() + self._grace, plan, stale=stale, freed=freed))
+        self._waiting.append(Retired(self._clock() + self._grace, plan, stale=stale, freed=freed))
 
     def retired(self) -> set[int]:
         """Ids of the queued plans."""
-        return {leftover.plan.id for leftover in self._waiting if leftover.retired}
+        return {entry.plan.id for entry in self._waiting if entry.retired}
 
     def stale(self) -> list[tuple[int, int, int]]:
         """The (plan, group, n) of the queued slots beyond a count."""
-        return [(leftover.plan.id, g, n) for leftover in self._waiting for g, n in leftover.stale]
+        return [(entry.plan.id, g, n) for entry in self._waiting for g, n in entry.stale]
 
     def services(self) -> list[Named]:
         """The queued services."""
-        return [leftover.service for leftover in self._waiting if leftover.service]
+        return [entry.service for entry in self._waiting if entry.service]
 
     def sweep(self) -> int:
         """Delete what is due; returns how many entries of the queue and ids."""
-        due: list[Leftover] = []
+        due: list[Retired] = []
         while self._waiting and self._waiting[0].due <= self._clock():
             due.append(self._waiting.popleft())
         if due and not self._drop(due):
             self._waiting.extendleft(reversed(due))
-        return len(due) + self._finish_doomed()
+        return len(due) + self._free_pending()
 
-    def _drop(self, due: Sequence[Leftover]) -> bool:
+    def _drop(self, due: Sequence[Retired]) -> bool:
         """Plans, then slots and members, then references. False: a write failed, and all of it is to be done again."""
-        retired = [leftover.plan for leftover in due if leftover.retired]
+        retired = [entry.plan for entry in due if entry.retired]
         drops = {
             "plans": [ID.pack(plan.id) for plan in retired],
-            "slots": [codecs.SLOT_KEY.pack(*slot) for leftover in due for slot in self._stale(leftover)],
+            "slots": [codecs.SLOT_KEY.pack(*slot) for entry in due for slot in self._stale(entry)],
             "members": [
                 codecs.MEMBER_KEY.pack(plan.id, number)
                 for plan in retired
@@ -95,48 +95,48 @@ class Leftovers:
         }
         if any(self._maps.drop(name, keys) for name, keys in drops.items() if keys):
             return False
-        for leftover in due:
-            self._let_go(leftover)
+        for entry in due:
+            self._release(entry)
         return True
 
-    def _stale(self, leftover: Leftover) -> list[tuple[int, int, int]]:
-        plan = leftover.plan
-        if leftover.retired:
+    def _stale(self, entry: Retired) -> list[tuple[int, int, int]]:
+        plan = entry.plan
+        if entry.retired:
             return list(plan.reach())
         now = self._state.plans.get(plan.id)
         if now is None:
             return []
-        return [(plan.id, g, n) for g, n in leftover.stale if n >= len(now.slots[g])]
+        return [(plan.id, g, n) for g, n in entry.stale if n >= len(now.slots[g])]
 
-    def _let_go(self, leftover: Leftover) -> None:
-        plan = leftover.plan
-        if leftover.retired:
+    def _release(self, entry: Retired) -> None:
+        plan = entry.plan
+        if entry.retired:
             self._state.plans.pop(plan.id, None)
             self._state.plan_ids.release(plan.id)
-            self._state.let_go(plan.held())
+            self._state.release(plan.held())
         else:
-            self._state.let_go(leftover.freed)
-        if leftover.service is not None:
-            self._state.forget_service(leftover.service)
+            self._state.release(entry.freed)
+        if entry.service is not None:
+            self._state.forget_service(entry.service)
 
-    def _finish_doomed(self) -> int:
-        """Delete unreferenced entries and free their ids; those that the kernel refuses to delete stay doomed."""
-        doomed, self._state.doomed = self._state.doomed, []
+    def _free_pending(self) -> int:
+        """Delete unreferenced entries and free their ids; those that the kernel refuses to delete stay pending."""
+        pending_free, self._state.pending_free = self._state.pending_free, []
         for name in ("backends", "services", "clusters"):
-            mine = [each for each in doomed if each[0] == name]
+            mine = [each for each in pending_free if each[0] == name]
             failed = self._maps.drop(name, [ID.pack(number) for _, _, number in mine]) if mine else {}
             for position, each in enumerate(mine):
                 if position in failed:
-                    self._state.doomed.append(each)
+                    self._state.pending_free.append(each)
                 else:
                     each[1].release(each[2])
-        self._forget_counters(doomed)
-        return len(doomed) - len(self._state.doomed)
+        self._forget_counters(pending_free)
+        return len(pending_free) - len(self._state.pending_free)
 
-    def _forget_counters(self, doomed: Iterable[tuple[str, object, int]]) -> None:
+    def _forget_counters(self, pending_free: Iterable[tuple[str, object, int]]) -> None:
         """A number that is given out again starts from nothing."""
-        services = {number for name, _, number in doomed if name == "services"}
-        clusters = {number for name, _, number in doomed if name == "clusters"}
+        services = {number for name, _, number in pending_free if name == "services"}
+        clusters = {number for name, _, number in pending_free if name == "clusters"}
         if clusters or len(services) > FEW_SERVICES:
             unpack = codecs.COUNTER_KEY.unpack
             keys = [key for key, _ in self._maps.items("counters")]
