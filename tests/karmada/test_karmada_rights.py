@@ -22,7 +22,7 @@ from isthmus.kube.objects.meta import Meta, Wire
 
 RIGHTS = Path(__file__).resolve().parents[2] / "examples" / "karmada" / "join" / "rights.yaml"
 GROUP = "rbac.authorization.k8s.io"
-USER = {"kind": "User", "apiGroup": GROUP, "name": "nobody"}
+USER = {"kind": "User", "apiGroup": GROUP, "name": "karmada"}
 
 pytestmark = pytest.mark.kube
 
@@ -45,7 +45,7 @@ async def karmada(kube_apiserver: KubeApiServer, tmp_path: Path) -> AsyncIterato
     await kube_apiserver.ready()
     async with (
         await kube.connect(kube_apiserver.section()) as client,
-        await kube.connect(kube_apiserver.section("nobody")) as limited,
+        await kube.connect(kube_apiserver.section("karmada")) as limited,
     ):
         made = ControlPlane(client, tmp_path, "c1", "c2")
         await made.install()

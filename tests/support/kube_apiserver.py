@@ -22,8 +22,8 @@ from etcd_server import running as running_etcd
 from isthmus.config import KubernetesSection
 from isthmus.etcd import Session, binary
 
-TOKENS: Final = {"admin": "system:masters", "nobody": ""}
-"""Who may come, by token, and the group they are in."""
+TOKENS: Final = {"admin": "system:masters", "karmada": "", "nobody": ""}
+"""Users, whose names are their tokens, and the group they are in. Tests bind roles to ``karmada`` alone."""
 
 
 RANGES: Final = "10.96.0.0/16,fd00:10:96::/112"
