@@ -195,6 +195,33 @@ rules:
         await world.envoy.get(port, "/more")
 
 
+async def test_mirrors_that_name_each_other_make_one_copy_each(world: Both) -> None:
+    """A copy goes to backends, not to a Service: it meets no route."""
+    seen: dict[str, list[Any]] = {"one": [], "two": []}
+    for name, requests in seen.items():
+        await world.serve(f"demo/{name}", name, seen=requests)
+    copies = "filters: [" + ", ".join(
+        f"{{type: RequestMirror, requestMirror: {{backendRef: {{name: {name}, port: 80}}}}}}" for name in seen
+    )
+    for name in seen:
+        to = f"parentRefs: [{{group: '', kind: Service, name: {name}}}]\n"
+        world.rows.routes(
+            route(f"{to}rules: [{{{copies}], backendRefs: [{{name: {name}, port: 80}}]}}]", name=f"demo/{name}")
+        )
+    port = await world.answers("one", service="demo/one")
+    await world.answers("two", service="demo/two")
+    assert (await world.envoy.ask(port, "GET", "/once")).status == 200
+
+    def counts() -> tuple[int, ...]:
+        return tuple([request.path for request in requests].count("/once") for requests in seen.values())
+
+    while any(got < want for got, want in zip(counts(), (2, 1), strict=True)):
+        await world.envoy.get(port, "/more")
+    for _ in range(50):
+        await world.envoy.get(port, "/more")
+    assert counts() == (2, 1), "the request and its copy, and the other copy"
+
+
 async def test_a_route_of_another_namespace_is_for_its_own_callers_alone(world: Both) -> None:
     rules = "rules: [{backendRefs: [{name: echo, namespace: demo, port: 80}]}]"
     to = "parentRefs: [{group: '', kind: Service, name: echo, namespace: demo}]\n"
