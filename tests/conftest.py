@@ -65,6 +65,7 @@ def pytest_configure() -> None:
         sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = str(CACHE / "pycache")
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     structlog.configure(processors=logs.processors("text"), logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
+    logs.configure = lambda **_: None  # a command's own in this process would outlast its test
     for name in list(os.environ):
         steers = name in OURS or name.startswith(OURS_BY_PREFIX)
         if (name.startswith("ISTHMUS_") and not steers) or name in FOREIGN or name.lower().endswith("_proxy"):

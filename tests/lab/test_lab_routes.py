@@ -123,6 +123,7 @@ def test_calls_are_split_by_path_while_the_route_is_there_and_go_by_the_kernel_a
     until(lambda: answers(lab, "/here", count=8).keys() == {("c1", POD), ("c2", POD)}, what="by the kernel again")
 
 
+@pytest.mark.failover
 def test_an_envoy_that_is_killed_costs_calls_that_it_had_and_no_other(routed: Running) -> None:
     """What it refuses goes to the backends of the service by the kernel, which stand behind it in the plan."""
     with called(routed) as load:
