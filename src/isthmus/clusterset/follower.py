@@ -161,6 +161,8 @@ async def _supervised(connection: Connection) -> None:
             return await connection.run()
         except Exception:
             log.exception("the connection with a peer failed and is made anew", cluster=connection.name)
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise asyncio.CancelledError from None  # it came while a TaskGroup ended by an error, which hides it
             await asyncio.sleep(AFTER_A_BUG)
 
 
