@@ -37,6 +37,8 @@ class Scheme(NamedTuple):
     cluster_pods: str
     balancers: str
     """Addresses of Services of type LoadBalancer, of a cluster."""
+    nowhere: str
+    """The unspecified address."""
 
     def host(self, address: str) -> str:
         """An address as a range of one."""
@@ -59,6 +61,7 @@ SCHEMES: Final[dict[Family, Scheme]] = {
         node_pods="10.{}.{}.0/24",
         cluster_pods="10.{}.0.0/16",
         balancers="172.31.{}.0/24",
+        nowhere="0.0.0.0",
     ),
     "IPv6": Scheme(
         family="IPv6",
@@ -75,6 +78,7 @@ SCHEMES: Final[dict[Family, Scheme]] = {
         node_pods="fd00:10:{}:{}::/64",
         cluster_pods="fd00:10:{}::/48",
         balancers="fd00:172:31:{}::/120",
+        nowhere="::",
     ),
 }
 

@@ -28,7 +28,7 @@ GATEWAY: Final = 15_443
 MAX_CLUSTERS: Final = 64
 MAX_NODES: Final = 40
 Network = Literal["flat", "island"]
-"""Whether clusters reach each other's pods, or only each other's gateway nodes."""
+"""Whether a cluster reaches the pods of the others that are flat, or only others' gateway nodes."""
 
 NAME: Final = re.compile(r"[a-z][a-z0-9]{0,11}\Z")
 
@@ -76,7 +76,7 @@ class Node:
 
     @property
     def gateway(self) -> bool:
-        """Whether other islands reach it: the first node of each."""
+        """Whether clusters of other networks reach it: the first node of each."""
         return self.number == 1
 
     @property
@@ -157,6 +157,16 @@ class Cluster:
         """The same, with their ranges."""
         return tuple(SCHEMES[family] for family in self.families)
 
+    @cached_property
+    def network(self) -> str:
+        """What it publishes as its network: an island's own name, nothing where it is flat."""
+        return self.name if self.lab.networks[min(self.index, len(self.lab.networks)) - 1] == "island" else ""
+
+    @property
+    def island(self) -> bool:
+        """Whether nobody else reaches its pods."""
+        return bool(self.network)
+
     @property
     def address(self) -> str:
         """The control plane's first address."""
@@ -180,11 +190,10 @@ class Cluster:
         """Where its etcd answers."""
         return f"http://{joined(self.address, ETCD)}"
 
-    @property
-    def etcd_outside(self) -> str:
-        """Where other clusters find it: that of an island at its gateway node."""
-        island = self.lab.network == "island"
-        return f"http://{joined(self.nodes[0].address, ETCD)}" if island else self.etcd
+    def etcd_seen_from(self, other: Cluster) -> str:
+        """Where another cluster finds it: across networks at its gateway node."""
+        near = self.network == other.network
+        return self.etcd if near else f"http://{joined(self.nodes[0].address, ETCD)}"
 
     @property
     def apiserver(self) -> str:
@@ -203,8 +212,8 @@ class Cluster:
 
     @property
     def pod_net(self) -> int:
-        """The second byte of its pods' addresses: the same in every island, as islands do not coordinate ranges."""
-        return 1 if self.lab.network == "island" else self.index
+        """The second byte of its pods' addresses: that of c1 in every island, as islands do not coordinate ranges."""
+        return 1 if self.island else self.index
 
     @property
     def wires(self) -> tuple[str, ...]:
@@ -234,7 +243,8 @@ class Lab:
     name: str = "demo"
     size: int = 3
     nodes: int = 1
-    network: Network = "flat"
+    networks: tuple[Network, ...] = ("flat",)
+    """By cluster; the last is also of those that follow."""
     families: tuple[Families, ...] = (("IPv4",),)
     """By cluster; the last is also of those that follow."""
     places: tuple[tuple[str, str], ...] = ()
@@ -245,6 +255,11 @@ class Lab:
         """All families that some cluster has."""
         there = {family for each in self.families for family in each}
         return tuple(scheme for family, scheme in SCHEMES.items() if family in there)
+
+    @property
+    def islands(self) -> bool:
+        """Whether some of its clusters reach others through gateways only; then all have gateways."""
+        return any(cluster.island for cluster in self.clusters)
 
     @property
     def prefix(self) -> str:

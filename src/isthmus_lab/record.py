@@ -27,7 +27,7 @@ class Record(msgspec.Struct, frozen=True):
     """False: clusters only."""
     apiserver: ApiServer = "small"
     datapath: Datapath = "isthmus"
-    network: Network = "flat"
+    networks: tuple[Network, ...] = ("flat",)
     families: tuple[Families, ...] = (("IPv4",),)
     places: tuple[tuple[str, str], ...] = ()
     envoy: str = ""
@@ -36,7 +36,7 @@ class Record(msgspec.Struct, frozen=True):
     @property
     def lab(self) -> Lab:
         """The lab it is of."""
-        return Lab(self.name, self.size, self.nodes, self.network, self.families, self.places)
+        return Lab(self.name, self.size, self.nodes, self.networks, self.families, self.places)
 
 
 def write(record: Record) -> None:

@@ -103,7 +103,7 @@ def start(
             isthmus,
             apiserver,
             datapath,
-            lab.network,
+            lab.networks,
             lab.families,
             lab.places,
             str(envoy() or "") if isthmus and datapath == "isthmus" else "",

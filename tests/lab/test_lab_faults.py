@@ -84,9 +84,16 @@ def test_a_node_is_cut_from_the_rest_of_its_cluster() -> None:
 
 
 def test_pods_of_an_island_are_cut_by_their_addresses() -> None:
-    island = Lab("demo", 2, 2, "island")
+    island = Lab("demo", 2, 2, ("island",))
     output = ruleset(island, Impairments((Cut(thing("c1/n1"), thing("c1/n2"), one_way=True),)))
     assert 'iifname { "c1-n1" } ip daddr { 10.1.2.0/24 } drop' in output
+
+
+def test_a_cut_from_an_island_spares_its_own_pods_though_a_flat_cluster_has_their_addresses() -> None:
+    mixed = Lab("demo", 2, 2, ("flat", "island"))
+    output = ruleset(mixed, Impairments((Cut(thing("c2"), thing("c1"), one_way=True),)))
+    [rule] = [line.strip() for line in output.splitlines() if line.endswith("drop")]
+    assert 'ip daddr != 10.1.0.0/16 fib daddr oifname { "c1-cp", "c1-n1", "c1-n2" } drop' in rule
 
 
 def test_loss_alone_needs_no_relay_and_delay_does() -> None:
@@ -130,7 +137,7 @@ def test_a_kernel_is_asked_in_a_namespace_and_never_in_the_hosts() -> None:
 
 @pytest.mark.parametrize(("a", "b", "back"), [("c1/n1", "c1/n2", 1001), ("c1", "c2", 0)])
 def test_what_an_islands_relay_held_goes_on_by_the_islands_ways(a: str, b: str, back: int) -> None:
-    island, slow = Lab("demo", 2, 2, "island"), Link(thing(a), thing(b), delay=40.0)
+    island, slow = Lab("demo", 2, 2, ("island",)), Link(thing(a), thing(b), delay=40.0)
     assert relays(island, Impairments(links=(slow,)))["link0"][-1] == f"--table={back}"
     assert relays(LAB, Impairments(links=(slow,)))["link0"][-1] == "--table=0"
 
@@ -279,7 +286,7 @@ def _killed(hurt: Running) -> set[str]:
 @pytest.fixture(scope="module")
 def islands() -> Iterator[Running]:
     """Two islands of two nodes with the same pod addresses."""
-    running = Running(Lab(lab_name("i"), 2, 2, "island"))
+    running = Running(Lab(lab_name("i"), 2, 2, ("island",)))
     try:
         running.cli("up", "--clusters", "2", "--nodes", "2", "--network", "island", "--without-isthmus")
         for cluster in ("c1", "c2"):

@@ -23,7 +23,7 @@ ECHO = Path(__file__).parents[2] / "examples" / "echo"
 @pytest.fixture(scope="module")
 def islands() -> Iterator[Running]:
     """Three of them; c1 and c2 export echo."""
-    running = Running(Lab(lab_name("w"), 3, 1, "island"))
+    running = Running(Lab(lab_name("w"), 3, 1, ("island",)))
     try:
         running.cli("up", "--clusters", "3", "--network", "island", "--from", str(ECHO))
         for cluster in ("c1", "c2"):
@@ -96,7 +96,7 @@ def answers(islands: Running, cluster: str, count: int) -> Counter[str]:
 
 
 def test_another_islands_etcd_is_cut_off_at_its_gateway_node() -> None:
-    lab = Lab("demo", 2, 2, "island")
+    lab = Lab("demo", 2, 2, ("island",))
     cut = Cut(fault_targets.parse(lab, "c1"), fault_targets.parse(lab, "c2/etcd"), one_way=True)
     assert 'fib daddr oifname { "c2-n1" } th dport 2379 drop' in ruleset(lab, Impairments((cut,)))
     own = Cut(fault_targets.parse(lab, "c2/n2"), fault_targets.parse(lab, "c2/etcd"), one_way=True)

@@ -37,6 +37,28 @@ def test_a_place_that_is_none_is_one_line(word: str) -> None:
     assert (done.exit_code, done.stderr.strip()) == (1, wanted)
 
 
+def test_flat_clusters_and_islands_may_be_in_one_lab() -> None:
+    lab = Lab("demo", 4, networks=("flat", "flat", "island"))
+    assert [cluster.network for cluster in lab.clusters] == ["", "", "c3", "c4"]
+    assert [cluster.pod_cidrs[0] for cluster in lab.clusters] == [
+        "10.1.0.0/16",
+        "10.2.0.0/16",
+        "10.1.0.0/16",
+        "10.1.0.0/16",
+    ]
+    c1, c2, c3, _ = lab.clusters
+    assert c2.etcd_seen_from(c1) == "http://172.30.2.2:2379"
+    assert c2.etcd_seen_from(c3) == "http://172.30.2.11:2379", "across networks at the gateway node"
+    assert configs.operator(c1, envoy="/envoy").cluster.gateways == ("172.30.1.11:15443",)
+
+
+@pytest.mark.parametrize("word", ["c9=island", "peninsula", "c1=", "c1=peninsula"])
+def test_a_network_that_is_none_is_one_line(word: str) -> None:
+    done = CliRunner().invoke(group, ["up", "--lab", "nolab", "--network", word])
+    wanted = f"Error: --network {word}: want flat or island, or CLUSTER=… of c1, c2, c3"
+    assert (done.exit_code, done.stderr.strip()) == (1, wanted)
+
+
 @pytest.mark.parametrize("family", ["IPv4", "IPv6"])
 def test_addresses_of_all_clusters_and_nodes_differ(family: Family) -> None:
     lab, scheme = Lab("demo", 64, 40, families=((family,),)), SCHEMES[family]

@@ -41,8 +41,9 @@ def group() -> None:
 @new_lab_name
 @click.option("--clusters", default=3, show_default=True, help="How many: c1, c2, …")
 @click.option("--nodes", default=1, show_default=True, help="Nodes of each cluster.")
-@click.option("--network", type=click.Choice(["flat", "island"]), default="flat", show_default=True,
-              help="Whether clusters reach each other's pods, or only gateway nodes.")  # fmt: skip
+@click.option("--network", "networks", multiple=True, metavar="NETWORK",
+              help="flat: clusters reach each other's pods; island: only gateway nodes; c3=island for one cluster.  "
+                   "[default: flat]")  # fmt: skip
 @_families
 @click.option(
     "--place", "places", multiple=True, metavar="CLUSTER=REGION[/ZONE]",
@@ -72,7 +73,7 @@ def up(
     name: str,
     clusters: int,
     nodes: int,
-    network: Network,
+    networks: tuple[str, ...],
     families: tuple[str, ...],
     places: tuple[str, ...],
     directory: Path | None,
@@ -88,7 +89,8 @@ def up(
     from isthmus_lab import etcd_program, manifests, removal, startup
     from isthmus_lab.layout import Lab
 
-    lab = Lab(name, clusters, nodes, network, _of_clusters(families, clusters), _places(places, clusters))
+    of_clusters = _networks(networks, clusters), _of_clusters(families, clusters), _places(places, clusters)
+    lab = Lab(name, clusters, nodes, *of_clusters)
     try:
         own = _images(images, file, stand_in_missing=stand_in_missing)
         startup.check(lab, apiserver=apiserver, datapath=datapath)
@@ -240,6 +242,20 @@ def _of_clusters(words: tuple[str, ...], clusters: int) -> tuple[Families, ...]:
         return families.parse_all(words, clusters)
     except families.BadFamilies as why:
         raise click.ClickException(str(why)) from None
+
+
+def _networks(words: tuple[str, ...], clusters: int) -> tuple[Network, ...]:
+    """The network of each cluster; the later word wins."""
+    found: list[Network] = ["flat"] * clusters
+    names = [f"c{number}" for number in range(1, clusters + 1)]
+    kinds: dict[str, Network] = {"flat": "flat", "island": "island"}
+    for word in words:
+        name, equals, kind = word.rpartition("=")
+        if kind not in kinds or (equals and name not in names):
+            raise click.ClickException(f"--network {word}: want flat or island, or CLUSTER=… of {', '.join(names)}")
+        for number in [names.index(name)] if equals else range(clusters):
+            found[number] = kinds[kind]
+    return tuple(found)
 
 
 def _places(words: tuple[str, ...], clusters: int) -> tuple[tuple[str, str], ...]:

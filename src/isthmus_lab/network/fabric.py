@@ -25,7 +25,7 @@ ROUTER6: Final = (*HOST6, ("net/ipv6/conf/all/forwarding", "1"))
 
 
 async def build(lab: Lab) -> None:
-    """Fabric, control planes and nodes with their addresses and routes; flat, or islands with shores."""
+    """Fabric, control planes and nodes with their addresses and routes; flat, or with shores around each network."""
     six = any(scheme.family == "IPv6" for scheme in lab.schemes)
     host, router = (HOST6, (*ROUTER, *ROUTER6)) if six else ((), ROUTER)
     namespaces.create(lab.fabric)
@@ -50,9 +50,9 @@ async def build(lab: Lab) -> None:
             for node in cluster.nodes:
                 await _pods_behind(fabric, node)
             await _balancers_behind(fabric, cluster.nodes[0])
-            if lab.network == "island":
+            if cluster.island:
                 await _own_table(fabric, cluster)
-    if lab.network == "island":
+    if lab.islands:
         islands.shores(lab)
         for cluster in lab.clusters:
             islands.door(cluster)
@@ -88,7 +88,7 @@ async def _member(member: Cluster | Node, namespace: str, cluster: Cluster) -> N
 async def _pods_behind(fabric: Any, node: Node) -> None:
     """The way to a node's pods: for everybody, or for its own island only, since others have the same addresses."""
     index = (await fabric.link_lookup(ifname=node.wire))[0]
-    own = {"table": islands.table(node.cluster)} if node.cluster.lab.network == "island" else {}
+    own = {"table": islands.table(node.cluster)} if node.cluster.island else {}
     for scheme, net in zip(node.cluster.schemes, node.pod_cidrs, strict=True):
         at = {"gateway": node.machine(scheme), "oif": index, "flags": ["onlink"]}
         await fabric.route("add", family=scheme.socket, dst=net, **at, **own)

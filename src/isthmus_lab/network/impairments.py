@@ -13,8 +13,9 @@ import msgspec
 from msgspec import Struct
 
 from isthmus_lab import fault_targets
+from isthmus_lab.families import Scheme
 from isthmus_lab.fault_targets import FaultTarget
-from isthmus_lab.layout import Lab
+from isthmus_lab.layout import Cluster, Lab
 from isthmus_lab.network.filters import nft
 from isthmus_lab.network.islands import table
 
@@ -128,7 +129,7 @@ def relays(lab: Lab, state: Impairments) -> dict[str, tuple[str, ...]]:
 def _back(lab: Lab, link: Link) -> int:
     """Where the ways of packets that were held are: an island's pods are in the island's own table."""
     own = lab.cluster(link.a.cluster) if link.a.cluster == link.b.cluster else None
-    return table(own) if own is not None and lab.network == "island" else 0
+    return table(own) if own is not None and own.island else 0
 
 
 def _cut(lab: Lab, source: FaultTarget, target: FaultTarget, *, loud: bool) -> list[str]:
@@ -140,20 +141,30 @@ def _ways(lab: Lab, source: FaultTarget, target: FaultTarget) -> list[str]:
     """What matches packets from one target to another. A cluster and a part of it: the rest of it and that part."""
     here, there = _behind(lab, source, seen_from=target), _behind(lab, target, seen_from=source)
     here, there = (here - there or here), (there - here or there)
-    way = f"iifname {_set(here)} fib daddr oifname {_set(there)}"
+    way = f"fib daddr oifname {_set(there)}"
     if port := fault_targets.port(target):
         way += f" th dport {port}"
     if port := fault_targets.port(source):
         way += f" th sport {port}"
-    if lab.network == "flat" or source.cluster != target.cluster:
-        return [way]
+    arrived, own = f"iifname {_set(here)}", lab.cluster(source.cluster)
+    if own is None or not own.island:
+        return [f"{arrived} {way}"]
     # Where an island's pods are is in the island's own table, in which fib does not look.
-    return [way, *(f"iifname {_set(here)} {family} daddr {nets}" for family, nets in _pods(lab, target, there))]
+    if source.cluster == target.cluster:
+        return [f"{arrived} {way}", *(f"{arrived} {family} daddr {nets}" for family, nets in _pods(lab, target, there))]
+    # The main table may have those addresses too, as those of the pods of a cluster that is flat.
+    return [f"{arrived} {scheme.nft} daddr != {_own_pods(own, scheme)} {way}" for scheme in lab.schemes]
+
+
+def _own_pods(cluster: Cluster, scheme: Scheme) -> str:
+    """The addresses of a cluster's pods of a family; one that no packet goes to where it has none."""
+    return dict(zip(cluster.schemes, cluster.pod_cidrs, strict=True)).get(scheme, scheme.nowhere)
 
 
 def _behind(lab: Lab, target: FaultTarget, *, seen_from: FaultTarget) -> frozenset[str]:
-    """The cables behind which it is; another island's etcd is behind that of its gateway node."""
-    if target.process == "etcd" and lab.network == "island" and target.cluster != seen_from.cluster:
+    """The cables behind which it is; another network's etcd is behind that of its gateway node."""
+    there, here = lab.cluster(target.cluster), lab.cluster(seen_from.cluster)
+    if target.process == "etcd" and there is not None and here is not None and there.network != here.network:
         target = FaultTarget(target.cluster, node=1)
     return fault_targets.wires(lab, target)
 

@@ -1,7 +1,8 @@
 """What makes islands of clusters: pods that are unreachable from outside, and gateway nodes that others reach.
 
-Every island has a table of its own for the ways to its pods, since all have the same addresses. An island's etcd is
-reached at its gateway node, as its services will be.
+Every island has a table of its own for the ways to its pods, since all have the same addresses. Clusters that are flat
+are one network: the main table has the ways to their pods. Across networks a cluster's etcd is reached at its gateway
+node, as its services are.
 """
 
 from __future__ import annotations
@@ -21,24 +22,25 @@ def table(cluster: Cluster) -> int:
 
 
 def shores(lab: Lab) -> None:
-    """Between islands only gateway nodes are reached, and only they answer.
+    """Between networks only gateway nodes are reached, and only they answer.
 
     Judged as packets arrive: what a link's relay holds comes back by another interface, and has been judged before.
     """
     nodes = [node for cluster in lab.clusters for node in cluster.nodes]
     rules = []
     for cluster in lab.clusters:
-        wires = "{ " + ", ".join(f'"{wire}"' for wire in cluster.wires) + " }"
-        from_here = f"iifname {wires}"
+        near = [each for each in lab.clusters if each.network == cluster.network]
+        from_here = f"iifname {_wires(cluster)}"
         rules += [
-            f"{from_here} fib daddr oifname {wires} accept",
+            f"{from_here} fib daddr oifname {_wires(*near)} accept",
             f"{from_here} fib daddr type {{ local, multicast }} accept",
         ]
         for scheme, pods in zip(cluster.schemes, cluster.pod_cidrs, strict=True):
             gateways = ", ".join(node.machine(scheme) for node in nodes if node.gateway)
             machines = ", ".join(node.machine(scheme) for node in nodes)
             saddr, daddr = f"{scheme.nft} saddr", f"{scheme.nft} daddr"
-            rules.append(f"{from_here} {daddr} {pods} accept")  # by its own table, so its own
+            if cluster.island:
+                rules.append(f"{from_here} {daddr} {pods} accept")  # by its own table, so its own
             rules.append(f"{from_here} {saddr} {{ {machines} }} {daddr} {{ {gateways} }} accept")
             rules.append(f"{from_here} {saddr} {{ {gateways} }} {daddr} {{ {machines} }} accept")
         rules.append(f"{from_here} drop")
@@ -47,8 +49,12 @@ def shores(lab: Lab) -> None:
     nft(lab.fabric, f"table inet shores {{\n  chain arrive {{\n    {hook}\n{body}  }}\n}}\n")
 
 
+def _wires(*clusters: Cluster) -> str:
+    return "{ " + ", ".join(f'"{wire}"' for cluster in clusters for wire in cluster.wires) + " }"
+
+
 def door(cluster: Cluster) -> None:
-    """Let others reach the cluster's etcd at its gateway node, and see that node as who asks."""
+    """Let other networks reach the cluster's etcd at its gateway node, and see that node as who asks."""
     node, scheme = cluster.nodes[0], cluster.schemes[0]
     called = f'iifname "eth0" {scheme.nft} daddr {node.address} tcp dport {ETCD}'
     passed = f'oifname "eth0" ct status dnat {scheme.nft} daddr {cluster.address} tcp dport {ETCD}'

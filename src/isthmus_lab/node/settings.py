@@ -18,7 +18,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     lab: str
     clusters: int
     nodes: int
-    network: Network = "flat"
+    networks: tuple[Network, ...] = ("flat",)
     families: tuple[Families, ...] = (("IPv4",),)
     cluster: str
     node: int
@@ -29,7 +29,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     @property
     def place(self) -> Node:
         """Where everything of the node is."""
-        lab = Lab(self.lab, self.clusters, self.nodes, self.network, self.families)
+        lab = Lab(self.lab, self.clusters, self.nodes, self.networks, self.families)
         return next(n for c in lab.clusters if c.name == self.cluster for n in c.nodes if n.number == self.node)
 
 

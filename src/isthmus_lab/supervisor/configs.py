@@ -47,7 +47,7 @@ def write(lab: Lab, *, ports: dict[str, int], services: bool = True, envoy: str 
         files.write(cluster, trusted=trusted, token=tokens[cluster.name])
         for peer in lab.clusters:
             if peer is not cluster:
-                (directory / "peers" / peer.name).write_text(f"endpoints:\n- {peer.etcd_outside}\n")
+                (directory / "peers" / peer.name).write_text(f"endpoints:\n- {peer.etcd_seen_from(cluster)}\n")
         if _through_gateways(lab, envoy):
             _identities(cluster)
         _private(config_of(cluster, "operator"), config.to_toml(operator(cluster, envoy=envoy)))
@@ -62,11 +62,11 @@ def write(lab: Lab, *, ports: dict[str, int], services: bool = True, envoy: str 
 
 
 def _through_gateways(lab: Lab, envoy: str) -> bool:
-    return lab.network == "island" and bool(envoy)
+    return lab.islands and bool(envoy)
 
 
 def _identities(cluster: Cluster) -> None:
-    """The authority of an island, which all others trust for it, and the certificates of its nodes and gateways."""
+    """The authority of a cluster, which all others trust for it, and the certificates of its nodes and gateways."""
     folder = Folder(cluster.directory / "pki")
     folder.ensure(cluster.name, (), days=DAYS, domain=config.GatewaySection().domain)
     for peer in cluster.lab.clusters:
@@ -101,7 +101,7 @@ def _node(node: Node, services: bool, envoy: str) -> None:
         lab=lab.name,
         clusters=lab.size,
         nodes=lab.nodes,
-        network=lab.network,
+        networks=lab.networks,
         families=lab.families,
         cluster=node.cluster.name,
         node=node.number,
@@ -210,10 +210,14 @@ def _proxy(node: Node, envoy: str) -> config.ProxySection:
 
 
 def _cluster(cluster: Cluster) -> config.ClusterSection:
-    network = cluster.name if cluster.lab.network == "island" else ""
     region, zone = cluster.place
     return config.ClusterSection(
-        name=cluster.name, id=cluster.index, network=network, region=region, zone=zone, families=cluster.families
+        name=cluster.name,
+        id=cluster.index,
+        network=cluster.network,
+        region=region,
+        zone=zone,
+        families=cluster.families,
     )
 
 

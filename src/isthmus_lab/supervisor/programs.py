@@ -104,7 +104,7 @@ def programs(lab: Lab, *, etcd: str, isthmus: bool = True, envoy: bool = False) 
             found.append(_node(node))
             found += [_isthmus(node, process) for process in OF_NODES] if isthmus else []
             found += [_envoy(node, "envoy", proxy_of(node))] if isthmus and envoy else []
-            if isthmus and envoy and lab.network == "island" and node.gateway:
+            if isthmus and envoy and lab.islands and node.gateway:
                 found += [_isthmus(node, "gateway"), _envoy(node, "gateway-envoy", gateway_of(node))]
     return found
 
