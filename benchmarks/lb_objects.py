@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from isthmus.clusterset import endpoints as records
 from isthmus.etcd import KeyValue
 from isthmus.kube.objects import core, discovery, mcs
-from isthmus.kube.objects.meta import Meta
+from isthmus.kube.objects.meta import ManagedMeta
 from isthmus.model.names import ClusterName, ServiceName, derived, split
 from isthmus.model.services import Endpoint, Port
 from isthmus.reflector import Event
@@ -44,7 +44,7 @@ def service(n: int, name: ServiceName, labels: Mapping[str, str] | None = None) 
     """The n-th Service, as the client decodes it."""
     namespace, short = split(name)
     return core.Service(
-        metadata=Meta(
+        metadata=ManagedMeta(
             name=short,
             namespace=namespace,
             uid=f"uid-{n}",
@@ -69,7 +69,7 @@ def slice_of(n: int, part: int, endpoints: Iterable[int]) -> discovery.EndpointS
     namespace, name = split(named(n))
     ready = discovery.EndpointConditions(ready=True, serving=True, terminating=False)
     return discovery.EndpointSlice(
-        metadata=Meta(name=f"{name}-{part}", namespace=namespace, labels={slices.OF_SERVICE: name}),
+        metadata=ManagedMeta(name=f"{name}-{part}", namespace=namespace, labels={slices.OF_SERVICE: name}),
         address_type="IPv4",
         ports=[discovery.EndpointPort(name="http", port=8080, protocol="TCP")],
         endpoints=[
@@ -100,7 +100,7 @@ def imported(n: int) -> Changed:
     name, peer = named(n), PEERS[n % len(PEERS)]
     namespace, short = split(name)
     of = mcs.ServiceImport(
-        metadata=Meta(name=short, namespace=namespace, uid=f"import-{n}"),
+        metadata=ManagedMeta(name=short, namespace=namespace, uid=f"import-{n}"),
         spec=mcs.ServiceImportSpec(
             type="ClusterSetIP",
             ports=[core.ServicePort(name="http", port=80, protocol="TCP")],

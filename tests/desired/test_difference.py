@@ -78,6 +78,22 @@ def test_what_differs_is_the_patch(wanted: dict[str, Any], found: dict[str, Any]
     assert difference(wanted, found, SERVICE) == patch
 
 
+def managed(*keys: str, by: str) -> dict[str, Any]:
+    """An entry of managedFields: labels of these keys."""
+    fields: dict[str, Any] = {"f:metadata": {"f:labels": {".": {}, **{f"f:{key}": {} for key in keys}}}}
+    return {"manager": by, "operation": "Apply", "fieldsV1": fields}
+
+
+def test_a_label_that_we_set_and_want_no_more_goes_and_others_stay() -> None:
+    labels = {"team": "red", "tier": "1", "theirs": "yes"}
+    owners = [managed("team", "tier", by="isthmus-operator"), managed("theirs", by="kubectl")]
+    found = {"metadata": {"labels": labels, "managedFields": owners}}
+    assert difference({"metadata": {"labels": {"team": "red"}}}, found, IMPORT) == {
+        "metadata": {"labels": {"tier": None}}
+    }
+    assert difference({"metadata": {}}, found, IMPORT) == {"metadata": {"labels": {"team": None, "tier": None}}}
+
+
 def condition(kind: str, status: str = "True", **fields: Any) -> dict[str, Any]:
     return {"type": kind, "status": status, **fields}
 

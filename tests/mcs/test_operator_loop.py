@@ -6,6 +6,7 @@ Each test has a namespace of its own, and sees what others left as an operator o
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from operator_world import Operator, has_address, spec
@@ -14,6 +15,7 @@ from isthmus import kube
 from isthmus.kube.objects.core import NAMESPACE, SERVICE
 from isthmus.kube.objects.discovery import ENDPOINT_SLICE
 from isthmus.kube.objects.mcs import SERVICE_EXPORT, SERVICE_IMPORT, ServiceImport
+from isthmus.kube.objects.meta import Meta
 from isthmus.mcs import words
 from isthmus.model import tables
 from isthmus.model.names import ClusterName, ServiceName, derived, split
@@ -112,11 +114,43 @@ async def test_an_edit_of_what_is_ours_is_undone_and_others_fields_stay(operator
     assert found.metadata.labels == {"theirs": "yes"}
 
 
-async def test_labels_no_longer_exported_go(operator: Operator) -> None:
-    operator.export("c2", labels=(("team", "red"), ("tier", "1")))
-    await operator.imported(lambda each: each.metadata.labels == {"team": "red", "tier": "1"})
-    operator.export("c2", labels=(("team", "red"),))
-    await operator.imported(lambda each: each.metadata.labels == {"team": "red"})
+async def labelled(operator: Operator) -> None:
+    """An import with two labels and two annotations of its export and one slice, which the tables show as wanted."""
+    both = (("team", "red"), ("tier", "1"))
+    operator.export("c2", labels=both, annotations=both)
+    operator.publish(Endpoint("10.2.1.5", (Port("http", 8080),)), service=operator.derived_name)
+    await operator.until(lambda now: operator.written(now))
+    await operator.settled()
+
+
+async def one_is_left(operator: Operator) -> None:
+    """The import, its derived Service and the slice carry no ``tier`` any more."""
+
+    async def carrying() -> list[str]:
+        found: list[Any] = [await operator.client.get(SERVICE_IMPORT, "echo", operator.namespace)]
+        found.append(await operator.client.get(SERVICE, operator.derived, operator.namespace))
+        found += await operator.client.list(ENDPOINT_SLICE, operator.namespace)
+        metas: list[Meta] = [each.metadata for each in found]
+        assert len(metas) == 3
+        assert all((meta.labels or {}).get("team") == "red" for meta in metas)
+        return [meta.name for meta in metas if "tier" in {**(meta.labels or {}), **(meta.annotations or {})}]
+
+    async with asyncio.timeout(60):
+        while await carrying():  # noqa: ASYNC110 the server is asked
+            await asyncio.sleep(0.01)
+
+
+async def test_labels_and_annotations_no_longer_exported_go(operator: Operator) -> None:
+    await labelled(operator)
+    operator.export("c2", labels=(("team", "red"),), annotations=(("team", "red"),))
+    await one_is_left(operator)
+
+
+async def test_labels_no_longer_exported_go_where_an_earlier_process_wrote_them(operator: Operator) -> None:
+    await labelled(operator)
+    operator.forget()
+    operator.export("c2", labels=(("team", "red"),), annotations=(("team", "red"),))
+    await one_is_left(operator)
 
 
 async def whole(operator: Operator) -> Service:

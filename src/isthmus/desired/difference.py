@@ -1,6 +1,7 @@
 """What an object has to change to hold what is wanted of it: one comparison for every kind.
 
-Maps are compared field by field, and fields that nothing wants are others'. Lists are ours whole, in any order where
+Maps are compared field by field, and fields that nothing wants are others', but for labels and annotations that the
+object's ``managedFields`` give as ours: those we set once and want no more. Lists are ours whole, in any order where
 their items are objects (a server may merge them in another), but for lists that are shared by key: conditions, owners.
 Empty and absent are the same. Times are the server's.
 """
@@ -11,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from isthmus.desired import parents
-from isthmus.desired.ownership import Ownership
+from isthmus.desired.ownership import MANAGER, Ownership
 
 Json = Any
 Fields = Mapping[str, Json]
@@ -35,7 +36,7 @@ def difference(wanted: Fields, found: Fields, ownership: Ownership) -> dict[str,
         there = found.get(field) or {}
         part: Json
         if field == "metadata":
-            part = _fields({key: each for key, each in value.items() if key not in NAMED}, there)
+            part = _metadata({key: each for key, each in value.items() if key not in NAMED}, there)
         elif field == "spec":
             extra = {key: None for key in ownership.absent if value.get(key) in EMPTY and there.get(key) not in EMPTY}
             part = {**_fields(value, there), **extra}
@@ -46,6 +47,25 @@ def difference(wanted: Fields, found: Fields, ownership: Ownership) -> dict[str,
         if part not in EMPTY:
             patch[field] = part
     return patch
+
+
+def _metadata(wanted: Fields, found: Fields) -> dict[str, Json]:
+    patch = _fields(wanted, found)
+    for name in ("labels", "annotations"):
+        there = (found.get(name) or {}).keys() - (wanted.get(name) or {}).keys()
+        if there and (gone := there & _applied(found, name)):
+            patch[name] = {**patch.get(name, {}), **dict.fromkeys(sorted(gone))}
+    return patch
+
+
+def _applied(metadata: Fields, name: str) -> set[str]:
+    """Keys of a map of metadata that are ours by the server's record, which an earlier process' writes are in too."""
+    return {
+        key.removeprefix("f:")
+        for entry in metadata.get("managedFields") or ()
+        if entry.get("manager") == MANAGER
+        for key in ((entry.get("fieldsV1") or {}).get("f:metadata") or {}).get(f"f:{name}") or ()
+    }
 
 
 def _fields(wanted: Fields, found: Fields) -> dict[str, Json]:

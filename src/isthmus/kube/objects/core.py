@@ -7,7 +7,7 @@ from typing import Final
 from msgspec import field
 
 from isthmus.kube.kind import Kind
-from isthmus.kube.objects.meta import Condition, Meta, Wire
+from isthmus.kube.objects.meta import Condition, ManagedMeta, Meta, Wire
 
 
 class ServicePort(Wire, frozen=True):
@@ -76,7 +76,7 @@ class ServiceStatus(Wire, frozen=True):
 class Service(Wire, frozen=True):
     """A Service."""
 
-    metadata: Meta
+    metadata: ManagedMeta
     spec: ServiceSpec = ServiceSpec()
     status: ServiceStatus = ServiceStatus()
 

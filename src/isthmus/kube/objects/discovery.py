@@ -7,7 +7,7 @@ from typing import Final
 from msgspec import field
 
 from isthmus.kube.kind import Kind
-from isthmus.kube.objects.meta import Meta, Wire
+from isthmus.kube.objects.meta import ManagedMeta, Wire
 
 
 class EndpointConditions(Wire, frozen=True):
@@ -62,7 +62,7 @@ class EndpointPort(Wire, frozen=True):
 class EndpointSlice(Wire, frozen=True):
     """A part of a Service's endpoints."""
 
-    metadata: Meta
+    metadata: ManagedMeta
     address_type: str = field(default_factory=lambda: "IPv4")  # never left out of JSON, as a default would be
     endpoints: list[Endpoint] | None = None
     ports: list[EndpointPort] | None = None

@@ -8,7 +8,7 @@ from msgspec import field
 
 from isthmus.kube.kind import Kind
 from isthmus.kube.objects.core import ServicePort, SessionAffinityConfig
-from isthmus.kube.objects.meta import Condition, Meta, Wire
+from isthmus.kube.objects.meta import Condition, ManagedMeta, Meta, Wire
 
 GROUP: Final = "multicluster.x-k8s.io"
 
@@ -63,7 +63,7 @@ class ServiceImportStatus(Wire, frozen=True):
 class ServiceImport(Wire, frozen=True):
     """A service of the clusterset, in this cluster."""
 
-    metadata: Meta
+    metadata: ManagedMeta
     spec: ServiceImportSpec | None = None
     status: ServiceImportStatus | None = None
 

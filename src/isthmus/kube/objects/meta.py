@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec import Struct, field
 
 
@@ -33,6 +35,32 @@ class Meta(Wire, frozen=True):
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
     owner_references: list[OwnerReference] | None = None
+
+
+class MetadataFields(Wire, frozen=True):
+    """Keys of metadata's maps, each as ``f:key``; ``.`` stands for the map itself."""
+
+    labels: dict[str, Any] | None = field(default=None, name="f:labels")
+    annotations: dict[str, Any] | None = field(default=None, name="f:annotations")
+
+
+class FieldsV1(Wire, frozen=True):
+    """The set of fields that a manager owns; of it only what we read."""
+
+    metadata: MetadataFields | None = field(default=None, name="f:metadata")
+
+
+class ManagedFields(Wire, frozen=True):
+    """What one manager owns of an object (server-side apply)."""
+
+    manager: str = ""
+    fields_v1: FieldsV1 | None = field(default=None, name="fieldsV1")
+
+
+class ManagedMeta(Meta, frozen=True):
+    """ObjectMeta with the owners of its labels and annotations: of kinds whose maps we write for others."""
+
+    managed_fields: list[ManagedFields] | None = None
 
 
 class ListMeta(Wire, frozen=True):
