@@ -97,12 +97,19 @@ def invoked(command: list[str], *, stdin: str | None = None) -> subprocess.Compl
 
 
 def until(holds: Callable[[], Any], *, seconds: float = 60.0, what: str = "") -> Any:
-    """The first true value. The time is no claim: it ends a test that would hang, also on a busy machine."""
+    """The first true value. The time is no claim: it ends a test that would hang, also on a busy machine.
+
+    A command that fails, as on a pod whose container is not there yet, is not true yet.
+    """
     deadline = time.monotonic() + seconds
     while True:
+        failed = ""
         began = time.monotonic()
-        if value := holds():
-            return value
+        try:
+            if value := holds():
+                return value
+        except AssertionError as error:
+            failed = f"; it failed: {error}"
         ended = time.monotonic()
-        assert ended < deadline, f"not after {seconds:g} s: {what or holds}"
+        assert ended < deadline, f"not after {seconds:g} s: {what or holds}{failed}"
         time.sleep(max(0.05, ended - began))  # what is waited for gets half of the processor at least
