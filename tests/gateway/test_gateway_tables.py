@@ -12,7 +12,7 @@ from route_world import C2
 from isthmus.clusterset import certificates
 from isthmus.gateway import checks, exports
 from isthmus.gateway.exports import GatewayOf
-from isthmus.gateway.naming import service_sni
+from isthmus.gateway.naming import service_sni, services_suffix
 from isthmus.gateway.refusals import REASONS, by_reason
 from isthmus.gateway.secrets import Identity, Secrets, read_bundles
 from isthmus.mcs.words import IMPORTERS
@@ -88,10 +88,12 @@ def test_an_export_for_some_clusters_has_a_chain_of_its_own_and_no_cluster_that_
     assert found == {
         "services": [f"*.tcp.{DOMAIN}"],
         "health": [f"health.c2.{DOMAIN}"],
-        f"restricted {sni}": [sni],
+        f"{sni} restricted": [sni],
     }
     assert row.export is not None
-    assert {each.name for each in exports.of_export(row.export, [], OF)} == {f"restricted {sni}"}
+    [cluster] = {each.name for each in exports.of_export(row.export, [], OF)}
+    assert cluster == f"{sni} restricted"
+    assert not cluster.endswith(services_suffix(DOMAIN))
 
 
 def test_an_export_for_nobody_has_no_chain() -> None:

@@ -76,6 +76,12 @@ async def test_who_is_refused_reaches_no_pod(world: Islands) -> None:
         "another cluster's restricted export": await world.handshake(
             c1, service_sni(ServiceName("demo/secret"), 80, DOMAIN)
         ),
+        "words before a restricted export's SNI": await world.handshake(
+            c1, f"restricted {service_sni(ServiceName('demo/secret'), 80, DOMAIN)}"
+        ),
+        "words behind a restricted export's SNI": await world.handshake(
+            c1, f"{service_sni(ServiceName('demo/secret'), 80, DOMAIN)} restricted"
+        ),
         "a port that it has not": await world.handshake(c1, service_sni(ECHO, 81, DOMAIN)),
         "no SNI": await world.handshake(c1, None),
         "plain TCP": await plain(world, b"GET / HTTP/1.0\r\n\r\n"),

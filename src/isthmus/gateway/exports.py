@@ -4,8 +4,9 @@ One listener chooses a filter chain by SNI. A caller is authorised by the chain'
 dialled: a pod sees no connection of one that is refused (Envoy's network RBAC filter would wait for the first byte, and
 lets a server that speaks first be heard).
 
-The chain of all services sends a connection to the cluster that is called as the SNI. An export for some clusters only
-has a chain of its own, and a cluster whose name no SNI can be: without its chain nobody reaches it.
+The chain of all services sends a connection to the cluster that is called as the SNI, whatever bytes its caller wrote
+there, if only its end is that of a service. An export for some clusters only has a chain of its own, and a cluster
+whose name ends otherwise: without its chain nobody reaches it.
 """
 
 from __future__ import annotations
@@ -137,9 +138,12 @@ def of_export(export: Export, sets: Iterable[EndpointSet], of: GatewayOf) -> Ite
 
 
 def target(export: Export, port: Port, domain: str) -> str:
-    """The cluster of Envoy for a port of an export: its SNI, unless it is for some clusters only."""
+    """The cluster of Envoy for a port of an export: its SNI, unless it is for some clusters only.
+
+    That one's name must not end as the SNIs of the services' chain do: TLS lets a caller write any byte but 0 before.
+    """
     sni = service_sni(export.name, port.port, domain)
-    return sni if importers(export) is None else f"restricted {sni}"
+    return sni if importers(export) is None else f"{sni} restricted"
 
 
 def _serving(sets: Iterable[EndpointSet], port: Port) -> list[tuple[str, int]]:
