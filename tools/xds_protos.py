@@ -17,9 +17,12 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSe
 
 TARGET = Path(__file__).resolve().parent.parent / "src" / "isthmus" / "proxy" / "envoy.binpb"
 EXTENSIONS = (
+    "access_loggers/filters/cel/v3/cel",
+    "access_loggers/grpc/v3/als",
     "access_loggers/stream/v3/stream",
     "clusters/aggregate/v3/cluster",
     "filters/common/set_filter_state/v3/value",
+    "filters/http/header_to_metadata/v3/header_to_metadata",
     "filters/http/router/v3/router",
     "filters/listener/tls_inspector/v3/tls_inspector",
     "filters/network/echo/v3/echo",
@@ -29,6 +32,7 @@ EXTENSIONS = (
     "filters/network/tcp_proxy/v3/tcp_proxy",
     "filters/udp/udp_proxy/v3/udp_proxy",
     "http/early_header_mutation/header_mutation/v3/header_mutation",
+    "matching/common_inputs/network/v3/network_inputs",
     "retry/host/previous_hosts/v3/previous_hosts",
     "transport_sockets/internal_upstream/v3/internal_upstream",
     "transport_sockets/raw_buffer/v3/raw_buffer",
@@ -38,6 +42,7 @@ EXTENSIONS = (
 )
 ROOTS = (
     "envoy/config/bootstrap/v3/bootstrap",
+    "envoy/service/accesslog/v3/als",
     "envoy/service/discovery/v3/discovery",
     *(f"envoy/extensions/{each}" for each in EXTENSIONS),
 )

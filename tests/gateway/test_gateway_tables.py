@@ -13,7 +13,7 @@ from isthmus.clusterset import certificates
 from isthmus.gateway import checks, exports
 from isthmus.gateway.exports import GatewayOf
 from isthmus.gateway.naming import service_sni, services_suffix
-from isthmus.gateway.refusals import REASONS, by_reason
+from isthmus.gateway.refusals import REASONS, Ended, Refusals
 from isthmus.gateway.secrets import Identity, Secrets, read_bundles
 from isthmus.mcs.words import IMPORTERS
 from isthmus.model.clusters import Cluster
@@ -153,14 +153,36 @@ def test_what_envoy_found_of_gateways_is_written_when_it_changes() -> None:
     assert not list(db.snapshot().all(GATEWAY_CHECKS))
 
 
-def test_refusals_are_counted_by_reason() -> None:
-    stats = {f"listener.gateway.{end}": 1 for end in REASONS if end != "downstream_cx_no_route"}
-    stats |= {"tcp.gateway.downstream_cx_no_route": 2, "cluster.island c3.ssl.fail_verify_san": 7}
-    assert by_reason(stats) == {
-        "certificate": 1,
-        "no certificate": 1,
-        "not allowed": 1,
-        "unknown SNI": 1,
-        "not exported": 2,
-        "handshake": 1,
+def test_refusals_are_counted_by_reason_and_by_the_members_that_are_vouched_for() -> None:
+    refusals = Refusals(DOMAIN, lambda: [ClusterName("c1")])
+    node = f"spiffe://c1.{DOMAIN}/node"
+    verify = "TLS_error:|268435581:SSL routines:OPENSSL_internal:CERTIFICATE_VERIFY_FAILED:verify cert failed: "
+    at = "X509_verify_cert: certificate verification error at depth"
+    for each in (
+        Ended(node),  # its pods did not answer: no refusal
+        Ended(node, no_cluster=True),
+        Ended(node, f"{verify}SAN match"),
+        Ended(f"spiffe://c9.{DOMAIN}/node", f"{verify}SAN match"),
+        Ended("spiffe://c1.other.local/node", no_cluster=True),
+        Ended("https://c1", no_cluster=True),
+        Ended(node, f"{verify}{at} 0: certificate has expired"),
+        Ended(node, f"{verify}{at} 1: certificate has expired"),
+        Ended(node, f"{verify}{at} 0: unable to get local issuer certificate"),
+        Ended(failure="PEER_DID_NOT_RETURN_A_CERTIFICATE:"),
+        Ended(failure="UNSUPPORTED_PROTOCOL"),
+        Ended(failure="HTTP_REQUEST", no_chain=True, hello=False),
+        Ended(hello=False),
+    ):
+        refusals.count(each)
+    found = refusals.by_reason()
+    assert found == {
+        "certificate": {"unknown": 2},
+        "expired": {"c1": 1},
+        "handshake": {"unknown": 1},
+        "no certificate": {"unknown": 1},
+        "no handshake": {"unknown": 1},
+        "not allowed": {"c1": 1, "unknown": 1},
+        "not exported": {"c1": 1, "unknown": 2},
+        "unknown SNI": {"unknown": 1},
     }
+    assert set(found) == set(REASONS)

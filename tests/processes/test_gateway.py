@@ -19,11 +19,15 @@ from isthmus.admin.query import QueryError, Socket
 from isthmus.clusterset import Folder
 from isthmus.config import AdminSection, ClusterSection, ClustersetSection, Config, GatewaySection, ProxySection
 from isthmus.gateway.naming import service_sni
+from isthmus.gateway.refusals import REASONS, Ended, Refusals
+from isthmus.gateway.secrets import Identity, Secrets
 from isthmus.kube.access import Access
 from isthmus.kube.transport import Transport
-from isthmus.model.names import ServiceName
+from isthmus.model.names import ClusterName, ServiceName
+from isthmus.model.tables import OWN_EXPORTS
 from isthmus.processes import gateway
 from isthmus.proxy import Settings, Supervisor, binary
+from isthmus.statedb import Database
 
 pytestmark = pytest.mark.needs("envoy")
 
@@ -112,7 +116,7 @@ async def test_what_is_exported_is_called_and_nothing_else_and_no_longer_than_it
         assert await world.call(hidden) == b""
         status = await world.status()
         assert (status["exports"], status["members"], status["problems"]) == (1, ["c1"], [])
-        await until(world.status, lambda found: found["refusals"]["not exported"] >= 1)
+        await until(world.status, lambda found: found["refusals"].get("not exported", {}).get("c1", 0) >= 1)
         world.server.put(EXPORT, spec={"exportedAnnotations": {"isthmus.io/importers": "c3"}})
         await until(lambda: world.call(echo), lambda got: got == b"")
         world.server.put(EXPORT, spec={})
@@ -124,6 +128,21 @@ async def test_what_is_exported_is_called_and_nothing_else_and_no_longer_than_it
 async def test_without_a_certificate_the_status_has_the_command_that_makes_one(world: World) -> None:
     (world.directory / "c2" / "gateway.key").unlink()
     await until(world.status, lambda found: "isthmus clusters certs" in "".join(found.get("problems", ())))
+
+
+def test_metrics_have_refusals_by_reason_and_peer_and_zero_for_what_did_not_occur(tmp_path: Path) -> None:
+    identity = Identity(tmp_path / "gateway.crt", tmp_path / "gateway.key")
+    secrets = Secrets(tmp_path, identity=identity, trust=tmp_path, domain=DOMAIN)
+    refusals = Refusals(DOMAIN, lambda: [ClusterName("c1")])
+    refusals.count(Ended(f"spiffe://c1.{DOMAIN}/node", no_cluster=True))
+    found = gateway.families(Database(OWN_EXPORTS), secrets, refusals)
+    samples = {
+        (each.labels["reason"], each.labels["peer"]): each.value
+        for family in found
+        for each in family.samples
+        if each.name == "isthmus_gateway_refused_total"
+    }
+    assert samples == {**{(reason, "unknown"): 0 for reason in REASONS}, ("not exported", "c1"): 1}
 
 
 def service(server: FakeApiServer, name: str, port: int) -> None:

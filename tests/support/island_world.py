@@ -20,8 +20,10 @@ from route_world import C1, C2, RouteWorld
 from isthmus.clusterset import certificates
 from isthmus.clusterset.certificates import Pair
 from isthmus.gateway import exports, naming
+from isthmus.gateway.access_log import AccessLog
 from isthmus.gateway.exports import GatewayOf
 from isthmus.gateway.islands import NodeOf
+from isthmus.gateway.refusals import Refusals
 from isthmus.gateway.secrets import Identity, Secrets
 from isthmus.mcs.words import IMPORTERS
 from isthmus.model import tables
@@ -98,6 +100,7 @@ class Islands:
         self.gateway: EnvoyWorld
         self.gateway_secrets: Secrets
         self.node_secrets: Secrets
+        self.refusals = Refusals(DOMAIN, lambda: self.gateway_secrets.members)
 
     def identity(self, name: ClusterName, path: str, *, by: Pair | None = None, **more: Any) -> Identity:
         """A certificate of a cluster's authority, or of another one, in files."""
@@ -119,6 +122,8 @@ class Islands:
                 self.gateway_secrets = secrets
             else:
                 self.node_secrets = secrets
+        log = asyncio.create_task(AccessLog(self.gateway_of.directory, self.refusals.count).run())
+        self.stack.push_async_callback(_cancelled, log)
         self.put_gateway(tables.CLUSTERS, Cluster(name=C2, own=True))
         self.node = await self.stack.enter_async_context(envoy_world(self.node_of.directory, db=self.rows.db))
         self.gateway = await self.stack.enter_async_context(envoy_world(self.gateway_of.directory, db=self.gateway_db))
@@ -196,7 +201,7 @@ class Islands:
         return await stats(self.node, pattern)
 
     async def handshake(
-        self, identity: Identity | None, sni: str | None, *, timeout: float = 5.0, **options: Any
+        self, identity: Identity | None, sni: str | None, *, timeout: float = 60.0, **options: Any
     ) -> bytes:
         """What the gateway gives a caller with this certificate: the first bytes, or nothing where it is refused."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -216,6 +221,11 @@ class Islands:
                     writer.transport.abort()  # no shutdown of TLS that would outlast the test
         except (OSError, ssl.SSLError, TimeoutError):
             return b""
+
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 async def stats(envoy: EnvoyWorld, pattern: str) -> dict[str, int]:

@@ -9,5 +9,7 @@ and trust of both. What never does: how Envoy is fed and kept running (``proxy``
     secrets.py    files of certificates and authorities, which Envoy watches
     exports.py    a gateway: what the own cluster exports
     islands.py    a node: what islands export
+    refusals.py   a gateway: connections that it refused, by reason and peer
+    access_log.py a gateway: how its Envoy reports them
     checks.py     what Envoy finds of gateways
 """

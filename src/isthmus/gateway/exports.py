@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from isthmus.gateway import tls
+from isthmus.gateway import access_log, tls
 from isthmus.gateway.naming import NODE, etcd_sni, health_sni, node_identity, service_sni, services_suffix
 from isthmus.mcs.words import IMPORTERS
 from isthmus.model.clusters import Cluster
@@ -68,6 +68,7 @@ def derived(of: GatewayOf) -> Derived[Resource]:
     def compute(reader: Reader, unit: str) -> Iterator[Resource]:
         if unit == LISTENER:
             restricted = [row for row in reader.all(OWN_EXPORTS) if importers(row.export) is not None]
+            yield access_log.cluster(of.directory, LISTENER)
             yield listener(of, sorted(restricted, key=lambda row: row.name))
             if of.etcd:
                 yield from _etcd(of)
@@ -178,6 +179,7 @@ def listener(of: GatewayOf, restricted: Iterable[OwnExport]) -> Resource:
         listener_filters=[{"name": "envoy.filters.listener.tls_inspector", "typed_config": packed(INSPECTOR)}],
         listener_filters_timeout=duration(HELLO_TIMEOUT),
         filter_chains=chains,
+        access_log=[access_log.logger()],
         enable_reuse_port={"value": True},
         per_connection_buffer_limit_bytes=BUFFER,
         traffic_direction="INBOUND",

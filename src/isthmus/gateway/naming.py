@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from isthmus.model.names import ClusterName, ServiceName, derived, split
+from isthmus.model.names import ClusterName, ServiceName, derived, split, valid_cluster
 
 NODE: Final = "/node"
 """Path of the identity with which nodes of a cluster call."""
@@ -48,6 +48,17 @@ def trust_domain(cluster: ClusterName, domain: str) -> str:
 def node_identity(cluster: ClusterName, domain: str) -> str:
     """The URI in the certificate of a cluster's nodes."""
     return f"spiffe://{trust_domain(cluster, domain)}{NODE}"
+
+
+def cluster_of(identity: str, domain: str) -> ClusterName | None:
+    """The cluster whose trust domain an identity is of; None: it is of no cluster of this domain.
+
+    >>> cluster_of("spiffe://c1.clusterset.local/node", "clusterset.local")
+    'c1'
+    """
+    at, _, _ = identity.removeprefix("spiffe://").partition("/")
+    name, dot, rest = at.partition(".")
+    return ClusterName(name) if dot and rest == domain and valid_cluster(name) else None
 
 
 def gateway_identity(cluster: ClusterName, domain: str) -> str:

@@ -19,8 +19,9 @@ from isthmus import kube, mcs, proxy
 from isthmus.admin.protocol import ProcessStatus
 from isthmus.config import Config
 from isthmus.gateway import exports
+from isthmus.gateway.access_log import AccessLog
 from isthmus.gateway.exports import GatewayOf
-from isthmus.gateway.refusals import Refusals
+from isthmus.gateway.refusals import REASONS, UNKNOWN, Refusals
 from isthmus.gateway.secrets import Secrets
 from isthmus.model import tables
 from isthmus.model.clusters import Cluster
@@ -65,8 +66,8 @@ class GatewayStatus(ProcessStatus, frozen=True, kw_only=True):
     members: tuple[ClusterName, ...]
     """Clusters whose certificates are accepted."""
     certificate_ends: datetime | None
-    refusals: dict[str, int]
-    """Connections that were refused, by reason, since Envoy started."""
+    refusals: dict[str, dict[str, int]]
+    """Connections that were refused since this process started, by reason and peer; see ``gateway/refusals.py``."""
     reflectors: dict[str, State]
     derivations: DerivationsStats
     ads: proxy.AdsStats
@@ -86,7 +87,8 @@ async def work(config: Config, client: kube.Client) -> None:
     secrets = proxying.secrets(db, config, "gateway")
     wanted = proxy.Wanted(directory)
     server = proxy.AdsServer(db, wanted.ads)
-    refusals = Refusals(directory)
+    refusals = Refusals(config.gateway.domain, lambda: secrets.members)
+    access_log = AccessLog(directory, refusals.count)
 
     def status() -> GatewayStatus:
         return GatewayStatus(
@@ -96,7 +98,7 @@ async def work(config: Config, client: kube.Client) -> None:
             exports=len(_exported(db)),
             members=secrets.members,
             certificate_ends=secrets.identity.ends,
-            refusals=refusals.counts,
+            refusals=refusals.by_reason(),
             reflectors=observing.states(reflectors),
             derivations=derivations.stats(),
             ads=server.stats(),
@@ -107,7 +109,7 @@ async def work(config: Config, client: kube.Client) -> None:
             tasks.create_task(reflector.run(), name=reflector.name)
         tasks.create_task(derivations.run(), name="derivations")
         tasks.create_task(secrets.run(), name="secrets")
-        tasks.create_task(refusals.run(), name="refusals")
+        tasks.create_task(access_log.run(), name="access log")
         tasks.create_task(_serve(db, config, wanted, server), name="envoy")
         observing.monitor(
             tasks,
@@ -161,9 +163,10 @@ def families(db: Database, secrets: Secrets, refusals: Refusals) -> list[Metric]
     """Metrics of the gateway."""
     exported = GaugeMetricFamily(f"{PREFIX}_exports", "exports that can be called here", value=len(_exported(db)))
     members = GaugeMetricFamily(f"{PREFIX}_members", "clusters that may call", value=len(secrets.members))
-    refused = CounterMetricFamily(f"{PREFIX}_refused", "connections that were refused", labels=["reason"])
-    for reason, number in refusals.counts.items():
-        refused.add_metric([reason], number)
+    none_yet = dict.fromkeys(((each, UNKNOWN) for each in REASONS), 0)
+    refused = CounterMetricFamily(f"{PREFIX}_refused", "connections that were refused", labels=["reason", "peer"])
+    for labels, number in sorted({**none_yet, **refusals.counts}.items()):
+        refused.add_metric(labels, number)
     found: list[Metric] = [exported, members, refused]
     if (ends := secrets.identity.ends) is not None:
         name = f"{PREFIX}_certificate_end_timestamp_seconds"
