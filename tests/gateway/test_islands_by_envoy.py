@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from island_world import C3, DOMAIN, Islands, expired, islands, reset
+from island_world import C3, DOMAIN, Islands, expired, islands, of_two_clusters, reset
 from route_world import C1, C2
 
 from isthmus.clusterset import certificates
@@ -75,6 +75,9 @@ async def test_who_is_refused_reaches_no_pod(world: Islands) -> None:
         "not exported": await world.handshake(c1, service_sni(ServiceName("demo/hidden"), 80, DOMAIN)),
         "another cluster's restricted export": await world.handshake(
             c1, service_sni(ServiceName("demo/secret"), 80, DOMAIN)
+        ),
+        "an importer's name beside the own one, by the own authority": await world.handshake(
+            of_two_clusters(world, C1, C3), service_sni(ServiceName("demo/secret"), 80, DOMAIN)
         ),
         "words before a restricted export's SNI": await world.handshake(
             c1, f"restricted {service_sni(ServiceName('demo/secret'), 80, DOMAIN)}"

@@ -12,6 +12,11 @@ from pathlib import Path
 from random import randrange
 from typing import Any, Final
 
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePrivateKey, generate_private_key
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from cryptography.x509.oid import NameOID
 from envoy_world import EnvoyWorld, envoy_world
 from etcd_server import free_ports
 from msgspec.structs import replace
@@ -108,7 +113,10 @@ class Islands:
         hosts = (f"{name}.{DOMAIN}",) if path == naming.GATEWAY else ()
         uri = f"spiffe://{name}.{DOMAIN}{path}"
         pair = certificates.issue(by or self.authorities[name], role, hosts=hosts, identity=uri, **more)
-        folder = self.directory / "pairs" / f"{name}-{role}-{randrange(1 << 30)}"
+        return self.in_files(f"{name}-{role}", pair)
+
+    def in_files(self, name: str, pair: Pair) -> Identity:
+        folder = self.directory / "pairs" / f"{name}-{randrange(1 << 30)}"
         folder.mkdir(parents=True)
         (folder / "tls.crt").write_bytes(pair.certificate)
         (folder / "tls.key").write_bytes(pair.key)
@@ -241,6 +249,28 @@ async def stats(envoy: EnvoyWorld, pattern: str) -> dict[str, int]:
 def expired(pair_of: Islands, name: ClusterName) -> Identity:
     """A node's certificate that has ended."""
     return pair_of.identity(name, naming.NODE, days=1, now=datetime.now(UTC) - timedelta(days=3))
+
+
+def of_two_clusters(world: Islands, own: ClusterName, other: ClusterName) -> Identity:
+    """A node's certificate that an authority signed for its own cluster and, besides, for another one."""
+    by = world.authorities[own]
+    signer = load_pem_private_key(by.key, password=None)
+    assert isinstance(signer, EllipticCurvePrivateKey)
+    key, now = generate_private_key(SECP256R1()), datetime.now(UTC)
+    uris = [x509.UniformResourceIdentifier(naming.node_identity(name, DOMAIN)) for name in (own, other)]
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "node")]))
+        .issuer_name(x509.load_pem_x509_certificate(by.certificate).subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(minutes=5))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName(uris), critical=False)
+        .sign(signer, SHA256())
+    )
+    return world.in_files(f"{own}-{other}", Pair(certificates.pem(made), certificates.key_pem(key)))
 
 
 @asynccontextmanager
