@@ -11,32 +11,17 @@ import pytest
 import yaml
 from karmada_control import ControlPlane, until
 from kube_apiserver import KubeApiServer
+from rights import KINDS, until_allowed, user
 
 from isthmus import kube
 from isthmus.karmada import Control
-from isthmus.kube.kind import Kind
 from isthmus.kube.lease import Election
-from isthmus.kube.objects.core import NAMESPACE
+from isthmus.kube.objects.core import NAMESPACE, SECRET
 from isthmus.kube.objects.karmada import CLUSTER, RESOURCE_BINDING
-from isthmus.kube.objects.meta import Meta, Wire
 
 RIGHTS = Path(__file__).resolve().parents[2] / "examples" / "karmada" / "join" / "rights.yaml"
-GROUP = "rbac.authorization.k8s.io"
-USER = {"kind": "User", "apiGroup": GROUP, "name": "karmada"}
 
 pytestmark = pytest.mark.kube
-
-
-class Rule(Wire, frozen=True):
-    """A role or a binding of one."""
-
-    metadata: Meta
-
-
-KINDS = {
-    kind: Kind(GROUP, "v1", f"{kind.lower()}s", kind, Rule, namespaced=not kind.startswith("Cluster"))
-    for kind in ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
-}
 
 
 @pytest.fixture
@@ -51,19 +36,11 @@ async def karmada(kube_apiserver: KubeApiServer, tmp_path: Path) -> AsyncIterato
         await made.install()
         for body in yaml.safe_load_all(RIGHTS.read_text()):
             if body["kind"] in KINDS:
-                bound = {"subjects": [USER]} if body["kind"].endswith("Binding") else {}
+                bound = {"subjects": [user("karmada")]} if body["kind"].endswith("Binding") else {}
                 at = (KINDS[body["kind"]], body["metadata"].get("namespace", ""), body["metadata"]["name"])
                 await client.apply(*at, {**body, **bound}, field_manager="test")
-
-        async def allowed() -> bool:
-            """The authorizer gets roles by a watch."""
-            try:
-                await limited.list(CLUSTER)
-            except kube.Forbidden:
-                return False
-            return True
-
-        await until(allowed)
+        await until_allowed(limited, CLUSTER)
+        await until_allowed(limited, SECRET, "karmada-system")
         made.control = Control(limited)
         yield made
         await made.end()

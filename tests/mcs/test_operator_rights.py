@@ -11,37 +11,22 @@ import pytest
 import yaml
 from kube_apiserver import KubeApiServer
 from operator_world import Operator, has_address, spec
+from rights import GROUP, KINDS, until_allowed, user
 
 from isthmus import kube
 from isthmus.kube.events import Recorder
-from isthmus.kube.kind import Kind
 from isthmus.kube.lease import Election
 from isthmus.kube.objects.core import EVENT, NAMESPACE, Event
-from isthmus.kube.objects.meta import Meta, Wire
 from isthmus.mcs import record
 from isthmus.model import tables
 from isthmus.model.services import Endpoint, Port
 
 RBAC = Path(__file__).resolve().parents[2] / "deploy" / "operator" / "rbac.yaml"
-GROUP = "rbac.authorization.k8s.io"
-USER = {"kind": "User", "apiGroup": GROUP, "name": "nobody"}
 
 pytestmark = [
     pytest.mark.kube,
     pytest.mark.parametrize("client", [pytest.param("kube", marks=pytest.mark.kube)], indirect=True),
 ]
-
-
-class Rule(Wire, frozen=True):
-    """A role or a binding of one."""
-
-    metadata: Meta
-
-
-KINDS = {
-    kind: Kind(GROUP, "v1", f"{kind.lower()}s", kind, Rule, namespaced=not kind.startswith("Cluster"))
-    for kind in ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
-}
 
 
 @pytest.fixture
@@ -52,17 +37,11 @@ async def limited(client: kube.Client, kube_apiserver: KubeApiServer) -> AsyncIt
         await client.apply(KINDS[kind], namespace, name, role, field_manager="test")
         binding: dict[str, Any] = {
             "roleRef": {"apiGroup": GROUP, "kind": kind, "name": name},
-            "subjects": [USER],
+            "subjects": [user("operator")],
         }
         await client.apply(KINDS[f"{kind}Binding"], namespace, name, binding, field_manager="test")
-    async with await kube.connect(kube_apiserver.section("nobody")) as limited:
-        async with asyncio.timeout(60):
-            while True:  # the authorizer gets roles by a watch
-                try:
-                    await limited.list(NAMESPACE)
-                    break
-                except kube.Forbidden:
-                    await asyncio.sleep(0.02)
+    async with await kube.connect(kube_apiserver.section("operator")) as limited:
+        await until_allowed(limited, NAMESPACE)
         yield limited
 
 

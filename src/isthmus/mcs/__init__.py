@@ -11,7 +11,7 @@ choice of backends (loadbalancer).
     view.py              all that is known of one name
     quota.py             imports that get no derived Service, since there are as many as there may be
     imports.py  derived_services.py  conditions.py      what its import, Service and export say
-    slices.py  mirror.py  remote.py      endpoints behind that Service: the own cluster's, and those of others
+    slices.py  mirrored_slices.py  remote.py      endpoints behind that Service: the own cluster's, and those of others
     objects.py           the table of those
     kinds.py  words.py   what of each kind is ours; labels and annotations
     events.py  metrics.py      Events and metrics from them
