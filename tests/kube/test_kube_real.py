@@ -65,6 +65,19 @@ def definition(*versions: str) -> dict[str, Any]:
     }
 
 
+async def remove_definition(client: kube.Client) -> None:
+    """Until the server has neither the definition nor the kind: it takes both away later, one after the other."""
+    async with asyncio.timeout(60):
+        with suppress(kube.NotFound):
+            await client.delete(CRD, "", definition()["metadata"]["name"])
+            while await client.get(CRD, definition()["metadata"]["name"]):
+                await asyncio.sleep(0.05)
+        with suppress(kube.NotServed):
+            while await client.served(SERVICE_IMPORT):
+                client.forget(SERVICE_IMPORT)
+                await asyncio.sleep(0.05)
+
+
 @pytest.fixture
 async def client(kube_apiserver: KubeApiServer) -> AsyncIterator[kube.Client]:
     await kube_apiserver.ready()
@@ -217,8 +230,7 @@ async def test_a_pod_comes_with_its_service_account_and_takes_a_new_token_when_t
 
 
 async def test_a_definition_that_comes_later_fills_its_table(client: kube.Client, namespace: str) -> None:
-    with suppress(kube.NotFound):  # other suites use the same server
-        await client.delete(CRD, "", "serviceimports.multicluster.x-k8s.io")
+    await remove_definition(client)  # other suites use the same server
     db = Database(model.IMPORTS)
     [reflector] = kubernetes.reflectors(db, client, tables=["imports"], cluster=ClusterName("c1"))
     reflector._max_delay = 0.5
