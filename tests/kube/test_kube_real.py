@@ -70,7 +70,7 @@ async def remove_definition(client: kube.Client) -> None:
     async with asyncio.timeout(60):
         with suppress(kube.NotFound):
             await client.delete(CRD, "", definition()["metadata"]["name"])
-            while await client.get(CRD, definition()["metadata"]["name"]):
+            while await client.get(CRD, definition()["metadata"]["name"]):  # noqa: ASYNC110 in another process
                 await asyncio.sleep(0.05)
         with suppress(kube.NotServed):
             while await client.served(SERVICE_IMPORT):

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from isthmus.gateway import access_log, tls
 from isthmus.gateway.naming import NODE, etcd_sni, health_sni, node_identity, service_sni, services_suffix
-from isthmus.mcs.words import IMPORTERS
+from isthmus.mcs.merged import importers
 from isthmus.model.clusters import Cluster
 from isthmus.model.hosts import Endpoint
 from isthmus.model.mcs import OwnExport
@@ -67,7 +67,7 @@ def derived(of: GatewayOf) -> Derived[Resource]:
 
     def compute(reader: Reader, unit: str) -> Iterator[Resource]:
         if unit == LISTENER:
-            restricted = [row for row in reader.all(OWN_EXPORTS) if importers(row.export) is not None]
+            restricted = [row for row in reader.all(OWN_EXPORTS) if _is_restricted(row)]
             yield access_log.cluster(of.directory, LISTENER)
             yield listener(of, sorted(restricted, key=lambda row: row.name))
             if of.etcd:
@@ -92,7 +92,7 @@ def _by_export(reader: Reader, old: OwnExport | None, new: OwnExport | None) -> 
     row = new or old
     if row is not None:
         yield row.name
-    if any(importers(each.export) is not None for each in (old, new) if each is not None):
+    if any(_is_restricted(each) for each in (old, new) if each is not None):
         yield LISTENER
 
 
@@ -106,12 +106,9 @@ def _is_own(row: EndpointSet, cluster: ClusterName) -> bool:
     return (row.cluster, row.source) == (cluster, KUBERNETES)
 
 
-def importers(export: Export | None) -> tuple[ClusterName, ...] | None:
-    """The clusters that may import an export; None: every one, or there is no export."""
-    named = dict(export.annotations).get(IMPORTERS) if export is not None else None
-    if named is None:
-        return None
-    return tuple(sorted({ClusterName(each.strip()) for each in named.split(",") if each.strip()}))
+def _is_restricted(row: OwnExport) -> bool:
+    """Whether it is exported for some clusters only."""
+    return row.export is not None and importers(row.export) is not None
 
 
 def of_export(export: Export, sets: Iterable[EndpointSet], of: GatewayOf) -> Iterator[Resource]:

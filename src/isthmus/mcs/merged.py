@@ -59,8 +59,16 @@ def may_import(cluster: ClusterName, export: Export) -> bool:
 
     Asked for in kubernetes-sigs/mcs-api#168. The importer enforces it: on one network nothing else can.
     """
-    allowed = dict(export.annotations).get(IMPORTERS)
-    return allowed is None or cluster in {name.strip() for name in allowed.split(",")}
+    allowed = importers(export)
+    return allowed is None or cluster in allowed
+
+
+def importers(export: Export) -> tuple[ClusterName, ...] | None:
+    """The clusters that an export's annotation names as those that may import it; None without it: every cluster."""
+    named = dict(export.annotations).get(IMPORTERS)
+    if named is None:
+        return None
+    return tuple(sorted({ClusterName(each.strip()) for each in named.split(",") if each.strip()}))
 
 
 def stand_ins(reader: Reader, name: ServiceName, *, received: set[ClusterName]) -> Iterator[Export]:
