@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * "Destination unreachable" about a SYN: there is no route to the backend, as to a pod of this node that has just ended.
- * The connection is moved, and the error dropped, which would end the connect; the SYN goes again after its time-out.
+ * "Destination unreachable" or "time exceeded" about a SYN: there is no route to the backend, as to a pod that has just
+ * ended, or only its node's default route, by which the SYN goes to and fro until its hops are used up. The connection is
+ * moved, and the error dropped, which would end the connect; the SYN goes again after its time-out.
  */
 #pragma once
 
@@ -9,7 +10,9 @@
 
 #define ICMP_UNREACHABLE 3
 #define ICMP_FRAGMENTATION_NEEDED 4
+#define ICMP_TIME_EXCEEDED 11
 #define ICMPV6_UNREACHABLE 1
+#define ICMPV6_TIME_EXCEEDED 3
 #define ICMP_HEADER 8
 #define PORTS 4 /* bytes of both */
 #define QUOTED_SEQUENCE 4 /* offset in the quoted TCP header */
@@ -21,13 +24,28 @@ static __always_inline int load_byte(struct __sk_buff *skb, __u32 at)
 	return bpf_skb_load_bytes(skb, at, &byte, 1) ? -EINVAL : byte;
 }
 
+/* Whether an ICMP error ends a connect that it is about. */
+static __always_inline bool ends_connect4(struct __sk_buff *skb, __u32 icmp)
+{
+	int type = load_byte(skb, icmp);
+
+	return type == ICMP_TIME_EXCEEDED ||
+	       (type == ICMP_UNREACHABLE && load_byte(skb, icmp + 1) != ICMP_FRAGMENTATION_NEEDED);
+}
+
+static __always_inline bool ends_connect6(struct __sk_buff *skb, __u32 icmp)
+{
+	int type = load_byte(skb, icmp);
+
+	return type == ICMPV6_UNREACHABLE || type == ICMPV6_TIME_EXCEEDED;
+}
+
 /* The tuple of the segment that an ICMP error quotes, as the pod sent it: read into place, since stack is scarce. */
 static __always_inline int parse_unreachable4(struct __sk_buff *skb, struct flow_key *key)
 {
 	const __u32 icmp = ETH_HEADER + IPV4_HEADER, quoted = icmp + ICMP_HEADER;
 
-	if (load_byte(skb, ETH_HEADER) != 0x45 || load_byte(skb, ETH_HEADER + 9) != IPPROTO_ICMP ||
-	    load_byte(skb, icmp) != ICMP_UNREACHABLE || load_byte(skb, icmp + 1) == ICMP_FRAGMENTATION_NEEDED ||
+	if (load_byte(skb, ETH_HEADER) != 0x45 || load_byte(skb, ETH_HEADER + 9) != IPPROTO_ICMP || !ends_connect4(skb, icmp) ||
 	    load_byte(skb, quoted) != 0x45 || load_byte(skb, quoted + 9) != IPPROTO_TCP)
 		return -EINVAL;
 	key->pod[2] = key->peer[2] = bpf_htonl(0xffff);
@@ -40,7 +58,7 @@ static __always_inline int parse_unreachable6(struct __sk_buff *skb, struct flow
 {
 	const __u32 icmp = ETH_HEADER + IPV6_HEADER, quoted = icmp + ICMP_HEADER;
 
-	if (load_byte(skb, ETH_HEADER + 6) != IPPROTO_ICMPV6 || load_byte(skb, icmp) != ICMPV6_UNREACHABLE ||
+	if (load_byte(skb, ETH_HEADER + 6) != IPPROTO_ICMPV6 || !ends_connect6(skb, icmp) ||
 	    load_byte(skb, quoted + 6) != IPPROTO_TCP)
 		return -EINVAL;
 	if (bpf_skb_load_bytes(skb, quoted + 8, key->pod, sizeof(key->pod)) ||

@@ -1,4 +1,8 @@
-"""A connect to a backend without a route, a pod that has just ended say, is moved as one that is refused."""
+"""A connect to a backend without a route, a pod that has just ended say, is moved as one that is refused.
+
+The node that the pod was on answers that there is no route, or has only its default route for the address: then the
+packet goes to and fro between it and its router until its hops are used up, and the answer is "time exceeded".
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 from bpf_world import Load, World, group, plan, programmed
 from failing_backends import GOOD, GOOD6, SILENT, VIP, VIP6
-from namespaces import ip
+from namespaces import ip, switch_on
 
 from isthmus.datapath import Datapath, view
 from isthmus.model.balancing import Ejection
@@ -17,9 +21,12 @@ pytestmark = [pytest.mark.bpf, pytest.mark.needs("nft")]
 
 NEVER = Ejection(after=0)
 NO_ROUTE, NO_ROUTE6 = "10.9.1.9:8080", "[fd00:9:1::9]:8080"
+LOOP, LOOP6 = "10.9.2.9:8080", "[fd00:9:2::9]:8080"
 BOTH = [
     pytest.param(VIP, GOOD, NO_ROUTE, id="IPv4"),
     pytest.param(VIP6, GOOD6, NO_ROUTE6, id="IPv6"),
+    pytest.param(VIP, GOOD, LOOP, id="IPv4, hops used up"),
+    pytest.param(VIP6, GOOD6, LOOP6, id="IPv6, hops used up"),
 ]
 
 
@@ -29,10 +36,15 @@ table inet unreachable {
     type filter hook prerouting priority 0
     ip daddr 10.9.1.0/24 reject with icmpx type host-unreachable
     ip6 daddr fd00:9:1::/64 reject with icmpx type host-unreachable
+    ip daddr 10.9.2.0/24 ip ttl set 1
+    ip6 daddr fd00:9:2::/64 ip6 hoplimit set 1
   }
 }
 """
-"""The kernel reports an unreachable route to a caller five times, then once in a second, whatever is configured."""
+"""The kernel reports an unreachable route to a caller five times, then once in a second, whatever is configured.
+A packet on its last hop is one that has gone in a loop.
+"""
+BACK = (("10.9.2.0/24", "10.7.0.1"), ("fd00:9:2::/64", "fd00:7::1"))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -42,7 +54,12 @@ def node(served: World) -> Iterator[None]:
     for setting in ("net/ipv4/icmp_ratelimit", "net/ipv6/icmp/ratelimit"):
         ip("netns", "exec", served.server, "sh", "-c", f"echo 0 >/proc/sys/{setting}")
     subprocess.run([*nft, "-f", "-"], input=RULES, text=True, check=True)
+    switch_on(served.server, "net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding")
+    for network, router in BACK:
+        ip("-n", served.server, "route", "add", network, "via", router)
     yield
+    for network, _ in BACK:
+        ip("-n", served.server, "route", "del", network)
     subprocess.run([*nft, "delete", "table", "inet", "unreachable"], check=True)
 
 
@@ -78,7 +95,7 @@ def test_a_call_goes_on_to_the_third_when_the_second_has_no_route_either(rescuin
     }
 
 
-@pytest.mark.parametrize(("vip", "bad"), [(VIP, NO_ROUTE), (VIP6, NO_ROUTE6)])
+@pytest.mark.parametrize(("vip", "bad"), [(VIP, NO_ROUTE), (VIP6, NO_ROUTE6), (VIP, LOOP), (VIP6, LOOP6)])
 def test_when_there_is_no_other_backend_the_call_fails_as_without_us(
     rescuing: Datapath, load: Load, vip: str, bad: str
 ) -> None:
