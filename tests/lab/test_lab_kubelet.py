@@ -39,8 +39,8 @@ def talker(clusters: Running) -> Running:
 
 
 @asynccontextmanager
-async def asking(talker: Running, *, token: bool = True) -> AsyncIterator[tuple[aiohttp.ClientSession, str]]:
-    """A client in the control plane, and the node's address."""
+async def asking(talker: Running, *, token: str | None = None) -> AsyncIterator[tuple[aiohttp.ClientSession, str]]:
+    """A client in the control plane, and the node's address. ``token``: another than the cluster's; empty: none."""
     cluster = talker.lab.clusters[0]
     opened: list[socket.socket] = []
 
@@ -51,7 +51,8 @@ async def asking(talker: Running, *, token: bool = True) -> AsyncIterator[tuple[
         opened.append(made)
         return made
 
-    head = {"Authorization": f"Bearer {(cluster.directory / 'token').read_text()}"} if token else {}
+    token = (cluster.directory / "token").read_text() if token is None else token
+    head = {"Authorization": f"Bearer {token}"} if token else {}
     context = ssl.create_default_context(cafile=str(cluster.directory / "ca.crt"))
     connector = aiohttp.TCPConnector(socket_factory=inside, ssl=context)
     async with aiohttp.ClientSession(headers=head, connector=connector) as session:
@@ -103,9 +104,10 @@ async def test_what_is_not_on_the_node_is_named(talker: Running) -> None:
     assert await logs(talker, "", pod="nobody") == (404, "pod default/nobody is not here\n")
 
 
-async def test_only_the_clusters_api_server_may_ask(talker: Running) -> None:
+@pytest.mark.parametrize("token", ["", "another"])
+async def test_only_the_clusters_api_server_may_ask(talker: Running, token: str) -> None:
     where = "/containerLogs/default/talker/main"
-    async with asking(talker, token=False) as (session, node), session.get(node + where) as reply:
+    async with asking(talker, token=token) as (session, node), session.get(node + where) as reply:
         assert reply.status == 401
 
 

@@ -91,10 +91,10 @@ async def _healthz(request: web.Request) -> web.Response:
 
 def _pod(request: web.Request, find: Find, token: str) -> Running:
     """The pod of a request, if the request is authorised."""
-    token = request.headers.get("Authorization", "").removeprefix("Bearer ")
+    sent = request.headers.get("Authorization", "").removeprefix("Bearer ")
     transport = request.transport
-    shown = transport.get_extra_info("peercert") if transport is not None else None
-    if not shown and not (token and hmac.compare_digest(token.encode(), token.encode())):
+    peer = transport.get_extra_info("peercert") if transport is not None else None
+    if not peer and not (token and hmac.compare_digest(sent.encode(), token.encode())):
         raise web.HTTPUnauthorized(text="only the cluster's API server may ask\n")
     parts = request.match_info
     if (pod := find(parts["namespace"], parts["pod"])) is None:

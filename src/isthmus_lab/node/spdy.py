@@ -1,4 +1,4 @@
-"""SPDY/3.1 frames, as far as ``kubectl port-forward`` speaks it: many streams over one connection. Pure.
+"""SPDY/3.1 frames, as far as exec and ``kubectl port-forward`` speak it: many streams over one connection. Pure.
 
 There is no flow control: the clients of this protocol have none, either. What is not needed (priorities, settings,
 pushed streams) is skipped when it comes and never sent.

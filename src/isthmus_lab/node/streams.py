@@ -1,8 +1,4 @@
-"""Standard streams of a container in one WebSocket: kubectl's ``v5.channel.k8s.io`` and the one before it.
-
-The first byte of a message is its channel. The status goes last, then the close: without a status kubectl takes any
-end for success.
-"""
+"""exec and attach: a command's standard streams to and from a caller's channels."""
 
 from __future__ import annotations
 
@@ -12,18 +8,16 @@ from contextlib import aclosing, closing
 from functools import partial
 from typing import Any, Final
 
-import msgspec
-from aiohttp import WSMsgType, web
+from aiohttp import web
 from msgspec import Struct
 
 from isthmus_lab import pod_exec, spawn
 from isthmus_lab.images import missing
-from isthmus_lab.node import tail
+from isthmus_lab.node import channels, tail
+from isthmus_lab.node.channels import CLOSE, RESIZE, Channels
 from isthmus_lab.node.containers import Runner
-from isthmus_lab.node.stdio import STDIN, STDOUT, Pipes, StandardStreams, Terminal, pour
+from isthmus_lab.node.stdio import STDERR, STDIN, STDOUT, Pipes, StandardStreams, Terminal, pour
 
-STATUS, RESIZE, CLOSE = 3, 4, 255
-PROTOCOLS: Final = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 SUCCESS: Final = {"metadata": {}, "status": "Success"}
 ATTACH_POLL_INTERVAL: Final = 0.02
 """Seconds between two reads of an attached container's log."""
@@ -36,48 +30,38 @@ class StreamRequest(Struct, frozen=True):
     stdin: bool
     tty: bool
 
+    @property
+    def channels(self) -> frozenset[int]:
+        """Those that the caller has to have."""
+        return frozenset({STDOUT} | ({STDIN} if self.stdin else set()) | (set() if self.tty else {STDERR}))
+
 
 async def exec(request: web.Request, inside: pod_exec.Container, asked: StreamRequest) -> web.StreamResponse:
     """Run a command to its end."""
-    socket = await _prepared(request)
+    caller = await channels.opened(request, wanted=asked.channels)
     try:
-        status = await _run(socket, inside, asked)
+        status = await _run(caller, inside, asked)
     except OSError as error:
         program = missing(asked.command[0]) if isinstance(error, FileNotFoundError) else f"{asked.command[0]}: {error}"
         status = _failure(f"cannot execute: {program}", 127 if isinstance(error, FileNotFoundError) else 126)
-    return await _over(socket, status)
+    return await caller.finish(status)
 
 
 async def attach(request: web.Request, runner: Runner, asked: StreamRequest) -> web.StreamResponse:
     """Copy output of a container to the caller and input to the container, until one of them ends."""
-    socket = await _prepared(request)
+    caller = await channels.opened(request, wanted=asked.channels)
     console = runner.console if asked.stdin else None
-    listening = asyncio.ensure_future(_listen(socket, console, ending=runner.plan.spec.stdin_once))
-    showing = asyncio.ensure_future(_show(socket, runner))
+    listening = asyncio.ensure_future(_listen(caller, console, ending=runner.plan.spec.stdin_once))
+    showing = asyncio.ensure_future(_show(caller, runner))
     try:
         await asyncio.wait((listening, showing), return_when=asyncio.FIRST_COMPLETED)
     finally:
         for task in (listening, showing):
             task.cancel()
-    return await _over(socket, SUCCESS)
+    return await caller.finish(SUCCESS)
 
 
-async def _prepared(request: web.Request) -> web.WebSocketResponse:
-    socket = web.WebSocketResponse(protocols=PROTOCOLS)
-    if not socket.can_prepare(request):
-        raise web.HTTPBadRequest(text="this node streams over WebSockets, as kubectl does from 1.31 on\n")
-    await socket.prepare(request)
-    return socket
-
-
-async def _over(socket: web.WebSocketResponse, status: dict[str, Any]) -> web.WebSocketResponse:
-    if not socket.closed:
-        await socket.send_bytes(bytes([STATUS]) + msgspec.json.encode(status))
-        await socket.close()
-    return socket
-
-
-async def _run(socket: web.WebSocketResponse, inside: pod_exec.Container, asked: StreamRequest) -> dict[str, Any]:
+async def _run(caller: Channels, inside: pod_exec.Container, asked: StreamRequest) -> dict[str, Any]:
     own = f"/proc/{inside.pid}/root/dev/pts/ptmx"
     with closing(Terminal(own) if asked.tty else Pipes(stdin=asked.stdin)) as ends:
         child = pod_exec.run(
@@ -85,8 +69,8 @@ async def _run(socket: web.WebSocketResponse, inside: pod_exec.Container, asked:
         )
         process = spawn.watch(child)
         ends.handed_over()
-        outputs = [asyncio.ensure_future(pour(each, partial(_say, socket, channel))) for channel, each in ends.outputs]
-        listening = asyncio.ensure_future(_listen(socket, ends))
+        outputs = [asyncio.ensure_future(pour(each, partial(caller.send, channel))) for channel, each in ends.outputs]
+        listening = asyncio.ensure_future(_listen(caller, ends))
         listening.add_done_callback(lambda _: process.signal(signal.SIGKILL))
         try:
             code = await process.wait()
@@ -97,22 +81,17 @@ async def _run(socket: web.WebSocketResponse, inside: pod_exec.Container, asked:
     return SUCCESS if code == 0 else _failure("", code)
 
 
-async def _show(socket: web.WebSocketResponse, runner: Runner) -> None:
+async def _show(caller: Channels, runner: Runner) -> None:
     async with aclosing(tail.follow(runner, every=ATTACH_POLL_INTERVAL)) as output:
         async for data in output:
-            await _say(socket, STDOUT, data)
+            await caller.send(STDOUT, data)
 
 
-async def _say(socket: web.WebSocketResponse, channel: int, data: bytes) -> None:
-    await socket.send_bytes(bytes([channel]) + data)
-
-
-async def _listen(socket: web.WebSocketResponse, ends: StandardStreams | None, *, ending: bool = True) -> None:
+async def _listen(caller: Channels, ends: StandardStreams | None, *, ending: bool = True) -> None:
     """What the caller sends, until the caller leaves. ``ending``: the end of input is the command's, too."""
-    async for message in socket:
-        if message.type is not WSMsgType.BINARY or not message.data or ends is None:
+    async for channel, data in caller.received():
+        if ends is None:
             continue
-        channel, data = message.data[0], message.data[1:]
         if channel == STDIN:
             await ends.write(data)
         elif channel == CLOSE and data == bytes([STDIN]) and ending:

@@ -49,7 +49,7 @@ def _apiserver(cluster: Cluster, program: Path) -> Program:
         "kubelet-preferred-address-types": "InternalIP",
         "allow-privileged": "true",
         "shutdown-delay-duration": "0s",
-        # kubectl's WebSockets go through to the node as they are: it speaks no SPDY
+        # kubectl's WebSockets go through to the node as they are, as SPDY does: translated ones would be slower
         "feature-gates": "TranslateStreamCloseWebsocketRequests=false,PortForwardWebsockets=false",
     }
     return Program(
