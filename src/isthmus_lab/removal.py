@@ -31,7 +31,7 @@ def names() -> list[str]:
 def remove(lab: Lab) -> None:
     """Remove it without a trace; what is not there is no error."""
     cgroup = cgroups.root() / lab.prefix
-    if not cgroups.end(cgroup, patience=10.0):
+    if not cgroups.end(cgroup, patience=60.0):
         raise StillThere(f"processes {cgroups.processes(cgroup)} of {cgroup} do not end")
     _unmount(lab.directory)
     for name in namespaces.names():

@@ -117,7 +117,7 @@ async def test_its_records_stay_for_readers_that_followed_it_and_for_new_ones(
         await leases_end(etcd)
         await clock.passes(HOUR - 900)
         await etcd.put("noise", b"")
-        assert seen.cluster("c2").state == "silent"
+        await seen.state("c2", "silent")
         assert names(seen) == both
         assert not removed.next()[1]
     async with following(peers, state=state) as late:

@@ -23,7 +23,6 @@ from isthmus.etcd import Session
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follower_module, "LOOK_EVERY", 0.05)
-    monkeypatch.setattr(copying, "LOCK_TTL", 2)
 
 
 async def until(condition: Callable[[], Awaitable[Any]]) -> None:
@@ -196,8 +195,13 @@ async def test_there_is_one_mirror_at_a_time_and_another_takes_over(
 
 
 async def test_a_mirror_that_is_cut_off_has_stopped_before_another_begins(
-    peer_session: Session, own_session: Session, own_etcd: EtcdServer, peers: Peers
+    peer_session: Session,
+    own_session: Session,
+    own_etcd: EtcdServer,
+    peers: Peers,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(copying, "LOCK_TTL", 6)  # outlasts a machine that stands still for a while
     peers.add("c2")
     await fill(peer_session)
     async with line_to(own_etcd.endpoint) as line, Session([line.endpoint]) as far, mirroring(far, peers) as first:

@@ -437,11 +437,11 @@ async def test_a_thousand_records_go_in_few_transactions(etcd: Session) -> None:
 async def test_a_publisher_that_dies_is_known_to_be_gone_within_its_lease(
     etcd: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("isthmus.clusterset.publisher.HEARTBEAT_TTL", 3)
+    monkeypatch.setattr("isthmus.clusterset.publisher.HEARTBEAT_TTL", 6)
     monkeypatch.setattr("isthmus.clusterset.publisher.RENEW_EVERY", 0.5)
     async with publishing_cluster(etcd, Cluster()):
         first = await appears(etcd, "cilium/.heartbeat")
-        await asyncio.sleep(4)
+        await asyncio.sleep(7)
         kept = await etcd.get("cilium/.heartbeat")
         assert kept is not None, "the lease is renewed without a write"
         assert kept.mod_revision == first.mod_revision

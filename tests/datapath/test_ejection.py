@@ -57,7 +57,7 @@ def test_a_backend_that_is_silent_costs_no_more_calls_than_are_under_way(
     datapath: Datapath, load: Load, vip: str, backends: tuple[str, ...]
 ) -> None:
     programmed(datapath.target(), plan("echo", vip, group(*backends), ejection=LONG))
-    result = load.run(vip, calls=600, at_once=15, timeout=1.0)
+    result = load.run(vip, calls=600, at_once=15, timeout=4.0)  # no other call takes that long
     assert 3 <= result.failed <= 15, result.ended
     assert set(result.ended) == {"ok", "timeout"}
     assert load.run(vip, calls=300, at_once=15).ended == {"ok": 300}
@@ -95,7 +95,7 @@ def test_a_single_call_tries_it_again_and_success_brings_it_back(
         assert load.run(VIP, calls=100).answered.keys() == {GOOD[0], REFUSES}
     finally:
         process.kill()
-        process.wait(5)
+        process.wait(60)
     assert watch.step() == 0
     assert not any(row["ejected"] for row in view.rows(datapath.maps, "failing"))
 

@@ -21,7 +21,7 @@ async def test_keys_of_a_lease_are_deleted_with_it(store: Session) -> None:
 
 
 async def test_a_lease_that_is_renewed_outlives_its_ttl(store: Session) -> None:
-    lease = await store.grant_lease(3)  # a busy machine may miss a renewal, which comes every third of it
+    lease = await store.grant_lease(5)  # a busy machine may miss a renewal, which comes every third of it
     await store.put("leased", b"", lease=lease.id)
     keeping = asyncio.create_task(lease.keep())
     await asyncio.sleep(1.5 * lease.ttl)
@@ -31,7 +31,7 @@ async def test_a_lease_that_is_renewed_outlives_its_ttl(store: Session) -> None:
 
 
 async def test_keeping_a_revoked_lease_raises(store: Session) -> None:
-    lease = await store.grant_lease(1)
+    lease = await store.grant_lease(6)  # it is still there when it is revoked
     keeping = asyncio.create_task(lease.keep())
     await lease.revoke()
     with pytest.raises(LeaseGone):

@@ -225,7 +225,7 @@ async def test_a_reset_of_the_client_ends_the_connection_of_the_pod(world: Islan
     reader, writer = await world.call(ECHO)
     assert await reader.readline() == b"hello\n"
     reset(writer)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         await ended.wait()
 
 
@@ -308,7 +308,7 @@ async def test_an_island_whose_gateway_has_ended_is_in_no_plan_until_it_is_back(
 
 async def planned(world: Islands, want: int) -> None:
     """Wait until plans of the import have so many targets in c2."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         while True:
             world.rows.derive()
             plans = world.rows.rows(PLANS)

@@ -272,14 +272,14 @@ async def test_a_lease_is_taken_renewed_and_given_away(client: kube.Client, name
 
     first = Election(client, name="operator", namespace=namespace, identity="a")
     task = asyncio.create_task(first.run(work))
-    await asyncio.wait_for(led.wait(), 5)
+    await asyncio.wait_for(led.wait(), 60)
     lease = await client.get(LEASE, "operator", namespace)
     assert lease.spec.holder_identity == "a"
     assert lease.spec.lease_transitions == 0
     await stop(task)
     led.clear()
     second = asyncio.create_task(Election(client, name="operator", namespace=namespace, identity="b").run(work))
-    await asyncio.wait_for(led.wait(), 3)
+    await asyncio.wait_for(led.wait(), 12)  # before a lease that was not given away would end
     lease = await client.get(LEASE, "operator", namespace)
     assert lease.spec.lease_transitions == 1
     await stop(second)

@@ -60,7 +60,7 @@ def addresses(lab: Running, name: str, *, cluster: str = "c1") -> list[str]:
 
 def called(lab: Running, *urls: str, pod: str = CLIENT, cluster: str = "c1") -> list[dict[str, str]]:
     """The pod that answers each URL, once one does; a URL that begins with 4 or 6 is called in that family."""
-    script = "".join(f"until curl -s{url[0]} -m1 {url[1:]}; do sleep 0.1; done; " for url in urls)
+    script = "".join(f"until curl -s{url[0]} -m5 {url[1:]}; do sleep 0.1; done; " for url in urls)
     return [json.loads(line) for line in lab.exec(pod, script, cluster=cluster).splitlines()]
 
 
@@ -101,7 +101,7 @@ def test_a_service_address_without_endpoints_refuses_at_once(lab: Running) -> No
     body = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "nobody"}, "spec": spec}
     lab.kubectl("-n", "demo", "apply", "-f", "-", stdin=json.dumps(body))
     four, six = got(lab, "service", "nobody")["spec"]["clusterIPs"]
-    assert lab.exec(CLIENT, f"curl -s -m3 {four}; echo $?; curl -s -m3 [{six}]; echo $?").split() == ["7", "7"]
+    assert lab.exec(CLIENT, f"curl -s -m30 {four}; echo $?; curl -s -m30 [{six}]; echo $?").split() == ["7", "7"]
 
 
 def test_the_cluster_dns_knows_both_families_on_both_its_addresses_and_a_pod_by_its_name(lab: Running) -> None:
@@ -111,31 +111,49 @@ def test_the_cluster_dns_knows_both_families_on_both_its_addresses_and_a_pod_by_
         asked += [f"{server} web.demo.{OURS} {kind}" for kind in ("A", "AAAA")]
         asked += [f"{server} db-0.db.demo.{OURS} {kind}" for kind in ("A", "AAAA")]
         asked += [f"{server} -x {ip}" for ip in web]
-    assert dig(lab, *asked) == [*web, *pod, f"web.demo.{OURS}.", f"web.demo.{OURS}."] * 2
+    wanted = [*web, *pod, f"web.demo.{OURS}.", f"web.demo.{OURS}."] * 2
+    until(lambda: dig(lab, *asked) == wanted, what="every answer")
     assert f"db-0.db.demo.{OURS}." in dig(lab, f"-x {pod[1]}"), "it is behind the derived Service, too"
 
 
 def test_an_import_has_an_address_of_each_family_and_slices_of_each(lab: Running) -> None:
     for name, families in (("web", ["IPv4", "IPv6"]), ("six", ["IPv6"])):
-        until(lambda name=name: got(lab, "serviceimport", name, cluster="c2")["spec"]["ips"], what=f"{name}'s address")  # type: ignore[misc]
-        found = got(lab, "serviceimport", name, cluster="c2")["spec"]
+        until(
+            lambda name=name, families=families: len(imported(lab, name)["ips"]) == len(families),  # type: ignore[misc]
+            what=f"{name}'s addresses",
+        )
+        found = imported(lab, name)
         assert found["ipFamilies"] == families
         assert [f"IPv{ipaddress.ip_address(ip).version}" for ip in found["ips"]] == families
         behind = derived(ServiceName(f"demo/{name}")).partition("/")[2]
         spec = got(lab, "service", behind, cluster="c2")["spec"]
         assert (sorted(spec["ipFamilies"]), set(spec["clusterIPs"])) == (families, set(found["ips"]))
-        slices = got(lab, "endpointslices", "-l", f"kubernetes.io/service-name={behind}", cluster="c2")["items"]
-        assert sorted(each["addressType"] for each in slices) == families
+        until(lambda behind=behind, families=families: slices(lab, behind) == families, what="slices")  # type: ignore[misc]
+
+
+def imported(lab: Running, name: str) -> dict[str, Any]:
+    """What an import of c2 specifies."""
+    found: dict[str, Any] = got(lab, "serviceimport", name, cluster="c2")["spec"]
+    return found
+
+
+def slices(lab: Running, service: str) -> list[str]:
+    """Families of the slices of a Service of c2."""
+    words = ("endpointslices", "-l", f"kubernetes.io/service-name={service}")
+    return sorted(each["addressType"] for each in got(lab, *words, cluster="c2")["items"])
 
 
 def test_an_import_is_called_by_name_from_the_other_cluster_in_both_families(lab: Running) -> None:
     web, six = f"web.demo.{THEIRS}", f"six.demo.{THEIRS}"
-    output = called(lab, f"4{web}", f"6{web}", f"6{six}", cluster="c2")
     first, second = addresses(lab, "client", cluster="c2")
-    assert [(each["cluster"], each["caller"]) for each in output] == [("c1", second), ("c1", first), ("c1", first)]
-    maps = json.loads(lab.isthmus("bpf", "maps", "-o", "json", cluster="c2"))
-    counted = {row["service"].rpartition("/")[2] for row in maps["counters"] if row["verdict"] == "called"}
-    assert counted == {"IPv4", "IPv6"}, "the kernel sent them, not the rules of plain Services"
+
+    def counted() -> set[str]:
+        output = called(lab, f"4{web}", f"6{web}", f"6{six}", cluster="c2")
+        assert [(each["cluster"], each["caller"]) for each in output] == [("c1", second), ("c1", first), ("c1", first)]
+        maps = json.loads(lab.isthmus("bpf", "maps", "-o", "json", cluster="c2"))
+        return {row["service"].rpartition("/")[2] for row in maps["counters"] if row["verdict"] == "called"}
+
+    until(lambda: counted() == {"IPv4", "IPv6"}, what="the kernel sends them, not the rules of plain Services")
     explained = lab.isthmus("explain", "-n", "demo", "web", cluster="c2")
     assert "80/TCP IPv4 at 10.96." in explained
     assert "80/TCP IPv6 at [fd00:10:96::" in explained
@@ -149,7 +167,8 @@ def test_names_of_the_clusterset_are_answered_whichever_address_of_the_cluster_d
         asked += [f"{server} web.demo.{THEIRS} {kind}" for kind in ("A", "AAAA")]
         asked += [f"{server} db-0.c1.db.demo.{THEIRS} {kind}" for kind in ("A", "AAAA")]
         asked += [f"{server} -x {ip}" for ip in ips]
-    assert dig(lab, *asked, cluster="c2") == [*ips, *pod, f"web.demo.{THEIRS}.", f"web.demo.{THEIRS}."] * 2
+    wanted = [*ips, *pod, f"web.demo.{THEIRS}.", f"web.demo.{THEIRS}."] * 2
+    until(lambda: dig(lab, *asked, cluster="c2") == wanted, what="every answer")
     assert "nameserver fd00:10:96::10\n" in lab.exec(CLIENT, "cat /etc/resolv.conf", cluster="c2")
 
 

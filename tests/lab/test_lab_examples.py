@@ -52,7 +52,7 @@ def test_redis_is_the_real_one(running: Running) -> None:
 
 def test_a_stand_in_answers_behind_its_service_over_http_and_grpc(running: Running) -> None:
     until(lambda: settled(running), seconds=120)
-    shop = running.exec("default/deploy/load", "curl -sm5 http://front/cart?id=1")
+    shop = running.exec("default/deploy/load", "curl -sm30 http://front/cart?id=1")
     assert (json.loads(shop)["standsInFor"], json.loads(shop)["path"]) == (
         "registry.example.com/boutique/front:v0.10.3",
         "/cart?id=1",

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from etcd_server import free_ports
 
 from isthmus_lab import images
 from isthmus_lab.images import Image
@@ -58,9 +59,7 @@ def test_a_missing_program_is_named_with_its_package() -> None:
 @contextmanager
 def running(image: str, *arguments: str, **environment: str) -> Iterator[int]:
     """An image's stand-in on a free port."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = int(free.getsockname()[1])
+    [port] = free_ports(1)
     words = [word.format(port=port) for word in arguments]
     command = images.command(images.BUILT_IN[image], None, [*images.BUILT_IN[image].command, *words])
     process = subprocess.Popen(command, env={**os.environ, **environment})
@@ -85,7 +84,7 @@ def _wait(port: int) -> None:
 
 
 def get(port: int) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/x", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/x", timeout=60) as answer:
         return str(answer.read().decode())
 
 
@@ -112,11 +111,11 @@ def test_echo_answers_over_http_tcp_and_udp_and_a_silent_caller_blocks_no_other(
                 "127.0.0.1",
                 "/x",
             )
-            with socket.create_connection(("127.0.0.1", port), 5) as plain:
+            with socket.create_connection(("127.0.0.1", port), 60) as plain:
                 plain.sendall(b"hi\n")
                 assert json.loads(plain.makefile().readline())["protocol"] == "TCP"
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagram:
-                datagram.settimeout(5)
+                datagram.settimeout(60)
                 datagram.sendto(b"hi", ("127.0.0.1", port))
                 answer = json.loads(datagram.recv(4096))
                 assert answer["caller_port"] == datagram.getsockname()[1]

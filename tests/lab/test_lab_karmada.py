@@ -90,7 +90,7 @@ def reached(lab: Running) -> dict[str, int]:
 
 def call(lab: Running, count: int = CALLS) -> list[dict[str, Any]]:
     """Calls of the native name from c2's client; none of them may fail."""
-    script = f"python3 -I -S {images.PROGRAMS / 'caller.py'} {NAME} 80 --count {count} --pause 0.01"
+    script = f"python3 -I -S {images.PROGRAMS / 'caller.py'} {NAME} 80 --count {count} --pause 0.01 --timeout 10"
     made = [json.loads(line) for line in lab.exec("demo/client", script, cluster="c2", code=None).splitlines()]
     assert len(made) == count
     assert [each for each in made if not each["ok"]] == []

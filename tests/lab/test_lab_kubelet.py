@@ -85,6 +85,7 @@ async def test_logs_are_what_a_container_prints(talker: Running) -> None:
 
 async def test_a_log_is_followed_while_the_container_runs(talker: Running) -> None:
     query = "follow=true&tailLines=0"
+    await logged(talker, "", "three\n")
     async with (
         asyncio.timeout(60),
         asking(talker) as (session, node),

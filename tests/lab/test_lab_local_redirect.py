@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from lab_running import Running, until
+from lab_running import PATIENCE, Running, until
 
 pytestmark = pytest.mark.lab
 
@@ -85,19 +85,20 @@ class Echo:
 
     def answers(self, caller: str = "demo/client") -> str:
         """The pod that answers a pod's next call."""
-        output = self.running.exec(caller, f"curl -sS --max-time 5 http://{self.address}/")
+        output = self.running.exec(caller, f"curl -sS --max-time 30 http://{self.address}/")
         pod: str = json.loads(output)["pod"]
         return pod
 
     def isthmus(self, *words: str) -> str:
         where = ("--lab", self.running.lab.name, "--cluster", "c1")
         command = [sys.executable, "-m", "isthmus", *words, *where]
-        return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False).stdout
+        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False).stdout
 
 
 def test_calls_of_a_plain_service_go_to_the_near_pod_and_back_when_the_policy_goes(spare: Running) -> None:
     spare.cli("up", "--clusters", "1", "--from", str(ECHO))
     echo = Echo(spare)
+    until(lambda: spare.count_ready() == 3, what="every pod is ready")
     assert echo.answers().startswith("echo-")
     assert "echo" not in echo.isthmus("get", "plans", "-A")
     echo.apply(DEFINITION)
@@ -109,7 +110,7 @@ def test_calls_of_a_plain_service_go_to_the_near_pod_and_back_when_the_policy_go
     until(lambda: [echo.answers() for _ in range(5)] == ["near"] * 5, what="calls go to the near pod")
     explained = echo.isthmus("explain", "demo/echo")
     assert f"at {echo.address}:80/TCP, redirected by CiliumLocalRedirectPolicy demo/near" in explained
-    assert echo.answers("demo/near") == "near"
+    until(lambda: echo.answers("demo/near") == "near", what="the near pod reaches itself")
     echo.apply(POLICY | {"spec": POLICY["spec"] | {"skipRedirectFromBackend": True}})
     until(lambda: echo.answers("demo/near").startswith("echo-"), what="the near pod itself reaches the original")
     assert [echo.answers() for _ in range(5)] == ["near"] * 5

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from lab_running import Running
+from lab_running import PATIENCE, Running
 from lab_traces import host_network, traces
 
 from isthmus_lab import cgroups
@@ -92,7 +92,7 @@ def test_what_is_left_after_a_kill_goes_without_a_trace(spare: Running, seed: in
 def _a_moment(up: subprocess.Popen[bytes], dice: random.Random) -> None:
     """Somewhere in the start, or a little after it."""
     if dice.random() < 0.3:
-        up.wait(90)
+        up.wait(PATIENCE)
         time.sleep(dice.uniform(0.0, 2.0))
     else:
         time.sleep(dice.uniform(0.5, 5.0))

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
-from lab_running import Running, lab_name, until
+from lab_running import PATIENCE, Running, lab_name, until
 
 from isthmus_lab import cgroups, images, pod_exec, removal
 from isthmus_lab.layout import Lab
@@ -64,7 +64,7 @@ def routed(lab: Running) -> Iterator[Running]:
 
 def answers(lab: Running, path: str = "/", *, count: int) -> Counter[tuple[str, str]]:
     """Calls of c1's client one after the other: the clusters that answered, and the peers that the servers saw."""
-    call = f"for i in $(seq {count}); do curl -sS --max-time 5 {NAME}{path}; echo; done"
+    call = f"for i in $(seq {count}); do curl -sS --max-time 30 {NAME}{path}; echo; done"
     lines = lab.exec("demo/client", call, code=None).splitlines()
     found = [json.loads(line) for line in lines if line.startswith("{")]
     return Counter((each["cluster"], each["caller"]) for each in found)
@@ -105,7 +105,7 @@ def called(lab: Running) -> Iterator[dict[str, Any]]:
         assert child.stdout.readline() == b"begun\n"
         yield found
     finally:
-        output, _ = child.communicate(timeout=60)
+        output, _ = child.communicate(timeout=PATIENCE)
         found.update(json.loads(output.splitlines()[-1]))
 
 
@@ -116,9 +116,10 @@ def test_calls_are_split_by_path_while_the_route_is_there_and_go_by_the_kernel_a
     assert answers(lab, "/here/x", count=12) == {("c1", NODE): 12}
     assert answers(lab, "/elsewhere", count=20).keys() == {("c1", NODE), ("c2", NODE)}
     conditions = "jsonpath={.status.parents[0].conditions[*].status}"
-    assert lab.kubectl("get", "httproute", "split", "-n", "demo", "-o", conditions) == "True True"
+    route = ("get", "httproute", "split", "-n", "demo", "-o", conditions)
+    until(lambda: lab.kubectl(*route) == "True True", what="the route's status")
     assert "GET /here" in lab.isthmus("explain", "demo/echo", "--request", "GET /here")
-    assert "(a proxy of this node)" in lab.isthmus("explain", "demo/echo")
+    until(lambda: "(a proxy of this node)" in lab.isthmus("explain", "demo/echo"), what="it is explained")
     lab.kubectl("delete", "httproute", "split", "-n", "demo")
     until(lambda: answers(lab, "/here", count=8).keys() == {("c1", POD), ("c2", POD)}, what="by the kernel again")
 

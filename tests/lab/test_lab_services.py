@@ -29,7 +29,7 @@ here.settimeout(0.2)
 here.connect((sys.argv[1], 53))
 for _ in sys.stdin:
     output = "nobody"
-    for _ in range(40):
+    for _ in range(300):
         try:
             here.send(b"?")
             output = here.recv(99).decode()
@@ -83,7 +83,7 @@ def served(clusters: Running) -> Running:
 
 
 def answers(served: Running, address: str, times: int) -> list[str]:
-    script = f"for i in $(seq {times}); do curl -sm2 http://{address} || echo '{{}}'; echo; done"
+    script = f"for i in $(seq {times}); do curl -sm30 http://{address} || echo '{{}}'; echo; done"
     lines = served.exec("default/client", script).splitlines()
     return [json.loads(line).get("pod", "nobody") for line in lines if line]
 
@@ -105,7 +105,7 @@ def test_a_client_stays_by_whichever_address_and_when_others_go(served: Running)
 
 def test_a_client_is_anybodys_again_when_its_time_is_up(served: Running) -> None:
     seen = set()
-    for _ in range(8):
+    for _ in range(20):  # always the same of three by chance: once in 10^9 runs
         seen.update(answers(served, "web", 1))
         if len(seen) > 1:
             return

@@ -14,6 +14,7 @@ from pathlib import Path
 import grpc
 import msgspec
 import pytest
+from etcd_server import free_ports
 
 from isthmus_lab import images, process_logs
 from isthmus_lab.layout import Lab
@@ -29,9 +30,7 @@ CHECK = "/grpc.health.v1.Health/Check"
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
     """The port of a stand-in, TCP and UDP."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        found = int(free.getsockname()[1])
+    [found] = free_ports(1)
     process = subprocess.Popen(
         images.stand_in("acme/shop:2", [f"tcp:{found}", f"udp:{found}"]), stdout=subprocess.PIPE, text=True
     )

@@ -29,7 +29,7 @@ POLICY = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["Req
 OTHERS = 30
 """Exports of each cluster that do not change."""
 SINGLE = ("get", "create", "update", "patch", "delete")
-QUIET = 1.5
+QUIET = 3.0
 """Seconds without a request after which a change has had its effect."""
 
 

@@ -58,7 +58,7 @@ async def test_the_deployed_rights_are_enough_for_all_it_does(
         operator.export("c2", type="Headless")
         await operator.imported(lambda each: spec(each).type == "Headless" and not spec(each).ips)
         await operator.settled()
-        assert not list(operator.db.snapshot().all(tables.OBJECTS_STATUS))
+        await operator.nothing_fails()
     async with Operator(limited, namespace=namespace).running() as second:
         await second.until(lambda now: second.name in {row.name for row in now.all(tables.IMPORTS)})
         await second.settled()

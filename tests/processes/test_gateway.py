@@ -50,7 +50,7 @@ class World(NamedTuple):
         context.load_verify_locations(cadata=Folder(self.directory / "c2").bundle.decode())
         context.load_cert_chain(self.c1.path / "node.crt", self.c1.path / "node.key")
         with suppress(OSError, TimeoutError):
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 at = asyncio.open_connection("127.0.0.1", self.port, ssl=context, server_hostname=sni)
                 reader, writer = await at
                 try:

@@ -49,7 +49,7 @@ def server(stack: ExitStack, name: str, port: int) -> subprocess.Popen[bytes]:
 def answers(port: int) -> set[str]:
     found = set()
     for _ in range(CALLS):
-        with socket.create_connection(("127.0.0.1", port), timeout=5) as client:
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
             found.add(client.recv(10).decode())
     return found
 

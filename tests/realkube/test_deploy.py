@@ -212,8 +212,8 @@ def joined(clusters: tuple[Cluster, Cluster]) -> tuple[Cluster, Cluster]:
     for cluster in clusters:
         cluster.secrets()
     for port in [cluster.operator() for cluster in clusters]:
-        until(partial(answers, port, "/readyz"), seconds=30, what="an operator that is ready")
-        until(partial(leads, port), seconds=30, what="an operator that leads")
+        until(partial(answers, port, "/readyz"), seconds=120, what="an operator that is ready")
+        until(partial(leads, port), seconds=120, what="an operator that leads")
     return clusters
 
 
@@ -274,7 +274,7 @@ def edited_while_nobody_leads(cluster: Cluster) -> None:
     for kind, each in (("svcim", "echo"), ("service", name)):
         until(
             lambda: cluster.get("-n", "demo", kind, each)["spec"]["ports"][0]["port"] == 80,  # noqa: B023
-            seconds=30,
+            seconds=120,
             what=f"the edit of a {kind} undone",
         )
 
@@ -376,7 +376,7 @@ def warnings(cluster: Cluster) -> int:
 def asked(name: str, port: int) -> set[str]:
     """The addresses a name server has for a name."""
     try:
-        answer = dns.query.udp(dns.message.make_query(name, "A"), "127.0.0.1", port=port, timeout=2)
+        answer = dns.query.udp(dns.message.make_query(name, "A"), "127.0.0.1", port=port, timeout=5)
     except (OSError, dns.exception.DNSException):
         return set()
     return {str(each) for found in answer.answer for each in found}
@@ -390,7 +390,7 @@ def answers(port: int, path: str) -> bool:
 
 
 def body(port: int, path: str) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=2) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as answer:
         return str(answer.read().decode())
 
 

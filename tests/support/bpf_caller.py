@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-TIMEOUT = 2.0
+TIMEOUT = 10.0
 IPPROTO_MPTCP = 262  # linux/in.h
 TCP_REPAIR = 19  # linux/tcp.h: a socket in repair mode is closed in silence
 kept: dict[str, socket.socket] = {}

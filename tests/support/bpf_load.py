@@ -1,6 +1,6 @@
 """Calls under load: many at a time, each counted with how it ended and how long it took.
 
-    bpf_load.py '{"host": …, "port": …, "calls": 300, "at_once": 20, "timeout": 3.0, "bytes": 0}'
+    bpf_load.py '{"host": …, "port": …, "calls": 300, "at_once": 20, "timeout": 20.0, "bytes": 0}'
 
 Reads such requests from stdin, a JSON object per line; prints for each how the calls ended, and their times in ms.
 """
@@ -59,7 +59,7 @@ async def load(asked: dict[str, Any]) -> dict[str, Any]:
         while left > 0:
             left -= 1
             size = asked.get("bytes", 0)
-            how, took, name = await call(asked["host"], asked["port"], timeout=asked.get("timeout", 3.0), size=size)
+            how, took, name = await call(asked["host"], asked["port"], timeout=asked.get("timeout", 20.0), size=size)
             ended[how] = ended.get(how, 0) + 1
             answered[name] = answered.get(name, 0) + 1
             times.append(round(took, 1))

@@ -152,7 +152,7 @@ class Load:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
-        self._process.wait(5)
+        self._process.wait(60)
         self._process.stdout.close()
 
 

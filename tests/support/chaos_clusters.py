@@ -108,7 +108,7 @@ class Cluster:
         self.go_on()
         if self.operator is not None:
             self.operator.send(how)
-            await asyncio.to_thread(self.operator.process.wait, 10)
+            await asyncio.to_thread(self.operator.process.wait, 60)
             self.operator = None
 
     def hold_up(self) -> None:

@@ -93,7 +93,7 @@ async def upstream_server() -> AsyncIterator[Upstream]:
 class Setup:
     """A server, the database it reads and the upstream it passes questions to."""
 
-    def __init__(self, upstream: Upstream, *, complete: bool = True, timeout: float = 3.0) -> None:
+    def __init__(self, upstream: Upstream, *, complete: bool = True, timeout: float = 30.0) -> None:
         self.upstream = upstream
         self.db = Database(NAMES)
         self.initializer = self.db.initializer(NAMES, "test")
@@ -130,7 +130,7 @@ def texts(message: dns.message.Message) -> list[str]:
 
 
 @asynccontextmanager
-async def serving(*, complete: bool = True, timeout: float = 3.0) -> AsyncIterator[Setup]:
+async def serving(*, complete: bool = True, timeout: float = 30.0) -> AsyncIterator[Setup]:
     """A server that listens and knows its names; with ``complete`` also that there are no others."""
     async with upstream_server() as upstream:
         setup = Setup(upstream, complete=complete, timeout=timeout)

@@ -46,7 +46,7 @@ def routes(name: str, *to: tuple[str, str]) -> Resource:
 def cluster(name: str, **more: Any) -> Resource:
     """A cluster whose endpoints come by EDS."""
     fields: dict[str, Any] = {
-        "connect_timeout": duration(0.25),
+        "connect_timeout": duration(10.0),  # of a busy machine
         "type": "EDS",
         "eds_cluster_config": {"eds_config": ADS},
     }
@@ -72,7 +72,7 @@ class EnvoyWorld:
         """Where calls go."""
         self._stack = stack
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self.session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5))
+        self.session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60))
 
     def serve(self) -> None:
         self.server = AdsServer(self.db, self.wanted.ads)
@@ -113,7 +113,7 @@ class EnvoyWorld:
 
         runner = web.ServerRunner(web.Server(answer))
         await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", port).start()
+        await web.TCPSite(runner, "127.0.0.1", port, backlog=1024).start()
         self._stack.push_async_callback(runner.cleanup)
         return port
 
@@ -129,7 +129,7 @@ class EnvoyWorld:
         try:
             connector = aiohttp.TCPConnector(force_close=True)
             async with (
-                aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=10)) as session,
+                aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=30)) as session,
                 session.get(f"http://{self.host}:{port}{path}", headers=headers) as got,
             ):
                 return got.status, await got.text()
@@ -140,7 +140,7 @@ class EnvoyWorld:
         """Wait until a call has that answer."""
         got = None
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(90):
                 while (got := await self.get(port, path)) != want:  # noqa: ASYNC110 of another process
                     await asyncio.sleep(0.02)
         except TimeoutError:

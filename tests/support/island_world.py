@@ -94,7 +94,7 @@ class Islands:
             addresses=(f"127.{randrange(1, 255)}.{randrange(255)}.{randrange(1, 255)}",),
             first_port=19_100,
             ports=4_000,
-            connect_timeout=1.0,  # of a busy machine
+            connect_timeout=10.0,  # of a busy machine
         )
         self.gateway_of = GatewayOf(C2, DOMAIN, tuple(self.gateways), directory / "gateway")
         self.rows = RouteWorld(*self.node_of.addresses, island=self.node_of)
@@ -182,7 +182,7 @@ class Islands:
 
     async def target(self, name: str) -> tuple[str, int]:
         """Where the plan sends calls of an import to c2, once Envoy serves it."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             while True:
                 self.rows.derive()
                 for plan in self.rows.db.snapshot().by(tables.PLANS, "service", derived(ServiceName(name))):
@@ -199,7 +199,7 @@ class Islands:
 
     async def healthy(self) -> None:
         """Wait until the node's Envoy has found the gateway healthy."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             while (await self.node_stats("cluster.island.*membership_healthy")).get(  # noqa: ASYNC110 of another process
                 "cluster.island c2.membership_healthy"
             ) != 1:

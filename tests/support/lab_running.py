@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import programs
 from click.testing import CliRunner
@@ -21,6 +21,10 @@ from click.testing import CliRunner
 from isthmus.cli import root
 from isthmus_lab import lab_status, pod_exec
 from isthmus_lab.layout import Lab
+from isthmus_lab.pod_exec import NoSuchPod
+
+PATIENCE: Final = 240.0
+"""Seconds after which a command that hangs is ended; pytest would end its test after 300."""
 
 
 def lab_name(letter: str) -> str:
@@ -56,7 +60,7 @@ class Running:
         assert where is not None, cluster
         found, pipe = pod_exec.find(where, pod), subprocess.PIPE
         child = pod_exec.run(found, ["sh", "-c", script], stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)
-        stdout, stderr = (output.decode() for output in child.communicate(timeout=90))
+        stdout, stderr = (output.decode() for output in child.communicate(timeout=PATIENCE))
         assert code is None or child.returncode == code, f"{script}: {child.returncode}\n{stdout}{stderr}"
         return stdout
 
@@ -69,7 +73,7 @@ class Running:
     def isthmus(self, *words: str, cluster: str = "c1") -> str:
         """What a command that looks at one of its clusters prints."""
         done = invoked([*words, "--lab", self.lab.name, "--cluster", cluster])
-        assert done.returncode == 0, f"{words}: {done.stderr}"
+        assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
         return done.stdout
 
     def kubectl_command(self, *, cluster: str = "c1") -> list[str]:
@@ -79,7 +83,7 @@ class Running:
     def kubectl(self, *words: str, stdin: str | None = None, cluster: str = "c1") -> str:
         """kubectl on one of its clusters."""
         command = [*self.kubectl_command(cluster=cluster), *words]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, input=stdin, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, input=stdin, check=False)
         assert done.returncode == 0, f"{words}: {done.stderr}"
         return done.stdout
 
@@ -87,7 +91,9 @@ class Running:
 def in_own_process(command: list[str], *, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
     """``isthmus …`` as a shell runs it."""
     python = [sys.executable, "-m", "isthmus"]
-    return subprocess.run([*python, *command], capture_output=True, text=True, timeout=90, input=stdin, check=False)
+    return subprocess.run(
+        [*python, *command], capture_output=True, text=True, timeout=PATIENCE, input=stdin, check=False
+    )
 
 
 def invoked(command: list[str], *, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
@@ -99,17 +105,17 @@ def invoked(command: list[str], *, stdin: str | None = None) -> subprocess.Compl
 def until(holds: Callable[[], Any], *, seconds: float = 60.0, what: str = "") -> Any:
     """The first true value. The time is no claim: it ends a test that would hang, also on a busy machine.
 
-    A command that fails, as on a pod whose container is not there yet, is not true yet.
+    What is not there yet may show as a command that fails, as output that is no JSON or as a key that is missing.
     """
     deadline = time.monotonic() + seconds
     while True:
-        failed = ""
-        began = time.monotonic()
+        began, why = time.monotonic(), None
         try:
             if value := holds():
                 return value
-        except AssertionError as error:
-            failed = f"; it failed: {error}"
+        except (AssertionError, LookupError, ValueError, NoSuchPod) as not_yet:
+            why = not_yet
         ended = time.monotonic()
-        assert ended < deadline, f"not after {seconds:g} s: {what or holds}{failed}"
+        if ended >= deadline:
+            raise AssertionError(f"not after {seconds:g} s: {what or holds}" + (f": {why!r}" if why else "")) from why
         time.sleep(max(0.05, ended - began))  # what is waited for gets half of the processor at least

@@ -100,7 +100,7 @@ class Node:
             made.look()
         return made
 
-    def ask(self, *questions: str, pod: str = "", patience: float = 5.0) -> list[str]:
+    def ask(self, *questions: str, pod: str = "", patience: float = 30.0) -> list[str]:
         """What a pod is answered to questions, given as name, type, server, name, type, server …"""
         command = ["ip", "netns", "exec", pod or self.pod, sys.executable, "-c", ASK, str(patience), *questions]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
@@ -118,7 +118,7 @@ class Node:
         """Away with all of it."""
         if self.server is not None:
             self.server.kill()
-            self.server.wait(5)
+            self.server.wait(60)
             for stream in (self.server.stdin, self.server.stdout):
                 assert stream is not None
                 stream.close()

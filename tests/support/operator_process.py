@@ -47,7 +47,7 @@ class OperatorProcess:
     def asked(self, path: str) -> tuple[int, str]:
         """What the monitor answers: status and text; 0 where it does not answer."""
         try:
-            with urlopen(f"http://{self.config.monitor.listen}/{path}", timeout=2) as answer:
+            with urlopen(f"http://{self.config.monitor.listen}/{path}", timeout=20) as answer:
                 return answer.status, answer.read().decode()
         except HTTPError as error:
             with error:
@@ -153,15 +153,16 @@ def replicas(folder: Path, *, etcd: str, kubernetes: KubernetesSection) -> Itera
         made.end()
 
 
-async def until(condition: Callable[[], Awaitable[Any]], *, seconds: float = 30.0) -> None:
+async def until(condition: Callable[[], Awaitable[Any]], *, seconds: float = 120.0) -> None:
+    """Wait for other processes: a lease that nobody renews ends after 15 s by the clock of whoever waits for it."""
     async with asyncio.timeout(seconds):
         while not await condition():  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
 
-async def leading(each: OperatorProcess, *, seconds: float = 30.0) -> None:
+async def leading(each: OperatorProcess) -> None:
     """Wait until this one leads."""
-    await until(lambda: asyncio.to_thread(lambda: each.leads), seconds=seconds)
+    await until(lambda: asyncio.to_thread(lambda: each.leads))
 
 
 async def ready(each: OperatorProcess) -> None:

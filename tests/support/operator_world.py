@@ -119,6 +119,10 @@ class Operator:
         async with asyncio.timeout(60):
             return await self.db.until(lambda now: bool(condition(now)))
 
+    async def nothing_fails(self) -> None:
+        """Every object is as wanted; what met a write of another client, or a watch that lags, is tried again."""
+        await self.until(lambda now: not now.count(tables.OBJECTS_STATUS))
+
     async def imported(self, condition: Callable[[ServiceImport], Any]) -> ServiceImport:
         """The import, once it is so."""
         async with asyncio.timeout(60):

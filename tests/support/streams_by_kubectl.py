@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from lab_running import Running
+from lab_running import PATIENCE, Running
 
 SERVED = """\
 apiVersion: v1
@@ -42,13 +42,13 @@ def exec_has_input_output_and_code(running: Running) -> None:
 def a_port_is_forwarded(running: Running) -> None:
     with forwarded(running, "served", 80) as port:
         for _ in range(3):
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/big", timeout=10) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/big", timeout=60) as answer:
                 assert len(answer.read()) == 3_000_000
 
 
 def a_port_where_nobody_listens_is_an_error(running: Running) -> None:
     with forwarded(running, "served", 81) as port, pytest.raises(OSError, match=r"reset|closed|without response"):
-        urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=10)
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=60)
 
 
 def what_is_said_is_heard(running: Running) -> None:
@@ -81,7 +81,7 @@ ALL = (
 
 def run(running: Running, *words: str, typed: str = "") -> subprocess.CompletedProcess[str]:
     command = [*running.kubectl_command(), *words]
-    return subprocess.run(command, input=typed, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, input=typed, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
 @contextmanager

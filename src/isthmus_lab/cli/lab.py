@@ -99,7 +99,7 @@ def up(
         if not without_isthmus and datapath == "isthmus" and startup.envoy() is None:
             click.echo("no Envoy here, so routes (HTTPRoute, GRPCRoute) are unknown: tools/setup envoy", err=True)
         startup.start(lab, images=own, isthmus=not without_isthmus, apiserver=apiserver, datapath=datapath)
-        asyncio.run(startup.follow(lab, _report, apiserver=apiserver))
+        asyncio.run(startup.follow(lab, _report))
     except (startup.CannotStart, manifests.BadManifest, EtcdError) as why:
         raise click.ClickException(str(why)) from None
     except KeyboardInterrupt:

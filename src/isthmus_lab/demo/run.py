@@ -120,7 +120,7 @@ async def _step(reporter: Reporter, name: str) -> AsyncIterator[list[str]]:
 
 async def _up(lab: Lab, apiserver: ApiServer) -> str:
     startup.start(lab, images={}, apiserver=apiserver)
-    await startup.follow(lab, lambda step: None, apiserver=apiserver)
+    await startup.follow(lab, lambda step: None)
     return f"{', '.join(c.name for c in lab.clusters)}: each its own etcd, API server, node, operator, agent and DNS"
 
 
