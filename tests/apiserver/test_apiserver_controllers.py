@@ -75,7 +75,7 @@ async def fewest_available(client: Client, revision: str) -> int:
     ready = {pod["metadata"]["name"] for pod in (await client.get("pods")).body["items"]}
     fewest, now = 99, set[str]()
     pods: dict[str, bool] = {}
-    async with client.watch(f"pods?resourceVersion={revision}&timeoutSeconds=1") as events:
+    async with client.watch(f"pods?resourceVersion={revision}") as events:
         while ready - now or not all(pods[name] for name in ready):
             kind, pod = await events.next()
             name = pod["metadata"]["name"]

@@ -51,7 +51,7 @@ async def test_compaction_goes_on_where_an_earlier_process_has_compacted_more(ow
         tasks = [asyncio.create_task(each) for each in (store.run(), store.compact(every=0.02))]
         await store.ready.wait()
         assert await store.create("configmaps", "ns/b", {"metadata": {"name": "b"}}) is not None
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             while not any(task.done() for task in tasks) and not await compacted(session, last.revision):
                 await asyncio.wait(tasks, timeout=0.02)
         assert not any(task.done() for task in tasks), tasks

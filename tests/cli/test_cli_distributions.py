@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def wheel_of(project: Path, target: Path) -> zipfile.ZipFile:
     """The wheel of a project, without the compiled datapath where that has not been built."""
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(target)]
-    subprocess.run(command, cwd=project, check=True, capture_output=True, timeout=100)
+    subprocess.run(command, cwd=project, check=True, capture_output=True, timeout=240)
     (built,) = target.glob("*.whl")
     return zipfile.ZipFile(built)
 

@@ -145,7 +145,7 @@ async def test_it_reads_with_the_certificate_and_rights_of_a_cluster_that_joined
     async with clusters(tmp_path) as (c1, c2):
         async with joining.invitation(c2.home, lifetime=60) as invitation, asyncio.TaskGroup() as tasks:
             tasks.create_task(invitation.accepted())
-            tasks.create_task(joining.join(c1.home, invitation.word, patience=20))
+            tasks.create_task(joining.join(c1.home, invitation.word, patience=90))
         db = Database(tables.RECORDS, tables.DRAINING)
         put(db, *records(ECHO, "10.2.1.1"))
         async with (

@@ -36,7 +36,7 @@ async def two(tmp_path: Path) -> AsyncIterator[tuple[World, World]]:
 async def joined(c1: World, c2: World) -> None:
     async with joining.invitation(c1.home, lifetime=60) as invitation, asyncio.TaskGroup() as tasks:
         tasks.create_task(invitation.accepted())
-        tasks.create_task(joining.join(c2.home, invitation.word, patience=20))
+        tasks.create_task(joining.join(c2.home, invitation.word, patience=90))
 
 
 async def guests(world: World) -> set[str]:
@@ -75,7 +75,7 @@ async def test_a_token_is_good_once(two: tuple[World, World]) -> None:
     c1, c2 = two
     async with joining.invitation(c1.home, lifetime=60) as invitation, asyncio.TaskGroup() as tasks:
         tasks.create_task(invitation.accepted())
-        await joining.join(c2.home, invitation.word, patience=20)
+        await joining.join(c2.home, invitation.word, patience=90)
     await joining.leave(c2.home, ClusterName("c1"))
     with pytest.raises(JoinError, match="used or expired"):
         await joining.join(c2.home, invitation.word, patience=5)

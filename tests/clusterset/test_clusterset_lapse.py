@@ -99,7 +99,7 @@ async def test_it_lapses_when_the_lifetime_ends_and_an_endpoint_that_fails_a_pro
 @pytest.mark.skipif(os.geteuid() != 0, reason="a network of its own needs root")
 def test_real_pods_that_answer_are_called_while_their_cluster_cannot_be_reached(tmp_path: Path) -> None:
     story = [sys.executable, str(ROOT / "tests/support/lapse_story.py"), str(tmp_path)]
-    ran = subprocess.run(["unshare", "-n", *story], capture_output=True, text=True, timeout=120, check=False)
+    ran = subprocess.run(["unshare", "-n", *story], capture_output=True, text=True, timeout=280, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     parts = [next(iter(json.loads(line))) for line in ran.stdout.splitlines() if line.startswith("{")]
     assert parts == ["heard", "lapsed", "the pod ends too", "heard again"]

@@ -112,7 +112,7 @@ async def test_agents_behind_a_mirror_report_a_peer_without_a_publisher(
 
 async def joined(c1: World, c2: World) -> None:
     async with joining.invitation(c1.home, lifetime=60) as invitation:
-        await asyncio.gather(invitation.accepted(), joining.join(c2.home, invitation.word, patience=20))
+        await asyncio.gather(invitation.accepted(), joining.join(c2.home, invitation.word, patience=90))
 
 
 async def test_a_cluster_whose_access_ended_receives_no_more_though_its_watch_was_open(tmp_path: Path) -> None:

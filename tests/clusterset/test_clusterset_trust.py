@@ -141,7 +141,7 @@ async def test_agent_and_operator_agree_on_an_id_in_any_order_of_arrival(
 async def test_joining_pins_name_and_id_and_refuses_an_id_that_another_joined_with(tmp_path: Path) -> None:
     async with clusters(tmp_path) as (c1, c2):
         async with joining.invitation(c1.home, lifetime=60) as invitation:
-            await asyncio.gather(invitation.accepted(), joining.join(c2.home, invitation.word, patience=20))
+            await asyncio.gather(invitation.accepted(), joining.join(c2.home, invitation.word, patience=90))
         assert Directory(str(c2.home.directory), own=C2).read()[C1].id == 1
         assert Directory(str(c1.home.directory), own=C1).read()[C2].id == 2
         entry = c2.home.entry(())

@@ -11,6 +11,7 @@ from typing import Any
 
 import grpc
 import pytest
+from etcd_server import free_ports
 from msgspec.structs import replace
 
 from isthmus.config import HealthSection
@@ -21,7 +22,7 @@ from isthmus.model.policies import Check, HealthCheck
 from isthmus.model.tables import CHECKS, NODES, PROBES
 from isthmus.statedb import Database
 
-FAST = {"interval": 0.05, "timeout": 0.3, "unhealthy_after": 2}
+FAST = {"interval": 0.05, "timeout": 10.0, "unhealthy_after": 2}
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
@@ -48,7 +49,7 @@ class Probing:
         def found() -> Probe | None:
             return self.db.snapshot().get(PROBES, of.key)
 
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             await self.db.until(lambda _: (row := found()) is not None and row.healthy is healthy)
         verdict = found()
         assert verdict is not None
@@ -101,7 +102,8 @@ def full_backlog() -> Any:
 
 
 async def test_a_connect_passes_and_where_the_server_goes_it_fails_and_passes_again() -> None:
-    async with server(answering(b"")) as port, probing(row(port)) as made:
+    [port] = free_ports(1)
+    async with server(answering(b""), port), probing(row(port)) as made:
         assert (await made.verdict(row(port), healthy=True)).reason == ""
     async with probing(row(port)) as made:
         assert (await made.verdict(row(port), healthy=False)).reason == "Connection refused"
@@ -111,8 +113,9 @@ async def test_a_connect_passes_and_where_the_server_goes_it_fails_and_passes_ag
 
 async def test_what_does_not_answer_in_time_is_found_dead() -> None:
     with full_backlog() as port:
-        async with probing(row(port)) as made:
-            assert (await made.verdict(row(port), healthy=False)).reason == "no answer within 0.3 s"
+        late = row(port, timeout=0.3)
+        async with probing(late) as made:
+            assert (await made.verdict(late, healthy=False)).reason == "no answer within 0.3 s"
 
 
 @pytest.mark.parametrize(
@@ -171,7 +174,7 @@ async def test_a_grpc_probe_asks_a_grpc_server(service: str, reason: str) -> Non
     port = serving.add_insecure_port("127.0.0.1:0")
     serving.start()
     try:
-        wanted = row(port, type="GRPC", service=service, timeout=5.0)
+        wanted = row(port, type="GRPC", service=service)
         async with probing(wanted) as made:
             assert (await made.verdict(wanted, healthy=not reason)).reason == reason
     finally:
@@ -190,7 +193,7 @@ async def test_a_check_that_goes_takes_its_verdict_with_it() -> None:
         await made.verdict(row(port), healthy=True)
         with made.db.write() as txn:
             txn.delete(CHECKS, row(port).key)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             await made.db.until(lambda now: now.get(PROBES, row(port).key) is None)
         await asyncio.sleep(0.2)
         assert made.db.snapshot().get(PROBES, row(port).key) is None

@@ -30,7 +30,7 @@ TABLES: list[Table[Any, Any]] = [
 
 
 async def eventually(condition: Callable[[], bool]) -> None:
-    """Wait for a condition that no event announces; five seconds at most."""
+    """Wait for a condition that no event announces."""
     async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.005)

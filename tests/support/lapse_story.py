@@ -28,7 +28,7 @@ from isthmus.processes.agent import KINDS
 from isthmus.processes.start import tables_of
 from isthmus.statedb import Database, Derivations
 
-CHECK = HealthCheck(interval=0.3, timeout=0.3)
+CHECK = HealthCheck(interval=0.3, timeout=10.0)
 ANSWERS, SILENT = "10.2.1.1", "10.2.1.2"
 
 

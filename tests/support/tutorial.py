@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 ANYTHING: Final = "…"
-PATIENCE: Final = 60.0
+PATIENCE: Final = 120.0
 LOOKS: Final = re.compile(r"^(kubectl .*\b(get|describe)\b|isthmus (get|status|lab (exec|status)))")
 
 
@@ -101,7 +101,7 @@ class Shell:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=90,
+            timeout=240,
             check=False,
         )
         return done.stdout
