@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import pytest
 from bpf_world import Load, World, group, plan, programmed, target
 from failing_backends import GOOD, GOOD6, REFUSES, REFUSES6, SILENT, SILENT6, VIP, VIP6, host
+from lab_running import until
 
 from isthmus.datapath import Datapath, view
 from isthmus.datapath.failures.watch import FailureWatch
@@ -102,7 +104,7 @@ def test_a_single_call_tries_it_again_and_success_brings_it_back(
 
 def test_the_time_is_raised_once_for_a_window_however_many_calls_fail_late(datapath: Datapath, load: Load) -> None:
     programmed(datapath.target(), plan("echo", VIP, group(SILENT), ejection=LONG))
-    load.run(VIP, calls=60, at_once=60, timeout=0.6)
+    load.run(VIP, calls=60, at_once=60, timeout=3.0)
     assert [(row["failures"], row["level"]) for row in view.rows(datapath.maps, "failing")] == [(60, 1)]
 
 
@@ -132,8 +134,8 @@ def test_an_ejected_backend_is_shown_with_why_and_until_when(
     assert (row.key.address, row.reason) == (host(REFUSES), "refused")
     assert row.failures >= 3
     assert "refused" in row.error
-    assert -5 < row.since - time.time() < 5
-    assert 50 < row.until - time.time() < 65
+    assert -30 < row.since - time.time() < 5
+    assert 30 < row.until - time.time() < 65
 
 
 def test_entries_of_backends_that_have_gone_are_deleted_and_connects_look_no_more(
@@ -149,13 +151,25 @@ def test_entries_of_backends_that_have_gone_are_deleted_and_connects_look_no_mor
     assert [key for key, value in datapath.maps.items("gates") if any(value)] == []
 
 
+def time_out(world: World) -> int:
+    """Milliseconds after which the SYN of the one connect is sent again, at first; each time may double them."""
+
+    def shown() -> re.Match[str] | None:
+        return re.search(r" rto:(\d+)", " ".join(world.sockets("-i", "state", "syn-sent", namespace=world.client)))
+
+    found = int(until(shown, what="a connect that waits")[1])
+    return next(first for first in (200, 1000, 1200) if found in (first << doubled for doubled in range(7)))
+
+
 def test_the_first_syn_is_sent_again_in_time(world: World, load: Load) -> None:
-    """200 ms and not the kernel's second: a caller that waits 0.6 s has had the outcome of a silent backend counted."""
-    for seconds, counted in ((0.2, 1), (0.0, 0)):
+    """After 200 ms and not after the kernel's second; and a silent backend is counted."""
+    for seconds, milliseconds in ((0.2, 200), (0.0, 1000)):
         opened = world.open(syn_timeout=seconds)
         programmed(opened.target(), plan("echo", VIP, group(SILENT)))
-        load.run(VIP, calls=1, timeout=0.6)
-        assert len(view.rows(opened.maps, "failing")) == counted
+        load.start(VIP, calls=1, timeout=4.0)
+        assert time_out(world) == milliseconds
+        assert load.result().ended == {"timeout": 1}
+        assert len(view.rows(opened.maps, "failing")) == 1
         programmed(opened.target())
         opened.maps.drop("failing", [key for key, _ in opened.maps.items("failing")])
         opened.close()
@@ -170,6 +184,7 @@ def test_round_trips_bound_the_time_out_from_below(world: World, load: Load) -> 
     assert 0 < row["microseconds"] < 1_000_000
     [(key, _)] = opened.maps.items("round_trips")
     opened.maps.put("round_trips", [(key, (400_000).to_bytes(4, "little"))])
-    load.run(VIP, calls=1, timeout=0.6)
-    assert view.rows(opened.maps, "failing") == [], "three round trips are 1.2 s: it cannot have been counted as silent"
+    load.start(VIP, calls=1, timeout=2.0)
+    assert time_out(world) == 1200, "three round trips"
+    load.result()
     opened.close()

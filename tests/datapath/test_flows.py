@@ -177,7 +177,8 @@ def test_a_call_that_all_backends_refuse_failed(recorded: Recorded, load: Load) 
 
 def test_a_call_that_the_application_gave_up_is_no_failure_of_ours(recorded: Recorded, load: Load) -> None:
     recorded.programmed(plan("echo", VIP, group(SILENT), ejection=NEVER))
-    load.run(VIP, calls=1, timeout=0.1)
+    with configured(recorded.datapath, syn_timeout=30_000):  # jiffies, of which a second has at least 100: long after
+        load.run(VIP, calls=1, timeout=0.1)
     [flow] = recorded.read()
     assert (flow.state, flow.verdict) == ("given up", "called")
 
@@ -254,10 +255,10 @@ def test_the_end_of_a_connection_has_its_names_long_after_the_service_went(recor
 
 
 @contextmanager
-def configured(recording: Datapath, flows: int) -> Iterator[None]:
-    """Another setting, as an agent that starts again would write it."""
+def configured(recording: Datapath, **settings: int) -> Iterator[None]:
+    """Other settings, as an agent that starts again would write them."""
     [(key, value)] = recording.maps.items("config")
-    recording.maps.put("config", [(key, CONFIG.pack(*(CONFIG.named(value) | {"flows": flows}).values()))])
+    recording.maps.put("config", [(key, CONFIG.pack(*(CONFIG.named(value) | settings).values()))])
     try:
         yield
     finally:
@@ -266,14 +267,14 @@ def configured(recording: Datapath, flows: int) -> Iterator[None]:
 
 def test_one_call_of_sixteen_is_recorded(recorded: Recorded, load: Load) -> None:
     recorded.programmed(plan("echo", VIP))
-    with configured(recorded.datapath, 16):
+    with configured(recorded.datapath, flows=16):
         load.run(VIP, calls=1600, at_once=20)
     assert 50 < len(recorded.read()) < 150, "of 1,600 calls 100 ± 10"
 
 
 def test_off_means_that_nothing_is_written(recorded: Recorded, load: Load) -> None:
     recorded.programmed(plan("echo", VIP, group(GOOD[0])))
-    with configured(recorded.datapath, 0):
+    with configured(recorded.datapath, flows=0):
         load.run(VIP, calls=20)
     assert recorded.read() == []
     section = DatapathSection(cgroup="/")
