@@ -32,10 +32,12 @@ def tcp(host: str, port: int, *, protocol: int = 0) -> dict[str, Any]:
         return {"answer": sock.recv(200).decode(), "peer": f"{peer[0]}:{peer[1]}"}
 
 
-def udp(host: str, port: int, *, connected: bool = False, name: str = "", payload: str = "?") -> dict[str, Any]:
+def udp(
+    host: str, port: int, *, connected: bool = False, name: str = "", payload: str = "?", patience: float = TIMEOUT
+) -> dict[str, Any]:
     """One question from a socket of its own, or from one kept under a name. Bytes are the code points of texts."""
     sock = kept.get(name) or socket.socket(family(host), socket.SOCK_DGRAM)
-    sock.settimeout(TIMEOUT)
+    sock.settimeout(patience)
     peer = ""
     if connected:
         sock.connect((host, port))
