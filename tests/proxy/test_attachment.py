@@ -9,7 +9,7 @@ from route_world import RouteWorld, grant, route
 from isthmus.model.names import ServiceName
 from isthmus.model.tables import GRANTS, PROXY_LISTENERS, XDS
 from isthmus.proxy.attachment import MAX_MATCHES, Request, attached, by_callers, entries, matching, unresolved
-from isthmus.proxy.derived import Listening, listener_ports
+from isthmus.proxy.ports import assign_ports
 
 ECHO = ServiceName("demo/echo")
 TO_ECHO = "parentRefs: [{group: '', kind: Service, name: echo, namespace: demo}]\n"
@@ -115,9 +115,8 @@ def test_a_service_without_a_route_has_neither_listener_nor_cluster() -> None:
 
 
 def test_ports_of_listeners_stay_when_others_come_and_differ() -> None:
-    listening = Listening(("127.0.0.1",), 15_000, 100)
     some = [(ServiceName(f"demo/s{number}"), 80) for number in range(100)]
-    given = listener_ports(some, listening)
+    given = assign_ports(some, 15_000, 100)
     assert len(set(given.values())) == 100
-    assert listener_ports(reversed(some), listening) == given
-    assert len(listener_ports([*some, (ServiceName("demo/t"), 80)], listening)) == 100
+    assert assign_ports(reversed(some), 15_000, 100) == given
+    assert len(assign_ports([*some, (ServiceName("demo/t"), 80)], 15_000, 100)) == 100

@@ -17,7 +17,7 @@ from isthmus.model.clusters import Cluster
 from isthmus.model.islands import GatewayCheck
 from isthmus.model.names import ClusterName
 from isthmus.model.tables import CLUSTERS, GATEWAY_CHECKS, ISLAND_LISTENERS
-from isthmus.proxy.process import Admin, Host
+from isthmus.proxy.process import Host, admins
 from isthmus.statedb import Database, Snapshot
 
 LOOK_EVERY: Final = 0.2
@@ -40,18 +40,11 @@ def _has_islands(now: Snapshot) -> bool:
 
 async def _hosts(directory: Path) -> list[Host] | None:
     """Of the Envoy that started last, and answers."""
-    for path in sorted(directory.glob("admin-*.sock"), key=_started, reverse=True):
-        found = await Admin(path).hosts(f"^{UNIT.strip()}")
+    for admin in admins(directory):
+        found = await admin.hosts(f"^{UNIT.strip()}")
         if found is not None:
             return found
     return None
-
-
-def _started(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
 
 
 def record(db: Database, hosts: Iterable[Host], *, now: float) -> None:

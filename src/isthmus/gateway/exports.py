@@ -27,7 +27,7 @@ from isthmus.model.sources import KUBERNETES
 from isthmus.model.tables import CLUSTERS, ENDPOINT_SETS, OWN_EXPORTS, XDS
 from isthmus.model.xds import Resource
 from isthmus.proxy.messages import duration, packed
-from isthmus.proxy.resources import ADS, address, resource
+from isthmus.proxy.resources import NO_CIRCUIT_BREAKERS, address, eds_cluster, eds_endpoints, hosts, resource
 from isthmus.statedb import Derived, Reader
 
 LISTENER: Final = "gateway"
@@ -47,7 +47,6 @@ CONNECT_TIMEOUT: Final = 1.0
 CONNECT_ATTEMPTS: Final = 3
 BUFFER: Final = {"value": 65_536}
 """Bytes that Envoy buffers of a connection whose other side is slow."""
-UNLIMITED: Final = {"value": 1_000_000}
 
 
 class GatewayOf(NamedTuple):
@@ -119,20 +118,9 @@ def of_export(export: Export, sets: Iterable[EndpointSet], of: GatewayOf) -> Ite
     for port in export.ports:
         if port.protocol == "TCP":
             name, owner = target(export, port, of.domain), f"ServiceExport {export.name}"
-            yield resource(
-                "cluster",
-                name,
-                owner,
-                export.name,
-                type="EDS",
-                eds_cluster_config={"eds_config": ADS},
-                connect_timeout=duration(CONNECT_TIMEOUT),
-                lb_policy="MAGLEV" if export.affinity == "ClientIP" else "RANDOM",
-                common_lb_config={"healthy_panic_threshold": {"value": 0}, "update_merge_window": duration(0)},
-                circuit_breakers=limits(),
-            )
-            hosts = [{"endpoint": {"address": address(*each)}} for each in _serving(sets, port)]
-            yield resource("endpoints", name, owner, export.name, endpoints=[{"lb_endpoints": hosts}] if hosts else [])
+            policy = "MAGLEV" if export.affinity == "ClientIP" else "RANDOM"
+            yield eds_cluster(name, owner, export.name, connect_timeout=CONNECT_TIMEOUT, lb_policy=policy)
+            yield eds_endpoints(name, owner, export.name, _serving(sets, port))
 
 
 def target(export: Export, port: Port, domain: str) -> str:
@@ -230,14 +218,7 @@ def _tcp_proxy(cluster: str, *, by_handshake: bool = True) -> dict[str, Any]:
     return {"name": "envoy.filters.network.tcp_proxy", "typed_config": config}
 
 
-def limits() -> dict[str, Any]:
-    """Envoy's circuit breakers have limits by default; whose calls are limited is not its to decide."""
-    names = ("max_connections", "max_pending_requests", "max_requests", "max_retries")
-    return {"thresholds": [dict.fromkeys(names, UNLIMITED)]}
-
-
 def _etcd(of: GatewayOf) -> Iterator[Resource]:
-    hosts = [{"endpoint": {"address": address(*at)}} for at in of.etcd]
     yield resource(
         "cluster",
         ETCD,
@@ -245,6 +226,6 @@ def _etcd(of: GatewayOf) -> Iterator[Resource]:
         LISTENER,
         type="STRICT_DNS",
         connect_timeout=duration(CONNECT_TIMEOUT),
-        load_assignment={"cluster_name": ETCD, "endpoints": [{"lb_endpoints": hosts}]},
-        circuit_breakers=limits(),
+        load_assignment={"cluster_name": ETCD, "endpoints": [{"lb_endpoints": hosts(of.etcd)}]},
+        circuit_breakers=NO_CIRCUIT_BREAKERS,
     )

@@ -7,14 +7,13 @@ port. Which part of the calls an island has is the planner's, which counts the l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from isthmus.gateway import tls
-from isthmus.gateway.exports import BUFFER, limits
+from isthmus.gateway.exports import BUFFER
 from isthmus.gateway.naming import gateway_identity, health_sni, service_sni
 from isthmus.loadbalancer.services import names_for_import, resolve
 from isthmus.model.clusters import Cluster, reachability, reachability_changed
@@ -24,8 +23,10 @@ from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Import, Service
 from isthmus.model.tables import CLUSTERS, IMPORTS, ISLAND_LISTENERS, SERVICES
 from isthmus.model.xds import Resource
-from isthmus.proxy import ADS, XdsSource, address, resource
+from isthmus.proxy import XdsSource
 from isthmus.proxy.messages import duration, packed
+from isthmus.proxy.ports import assign_ports
+from isthmus.proxy.resources import address, eds_cluster, eds_endpoints, resource
 from isthmus.statedb import Derived, Reader
 
 UNIT: Final = "island "
@@ -94,7 +95,7 @@ def listeners(reader: Reader, unit: bool, *, of: NodeOf) -> Iterator[IslandListe
                 for port in subject.ports:
                     if port.protocol == "TCP":
                         wanted[name, cluster, port.port] = subject.import_of
-    for key, number in given_ports(wanted, of.first_port, of.ports).items():
+    for key, number in assign_ports(wanted, of.first_port, of.ports).items():
         yield IslandListener(
             service=key[0],
             cluster=key[1],
@@ -109,22 +110,6 @@ def _islands(reader: Reader, own: ClusterName) -> set[ClusterName]:
     """The clusters that are reached through their gateways."""
     here = reader.get(CLUSTERS, own)
     return {row.name for row in reader.all(CLUSTERS) if not row.own and reachability(here, row) == "gateway"}
-
-
-def given_ports(
-    wanted: Iterable[tuple[ServiceName, ClusterName, int]], first: int, count: int
-) -> dict[tuple[ServiceName, ClusterName, int], int]:
-    """A port of Envoy for each, by a hash of all of it, so that it is the same after a restart.
-
-    Where two come to one port the later in order takes the next free; beyond the range there is none.
-    """
-    taken: dict[int, tuple[ServiceName, ClusterName, int]] = {}
-    for key in sorted(wanted)[:count]:
-        offset = int.from_bytes(blake2b(repr(key).encode(), digest_size=4).digest(), "big") % count
-        while first + offset in taken:
-            offset = (offset + 1) % count
-        taken[first + offset] = key
-    return {key: number for number, key in taken.items()}
 
 
 def resources(reader: Reader, unit: str, *, of: NodeOf) -> Iterator[Resource]:
@@ -198,33 +183,25 @@ def _cluster(island: ClusterName, of: NodeOf) -> Resource:
         "base_ejection_time": duration(EJECT_TIME),
         "max_ejection_percent": {"value": 100},
     }
-    return resource(
-        "cluster",
+    return eds_cluster(
         _cluster_name(island),
         f"cluster {island}",
         _cluster_name(island),
-        type="EDS",
-        eds_cluster_config={"eds_config": ADS},
-        connect_timeout=duration(of.connect_timeout),
+        connect_timeout=of.connect_timeout,
         lb_policy="RANDOM",
-        common_lb_config={"healthy_panic_threshold": {"value": 0}, "update_merge_window": duration(0)},
         ignore_health_on_host_removal=True,
         health_checks=[check],
         outlier_detection=outlier,
         transport_socket=tls.upstream(of.directory, gateway_identity(island, of.domain), health_sni(island, of.domain)),
         upstream_connection_options={"tcp_keepalive": KEEPALIVE},
-        circuit_breakers=limits(),
     )
 
 
 def _gateways(row: Cluster) -> Resource:
     """The island's gateways as it publishes them; those that are names are left out, since EDS has addresses only."""
     at = [endpoint(each, port=0) for each in row.gateways]
-    hosts = [{"endpoint": {"address": address(*each)}} for each in at if canonical(each.host)]
     name = _cluster_name(row.name)
-    return resource(
-        "endpoints", name, f"cluster {row.name}", name, endpoints=[{"lb_endpoints": hosts}] if hosts else []
-    )
+    return eds_endpoints(name, f"cluster {row.name}", name, (each for each in at if canonical(each.host)))
 
 
 def _by_import(reader: Reader, old: Import | None, new: Import | None) -> Iterator[bool]:

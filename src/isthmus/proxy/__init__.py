@@ -11,6 +11,7 @@ Envoy is given the result.
     clusters.py      plans as Envoy's clusters and endpoints
     listeners.py     listeners of HTTP
     derived.py       the derived tables of a node's Envoy
+    ports.py         the ports that its listeners get
     messages.py      Envoy's messages, by name, from descriptors
     resources.py     rows of the table ``xds``, from fields
     rules.py         what Envoy would refuse, found before it is sent
@@ -31,11 +32,10 @@ from isthmus.proxy.ads import AdsServer, AdsStats
 from isthmus.proxy.binary import NoEnvoyError
 from isthmus.proxy.bootstrap import Wanted
 from isthmus.proxy.derived import Listening, XdsSource, derived
-from isthmus.proxy.resources import ADS, address, resource
+from isthmus.proxy.resources import address, resource
 from isthmus.proxy.supervisor import Settings, Supervisor, SupervisorStats
 
 __all__ = [
-    "ADS",
     "AdsServer",
     "AdsStats",
     "Listening",

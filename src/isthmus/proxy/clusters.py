@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from isthmus.model.balancing import Group, Plan, Target
 from isthmus.model.names import ClusterName
 from isthmus.model.xds import Resource
-from isthmus.proxy.messages import duration, packed
-from isthmus.proxy.resources import ADS, address, resource
+from isthmus.proxy.messages import packed
+from isthmus.proxy.resources import eds_cluster, hosts, resource
 from isthmus.proxy.routing import cluster_name
 
 CONNECT_TIMEOUT: Final = 1.0
@@ -23,8 +23,6 @@ CONNECT_TIMEOUT: Final = 1.0
 OVERPROVISIONING: Final = 1_000_000
 """Percent: a priority with any host takes all calls (Envoy's default would spill below 72 % of healthy hosts)."""
 MAX_PRIORITY: Final = 128
-UNLIMITED: Final = {"value": 1_000_000}
-"""Envoy's circuit breakers have limits by default; whose calls are limited is not its to decide."""
 HTTP_OPTIONS: Final = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 
 
@@ -69,25 +67,16 @@ def _owner(plan: Plan) -> str:
 
 def _cluster(name: str, owner: str, plan: Plan, *, http2: bool) -> Resource:
     by_client = plan.affinity == "ClientIP" or plan.consistent
-    limits = dict.fromkeys(("max_connections", "max_pending_requests", "max_requests", "max_retries"), UNLIMITED)
     only: dict[str, Any] = {"http2_protocol_options": {}}
     as_called: dict[str, Any] = {"http_protocol_options": {}, "http2_protocol_options": {}}
     protocol = {"explicit_http_config": only} if http2 else {"use_downstream_protocol_config": as_called}
-    return resource(
-        "cluster",
+    return eds_cluster(
         name,
         owner,
         plan.key.service,
-        type="EDS",
-        eds_cluster_config={"eds_config": ADS},
-        connect_timeout=duration(CONNECT_TIMEOUT),
+        connect_timeout=CONNECT_TIMEOUT,
+        locality_weights=True,
         lb_policy="MAGLEV" if by_client else "ROUND_ROBIN",
-        common_lb_config={
-            "healthy_panic_threshold": {"value": 0},
-            "update_merge_window": duration(0),
-            "locality_weighted_lb_config": {},
-        },
-        circuit_breakers={"thresholds": [limits]},
         typed_extension_protocol_options={HTTP_OPTIONS: packed(HTTP_OPTIONS, **protocol)},
     )
 
@@ -111,10 +100,9 @@ def _endpoints(name: str, owner: str, plan: Plan) -> Resource:
 
 
 def _locality(number: int, group: Group, priority: int) -> dict[str, Any]:
-    hosts = [{"endpoint": {"address": address(target.address, target.port)}} for target in group.targets]
     return {
         "locality": {"sub_zone": f"group-{number}"},
-        "lb_endpoints": hosts,
+        "lb_endpoints": hosts((target.address, target.port) for target in group.targets),
         "load_balancing_weight": {"value": group.weight},
         "priority": priority,
     }

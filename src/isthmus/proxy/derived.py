@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
@@ -48,6 +47,7 @@ from isthmus.model.xds import Resource, ServedListener
 from isthmus.proxy.attachment import Entry, attached, by_callers, entries, of_port, unresolved
 from isthmus.proxy.clusters import of_plans
 from isthmus.proxy.listeners import Chain, http_listener
+from isthmus.proxy.ports import assign_ports
 from isthmus.proxy.routing import UNRESOLVED, cluster_name, route_configuration
 from isthmus.statedb import Affected, Derived, Reader
 
@@ -141,11 +141,12 @@ def listeners(reader: Reader, unit: bool, *, listening: Listening) -> Iterator[P
         subject = resolve(reader, service, which="all") if routes else None
         if subject is not None:
             found[service] = routes[0], [each.port for each in subject.ports if of_port(routes, service, each)]
-    given = listener_ports([(service, port) for service, (_, ports) in found.items() for port in ports], listening)
-    for service, (oldest, ports) in found.items():
+    wanted = [(service, port) for service, (_, meant) in found.items() for port in meant]
+    given = assign_ports(wanted, listening.first_port, listening.ports)
+    for service, (oldest, meant) in found.items():
         given_here = [
             Listener(address, given[service, port], (port,))
-            for port in ports
+            for port in meant
             if (service, port) in given
             for address in listening.addresses
         ]
@@ -159,23 +160,6 @@ def redirects(reader: Reader, service: ServiceName) -> Iterator[ProxyRedirect]:
         listening = tuple(each for each in row.listeners if cluster_name(service, each.ports[0]) in served)
         if listening:
             yield replace(row, listeners=listening)
-
-
-def listener_ports(
-    wanted: Iterable[tuple[ServiceName, int]], listening: Listening
-) -> dict[tuple[ServiceName, int], int]:
-    """A port of Envoy for each port of a Service: by a hash of both, so that it is the same after a restart.
-
-    Where two come to one port, the later in order of name takes the next free; beyond the range there is none.
-    """
-    taken: dict[int, tuple[ServiceName, int]] = {}
-    for service, port in sorted(wanted)[: listening.ports]:
-        digest = blake2b(f"{service}:{port}".encode(), digest_size=4).digest()
-        offset = int.from_bytes(digest, "big") % listening.ports
-        while listening.first_port + offset in taken:
-            offset = (offset + 1) % listening.ports
-        taken[listening.first_port + offset] = service, port
-    return {key: number for number, key in taken.items()}
 
 
 def route_plans(reader: Reader, service: ServiceName, *, cluster: ClusterName, node: str) -> Iterator[Plan]:

@@ -154,6 +154,18 @@ class Admin:
             return 0, ""
 
 
+def admins(directory: Path) -> list[Admin]:
+    """The admin sockets of a directory: of each Envoy that runs, or was killed; the one started last comes first."""
+    return [Admin(path) for path in sorted(directory.glob("admin-*.sock"), key=_made, reverse=True)]
+
+
+def _made(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
 class Envoy:
     """A child process. Made by :meth:`start`."""
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from hashlib import blake2b
 from typing import Any, Final
 
 from isthmus.model.xds import Resource, ResourceType
 from isthmus.proxy.delta import MESSAGES
-from isthmus.proxy.messages import message
+from isthmus.proxy.messages import duration, message
 
 ADS: Final = {"ads": {}, "resource_api_version": "V3"}
 """A ``ConfigSource``: what refers to further resources gets them on the same stream."""
+UNLIMITED: Final = {"value": 1_000_000}
+NO_CIRCUIT_BREAKERS: Final[dict[str, Any]] = {
+    "thresholds": [dict.fromkeys(("max_connections", "max_pending_requests", "max_requests", "max_retries"), UNLIMITED)]
+}
+"""Envoy's circuit breakers have limits by default; whose calls are limited is not its to decide."""
 
 
 def resource(type_: ResourceType, name: str, owner: str = "", unit: str = "", **fields: Any) -> Resource:
@@ -27,3 +33,42 @@ def resource(type_: ResourceType, name: str, owner: str = "", unit: str = "", **
 def address(host: str, port: int) -> dict[str, Any]:
     """An ``Address`` of TCP."""
     return {"socket_address": {"address": host, "port_value": port}}
+
+
+def hosts(addresses: Iterable[tuple[str, int]]) -> list[dict[str, Any]]:
+    """An ``LbEndpoint`` for each address."""
+    return [{"endpoint": {"address": address(*each)}} for each in addresses]
+
+
+def eds_cluster(
+    name: str,
+    owner: str,
+    unit: str,
+    *,
+    connect_timeout: float,
+    locality_weights: bool = False,
+    **fields: Any,
+) -> Resource:
+    """A cluster whose endpoints come on the same stream, at once, and which are followed also when few are healthy.
+
+    ``connect_timeout``: seconds. ``locality_weights``: whether localities have weights.
+    """
+    weighted: dict[str, Any] = {"locality_weighted_lb_config": {}} if locality_weights else {}
+    return resource(
+        "cluster",
+        name,
+        owner,
+        unit,
+        type="EDS",
+        eds_cluster_config={"eds_config": ADS},
+        connect_timeout=duration(connect_timeout),
+        common_lb_config={"healthy_panic_threshold": {"value": 0}, "update_merge_window": duration(0), **weighted},
+        circuit_breakers=NO_CIRCUIT_BREAKERS,
+        **fields,
+    )
+
+
+def eds_endpoints(name: str, owner: str, unit: str, addresses: Iterable[tuple[str, int]]) -> Resource:
+    """The endpoints of such a cluster, all in one locality."""
+    found = hosts(addresses)
+    return resource("endpoints", name, owner, unit, endpoints=[{"lb_endpoints": found}] if found else [])

@@ -27,7 +27,7 @@ from msgspec import Struct
 from isthmus import logs
 from isthmus.proxy.bootstrap import BOOTSTRAP
 from isthmus.proxy.filtering import UplinkFilter
-from isthmus.proxy.process import Admin, Envoy
+from isthmus.proxy.process import Admin, Envoy, admins
 from isthmus.proxy.steering import Steering
 from isthmus.statedb import Backoff, Retry
 
@@ -269,10 +269,9 @@ class Supervisor:
 async def _leftovers(directory: Path) -> list[Admin]:
     """Envoys of an earlier supervisor that still answer; sockets of others are removed."""
     found = []
-    for path in sorted(directory.glob("admin-*.sock")):
-        admin = Admin(path)
+    for admin in admins(directory):
         if await admin.state() is not None:
             found.append(admin)
         else:
-            path.unlink(missing_ok=True)
+            admin.path.unlink(missing_ok=True)
     return found
