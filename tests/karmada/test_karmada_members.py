@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from typing import Any
 
+import pytest
+
 from isthmus.karmada.control import Kept, placement_facts
+from isthmus.karmada.evictions import evictions
 from isthmus.karmada.members import Member, members
 from isthmus.kube.objects.karmada import (
     AggregatedStatus,
@@ -22,6 +26,7 @@ from isthmus.kube.objects.karmada import (
 )
 from isthmus.kube.objects.meta import Condition, Meta
 from isthmus.reflector import Event
+from isthmus.times import timestamp
 
 
 def kept() -> tuple[asyncio.Event, Kept[ResourceBinding]]:
@@ -158,3 +163,26 @@ def test_without_a_placement_those_with_keys_stay_and_nobody_comes() -> None:
     for bindings in ([], [placed()]):
         found = by_name(members(both, bindings, ids={"a": 1}))
         assert (found["a"].joins, found["b"].joins) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("created", "grace", "ends"),
+    [
+        ("2026-01-01T00:00:00Z", 300, "2026-01-01T00:05:00Z"),
+        ("2026-01-01T02:00:00+02:00", None, "2026-01-01T00:10:00Z"),
+        (None, 60, "2026-01-01T00:02:00Z"),
+        ("yesterday", 300, "2026-01-01T00:06:00Z"),
+        ("9999-12-31T23:59:59Z", 300, "2026-01-01T00:11:00Z"),
+        ("0001-01-01T00:00:00+14:00", 300, "2026-01-01T00:06:00Z"),
+        ("2026-01-01T00:00:00Z", 10**12, "2026-01-01T00:11:00Z"),
+    ],
+)
+def test_a_drain_ends_with_the_grace_period_whatever_times_the_task_has(
+    created: str | None, grace: int | None, ends: str
+) -> None:
+    task = EvictionTask(from_cluster="a", creation_timestamp=created, grace_period_seconds=grace)
+    binding = workload(1, tasks=[task]).item
+    assert binding is not None
+    member = members([cluster("a")], [placed("a")], ids={})
+    [found] = evictions([binding], member, now=datetime(2026, 1, 1, 0, 1, tzinfo=UTC))
+    assert timestamp(found.ends) == ends

@@ -14,7 +14,7 @@ from isthmus.clusterset.errors import RecordError
 from isthmus.model.addresses import reserved
 from isthmus.model.names import ClusterName, ServiceName, service_name
 from isthmus.model.services import Labels, Protocol
-from isthmus.times import timestamp
+from isthmus.times import parse, timestamp
 
 T = TypeVar("T")
 
@@ -92,9 +92,8 @@ def protocol(text: str) -> Protocol | None:
 def parse_timestamp(text: str) -> str:
     """A time in UTC and whole seconds, so that times compare as text."""
     try:
-        time = datetime.fromisoformat(text)
-        time = time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
-    except (ValueError, OverflowError):
+        time = parse(text)
+    except ValueError:
         raise RecordError(f"{text!r} is not a time") from None
     if time.year <= 1:
         raise RecordError("its time is not set")

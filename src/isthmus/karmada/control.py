@@ -141,7 +141,7 @@ class Control:
         for member in joined:  # all of them or none: a member without keys would be taken out of the others' peers
             keys[member.name], changed = await self._keys(member, joined, seen.keys.get(member.name))
             written += changed
-        leaving = await self._evictions(seen)
+        leaving = self._evictions(seen)
         wanted = [*works.wanted(joined, keys, definitions=self._definitions), *await self._drains(leaving)]
         for work in wanted:
             before = seen.existing.get((work.namespace, work.name))
@@ -164,7 +164,7 @@ class Control:
         return Report(
             members=tuple(seen.members),
             deliveries=tuple(_delivery(each) for _, each in sorted(seen.existing.items())),
-            drained=tuple(_sentence(each) for each in await self._evictions(seen)),
+            drained=tuple(_sentence(each) for each in self._evictions(seen)),
         )
 
     async def _list(self) -> Seen:
@@ -200,11 +200,10 @@ class Control:
             "type": "Opaque",
             "data": keyring.encoded(keys.files),
         }
-        name = f"isthmus-member-{member.name}"
-        await self._client.apply(SECRET, self._namespace, name, body, field_manager=FIELD_MANAGER)
+        await self._client.apply(SECRET, self._namespace, _secret(member.name), body, field_manager=FIELD_MANAGER)
         return keys, True
 
-    async def _evictions(self, seen: Seen) -> list[Eviction]:
+    def _evictions(self, seen: Seen) -> list[Eviction]:
         return evictions.evictions(seen.bindings, seen.members, now=self._now())
 
     async def _drains(self, leaving: Sequence[Eviction]) -> list[Work]:
@@ -241,7 +240,7 @@ class Control:
         stay = {each.name for each in joined}
         stale: list[tuple[kube.Kind[Any], str, str]]
         stale = [(WORK, *key) for key, each in seen.existing.items() if key not in names and not _ends(each)]
-        stale += [(SECRET, self._namespace, f"isthmus-member-{name}") for name in seen.keys if name not in stay]
+        stale += [(SECRET, self._namespace, _secret(name)) for name in seen.keys if name not in stay]
         removed = 0
         for kind, namespace, name in stale:
             try:
@@ -304,6 +303,11 @@ def cluster_facts(cluster: Cluster) -> Any:
     """What decides of a Cluster: all but its status, which is only shown."""
     meta = cluster.metadata
     return cluster.spec, meta.labels, meta.annotations, bool(meta.deletion_timestamp)
+
+
+def _secret(member: ClusterName) -> str:
+    """Name of the Secret that has a member's keys."""
+    return f"isthmus-member-{member}"
 
 
 def _keys_of(secret: Secret) -> Keys:

@@ -8,15 +8,15 @@ select its pods. A task can be stuck for good, so the drain has an end, that of 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 from isthmus.karmada.members import Member
 from isthmus.karmada.works import Work, manifest
 from isthmus.kube.objects.core import Service
-from isthmus.kube.objects.karmada import ObjectReference, ResourceBinding, Workload
+from isthmus.kube.objects.karmada import EvictionTask, ObjectReference, ResourceBinding, Workload
 from isthmus.model.names import ClusterName
-from isthmus.times import timestamp
+from isthmus.times import parse, timestamp
 
 GRACE: Final = 600
 """Seconds that Karmada waits where a task names none (its flag ``--graceful-eviction-timeout``)."""
@@ -37,8 +37,7 @@ def evictions(bindings: Iterable[ResourceBinding], members: Iterable[Member], *,
     found = []
     for binding in bindings:
         for task in binding.spec.graceful_eviction_tasks or ():
-            began = _time(task.creation_timestamp) or now
-            ends = began + timedelta(seconds=GRACE if task.grace_period_seconds is None else task.grace_period_seconds)
+            began, ends = _period(task, now)
             if (member := ClusterName(task.from_cluster)) in joined and ends > now:
                 found.append(Eviction(member, binding.spec.resource, began, ends))
     return found
@@ -84,9 +83,17 @@ def _work(member: ClusterName, namespace: str, service: str, eviction: Eviction)
     return Work(member, f"isthmus-drain-{namespace}-{service}", "drain", (drain,))
 
 
-def _time(text: str | None) -> datetime | None:
+def _period(task: EvictionTask, now: datetime) -> tuple[datetime, datetime]:
+    """When a task began (now where it has no time) and when its grace period ends.
+
+    A period that ends after the year 9999 is taken for one of GRACE from now.
+    """
     try:
-        found = datetime.fromisoformat(text) if text else None
+        began = parse(task.creation_timestamp) if task.creation_timestamp else now
     except ValueError:
-        return None
-    return found.replace(tzinfo=UTC) if found is not None and found.tzinfo is None else found
+        began = now
+    try:
+        seconds = GRACE if task.grace_period_seconds is None else task.grace_period_seconds
+        return began, began + timedelta(seconds=seconds)
+    except OverflowError:
+        return now, now + timedelta(seconds=GRACE)

@@ -8,14 +8,13 @@ then names.
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any, Final, get_args
 
 from isthmus.kube.objects import drains as wire
 from isthmus.model.drains import Drain, DrainKind, DrainRequest
 from isthmus.model.names import valid_cluster
 from isthmus.sources.normal import name_of
-from isthmus.times import timestamp
+from isthmus.times import parse, timestamp
 
 KINDS: Final = get_args(DrainKind)
 MAX_SECONDS: Final = 604_800
@@ -91,9 +90,8 @@ def _time(field: str, text: str | None) -> str:
     if not text:
         return ""
     try:
-        time = datetime.fromisoformat(text)
-        return timestamp(time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC))
-    except (ValueError, OverflowError):
+        return timestamp(parse(text))
+    except ValueError:
         raise Invalid(f"spec.{field}: '{text[:64]}' is not a time") from None
 
 
