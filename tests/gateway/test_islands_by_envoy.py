@@ -98,14 +98,14 @@ async def test_who_is_refused_reaches_no_pod(world: Islands) -> None:
     assert await world.handshake(allowed, service_sni(ServiceName("demo/secret"), 80, DOMAIN)) == b"hello\n"
     assert (pod.seen, secret.seen, hidden.seen) == (1, 1, 0)
     want = {
-        "certificate": {"unknown": 2},
+        "certificate": {"unknown": 3},
         "expired": {"c1": 1},
         "handshake": {"unknown": 1},
         "no certificate": {"unknown": 1},
         "no handshake": {"unknown": 1},
         "not allowed": {"c1": 1, "c3": 1},
-        "not exported": {"c1": 2},
-        "unknown SNI": {"unknown": 3},
+        "not exported": {"c1": 3},
+        "unknown SNI": {"unknown": 4},
     }
     await until(counted(world), want)
 
