@@ -76,8 +76,8 @@ class Node:
 
     @property
     def gateway(self) -> bool:
-        """Whether clusters of other networks reach it: the first node of each."""
-        return self.number == 1
+        """Whether clusters of other networks reach it: the first nodes of each."""
+        return self.number <= self.cluster.lab.gateways
 
     @property
     def namespace(self) -> str:
@@ -249,6 +249,8 @@ class Lab:
     """By cluster; the last is also of those that follow."""
     places: tuple[tuple[str, str], ...] = ()
     """Region and zone by cluster; those that follow have none."""
+    gateways: int = 1
+    """Gateway nodes of each cluster, where some are islands."""
 
     @cached_property
     def schemes(self) -> tuple[Scheme, ...]:

@@ -30,13 +30,14 @@ class Record(msgspec.Struct, frozen=True):
     networks: tuple[Network, ...] = ("flat",)
     families: tuple[Families, ...] = (("IPv4",),)
     places: tuple[tuple[str, str], ...] = ()
+    gateways: int = 1
     envoy: str = ""
     """The Envoy that nodes run for routes; empty: there is none, and routes do nothing."""
 
     @property
     def lab(self) -> Lab:
         """The lab it is of."""
-        return Lab(self.name, self.size, self.nodes, self.networks, self.families, self.places)
+        return Lab(self.name, self.size, self.nodes, self.networks, self.families, self.places, self.gateways)
 
 
 def write(record: Record) -> None:

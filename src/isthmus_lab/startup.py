@@ -66,6 +66,8 @@ def check(lab: Lab, *, apiserver: ApiServer = "small", datapath: Datapath = "ist
         raise CannotStart(f"--clusters {lab.size}: 1 to {MAX_CLUSTERS}")
     if not 1 <= lab.nodes <= MAX_NODES:
         raise CannotStart(f"--nodes {lab.nodes}: 1 to {MAX_NODES}")
+    if not 1 <= lab.gateways <= lab.nodes:
+        raise CannotStart(f"--gateways {lab.gateways}: 1 to --nodes, which is {lab.nodes}")
     if datapath == "kube-proxy" and apiserver != "real":
         raise CannotStart("--datapath kube-proxy: wants --apiserver real")
     for scheme in lab.schemes:
@@ -107,6 +109,7 @@ def start(
             lab.networks,
             lab.families,
             lab.places,
+            lab.gateways,
             str(envoy() or "") if isthmus and datapath == "isthmus" else "",
         )
     )

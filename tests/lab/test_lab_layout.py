@@ -14,6 +14,7 @@ from isthmus_lab.families import SCHEMES
 from isthmus_lab.layout import Lab
 from isthmus_lab.pod_exec import NoSuchPod, parse
 from isthmus_lab.supervisor import configs
+from isthmus_lab.supervisor.programs import programs
 
 
 def test_two_labs_never_own_each_others_namespaces() -> None:
@@ -50,6 +51,16 @@ def test_flat_clusters_and_islands_may_be_in_one_lab() -> None:
     assert c2.etcd_seen_from(c1) == "http://172.30.2.2:2379"
     assert c2.etcd_seen_from(c3) == "http://172.30.2.11:2379", "across networks at the gateway node"
     assert configs.operator(c1, envoy="/envoy").cluster.gateways == ("172.30.1.11:15443",)
+
+
+def test_every_gateway_node_is_published() -> None:
+    lab = Lab("demo", 2, 3, ("island",), gateways=2)
+    assert [node.gateway for node in lab.clusters[1].nodes] == [True, True, False]
+    found = configs.operator(lab.clusters[1], envoy="/envoy").cluster.gateways
+    assert found == ("172.30.2.11:15443", "172.30.2.12:15443")
+    assert {each.name for each in programs(lab, etcd="/etcd", envoy=True) if each.name.endswith("/gateway")} == {
+        f"{cluster}/{node}/gateway" for cluster in ("c1", "c2") for node in ("n1", "n2")
+    }
 
 
 @pytest.mark.parametrize("word", ["c9=island", "peninsula", "c1=", "c1=peninsula"])

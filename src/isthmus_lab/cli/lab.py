@@ -44,6 +44,7 @@ def group() -> None:
 @click.option("--network", "networks", multiple=True, metavar="NETWORK",
               help="flat: clusters reach each other's pods; island: only gateway nodes; c3=island for one cluster.  "
                    "[default: flat]")  # fmt: skip
+@click.option("--gateways", default=1, show_default=True, help="Gateway nodes of each cluster, with islands.")
 @_families
 @click.option(
     "--place", "places", multiple=True, metavar="CLUSTER=REGION[/ZONE]",
@@ -74,6 +75,7 @@ def up(
     clusters: int,
     nodes: int,
     networks: tuple[str, ...],
+    gateways: int,
     families: tuple[str, ...],
     places: tuple[str, ...],
     directory: Path | None,
@@ -90,7 +92,7 @@ def up(
     from isthmus_lab.layout import Lab
 
     of_clusters = _networks(networks, clusters), _of_clusters(families, clusters), _places(places, clusters)
-    lab = Lab(name, clusters, nodes, *of_clusters)
+    lab = Lab(name, clusters, nodes, *of_clusters, gateways=gateways)
     try:
         own = _images(images, file, stand_in_missing=stand_in_missing)
         startup.check(lab, apiserver=apiserver, datapath=datapath)
