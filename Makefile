@@ -2,12 +2,15 @@
 PY := .venv/bin/python
 SELECT := not kube and not failover and not karmada_programs
 
-.PHONY: fuzz-names scale-names soak-names demo demo-failover demo-lb test test-kube test-failover check format lock setup setup-dev setup-test bpf mutate mutants bench-lb bench-policy compiled bench-mcs bench-export bench-clusterset test-flood cilium-reader chaos soak soak-calls kube-tools karmada-tools test-karmada kube-protos xds-protos lock clean bench-dns bench-connect
+.PHONY: fuzz-names scale-names soak-names demo demo-failover demo-islands demo-lb test test-kube test-failover check format lock setup setup-dev setup-test bpf mutate mutants bench-lb bench-policy compiled bench-mcs bench-export bench-clusterset test-flood cilium-reader chaos soak soak-calls kube-tools karmada-tools test-karmada kube-protos xds-protos lock clean bench-dns bench-connect
 demo: setup ## run the main job: three clusters, one export, sixty calls
 	@$(PY) -m isthmus lab demo
 
 demo-failover: setup ## where policies send calls while clusters fail: tiers, weights, a canary, cuts under load
 	@$(PY) -m isthmus lab demo --story failover
+
+demo-islands: setup ## two flat clusters and two islands: local, flat, island; a gateway killed, calls refused
+	@$(PY) -m isthmus lab demo --story islands
 
 demo-lb: setup ## load balancing step by step, with tables and maps: no cluster, no root
 	@$(PY) -m examples.load_balancing
@@ -74,8 +77,9 @@ bench-clusterset: setup-dev ## what it costs to hear other clusters: AGENTS=50
 test-flood: setup-test ## a peer that writes half a million keys as fast as its etcd takes them
 	@ISTHMUS_FLOOD=500000 $(PY) -m pytest -s tests/clusterset/test_clusterset_flood.py
 
-test-failover: setup-test ## calls under load while pods, nodes, clusters, Envoys and our processes die: no connect may fail; MINUTES=20
-	@timeout -s INT -k 60 $(or $(MINUTES),20)m $(PY) -m pytest -rA --tb=short tests/lab/test_lab_failover.py tests/lab/test_lab_routes.py
+test-failover: setup-test ## calls under load while pods, nodes, clusters, Envoys, gateways and our processes die: no connect may fail; MINUTES=20
+	@timeout -s INT -k 60 $(or $(MINUTES),20)m $(PY) -m pytest -rA --tb=short tests/lab/test_lab_failover.py tests/lab/test_lab_routes.py \
+		tests/lab/test_demo_islands.py
 
 fuzz-names: setup-test ## mutated frames, a million each, through the programs that read names and the server: COUNT=1000000 SEED=1
 	@ISTHMUS_FUZZ=$(or $(COUNT),1000000) ISTHMUS_FUZZ_SEED=$(or $(SEED),1) \

@@ -200,8 +200,8 @@ def status(name: str, output: str, ignored: bool) -> None:
 @_apiserver
 @_families
 @click.option(
-    "--story", type=click.Choice(["export", "failover"]), default="export", show_default=True,
-    help="One export and sixty calls, or where policies send calls while clusters fail.",
+    "--story", type=click.Choice(["export", "failover", "islands"]), default="export", show_default=True,
+    help="One export and sixty calls; where policies send calls while clusters fail; or clusters behind gateways.",
 )  # fmt: skip
 def demo(
     name: str,
@@ -210,9 +210,9 @@ def demo(
     directory: Path | None,
     apiserver: ApiServer,
     families: tuple[str, ...],
-    story: Literal["export", "failover"],
+    story: Literal["export", "failover", "islands"],
 ) -> None:
-    """Run a story in a lab of three clusters. Exit code 0 only if every step held."""
+    """Run a story in a lab of three or four clusters. Exit code 0 only if every step held."""
     from isthmus_lab.demo import run as demonstration
 
     ended = demonstration.run(
@@ -222,7 +222,7 @@ def demo(
         json=as_json,
         keep=keep,
         apiserver=apiserver,
-        families=_of_clusters(families, demonstration.CLUSTERS),
+        families=_of_clusters(families, demonstration.STORIES[story].clusters),
     )
     sys.exit(0 if asyncio.run(ended) else 1)
 

@@ -14,14 +14,14 @@ from isthmus.config import KubernetesSection
 from isthmus.datapath import DatapathError
 from isthmus.reflector import Transient
 from isthmus_lab import manifests, pod_exec, removal, startup
-from isthmus_lab.demo import failover, steps
+from isthmus_lab.demo import failover, islands, steps
 from isthmus_lab.demo.report import Reporter, Step
 from isthmus_lab.demo.stage import CLIENT, SERVICE, Stage, StepFailed
 from isthmus_lab.families import Families
-from isthmus_lab.layout import Lab
+from isthmus_lab.layout import Lab, Network
 from isthmus_lab.record import ApiServer
 
-CLUSTERS: Final = 3
+_COUNTED: Final = {3: "three", 4: "four"}
 FAILURES: Final = (
     StepFailed,
     startup.CannotStart,
@@ -45,10 +45,17 @@ and then: isthmus lab down --lab {name}"""
 class Story(NamedTuple):
     """A story: its manifests, where its clusters are, and its steps, which begin with the manifests applied."""
 
-    examples: Path
+    examples: tuple[Path, ...]
     places: tuple[tuple[str, str], ...]
     exporters: tuple[str, ...]
     steps: Callable[[Stage, Reporter], Iterable[tuple[str, Coroutine[Any, Any, str]]]]
+    clusters: int = 3
+    networks: tuple[Network, ...] = ("flat",)
+
+    @property
+    def wants_envoy(self) -> bool:
+        """Whether it cannot be run without one: islands are called through Envoys."""
+        return "island" in self.networks
 
 
 async def run(
@@ -62,10 +69,13 @@ async def run(
     families: tuple[Families, ...] = (("IPv4",),),
 ) -> bool:
     """Run a story; whether every step held. A lab that is kept is left as it ends."""
-    lab, reporter = Lab(name, CLUSTERS, families=families, places=story.places), Reporter(json=json)
+    lab = Lab(name, story.clusters, networks=story.networks, families=families, places=story.places)
+    reporter = Reporter(json=json)
     try:
         startup.check(lab, apiserver=apiserver)
-        wanted = manifests.of_lab(examples or story.examples, lab)
+        if story.wants_envoy and startup.envoy() is None:
+            raise startup.CannotStart("no Envoy is installed here, by which islands are called: tools/setup envoy")
+        wanted = _read(lab, (examples,) if examples else story.examples)
     except FAILURES as why:
         reporter.end(Step("this machine can run the story", ok=False, seconds=0.0, detail=str(why)))
         return reporter.finish()
@@ -81,14 +91,23 @@ async def run(
     return reporter.finish()
 
 
+def _read(lab: Lab, directories: Iterable[Path]) -> dict[str, list[manifests.Manifest]]:
+    found = [manifests.of_lab(each, lab) for each in directories]
+    return {cluster.name: [body for of in found for body in of[cluster.name]] for cluster in lab.clusters}
+
+
 async def _whole(
     story: Story, lab: Lab, reporter: Reporter, wanted: dict[str, list[manifests.Manifest]], apiserver: ApiServer
 ) -> None:
     async with AsyncExitStack() as open_clients:
-        if not await _passes(reporter, "three clusters come up", _up(lab, apiserver)):
+        if not await _passes(reporter, f"{_COUNTED[lab.size]} clusters come up", _up(lab, apiserver)):
             return
         stage = Stage(lab, {c.name: await _client(lab, c.name, open_clients) for c in lab.clusters})
-        applied = f"{story.examples} is applied, its pods are ready", _apply(stage, wanted, story.exporters)
+        files = " and ".join(map(str, story.examples))
+        applied = (
+            f"{files} {'is' if len(story.examples) == 1 else 'are'} applied, all pods are ready",
+            _apply(stage, wanted, story.exporters),
+        )
         for name, step in (applied, *story.steps(stage, reporter)):
             if reporter.steps[-1].ok:
                 await _passes(reporter, name, step)
@@ -161,6 +180,14 @@ async def _sixty(stage: Stage, reporter: Reporter) -> str:
 
 
 STORIES: Final = {
-    "export": Story(Path("examples/echo"), (), steps.EXPORTERS, _of_export),
-    "failover": Story(Path("examples/failover"), failover.PLACES, failover.CLUSTERS, failover.story),
+    "export": Story((Path("examples/echo"),), (), steps.EXPORTERS, _of_export),
+    "failover": Story((Path("examples/failover"),), failover.PLACES, failover.CLUSTERS, failover.story),
+    "islands": Story(
+        (Path("examples/failover"), Path("examples/islands")),
+        islands.PLACES,
+        islands.CLUSTERS,
+        islands.story,
+        clusters=len(islands.CLUSTERS),
+        networks=islands.NETWORKS,
+    ),
 }

@@ -1,0 +1,60 @@
+"""A gateway called as a node of another cluster calls it, and what it has refused."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+from isthmus.admin.query import Socket
+from isthmus.config import GatewaySection
+from isthmus.gateway.naming import service_sni
+from isthmus.model.hosts import joined
+from isthmus.model.names import service_name
+from isthmus_lab import kernel
+from isthmus_lab.demo.stage import NAMESPACE, PORT
+from isthmus_lab.layout import GATEWAY, Cluster
+from isthmus_lab.network import namespaces
+from isthmus_lab.supervisor.configs import socket_of
+
+PATIENCE: Final = 5.0
+"""Seconds for a handshake and for an answer; a refusal comes at once."""
+QUESTION: Final = b"who?\n"
+
+
+def ask(caller: Cluster, called: Cluster, service: str) -> bytes:
+    """What a gateway answers a node of another cluster, with the node's own certificate; nothing where it refuses."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False  # a gateway is named by the URI in its certificate
+    context.load_verify_locations(_peers(caller) / f"{called.name}.ca.crt")
+    context.load_cert_chain(caller.directory / "pki" / "node.crt", caller.directory / "pki" / "node.key")
+    sni = service_sni(service_name(NAMESPACE, service), PORT, GatewaySection().domain)
+    with kernel.inside(Path(namespaces.path(caller.nodes[0].namespace))):
+        made = socket.socket()
+    made.settimeout(PATIENCE)
+    try:
+        made.connect((called.nodes[0].address, GATEWAY))
+        with context.wrap_socket(made, server_hostname=sni) as connection:
+            connection.sendall(QUESTION)
+            return connection.recv(1024)
+    except (ssl.SSLError, ConnectionError, TimeoutError):  # TLS 1.3: the client learns of it at its first read
+        return b""
+    finally:
+        made.close()
+
+
+def refused(cluster: Cluster) -> Counter[tuple[str, str]]:
+    """How many connections the cluster's first gateway has refused, by reason and by the cluster that called."""
+    found = Socket(socket_of(cluster.nodes[0], "gateway")).status()["refusals"]
+    return Counter({(why, peer): number for why, peers in found.items() for peer, number in peers.items()})
+
+
+def address(cluster: Cluster) -> str:
+    """Where its first gateway answers."""
+    return joined(cluster.nodes[0].address, GATEWAY)
+
+
+def _peers(cluster: Cluster) -> Path:
+    return cluster.directory / "peers"

@@ -1,0 +1,189 @@
+"""One service in two flat clusters and two islands: who is called, and what gateways refuse. A function per step.
+
+c1 and c2 reach each other's pods. c3 and c4 are islands with the pod addresses of c1, and are called through their
+gateways. The pod that calls is in c1 and speaks raw TCP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine, Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from isthmus.config import KubernetesSection
+from isthmus.gateway.refusals import UNKNOWN
+from isthmus.kube.objects.core import CONFIG_MAP
+from isthmus.model.names import ClusterName
+from isthmus.sources import peer_policies
+from isthmus_lab import faults
+from isthmus_lab.demo import gateways
+from isthmus_lab.demo.calls import Load, close, load, loading, unharmed
+from isthmus_lab.demo.failover import apply
+from isthmus_lab.demo.plans import HERE, agent, planned
+from isthmus_lab.demo.report import Reporter
+from isthmus_lab.demo.stage import SERVICE, Stage, StepFailed
+from isthmus_lab.demo.steps import scale
+from isthmus_lab.fault_targets import FaultTarget
+from isthmus_lab.layout import Cluster, Network
+
+NETWORKS: Final[tuple[Network, ...]] = ("flat", "flat", "island", "island")
+PLACES: Final = (("home", ""), ("home", ""), ("away", ""), ("away", ""))
+CLUSTERS: Final = ("c1", "c2", "c3", "c4")
+ISLANDS: Final = ("c3", "c4")
+HIDDEN: Final = "hidden"
+"""The Service that is not exported, of the same pods."""
+PATIENCE: Final = 60.0
+"""Seconds for what a stalled machine may delay: checks of gateways are late there, and calls go elsewhere meanwhile."""
+FIELD_MANAGER: Final = "isthmus-lab"
+
+
+def story(stage: Stage, reporter: Reporter) -> Iterable[tuple[str, Coroutine[Any, Any, str]]]:
+    """The steps, in order."""
+    return (
+        ("one service in all four; without a policy every pod has an equal part, on whichever network", equal(stage)),
+        ("c1, c3 and c4 use the same pod addresses; c1 knows none of an island's pods", addresses(stage)),
+        ("the gateway of c3 is killed under load: the others take its part, and give it back", gateway_killed(stage)),
+        ("a service that is not exported is refused at the gateway, before a pod is reached", not_exported(stage)),
+        ("c4 expels c1: the same certificate is refused, until c1 is trusted again", expelled(stage)),
+        ("locality: local first", local(stage)),
+        ("no pods in c1: then the flat neighbour, by the kernel", flat(stage)),
+        ("no pods in c2: then the islands, through their gateways", island(stage)),
+    )
+
+
+async def equal(stage: Stage) -> str:
+    """No policy: a quarter each."""
+    took = await planned(stage, dict.fromkeys(CLUSTERS, 1 / 4), seconds=PATIENCE)
+    found = await _measured(stage, dict.fromkeys(CLUSTERS, 1 / 4), calls=1_000, within=0.08)
+    return f"{found}; planned after {took:.1f} s"
+
+
+async def addresses(stage: Stage) -> str:
+    """Overlapping addresses, of which the caller's node knows those of the flat clusters alone."""
+    pods = {name: await stage.endpoints(name) for name in CLUSTERS}
+    if not (common := set.intersection(*(pods[name] for name in (HERE, *ISLANDS)))):
+        raise StepFailed(f"the pods have no address in common: {pods}")
+    rows = (await asyncio.to_thread(agent(stage).table, "backends")).rows
+    known = {(row["key"]["cluster"], row["key"]["address"]) for row in rows if row["import_of"]}
+    outside = {address for cluster, address in known if cluster in ISLANDS}
+    own = {scheme.node_local for scheme in stage.lab.clusters[0].schemes}
+    if outside != own:
+        raise StepFailed(f"backends of islands in {HERE} are at {', '.join(sorted(outside))}")
+    envoy = ", ".join(sorted(own))
+    return f"{', '.join(sorted(common))} are pods of c1, c3 and c4; each island is {envoy} to c1, its node's Envoy"
+
+
+async def gateway_killed(stage: Stage) -> str:
+    """An island whose only gateway dies has no part of new calls until it is back. What is under way in it is lost."""
+    gateway = FaultTarget("c3", node=1, process="gateway-envoy")
+    async with loading(stage) as calls:
+        await asyncio.sleep(1.0)
+        began = time.monotonic()
+        await faults.inject(stage.lab, "kill", gateway)
+        try:
+            await planned(stage, dict.fromkeys(("c1", "c2", "c4"), 1 / 3), seconds=PATIENCE)
+            out = time.monotonic() - began
+        finally:
+            began = time.monotonic()
+            await faults.inject(stage.lab, "start", gateway)
+        await planned(stage, dict.fromkeys(CLUSTERS, 1 / 4), seconds=PATIENCE)
+        back = time.monotonic() - began
+    return f"c3 out after {out:.1f} s, and back {back:.1f} s after the gateway was started; {unharmed(calls())}"
+
+
+async def not_exported(stage: Stage) -> str:
+    """The node of c1 shows its certificate, and asks for a service of c4 that no ServiceExport names."""
+    caller, called = _cluster(stage, HERE), _cluster(stage, "c4")
+    spoke = await _answered(caller, called)
+    reason = ("not exported", HERE)
+    before = gateways.refused(called)[reason]
+    if found := await asyncio.to_thread(gateways.ask, caller, called, HIDDEN):
+        raise StepFailed(f"{HIDDEN} is not exported, and answers {found.decode(errors='replace')}")
+    await _counted(stage, called, reason, before)
+    at = gateways.address(called)
+    return f"with {HERE}'s certificate {at} answers for {SERVICE} ({spoke}), and refuses {HIDDEN}: '{reason[0]}'"
+
+
+async def expelled(stage: Stage) -> str:
+    """What `isthmus clusters distrust c1` does in c4, and `trust` undoes."""
+    caller, called = _cluster(stage, HERE), _cluster(stage, "c4")
+    await _answered(caller, called)
+    reason = ("certificate", UNKNOWN)
+    before = gateways.refused(called)[reason]
+
+    async def answered() -> bool:
+        return bool(await asyncio.to_thread(gateways.ask, caller, called, SERVICE))
+
+    async def refused() -> bool:
+        return not await answered()
+
+    await _decide(stage, distrusted=True)
+    try:
+        out = await stage.until(f"c4 refuses {HERE}", refused, seconds=PATIENCE)
+        await _counted(stage, called, reason, before)
+    finally:
+        await _decide(stage, distrusted=False)
+    back = await stage.until(f"c4 answers {HERE}", answered, seconds=PATIENCE)
+    return f"refused {out:.1f} s after that: '{reason[0]}'; answered {back:.1f} s after it is trusted again"
+
+
+async def local(stage: Stage) -> str:
+    """Locality Cluster."""
+    await apply(stage, "locality", {HERE: 1.0})
+    return str(close(await load(stage, calls=500), {HERE: 1.0}))
+
+
+async def flat(stage: Stage) -> str:
+    """c2 is in the region of c1, and the kernel connects to its pods."""
+    await scale(stage, "c1", 0)
+    took = await planned(stage, {"c2": 1.0}, seconds=PATIENCE)
+    return f"{await _measured(stage, {'c2': 1.0}, calls=500)}; {took:.1f} s after c1 was scaled to none"
+
+
+async def island(stage: Stage) -> str:
+    """Nothing is left at home."""
+    await scale(stage, "c2", 0)
+    took = await planned(stage, dict.fromkeys(ISLANDS, 1 / 2), seconds=PATIENCE)
+    found = await _measured(stage, dict.fromkeys(ISLANDS, 1 / 2), calls=1_000, within=0.08)
+    return f"{found}; {took:.1f} s after c2 was scaled to none"
+
+
+async def _measured(stage: Stage, wanted: Mapping[str, float], *, calls: int, within: float = 0.0) -> Load:
+    """Calls that go where they are to; measured again where a machine that stalls made a gateway look dead."""
+    until = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return close(await load(stage, calls=calls), wanted, within=within)
+        except StepFailed:
+            if time.monotonic() > until:
+                raise
+        await planned(stage, wanted, seconds=PATIENCE)
+
+
+async def _answered(caller: Cluster, called: Cluster) -> str:
+    """The cluster that answers the export, asked as the refused calls are: so nothing else refuses those."""
+    if not (answer := await asyncio.to_thread(gateways.ask, caller, called, SERVICE)):
+        raise StepFailed(f"{gateways.address(called)} does not answer for {SERVICE}, which is exported")
+    return str(msgspec.json.decode(answer)["cluster"])
+
+
+async def _counted(stage: Stage, called: Cluster, reason: tuple[str, str], before: int) -> None:
+    async def more() -> bool:
+        return gateways.refused(called)[reason] > before
+
+    await stage.until(f"the gateway of {called.name} counts what it refused", more, seconds=PATIENCE)
+
+
+async def _decide(stage: Stage, *, distrusted: bool) -> None:
+    cluster = ClusterName(HERE)
+    body = peer_policies.body(cluster, distrusted=distrusted)
+    namespace = KubernetesSection().namespace
+    name = peer_policies.name_of(cluster)
+    await stage.client("c4").apply(CONFIG_MAP, namespace, name, body, field_manager=FIELD_MANAGER)
+
+
+def _cluster(stage: Stage, name: str) -> Cluster:
+    return next(each for each in stage.lab.clusters if each.name == name)

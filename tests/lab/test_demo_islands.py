@@ -1,0 +1,29 @@
+"""The story of two flat clusters and two islands, as a user runs it: ``make test-failover``."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from lab_running import lab_name
+from lab_traces import traces
+
+from isthmus_lab.layout import Lab
+
+LAB = Lab(lab_name("z"), 4)
+COMMAND = [sys.executable, "-m", "isthmus", "lab", "demo", "--story", "islands", "--json", "--lab", LAB.name]
+
+
+@pytest.mark.lab
+@pytest.mark.failover
+@pytest.mark.needs("envoy")
+@pytest.mark.timeout(900)
+def test_every_step_of_the_story_of_islands_holds() -> None:
+    done = subprocess.run(COMMAND, capture_output=True, text=True, check=False, timeout=800)
+    outcome = json.loads(done.stdout)
+    assert [step for step in outcome["steps"] if not step["ok"]] == [], done.stderr
+    assert len(outcome["steps"]) == 11
+    assert done.returncode == 0
+    assert traces(LAB) == {name: [] for name in traces(LAB)}
