@@ -68,7 +68,7 @@ def test_what_is_no_json_path_is_refused() -> None:
 
 async def test_a_defined_kind_is_served_shown_and_goes_with_its_definition(kubectl: Kubectl, client: Client) -> None:
     await kubectl("apply", "-f", "-", stdin=WIDGETS)
-    await kubectl("wait", "--for=condition=Established", "crd/widgets.example.com", "--timeout=60s")
+    await kubectl("wait", "--for=condition=Established", "crd/widgets.example.com", "--timeout=180s")
     await kubectl("apply", "-f", "-", stdin=ONE)
     base = f"/apis/example.com/v1/namespaces/{client.namespace}/widgets/one"
     status = {"conditions": [{"type": "Ready", "status": "True"}]}
@@ -84,7 +84,7 @@ async def test_a_defined_kind_is_served_shown_and_goes_with_its_definition(kubec
     await client.apply(base, parts("a"), manager="alice")
     both = await client.apply(base, parts("b"), manager="bob")
     assert both.body["spec"]["parts"] == [{"name": "a"}, {"name": "b"}]
-    await kubectl("delete", "crd", "widgets.example.com", "--timeout=60s")
+    await kubectl("delete", "crd", "widgets.example.com", "--timeout=180s")
     assert (await client.get(base)).status == 404
     assert "(NotFound)" in await kubectl("get", "widgets", fails=True)
 

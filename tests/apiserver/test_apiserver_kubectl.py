@@ -49,7 +49,7 @@ async def test_apply_get_and_delete(kubectl: Kubectl, client: Client, node: Node
     assert {line[1] for line in lines(second)} == {"unchanged"}
     third = await kubectl("apply", "-f", "-", stdin=APP.replace("replicas: 2", "replicas: 3"))
     assert [line[1] for line in lines(third)] == ["unchanged", "configured", "unchanged"]
-    assert "successfully rolled out" in await kubectl("rollout", "status", "deployment/echo", "--timeout=60s")
+    assert "successfully rolled out" in await kubectl("rollout", "status", "deployment/echo", "--timeout=180s")
     header, *rows = lines(await kubectl("get", "pods"))
     assert header == ["NAME", "READY", "STATUS", "RESTARTS", "AGE"]
     assert [row[2] for row in rows] == ["Running"] * 3
@@ -105,22 +105,22 @@ async def test_apply_drops_what_is_no_longer_in_the_file(kubectl: Kubectl) -> No
 
 async def test_what_people_do_by_hand(kubectl: Kubectl, node: Node) -> None:
     await kubectl("apply", "-f", "-", stdin=APP)
-    await kubectl("wait", "--for=condition=Available", "deployment/echo", "--timeout=60s")
-    await kubectl("wait", "--for=condition=Ready", "pod", "-l", "app=echo", "--timeout=60s")
+    await kubectl("wait", "--for=condition=Available", "deployment/echo", "--timeout=180s")
+    await kubectl("wait", "--for=condition=Ready", "pod", "-l", "app=echo", "--timeout=180s")
     await kubectl("label", "svc", "echo", "tier=front")
     await kubectl("annotate", "svc", "echo", "note=this")
     found = json.loads(await kubectl("get", "svc", "-l", "tier=front", "-o", "json"))
     assert found["items"][0]["metadata"]["annotations"]["note"] == "this"
     await kubectl("scale", "deployment/echo", "--replicas=1")
     await kubectl("set", "image", "deployment/echo", "echo=other")
-    await kubectl("rollout", "status", "deployment/echo", "--timeout=60s")
+    await kubectl("rollout", "status", "deployment/echo", "--timeout=180s")
     assert await kubectl("get", "pods", "-l", "app=echo", "--field-selector=status.phase=Running", "-o", "name")
     await kubectl("rollout", "restart", "deployment/echo")
-    await kubectl("rollout", "status", "deployment/echo", "--timeout=60s")
+    await kubectl("rollout", "status", "deployment/echo", "--timeout=180s")
     history = lines(await kubectl("rollout", "history", "deployment/echo"))
     assert [row[0] for row in history[2:] if row] == ["1", "2", "3"]
     await kubectl("rollout", "undo", "deployment/echo", "--to-revision=1")
-    await kubectl("rollout", "status", "deployment/echo", "--timeout=60s")
+    await kubectl("rollout", "status", "deployment/echo", "--timeout=180s")
     images = await kubectl("get", "deploy", "echo", "-o", "jsonpath={.spec.template.spec.containers[*].image}")
     assert images == "echo"
     await kubectl("delete", "deployment", "echo", "--cascade=foreground")
@@ -132,7 +132,7 @@ async def test_what_people_do_by_hand(kubectl: Kubectl, node: Node) -> None:
 
 async def test_describe_shows_what_is_there(kubectl: Kubectl, node: Node) -> None:
     await kubectl("apply", "-f", "-", stdin=APP)
-    await kubectl("rollout", "status", "deployment/echo", "--timeout=60s")
+    await kubectl("rollout", "status", "deployment/echo", "--timeout=180s")
     for what, text in [
         ("deployment/echo", "2 desired | 2 updated | 2 total | 2 available | 0 unavailable"),
         ("service/echo", "Endpoints:"),
@@ -156,7 +156,7 @@ async def test_namespaces_come_and_go(kubectl: Kubectl, client: Client) -> None:
     name = f"{client.namespace}-more"
     await kubectl("create", "namespace", name)
     assert lines(await kubectl("get", "ns", name))[1][:2] == [name, "Active"]
-    await kubectl("delete", "namespace", name, "--timeout=60s")
+    await kubectl("delete", "namespace", name, "--timeout=180s")
     assert "NotFound" in await kubectl("get", "ns", name, fails=True)
 
 

@@ -34,7 +34,7 @@ def test_what_is_written_outlives_a_pod_and_goes_with_its_claim(clusters: Runnin
     make(pod)
     until(lambda: "no claim data is bound in default" in clusters.cli("status").stdout)
     make(claim)
-    clusters.kubectl("wait", "--for=condition=Ready", "pod/writer", "--timeout=60s")
+    clusters.kubectl("wait", "--for=condition=Ready", "pod/writer", "--timeout=180s")
     bound = json.loads(clusters.kubectl("get", "pvc", "data", "-o", "json"))
     assert (bound["status"]["phase"], bound["status"]["capacity"]) == ("Bound", {"storage": "1Gi"})
     volume = json.loads(clusters.kubectl("get", "pv", bound["spec"]["volumeName"], "-o", "json"))
@@ -47,7 +47,7 @@ def test_what_is_written_outlives_a_pod_and_goes_with_its_claim(clusters: Runnin
     clusters.kubectl("delete", "pod/writer", "pvc/data")
     until(lambda: clusters.kubectl("get", "pv", "-o", "name") == "", what="its volume is gone")
     make(claim, pod)
-    clusters.kubectl("wait", "--for=condition=Ready", "pod/writer", "--timeout=60s")
+    clusters.kubectl("wait", "--for=condition=Ready", "pod/writer", "--timeout=180s")
     assert clusters.kubectl("logs", "writer") == ""
 
 
@@ -57,7 +57,7 @@ def test_each_pod_of_a_stateful_set_has_a_claim_of_its_own_that_stays(clusters: 
     spec = {"replicas": 2, "serviceName": "db", "selector": {"matchLabels": {"app": "db"}}, "template": pods}
     body = {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "db"}}
     clusters.kubectl("apply", "-f", "-", stdin=json.dumps(body | {"spec": spec | {"volumeClaimTemplates": [template]}}))
-    clusters.kubectl("rollout", "status", "statefulset/db", "--timeout=60s")
+    clusters.kubectl("rollout", "status", "statefulset/db", "--timeout=180s")
     clusters.kubectl("scale", "statefulset/db", "--replicas=0")
     until(lambda: clusters.kubectl("get", "pods", "-l", "app=db", "-o", "name") == "")
     clusters.kubectl("scale", "statefulset/db", "--replicas=2")

@@ -419,6 +419,10 @@ spec:
 def test_a_bug_report_has_the_objects_of_the_clusterset_and_no_secret(running: Running, tmp_path: Path) -> None:
     until(lambda: healthy(running), seconds=120, what="the path is healthy before")
     running.kubectl("set", "env", "-n", "demo", "deployment/echo", f"PASSWORD={SECRET}", cluster="c1")
+    running.kubectl("rollout", "status", "-n", "demo", "deployment/echo", "--timeout=180s", cluster="c1")
+    shown = ("get", "pods", "-n", "demo", "-l", "app=echo", "-o", "name")
+    until(lambda: len(running.kubectl(*shown, cluster="c1").split()) == 2, what="the pods before have ended")
+    until(lambda: healthy(running), seconds=120, what="the path is healthy with them")
     with applied(OURS)(running):
         until(lambda: "it runs" in running.kubectl("logs", "-n", "isthmus-system", "isthmus-operator-0"), what="a line")
         done = invoked(["gather", "--lab", running.lab.name, "--cluster", "c1", "-f", str(tmp_path / "report.tar.gz")])

@@ -97,7 +97,7 @@ def cut_and_heal(lab: Running, *words: str) -> None:
 
 def roll_out(cluster: str, lab: Running) -> None:
     lab.kubectl("-n", "demo", "rollout", "restart", "deployment/echo", cluster=cluster)
-    lab.kubectl("-n", "demo", "rollout", "status", "deployment/echo", "--timeout=50s", cluster=cluster)
+    lab.kubectl("-n", "demo", "rollout", "status", "deployment/echo", "--timeout=180s", cluster=cluster)
 
 
 def scale_to_none_and_back(lab: Running) -> None:

@@ -77,8 +77,8 @@ def served(clusters: Running) -> Running:
     ]
     clusters.kubectl("apply", "--server-side", "-f", "-", stdin=yaml.safe_dump_all(objects))
     for name in ("web", "names"):
-        clusters.kubectl("rollout", "status", f"deployment/{name}", "--timeout=60s")
-    clusters.kubectl("wait", "--for=condition=Ready", "pod/client", "--timeout=60s")
+        clusters.kubectl("rollout", "status", f"deployment/{name}", "--timeout=180s")
+    clusters.kubectl("wait", "--for=condition=Ready", "pod/client", "--timeout=180s")
     return clusters
 
 
@@ -99,7 +99,7 @@ def test_a_client_stays_by_whichever_address_and_when_others_go(served: Running)
             set(answers(served, "lasting", 2)) == {mine} and other not in served.kubectl("get", "pods", "-o", "name")
         )
     )
-    served.kubectl("rollout", "status", "deployment/web", "--timeout=60s")
+    served.kubectl("rollout", "status", "deployment/web", "--timeout=180s")
     assert set(answers(served, "lasting", 8)) == {mine}
 
 

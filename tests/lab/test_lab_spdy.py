@@ -33,7 +33,7 @@ STREAMS = {name: 2 * number + 1 for number, name in enumerate(NAMES)}
 def called(clusters: Running) -> Running:
     """A lab with a pod that does nothing."""
     clusters.kubectl("run", "called", "--image=isthmus/client")
-    clusters.kubectl("wait", "--for=condition=Ready", "pod/called", "--timeout=60s")
+    clusters.kubectl("wait", "--for=condition=Ready", "pod/called", "--timeout=180s")
     return clusters
 
 

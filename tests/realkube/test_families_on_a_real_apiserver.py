@@ -48,7 +48,7 @@ def mixed(own_host: None) -> Iterator[Running]:
         running.cli("up", *words)
         running.kubectl("apply", "-f", str(ECHO / "export"))
         for cluster in ("c1", "c2"):
-            running.kubectl("-n", "demo", "rollout", "status", "deployment/echo", "--timeout=60s", cluster=cluster)
+            running.kubectl("-n", "demo", "rollout", "status", "deployment/echo", "--timeout=180s", cluster=cluster)
         yield running
     finally:
         removal.remove(running.lab)

@@ -54,7 +54,7 @@ def test_it_is_the_real_server_and_pods_run_on_the_labs_node(real: Running) -> N
     assert real.kubectl("get", "--raw", "/readyz") == "ok"
     pods = "jsonpath={.items[*].spec.nodeName}"
     until(lambda: real.kubectl("-n", "demo", "get", "pods", "-o", pods).split() == ["c1-n1"] * 3)
-    real.kubectl("-n", "demo", "rollout", "status", "deployment/echo", "--timeout=60s")
+    real.kubectl("-n", "demo", "rollout", "status", "deployment/echo", "--timeout=180s")
 
 
 def test_the_definitions_are_there_with_their_columns(real: Running) -> None:
@@ -84,7 +84,7 @@ print(ask.urlopen(ask.Request("https://kubernetes.default.svc/api", headers=bear
 
 
 def test_a_pods_service_account_is_known_to_the_api_server(real: Running) -> None:
-    ready = ("wait", "--for=condition=Ready", "pod/client", "--timeout=60s")
+    ready = ("wait", "--for=condition=Ready", "pod/client", "--timeout=180s")
     real.kubectl("-n", "demo", *ready)
     assert real.kubectl("-n", "demo", "exec", "client", "--", "python3", "-c", ASK) == "200\n"
     assert not Path("/run/secrets/kubernetes.io/serviceaccount").exists(), "its token was mounted on the host"
@@ -111,7 +111,7 @@ def test_what_the_server_says_of_a_pod_is_not_contradicted(real: Running) -> Non
     meta, spec = {"name": "limited"}, {"containers": limited, "hostNetwork": True, "terminationGracePeriodSeconds": 1}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
     real.kubectl("apply", "-f", "-", stdin=json.dumps(pod))
-    real.kubectl("wait", "--for=condition=Ready", "pod/limited", "--timeout=60s")
+    real.kubectl("wait", "--for=condition=Ready", "pod/limited", "--timeout=180s")
     assert real.kubectl("get", "pod", "limited", "-o", "jsonpath={.status.qosClass}") == "Burstable"
     programs = real.status()["programs"]
     assert [each["restarts"] for each in programs if each["name"] == "c1/n1/node"] == [0]
@@ -124,7 +124,7 @@ def test_scheduling_waits_for_a_node_that_takes_pods(real: Running) -> None:
         until(lambda: "no node yet" in real.cli("status").stdout)
     finally:
         real.kubectl("uncordon", "c1-n1")
-    real.kubectl("-n", "demo", "rollout", "status", "deployment/echo", "--timeout=60s")
+    real.kubectl("-n", "demo", "rollout", "status", "deployment/echo", "--timeout=180s")
 
 
 def test_without_the_programs_one_line_says_how_to_get_them(tmp_path: Path) -> None:

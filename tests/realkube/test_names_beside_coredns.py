@@ -73,7 +73,7 @@ def answers(own_host: None, tmp_path_factory: pytest.TempPathFactory) -> Iterato
             running.kubectl("apply", "-f", str(ECHO / "export"), cluster=cluster)
         for each in HEADLESS:
             running.kubectl("apply", "-f", "-", stdin=json.dumps(each))
-        running.kubectl("-n", "demo", "rollout", "status", "deployment/echo", "--timeout=60s")
+        running.kubectl("-n", "demo", "rollout", "status", "deployment/echo", "--timeout=180s")
         yield compared(running, tmp_path_factory.mktemp("coredns"))
     finally:
         removal.remove(running.lab)

@@ -52,7 +52,7 @@ def joined(own_host: None) -> Iterator[Running]:
             running.kubectl("apply", "-f", "-", stdin=json.dumps(each))
         until(lambda: both_import(running), what="both imports in both clusters")
         for cluster in ("c1", "c2"):
-            running.kubectl("-n", "demo", "rollout", "status", "deployment/echo", "--timeout=60s", cluster=cluster)
+            running.kubectl("-n", "demo", "rollout", "status", "deployment/echo", "--timeout=180s", cluster=cluster)
         yield running
     finally:
         removal.remove(running.lab)

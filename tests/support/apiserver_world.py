@@ -319,7 +319,7 @@ class Kubectl:
     async def __call__(self, *arguments: str, stdin: str = "", fails: bool = False) -> str:
         """Its output; with ``fails`` it must fail, and its errors then."""
         process = await self.start(*arguments)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             out, err = await process.communicate(stdin.encode())
         assert (process.returncode != 0) is fails, out.decode() + err.decode()
         return (err if fails else out).decode()

@@ -78,7 +78,7 @@ class Cluster:
         """Run it."""
         environ = {**os.environ, **environment(self.name, self.number)}
         done = subprocess.run(
-            self.command(*words), env=environ, capture_output=True, text=True, timeout=90, input=stdin, check=False
+            self.command(*words), env=environ, capture_output=True, text=True, timeout=240, input=stdin, check=False
         )
         assert (done.returncode == 0) == succeeds, f"{words}: {done.stdout}{done.stderr}"
         return done.stdout + done.stderr
@@ -93,7 +93,7 @@ class Cluster:
     def kubectl(self, *words: str, stdin: str | None = None) -> str:
         config = self.server.section().kubeconfig
         command = [programs.path("kubectl"), "--kubeconfig", config, *words]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, input=stdin, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240, input=stdin, check=False)
         assert done.returncode == 0, f"{words}: {done.stderr}"
         return done.stdout
 
@@ -107,7 +107,7 @@ class Cluster:
         with subprocess.Popen(self.command("invite"), env=environ, stdout=subprocess.PIPE, text=True) as inviting:
             assert inviting.stdout is not None
             other.clusters("join", stdin=inviting.stdout.readline())
-            assert inviting.wait(60) == 0
+            assert inviting.wait(240) == 0
 
     def secrets(self) -> None:
         """Those of the walk."""

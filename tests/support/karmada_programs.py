@@ -177,7 +177,7 @@ def install(made: Karmada) -> None:
     for each in yaml.safe_load_all(DEFINITIONS.read_text()):
         if each["spec"]["names"]["kind"] == "Cluster":
             made.apply(each)
-    made.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+    made.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=180s")
     made.apply(
         *(
             {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": f"karmada-{each}"}}

@@ -30,7 +30,7 @@ spec:
 def prepare(running: Running) -> None:
     """The pod that is talked to."""
     running.kubectl("apply", "-f", "-", stdin=SERVED)
-    running.kubectl("wait", "--for=condition=Ready", "pod/served", "--timeout=60s")
+    running.kubectl("wait", "--for=condition=Ready", "pod/served", "--timeout=180s")
 
 
 def exec_has_input_output_and_code(running: Running) -> None:
