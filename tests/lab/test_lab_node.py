@@ -157,8 +157,8 @@ def test_a_container_that_ends_is_started_again_with_growing_pauses(echo: Runnin
 def test_a_pod_that_is_deleted_while_its_program_starts_ends_without_its_whole_grace(
     echo: Running, until: Callable[..., Any]
 ) -> None:
-    slow = "import signal, sys, time; time.sleep(0.7); signal.signal(15, lambda *_: sys.exit()); time.sleep(60)"
-    apply(echo, pod("hasty", {"image": "python", "command": ["python3", "-c", slow]}, terminationGracePeriodSeconds=60))
+    slow = "import signal, sys, time; time.sleep(0.7); signal.signal(15, lambda *_: sys.exit()); time.sleep(900)"
+    apply(echo, pod("hasty", {"image": "python", "command": ["python3", "-c", slow]}, terminationGracePeriodSeconds=600))
     until(lambda: get(echo, "hasty")["status"]["phase"] == "Running")
     echo.kubectl("delete", "pod", "hasty", "--timeout=180s")
 
@@ -246,7 +246,7 @@ def test_a_deleted_pod_is_gone_with_its_processes_and_network(echo: Running, unt
     apply(echo, pod("short", CLIENT, terminationGracePeriodSeconds=600))
     until(lambda: ready(echo, "short"))
     held = pod_exec.find(echo.lab.clusters[0], "default/short")
-    echo.kubectl("delete", "pod", "short", "--wait=true", "--timeout=55s")  # long before its grace is over
+    echo.kubectl("delete", "pod", "short", "--wait=true", "--timeout=180s")  # long before its grace is over
     until(lambda: not held.cgroup.exists())
 
 
