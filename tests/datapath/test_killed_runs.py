@@ -25,7 +25,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_what_a_killed_run_left_is_taken_away_by_the_next(tmp_path: Path) -> None:
     killed = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], env={"PYTHONPATH": str(SUPPORT)})
     try:
-        assert killed.wait(60) == -signal.SIGKILL
+        assert killed.wait(240) == -signal.SIGKILL
         [name] = [each for each in leftovers() if f"-{killed.pid}-" in each]
         assert len(leftovers()[name]) == 4, "a cgroup, a bpffs and two namespaces"
         [server] = processes(f"{name}-b")

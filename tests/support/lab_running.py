@@ -102,7 +102,7 @@ def invoked(command: list[str], *, stdin: str | None = None) -> subprocess.Compl
     return subprocess.CompletedProcess(command, done.exit_code, done.stdout, done.stderr)
 
 
-def until(holds: Callable[[], Any], *, seconds: float = 60.0, what: str = "") -> Any:
+def until(holds: Callable[[], Any], *, seconds: float = 120.0, what: str = "") -> Any:
     """The first true value. The time is no claim: it ends a test that would hang, also on a busy machine.
 
     What is not there yet may show as a command that fails, as output that is no JSON or as a key that is missing.
