@@ -158,7 +158,9 @@ def test_a_pod_that_is_deleted_while_its_program_starts_ends_without_its_whole_g
     echo: Running, until: Callable[..., Any]
 ) -> None:
     slow = "import signal, sys, time; time.sleep(0.7); signal.signal(15, lambda *_: sys.exit()); time.sleep(900)"
-    apply(echo, pod("hasty", {"image": "python", "command": ["python3", "-c", slow]}, terminationGracePeriodSeconds=600))
+    apply(
+        echo, pod("hasty", {"image": "python", "command": ["python3", "-c", slow]}, terminationGracePeriodSeconds=600)
+    )
     until(lambda: get(echo, "hasty")["status"]["phase"] == "Running")
     echo.kubectl("delete", "pod", "hasty", "--timeout=180s")
 
