@@ -79,7 +79,7 @@ test-flood: setup-test ## a peer that writes half a million keys as fast as its 
 
 test-failover: setup-test ## calls under load while pods, nodes, clusters, Envoys, gateways and our processes die: no connect may fail; MINUTES=20
 	@timeout -s INT -k 60 $(or $(MINUTES),20)m $(PY) -m pytest -rA --tb=short tests/lab/test_lab_failover.py tests/lab/test_lab_routes.py \
-		tests/lab/test_demo_islands.py
+		tests/lab/test_demo_islands.py tests/lab/test_lab_islands.py
 
 fuzz-names: setup-test ## mutated frames, a million each, through the programs that read names and the server: COUNT=1000000 SEED=1
 	@ISTHMUS_FUZZ=$(or $(COUNT),1000000) ISTHMUS_FUZZ_SEED=$(or $(SEED),1) \

@@ -6,13 +6,21 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from lab_running import PATIENCE, Running, lab_name, until
+from lab_running import PATIENCE, Running, invoked, lab_name, until
 
+from isthmus.clusterset import certificates, pki
+from isthmus.clusterset.certificates import Pair
+from isthmus.config import GatewaySection
+from isthmus.gateway import naming
+from isthmus.mcs.words import IMPORTERS
+from isthmus.model.names import ClusterName
 from isthmus_lab import fault_targets, removal
 from isthmus_lab.layout import Lab
 from isthmus_lab.network.impairments import Cut, Impairments, ruleset
@@ -89,6 +97,102 @@ def test_an_island_whose_gateway_is_cut_off_is_not_called_until_it_is_back(islan
 def checks(islands: Running) -> dict[str, bool]:
     """Whether c3 finds the gateways of each island healthy."""
     return {row["cluster"]: row["healthy"] for row in rows(islands.lab, "gateway_checks", "c3")}
+
+
+def faults(islands: Running) -> list[tuple[str, str, str]]:
+    """What `isthmus diagnose` in c3 names as wrong on the way to c1 and c2."""
+    done = invoked(["diagnose", "demo/echo", "--lab", islands.lab.name, "--cluster", "c3", "-o", "json"])
+    hops = [hop for hops in json.loads(done.stdout)["services"].values() for hop in hops]
+    return [(hop["hop"], hop["object"], hop["text"]) for hop in hops if hop["state"] == "fault"]
+
+
+@contextmanager
+def gateway_down(islands: Running) -> Iterator[None]:
+    islands.cli("kill", "c2/n1/gateway-envoy")
+    try:
+        yield
+    finally:
+        islands.cli("start", "c2/n1/gateway-envoy")
+
+
+@contextmanager
+def replaced(path: Path, content: bytes | None) -> Iterator[None]:
+    """The file has this content, or is not there."""
+    before = path.read_bytes()
+    if content is None:
+        path.unlink()
+    else:
+        pki.save(path, content)
+    try:
+        yield
+    finally:
+        pki.save(path, before)
+
+
+@contextmanager
+def expired(islands: Running) -> Iterator[None]:
+    """c2's gateway has a certificate that has ended, of the same authority."""
+    folder = islands.lab.clusters[1].directory / "pki"
+    authority = Pair((folder / "ca.crt").read_bytes(), (folder / "ca.key").read_bytes())
+    domain = GatewaySection().domain
+    pair = certificates.issue(
+        authority,
+        "gateway",
+        hosts=(f"c2.{domain}",),
+        identity=naming.gateway_identity(ClusterName("c2"), domain),
+        days=1,
+        now=datetime.now(UTC) - timedelta(days=3),
+    )
+    with replaced(folder / "gateway.key", pair.key), replaced(folder / "gateway.crt", pair.certificate):
+        yield
+
+
+def unknown_authority(islands: Running) -> AbstractContextManager[None]:
+    """c2 has no authority of c3."""
+    return replaced(islands.lab.clusters[1].directory / "peers" / "c3.ca.crt", None)
+
+
+@contextmanager
+def not_allowed(islands: Running) -> Iterator[None]:
+    """Both export it for each other alone."""
+    annotation = {"spec": {"exportedAnnotations": {IMPORTERS: "c1,c2"}}}
+    for cluster in ("c1", "c2"):
+        patch(islands, annotation, cluster=cluster)
+    try:
+        yield
+    finally:
+        for cluster in ("c1", "c2"):
+            patch(islands, {"spec": {"exportedAnnotations": None}}, cluster=cluster)
+
+
+def patch(islands: Running, body: dict[str, Any], *, cluster: str) -> None:
+    words = ("-n", "demo", "patch", "serviceexport", "echo", "--type=merge", "-p", json.dumps(body))
+    islands.kubectl(*words, cluster=cluster)
+
+
+FAULTS: dict[str, tuple[Callable[[Running], AbstractContextManager[None]], str, str, str]] = {
+    "gateway down": (gateway_down, "gateway", "gateway 172.30.2.11:15443 of c2", "its checks fail"),
+    "certificate ended": (expired, "gateway", "certificate of c2/gateway", "it ended at"),
+    "authority not known": (unknown_authority, "gateway", "c2/gateway", "has no authority of c3"),
+    "export not allowed": (not_allowed, "export", "export of c2", "for c1, c2 only"),
+}
+
+
+@pytest.mark.lab
+@pytest.mark.needs("envoy")
+@pytest.mark.parametrize(
+    "fault", [pytest.param(name, marks=[] if name == "gateway down" else pytest.mark.failover) for name in FAULTS]
+)
+def test_diagnose_names_the_hop_that_fails_on_the_way_to_an_island(islands: Running, fault: str) -> None:
+    inject, hop, subject, text = FAULTS[fault]
+    until(lambda: not faults(islands), seconds=PATIENCE, what="nothing is wrong before")
+    with inject(islands):
+        until(
+            lambda: any(found[:2] == (hop, subject) and text in found[2] for found in faults(islands)),
+            seconds=PATIENCE,
+            what=f"{subject} is named",
+        )
+    until(lambda: not faults(islands), seconds=PATIENCE, what="nothing is wrong after")
 
 
 def answers(islands: Running, cluster: str, count: int) -> Counter[str]:

@@ -32,7 +32,7 @@ async def test_resources_are_served_before_an_envoy_has_any_of_them(tmp_path: Pa
         proxy=ProxySection(directory=str(tmp_path / "proxy")),
         sync=SyncSection(timeout=600.0),
     )
-    serving = asyncio.create_task(proxying.run(db, config))
+    serving = asyncio.create_task(proxying.run(db, config, None))
     await asyncio.sleep(0)  # it waits
     with db.write() as txn:
         echo = Service(name=ServiceName("demo/echo"), source="kubernetes", ports=(Port("", 80),))

@@ -72,7 +72,8 @@ def collect(subject: Any, *, pod: str, socket: Path | None, cluster: str | None,
             (each, process, Socket(Path(paths.sockets[process])))
             for each, paths in every.items()
             if each != name
-            for process in ("operator", "agent")
+            for process in ("operator", "agent", "gateway")
+            if process in paths.sockets
         ],
         service=subject,
         lab=lab or local.default_lab(),

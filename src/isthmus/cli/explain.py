@@ -18,7 +18,7 @@ from isthmus.model.hosts import joined
 
 BEHIND = ("peer", "endpoints", "conflict", "namespace")
 """Hops of ``diagnose`` that an explanation shows as well when one has a fault."""
-OF_IMPORTS = (*BEHIND, "process", "resolver", "export", "pods")
+OF_IMPORTS = (*BEHIND, "gateway", "process", "resolver", "export", "pods")
 """The same for what is imported, or known to no process here. The plan and what comes of it are explained already."""
 
 
@@ -89,7 +89,8 @@ def explain(
         awaited = {row.key: row.awaited for row in reader.all(tables.PLANS)}
         stale = {row.name: f"{row.state} since {row.since}" for row in _not_ready(reader.all(tables.CLUSTERS))}
         for account in accounts:
-            _print(account, awaited, stale, {row.key: row.error for row in reader.all(tables.FAILURES)})
+            ejected = {row.key: row.error for row in reader.all(tables.FAILURES)}
+            _print(account, awaited, stale, ejected, at=place.cluster)
         if faults:
             print()
             diagnose.lines(faults)
@@ -101,8 +102,14 @@ def _not_ready(rows: Iterable[Any]) -> Iterable[Any]:
 
 
 def _print(
-    account: Any, awaited: Mapping[Any, tuple[str, ...]], late: Mapping[str, str], ejected: Mapping[Any, str]
+    account: Any,
+    awaited: Mapping[Any, tuple[str, ...]],
+    late: Mapping[str, str],
+    ejected: Mapping[Any, str],
+    *,
+    at: str,
 ) -> None:
+    """``at``: the cluster that calls."""
     failing = {(key.address, key.port, key.protocol, key.cluster): error for key, error in ejected.items()}
     from isthmus.loadbalancer import shares
 
@@ -119,7 +126,7 @@ def _print(
         for group in plan.groups:
             tier = f"tier {group.tier}, weight {group.weight}: " if len(plan.groups) > 1 else ""
             for target in group.targets:
-                through = " (a proxy of this node)" if target.proxy else ""
+                through = _through(target, at)
                 error = failing.get((target.address, target.port, target.protocol, target.cluster))
                 passed_over = f" (ejected on this node: {error})" if error else ""
                 where = f"{target.cluster} {joined(target.address, target.port)}"
@@ -136,6 +143,17 @@ def _print(
         print()
     for note in account.notes:
         print(f"  {note}")
+
+
+def _through(target: Any, at: str) -> str:
+    """Beside a target that is no pod: the node's Envoy, for a route here or for an island's gateways."""
+    if not target.proxy:
+        return ""
+    return (
+        " (a proxy of this node)"
+        if target.cluster == at
+        else f" (this node's Envoy, to the gateways of {target.cluster})"
+    )
 
 
 def _as_of(target: Any, stale: Mapping[str, str]) -> str:

@@ -218,8 +218,9 @@ def _of_island(reader: Reader, service: ServiceName, cluster: ClusterName, count
     """How endpoints of a cluster on another network are called, or why they are not; without their addresses."""
     if any(row.stands_for for row in reader.by(BACKENDS, "service", service) if row.key.cluster == cluster):
         gateways = sorted(reader.by(GATEWAY_CHECKS, "cluster", cluster), key=lambda row: row.address)
+        alive = ", ".join(row.address for row in gateways if row.healthy) or "none is known to answer"
         dead = [f"{row.address} ({row.reason})" for row in gateways if not row.healthy]
-        found = f"{cluster}: its {count} endpoints are called through this node's Envoy and its gateways"
+        found = f"{cluster}: its {count} endpoints are called through this node's Envoy and its gateways: {alive}"
         return f"{found}; dead: {', '.join(dead)}" if dead else found
     why = "that cluster is on another network"
     if way == "none":

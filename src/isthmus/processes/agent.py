@@ -113,6 +113,7 @@ async def work(config: Config, client: kube.Client) -> None:
         derivations = Derivations(db, *derived)
         flows: Feed[Flow] = Feed(off="" if recorded(config) else FLOWS_OFF)
         programming = Programming(db, config, flows)
+        node = proxying.node_secrets(db, config)
         prober = health.Prober(db, config.health, node=config.node.name)
         for reflector in reflectors:
             tasks.create_task(reflector.run(), name=reflector.name)
@@ -128,7 +129,7 @@ async def work(config: Config, client: kube.Client) -> None:
         if config.health.rate:
             tasks.create_task(prober.run(), name="health")
         if config.proxy.directory:
-            tasks.create_task(proxying.run(db, config), name="proxy")
+            tasks.create_task(proxying.run(db, config, node), name="proxy")
         if config.datapath.cgroup:
             tasks.create_task(programming.run(), name="datapath")
         observing.monitor(
@@ -142,7 +143,10 @@ async def work(config: Config, client: kube.Client) -> None:
             config,
             db,
             lambda: AgentStatus(
-                problems=(*filter(None, [programming.problem()]), *observing.away(reflectors)),
+                problems=(
+                    *filter(None, [programming.problem(), node.identity.problem if node is not None else ""]),
+                    *observing.away(reflectors),
+                ),
                 unhooked=programming.problem(),
                 place=Place(cluster, config.node.name),
                 services=config.datapath.services,
@@ -151,6 +155,7 @@ async def work(config: Config, client: kube.Client) -> None:
                 derivations=derivations.stats(),
                 peers=follower.stats(),
                 health=prober.stats(),
+                calling=proxying.calling_status(config, node),
                 datapath=programming.stats(),
             ),
             feeds={"flows": flows},
@@ -212,6 +217,8 @@ class AgentStatus(ProcessStatus, frozen=True, kw_only=True):
     derivations: DerivationsStats
     peers: dict[ClusterName, PeerStats]
     health: health.ProberStats
+    calling: proxying.Calling | None
+    """How gateways of islands are called; None where they are not."""
     datapath: DatapathStatus | None
     unhooked: str
     """Why calls are not translated on this node, which is to translate them; empty: they are."""

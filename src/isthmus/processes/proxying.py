@@ -5,8 +5,11 @@ status of routes.
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Literal
+
+from msgspec import Struct
 
 from isthmus import logs, proxy
 from isthmus.config import Config
@@ -81,7 +84,31 @@ def statuses(config: Config) -> list[Derivation]:
     return [route_objects.derived()] if config.proxy.directory else []
 
 
-async def run(db: Database, config: Config) -> None:
+class Calling(Struct, frozen=True):
+    """How this node calls gateways of islands."""
+
+    domain: str
+    """Of the clusterset, in SNIs and certificates."""
+    certificate_ends: datetime | None
+    problem: str
+    """Why its certificate is of no use now; empty: it is."""
+    members: tuple[ClusterName, ...]
+    """Clusters whose gateways are accepted."""
+
+
+def node_secrets(db: Database, config: Config) -> Secrets | None:
+    """What this node calls islands with; None: it does not."""
+    return secrets(db, config, "node") if calling(config) is not None else None
+
+
+def calling_status(config: Config, found: Secrets | None) -> Calling | None:
+    """The part of ``isthmus status`` of an agent; None where it calls no islands."""
+    if found is None:
+        return None
+    return Calling(config.gateway.domain, found.identity.ends, found.identity.problem, found.members)
+
+
+async def run(db: Database, config: Config, node: Secrets | None) -> None:
     """Serve the resources once they are complete, and have an Envoy while there is a listener.
 
     Some of them follow from what Envoy serves (calls into islands): that is not waited for, since it comes after.
@@ -95,8 +122,8 @@ async def run(db: Database, config: Config) -> None:
     except TimeoutError:
         log.warning("going on without every source", waiting_for=sorted(db.snapshot().pending(tables.XDS)))
     async with asyncio.TaskGroup() as tasks:
-        if calling(config) is not None:
-            tasks.create_task(secrets(db, config, "node").run(), name="secrets")
+        if node is not None:
+            tasks.create_task(node.run(), name="secrets")
             tasks.create_task(checks.follow(db, Path(config.proxy.directory)), name="gateways")
         tasks.create_task(server.run(), name="ads")
         tasks.create_task(keep_wanted(db, wanted, config.node.name), name="wanted")

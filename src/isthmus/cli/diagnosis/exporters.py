@@ -10,12 +10,15 @@ from msgspec.structs import replace
 
 from isthmus.cli.diagnosis import hops
 from isthmus.cli.diagnosis.facts import Facts
+from isthmus.cli.diagnosis.gateways import gateways
 from isthmus.cli.diagnosis.hops import Hop
 from isthmus.loadbalancer.explain import called
+from isthmus.mcs.merged import importers, may_import
+from isthmus.mcs.words import IMPORTERS
 from isthmus.model import tables
 from isthmus.model.clusters import Cluster
 from isthmus.model.hosts import joined
-from isthmus.model.names import ServiceName, split
+from isthmus.model.names import ClusterName, ServiceName, split
 from isthmus.model.services import Condition, EndpointSet
 from isthmus.statedb import Reader
 
@@ -113,13 +116,27 @@ def exports(facts: Facts, service: ServiceName) -> Iterator[Hop]:
             )  # fmt: skip
         elif row is not None:
             valid.add(each.cluster)
+    refused = dict(_not_for_us(facts, service))
     for cluster in sorted(arrived | valid):
-        if cluster in arrived or cluster == facts.cluster:
+        if cluster in refused:
+            alone = arrived <= refused.keys()
+            cure = f"{facts.kubectl(cluster, split(service)[0])} describe serviceexport {split(service)[1]}"
+            yield Hop("export", f"export of {cluster}", refused[cluster], "fault" if alone else "ok", cure)
+        elif cluster in arrived or cluster == facts.cluster:
             yield Hop("export", f"export of {cluster}", "valid")
         else:
             yield Hop("export", f"export of {cluster}", f"valid there, and not received in {facts.cluster}", "follows")
     if not arrived and not valid and not wrong and not facts.operator.error:
         yield _no_export(facts, service)
+
+
+def _not_for_us(facts: Facts, service: ServiceName) -> Iterator[tuple[str, str]]:
+    """The clusters whose export may not be imported here, each with a sentence of why."""
+    own = ClusterName(facts.cluster)
+    for row in facts.operator.rows.all(tables.EXPORTS):
+        if row.name == service and row.cluster != own and not may_import(own, row):
+            allowed = ", ".join(importers(row) or ()) or "no cluster"
+            yield row.cluster, f"for {allowed} only, by its annotation {IMPORTERS}: not for {own}"
 
 
 def _no_export(facts: Facts, service: ServiceName) -> Hop:
@@ -200,5 +217,5 @@ def _pods(facts: Facts, rows: Reader, service: ServiceName, cluster: str) -> Hop
 
 STEPS: Final[tuple[Callable[[Facts, ServiceName], Iterator[Hop]], ...]] = (
     hops.processes, hops.name, hops.resolver, hops.hook, hops.frontend, hops.policy, hops.drain, hops.plan,
-    endpoints, peers, exports, conflicts, namespaces, pods,
+    gateways, endpoints, peers, exports, conflicts, namespaces, pods,
 )  # fmt: skip

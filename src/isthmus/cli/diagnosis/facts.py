@@ -52,7 +52,7 @@ class Facts(Struct, frozen=True):
     name_servers: tuple[Process, ...]
     """Of the node; each answers while the other is away."""
     others: tuple[Process, ...] = ()
-    """Operators and agents of other clusters, where they can be asked too: those of a lab."""
+    """Operators, agents and gateways of other clusters, where they can be asked too: those of a lab."""
     lab: str = ""
     """The lab that the clusters belong to; empty for clusters that are none."""
     pod: str = ""

@@ -1,0 +1,119 @@
+"""The walk from the caller's node to an island: certificate, trust of either side, listener, gateways.
+
+A gateway that refuses a node's certificate looks to the node like one that does not answer: TLS 1.3 has the caller's
+certificate judged after the caller has finished. So what both processes know of certificates and members is compared
+first; that checks fail follows from what is found there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from isthmus.cli.diagnosis.facts import Facts, Process
+from isthmus.cli.diagnosis.hops import Hop
+from isthmus.gateway.naming import service_sni
+from isthmus.loadbalancer.explain import called
+from isthmus.model import tables
+from isthmus.model.clusters import Cluster, reachability
+from isthmus.model.names import ServiceName
+
+
+def gateways(facts: Facts, service: ServiceName) -> Iterator[Hop]:
+    """What is between this node and the pods of each island that exports the service."""
+    islands = _islands(facts, service)
+    if facts.agent.error or not islands:
+        return
+    calling = facts.agent.status.get("calling")
+    if not calling:
+        text = "calls no gateways: proxy.directory and gateway.identity are not configured"
+        cure = "docs/islands.md, Setting it up; Envoy: tools/setup envoy"
+        yield Hop("gateway", str(facts.agent), text, "fault", cure)
+        return
+    if calling["problem"]:
+        yield Hop("gateway", f"certificate of {facts.agent}", calling["problem"], "fault", "isthmus clusters certs")
+    else:
+        yield Hop("gateway", f"certificate of {facts.agent}", f"ends {_day(calling['certificate_ends'])}")
+    for island in islands:
+        found = [*_trust(facts, calling, island), *_listener(facts, service, island)]
+        yield from found
+        explained = bool(calling["problem"]) or any(hop.state == "fault" for hop in found)
+        for hop in _checks(facts, service, calling, island):
+            yield replace(hop, state="follows", cure="") if explained and hop.state == "fault" else hop
+
+
+def _islands(facts: Facts, service: ServiceName) -> list[Cluster]:
+    """The clusters that export the service and are reached through gateways."""
+    rows = facts.agent.rows
+    imported = rows.get(tables.IMPORTS, service)
+    own = next((row for row in rows.all(tables.CLUSTERS) if row.own), None)
+    exporting = imported.clusters if imported is not None else ()
+    known = sorted((row for row in rows.all(tables.CLUSTERS) if row.name in exporting), key=lambda row: row.name)
+    return [row for row in known if not row.own and reachability(own, row) == "gateway"]
+
+
+def _gateway(facts: Facts, island: Cluster) -> Process | None:
+    """The island's first gateway process, where it can be asked: in a lab."""
+    return next((each for each in facts.others if (each.cluster, each.name) == (island.name, "gateway")), None)
+
+
+def _trust(facts: Facts, calling: Mapping[str, Any], island: Cluster) -> Iterator[Hop]:
+    """Either side has the other's authority, and the gateway has a certificate that is good."""
+    if island.name not in calling["members"]:
+        text = f"{facts.agent} has no authority of it, so its gateways' certificates are refused"
+        yield Hop("gateway", f"cluster {island.name}", text, "fault", "isthmus clusters refresh")
+    theirs = _gateway(facts, island)
+    if theirs is None:
+        return
+    if theirs.error:
+        yield Hop("gateway", str(theirs), theirs.error, "fault", facts.start(theirs))
+        return
+    for problem in theirs.status.get("problems", ()):
+        if problem.startswith("/"):  # a file of its certificate; its sources are another hop's
+            yield Hop("gateway", f"certificate of {theirs}", problem, "fault", "there: isthmus clusters certs")
+    if facts.cluster not in theirs.status["members"]:
+        text = f"has no authority of {facts.cluster}, or distrusts it: its nodes' certificates are refused"
+        cure = f"isthmus clusters trust {facts.cluster} --context {island.name}; there: isthmus clusters refresh"
+        yield Hop("gateway", str(theirs), text, "fault", cure)
+
+
+def _listener(facts: Facts, service: ServiceName, island: Cluster) -> Iterator[Hop]:
+    """This node's Envoy takes calls for the island."""
+    rows = facts.agent.rows
+    listeners = [row for each in called(rows, service) for row in rows.by(tables.ISLAND_LISTENERS, "service", each)]
+    for row in listeners:
+        if row.cluster == island.name and rows.get(tables.XDS_SERVED, row.name) is None:
+            text = f"not served by this node's Envoy yet: calls of {island.name} go elsewhere"
+            yield Hop("gateway", f"listener of port {row.port}", text, "fault", facts.start(f"{facts.cluster}/envoy"))
+
+
+def _checks(facts: Facts, service: ServiceName, calling: Mapping[str, Any], island: Cluster) -> Iterator[Hop]:
+    """What this node's Envoy found of each gateway."""
+    rows, theirs = facts.agent.rows, _gateway(facts, island)
+    ports = {
+        row.port
+        for each in called(rows, service)
+        for row in rows.by(tables.ISLAND_LISTENERS, "service", each)
+        if row.cluster == island.name
+    }
+    snis = ", ".join(service_sni(service, port, calling["domain"]) for port in sorted(ports))
+    ends = theirs.status.get("certificate_ends") if theirs is not None and not theirs.error else None
+    more = f"; SNI {snis}" + (f"; its certificate ends {_day(ends)}" if ends else "")
+    for row in sorted(rows.by(tables.GATEWAY_CHECKS, "cluster", island.name), key=lambda row: row.address):
+        subject = f"gateway {row.address} of {island.name}"
+        if row.healthy:
+            yield Hop("gateway", subject, f"answers{more}")
+            continue
+        cure = (
+            facts.start(f"{island.name}/gateway-envoy")
+            if facts.lab
+            else f"{facts.kubectl(island.name, 'isthmus-system')} get pods -o wide; is {row.address} reached from here?"
+        )
+        yield Hop("gateway", subject, f"{row.reason}{more}", "fault", cure)
+
+
+def _day(moment: str | None) -> str:
+    """A moment of JSON, to the minute."""
+    return f"{moment[:16].replace('T', ' ')} UTC" if moment else "at an unknown time"
