@@ -12,6 +12,16 @@ struct choice {
 	__u8 verdict;
 };
 
+/* The value to add to; NULL: the key was new and has the first value now, or the map is full. */
+static __always_inline void *find_or_insert(void *map, const void *key, const void *first)
+{
+	void *found = bpf_map_lookup_elem(map, key);
+
+	if (found || !bpf_map_update_elem(map, key, first, BPF_NOEXIST))
+		return found;
+	return bpf_map_lookup_elem(map, key); /* another CPU was first */
+}
+
 static __always_inline void count(const struct choice *choice)
 {
 	struct counter_key key = {
@@ -20,12 +30,8 @@ static __always_inline void count(const struct choice *choice)
 		.verdict = choice->verdict,
 	};
 	struct counter first = { .calls = 1 };
-	struct counter *found = bpf_map_lookup_elem(&counters, &key);
+	struct counter *found = find_or_insert(&counters, &key, &first);
 
-	if (!found && bpf_map_update_elem(&counters, &key, &first, BPF_NOEXIST))
-		found = bpf_map_lookup_elem(&counters, &key); /* another CPU was first */
-	else if (!found)
-		return;
 	if (found)
 		add_relaxed(&found->calls, 1);
 }
@@ -49,12 +55,8 @@ static __always_inline void count_outcome(const struct attempt *attempt, __u8 ve
 static __always_inline void count_traffic(__u32 cluster, __u64 sent, __u64 received)
 {
 	struct traffic first = { .sent = sent, .received = received };
-	struct traffic *found = bpf_map_lookup_elem(&traffic, &cluster);
+	struct traffic *found = find_or_insert(&traffic, &cluster, &first);
 
-	if (!found && bpf_map_update_elem(&traffic, &cluster, &first, BPF_NOEXIST))
-		found = bpf_map_lookup_elem(&traffic, &cluster); /* another CPU was first: its entry has a value for ours */
-	else if (!found)
-		return;
 	if (!found)
 		return;
 	add_relaxed(&found->sent, sent);
