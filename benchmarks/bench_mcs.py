@@ -29,7 +29,7 @@ from apiserver_world import serving
 from clusterset_peers import announce, export, service
 from etcd_server import EtcdServer, running
 from kube_apiserver import KubeApiServer
-from operator_process import Replicas, kubeconfig, replicas
+from operator_process import Replicas, replicas
 
 from isthmus import kube
 from isthmus.config import KubernetesSection
@@ -62,9 +62,8 @@ class ApiServer(NamedTuple):
 async def small(folder: Path) -> AsyncIterator[ApiServer]:
     """The lab's."""
     with serving(folder / "own") as server:
-        section = kubeconfig(server, folder)
         imports, slices = "serviceimports.multicluster.x-k8s.io", "endpointslices.discovery.k8s.io"
-        yield ApiServer(section, server.etcd, f"{REGISTRY}{imports}/", f"{REGISTRY}{slices}/", server._process)
+        yield ApiServer(server.section, server.etcd, f"{REGISTRY}{imports}/", f"{REGISTRY}{slices}/", server._process)
 
 
 @asynccontextmanager

@@ -17,7 +17,7 @@ import pytest
 import structlog
 from hypothesis import settings
 
-pytest_plugins = ["etcd_server", "kube_apiserver", "own_host"]
+pytest_plugins = ["etcd_server", "kube_apiserver", "own_host", "uplink_node"]
 
 NO_SKIP: Final = os.environ.get("ISTHMUS_NO_SKIP") == "1"
 REWRITING: Final = [name for name in ("ISTHMUS_REWRITE", "ISTHMUS_UPDATE_EXPECTED") if os.environ.get(name) == "1"]

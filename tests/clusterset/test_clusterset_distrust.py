@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from apiserver_world import TOKEN, serving
+from apiserver_world import serving
 from click.testing import CliRunner, Result
 from clusterset_peers import OWN, Following, Peers, announce, export, service
 
@@ -38,20 +37,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def kubeconfig(tmp_path: Path) -> Iterator[Path]:
     """Of an API server of this test alone."""
     with serving(tmp_path / "kubernetes") as server:
-        entry = {
-            "current-context": "x",
-            "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}],
-            "clusters": [
-                {
-                    "name": "x",
-                    "cluster": {"server": server.url, "certificate-authority": str(server.folder / "ca.crt")},
-                }
-            ],
-            "users": [{"name": "x", "user": {"token": TOKEN}}],
-        }
-        file = tmp_path / "kubeconfig"
-        file.write_text(yaml.safe_dump(entry))
-        yield file
+        yield server.kubeconfig
 
 
 @pytest.fixture

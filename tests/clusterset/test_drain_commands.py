@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-import yaml
-from apiserver_world import TOKEN, serving
+from apiserver_world import serving
 from click.testing import CliRunner, Result
 from clusterset_peers import Peers
 
@@ -68,16 +67,7 @@ def invoked(kubeconfig: Path, *words: str) -> Result:
 def served(folder: Path) -> Iterator[Path]:
     """How an API server of the lab is reached."""
     with serving(folder / "kubernetes") as server:
-        at = {"server": server.url, "certificate-authority": str(server.folder / "ca.crt")}
-        entry = {
-            "current-context": "x",
-            "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}],
-            "clusters": [{"name": "x", "cluster": at}],
-            "users": [{"name": "x", "user": {"token": TOKEN}}],
-        }
-        file = folder / "kubeconfig"
-        file.write_text(yaml.safe_dump(entry))
-        yield file
+        yield server.kubeconfig
 
 
 @asynccontextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
 
 import pytest
 from uplink_node import ADDRESS, UplinkNode
@@ -36,23 +35,16 @@ def ask(node: UplinkNode, namespace: str, transport: str, *, patience: float = 1
     return node.run(namespace, sys.executable, "-c", ASK, ADDRESS, transport, str(patience))
 
 
-@pytest.fixture
-def node() -> Iterator[UplinkNode]:
-    made = UplinkNode()
-    try:
-        yield made
-    finally:
-        made.close()
-
-
 @pytest.mark.parametrize("uplinks", ["auto", "eth0"])
 @pytest.mark.parametrize("transport", ["udp", "tcp"])
-def test_a_neighbour_on_an_uplink_is_not_answered_and_a_pod_is(node: UplinkNode, transport: str, uplinks: str) -> None:
-    node.serve("dns_serve.py", ADDRESS, uplinks)
-    assert ask(node, node.pod, transport) == "10.96.0.7"
-    assert ask(node, node.neighbour, transport, patience=0.5) == "nothing"
+def test_a_neighbour_on_an_uplink_is_not_answered_and_a_pod_is(
+    uplink_node: UplinkNode, transport: str, uplinks: str
+) -> None:
+    uplink_node.serve("dns_serve.py", ADDRESS, uplinks)
+    assert ask(uplink_node, uplink_node.pod, transport) == "10.96.0.7"
+    assert ask(uplink_node, uplink_node.neighbour, transport, patience=0.5) == "nothing"
 
 
-def test_where_no_uplink_is_configured_everybody_is_answered(node: UplinkNode) -> None:
-    node.serve("dns_serve.py", ADDRESS, "")
-    assert ask(node, node.neighbour, "udp") == "10.96.0.7"
+def test_where_no_uplink_is_configured_everybody_is_answered(uplink_node: UplinkNode) -> None:
+    uplink_node.serve("dns_serve.py", ADDRESS, "")
+    assert ask(uplink_node, uplink_node.neighbour, "udp") == "10.96.0.7"

@@ -169,11 +169,11 @@ async def test_what_karmada_moves_away_is_drained_in_the_member_that_it_leaves_a
     assert "Drain" not in {each for each, *_ in karmada.members["c1"].objects}
 
 
-async def test_the_commands_join_and_report(karmada: ControlPlane, server: ApiServer, tmp_path: Path) -> None:
+async def test_the_commands_join_and_report(karmada: ControlPlane, server: ApiServer) -> None:
     await karmada.register("c1", region="eu")
     await karmada.register("c2")
     await karmada.place(["c1"])
-    config = kubeconfig(server, tmp_path)
+    config = str(server.kubeconfig)
     done = await run("status", config)
     assert done.exit_code == 1
     assert "is isthmus karmada join running?" in done.stdout
@@ -195,7 +195,7 @@ async def test_the_commands_join_and_report(karmada: ControlPlane, server: ApiSe
 async def test_the_processes_follow_what_changes_and_end_when_they_are_asked_to(
     karmada: ControlPlane, server: ApiServer, tmp_path: Path
 ) -> None:
-    config = kubeconfig(server, tmp_path)
+    config = str(server.kubeconfig)
     await karmada.register("c1")
     join = await started("join", "--karmada-kubeconfig", config)
     try:
@@ -252,20 +252,6 @@ async def readable(karmada: ControlPlane, reader: str, *, by: str) -> bool:
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 DEMO = {"metadata": {"name": "demo"}}
-
-
-def kubeconfig(server: ApiServer, folder: Path) -> str:
-    path = folder / "karmada.kubeconfig"
-    access = {
-        "clusters": [
-            {"name": "k", "cluster": {"server": server.url, "certificate-authority": str(server.folder / "ca.crt")}}
-        ],
-        "users": [{"name": "k", "user": {"tokenFile": str(server.folder / "token")}}],
-        "contexts": [{"name": "k", "context": {"cluster": "k", "user": "k"}}],
-        "current-context": "k",
-    }
-    path.write_text(json.dumps(access))
-    return str(path)
 
 
 async def run(verb: str, config: str, *flags: str) -> Any:

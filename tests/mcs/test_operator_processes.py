@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 import yaml
+from apiserver_world import ApiServer
 from etcd_server import EtcdServer
 from kube_apiserver import KubeApiServer
-from operator_process import Replicas, kubeconfig, leading, ready, replicas, until
+from operator_process import Replicas, leading, ready, replicas, until
 from route_definitions import define_routes
 
 from isthmus import kube
@@ -87,7 +88,8 @@ def operators(
 ) -> Iterator[Replicas]:
     """Operators of the cluster that ``client`` speaks to."""
     if "lab" in request.node.callspec.id:
-        section = kubeconfig(request.getfixturevalue("lab_apiserver"), tmp_path)
+        lab: ApiServer = request.getfixturevalue("lab_apiserver")
+        section = lab.section
     else:
         real: KubeApiServer = request.getfixturevalue("kube_apiserver")
         section = real.section()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import programs
@@ -18,15 +17,6 @@ pytestmark = [
     pytest.mark.needs("envoy"),
     pytest.mark.skipif(os.geteuid() != 0, reason="makes network namespaces: needs root"),
 ]
-
-
-@pytest.fixture
-def node() -> Iterator[UplinkNode]:
-    made = UplinkNode()
-    try:
-        yield made
-    finally:
-        made.close()
 
 
 def deployed() -> list[str]:
@@ -45,18 +35,18 @@ def ask(node: UplinkNode, namespace: str, *, patience: float = 60.0) -> str:
     return node.run(namespace, "sh", "-c", call)
 
 
-def test_a_neighbour_on_an_uplink_does_not_reach_envoy_and_a_pod_does(node: UplinkNode, tmp_path: Path) -> None:
-    node.serve("proxy_serve.py", str(tmp_path / "envoy"), "auto", capabilities=deployed())
-    assert ask(node, node.pod) == "answered"
+def test_a_neighbour_on_an_uplink_does_not_reach_envoy_and_a_pod_does(uplink_node: UplinkNode, tmp_path: Path) -> None:
+    uplink_node.serve("proxy_serve.py", str(tmp_path / "envoy"), "auto", capabilities=deployed())
+    assert ask(uplink_node, uplink_node.pod) == "answered"
     deadline = time.monotonic() + 90
-    while ask(node, node.neighbour, patience=1.0) != "28":  # from the supervisor's next look on
+    while ask(uplink_node, uplink_node.neighbour, patience=1.0) != "28":  # from the supervisor's next look on
         assert time.monotonic() < deadline
-    assert ask(node, node.pod) == "answered"
-    node.ask_server("replace", answer="replaced ")
-    assert [ask(node, node.neighbour, patience=0.5) for _ in range(4)] == ["28"] * 4
-    assert ask(node, node.pod) == "answered"
+    assert ask(uplink_node, uplink_node.pod) == "answered"
+    uplink_node.ask_server("replace", answer="replaced ")
+    assert [ask(uplink_node, uplink_node.neighbour, patience=0.5) for _ in range(4)] == ["28"] * 4
+    assert ask(uplink_node, uplink_node.pod) == "answered"
 
 
-def test_where_no_uplink_is_configured_neighbours_are_answered(node: UplinkNode, tmp_path: Path) -> None:
-    node.serve("proxy_serve.py", str(tmp_path / "envoy"), "")
-    assert ask(node, node.neighbour) == "answered"
+def test_where_no_uplink_is_configured_neighbours_are_answered(uplink_node: UplinkNode, tmp_path: Path) -> None:
+    uplink_node.serve("proxy_serve.py", str(tmp_path / "envoy"), "")
+    assert ask(uplink_node, uplink_node.neighbour) == "answered"

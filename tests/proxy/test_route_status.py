@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from apiserver_world import TOKEN, serving
+from apiserver_world import serving
 from msgspec.structs import replace
 from route_definitions import define_routes
 from route_world import grant, route
@@ -287,16 +287,7 @@ def test_the_rights_for_routes_are_those_that_are_used(process: str) -> None:
 @pytest.fixture
 def kubeconfig(tmp_path: Path) -> Iterator[Path]:
     with serving(tmp_path / "kubernetes") as server:
-        at = {"server": server.url, "certificate-authority": str(server.folder / "ca.crt")}
-        entry = {
-            "current-context": "x",
-            "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}],
-            "clusters": [{"name": "x", "cluster": at}],
-            "users": [{"name": "x", "user": {"token": TOKEN}}],
-        }
-        file = tmp_path / "kubeconfig"
-        file.write_text(yaml.safe_dump(entry))
-        yield file
+        yield server.kubeconfig
 
 
 @pytest.fixture

@@ -22,9 +22,11 @@ from typing import Any
 
 import aiohttp
 import pytest
+import yaml
 from etcd_server import EtcdServer, free_ports, running
 
 from isthmus.clusterset import certificates
+from isthmus.config import KubernetesSection
 from isthmus.etcd import binary
 
 TOKEN = "a-token-for-tests"
@@ -54,6 +56,9 @@ class ApiServer:
         ):
             (self.folder / name).write_bytes(content)
         self.trust = ssl.create_default_context(cafile=str(self.folder / "ca.crt"))
+        ca = {"certificate-authority": str(self.folder / "ca.crt")}
+        self.kubeconfig = write_kubeconfig(self.folder / "kubeconfig", self.url, token=TOKEN, **ca)
+        self.section = KubernetesSection(kubeconfig=str(self.kubeconfig))
 
     @property
     def url(self) -> str:
@@ -104,6 +109,18 @@ def serving(folder: Path, *flags: str) -> Iterator[ApiServer]:
         finally:
             server.kill()
             print(server.log())
+
+
+def write_kubeconfig(path: Path, url: str, *, token: str, **cluster: Any) -> Path:
+    """A kubeconfig of one user; ``cluster``: how the server is trusted."""
+    body = {
+        "current-context": "test",
+        "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+        "clusters": [{"name": "test", "cluster": {"server": url, **cluster}}],
+        "users": [{"name": "test", "user": {"token": token}}],
+    }
+    path.write_text(yaml.safe_dump(body))
+    return path
 
 
 def until(true: Callable[[], bool]) -> None:

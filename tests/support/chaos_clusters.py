@@ -16,7 +16,7 @@ import yaml
 from apiserver_world import ApiServer, until
 from etcd_server import EtcdServer
 from kube_apiserver import KubeApiServer
-from operator_process import OperatorProcess, Replicas, kubeconfig, leading
+from operator_process import OperatorProcess, Replicas, leading
 
 from isthmus import kube
 from isthmus.config import ClusterSection, KubernetesSection
@@ -225,7 +225,7 @@ def lab_server(etcd: EtcdServer, folder: Path, stack: ExitStack) -> KubernetesSe
     server.start()
     stack.callback(server.kill)
     until(server.ready)
-    return kubeconfig(server, folder)
+    return server.section
 
 
 def real_server(etcd: EtcdServer, folder: Path, stack: ExitStack, *flags: str) -> KubernetesSection:

@@ -15,7 +15,7 @@ from typing import Final
 
 import programs
 import pytest
-import yaml
+from apiserver_world import write_kubeconfig
 from etcd_server import EtcdServer, free_ports
 from etcd_server import running as running_etcd
 
@@ -75,17 +75,8 @@ class KubeApiServer:
 
     def section(self, user: str = "admin") -> KubernetesSection:
         """The configuration of a client that is this user."""
-        path = self._folder / f"kubeconfig-{user}"
-        path.write_text(
-            yaml.safe_dump(
-                {
-                    "current-context": "test",
-                    "contexts": [{"name": "test", "context": {"cluster": "test", "user": user}}],
-                    "clusters": [{"name": "test", "cluster": {"server": self.url, "insecure-skip-tls-verify": True}}],
-                    "users": [{"name": user, "user": {"token": user}}],
-                }
-            )
-        )
+        trust = {"insecure-skip-tls-verify": True}
+        path = write_kubeconfig(self._folder / f"kubeconfig-{user}", self.url, token=user, **trust)
         return KubernetesSection(kubeconfig=str(path))
 
     @property

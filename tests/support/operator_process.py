@@ -14,8 +14,6 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
-import yaml
-from apiserver_world import TOKEN, ApiServer
 from etcd_server import free_ports
 
 from isthmus.admin.query import QueryError, Socket
@@ -127,20 +125,6 @@ class Replicas:
 
     def end(self) -> None:
         self._ending.close()
-
-
-def kubeconfig(server: ApiServer, folder: Path) -> KubernetesSection:
-    """How to reach an API server of the lab, as a file."""
-    path = folder / "kubeconfig"
-    cluster = {"server": server.url, "certificate-authority": str(server.folder / "ca.crt")}
-    body = {
-        "current-context": "test",
-        "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
-        "clusters": [{"name": "test", "cluster": cluster}],
-        "users": [{"name": "test", "user": {"token": TOKEN}}],
-    }
-    path.write_text(yaml.safe_dump(body))
-    return KubernetesSection(kubeconfig=str(path))
 
 
 @contextmanager

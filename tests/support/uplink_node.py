@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Final
 
+import pytest
 from namespaces import ip
 
 SUPPORT: Final = Path(__file__).parent
@@ -81,3 +82,13 @@ class UplinkNode:
             self._server.stdout.close()
         for each in (self.node, self.pod, self.neighbour):
             ip("netns", "del", each)
+
+
+@pytest.fixture
+def uplink_node() -> Iterator[UplinkNode]:
+    """A node for one test."""
+    made = UplinkNode()
+    try:
+        yield made
+    finally:
+        made.close()

@@ -14,7 +14,7 @@ from typing import Any, Final
 from isthmus.kube.objects.policies import TRAFFIC_POLICY
 from isthmus_lab import faults, manifests
 from isthmus_lab.demo import routes
-from isthmus_lab.demo.calls import MEASURED, close, load, loading, unharmed
+from isthmus_lab.demo.calls import MEASURED, Load, close, load, loading, unharmed
 from isthmus_lab.demo.plans import HERE, agent, plan_of_import, planned
 from isthmus_lab.demo.report import Reporter
 from isthmus_lab.demo.stage import NAMESPACE, SERVICE, Stage, StepFailed
@@ -59,14 +59,7 @@ async def three_centres(stage: Stage) -> str:
     await apply(stage, "three-centres-in-two-places", {"c1": 1.0})
     await scale(stage, "c1", 0)
     await planned(stage, {"c2": 1.0})
-    async with loading(stage) as calls:
-        await _cut(stage)
-        await planned(stage, {"c3": 1.0}, seconds=30.0)
-        await faults.heal(stage.lab, FaultTarget("c2"))
-        await scale(stage, "c1", 2)
-        await planned(stage, {"c1": 1.0}, seconds=40.0)
-        await asyncio.sleep(1.0)
-    found = calls()
+    found = await _far_and_back(stage, {"c1": 1.0})
     firsts = list(dict.fromkeys(found.order))
     if firsts != ["c2", "c3", "c1"] or found.order[-1] != "c1":
         raise StepFailed(f"answered by {' → '.join(found.order)}")
@@ -123,17 +116,22 @@ async def disaster(stage: Stage) -> str:
     await apply(stage, "remote-disaster-recovery", {"c1": 0.5, "c2": 0.5})
     await scale(stage, "c1", 0)
     await planned(stage, {"c2": 1.0})
+    found = await _far_and_back(stage, {"c1": 0.5, "c2": 0.5})
+    if "c3" not in found.order or found.order[-1] == "c3":
+        raise StepFailed(f"answered by {' → '.join(found.order[-20:])}")
+    return f"west answered while east had nothing, and east again after it; {unharmed(found)}"
+
+
+async def _far_and_back(stage: Stage, wanted: Mapping[str, float]) -> Load:
+    """Calls while c1 has no pods and c2 is cut off, until both are back and calls are spread as wanted."""
     async with loading(stage) as calls:
         await _cut(stage)
         await planned(stage, {"c3": 1.0}, seconds=30.0)
         await faults.heal(stage.lab, FaultTarget("c2"))
         await scale(stage, "c1", 2)
-        await planned(stage, {"c1": 0.5, "c2": 0.5}, seconds=40.0)
+        await planned(stage, wanted, seconds=40.0)
         await asyncio.sleep(1.0)
-    found = calls()
-    if "c3" not in found.order or found.order[-1] == "c3":
-        raise StepFailed(f"answered by {' → '.join(found.order[-20:])}")
-    return f"west answered while east had nothing, and east again after it; {unharmed(found)}"
+    return calls()
 
 
 async def apply(stage: Stage, policy: str, wanted: Mapping[str, float]) -> None:
