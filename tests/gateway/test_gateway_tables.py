@@ -10,7 +10,7 @@ import pytest
 from route_world import C2
 
 from isthmus.clusterset import certificates
-from isthmus.gateway import checks, exports
+from isthmus.gateway import checks, exports, tls
 from isthmus.gateway.exports import GatewayOf
 from isthmus.gateway.naming import service_sni, services_suffix
 from isthmus.gateway.refusals import REASONS, Ended, Refusals
@@ -21,7 +21,7 @@ from isthmus.model.hosts import Endpoint as Address
 from isthmus.model.mcs import OwnExport
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Condition, Endpoint, EndpointSet, Export, Port
-from isthmus.model.tables import CLUSTERS, GATEWAY_CHECKS
+from isthmus.model.tables import CLUSTERS, GATEWAY_CHECKS, TRUST_BUNDLES
 from isthmus.proxy.delta import MESSAGES
 from isthmus.proxy.messages import message
 from isthmus.proxy.process import Host, HostHealth
@@ -120,17 +120,24 @@ def test_trust_follows_the_files_and_without_any_it_trusts_nobody(tmp_path: Path
     trust.mkdir()
     (trust / "c1.ca.crt").write_bytes(certificates.authority("c1").certificate)
     identity = Identity(tmp_path / "gateway.crt", tmp_path / "gateway.key")
-    secrets = Secrets(tmp_path / "envoy", identity=identity, trust=trust, domain=DOMAIN)
+    db, apart = Database(TRUST_BUNDLES), [(ClusterName("c1"), ClusterName("c3"))]
+    secrets = Secrets(db, tmp_path / "envoy", apart=lambda *_: apart, identity=identity, trust=trust, domain=DOMAIN)
 
-    def domains() -> list[str]:
+    def domains(*, of_some: bool = False) -> list[str]:
         secrets.renew()
-        [found] = json.loads((tmp_path / "envoy" / "sds" / "trust.json").read_text())["resources"]
+        name = tls.trust_of(*apart) if of_some else "trust"
+        [found] = json.loads((tmp_path / "envoy" / "sds" / f"{name}.json").read_text())["resources"]
         config = found["validation_context"]["custom_validator_config"]["typed_config"]
         return [each["name"] for each in config["trust_domains"]]
 
-    assert domains() == [f"c1.{DOMAIN}"]
+    (trust / "c2.ca.crt").write_bytes(certificates.authority("c2").certificate)
+    assert domains() == [f"c1.{DOMAIN}", f"c2.{DOMAIN}"]
+    assert domains(of_some=True) == [f"c1.{DOMAIN}"]
+    assert [row.clusters for row in db.snapshot().all(TRUST_BUNDLES)] == apart
+    assert db.snapshot().initialized(TRUST_BUNDLES)
+    (trust / "c2.ca.crt").unlink()
     (trust / "c1.ca.crt").unlink()
-    assert domains() == [f"nobody.{DOMAIN}"]
+    assert domains() == domains(of_some=True) == [f"nobody.{DOMAIN}"]
     assert "no such file" in identity.problem
 
 
@@ -163,6 +170,8 @@ def test_refusals_are_counted_by_reason_and_by_the_members_that_are_vouched_for(
         Ended(node, no_cluster=True),
         Ended(node, f"{verify}SAN match"),
         Ended(f"spiffe://c9.{DOMAIN}/node", f"{verify}SAN match"),
+        Ended(node, f"{verify}no trust bundle store"),
+        Ended(f"spiffe://c9.{DOMAIN}/node", f"{verify}no trust bundle store"),
         Ended("spiffe://c1.other.local/node", no_cluster=True),
         Ended("https://c1", no_cluster=True),
         Ended(node, f"{verify}{at} 0: certificate has expired"),
@@ -176,12 +185,12 @@ def test_refusals_are_counted_by_reason_and_by_the_members_that_are_vouched_for(
         refusals.count(each)
     found = refusals.by_reason()
     assert found == {
-        "certificate": {"unknown": 2},
+        "certificate": {"unknown": 3},
         "expired": {"c1": 1},
         "handshake": {"unknown": 1},
         "no certificate": {"unknown": 1},
         "no handshake": {"unknown": 1},
-        "not allowed": {"c1": 1, "unknown": 1},
+        "not allowed": {"c1": 1, "unknown": 2},
         "not exported": {"c1": 1, "unknown": 2},
         "unknown SNI": {"unknown": 1},
     }

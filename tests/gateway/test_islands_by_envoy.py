@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from island_world import C3, DOMAIN, Islands, expired, islands, of_two_clusters, reset
+from island_world import C3, DOMAIN, Islands, expired, islands, reset
 from route_world import C1, C2
 
 from isthmus.clusterset import certificates
@@ -77,7 +77,8 @@ async def test_who_is_refused_reaches_no_pod(world: Islands) -> None:
             c1, service_sni(ServiceName("demo/secret"), 80, DOMAIN)
         ),
         "an importer's name beside the own one, by the own authority": await world.handshake(
-            of_two_clusters(world, C1, C3), service_sni(ServiceName("demo/secret"), 80, DOMAIN)
+            world.named(world.authorities[C1], naming.node_identity(C1, DOMAIN), naming.node_identity(C3, DOMAIN)),
+            service_sni(ServiceName("demo/secret"), 80, DOMAIN),
         ),
         "words before a restricted export's SNI": await world.handshake(
             c1, f"restricted {service_sni(ServiceName('demo/secret'), 80, DOMAIN)}"
@@ -98,12 +99,12 @@ async def test_who_is_refused_reaches_no_pod(world: Islands) -> None:
     assert await world.handshake(allowed, service_sni(ServiceName("demo/secret"), 80, DOMAIN)) == b"hello\n"
     assert (pod.seen, secret.seen, hidden.seen) == (1, 1, 0)
     want = {
-        "certificate": {"unknown": 3},
+        "certificate": {"unknown": 2},
         "expired": {"c1": 1},
         "handshake": {"unknown": 1},
         "no certificate": {"unknown": 1},
         "no handshake": {"unknown": 1},
-        "not allowed": {"c1": 1, "c3": 1},
+        "not allowed": {"c3": 1, "unknown": 2},
         "not exported": {"c1": 3},
         "unknown SNI": {"unknown": 4},
     }
@@ -132,8 +133,36 @@ async def test_names_that_callers_choose_are_no_peers(world: Islands) -> None:
     for number in range(3):
         await world.handshake(world.identity(C1, f"/own-{number}"), SNI)
         await world.handshake(world.identity(ClusterName(f"x{number}"), naming.NODE, by=c1), SNI)
-    want = {"certificate": {"unknown": 3}, "not allowed": {"c1": 3}}
+    want = {"certificate": {"unknown": 3}, "not allowed": {"unknown": 3}}
     await until(counted(world, *want), want)
+
+
+async def test_a_certificate_of_several_names_gives_no_rights_of_another_cluster(world: Islands) -> None:
+    """The authority is that of the first name's cluster; the rights must be, too."""
+    pod = await world.pod()
+    world.export(ECHO, pod, importers="c3")
+    await world.healthy()
+    uris = (naming.node_identity(C1, DOMAIN), naming.node_identity(C3, DOMAIN))
+    by = world.authorities[C1]
+    assert await world.handshake(world.named(by, *uris), SNI) == b""
+    assert await world.handshake(world.named(by, *uris[::-1]), SNI) == b""
+    assert await world.handshake(world.identity(C3, naming.NODE), SNI) == b"hello\n"
+    assert pod.seen == 1
+
+
+async def test_a_certificate_of_several_names_answers_for_no_other_cluster(world: Islands) -> None:
+    """c3 signs itself c2's name as a second one, and stands where c2's gateway is."""
+    world.export(ECHO, await world.pod())
+    world.imported(ECHO)
+    await world.healthy()
+    uris = (naming.gateway_identity(C3, DOMAIN), naming.gateway_identity(C2, DOMAIN))
+    found, held = world.named(world.authorities[C3], *uris, server=True), world.gateway_secrets.identity
+    found.key.replace(held.key)
+    found.certificate.replace(held.certificate)
+    await until(world.shown, ssl.PEM_cert_to_DER_cert(held.certificate.read_text()))
+    reader, writer = await world.call(ECHO)
+    assert await reader.read(64) == b""
+    writer.close()
 
 
 async def test_a_cluster_that_is_no_member_any_more_is_refused_from_then_on(world: Islands) -> None:
@@ -142,7 +171,7 @@ async def test_a_cluster_that_is_no_member_any_more_is_refused_from_then_on(worl
     c3 = world.identity(C3, naming.NODE)
     assert await world.handshake(c3, SNI) == b"hello\n"
     (world.trust / "c3.ca.crt").unlink()
-    world.gateway_secrets.renew()
+    world.renew()
     await until(lambda: world.handshake(c3, SNI), b"")
     assert await world.handshake(world.identity(C1, naming.NODE), SNI) == b"hello\n"
 
@@ -267,7 +296,7 @@ async def test_an_authority_gives_way_to_another_one_and_no_call_fails(world: Is
 
     async def trust(*pairs: Pair) -> None:
         (world.trust / "c2.ca.crt").write_bytes(b"".join(pair.certificate for pair in pairs))
-        world.node_secrets.renew()
+        world.renew()
         before = len(answers)
         await until(lambda: answered(answers, before + 20), b"yes")
 

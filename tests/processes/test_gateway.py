@@ -18,13 +18,14 @@ from isthmus import kube
 from isthmus.admin.query import QueryError, Socket
 from isthmus.clusterset import Folder
 from isthmus.config import AdminSection, ClusterSection, ClustersetSection, Config, GatewaySection, ProxySection
+from isthmus.gateway import exports
 from isthmus.gateway.naming import service_sni
 from isthmus.gateway.refusals import REASONS, Ended, Refusals
 from isthmus.gateway.secrets import Identity, Secrets
 from isthmus.kube.access import Access
 from isthmus.kube.transport import Transport
 from isthmus.model.names import ClusterName, ServiceName
-from isthmus.model.tables import OWN_EXPORTS
+from isthmus.model.tables import OWN_EXPORTS, TRUST_BUNDLES
 from isthmus.processes import gateway
 from isthmus.proxy import Settings, Supervisor, binary
 from isthmus.statedb import Database
@@ -132,10 +133,11 @@ async def test_without_a_certificate_the_status_has_the_command_that_makes_one(w
 
 def test_metrics_have_refusals_by_reason_and_peer_and_zero_for_what_did_not_occur(tmp_path: Path) -> None:
     identity = Identity(tmp_path / "gateway.crt", tmp_path / "gateway.key")
-    secrets = Secrets(tmp_path, identity=identity, trust=tmp_path, domain=DOMAIN)
+    db = Database(OWN_EXPORTS, TRUST_BUNDLES)
+    secrets = Secrets(db, tmp_path, apart=exports.trusted_apart, identity=identity, trust=tmp_path, domain=DOMAIN)
     refusals = Refusals(DOMAIN, lambda: [ClusterName("c1")])
     refusals.count(Ended(f"spiffe://c1.{DOMAIN}/node", no_cluster=True))
-    found = gateway.families(Database(OWN_EXPORTS), secrets, refusals)
+    found = gateway.families(db, secrets, refusals)
     samples = {
         (each.labels["reason"], each.labels["peer"]): each.value
         for family in found

@@ -13,10 +13,8 @@ from random import randrange
 from typing import Any, Final
 
 from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePrivateKey, generate_private_key
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import load_pem_private_key
-from cryptography.x509.oid import NameOID
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from envoy_world import EnvoyWorld, envoy_world
 from etcd_server import free_ports
 from msgspec.structs import replace
@@ -25,6 +23,7 @@ from route_world import C1, C2, RouteWorld
 from isthmus.clusterset import certificates
 from isthmus.clusterset.certificates import Pair
 from isthmus.gateway import exports, naming
+from isthmus.gateway import islands as calling
 from isthmus.gateway.access_log import AccessLog
 from isthmus.gateway.exports import GatewayOf
 from isthmus.gateway.islands import NodeOf
@@ -112,11 +111,39 @@ class Islands:
         role = path.strip("/")
         hosts = (f"{name}.{DOMAIN}",) if path == naming.GATEWAY else ()
         uri = f"spiffe://{name}.{DOMAIN}{path}"
-        pair = certificates.issue(by or self.authorities[name], role, hosts=hosts, identity=uri, **more)
-        return self.in_files(f"{name}-{role}", pair)
+        return self.saved(certificates.issue(by or self.authorities[name], role, hosts=hosts, identity=uri, **more))
 
-    def in_files(self, name: str, pair: Pair) -> Identity:
-        folder = self.directory / "pairs" / f"{name}-{randrange(1 << 30)}"
+    def named(self, by: Pair, *uris: str, server: bool = False) -> Identity:
+        """A certificate of an authority that names several identities, which ours never does."""
+        signer = serialization.load_pem_private_key(by.key, password=None)
+        issuer, key, now = (
+            x509.load_pem_x509_certificate(by.certificate),
+            ec.generate_private_key(ec.SECP256R1()),
+            utc(),
+        )
+        assert isinstance(signer, ec.EllipticCurvePrivateKey)
+        usage = certificates.SERVER if server else certificates.CLIENT
+        made = (
+            x509.CertificateBuilder()
+            .subject_name(issuer.subject)
+            .issuer_name(issuer.subject)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(minutes=5))
+            .not_valid_after(now + timedelta(days=1))
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(x509.KeyUsage(True, *[False] * 8), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+            .add_extension(
+                x509.SubjectAlternativeName([x509.UniformResourceIdentifier(each) for each in uris]), critical=False
+            )
+            .sign(signer, hashes.SHA256())
+        )
+        return self.saved(Pair(certificates.pem(made), certificates.key_pem(key)))
+
+    def saved(self, pair: Pair) -> Identity:
+        """A pair in files of its own."""
+        folder = self.directory / "pairs" / f"{randrange(1 << 60)}"
         folder.mkdir(parents=True)
         (folder / "tls.crt").write_bytes(pair.certificate)
         (folder / "tls.key").write_bytes(pair.key)
@@ -124,12 +151,20 @@ class Islands:
 
     async def start(self) -> None:
         for of, cluster, path in ((self.node_of, C1, naming.NODE), (self.gateway_of, C2, naming.GATEWAY)):
-            secrets = Secrets(of.directory, identity=self.identity(cluster, path), trust=self.trust, domain=DOMAIN)
-            secrets.renew()
-            if of is self.gateway_of:
-                self.gateway_secrets = secrets
-            else:
+            here = of is self.node_of
+            secrets = Secrets(
+                self.rows.db if here else self.gateway_db,
+                of.directory,
+                apart=calling.trusted_apart if here else exports.trusted_apart,
+                identity=self.identity(cluster, path),
+                trust=self.trust,
+                domain=DOMAIN,
+            )
+            if here:
                 self.node_secrets = secrets
+            else:
+                self.gateway_secrets = secrets
+        self.renew()
         log = asyncio.create_task(AccessLog(self.gateway_of.directory, self.refusals.count).run())
         self.stack.push_async_callback(_cancelled, log)
         self.put_gateway(tables.CLUSTERS, Cluster(name=C2, own=True))
@@ -138,6 +173,14 @@ class Islands:
         self.rows.put(tables.CLUSTERS, Cluster(name=C1, own=True, network="one"))
         at = tuple(str(each) for each in self.gateways)
         self.rows.put(tables.CLUSTERS, Cluster(name=C2, network="two", gateways=at))
+
+    def renew(self) -> None:
+        """As both processes do it twice a second."""
+        self.node_secrets.renew()
+        self.gateway_secrets.renew()
+        self.rows.derive()
+        while self.gateway_derivations.step():
+            pass
 
     def put_gateway(self, table: Any, *rows: Any) -> None:
         with self.gateway_db.write() as txn:
@@ -155,6 +198,7 @@ class Islands:
         found = Export(cluster=C2, name=ServiceName(name), created="", ports=(Port("", 80),), annotations=notes)
         self.put_gateway(tables.OWN_EXPORTS, OwnExport(name=ServiceName(name), export=replace(found, **fields)))
         self.put_gateway(tables.ENDPOINT_SETS, self.endpoints(name, *pods))
+        self.renew()
 
     def put_hidden(self, name: str, *pods: Pod) -> None:
         """A Service of c2 that is not exported."""
@@ -251,26 +295,8 @@ def expired(pair_of: Islands, name: ClusterName) -> Identity:
     return pair_of.identity(name, naming.NODE, days=1, now=datetime.now(UTC) - timedelta(days=3))
 
 
-def of_two_clusters(world: Islands, own: ClusterName, other: ClusterName) -> Identity:
-    """A node's certificate that an authority signed for its own cluster and, besides, for another one."""
-    by = world.authorities[own]
-    signer = load_pem_private_key(by.key, password=None)
-    assert isinstance(signer, EllipticCurvePrivateKey)
-    key, now = generate_private_key(SECP256R1()), datetime.now(UTC)
-    uris = [x509.UniformResourceIdentifier(naming.node_identity(name, DOMAIN)) for name in (own, other)]
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "node")]))
-        .issuer_name(x509.load_pem_x509_certificate(by.certificate).subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(minutes=5))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.SubjectAlternativeName(uris), critical=False)
-        .sign(signer, SHA256())
-    )
-    return world.in_files(f"{own}-{other}", Pair(certificates.pem(made), certificates.key_pem(key)))
+def utc() -> datetime:
+    return datetime.now(UTC)
 
 
 @asynccontextmanager

@@ -50,6 +50,7 @@ CLUSTER_SCOPED: Final = {
     "xds_refused",
     "xds_served",
     "gateway_checks",
+    "trust_bundles",
 }
 OWN_NAME: Final = {"services", "names", "refused_claims", "xds", "xds_refused", "xds_served"}
 """Tables whose rows are called by their own name, whatever they belong to."""
@@ -406,6 +407,7 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
         Column("SINCE", lambda row: timestamp(datetime.fromtimestamp(row["since"], UTC)) if row["since"] else ""),
         Column("REASON", _field("reason")),
     ],
+    "trust_bundles": [Column("CLUSTERS", lambda row: _some(row["clusters"]))],
     "xds": [
         Column("TYPE", _field("type")),
         Column("OWNER", _field("owner")),

@@ -11,7 +11,7 @@ whose name ends otherwise: without its chain nobody reaches it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -24,11 +24,11 @@ from isthmus.model.mcs import OwnExport
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Condition, EndpointSet, Export, Port
 from isthmus.model.sources import KUBERNETES
-from isthmus.model.tables import CLUSTERS, ENDPOINT_SETS, OWN_EXPORTS, XDS
+from isthmus.model.tables import CLUSTERS, ENDPOINT_SETS, OWN_EXPORTS, TRUST_BUNDLES, XDS
 from isthmus.model.xds import Resource
 from isthmus.proxy.messages import duration, packed
 from isthmus.proxy.resources import NO_CIRCUIT_BREAKERS, address, eds_cluster, eds_endpoints, hosts, resource
-from isthmus.statedb import Derived, Reader
+from isthmus.statedb import Derived, Reader, Snapshot
 
 LISTENER: Final = "gateway"
 """Name of the one listener, and the unit of the rows that belong to no export."""
@@ -66,7 +66,7 @@ def derived(of: GatewayOf) -> Derived[Resource]:
 
     def compute(reader: Reader, unit: str) -> Iterator[Resource]:
         if unit == LISTENER:
-            restricted = [row for row in reader.all(OWN_EXPORTS) if _is_restricted(row)]
+            restricted = [row for row in reader.all(OWN_EXPORTS) if _is_trusted(reader, row.export)]
             yield access_log.cluster(of.directory, LISTENER)
             yield listener(of, sorted(restricted, key=lambda row: row.name))
             if of.etcd:
@@ -83,7 +83,21 @@ def derived(of: GatewayOf) -> Derived[Resource]:
             yield row.service
 
     reads: dict[Any, Any] = {OWN_EXPORTS: _by_export, ENDPOINT_SETS: by_endpoints, CLUSTERS: _by_own_cluster}
+    reads[TRUST_BUNDLES] = lambda reader, old, new: (LISTENER,)
     return Derived(XDS, compute=compute, reads=reads, unit="unit")
+
+
+def trusted_apart(now: Snapshot, members: Collection[ClusterName]) -> set[tuple[ClusterName, ...]] | None:
+    """The sets of clusters that may import an export: each is trusted by a file of its own. None: not known yet."""
+    if not now.initialized(OWN_EXPORTS):
+        return None
+    return {found for row in now.all(OWN_EXPORTS) if row.export and (found := importers(row.export))}
+
+
+def _is_trusted(reader: Reader, export: Export | None) -> bool:
+    """Whether the file with its importers' authorities is there: a listener that names none is refused whole."""
+    clusters = importers(export) if export is not None else None
+    return clusters is not None and reader.get(TRUST_BUNDLES, clusters) is not None
 
 
 def _by_export(reader: Reader, old: OwnExport | None, new: OwnExport | None) -> Iterator[str]:
@@ -173,12 +187,18 @@ def listener(of: GatewayOf, restricted: Iterable[OwnExport]) -> Resource:
 
 
 def _restricted(export: Export, of: GatewayOf) -> Iterator[dict[str, Any]]:
-    """A chain for each port, which takes nodes of the clusters that may import it; none where none may."""
-    allowed = [{"exact": node_identity(each, of.domain)} for each in importers(export) or ()]
+    """A chain for each port, which takes nodes of the clusters that may import it; none where none may.
+
+    It trusts the authorities of these clusters alone: Envoy finds the authority by a certificate's first name, and
+    takes the identity from any of its names, where another member may have written one that is not its own.
+    """
+    clusters = importers(export) or ()
+    allowed = [{"exact": node_identity(each, of.domain)} for each in clusters]
+    trust = tls.trust_of(clusters)
     for port in export.ports if allowed and export.type != "Headless" else ():
         if port.protocol == "TCP":
             sni, to = service_sni(export.name, port.port, of.domain), target(export, port, of.domain)
-            yield _chain(to, [sni], tls.downstream(of.directory, allowed), [_tcp_proxy(to)])
+            yield _chain(to, [sni], tls.downstream(of.directory, allowed, trust=trust), [_tcp_proxy(to)])
 
 
 def _chain(name: str, snis: list[str], socket: dict[str, Any] | None, filters: list[dict[str, Any]]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ port. Which part of the calls an island has is the planner's, which counts the l
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -18,16 +18,16 @@ from isthmus.gateway.naming import gateway_identity, health_sni, service_sni
 from isthmus.loadbalancer.services import names_for_import, resolve
 from isthmus.model.clusters import Cluster, reachability, reachability_changed
 from isthmus.model.hosts import canonical, endpoint
-from isthmus.model.islands import IslandListener
+from isthmus.model.islands import IslandListener, TrustBundle
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Import, Service
-from isthmus.model.tables import CLUSTERS, IMPORTS, ISLAND_LISTENERS, SERVICES
+from isthmus.model.tables import CLUSTERS, IMPORTS, ISLAND_LISTENERS, SERVICES, TRUST_BUNDLES
 from isthmus.model.xds import Resource
 from isthmus.proxy import XdsSource
 from isthmus.proxy.messages import duration, packed
 from isthmus.proxy.ports import assign_ports
 from isthmus.proxy.resources import address, eds_cluster, eds_endpoints, resource
-from isthmus.statedb import Derived, Reader
+from isthmus.statedb import Derived, Reader, Snapshot
 
 UNIT: Final = "island "
 """Units of ``xds`` that are computed here begin with it."""
@@ -78,8 +78,13 @@ def xds(of: NodeOf) -> XdsSource:
     return XdsSource(
         computes=lambda unit: unit.startswith(UNIT),
         compute=partial(resources, of=of),
-        reads={ISLAND_LISTENERS: _by_listener, CLUSTERS: _by_gateways},
+        reads={ISLAND_LISTENERS: _by_listener, CLUSTERS: _by_gateways, TRUST_BUNDLES: _by_trust},
     )
+
+
+def trusted_apart(now: Snapshot, members: Collection[ClusterName]) -> list[tuple[ClusterName, ...]]:
+    """Each member for itself: none may answer as another one."""
+    return [(each,) for each in members]
 
 
 def listeners(reader: Reader, unit: bool, *, of: NodeOf) -> Iterator[IslandListener]:
@@ -113,11 +118,15 @@ def _islands(reader: Reader, own: ClusterName) -> set[ClusterName]:
 
 
 def resources(reader: Reader, unit: str, *, of: NodeOf) -> Iterator[Resource]:
-    """The rows of an island (its gateways), or of a listener."""
+    """The rows of an island (its gateways) whose authorities are there as a file, or of a listener."""
     for listener in reader.by(ISLAND_LISTENERS, "name", unit):
         yield _listener(listener, of)
     row = reader.get(CLUSTERS, ClusterName(unit.removeprefix(UNIT)))
-    if row is not None and row.name in _islands(reader, of.cluster):
+    if (
+        row is not None
+        and row.name in _islands(reader, of.cluster)
+        and (reader.get(TRUST_BUNDLES, (row.name,)) is not None)
+    ):
         yield _cluster(row.name, of)
         yield _gateways(row)
 
@@ -192,7 +201,12 @@ def _cluster(island: ClusterName, of: NodeOf) -> Resource:
         ignore_health_on_host_removal=True,
         health_checks=[check],
         outlier_detection=outlier,
-        transport_socket=tls.upstream(of.directory, gateway_identity(island, of.domain), health_sni(island, of.domain)),
+        transport_socket=tls.upstream(
+            of.directory,
+            gateway_identity(island, of.domain),
+            health_sni(island, of.domain),
+            trust=tls.trust_of([island]),
+        ),
         upstream_connection_options={"tcp_keepalive": KEEPALIVE},
     )
 
@@ -237,3 +251,10 @@ def _by_gateways(reader: Reader, old: Cluster | None, new: Cluster | None) -> It
         yield from (f"{UNIT}{each.name}" for each in reader.all(CLUSTERS))
     elif old is None or new is None or (old.network, old.gateways) != (new.network, new.gateways):
         yield f"{UNIT}{row.name}"
+
+
+def _by_trust(reader: Reader, old: TrustBundle | None, new: TrustBundle | None) -> Iterator[str]:
+    """An island whose file comes."""
+    row = new or old
+    if row is not None:
+        yield from (f"{UNIT}{each}" for each in row.clusters)

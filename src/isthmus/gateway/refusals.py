@@ -15,15 +15,24 @@ from isthmus.model.names import ClusterName
 
 UNKNOWN: Final = "unknown"
 """The peer where no member's authority vouches for the caller."""
-UNKNOWN_SNI, NOT_EXPORTED, NO_HANDSHAKE, HANDSHAKE = "unknown SNI", "not exported", "no handshake", "handshake"
+NOT_ALLOWED, UNKNOWN_SNI, NOT_EXPORTED, NO_HANDSHAKE, HANDSHAKE = (
+    "not allowed",
+    "unknown SNI",
+    "not exported",
+    "no handshake",
+    "handshake",
+)
+UNTRUSTED: Final = "no trust bundle store"
+"""Part of Envoy's words: the authority of the cluster that a certificate names is not trusted for what is called. Where
+it is a member's name, its cluster may not import the export; whether it is that member was not looked at."""
 BY_FAILURE: Final = {
-    "CERTIFICATE_VERIFY_FAILED:verify cert failed: SAN match": "not allowed",
+    "CERTIFICATE_VERIFY_FAILED:verify cert failed: SAN match": NOT_ALLOWED,
     "verification error at depth 0: certificate has expired": "expired",
     "CERTIFICATE_VERIFY_FAILED": "certificate",
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "no certificate",
 }
 """By a part of Envoy's words for why a handshake failed; the first that is found."""
-VOUCHED: Final = frozenset({"not allowed", "expired", NOT_EXPORTED})
+VOUCHED: Final = frozenset({NOT_ALLOWED, "expired", NOT_EXPORTED})
 """Reasons after which the signature of a member's authority was found good, so that its certificate names the peer.
 
 Certificates are no secret: that the caller has the key is shown for ``not exported`` alone, whose handshake was done.
@@ -46,21 +55,26 @@ class Ended(NamedTuple):
     """Its SNI names no export."""
 
 
-def reason(of: Ended) -> str | None:
-    """Why it was refused; None: it was not, but a pod could not be reached."""
+def refusal(of: Ended, *, domain: str, members: Collection[ClusterName]) -> tuple[str, str] | None:
+    """Why it was refused, and the member that called; None: it was not, but a pod could not be reached."""
+    named = cluster_of(of.identity, domain)
+    member = named if named in members else None
+    why = _reason(of, names_member=member is not None)
+    if why is None:
+        return None
+    return why, member if member is not None and why in VOUCHED and UNTRUSTED not in of.failure else UNKNOWN
+
+
+def _reason(of: Ended, *, names_member: bool) -> str | None:
     if of.no_chain:
         return UNKNOWN_SNI
     if of.no_cluster:
         return NOT_EXPORTED
+    if UNTRUSTED in of.failure and names_member:
+        return NOT_ALLOWED
     if of.failure:
         return next((found for part, found in BY_FAILURE.items() if part in of.failure), HANDSHAKE)
     return None if of.hello else NO_HANDSHAKE
-
-
-def peer(of: Ended, why: str, *, domain: str, members: Collection[ClusterName]) -> str:
-    """The member that called, as far as its authority vouches for it."""
-    cluster = cluster_of(of.identity, domain) if why in VOUCHED else None
-    return cluster if cluster is not None and cluster in members else UNKNOWN
 
 
 class Refusals:
@@ -77,8 +91,8 @@ class Refusals:
 
     def count(self, of: Ended) -> None:
         """Take a connection into account, if it was refused."""
-        if (why := reason(of)) is not None:
-            self.counts[why, peer(of, why, domain=self._domain, members=self._members())] += 1
+        if (found := refusal(of, domain=self._domain, members=self._members())) is not None:
+            self.counts[found] += 1
 
     def by_reason(self) -> dict[str, dict[str, int]]:
         """Those that occurred: reason, peer, number."""

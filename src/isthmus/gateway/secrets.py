@@ -3,6 +3,7 @@
     <directory of Envoy>/sds/pair.json    where certificate and key are; Envoy reads those two itself, and again when
                                           they are replaced in their directory
     <directory of Envoy>/sds/trust.json   of each member its authorities, which sign for its own trust domain only
+    <directory of Envoy>/sds/trust-….json the same of some members alone, where no other may be taken for one of them
 
 What is decided here is pure, but for :class:`Secrets`, which writes the files when what they follow from has changed.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -24,9 +25,12 @@ from msgspec import Struct
 from isthmus import logs
 from isthmus.clusterset import PkiError, certificates, pki
 from isthmus.gateway.naming import trust_domain
-from isthmus.gateway.tls import PAIR, TLS, TRUST, secret_file
+from isthmus.gateway.tls import PAIR, TLS, TRUST, secret_file, trust_of
+from isthmus.model.islands import TrustBundle
 from isthmus.model.names import ClusterName, valid_cluster
+from isthmus.model.tables import TRUST_BUNDLES
 from isthmus.proxy.messages import ANY_PREFIX
+from isthmus.statedb import Database, Snapshot
 
 LOOK_EVERY: Final = 0.5
 """Seconds between two looks at the files."""
@@ -39,6 +43,9 @@ SPIFFE: Final = f"{ANY_PREFIX}{TLS}.SPIFFECertValidatorConfig"
 
 NOBODY: Final = ClusterName("nobody")
 """Where there is no member yet."""
+
+Apart = Callable[[Snapshot, Collection[ClusterName]], Iterable[tuple[ClusterName, ...]] | None]
+"""The sets of clusters that are trusted by files of their own, each sorted, by the members; None: not known yet."""
 
 log = logs.get("secrets")
 
@@ -75,19 +82,19 @@ def pair_secret(identity: Identity) -> dict[str, Any]:
     return _secret(PAIR, tls_certificate={"certificate_chain": chain, "private_key": key})
 
 
-def trust_secret(bundles: Mapping[ClusterName, bytes], domain: str) -> dict[str, Any]:
+def trust_secret(bundles: Mapping[ClusterName, bytes], domain: str, name: str = TRUST) -> dict[str, Any]:
     """The secret that holds the authorities of each member, for its trust domain.
 
     Without any member it holds one that signs nothing: Envoy would refuse an empty list, and keep the last one.
     """
     bundles = bundles or {NOBODY: _unused_authority()}
     domains = [
-        {"name": trust_domain(name, domain), "trust_bundle": {"inline_bytes": base64.b64encode(bundle).decode()}}
-        for name, bundle in sorted(bundles.items())
+        {"name": trust_domain(of, domain), "trust_bundle": {"inline_bytes": base64.b64encode(bundle).decode()}}
+        for of, bundle in sorted(bundles.items())
     ]
     config = {"@type": SPIFFE, "trust_domains": domains}
     validator = {"name": "envoy.tls.cert_validator.spiffe", "typed_config": config}
-    return _secret(TRUST, validation_context={"custom_validator_config": validator})
+    return _secret(name, validation_context={"custom_validator_config": validator})
 
 
 @cache
@@ -116,17 +123,27 @@ def read_bundles(directory: Path, *, but: Collection[ClusterName] = ()) -> dict[
 
 
 class Secrets:
-    """Keeps the files of an Envoy as identity and members are."""
+    """Keeps the files of an Envoy as identity and members are, and a row of ``trust_bundles`` for each that is of some.
+
+    A resource of Envoy that names such a file is computed when its row is there: Envoy refuses one that names no file.
+    """
 
     def __init__(
         self,
+        db: Database,
         directory: Path,
         *,
+        apart: Apart,
         identity: Identity,
         trust: Path,
         domain: str,
         distrusted: Callable[[], Collection[ClusterName]] = tuple,
     ) -> None:
+        self._db = db
+        self._complete = db.initializer(TRUST_BUNDLES, "secrets")
+        self._apart = apart
+        self._sets: set[tuple[ClusterName, ...]] = set()
+        self._written: dict[Path, bytes] = {}
         self._directory = directory
         self.identity = identity
         self._trust = trust
@@ -152,10 +169,27 @@ class Secrets:
             log.info("members", clusters=", ".join(bundles) or "none")
         self._write(PAIR, pair_secret(self.identity))
         self._write(TRUST, trust_secret(bundles, self._domain))
+        now = self._db.snapshot()
+        wanted = self._apart(now, bundles)
+        self._sets |= {*(wanted or ())}  # never fewer: Envoy may still end connections of one
+        for clusters in self._sets:
+            own = {name: bundle for name, bundle in bundles.items() if name in clusters}
+            name = trust_of(clusters)
+            self._write(name, trust_secret(own, self._domain, name))
+        known = {row.clusters for row in now.all(TRUST_BUNDLES)}
+        first = wanted is not None and not now.initialized(TRUST_BUNDLES)
+        if first or not self._sets <= known:
+            with self._db.write() as txn:
+                for clusters in self._sets - known:
+                    txn.put(TRUST_BUNDLES, TrustBundle(clusters))
+                if first:
+                    self._complete.complete(txn)
 
     def _write(self, name: str, secret: dict[str, Any]) -> None:
         path, data = secret_file(self._directory, name), msgspec.json.encode(secret)
-        if path.is_file() and path.read_bytes() == data:
+        if self._written.get(path) == data and path.is_file():
             return
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        pki.save(path, data)
+        if not path.is_file() or path.read_bytes() != data:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            pki.save(path, data)
+        self._written[path] = data

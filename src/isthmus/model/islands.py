@@ -25,6 +25,13 @@ class IslandListener(Struct, frozen=True, gc=False, kw_only=True):
         return f"island {self.cluster} {self.service}:{self.port}"
 
 
+class TrustBundle(Struct, frozen=True, gc=False):
+    """Input row: Envoy's file with the authorities of these clusters, and of no other, is there."""
+
+    clusters: tuple[ClusterName, ...]
+    """Sorted."""
+
+
 class GatewayCheck(Struct, frozen=True, gc=False, kw_only=True):
     """Input row: what this node's Envoy found of a gateway of an island."""
 

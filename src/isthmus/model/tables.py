@@ -8,7 +8,7 @@ from isthmus.model.balancing import Backend, BackendKey, Failure, Frontend, Fron
 from isthmus.model.clusters import UNATTENDED, Cluster, OwnRanges, PeerPolicy
 from isthmus.model.dns import Name
 from isthmus.model.drains import Draining, DrainRequest
-from isthmus.model.islands import GatewayCheck, IslandListener
+from isthmus.model.islands import GatewayCheck, IslandListener, TrustBundle
 from isthmus.model.mcs import Merged, OverQuota, OwnExport, Record
 from isthmus.model.names import ClusterName, ServiceName, derived
 from isthmus.model.objects import Object, Observed
@@ -310,6 +310,9 @@ GATEWAY_CHECKS: Final = Table[tuple[ClusterName, str], GatewayCheck](
     GatewayCheck,
     key=lambda row: (row.cluster, row.address),
     indexes={"cluster": lambda row: (row.cluster,)},
+)
+TRUST_BUNDLES: Final = Table[tuple[ClusterName, ...], TrustBundle](
+    "trust_bundles", TrustBundle, key=lambda row: row.clusters
 )
 XDS: Final = Table[ResourceKey, Resource](
     "xds",

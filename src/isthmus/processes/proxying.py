@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from isthmus import logs, proxy
 from isthmus.config import Config
-from isthmus.gateway import checks, islands
+from isthmus.gateway import checks, exports, islands
 from isthmus.gateway.islands import NodeOf
 from isthmus.gateway.secrets import Identity, Secrets
 from isthmus.model import tables
@@ -71,7 +71,9 @@ def secrets(db: Database, config: Config, role: Literal["node", "gateway"]) -> S
     """The certificate of this process's Envoy, and whom it trusts: the members that no administrator distrusts."""
     folder, section = Path(config.gateway.identity), config.gateway
     return Secrets(
+        db,
         Path(config.proxy.directory),
+        apart=islands.trusted_apart if role == "node" else exports.trusted_apart,
         identity=Identity(folder / f"{role}.crt", folder / f"{role}.key"),
         trust=Path(section.trust or config.clusterset.directory),
         domain=section.domain,
@@ -114,6 +116,8 @@ async def run(db: Database, config: Config, node: Secrets | None) -> None:
     Some of them follow from what Envoy serves (calls into islands): that is not waited for, since it comes after.
     """
     served = db.initializer(tables.XDS_SERVED, PROXY)
+    if node is not None:
+        node.renew()  # before anything is served: the gateways of islands follow from its files
     wanted = proxy.Wanted(Path(config.proxy.directory))
     server = proxy.AdsServer(db, wanted.ads)
     try:
