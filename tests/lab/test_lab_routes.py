@@ -126,13 +126,17 @@ def test_calls_are_split_by_path_while_the_route_is_there_and_go_by_the_kernel_a
 
 @pytest.mark.failover
 def test_an_envoy_that_is_killed_costs_calls_that_it_had_and_no_other(routed: Running) -> None:
-    """What it refuses goes to the backends of the service by the kernel, which stand behind it in the plan."""
+    """What it refuses goes to the backends of the service by the kernel, which stand behind it in the plan.
+
+    A process that was killed closes its sockets one after the other, in milliseconds, and the kernel accepts connections
+    until it has closed the listener: a caller can lose the call that was being answered, and the one after it.
+    """
     with called(routed) as load:
         [before] = envoys(routed)
         os.kill(before, signal.SIGKILL)
         until(lambda: envoys(routed) not in ([], [before]), what="the next Envoy")
         until(lambda: answers(routed, "/here", count=8).keys() == {("c1", NODE)}, what="it serves")
-    assert (load["connects_failed"], load["answers_failed"] <= 1) == (0, True), load["first_failure"]
+    assert (load["connects_failed"], load["answers_failed"] <= 2) == (0, True), load
 
 
 @pytest.mark.failover
@@ -154,7 +158,7 @@ def test_without_agent_and_envoy_calls_go_by_the_kernel_and_no_connect_fails(rou
         routed.cli("start", "c1/n1/envoy")
         routed.cli("start", "c1/n1/agent")
         until(lambda: answers(routed, "/here", count=8).keys() == {("c1", NODE)}, what="Envoy serves")
-    assert (load["connects_failed"], load["answers_failed"] <= 1) == (0, True), load["first_failure"]
+    assert (load["connects_failed"], load["answers_failed"] <= 2) == (0, True), load
 
 
 def replaced(lab: Running) -> None:
