@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import pytest
 from envoy_world import EnvoyWorld, cluster, endpoints, envoy_world, http_listener, routes
 from etcd_server import free_ports
 
-from isthmus.proxy import resource
+from isthmus.model.tables import XDS_SERVED
+from isthmus.proxy import bootstrap, resource
 
 pytestmark = pytest.mark.needs("envoy")
 
@@ -123,3 +125,18 @@ async def test_a_restarted_service_does_not_take_away_what_it_now_refuses(world:
     other = await service(world, "other", "other")
     assert await world.get(port) == (200, "one")
     assert await world.get(other) == (200, "other")
+
+
+async def test_an_idle_stream_outlives_envoys_pings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """gRPC's servers by default end a connection with the third ping in five minutes in which nothing was sent."""
+    monkeypatch.setattr(bootstrap, "KEEPALIVE", {"interval": "0.05s", "timeout": "5s"})
+    async with envoy_world(tmp_path) as world:
+        [port] = free_ports(1)
+        world.put(http_listener("a", port), routes("a", ("/", "a")), cluster("a"), endpoints("a", 1))
+        served = world.db.changes(XDS_SERVED)
+        await world.db.until(lambda now: now.get(XDS_SERVED, "a") is not None)
+        served.next()
+        for _ in range(20):  # 40 pings
+            await asyncio.sleep(0.1)
+            assert served.next()[1] == []
+        served.close()

@@ -31,6 +31,9 @@ ANSWER_WAIT: Final = 2.0
 certificate for instance, delays others for so long."""
 STOP_GRACE: Final = 0.2
 """Seconds that open streams have when the server stops; Envoy keeps what it has and connects again."""
+OPTIONS: Final = (("grpc.max_concurrent_streams", MAX_STREAMS), ("grpc.http2.max_ping_strikes", 0))
+"""No ping is one too many: gRPC would end an idle connection with the third in five minutes, and Envoy sends one every
+few seconds. Who can open the socket is this user."""
 
 log = logs.get("ads")
 
@@ -67,7 +70,7 @@ class AdsServer:
         """Serve until cancelled. The socket is only this user's."""
         self._socket.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         changes = self._database.changes(XDS)
-        server = grpc.aio.server(options=[("grpc.max_concurrent_streams", MAX_STREAMS)])
+        server = grpc.aio.server(options=OPTIONS)
         server.add_generic_rpc_handlers((_handlers(self),))
         try:
             self._take(changes.next()[1])

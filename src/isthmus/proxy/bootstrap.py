@@ -18,6 +18,8 @@ BOOTSTRAP: Final = "bootstrap.json"
 """The file in a directory that wants an Envoy for it, and is its bootstrap."""
 ADS_SOCKET: Final = "ads.sock"
 ADS_CLUSTER: Final = "isthmus-ads"
+KEEPALIVE: Final = {"interval": "5s", "timeout": "5s"}
+"""Pings of Envoy to the discovery service: one that is stopped, and answers none, is taken for gone."""
 RECONNECT: Final = {"base_interval": "0.1s", "max_interval": "1s"}
 """Pause before Envoy connects to the discovery service again."""
 STATS_PREFIXES: Final = ("cluster_manager.", "control_plane.", "listener_manager.", "server.", "http.isthmus.")
@@ -123,9 +125,7 @@ def _ads_cluster(socket: Path) -> dict[str, Any]:
         "typed_extension_protocol_options": {
             "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
                 "@type": ANY_PREFIX + "envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
-                "explicit_http_config": {
-                    "http2_protocol_options": {"connection_keepalive": {"interval": "5s", "timeout": "5s"}}
-                },
+                "explicit_http_config": {"http2_protocol_options": {"connection_keepalive": KEEPALIVE}},
             }
         },
         "load_assignment": {
