@@ -128,8 +128,8 @@ def test_calls_are_split_by_path_while_the_route_is_there_and_go_by_the_kernel_a
 def test_an_envoy_that_is_killed_costs_calls_that_it_had_and_no_other(routed: Running) -> None:
     """What it refuses goes to the backends of the service by the kernel, which stand behind it in the plan.
 
-    A process that was killed closes its sockets one after the other, in milliseconds, and the kernel accepts connections
-    until it has closed the listener: a caller can lose the call that was being answered, and the one after it.
+    A process that was killed closes its sockets one after the other, in milliseconds, and the kernel accepts
+    connections until it has closed the listener: a caller can lose the call that was being answered, and the next one.
     """
     with called(routed) as load:
         [before] = envoys(routed)

@@ -202,6 +202,15 @@ def test_a_grant_or_a_service_that_comes_resolves_references() -> None:
     assert world.conditions() == [ACCEPTED, RESOLVED]
 
 
+def test_a_route_may_send_calls_of_another_namespaces_service_to_that_service_without_a_grant() -> None:
+    parents = "parentRefs: [{group: '', kind: Service, name: far, namespace: other}]\n"
+    world = Statuses(service("other/next"))
+    world.put(route(parents + "rules: [{backendRefs: [{name: far, namespace: other, port: 80}]}]"))
+    assert world.conditions() == [ACCEPTED, RESOLVED]
+    world.put(route(parents + "rules: [{backendRefs: [{name: next, namespace: other, port: 80}]}]"))
+    assert world.conditions()[1][2] == "RefNotPermitted"
+
+
 def test_kinds_of_one_name_have_statuses_of_their_own() -> None:
     spec = TO_ECHO + "rules: [{backendRefs: [{name: far, namespace: other, port: 80}]}]"
     world = Statuses(route(spec), route(spec, kind="GRPCRoute"), grant("other", of="demo", kind="GRPCRoute"))

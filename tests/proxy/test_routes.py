@@ -225,7 +225,6 @@ async def test_mirrors_that_name_each_other_make_one_copy_each(world: Both) -> N
 async def test_a_route_of_another_namespace_is_for_its_own_callers_alone(world: Both) -> None:
     rules = "rules: [{backendRefs: [{name: echo, namespace: demo, port: 80}]}]"
     to = "parentRefs: [{group: '', kind: Service, name: echo, namespace: demo}]\n"
-    world.rows.put(GRANTS, grant("demo", of="consumer"))
     world.rows.put(PODS, Pod(name="consumer/p", uid="1", addresses=("127.0.0.1",)))
     consumer = route(
         to + rules.replace("rules: [{", "rules: [{matches: [{path: {value: /mine}}],"), name="consumer/route"

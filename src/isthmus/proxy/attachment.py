@@ -190,12 +190,16 @@ def _value(wanted: ValueMatch, found: Mapping[str, str]) -> bool:
 
 
 def unresolved(reader: Reader, route: Route, to: ServiceRef) -> tuple[str, str]:
-    """Why a reference of a route does not hold, as reason and message of the condition ResolvedRefs; empty: it does."""
+    """Why a reference of a route does not hold, as reason and message of the condition ResolvedRefs; empty: it does.
+
+    A parent of the route needs no grant: calls of it are sent where they were sent without the route
+    (MeshConsumerRoute of the Gateway API's conformance suite).
+    """
     if to.kind == "Cluster":
         known = reader.get(CLUSTERS, ClusterName(to.name)) is not None
         return ("", "") if known else ("BackendNotFound", f"no cluster of the clusterset is called '{to.name}'")
     namespace = _namespace(to.name)
-    if namespace != route.namespace:
+    if namespace != route.namespace and to.service not in {parent.service for parent in route.parents}:
         grants = reader.by(GRANTS, "namespace", namespace)
         if not any(grant.allows(route.kind, route.namespace, to) for grant in grants):
             return "RefNotPermitted", f"no ReferenceGrant in {namespace} lets it refer to {to.kind} {to.name}"

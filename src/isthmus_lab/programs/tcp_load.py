@@ -2,9 +2,9 @@
 
 ``python3 -I -S tcp_load.py NAME PORT --calls 10000`` or ``--rate 100 --until-eof``: a call is one connection, a line
 sent and a line read; with ``--http /path`` a GET, whose answer has to be 200. Failed connects are counted apart from
-calls that broke after it. A connect that ends with ECONNRESET had succeeded: Linux gives ECONNREFUSED for a reset before
-the peer has accepted (tcp_reset), and a socket with a time-out learns what came of its connect only when it is scheduled
-again. Standard library only.
+calls that broke after it. A connect that ends with ECONNRESET had succeeded: Linux gives ECONNREFUSED for a reset
+before the peer has accepted (tcp_reset), and a socket with a time-out learns what came of its connect only when it is
+scheduled again. Standard library only.
 """
 
 from __future__ import annotations
