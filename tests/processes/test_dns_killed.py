@@ -138,7 +138,7 @@ async def servers(tmp_path: Path, bpffs: Path) -> AsyncIterator[Servers]:
 
 
 @contextlib.asynccontextmanager
-async def asked(node: Node, server: str) -> AsyncIterator[dict[str, int]]:
+async def asked(node: Node, server: str) -> AsyncIterator[dict[str, Any]]:
     """A pod that asks 200 questions a second meanwhile; the counts afterwards."""
     command = [sys.executable, str(SUPPORT / "dns_load.py"), "200", server]
     pipe = asyncio.subprocess.PIPE
@@ -146,7 +146,7 @@ async def asked(node: Node, server: str) -> AsyncIterator[dict[str, int]]:
     assert process.stdin is not None
     assert process.stdout is not None
     assert await process.stdout.readline() == b"asking\n"
-    counts: dict[str, int] = {}
+    counts: dict[str, Any] = {}
     yield counts
     process.stdin.close()
     counts.update(json.loads(await process.stdout.read()))

@@ -1,7 +1,7 @@
 """``python dns_load.py RATE SERVER``: questions for names of ours as resolvers ask them, until its input ends.
 
 Each question has a socket of its own and is sent again after a second without an answer; four times in vain are a
-time-out. Prints counts as JSON: questions, those sent again, time-outs, wrong answers.
+time-out. Prints counts as JSON: questions, those sent again, time-outs, wrong answers, and the first of these.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ AGAIN, TRIES = 1.0, 4
 def main(rate: float, server: str) -> None:
     """Ask, then print."""
     wires = [dns.message.make_query(name, type_, use_edns=0).to_wire() for name, type_, *_ in QUESTIONS]
-    counts = {"questions": 0, "again": 0, "timeouts": 0, "wrong": 0}
+    counts: dict[str, Any] = {"questions": 0, "again": 0, "timeouts": 0, "wrong": 0, "first_wrong": ""}
     waiting: dict[socket.socket, list[Any]] = {}
     selector = selectors.DefaultSelector()
     due = time.monotonic()
@@ -52,7 +52,9 @@ def main(rate: float, server: str) -> None:
             selector.register(sock, selectors.EVENT_READ)
             counts["questions"] += 1
         for key, _ in selector.select(0.002):
-            counts["wrong"] += judge(key.fileobj, waiting[key.fileobj][0])  # type: ignore[index,arg-type]
+            if wrong := judge(key.fileobj, *waiting[key.fileobj]):  # type: ignore[index,arg-type]
+                counts["wrong"] += 1
+                counts["first_wrong"] = counts["first_wrong"] or wrong
             end(selector, waiting, key.fileobj)
         for sock, (which, since, tries) in list(waiting.items()):
             if now - since < AGAIN:
@@ -67,14 +69,17 @@ def main(rate: float, server: str) -> None:
     print(json.dumps(counts))
 
 
-def judge(sock: socket.socket, which: int) -> bool:
-    """Whether the answer is wrong."""
-    _, _, rcode, least = QUESTIONS[which]
+def judge(sock: socket.socket, which: int, since: float, tries: int) -> str:
+    """What is wrong with the answer; empty where nothing is."""
+    name, type_, rcode, least = QUESTIONS[which]
+    about = f"{name} {type_}, {tries} times, after {time.monotonic() - since:.3f} s"
     try:
         reply = dns.message.from_wire(sock.recv(4096))
-    except OSError:
-        return True
-    return reply.rcode() != rcode or sum(len(rrset) for rrset in reply.answer) < least
+    except OSError as why:
+        return f"{about}: {why!r}"
+    if reply.rcode() != rcode or sum(len(rrset) for rrset in reply.answer) < least:
+        return f"{about}: {reply}"
+    return ""
 
 
 def end(selector: selectors.BaseSelector, waiting: dict[socket.socket, Any], sock: Any) -> None:
