@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from contextlib import suppress
 
 import dns.asyncquery
 import dns.flags
@@ -11,6 +12,7 @@ import dns.message
 import dns.rcode
 import pytest
 from dns_world import serving, texts
+from etcd_server import free_ports
 
 from isthmus.dns import CannotListen, Server
 from isthmus.dns.intake import Intake
@@ -259,3 +261,31 @@ async def test_a_name_server_without_an_address_is_not_named() -> None:
     assert (servers.rcode(), servers.answer) == (dns.rcode.NOERROR, [])
     [soa] = absent.authority[0]
     assert soa.mname.to_text() == "clusterset.local."
+
+
+async def test_the_first_question_is_answered_from_the_names_that_are_there_when_it_begins() -> None:
+    """A process that joins another one gets its share of the questions from the moment that it has the sockets."""
+    db = Database(NAMES)
+    source = db.initializer(NAMES, "test")
+    with db.write() as txn:
+        for n in range(5_000):
+            txn.put(NAMES, Name(f"n{n}.demo.svc.clusterset.local", "A", ("10.96.0.7",)))
+        source.complete(txn)
+    [port] = free_ports(1)
+    server = Server(db, zone="clusterset.local", listen=[("127.0.0.1", port)], upstream=("127.0.0.1", 1))
+    running = asyncio.create_task(server.run())
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+            asking.connect(("127.0.0.1", port))
+            asking.setblocking(False)
+            question = dns.message.make_query("n4999.demo.svc.clusterset.local", "A").to_wire()
+            answer = b""
+            while not answer:
+                with suppress(BlockingIOError, ConnectionRefusedError):
+                    asking.send(question)
+                    answer = asking.recv(512)
+                await asyncio.sleep(0)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    assert texts(dns.message.from_wire(answer)) == ["10.96.0.7"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import Any, Final
 
 from msgspec import Struct
@@ -19,9 +19,10 @@ from isthmus.dns.intake import Intake
 from isthmus.dns.respond import FORWARD, respond
 from isthmus.dns.stream import Stream, StreamStats
 from isthmus.dns.upstream import Upstream, UpstreamStats
+from isthmus.model.dns import Name
 from isthmus.model.hosts import joined
 from isthmus.model.tables import NAMES
-from isthmus.statedb import Database
+from isthmus.statedb import Changes, Database
 from isthmus.zone import Zone, codec
 
 READ_BATCH: Final = 1024
@@ -118,8 +119,13 @@ class Server:
         await self._listening.wait()
 
     async def run(self) -> None:
-        """Listen and answer, for ever."""
+        """Listen and answer, for ever.
+
+        The names that are there are taken in first: with the sockets come questions, a share of another process's too.
+        """
         with ExitStack() as opened:
+            reader = opened.enter_context(closing(self._database.changes(NAMES)))
+            await self._take_in(reader)
             dropped = uplinks.indexes(self._uplinks)
             bound = [bind_both(each, dropped, shared=self._shared) for each in self._listen]
             for pair in bound:
@@ -133,7 +139,7 @@ class Server:
                 await self._serve(datagrams, connections, opened)
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._upstream.run(), name="dns upstream")
-                tasks.create_task(self._follow(), name="dns names")
+                tasks.create_task(self._follow(reader), name="dns names")
                 tasks.create_task(uplinks.keep([s for pair in bound for s in pair], self._uplinks), name="dns uplinks")
                 self._listening.set()
 
@@ -159,22 +165,20 @@ class Server:
             tcp=self._stream.stats(),
         )
 
-    async def _follow(self) -> None:
+    async def _follow(self, reader: Changes[Name]) -> None:
         """Keep the answers as the table is."""
-        reader = self._database.changes(NAMES)
-        try:
-            while True:
-                snapshot, changes = reader.next()
-                for number, change in enumerate(changes, 1):
-                    self._zone.replace(change.old, change.new)
-                    if number % CHANGES == 0:
-                        await asyncio.sleep(0)
-                self._zone.complete = snapshot.initialized(NAMES)
-                await self._database.until(
-                    lambda now: bool(reader.unread) or now.initialized(NAMES) != self._zone.complete
-                )
-        finally:
-            reader.close()
+        while True:
+            await self._database.until(lambda now: bool(reader.unread) or now.initialized(NAMES) != self._zone.complete)
+            await self._take_in(reader)
+
+    async def _take_in(self, reader: Changes[Name]) -> None:
+        """Bring the answers to what the table is now."""
+        snapshot, changes = reader.next()
+        for number, change in enumerate(changes, 1):
+            self._zone.replace(change.old, change.new)
+            if number % CHANGES == 0:
+                await asyncio.sleep(0)
+        self._zone.complete = snapshot.initialized(NAMES)
 
     def _drain(self, datagrams: Socket) -> None:
         for _ in range(READ_BATCH):  # hot:
