@@ -171,6 +171,15 @@ def test_shares_of_two_families_are_shown_once_where_they_agree_and_apart_where_
     assert statuses.put(make.endpoints("c2", "10.2.0.1")).of()[2] == "IPv4: c1 90%, c2 10%; IPv6: c1 100%"
 
 
+def test_islands_have_the_shares_that_nodes_with_an_envoy_give_them() -> None:
+    island = make.cluster("c2", network="there", gateways=("192.0.2.1:15443",))
+    statuses = Statuses(IMPORT, make.derived(), *ENDPOINTS, make.cluster("c1", own=True), policy(tier(c1=90, c2=10)))
+    assert statuses.put(island).of() == ("Accepted", "", "c1 90%, c2 10%")
+    without = make.cluster("c2", network="there")
+    assert statuses.put(without).of() == ("Accepted", "", "c1 100%"), "there is no way to it"
+    assert statuses.put(island, make.endpoints("c1")).of() == ("Accepted", "", "c2 100%")
+
+
 def test_a_policy_that_waits_is_conflicted_and_counts_when_the_other_goes() -> None:
     older = policy(tier(c1=None), created="2026-01-01T00:00:00Z")
     younger = policy(tier(c2=None), name="demo/younger", created="2026-01-02T00:00:00Z")

@@ -9,16 +9,21 @@ checks find of the gateways stands for a probe of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
 
 from isthmus.loadbalancer.services import ResolvedService
 from isthmus.model.balancing import Backend, BackendKey
+from isthmus.model.clusters import reachability
+from isthmus.model.hosts import family
 from isthmus.model.islands import GatewayCheck, IslandListener
 from isthmus.model.names import ClusterName, ServiceName
-from isthmus.model.services import Condition, EndpointSet, Port
-from isthmus.model.tables import GATEWAY_CHECKS, ISLAND_LISTENERS, XDS_SERVED
+from isthmus.model.services import Condition, EndpointSet, Family, Port
+from isthmus.model.tables import CLUSTERS, ENDPOINT_SETS, GATEWAY_CHECKS, ISLAND_LISTENERS, XDS_SERVED
 from isthmus.model.xds import ServedListener
 from isthmus.statedb import Reader
+
+NOWHERE: Final[Mapping[Family, str]] = {"IPv4": "0.0.0.0", "IPv6": "::"}
 
 
 def backends(
@@ -43,6 +48,27 @@ def backends(
                     import_of=subject.import_of,
                     stands_for=count,
                 )
+
+
+def expected(reader: Reader, subject: ResolvedService, own: ClusterName) -> Iterator[Backend]:
+    """What stands for islands on a node whose Envoy serves all of them, where it is not known of any node (a status).
+
+    Such a backend has no address that could be called: one for each family that the island's endpoints have.
+    """
+    here = reader.get(CLUSTERS, own)
+    if subject.headless or not subject.import_of:
+        return
+    for row in reader.all(CLUSTERS):
+        if row.own or reachability(here, row) != "gateway" or row.name not in (subject.exporters or ()):
+            continue
+        there = [each for each in reader.by(ENDPOINT_SETS, "service", subject.name) if each.cluster == row.name]
+        sets = [each for each in there if each.shared and not each.lapsed]
+        for port in subject.ports:
+            condition, count = _best(sets, port)
+            if port.protocol == "TCP" and count:
+                for of in {family(endpoint.address) for each in sets for endpoint in each.endpoints}:
+                    key = BackendKey(subject.name, row.name, NOWHERE[of], port.port, "TCP")
+                    yield Backend(key, (port.name,), condition, sets[0].source, stands_for=count)
 
 
 def _best(sets: Iterable[EndpointSet], port: Port) -> tuple[Condition, int]:

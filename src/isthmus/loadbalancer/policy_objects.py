@@ -1,7 +1,7 @@
 """What came of each TrafficPolicy, as the status wanted of its object: whether it counts, and where calls go now.
 
-Shares are those of the planner, run as a node of this cluster would that is in no zone, for the first port of the
-service; what a node has ejected, found dead or prefers because it is near is not in them.
+Shares are those of the planner, run as a node of this cluster would that is in no zone and reaches every island, for
+the first port of the service; what a node has ejected, found dead or prefers because it is near is not in them.
 """
 
 from __future__ import annotations
@@ -29,16 +29,13 @@ from isthmus.model.tables import (
     CLUSTERS,
     DRAINING,
     ENDPOINT_SETS,
-    GATEWAY_CHECKS,
     IMPORTS,
-    ISLAND_LISTENERS,
     OBSERVED,
     OWN_RANGES,
     POLICIES,
     POLICY_OBJECTS,
     PROBES,
     SERVICES,
-    XDS_SERVED,
 )
 from isthmus.statedb import Derived, Reader
 
@@ -63,9 +60,6 @@ def derived(cluster: ClusterName) -> Derived[Object]:
             CLUSTERS: by_cluster,
             OWN_RANGES: backends.by_own_ranges,
             DRAINING: by_draining,
-            ISLAND_LISTENERS: islands.by_listener,
-            XDS_SERVED: islands.by_served,
-            GATEWAY_CHECKS: islands.by_check,
         },
         unit="service",
     )
@@ -89,6 +83,7 @@ def compute(reader: Reader, service: ServiceName, *, cluster: ClusterName) -> It
 def planned(reader: Reader, subject: ResolvedService, policy: Policy, *, cluster: ClusterName) -> list[Plan]:
     """The plans of the service's first port, one for each family that it has backends of."""
     found = list(backends.compute(reader, subject.name, cluster=cluster, which="multicluster", cache={}))
+    found += islands.expected(reader, subject, cluster)
     drained = Drained(reader.all(DRAINING))
     clusters = Clusters(cluster, {each.name: each for each in reader.all(CLUSTERS)})
     return [
