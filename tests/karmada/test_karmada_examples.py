@@ -6,12 +6,15 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import programs
 import pytest
 import yaml
 
 from isthmus import config
 from isthmus.karmada.keyring import SERVER_NAMES
+from isthmus.kube.objects.policies import TRAFFIC_POLICY
+from isthmus.sources.policies import traffic_policy
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "karmada"
 pytestmark = pytest.mark.needs("kubectl")
@@ -40,19 +43,41 @@ def test_the_app_can_be_applied_as_a_folder_whose_files_are_read_by_name() -> No
     assert {each["metadata"]["namespace"] for each in objects[1:]} == {objects[0]["metadata"]["name"]}
 
 
+def selected(each: dict[str, Any], policies: list[dict[str, Any]]) -> bool:
+    meta, kind = each["metadata"], (each["apiVersion"], each["kind"])
+    selectors = [selector for policy in policies for selector in policy["spec"]["resourceSelectors"]]
+    return any(
+        (selector["apiVersion"], selector["kind"]) == kind
+        and selector.get("name", meta["name"]) == meta["name"]
+        and selector.get("labelSelector", {}).get("matchLabels", {}).items() <= meta.get("labels", {}).items()
+        for selector in selectors
+    )
+
+
+@pytest.mark.parametrize("folder", ["app", "hpa"])
+def test_every_object_of_an_app_is_selected_by_a_policy_beside_it(folder: str) -> None:
+    objects = [each for file in (EXAMPLES / folder).glob("*.yaml") for each in yaml.safe_load_all(file.read_text())]
+    policies = [each for each in objects if each["kind"] == "PropagationPolicy"]
+    placed = [each for each in objects if each not in policies and each["kind"] != "Namespace"]
+    assert placed
+    assert [each["metadata"] for each in placed if not selected(each, policies)] == []
+
+
+def test_the_policy_that_prefers_a_region_takes_the_place_of_the_apps() -> None:
+    app = yaml.safe_load_all((EXAMPLES / "app" / "shop.yaml").read_text())
+    [old] = [each for each in app if each["kind"] == "TrafficPolicy"]
+    new = yaml.safe_load((EXAMPLES / "region" / "policy.yaml").read_text())
+    assert new["metadata"] == old["metadata"]
+    row = traffic_policy(msgspec.convert(new, TRAFFIC_POLICY.struct))
+    assert (row.invalid, [each.shares[0].region for each in row.tiers]) == ("", ["west", ""])
+
+
 def test_every_object_is_selected_by_a_policy(rendered: list[dict[str, Any]]) -> None:
     policies = [each for each in rendered if each["kind"] in ("PropagationPolicy", "ClusterPropagationPolicy")]
-    selectors = [selector for policy in policies for selector in policy["spec"]["resourceSelectors"]]
     for each in rendered:
         if "karmada.io" in each["apiVersion"] or each["kind"] == "Namespace":
             continue
-        meta = each["metadata"]
-        assert any(
-            (selector["apiVersion"], selector["kind"]) == (each["apiVersion"], each["kind"])
-            and selector.get("name", meta["name"]) == meta["name"]
-            and selector.get("labelSelector", {}).get("matchLabels", {}).items() <= meta["labels"].items()
-            for selector in selectors
-        ), meta
+        assert selected(each, policies), each["metadata"]
 
 
 def test_each_process_has_the_name_and_number_that_join_gives_its_member(rendered: list[dict[str, Any]]) -> None:

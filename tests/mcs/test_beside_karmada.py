@@ -452,9 +452,28 @@ def test_a_change_costs_its_own_service_whatever_others_there_are() -> None:
                 .replace("shop", f"shop{number}")
                 .replace(address, f"10.97.{number // 250}.{number % 250}")
             )
-            member.agent.object("ADDED", json.loads(renamed))
-    before = member.agent.derivations.units
+            member.object("ADDED", json.loads(renamed))
+    before, synced = member.agent.derivations.units, member.operator.derivations.units
     changed = {**dispatched, "endpoints": dispatched["endpoints"][:1]}
-    member.agent.object("MODIFIED", json.loads(json.dumps(changed).replace("shop", "shop7")))
+    member.object("MODIFIED", json.loads(json.dumps(changed).replace("shop", "shop7")))
     assert member.endpoints("demo/shop7") == {"10.1.1.5": "c1"}
     assert member.agent.derivations.units - before <= 10
+    assert member.operator.derivations.units - synced <= 10
+    assert member.wanted() == []
+
+
+def test_a_provider_that_calls_too_has_all_endpoints_and_publishes_its_own() -> None:
+    member = Member("c2")
+    for line in recording("mcs-crosscluster.c2"):
+        if line.step == "scale Deployment to 2":
+            break
+        if line.event:
+            member.object(line.event, line.object)
+    meta = {"name": "shop", "namespace": "demo", "uid": "mark", "resourceVersion": "1"}
+    body = {"metadata": {**meta, "creationTimestamp": "2026-01-01T00:00:00Z"}}
+    member.object("ADDED", {"apiVersion": "multicluster.x-k8s.io/v1beta1", "kind": "ServiceExport", **body})
+    found = member.endpoints("demo/shop")
+    assert {address.split(".")[1]: of for address, of in found.items()} == {"1": "c1", "2": "c2"}
+    published = json.dumps(member.records())
+    for address, of in found.items():
+        assert (address in published) == (of == "c2"), published
