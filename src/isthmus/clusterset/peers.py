@@ -10,6 +10,7 @@ and with what Isthmus has beside that, which Cilium's readers skip:
     cluster-id: 2                        the id with which it joined; another one is refused
     namespaces: [demo, "team-*"]         where it may publish, in place of everywhere but reserved namespaces
     pod-ranges: [10.2.0.0/16]             its endpoints are in these ranges, or refused
+    server-name: etcd.c2.clusterset.local the name in its certificate, and the SNI: endpoints are its gateways
 
 A path that is not absolute is one beside the file.
 The directory is looked at every half second, through symlinks, so that a Secret's atomic swap is seen as one change.
@@ -41,6 +42,7 @@ MARK: Final = b"endpoints:"
 ID: Final = "cluster-id"
 NAMESPACES: Final = "namespaces"
 POD_RANGES: Final = "pod-ranges"
+SERVER_NAME: Final = "server-name"
 MOST_ID: Final = 511
 """The largest cluster id, where maxConnectedClusters is 511."""
 LIMIT: Final = 64 * 1024
@@ -62,12 +64,15 @@ class Peer(Struct, frozen=True, gc=False, kw_only=True):
     """Patterns of namespaces that it may publish in; empty: all that are not reserved."""
     pod_ranges: tuple[str, ...] = ()
     """The pod ranges that it declared when it joined; empty: none."""
+    server_name: str = ""
+    """The name in its etcd's certificate, which is also the SNI; empty: that of the endpoint."""
     digest: str = ""
     problem: str = ""
 
     def session(self) -> Session:
         """A session with it, to be entered; EtcdError names a certificate that cannot be read."""
-        tls = Tls(self.ca_file, self.cert_file, self.key_file) if self.ca_file or self.cert_file else None
+        secured = self.ca_file or self.cert_file
+        tls = Tls(self.ca_file, self.cert_file, self.key_file, self.server_name) if secured else None
         credentials = Credentials(self.username, self.password) if self.username else None
         return Session(self.endpoints, tls=tls, credentials=credentials)
 
@@ -143,6 +148,7 @@ def parse(content: bytes, *, name: ClusterName, path: Path) -> Peer:
         id=_id(fields, path),
         namespaces=_list(fields, NAMESPACES, path, of="namespaces"),
         pod_ranges=_ranges(fields, path),
+        server_name=_text(fields, SERVER_NAME, path),
     )
     return _with_digest(peer, content)
 
@@ -167,6 +173,7 @@ def files(peer: Peer, *, ca: bytes, certificate: bytes, key: bytes) -> dict[str,
         "password": peer.password,
     }
     options: dict[str, Any] = {ID: peer.id, NAMESPACES: list(peer.namespaces), POD_RANGES: list(peer.pod_ranges)}
+    options[SERVER_NAME] = peer.server_name
     fields |= {option: value for option, value in options.items() if value}
     own = yaml.safe_dump(fields, sort_keys=False).encode()
     return {**dict(zip(beside.values(), (ca, certificate, key), strict=True)), peer.name: own}

@@ -72,7 +72,8 @@ class Folder:
     ) -> list[str]:
         """Make what is missing, renew what is about to end or is for other hosts; gives the names of what was made.
 
-        ``domain``: the clusterset's, for the pairs by which nodes call islands and gateways answer; without, none.
+        ``domain``: the clusterset's, for the pairs by which nodes call islands and gateways answer, and the name of the
+        etcd behind gateways; without, none.
         """
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         made = []
@@ -83,6 +84,7 @@ class Folder:
         wanted = {"server": (cluster, tuple(hosts), days), **clients, "peer": ("peer", (), LASTING)}
         identities = {}
         if domain:
+            wanted["server"] = (cluster, (*wanted["server"][1], etcd_name(cluster, domain)), days)
             wanted |= {"node": ("node", (), days), "gateway": ("gateway", (f"{cluster}.{domain}",), days)}
             identities = {name: f"spiffe://{cluster}.{domain}/{name}" for name in ("node", "gateway")}
         for name, (subject, names, life) in wanted.items():
@@ -174,6 +176,11 @@ class Folder:
             and certificate.issuer == signer.subject
             and _hosts(certificate) >= {*hosts, *filter(None, [identity])}
         )
+
+
+def etcd_name(cluster: str, domain: str) -> str:
+    """What the etcd of a cluster is called in TLS, and by SNI, where it is reached through the cluster's gateways."""
+    return f"etcd.{cluster}.{domain}"
 
 
 def save(path: Path, content: bytes) -> None:

@@ -28,6 +28,8 @@ class Entry(Struct, frozen=True, kw_only=True):
     key: bytes
     pod_ranges: tuple[str, ...] = ()
     """Ranges that its endpoints will be in; empty: it declares none."""
+    server_name: str = ""
+    """What its etcd is called in TLS; empty: as its endpoints are. Gateways know by it that the etcd is meant."""
 
 
 class Token(Struct, frozen=True, kw_only=True):

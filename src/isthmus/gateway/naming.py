@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from isthmus.clusterset import pki
 from isthmus.model.names import ClusterName, ServiceName, derived, split, valid_cluster
 
 NODE: Final = "/node"
@@ -36,8 +37,8 @@ def health_sni(cluster: ClusterName, domain: str) -> str:
 
 
 def etcd_sni(cluster: ClusterName, domain: str) -> str:
-    """The etcd of a cluster, which itself ends TLS."""
-    return f"etcd.{cluster}.{domain}"
+    """The etcd of a cluster, which itself ends TLS: its certificate has this name."""
+    return pki.etcd_name(cluster, domain)
 
 
 def trust_domain(cluster: ClusterName, domain: str) -> str:
