@@ -1,12 +1,12 @@
 """The resources of a gateway's Envoy: what the own cluster exports, for the clusters that may import it. Pure.
 
 One listener chooses a filter chain by SNI. A caller is authorised by the chain's TLS handshake, before which nothing is
-dialled: a pod sees no connection of one that is refused (Envoy's network RBAC filter would wait for the first byte, and
-lets a server that speaks first be heard).
+dialled: a pod sees no connection of one that is refused (Envoy's network RBAC filter would wait for the first byte of
+the caller, and passes on what a server that speaks first sends).
 
 The chain of all services sends a connection to the cluster that is called as the SNI, whatever bytes its caller wrote
 there, if only its end is that of a service. An export for some clusters only has a chain of its own, and a cluster
-whose name ends otherwise: without its chain nobody reaches it.
+whose name ends otherwise: without its chain it cannot be reached.
 """
 
 from __future__ import annotations

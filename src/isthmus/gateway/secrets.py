@@ -66,7 +66,7 @@ class Identity(Struct, frozen=True, gc=False):
 
     @property
     def problem(self) -> str:
-        """Why nobody can be called with it, or is answered; empty: it is good now."""
+        """Why no call can be made or answered with it; empty: it is good now."""
         for path in (self.certificate, self.key):
             if not path.is_file():
                 return f"{path}: there is no such file; make it with: isthmus clusters certs"
@@ -99,7 +99,7 @@ def trust_secret(bundles: Mapping[ClusterName, bytes], domain: str, name: str = 
 
 @cache
 def _unused_authority() -> bytes:
-    """An authority whose key nobody has."""
+    """An authority whose key is not kept: it can issue nothing."""
     return certificates.authority(NOBODY).certificate
 
 

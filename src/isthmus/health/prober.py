@@ -154,7 +154,7 @@ class Prober:
         version = socket.AF_INET6 if family(key.address) == "IPv6" else socket.AF_INET
         try:
             opened = socket.socket(version, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        except OSError as error:  # no descriptor is free: says nothing of the backend, but it is not reached either
+        except OSError as error:  # no descriptor is free: no verdict on the backend, but it is not reached either
             self._result(key, turn, f"cannot be probed: {error.strerror}")
             return
         flight = Flight(key, turn, check, now + check.timeout, opened)

@@ -55,7 +55,7 @@ def by_services(reader: Reader, changed: Pairs, *, node: str) -> list[ServiceNam
             if row is None:
                 continue
             for address in _addresses(row):
-                alone = at(address)  # nearly always the Service itself, or after its end nobody
+                alone = at(address)  # nearly always the Service itself, or after its end none
                 if (alone is not None and alone is not new) or imports_at(address) or redirects_at(address):
                     found += _claimants(reader, address)
             if row.import_of:

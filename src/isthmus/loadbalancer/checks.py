@@ -1,4 +1,4 @@
-"""Which backends this node probes, and how: those of other clusters, whose readiness nobody here can see for itself.
+"""Which backends this node probes, and how: those of other clusters, whose readiness this one cannot observe.
 
 A backend is probed where the policy that counts for its service has a health check, and by a plain connect while its
 cluster is unattended: then the records that name it may be older than the truth. Endpoints that have lapsed are

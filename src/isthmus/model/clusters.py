@@ -11,8 +11,8 @@ from isthmus.model.names import ClusterName
 from isthmus.model.services import Labels
 
 PeerState = Literal["connecting", "listing", "ready", "silent", "stale", "refused", "distrusted"]
-"""silent: its store answers, but nobody keeps its records up to date. stale: it was ready and cannot be reached. Its
-last known records still count in both. refused, distrusted: none of them does."""
+"""silent: its etcd answers, but no publisher keeps its records up to date. stale: it was ready and cannot be reached.
+Its last known records still count in both. refused, distrusted: none of them does."""
 
 
 class Cluster(Struct, frozen=True, gc=False, kw_only=True):

@@ -24,7 +24,7 @@ class Drain(Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     reason: str = ""
     """Who asked for it, as people know it: ``Drain isthmus-system/cluster-c2``, ``node deleted``."""
     started: str = ""
-    """RFC 3339; empty: before anybody looked."""
+    """RFC 3339; empty: not known, before this process first saw it."""
     ramp: int = 0
     """Seconds over which the new calls decrease to none."""
     deadline: int | None = None

@@ -36,7 +36,7 @@ class Merged(Struct, frozen=True, gc=False, kw_only=True):
     clusters: tuple[ClusterName, ...] = ()
     """Exporting clusters, oldest export first."""
     created: str = ""
-    """When the oldest export was created; empty where the import stands in for a cluster not heard from yet."""
+    """When the oldest export was created; empty where the import stands in for an export not received yet."""
     conflicts: tuple[Conflict, ...] = ()
 
 

@@ -274,7 +274,7 @@ class Stream:
         return gone
 
     def _is_removal(self, type_: ResourceType, name: str, subscription: Subscription) -> bool:
-        """What it has and nobody wants; and what it asks for and is not there, or it would wait."""
+        """Whether to send the name as removed: Envoy has the resource, which is gone, or waits for one never there."""
         if name in subscription.versions:
             return self._resources.gone((type_, name))
         return name in subscription.again and self._resources.get((type_, name)) is None

@@ -141,12 +141,12 @@ def listeners(reader: Reader, unit: bool, *, listening: Listening) -> Iterator[P
         subject = resolve(reader, service, which="all") if routes else None
         if subject is not None:
             found[service] = routes[0], [each.port for each in subject.ports if of_port(routes, service, each)]
-    wanted = [(service, port) for service, (_, meant) in found.items() for port in meant]
+    wanted = [(service, port) for service, (_, ports) in found.items() for port in ports]
     given = assign_ports(wanted, listening.first_port, listening.ports)
-    for service, (oldest, meant) in found.items():
+    for service, (oldest, ports) in found.items():
         given_here = [
             Listener(address, given[service, port], (port,))
-            for port in meant
+            for port in ports
             if (service, port) in given
             for address in listening.addresses
         ]

@@ -52,7 +52,7 @@ NONE: Final = Rules(False, (), (), True)
 
 
 def problem(type_name: str, body: bytes) -> str:
-    """The first thing that Envoy would refuse in the encoded message of that name; empty where there is none."""
+    """The first error for which Envoy would refuse an encoded message of that type; empty where there is none."""
     try:
         decoded = message(type_name).FromString(body)
     except KeyError:

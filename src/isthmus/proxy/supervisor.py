@@ -1,7 +1,7 @@
 """Keeps one Envoy running for a directory, and replaces it without a refused call.
 
-The contract is files. ``bootstrap.json`` says that an Envoy is wanted, and how it starts; whoever decides that (the
-agent, a gateway) writes and removes it. This process runs in a unit of its own, so Envoy outlives them. Each Envoy has
+The contract is files. ``bootstrap.json`` is there while an Envoy is wanted, and is what it starts with; the agent or a
+gateway writes and removes it. This process runs in a unit of its own, so Envoy outlives them. Each Envoy has
 an admin socket ``admin-*.sock`` there.
 
 Replacement: listeners have ``reuse_port``, so a second process is started on the same ports; when it has its listeners

@@ -8,8 +8,8 @@ Gateway API has it (conditions Accepted and ResolvedRefs).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence, Sized
-from typing import Final, TypeVar, cast, get_args
+from collections.abc import Callable, Iterator, Sequence, Sized
+from typing import Any, Final, TypeVar, cast, get_args
 
 from msgspec.structs import replace
 
@@ -29,6 +29,7 @@ from isthmus.model.routes import (
     Retries,
     Rewrite,
     Route,
+    RouteKind,
     RouteRule,
     ServiceRef,
     ValueMatch,
@@ -70,30 +71,18 @@ class Invalid(Exception):  # noqa: N818 about the object, not about us
 
 def http_route(route: wire.HttpRoute) -> Route:
     """The row of an HTTPRoute."""
-    meta = route.metadata
-    row = Route(
-        kind="HTTPRoute",
-        name=name_of(meta),
-        parents=_parents(route.spec.parent_refs, meta.namespace),
-        created=meta.creation_timestamp or "",
-        uid=meta.uid,
-        generation=meta.generation,
-    )
-    try:
-        numbered = _numbered(route.spec.rules, "spec.rules")
-        rules: list[tuple[wire.Rule, tuple[Match, ...]]] = [
-            (rule, _http_matches(rule.matches, f)) for f, rule in numbered
-        ]
-        return replace(row, rules=_rules(rules, meta.namespace))
-    except Invalid as why:
-        return replace(row, invalid=str(why))
+    return _route("HTTPRoute", route, _http_match)
 
 
 def grpc_route(route: wire.GrpcRoute) -> Route:
     """The row of a GRPCRoute."""
+    return _route("GRPCRoute", route, _grpc_match)
+
+
+def _route(kind: RouteKind, route: wire.HttpRoute | wire.GrpcRoute, match: Callable[[Any, str], Match]) -> Route:
     meta = route.metadata
     row = Route(
-        kind="GRPCRoute",
+        kind=kind,
         name=name_of(meta),
         parents=_parents(route.spec.parent_refs, meta.namespace),
         created=meta.creation_timestamp or "",
@@ -101,17 +90,15 @@ def grpc_route(route: wire.GrpcRoute) -> Route:
         generation=meta.generation,
     )
     try:
-        numbered = _numbered(route.spec.rules, "spec.rules")
-        rules: list[tuple[wire.Rule, tuple[Match, ...]]] = [
-            (rule, _grpc_matches(rule.matches, f)) for f, rule in numbered
-        ]
+        numbered: Iterator[tuple[str, wire.HttpRule | wire.GrpcRule]] = _numbered(route.spec.rules, "spec.rules")
+        rules = [(rule, _matches(rule.matches, field, match)) for field, rule in numbered]
         return replace(row, rules=_rules(rules, meta.namespace))
     except Invalid as why:
         return replace(row, invalid=str(why))
 
 
 def grant(found: wire.ReferenceGrant) -> Grant:
-    """The row of a ReferenceGrant: what it says of routes, Services and ServiceImports."""
+    """The row of a ReferenceGrant: what it grants to routes, of Services and ServiceImports."""
     sources = {(each.kind, each.namespace) for each in found.spec.from_ or () if each.group == wire.GROUP}
     targets = {(KINDS[each.group, each.kind], each.name or "") for each in found.spec.to or () if _known(each)}
     return Grant(name=name_of(found.metadata), sources=frozenset(sources), targets=frozenset(targets))
@@ -139,7 +126,13 @@ def _numbered(found: Sequence[T] | None, field: str) -> Iterator[tuple[str, T]]:
         yield f"{field}[{number}]", each
 
 
-def _rules(found: list[tuple[wire.Rule, tuple[Match, ...]]], namespace: str) -> tuple[RouteRule, ...]:
+def _matches(found: Sequence[T] | None, field: str, match: Callable[[T, str], Match]) -> tuple[Match, ...]:
+    if found is not None and len(found) > MAX_MATCHES:
+        raise Invalid(f"{field}.matches: {len(found)} matches, more than {MAX_MATCHES}")
+    return tuple(match(each, f"{field}.matches[{n}]") for n, each in enumerate(found or ())) or (Match(),)
+
+
+def _rules(found: Sequence[tuple[wire.Rule, tuple[Match, ...]]], namespace: str) -> tuple[RouteRule, ...]:
     if (total := sum(len(matches) for _, matches in found)) > MAX_MATCHES:
         raise Invalid(f"spec.rules: {total} matches, more than {MAX_MATCHES}")
     return tuple(_rule(rule, matches, f"spec.rules[{n}]", namespace) for n, (rule, matches) in enumerate(found))
@@ -250,12 +243,6 @@ def _ref(found: wire.ObjectRef, field: str, namespace: str) -> tuple[ServiceRef,
     return to, "", ""
 
 
-def _http_matches(found: list[wire.HttpMatch] | None, field: str) -> tuple[Match, ...]:
-    if found is not None and len(found) > MAX_MATCHES:
-        raise Invalid(f"{field}.matches: {len(found)} matches, more than {MAX_MATCHES}")
-    return tuple(_http_match(each, f"{field}.matches[{n}]") for n, each in enumerate(found or ())) or (Match(),)
-
-
 def _http_match(found: wire.HttpMatch, field: str) -> Match:
     kind, path = "PathPrefix", "/"
     if found.path is not None:
@@ -275,12 +262,6 @@ def _http_match(found: wire.HttpMatch, field: str) -> Match:
         headers=_values(found.headers, f"{field}.headers", headers=True),
         query=_values(found.query_params, f"{field}.queryParams", headers=False),
     )
-
-
-def _grpc_matches(found: list[wire.GrpcMatch] | None, field: str) -> tuple[Match, ...]:
-    if found is not None and len(found) > MAX_MATCHES:
-        raise Invalid(f"{field}.matches: {len(found)} matches, more than {MAX_MATCHES}")
-    return tuple(_grpc_match(each, f"{field}.matches[{n}]") for n, each in enumerate(found or ())) or (Match(),)
 
 
 def _grpc_match(found: wire.GrpcMatch, field: str) -> Match:

@@ -128,10 +128,10 @@ class Derivations:
                 txn._await_exactly(table, awaited)
 
     def await_anew(self) -> None:
-        """Apply what ``awaits`` of the derived tables says by now; without a change of their inputs nothing asks it."""
+        """Evaluate ``awaits`` of the derived tables again, which otherwise happens only when their inputs change."""
         with self._database.write() as txn:
             for derived in self._derived:
-                if not any(FIRST_PASS in txn.pending(table) for table in derived.tables):  # that pass asks it
+                if not any(FIRST_PASS in txn.pending(table) for table in derived.tables):  # that pass evaluates it
                     self._await(txn, derived)
 
     async def _changed(self) -> None:

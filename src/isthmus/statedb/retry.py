@@ -1,4 +1,4 @@
-"""Trying one thing again and again: how often it has failed in a row, and the pause before the next attempt."""
+"""An operation that is retried: how often it has failed in a row, and the pause before the next attempt."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from isthmus.statedb.reconciler import Backoff
 
 
 class Retry:
-    """Attempts of one thing. ``attempts`` counts the failed ones since the last that succeeded."""
+    """Attempts of one operation. ``attempts`` counts the failed ones since the last that succeeded."""
 
     def __init__(self, backoff: Backoff) -> None:
         self._backoff = backoff

@@ -126,7 +126,7 @@ class RequestMirror(Wire, frozen=True):
 
 
 class Filter(Wire, frozen=True):
-    """One of the things done to a request or its answer."""
+    """One change of a request or of its response, or a second place that the request is sent to."""
 
     type: str = ""
     request_header_modifier: HeaderModifier | None = None

@@ -113,7 +113,7 @@ class Template(Wire, frozen=True):
 
 
 class WorkloadSpec(Wire, frozen=True):
-    """The part of Deployments, StatefulSets and their like that says which pods they make."""
+    """The pod template of Deployments, StatefulSets and their like."""
 
     template: Template = Template()
 
