@@ -198,11 +198,27 @@ static __always_inline int lookup_affinity(const struct plan *plan, __u32 plan_i
 	return 0;
 }
 
+/*
+ * Remember what a client was given. Of two first calls at once one loses here, and starts over to go where the other went.
+ * Full: no affinity. Not inlined, so that the stack has room for what pick calls.
+ */
+__walked_once int keep_affinity(struct bpf_sock_addr *ctx, __u32 service, __u32 cell, __u64 picked, __u64 flags)
+{
+	struct affinity_key client = { .client = bpf_get_netns_cookie(ctx), .cell = cell };
+	struct affinity chosen = {
+		.used = bpf_ktime_get_ns(),
+		.service = service,
+		.backend = picked,
+		.generation = picked >> 32,
+	};
+
+	return bpf_map_update_elem(&affinity, &client, &chosen, flags) == -EEXIST ? -EAGAIN : 0;
+}
+
 static __always_inline int pick_with_affinity(struct bpf_sock_addr *ctx, const struct plan *plan, __u32 plan_id,
 					      struct orig_dst *dst)
 {
 	struct affinity_key client = { .client = bpf_get_netns_cookie(ctx) };
-	struct affinity chosen = { .service = plan->service };
 	const struct config *cfg;
 	__u32 zero = 0, ejected = 0;
 	bool stale = false;
@@ -218,12 +234,8 @@ static __always_inline int pick_with_affinity(struct bpf_sock_addr *ctx, const s
 		return err;
 	if (ejected && ejected != dst->backend)
 		note_passed_over(ctx, ejected);
-	chosen.used = bpf_ktime_get_ns();
-	chosen.backend = dst->backend;
-	chosen.generation = dst->generation;
-	/* Of two first calls at once one loses here, and starts over to go where the other went. Full: no affinity. */
-	err = bpf_map_update_elem(&affinity, &client, &chosen, stale ? BPF_ANY : BPF_NOEXIST);
-	return err == -EEXIST ? -EAGAIN : 0;
+	return keep_affinity(ctx, plan->service, client.cell, PICKED(dst->backend, dst->generation),
+			     stale ? BPF_ANY : BPF_NOEXIST);
 }
 
 /*

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
-from pathlib import Path
 
+import bpf_object
 import pytest
 
 from isthmus.datapath.core.attach import OBJECT
@@ -42,17 +41,6 @@ class Instruction:
         return ""
 
 
-def sections(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Name and instructions of each section of code of an ELF object."""
-    raw = path.read_bytes()
-    start, size, count, names = *struct.unpack_from("<Q", raw, 40), *struct.unpack_from("<HHH", raw, 58)
-    headers = [struct.unpack_from("<IIQQQQIIQQ", raw, start + n * size) for n in range(count)]
-    strings = raw[headers[names][4] :]
-    for name, kind, flags, _, offset, length, *_ in headers:
-        if kind == 1 and flags & 4:  # SHT_PROGBITS, SHF_EXECINSTR
-            yield strings[name : strings.index(b"\0", name)].decode(), raw[offset : offset + length]
-
-
 def newer(code: bytes) -> list[str]:
     """What of a section 5.10 does not know."""
     found = []
@@ -65,7 +53,7 @@ def newer(code: bytes) -> list[str]:
 
 
 def test_no_instruction_or_helper_is_newer_than_the_floor() -> None:
-    code = dict(sections(OBJECT))
+    code = dict(bpf_object.read(OBJECT).code())
     assert "cgroup/connect4" in code
     assert {name: newer(raw) for name, raw in code.items() if newer(raw)} == {}
 
