@@ -1,8 +1,8 @@
 """No connect fails while anything on the way dies, is cut off or replaced, as long as one backend answers.
 
-c1's client calls an import by name and by address, TCP and UDP, IPv4 and IPv6, 16 calls at a time, while one fault
-after the other is made in the lab. What had been connected to a server that then died cannot be saved, nor can a
-datagram to it: those are counted apart.
+c1's client calls an import by name and by address, TCP and UDP, IPv4 and IPv6, 400 times a second where the machine
+can, while one fault after the other is made in the lab. What had been connected to a server that then died cannot be
+saved, nor can a datagram to it: those are counted apart.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ pytestmark = pytest.mark.lab
 HERE = Path(__file__).parent
 SUPPORT = HERE.parent / "support"
 CALLERS = 16
+"""Of TCP, in failover_load.py."""
 NAME = "echo.demo.svc.clusterset.local"
 LAST_ACK = "09"
 """In the fourth column of /proc/net/tcp."""
@@ -117,6 +118,21 @@ def flap(lab: Running) -> None:
         time.sleep(pauses.uniform(0.03, 0.4))
 
 
+def flap_a_pod(lab: Running) -> None:
+    """Its server closes its ports for 30 to 400 ms and opens them for as long, for at least ten rounds."""
+    name = pods(lab, "c2")[0]["metadata"]["name"]
+
+    def printed(text: str) -> bool:
+        return text in lab.kubectl("-n", "demo", "logs", name, cluster="c2").splitlines()
+
+    lab.exec(f"demo/{name}", "kill -USR1 1", cluster="c2")
+    try:
+        until(partial(printed, "flapped 10"), what="ten rounds")
+    finally:
+        lab.exec(f"demo/{name}", "kill -USR2 1", cluster="c2")
+    until(partial(printed, "settled"), what="it answers again")
+
+
 def replace_the_agent(lab: Running) -> None:
     """Maps of another size, as of another version: new ones are filled beside the old, which go on answering."""
     cluster = lab.lab.cluster("c1")
@@ -149,6 +165,7 @@ FAULTS: dict[str, Callable[[Running], None]] = {
     "none are left there for a while": scale_to_none_and_back,
     "the agent is killed": partial(kill_and_start, "c1/agent"),
     "a cluster flaps every 30 to 400 ms": flap,
+    "a pod flaps every 30 to 400 ms": flap_a_pod,
     "the agent is replaced by one with another layout": replace_the_agent,
     "the name server is killed": partial(kill_and_start, "c1/dns"),
 }
