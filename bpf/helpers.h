@@ -24,6 +24,8 @@
 #define READ_ONCE(x) (*(const volatile typeof(x) *)&(x))
 #define WRITE_ONCE(x, value) (*(volatile typeof(x) *)&(x) = (value))
 #define barrier() asm volatile("" ::: "memory")
+/* The compiler knows nothing of x from here on, so that the comparison that follows is of this very register. */
+#define bound_here(x) asm volatile("" : "+r"(x))
 
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
 #define bpf_htons(x) __builtin_bswap16(x)

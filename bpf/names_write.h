@@ -62,7 +62,7 @@ static __always_inline int write_headers(struct __sk_buff *skb, const struct que
 static __always_inline int write_checksum(struct __sk_buff *skb, struct name_scratch *scratch,
 					  const struct question *asked, struct udphdr *udp, __u32 size)
 {
-	__u32 at = asked->udp + sizeof(*udp), rest;
+	__u32 at = asked->udp + sizeof(*udp), padded;
 	__s64 sum;
 
 	udp->check = 0;
@@ -76,14 +76,17 @@ static __always_inline int write_checksum(struct __sk_buff *skb, struct name_scr
 			return -EAGAIN;
 		sum = fold(asked->pseudo + udp->len);
 		sum = bpf_csum_diff(0, 0, (const __be32 *)udp, sizeof(*udp), sum);
+		padded = (size + 3) & ~3;
+		bound_here(padded); /* else no comparison of done with a number is left */
 		/* the helper takes 512 bytes at most */
-		rest = (size + 3) & ~3;
 #pragma clang loop unroll(disable)
-		for (__u32 done = 0; done < 1536 && rest; done += 256) {
-			__u32 part = rest > 256 ? 256 : rest;
+		for (__u32 done = 0; done < DNS_MOST && done < padded; done += 256) {
+			__u64 part = padded - done;
 
+			bound_here(part);
+			if (part > 256)
+				part = 256;
 			sum = bpf_csum_diff(0, 0, (const __be32 *)(scratch->packet + done), part, sum);
-			rest -= part;
 		}
 		udp->check = ~fold(sum);
 		if (!udp->check)
@@ -92,13 +95,17 @@ static __always_inline int write_checksum(struct __sk_buff *skb, struct name_scr
 	return bpf_skb_store_bytes(skb, asked->udp, udp, sizeof(*udp), 0) ? -EAGAIN : 0;
 }
 
+/* Verifiers before 6.8 learn nothing from "not 0", so that a size is at least 1 is what one more than a bounded word is. */
 static __always_inline int store(struct __sk_buff *skb, __u32 *at, const void *bytes, __u32 size, __u32 most)
 {
+	__u64 last = (__u64)size - 1;
+
 	if (!size)
 		return 0;
-	if (size > most)
+	bound_here(last);
+	if (last >= most)
 		return -EAGAIN;
-	if (bpf_skb_store_bytes(skb, *at, bytes, size, 0))
+	if (bpf_skb_store_bytes(skb, *at, bytes, last + 1, 0))
 		return -EAGAIN;
 	*at += size;
 	return 0;
