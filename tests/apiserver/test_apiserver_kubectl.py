@@ -192,6 +192,7 @@ async def test_create_commands_speak_protobuf_and_are_understood(kubectl: Kubect
     assert (await client.get("services/exposed")).body["spec"]["selector"] == {"app": "d"}
     await kubectl("run", "p", "--image=x")
     assert (await client.get("pods/p")).body["spec"]["containers"][0]["image"] == "x"
+    await kubectl("delete", "pod", "p", "--now")
 
 
 async def test_kinds_that_nothing_acts_on_are_stored_with_a_warning(kubectl: Kubectl) -> None:
