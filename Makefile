@@ -2,7 +2,7 @@
 PY := .venv/bin/python
 SELECT := not kube and not failover and not karmada_programs
 
-.PHONY: fuzz-names scale-names soak-names demo demo-failover demo-islands demo-lb test test-kube test-failover check format lock setup setup-dev setup-test bpf mutate mutants bench-lb bench-policy compiled bench-mcs bench-export bench-clusterset test-flood cilium-reader chaos soak soak-calls kube-tools karmada-tools test-karmada kube-protos xds-protos lock clean bench-dns bench-connect
+.PHONY: fuzz-names scale-names soak-names demo demo-failover demo-islands demo-lb test test-kube test-failover check format lock setup setup-dev setup-test bpf mutate mutants bench-lb bench-policy compiled bench-mcs bench-mcs-change bench-export bench-clusterset test-flood cilium-reader chaos soak soak-calls kube-tools karmada-tools test-karmada kube-protos xds-protos lock clean bench-dns bench-connect
 demo: setup ## run the main job: three clusters, one export, sixty calls
 	@$(PY) -m isthmus lab demo
 
@@ -67,6 +67,10 @@ compiled: setup-dev ## hot modules compiled (needs a C compiler) into .cache/com
 bench-mcs: setup-dev ## from cold start to all ServiceImports written: EXPORTS=2000 CLUSTERS=5 APISERVER=real
 	@PYTHONPATH=tests/support $(PY) benchmarks/bench_mcs.py $(if $(EXPORTS),--exports $(EXPORTS)) $(if $(CLUSTERS),--clusters $(CLUSTERS)) \
 		$(if $(APISERVER),--apiserver $(APISERVER))
+
+bench-mcs-change: setup-dev ## what one change costs the operator's decisions: EXPORTS="100 1000 5000" CLUSTERS=10
+	@PYTHONPATH=tests/support $(PY) benchmarks/bench_mcs_change.py $(if $(EXPORTS),--exports $(EXPORTS)) \
+		$(if $(CLUSTERS),--clusters $(CLUSTERS))
 
 bench-export: setup-test ## from kubectl apply of an export to the first answer, with its target: TIMES=40
 	@PYTHONPATH=tests/support $(PY) benchmarks/bench_export.py $(if $(TIMES),--times $(TIMES))
