@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ import programs
 from clusterset_peers import Following, canaries, configure, service
 from etcd_server import EtcdServer
 
-from isthmus.clusterset import joining
+from isthmus.clusterset import joining, keys
 from isthmus.clusterset.follower import Follower
 from isthmus.clusterset.joining import OwnCluster
 from isthmus.clusterset.pki import Folder
@@ -71,12 +72,17 @@ class World:
         await joining.guard(self.home)
 
     async def publish(self, *addresses: str) -> None:
-        """Publish what an operator publishes, as its user."""
+        """Publish what an operator publishes, as its user.
+
+        The heartbeat has no lease, which nobody here renews: without a heartbeat, or 15 s later with one, a cluster is
+        silent, and a step of a test takes longer on a machine that stands still.
+        """
         name, number = self.home.cluster.name, self.home.cluster.id
         async with self.home.session(user="operator") as session:
             await service(session, name, "demo/echo", *addresses, number=number)
             await configure(session, name, number)
             await canaries(session, name)
+            await session.put(keys.HEARTBEAT, str(time.time()).encode())
 
     @asynccontextmanager
     async def following(self) -> AsyncIterator[Following]:
