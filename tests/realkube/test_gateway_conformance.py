@@ -1,0 +1,26 @@
+"""The Gateway API's conformance suite gives the report that docs/ publishes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gateway_conformance as conformance
+import pytest
+import yaml
+
+pytestmark = [
+    pytest.mark.kube,
+    pytest.mark.lab,
+    pytest.mark.timeout(conformance.SECONDS + 300),
+    pytest.mark.needs("kube-controller-manager", "envoy", *conformance.PROGRAMS),
+]
+
+
+def test_the_mesh_profiles_hold_as_published(tmp_path: Path) -> None:
+    with conformance.lab() as lab:
+        report, output = conformance.run(lab, tmp_path)
+    published = yaml.safe_load(conformance.PUBLISHED.read_text())
+    for of_a_day in (report, published):
+        del of_a_day["date"], of_a_day["implementation"]
+    assert conformance.results(output) == conformance.published(), conformance.failures(output)
+    assert report == published
