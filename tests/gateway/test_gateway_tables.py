@@ -10,7 +10,7 @@ import pytest
 from route_world import C2
 
 from isthmus.clusterset import certificates
-from isthmus.gateway import checks, exports, tls
+from isthmus.gateway import checks, exports, http, tls
 from isthmus.gateway.exports import GatewayOf
 from isthmus.gateway.naming import service_sni, services_suffix
 from isthmus.gateway.refusals import REASONS, Ended, Refusals
@@ -52,7 +52,7 @@ def addresses(*rows: Any) -> list[str]:
 
 def chains(*restricted: OwnExport) -> dict[str, list[str]]:
     """Chain → the SNIs that it takes."""
-    row = exports.listener(OF, restricted)
+    row = exports.listener(OF, [each.export for each in restricted if each.export is not None])
     assert problem(MESSAGES["listener"], row.body) == ""
     found = message(MESSAGES["listener"]).FromString(row.body).filter_chains
     return {chain.name: list(chain.filter_chain_match.server_names) for chain in found}
@@ -98,6 +98,37 @@ def test_an_export_for_some_clusters_has_a_chain_of_its_own_and_no_cluster_that_
 
 def test_an_export_for_nobody_has_no_chain() -> None:
     assert set(chains(OwnExport(name=ECHO, export=export(importers="")))) == {"services", "health"}
+
+
+@pytest.mark.parametrize(
+    ("port", "want"),
+    [
+        (Port("", 80), None),
+        (Port("web", 80, app_protocol="http"), 1),
+        (Port("", 80, app_protocol="kubernetes.io/ws"), 1),
+        (Port("", 80, app_protocol="kubernetes.io/h2c"), 2),
+        (Port("", 80, app_protocol="grpc"), 2),
+        (Port("http", 80), 1),
+        (Port("http-web", 80), 1),
+        (Port("grpc", 80), 2),
+        (Port("https", 443), None),
+        (Port("http", 80, app_protocol="kubernetes.io/wss"), None),
+        (Port("http", 80, app_protocol="tcp"), None),
+        (Port("http", 80, "UDP"), None),
+    ],
+)
+def test_ports_speak_http_by_their_app_protocol_or_else_their_name(port: Port, want: int | None) -> None:
+    assert http.version(port) == want
+
+
+def test_a_port_of_http_has_a_chain_of_its_own_and_no_cluster_that_an_sni_can_name() -> None:
+    row = OwnExport(name=ECHO, export=export(ports=(Port("http", 80), Port("", 9000))))
+    sni = service_sni(ECHO, 80, DOMAIN)
+    assert chains(row) == {"services": [f"*.tcp.{DOMAIN}"], "health": [f"health.c2.{DOMAIN}"], f"{sni} http": [sni]}
+    assert row.export is not None
+    made = list(exports.of_export(row.export, [], OF))
+    assert {each.name for each in made} == {f"{sni} http", service_sni(ECHO, 9000, DOMAIN)}
+    assert [problem(MESSAGES[each.type], each.body) for each in made] == [""] * 4
 
 
 def test_no_row_names_a_key_or_an_authority() -> None:

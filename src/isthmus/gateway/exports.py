@@ -5,8 +5,8 @@ dialled: a pod sees no connection of one that is refused (Envoy's network RBAC f
 the caller, and passes on what a server that speaks first sends).
 
 The chain of all services sends a connection to the cluster that is called as the SNI, whatever bytes its caller wrote
-there, if only its end is that of a service. An export for some clusters only has a chain of its own, and a cluster
-whose name ends otherwise: without its chain it cannot be reached.
+there, if only its end is that of a service. An export for some clusters only, and a port that speaks HTTP, have filter
+chains of their own, and clusters whose names end otherwise: they cannot be reached but by their chain.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from isthmus.gateway import access_log, tls
+from isthmus.gateway import access_log, http, tls
 from isthmus.gateway.naming import NODE, etcd_sni, health_sni, node_identity, service_sni, services_suffix
 from isthmus.mcs.merged import importers
 from isthmus.model.clusters import Cluster
@@ -26,6 +26,7 @@ from isthmus.model.services import Condition, EndpointSet, Export, Port
 from isthmus.model.sources import KUBERNETES
 from isthmus.model.tables import CLUSTERS, ENDPOINT_SETS, OWN_EXPORTS, TRUST_BUNDLES, XDS
 from isthmus.model.xds import Resource
+from isthmus.proxy.clusters import http_options
 from isthmus.proxy.messages import duration, packed
 from isthmus.proxy.resources import NO_CIRCUIT_BREAKERS, address, eds_cluster, eds_endpoints, hosts, resource
 from isthmus.statedb import Derived, Reader, Snapshot
@@ -49,6 +50,10 @@ BUFFER: Final = {"value": 65_536}
 """Bytes that Envoy buffers of a connection whose other side is slow."""
 
 
+EVERY_NODE: Final[list[dict[str, Any]]] = [{"suffix": NODE}]
+"""Identities of nodes of a member: the trust domain is that of an authority that is trusted."""
+
+
 class GatewayOf(NamedTuple):
     """The gateway: its cluster, the clusterset's domain, where it listens, and the directory of its Envoy."""
 
@@ -66,9 +71,11 @@ def derived(of: GatewayOf) -> Derived[Resource]:
 
     def compute(reader: Reader, unit: str) -> Iterator[Resource]:
         if unit == LISTENER:
-            restricted = [row for row in reader.all(OWN_EXPORTS) if _is_trusted(reader, row.export)]
+            apart = [
+                row.export for row in reader.all(OWN_EXPORTS) if _has_chain(row) and _is_trusted(reader, row.export)
+            ]
             yield access_log.cluster(of.directory, LISTENER)
-            yield listener(of, sorted(restricted, key=lambda row: row.name))
+            yield listener(of, sorted(filter(None, apart), key=lambda export: export.name))
             if of.etcd:
                 yield from _etcd(of)
             return
@@ -97,15 +104,15 @@ def trusted_apart(now: Snapshot, members: Collection[ClusterName]) -> set[tuple[
 def _is_trusted(reader: Reader, export: Export | None) -> bool:
     """Whether the file with its importers' authorities is there: a listener that names none is refused whole."""
     clusters = importers(export) if export is not None else None
-    return clusters is not None and reader.get(TRUST_BUNDLES, clusters) is not None
+    return clusters is None or reader.get(TRUST_BUNDLES, clusters) is not None
 
 
 def _by_export(reader: Reader, old: OwnExport | None, new: OwnExport | None) -> Iterator[str]:
-    """An export affects its own rows, and the listener where it is, or was, for some clusters only."""
+    """An export affects its own rows, and the listener where it has, or had, a filter chain of its own."""
     row = new or old
     if row is not None:
         yield row.name
-    if any(_is_restricted(each) for each in (old, new) if each is not None):
+    if any(_has_chain(each) for each in (old, new) if each is not None):
         yield LISTENER
 
 
@@ -119,9 +126,10 @@ def _is_own(row: EndpointSet, cluster: ClusterName) -> bool:
     return (row.cluster, row.source) == (cluster, KUBERNETES)
 
 
-def _is_restricted(row: OwnExport) -> bool:
-    """Whether it is exported for some clusters only."""
-    return row.export is not None and importers(row.export) is not None
+def _has_chain(row: OwnExport) -> bool:
+    """Whether ports of it have filter chains of their own: it is for some clusters only, or speaks HTTP."""
+    export = row.export
+    return export is not None and (importers(export) is not None or any(map(http.version, export.ports)))
 
 
 def of_export(export: Export, sets: Iterable[EndpointSet], of: GatewayOf) -> Iterator[Resource]:
@@ -133,17 +141,23 @@ def of_export(export: Export, sets: Iterable[EndpointSet], of: GatewayOf) -> Ite
         if port.protocol == "TCP":
             name, owner = target(export, port, of.domain), f"ServiceExport {export.name}"
             policy = "MAGLEV" if export.affinity == "ClientIP" else "RANDOM"
-            yield eds_cluster(name, owner, export.name, connect_timeout=CONNECT_TIMEOUT, lb_policy=policy)
+            version = http.version(port)
+            more: dict[str, Any] = (
+                {"typed_extension_protocol_options": http_options(http2=version == 2)} if version else {}
+            )
+            yield eds_cluster(name, owner, export.name, connect_timeout=CONNECT_TIMEOUT, lb_policy=policy, **more)
             yield eds_endpoints(name, owner, export.name, _serving(sets, port))
 
 
 def target(export: Export, port: Port, domain: str) -> str:
-    """The cluster of Envoy for a port of an export: its SNI, unless it is for some clusters only.
+    """The cluster of Envoy for a port of an export: its SNI, unless it has a filter chain of its own.
 
     That one's name must not end as the SNIs of the services' chain do: TLS lets a caller write any byte but 0 before.
     """
     sni = service_sni(export.name, port.port, domain)
-    return sni if importers(export) is None else f"{sni} restricted"
+    if importers(export) is not None:
+        return f"{sni} restricted"
+    return f"{sni} http" if http.version(port) else sni
 
 
 def _serving(sets: Iterable[EndpointSet], port: Port) -> list[tuple[str, int]]:
@@ -157,14 +171,16 @@ def _serving(sets: Iterable[EndpointSet], port: Port) -> list[tuple[str, int]]:
     return sorted(found.get(Condition.READY) or found.get(Condition.TERMINATING) or ())
 
 
-def listener(of: GatewayOf, restricted: Iterable[OwnExport]) -> Resource:
-    """The one listener. What has another SNI, none, or no TLS matches no chain, and is closed."""
+def listener(of: GatewayOf, apart: Iterable[Export]) -> Resource:
+    """The one listener; ``apart``: exports with filter chains of their own.
+
+    What has another SNI, none, or no TLS matches no chain, and is closed.
+    """
     (first, *more) = [address(*at) for at in of.listen]
-    every_node = [{"suffix": NODE}]  # of a member: the trust domain is that of an authority that is trusted
     chains = [
-        _chain("services", [f"*{services_suffix(of.domain)}"], tls.downstream(of.directory, every_node), _by_sni()),
-        _chain("health", [health_sni(of.cluster, of.domain)], tls.downstream(of.directory, every_node), _echo()),
-        *(chain for row in restricted if row.export is not None for chain in _restricted(row.export, of)),
+        _chain("services", [f"*{services_suffix(of.domain)}"], tls.downstream(of.directory, EVERY_NODE), _by_sni()),
+        _chain("health", [health_sni(of.cluster, of.domain)], tls.downstream(of.directory, EVERY_NODE), _echo()),
+        *(chain for export in apart for chain in _own_chains(export, of)),
     ]
     if of.etcd:  # the etcd ends TLS itself: its certificate and its users are not ours to judge
         chains.append(_chain("etcd", [etcd_sni(of.cluster, of.domain)], None, [_tcp_proxy(ETCD, by_handshake=False)]))
@@ -186,19 +202,25 @@ def listener(of: GatewayOf, restricted: Iterable[OwnExport]) -> Resource:
     )
 
 
-def _restricted(export: Export, of: GatewayOf) -> Iterator[dict[str, Any]]:
-    """A chain for each port, which takes nodes of the clusters that may import it; none where none may.
+def _own_chains(export: Export, of: GatewayOf) -> Iterator[dict[str, Any]]:
+    """A chain for each port that speaks HTTP, and for every one where some clusters only may import, if any.
 
-    It trusts the authorities of these clusters alone: Envoy finds the authority by a certificate's first name, and
-    takes the identity from any of its names, where another member may have written one that is not its own.
+    That one trusts the authorities of these clusters alone: Envoy finds the authority by a certificate's first name,
+    and takes the identity from any of its names, where another member may have written one that is not its own.
     """
-    clusters = importers(export) or ()
-    allowed = [{"exact": node_identity(each, of.domain)} for each in clusters]
-    trust = tls.trust_of(clusters)
-    for port in export.ports if allowed and export.type != "Headless" else ():
-        if port.protocol == "TCP":
+    clusters = importers(export)
+    if export.type == "Headless" or clusters == ():
+        return
+    if clusters is None:
+        allowed, trust = EVERY_NODE, tls.TRUST
+    else:
+        allowed, trust = [{"exact": node_identity(each, of.domain)} for each in clusters], tls.trust_of(clusters)
+    for port in export.ports:
+        version = http.version(port)
+        if port.protocol == "TCP" and (version or clusters):
             sni, to = service_sni(export.name, port.port, of.domain), target(export, port, of.domain)
-            yield _chain(to, [sni], tls.downstream(of.directory, allowed, trust=trust), [_tcp_proxy(to)])
+            by = http.manager(to, of.domain) if version else _tcp_proxy(to)
+            yield _chain(to, [sni], tls.downstream(of.directory, allowed, trust=trust), [by])
 
 
 def _chain(name: str, snis: list[str], socket: dict[str, Any] | None, filters: list[dict[str, Any]]) -> dict[str, Any]:

@@ -61,15 +61,20 @@ def _of(groups: Iterable[Group], meant: Callable[[Target], bool]) -> list[Group]
     return [group for group in left if group.targets]
 
 
+def http_options(*, http2: bool) -> dict[str, Any]:
+    """Backends are called by the client's version of HTTP, or by HTTP/2 where they speak only that."""
+    only: dict[str, Any] = {"http2_protocol_options": {}}
+    as_called: dict[str, Any] = {"http_protocol_options": {}, "http2_protocol_options": {}}
+    protocol = {"explicit_http_config": only} if http2 else {"use_downstream_protocol_config": as_called}
+    return {HTTP_OPTIONS: packed(HTTP_OPTIONS, **protocol)}
+
+
 def _owner(plan: Plan) -> str:
     return f"ServiceImport {plan.import_of}" if plan.import_of else f"Service {plan.key.service}"
 
 
 def _cluster(name: str, owner: str, plan: Plan, *, http2: bool) -> Resource:
     by_client = plan.affinity == "ClientIP" or plan.consistent
-    only: dict[str, Any] = {"http2_protocol_options": {}}
-    as_called: dict[str, Any] = {"http_protocol_options": {}, "http2_protocol_options": {}}
-    protocol = {"explicit_http_config": only} if http2 else {"use_downstream_protocol_config": as_called}
     return eds_cluster(
         name,
         owner,
@@ -77,7 +82,7 @@ def _cluster(name: str, owner: str, plan: Plan, *, http2: bool) -> Resource:
         connect_timeout=CONNECT_TIMEOUT,
         locality_weights=True,
         lb_policy="MAGLEV" if by_client else "ROUND_ROBIN",
-        typed_extension_protocol_options={HTTP_OPTIONS: packed(HTTP_OPTIONS, **protocol)},
+        typed_extension_protocol_options=http_options(http2=http2),
     )
 
 

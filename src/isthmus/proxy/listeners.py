@@ -43,26 +43,35 @@ def http_listener(
     )
 
 
-def _chain(chain: Chain) -> dict[str, Any]:
+def http_manager(*, trusted: bool = False, **fields: Any) -> dict[str, Any]:
+    """The network filter of HTTP, with routes as its fields have them.
+
+    It is as if no proxy were there: nothing of the answer is changed, and no stream is cut for being idle.
+    ``trusted``: what callers write to ``x-forwarded-for`` and ``x-forwarded-proto`` stays as it is.
+    """
     manager = packed(
         HCM,
         stat_prefix=STAT_PREFIX,
-        rds={"route_config_name": chain.routes, "config_source": ADS},
         http_filters=[
             {"name": "envoy.filters.http.router", "typed_config": packed(ROUTER, suppress_envoy_headers=True)}
         ],
         upgrade_configs=[{"upgrade_type": "websocket"}],
-        # As if no proxy were there: nothing of the answer is changed, and no stream is cut for being idle.
         server_header_transformation="PASS_THROUGH",
         generate_request_id={"value": False},
-        use_remote_address={"value": True},
+        use_remote_address={"value": not trusted},
         normalize_path={"value": True},
         stream_idle_timeout=duration(0),
         http_protocol_options={"accept_http_10": True},
+        **fields,
     )
+    return {"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}
+
+
+def _chain(chain: Chain) -> dict[str, Any]:
+    manager = http_manager(rds={"route_config_name": chain.routes, "config_source": ADS})
     found: dict[str, Any] = {
         "name": chain.routes,
-        "filters": [{"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}],
+        "filters": [manager],
     }
     if chain.callers:
         ranges = [

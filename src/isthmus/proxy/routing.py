@@ -43,7 +43,7 @@ def route_configuration(
     """The routes of a port. What nothing matches is answered with 404, or goes to the cluster ``default``."""
     found = [_route(entry, cluster) for entry in tried]
     if default:
-        found.append({"name": "default", "match": {"prefix": "/"}, "route": _action(default)})
+        found.append({"name": "default", "match": {"prefix": "/"}, "route": route_action(default)})
     host = {"name": "all", "domains": ["*"], "routes": found}
     owner = min((entry.route for entry in tried), key=lambda route: route.created).owner if tried else ""
     return resource("routes", name, owner, unit, virtual_hosts=[host], request_headers_to_remove=OWN_HEADERS)
@@ -58,7 +58,7 @@ def _route(entry: Entry, cluster: Cluster) -> dict[str, Any]:
         return found | {"redirect": _redirect(rule, entry.match)}
     if not weighted:
         return found | {"direct_response": {"status": 500}}
-    action = _action("") | _patience(rule) | _rewrite(rule, entry.match)
+    action = route_action("") | _patience(rule) | _rewrite(rule, entry.match)
     if rule.mirrors:
         action["request_mirror_policies"] = [_mirror(each, cluster(entry, each.to)) for each in rule.mirrors]
     if len(weighted) == 1:
@@ -69,7 +69,7 @@ def _route(entry: Entry, cluster: Cluster) -> dict[str, Any]:
     return found | {"route": action | {"weighted_clusters": {"clusters": clusters}}}
 
 
-def _action(cluster: str) -> dict[str, Any]:
+def route_action(cluster: str) -> dict[str, Any]:
     """What all actions have. A client's address is hashed only for clusters that balance by it."""
     fields: dict[str, Any] = {"cluster": cluster} if cluster else {}
     return fields | {

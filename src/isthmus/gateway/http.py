@@ -1,0 +1,67 @@
+"""Exports of HTTP and gRPC at a gateway: each request is balanced by itself, and carries the caller's cluster. Pure.
+
+The header is the gateway's word: it is taken from the certificate with which the node's Envoy called, and what a client
+sends under its name, or under a spelling that servers take for it (CGI and WSGI know no hyphen), is removed.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from re import escape
+from typing import Any, Final, Literal
+
+from isthmus.model.services import Port
+from isthmus.proxy.derived import HTTP2
+from isthmus.proxy.listeners import http_manager
+from isthmus.proxy.messages import packed
+from isthmus.proxy.routing import OVERWRITE, OWN_HEADERS, route_action
+
+CALLER: Final = "x-isthmus-cluster"
+"""Header of a request: the cluster that calls, verified."""
+SPELLINGS: Final = tuple(f"x{one}isthmus{two}cluster" for one, two in product("-_", repeat=2))
+HEADER_MUTATION: Final = "envoy.extensions.http.early_header_mutation.header_mutation.v3.HeaderMutation"
+HTTP1: Final = frozenset({"http", "kubernetes.io/ws"})
+
+
+def version(port: Port) -> Literal[1, 2] | None:
+    """Whether a port's pods speak HTTP (1), or HTTP/2 alone (2); None: neither, as far as is declared.
+
+    By its ``appProtocol``, else by its name: ``http``, ``grpc``, or one of these and a hyphen before the rest.
+    """
+    declared = port.app_protocol or port.name.partition("-")[0]
+    if port.protocol != "TCP":
+        return None
+    return 2 if declared in HTTP2 else 1 if declared in HTTP1 else None
+
+
+def manager(cluster: str, domain: str) -> dict[str, Any]:
+    """The network filter that sends requests to a cluster of Envoy.
+
+    The gateway adds no ``x-forwarded-for``: it sees a node of another island. Without a mark of another proxy a request
+    is plain HTTP, as its client sent it; Envoy would take the TLS between the islands for the client's.
+    """
+    name = f"%CEL(re.extract(connection.uri_san_peer_certificate, '^spiffe://([^./]+)[.]{_quoted(domain)}/', '\\\\1'))%"
+    routes = {
+        "name": cluster,
+        "virtual_hosts": [
+            {"name": "all", "domains": ["*"], "routes": [{"match": {"prefix": "/"}, "route": route_action(cluster)}]}
+        ],
+        "request_headers_to_remove": [*SPELLINGS, *OWN_HEADERS],  # before the next are added
+        "request_headers_to_add": [{"header": {"key": CALLER, "value": name}, "append_action": OVERWRITE}],
+    }
+    plain = {"append": {"header": {"key": "x-forwarded-proto", "value": "http"}, "append_action": "ADD_IF_ABSENT"}}
+    return http_manager(
+        route_config=routes,
+        trusted=True,
+        early_header_mutation_extensions=[
+            {
+                "name": "envoy.http.early_header_mutation.header_mutation",
+                "typed_config": packed(HEADER_MUTATION, mutations=[plain]),
+            }
+        ],
+    )
+
+
+def _quoted(domain: str) -> str:
+    """As an expression within a string of CEL."""
+    return escape(domain).replace("\\-", "-").replace("\\.", "[.]")
