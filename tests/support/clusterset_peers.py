@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from isthmus.clusterset import keys
 from isthmus.clusterset.follower import Follower
 from isthmus.config import ClusterSection, ClustersetSection
 from isthmus.etcd import Session
@@ -122,6 +123,8 @@ async def configure(etcd: Session, name: str, number: int, **capabilities: Any) 
 
 
 async def canaries(etcd: Session, name: str) -> None:
+    """All of it is written; and a publisher lives, without which a peer is silent after 20 s."""
+    await etcd.put(keys.HEARTBEAT, b"2026-11-21T00:00:00Z")
     for kind in ("services", "serviceexports"):
         await etcd.put(f"cilium/synced/{name}/cilium/state/{kind}/v1", b"2026-11-21T00:00:00Z")
 
