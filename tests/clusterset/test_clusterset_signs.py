@@ -52,7 +52,7 @@ def local(local: Peers) -> Peers:
 async def test_a_silent_publisher_is_reported_and_withdraws_nothing(
     peer_session: Session, peers: Peers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peer_record, "LATE", 0.5)
+    monkeypatch.setattr(peer_record, "LATE", 2.0)
     sessions: list[str] = []
 
     class Counted(Session):
@@ -90,7 +90,8 @@ async def test_a_publisher_whose_lease_ends_is_silent_at_once_and_withdraws_noth
 async def test_a_peer_that_never_had_a_heartbeat_has_a_moment_to_write_one(
     peer_session: Session, peers: Peers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peer_status, "ABSENT", 0.7)
+    monkeypatch.setattr(peer_status, "ABSENT", 2.0)
+    await peer_session.delete(keys.HEARTBEAT)
     async with following(peers) as seen:
         await seen.state("c2", "ready")
         await seen.state("c2", "silent")
