@@ -8,14 +8,27 @@ from typing import Any
 import pytest
 from balancing_world import DERIVED, ECHO, World, make
 
+from isthmus.loadbalancer import policy_objects
 from isthmus.loadbalancer.explain import explain
 from isthmus.loadbalancer.selection import Place
+from isthmus.loadbalancer.services import resolve
+from isthmus.loadbalancer.shares import by_cluster
 from isthmus.model.islands import GatewayCheck, IslandListener
 from isthmus.model.names import ClusterName
 from isthmus.model.policies import HealthCheck, Policy, Share, Tier
 from isthmus.model.services import Condition, Port
-from isthmus.model.tables import GATEWAY_CHECKS, ISLAND_LISTENERS, XDS_SERVED
+from isthmus.model.tables import (
+    CLUSTERS,
+    ENDPOINT_SETS,
+    GATEWAY_CHECKS,
+    IMPORTS,
+    ISLAND_LISTENERS,
+    SERVICES,
+    XDS_SERVED,
+)
 from isthmus.model.xds import ServedListener
+from isthmus.processes.start import tables_of
+from isthmus.statedb import Database
 
 C2 = ClusterName("c2")
 LISTENER = IslandListener(
@@ -145,3 +158,19 @@ def test_a_change_of_an_islands_endpoints_beside_many_others_brings_none_of_its_
     found = weighted(world)
     assert found["c2/169.254.7.1:19100"][1] == 10 * found["c1/10.1.7.1:8080"][1]
     assert "10.1.9." not in repr([*world.backends, *world.plans])
+
+
+def test_an_operators_database_has_every_table_that_the_status_of_a_policy_of_an_island_reads() -> None:
+    declared = policy_objects.derived(ClusterName("c1"))
+    db = Database(*tables_of([declared]))
+    with db.write() as txn:
+        txn.put(CLUSTERS, make.cluster("c1", own=True, network="one"))
+        txn.put(CLUSTERS, make.cluster("c2", network="two", gateways=("172.30.2.11:15443",)))
+        txn.put(IMPORTS, make.imported(clusters=(C2,)))
+        txn.put(SERVICES, make.derived())
+        txn.put(ENDPOINT_SETS, make.endpoints("c2", "10.1.0.1"))
+    subject = resolve(db.snapshot(), DERIVED, which="multicluster")
+    assert subject is not None
+    policy = Policy(name=ECHO, target=ECHO)
+    plans = policy_objects.planned(db.snapshot(), subject, policy, cluster=ClusterName("c1"))
+    assert [by_cluster(plan) for plan in plans] == [{C2: 1.0}]

@@ -29,13 +29,16 @@ from isthmus.model.tables import (
     CLUSTERS,
     DRAINING,
     ENDPOINT_SETS,
+    GATEWAY_CHECKS,
     IMPORTS,
+    ISLAND_LISTENERS,
     OBSERVED,
     OWN_RANGES,
     POLICIES,
     POLICY_OBJECTS,
     PROBES,
     SERVICES,
+    XDS_SERVED,
 )
 from isthmus.statedb import Derived, Reader
 
@@ -60,6 +63,10 @@ def derived(cluster: ClusterName) -> Derived[Object]:
             CLUSTERS: by_cluster,
             OWN_RANGES: backends.by_own_ranges,
             DRAINING: by_draining,
+            # Empty in an operator, which runs no Envoy; what backends are computed of has to be in its database.
+            ISLAND_LISTENERS: islands.by_listener,
+            XDS_SERVED: islands.by_served,
+            GATEWAY_CHECKS: islands.by_check,
         },
         unit="service",
     )
