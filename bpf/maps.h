@@ -51,13 +51,11 @@ enum event_kind {
 };
 
 enum flow_flag {
-	FLOW_SENT = 1,	   /* a packet was rewritten: the SYN has gone to the new backend */
-	FLOW_ANSWERED = 2, /* the new backend accepted: it is this one for good */
-	FLOW_POD_FIN = 4,
-	FLOW_PEER_FIN = 8,
-	FLOW_POD_DONE = 16, /* the pod's FIN is acknowledged */
-	FLOW_PEER_DONE = 32,
-	FLOW_CLOSED = 64, /* the pod's socket is gone; packets may still be under way */
+	FLOW_SENT = 1,	      /* pod: a packet was rewritten: the SYN has gone to the new backend */
+	FLOW_ANSWERED = 2,    /* peer: the new backend accepted: it is this one for good */
+	FLOW_FIN = 4,	      /* pod or peer: it has sent its FIN */
+	FLOW_OTHER_DONE = 8,  /* pod or peer: it has acknowledged the other's FIN */
+	FLOW_CLOSED = 16,     /* socket: it is gone; packets may still be under way */
 };
 
 enum family {
@@ -164,7 +162,11 @@ struct flow {
 	__be32 peer[4];
 	__be16 peer_port;
 	__be16 pod_port;
-	__u32 flags; /* enum flow_flag */
+	/* enum flow_flag. A byte for each writer: of one word, what two processors write at once would be lost. */
+	__u8 pod_flags;	   /* of what the pod sends */
+	__u8 peer_flags;   /* of what the peer sends */
+	__u8 socket_flags; /* of the pod's socket */
+	__u8 unused;
 	__u32 backend;
 	__u32 reserved;
 	__u32 fin_end[2]; /* the sequence number after the FIN, of the pod and of the peer */

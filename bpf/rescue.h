@@ -228,7 +228,7 @@ static __always_inline bool is_unsent(const struct attempt *attempt, const struc
 {
 	const struct flow *flow = attempt->moved ? bpf_map_lookup_elem(&flows, forward) : 0;
 
-	return flow && !(READ_ONCE(flow->flags) & FLOW_SENT);
+	return flow && !(READ_ONCE(flow->pod_flags) & FLOW_SENT);
 }
 
 /*

@@ -124,20 +124,19 @@ static __always_inline void rewrite(struct __sk_buff *skb, const struct segment 
  */
 static __always_inline bool is_last(struct flow *flow, const struct segment *segment, bool from_pod)
 {
-	__u16 fin = from_pod ? FLOW_POD_FIN : FLOW_PEER_FIN, other_fin = from_pod ? FLOW_PEER_FIN : FLOW_POD_FIN;
-	__u16 other_done = from_pod ? FLOW_PEER_DONE : FLOW_POD_DONE, flags = flow->flags;
+	__u8 *own = from_pod ? &flow->pod_flags : &flow->peer_flags;
+	const __u8 *other = from_pod ? &flow->peer_flags : &flow->pod_flags;
 
 	if (segment->flags & TCP_RST)
-		return flags & FLOW_ANSWERED;
+		return READ_ONCE(flow->peer_flags) & FLOW_ANSWERED;
 	if (segment->flags & TCP_FIN) {
 		flow->fin_end[from_pod ? 0 : 1] = segment->sequence + segment->length + 1;
-		flags |= fin;
+		*own |= FLOW_FIN;
 	}
-	if (flags & other_fin && segment->flags & TCP_ACK &&
+	if (READ_ONCE(*other) & FLOW_FIN && segment->flags & TCP_ACK &&
 	    (__s32)(segment->acknowledged - flow->fin_end[from_pod ? 1 : 0]) >= 0)
-		flags |= other_done;
-	flow->flags = flags;
-	return (flags & FLOW_POD_DONE) && (flags & FLOW_PEER_DONE);
+		*own |= FLOW_OTHER_DONE;
+	return READ_ONCE(*other) & *own & FLOW_OTHER_DONE;
 }
 
 /* The pod's socket of a connection, as its network namespace knows it; to be released. */
@@ -303,7 +302,7 @@ __walked_once int rescue_from_pod(struct __sk_buff *skb)
 	if (!flow)
 		return TC_ACT_UNSPEC;
 	flow->used = bpf_ktime_get_ns();
-	flow->flags |= FLOW_SENT;
+	flow->pod_flags |= FLOW_SENT;
 	last = is_last(flow, &segment, true);
 	rewrite(skb, &segment, flow, true);
 	if (last)
@@ -317,7 +316,7 @@ static __always_inline int from_first_choice(struct __sk_buff *skb, const struct
 {
 	bool accepts = (segment->flags & (TCP_SYN | TCP_ACK)) == (TCP_SYN | TCP_ACK);
 
-	if (!(moved->flags & FLOW_ANSWERED) && accepts && answer_of(skb, &segment->key, segment) == ANSWER_TAKEN)
+	if (!(READ_ONCE(moved->peer_flags) & FLOW_ANSWERED) && accepts && answer_of(skb, &segment->key, segment) == ANSWER_TAKEN)
 		return TC_ACT_UNSPEC;
 	return TC_ACT_SHOT;
 }
@@ -338,7 +337,7 @@ static __always_inline int from_new_peer(struct __sk_buff *skb, const struct seg
 	flow = bpf_map_lookup_elem(&flows, &forward);
 	if (!flow)
 		return TC_ACT_UNSPEC;
-	if (segment->flags & TCP_RST && !(flow->flags & FLOW_ANSWERED)) {
+	if (segment->flags & TCP_RST && !(flow->peer_flags & FLOW_ANSWERED)) {
 		if (answer_of(skb, &forward, segment) == ANSWER_MOVED)
 			spoil(skb, segment);
 		rewrite(skb, segment, &first, false);
@@ -346,7 +345,7 @@ static __always_inline int from_new_peer(struct __sk_buff *skb, const struct seg
 	}
 	flow->used = bpf_ktime_get_ns();
 	if ((segment->flags & (TCP_SYN | TCP_ACK)) == (TCP_SYN | TCP_ACK))
-		flow->flags |= FLOW_ANSWERED;
+		flow->peer_flags |= FLOW_ANSWERED;
 	last = is_last(flow, segment, false);
 	rewrite(skb, segment, &first, false);
 	if (last)

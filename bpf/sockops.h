@@ -72,7 +72,7 @@ static __always_inline void close_flow(const struct flow_key *forward, bool at_o
 	}
 	flow = bpf_map_lookup_elem(&flows, forward);
 	if (flow)
-		flow->flags |= FLOW_CLOSED;
+		flow->socket_flags |= FLOW_CLOSED;
 }
 
 static __always_inline __u8 reason_of(int err)

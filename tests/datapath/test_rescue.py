@@ -10,7 +10,7 @@ from failing_backends import GOOD, GOOD6, REFUSES, REFUSES6, SILENT, SILENT6, VI
 from lab_running import until
 
 from isthmus.datapath import Datapath, remove, view
-from isthmus.datapath.failures import watch
+from isthmus.datapath.failures import codecs, watch
 from isthmus.datapath.failures.watch import FailureWatch
 from isthmus.model import tables
 from isthmus.model.balancing import Ejection
@@ -106,6 +106,26 @@ def test_neither_side_keeps_a_socket_of_a_moved_connection(rescuing: Datapath, w
         lambda: not world.sockets("state", "connected", "exclude", "time-wait", namespace=world.client),
         what="none here",
     )
+
+
+def test_what_is_seen_of_a_moved_connection_is_kept_by_its_side(rescuing: Datapath, world: World) -> None:
+    """Two processors may follow it at once: of one word, what one of them writes would be lost."""
+    programmed(rescuing.target(), plan("echo", VIP, group(REFUSES), group(GOOD[0], tier=1), ejection=NEVER))
+    caller = world.call_from(world.cgroup)
+
+    def kept() -> tuple[int, int, int]:
+        both = [(codecs.FLOW_KEY.named(key), codecs.FLOW.named(value)) for key, value in rescuing.maps.items("flows")]
+        [found] = [flow for key, flow in both if not key["reverse"]]
+        return found["pod_flags"], found["peer_flags"], found["socket_flags"]
+
+    assert caller.calls("hold", VIP, 80, local=30128) == [{"answer": GOOD[0]}]
+    assert kept() == (codecs.FLOW_SENT, codecs.FLOW_ANSWERED, 0)
+    world.address("del", host(GOOD[0]))
+    try:
+        caller.calls("abandon", VIP, 80)
+        assert kept() == (codecs.FLOW_SENT, codecs.FLOW_ANSWERED, codecs.FLOW_CLOSED)
+    finally:
+        world.address("add", host(GOOD[0]))
 
 
 def test_when_all_were_tried_in_vain_they_are_tried_again(rescuing: Datapath, world: World, load: Load) -> None:

@@ -10,13 +10,24 @@ REASONS: Final = ("", "refused", "silent", "unreachable")
 """By enum failure_reason."""
 FLOW_SENT: Final = 1
 FLOW_ANSWERED: Final = 2
-FLOW_CLOSED: Final = 64
+FLOW_CLOSED: Final = 16
 KINDS: Final = ("", "ejected", "restored")
 """By enum event_kind."""
 
 FLOW_KEY = Shape("flow_key", pod="16s", peer="16s", pod_port="2s", peer_port="2s", reverse="I")
 FLOW = Shape(
-    "flow", peer="16s", peer_port="2s", pod_port="2s", flags="I", backend="I", reserved="I", fin_end="8s", used="Q"
+    "flow",
+    peer="16s",
+    peer_port="2s",
+    pod_port="2s",
+    pod_flags="B",
+    peer_flags="B",
+    socket_flags="B",
+    unused="B",
+    backend="I",
+    reserved="I",
+    fin_end="8s",
+    used="Q",
 )
 FAILING = Shape("failing", generation="I", failures="I", since="Q", until="Q", last="Q", level="I", reason="I")
 GATE = Shape("gate", failing="I", moved="I")

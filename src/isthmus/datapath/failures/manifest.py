@@ -44,7 +44,7 @@ def _flows(names: Names, entries: Sequence[Entry]) -> list[Row]:
                     "pod": host_port(raw["pod"], raw["pod_port"]),
                     "called": host_port(raw["peer"], raw["peer_port"]),
                     "moved_to": host_port(to["peer"], to["peer_port"]),
-                    "answered": bool(to["flags"] & codecs.FLOW_ANSWERED),
+                    "answered": bool(to["peer_flags"] & codecs.FLOW_ANSWERED),
                     "backend_id": to["backend"],
                     "used": to["used"],
                 }

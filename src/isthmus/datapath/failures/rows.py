@@ -44,7 +44,8 @@ def forgotten(entries: Iterable[tuple[bytes, bytes]], *, now: int, keep: int) ->
     found = []
     for key, value in entries:
         raw = codecs.FLOW.named(value)
-        if not codecs.FLOW_KEY.named(key)["reverse"] and raw["flags"] & codecs.FLOW_CLOSED and raw["used"] + keep < now:
+        closed = raw["socket_flags"] & codecs.FLOW_CLOSED
+        if closed and not codecs.FLOW_KEY.named(key)["reverse"] and raw["used"] + keep < now:
             found += [key, _reverse(key, raw)]
     return found
 
