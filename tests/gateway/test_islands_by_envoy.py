@@ -319,7 +319,7 @@ async def answered(answers: list[bytes], count: int) -> bytes:
 
 async def test_an_island_whose_gateway_has_ended_is_in_no_plan_until_it_is_back(world: Islands) -> None:
     world.export(ECHO, await world.pod())
-    world.imported(ECHO)
+    world.imported(ECHO, own=["10.9.9.9:8080"])  # with nothing else that could be called, the island would stay
     await world.target(ECHO)
     async with asyncio.TaskGroup() as tasks:
         following = tasks.create_task(checks.follow(world.rows.db, world.node_of.directory))
