@@ -26,6 +26,8 @@ LAST_LINES: Final = 5
 """Lines of Envoy's own log that an error quotes."""
 TERM_TIMEOUT: Final = 5.0
 """Seconds between SIGTERM and SIGKILL."""
+LAST_WORDS: Final = 1.0
+"""Seconds until the log of a process that has ended is left unread: somebody else holds its end of the pipe."""
 LIVE: Final = "LIVE"
 
 
@@ -256,6 +258,7 @@ class Envoy:
         except TimeoutError:
             self._process.kill()
             await self._process.wait()
+        await asyncio.wait([self._reading], timeout=LAST_WORDS)  # else what it logged last is lost, and its pipe left
         self.forget()
 
     def forget(self) -> None:
