@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from urllib.parse import urlsplit
 
 import pytest
@@ -40,12 +41,12 @@ class Islands:
         self.at = {"c1": f"https://127.0.0.1:{ports[0]}", "c2": f"https://127.0.0.1:{ports[1]}"}
 
 
-async def gateway(world: World, port: int, stack: AsyncExitStack) -> EnvoyWorld:
+async def gateway(world: World, directory: Path, port: int, stack: AsyncExitStack) -> EnvoyWorld:
     """The Envoy of a cluster's gateway, which passes connections for the etcd on."""
     etcd = urlsplit(world.etcd.endpoint)
     assert etcd.hostname is not None
     assert etcd.port is not None
-    name, directory = ClusterName(world.home.cluster.name), world.folder / "gateway"
+    name = ClusterName(world.home.cluster.name)
     of = GatewayOf(name, DOMAIN, (Endpoint("127.0.0.1", port),), directory, (Endpoint(etcd.hostname, etcd.port),))
     pair = Identity(world.keys.path / "gateway.crt", world.keys.path / "gateway.key")
     declared = [exports.derived(of)]
@@ -67,7 +68,8 @@ async def islands(tmp_path: Path) -> AsyncIterator[Islands]:
     async with AsyncExitStack() as stack:
         c1, c2 = await stack.enter_async_context(clusters(tmp_path, gateways=(at[0], at[1])))
         for world, port in zip((c1, c2), ports, strict=True):
-            await gateway(world, port, stack)
+            short = Path(stack.enter_context(TemporaryDirectory()))  # a path of a socket has 108 characters
+            await gateway(world, short, port, stack)
         yield Islands(c1, c2, ports)
 
 
