@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import ssl
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from certificates import Authority
 from fake_apiserver import FakeApiServer, Reply, refusing, reset, running, status
 
 from isthmus import kube
@@ -211,3 +215,50 @@ async def test_a_kind_that_is_not_served_says_what_to_do(server: FakeApiServer, 
         await client.list(SERVICE_IMPORT)
     server.served[f"{MCS}/v1beta1"].append("serviceimports")
     assert await client.list(SERVICE_IMPORT) == []
+
+
+async def test_a_watch_that_is_given_up_leaves_no_connection_that_waits_for_the_servers_farewell(
+    tmp_path: Path,
+) -> None:
+    """TLS ends a connection by an alert of either side; this server sends none."""
+    authority = Authority(tmp_path)
+    of_server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    of_server.load_cert_chain(*authority.sign("server"))
+    of_client = ssl.create_default_context(cafile=str(authority.cert))
+    listener = socket.create_server(("127.0.0.1", 0))
+    asked, given_up = threading.Event(), threading.Event()
+
+    def serve() -> bool:
+        """Whether the client ends the connection by itself."""
+        with listener, listener.accept()[0] as raw, of_server.wrap_socket(raw, server_side=True) as tls:
+            tls.recv(65_536)
+            tls.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+            asked.set()
+            given_up.wait(60)
+            tls.settimeout(10)
+            try:
+                while socket.socket.recv(tls, 65_536):  # as it comes, not deciphered
+                    pass
+            except TimeoutError:
+                return False
+            except OSError:
+                pass
+            return True
+
+    transport = Transport(Access(server=f"https://127.0.0.1:{listener.getsockname()[1]}", tls=of_client))
+    serving = asyncio.create_task(asyncio.to_thread(serve))
+
+    async def watch() -> None:
+        async with transport.stream("/watch", params={}, silence=60, what="watch") as chunks:
+            async for _ in chunks:
+                pass
+
+    watching = asyncio.create_task(watch())
+    assert await asyncio.to_thread(asked.wait, 60)
+    await asyncio.sleep(0.2)
+    watching.cancel()
+    await asyncio.wait([watching])
+    await asyncio.sleep(0.2)  # TLS says its farewell, and waits for the server's
+    await transport.close()
+    given_up.set()
+    assert await serving

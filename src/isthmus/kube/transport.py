@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -29,6 +30,10 @@ _KEEPALIVE: Final = (
     (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 25_000),
 )
 
+_LINGERS: Final = sys.version_info < (3, 12, 7)
+"""Whether a TLS connection whose request was given up waits for the server's farewell, for ever where none comes
+(python/cpython#118960); aiohttp can end it, and warns where Python needs no help."""
+
 log = logs.get("kube")
 
 
@@ -38,7 +43,7 @@ class Transport:
     def __init__(self, access: Access) -> None:
         self._access = access
         self._token = access.bearer()
-        connector = aiohttp.TCPConnector(limit=0, socket_factory=_socket)
+        connector = aiohttp.TCPConnector(limit=0, socket_factory=_socket, enable_cleanup_closed=_LINGERS)
         self._session = aiohttp.ClientSession(
             connector=connector, headers={"Accept-Encoding": "identity", "User-Agent": "isthmus"}
         )
