@@ -128,7 +128,7 @@ kube-tools: ## build kube-apiserver, its like and etcd from pinned Go modules, o
 gateway-report: setup-test ## run the Gateway API's conformance suite for meshes in a lab, and write its report (needs make kube-tools)
 	@PYTHONPATH=tests/support $(PY) tests/support/gateway_conformance.py
 
-karmada-tools: ## build Karmada's controllers, scheduler and webhooks from pinned Go modules, once (over an hour on two busy cores)
+karmada-tools: ## build Karmada's controllers, scheduler and webhooks from pinned Go modules, once (three minutes after the real Kubernetes is built)
 	@tools/kube-tools kube-apiserver kubectl karmada-controller-manager karmada-scheduler karmada-webhook
 
 test-karmada: setup-test karmada-tools ## members joined by Karmada's own programs, built first where they are missing (needs Go)
