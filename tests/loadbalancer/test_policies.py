@@ -32,7 +32,8 @@ def clusters(world: World) -> set[str]:
 
 
 def addresses(world: World) -> list[str]:
-    return sorted(target.address for plan in world.plans for group in plan.groups for target in group.targets)
+    called = [group for plan in world.plans for group in plan.groups if group.tier == 0]
+    return sorted(target.address for group in called for target in group.targets)
 
 
 def two_clusters() -> World:
@@ -68,20 +69,20 @@ def test_refuse_believes_probes_that_find_every_backend_dead() -> None:
 
 
 @pytest.mark.parametrize(
-    ("locality", "gone", "reached"),
+    ("locality", "gone", "steps"),
     [
-        ("Node", 0, ["10.1.0.1"]),
-        ("Node", 1, ["10.1.0.2"]),
-        ("Node", 2, ["10.1.0.3"]),
-        ("Node", 3, ["10.2.0.1"]),
-        ("Node", 4, ["10.3.0.1"]),
-        ("Zone", 0, ["10.1.0.1", "10.1.0.2"]),
-        ("Cluster", 0, ["10.1.0.1", "10.1.0.2", "10.1.0.3"]),
-        ("Region", 0, ["10.1.0.1", "10.1.0.2", "10.1.0.3", "10.2.0.1"]),
+        ("Node", 0, ["1.1", "1.2", "1.3", "2.1", "3.1"]),
+        ("Node", 1, ["1.2", "1.3", "2.1", "3.1"]),
+        ("Node", 2, ["1.3", "2.1", "3.1"]),
+        ("Node", 3, ["2.1", "3.1"]),
+        ("Node", 4, ["3.1"]),
+        ("Zone", 0, ["1.1 1.2", "1.3", "2.1", "3.1"]),
+        ("Cluster", 0, ["1.1 1.2 1.3", "2.1", "3.1"]),
+        ("Region", 0, ["1.1 1.2 1.3 2.1", "3.1"]),
     ],
 )
-def test_locality_prefers_the_nearest_step_where_something_is_ready(
-    locality: Any, gone: int, reached: list[str]
+def test_locality_calls_the_nearest_step_where_something_is_ready_and_falls_back_to_the_next(
+    locality: Any, gone: int, steps: list[str]
 ) -> None:
     world = World().put(make.derived(), Node("n1", ("172.30.1.11",), zone="z1"), policy(locality=locality))
     world.put(*(make.cluster(name, region=region) for name, region in (("c1", "r1"), ("c2", "r1"), ("c3", "r2"))))
@@ -93,7 +94,9 @@ def test_locality_prefers_the_nearest_step_where_something_is_ready(
     world.put(make.endpoints("c1", *own[min(gone, 3) :]), make.endpoints("c3", "10.3.0.1"))
     if gone < 4:
         world.put(make.endpoints("c2", "10.2.0.1"))
-    assert addresses(world) == reached
+    expected = [(n, [f"10.{host.replace('.', '.0.')}" for host in step.split()]) for n, step in enumerate(steps)]
+    [plan] = world.plans
+    assert [(group.tier, [target.address for target in group.targets]) for group in plan.groups] == expected
 
 
 @pytest.mark.parametrize(("locality", "reached"), [("Node", ["10.1.0.2"]), ("Zone", ["10.1.0.2"])])

@@ -166,11 +166,7 @@ def test_reasons_are_given_for_whoever_is_left_out() -> None:
         at=Place(cluster="c1", node="n1"),  # type: ignore[arg-type]
         reasons=lambda backend, reason: reasons.update({backend.key.address: reason}),
     )
-    assert reasons == {
-        "fd00::1": "it is not IPv4",
-        "10.1.0.2": "it is not ready",
-        "10.2.0.1": "the own cluster is preferred",
-    }
+    assert reasons == {"fd00::1": "it is not IPv4", "10.1.0.2": "it is not ready"}
 
 
 def test_what_probes_find_dead_is_left_out_while_another_is_alive() -> None:

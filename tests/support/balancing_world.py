@@ -145,13 +145,10 @@ class World:
         return {str(row.key): row.service for row in self.frontends}
 
     def reached(self) -> dict[str, list[str]]:
-        """Plan → backends as cluster/address:port, without those behind a redirect."""
+        """Plan → the backends that calls reach, as cluster/address:port; not those they fall back to."""
         return {
             str(row.key): [
-                f"{t.cluster}/{t.address}:{t.port}"
-                for group in row.groups
-                if not (row.redirected_by and group.tier)
-                for t in group.targets
+                f"{t.cluster}/{t.address}:{t.port}" for group in row.groups if not group.tier for t in group.targets
             ]
             for row in self.plans
         }

@@ -20,7 +20,16 @@ from isthmus.loadbalancer.services import (
     no_service,
     resolve,
 )
-from isthmus.loadbalancer.tiers import MAX_GROUPS, groups, named, positions, together
+from isthmus.loadbalancer.tiers import (
+    MAX_GROUPS,
+    NOTHING_DRAINED,
+    Left,
+    behind_each_other,
+    groups,
+    named,
+    positions,
+    together,
+)
 from isthmus.model.balancing import Backend, Frontend, FrontendKey, Group, Plan, PlanKey
 from isthmus.model.clusters import Cluster
 from isthmus.model.names import ClusterName, ServiceName
@@ -135,7 +144,7 @@ def _groups(
 ) -> tuple[Group, ...]:
     """What is left of the backends by all rules, shared out as the policy's tiers have it."""
     if policy is None and drained is None:  # nearly every service
-        left = select(
+        steps = select(
             key,
             backends,
             of=of,
@@ -146,7 +155,7 @@ def _groups(
             drained=None,
             reasons=reasons,
         )
-        return together(left)
+        return together(steps[0]) if len(steps) == 1 else behind_each_other(map(together, steps))
     tiers = policy.tiers if policy else ()
     candidates: Sequence[Backend] = tuple(backends)
     known: Sequence[Backend] = ()
@@ -155,7 +164,7 @@ def _groups(
         candidates = named(candidates, tiers, positions=where, reasons=reasons)
     if any(tier.min_percent for tier in tiers):
         known = matching(candidates, key=key, port_name=port_name, reasons=ignore)
-    chosen = select(
+    steps = select(
         key,
         candidates,
         of=of,
@@ -166,8 +175,11 @@ def _groups(
         drained=drained,
         reasons=reasons,
     )
-    parts = {each.key: drained.left(each) for each in chosen} if drained is not None else {}
-    return groups(chosen, tiers, positions=where, known=known, left=parts)
+
+    def left_of(step: Sequence[Backend]) -> Left:
+        return {each.key: drained.left(each) for each in step} if drained is not None else NOTHING_DRAINED
+
+    return behind_each_other(groups(step, tiers, positions=where, known=known, left=left_of(step)) for step in steps)
 
 
 class Outlook(NamedTuple):

@@ -2,6 +2,9 @@
 
 Each rule takes backends and returns those it keeps, and calls ``reasons`` with each of the others, so that explaining a
 plan runs the same code as making it. Nothing here reads a table, a clock or the network.
+
+A policy's locality and a service's preference of clusters leave none out: they order the backends in steps. Calls reach
+the first; the others are fallbacks for the kernel, which finds all of the first dead before readiness or probes do.
 """
 
 from __future__ import annotations
@@ -24,10 +27,13 @@ Reasons = Callable[[Backend, str], None]
 """Called with each backend that is left out, and why, as a part of a sentence."""
 
 Backends = Sequence[Backend]
+Steps = Sequence[Backends]
+"""Backends in order of preference, at least one step. None is in two steps, and none is empty if another is not."""
 
 READY: Final = Condition.READY
 
 DEAD: Final = "probes find it dead"
+TERMINATING: Final = "it is terminating"
 SAME_NODE: Final = "PreferSameNode"
 SAME_ZONE: Final = "PreferSameZone"
 
@@ -62,8 +68,8 @@ def select(
     clusters: Clusters,
     drained: Drained | None,
     reasons: Reasons,
-) -> Backends:
-    """The backends that calls of a plan may reach, in no order."""
+) -> Steps:
+    """The backends that calls of a plan may reach, in no order within a step."""
     left: Backends = tuple(backends)
     all_serve = _all_serve(left, key=key, port_name=port_name)
     if not all_serve:
@@ -75,12 +81,12 @@ def select(
     if drained is not None:
         left = undrained(left, drained, reasons=reasons)
     if policy is not None and policy.locality:
-        left = nearest(left, policy.locality, at=at, clusters=clusters, reasons=reasons)
+        steps = nearest(left, policy.locality, at=at, clusters=clusters)
     else:
         left = near(left, of=of, at=at, reasons=reasons)
-        if policy is None or not policy.tiers:  # tiers order the clusters themselves
-            left = preferred_clusters(left, of=of, at=at, reasons=reasons)
-    return left if all_serve else ready_first(left, reasons=reasons)
+        ordered = policy is not None and policy.tiers  # they order the clusters themselves
+        steps = (left,) if ordered else preferred_clusters(left, of=of, at=at)
+    return steps if all_serve else ready_steps(steps, reasons=reasons)
 
 
 def _all_serve(backends: Backends, *, key: PlanKey, port_name: str) -> bool:  # hot:
@@ -175,8 +181,8 @@ def near(backends: Backends, *, of: ResolvedService, at: Place, reasons: Reasons
     return backends
 
 
-def nearest(backends: Backends, locality: Locality, *, at: Place, clusters: Clusters, reasons: Reasons) -> Backends:
-    """A policy's locality: the nearest of these steps, from the one it names on, where something is ready."""
+def nearest(backends: Backends, locality: Locality, *, at: Place, clusters: Clusters) -> Steps:
+    """A policy's locality: what is ready in each of these steps, from the one it names on, and then the others."""
     own = clusters.known.get(clusters.own)
     region = own.region if own is not None else ""
 
@@ -184,33 +190,38 @@ def nearest(backends: Backends, locality: Locality, *, at: Place, clusters: Clus
         row = clusters.known.get(backend.key.cluster)
         return backend.key.cluster == at.cluster or (row is not None and bool(region) and row.region == region)
 
-    steps: dict[Locality, Callable[[Backend], bool]] = {
+    within: dict[Locality, Callable[[Backend], bool]] = {
         "Node": lambda backend: _same_node(backend, at),
         "Zone": lambda backend: bool(at.zone) and backend.zone == at.zone,
         "Cluster": lambda backend: backend.key.cluster == at.cluster,
         "Region": in_region,
     }
-    for step in list(steps)[list(steps).index(locality) :]:
-        if any(backend.condition is READY and steps[step](backend) for backend in backends):
-            return _keep(backends, partial(_elsewhere, steps[step], step), reasons)
-    return backends
+    steps: list[Backends] = []
+    for step in list(within)[list(within).index(locality) :]:
+        here, backends = _parted(backends, partial(_ready_in, within[step]))
+        steps.append(here)
+    return _filled([*steps, backends])
 
 
-def _elsewhere(here: Callable[[Backend], bool], step: Locality, backend: Backend) -> str:
-    return "" if here(backend) else f"the policy prefers the own {step.lower()}"
+def _ready_in(step: Callable[[Backend], bool], backend: Backend) -> bool:
+    return backend.condition is READY and step(backend)
 
 
-def preferred_clusters(backends: Backends, *, of: ResolvedService, at: Place, reasons: Reasons) -> Backends:
+def preferred_clusters(backends: Backends, *, of: ResolvedService, at: Place) -> Steps:
     """The clusters' affinity of a global service (Cilium: service.cilium.io/affinity): own or other clusters first."""
     if of.preference == "none":
-        return backends
-    own = [b for b in backends if b.key.cluster == at.cluster]
-    other = [b for b in backends if b.key.cluster != at.cluster]
-    if of.preference == "local" and other and any(b.condition is READY for b in own):
-        return _keep(backends, lambda b: "" if b.key.cluster == at.cluster else "the own cluster is preferred", reasons)
-    if of.preference == "remote" and other:
-        return _keep(backends, lambda b: "other clusters are preferred" if b.key.cluster == at.cluster else "", reasons)
-    return backends
+        return (backends,)
+    own, other = _parted(backends, lambda backend: backend.key.cluster == at.cluster)
+    if of.preference == "local" and any(backend.condition is READY for backend in own):
+        return _filled([own, other])
+    return _filled([other, own]) if of.preference == "remote" else (backends,)
+
+
+def ready_steps(steps: Steps, *, reasons: Reasons) -> Steps:
+    """The first step by :func:`ready_first`; a fallback is what is ready."""
+    first, *others = steps
+    behind = [_keep(step, lambda b: "" if b.condition is READY else TERMINATING, reasons) for step in others]
+    return (ready_first(first, reasons=reasons), *filter(None, behind))
 
 
 def ready_first(backends: Backends, *, reasons: Reasons) -> Backends:
@@ -218,7 +229,20 @@ def ready_first(backends: Backends, *, reasons: Reasons) -> Backends:
     ready = [b for b in backends if b.condition is READY]
     if not ready or len(ready) == len(backends):
         return backends
-    return _keep(backends, lambda b: "" if b.condition is READY else "it is terminating", reasons)
+    return _keep(backends, lambda b: "" if b.condition is READY else TERMINATING, reasons)
+
+
+def _parted(backends: Backends, first: Callable[[Backend], bool]) -> tuple[Backends, Backends]:
+    """(those that are first, the others)."""
+    found: tuple[list[Backend], list[Backend]] = ([], [])
+    for backend in backends:
+        found[not first(backend)].append(backend)
+    return found
+
+
+def _filled(steps: Steps) -> Steps:
+    """The steps that have something; one that is empty where none has."""
+    return [step for step in steps if step] or ((),)
 
 
 def _keep(backends: Backends, why_not: Callable[[Backend], str], reasons: Reasons) -> Backends:

@@ -22,6 +22,8 @@ from fractions import Fraction
 from math import gcd, lcm
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
 from isthmus.loadbalancer.selection import Clusters, Reasons, ignore
 from isthmus.model import chunked
 from isthmus.model.balancing import Backend, BackendKey, Group, Target
@@ -118,6 +120,19 @@ def together(chosen: Sequence[Backend]) -> tuple[Group, ...]:  # hot:
     if len(chosen) > 1 and any(backend.stands_for > 1 for backend in chosen):
         return _fewer(_of_tier(0, _by_mass(chosen, NOTHING_DRAINED)), [])
     return (Group(_targets(chosen)),) if chosen else ()
+
+
+def behind_each_other(steps: Iterable[tuple[Group, ...]]) -> tuple[Group, ...]:
+    """The groups of each step as fallbacks of those before it."""
+    first, *others = steps
+    if not others:
+        return first
+    found = list(first)
+    for step in others:
+        tier = found[-1].tier + 1 if found else 0
+        found += [replace(group, tier=tier + group.tier) for group in step]
+    called = [group for group in found if group.tier == 0]
+    return _fewer(called, found[len(called) :])
 
 
 def shares(usable: Sequence[int], wanted: Sequence[int], left: Sequence[int] | None = None) -> list[Fraction]:
