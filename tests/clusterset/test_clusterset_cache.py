@@ -120,6 +120,14 @@ def test_a_file_that_cannot_be_used_is_as_good_as_none(tmp_path: Path, content: 
     assert Cache(str(tmp_path)).load("services", C2) is None
 
 
+def test_a_file_of_another_version_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = Cache(str(tmp_path))
+    cache.save("services", C2, ClusterConfig(2), [])
+    assert cache.load("services", C2) is not None
+    monkeypatch.setattr(cache_module, "VERSION", cache_module.VERSION + 1)
+    assert cache.load("services", C2) is None
+
+
 @pytest.mark.parametrize("mixed", [False, True])
 def test_a_file_with_rows_of_another_cluster_is_not_used(tmp_path: Path, mixed: bool) -> None:
     def row(cluster: ClusterName) -> EndpointSet:

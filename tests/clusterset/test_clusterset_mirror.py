@@ -18,6 +18,9 @@ from isthmus.clusterset import copying
 from isthmus.clusterset import follower as follower_module
 from isthmus.clusterset.copying import Mirror, republished
 from isthmus.etcd import Session
+from isthmus.model.clusters import Cluster
+from isthmus.model.names import ClusterName
+from isthmus.model.tables import CLUSTERS
 
 
 @pytest.fixture(autouse=True)
@@ -141,6 +144,32 @@ async def test_a_mirror_that_starts_while_a_peer_is_away_keeps_its_copies(
     async with mirroring(own_session, peers):
         await until(is_deleted(own_session, "cilium/cache/services/v1/c3/demo/echo"))
         assert set(before) - set(await copies(own_session)) == {"services/v1/c3/demo/echo"}
+
+
+async def test_a_mirror_that_starts_while_a_peer_is_away_knows_the_peer_by_its_copies(
+    peer_session: Session, own_session: Session, peers: Peers
+) -> None:
+    peers.add("c2")
+    await fill(peer_session)
+    async with mirroring(own_session, peers):
+        for kind in ("services", "serviceexports"):
+            await until(lambda kind=kind: own_session.get(f"cilium/synced/c2/cilium/cache/{kind}/v1"))  # type: ignore[misc]
+    peers.add("c2", endpoint=f"http://127.0.0.1:{free_ports(1)[0]}")
+    peers.add("c3")
+    await announce(peer_session, "c3", 2)
+    async with mirroring(own_session, peers) as mirror:
+
+        async def row(name: str) -> Cluster | None:
+            return mirror.db.snapshot().get(CLUSTERS, ClusterName(name)) if mirror.db is not None else None
+
+        async def refused() -> bool:
+            c3 = await row("c3")
+            return c3 is not None and c3.state == "refused"
+
+        await until(refused)
+        c2 = await row("c2")
+        assert c2 is not None
+        assert (c2.state, c2.id, set(c2.synced)) == ("stale", 2, {"services", "serviceexports"})
 
 
 async def test_a_peer_that_leaves_takes_everything_of_it_along(
