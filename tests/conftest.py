@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -75,11 +76,17 @@ def pytest_configure() -> None:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Two for each processor: half of the time a test waits, for a lab to come up or for a time to be over.
+    """Two for each processor, as far as there is memory for a lab of each.
 
-    One in CI, whose machine stands still for a second now and then, and where a longer run costs little.
+    More than half of the time a test waits: for a lab to come up, a lease to end, a connect to time out.
     """
-    return (1 if os.environ.get("CI") else 2) * len(os.sched_getaffinity(0))
+    return max(1, min(2 * len(os.sched_getaffinity(0)), _available_memory() // LARGEST_LAB))
+
+
+def _available_memory() -> int:
+    """Bytes that can be had without swapping (proc_meminfo(5), MemAvailable)."""
+    lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+    return int(lines["MemAvailable"].split()[0]) * 1024
 
 
 def pytest_sessionstart() -> None:
