@@ -1,8 +1,8 @@
 """Take a rule out of a copy of the code, and see the test fail that shows it: make mutate.
 
 Edits of load-balancing scenarios are in tests/loadbalancer/mutations.toml, by scenario; those of trust are in
-tests/trust_mutations.toml, by test. A scenario without an edit, an edit that does not apply and a test that passes
-without its rule are failures.
+tests/trust_mutations.toml, by test; only that test is run. A scenario without an edit, an edit that does not apply and
+a test that does not fail without its rule are failures; so is one whose fixtures fail, since it asserts nothing then.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,9 +42,14 @@ def main() -> int:
     chosen = [each for each in every if not sys.argv[1:] or each.name in sys.argv[1:]]
     wrong = {name: why for name, why in wrong.items() if not sys.argv[1:] or name in sys.argv[1:]}
     wrong |= {name: "there is no such scenario or test" for name in sys.argv[1:] if name not in names}
-    wrong |= {each.name: why for each in chosen if (why := _try(each))}
     for name, why in wrong.items():
-        print(f"{name}: {why}")
+        print(f"✘ {name}: {why}", flush=True)
+    for each in chosen:
+        began = time.monotonic()
+        why, seen = _try(each)
+        print(f"{'✘' if why else '✔'} {each.name}  {time.monotonic() - began:.0f} s\n    {why or seen}", flush=True)
+        if why:
+            wrong[each.name] = why
     failing = sum(each.name not in wrong for each in chosen)
     print(f"{failing} of {len(chosen)} scenarios and tests fail when their rule is taken out")
     return min(1, len(wrong))
@@ -73,33 +79,35 @@ def _trust(wrong: dict[str, str]) -> Iterator[Mutation]:
             wrong[name] = "there is no such test"
 
 
-def _try(mutation: Mutation) -> str:
-    """Why a test does not show its rule; nothing where it does."""
+def _try(mutation: Mutation) -> tuple[str, str]:
+    """Why a test does not show its rule, empty where it does; and what it failed with."""
     with tempfile.TemporaryDirectory(prefix="isthmus-mutate-") as folder:
         for part in ("src", "bpf", "tools"):
             shutil.copytree(HERE / part, Path(folder, part), ignore=shutil.ignore_patterns("__pycache__", "*.so"))
         path = Path(folder, mutation.file)
         text = path.read_text()
         if text.count(mutation.old) != 1:
-            return f"{mutation.file} has {text.count(mutation.old)} times what is to be edited, not once"
+            return f"{mutation.file} has {text.count(mutation.old)} times what is to be edited, not once", ""
         path.write_text(text.replace(mutation.old, mutation.new))
         if mutation.file.startswith("bpf/"):
             build = [Path(folder, "tools", "build_bpf.py"), Path(folder, "src/isthmus/datapath/isthmus.bpf.o")]
             subprocess.run([sys.executable, *build], check=True)
-        if _passes(mutation.test, Path(folder, "src")):
-            return f"passes without its rule: {mutation.old!r} → {mutation.new!r} in {mutation.file}"
-    return ""
+        failed = _failed(mutation.test, Path(folder, "src"))
+    edit = f"{mutation.old!r} → {mutation.new!r} in {mutation.file}"
+    return ("", failed) if failed else (f"does not fail without its rule: {edit}", "")
 
 
-def _passes(test: str, source: Path) -> bool:
-    options = ["-q", "-x", "-p", "no:cacheprovider", "--timeout", "120"]
+def _failed(test: str, source: Path) -> str:
+    """What a test fails with; empty where it passes, or where it ends before it asserts anything."""
+    options = ["-q", "-x", "-rf", "-p", "no:cacheprovider", "--timeout", "120"]
     command = [sys.executable, "-m", "pytest", *options, *test.split(" ")]
-    done = subprocess.run(
-        command, cwd=HERE, env=os.environ | {"PYTHONPATH": str(source)}, capture_output=True, text=True, check=False
-    )
+    environment = os.environ | {"PYTHONPATH": str(source)}
+    done = subprocess.run(command, cwd=HERE, env=environment, capture_output=True, text=True, check=False)
     if done.returncode not in (0, 1):
         raise SystemExit(f"mutate: {' '.join(command)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
-    return done.returncode == 0
+    lines = done.stdout.splitlines()
+    reasons = [line[1:].strip() for line in lines if line.startswith("E ")]
+    return (reasons or ["failed"])[0][:160] if any(line.startswith("FAILED ") for line in lines) else ""
 
 
 if __name__ == "__main__":
