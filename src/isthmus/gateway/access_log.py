@@ -1,6 +1,6 @@
 """Envoy's access log service (ALS) on a unix socket: the gateway's Envoy reports connections that end without a pod.
 
-Envoy filters them, so that calls cost nothing here. It keeps :data:`BUFFER` bytes while nobody takes them, and drops
+Envoy filters them, so that calls cost nothing here. It keeps :data:`BUFFER` bytes while this service is away, and drops
 the rest: what callers send cannot fill its memory, and refusals are not counted while no gateway process runs.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,8 +15,10 @@ import grpc
 
 from isthmus.gateway.refusals import Ended
 from isthmus.model.xds import Resource
+from isthmus.proxy.clusters import http_options
 from isthmus.proxy.messages import duration, message, packed
 from isthmus.proxy.resources import resource
+from isthmus.proxy.serving import serving
 
 CLUSTER: Final = "access log"
 """The cluster of Envoy that is this service."""
@@ -27,7 +28,6 @@ METHOD: Final = "StreamAccessLogs"
 ACCESS_LOG: Final = "envoy.config.accesslog.v3.AccessLog"
 LOGGER: Final = "envoy.extensions.access_loggers.grpc.v3.TcpGrpcAccessLogConfig"
 EXPRESSION: Final = "envoy.extensions.access_loggers.filters.cel.v3.ExpressionFilter"
-HTTP_OPTIONS: Final = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 WITHOUT_POD: Final = "response.flags != 0 || has(connection.transport_failure_reason) || !has(connection.tls_version)"
 """In CEL, by Envoy's attributes of a connection: it has a flag of failure, its handshake failed, or none began."""
 FLUSH: Final = 0.5
@@ -35,8 +35,6 @@ FLUSH: Final = 0.5
 BUFFER: Final = 65_536
 MAX_STREAMS: Final = 64
 """Streams at once: one of each worker thread of an Envoy, of two while one is replaced."""
-STOP_GRACE: Final = 0.2
-"""Seconds that open streams have when the server stops."""
 
 
 def logger() -> Any:
@@ -64,7 +62,6 @@ def logger() -> Any:
 def cluster(directory: Path, unit: str) -> Resource:
     """How an Envoy of a directory reaches the service."""
     pipe = {"endpoint": {"address": {"pipe": {"path": str(directory / SOCKET)}}}}
-    protocol = packed(HTTP_OPTIONS, explicit_http_config={"http2_protocol_options": {}})
     return resource(
         "cluster",
         CLUSTER,
@@ -73,7 +70,7 @@ def cluster(directory: Path, unit: str) -> Resource:
         type="STATIC",
         connect_timeout=duration(1),
         load_assignment={"cluster_name": CLUSTER, "endpoints": [{"lb_endpoints": [pipe]}]},
-        typed_extension_protocol_options={HTTP_OPTIONS: protocol},
+        typed_extension_protocol_options=http_options(http2=True),
     )
 
 
@@ -103,18 +100,8 @@ class AccessLog:
 
     async def run(self) -> None:
         """Serve until cancelled. The socket is only this user's."""
-        self._socket.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        server = grpc.aio.server(options=[("grpc.max_concurrent_streams", MAX_STREAMS)])
-        server.add_generic_rpc_handlers((self._handlers(),))
-        try:
-            with suppress(FileNotFoundError):
-                self._socket.unlink()
-            server.add_insecure_port(f"unix:{self._socket}")
-            await server.start()
-            self._socket.chmod(0o600)
+        async with serving(self._socket, SERVICE, METHOD, self._handler(), max_streams=MAX_STREAMS):
             await asyncio.Event().wait()
-        finally:
-            await server.stop(STOP_GRACE)
 
     async def receive(self, messages: AsyncIterator[Any], context: Any) -> Any:
         """One stream of an Envoy, to its end."""
@@ -123,10 +110,9 @@ class AccessLog:
                 self._take(ended(entry))
         return message("envoy.service.accesslog.v3.StreamAccessLogsResponse")()
 
-    def _handlers(self) -> Any:
-        handler = grpc.stream_unary_rpc_method_handler(
+    def _handler(self) -> grpc.RpcMethodHandler[Any, Any]:
+        return grpc.stream_unary_rpc_method_handler(
             self.receive,
             request_deserializer=message("envoy.service.accesslog.v3.StreamAccessLogsMessage").FromString,
             response_serializer=lambda response: response.SerializeToString(),
         )
-        return grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler})

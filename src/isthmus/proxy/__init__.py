@@ -16,7 +16,8 @@ Envoy is given the result.
     resources.py     rows of the table ``xds``, from fields
     rules.py         what Envoy would refuse, found before it is sent
     delta.py         the protocol as pure state: what an Envoy has, and what it gets next
-    ads.py           its server on a unix socket
+    serving.py       a gRPC method on a unix socket, for Envoy
+    ads.py           the server of the protocol
     bootstrap.py     what an Envoy starts with
     binary.py        finds and checks the program
     process.py       one Envoy

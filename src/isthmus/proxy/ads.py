@@ -20,6 +20,7 @@ from isthmus.model.tables import XDS, XDS_REFUSED, XDS_SERVED
 from isthmus.model.xds import ResourceKey, ServedListener
 from isthmus.proxy.delta import BY_URL, URLS, Request, Resources, Response, Stream
 from isthmus.proxy.messages import message
+from isthmus.proxy.serving import serving
 from isthmus.statedb import Database
 
 SERVICE: Final = "envoy.service.discovery.v3.AggregatedDiscoveryService"
@@ -29,11 +30,6 @@ MAX_STREAMS: Final = 16
 ANSWER_WAIT: Final = 2.0
 """Seconds for which what depends on an answer of Envoy is held back. A cluster that cannot be warmed, for want of a
 certificate for instance, delays others for so long."""
-STOP_GRACE: Final = 0.2
-"""Seconds that open streams have when the server stops; Envoy keeps what it has and connects again."""
-OPTIONS: Final = (("grpc.max_concurrent_streams", MAX_STREAMS), ("grpc.http2.max_ping_strikes", 0))
-"""No ping is one too many: gRPC would end an idle connection with the third in five minutes, and Envoy sends one every
-few seconds. Who can open the socket is this user."""
 
 log = logs.get("ads")
 
@@ -68,23 +64,15 @@ class AdsServer:
 
     async def run(self) -> None:
         """Serve until cancelled. The socket is only this user's."""
-        self._socket.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         changes = self._database.changes(XDS)
-        server = grpc.aio.server(options=OPTIONS)
-        server.add_generic_rpc_handlers((_handlers(self),))
         try:
             self._take(changes.next()[1])
-            with suppress(FileNotFoundError):
-                self._socket.unlink()
-            server.add_insecure_port(f"unix:{self._socket}")
-            await server.start()
-            self._socket.chmod(0o600)
-            while True:
-                await changes.wait()
-                self._take(changes.next()[1])
+            async with serving(self._socket, SERVICE, METHOD, _handler(self), max_streams=MAX_STREAMS):
+                while True:
+                    await changes.wait()
+                    self._take(changes.next()[1])
         finally:
             changes.close()
-            await server.stop(STOP_GRACE)
 
     def _take(self, changes: Iterable[Any]) -> None:
         changed: list[ResourceKey] = []
@@ -179,13 +167,12 @@ async def _woken(wake: asyncio.Event, timeout: float | None) -> None:
             await wake.wait()
 
 
-def _handlers(server: AdsServer) -> Any:
-    handler = grpc.stream_stream_rpc_method_handler(
+def _handler(server: AdsServer) -> grpc.RpcMethodHandler[Any, Any]:
+    return grpc.stream_stream_rpc_method_handler(
         server.serve,
         request_deserializer=message("envoy.service.discovery.v3.DeltaDiscoveryRequest").FromString,
         response_serializer=lambda response: response.SerializeToString(),
     )
-    return grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler})
 
 
 def _decoded(raw: Any) -> Request:
