@@ -71,11 +71,9 @@ def derived(of: GatewayOf) -> Derived[Resource]:
 
     def compute(reader: Reader, unit: str) -> Iterator[Resource]:
         if unit == LISTENER:
-            apart = [
-                row.export for row in reader.all(OWN_EXPORTS) if _has_chain(row) and _is_trusted(reader, row.export)
-            ]
+            exports = sorted((row.export for row in reader.all(OWN_EXPORTS) if row.export), key=lambda each: each.name)
             yield access_log.cluster(of.directory, LISTENER)
-            yield listener(of, sorted(filter(None, apart), key=lambda export: export.name))
+            yield listener(of, [each for each in exports if _has_chain(each) and _is_trusted(reader, each)])
             if of.etcd:
                 yield from _etcd(of)
             return
@@ -101,9 +99,9 @@ def trusted_apart(now: Snapshot, members: Collection[ClusterName]) -> set[tuple[
     return {found for row in now.all(OWN_EXPORTS) if row.export and (found := importers(row.export))}
 
 
-def _is_trusted(reader: Reader, export: Export | None) -> bool:
+def _is_trusted(reader: Reader, export: Export) -> bool:
     """Whether the file with its importers' authorities is there: a listener that names none is refused whole."""
-    clusters = importers(export) if export is not None else None
+    clusters = importers(export)
     return clusters is None or reader.get(TRUST_BUNDLES, clusters) is not None
 
 
@@ -112,7 +110,7 @@ def _by_export(reader: Reader, old: OwnExport | None, new: OwnExport | None) -> 
     row = new or old
     if row is not None:
         yield row.name
-    if any(_has_chain(each) for each in (old, new) if each is not None):
+    if any(_has_chain(each.export) for each in (old, new) if each is not None and each.export is not None):
         yield LISTENER
 
 
@@ -126,10 +124,9 @@ def _is_own(row: EndpointSet, cluster: ClusterName) -> bool:
     return (row.cluster, row.source) == (cluster, KUBERNETES)
 
 
-def _has_chain(row: OwnExport) -> bool:
+def _has_chain(export: Export) -> bool:
     """Whether ports of it have filter chains of their own: it is for some clusters only, or speaks HTTP."""
-    export = row.export
-    return export is not None and (importers(export) is not None or any(map(http.version, export.ports)))
+    return importers(export) is not None or any(map(http.version, export.ports))
 
 
 def of_export(export: Export, sets: Iterable[EndpointSet], of: GatewayOf) -> Iterator[Resource]:
