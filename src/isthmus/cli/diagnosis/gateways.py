@@ -18,7 +18,9 @@ from isthmus.gateway.naming import service_sni
 from isthmus.loadbalancer.explain import called
 from isthmus.model import tables
 from isthmus.model.clusters import Cluster, reachability
+from isthmus.model.islands import IslandListener
 from isthmus.model.names import ServiceName
+from isthmus.statedb import Reader
 
 
 def gateways(facts: Facts, service: ServiceName) -> Iterator[Hop]:
@@ -64,42 +66,42 @@ def _trust(facts: Facts, calling: Mapping[str, Any], island: Cluster) -> Iterato
     if island.name not in calling["members"]:
         text = f"{facts.agent} has no authority of it, so its gateways' certificates are refused"
         yield Hop("gateway", f"cluster {island.name}", text, "fault", "isthmus clusters refresh")
-    theirs = _gateway(facts, island)
-    if theirs is None:
+    gateway = _gateway(facts, island)
+    if gateway is None:
         return
-    if theirs.error:
-        yield Hop("gateway", str(theirs), theirs.error, "fault", facts.start(theirs))
+    if gateway.error:
+        yield Hop("gateway", str(gateway), gateway.error, "fault", facts.start(gateway))
         return
-    for problem in theirs.status.get("problems", ()):
+    for problem in gateway.status.get("problems", ()):
         if problem.startswith("/"):  # a file of its certificate; its sources are another hop's
-            yield Hop("gateway", f"certificate of {theirs}", problem, "fault", "there: isthmus clusters certs")
-    if facts.cluster not in theirs.status["members"]:
+            yield Hop("gateway", f"certificate of {gateway}", problem, "fault", "there: isthmus clusters certs")
+    if facts.cluster not in gateway.status["members"]:
         text = f"has no authority of {facts.cluster}, or distrusts it: its nodes' certificates are refused"
         cure = f"isthmus clusters trust {facts.cluster} --context {island.name}; there: isthmus clusters refresh"
-        yield Hop("gateway", str(theirs), text, "fault", cure)
+        yield Hop("gateway", str(gateway), text, "fault", cure)
 
 
 def _listener(facts: Facts, service: ServiceName, island: Cluster) -> Iterator[Hop]:
     """This node's Envoy takes calls for the island."""
     rows = facts.agent.rows
-    listeners = [row for each in called(rows, service) for row in rows.by(tables.ISLAND_LISTENERS, "service", each)]
-    for row in listeners:
-        if row.cluster == island.name and rows.get(tables.XDS_SERVED, row.name) is None:
+    for row in _listeners(rows, service, island):
+        if rows.get(tables.XDS_SERVED, row.name) is None:
             text = f"not served by this node's Envoy yet: calls of {island.name} go elsewhere"
             yield Hop("gateway", f"listener of port {row.port}", text, "fault", facts.start(f"{facts.cluster}/envoy"))
 
 
+def _listeners(rows: Reader, service: ServiceName, island: Cluster) -> list[IslandListener]:
+    """The listeners of this node's Envoy for the island's part of a service."""
+    found = [row for each in called(rows, service) for row in rows.by(tables.ISLAND_LISTENERS, "service", each)]
+    return [row for row in found if row.cluster == island.name]
+
+
 def _checks(facts: Facts, service: ServiceName, calling: Mapping[str, Any], island: Cluster) -> Iterator[Hop]:
     """What this node's Envoy found of each gateway."""
-    rows, theirs = facts.agent.rows, _gateway(facts, island)
-    ports = {
-        row.port
-        for each in called(rows, service)
-        for row in rows.by(tables.ISLAND_LISTENERS, "service", each)
-        if row.cluster == island.name
-    }
+    rows, gateway = facts.agent.rows, _gateway(facts, island)
+    ports = {row.port for row in _listeners(rows, service, island)}
     snis = ", ".join(service_sni(service, port, calling["domain"]) for port in sorted(ports))
-    ends = theirs.status.get("certificate_ends") if theirs is not None and not theirs.error else None
+    ends = gateway.status.get("certificate_ends") if gateway is not None and not gateway.error else None
     more = f"; SNI {snis}" + (f"; its certificate ends {_day(ends)}" if ends else "")
     for row in sorted(rows.by(tables.GATEWAY_CHECKS, "cluster", island.name), key=lambda row: row.address):
         subject = f"gateway {row.address} of {island.name}"
