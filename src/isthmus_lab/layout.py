@@ -164,7 +164,7 @@ class Cluster:
 
     @property
     def island(self) -> bool:
-        """Whether nobody else reaches its pods."""
+        """Whether its pods are reached from its own nodes only."""
         return bool(self.network)
 
     @property

@@ -1,7 +1,7 @@
 """What happens one after the other and is in no table: the newest are kept, readers get what comes.
 
-A reader has a bounded queue. What finds no room there is lost to it and counted, so that a slow reader costs nobody
-else anything.
+A reader has a bounded queue. What finds no room there is lost to it and counted, so that a slow reader costs no
+other reader anything.
 """
 
 from __future__ import annotations

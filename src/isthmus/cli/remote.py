@@ -121,11 +121,11 @@ class Exec:
 
     def __call__(self, timeout: float) -> socket.socket:
         """A new connection; ``timeout`` in seconds for each of its operations."""
-        ours, theirs = socket.socketpair()
-        with theirs:
+        own, child = socket.socketpair()
+        with child:
             process = subprocess.Popen(
-                self._command, stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=subprocess.DEVNULL
+                self._command, stdin=child.fileno(), stdout=child.fileno(), stderr=subprocess.DEVNULL
             )
         threading.Thread(target=process.wait, daemon=True).start()  # it ends with the connection: leave no zombie
-        ours.settimeout(timeout)
-        return ours
+        own.settimeout(timeout)
+        return own

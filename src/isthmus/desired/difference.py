@@ -52,9 +52,9 @@ def difference(wanted: Fields, found: Fields, ownership: Ownership) -> dict[str,
 def _metadata(wanted: Fields, found: Fields) -> dict[str, Json]:
     patch = _fields(wanted, found)
     for name in ("labels", "annotations"):
-        there = (found.get(name) or {}).keys() - (wanted.get(name) or {}).keys()
-        if there and (gone := there & _applied(found, name)):
-            patch[name] = {**patch.get(name, {}), **dict.fromkeys(sorted(gone))}
+        unwanted = (found.get(name) or {}).keys() - (wanted.get(name) or {}).keys()
+        if unwanted and (removed := unwanted & _applied(found, name)):
+            patch[name] = {**patch.get(name, {}), **dict.fromkeys(sorted(removed))}
     return patch
 
 

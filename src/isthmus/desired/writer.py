@@ -93,25 +93,25 @@ class ApiTarget:
     async def prune(self, rows: Iterable[Object]) -> str:
         """Remove every object of ours that no row wants: an earlier process left it. NotPruned where one cannot be."""
         wanted = {(row.kind, row.name) for row in rows}
-        gone = 0
+        deleted = 0
         for kind, ownership in self._ownerships.items():
             if ownership.selector is None:
                 continue
             try:
-                gone += await self._prune(kind, ownership.selector, wanted)
+                deleted += await self._prune(kind, ownership.selector, wanted)
             except (kube.KubeError, Expired) as error:
-                raise NotPruned(f"{gone} pruned, then: {error}") from None
-        return f"{gone} pruned"
+                raise NotPruned(f"{deleted} pruned, then: {error}") from None
+        return f"{deleted} pruned"
 
     async def _prune(self, kind: str, selector: str, wanted: Collection[Key]) -> int:
-        gone = 0
+        deleted = 0
         for found in await self._requests.labelled(kind, selector):
             meta = found.metadata
             key = (kind, service_name(meta.namespace, meta.name))
             if key not in wanted and is_ours(meta):
-                gone += await self._requests.delete(*key, uid=meta.uid)
+                deleted += await self._requests.delete(*key, uid=meta.uid)
                 self._forget(key)
-        return gone
+        return deleted
 
     async def _each_name(self, rows: Iterable[Object], act: Callable[[Object], Awaitable[None]]) -> dict[Key, str]:
         """Names side by side; of each name kind after kind, as the rows are ordered, those of a kind side by side."""

@@ -238,11 +238,11 @@ class Control:
         """Delete Works that are no longer wanted, then the keys of members that left."""
         names = {(each.namespace, each.name) for each in wanted}
         stay = {each.name for each in joined}
-        stale: list[tuple[kube.Kind[Any], str, str]]
-        stale = [(WORK, *key) for key, each in seen.existing.items() if key not in names and not _ends(each)]
-        stale += [(SECRET, self._namespace, _secret(name)) for name in seen.keys if name not in stay]
+        unwanted: list[tuple[kube.Kind[Any], str, str]]
+        unwanted = [(WORK, *key) for key, each in seen.existing.items() if key not in names and not _ends(each)]
+        unwanted += [(SECRET, self._namespace, _secret(name)) for name in seen.keys if name not in stay]
         removed = 0
-        for kind, namespace, name in stale:
+        for kind, namespace, name in unwanted:
             try:
                 removed += await self._client.delete(kind, namespace, name)
                 log.info("removed", kind=kind.kind, name=f"{namespace}/{name}")

@@ -105,16 +105,16 @@ def _of_peers(member: Member, others: Iterable[Member], keys: Mapping[ClusterNam
     found: dict[str, bytes] = {}
     user = remote_user(member.name)
     for other in others:
-        theirs = keys[other.name]
+        credentials = keys[other.name]
         peer = peers.Peer(
             name=other.name,
             endpoints=other.endpoints,
             username=user,
-            password=theirs.password(user),
+            password=credentials.password(user),
             id=other.id,
             pod_ranges=other.pod_ranges,
         )
-        ca, certificate, key = (theirs.files[name] for name in ("ca.crt", "peer.crt", "peer.key"))
+        ca, certificate, key = (credentials.files[name] for name in ("ca.crt", "peer.crt", "peer.key"))
         found |= peers.files(peer, ca=ca, certificate=certificate, key=key)
     return _secret("isthmus-peers", found)
 

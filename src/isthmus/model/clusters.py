@@ -88,16 +88,17 @@ def reachability(own: Cluster | None, peer: Cluster | None) -> Reachability:
 
     direct: both are on one network, so pods have addresses that mean the same in both. gateway: on another network,
     through a gateway of the peer. none: on another network that has no gateway. A cluster that is not known yet is
-    taken to be on the network that everybody is on.
+    taken to be on the flat network.
     """
-    network, theirs = _place(own)[0], _place(peer)
-    return "direct" if network == theirs[0] else "gateway" if theirs[1] else "none"
+    network, has_gateway = _network(peer)
+    return "direct" if network == _network(own)[0] else "gateway" if has_gateway else "none"
 
 
 def reachability_changed(old: Cluster | None, new: Cluster | None) -> bool:
     """Whether a change of a cluster's row may change how it is reached, or how it reaches others."""
-    return _place(old) != _place(new)
+    return _network(old) != _network(new)
 
 
-def _place(cluster: Cluster | None) -> tuple[str, bool]:
+def _network(cluster: Cluster | None) -> tuple[str, bool]:
+    """A cluster's network, empty for the flat one, and whether it has a gateway."""
     return (cluster.network, bool(cluster.gateways)) if cluster is not None else ("", False)

@@ -31,7 +31,7 @@ class Object(Struct, frozen=True, gc=False, kw_only=True):
     """Canonical JSON of fields asked for when it is made, and given up where the server refuses them."""
     seen: str = ""
     """How the API server was last seen to hold it: '' not at all, '=' as wanted, else the resource version that
-    differs. A change of it asks for writing again, also where somebody undid what we wrote within one batch of the
+    differs. A change of it asks for writing again, also where our write was undone within one batch of the
     watch: the content is as it was then, the version is not."""
 
 

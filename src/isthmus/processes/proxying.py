@@ -68,7 +68,7 @@ def calling(config: Config) -> NodeOf | None:
 
 
 def secrets(db: Database, config: Config, role: Literal["node", "gateway"]) -> Secrets:
-    """The certificate of this process's Envoy, and whom it trusts: the members that no administrator distrusts."""
+    """The certificate of this process's Envoy, and the authorities that it trusts: those of members not distrusted."""
     folder, section = Path(config.gateway.identity), config.gateway
     return Secrets(
         db,

@@ -18,7 +18,7 @@ VERSION: Final = re.compile(r"/(\d+)\.(\d+)\.(\d+)")
 
 
 class NoEnvoyError(Exception):
-    """There is no Envoy that can be used; the message says where one comes from."""
+    """There is no Envoy that can be used; the message has where one comes from."""
 
 
 def find(configured: str = "") -> Path:

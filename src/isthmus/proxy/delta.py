@@ -267,11 +267,11 @@ class Stream:
         return found
 
     def _removals(self, type_: ResourceType, subscription: Subscription) -> Sequence[str]:
-        gone = [name for name in subscription.changed if self._is_removal(type_, name, subscription)][:BATCH]
-        for name in gone:
+        removed = [name for name in subscription.changed if self._is_removal(type_, name, subscription)][:BATCH]
+        for name in removed:
             del subscription.changed[name]
             subscription.again.discard(name)
-        return gone
+        return removed
 
     def _is_removal(self, type_: ResourceType, name: str, subscription: Subscription) -> bool:
         """Whether to send the name as removed: Envoy has the resource, which is gone, or waits for one never there."""

@@ -37,7 +37,7 @@ SHOWN: Final = 8
 
 
 class BadRequest(ValueError):  # noqa: N818 about the text, not about us
-    """A text is no request; the message says what is wrong."""
+    """A text is no request; the message is the reason."""
 
 
 class BackendPart(Struct, frozen=True):

@@ -27,7 +27,7 @@ LAST_LINES: Final = 5
 TERM_TIMEOUT: Final = 5.0
 """Seconds between SIGTERM and SIGKILL."""
 LAST_WORDS: Final = 1.0
-"""Seconds until the log of a process that has ended is left unread: somebody else holds its end of the pipe."""
+"""Seconds until the log of a process that has ended is left unread: a child of it may hold the pipe open."""
 LIVE: Final = "LIVE"
 
 
@@ -81,12 +81,12 @@ class Admin:
         return f"<Admin {self.path}>"
 
     async def state(self) -> str | None:
-        """The server's state ('LIVE' when it has its first configuration); None where nobody answers."""
+        """The server's state ('LIVE' when it has its first configuration); None where the socket does not answer."""
         status, text = await self._ask("GET", "/ready")
         return text.strip() if status else None
 
     async def stats(self, pattern: str) -> dict[str, int]:
-        """Numbers whose name matches a regular expression; none where nobody answers."""
+        """Numbers whose name matches a regular expression; none where the socket does not answer."""
         status, text = await self._ask("GET", f"/stats?format=json&filter={pattern}")
         if status != 200:
             return {}
@@ -94,7 +94,7 @@ class Admin:
         return {each["name"]: each["value"] for each in found if "value" in each}
 
     async def hosts(self, pattern: str) -> list[Host] | None:
-        """The hosts of clusters whose name matches a regular expression; None where nobody answers."""
+        """The hosts of clusters whose name matches a regular expression; None where the socket does not answer."""
         status, text = await self._ask("GET", f"/clusters?format=json&filter={pattern}")
         if status != 200:
             return None

@@ -199,7 +199,7 @@ class Supervisor:
         steering.end()
 
     async def _drain_all(self, earlier: Sequence[Envoy | Admin], *, after: float = 0.0) -> None:
-        """Drain them; when this is cancelled, end them at once, since nobody would."""
+        """Drain them; when this is cancelled, end them at once, since no other task would."""
         settings = self._settings
         try:
             await asyncio.sleep(after)
@@ -223,7 +223,7 @@ class Supervisor:
         )
         try:
             started = await asyncio.shield(starting)
-        except asyncio.CancelledError:  # a process that nobody knows would serve for ever
+        except asyncio.CancelledError:  # a process that is not known here would serve for ever
             await (await starting).stop()
             raise
         self._alive = [*(each for each in self._alive if each.alive), started]
