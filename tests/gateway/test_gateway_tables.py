@@ -14,7 +14,7 @@ from isthmus.gateway import checks, exports, http, tls
 from isthmus.gateway.exports import GatewayOf
 from isthmus.gateway.naming import service_sni, services_suffix
 from isthmus.gateway.refusals import REASONS, Ended, Refusals
-from isthmus.gateway.secrets import Identity, Secrets, read_bundles
+from isthmus.gateway.secrets import KEEP, Identity, Secrets, read_bundles
 from isthmus.mcs.words import IMPORTERS
 from isthmus.model.clusters import Cluster
 from isthmus.model.hosts import Endpoint as Address
@@ -170,6 +170,53 @@ def test_trust_follows_the_files_and_without_any_it_trusts_nobody(tmp_path: Path
     (trust / "c1.ca.crt").unlink()
     assert domains() == domains(of_some=True) == [f"nobody.{DOMAIN}"]
     assert "no such file" in identity.problem
+
+
+def test_the_trust_of_clusters_that_no_export_names_any_longer_goes_a_minute_later(tmp_path: Path) -> None:
+    """Whoever may annotate exports in the own cluster could have any number of files written otherwise."""
+    first: tuple[ClusterName, ...] = (ClusterName("c1"), ClusterName("c3"))
+    second: tuple[ClusterName, ...] = (ClusterName("c1"),)
+    db, apart, now = Database(TRUST_BUNDLES), [first, second], 1000.0
+    identity = Identity(tmp_path / "gateway.crt", tmp_path / "gateway.key")
+
+    def made() -> Secrets:
+        where = tmp_path / "envoy"
+        return Secrets(
+            db, where, apart=lambda *_: apart, identity=identity, trust=tmp_path, domain=DOMAIN, clock=lambda: now
+        )
+
+    def there() -> set[tuple[ClusterName, ...]]:
+        secrets.renew()
+        names = {tls.trust_of(each): each for each in (first, second)}
+        files = {names[path.stem] for path in (tmp_path / "envoy" / "sds").glob("trust-*.json")}
+        assert {row.clusters for row in db.snapshot().all(TRUST_BUNDLES)} == files
+        return files
+
+    secrets = made()
+    assert there() == {first, second}
+    apart.remove(first)
+    now += KEEP
+    assert there() == {first, second}, "Envoy may have a listener that names it"
+    now += 1
+    assert there() == {second}
+    apart.append(first)
+    assert there() == {first, second}
+    apart.remove(first)
+    db = Database(TRUST_BUNDLES)
+    secrets = made()
+    assert there() == {second}, "what an earlier process left goes at once"
+
+
+def test_a_changed_file_of_trust_is_written_again(tmp_path: Path) -> None:
+    identity = Identity(tmp_path / "gateway.crt", tmp_path / "gateway.key")
+    db = Database(TRUST_BUNDLES)
+    secrets = Secrets(db, tmp_path, apart=lambda *_: [], identity=identity, trust=tmp_path, domain=DOMAIN)
+    secrets.renew()
+    path = tls.secret_file(tmp_path, tls.TRUST)
+    written = path.read_bytes()
+    path.write_bytes(b"{}")
+    secrets.renew()
+    assert path.read_bytes() == written
 
 
 def test_what_envoy_found_of_gateways_is_written_when_it_changes() -> None:

@@ -16,8 +16,9 @@ from route_world import C1, C2
 
 from isthmus.clusterset import certificates
 from isthmus.clusterset.certificates import Pair
-from isthmus.gateway import checks, naming
+from isthmus.gateway import checks, naming, tls
 from isthmus.gateway.naming import service_sni
+from isthmus.gateway.secrets import KEEP
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.tables import BACKENDS, GATEWAY_CHECKS, PLANS, XDS
 from isthmus.proxy.process import Admin
@@ -188,6 +189,22 @@ async def test_an_export_is_taken_from_those_who_may_not_import_it_any_more(worl
     seen = pod.seen
     assert await world.handshake(c1, SNI) == b""
     assert pod.seen == seen
+
+
+async def test_clusters_that_an_export_names_again_after_long_are_let_in_again(world: Islands) -> None:
+    pod = await world.pod()
+    world.export(ECHO, pod, importers="c3")
+    c1, c3 = world.identity(C1, naming.NODE), world.identity(C3, naming.NODE)
+    await until(lambda: world.handshake(c3, SNI), b"hello\n")
+    world.export(ECHO, pod, importers="c1")
+    await until(lambda: world.handshake(c1, SNI), b"hello\n")
+    world.later += KEEP + 1
+    world.renew()
+    assert not tls.secret_file(world.gateway_of.directory, tls.trust_of([C3])).exists()
+    assert await world.handshake(c1, SNI) == b"hello\n"
+    world.export(ECHO, pod, importers="c3")
+    await until(lambda: world.handshake(c3, SNI), b"hello\n")
+    assert await world.handshake(c1, SNI) == b""
 
 
 async def test_what_a_server_sends_before_it_closes_first_arrives_whole(world: Islands) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
@@ -104,6 +105,8 @@ class Islands:
         self.gateway: EnvoyWorld
         self.gateway_secrets: Secrets
         self.node_secrets: Secrets
+        self.later = 0.0
+        """Seconds by which the clock of both processes' secrets is ahead."""
         self.refusals = Refusals(DOMAIN, lambda: self.gateway_secrets.members)
 
     def identity(self, name: ClusterName, path: str, *, by: Pair | None = None, **more: Any) -> Identity:
@@ -159,6 +162,7 @@ class Islands:
                 identity=self.identity(cluster, path),
                 trust=self.trust,
                 domain=DOMAIN,
+                clock=lambda: time.monotonic() + self.later,
             )
             if here:
                 self.node_secrets = secrets

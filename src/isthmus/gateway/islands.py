@@ -83,8 +83,10 @@ def xds(of: NodeOf) -> XdsSource:
 
 
 def trusted_apart(now: Snapshot, members: Collection[ClusterName]) -> list[tuple[ClusterName, ...]]:
-    """Each member for itself: none may answer as another one."""
-    return [(each,) for each in members]
+    """Each member for itself: none may answer as another one. A peer that was one keeps a file, which trusts nothing:
+    its gateways are called, and refused, until it is no peer."""
+    former = [row.clusters for row in now.all(TRUST_BUNDLES) if now.get(CLUSTERS, row.clusters[0]) is not None]
+    return [*((each,) for each in members), *former]
 
 
 def listeners(reader: Reader, unit: bool, *, of: NodeOf) -> Iterator[IslandListener]:

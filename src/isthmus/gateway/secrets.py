@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from functools import cache
@@ -34,6 +35,8 @@ from isthmus.statedb import Database, Snapshot
 
 LOOK_EVERY: Final = 0.5
 """Seconds between two looks at the files."""
+KEEP: Final = 60.0
+"""Seconds for which trust that is no longer wanted stays: Envoy may be about to take a listener that names its file."""
 SUFFIX: Final = ".ca.crt"
 """How the file of a member's authorities ends, in the directory of peers."""
 MAX_BUNDLE: Final = 64 * 1024
@@ -138,12 +141,14 @@ class Secrets:
         trust: Path,
         domain: str,
         distrusted: Callable[[], Collection[ClusterName]] = tuple,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._db = db
         self._complete = db.initializer(TRUST_BUNDLES, "secrets")
         self._apart = apart
-        self._sets: set[tuple[ClusterName, ...]] = set()
-        self._written: dict[Path, bytes] = {}
+        self._last_wanted: dict[tuple[ClusterName, ...], float] = {}
+        """By the sets of clusters that have a file."""
+        self._clock = clock
         self._directory = directory
         self.identity = identity
         self._trust = trust
@@ -171,25 +176,41 @@ class Secrets:
         self._write(TRUST, trust_secret(bundles, self._domain))
         now = self._db.snapshot()
         wanted = self._apart(now, bundles)
-        self._sets |= {*(wanted or ())}  # never fewer: Envoy may still end connections of one
-        for clusters in self._sets:
+        if wanted is not None:
+            self._write_apart(now, set(wanted), bundles)
+
+    def _write_apart(
+        self, now: Snapshot, wanted: set[tuple[ClusterName, ...]], bundles: Mapping[ClusterName, bytes]
+    ) -> None:
+        """A file, then a row, for each set of clusters; where one is no longer wanted its row goes, then its file."""
+        at = self._clock()
+        self._last_wanted |= dict.fromkeys(wanted, at)
+        kept = {clusters for clusters, last in self._last_wanted.items() if at - last <= KEEP}
+        for clusters in self._last_wanted.keys() - kept:
+            del self._last_wanted[clusters]
+        for clusters in kept:
             own = {name: bundle for name, bundle in bundles.items() if name in clusters}
             name = trust_of(clusters)
             self._write(name, trust_secret(own, self._domain, name))
         known = {row.clusters for row in now.all(TRUST_BUNDLES)}
-        first = wanted is not None and not now.initialized(TRUST_BUNDLES)
-        if first or not self._sets <= known:
+        first = not now.initialized(TRUST_BUNDLES)
+        if first or kept != known:
             with self._db.write() as txn:
-                for clusters in self._sets - known:
+                for clusters in kept - known:
                     txn.put(TRUST_BUNDLES, TrustBundle(clusters))
+                txn.delete_all(TRUST_BUNDLES, [*(known - kept)])
                 if first:
                     self._complete.complete(txn)
+            self._remove_others({*map(trust_of, kept)})
+
+    def _remove_others(self, names: Collection[str]) -> None:
+        """Delete the files of some members but those named. Envoy keeps what it has read of a file that goes."""
+        for path in secret_file(self._directory, TRUST).parent.glob(f"{TRUST}-*.json"):
+            if path.stem not in names:
+                path.unlink(missing_ok=True)
 
     def _write(self, name: str, secret: dict[str, Any]) -> None:
         path, data = secret_file(self._directory, name), msgspec.json.encode(secret)
-        if self._written.get(path) == data and path.is_file():
-            return
         if not path.is_file() or path.read_bytes() != data:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             pki.save(path, data)
-        self._written[path] = data
