@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from clusterset_peers import Following
-from joining_world import World, clusters
+from joining_world import World, clusters, two_commands
 
 from isthmus.clusterset import follower as follower_module
 from isthmus.clusterset import joining, keys, tokens
@@ -51,14 +51,7 @@ async def test_two_commands_join_two_clusters_in_both_directions(two: tuple[Worl
     await c1.publish("10.1.1.1")
     await c2.publish("10.2.1.1")
     async with c1.following() as first, c2.following() as second:
-        invite = await c1.command("invite")
-        assert invite.stdout is not None
-        token = await invite.stdout.readline()
-        join = await c2.command("join")
-        output, wrong = await join.communicate(token)
-        assert (join.returncode, output) == (0, b""), wrong
-        _, wrong = await invite.communicate()
-        assert invite.returncode == 0, wrong
+        await two_commands(c1, c2)
         await first.state("c2", "ready")
         await second.state("c1", "ready")
         assert first.services() == {"c2:demo/echo": ["10.2.1.1"]}

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from envoy_world import EnvoyWorld, envoy_world
 from etcd_server import free_ports
-from joining_world import World, clusters
+from joining_world import World, clusters, two_commands
 from msgspec.structs import replace
 
 from isthmus.clusterset import joining, tokens
@@ -78,14 +78,7 @@ async def test_two_commands_join_islands_that_reach_each_others_gateway_alone(is
     await c1.publish("10.1.1.1")
     await c2.publish("10.1.1.1")
     async with c1.following() as first, c2.following() as second:
-        invite = await c1.command("invite")
-        assert invite.stdout is not None
-        token = await invite.stdout.readline()
-        join = await c2.command("join")
-        output, wrong = await join.communicate(token)
-        assert (join.returncode, output) == (0, b""), wrong
-        _, wrong = await invite.communicate()
-        assert invite.returncode == 0, wrong
+        await two_commands(c1, c2)
         await first.state("c2", "ready")
         await second.state("c1", "ready")
         assert first.services() == {"c2:demo/echo": ["10.1.1.1"]}

@@ -14,6 +14,7 @@ from typing import Any
 import aiohttp
 import pytest
 import yaml
+from host_processes import with_command
 from lab_running import Running
 
 from isthmus_lab import kernel
@@ -163,19 +164,8 @@ async def test_a_command_ends_with_its_caller(talker: Running, until: Callable[.
     async with asking(talker) as (session, node):
         where = f"{node}/exec/default/talker/main?command=sleep&command=4711"
         async with session.ws_connect(where, protocols=("v5.channel.k8s.io",)):
-            until(lambda: _running("sleep\x004711"))
-    until(lambda: not _running("sleep\x004711"))
-
-
-def _running(command: str) -> bool:
-    return any(command in _read(entry / "cmdline") for entry in Path("/proc").glob("[0-9]*"))
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""
+            until(lambda: [*with_command("sleep 4711")])
+    until(lambda: not [*with_command("sleep 4711")])
 
 
 @pytest.mark.parametrize(

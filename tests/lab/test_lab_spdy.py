@@ -10,11 +10,11 @@ import struct
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+from host_processes import with_command
 from lab_running import Running
 
 from isthmus_lab import kernel
@@ -132,9 +132,9 @@ async def test_much_output_arrives_whole(called: Running) -> None:
 
 async def test_a_command_ends_with_its_caller(called: Running, until: Callable[..., Any]) -> None:
     async with calling(called, "sleep", "4712") as caller:
-        await asyncio.to_thread(until, lambda: _runs("sleep\x004712"))
+        await asyncio.to_thread(until, lambda: [*with_command("sleep 4712")])
         caller.leave()
-    await asyncio.to_thread(until, lambda: not _runs("sleep\x004712"))
+    await asyncio.to_thread(until, lambda: not [*with_command("sleep 4712")])
 
 
 async def test_a_stream_of_a_type_that_is_not_known_ends_the_call_and_no_other(called: Running) -> None:
@@ -149,14 +149,3 @@ async def test_a_stream_of_a_type_that_is_not_known_ends_the_call_and_no_other(c
 async def test_a_version_without_a_status_is_refused(called: Running) -> None:
     async with calling(called, "true", version="channel.k8s.io", status=403):
         pass
-
-
-def _runs(command: str) -> bool:
-    return any(command in _read(entry / "cmdline") for entry in Path("/proc").glob("[0-9]*"))
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""

@@ -109,6 +109,18 @@ class World:
         return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
 
 
+async def two_commands(first: World, second: World) -> None:
+    """Join two clusters as people do it: ``invite`` in one prints a token, which ``join`` in the other reads."""
+    invite = await first.command("invite")
+    assert invite.stdout is not None
+    token = await invite.stdout.readline()
+    join = await second.command("join")
+    output, wrong = await join.communicate(token)
+    assert (join.returncode, output) == (0, b""), wrong
+    _, wrong = await invite.communicate()
+    assert invite.returncode == 0, wrong
+
+
 @asynccontextmanager
 async def clusters(
     folder: Path, *, gateways: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())

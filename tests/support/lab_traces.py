@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from host_processes import command_line, with_command
+
 from isthmus_lab import cgroups, kernel
 from isthmus_lab.layout import STATE_ROOT, Lab
 from isthmus_lab.network import namespaces
@@ -60,7 +62,7 @@ def traces(lab: Lab) -> dict[str, list[str]]:
     root = cgroups.root() / lab.prefix
     return {
         "namespaces": [name for name in namespaces.names() if lab.owns(name)],
-        "processes": [f"{pid} {_command(pid)}" for pid in _processes(lab)],
+        "processes": [f"{pid} {command_line(pid)}" for pid in _processes(lab)],
         "cgroups": [str(root)] if root.exists() else [],
         "mounts": [where for where in kernel.mounts() if f"/{lab.name}/" in where or f"/{lab.prefix}-" in where],
         "files": [str(lab.directory)] if lab.directory.exists() else [],
@@ -119,18 +121,7 @@ def _bpf(command: int, attributes: ctypes.Array[ctypes.c_char]) -> int:
 
 def _processes(lab: Lab) -> list[int]:
     """By control group, and by what they say of themselves: one that escaped its group would be found too."""
-    mine = set(cgroups.processes(cgroups.root() / lab.prefix))
-    for entry in Path("/proc").glob("[0-9]*"):
-        if f"/labs/{lab.name}/" in _command(int(entry.name)):
-            mine.add(int(entry.name))
-    return sorted(mine)
-
-
-def _command(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ").strip()
-    except OSError:
-        return ""
+    return sorted({*cgroups.processes(cgroups.root() / lab.prefix), *with_command(f"/labs/{lab.name}/")})
 
 
 def _output(command: str) -> str:
