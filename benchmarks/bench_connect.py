@@ -25,9 +25,6 @@ import asyncio
 import ctypes
 import json
 import os
-import random
-import shutil
-import struct
 import subprocess
 import sys
 import tempfile
@@ -42,6 +39,7 @@ from typing import Any, Final, TypeVar
 
 import connect_rules as rules
 import programs
+from callers import at, built, called, debian, in_turn, processor
 from namespaces import ip, switch_on
 
 from isthmus.config import DatapathSection, DnsSection
@@ -56,8 +54,6 @@ from isthmus.model.services import Protocol
 CALLS: Final = int(os.environ.get("CALLS", "100"))
 """In a row, by one way."""
 ROUNDS: Final = int(os.environ.get("ROUNDS", "200"))
-HERE: Final = Path(__file__).parent
-CACHE: Final = HERE.parent / ".cache" / "bench-connect"
 BACKENDS: Final = ("10.8.1.1", "10.8.1.2", "10.8.1.3")
 PROXY: Final = "10.200.0.1"
 SIZES: Final = (10, 1_000, 50_000)
@@ -159,19 +155,12 @@ class Way:
         self.times: dict[str, list[list[int]]] = {kind: [] for kind in kinds}
         self.spent = dict.fromkeys(kinds, 0.0)
 
-    def call(self, kind: str, count: int) -> None:
-        """Make so many calls."""
-        process = self.callers[kind]
-        assert process.stdin is not None
-        assert process.stdout is not None
+    def call(self, kind: str) -> None:
+        """Make some calls."""
         before = sum(map(processor, self._also))
-        process.stdin.write(f"{count}\n".encode())
-        process.stdin.flush()
-        raw = process.stdout.read(4 * count + 8)
-        if len(raw) < 4 * count + 8:
-            raise SystemExit(f"bench-connect: {self.name}: {kind}: the caller ended")
-        self.times[kind].append(sorted(struct.unpack_from(f"={count}I", raw)))
-        self.spent[kind] += struct.unpack_from("=Q", raw, 4 * count)[0] + sum(map(processor, self._also)) - before
+        times, spent = called(self.callers[kind], CALLS)
+        self.times[kind].append(times)
+        self.spent[kind] += spent + sum(map(processor, self._also)) - before
 
     def forget(self) -> None:
         """The first calls only warm up."""
@@ -179,27 +168,12 @@ class Way:
             self.times[kind], self.spent[kind] = [], 0.0
 
 
-def processor(pid: int) -> int:
-    """Processor time of all threads of a process, ns."""
-    return sum(int(each.read_text().split()[0]) for each in Path(f"/proc/{pid}/task").glob("*/schedstat"))
-
-
 def main() -> None:
     """Build every way, call by all of them in turn, print."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        loader = directory / "connect_load"
-        subprocess.run(["gcc", "-O2", "-o", str(loader), str(HERE / "connect_load.c")], check=True)
-        made = list(ways(stack, directory, loader))
-        for way in made:
-            for kind in way.callers:
-                way.call(kind, CALLS)
-            way.forget()
-        for turn in range(ROUNDS):
-            for kind in KINDS:
-                for way in random.Random(turn).sample(made, len(made)):
-                    if kind in way.callers:
-                        way.call(kind, CALLS)
+        made = list(ways(stack, directory, built("connect_load", directory)))
+        in_turn(made, tuple(KINDS), ROUNDS)
         for kind, what in KINDS.items():
             report(what, [way for way in made if kind in way.callers], kind)
 
@@ -216,11 +190,6 @@ def report(what: str, made: Sequence[Way], kind: str) -> None:
         ratios.append(way.spent[kind] / first.spent[kind])
         low = median(at(times, 10) for times in way.times[kind]) / 1000
         print(f"| {way.name} | {low:.1f} | {' | '.join(f'{ratio:.3f}' for ratio in ratios)} |", flush=True)
-
-
-def at(times: Sequence[int], part: int) -> int:
-    """A percentile of sorted times."""
-    return times[len(times) * part // 100]
 
 
 def ways(stack: ExitStack, directory: Path, loader: Path) -> Iterator[Way]:
@@ -310,30 +279,9 @@ def proxies(directory: Path, path: Callable[[str], Machines], way: Callable[...,
 
 
 def listening(namespace: str) -> bool:
-    """Whether somebody listens on port 80."""
+    """Whether a process listens on port 80."""
     command = ["ip", "netns", "exec", namespace, "ss", "-Hltn", "sport = :80"]
     return bool(subprocess.run(command, check=True, capture_output=True).stdout)
-
-
-def debian(*packages: str) -> Path | None:
-    """Where Debian's packages are unpacked; they are not installed. None where they cannot be had."""
-    where = CACHE / packages[0]
-    if where.exists():
-        return where
-    if shutil.which("apt-get") is None:
-        print(f"bench-connect: no Debian here: without {packages[0]}", file=sys.stderr)
-        return None
-    with tempfile.TemporaryDirectory() as name:
-        got = subprocess.run(["apt-get", "-qq", "download", *packages], cwd=name, capture_output=True, check=False)
-        if got.returncode:
-            print(f"bench-connect: {packages[0]} cannot be downloaded: without it", file=sys.stderr)
-            return None
-        CACHE.mkdir(parents=True, exist_ok=True)
-        part = Path(tempfile.mkdtemp(dir=CACHE))
-        for package in Path(name).glob("*.deb"):
-            subprocess.run(["dpkg", "-x", str(package), str(part)], check=True)
-        part.rename(where)
-    return where
 
 
 def program(datapath: Datapath, services: int) -> None:

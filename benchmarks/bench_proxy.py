@@ -17,9 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import socket
-import struct
 import subprocess
 import sys
 import tempfile
@@ -31,7 +29,7 @@ from statistics import median
 from typing import Final
 
 import bench_policy
-from bench_connect import at, debian, processor
+from callers import at, built, called, debian, in_turn, processor
 from envoy_world import EnvoyWorld, envoy_world
 from etcd_server import free_ports
 from route_world import C1, RouteWorld, route
@@ -43,7 +41,6 @@ CALLS: Final = int(os.environ.get("CALLS", "100"))
 ROUNDS: Final = int(os.environ.get("ROUNDS", "100"))
 SIZES: Final = tuple(map(int, os.environ.get("SIZES", "1000,10000").split(",")))
 PUSHES: Final = 20
-HERE: Final = Path(__file__).parent
 HOST: Final = "127.83.0.1"
 KINDS: Final = {"existing": 1, "new": 1, "many": 10}
 LIBRARIES: Final = "usr/lib/x86_64-linux-gnu"
@@ -98,7 +95,7 @@ class Way:
 
     def __init__(self, name: str, callers: dict[str, subprocess.Popen[bytes]], proxies: Sequence[int]) -> None:
         self.name = name
-        self._callers = callers
+        self.callers = callers
         self._proxies = proxies
         self.medians: dict[str, list[float]] = {kind: [] for kind in KINDS}
         self.spent = dict.fromkeys(KINDS, 0)
@@ -106,16 +103,9 @@ class Way:
 
     def call(self, kind: str) -> None:
         """Make some requests."""
-        caller, count = self._callers[kind], CALLS * KINDS[kind]
-        assert caller.stdin is not None
-        assert caller.stdout is not None
-        before = sum(map(processor, self._proxies))
-        caller.stdin.write(f"{count}\n".encode())
-        caller.stdin.flush()
-        raw = caller.stdout.read(4 * count + 8)
-        if len(raw) < 4 * count + 8:
-            raise SystemExit(f"bench-proxy: {self.name}: {kind}: the caller has ended")
-        self.medians[kind].append(at(sorted(struct.unpack_from(f"={count}I", raw)), 50) / 1000)
+        count, before = CALLS * KINDS[kind], sum(map(processor, self._proxies))
+        times, _ = called(self.callers[kind], count)
+        self.medians[kind].append(at(times, 50) / 1000)
         self.spent[kind] += sum(map(processor, self._proxies)) - before
         self.calls[kind] += count
 
@@ -131,8 +121,7 @@ class Processes:
     def __init__(self, stack: ExitStack, directory: Path) -> None:
         self._stack = stack
         self.directory = directory
-        self.load = directory / "http_load"
-        subprocess.run(["gcc", "-O2", "-o", str(self.load), str(HERE / "http_load.c")], check=True)
+        self.load = built("http_load", directory)
 
     def start(self, *command: str, library: str = "") -> subprocess.Popen[bytes]:
         """A process with pipes."""
@@ -219,20 +208,8 @@ async def requests(processes: Processes) -> None:
             "Envoy, as the node's", HOST, tables.listener_port("demo/s0"), world.supervisor.stats().running
         )
         ways = [processes.way("direct", HOST, backend), envoy, *others(processes, backend)]
-        await asyncio.to_thread(measure, ways)
+        await asyncio.to_thread(in_turn, ways, tuple(KINDS), ROUNDS)
     report(ways)
-
-
-def measure(ways: Sequence[Way]) -> None:
-    """All ways in turn."""
-    for way in ways:
-        for kind in KINDS:
-            way.call(kind)
-        way.forget()
-    for turn in range(ROUNDS):
-        for kind in KINDS:
-            for way in random.Random(turn).sample(ways, len(ways)):
-                way.call(kind)
 
 
 def report(ways: Sequence[Way]) -> None:

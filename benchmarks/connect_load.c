@@ -2,49 +2,15 @@
 // Calls and answers of bench_connect.py, in C so that the interpreter is not what is measured.
 //
 //   connect_load serve ADDRESS PORT…          a byte for each TCP connection, an echo for each datagram
-//   connect_load call KIND ADDRESS PORT       for each line "N" on stdin: N calls, then their times in ns as u32s, and
-//                                             the processor time of this process in ns as a u64
+//   connect_load call KIND ADDRESS PORT       calls of a kind, as load.h has it
 //
 // KIND connect: socket, connect, close. byte: the same with one byte from the backend before close. udp: socket, connect,
-// a datagram there and back, close. All on the last processor, so that no call waits for another one to wake up.
-#define _GNU_SOURCE
-#include <arpa/inet.h>
-#include <errno.h>
-#include <netinet/in.h>
+// a datagram there and back, close.
+#include "load.h"
+
 #include <poll.h>
-#include <sched.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <time.h>
-#include <unistd.h>
 
 #define MOST 32
-
-static uint64_t now(clockid_t clock)
-{
-	struct timespec t;
-
-	clock_gettime(clock, &t);
-	return t.tv_sec * 1000000000ULL + t.tv_nsec;
-}
-
-static void fail(const char *what)
-{
-	fprintf(stderr, "connect_load: %s: %s\n", what, strerror(errno));
-	exit(1);
-}
-
-static struct sockaddr_in address(const char *host, const char *port)
-{
-	struct sockaddr_in found = { .sin_family = AF_INET, .sin_port = htons(atoi(port)) };
-
-	if (inet_pton(AF_INET, host, &found.sin_addr) != 1)
-		fail(host);
-	return found;
-}
 
 static int listening(int kind, const struct sockaddr_in *at)
 {
@@ -111,37 +77,26 @@ static void call(int kind, int wants_byte, const struct sockaddr_in *at)
 	close(sock);
 }
 
+static void calls(const char *kind, const struct sockaddr_in *at, uint32_t *times, int count)
+{
+	int type = strcmp(kind, "udp") ? SOCK_STREAM : SOCK_DGRAM, wants_byte = strcmp(kind, "connect");
+
+	for (int i = 0; i < count; i++) {
+		uint64_t began = now(CLOCK_MONOTONIC);
+
+		call(type, wants_byte, at);
+		times[i] = now(CLOCK_MONOTONIC) - began;
+	}
+}
+
 int main(int count, char **arguments)
 {
-	static uint32_t times[1 << 20];
-	char line[32];
-	cpu_set_t last;
-
-	CPU_ZERO(&last);
-	CPU_SET(sysconf(_SC_NPROCESSORS_ONLN) - 1, &last);
-	sched_setaffinity(0, sizeof(last), &last);
+	to_last_processor();
 	if (count > 2 && !strcmp(arguments[1], "serve"))
 		serve(count - 2, arguments + 2);
 	if (count != 5 || strcmp(arguments[1], "call"))
 		return 2;
-	int kind = strcmp(arguments[2], "udp") ? SOCK_STREAM : SOCK_DGRAM;
-	int wants_byte = strcmp(arguments[2], "connect");
 	struct sockaddr_in at = address(arguments[3], arguments[4]);
 
-	while (fgets(line, sizeof(line), stdin)) {
-		int calls = atoi(line);
-		uint64_t spent = now(CLOCK_PROCESS_CPUTIME_ID);
-
-		for (int i = 0; i < calls; i++) {
-			uint64_t began = now(CLOCK_MONOTONIC);
-
-			call(kind, wants_byte, &at);
-			times[i] = now(CLOCK_MONOTONIC) - began;
-		}
-		spent = now(CLOCK_PROCESS_CPUTIME_ID) - spent;
-		fwrite(times, sizeof(times[0]), calls, stdout);
-		fwrite(&spent, sizeof(spent), 1, stdout);
-		fflush(stdout);
-	}
-	return 0;
+	return answer_lines(calls, arguments[2], &at);
 }

@@ -2,53 +2,18 @@
 // Requests and answers of bench_proxy.py, in C so that the interpreter is not what is measured. HTTP/1.1, no body to ask.
 //
 //   http_load serve ADDRESS PORT TEXT         answers every request with TEXT, on kept connections
-//   http_load call KIND ADDRESS PORT          for each line "N" on stdin: N requests, then their times in ns as u32s, and
-//                                             the processor time of this process in ns as a u64
+//   http_load call KIND ADDRESS PORT          requests of a kind, as load.h has it
 //
 // KIND existing: one connection that is kept. new: a connection for each. many: MANY kept connections, each with one
-// request under way. All on the last processor, so that no call waits for another one to wake up.
-#define _GNU_SOURCE
-#include <arpa/inet.h>
-#include <errno.h>
-#include <netinet/in.h>
+// request under way.
+#include "load.h"
+
 #include <netinet/tcp.h>
-#include <sched.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
-#include <sys/socket.h>
-#include <time.h>
-#include <unistd.h>
 
 #define MANY 16
-#define MOST_CALLS (1 << 20)
 
 static const char request[] = "GET / HTTP/1.1\r\nHost: echo\r\n\r\n";
-
-static uint64_t now(clockid_t clock)
-{
-	struct timespec t;
-
-	clock_gettime(clock, &t);
-	return t.tv_sec * 1000000000ULL + t.tv_nsec;
-}
-
-static void fail(const char *what)
-{
-	fprintf(stderr, "http_load: %s: %s\n", what, strerror(errno));
-	exit(1);
-}
-
-static struct sockaddr_in address(const char *host, const char *port)
-{
-	struct sockaddr_in found = { .sin_family = AF_INET, .sin_port = htons(atoi(port)) };
-
-	if (inet_pton(AF_INET, host, &found.sin_addr) != 1)
-		fail(host);
-	return found;
-}
 
 static void watch(int poll, int sock)
 {
@@ -171,35 +136,22 @@ static void many(const struct sockaddr_in *at, uint32_t *times, int calls)
 	close(poll);
 }
 
+static void calls(const char *kind, const struct sockaddr_in *at, uint32_t *times, int count)
+{
+	if (!strcmp(kind, "many"))
+		many(at, times, count);
+	else
+		one_by_one(at, !strcmp(kind, "existing"), times, count);
+}
+
 int main(int count, char **arguments)
 {
-	static uint32_t times[MOST_CALLS];
-	char line[32];
-	cpu_set_t last;
-
-	CPU_ZERO(&last);
-	CPU_SET(sysconf(_SC_NPROCESSORS_ONLN) - 1, &last);
-	sched_setaffinity(0, sizeof(last), &last);
+	to_last_processor();
 	if (count == 5 && !strcmp(arguments[1], "serve"))
 		serve(arguments[2], arguments[3], arguments[4]);
 	if (count != 5 || strcmp(arguments[1], "call"))
 		return 2;
 	struct sockaddr_in at = address(arguments[3], arguments[4]);
 
-	while (fgets(line, sizeof(line), stdin)) {
-		int calls = atoi(line);
-		uint64_t spent = now(CLOCK_PROCESS_CPUTIME_ID);
-
-		if (calls < 1 || calls > MOST_CALLS)
-			return 2;
-		if (!strcmp(arguments[2], "many"))
-			many(&at, times, calls);
-		else
-			one_by_one(&at, !strcmp(arguments[2], "existing"), times, calls);
-		spent = now(CLOCK_PROCESS_CPUTIME_ID) - spent;
-		fwrite(times, sizeof(times[0]), calls, stdout);
-		fwrite(&spent, sizeof(spent), 1, stdout);
-		fflush(stdout);
-	}
-	return 0;
+	return answer_lines(calls, arguments[2], &at);
 }
