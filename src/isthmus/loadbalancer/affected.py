@@ -15,7 +15,7 @@ from isthmus.loadbalancer.services import names_for_import
 from isthmus.model.names import ServiceName, derived
 from isthmus.model.services import Import, Protocol, Service
 from isthmus.model.tables import FRONTENDS, IMPORTS, REDIRECTS, SERVICES
-from isthmus.statedb import Affected, AffectedBatch, Pairs, Reader
+from isthmus.statedb import Affected, AffectedBatch, Pairs, Reader, rows_of
 
 Names = Iterable[ServiceName]
 
@@ -55,9 +55,11 @@ def by_services(reader: Reader, changed: Pairs, *, node: str) -> list[ServiceNam
             if row is None:
                 continue
             for address in _addresses(row):
-                alone = at(address)  # nearly always the Service itself, or after its end none
-                if (alone is not None and alone is not new) or imports_at(address) or redirects_at(address):
+                alone, imported = at(address), imports_at(address)  # nearly always itself, or after its end none
+                if (alone is not None and alone is not new) or redirects_at(address):
                     found += _claimants(reader, address)
+                elif imported is not None and (type(imported) is not Import or imported.name != row.import_of):
+                    found += _claimants(reader, address)  # not of the import that it stands for, which is next
             if row.import_of:
                 found += _of_import(reader, row.import_of, of_node)
             if row.type != "ClusterIP" or not of_node.isdisjoint(_addresses(row)):
@@ -65,8 +67,9 @@ def by_services(reader: Reader, changed: Pairs, *, node: str) -> list[ServiceNam
         if named(name) is not new:  # several sources have it: the best of them counts, for all of it
             for row in reader.by(SERVICES, "name", name):
                 found += _of_one(reader, row, of_node)
-        if imports(name) is not None:
-            for imported in reader.by(IMPORTS, "service", name):
+        stood_for = imports(name)  # by its hash, though the Service may not say so
+        for imported in () if stood_for is None else rows_of(stood_for):
+            if (old is None or old.import_of != imported.name) and (new is None or new.import_of != imported.name):
                 found += _of_import(reader, imported.name, of_node)
     return found
 

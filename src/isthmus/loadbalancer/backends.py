@@ -17,7 +17,7 @@ other source, and survive only while a probe passes. Those that were never probe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -48,10 +48,9 @@ def by_endpoints(reader: Reader, old: EndpointSet | None, new: EndpointSet | Non
 
 def by_service(reader: Reader, old: Service | None, new: Service | None) -> Iterable[ServiceName]:  # hot:
     """A Service affects itself, and what stood for its import while it was not there."""
-    names = [row.name for row in (old, new) if row is not None]
-    for row in (old, new):
-        if row is not None and row.import_of:
-            names += names_for_import(reader, reader.get(IMPORTS, row.import_of))
+    names = [row.name for row in (new or old,) if row is not None]
+    for imported in dict.fromkeys([row.import_of for row in (old, new) if row is not None and row.import_of]):
+        names += names_for_import(reader, reader.get(IMPORTS, imported))
     return names
 
 
@@ -130,11 +129,11 @@ def of_service(  # hot:
     there, probed = at.sets(service), at.probes(service)
     if type(there) is EndpointSet and probed is None and not there.lapsed:  # nearly every service
         of = there.cluster or cluster
-        if of != cluster and (way := _way(reader, subject, there, of, at)) != "direct":
+        if of == cluster:
+            return _of_endpoints(subject, there.endpoints, there.source, of).values()
+        if (way := _way(reader, subject, there, of, at)) != "direct":
             return list(islands.backends(reader, subject, of, [there])) if way == "gateway" else ()
-        if of != cluster and not there.shared:
-            return ()
-        return of_endpoints(subject, there, there.endpoints, at=at).values()
+        return of_endpoints(subject, there, there.endpoints, at=at).values() if there.shared else ()
     alive = {row.key: row.healthy for row in rows_of(probed)}
     found: list[Backend] = []
     parts: dict[tuple[str, ...], Part] = {}
@@ -252,7 +251,8 @@ def _of_endpoints(  # hot:
 ) -> Rows:
     name, import_of = of.name, of.import_of
     found: Rows = {}
-    ports: Iterable[Port] | None = None
+    ports: tuple[Port, ...] | None = None
+    serving: Sequence[Port] = ()
     for endpoint in endpoints:
         if endpoint.ports is not ports:  # those of a slice have the same
             ports = endpoint.ports
@@ -269,19 +269,24 @@ def _of_endpoints(  # hot:
                 endpoint.zone,
                 endpoint.for_zones,
                 endpoint.pod,
-                import_of=import_of,
+                True,  # healthy: the caller has the probes
+                False,  # nor lapsed
+                import_of,
             )
-            found[key] = _join(found[key], row) if key in found else row
+            if found.setdefault(key, row) is not row:
+                found[key] = _join(found[key], row)
     return found
 
 
-def _serving(ports: Iterable[Port], of: ResolvedService) -> Iterable[Port]:
+def _serving(ports: tuple[Port, ...], of: ResolvedService) -> Sequence[Port]:  # hot:
     """The ports of endpoints that agree with a service's in name and protocol; those of a headless one are its own."""
     if of.headless:
         return ports or NO_PORTS
     wanted = of.ports
     if len(wanted) == 1:
-        [one] = wanted
+        one = wanted[0]
+        if len(ports) == 1:
+            return ports if ports[0].name == one.name and ports[0].protocol == one.protocol else ()
         return [port for port in ports if port.name == one.name and port.protocol == one.protocol]
     return [port for port in ports if _is_among(port, wanted)]
 

@@ -28,7 +28,6 @@ from isthmus.statedb import (
     WriteTxn,
     first_of,
     pending,
-    rows_of,
 )
 
 CONNECT: Final = HealthCheck()
@@ -66,7 +65,7 @@ def renew(txn: WriteTxn, services: Iterable[ServiceName], *, cluster: ClusterNam
             first = first_of(answering(service))
             if first is None or policies_of(_target(service, first.import_of)) is None:
                 continue
-        writes.rewrite(rows_of(there), list(compute(txn, service, cluster=cluster, which=which)))
+        writes.rewrite(there, list(compute(txn, service, cluster=cluster, which=which)))
     writes.flush()
 
 

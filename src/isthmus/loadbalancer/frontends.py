@@ -103,18 +103,32 @@ def compute(  # hot:
 
 
 def uncontested(service: Service) -> list[Frontend]:  # hot:
-    """The frontends of a managed Service of type ClusterIP that no other claims and nothing redirects."""
-    name, import_of = service.name, service.import_of
-    found: dict[FrontendKey, Frontend] = {}
-    for exposure in exposures(service, node_addresses=()):
-        for address in exposure.addresses:
-            of = family(address)
-            for port in service.ports:
-                key = FrontendKey(address, port.port, port.protocol, exposure.at)
-                if key not in found:
-                    plan = PlanKey(name, port.port, port.protocol, of, exposure.plan)
-                    found[key] = Frontend(key, name, port.name, plan, exposure.type, (), import_of)
-    return list(found.values())
+    """The frontends of a managed Service of type ClusterIP that no other claims and nothing redirects.
+
+    Of what ``exposures`` knows such a Service has its cluster IPs, and one traffic policy: that for calls from inside.
+    """
+    name, import_of, ports = service.name, service.import_of, service.ports
+    if service.headless:
+        return []
+    found = [
+        Frontend(
+            FrontendKey(address, port.port, port.protocol),
+            name,
+            port.name,
+            PlanKey(name, port.port, port.protocol, "IPv6" if ":" in address else "IPv4"),
+            "ClusterIP",
+            (),
+            import_of,
+        )
+        for address in service.cluster_ips
+        for port in ports
+    ]
+    if len(found) < 2:
+        return found
+    first: dict[FrontendKey, Frontend] = {}  # of two ports of one number and protocol the first counts
+    for row in found:
+        first.setdefault(row.key, row)
+    return list(first.values())
 
 
 def _frontend(claim: Claim, key: FrontendKey, plan: PlanKey, shadowed: tuple[ServiceName, ...]) -> Frontend:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from isthmus.loadbalancer import policies
+from isthmus.loadbalancer.backends import Look
 from isthmus.loadbalancer.drains import Drained
 from isthmus.loadbalancer.port_redirects import of_plan
 from isthmus.loadbalancer.selection import Clusters, Place, Reasons, ignore, matching, select
@@ -52,7 +53,8 @@ from isthmus.model.tables import (
 )
 from isthmus.statedb import Reader
 
-ByPlan = dict[PlanKey, list[Frontend]]
+ByPlan = Collection[tuple[PlanKey, Sequence[Frontend]]]
+"""The frontends of each plan."""
 
 
 def plan(
@@ -71,14 +73,14 @@ def plan(
     reasons: Reasons = ignore,
 ) -> Plan:
     """The plan of these frontends; ``reasons`` collects what is left out and why."""
-    called = sorted([frontend.key for frontend in frontends])
+    called = (frontends[0].key,) if len(frontends) == 1 else tuple(sorted([each.key for each in frontends]))
     port_name = _port_name(frontends) if port_name is None else port_name
     if redirect is not None and redirect.kind == "local":
         for backend in backends if reasons is not ignore else ():
             reasons(backend, f"calls are redirected by {redirect.owner}")
         return Plan(
             key=key,
-            frontends=tuple(called),
+            frontends=called,
             groups=(Group(redirect.targets),),
             redirected_by=redirect.owner,
             skip=redirect.skip,
@@ -96,7 +98,7 @@ def plan(
     consistent = policy.consistent if policy else None
     return Plan(  # positional: it takes a tenth of the time
         key,
-        tuple(called),
+        called,
         found,
         affinity,
         timeout,
@@ -110,7 +112,7 @@ def plan(
 def _through(
     redirect: PortRedirect,
     key: PlanKey,
-    called: Sequence[FrontendKey],
+    called: tuple[FrontendKey, ...],
     own: Sequence[Group],
     *,
     of: ResolvedService,
@@ -123,7 +125,7 @@ def _through(
     behind = [replace(group, tier=group.tier + 1) for group in own[: MAX_GROUPS - 1]]
     return Plan(
         key=key,
-        frontends=tuple(called),
+        frontends=called,
         groups=(Group(redirect.targets), *behind),
         redirected_by=redirect.owner,
         import_of=of.import_of,
@@ -191,6 +193,9 @@ class Outlook(NamedTuple):
     """Peers whose first list is not whole."""
     drained: Drained | None
     """None where nothing is drained."""
+    policies: Look
+    redirected: Look
+    """From a policy's target, and from a service, to what is stored for it; valid as long as the reader."""
 
 
 def outlook(reader: Reader, cluster: ClusterName, node: str, *, sources: Iterable[str]) -> Outlook:
@@ -198,7 +203,14 @@ def outlook(reader: Reader, cluster: ClusterName, node: str, *, sources: Iterabl
     clusters = Clusters(cluster, {row.name: row for row in reader.all(CLUSTERS)})
     draining = list(reader.all(DRAINING))
     drained = Drained(draining) if draining else None
-    return Outlook(place(reader, cluster, node), clusters, sorted(filter(is_peer, sources)), drained)
+    return Outlook(
+        place(reader, cluster, node),
+        clusters,
+        sorted(filter(is_peer, sources)),
+        drained,
+        reader.finder(POLICIES, "target"),
+        reader.finder(PORT_REDIRECTS, "service"),
+    )
 
 
 def compute(
@@ -207,7 +219,7 @@ def compute(
     *,
     cluster: ClusterName,
     node: str,
-    reasons: Callable[[PlanKey], Reasons] = lambda key: ignore,
+    reasons: Callable[[PlanKey], Reasons] | None = None,
     without: Collection[ClusterName] = (),
 ) -> list[Plan]:
     """Every plan of a service, from the frontends and backends that are there.
@@ -230,7 +242,7 @@ def of_service(  # hot:
     frontends: Sequence[Frontend],
     backends: Collection[Backend],
     by: Outlook,
-    reasons: Callable[[PlanKey], Reasons] = lambda key: ignore,
+    reasons: Callable[[PlanKey], Reasons] | None = None,
 ) -> list[Plan]:
     """Every plan of a service: one for each port, family and scope that has a frontend, which is ours then.
 
@@ -241,9 +253,8 @@ def of_service(  # hot:
         subject = _of_address(service, by_plan)
     if subject is None:
         return []
-    policy = policies.of_service(reader, subject)
-    redirected = bool(reader.by(PORT_REDIRECTS, "service", service))
-    several = len(by_plan) > 1
+    policy = policies.found(by.policies, subject)
+    redirected = by.redirected(service) is not None
     return [
         plan(
             key,
@@ -256,24 +267,25 @@ def of_service(  # hot:
             awaited=by.awaited,
             redirect=of_plan(reader, key) if redirected else None,
             drained=by.drained,
-            reasons=reasons(key),
+            reasons=ignore if reasons is None else reasons(key),
         )
-        for key, frontends in (
-            sorted(by_plan.items(), key=lambda each: not each[0].scope.is_original) if several else by_plan.items()
-        )
+        for key, frontends in by_plan
     ]
 
 
 def port_names(frontends: Sequence[Frontend]) -> dict[PlanKey, str]:
     """The port name of each plan that frontends of a service have."""
-    return {key: _port_name(each) for key, each in _by_plan(frontends).items()}
+    return {key: _port_name(each) for key, each in _by_plan(frontends)}
 
 
 def _by_plan(frontends: Sequence[Frontend]) -> ByPlan:  # hot:
-    found: ByPlan = {}
+    """Those of original scopes first."""
+    if len(frontends) == 1:
+        return ((frontends[0].plan, frontends),)
+    found: dict[PlanKey, list[Frontend]] = {}
     for frontend in frontends:
         found.setdefault(frontend.plan, []).append(frontend)
-    return found
+    return sorted(found.items(), key=lambda each: not each[0].scope.is_original)
 
 
 def _port_name(frontends: Sequence[Frontend]) -> str:
@@ -284,7 +296,7 @@ def _port_name(frontends: Sequence[Frontend]) -> str:
 
 def _of_address(service: ServiceName, by_plan: ByPlan) -> ResolvedService | None:
     """What is called at an address that no service has: nothing but its redirect."""
-    types = {frontend.type for frontends in by_plan.values() for frontend in frontends}
+    types = {frontend.type for _, frontends in by_plan for frontend in frontends}
     return no_service(service) if types == {"LocalRedirect"} else None
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import get_args
+from collections.abc import Callable, Iterable
+from typing import Any, get_args
 
 from isthmus.loadbalancer.services import UNKNOWN_AGE, ResolvedService
 from isthmus.model.policies import Policy, PolicyKind
 from isthmus.model.tables import POLICIES
-from isthmus.statedb import Reader
+from isthmus.statedb import Reader, Rows, rows_of
 
 KINDS = {kind: rank for rank, kind in enumerate(get_args(PolicyKind))}
 
@@ -25,6 +25,10 @@ def counting(rows: Iterable[Policy]) -> Policy | None:
 
 def of_service(reader: Reader, of: ResolvedService) -> Policy | None:
     """The policy that counts for a service."""
-    target = ("ServiceImport", of.import_of) if of.import_of else ("Service", of.name)
-    rows = reader.by(POLICIES, "target", target)
-    return counting(rows) if rows else None
+    return found(reader.finder(POLICIES, "target"), of)
+
+
+def found(by_target: Callable[[Any], Rows | None], of: ResolvedService) -> Policy | None:  # hot:
+    """The same, by a function from a target to the policies for it (``Reader.finder``)."""
+    rows = by_target(("ServiceImport", of.import_of) if of.import_of else ("Service", of.name))
+    return None if rows is None else counting(rows_of(rows))

@@ -31,6 +31,7 @@ Steps = Sequence[Backends]
 """Backends in order of preference, at least one step. None is in two steps, and none is empty if another is not."""
 
 READY: Final = Condition.READY
+INTERNAL: Final = Scope.INTERNAL
 
 DEAD: Final = "probes find it dead"
 TERMINATING: Final = "it is terminating"
@@ -72,6 +73,8 @@ def select(
     """The backends that calls of a plan may reach, in no order within a step."""
     left: Backends = tuple(backends)
     all_serve = _all_serve(left, key=key, port_name=port_name)
+    if all_serve and policy is None and drained is None and each_by_itself(of, key.scope):
+        return (left,)  # nearly always: no rule below has anything to decide
     if not all_serve:
         left = matching(left, key=key, port_name=port_name, reasons=reasons)
     if local_only(of, key.scope):
@@ -121,8 +124,9 @@ def mismatch(backend: Backend, *, key: PlanKey, port_name: str) -> str:
 def each_by_itself(of: ResolvedService, scope: Scope) -> bool:
     """Whether, without a policy and a drain, :func:`select` gives exactly what is the plan's and :func:`serves`,
     as long as there is one: no rule compares it with the others, or with this node."""
-    near_ones = bool(of.distribution) and of.internal_policy != "Local"
-    return not (local_only(of, scope) or near_ones or of.preference != "none")
+    if of.preference != "none" or (of.distribution and of.internal_policy != "Local"):
+        return False
+    return not local_only(of, scope)
 
 
 def serves(backend: Backend) -> bool:
@@ -132,7 +136,7 @@ def serves(backend: Backend) -> bool:
 
 def local_only(of: ResolvedService, scope: Scope) -> bool:
     """Whether the traffic policy for calls from inside, or from outside, wants endpoints of this node only."""
-    return (of.internal_policy if scope & Scope.INTERNAL else of.external_policy) == "Local"
+    return (of.internal_policy if scope & INTERNAL else of.external_policy) == "Local"
 
 
 def on_this_node(backends: Backends, *, at: Place, reasons: Reasons) -> Backends:

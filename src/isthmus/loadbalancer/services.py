@@ -95,14 +95,14 @@ def stands_alone(reader: Reader, row: Import) -> bool:
 
 def wanted(service: Service, which: Which) -> bool:
     """Whether Isthmus answers calls of a Service, redirected or not."""
-    if served_elsewhere(service):
+    if service.labels and served_elsewhere(service):
         return False
     return which == "all" or bool(service.import_of) or is_multicluster(service)
 
 
 def served_elsewhere(service: Service) -> bool:
     """Whether a Service has a label by which every proxy but the one it names leaves it alone, as kube-proxy does."""
-    return bool(service.labels) and any(name in LEFT_ALONE for name, _ in service.labels)
+    return any(name in LEFT_ALONE for name, _ in service.labels)
 
 
 def external_policy(service: Service) -> Locality:
@@ -124,7 +124,27 @@ def resolve(reader: Reader, name: ServiceName, *, which: Which) -> ResolvedServi
 
 def resolved(reader: Reader, service: Service) -> ResolvedService:  # hot:
     """What a Service is with the import that it stands for."""
-    return _of_service(service, reader.get(IMPORTS, service.import_of) if service.import_of else None)
+    import_of, annotations = service.import_of, service.annotations
+    imported = reader.get(IMPORTS, import_of) if import_of else None
+    requested = _requested(annotations) if annotations else NOTHING_REQUESTED
+    affinity, timeout = service.affinity, service.affinity_timeout
+    if imported is not None and affinity == "None" and imported.affinity != "None":
+        affinity, timeout = imported.affinity, _timeout(imported)
+    return ResolvedService(  # positional: it takes a tenth of the time
+        service.name,
+        import_of,
+        bool(import_of) or (bool(annotations) and is_multicluster(service)),
+        service.ports,
+        service.headless,
+        _exporters(service, imported) if import_of else None,
+        affinity,
+        timeout if affinity != "None" else 0,
+        service.internal_policy,
+        external_policy(service),
+        _distribution(service.distribution or requested.distribution),
+        requested.preference,
+        requested.consistent,
+    )
 
 
 def no_service(name: ServiceName) -> ResolvedService:
@@ -153,28 +173,6 @@ def names_for_import(reader: Reader, *rows: Import | None) -> Iterator[ServiceNa
             yield derived(row.name)
             for service in reader.by(SERVICES, "import", row.name):
                 yield service.name
-
-
-def _of_service(service: Service, imported: Import | None) -> ResolvedService:
-    requested = _requested(service.annotations) if service.annotations else NOTHING_REQUESTED
-    affinity, timeout = service.affinity, service.affinity_timeout
-    if imported is not None and affinity == "None" and imported.affinity != "None":
-        affinity, timeout = imported.affinity, _timeout(imported)
-    return ResolvedService(  # positional: it takes a tenth of the time
-        service.name,
-        service.import_of,
-        bool(service.import_of) or is_multicluster(service),
-        service.ports,
-        service.headless,
-        _exporters(service, imported),
-        affinity,
-        timeout if affinity != "None" else 0,
-        service.internal_policy,
-        external_policy(service),
-        _distribution(service.distribution or requested.distribution),
-        requested.preference,
-        requested.consistent,
-    )
 
 
 def _exporters(service: Service, imported: Import | None) -> tuple[ClusterName, ...] | None:

@@ -117,7 +117,9 @@ def groups(
 
 def together(chosen: Sequence[Backend]) -> tuple[Group, ...]:  # hot:
     """All that is chosen, alike: in one group unless something stands for several; none where nothing is."""
-    if len(chosen) > 1 and any(backend.stands_for > 1 for backend in chosen):
+    if len(chosen) == 1:
+        return (Group(_targets(chosen)),)
+    if any(backend.stands_for > 1 for backend in chosen):
         return _fewer(_of_tier(0, _by_mass(chosen, NOTHING_DRAINED)), [])
     return (Group(_targets(chosen)),) if chosen else ()
 

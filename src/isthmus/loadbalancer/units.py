@@ -40,7 +40,7 @@ from isthmus.model.tables import (
     SERVICES,
     XDS_SERVED,
 )
-from isthmus.statedb import DerivedTogether, Dirty, PendingWrites, WriteTxn, pending, rewrite, rows_of
+from isthmus.statedb import DerivedTogether, Dirty, PendingWrites, Rows, WriteTxn, pending, rewrite, rows_of
 
 OF_FRONTENDS: Final = (SERVICES, IMPORTS, NODES, REDIRECTS, PORT_REDIRECTS)
 OF_ISLANDS: Final = (ISLAND_LISTENERS, XDS_SERVED, GATEWAY_CHECKS)
@@ -99,7 +99,9 @@ class Units:
 
     def renew(self, txn: WriteTxn, services: Dirty) -> None:  # hot:
         """Make the rows of these services what they are computed to be."""
-        claims = Claims(txn, self._node, which=self._which, rules=self._rules)
+        which, parts = self._which, self._parts
+        claims = Claims(txn, self._node, which=which, rules=self._rules)
+        listed = txn.finder(SERVICES, "name")
         at = backends.viewpoint(txn, self._cluster)
         by = plans.outlook(txn, self._cluster, self._node, sources=pending(txn, OF_BACKENDS))
         answering, planned = txn.finder(BACKENDS, "service"), txn.finder(PLANS, "service")
@@ -109,17 +111,19 @@ class Units:
             if large is not None and endpoints is not None and members.follow(txn, large, endpoints, at=at, by=by):
                 self._followed[name] = large
                 continue
-            called = claims.renew(name)
-            row = claims.service(name)
+            stored = listed(name)
+            row = best(txn, name) if type(stored) is dict else stored
+            ours = row is not None and wanted(row, which)
+            called = claims.renew(name, stored, ours=ours)
             subject = resolve(txn, name, which="all") if row is None else resolved(txn, row)
             found: Collection[Backend] = ()
-            if subject is not None and (row is None or wanted(row, self._which)):
-                found = backends.of_service(txn, subject, at=at, cache=self._parts)
-            else:
-                self._parts.pop(name, None)
-            of_backends.rewrite(rows_of(answering(name)), found)
+            if subject is not None and (row is None or ours):
+                found = backends.of_service(txn, subject, at=at, cache=parts)
+            elif parts:
+                parts.pop(name, None)
+            of_backends.rewrite(answering(name), found)
             wants = plans.of_service(txn, name, subject, frontends=called, backends=found, by=by) if called else ()
-            of_plans.rewrite(rows_of(planned(name)), wants)
+            of_plans.rewrite(planned(name), wants)
             if len(found) > self._large:
                 self._follow(txn, subject, called, found, wants, at=at, by=by)
         for writes in (claims.writes, of_backends, of_plans):
@@ -157,24 +161,21 @@ class Claims:
         self._which: Which = which
         self._rules = rules
         self._of_node = frozenset(frontends.addresses_of_node(txn, node))
-        self._services, self._claiming = txn.finder(SERVICES, "name"), txn.finder(SERVICES, "address")
+        self._claiming = txn.finder(SERVICES, "address")
         self._imports, self._imports_at = txn.finder(IMPORTS, "service"), txn.finder(IMPORTS, "address")
         self._redirects, self._redirects_at = txn.finder(REDIRECTS, "service"), txn.finder(REDIRECTS, "address")
         self._redirected = txn.finder(PORT_REDIRECTS, "service")
         self._called = txn.finder(FRONTENDS, "service")
         self.writes = PendingWrites(txn, FRONTENDS)
 
-    def service(self, name: ServiceName) -> Service | None:
-        """The row that counts for a service."""
-        row = self._services(name)
-        return best(self._txn, name) if row is not None and type(row) is not Service else row
+    def renew(self, name: ServiceName, stored: Rows, *, ours: bool) -> Sequence[Frontend]:  # hot:
+        """Have the frontends of a service written; returns those it has.
 
-    def renew(self, name: ServiceName) -> Sequence[Frontend]:  # hot:
-        """Have the frontends of a service written; returns those it has."""
-        present: list[Frontend] = rows_of(self._called(name))
-        if self._simple(name, present):
-            row = self._services(name)
-            found = frontends.uncontested(row) if row is not None and wanted(row, self._which) else []
+        ``stored``: its rows, as an index has them, or None. ``ours``: Isthmus answers for the one that counts.
+        """
+        present = self._called(name)
+        if self._simple(name, stored, present):
+            found = frontends.uncontested(stored) if ours else []
             self.writes.rewrite(present, found)
             return found
         self.writes.flush()
@@ -193,25 +194,31 @@ class Claims:
         rewrite(txn, FRONTENDS, there, found)
         return [row for row in found if row.service == name]
 
-    def _simple(self, name: ServiceName, present: Sequence[Frontend]) -> bool:  # hot:
+    def _simple(self, name: ServiceName, row: Rows, present: Rows) -> bool:  # hot:
         """Whether a service has one row or none, only cluster IPs, no redirect, and no other claims what it has."""
         if self._redirects(name) is not None or self._redirected(name) is not None:
             return False
-        row = self._services(name)
         if row is None:
-            return self._imports(name) is None and all(self._free(each.key.address, None) for each in present)
-        if type(row) is not Service or row.type != "ClusterIP" or row.external_ips:
+            if self._imports(name) is not None:
+                return False
+            own: Sequence[str] = ()
+        elif type(row) is Service and row.type == "ClusterIP" and not row.external_ips:
+            own = row.cluster_ips
+        else:
             return False
-        return all(self._free(address, row) for address in row.cluster_ips) and all(
-            self._free(each.key.address, row) for each in present
+        claiming, imports_at, redirects_at, of_node = (
+            self._claiming,
+            self._imports_at,
+            self._redirects_at,
+            self._of_node,
         )
-
-    def _free(self, address: str, row: Service | None) -> bool:  # hot:
-        """Whether nobody but this Service, and the import that it stands for, claims an address."""
-        claimant = self._claiming(address)
-        if claimant is not None and claimant is not row:
-            return False
-        imported = self._imports_at(address)
-        if imported is not None and (type(imported) is not Import or row is None or imported.name != row.import_of):
-            return False
-        return self._redirects_at(address) is None and address not in self._of_node
+        for address in own if present is None else {*own, *[each.key.address for each in rows_of(present)]}:
+            claimant = claiming(address)
+            if (claimant is not None and claimant is not row) or redirects_at(address) is not None:
+                return False
+            imported = imports_at(address)  # the import that a Service stands for has the Service's address
+            if imported is not None and (type(imported) is not Import or row is None or imported.name != row.import_of):
+                return False
+            if address in of_node:
+                return False
+        return True

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from socket import AF_INET, inet_pton
 from typing import Final, Literal
 
 Reserved = Literal["", "unspecified", "loopback", "link-local", "multicast", "broadcast", "not an address"]
@@ -26,6 +27,15 @@ _RANGES: Final[tuple[tuple[Reserved, IPv4Network | IPv6Network], ...]] = (
 )
 
 
+_FIRST_OCTETS: Final = frozenset(
+    octet
+    for _, each in _RANGES
+    if isinstance(each, IPv4Network)
+    for octet in range(each.network_address.packed[0], each.broadcast_address.packed[0] + 1)
+)
+"""How IPv4 addresses begin that may be reserved."""
+
+
 @lru_cache(65_536)
 def reserved(address: str) -> Reserved:  # hot:
     """Why an address is reserved; empty for one that is not. An IPv4-mapped IPv6 address is judged as its IPv4 one.
@@ -33,6 +43,12 @@ def reserved(address: str) -> Reserved:  # hot:
     >>> reserved("169.254.169.254"), reserved("::ffff:127.0.0.1"), reserved("10.1.1.2")
     ('link-local', 'loopback', '')
     """
+    try:
+        first = inet_pton(AF_INET, address)[0]  # nearly all, and ten times as fast: canonical IPv4 and nothing else
+        if first not in _FIRST_OCTETS:
+            return ""
+    except (OSError, ValueError):
+        pass
     try:
         parsed = ip_address(address.partition("%")[0])
     except ValueError:

@@ -42,7 +42,7 @@ from isthmus.statedb.derived import (
     rewrite,
 )
 from isthmus.statedb.errors import Overrun, StateError
-from isthmus.statedb.index import first_of, rows_of
+from isthmus.statedb.index import Rows, first_of, rows_of
 from isthmus.statedb.reading import Reader, Snapshot
 from isthmus.statedb.reconciler import Backoff, NotPruned, Operations, Reconciler, ReconcilerStats, Status
 from isthmus.statedb.retry import Retry
@@ -72,6 +72,7 @@ __all__ = [
     "Reconciler",
     "ReconcilerStats",
     "Retry",
+    "Rows",
     "Snapshot",
     "StateError",
     "Status",

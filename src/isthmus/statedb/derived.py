@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from typing import Any, Generic, Protocol, TypeVar
 
 from isthmus.statedb.errors import StateError
+from isthmus.statedb.index import Rows, rows_of
 from isthmus.statedb.reading import Reader
 from isthmus.statedb.table import AnyTable, Table
 from isthmus.statedb.transaction import WriteTxn
@@ -176,7 +177,7 @@ def pending(reader: Reader, tables: Iterable[AnyTable]) -> frozenset[str]:
 def rewrite(txn: WriteTxn, table: Table[Any, R], present: Sequence[R], wanted: Iterable[R]) -> None:  # hot:
     """Put and delete rows so that those that are present give way to those that are wanted."""
     writes = PendingWrites(txn, table)
-    writes.rewrite(present, wanted if isinstance(wanted, Sequence) else list(wanted))
+    writes.exchange(present, wanted if isinstance(wanted, Sequence) else list(wanted))
     writes.flush()
 
 
@@ -189,11 +190,15 @@ class PendingWrites(Generic[R]):
         self._gone: list[Any] = []
         self._rows: list[R] = []
 
-    def rewrite(self, present: Sequence[R], wanted: Collection[R]) -> None:  # hot:
-        """The rows that are present give way to those that are wanted."""
-        if not present:  # most units of a large change
+    def rewrite(self, present: Rows | None, wanted: Collection[R]) -> None:  # hot:
+        """The rows of a unit that are present, as an index has them, give way to those that are wanted."""
+        if present is None:  # most units of a large change
             self._rows += wanted
-            return
+        else:
+            self.exchange(rows_of(present), wanted)
+
+    def exchange(self, present: Sequence[R], wanted: Collection[R]) -> None:  # hot:
+        """Rows that are present give way to those that are wanted."""
         key = self._table.key
         if not wanted:
             self._gone += [key(row) for row in present]
