@@ -13,6 +13,7 @@
 #include "select.h"
 #include "alive.h"
 #include "names.h"
+#include "peek.h"
 #include "sockets.h"
 #include "rescue_icmp.h"
 #include "sockops.h"
@@ -218,19 +219,31 @@ int getpeername6(struct bpf_sock_addr *ctx)
 	return 1;
 }
 
+/* TCP is rescue's and questions are names'; what peek does not read is looked at by both. */
 SEC("tc")
 int from_pod(struct __sk_buff *skb)
 {
-	int verdict = names_from_pod(skb);
+	struct peeked packet = peek(skb);
+	int verdict;
 
+	if (packet.protocol == IPPROTO_TCP)
+		return anything_moved() ? rescue_from_pod(skb) : TC_ACT_UNSPEC;
+	if (packet.protocol == IPPROTO_UDP && packet.udp_dest != DNS_PORT)
+		return TC_ACT_UNSPEC;
+	verdict = names_from_pod(skb);
 	return verdict == TC_ACT_UNSPEC ? rescue_from_pod(skb) : verdict;
 }
 
+/* While nothing is moved, RST and ICMP errors alone start a rescue. */
 SEC("tc")
 int to_pod(struct __sk_buff *skb)
 {
-	int verdict = rescue_to_pod(skb);
+	struct peeked packet = peek(skb);
+	int verdict;
 
+	if (packet.protocol == IPPROTO_TCP && !(packet.tcp_flags & TCP_RST) && !anything_moved())
+		return TC_ACT_UNSPEC;
+	verdict = packet.protocol == IPPROTO_UDP ? TC_ACT_UNSPEC : rescue_to_pod(skb);
 	if (verdict == NOT_TCP)
 		verdict = rescue_unreachable(skb);
 	return verdict == TC_ACT_UNSPEC ? names_to_pod(skb) : verdict;

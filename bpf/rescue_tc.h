@@ -2,15 +2,12 @@
 /* Packets of moved connections, on the node's end of a pod's link: towards the new backend, and back as from the old. */
 #pragma once
 
+#include "peek.h"
 #include "rescue.h"
 
-#define ETH_HEADER 14
-#define IPV4_HEADER 20
-#define IPV6_HEADER 40
 #define FRAGMENT 0x3fff /* more fragments, or an offset */
 #define TCP_FIN 1
 #define TCP_SYN 2
-#define TCP_RST 4
 #define TCP_ACK 16
 #define LONGEST_ANSWER 160 /* bytes: every RST, SYN-ACK and ICMP error about a SYN is shorter */
 #define NOT_TCP (-2)		 /* no verdict of the kernel's: it may be an ICMP error */
