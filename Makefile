@@ -59,7 +59,7 @@ bench-policy: setup-dev ## what a policy over 1,000 backends costs the planner, 
 bench-dns: setup-test ## names answered by the kernel, our server and CoreDNS (dnsperf; CoreDNS of make kube-tools): SECONDS=5
 	@PYTHONPATH=tests/support SECONDS_EACH=$(or $(SECONDS),5) $(PY) benchmarks/bench_dns.py
 
-bench-connect: setup-test ## a call by our hooks, kube-proxy's rules and proxies, as ratios to a direct one: CALLS=100 ROUNDS=200
+bench-connect: setup-test ## a call by our hooks, kube-proxy's rules and proxies, as ratios to a direct one: CALLS=100 ROUNDS=200 OUTPUT=docs/bench-connect
 	@PYTHONPATH=tests/support CALLS=$(or $(CALLS),100) ROUNDS=$(or $(ROUNDS),200) $(PY) benchmarks/bench_connect.py
 
 bench-proxy: setup-test ## a hop through the node's Envoy, HAProxy and nginx; ready, memory and push with many routes: SIZES=1000,10000

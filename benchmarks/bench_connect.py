@@ -1,6 +1,7 @@
 """What a call of a Service costs the caller, against other ways of reaching a backend: ratios of one interleaved run.
 
     make bench-connect                              # CALLS=100 ROUNDS=200
+    make bench-connect OUTPUT=docs/bench-connect    # and as docs/bench-connect.json and .svg
 
 Each way has a pod, a node and a machine with three backends of its own, network namespaces in a row, so that no way's
 rules or programs are in another's path. Measured are connect and close of TCP, the same with a byte from the backend
@@ -40,6 +41,7 @@ from typing import Any, Final, TypeVar
 import connect_rules as rules
 import programs
 from callers import at, built, called, debian, in_turn, processor
+from connect_picture import Measured, picture
 from namespaces import ip, switch_on
 
 from isthmus.config import DatapathSection, DnsSection
@@ -174,22 +176,35 @@ def main() -> None:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         made = list(ways(stack, directory, built("connect_load", directory)))
         in_turn(made, tuple(KINDS), ROUNDS)
-        for kind, what in KINDS.items():
-            report(what, [way for way in made if kind in way.callers], kind)
+        found = {what: compared([way for way in made if kind in way.callers], kind) for kind, what in KINDS.items()}
+    for what, rows in found.items():
+        print(f"\n| {what} | p10 µs | × p10 | × p50 | × p99 | × processor |\n|---|---|---|---|---|---|")
+        for row in rows:
+            ratios = (row["p10"], row["p50"], row["p99"], row["processor"])
+            print(f"| {row['name']} | {row['us']:.1f} | {' | '.join(f'{ratio:.3f}' for ratio in ratios)} |")
+    if output := os.environ.get("OUTPUT"):
+        Path(f"{output}.json").write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+        Path(f"{output}.svg").write_text(picture(found))
 
 
-def report(what: str, made: Sequence[Way], kind: str) -> None:
-    """A table of ratios to the first way."""
-    first = made[0]
-    print(f"\n| {what} | p10 µs | × p10 | × p50 | × p99 | × processor |\n|---|---|---|---|---|---|")
+def compared(made: Sequence[Way], kind: str) -> list[Measured]:
+    """Ratios to the first way."""
+    first, rows = made[0], list[Measured]()
     for way in made:
         by_round = list(zip(way.times[kind], first.times[kind], strict=True))
-        ratios = [median(at(mine, part) / at(its, part) for mine, its in by_round) for part in (10, 50)]
+        p10, p50 = (median(at(mine, part) / at(its, part) for mine, its in by_round) for part in (10, 50))
         everything = [sorted(time for times in each.times[kind] for time in times) for each in (way, first)]
-        ratios.append(at(everything[0], 99) / at(everything[1], 99))
-        ratios.append(way.spent[kind] / first.spent[kind])
-        low = median(at(times, 10) for times in way.times[kind]) / 1000
-        print(f"| {way.name} | {low:.1f} | {' | '.join(f'{ratio:.3f}' for ratio in ratios)} |", flush=True)
+        rows.append(
+            Measured(
+                name=way.name,
+                us=round(median(at(times, 10) for times in way.times[kind]) / 1000, 1),
+                p10=round(p10, 3),
+                p50=round(p50, 3),
+                p99=round(at(everything[0], 99) / at(everything[1], 99), 3),
+                processor=round(way.spent[kind] / first.spent[kind], 3),
+            )
+        )
+    return rows
 
 
 def ways(stack: ExitStack, directory: Path, loader: Path) -> Iterator[Way]:
