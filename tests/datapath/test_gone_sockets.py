@@ -5,10 +5,24 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from bpf_world import BACKEND6, BACKENDS, Caller, World, group, plan, programmed, target
+from bpf_world import (
+    BACKEND6,
+    BACKENDS,
+    CLUSTER_DNS,
+    CLUSTER_DNS6,
+    SERVERS_DNS,
+    Caller,
+    World,
+    group,
+    plan,
+    programmed,
+    target,
+)
 from lab_running import until
 
+from isthmus.config import DnsSection
 from isthmus.datapath import Datapath
+from isthmus.datapath.alive import Alive
 from isthmus.model import tables
 from isthmus.model.balancing import Backend, BackendKey, Ejection, Target
 from isthmus.model.names import ServiceName
@@ -83,6 +97,29 @@ def test_a_moved_connection_goes_with_the_backend_that_answered_it(world: World,
         assert caller.calls("echo", VIP, 80, text="here") == [{"answer": "here"}]
         assert destroyer.destroy(gone(answers, protocol="TCP")) == 1
         assert caller.calls("echo", VIP, 80, text="gone") == [{"error": "ECONNABORTED"}]
+
+
+async def test_udp_sockets_of_the_name_server_are_destroyed_once_when_its_last_process_has_gone(
+    world: World, datapath: Datapath, caller: Caller
+) -> None:
+    alive_now, second = await Alive.open(world.pin), await Alive.open(world.pin, instance="second")
+    alive_now.renew(60)
+    second.renew(60)
+    for host, name in ((CLUSTER_DNS, "v4"), (f"::ffff:{CLUSTER_DNS}", "mapped"), (CLUSTER_DNS6, "v6")):
+        caller.calls("keep", host, 53, name=name)
+    caller.calls("keep", VIP, 80, name="other")
+    destroyer = datapath.gone_sockets(Database(tables.BACKENDS))
+    watching = datapath.gone_server(destroyer, DnsSection(listen=SERVERS_DNS))
+    alive_now.withdraw()
+    assert watching.look() == 0, "the second answers in its place"
+    second.renew(-0.001)
+    assert [watching.look(), watching.look()] == [3, 0]
+    names = ("v4", "mapped", "v6", "other")
+    assert alive(caller, *names) == dict.fromkeys(names[:3], False) | {"other": True}
+    alive_now.renew(60)
+    assert watching.look() == 0
+    for each in (alive_now, second):
+        each.close()
 
 
 async def test_it_follows_the_rows_and_waits_for_those_that_come_back(datapath: Datapath, caller: Caller) -> None:

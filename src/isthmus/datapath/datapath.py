@@ -19,6 +19,7 @@ from isthmus.datapath.core.maps import KernelMaps
 from isthmus.datapath.core.shapes import CGROUP, ID
 from isthmus.datapath.core.tc import PodLinks
 from isthmus.datapath.failures.drained import DrainedSockets
+from isthmus.datapath.failures.servers import GoneServer
 from isthmus.datapath.failures.sockets import GoneSockets
 from isthmus.datapath.failures.watch import FailureWatch
 from isthmus.datapath.flows.names import FlowNames
@@ -31,6 +32,7 @@ from isthmus.datapath.services.callers import Callers
 from isthmus.datapath.services.installed import State
 from isthmus.datapath.services.restore import restore
 from isthmus.datapath.services.target import PlanTarget
+from isthmus.datapath.settings import servers
 from isthmus.datapath.settings import settings as settings_of
 from isthmus.model.balancing import Ejection
 from isthmus.statedb import Database
@@ -170,6 +172,10 @@ class Datapath:
     def gone_sockets(self, db: Database, *, tcp: bool = False) -> GoneSockets:
         """What destroys sockets whose backend has gone; its ``run()`` is a task of the process."""
         return GoneSockets(self.maps, self._cgroup, db, tcp=tcp, grace=self._grace)
+
+    def gone_server(self, sockets: GoneSockets, dns: DnsSection) -> GoneServer:
+        """What destroys sockets of a name server that has gone; its ``run()`` is a task of the process."""
+        return GoneServer(self.maps, sockets, servers(dns))
 
     def drained_sockets(self, db: Database) -> DrainedSockets:
         """What closes connections to what is drained; its ``run()`` is a task of the process."""

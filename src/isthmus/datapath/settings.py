@@ -13,7 +13,9 @@ from isthmus.datapath.core.errors import DatapathError
 from isthmus.datapath.core.manifest import Map, Names, Row, each
 from isthmus.datapath.core.shapes import CGROUP, ID, Shape, address, port
 from isthmus.datapath.services.views import host_port
+from isthmus.model.balancing import Target
 from isthmus.model.hosts import Endpoint, endpoint
+from isthmus.model.names import ClusterName
 
 CLOCK_MONOTONIC_COARSE: Final = 6
 CONFIG_EXEMPT: Final = 1
@@ -59,6 +61,12 @@ def settings(section: DatapathSection, dns: DnsSection, *, before: bytes = bytes
     flows = 0 if section.flows == "off" else section.flows
     epoch = CONFIG.named(before)["epoch"] or random.randint(1, 0xFFFF_FFFF)
     return CONFIG.pack(manifest.LAYOUT, flags, cells, timeout, HZ, flows, epoch, resolvers)
+
+
+def servers(dns: DnsSection) -> frozenset[Target]:
+    """The addresses of the node's name server, by UDP."""
+    listening = _by_family(dns.listen, "dns.listen").values()
+    return frozenset(Target(each.host, each.port, "UDP", ClusterName("")) for each in listening)
 
 
 def _by_family(texts: Iterable[str], field: str) -> dict[str, Endpoint]:

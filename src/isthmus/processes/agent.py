@@ -326,6 +326,7 @@ class Programming:
                     tasks.create_task(flows.run(), name="flows")
                 gone = datapath.gone_sockets(db, tcp=config.datapath.destroy_tcp)
                 tasks.create_task(gone.run(), name="gone sockets")
+                tasks.create_task(datapath.gone_server(gone, config.dns).run(), name="gone name server")
                 tasks.create_task(datapath.drained_sockets(db).run(), name="drained sockets")
         finally:
             if self._parts is not None:
