@@ -185,7 +185,7 @@ def test_the_counters_of_a_service_go_with_it_and_no_map_is_read_for_that(
 def test_numbers_are_not_given_out_again_before_all_others() -> None:
     ids = Ids([3], most=4)
     given = [ids.take(), ids.take(), ids.take()]
-    ids.release(4)
+    ids.release([4])
     assert given == [4, 1, 2]
     assert ids.take() == 4
 
@@ -194,7 +194,7 @@ def test_numbers_are_not_given_out_again_before_all_others() -> None:
 def test_an_id_is_not_given_out_twice_until_it_is_given_back(releases: list[int], restored: set[int]) -> None:
     ids, taken = Ids(restored, most=600), set(restored)
     for number in releases:
-        ids.release(number)
+        ids.release([number])
         taken.discard(number)
         for _ in range(5):
             new = ids.take()

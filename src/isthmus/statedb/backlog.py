@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import Any, NamedTuple
 
 
@@ -30,18 +30,29 @@ class Backlog:
     def __len__(self) -> int:
         return len(self._keys)
 
-    def add(self, key: Any, *, group: Hashable, mark: int, room: int) -> None:
-        """Queue a key, as urgent where fewer than ``room`` are; a group in the bulk queue becomes urgent with it."""
-        if self._urgent_keys < room and group in self._bulk:
-            self._urgent[group] = self._bulk.pop(group)
-            self._urgent_keys += len(self._urgent[group].keys)
-        if key in self._keys:
-            return
-        bulk = group in self._bulk or (group not in self._urgent and self._urgent_keys >= room)
-        queue = self._bulk if bulk else self._urgent
-        queue.setdefault(group, Group(mark, [])).keys.append(key)
-        self._keys.add(key)
-        self._urgent_keys += not bulk
+    def add(self, keys: Iterable[tuple[Hashable, Any]], *, mark: int, room: int) -> None:  # hot:
+        """Queue keys, each with its group, in their order: as urgent where fewer than ``room`` are.
+
+        A group in the bulk queue becomes urgent with one of its keys.
+        """
+        urgent, bulk, known = self._urgent, self._bulk, self._keys
+        for group, key in keys:
+            if self._urgent_keys < room and group in bulk:
+                urgent[group] = bulk.pop(group)
+                self._urgent_keys += len(urgent[group].keys)
+            if key in known:
+                continue
+            known.add(key)
+            if group in urgent:
+                urgent[group].keys.append(key)
+                self._urgent_keys += 1
+            elif group in bulk:
+                bulk[group].keys.append(key)
+            elif self._urgent_keys < room:
+                urgent[group] = Group(mark, [key])
+                self._urgent_keys += 1
+            else:
+                bulk[group] = Group(mark, [key])
 
     def take(self, most: int) -> list[Any]:
         """About ``most`` keys, oldest first: whole groups; a quarter from the bulk queue, which never starves."""

@@ -129,7 +129,8 @@ class Reconciler(Generic[K, R]):
         self._target = target
         self._status = status
         self._backoff = backoff
-        self._together = together or table.key
+        self._together = together
+        """None: each row is a group by itself."""
         self._prune_every = prune_every
         self._max_round = max_round
         self._clock = clock
@@ -198,20 +199,21 @@ class Reconciler(Generic[K, R]):
         snapshot, changes = self._changes.next()
         soon = self._clock() + TIMER_SLACK
         due = [key for key, status in self._failed.items() if status.next_try <= soon]
-        for key, old, new in sorted(changes, key=lambda change: change.new is None):
+        for key, old, _ in changes:
             if old is not None:
                 self._held.setdefault(key, old)
-            self._wait(key, old if new is None else new, beside=len(changes), room=URGENT_ROUNDS * self._size)
-        for key in due:
-            row = snapshot.get(self._table, key)
-            self._wait(key, self._held[key] if row is None else row, beside=len(due), room=self._size)
+        changed = [(key, new) for key, _, new in changes if new is not None]
+        changed += [(key, old) for key, old, new in changes if new is None and old is not None]
+        self._wait(changed, room=URGENT_ROUNDS * self._size)
+        rows = [(key, snapshot.get(self._table, key)) for key in due]
+        self._wait([(key, self._held[key] if row is None else row) for key, row in rows], room=self._size)
         self._read = snapshot.revision(self._table)
         return snapshot
 
-    def _wait(self, key: Any, row: R | None, *, beside: int, room: int) -> None:
-        if row is not None:  # None: it was added and deleted between two reads
-            group = self._together(row)
-            self._backlog.add(key, group=group, mark=self._read, room=room if beside <= room else 0)
+    def _wait(self, rows: Sequence[tuple[Any, R]], *, room: int) -> None:
+        together = self._together
+        keyed = [(key if together is None else together(row), key) for key, row in rows]
+        self._backlog.add(keyed, mark=self._read, room=room if len(keyed) <= room else 0)
 
     async def _work(self, snapshot: Snapshot) -> Done:
         """One round. The target is given a deleted row as it probably holds it: as before the update that failed."""
@@ -240,6 +242,11 @@ class Reconciler(Generic[K, R]):
 
     def _record(self, keys: Sequence[Any], failures: Mapping[Any, str]) -> None:
         """Schedule a retry of each key that failed; forget the others."""
+        if not (failures or self._failed):
+            if self._held:
+                for key in keys:
+                    self._held.pop(key, None)
+            return
         now = self._clock()
         for key in keys:
             if (error := failures.get(key)) is None:

@@ -42,7 +42,7 @@ def _known(
     state: State, leaving: Iterable[Named], stale: Iterable[tuple[int, int, int]]
 ) -> Mapping[str, Collection[bytes]]:
     plans = state.plans.values()
-    pending_free = {name: {ID.pack(number) for each, _, number in state.pending_free if each == name} for name in AWAY}
+    pending_free = {name: {ID.pack(number) for each, number in state.pending_free if each == name} for name in AWAY}
     services = [unit.name for unit in state.units.values()] + state.strays + list(leaving)
     return {
         "frontends": state.frontends,

@@ -81,62 +81,65 @@ class GraceQueue:
     def _drop(self, due: Sequence[Retired]) -> bool:
         """Plans, then slots and members, then references. False: a write failed, and all of it is to be done again."""
         retired = [entry.plan for entry in due if entry.retired]
+        plans, slots = list(map(ID.pack, [plan.id for plan in retired])), codecs.SLOT_KEY.pack
+        beyond = [plan for plan in retired if plan.flags or plan.skip]  # few: those with entries in other maps
         drops = {
-            "plans": [ID.pack(plan.id) for plan in retired],
-            "slots": [codecs.SLOT_KEY.pack(*slot) for entry in due for slot in self._stale(entry)],
+            "plans": plans,
+            "slots": [slots(*slot) for entry in due for slot in self._stale(entry)],
             "members": [
                 codecs.MEMBER_KEY.pack(plan.id, number)
-                for plan in retired
+                for plan in beyond
                 if plan.has_members
                 for number in set(plan.held())
             ],
-            "skips": [codecs.SKIP_KEY.pack(address, plan.id) for plan in retired for address in plan.skip],
-            "rings": [codecs.RING_KEY.pack(plan.id, chunk) for plan in retired for chunk in plan.chunks()],
+            "skips": [codecs.SKIP_KEY.pack(address, plan.id) for plan in beyond for address in plan.skip],
+            "rings": [codecs.RING_KEY.pack(plan.id, chunk) for plan in beyond for chunk in plan.chunks()],
         }
         if any(self._maps.drop(name, keys) for name, keys in drops.items() if keys):
             return False
-        for entry in due:
-            self._release(entry)
+        self._release(due, retired)
         return True
 
     def _stale(self, entry: Retired) -> list[tuple[int, int, int]]:
         plan = entry.plan
         if entry.retired:
+            if plan.doubt is None and len(plan.slots) == 1 == len(plan.slots[0]):  # nearly all
+                return [(plan.id, 0, 0)]
             return list(plan.reach())
         now = self._state.plans.get(plan.id)
         if now is None:
             return []
         return [(plan.id, g, n) for g, n in entry.stale if n >= len(now.slots[g])]
 
-    def _release(self, entry: Retired) -> None:
-        plan = entry.plan
-        if entry.retired:
-            self._state.plans.pop(plan.id, None)
-            self._state.plan_ids.release(plan.id)
-            self._state.release(plan.held())
-        else:
-            self._state.release(entry.freed)
-        if entry.service is not None:
-            self._state.forget_service(entry.service)
+    def _release(self, due: Sequence[Retired], retired: Sequence[Installed]) -> None:  # hot:
+        state = self._state
+        for plan in retired:
+            state.plans.pop(plan.id, None)
+        state.plan_ids.release([plan.id for plan in retired])
+        state.release([number for entry in due for number in (entry.plan.held() if entry.retired else entry.freed)])
+        for entry in due:
+            if entry.service is not None:
+                state.forget_service(entry.service)
 
     def _free_pending(self) -> int:
         """Delete unreferenced entries and free their ids; those that the kernel refuses to delete stay pending."""
         pending_free, self._state.pending_free = self._state.pending_free, []
-        for name in ("backends", "services", "clusters"):
-            mine = [each for each in pending_free if each[0] == name]
-            failed = self._maps.drop(name, [ID.pack(number) for _, _, number in mine]) if mine else {}
-            for position, each in enumerate(mine):
-                if position in failed:
-                    self._state.pending_free.append(each)
-                else:
-                    each[1].release(each[2])
+        for name, ids in (
+            ("backends", self._state.backend_ids),
+            ("services", self._state.service_ids),
+            ("clusters", self._state.cluster_ids),
+        ):
+            mine = [number for of, number in pending_free if of == name]
+            failed = self._maps.drop(name, list(map(ID.pack, mine))) if mine else {}
+            self._state.pending_free += [(name, mine[position]) for position in failed]
+            ids.release([number for position, number in enumerate(mine) if position not in failed] if failed else mine)
         self._forget_counters(pending_free)
         return len(pending_free) - len(self._state.pending_free)
 
-    def _forget_counters(self, pending_free: Iterable[tuple[str, object, int]]) -> None:
+    def _forget_counters(self, pending_free: Iterable[tuple[str, int]]) -> None:
         """A number that is given out again starts from nothing."""
-        services = {number for name, _, number in pending_free if name == "services"}
-        clusters = {number for name, _, number in pending_free if name == "clusters"}
+        services = {number for name, number in pending_free if name == "services"}
+        clusters = {number for name, number in pending_free if name == "clusters"}
         if clusters or len(services) > FEW_SERVICES:
             unpack = codecs.COUNTER_KEY.unpack
             keys = [key for key, _ in self._maps.items("counters")]

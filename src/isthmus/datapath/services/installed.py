@@ -9,7 +9,7 @@ place.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import zip_longest
 from typing import Final
@@ -124,14 +124,14 @@ class Installed(Struct, eq=False, gc=False):
     def value(self, generation: int, sizes: tuple[int, ...] | None = None) -> bytes:
         """The bytes of the entry; ``sizes``: of its groups, where they are to be others than now."""
         counts = tuple(map(len, self.slots)) if sizes is None else sizes
-        groups = _groups(self.shares, counts)
+        packed = groups(self.shares, counts)
         return codecs.PLAN.pack(
-            generation, self.id, self.service, self.flags, self.timeout, *self.ejection, len(counts), groups
+            generation, self.id, self.service, self.flags, self.timeout, *self.ejection, len(counts), packed
         )
 
 
 @lru_cache(1024)
-def _groups(of: tuple[tuple[int, int], ...], counts: tuple[int, ...]) -> bytes:
+def groups(of: tuple[tuple[int, int], ...], counts: tuple[int, ...]) -> bytes:
     """The groups of an entry, from their (tier, weight) and how many backends they have: mostly the same few."""
     bounds = shares([(tier, weight, n) for (tier, weight), n in zip(of, counts, strict=True)])
     pack = codecs.GROUP.pack
@@ -184,8 +184,8 @@ class State:
         self.clusters: dict[ClusterName, Named] = {}
         self.strays: list[Named] = []
         """Services restored twice, for pruning."""
-        self.pending_free: list[tuple[str, Ids, int]] = []
-        """(map, allocator, number): entries that go as soon as the kernel lets them, and numbers that are free then."""
+        self.pending_free: list[tuple[str, int]] = []
+        """(map, number): entries that go as soon as the kernel lets them, and numbers that are free then."""
         self.retired_services: deque[tuple[int, str]] = deque(maxlen=RETIRED)
         """Numbers that were given back, and the names they had: records of calls may still come with them."""
         self.service_ids = Ids()
@@ -209,10 +209,14 @@ class State:
 
     def backend(self, target: Target) -> Backend:
         """A new backend for a target, without references and not written yet."""
-        number, cluster = self.backend_ids.take(), self._cluster(target.cluster)
-        backend = Backend(number, target, generation=self.next_generation(), cluster=cluster)
-        self.backends[number] = self.by_target[target] = backend
-        return backend
+        self.add_backends((target,))
+        return self.by_target[target]
+
+    def add_backends(self, targets: Collection[Target]) -> None:  # hot:
+        """The same for some targets, each once, that have none."""
+        for number, target in zip(self.backend_ids.take_many(len(targets)), targets, strict=True):
+            backend = Backend(number, target, self.next_generation(), self._cluster(target.cluster))
+            self.backends[number] = self.by_target[target] = backend
 
     def _cluster(self, name: ClusterName) -> Named:
         cluster = self.clusters.get(name)
@@ -227,10 +231,11 @@ class State:
         for number in numbers:
             backends[number].refs += 1
 
-    def release(self, held: Iterable[int]) -> None:
+    def release(self, held: Iterable[int]) -> None:  # hot:
         """Release references; a backend without any is deleted by the next sweep."""
+        backends = self.backends
         for number in held:
-            backend = self.backends[number]
+            backend = backends[number]
             backend.refs -= 1
             if backend.refs == 0:
                 self._forget(backend)
@@ -246,19 +251,19 @@ class State:
         del self.backends[backend.id]
         if self.by_target.get(backend.target) is backend:
             del self.by_target[backend.target]
-        self.pending_free.append(("backends", self.backend_ids, backend.id))
+        self.pending_free.append(("backends", backend.id))
         backend.cluster.refs -= 1
         if backend.cluster.refs <= 0:
             self._forget_cluster(backend.cluster)
 
     def _forget_cluster(self, cluster: Named) -> None:
         if self.clusters.pop(ClusterName(cluster.name), None) is not None:
-            self.pending_free.append(("clusters", self.cluster_ids, cluster.id))
+            self.pending_free.append(("clusters", cluster.id))
 
     def forget_service(self, name: Named) -> None:
         """A service's number is not needed any more."""
         self.retired_services.append((name.id, name.name))
-        self.pending_free.append(("services", self.service_ids, name.id))
+        self.pending_free.append(("services", name.id))
 
     def unit(self, name: str) -> Unit:
         """The unit of a plan row's name, made where there is none."""

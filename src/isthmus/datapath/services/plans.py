@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from isthmus.datapath.core import shapes
 from isthmus.datapath.core.shapes import ID
-from isthmus.datapath.services import codecs, rings
+from isthmus.datapath.services import codecs, installed, rings
 from isthmus.datapath.services.installed import Backend, Installed, Named, State, Unit
 from isthmus.datapath.services.moves import Edit, Many, moves
 from isthmus.model.balancing import Ejection, Group, Plan, Target
@@ -93,29 +93,38 @@ def is_plain(row: Plan) -> bool:  # hot:
 def new_plain(state: State, rows: Mapping[str, Plan]) -> list[Change]:  # hot:
     """The changes of plain plans whose units, by name, are not there: the same as :func:`change` gives, by batch."""
     pack_id, pack_name, pack_slot = ID.pack, codecs.SERVICE.pack, codecs.SLOT_KEY.pack
-    known, slot = state.by_target.get, codecs.SLOT.pack
+    slot, pack_plan, called_at, leads_to = codecs.SLOT.pack, codecs.PLAN.pack, codecs.frontend_key, codecs.frontend
+    known, alone, usual = state.by_target, installed.groups(_ALONE, (1,)), _ejection(state.ejection)
     found: list[Change] = []
+    alone_in = [row.groups[0].targets[0] for row in rows.values() if len(row.groups[0].targets) == 1]
+    state.add_backends(dict.fromkeys([target for target in alone_in if target not in known]))
     numbers = zip(state.service_ids.take_many(len(rows)), state.plan_ids.take_many(len(rows)), strict=True)
     for (name, row), (service, number) in zip(rows.items(), numbers, strict=True):
         unit = state.units[name] = Unit(Named(service, name))
         [group] = row.groups
         targets = group.targets
         shares = _ALONE if group.tier == 0 and group.weight == 1 else ((group.tier, group.weight),)
-        if len(targets) == 1:
-            backend = known(targets[0]) or state.backend(targets[0])
-            plan = Installed(number, service, 0, 0, shares, ((backend.id,),))
+        ejection = usual if row.ejection is None else _ejection(row.ejection)
+        entry = pack_id(number)
+        if len(targets) == 1 and shares is _ALONE:  # nearly all: packed here, of parts that are the batch's
+            backend = known[targets[0]]
+            plan = Installed(number, service, 0, 0, shares, ((backend.id,),), ejection=ejection)
             puts = [("slots", pack_slot(number, 0, 0), slot(number, backend.id, backend.generation))]
             if not (backend.written and backend.cluster.written):
                 puts += _backend(backend)
+            value = pack_plan(state.next_generation(), number, service, 0, 0, *ejection, 1, alone)
         else:
             backends = _numbers(state, targets)
-            plan = Installed(number, service, 0, 0, shares, (_group(backends, targets),))
+            plan = Installed(number, service, 0, 0, shares, (_group(backends, targets),), ejection=ejection)
             puts = _slots(state, plan, [(0, n, each) for n, each in enumerate(backends)])
-        plan.ejection = _ejection(row.ejection or state.ejection)
-        puts.append(("plans", pack_id(number), plan.value(state.next_generation())))
-        called = tuple(sorted([codecs.frontend_key(key) for key in row.frontends]))
+            value = plan.value(state.next_generation())
+        puts.append(("plans", entry, value))
+        if len(row.frontends) == 1:
+            called: tuple[bytes, ...] = (called_at(row.frontends[0]),)
+        else:
+            called = tuple(sorted(map(called_at, row.frontends)))
         for key in called:
-            puts.append(("frontends", key, codecs.frontend(key, plan=number)))
+            puts.append(("frontends", key, leads_to(key, plan=number)))
         puts.append(("services", pack_id(service), pack_name(name.encode())))
         found.append(Change(unit, plan, puts, called))
     return found

@@ -43,8 +43,8 @@ class PlanTarget:
         """Write these plans into the maps; returns the failures by key."""
         failures: dict[PlanKey, str] = {}
         changes = self._changes(rows, failures)
-        self._write(changes, failures)
-        self._flip(changes, failures)
+        frontends = self._write(changes, failures)
+        self._flip(frontends, changes, failures)
         if away := [row for row in rows if not row.frontends]:
             failures.update(await self.delete(away))
         return failures
@@ -113,8 +113,11 @@ class PlanTarget:
 
     # Writing
 
-    def _write(self, changes: Mapping[PlanKey, Change], failures: dict[PlanKey, str]) -> None:
-        """Write all but the frontends: a new plan is not reachable yet, one changed in place flips with its entry."""
+    def _write(self, changes: Mapping[PlanKey, Change], failures: dict[PlanKey, str]) -> Entries:  # hot:
+        """Write all but the frontends: a new plan is not reachable yet, one changed in place flips with its entry.
+
+        Gives the frontends to write.
+        """
         entries = _entries(changes, failures)
         for name in ORDER[:-1]:
             if self._put(name, entries[name], changes, failures):
@@ -122,21 +125,28 @@ class PlanTarget:
             if name == "services":
                 self._mark_services(changes, failures)
         left: list[tuple[PlanKey, Installed, int]] = []
+        held: list[int] = []
         for key, change in changes.items():
             if key in failures:
                 self._abort(change)
+            elif change.unit.current is None:  # a new unit: nothing of it leaves
+                plan = change.unit.current = self.state.plans[change.plan.id] = change.plan
+                for group in plan.slots:
+                    held += group
             else:
                 left += [(key, change.plan, number) for number in self._commit(change)]
-        self._drop_members(left, failures)
+        self.state.hold(held)
+        if left:
+            self._drop_members(left, failures)
+            entries = _entries(changes, failures) if failures else entries
+        return entries["frontends"]
 
-    def _flip(self, changes: Mapping[PlanKey, Change], failures: dict[PlanKey, str]) -> None:
+    def _flip(self, entries: Entries, changes: Mapping[PlanKey, Change], failures: dict[PlanKey, str]) -> None:  # hot:
         """Point the frontends to their plans; then retire the plans that no frontend points to."""
-        live = {key: change for key, change in changes.items() if key not in failures}
-        entries = {key: value for change in live.values() for name, key, value in change.puts if name == "frontends"}
+        live = {key: change for key, change in changes.items() if key not in failures} if failures else changes
         failed = self._put("frontends", entries, live, failures)
-        self.state.frontends |= {
-            key: codecs.FRONTEND.unpack(value)[-1] for key, value in entries.items() if key not in failed
-        }
+        plan_of = codecs.FRONTEND.unpack
+        self.state.frontends |= {key: plan_of(value)[-1] for key, value in entries.items() if key not in failed}
         for key, change in live.items():
             unit = change.unit
             if key not in failures and unit.frontends in ((), change.frontends):
