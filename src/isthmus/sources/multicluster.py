@@ -20,7 +20,6 @@ from isthmus.sources.normal import (
     name_of,
     pairs,
     ports,
-    word,
 )
 
 DERIVED: Final = "multicluster.kubernetes.io/derived-service"
@@ -48,10 +47,10 @@ def service_import(wire: mcs.ServiceImport) -> Import:
     ips = addresses(spec.ips, field="spec.ips")
     return Import(
         name=name_of(wire.metadata),
-        type=word(spec.type, of=IMPORT_TYPES, default="ClusterSetIP"),
+        type=IMPORT_TYPES.get(spec.type, "ClusterSetIP"),
         ports=ports(spec.ports),
         ips=ips,
-        affinity=word(spec.session_affinity, of=AFFINITIES, default="None"),
+        affinity=AFFINITIES.get(spec.session_affinity, "None"),
         affinity_timeout=affinity_seconds(spec.session_affinity_config),
         families=families(spec.ip_families, ()),
         internal_policy=_policy(spec.internal_traffic_policy),
@@ -72,5 +71,4 @@ def conditions(wire: Iterable[Condition] | None) -> tuple[StatusCondition, ...]:
 
 
 def _policy(found: str | None) -> Policy | None:
-    cluster: Policy = "Cluster"
-    return word(found, of=POLICIES, default=cluster) if found else None
+    return POLICIES.get(found, "Cluster") if found else None

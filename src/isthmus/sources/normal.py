@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from socket import AF_INET, inet_pton
 from typing import Final, Literal, TypeVar, cast, get_args
@@ -16,7 +16,6 @@ from isthmus.model.names import ServiceName, service_name
 from isthmus.model.services import Affinity, Family, ImportType, Labels, Port, Protocol
 from isthmus.sources.sink import Malformed
 
-W = TypeVar("W", bound=str)
 H = TypeVar("H", bound=Hashable)
 
 NOISE: Final = frozenset(
@@ -30,10 +29,11 @@ NOISE: Final = frozenset(
 
 PROTOCOLS: Final[frozenset[str]] = frozenset(get_args(Protocol))
 FAMILIES: Final[frozenset[str]] = frozenset(get_args(Family))
-AFFINITIES: Final[frozenset[str]] = frozenset(get_args(Affinity))
-IMPORT_TYPES: Final[frozenset[str]] = frozenset(get_args(ImportType))
 Policy = Literal["Cluster", "Local"]
-POLICIES: Final[frozenset[str]] = frozenset(get_args(Policy))
+# Words of closed sets: ``get`` with a default, since one that is missing or unknown must cost the field and no more.
+AFFINITIES: Final[Mapping[str | None, Affinity]] = {word: word for word in get_args(Affinity)}
+IMPORT_TYPES: Final[Mapping[str | None, ImportType]] = {word: word for word in get_args(ImportType)}
+POLICIES: Final[Mapping[str | None, Policy]] = {word: word for word in get_args(Policy)}
 
 
 def name_of(meta: Meta) -> ServiceName:
@@ -47,6 +47,9 @@ def pairs(labels: Mapping[str, str] | None) -> Labels:
     """Labels, or annotations without noise, as sorted pairs."""
     if not labels:
         return ()
+    if len(labels) == 1:
+        [pair] = labels.items()
+        return () if pair[0] in NOISE else (pair,)
     return tuple(sorted([pair for pair in labels.items() if pair[0] not in NOISE]))
 
 
@@ -70,32 +73,39 @@ def addresses(texts: Sequence[str] | None, *, field: str) -> tuple[str, ...]:
     """Canonical addresses in their order, each once; 'None' and empty ones are no addresses."""
     if not texts:
         return ()
+    if len(texts) == 1:  # nearly all, and some are headless
+        text = texts[0]
+        return (address(text, field=field),) if text and text != "None" else ()
     found = [address(text, field=field) for text in texts if text and text != "None"]
     return tuple(found if len(found) < 2 else dict.fromkeys(found))
 
 
-def word(value: str | None, *, of: Collection[str], default: W) -> W:
-    """A word of a closed set; a missing or unknown one is the default, since it must cost the field and no more."""
-    return cast("W", value) if value in of else default
-
-
 def families(values: Iterable[str] | None, known: Iterable[str]) -> tuple[Family, ...]:
     """The families listed, in their order; without any, those of the addresses."""
-    listed = [value for value in values or () if value in FAMILIES] or list(map(family, known))
-    return cast("tuple[Family, ...]", shared(tuple(listed if len(listed) < 2 else dict.fromkeys(listed))))
+    return (_listed(tuple(values)) if values else ()) or _listed(tuple(map(family, known)))
 
 
-def ports(wire: Iterable[ServicePort] | None) -> tuple[Port, ...]:
+@lru_cache(64)
+def _listed(values: tuple[str, ...]) -> tuple[Family, ...]:
+    return cast("tuple[Family, ...]", tuple(dict.fromkeys([value for value in values if value in FAMILIES])))
+
+
+def ports(wire: Iterable[ServicePort] | None) -> tuple[Port, ...]:  # hot:
     """Ports of a Service or an import, in their order. One of an unknown protocol is left out."""
+    field = "spec.ports"
     found = [
-        port_of(each, each.node_port or 0, "spec.ports") for each in wire or () if (each.protocol or "TCP") in PROTOCOLS
+        _port(
+            each.name or "", each.port or 0, each.protocol or "TCP", each.app_protocol or "", each.node_port or 0, field
+        )
+        for each in wire or ()
+        if (each.protocol or "TCP") in PROTOCOLS
     ]
     return shared(tuple(found))
 
 
-def port_of(wire: ServicePort | EndpointPort, node_port: int, field: str) -> Port:
-    """A port as the API has it, where it has a number and a protocol that we know."""
-    return _port(wire.name or "", wire.port or 0, wire.protocol or "TCP", wire.app_protocol or "", node_port, field)
+def port_of(wire: EndpointPort, field: str) -> Port:
+    """A port of endpoints, where it has a number and a protocol that we know."""
+    return _port(wire.name or "", wire.port or 0, wire.protocol or "TCP", wire.app_protocol or "", 0, field)
 
 
 @lru_cache(4096)

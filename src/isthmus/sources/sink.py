@@ -56,7 +56,17 @@ class TableSink(Generic[T, R]):
 
     def _follow(self, txn: WriteTxn, items: Iterable[tuple[str, T | None]]) -> None:  # hot:
         """Objects as they are now; None for one that is no more. Rows are deleted first: a key may move."""
-        found = {key: self._row(key, item) for key, item in items}  # each of them, for what is wrong with it
+        found: dict[str, R | None] = {}
+        convert, complaints = self._convert, self._complaints
+        for key, item in items:  # each of them, for what is wrong with it
+            try:
+                found[key] = None if item is None else convert(item)
+            except Malformed as why:
+                found[key] = None
+                self._complain(key, str(why))
+            else:
+                if complaints:
+                    complaints.pop(key, None)
         key_of, known = self._table.key, self._rows
         gone: list[Any] = []
         rows: list[R] = []
@@ -76,16 +86,6 @@ class TableSink(Generic[T, R]):
             rows.append(row)
         txn.delete_all(self._table, gone)
         txn.put_all(self._table, rows)
-
-    def _row(self, key: str, item: T | None) -> R | None:
-        try:
-            row = self._convert(item) if item is not None else None
-        except Malformed as why:
-            self._complain(key, str(why))
-            return None
-        if self._complaints:
-            self._complaints.pop(key, None)
-        return row
 
     def _complain(self, key: str, why: str) -> None:
         """Log what is wrong with an object, once while it stays so."""

@@ -34,11 +34,11 @@ def endpoint_set(
             return None
         if karmada.dispatched(wire.metadata):
             return _dispatched(wire, service)
-        of = ClusterName(labels.get(OF_CLUSTER) or cluster)
+        of = labels.get(OF_CLUSTER) or cluster
         if of != cluster and not remote:
             return None
         name = service_name(wire.metadata.namespace, service)
-        return EndpointSet(name, of, KUBERNETES, wire.metadata.name, _endpoints(wire))
+        return EndpointSet(name, ClusterName(of), KUBERNETES, wire.metadata.name, _endpoints(wire))
 
     return convert
 
@@ -59,7 +59,7 @@ def _dispatched(wire: discovery.EndpointSlice, service: str) -> EndpointSet:
 
 def condition(wire: discovery.EndpointConditions | None) -> Condition:
     """The three conditions as one (KEP-1669). Missing ones count as ready; ready counts even if terminating."""
-    if wire is None or wire.ready is None or wire.ready:
+    if wire is None or wire.ready is not False:
         return READY
     if not wire.terminating:
         return Condition.NOT_READY
@@ -84,11 +84,11 @@ def _endpoints(wire: discovery.EndpointSlice) -> tuple[Endpoint, ...]:
 
 
 def _endpoint(wire: discovery.Endpoint, host: str, ports: tuple[Port, ...], namespace: str) -> Endpoint:
-    target = wire.target_ref
+    target, conditions = wire.target_ref, wire.conditions
     return Endpoint(
         host,
         ports,
-        condition(wire.conditions),
+        READY if conditions is None or conditions.ready else condition(conditions),
         wire.hostname or "",
         wire.node_name or "",
         wire.zone or "",
@@ -100,9 +100,7 @@ def _endpoint(wire: discovery.Endpoint, host: str, ports: tuple[Port, ...], name
 def _ports(wire: Iterable[discovery.EndpointPort] | None) -> tuple[Port, ...]:
     """Sorted; a port without a number means all ports, which no Service can refer to."""
     found = [
-        port_of(each, 0, "ports")
-        for each in wire or ()
-        if each.port is not None and (each.protocol or "TCP") in PROTOCOLS
+        port_of(each, "ports") for each in wire or () if each.port is not None and (each.protocol or "TCP") in PROTOCOLS
     ]
     if len(found) > 1:
         found.sort(key=lambda port: (port.name, port.port, port.protocol))
