@@ -23,32 +23,20 @@ class TestRun:
 
     def __init__(self, fd: int, *, largest: int = 4096) -> None:
         self._fd = fd
+        self._given = ctypes.create_string_buffer(largest)
         self._out = ctypes.create_string_buffer(largest)
+        self._attributes = ctypes.create_string_buffer(128)
 
     def __call__(self, packet: bytes, *, repeat: int = 1) -> tuple[int, bytes]:
         """(return value, packet)."""
-        given = ctypes.create_string_buffer(packet, len(packet))
-        attributes = ctypes.create_string_buffer(
-            ATTRIBUTES.pack(
-                self._fd,
-                0,
-                len(packet),
-                len(self._out),
-                ctypes.addressof(given),
-                ctypes.addressof(self._out),
-                repeat,
-                0,
-                0,
-                0,
-                0,
-                0,
-            ),
-            128,
-        )
-        if _libc.syscall(BPF, PROG_TEST_RUN, attributes, 128) < 0:
+        size = len(packet)
+        self._given.raw = packet
+        given, out, most = ctypes.addressof(self._given), ctypes.addressof(self._out), len(self._out)
+        ATTRIBUTES.pack_into(self._attributes, 0, self._fd, 0, size, most, given, out, repeat, 0, 0, 0, 0, 0)
+        if _libc.syscall(BPF, PROG_TEST_RUN, self._attributes, 128) < 0:
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code))
-        fields = ATTRIBUTES.unpack_from(attributes)
+        fields = ATTRIBUTES.unpack_from(self._attributes)
         self.nanoseconds = fields[7]
         value = fields[1] - (1 << 32) if fields[1] >> 31 else fields[1]
-        return value, self._out.raw[: fields[3]]
+        return value, ctypes.string_at(out, fields[3])

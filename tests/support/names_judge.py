@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import dns.message
 from bpf_testrun import DROP, PASS, REDIRECT
 from names_world import CLUSTER_DNS, CLUSTER_DNS6, SERVER, SERVER6, checksum, message, packed, pseudo
@@ -78,10 +80,16 @@ def same(reply: bytes, expected: bytes) -> None:
     """Two replies are equal byte for byte, but for the order of the answers."""
     if reply == expected:
         return
-    assert len(reply) == len(expected)
-    one, other = dns.message.from_wire(reply), dns.message.from_wire(expected)
     end = codec.name_end(expected, 12) + 4
     assert reply[:end] == expected[:end]
+    same_behind(reply[:12] + b"\0" + reply[end - 4 :], expected[:12] + b"\0" + expected[end - 4 :])
+
+
+@lru_cache(65_536)
+def same_behind(reply: bytes, expected: bytes) -> None:
+    """The same of two replies about the root, which share what stands behind the name with many others."""
+    assert len(reply) == len(expected)
+    one, other = dns.message.from_wire(reply), dns.message.from_wire(expected)
     assert len(one.answer) == len(other.answer) == 1
     assert set(one.answer[0]) == set(other.answer[0])
     assert one.answer[0].ttl == other.answer[0].ttl
