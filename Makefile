@@ -3,7 +3,7 @@ PY := .venv/bin/python
 comma := ,
 SELECT := not kube and not failover and not karmada_programs and not netem
 
-.PHONY: test-kernel fuzz-names scale-names soak-names demo demo-failover demo-islands demo-lb test test-kube test-failover check format lock setup setup-dev setup-test bpf mutate mutants bench-lb bench-policy compiled bench-mcs bench-mcs-change bench-export bench-clusterset test-flood cilium-reader chaos soak soak-calls kube-tools karmada-tools test-karmada kube-protos xds-protos lock clean bench-dns bench-connect bench-proxy gateway-report
+.PHONY: test-kernel fuzz-names scale-names soak-names demo demo-failover demo-islands demo-lb test test-kube test-failover check format lock setup setup-dev setup-test bpf mutate mutants bench-lb bench-policy compiled bench-mcs bench-mcs-change bench-export bench-clusterset test-flood cilium-reader chaos soak soak-calls kube-tools karmada-tools test-karmada kube-protos xds-protos lock clean bench-dns bench-names bench-connect bench-proxy gateway-report
 demo: setup ## run the main job: three clusters, one export, sixty calls
 	@$(PY) -m isthmus lab demo
 
@@ -58,6 +58,9 @@ bench-policy: setup-dev ## what a policy over 1,000 backends costs the planner, 
 	@PYTHONPATH=tests/support $(PY) benchmarks/bench_policy.py
 bench-dns: setup-test ## names answered by the kernel, our server and CoreDNS (dnsperf; CoreDNS of make kube-tools): SECONDS=5
 	@PYTHONPATH=tests/support SECONDS_EACH=$(or $(SECONDS),5) $(PY) benchmarks/bench_dns.py
+
+bench-names: setup-test ## in a lab: from a deleted import to NXDOMAIN, and what a pod's first question gets: TIMES=20
+	@PYTHONPATH=tests/support $(PY) benchmarks/bench_names.py --times $(or $(TIMES),20)
 
 bench-connect: setup-test ## a call by our hooks, kube-proxy's rules and proxies, as ratios to a direct one: CALLS=100 ROUNDS=200 OUTPUT=docs/bench-connect
 	@PYTHONPATH=tests/support CALLS=$(or $(CALLS),100) ROUNDS=$(or $(ROUNDS),200) $(PY) benchmarks/bench_connect.py

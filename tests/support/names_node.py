@@ -40,9 +40,9 @@ for name, type_, server in zip(sys.argv[2::3], sys.argv[3::3], sys.argv[4::3]):
 
 
 @contextlib.contextmanager
-def within(namespace: str) -> Iterator[None]:
-    """This thread in a network namespace."""
-    home, there = os.open("/proc/thread-self/ns/net", os.O_RDONLY), os.open(f"/run/netns/{namespace}", os.O_RDONLY)
+def within(namespace: str | Path) -> Iterator[None]:
+    """This thread in a network namespace, by name or by file."""
+    home, there = os.open("/proc/thread-self/ns/net", os.O_RDONLY), os.open("/run/netns" / Path(namespace), os.O_RDONLY)
     try:
         assert _libc.setns(there, 0x40000000) == 0
         yield
@@ -74,15 +74,18 @@ class Node:
         namespace, interface = f"{self.name}-p{number}", f"pod{number}"
         ip("netns", "add", namespace)
         self._made.append(namespace)
-        wire = ("name", interface, "netns", self.name, "type", "veth", "peer", "name", "eth0", "netns", namespace)
+        end, mac = ("name", interface, "netns", self.name), f"02:00:00:00:{number >> 8:02x}:{number & 255:02x}"
+        wire = (*end, "address", mac, "type", "veth", "peer", "name", "eth0", "netns", namespace)
         ip("link", "add", *wire)
         ends = ((self.name, interface, 1), (namespace, "eth0", 2))
         for where, device, host in ends:
             ip("-n", where, "link", "set", device, "up")
             ip("-n", where, "addr", "add", f"10.{9 + number // 256}.{number % 256}.{host}/24", "dev", device)
             ip("-n", where, "addr", "add", f"fd00:9:{number}::{host}/64", "dev", device, "nodad")
-        ip("-n", namespace, "route", "add", "default", "via", f"10.{9 + number // 256}.{number % 256}.1")
-        ip("-n", namespace, "route", "add", "default", "via", f"fd00:9:{number}::1")
+        for gateway in (f"10.{9 + number // 256}.{number % 256}.1", f"fd00:9:{number}::1"):
+            # told, not found out: all namespaces together may have 1,024 neighbours (gc_thresh3)
+            ip("-n", namespace, "neigh", "add", gateway, "lladdr", mac, "dev", "eth0")
+            ip("-n", namespace, "route", "add", "default", "via", gateway)
         return namespace
 
     def links(self, *, tcx: bool | None = None) -> PodLinks:
@@ -105,9 +108,9 @@ class Node:
         command = ["ip", "netns", "exec", pod or self.pod, sys.executable, "-c", ASK, str(patience), *questions]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
 
-    def serve(self) -> None:
+    def serve(self, *, upstream: str = "") -> None:
         """Register the node's server with the kernel and run it."""
-        command = [sys.executable, str(SUPPORT / "dns_serve.py"), f"{SERVER},{SERVER6}", ""]
+        command = [sys.executable, str(SUPPORT / "dns_serve.py"), f"{SERVER},{SERVER6}", "", upstream]
         pipe = subprocess.PIPE  # it ends with its input
         self.server = subprocess.Popen(["ip", "netns", "exec", self.name, *command], stdin=pipe, stdout=pipe, text=True)
         assert self.server.stdout is not None
