@@ -17,8 +17,9 @@ from pathlib import Path
 import dns.message
 import pytest
 from msgspec.structs import replace
+from names_judge import is_partial
 from names_node import Node, within
-from names_world import SECTION, SERVER, ZONE, NamesWorld
+from names_world import SECTION, SERVER, ZONE, NamesWorld, message
 from namespaces import ip
 
 from isthmus.datapath.core.tc import create_link, has_tcx, remove_filters
@@ -51,6 +52,7 @@ def node(tmp_path: Path, bpffs: Path) -> Iterator[Node]:
         made.close()
 
 
+SOL_PACKET, PACKET_AUXDATA, TP_STATUS_CSUMNOTREADY, ETH_P_ALL = 263, 8, 8, 3
 BOTH = (ECHO, "A", SECTION.cluster_dns[0], ECHO, "AAAA", SECTION.cluster_dns[1])
 ANSWERED = ["0 10.96.0.7", "0 fd00::7"]
 
@@ -77,17 +79,40 @@ def test_a_pods_question_is_answered_on_its_link_with_nobody_else_there(node: No
         assert node.ask(*BOTH, patience=0.3) == ["nothing", "nothing"]
 
 
+@contextlib.contextmanager
+def raw_receiver(namespace: str, device: str) -> Iterator[list[tuple[bytes, bool]]]:
+    """Frames from port 53 as a packet socket reads them, each with whether its checksum is still to be made."""
+    found: list[tuple[bytes, bool]] = []
+    with within(namespace):
+        sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
+    with sock:
+        sock.setblocking(False)
+        sock.setsockopt(SOL_PACKET, PACKET_AUXDATA, 1)
+        sock.bind((device, ETH_P_ALL))
+        yield found
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                frame, (auxdata, *_), _, sender = sock.recvmsg(4096, socket.CMSG_SPACE(20))
+                udp = 34 if frame[12:14] == b"\x08\x00" else 54
+                if sender[2] != socket.PACKET_OUTGOING and frame[udp : udp + 2] == b"\0\x35":
+                    found.append((frame, bool(struct.unpack_from("=I", auxdata[2])[0] & TP_STATUS_CSUMNOTREADY)))
+
+
 @pytest.mark.parametrize("at_pod", [True, False])
 @pytest.mark.parametrize("at_node", [True, False])
 def test_checksums_are_right_whoever_makes_them(node: Node, at_pod: bool, at_node: bool) -> None:
     checksum_offload(node.pod, "eth0", at_pod)
     checksum_offload(node.name, "pod1", at_node)
     node.serve()
-    with contextlib.closing(node.attach()):
+    srv = f"_http._tcp.{ECHO}"
+    with contextlib.closing(node.attach()), raw_receiver(node.pod, "eth0") as frames:
         assert node.ask(*BOTH) == ANSWERED
-        srv = f"_http._tcp.{ECHO}"
         steered = node.ask(srv, "SRV", SECTION.cluster_dns[0], srv, "SRV", SECTION.cluster_dns[1])
     assert steered == [f"0 0 100 80 {ECHO}."] * 2, "the reply to a steered question comes from whom was asked"
+    for frame, unfinished in frames:
+        message(frame)
+        assert is_partial(frame, 34 if frame[12:14] == b"\x08\x00" else 54) == unfinished
+    assert [unfinished for _, unfinished in frames] == [at_pod and at_node] * 2 + [at_node] * 2
 
 
 async def test_pods_that_come_are_attached_and_those_that_go_forgotten(node: Node) -> None:

@@ -70,7 +70,7 @@ def _answerer(zone: Zone, wire: bytes, number: int, mode: str) -> tuple[Answerer
     flags = NAME.named(value)["flags"]
     if flags & IN_ENTRY.get(number, 0):
         return "server", "too many addresses for an entry of the kernel"
-    if number in IN_ENTRY:
+    if number in IN_ENTRY and zone.records(wire, number)[0]:
         return "kernel", "the addresses are in an entry of the kernel"
     if number in AT_SERVER and flags & (OTHERS | PTR_ALONE):
         return "server", "the kernel has addresses only"
