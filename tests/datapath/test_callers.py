@@ -11,6 +11,7 @@ import pytest
 from bpf_world import BACKENDS, World, done, group, plan
 
 from isthmus.datapath import CallersFirst, Datapath, view
+from isthmus.datapath.core.namespaces import inside_pod
 from isthmus.datapath.services import callers
 
 pytestmark = pytest.mark.bpf
@@ -76,3 +77,17 @@ async def test_without_cookies_redirects_that_leave_pods_out_fail_by_a_sentence_
     assert "need Linux 5.14" in repr(known)
     assert world.caller.tcp("10.96.7.8")["answer"].startswith(BACKENDS[0])
     assert done(target.delete([leaving])) == {}
+
+
+def test_what_is_asked_as_a_pod_passes_its_links_and_its_hooks(world: World) -> None:
+    """Where names are redirected, a question from its network namespace alone would be the cluster DNS'."""
+
+    def where() -> tuple[str, int]:
+        return Path("/proc/self/cgroup").read_text(), Path("/proc/thread-self/ns/net").stat().st_ino
+
+    before = where()
+    with pod(world.cgroup) as pid:
+        assert inside_pod(world.cgroup, pid, where) == (Path(f"/proc/{pid}/cgroup").read_text(), inode(pid))
+        with pytest.raises(FileNotFoundError):
+            inside_pod(world.cgroup, pid, Path("/nowhere").stat)
+    assert where() == before

@@ -69,18 +69,19 @@ def query(
 
 
 def _asked(zone: str, rows: Any, pods: Any, pod: str, name: str, type_: str, datapath: Any) -> dict[str, Any]:
-    """The reply to a question from the pod's network namespace to the cluster DNS, and how long it took."""
+    """The reply to a question of the pod to the cluster DNS, by links and hooks as its own, and how long it took."""
     import dns.message
     import dns.rcode
 
-    from isthmus.datapath.core.namespaces import inside
+    from isthmus.datapath.core.namespaces import inside_pod
     from isthmus.datapath.services.callers import pid_of
 
     addresses = {address for row in pods if row["name"] == pod for address in row["addresses"]}
     if not addresses:
         raise click.ClickException(f"no pod {pod} on this node")
     server = next((row.answers[0] for row in rows if row.name == f"ns.dns.{zone}"), "")
-    pid = pid_of(Path(datapath.get("hooks", {}).get("cgroup", "")), addresses)
+    pods_cgroup = Path(datapath.get("hooks", {}).get("cgroup", ""))
+    pid = pid_of(pods_cgroup, addresses)
     if not server or not pid:
         raise click.ClickException(f"no network namespace of {pod} here, or no cluster DNS: run it on its node")
 
@@ -96,11 +97,11 @@ def _asked(zone: str, rows: Any, pods: Any, pod: str, name: str, type_: str, dat
             return sock.recv(4096), time.perf_counter() - started
 
     try:
-        raw, spent = inside(pid, ask)
+        raw, spent = inside_pod(pods_cgroup, pid, ask)
     except TimeoutError:
         return {"server": server, "rcode": "no reply", "answers": []}
     except OSError as why:
-        raise click.ClickException(f"cannot enter the network namespace of {pod}: {why.strerror}") from None
+        raise click.ClickException(f"cannot ask as {pod}: {why.strerror or why}") from None
     reply = dns.message.from_wire(raw)
     answers = [str(item) for rrset in reply.answer for item in rrset]
     rcode = dns.rcode.to_text(reply.rcode())

@@ -1,9 +1,10 @@
-"""To look into network namespaces of processes: from a thread of its own, which does not come back from there."""
+"""To look into namespaces of processes: from a thread or a process of its own, which does not come back from there."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import pickle
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -56,6 +57,35 @@ def inside(pid: int, act: Callable[[], T]) -> T:
             return thread.submit(_enter, namespace, act).result()
     finally:
         os.close(namespace)
+
+
+def inside_pod(pods: Path, pid: int, act: Callable[[], T]) -> T:
+    """What a function gives in the network namespace and the control group of a process below the cgroup ``pods``.
+
+    So the hooks of pods apply to it. In a child process, since all threads of one have one control group. OSError as of
+    ``inside``, or the function's own.
+    """
+    group = next((path for path in pods.rglob("cgroup.procs") if str(pid) in path.read_text().split()), None)
+    if group is None:
+        raise ProcessLookupError(f"process {pid} is not below {pods}")
+    reader, writer = os.pipe()
+    if not (child := os.fork()):
+        try:
+            group.write_text("0")
+            result: T | OSError = _enter(os.open(f"/proc/{pid}/ns/net", os.O_RDONLY), act)
+        except OSError as why:
+            result = why
+        try:
+            os.write(writer, pickle.dumps(result))
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        found: T | OSError = pickle.loads(pipe.read())
+    os.waitpid(child, 0)
+    if isinstance(found, OSError):
+        raise found
+    return found
 
 
 def _enter(namespace: int, act: Callable[[], T]) -> T:
