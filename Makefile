@@ -7,10 +7,12 @@ SELECT := not kube and not failover and not karmada_programs and not netem
 demo: setup ## run the main job: three clusters, one export, sixty calls
 	@$(PY) -m isthmus lab demo
 
-demo-failover: setup ## where policies send calls while clusters fail: tiers, weights, a canary, cuts under load
+demo-failover: setup ## where policies send calls while clusters fail: tiers, weights, routes, a canary, cuts under load
+	@tools/setup envoy
 	@$(PY) -m isthmus lab demo --story failover
 
 demo-islands: setup ## two flat clusters and two islands: local, flat, island; a gateway killed, calls refused
+	@tools/setup envoy
 	@$(PY) -m isthmus lab demo --story islands
 
 demo-lb: setup ## load balancing step by step, with tables and maps: no cluster, no root

@@ -8,15 +8,17 @@ the one backend, and are called in turn, in another order in every round, by C (
 rounds of each round's median, + what it is above the direct one of the same round; requests a second of a core are
 requests over the processor time that the proxy took for them.
 
-Configuration: so many Services with a route each. Ready: from the start of Envoy's process until it serves all of their
-listeners. Push: from the change of a Service's endpoint in the tables until a request gets the other backend, planning
-and discovery service (Python, in this process) included. Then the planner alone, as ``make bench-policy`` has it.
+Configuration: so many Services with a route each. Envoy has two workers, or one where the limit of open files has no room
+for a socket of each listener and worker. Ready: from the start of Envoy's process until it serves all of their listeners.
+Push: from the change of an endpoint in the tables until a request gets the other backend, planning and discovery service
+(Python, in this process) included. Then the planner alone, as ``make bench-policy`` has it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -34,6 +36,7 @@ from envoy_world import EnvoyWorld, envoy_world
 from etcd_server import free_ports
 from route_world import C1, RouteWorld, route
 
+from isthmus.config import ProxySection
 from isthmus.model.tables import XDS_SERVED
 
 CALLS: Final = int(os.environ.get("CALLS", "100"))
@@ -42,6 +45,8 @@ ROUNDS: Final = int(os.environ.get("ROUNDS", "100"))
 SIZES: Final = tuple(map(int, os.environ.get("SIZES", "1000,10000").split(",")))
 PUSHES: Final = 20
 HOST: Final = "127.83.0.1"
+OTHERS: Final = "127.83.0.2"
+"""Where backends and other proxies listen: Envoy's listeners may take any port of HOST."""
 KINDS: Final = {"existing": 1, "new": 1, "many": 10}
 LIBRARIES: Final = "usr/lib/x86_64-linux-gnu"
 ROUTE: Final = """\
@@ -134,7 +139,7 @@ class Processes:
     def backend(self, text: str) -> int:
         """The port of a backend that answers with a text."""
         [port] = free_ports(1)
-        process = self.start(str(self.load), "serve", HOST, str(port), text)
+        process = self.start(str(self.load), "serve", OTHERS, str(port), text)
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         return port
@@ -166,19 +171,19 @@ def _other(
 ) -> Way:
     [port] = free_ports(1)
     file = processes.directory / f"{name}.conf"
-    file.write_text(configuration.format(host=HOST, port=port, backend=backend, directory=processes.directory))
+    file.write_text(configuration.format(host=OTHERS, port=port, backend=backend, directory=processes.directory))
     process = processes.start(*command, str(file), library=str(unpacked / LIBRARIES))
     while not answers(port):
         if process.poll() is not None:
             raise SystemExit(f"bench-proxy: {name} has ended")
         time.sleep(0.1)
-    return processes.way(name, HOST, port, process.pid)
+    return processes.way(name, OTHERS, port, process.pid)
 
 
 def answers(port: int) -> bool:
     """Whether something listens on a port."""
     try:
-        with socket.create_connection((HOST, port), timeout=1):
+        with socket.create_connection((OTHERS, port), timeout=1):
             return True
     except OSError:
         return False
@@ -188,14 +193,16 @@ def services(backend: int, count: int) -> RouteWorld:
     """The tables of a node with so many Services, each with a route."""
     world = RouteWorld(HOST, ports=2 * count)
     for number in range(count):
-        world.service(f"demo/s{number}", f"{HOST}:{backend}")
+        world.service(f"demo/s{number}", f"{OTHERS}:{backend}")
     return world.routes(*(route(ROUTE.format(name=f"s{number}"), name=f"demo/r{number}") for number in range(count)))
 
 
 async def served(world: EnvoyWorld, count: int) -> None:
     """Wait until Envoy serves so many listeners."""
     async with asyncio.timeout(300):
-        await world.db.until(lambda now: now.count(XDS_SERVED) >= count)
+        await world.db.until(lambda now: now.count(XDS_SERVED) >= count or bool(world.refused()))
+    if refused := world.refused():
+        raise SystemExit(f"bench-proxy: {refused[0]}")
 
 
 async def requests(processes: Processes) -> None:
@@ -207,7 +214,7 @@ async def requests(processes: Processes) -> None:
         envoy = processes.way(
             "Envoy, as the node's", HOST, tables.listener_port("demo/s0"), world.supervisor.stats().running
         )
-        ways = [processes.way("direct", HOST, backend), envoy, *others(processes, backend)]
+        ways = [processes.way("direct", OTHERS, backend), envoy, *others(processes, backend)]
         await asyncio.to_thread(in_turn, ways, tuple(KINDS), ROUNDS)
     report(ways)
 
@@ -231,13 +238,15 @@ async def configuration(processes: Processes, count: int) -> str:
     """The line of so many Services."""
     ports = {text: processes.backend(text) for text in ("a", "b")}
     tables = services(ports["a"], count)
+    workers = ProxySection().concurrency if 2 * count < resource.getrlimit(resource.RLIMIT_NOFILE)[1] - 1_000 else 1
     began = time.monotonic()
-    async with envoy_world(processes.directory / str(count), db=tables.db) as world:
+    async with envoy_world(processes.directory / str(count), db=tables.db, workers=workers) as world:
         await served(world, count)
         ready = time.monotonic() - began
+        tables.derive()  # what follows from the listeners that are served now
         memory = resident(world.supervisor.stats().running)
         took = [await push(tables, ports, turn) for turn in range(PUSHES)]
-    return f"| {count:,} | {ready:.1f} | {memory} | {median(took) * 1000:.1f} | {max(took) * 1000:.1f} |"
+    return f"| {count:,} | {workers} | {ready:.1f} | {memory} | {median(took) * 1000:.1f} | {max(took) * 1000:.1f} |"
 
 
 async def push(tables: RouteWorld, ports: dict[str, int], turn: int) -> float:
@@ -245,7 +254,7 @@ async def push(tables: RouteWorld, ports: dict[str, int], turn: int) -> float:
     text, listener = "ba"[turn % 2], tables.listener_port("demo/s0")
     reader, writer = await asyncio.open_connection(HOST, listener)
     began = time.monotonic()
-    tables.endpoints("demo/s0", C1, f"{HOST}:{ports[text]}")
+    tables.endpoints("demo/s0", C1, f"{OTHERS}:{ports[text]}")
     async with asyncio.timeout(60):
         while True:
             writer.write(b"GET / HTTP/1.1\r\nHost: echo\r\n\r\n")
@@ -273,7 +282,8 @@ def main() -> None:
         processes = Processes(stack, Path(stack.enter_context(tempfile.TemporaryDirectory())))
         asyncio.run(requests(processes))
         print(
-            "\n| Services with a route | ready s | Envoy MB | push p50 ms | longest |\n|---|---|---|---|---|",
+            "\n| Services with a route | workers | ready s | Envoy MB | push p50 ms | longest |"
+            "\n|---|---|---|---|---|---|",
             flush=True,
         )
         for count in SIZES:

@@ -62,12 +62,12 @@ def endpoints(name: str, *ports: int) -> Resource:
 class EnvoyWorld:
     """Envoy's directory, its discovery service and its supervisor, each of which can be stopped and started."""
 
-    def __init__(self, directory: Path, stack: AsyncExitStack, db: Database | None = None) -> None:
+    def __init__(self, directory: Path, stack: AsyncExitStack, db: Database | None, *, workers: int) -> None:
         self.db = Database(XDS, XDS_REFUSED, XDS_SERVED) if db is None else db
         self.directory = directory
         self.wanted = Wanted(directory)
         self.server = AdsServer(self.db, self.wanted.ads)
-        self.supervisor = Supervisor(Settings(binary.find(), directory, concurrency=1, drain_time=1.0))
+        self.supervisor = Supervisor(Settings(binary.find(), directory, concurrency=workers, drain_time=1.0))
         self.host = "127.0.0.1"
         """Where calls go."""
         self._stack = stack
@@ -152,10 +152,10 @@ class EnvoyWorld:
 
 
 @asynccontextmanager
-async def envoy_world(directory: Path, *, db: Database | None = None) -> AsyncIterator[EnvoyWorld]:
+async def envoy_world(directory: Path, *, db: Database | None = None, workers: int = 1) -> AsyncIterator[EnvoyWorld]:
     """A world with an Envoy that starts; ended with everything in it."""
     async with AsyncExitStack() as stack:
-        world = EnvoyWorld(directory, stack, db)
+        world = EnvoyWorld(directory, stack, db, workers=workers)
         stack.push_async_callback(world.close)
         world.serve()
         world.wanted.write("test")
