@@ -8,10 +8,10 @@ the one backend, and are called in turn, in another order in every round, by C (
 rounds of each round's median, + what it is above the direct one of the same round; requests a second of a core are
 requests over the processor time that the proxy took for them.
 
-Configuration: so many Services with a route each. Envoy has two workers, or one where the limit of open files has no room
-for a socket of each listener and worker. Ready: from the start of Envoy's process until it serves all of their listeners.
-Push: from the change of an endpoint in the tables until a request gets the other backend, planning and discovery service
-(Python, in this process) included. Then the planner alone, as ``make bench-policy`` has it.
+Configuration: so many Services with a route each. Envoy has two workers, or one where the limit of open files has no
+room for a socket of each listener and worker. Ready: from the start of Envoy's process until it serves all of their
+listeners. Push: from the change of an endpoint in the tables until a request gets the other backend, planning and
+discovery service (Python, in this process) included. Then the planner alone, as ``make bench-policy`` has it.
 """
 
 from __future__ import annotations
