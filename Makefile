@@ -3,7 +3,7 @@ PY := .venv/bin/python
 comma := ,
 SELECT := not kube and not failover and not karmada_programs and not netem
 
-.PHONY: test-kernel fuzz-names scale-names soak-names demo demo-failover demo-islands demo-lb test test-kube test-failover check format lock setup setup-dev setup-test bpf mutate mutants bench-lb bench-policy compiled bench-mcs bench-mcs-change bench-export bench-clusterset test-flood cilium-reader chaos soak soak-calls kube-tools karmada-tools test-karmada kube-protos xds-protos lock clean bench-dns bench-names bench-connect bench-proxy gateway-report
+.PHONY: test-kernel fuzz-names scale-names soak-names demo demo-failover demo-islands demo-lb test test-kube test-failover check format lock setup setup-dev setup-test bpf mutate mutants bench-lb bench-policy bench-policy-change compiled bench-mcs bench-mcs-change bench-export bench-clusterset test-flood cilium-reader chaos soak soak-calls kube-tools karmada-tools test-karmada kube-protos xds-protos lock clean bench-dns bench-names bench-connect bench-proxy gateway-report
 demo: setup ## run the main job: three clusters, one export, sixty calls
 	@$(PY) -m isthmus lab demo
 
@@ -58,6 +58,10 @@ bench-lb: setup ## what load balancing costs, from objects to map entries: SHAPE
 
 bench-policy: setup-dev ## what a policy over 1,000 backends costs the planner, with its target
 	@PYTHONPATH=tests/support $(PY) benchmarks/bench_policy.py
+
+bench-policy-change: setup-test ## from the PATCH of a policy to its effect on all nodes, in a lab, with its target: TIMES=20 NODES=4
+	@PYTHONPATH=tests/support $(PY) benchmarks/bench_policy_change.py --times $(or $(TIMES),20) --nodes $(or $(NODES),4)
+
 bench-dns: setup-test ## names answered by the kernel, our server and CoreDNS (dnsperf; CoreDNS of make kube-tools): SECONDS=5
 	@PYTHONPATH=tests/support SECONDS_EACH=$(or $(SECONDS),5) $(PY) benchmarks/bench_dns.py
 

@@ -99,6 +99,37 @@ __walked_once __u64 pick_untried(__u32 plan_id, __u32 seed, __u64 a, __u64 b, __
 	return 0;
 }
 
+/*
+ * The plan that calls of the service follow now, in the place of the one that it had when this connect began: a change of
+ * weights is a new plan. Of the address that was called, the one of this service; where it has none any more, the old one
+ * stands while it is there.
+ */
+static __attribute__((noinline)) int follow_plan(struct attempt *attempt)
+{
+	const struct tcp_call *call = (void *)attempt - __builtin_offsetof(struct tcp_call, attempt);
+	struct frontend_key key = { .port = call->dst.port, .protocol = IPPROTO_TCP };
+
+	copy_address(key.address, call->dst.address);
+#pragma clang loop unroll(disable)
+	for (__u32 scope = 0; scope < 4; scope++) {
+		const struct frontend *found;
+		const struct plan *plan;
+		__u32 id;
+
+		key.scope = scope;
+		found = bpf_map_lookup_elem(&frontends, &key);
+		if (!found)
+			continue;
+		id = READ_ONCE(found->plan);
+		plan = bpf_map_lookup_elem(&plans, &id);
+		if (plan && READ_ONCE(plan->id) == id && READ_ONCE(plan->service) == attempt->service) {
+			attempt->plan = id;
+			return 0;
+		}
+	}
+	return -ENOENT;
+}
+
 static __always_inline __u64 pick_next(const struct attempt *attempt)
 {
 	const __u32 *t = attempt->tried;
@@ -240,6 +271,7 @@ static __always_inline void rescue_silent(struct attempt *attempt, const struct 
 {
 	if (is_unsent(attempt, forward))
 		return;
+	follow_plan(attempt);
 	count_failure(attempt, FAILURE_SILENT);
 	if (rescue_is_on() && move_on(attempt, forward))
 		start_over(attempt, forward);

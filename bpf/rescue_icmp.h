@@ -114,6 +114,7 @@ __walked_once int rescue_unreachable(struct __sk_buff *skb)
 	if (full && is_about_syn(full, bpf_htonl(sequence)))
 		attempt = attempt_of(full);
 	if (attempt) {
+		follow_plan(attempt);
 		count_failure(attempt, FAILURE_UNREACHABLE);
 		if (!move_on(attempt, &key))
 			verdict = TC_ACT_SHOT;

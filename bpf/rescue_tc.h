@@ -186,6 +186,7 @@ static __always_inline int answer_of(struct __sk_buff *skb, const struct flow_ke
 	if (full && is_about_syn(full, segment->acknowledged - 1))
 		attempt = attempt_of(full);
 	if (attempt && segment->flags & TCP_RST) {
+		follow_plan(attempt);
 		count_failure(attempt, FAILURE_REFUSED);
 		if (!move_on(attempt, forward))
 			answer = ANSWER_MOVED;

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from bpf_world import Load, World, group, plan, programmed
+from bpf_world import Load, World, done, group, plan, programmed
 from failing_backends import GOOD, GOOD6, REFUSES, REFUSES6, SILENT, SILENT6, VIP, VIP6, host
 from lab_running import until
 
@@ -142,6 +142,31 @@ def test_when_all_were_tried_in_vain_they_are_tried_again(rescuing: Datapath, wo
         served.kill()
         served.wait(60)
         world.address("del", host(SILENT))
+
+
+@pytest.mark.parametrize("old_plan", ["is there", "has gone"])
+@pytest.mark.parametrize(
+    ("vip", "good", "silent"), [(VIP, GOOD, "10.9.0.{}:8080"), (VIP6, GOOD6, "[fd00:9::{}]:8080")], ids=["IPv4", "IPv6"]
+)
+def test_a_connect_is_moved_to_backends_of_the_plan_that_took_the_place_of_its_own(
+    rescuing: Datapath, load: Load, vip: str, good: tuple[str, ...], silent: str, old_plan: str
+) -> None:
+    """A change of weights is a new plan, under which other backends may be: connects under way have to reach them."""
+    clock = [0.0]
+    target = rescuing.target(clock=lambda: clock[0])
+    dead = group(*(silent.format(n) for n in (1, 2, 3)), weight=3)
+    programmed(target, plan("echo", vip, dead, ejection=NEVER))
+    before = {key for key, _ in rescuing.maps.items("plans")}
+    load.start(vip, calls=4, at_once=4, timeout=15.0)
+    time.sleep(0.1)
+    assert done(target.update([plan("echo", vip, group(good[0]), group(good[1], tier=1), ejection=NEVER)])) == {}
+    if old_plan == "has gone":
+        clock[0] += 3600.0
+        target.sweep_due()
+    assert before.isdisjoint(key for key, _ in rescuing.maps.items("plans")) is (old_plan == "has gone")
+    result = load.result()
+    assert (result.ended, set(result.answered) <= set(good)) == ({"ok": 4}, True)
+    assert left(rescuing) == []
 
 
 def test_a_call_is_moved_although_packets_did_not_leave_the_pod_for_a_while(

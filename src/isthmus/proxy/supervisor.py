@@ -42,6 +42,10 @@ ACCEPT_TIME: Final = 0.5
 SETTLED: Final = 10.0
 """Seconds after which an Envoy that ends is started again at once; sooner, with growing pauses from the second time."""
 
+DESCRIPTORS: Final = 65_536
+"""Open files that an Envoy may need: one for each listener, address and worker, two for each connection. It ends itself
+where it has none for a listener."""
+
 log = logs.get("envoy")
 
 Step = Literal["keep", "start", "replace", "stop"]
@@ -119,8 +123,10 @@ class Supervisor:
         """Keep it running. When cancelled, drain what serves, unless another supervisor has taken over."""
         directory = self._settings.directory
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)  # two descriptors for each listener and connection
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        if 0 <= most < DESCRIPTORS:  # negative: without limit
+            log.warning("Envoy may run out of descriptors, and end: raise LimitNOFILE", limit=most, wanted=DESCRIPTORS)
         (directory / OWNER).write_text(self._token)
         self._leftovers = await _leftovers(directory)
         try:
