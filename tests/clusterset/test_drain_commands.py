@@ -203,6 +203,8 @@ async def test_a_tenant_drains_no_cluster(server: Server, etcd: Session) -> None
         (["clusters", "drain", "No Cluster"], 1, "'No Cluster' cannot be a cluster's name"),
         (["clusters", "undrain", "c2"], 1, "cluster c2 is not drained by a command here: kubectl get drains -A"),
         (["services", "drain", "echo"], 2, "'echo': want NAMESPACE/NAME"),
+        (["clusters", "drain", "c2", "--context", "nowhere"], 1, "nowhere"),
+        (["--context", "nowhere", "clusters", "drain", "c2"], 1, "nowhere"),
         (["nodes", "drain", "n1", "--for", "soon"], 2, "'soon' is no duration: want 90s, 10m or 1h30m"),
         (["nodes", "drain", "n1", "--for", "5s", "--ramp", "1m"], 2, "--for is less than --ramp"),
         (["nodes", "drain", "n1", "--for", "5s", "--existing", "close"], 2, "it excludes --existing close"),

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import Struct
 
+from isthmus.cli import sockets
+
 if TYPE_CHECKING:
     from isthmus import kube
 
@@ -34,7 +36,7 @@ _options = (
     ),
     click.option("--set", "flags", multiple=True, metavar="SECTION.FIELD=VALUE", help="Set one field; repeatable."),
     click.option("--kubeconfig", default="", help="Of the own cluster. [default: kubernetes.kubeconfig, $KUBECONFIG]"),
-    click.option("--context", default="", help="The kubeconfig's context. [default: its current one]"),
+    click.option("--context", default="", help="The kubeconfig's. [default: that of isthmus --context, or current]"),
     click.option("-n", "--namespace", default="", help="Where Isthmus runs. [default: kubernetes.namespace]"),
 )
 
@@ -51,7 +53,8 @@ def carry_out(server: Server, act: Callable[[kube.Client, str], Coroutine[Any, A
     from isthmus import kube
     from isthmus.config import ConfigError, load
 
-    given = {"kubeconfig": server.kubeconfig, "context": server.context, "namespace": server.namespace}
+    context = server.context or sockets.context()
+    given = {"kubeconfig": server.kubeconfig, "context": context, "namespace": server.namespace}
     named = [f"kubernetes.{field}={value}" for field, value in given.items() if value]
     flags = [*_default_kubeconfig(server.file, server.flags), *server.flags, *named]
     try:
