@@ -34,7 +34,7 @@ from isthmus.model.hosts import endpoint
 from isthmus.model.mcs import RecordKind
 from isthmus.model.names import ClusterName
 from isthmus.model.sources import is_peer
-from isthmus.processes import draining, ejections, observing, proxying
+from isthmus.processes import draining, ejections, observing, proxying, rescuing
 from isthmus.processes.draining import DrainClock
 from isthmus.processes.start import CannotStart, identified, require, start, tables_of
 from isthmus.reflector import State
@@ -203,6 +203,8 @@ class DatapathStatus(Struct, frozen=True):
     """Why calls cannot be attributed to a pod; empty: they can."""
     flows: FlowStats | None
     """None where flows are not recorded."""
+    rescue: str
+    """Where connects to a dead backend are moved to another one, and where they cannot be."""
 
 
 class AgentStatus(ProcessStatus, frozen=True, kw_only=True):
@@ -254,7 +256,12 @@ class Programming:
             self._config.dns.mode, parts.names.stats(), parts.interfaces.stats(), parts.datapath.questions()
         )
         flows = parts.flows.stats() if parts.flows else None
-        return DatapathStatus(parts.datapath.stats(), parts.plans.stats(), names, parts.callers.condition, flows)
+        rescue = rescuing.sentence(
+            self._config.datapath.rescue, names.interfaces, self._db.snapshot(), node=self._config.node.name
+        )
+        return DatapathStatus(
+            parts.datapath.stats(), parts.plans.stats(), names, parts.callers.condition, flows, rescue
+        )
 
     def families(self) -> list[Metric]:
         """Metrics of calls; none before there are any."""

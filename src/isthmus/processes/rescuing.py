@@ -1,0 +1,32 @@
+"""Where connects to a dead backend are moved to another one on this node, and where they cannot be: for status."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from isthmus.datapath.core.tc import PodLinksStats
+from isthmus.model import tables
+from isthmus.statedb import Snapshot
+
+NAMED: Final = 5
+"""Pods that a sentence names; of a node with more in its own network the rest is a number."""
+
+
+def sentence(setting: str, interfaces: PodLinksStats, snapshot: Snapshot, *, node: str) -> str:
+    """``setting``: ``datapath.rescue``; ``node``: the name of the own one."""
+    if setting == "off":
+        return "off (datapath.rescue)"
+    parts = [f"on {interfaces.interfaces} interfaces of pods ({interfaces.kind})"]
+    parts += [f"not on {name}: {why}" for name, why in sorted(interfaces.failed.items())]
+    if outside := in_nodes_network(snapshot, node):
+        more = f" and {len(outside) - NAMED} more" if len(outside) > NAMED else ""
+        parts.append(f"not for pods of the node's own network: {', '.join(outside[:NAMED])}{more}")
+    return "; ".join(parts)
+
+
+def in_nodes_network(snapshot: Snapshot, node: str) -> list[str]:
+    """Pods of the node that have one of its addresses; they run, or their addresses would be nobody's."""
+    own = {address for row in snapshot.all(tables.NODES) if row.name == node for address in row.addresses}
+    return sorted(
+        pod.name for pod in snapshot.all(tables.PODS) if pod.phase == "Running" and own.intersection(pod.addresses)
+    )
