@@ -228,7 +228,7 @@ def test_without_a_program_on_the_link_nothing_is_moved_and_nobody_else_is_blame
     programmed(
         datapath.target(), plan("echo", VIP, group(SILENT), group(GOOD[0], tier=1), ejection=Ejection(50, 60.0, 60.0))
     )
-    assert load.run(VIP, calls=5, at_once=5, timeout=1.5).ended == {"timeout": 5}
+    assert load.run(VIP, calls=5, at_once=5, timeout=1.5).ended == {"timeout while connecting": 5}
     assert {row["backend"] for row in view.rows(datapath.maps, "failing")} == {f"{SILENT}/TCP"}
     assert left(datapath) == []
 

@@ -18,10 +18,11 @@ from typing import Any
 
 async def call(host: str, port: int, *, timeout: float, size: int) -> tuple[str, float, str]:
     """(how it ended, ms until connected, who answered); with a size, that many bytes are echoed and compared."""
-    start = time.monotonic()
+    start, doing = time.monotonic(), "connecting"
     try:
         async with asyncio.timeout(timeout):
             reader, writer = await asyncio.open_connection(host, port, limit=1 << 20)
+            doing = "reading"
             took = (time.monotonic() - start) * 1000
             peer = writer.get_extra_info("peername")[:2]
             if tuple(peer) != (host, port):
@@ -32,7 +33,7 @@ async def call(host: str, port: int, *, timeout: float, size: int) -> tuple[str,
             await writer.wait_closed()
             return (how if name else "empty"), took, name
     except TimeoutError:
-        return "timeout", (time.monotonic() - start) * 1000, ""
+        return f"timeout while {doing}", (time.monotonic() - start) * 1000, ""
     except OSError as error:
         return errno.errorcode.get(error.errno or 0, repr(error)), (time.monotonic() - start) * 1000, ""
 
