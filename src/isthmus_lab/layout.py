@@ -188,12 +188,12 @@ class Cluster:
     @property
     def etcd(self) -> str:
         """Where its etcd answers."""
-        return f"http://{joined(self.address, ETCD)}"
+        return f"https://{joined(self.address, ETCD)}"
 
     def etcd_seen_from(self, other: Cluster) -> str:
         """Where another cluster finds it: across networks at its gateway node."""
         near = self.network == other.network
-        return self.etcd if near else f"http://{joined(self.nodes[0].address, ETCD)}"
+        return self.etcd if near else f"https://{joined(self.nodes[0].address, ETCD)}"
 
     @property
     def apiserver(self) -> str:

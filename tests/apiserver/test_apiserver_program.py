@@ -20,11 +20,11 @@ LISTEN = "--listen=127.0.0.1:0"
         ([LISTEN, "--service-cidr=10.96.0.0/99"], "--service-cidr 10.96.0.0/99: "),
         ([LISTEN, "--tls-cert-file=/etc/hostname"], "--tls-cert-file /etc/hostname: no usable certificate and key"),
         ([LISTEN, "--fd=77"], "--fd 77: no socket was inherited there"),
-        ([LISTEN, "--etcd=ftp://x"], "etcd endpoint 'ftp://x': want http://host:port"),
+        ([LISTEN, "--etcd-servers=ftp://x"], "etcd endpoint 'ftp://x': want http://host:port"),
     ],
 )
 def test_a_wrong_flag_is_one_line_that_names_it(flags: list[str], message: str) -> None:
-    command = [sys.executable, "-m", "isthmus_lab.apiserver", "--etcd=http://127.0.0.1:1", *flags]
+    command = [sys.executable, "-m", "isthmus_lab.apiserver", "--etcd-servers=http://127.0.0.1:1", *flags]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 2
     assert done.stderr.startswith(f"isthmus_lab.apiserver: {message}"), done.stderr

@@ -6,18 +6,24 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import etcd_rights
 import pytest
 from lab_running import PATIENCE, Running, invoked, lab_name, until
 
+from isthmus.clusterset import peers
+from isthmus.model.names import ClusterName
 from isthmus_lab import pod_exec, removal
+from isthmus_lab.apiserver.storage import REGISTRY
 from isthmus_lab.demo.stage import CALLER, IMPORT_NAME, LOCAL_NAME
 from isthmus_lab.layout import Lab
+from isthmus_lab.supervisor import etcd_access
 
 pytestmark = pytest.mark.lab
 EXAMPLES = Path(__file__).parents[2] / "examples" / "echo"
@@ -165,3 +171,33 @@ def maps(lab: Running) -> dict[str, Any]:
         invoked(["bpf", "maps", "-o", "json", "--pin", str(lab.lab.bpffs / "c2-n1")]).stdout
     )
     return {name: shown[name] for name in ("frontends", "plans", "slots", "backends", "services", "clusters")}
+
+
+RECORDS, OBJECTS = "cilium/state/", REGISTRY
+NO_RIGHTS = ["Denied", "Denied"]
+
+
+def rights(lab: Running, path: Path, certificate: str, user: list[str]) -> dict[str, list[str]]:
+    """What somebody of c2 may read and write in c1's etcd."""
+    c1, c2 = lab.lab.clusters
+    tls = [str(path / "ca.crt"), *(str(path / f"{certificate}.{kind}") for kind in ("crt", "key") if certificate)]
+    asked = {"endpoint": c1.etcd, "tls": tls, "user": user, "prefixes": [RECORDS, OBJECTS]}
+    script = [sys.executable, str(Path(etcd_rights.__file__)), json.dumps(asked)]
+    command = ["ip", "netns", "exec", c2.control_plane, *script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)
+    found: dict[str, list[str]] = json.loads(done.stdout)
+    return found
+
+
+def test_an_etcd_opens_to_each_what_is_theirs_and_nothing_without_certificate_or_password(running: Running) -> None:
+    c1, c2 = running.lab.clusters
+    keys = etcd_access.folder(c1)
+    peer = peers.Directory(str(etcd_access.peers_of(c2)), own=ClusterName("c2")).read()[ClusterName("c1")]
+    of_peer = [peer.username, peer.password]
+    assert rights(running, keys.path, "peer", of_peer) == {RECORDS: ["ok", "Denied"], OBJECTS: NO_RIGHTS}
+    assert rights(running, keys.path, "peer", []) == {RECORDS: NO_RIGHTS, OBJECTS: NO_RIGHTS}
+    assert rights(running, keys.path, "apiserver", []) == {RECORDS: NO_RIGHTS, OBJECTS: ["ok", "ok"]}
+    unreached = ["Transient", "Transient"]
+    assert rights(running, keys.path, "", of_peer) == {RECORDS: unreached, OBJECTS: unreached}
+    theirs = etcd_access.folder(c2).path
+    assert rights(running, theirs, "operator", of_peer) == {RECORDS: unreached, OBJECTS: unreached}, "another authority"

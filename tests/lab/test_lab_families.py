@@ -36,7 +36,7 @@ def test_machines_have_every_family_of_the_lab_and_the_rest_those_of_its_cluster
     assert [scheme.family for scheme in lab.schemes] == ["IPv4", "IPv6"]
     assert one.addresses == ("172.30.1.2",)
     assert two.addresses == ("fd00:172:30:2::2", "172.30.2.2")
-    assert two.etcd == "http://[fd00:172:30:2::2]:2379"
+    assert two.etcd == "https://[fd00:172:30:2::2]:2379"
     assert two.nodes[0].pod(7) == ("fd00:10:2:1::7", "10.2.1.7")
     assert two.nodes[0].pod_cidrs == ("fd00:10:2:1::/64", "10.2.1.0/24")
 

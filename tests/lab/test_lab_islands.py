@@ -56,7 +56,7 @@ def rows(lab: Lab, table: str, cluster: str) -> Any:
 def test_the_clusters_hear_each_other_through_gateway_nodes(islands: Running, cluster: str) -> None:
     until(lambda: isthmus(islands.lab, "clusters", "status", "--cluster", cluster).count("2/2") == 2)
     at = until(lambda: {each["name"]: each["endpoints"] for each in rows(islands.lab, "clusters", cluster)})
-    assert at["c1"] == ([] if cluster == "c1" else ["http://172.30.1.11:2379"])
+    assert at["c1"] == ([] if cluster == "c1" else ["https://172.30.1.11:2379"])
 
 
 @pytest.mark.lab

@@ -48,8 +48,8 @@ def test_flat_clusters_and_islands_may_be_in_one_lab() -> None:
         "10.1.0.0/16",
     ]
     c1, c2, c3, _ = lab.clusters
-    assert c2.etcd_seen_from(c1) == "http://172.30.2.2:2379"
-    assert c2.etcd_seen_from(c3) == "http://172.30.2.11:2379", "across networks at the gateway node"
+    assert c2.etcd_seen_from(c1) == "https://172.30.2.2:2379"
+    assert c2.etcd_seen_from(c3) == "https://172.30.2.11:2379", "across networks at the gateway node"
     assert configs.operator(c1, envoy="/envoy").cluster.gateways == ("172.30.1.11:15443",)
 
 

@@ -65,7 +65,7 @@ class ApiServer:
         return f"https://127.0.0.1:{self.port}"
 
     def start(self, *flags: str, pass_fds: Sequence[int] = ()) -> None:
-        command = [sys.executable, "-m", "isthmus_lab.apiserver", "--etcd", self.etcd.endpoint]
+        command = [sys.executable, "-m", "isthmus_lab.apiserver", "--etcd-servers", self.etcd.endpoint]
         command += ["--listen", f"127.0.0.1:{self.port}", "--token-file", str(self.folder / "token"), *flags]
         command += [
             "--tls-cert-file",

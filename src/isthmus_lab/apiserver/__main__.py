@@ -1,6 +1,6 @@
 """The program: one server and its controllers over one etcd.
 
-``python -m isthmus_lab.apiserver --etcd URL --listen HOST:PORT [--fd N] --token-file F --service-cidr 10.96.0.0/16``
+``python -m isthmus_lab.apiserver --etcd-servers URL --listen HOST:PORT [--fd N] --token-file F --service-cidr CIDR``
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import NamedTuple
 from aiohttp import web
 
 from isthmus import logs
-from isthmus.etcd import EtcdError, Session
+from isthmus.etcd import EtcdError, Session, Tls
 from isthmus_lab import controllers
 from isthmus_lab.apiserver.addresses import Addresses, Network
 from isthmus_lab.apiserver.api import Api
@@ -36,6 +36,7 @@ class Options(NamedTuple):
     """The options of the command line."""
 
     etcd: tuple[str, ...]
+    etcd_tls: Tls | None
     host: str
     port: int
     fds: tuple[int, ...]
@@ -54,7 +55,10 @@ class UsageError(Exception):
 def options(arguments: Sequence[str]) -> Options:
     """The command line, parsed; a UsageError names the option at fault."""
     parser = argparse.ArgumentParser(prog="isthmus_lab.apiserver", description=__doc__)
-    parser.add_argument("--etcd", required=True, help="URLs of the cluster's etcd, joined by commas")
+    parser.add_argument("--etcd-servers", required=True, help="URLs of the cluster's etcd, joined by commas")
+    parser.add_argument("--etcd-cafile", default="", help="who vouches for the etcd")
+    parser.add_argument("--etcd-certfile", default="", help="what is shown to it")
+    parser.add_argument("--etcd-keyfile", default="", help="its key")
     parser.add_argument("--listen", required=True, metavar="HOST:PORT")
     parser.add_argument("--fd", type=int, action="append", default=[], help="an inherited listening socket")
     parser.add_argument("--token-file", type=Path, help="what clients must carry as bearer token; none: all may")
@@ -80,8 +84,11 @@ def options(arguments: Sequence[str]) -> Options:
     token, root = _content(given.token_file, "--token-file"), _content(given.root_ca_file, "--root-ca-file")
     tls = _tls(given.tls_cert_file, given.tls_private_key_file)
     nodes = _node_tls(given)
-    etcd = tuple(given.etcd.split(","))
-    return Options(etcd, str(address), number, tuple(given.fd), token, cidrs, tls, nodes, root, given.log_level)
+    etcd = tuple(given.etcd_servers.split(","))
+    etcd_tls = Tls(given.etcd_cafile, given.etcd_certfile, given.etcd_keyfile) if given.etcd_cafile else None
+    return Options(
+        etcd, etcd_tls, str(address), number, tuple(given.fd), token, cidrs, tls, nodes, root, given.log_level
+    )
 
 
 def _content(path: Path | None, flag: str) -> str:
@@ -121,7 +128,7 @@ async def serve(given: Options) -> None:
     stop, ready = asyncio.Event(), asyncio.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, stop.set)
-    async with Session(given.etcd) as session:
+    async with Session(given.etcd, tls=given.etcd_tls) as session:
         store = Store(session)
         registry = Registry([*BUILT_IN, *STORED_KINDS])
         api = Api(store, registry, Addresses(given.service_cidrs), root_certificate=given.root_certificate)

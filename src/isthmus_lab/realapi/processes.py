@@ -10,7 +10,7 @@ from isthmus.model.hosts import joined
 from isthmus_lab.layout import Cluster, Lab
 from isthmus_lab.realapi import files
 from isthmus_lab.supervisor.configs import kubeconfig_of
-from isthmus_lab.supervisor.programs import PYTHON, ObjectExists, Program, Serving
+from isthmus_lab.supervisor.programs import PYTHON, ObjectExists, Program, Serving, etcd_of_apiserver
 
 ISSUER: Final = "https://kubernetes.default.svc.cluster.local"
 DEFAULT: Final = "default"
@@ -31,7 +31,7 @@ def instead(programs: Iterable[Program], lab: Lab, *, apiserver: Path, controlle
 
 def _apiserver(cluster: Cluster, program: Path) -> Program:
     options: dict[str, str | Path] = {
-        "etcd-servers": cluster.etcd,
+        **etcd_of_apiserver(cluster),
         "bind-address": cluster.address,
         "advertise-address": cluster.address,
         "secure-port": "6443",

@@ -12,17 +12,16 @@ import yaml
 from msgspec import structs
 
 from isthmus import config
-from isthmus.clusterset import Folder, certificates
+from isthmus.clusterset import certificates
 from isthmus.model.hosts import joined
 from isthmus_lab import cgroups
 from isthmus_lab.layout import GATEWAY, Cluster, Lab, Node
 from isthmus_lab.node import kubelet, settings
 from isthmus_lab.realapi import files
+from isthmus_lab.supervisor import etcd_access
 
 NAME_SERVERS: Final = {"dns": "first", "dns-second": "second"}
 """Of each node: a process's name, and its ``dns.instance``."""
-DAYS: Final = 365
-"""Life of certificates of islands."""
 OF_NODES: Final = ("agent", *NAME_SERVERS)
 """Isthmus' processes of each node."""
 
@@ -35,6 +34,7 @@ def write(lab: Lab, *, ports: dict[str, int], services: bool = True, envoy: str 
     lab.logs.mkdir(parents=True, exist_ok=True)
     tokens = {cluster.name: secrets.token_urlsafe(24) for cluster in lab.clusters}
     trusted = certificates.authority(f"isthmus lab {lab.name}")
+    etcd_access.write(lab, domain=config.GatewaySection().domain if _through_gateways(lab, envoy) else "")
     for cluster in lab.clusters:
         directory = cluster.directory
         for part in ("etcd", "peers"):
@@ -45,11 +45,6 @@ def write(lab: Lab, *, ports: dict[str, int], services: bool = True, envoy: str 
         _private(directory / "apiserver.crt", served.certificate.decode())
         _private(directory / "apiserver.key", served.key.decode())
         files.write(cluster, trusted=trusted, token=tokens[cluster.name])
-        for peer in lab.clusters:
-            if peer is not cluster:
-                (directory / "peers" / peer.name).write_text(f"endpoints:\n- {peer.etcd_seen_from(cluster)}\n")
-        if _through_gateways(lab, envoy):
-            _identities(cluster)
         _private(config_of(cluster, "operator"), config.to_toml(operator(cluster, envoy=envoy)))
         for node in cluster.nodes:
             _node(node, services, envoy)
@@ -63,16 +58,6 @@ def write(lab: Lab, *, ports: dict[str, int], services: bool = True, envoy: str 
 
 def _through_gateways(lab: Lab, envoy: str) -> bool:
     return lab.islands and bool(envoy)
-
-
-def _identities(cluster: Cluster) -> None:
-    """The authority of a cluster, which all others trust for it, and the certificates of its nodes and gateways."""
-    folder = Folder(cluster.directory / "pki")
-    folder.ensure(cluster.name, (), days=DAYS, domain=config.GatewaySection().domain)
-    for peer in cluster.lab.clusters:
-        if peer is not cluster:
-            (peer.directory / "peers").mkdir(parents=True, exist_ok=True)
-            (peer.directory / "peers" / f"{cluster.name}.ca.crt").write_bytes(folder.bundle)
 
 
 def _local(cluster: Cluster) -> dict[str, Any]:
@@ -134,7 +119,7 @@ def operator(cluster: Cluster, *, envoy: str = "") -> config.Config:
     return config.Config(
         cluster=structs.replace(_cluster(cluster), gateways=at if _through_gateways(cluster.lab, envoy) else ()),
         kubernetes=_kubernetes(cluster),
-        etcd=config.EtcdSection(endpoints=(cluster.etcd,)),
+        etcd=etcd_access.section(cluster),
         clusterset=config.ClustersetSection(directory=str(cluster.directory / "peers")),
         proxy=_proxy(cluster.nodes[0], envoy),
         admin=config.AdminSection(socket=str(socket_of(cluster, "operator"))),
@@ -148,7 +133,6 @@ def agent(node: Node, *, envoy: str = "") -> config.Config:
         cluster=_cluster(cluster),
         node=config.NodeSection(name=node.name),
         kubernetes=_kubernetes(cluster),
-        etcd=config.EtcdSection(endpoints=(cluster.etcd,)),
         clusterset=config.ClustersetSection(
             directory=str(cluster.directory / "peers"), state=str(node.directory / "peers")
         ),
@@ -199,7 +183,7 @@ def gateway_of(node: Node) -> Path:
 
 def _gateway(cluster: Cluster) -> config.GatewaySection:
     """A connect has a second: a lab runs on busy machines, and delays its links."""
-    return config.GatewaySection(identity=str(cluster.directory / "pki"), connect_timeout=1.0)
+    return config.GatewaySection(identity=str(etcd_access.folder(cluster).path), connect_timeout=1.0)
 
 
 def _proxy(node: Node, envoy: str) -> config.ProxySection:

@@ -146,11 +146,7 @@ class Keeper:
         inherit = [self._listeners[program.listener]] if program.listener else []
         command = tuple(word.format(fd=inherit[0]) if inherit else word for word in program.command)
         place = spawn.Isolation(cgroups.make(self._root / program.cgroup), namespaces.path(program.namespace))
-        variables, output = environment(), self._output
-        ordered = forking.order(command, environment=variables, place=place, output=output, inherit=inherit)
-        if ordered is not None and self._zygote.usable:
-            return await self._zygote.start(ordered)
-        return spawn.start(command, place=place, environment=variables, output=output, inherit=inherit, directory="/")
+        return await launch(command, place=place, output=self._output, inherit=inherit, zygote=self._zygote)
 
     async def _look(self) -> None:
         pause = POLL_INTERVAL
@@ -160,6 +156,17 @@ class Keeper:
         self.ready.set()
         self.failure = ""
         self._changed()
+
+
+async def launch(
+    command: tuple[str, ...], *, place: spawn.Isolation, output: Path, zygote: Zygote, inherit: list[int] | None = None
+) -> spawn.Process:
+    """Start a command in its place, by the zygote where that can; OSError where it cannot be started."""
+    variables, inherit = environment(), inherit or []
+    ordered = forking.order(command, environment=variables, place=place, output=output, inherit=inherit)
+    if ordered is not None and zygote.usable:
+        return await zygote.start(ordered)
+    return spawn.start(command, place=place, environment=variables, output=output, inherit=inherit, directory="/")
 
 
 def environment() -> dict[str, str]:

@@ -16,17 +16,18 @@ from isthmus.config import KubernetesSection
 from isthmus.reflector import Transient
 from isthmus_lab import cgroups, etcd_program, kernel, spawn
 from isthmus_lab.layout import Cluster
-from isthmus_lab.network import fabric, impairments
+from isthmus_lab.network import fabric, impairments, namespaces
 from isthmus_lab.realapi import binaries, definitions, kube_proxy, processes
 from isthmus_lab.record import Record
 from isthmus_lab.supervisor import bootstrap, checks, configs, programs
 from isthmus_lab.supervisor.control import Control
 from isthmus_lab.supervisor.forking import Zygote
-from isthmus_lab.supervisor.keeper import Keeper
+from isthmus_lab.supervisor.keeper import Keeper, launch
 from isthmus_lab.supervisor.sources import Stamp
 
 READERS: Final = ("/operator", "/agent")
-"""Programs that read kinds of ours from their cluster's API server, by the end of the name."""
+"""Programs that read kinds of ours from their cluster's API server, and peers' etcds, by the end of the name."""
+USERS: Final = "isthmus_lab.supervisor.etcd_users"
 TIMEOUT: Final = 5.0
 """Seconds that a command waits for a relay."""
 
@@ -51,6 +52,8 @@ class Supervisor:
         self._filled: set[str] = set()
         self._defined: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
         """By cluster: set once its API server has our definitions; a reader that misses a kind retries late."""
+        self._joined = asyncio.Event()
+        """Set once every etcd has its users: a password is refused where there are none."""
         self._changes: list[asyncio.Event] = []
         self._keepers: dict[str, Keeper] = {}
         self._keeper: Callable[[programs.Program], Keeper]
@@ -105,6 +108,7 @@ class Supervisor:
             self._keeper = partial(self._keep_one, group, listeners, zygote)
             for program in wanted:
                 self._keepers[program.name] = self._keeper(program)
+            group.create_task(self._join(zygote), name="join")
             for cluster in self.lab.clusters:
                 group.create_task(self._fill(cluster), name=f"{cluster.name}/bootstrap")
 
@@ -120,7 +124,11 @@ class Supervisor:
             zygote=zygote,
             after=[
                 *(self._keepers[name].ready for name in program.after),
-                *([self._defined[program.name.partition("/")[0]]] if program.name.endswith(READERS) else []),
+                *(
+                    [self._defined[program.name.partition("/")[0]], self._joined]
+                    if program.name.endswith(READERS)
+                    else []
+                ),
             ],
             changed=lambda: self._changed(program.name),
         )
@@ -168,6 +176,23 @@ class Supervisor:
         if self._ours or proxy is None or coredns is None:
             return wanted
         return kube_proxy.without_ours(wanted, self.lab, proxy=proxy, coredns=coredns)
+
+    async def _join(self, zygote: Zygote) -> None:
+        """Give every etcd its users, as on a clusterset whose clusters have joined."""
+        async with asyncio.TaskGroup() as group:
+            for cluster in self.lab.clusters:
+                group.create_task(self._make_users(cluster, zygote), name=f"{cluster.name}/users")
+        self._joined.set()
+
+    async def _make_users(self, cluster: Cluster, zygote: Zygote) -> None:
+        """By a process that reaches the etcd; what goes wrong is in its log, and tried again."""
+        await self._keepers[f"{cluster.name}/etcd"].ready.wait()
+        place = spawn.Isolation(cgroups.make(self._root / cluster.cgroup), namespaces.path(cluster.control_plane))
+        output = self.lab.logs / f"{cluster.name}-users.log"
+        command = (*programs.PYTHON, USERS, self.lab.name, cluster.name)
+        while await (await launch(command, place=place, output=output, zygote=zygote)).wait() != 0:
+            log.warning("the etcd has no users yet", cluster=cluster.name, why=str(output))
+            await asyncio.sleep(0.2)
 
     async def _fill(self, cluster: Cluster) -> None:
         await self._keepers[f"{cluster.name}/apiserver"].ready.wait()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Final
 
 from msgspec import Struct
 
@@ -11,9 +12,12 @@ from isthmus.model.hosts import joined
 from isthmus.proxy.supervisor import OWNER
 from isthmus_lab.layout import Cluster, Lab, Node
 from isthmus_lab.realapi import files
+from isthmus_lab.supervisor import etcd_access
 from isthmus_lab.supervisor.configs import OF_NODES, config_of, gateway_of, kubeconfig_of, proxy_of, socket_of
 
 PYTHON = (sys.executable, "-m")
+HEALTH: Final = ("127.0.0.1", 2381)
+"""Where an etcd says in its own namespace whether it is well; its other port asks for a certificate."""
 
 
 class Http(Struct, frozen=True):
@@ -122,6 +126,7 @@ def relay(lab: Lab, name: str, options: tuple[str, ...]) -> Program:
 
 def _etcd(cluster: Cluster, binary: str) -> Program:
     peer = f"http://{joined(cluster.address, 2380)}"
+    keys = etcd_access.folder(cluster).path
     options = {
         "name": cluster.name,
         "data-dir": str(cluster.directory / "etcd"),
@@ -130,6 +135,13 @@ def _etcd(cluster: Cluster, binary: str) -> Program:
         "listen-peer-urls": peer,
         "initial-advertise-peer-urls": peer,
         "initial-cluster": f"{cluster.name}={peer}",
+        "cert-file": str(keys / "server.crt"),
+        "key-file": str(keys / "server.key"),
+        "trusted-ca-file": str(keys / "ca.crt"),
+        "client-cert-auth": "true",
+        "enable-grpc-gateway": "false",  # it would come with a server certificate, which is no client's
+        "listen-metrics-urls": f"http://{HEALTH[0]}:{HEALTH[1]}",
+        "bcrypt-cost": "4",  # the least: the passwords lie in files beside it
         "heartbeat-interval": "50",
         "election-timeout": "500",  # alone in its cluster: it elects itself, and has not long to wait for others
         "unsafe-no-fsync": "true",  # a lab outlives no crash of the machine
@@ -140,8 +152,19 @@ def _etcd(cluster: Cluster, binary: str) -> Program:
         command=(binary, *(f"--{name}={value}" for name, value in options.items())),
         namespace=cluster.control_plane,
         cgroup=cluster.cgroup,
-        check=Http(cluster.control_plane, cluster.address, 2379, "/health"),
+        check=Http(cluster.control_plane, *HEALTH, "/health"),
     )
+
+
+def etcd_of_apiserver(cluster: Cluster) -> dict[str, str]:
+    """Flags by which an API server, of either kind, opens its cluster's etcd."""
+    keys = etcd_access.folder(cluster).path
+    return {
+        "etcd-servers": cluster.etcd,
+        "etcd-cafile": str(keys / "ca.crt"),
+        "etcd-certfile": str(keys / f"{etcd_access.APISERVER}.crt"),
+        "etcd-keyfile": str(keys / f"{etcd_access.APISERVER}.key"),
+    }
 
 
 def _apiserver(cluster: Cluster) -> Program:
@@ -150,7 +173,7 @@ def _apiserver(cluster: Cluster) -> Program:
         command=(
             *PYTHON,
             "isthmus_lab.apiserver",
-            f"--etcd={cluster.etcd}",
+            *(f"--{flag}={value}" for flag, value in etcd_of_apiserver(cluster).items()),
             f"--listen={joined(cluster.address, 6443)}",
             f"--service-cidr={','.join(scheme.service_cidr for scheme in cluster.schemes)}",
             f"--tls-cert-file={cluster.directory / 'apiserver.crt'}",

@@ -33,6 +33,7 @@ MODULES: Final = (
     "isthmus_lab.clusterdns.server",
     "isthmus_lab.node.process",
     "isthmus_lab.realapi.scheduler",
+    "isthmus.clusterset.joining",
     "isthmus.processes.agent",
     "isthmus.processes.dns",
     "isthmus.processes.envoy",
