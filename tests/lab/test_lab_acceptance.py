@@ -201,3 +201,6 @@ def test_an_etcd_opens_to_each_what_is_theirs_and_nothing_without_certificate_or
     assert rights(running, keys.path, "", of_peer) == {RECORDS: unreached, OBJECTS: unreached}
     theirs = etcd_access.folder(c2).path
     assert rights(running, theirs, "operator", of_peer) == {RECORDS: unreached, OBJECTS: unreached}, "another authority"
+    again = ["ip", "netns", "exec", c1.control_plane, sys.executable, "-m", "isthmus_lab.supervisor.etcd_users"]
+    subprocess.run([*again, c1.lab.name, c1.name], timeout=PATIENCE, check=True)
+    assert rights(running, keys.path, "peer", of_peer) == {RECORDS: ["ok", "Denied"], OBJECTS: NO_RIGHTS}

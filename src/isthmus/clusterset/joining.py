@@ -88,11 +88,7 @@ class OwnCluster(Struct, frozen=True, kw_only=True):
 async def guard(home: OwnCluster) -> None:
     """Users and roles of the own etcd; authentication is on from then on. Idempotent."""
     async with home.session() as root:
-        try:
-            await access.users(root)
-        except Denied as why:
-            if "not enabled" not in str(why):
-                raise
+        if not await access.enabled(root):
             await _enable_authentication(home)
         await _ensure_users(home, root)
         await sweep(root)

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Final, Literal, NamedTuple
 
 from isthmus.etcd import wire
+from isthmus.etcd.errors import Denied
 from isthmus.etcd.session import Session
 from isthmus.etcd.values import encode, end_of
 
@@ -81,6 +82,17 @@ async def drop_role(session: Session, role: str) -> bool:
     if found := role in await roles(session):
         await session.call(wire.ROLE_DELETE, wire.Named(name=role))
     return found
+
+
+async def enabled(session: Session) -> bool:
+    """Whether requests need authentication. The session is of user ``root``, who need not be there yet."""
+    try:
+        await users(session)
+    except Denied as why:
+        if "not enabled" not in str(why):
+            raise
+        return False
+    return True
 
 
 async def enable(session: Session) -> None:

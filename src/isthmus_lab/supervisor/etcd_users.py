@@ -8,12 +8,11 @@ from __future__ import annotations
 import asyncio
 import secrets
 import sys
-from contextlib import suppress
 from typing import Final
 
 from isthmus import config
 from isthmus.clusterset import joining, peers
-from isthmus.etcd import Denied, EtcdError, access
+from isthmus.etcd import EtcdError, access
 from isthmus.etcd.access import Grant
 from isthmus.model.names import ClusterName
 from isthmus.reflector import Transient
@@ -37,11 +36,12 @@ async def make_users(cluster: Cluster) -> None:
         etcd=etcd_access.section(cluster),
         folder=etcd_access.folder(cluster),
     )
-    with suppress(Denied):  # authentication is on already: an earlier try came as far
-        async with home.session(user="") as anybody:
-            await access.ensure_role(anybody, etcd_access.APISERVER, OBJECTS)
-            await access.ensure_user(anybody, etcd_access.APISERVER, secrets.token_urlsafe(24), etcd_access.APISERVER)
-    await joining.guard(home)
+    async with home.session() as root, home.session(user="") as anybody:
+        user = etcd_access.APISERVER
+        session = root if await access.enabled(root) else anybody
+        await access.ensure_role(session, user, OBJECTS)
+        await access.ensure_user(session, user, secrets.token_urlsafe(24), user)
+    await joining.guard(home)  # last: the API server is at work already
     await joining.grant(home, _passwords(cluster), {})
 
 
