@@ -1,9 +1,9 @@
 # Targets people type. Everything a target needs is set up by tools/setup, once; a second run does no set-up.
 PY := .venv/bin/python
 comma := ,
-SELECT := not kube and not failover and not karmada_programs and not netem
+SELECT := not kube and not failover and not islands and not karmada_programs and not netem
 
-.PHONY: test-kernel fuzz-names scale-names soak-names demo demo-failover demo-islands demo-lb test test-kube test-failover check format lock setup setup-dev setup-test bpf mutate mutants bench-lb bench-policy bench-policy-change compiled bench-mcs bench-mcs-change bench-export bench-clusterset test-flood cilium-reader chaos soak soak-calls kube-tools karmada-tools test-karmada kube-protos xds-protos lock clean bench-dns bench-names bench-connect bench-proxy gateway-report
+.PHONY: test-kernel fuzz-names scale-names soak-names demo demo-failover demo-islands demo-lb test test-kube test-failover test-islands check format lock setup setup-dev setup-test bpf mutate mutants bench-lb bench-policy bench-policy-change compiled bench-mcs bench-mcs-change bench-export bench-clusterset test-flood cilium-reader chaos soak soak-calls kube-tools karmada-tools test-karmada kube-protos xds-protos lock clean bench-dns bench-names bench-connect bench-proxy gateway-report
 demo: setup ## run the main job: three clusters, one export, sixty calls
 	@$(PY) -m isthmus lab demo
 
@@ -98,6 +98,9 @@ test-flood: setup-test ## a peer that writes half a million keys as fast as its 
 test-failover: setup-test ## calls under load while pods, nodes, clusters, Envoys, gateways and our processes die: no connect may fail; MINUTES=20
 	@timeout -s INT -k 60 $(or $(MINUTES),20)m $(PY) -m pytest -rA --tb=short tests/lab/test_lab_failover.py tests/lab/test_lab_routes.py \
 		tests/lab/test_demo_islands.py tests/lab/test_lab_islands.py
+
+test-islands: setup-test ## 200 calls a second while gateways fall silent and die, a hundred of each end of a connection, another authority
+	@timeout -s INT -k 60 $(or $(MINUTES),8)m $(PY) -m pytest -rA --tb=short tests/islands
 
 test-kernel: setup-test ## programs, calls and a lab's links on Debian's 6.1 kernel, emulated: TESTS="FILE…" SECONDS_AT_MOST=600
 	@tools/setup kernel

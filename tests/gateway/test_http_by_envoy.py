@@ -61,7 +61,7 @@ async def web_pod(world: Islands, text: str, seen: list[web.BaseRequest], *, num
 async def test_requests_of_one_connection_are_balanced_and_carry_the_callers_cluster(world: Islands) -> None:
     seen: list[web.BaseRequest] = []
     world.export(ECHO, await web_pod(world, "a", seen), await web_pod(world, "b", seen, number=2), ports=HTTP)
-    world.imported(ECHO)
+    world.imported(ECHO, app_protocol="http")
     await world.healthy()
     host, port = await world.target(ECHO)
     connector = aiohttp.TCPConnector(limit=1)
@@ -138,7 +138,7 @@ async def test_calls_of_grpc_on_one_channel_are_balanced_and_carry_the_callers_c
         return found
 
     world.export(ECHO, await pod(b"a", 1), await pod(b"b", 2), ports=GRPC)
-    world.imported(ECHO)
+    world.imported(ECHO, app_protocol="grpc")
     await world.healthy()
     host, port = await world.target(ECHO)
     async with grpc.aio.insecure_channel(f"{host}:{port}") as channel:

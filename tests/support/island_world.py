@@ -50,9 +50,10 @@ class Pod:
 
     def __init__(self) -> None:
         self.seen = 0
+        self.host = "127.0.0.1"
         self.port = 0
 
-    async def start(self, serve: Serve, stack: AsyncExitStack) -> Pod:
+    async def start(self, serve: Serve, stack: AsyncExitStack, *, host: str = "127.0.0.1") -> Pod:
         async def counted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             self.seen += 1
             try:
@@ -61,7 +62,8 @@ class Pod:
             finally:
                 writer.close()
 
-        server = await asyncio.start_server(counted, "127.0.0.1", 0)
+        server = await asyncio.start_server(counted, host, 0, backlog=1024)
+        self.host = host
         self.port = server.sockets[0].getsockname()[1]
         stack.push_async_callback(server.wait_closed)
         stack.callback(server.close)
@@ -78,7 +80,8 @@ async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 class Islands:
     """c1's node calls c2's gateway. ``authorities`` are those of the clusters, each trusted for its own."""
 
-    def __init__(self, directory: Path, stack: AsyncExitStack) -> None:
+    def __init__(self, directory: Path, stack: AsyncExitStack, *, connect_timeout: float = 10.0) -> None:
+        """``connect_timeout``: of gateways, s; by default that of a busy machine."""
         self.directory = directory
         self.stack = stack
         self.authorities = {name: certificates.authority(f"isthmus clusterset {name}") for name in (C1, C2, C3)}
@@ -94,7 +97,7 @@ class Islands:
             addresses=(f"127.{randrange(1, 255)}.{randrange(255)}.{randrange(1, 255)}",),
             first_port=19_100,
             ports=4_000,
-            connect_timeout=10.0,  # of a busy machine
+            connect_timeout=connect_timeout,
         )
         self.gateway_of = GatewayOf(C2, DOMAIN, tuple(self.gateways), directory / "gateway")
         self.rows = RouteWorld(*self.node_of.addresses, island=self.node_of)
@@ -153,30 +156,34 @@ class Islands:
         return Identity(folder / "tls.crt", folder / "tls.key")
 
     async def start(self) -> None:
-        for of, cluster, path in ((self.node_of, C1, naming.NODE), (self.gateway_of, C2, naming.GATEWAY)):
-            here = of is self.node_of
-            secrets = Secrets(
-                self.rows.db if here else self.gateway_db,
-                of.directory,
-                apart=calling.trusted_apart if here else exports.trusted_apart,
-                identity=self.identity(cluster, path),
-                trust=self.trust,
-                domain=DOMAIN,
-                clock=lambda: time.monotonic() + self.later,
-            )
-            if here:
-                self.node_secrets = secrets
-            else:
-                self.gateway_secrets = secrets
+        """The node and the gateway."""
+        self.gateway_secrets = self._secrets(self.gateway_of, self.gateway_db, C2, naming.GATEWAY)
+        await self.start_node()
         self.renew()
         log = asyncio.create_task(AccessLog(self.gateway_of.directory, self.refusals.count).run())
-        self.stack.push_async_callback(_cancelled, log)
+        self.stack.push_async_callback(cancelled, log)
         self.put_gateway(tables.CLUSTERS, Cluster(name=C2, own=True))
-        self.node = await self.stack.enter_async_context(envoy_world(self.node_of.directory, db=self.rows.db))
         self.gateway = await self.stack.enter_async_context(envoy_world(self.gateway_of.directory, db=self.gateway_db))
-        self.rows.put(tables.CLUSTERS, Cluster(name=C1, own=True, network="one"))
         at = tuple(str(each) for each in self.gateways)
         self.rows.put(tables.CLUSTERS, Cluster(name=C2, network="two", gateways=at))
+
+    async def start_node(self) -> None:
+        """The node alone."""
+        self.node_secrets = self._secrets(self.node_of, self.rows.db, C1, naming.NODE)
+        self.node_secrets.renew()
+        self.rows.put(tables.CLUSTERS, Cluster(name=C1, own=True, network="one"))
+        self.node = await self.stack.enter_async_context(envoy_world(self.node_of.directory, db=self.rows.db))
+
+    def _secrets(self, of: NodeOf | GatewayOf, db: Database, cluster: ClusterName, path: str) -> Secrets:
+        return Secrets(
+            db,
+            of.directory,
+            apart=calling.trusted_apart if path == naming.NODE else exports.trusted_apart,
+            identity=self.identity(cluster, path),
+            trust=self.trust,
+            domain=DOMAIN,
+            clock=lambda: time.monotonic() + self.later,
+        )
 
     def renew(self) -> None:
         """As both processes do it twice a second."""
@@ -209,12 +216,12 @@ class Islands:
         self.put_gateway(tables.OWN_EXPORTS, OwnExport(name=ServiceName(name), reason="NoService"))
         self.put_gateway(tables.ENDPOINT_SETS, self.endpoints(name, *pods))
 
-    async def shown(self) -> bytes:
-        """The certificate that the gateway shows."""
+    async def shown(self, at: Address | None = None) -> bytes:
+        """The certificate that the gateway, or one at another address, shows."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         sni = naming.health_sni(C2, DOMAIN)
-        _, writer = await asyncio.open_connection(*self.gateways[0], ssl=context, server_hostname=sni)
+        _, writer = await asyncio.open_connection(*(at or self.gateways[0]), ssl=context, server_hostname=sni)
         found: bytes = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
         writer.transport.abort()
         return found
@@ -223,10 +230,10 @@ class Islands:
         each = tuple(Endpoint(f"127.0.0.{n}", (Port("", pod.port),)) for n, pod in enumerate(pods, 1))
         return EndpointSet(service=ServiceName(name), cluster=C2, source="kubernetes", part="slice", endpoints=each)
 
-    def imported(self, name: str, *, count: int = 1, own: list[str] | None = None) -> None:
+    def imported(self, name: str, *, count: int = 1, own: list[str] | None = None, app_protocol: str = "") -> None:
         """The import in c1, with what c2's record has of it: addresses that another pod has here."""
         clusters: dict[str, list[str]] = {"c2": [f"10.1.0.{n + 1}:8080" for n in range(count)]}
-        self.rows.imported(name, **(clusters | ({"c1": own} if own else {})))
+        self.rows.imported(name, app_protocol=app_protocol, **(clusters | ({"c1": own} if own else {})))
 
     async def target(self, name: str) -> tuple[str, int]:
         """Where the plan sends calls of an import to c2, once Envoy serves it."""
@@ -279,7 +286,7 @@ class Islands:
             return b""
 
 
-async def _cancelled(task: asyncio.Task[None]) -> None:
+async def cancelled(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 

@@ -92,15 +92,16 @@ class RouteWorld:
         )
         return self.put(tables.SERVICES, row).endpoints(name, C1, *endpoints)
 
-    def imported(self, name: str, **endpoints: list[str]) -> RouteWorld:
+    def imported(self, name: str, *, app_protocol: str = "", **endpoints: list[str]) -> RouteWorld:
         """An import with its derived Service, and endpoints by cluster."""
+        ports = (Port("", 80, app_protocol=app_protocol),)
         of = derived(ServiceName(name))
         clusters = tuple(ClusterName(each) for each in endpoints)
-        found = Import(name=ServiceName(name), ports=(Port("", 80),), clusters=clusters, derived=of.partition("/")[2])
+        found = Import(name=ServiceName(name), ports=ports, clusters=clusters, derived=of.partition("/")[2])
         service = Service(
             name=of,
             source="kubernetes",
-            ports=(Port("", 80),),
+            ports=ports,
             cluster_ips=(self.cluster_ip(),),
             import_of=ServiceName(name),
             created=CREATED,

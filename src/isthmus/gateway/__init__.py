@@ -8,8 +8,9 @@ and trust of both. What never does: how Envoy is fed and kept running (``proxy``
     tls.py        the TLS of both sides
     secrets.py    files of certificates and authorities, which Envoy watches
     exports.py    a gateway: what the own cluster exports
-    http.py       a gateway: exports of HTTP, and the header with the caller's cluster
+    http.py       both: HTTP between islands, and the header with the caller's cluster
     islands.py    a node: what islands export
+    alternatives.py a node: where calls go that no gateway takes
     refusals.py   a gateway: connections that it refused, by reason and peer
     access_log.py a gateway: how its Envoy reports them
     checks.py     what Envoy finds of gateways

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from isthmus.gateway.islands import UNIT
+from isthmus.gateway.alternatives import UNIT
 from isthmus.model.clusters import Cluster
 from isthmus.model.islands import GatewayCheck
 from isthmus.model.names import ClusterName

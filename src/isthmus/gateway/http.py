@@ -1,25 +1,41 @@
-"""Exports of HTTP and gRPC at a gateway: each request is balanced by itself, and carries the caller's cluster. Pure.
+"""HTTP and gRPC between islands, at the node that calls and at the gateway. Pure.
 
-The header is the gateway's word: it is taken from the certificate with which the node's Envoy called, and what a client
-sends under its name, or under a spelling that servers take for it (CGI and WSGI know no hyphen), is removed.
+The node sends a request again where the gateway's connection is lost before anything was answered, if that can do no
+harm (:data:`RETRIED`). The gateway balances each request by itself, and adds the caller's cluster to it.
+
+That header is the gateway's word: it is taken from the certificate with which the node's Envoy called, and what a
+client sends under its name, or under a spelling that servers take for it (CGI and WSGI know no hyphen), is removed.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import product
 from re import escape
 from typing import Any, Final, Literal
 
 from isthmus.model.services import Port
+from isthmus.proxy.clusters import http_options
 from isthmus.proxy.derived import HTTP2
 from isthmus.proxy.listeners import http_manager
-from isthmus.proxy.messages import packed
-from isthmus.proxy.routing import OVERWRITE, OWN_HEADERS, route_action
+from isthmus.proxy.messages import duration, packed
+from isthmus.proxy.routing import OVERWRITE, OWN_HEADERS, UNSENT, route_action
 
 CALLER: Final = "x-isthmus-cluster"
 """Header of a request: the cluster that calls, verified."""
 SPELLINGS: Final = tuple(f"x{one}isthmus{two}cluster" for one, two in product("-_", repeat=2))
 HEADER_MUTATION: Final = "envoy.extensions.http.early_header_mutation.header_mutation.v3.HeaderMutation"
+RETRIED: Final = ("DELETE", "GET", "HEAD", "OPTIONS", "PUT", "TRACE")
+"""Methods that have the same effect once or several times (RFC 9110 section 9.2.2)."""
+RETRY_AFTER: Final = 0.002
+"""Seconds until a request is sent again, about: it goes to another gateway, which has no need of a rest."""
+CALLING: Final[dict[str, Any]] = {
+    "connection_pool_per_downstream_connection": True,
+    "typed_extension_protocol_options": http_options(http2=False),
+}
+"""Of clusters of Envoy that gateways are called by. Each client has connections of its own, so that its request goes on
+one that was just made, or that it has kept itself: one that another client's request left could meet a gateway that is
+gone by now."""
 HTTP1: Final = frozenset({"http", "kubernetes.io/ws"})
 
 
@@ -32,6 +48,29 @@ def version(port: Port) -> Literal[1, 2] | None:
     if port.protocol != "TCP":
         return None
     return 2 if declared in HTTP2 else 1 if declared in HTTP1 else None
+
+
+def calling(cluster: str, *, attempts: int) -> dict[str, Any]:
+    """The network filter of a node that sends requests to the gateways of an island.
+
+    A request that no gateway got is sent to another one; one that was sent and not answered only where its method
+    allows it. Nothing is sent again once a byte of the answer is there, or whose body is larger than Envoy's buffer.
+    """
+    again = partial(route_action, cluster, attempts=attempts, retry_back_off={"base_interval": duration(RETRY_AFTER)})
+    methods = {"name": ":method", "string_match": {"safe_regex": {"regex": "|".join(RETRIED)}}}
+    routes = [
+        {
+            "match": {"prefix": "/", "headers": [methods]},
+            "route": again(retry_on=(*UNSENT, "reset")),
+        },
+        {"match": {"prefix": "/"}, "route": again(retry_on=(*UNSENT, "reset-before-request"))},
+    ]
+    configuration = {
+        "name": cluster,
+        "virtual_hosts": [{"name": "all", "domains": ["*"], "routes": routes}],
+        "request_headers_to_remove": OWN_HEADERS,
+    }
+    return http_manager(route_config=configuration, trusted=True)
 
 
 def manager(cluster: str, domain: str) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 A service's port that an island exports has a listener of its own: calls of it go to that island, by the SNI of that
 port. Which part of the calls an island has is the planner's, which counts the listener as a backend
-(``loadbalancer/islands.py``). There is one cluster of Envoy for each island, whatever it exports.
+(``loadbalancer/islands.py``). There is one cluster of Envoy for the gateways of each island, whatever it exports; where
+no gateway of it takes a call, that goes on as :mod:`isthmus.gateway.alternatives` has it.
 """
 
 from __future__ import annotations
@@ -12,16 +13,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from isthmus.gateway import tls
+from isthmus.gateway import alternatives, http, tls
+from isthmus.gateway.alternatives import UNIT, unit
 from isthmus.gateway.exports import BUFFER
 from isthmus.gateway.naming import gateway_identity, health_sni, service_sni
 from isthmus.loadbalancer.services import names_for_import, resolve
+from isthmus.model.balancing import Plan
 from isthmus.model.clusters import Cluster, reachability, reachability_changed
 from isthmus.model.hosts import canonical, endpoint
 from isthmus.model.islands import IslandListener, TrustBundle
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Import, Service
-from isthmus.model.tables import CLUSTERS, IMPORTS, ISLAND_LISTENERS, SERVICES, TRUST_BUNDLES
+from isthmus.model.tables import CLUSTERS, IMPORTS, ISLAND_LISTENERS, PLANS, ROUTE_PLANS, SERVICES, TRUST_BUNDLES
 from isthmus.model.xds import Resource
 from isthmus.proxy import XdsSource
 from isthmus.proxy.messages import duration, packed
@@ -29,14 +32,13 @@ from isthmus.proxy.ports import assign_ports
 from isthmus.proxy.resources import address, eds_cluster, eds_endpoints, resource
 from isthmus.statedb import Derived, Reader, Snapshot
 
-UNIT: Final = "island "
-"""Units of ``xds`` that are computed here begin with it."""
 STAT_PREFIX: Final = "island"
 TCP_PROXY: Final = "envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy"
 FILTER_STATE: Final = "envoy.extensions.filters.network.set_filter_state.v3.Config"
 SERVER_NAME: Final = "envoy.network.upstream_server_name"
 """Key of the filter state by which Envoy chooses the SNI of a connection."""
-CONNECT_ATTEMPTS: Final = 4
+CONNECT_ATTEMPTS: Final = 10
+"""Connects that end as their gateway is passed over count, too, and each of several may be passed over just then."""
 CHECK_INTERVAL: Final = 0.5
 """Seconds between two checks of a gateway by this node."""
 CHECK_TIMEOUT: Final = 0.5
@@ -44,8 +46,9 @@ CHECK_HELLO: Final = "6973"
 """What a check sends, as hexadecimal digits; a gateway sends it back."""
 EJECT_AFTER: Final = 2
 """Connects to a gateway that fail in a row until it is passed over."""
-EJECT_TIME: Final = 1.0
-"""Seconds until it is tried again, at first."""
+EJECT_TIME: Final = 5.0
+"""Seconds until it is tried again, at first: longer than two checks that fail take, so that a dead one is not called in
+between. The next check that passes ends it."""
 KEEPALIVE: Final = {
     "keepalive_probes": {"value": 3},
     "keepalive_time": {"value": 30},
@@ -78,7 +81,13 @@ def xds(of: NodeOf) -> XdsSource:
     return XdsSource(
         computes=lambda unit: unit.startswith(UNIT),
         compute=partial(resources, of=of),
-        reads={ISLAND_LISTENERS: _by_listener, CLUSTERS: _by_gateways, TRUST_BUNDLES: _by_trust},
+        reads={
+            ISLAND_LISTENERS: _by_listener,
+            CLUSTERS: _by_gateways,
+            TRUST_BUNDLES: _by_trust,
+            PLANS: _by_plan,
+            ROUTE_PLANS: _by_plan,
+        },
     )
 
 
@@ -92,7 +101,7 @@ def trusted_apart(now: Snapshot, members: Collection[ClusterName]) -> list[tuple
 def listeners(reader: Reader, unit: bool, *, of: NodeOf) -> Iterator[IslandListener]:
     """A listener for each port of TCP of each import with an address, for each island that exports it."""
     islands = _islands(reader, of.cluster)
-    wanted: dict[tuple[ServiceName, ClusterName, int], ServiceName] = {}
+    wanted: dict[tuple[ServiceName, ClusterName, int], tuple[ServiceName, bool]] = {}
     for imported in reader.all(IMPORTS) if islands else ():
         for name in set(names_for_import(reader, imported)):
             subject = resolve(reader, name, which="all")
@@ -101,7 +110,7 @@ def listeners(reader: Reader, unit: bool, *, of: NodeOf) -> Iterator[IslandListe
             for cluster in islands.intersection(subject.exporters or ()):
                 for port in subject.ports:
                     if port.protocol == "TCP":
-                        wanted[name, cluster, port.port] = subject.import_of
+                        wanted[name, cluster, port.port] = subject.import_of, http.version(port) is not None
     for key, number in assign_ports(wanted, of.first_port, of.ports).items():
         yield IslandListener(
             service=key[0],
@@ -109,7 +118,8 @@ def listeners(reader: Reader, unit: bool, *, of: NodeOf) -> Iterator[IslandListe
             port=key[2],
             addresses=of.addresses,
             listen_port=number,
-            import_of=wanted[key],
+            import_of=wanted[key][0],
+            http=wanted[key][1],
         )
 
 
@@ -123,6 +133,8 @@ def resources(reader: Reader, unit: str, *, of: NodeOf) -> Iterator[Resource]:
     """The rows of an island (its gateways) whose authorities are there as a file, or of a listener."""
     for listener in reader.by(ISLAND_LISTENERS, "name", unit):
         yield _listener(listener, of)
+        exporters = {each.cluster for each in reader.by(ISLAND_LISTENERS, "service", listener.service)}
+        yield from alternatives.resources(listener, alternatives.plan_of(reader, listener), exporters)
     row = reader.get(CLUSTERS, ClusterName(unit.removeprefix(UNIT)))
     if (
         row is not None
@@ -142,17 +154,9 @@ def _listener(row: IslandListener, of: NodeOf) -> Resource:
             {"object_key": SERVER_NAME, "format_string": {"text_format_source": {"inline_string": sni}}}
         ],
     )
-    proxy = packed(
-        TCP_PROXY,
-        stat_prefix=STAT_PREFIX,
-        cluster=_cluster_name(row.cluster),
-        idle_timeout=duration(0),
-        max_connect_attempts={"value": CONNECT_ATTEMPTS},
-    )
-    filters = [
-        {"name": "envoy.filters.network.set_filter_state", "typed_config": state},
-        {"name": "envoy.filters.network.tcp_proxy", "typed_config": proxy},
-    ]
+    to = alternatives.called(row)
+    by = http.calling(to, attempts=CONNECT_ATTEMPTS - 1) if row.http else _tcp_proxy(to)
+    filters = [{"name": "envoy.filters.network.set_filter_state", "typed_config": state}, by]
     return resource(
         "listener",
         row.name,
@@ -168,12 +172,19 @@ def _listener(row: IslandListener, of: NodeOf) -> Resource:
     )
 
 
-def _cluster_name(island: ClusterName) -> str:
-    return f"{UNIT}{island}"
+def _tcp_proxy(cluster: str) -> dict[str, Any]:
+    config = packed(
+        TCP_PROXY,
+        stat_prefix=STAT_PREFIX,
+        cluster=cluster,
+        idle_timeout=duration(0),
+        max_connect_attempts={"value": CONNECT_ATTEMPTS},
+    )
+    return {"name": "envoy.filters.network.tcp_proxy", "typed_config": config}
 
 
 def _cluster(island: ClusterName, of: NodeOf) -> Resource:
-    """Gateways that fail connects or checks are passed over; with none left a connection is closed at once."""
+    """Gateways that fail connects or checks are passed over for others."""
     check = {
         "timeout": duration(CHECK_TIMEOUT),
         "interval": duration(CHECK_INTERVAL),
@@ -195,9 +206,10 @@ def _cluster(island: ClusterName, of: NodeOf) -> Resource:
         "max_ejection_percent": {"value": 100},
     }
     return eds_cluster(
-        _cluster_name(island),
+        unit(island),
         f"cluster {island}",
-        _cluster_name(island),
+        unit(island),
+        panic=1,  # with all of them passed over, and nothing else to call, they are called all the same
         connect_timeout=of.connect_timeout,
         lb_policy="RANDOM",
         ignore_health_on_host_removal=True,
@@ -210,13 +222,14 @@ def _cluster(island: ClusterName, of: NodeOf) -> Resource:
             trust=tls.trust_of([island]),
         ),
         upstream_connection_options={"tcp_keepalive": KEEPALIVE},
+        **http.CALLING,
     )
 
 
 def _gateways(row: Cluster) -> Resource:
     """The island's gateways as it publishes them; those that are names are left out, since EDS has addresses only."""
     at = [endpoint(each, port=0) for each in row.gateways]
-    name = _cluster_name(row.name)
+    name = unit(row.name)
     return eds_endpoints(name, f"cluster {row.name}", name, (each for each in at if canonical(each.host)))
 
 
@@ -242,6 +255,13 @@ def _by_listener(reader: Reader, old: IslandListener | None, new: IslandListener
     row = new or old
     if row is not None:
         yield row.name
+
+
+def _by_plan(reader: Reader, old: Plan | None, new: Plan | None) -> Iterator[str]:
+    """A plan affects the listeners of its service, whose calls it gives somewhere else to go."""
+    row = new or old
+    if row is not None:
+        yield from (each.name for each in reader.by(ISLAND_LISTENERS, "service", row.key.service))
 
 
 def _by_gateways(reader: Reader, old: Cluster | None, new: Cluster | None) -> Iterator[str]:

@@ -18,6 +18,8 @@ class IslandListener(Struct, frozen=True, gc=False, kw_only=True):
     addresses: tuple[str, ...]
     listen_port: int
     import_of: ServiceName = ServiceName("")
+    http: bool = False
+    """Whether it speaks HTTP, as far as is declared: requests are then sent again where a gateway is lost."""
 
     @property
     def name(self) -> str:

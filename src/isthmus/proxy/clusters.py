@@ -6,7 +6,7 @@ no checks of flat backends, no panic, an overprovisioning that never spills, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -15,13 +15,11 @@ from isthmus.model.balancing import Group, Plan, Target
 from isthmus.model.names import ClusterName
 from isthmus.model.xds import Resource
 from isthmus.proxy.messages import packed
-from isthmus.proxy.resources import eds_cluster, hosts, resource
+from isthmus.proxy.resources import eds_cluster, eds_localities, hosts
 from isthmus.proxy.routing import cluster_name
 
 CONNECT_TIMEOUT: Final = 1.0
 """Seconds until an attempt to connect is given up, and another backend is tried."""
-OVERPROVISIONING: Final = 1_000_000
-"""Percent: a priority with any host takes all calls (Envoy's default would spill below 72 % of healthy hosts)."""
 MAX_PRIORITY: Final = 128
 HTTP_OPTIONS: Final = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 
@@ -39,7 +37,8 @@ def of_plans(plans: Iterable[Plan], *, http2: frozenset[int], only: Iterable[Clu
         for cluster in ("", *sorted(only)):
             name, owner = cluster_name(plan.key.service, port, cluster), _owner(plan)
             found.append(_cluster(name, owner, plan, http2=port in http2))
-            found.append(_endpoints(name, owner, toward(plan, cluster) if cluster else plan))
+            followed = toward(plan, cluster) if cluster else plan
+            found.append(eds_localities(name, owner, plan.key.service, localities(followed.groups)))
     return found
 
 
@@ -48,14 +47,14 @@ def toward(plan: Plan, cluster: str) -> Plan:
 
     A backend is in one tier only: Envoy keeps a host once, whichever priorities list it.
     """
-    own = _of(plan.groups, lambda target: target.cluster == cluster)
-    others = _of(plan.groups, lambda target: target.cluster != cluster)
+    own = having(plan.groups, lambda target: target.cluster == cluster)
+    others = having(plan.groups, lambda target: target.cluster != cluster)
     first, behind = min((group.tier for group in own), default=0), max((group.tier for group in own), default=-1) + 1
     called = [replace(group, tier=group.tier - first) for group in own]
     return replace(plan, groups=(*called, *(replace(group, tier=group.tier + behind) for group in others)))
 
 
-def _of(groups: Iterable[Group], meant: Callable[[Target], bool]) -> list[Group]:
+def having(groups: Iterable[Group], meant: Callable[[Target], bool]) -> list[Group]:
     """The groups with those of their targets alone; without those that have none."""
     left = [replace(group, targets=tuple(filter(meant, group.targets))) for group in groups]
     return [group for group in left if group.targets]
@@ -86,22 +85,15 @@ def _cluster(name: str, owner: str, plan: Plan, *, http2: bool) -> Resource:
     )
 
 
-def _endpoints(name: str, owner: str, plan: Plan) -> Resource:
-    tiers = sorted({group.tier for group in plan.groups if group.targets})
+def localities(groups: Sequence[Group]) -> list[dict[str, Any]]:
+    """Groups with weight as localities, those of a tier with one priority."""
+    tiers = sorted({group.tier for group in groups if group.targets})
     priority = {tier: number for number, tier in enumerate(tiers) if number <= MAX_PRIORITY}
-    localities = [
+    return [
         _locality(number, group, priority[group.tier])
-        for number, group in enumerate(plan.groups)
+        for number, group in enumerate(groups)
         if group.targets and group.tier in priority and group.weight
     ]
-    return resource(
-        "endpoints",
-        name,
-        owner,
-        plan.key.service,
-        endpoints=localities,
-        policy={"overprovisioning_factor": {"value": OVERPROVISIONING}},
-    )
 
 
 def _locality(number: int, group: Group, priority: int) -> dict[str, Any]:

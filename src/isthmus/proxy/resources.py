@@ -12,6 +12,8 @@ from isthmus.proxy.messages import duration, message
 
 ADS: Final = {"ads": {}, "resource_api_version": "V3"}
 """A ``ConfigSource``: what refers to further resources gets them on the same stream."""
+OVERPROVISIONING: Final = 1_000_000
+"""Percent: a priority with any host takes all calls (Envoy's default would spill below 72 % of healthy hosts)."""
 UNLIMITED: Final = {"value": 1_000_000}
 NO_CIRCUIT_BREAKERS: Final[dict[str, Any]] = {
     "thresholds": [dict.fromkeys(("max_connections", "max_pending_requests", "max_requests", "max_retries"), UNLIMITED)]
@@ -47,11 +49,13 @@ def eds_cluster(
     *,
     connect_timeout: float,
     locality_weights: bool = False,
+    panic: int = 0,
     **fields: Any,
 ) -> Resource:
     """A cluster whose endpoints come on the same stream, at once, and which are followed also when few are healthy.
 
-    ``connect_timeout``: seconds. ``locality_weights``: whether localities have weights.
+    ``connect_timeout``: seconds. ``locality_weights``: whether localities have weights. ``panic``: percent of healthy
+    endpoints below which the others are called as well.
     """
     weighted: dict[str, Any] = {"locality_weighted_lb_config": {}} if locality_weights else {}
     return resource(
@@ -62,7 +66,7 @@ def eds_cluster(
         type="EDS",
         eds_cluster_config={"eds_config": ADS},
         connect_timeout=duration(connect_timeout),
-        common_lb_config={"healthy_panic_threshold": {"value": 0}, "update_merge_window": duration(0), **weighted},
+        common_lb_config={"healthy_panic_threshold": {"value": panic}, "update_merge_window": duration(0), **weighted},
         circuit_breakers=NO_CIRCUIT_BREAKERS,
         **fields,
     )
@@ -71,4 +75,10 @@ def eds_cluster(
 def eds_endpoints(name: str, owner: str, unit: str, addresses: Iterable[tuple[str, int]]) -> Resource:
     """The endpoints of such a cluster, all in one locality."""
     found = hosts(addresses)
-    return resource("endpoints", name, owner, unit, endpoints=[{"lb_endpoints": found}] if found else [])
+    return eds_localities(name, owner, unit, [{"lb_endpoints": found}] if found else [])
+
+
+def eds_localities(name: str, owner: str, unit: str, localities: list[dict[str, Any]]) -> Resource:
+    """The endpoints of such a cluster; a priority is followed as long as one of its endpoints is healthy."""
+    policy = {"overprovisioning_factor": {"value": OVERPROVISIONING}}
+    return resource("endpoints", name, owner, unit, endpoints=localities, policy=policy)

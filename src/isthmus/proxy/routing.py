@@ -19,6 +19,8 @@ OWN_HEADERS: Final = ("x-envoy-external-address", "x-envoy-internal")
 """What Envoy would add to a request beside ``x-forwarded-for`` and ``x-forwarded-proto``."""
 CONNECT_RETRIES: Final = 2
 """Attempts with another backend where none was reached; the request was not sent, so nothing happens twice."""
+UNSENT: Final = ("connect-failure", "refused-stream")
+"""Failures after which a request is sent again, whatever it is."""
 PREVIOUS_HOSTS: Final = "envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate"
 STATUS: Final = {
     301: "MOVED_PERMANENTLY",
@@ -69,14 +71,19 @@ def _route(entry: Entry, cluster: Cluster) -> dict[str, Any]:
     return found | {"route": action | {"weighted_clusters": {"clusters": clusters}}}
 
 
-def route_action(cluster: str) -> dict[str, Any]:
-    """What all actions have. A client's address is hashed only for clusters that balance by it."""
+def route_action(
+    cluster: str, *, retry_on: Iterable[str] = UNSENT, attempts: int = CONNECT_RETRIES, **more: Any
+) -> dict[str, Any]:
+    """What all actions have. A client's address is hashed only for clusters that balance by it.
+
+    ``more``: fields of the retries.
+    """
     fields: dict[str, Any] = {"cluster": cluster} if cluster else {}
     return fields | {
         "timeout": duration(0),
         "cluster_not_found_response_code": "INTERNAL_SERVER_ERROR",
         "hash_policy": [{"connection_properties": {"source_ip": True}}],
-        "retry_policy": _retry_policy(("connect-failure", "refused-stream"), CONNECT_RETRIES),
+        "retry_policy": _retry_policy(retry_on, attempts, **more),
     }
 
 
@@ -97,8 +104,8 @@ def _patience(rule: RouteRule) -> dict[str, Any]:
     if rule.backend_timeout:
         more["per_try_timeout"] = duration(rule.backend_timeout)
     if rule.retries is None:
-        return found | {"retry_policy": _retry_policy(("connect-failure", "refused-stream"), CONNECT_RETRIES, **more)}
-    on = ["connect-failure", "refused-stream", "reset"]
+        return found | {"retry_policy": _retry_policy(UNSENT, CONNECT_RETRIES, **more)}
+    on = [*UNSENT, "reset"]
     if rule.retries.codes:
         on.append("retriable-status-codes")
         more["retriable_status_codes"] = rule.retries.codes
