@@ -22,6 +22,7 @@ import contextlib
 import ctypes
 import os
 import shutil
+import statistics as stats
 import struct
 import subprocess
 import sys
@@ -71,6 +72,8 @@ FLOOD: Final = ("-Q", "20000", "-q", "1000", "-c", "16")
 """Questions a second of the flooding pod, and how many of them may wait for an answer."""
 CALM: Final = ("-Q", "500", "-q", "20", "-c", "1")
 """Those of the pod beside it: within what ``pod_rate`` allows."""
+ROUNDS: Final = 5
+"""Of each flood, one after the other: a neighbour on the machine shows in single ones."""
 PORTS: Final = [{"name": "http", "port": 80, "protocol": "TCP"}]
 COREDNS: Final = """\
 .:53 {{
@@ -252,16 +255,23 @@ def floods(node: Node, directory: Path) -> dict[str, float]:
     other = node.plug(2)
     with within(node.name), contextlib.closing(node.links()) as links:
         links.look()
-    print("\n| a pod asks | another floods with | p50 µs | p99 µs | lost |\n|---|---|---|---|---|")
+    pairs = [(asked, flooded) for asked in ASKED for flooded in ("nothing", *ASKED)]
+    found: dict[tuple[str, str], list[Measured]] = {pair: [] for pair in pairs}
+    for asked, flooded in pairs * ROUNDS:
+        flood = ASKED.get(flooded, "")
+        command = dnsperf(other, directory, (flood,), CLUSTER_DNS, *FLOOD) if flood else ["true"]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as flooding:
+            calm = dnsperf(node.pod, directory, (ASKED[asked],), CLUSTER_DNS, *CALM)
+            found[asked, flooded].append(measure(calm, lambda: 0.0))
+            flooding.kill()
+    print(f"\nMedians of {ROUNDS} rounds:\n")
+    print("| a pod asks | another floods with | p50 µs | p99 µs | lost |\n|---|---|---|---|---|")
     highs: dict[str, float] = {}
-    for asked, question in ASKED.items():
-        for flooded, flood in {"nothing": "", **ASKED}.items():
-            command = dnsperf(other, directory, (flood,), CLUSTER_DNS, *FLOOD) if flood else ["true"]
-            with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as flooding:
-                found = measure(dnsperf(node.pod, directory, (question,), CLUSTER_DNS, *CALM), lambda: 0.0)
-                flooding.kill()
-            print(f"| {asked} | {flooded} | {found.median:.0f} | {found.high:.0f} | {found.lost} |", flush=True)
-            highs[f"{asked}, beside {flooded}"] = found.high if not found.lost else float("inf")
+    for (asked, flooded), rounds in found.items():
+        median, high = (stats.median(numbers) for numbers in zip(*((e.median, e.high) for e in rounds), strict=True))
+        lost = sum(each.lost for each in rounds)
+        print(f"| {asked} | {flooded} | {median:.0f} | {high:.0f} | {lost} |", flush=True)
+        highs[f"{asked}, beside {flooded}"] = float("inf") if lost else high
     return highs
 
 
