@@ -3,7 +3,7 @@ PY := .venv/bin/python
 comma := ,
 SELECT := not kube and not failover and not islands and not karmada_programs and not netem
 
-.PHONY: test-kernel fuzz-names scale-names soak-names demo demo-failover demo-islands demo-lb test test-kube test-failover test-islands check format lock setup setup-dev setup-test bpf mutate mutants bench-lb bench-policy bench-policy-change compiled bench-mcs bench-mcs-change bench-export bench-clusterset test-flood cilium-reader chaos soak soak-calls kube-tools karmada-tools test-karmada kube-protos xds-protos lock clean bench-dns bench-names bench-connect bench-proxy gateway-report
+.PHONY: test-kernel fuzz-names scale-names soak-names demo demo-failover demo-islands demo-karmada demo-lb test test-kube test-failover test-islands check format lock setup setup-dev setup-test bpf mutate mutants bench-lb bench-policy bench-policy-change compiled bench-mcs bench-mcs-change bench-export bench-clusterset test-flood cilium-reader chaos soak soak-calls kube-tools karmada-tools test-karmada kube-protos xds-protos lock clean bench-dns bench-names bench-connect bench-proxy gateway-report
 demo: setup ## run the main job: three clusters, one export, sixty calls
 	@$(PY) -m isthmus lab demo
 
@@ -14,6 +14,9 @@ demo-failover: setup ## where policies send calls while clusters fail: tiers, we
 demo-islands: setup ## two flat clusters and two islands: local, flat, island; a gateway killed, calls refused
 	@tools/setup envoy
 	@$(PY) -m isthmus lab demo --story islands
+
+demo-karmada: setup karmada-tools ## Karmada's own programs place, scale, move and lose an app under load (needs Go)
+	@$(PY) -m isthmus lab demo --story karmada
 
 demo-lb: setup ## load balancing step by step, with tables and maps: no cluster, no root
 	@$(PY) -m examples.load_balancing
@@ -141,10 +144,10 @@ gateway-report: setup-test ## run the Gateway API's conformance suite for meshes
 	@PYTHONPATH=tests/support $(PY) tests/support/gateway_conformance.py
 
 karmada-tools: ## build Karmada's controllers, scheduler and webhooks from pinned Go modules, once (three minutes after the real Kubernetes is built)
-	@tools/kube-tools kube-apiserver kubectl karmada-controller-manager karmada-scheduler karmada-webhook
+	@tools/kube-tools kube-apiserver kube-controller-manager kubectl karmada-controller-manager karmada-scheduler karmada-webhook
 
-test-karmada: setup-test karmada-tools ## members joined by Karmada's own programs, built first where they are missing (needs Go)
-	@$(PY) -m pytest -m karmada_programs tests/karmada
+test-karmada: setup-test karmada-tools ## members joined by Karmada's own programs, and their story; built first where they are missing (needs Go)
+	@$(PY) -m pytest -m "$(or $(KARMADA),karmada_programs)" tests/karmada
 
 LOCK := uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-emit-package isthmus
 lock: ## pin every package with its hashes (needs uv)

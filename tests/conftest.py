@@ -37,6 +37,7 @@ IMPLIED: Final = {
         "karmada-scheduler",
         "karmada-webhook",
         "kube-apiserver",
+        "kube-controller-manager",
         "kubectl",
     ),
     "kube": ("kube-apiserver", "kubectl"),

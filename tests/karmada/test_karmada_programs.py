@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 import yaml
 from karmada_control import until
-from karmada_programs import Karmada, karmada, member_servers
+from karmada_programs import karmada, member_servers
 
 from isthmus import kube
 from isthmus.kube.objects.core import SECRET, SERVICE
 from isthmus.kube.objects.meta import Meta, Wire
+from isthmus_lab.karmada.plane import Karmada
 
 pytestmark = pytest.mark.karmada_programs
 

@@ -200,8 +200,9 @@ def status(name: str, output: str, ignored: bool) -> None:
 @_apiserver
 @_families
 @click.option(
-    "--story", type=click.Choice(["export", "failover", "islands"]), default="export", show_default=True,
-    help="One export and sixty calls; where policies send calls while clusters fail; or clusters behind gateways.",
+    "--story", type=click.Choice(["export", "failover", "islands", "karmada"]), default="export", show_default=True,
+    help="One export and sixty calls; where policies send calls while clusters fail; clusters behind gateways; or "
+         "members of Karmada, by its own programs.",
 )  # fmt: skip
 def demo(
     name: str,
@@ -210,7 +211,7 @@ def demo(
     directory: Path | None,
     apiserver: ApiServer,
     families: tuple[str, ...],
-    story: Literal["export", "failover", "islands"],
+    story: Literal["export", "failover", "islands", "karmada"],
 ) -> None:
     """Run a story in a lab of three or four clusters. Exit code 0 only if every step held."""
     from isthmus_lab.demo import run as demonstration

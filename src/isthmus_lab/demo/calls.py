@@ -6,7 +6,7 @@ import asyncio
 import subprocess
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -22,6 +22,18 @@ TOLERANCE: Final = 0.015
 """How far a cluster's measured part may be from the plan's: five standard deviations of 10,000 calls at 10 %."""
 RATE: Final = 200
 """Calls a second while a cluster fails."""
+
+
+class Caller(NamedTuple):
+    """Who calls what."""
+
+    cluster: int = 1
+    """Its number."""
+    pod: str = f"{NAMESPACE}/{CLIENT}"
+    name: str = IMPORT_NAME
+
+
+IMPORT: Final = Caller()
 
 
 class Load(Struct, frozen=True):
@@ -42,18 +54,18 @@ class Load(Struct, frozen=True):
         return f"{self.calls} calls: {', '.join(parts)}; {self.connects_failed} failed connects"
 
 
-async def load(stage: Stage, *, calls: int, path: str = "") -> Load:
+async def load(stage: Stage, *, calls: int, path: str = "", of: Caller = IMPORT) -> Load:
     """Calls from the pod, one after the other, by raw TCP or of a path by HTTP; StepFailed where one fails."""
-    found = await _ended(_start(stage, "--calls", str(calls), *(["--http", path] if path else [])))
+    found = await _ended(_start(stage, of, "--calls", str(calls), *(["--http", path] if path else [])))
     if found.connects_failed or found.answers_failed:
         raise StepFailed(f"{found}; the first failure: {found.first_failure}")
     return found
 
 
 @asynccontextmanager
-async def loading(stage: Stage) -> AsyncIterator[Callable[[], Load]]:
-    """Calls at a steady rate while the block runs; what is given has the result after it."""
-    child = _start(stage, "--rate", str(RATE), "--until-eof")
+async def loading(stage: Stage, *, of: Caller = IMPORT, rate: float = RATE) -> AsyncIterator[Callable[[], Load]]:
+    """Calls at a steady rate while the block runs, 0: as fast as they go; what is given has the result after it."""
+    child = _start(stage, of, "--rate", str(rate), "--until-eof")
     found: list[Load] = []
     try:
         assert child.stdout is not None
@@ -65,9 +77,9 @@ async def loading(stage: Stage) -> AsyncIterator[Callable[[], Load]]:
         await asyncio.to_thread(child.wait)
 
 
-def _start(stage: Stage, *options: str) -> subprocess.Popen[bytes]:
-    pod = pod_exec.find(stage.lab.clusters[0], f"{NAMESPACE}/{CLIENT}")
-    argv = ("python3", "-I", "-S", str(LOAD), IMPORT_NAME, str(PORT), *options)
+def _start(stage: Stage, of: Caller, *options: str) -> subprocess.Popen[bytes]:
+    pod = pod_exec.find(stage.lab.clusters[of.cluster - 1], of.pod)
+    argv = ("python3", "-I", "-S", str(LOAD), of.name, str(PORT), *options)
     return pod_exec.run(pod, argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 

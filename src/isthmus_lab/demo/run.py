@@ -14,10 +14,11 @@ from isthmus.config import KubernetesSection
 from isthmus.datapath import DatapathError
 from isthmus.reflector import Transient
 from isthmus_lab import manifests, pod_exec, removal, startup
-from isthmus_lab.demo import failover, islands, steps
+from isthmus_lab.demo import failover, islands, karmada, steps
 from isthmus_lab.demo.report import Reporter, Step
 from isthmus_lab.demo.stage import CLIENT, SERVICE, Stage, StepFailed
 from isthmus_lab.families import Families
+from isthmus_lab.karmada import plane
 from isthmus_lab.layout import Lab, Network
 from isthmus_lab.record import ApiServer
 
@@ -29,6 +30,7 @@ FAILURES: Final = (
     kube.KubeError,
     Transient,
     DatapathError,
+    plane.NoKarmada,
     pod_exec.NoSuchPod,
     removal.StillThere,
 )
@@ -43,7 +45,7 @@ and then: isthmus lab down --lab {name}"""
 
 
 class Story(NamedTuple):
-    """A story: its manifests, where its clusters are, and its steps, which begin with the manifests applied."""
+    """A story: its manifests, where its clusters are, and its steps, which begin with the manifests applied, if any."""
 
     examples: tuple[Path, ...]
     places: tuple[tuple[str, str], ...]
@@ -51,6 +53,8 @@ class Story(NamedTuple):
     steps: Callable[[Stage, Reporter], Iterable[tuple[str, Coroutine[Any, Any, str]]]]
     clusters: int = 3
     networks: tuple[Network, ...] = ("flat",)
+    lacks: Callable[[], list[str]] = list
+    """What it needs beside a lab and this machine has not, as sentences."""
 
     @property
     def wants_envoy(self) -> bool:
@@ -75,6 +79,8 @@ async def run(
         startup.check(lab, apiserver=apiserver)
         if story.wants_envoy and startup.envoy() is None:
             raise startup.CannotStart("no Envoy is installed here, by which islands are called: tools/setup envoy")
+        if lacks := story.lacks():
+            raise startup.CannotStart("; ".join(lacks))
         wanted = _read(lab, (examples,) if examples else story.examples)
     except FAILURES as why:
         reporter.end(Step("this machine can run the story", ok=False, seconds=0.0, detail=str(why)))
@@ -103,16 +109,21 @@ async def _whole(
         if not await _passes(reporter, f"{_COUNTED[lab.size]} clusters come up", _up(lab, apiserver)):
             return
         stage = Stage(lab, {c.name: await _client(lab, c.name, open_clients) for c in lab.clusters})
-        files = " and ".join(map(str, story.examples))
-        applied = (
-            f"{files} {'is' if len(story.examples) == 1 else 'are'} applied, all pods are ready",
-            _apply(stage, wanted, story.exporters),
-        )
-        for name, step in (applied, *story.steps(stage, reporter)):
+        for name, step in (*_applied(stage, story, wanted), *story.steps(stage, reporter)):
             if reporter.steps[-1].ok:
                 await _passes(reporter, name, step)
             else:
                 step.close()
+
+
+def _applied(
+    stage: Stage, story: Story, wanted: dict[str, list[manifests.Manifest]]
+) -> Iterable[tuple[str, Coroutine[Any, Any, str]]]:
+    """The first step, where the story has manifests."""
+    if story.examples:
+        files = " and ".join(map(str, story.examples))
+        name = f"{files} {'is' if len(story.examples) == 1 else 'are'} applied, all pods are ready"
+        yield name, _apply(stage, wanted, story.exporters)
 
 
 async def _passes(reporter: Reporter, name: str, step: Awaitable[str]) -> bool:
@@ -182,6 +193,7 @@ async def _sixty(stage: Stage, reporter: Reporter) -> str:
 STORIES: Final = {
     "export": Story((Path("examples/echo"),), (), steps.EXPORTERS, _of_export),
     "failover": Story((Path("examples/failover"),), failover.PLACES, failover.CLUSTERS, failover.story),
+    "karmada": Story((), karmada.PLACES, (), karmada.story, lacks=plane.missing),
     "islands": Story(
         (Path("examples/failover"), Path("examples/islands")),
         islands.PLACES,

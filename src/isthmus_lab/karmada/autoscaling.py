@@ -1,0 +1,128 @@
+"""The autoscaler of a lab's cluster: kube-controller-manager's, and nothing else of it, with the metrics it reads.
+
+A metrics server asks kubelets. Here the CPU time of containers is read off their control groups, and PodMetrics of
+metrics.k8s.io are objects of a custom resource: to the controller these are like served ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from isthmus import kube
+from isthmus.kube.objects.core import POD
+from isthmus_lab import cgroups, manifests, pod_exec, spawn
+from isthmus_lab.layout import Cluster
+from isthmus_lab.network import namespaces
+from isthmus_lab.realapi import binaries
+from isthmus_lab.supervisor.configs import kubeconfig_of
+
+GROUP: Final = "metrics.k8s.io"
+WINDOW: Final = 2.0
+"""Seconds of CPU time that a measurement covers, and between two looks of the controller."""
+FLAGS: Final = (
+    "--controllers=horizontal-pod-autoscaler-controller",
+    "--leader-elect=false",
+    "--secure-port=0",
+    f"--horizontal-pod-autoscaler-sync-period={WINDOW:.0f}s",
+    "--horizontal-pod-autoscaler-cpu-initialization-period=1s",
+    "--horizontal-pod-autoscaler-initial-readiness-delay=1s",
+)
+"""The last two: what a pod uses counts a second after its start, not after five minutes."""
+DEFINITION: Final[dict[str, Any]] = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {
+        "name": f"pods.{GROUP}",
+        "annotations": {"api-approved.kubernetes.io": "unapproved, in place of a metrics server"},
+    },
+    "spec": {
+        "group": GROUP,
+        "scope": "Namespaced",
+        "names": {"kind": "PodMetrics", "listKind": "PodMetricsList", "plural": "pods", "singular": "pod"},
+        "versions": [
+            {
+                "name": "v1beta1",
+                "served": True,
+                "storage": True,
+                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
+            }
+        ],
+    },
+}
+
+
+@asynccontextmanager
+async def autoscaler(cluster: Cluster, client: kube.Client, namespace: str) -> AsyncIterator[None]:
+    """HorizontalPodAutoscalers of a namespace count while the block runs."""
+    if failed := await manifests.apply(client, [manifests.Manifest(Path("PodMetrics"), DEFINITION)]):
+        raise kube.KubeError("; ".join(failed))
+    controller = spawn.start(
+        [str(binaries.find(binaries.CONTROLLERS)), f"--kubeconfig={kubeconfig_of(cluster)}", *FLAGS],
+        place=spawn.Isolation(
+            cgroups.root() / cluster.lab.prefix / cluster.cgroup, namespaces.path(cluster.control_plane)
+        ),
+        environment=os.environ,
+        output=cluster.lab.logs / f"{cluster.name}-autoscaler.log",
+    )
+    measuring = asyncio.create_task(_measure(cluster, client, namespace))
+    try:
+        yield
+    finally:
+        measuring.cancel()
+        await asyncio.gather(measuring, return_exceptions=True)
+        await controller.stop(grace=5.0)
+
+
+async def _measure(cluster: Cluster, client: kube.Client, namespace: str) -> None:
+    """Write what each pod has used, again and again."""
+    before = _used(cluster, namespace)
+    while True:
+        began = time.monotonic()
+        await asyncio.sleep(WINDOW)
+        now, passed = _used(cluster, namespace), time.monotonic() - began
+        kind = await client.kind(f"{GROUP}/v1beta1", "PodMetrics", manifests.AnyObject)
+        labels = {pod.metadata.name: pod.metadata.labels for pod in await client.list(POD, namespace)}
+        for pod, containers in now.items():
+            cores = {name: (used - before.get(pod, {}).get(name, used)) / passed for name, used in containers.items()}
+            if pod in labels:
+                body = _metrics(pod, labels[pod] or {}, cores, passed)
+                await client.apply(kind, namespace, pod, body, field_manager=manifests.MANAGER)
+        before = now
+
+
+def _used(cluster: Cluster, namespace: str) -> dict[str, dict[str, float]]:
+    """CPU time of containers by pod, in seconds."""
+    found: dict[str, dict[str, float]] = {}
+    for each in pod_exec.containers(cluster):
+        of, _, pod = each.pod.partition("/")
+        if of == namespace:
+            found.setdefault(pod, {})[each.name] = _seconds(each.cgroup)
+    return found
+
+
+def _seconds(cgroup: Path) -> float:
+    """The kernel counts a group's CPU time whether or not the controller ``cpu`` is on."""
+    try:
+        lines = (cgroup / "cpu.stat").read_text().splitlines()
+    except OSError:
+        return 0.0  # it has just ended
+    return next(int(line.split()[1]) for line in lines if line.startswith("usage_usec")) / 1e6
+
+
+def _metrics(pod: str, labels: dict[str, str], cores: dict[str, float], window: float) -> dict[str, Any]:
+    return {
+        "metadata": {"labels": labels},
+        "timestamp": datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+        "window": f"{window:.3f}s",
+        "containers": [
+            {"name": name, "usage": {"cpu": f"{max(0, round(1000 * used))}m", "memory": "16Mi"}}
+            for name, used in cores.items()
+        ],
+    }

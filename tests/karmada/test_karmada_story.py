@@ -1,0 +1,41 @@
+"""The story of members of Karmada, as a user runs it, with Karmada's own programs: ``make test-karmada``."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from lab_running import invoked, lab_name
+from lab_traces import traces
+
+from isthmus_lab.layout import Lab
+from isthmus_lab.realapi import binaries
+
+LAB = Lab(lab_name("q"), 3)
+COMMAND = [sys.executable, "-m", "isthmus", "lab", "demo", "--story", "karmada", "--json", "--lab", LAB.name]
+
+
+@pytest.mark.lab
+@pytest.mark.karmada_programs
+@pytest.mark.failover
+@pytest.mark.timeout(900)
+def test_every_step_of_the_story_of_karmada_holds_and_nothing_is_left_of_it() -> None:
+    done = subprocess.run(COMMAND, capture_output=True, text=True, check=False, timeout=800)
+    outcome = json.loads(done.stdout)
+    assert [step for step in outcome["steps"] if not step["ok"]] == [], done.stderr
+    assert len(outcome["steps"]) == 9
+    assert done.returncode == 0
+    assert traces(LAB) == {name: [] for name in traces(LAB)}
+
+
+@pytest.mark.lab
+def test_without_karmadas_programs_the_story_is_one_line_and_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(binaries, "find", lambda program: None)
+    done = invoked(COMMAND[3:])
+    [step] = json.loads(done.stdout)["steps"]
+    assert (done.returncode, step["ok"]) == (1, False)
+    programs = "karmada-controller-manager, karmada-scheduler, karmada-webhook, kube-apiserver, kube-controller-manager"
+    assert step["detail"] == f"no {programs}, kubectl here: make karmada-tools builds them (needs Go)"
+    assert traces(LAB) == {name: [] for name in traces(LAB)}
