@@ -56,6 +56,8 @@ enum flow_flag {
 	FLOW_FIN = 4,	      /* pod or peer: it has sent its FIN */
 	FLOW_OTHER_DONE = 8,  /* pod or peer: it has acknowledged the other's FIN */
 	FLOW_CLOSED = 16,     /* socket: it is gone; packets may still be under way */
+	FLOW_SENT_AGAIN = 32, /* pod: so has a second SYN */
+	FLOW_STALE = 64,      /* peer: it has answered for an earlier connection of the tuple; the pod's RST ends that */
 };
 
 enum family {

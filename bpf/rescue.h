@@ -254,12 +254,19 @@ static __always_inline int move_on(struct attempt *attempt, const struct flow_ke
 	return err;
 }
 
-/* The connection was moved, and no packet has gone to the new backend. */
+/*
+ * The connection was moved, and no SYN has gone to the new backend; or one has met an earlier connection of that tuple
+ * there, which the pod's RST has ended since: only the next SYN is about this one.
+ */
 static __always_inline bool is_unsent(const struct attempt *attempt, const struct flow_key *forward)
 {
 	const struct flow *flow = attempt->moved ? bpf_map_lookup_elem(&flows, forward) : 0;
+	__u8 wanted;
 
-	return flow && !(READ_ONCE(flow->pod_flags) & FLOW_SENT);
+	if (!flow)
+		return false;
+	wanted = READ_ONCE(flow->peer_flags) & FLOW_STALE ? FLOW_SENT_AGAIN : FLOW_SENT;
+	return !(READ_ONCE(flow->pod_flags) & wanted);
 }
 
 /*

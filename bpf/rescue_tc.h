@@ -300,7 +300,8 @@ __walked_once int rescue_from_pod(struct __sk_buff *skb)
 	if (!flow)
 		return TC_ACT_UNSPEC;
 	flow->used = bpf_ktime_get_ns();
-	flow->pod_flags |= FLOW_SENT;
+	if (segment.flags & TCP_SYN)
+		flow->pod_flags |= flow->pod_flags & FLOW_SENT ? FLOW_SENT_AGAIN : FLOW_SENT;
 	last = is_last(flow, &segment, true);
 	rewrite(skb, &segment, flow, true);
 	if (last)
@@ -344,7 +345,9 @@ static __always_inline int from_new_peer(struct __sk_buff *skb, const struct seg
 	flow->used = bpf_ktime_get_ns();
 	if ((segment->flags & (TCP_SYN | TCP_ACK)) == (TCP_SYN | TCP_ACK))
 		flow->peer_flags |= FLOW_ANSWERED;
-	last = is_last(flow, segment, false);
+	else if (!(flow->peer_flags & FLOW_ANSWERED))
+		flow->peer_flags |= FLOW_STALE;
+	last = flow->peer_flags & FLOW_ANSWERED && is_last(flow, segment, false);
 	rewrite(skb, segment, &first, false);
 	if (last)
 		forget_flow(&forward);

@@ -87,3 +87,20 @@ def test_a_tuple_in_time_wait_is_taken(rescuing: Datapath, world: World, caller:
     assert world.sockets("state", "time-wait", "sport", "=", ":30124", namespace=world.client) != []
     assert caller.calls("hold", VIP, 80, local=30124) == [{"answer": GOOD[0]}]
     assert world.sockets("sport", "=", ":8080", "dport", "=", ":30124") != []
+
+
+@pytest.mark.parametrize(("vip", "other", "good", "bad"), FAMILIES)
+def test_a_backend_that_has_an_earlier_connection_of_the_tuple_still_is_asked_again(
+    rescuing: Datapath, caller: Caller, vip: str, other: str, good: str, bad: tuple[str, str]
+) -> None:
+    """It acknowledges what is left of that, and the pod's RST ends it: only the next SYN is about this call. As one
+    that is silent it was passed over, and the call refused where all others were dead."""
+    last = bad[0].replace(":8080", ":8081")
+    steps = (group(bad[0]), group(good, tier=1), group(last, tier=2))
+    programmed(rescuing.target(), plan("echo", vip, *steps, ejection=Ejection(50, 60.0, 60.0)))
+    assert caller.calls("hold", host(good), 8080, local=30129) == [{"answer": good}]
+    assert caller.calls("abandon", host(good), 8080) == [{}]
+    assert caller.calls("hold", vip, 80, local=30129) == [{"answer": good}]
+    assert [row["backend"] for row in view.rows(rescuing.maps, "failing")] == [f"{bad[0]}/TCP"]
+    both_work(caller, (vip, 80))
+    until(lambda: not view.rows(rescuing.maps, "flows"), what="the last segments have passed")
