@@ -336,18 +336,17 @@ static __always_inline int from_new_peer(struct __sk_buff *skb, const struct seg
 	flow = bpf_map_lookup_elem(&flows, &forward);
 	if (!flow)
 		return TC_ACT_UNSPEC;
-	if (segment->flags & TCP_RST && !(flow->peer_flags & FLOW_ANSWERED)) {
-		if (answer_of(skb, &forward, segment) == ANSWER_MOVED)
-			spoil(skb, segment);
-		rewrite(skb, segment, &first, false);
-		return TC_ACT_UNSPEC;
+	if (!(flow->peer_flags & FLOW_ANSWERED)) {
+		if (segment->flags & TCP_RST) {
+			if (answer_of(skb, &forward, segment) == ANSWER_MOVED)
+				spoil(skb, segment);
+			rewrite(skb, segment, &first, false);
+			return TC_ACT_UNSPEC;
+		}
+		flow->peer_flags |= segment->flags & TCP_SYN ? FLOW_ANSWERED : FLOW_STALE;
 	}
 	flow->used = bpf_ktime_get_ns();
-	if ((segment->flags & (TCP_SYN | TCP_ACK)) == (TCP_SYN | TCP_ACK))
-		flow->peer_flags |= FLOW_ANSWERED;
-	else if (!(flow->peer_flags & FLOW_ANSWERED))
-		flow->peer_flags |= FLOW_STALE;
-	last = flow->peer_flags & FLOW_ANSWERED && is_last(flow, segment, false);
+	last = is_last(flow, segment, false);
 	rewrite(skb, segment, &first, false);
 	if (last)
 		forget_flow(&forward);
