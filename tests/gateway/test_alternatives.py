@@ -73,6 +73,15 @@ def test_calls_that_no_gateway_takes_go_to_pods_without_one_and_then_to_other_is
     assert "10.1.0.1" not in repr(world.rows(XDS))
 
 
+def test_a_service_of_islands_alone_has_no_cluster_of_pods() -> None:
+    world = node()
+    world.imported(ECHO, c2=["10.1.0.1:8080"], c3=["10.1.0.1:8080"])
+    served(world)
+    assert in_order(world) == ["island c2", "island c3"]
+    world.imported(ECHO, c1=["10.9.0.1:8080"], c2=["10.1.0.1:8080"], c3=["10.1.0.1:8080"])
+    assert in_order(world) == ["island c2", f"pods beside {TO_C2}", "island c3"]
+
+
 def test_what_calls_go_to_is_no_other_when_pods_and_gateways_come_and_go() -> None:
     """Envoy ends the connects that are under way through a cluster that changes."""
     world = node()

@@ -5,7 +5,8 @@ falls silent and the next plan this node's Envoy has calls that it cannot get th
 that need no gateway, and where there is none to the other islands, in order of its tiers.
 
 Connects that are under way end when their cluster of Envoy changes. So that one has the same parts in the same order
-whichever of them answer now: also an island that is in no plan, as the last one, and pods while there is none.
+whichever of them answer now: also an island that is in no plan, as the last one, and pods of a cluster that exports the
+service while it has none.
 """
 
 from __future__ import annotations
@@ -51,19 +52,23 @@ def plan_of(reader: Reader, row: IslandListener) -> Plan | None:
     return None
 
 
-def resources(row: IslandListener, plan: Plan | None, islands: Collection[ClusterName]) -> Iterator[Resource]:
+def resources(
+    row: IslandListener, plan: Plan | None, exporters: Collection[ClusterName], islands: Collection[ClusterName]
+) -> Iterator[Resource]:
     """The cluster that a listener's calls go to, and that of the pods that are called in the island's place.
 
-    ``islands``: those that export the service.
+    ``exporters``: of the service; ``islands``: those of them that are called through gateways.
     """
     groups = [group for group in plan.groups if group.weight] if plan is not None else []
-    pods = having(groups, lambda target: target.cluster not in islands and not target.proxy)
-    owner, beside = f"ServiceImport {row.import_of}", f"pods beside {row.name}"
-    yield eds_cluster(beside, owner, row.name, connect_timeout=CONNECT_TIMEOUT, locality_weights=True)
-    yield eds_localities(beside, owner, row.name, localities(pods))
+    owner, parts = f"ServiceImport {row.import_of}", [unit(row.cluster)]
+    if set(exporters) - set(islands):
+        parts.append(beside := f"pods beside {row.name}")
+        pods = having(groups, lambda target: target.cluster not in islands and not target.proxy)
+        yield eds_cluster(beside, owner, row.name, connect_timeout=CONNECT_TIMEOUT, locality_weights=True)
+        yield eds_localities(beside, owner, row.name, localities(pods))
     others = sorted(each for each in islands if each != row.cluster)
     others.sort(key=lambda each: min((group.tier for group in groups if _has(group, each)), default=LAST))
-    aggregate = packed(AGGREGATE, clusters=[unit(row.cluster), beside, *map(unit, others)])
+    aggregate = packed(AGGREGATE, clusters=[*parts, *map(unit, others)])
     more: dict[str, Any] = http.CALLING if row.http else {}
     yield resource(
         "cluster",

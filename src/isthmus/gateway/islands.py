@@ -133,8 +133,10 @@ def resources(reader: Reader, unit: str, *, of: NodeOf) -> Iterator[Resource]:
     """The rows of an island (its gateways) whose authorities are there as a file, or of a listener."""
     for listener in reader.by(ISLAND_LISTENERS, "name", unit):
         yield _listener(listener, of)
-        exporters = {each.cluster for each in reader.by(ISLAND_LISTENERS, "service", listener.service)}
-        yield from alternatives.resources(listener, alternatives.plan_of(reader, listener), exporters)
+        through = {each.cluster for each in reader.by(ISLAND_LISTENERS, "service", listener.service)}
+        imported = reader.get(IMPORTS, listener.import_of)
+        exporters = imported.clusters if imported is not None else ()
+        yield from alternatives.resources(listener, alternatives.plan_of(reader, listener), exporters, through)
     row = reader.get(CLUSTERS, ClusterName(unit.removeprefix(UNIT)))
     if (
         row is not None
