@@ -6,6 +6,7 @@ docs/loadbalancer.md.
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,11 +14,13 @@ import pytest
 from bpf_world import World
 from scenario import MADE_OF_PLANS, REWRITE, Scenario, files
 
+import isthmus
 from isthmus.datapath import remove
 from isthmus.datapath.core.maps import DictMaps, KernelMaps
 
 FOLDER = Path(__file__).parent / "scenarios"
 FILES = files(FOLDER)
+SOURCE = Path(isthmus.__file__).parent
 NAMES = [str(path.relative_to(FOLDER).with_suffix("")) for path in FILES]
 
 
@@ -54,3 +57,11 @@ def test_a_scenario_states_its_rule_first(path: Path) -> None:
     first = path.read_text().splitlines()[0]
     assert first.startswith("# ")
     assert "." in path.read_text().partition("\n\n")[0]
+
+
+def test_each_scenario_has_the_edit_that_takes_its_rule_out_and_finds_it_once() -> None:
+    """What the edit is for: docs/loadbalancer.md. Make mutate, which applies them, is not run with every change."""
+    edits: dict[str, dict[str, str]] = tomllib.loads((FOLDER.parent / "mutations.toml").read_text())
+    assert sorted(edits) == sorted(NAMES)
+    found = {name: (SOURCE / edit["file"]).read_text().count(edit["old"]) for name, edit in edits.items()}
+    assert {name: count for name, count in found.items() if count != 1} == {}
