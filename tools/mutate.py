@@ -99,14 +99,14 @@ def _try(mutation: Mutation) -> tuple[str, str]:
 
 def _failed(test: str, source: Path) -> str:
     """What a test fails with; empty where it passes, or where it ends before it asserts anything."""
-    options = ["-q", "-x", "-rf", "-p", "no:cacheprovider", "--timeout", "120"]
+    options = ["-q", "-x", "-rf", "--tb", "line", "-p", "no:cacheprovider", "--timeout", "120"]
     command = [sys.executable, "-m", "pytest", *options, *test.split(" ")]
     environment = os.environ | {"PYTHONPATH": str(source)}
     done = subprocess.run(command, cwd=HERE, env=environment, capture_output=True, text=True, check=False)
     if done.returncode not in (0, 1):
         raise SystemExit(f"mutate: {' '.join(command)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
     lines = done.stdout.splitlines()
-    reasons = [line[1:].strip() for line in lines if line.startswith("E ")]
+    reasons = [found[1] for line in lines if (found := re.match(r"\S+:\d+: (.*)", line))]
     return (reasons or ["failed"])[0][:160] if any(line.startswith("FAILED ") for line in lines) else ""
 
 
