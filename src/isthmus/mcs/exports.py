@@ -10,6 +10,7 @@ from typing import Final
 
 from msgspec import structs
 
+from isthmus.mcs.words import SYNC_SLICES
 from isthmus.model.mcs import Merged, OwnExport, RefusalReason
 from isthmus.model.names import ClusterName, ServiceName, split
 from isthmus.model.services import (
@@ -93,6 +94,12 @@ def agreed_ports(export: Export, merged: Merged) -> frozenset[str]:
     return frozenset(port.name for port in export.ports if (port.name, port.port, port.protocol) in wanted)
 
 
+def agreed(merged: Merged, own: OwnExport | None, peers: Iterable[Export]) -> dict[ClusterName, frozenset[str]]:
+    """By exporting cluster, the own one included: the names of its ports that mean what they mean in the import."""
+    exports = [*peers, *([own.export] if own is not None and own.export is not None else ())]
+    return {export.cluster: agreed_ports(export, merged) for export in exports}
+
+
 def agreeing(endpoint: Endpoint, agreed: frozenset[str]) -> Endpoint | None:
     """The endpoint with the ports that agree; None where it has ports and none does."""
     ports = tuple(port for port in endpoint.ports if port.name in agreed)
@@ -117,7 +124,12 @@ def takes_endpoints(service: Service) -> bool:
 
     Not beside one that a MultiClusterService claims: Karmada would collect what we write and bring it to every member.
     """
-    return is_global(service) and not service.import_of and not karmada.claim(service)
+    return not karmada.claim(service) and not service.import_of and is_global(service)
+
+
+def takes_slices(service: Service) -> bool:
+    """Whether of such a Service these slices are wanted: of a headless one unless it declines, of others if it asks."""
+    return takes_endpoints(service) and annotated(service.annotations, SYNC_SLICES, default=service.headless)
 
 
 def gives_endpoints(service: Service, namespace: Namespace, *, default_global: bool) -> bool:

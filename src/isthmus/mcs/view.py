@@ -8,18 +8,17 @@ from typing import NamedTuple
 from msgspec import structs
 
 from isthmus.desired import is_our_row
-from isthmus.mcs.exports import agreed_ports, is_shared_namespace, takes_endpoints
+from isthmus.mcs.exports import agreed, is_shared_namespace, takes_slices
 from isthmus.mcs.merged import AWAITED
 from isthmus.mcs.words import CLUSTER_IPS, SYNC_SLICES
 from isthmus.model.addresses import range_of
-from isthmus.model.clusters import Cluster, PeerState, reachability
+from isthmus.model.clusters import PeerState, reachability
 from isthmus.model.hosts import canonical, family
 from isthmus.model.mcs import Merged, OverQuota, OwnExport
 from isthmus.model.names import ClusterName, ServiceName, derived, split
 from isthmus.model.services import (
     Condition,
     EndpointSet,
-    Export,
     ExportMark,
     Family,
     Import,
@@ -153,6 +152,9 @@ def read(reader: Reader, name: ServiceName, *, settings: Settings) -> View | Non
         return None
     merged, own = reader.get(MERGED, name), reader.get(OWN_EXPORTS, name)
     service = reader.get(SERVICES, (name, KUBERNETES))
+    behind, of_name = (tuple(reader.by(ENDPOINT_SETS, "service", each)) for each in (derived(name), name))
+    own_sets = (each for each in of_name if each.cluster == settings.cluster and each.source == KUBERNETES)
+    sets = tuple(sorted(own_sets, key=lambda each: each.part))
     return View(
         settings=settings,
         name=name,
@@ -164,59 +166,40 @@ def read(reader: Reader, name: ServiceName, *, settings: Settings) -> View | Non
         own=own,
         found_import=reader.get(IMPORTS, name),
         found_service=reader.get(SERVICES, (derived(name), KUBERNETES)),
-        sets=_own_sets(reader, name, settings),
-        published=_published(reader, name, settings),
-        agreed=_agreed(merged, own, reader.by(EXPORTS, "name", name)),
+        sets=sets,
+        published=_published(reader, (*behind, *of_name), settings),
+        agreed=agreed(merged, own, reader.by(EXPORTS, "name", name)) if merged is not None else {},
         behind_import=merged is not None and annotated(merged.annotations, SYNC_SLICES, default=True),
-        behind_service=service is not None and _takes_slices(service),
-        endpoints_ready=merged is None or _endpoints_ready(reader, merged, settings),
+        behind_service=service is not None and takes_slices(service),
+        endpoints_ready=merged is None or _endpoints_ready(reader, merged, behind, sets),
         over_quota=reader.get(OVER_QUOTA, name),
         stale=_in_state(reader, merged, "stale"),
         silent=_in_state(reader, merged, "silent"),
     )
 
 
-def _own_sets(reader: Reader, service: ServiceName, settings: Settings) -> tuple[EndpointSet, ...]:
-    found = reader.by(ENDPOINT_SETS, "service", service)
-    own = (each for each in found if each.cluster == settings.cluster and each.source == KUBERNETES)
-    return tuple(sorted(own, key=lambda each: each.part))
+def _published(reader: Reader, found: Iterable[EndpointSet], settings: Settings) -> tuple[EndpointSet, ...]:
+    """What peers publish that can be reached from here, by cluster, but for addresses in the own cluster's ranges.
 
-
-def _agreed(merged: Merged | None, own: OwnExport | None, peers: Iterable[Export]) -> dict[ClusterName, frozenset[str]]:
-    if merged is None:
-        return {}
-    exports = [*peers, *([own.export] if own is not None and own.export is not None else ())]
-    return {export.cluster: agreed_ports(export, merged) for export in exports}
-
-
-def _takes_slices(service: Service) -> bool:
-    return takes_endpoints(service) and annotated(service.annotations, SYNC_SLICES, default=service.headless)
-
-
-def _published(reader: Reader, name: ServiceName, settings: Settings) -> tuple[EndpointSet, ...]:
-    """By cluster. A cluster on another network is left out, and so is one that keeps its endpoints for itself."""
+    A cluster on another network is left out, and so is one that keeps its endpoints for itself.
+    """
     own = reader.get(CLUSTERS, settings.cluster)
-    found = [*reader.by(ENDPOINT_SETS, "service", derived(name)), *reader.by(ENDPOINT_SETS, "service", name)]
-    peers = (each for each in found if each.source == CLUSTERSET and each.cluster != settings.cluster and each.shared)
-    near = (each for each in peers if reachability(own, reader.get(CLUSTERS, each.cluster)) == "direct")
-    found_near = [_foreign(each, own) for each in near]
-    return tuple(sorted(found_near, key=lambda each: (each.cluster, each.part)))
-
-
-def _foreign(published: EndpointSet, own: Cluster | None) -> EndpointSet:
-    """A peer's endpoints, but for addresses in the ranges configured as the own cluster's."""
     ranges = own.own_ranges if own is not None else ()
-    kept = tuple(each for each in published.endpoints if not range_of(each.address, ranges))
-    return published if len(kept) == len(published.endpoints) else structs.replace(published, endpoints=kept)
+    rows = []
+    for row in found:
+        shared = row.source == CLUSTERSET and row.cluster != settings.cluster and row.shared
+        if shared and reachability(own, reader.get(CLUSTERS, row.cluster)) == "direct":
+            kept = tuple(each for each in row.endpoints if not range_of(each.address, ranges))
+            rows.append(row if len(kept) == len(row.endpoints) else structs.replace(row, endpoints=kept))
+    return tuple(sorted(rows, key=lambda row: (row.cluster, row.part)))
 
 
-def _endpoints_ready(reader: Reader, merged: Merged, settings: Settings) -> bool:
+def _endpoints_ready(reader: Reader, merged: Merged, behind: Iterable[EndpointSet], own: Iterable[EndpointSet]) -> bool:
     states = (reader.get(CLUSTERS, cluster) for cluster in merged.clusters)
     if any(row is not None and not row.own and row.state in AWAITED for row in states):
         return True
-    behind = [row for row in reader.by(ENDPOINT_SETS, "service", derived(merged.name)) if row.source == CLUSTERSET]
-    own = _own_sets(reader, merged.name, settings) if settings.cluster in merged.clusters else ()
-    counted = (row for row in (*behind, *own) if row.cluster in merged.clusters)
+    published = (row for row in behind if row.source == CLUSTERSET)
+    counted = (row for row in (*published, *own) if row.cluster in merged.clusters)
     return any(endpoint.condition == Condition.READY for row in counted for endpoint in row.endpoints)
 
 
