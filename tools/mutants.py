@@ -71,7 +71,7 @@ class Edit(NamedTuple):
     @property
     def package(self) -> str:
         """The package, or the module outside of packages, that it is in."""
-        return self.file.relative_to(SOURCE).parts[0].removesuffix(".py")
+        return package_of(self.file)
 
     def apply(self, root: Path) -> None:
         """Make it in a copy of src."""
@@ -87,6 +87,11 @@ class Edit(NamedTuple):
         """The lines it changes."""
         old, new = (text.decode().splitlines() for text in (self.file.read_bytes(), self.after()))
         return "\n".join(list(difflib.unified_diff(old, new, n=0, lineterm=""))[2:])
+
+
+def package_of(file: Path) -> str:
+    """The package, or the module outside of packages, that a file is in."""
+    return file.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
 def edits(file: Path) -> list[Edit]:
@@ -154,10 +159,11 @@ def _logs(value: ast.expr) -> bool:
     return isinstance(value, ast.Call) and ast.unparse(value.func).partition(".")[0] in ("log", "logger", "_log")
 
 
-def tests_of(edit: Edit) -> list[str]:
-    """Arguments of pytest that run what covers an edit: its package's tests, then others that import its module."""
-    folders = [HERE / "tests" / name for name in MODULES.get(edit.package, [edit.package])]
-    package, module = ".".join(("isthmus", *edit.file.relative_to(SOURCE).parent.parts)), edit.file.stem
+@functools.cache
+def tests_of(file: Path) -> list[str]:
+    """Arguments of pytest that run what covers a file: its package's tests, then others that import its module."""
+    folders = [HERE / "tests" / name for name in MODULES.get(package_of(file), [package_of(file)])]
+    package, module = ".".join(("isthmus", *file.relative_to(SOURCE).parent.parts)), file.stem
     imports = re.compile(rf"{package}\.{module}\b|from {package} import .*\b{module}\b")
     others = [path for path, text in _test_files() if imports.search(text) and folders[0] not in path.parents]
     return [str(path) for path in (*folders, *others) if path.exists()]
@@ -179,7 +185,7 @@ def noticed(edit: Edit) -> tuple[bool, float]:
         environment = os.environ | {"PYTHONPATH": str(source), "CI": "true", "TMPDIR": folder}
         try:
             code = subprocess.run(
-                [*command, "--timeout", "60", *tests_of(edit)],
+                [*command, "--timeout", "60", *tests_of(edit.file)],
                 cwd=HERE,
                 env=environment,
                 stdout=subprocess.DEVNULL,
@@ -201,8 +207,9 @@ def main() -> int:
     parser.add_argument("--aim", type=int, default=0, help="percent of the edits that have to be noticed [0]")
     parser.add_argument("packages", nargs="*", help="only in these packages")
     options = parser.parse_args()
-    found = [edit for file in sorted(SOURCE.rglob("*.py")) for edit in edits(file)]
-    found = [edit for edit in found if tests_of(edit) and (not options.packages or edit.package in options.packages)]
+    files = [file for file in sorted(SOURCE.rglob("*.py")) if tests_of(file)]
+    files = [file for file in files if not options.packages or package_of(file) in options.packages]
+    found = [edit for file in files for edit in edits(file)]
     chosen = random.Random(options.seed).sample(found, min(options.n, len(found)))
     print(f"mutants: {len(chosen)} of {len(found)} edits, SEED={options.seed}", flush=True)
     all_, seen = Counter(edit.package for edit in chosen), Counter[str]()

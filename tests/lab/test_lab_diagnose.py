@@ -450,6 +450,8 @@ def test_a_bug_report_has_the_objects_of_the_clusterset_and_no_secret(running: R
     assert any(name.startswith("echo-") for name in names("endpointslices"))
     assert names("own-pods") == {"isthmus-operator-0"}
     assert "it runs" in found["kubernetes/logs/isthmus-operator-0.log"]
+    assert json.loads(found["maps.json"])["backends"]
+    assert found["logs/c1-operator.log"]
     assert json.loads(found["agent/status.json"])["ready"]
     assert "kubernetes/errors.txt" not in found
     assert [name for name, content in found.items() if SECRET in content] == []

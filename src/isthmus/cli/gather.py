@@ -1,7 +1,8 @@
 """``isthmus gather``: everything that a bug report needs, in one file.
 
-What is in it: versions, and of each process its status and tables; with ``--context`` or a lab's ``--cluster`` also
-what the API server has of the clusterset, and the pods, events and logs of Isthmus' namespace (``kubernetes_report``).
+What is in it: versions, of each process its status and tables, and the maps in the kernel; with ``--context`` or a
+lab's ``--cluster`` also what the API server has of the clusterset, and the pods, events and logs of Isthmus' namespace
+(``kubernetes_report``); of a lab the logs of the cluster's processes.
 What is not: configuration files, certificates, keys and Secrets, none of which a table holds or is asked for.
 """
 
@@ -21,7 +22,8 @@ import msgspec
 
 from isthmus import __version__
 from isthmus.admin.query import QueryError, Socket
-from isthmus.cli import diagnose, local, sockets
+from isthmus.cli import diagnose, kubernetes_report, local, sockets
+from isthmus.config import DatapathSection
 
 
 @click.command()
@@ -30,7 +32,7 @@ from isthmus.cli import diagnose, local, sockets
 )
 @sockets.options
 def gather(file: Path | None, socket: Path | None, cluster: str | None, lab: str | None) -> None:
-    """Pack versions, status, tables, a diagnosis of every service and the clusterset's objects for a bug report.
+    """Pack status, tables, maps, logs, a diagnosis of every service and the clusterset's objects for a bug report.
 
     No secrets are in it.
     """
@@ -62,10 +64,32 @@ def _parts(
         yield from _process(each)
     facts = diagnose.collect(None, pod="", socket=socket, cluster=cluster, lab=lab)
     yield "diagnosis.json", _json(diagnose.all_services(facts))
+    if not sockets.context():
+        yield "maps.json", _json(_maps(cluster=cluster, lab=lab))
+    if cluster is not None:
+        yield from _lab_logs(local.LABS / (lab or local.default_lab()) / "logs", cluster)
     if options := _kubectl_options(cluster=cluster, lab=lab):
-        from isthmus.cli import kubernetes_report
-
         yield from kubernetes_report.report(options)
+
+
+def _maps(*, cluster: str | None, lab: str | None) -> dict[str, Any]:
+    """The maps of this machine, or of a lab's node; the reason where there are none."""
+    from isthmus import datapath
+    from isthmus.datapath import view
+
+    try:
+        maps = datapath.open_maps(local.cluster(cluster, lab=lab).pin if cluster or lab else DatapathSection().pin)
+    except datapath.DatapathError as why:
+        return {"error": str(why)}
+    try:
+        return view.dump(maps)
+    finally:
+        maps.close()
+
+
+def _lab_logs(folder: Path, cluster: str) -> Iterator[tuple[str, bytes]]:
+    for path in sorted(folder.glob(f"{cluster}-*.log")):
+        yield f"logs/{path.name}", b"".join(path.read_bytes().splitlines(keepends=True)[-kubernetes_report.LOG_LINES :])
 
 
 def _kubectl_options(*, cluster: str | None, lab: str | None) -> tuple[str, ...]:

@@ -15,6 +15,9 @@ import msgspec
 
 NAMESPACE: Final = "isthmus-system"
 """Where deploy/ puts everything."""
+AGENT: Final = "isthmus-agent"
+LABEL: Final = "app.kubernetes.io/name"
+"""What deploy/ calls the agent's pods, and the label that has it."""
 LOG_LINES: Final = 5_000
 """Of each container: about a megabyte."""
 PATIENCE: Final = 30
@@ -59,8 +62,11 @@ def report(options: Sequence[str]) -> Iterator[tuple[str, bytes]]:
         yield f"kubernetes/{kind}.json", _json([_without_copy(each) for each in items])
     for pod in own:
         name = pod["metadata"]["name"]
-        words = ("-n", NAMESPACE, "logs", name, "--all-containers", "--prefix", f"--tail={LOG_LINES}")
-        yield kubectl.file(f"logs/{name}", *words, suffix="log")
+        logs = ("-n", NAMESPACE, "logs", name, "--all-containers", "--prefix", f"--tail={LOG_LINES}")
+        yield kubectl.file(f"logs/{name}", *logs, suffix="log")
+        if (pod["metadata"].get("labels") or {}).get(LABEL) == AGENT:
+            maps = ("-n", NAMESPACE, "exec", name, "-c", "agent", "--", "isthmus", "bpf", "maps", "-o", "json")
+            yield kubectl.file(f"maps/{name}", *maps)
     if kubectl.errors:
         yield "kubernetes/errors.txt", "".join(f"{why}\n" for why in kubectl.errors).encode()
 

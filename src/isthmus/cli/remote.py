@@ -17,11 +17,10 @@ import click
 import msgspec
 
 from isthmus.admin.query import Socket
-from isthmus.cli.kubernetes_report import NAMESPACE
+from isthmus.cli.kubernetes_report import AGENT, LABEL, NAMESPACE
 
 RUN: Final = Path("/run/isthmus")
-AGENT, OPERATOR = "isthmus-agent", "isthmus-operator"
-LABEL: Final = "app.kubernetes.io/name"
+OPERATOR: Final = "isthmus-operator"
 
 
 class Pod(msgspec.Struct, frozen=True):
