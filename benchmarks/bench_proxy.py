@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import resource
 import socket
 import subprocess
@@ -44,8 +45,10 @@ CALLS: Final = int(os.environ.get("CALLS", "100"))
 ROUNDS: Final = int(os.environ.get("ROUNDS", "100"))
 SIZES: Final = tuple(map(int, os.environ.get("SIZES", "1000,10000").split(",")))
 PUSHES: Final = 20
-HOST: Final = "127.83.0.1"
-OTHERS: Final = "127.83.0.2"
+RUN: Final = random.randrange(256)
+HOST: Final = f"127.83.{RUN}.1"
+"""Of this run alone: a port of Envoy is open to a second process, and so to another run at the same time."""
+OTHERS: Final = f"127.83.{RUN}.2"
 """Where backends and other proxies listen: Envoy's listeners may take any port of HOST."""
 KINDS: Final = {"existing": 1, "new": 1, "many": 10}
 LIBRARIES: Final = "usr/lib/x86_64-linux-gnu"
