@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -12,9 +13,12 @@ from typing import Any, NamedTuple
 
 import pytest
 from envoy_world import EnvoyWorld, envoy_world
+from msgspec.structs import replace
+from route_expressions import TAKEN
 from route_world import RouteWorld, grant, route
 
 from isthmus.model.names import ClusterName, ServiceName, derived
+from isthmus.model.routes import Route
 from isthmus.model.services import Pod
 from isthmus.model.tables import GRANTS, PLANS, PODS, ROUTES, XDS_SERVED
 from isthmus.proxy.explain import explain, parse
@@ -309,10 +313,12 @@ async def test_a_service_goes_back_to_its_own_path_with_its_last_route(world: Bo
 
 
 async def test_one_bad_route_holds_up_no_other(world: Both) -> None:
+    """Whatever only Envoy finds out: an expression stands for it that our own source would have refused."""
     await world.serve("demo/other", "other")
-    expression = "{type: RegularExpression, value: '(?i:x{1000}){1000}'}"
-    bad = f"rules: [{{matches: [{{path: {expression}}}], backendRefs: [{{name: v2, port: 80}}]}}]"
-    world.rows.routes(route(TO_ECHO + bad, name="demo/bad"))
+    good = route(TO_ECHO + "rules: [{backendRefs: [{name: v2, port: 80}]}]", name="demo/bad")
+    [rule] = good.rules
+    bad = replace(rule.matches[0], path="(?i:x{1000}){1000}", path_type="RegularExpression")
+    world.rows.routes(replace(good, rules=(replace(rule, matches=(bad,)),)))
     world.rows.routes(
         route(
             "parentRefs: [{group: '', kind: Service, name: other}]\nrules: [{backendRefs: [{name: other, port: 80}]}]",
@@ -325,6 +331,23 @@ async def test_one_bad_route_holds_up_no_other(world: Both) -> None:
     await world.envoy.db.until(lambda now: bool(world.envoy.refused()))
     [refusal] = world.envoy.refused()
     assert refusal.startswith("HTTPRoute demo/bad: ")
+
+
+async def test_an_expression_that_envoy_would_refuse_holds_up_no_other_route_of_its_service(world: Both) -> None:
+    """Envoy takes or refuses the routes of a listener together: so an expression has to be refused before."""
+
+    def to_v2(expression: str, name: str) -> Route:
+        match = json.dumps({"path": {"type": "RegularExpression", "value": expression}})
+        return route(f"{TO_ECHO}rules: [{{matches: [{match}], backendRefs: [{{name: v2, port: 80}}]}}]", name=name)
+
+    bad = to_v2("/(x{500}){500}", "demo/bad")
+    assert "repeats more than 1000 times" in bad.invalid
+    large = [to_v2(each, f"demo/large{n}") for n, each in enumerate(TAKEN)]
+    assert [each.invalid for each in large if each.invalid] == []
+    world.rows.routes(bad, *large, route(TO_ECHO + "rules: [{backendRefs: [{name: echo, port: 80}]}]"))
+    port = await world.answers("v2", "/host-name/x")
+    assert (await world.envoy.ask(port)).headers["x-backend"] == "v1"
+    assert world.envoy.refused() == []
 
 
 async def test_the_kernel_steers_a_service_to_envoy_while_it_is_served_and_past_it_when_it_has_ended(

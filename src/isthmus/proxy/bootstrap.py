@@ -54,6 +54,10 @@ STATS_SUFFIXES: Final = (
 MAX_CONNECTIONS: Final = 50_000
 """Client connections of an Envoy; more are refused at once, so that none can take all of its memory."""
 
+MAX_PROGRAM: Final = 4_000
+"""Instructions of an expression's program up to which Envoy takes it (by default 100). Sources of routes refuse what
+they estimate at a quarter of it."""
+
 
 def bootstrap(*, node: str, ads: Path, max_connections: int = MAX_CONNECTIONS) -> dict[str, Any]:
     """The bootstrap as JSON's values. ``node`` names this Envoy; ``ads`` is the socket of the discovery service."""
@@ -75,6 +79,9 @@ def bootstrap(*, node: str, ads: Path, max_connections: int = MAX_CONNECTIONS) -
         "static_resources": {"clusters": [_ads_cluster(ads)]},
         "stats_config": {"stats_matcher": {"inclusion_list": {"patterns": _counted()}}},
         "bootstrap_extensions": [_extension("envoy.bootstrap.internal_listener", "InternalListener")],
+        "layered_runtime": {
+            "layers": [{"name": "isthmus", "static_layer": {"re2.max_program_size.error_level": MAX_PROGRAM}}]
+        },
         "overload_manager": {
             "resource_monitors": [
                 {
