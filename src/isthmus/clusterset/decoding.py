@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from ipaddress import IPv6Address, ip_address
+from socket import AF_INET, inet_pton
 from typing import Final, TypeVar
 
 import msgspec
@@ -47,8 +48,19 @@ def check_owner(
         raise RecordError(f"it speaks for {namespace}/{name}, not for its key")
 
 
-def address(text: str) -> str:
+def address(text: str) -> str:  # hot:
     """An endpoint's address in canonical text; RecordError for what no endpoint may have, as Kubernetes has it."""
+    try:  # nearly all, and ten times as fast: inet_pton takes only canonical IPv4
+        inet_pton(AF_INET, text)
+        found = text
+    except (OSError, ValueError):
+        found = _parsed(text)
+    if why := reserved(found):
+        raise RecordError(f"{text!r} cannot be an endpoint's address: it is {why}")
+    return found
+
+
+def _parsed(text: str) -> str:
     try:
         parsed = ip_address(text)
     except ValueError:
@@ -57,8 +69,6 @@ def address(text: str) -> str:
         if parsed.scope_id is not None:
             raise RecordError(f"{text!r} has a zone")
         parsed = parsed.ipv4_mapped or parsed
-    if why := reserved(str(parsed)):
-        raise RecordError(f"{text!r} cannot be an endpoint's address: it is {why}")
     return str(parsed)
 
 

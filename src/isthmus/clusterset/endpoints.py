@@ -9,6 +9,7 @@ of a node by it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
@@ -64,11 +65,26 @@ def decode(value: bytes, *, cluster: ClusterName, cluster_id: int, name: Service
     if not fields.shared:
         return None
     hostnames, zones, nodes = fields.hostnames or {}, fields.zones or {}, fields.nodes or {}
-    endpoints = [
-        _endpoint(text, ports, hostname=hostnames.get(text, ""), zone=zones.get(text), node=nodes.get(text, ""))
-        for text, ports in (fields.backends or {}).items()
-    ]
-    endpoints.sort(key=lambda endpoint: endpoint.address)
+    known: dict[tuple[tuple[str, int, str], ...], tuple[Port, ...]] = {}
+    endpoints: list[Endpoint] = []
+    for text, named in (fields.backends or {}).items():  # hot:
+        written = tuple([(name, port.port, port.protocol) for name, port in named.items()])
+        ports = known.get(written)  # those of one record have the same, nearly always: they share the tuple
+        if ports is None:
+            ports = known[written] = tuple(sorted([_port(*each) for each in written], key=lambda port: port.name))
+        zone = zones.get(text)
+        endpoints.append(
+            Endpoint(
+                decoding.address(text),
+                ports,
+                Condition.READY,
+                hostnames.get(text, ""),
+                nodes.get(text, ""),
+                zone.zone if zone else "",
+                tuple([each.name for each in (zone.for_zones if zone else None) or ()]),
+            )
+        )
+    endpoints.sort(key=attrgetter("address"))
     return EndpointSet(service=name, cluster=cluster, source=CLUSTERSET, part=PART, endpoints=tuple(endpoints))
 
 
@@ -107,22 +123,11 @@ def callable_endpoints(endpoints: Iterable[Endpoint]) -> list[Endpoint]:
     return ready or [each for each in known if each.condition is Condition.TERMINATING]
 
 
-def _endpoint(text: str, ports: dict[str, _Port], *, hostname: str, zone: _Zone | None, node: str) -> Endpoint:
-    return Endpoint(
-        address=decoding.address(text),
-        ports=tuple(sorted((_port(name, port) for name, port in ports.items()), key=lambda port: port.name)),
-        hostname=hostname,
-        node=node,
-        zone=zone.zone if zone else "",
-        for_zones=tuple(each.name for each in (zone.for_zones if zone else None) or ()),
-    )
-
-
-def _port(name: str, fields: _Port) -> Port:
-    protocol = decoding.protocol(fields.protocol)
-    if protocol is None or not 0 < fields.port < 65_536:
-        raise RecordError(f"port {name!r}: {fields.port}/{fields.protocol} is no port")
-    return Port(name, fields.port, protocol)
+def _port(name: str, number: int, written: str) -> Port:
+    protocol = decoding.protocol(written)
+    if protocol is None or not 0 < number < 65_536:
+        raise RecordError(f"port {name!r}: {number}/{written} is no port")
+    return Port(name, number, protocol)
 
 
 def _ports_json(ports: Iterable[Port]) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def derived(cluster: ClusterName, *, which: Which) -> DerivedTogether:
         ENDPOINT_SETS: by_endpoint_sets,
         POLICIES: affected.each(plans.by_policy),
         CLUSTERS: affected.each(by_cluster),
-        SERVICES: affected.each(backends.by_service),
+        SERVICES: by_services,
         IMPORTS: affected.each(backends.by_import),
         OWN_RANGES: affected.each(backends.by_own_ranges),
     }
@@ -105,6 +105,15 @@ def by_backends(reader: Reader, changed: Pairs) -> Iterable[ServiceName]:  # hot
     return [
         (new or old).key.service for old, new in changed if old is None or new is None or old.import_of != new.import_of
     ]
+
+
+def by_services(reader: Reader, changed: Pairs) -> Iterable[ServiceName]:  # hot:
+    """A Service affects itself, and what stood for its import while it was not there."""
+    names = [(new or old).name for old, new in changed]
+    for old, new in changed:
+        if (new or old).import_of or (old or new).import_of:
+            names += backends.by_service(reader, old, new)
+    return names
 
 
 def by_endpoint_sets(reader: Reader, changed: Pairs) -> Iterable[ServiceName]:  # hot:

@@ -116,6 +116,11 @@ def resolve(reader: Reader, name: ServiceName, *, which: Which) -> ResolvedServi
     service = best(reader, name)
     if service is not None:
         return resolved(reader, service) if wanted(service, which) else None
+    return resolved_import(reader, name)
+
+
+def resolved_import(reader: Reader, name: ServiceName) -> ResolvedService | None:
+    """What an import is that no Service stands for, by the name that its derived one would have."""
     for imported in reader.by(IMPORTS, "service", name):
         if stands_alone(reader, imported):
             return _of_import(name, imported)

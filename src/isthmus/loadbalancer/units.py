@@ -16,7 +16,7 @@ from isthmus.loadbalancer.backends import PartCache, Viewpoint
 from isthmus.loadbalancer.claims import ClaimRules
 from isthmus.loadbalancer.members import Large
 from isthmus.loadbalancer.plans import Outlook
-from isthmus.loadbalancer.services import ResolvedService, Which, best, resolve, resolved, wanted
+from isthmus.loadbalancer.services import ResolvedService, Which, best, resolved, resolved_import, wanted
 from isthmus.model.balancing import Backend, Frontend, Plan
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Import, Service
@@ -115,7 +115,7 @@ class Units:
             row = best(txn, name) if type(stored) is dict else stored
             ours = row is not None and wanted(row, which)
             called = claims.renew(name, stored, ours=ours)
-            subject = resolve(txn, name, which="all") if row is None else resolved(txn, row)
+            subject = resolved_import(txn, name) if row is None else resolved(txn, row)
             found: Collection[Backend] = ()
             if subject is not None and (row is None or ours):
                 found = backends.of_service(txn, subject, at=at, cache=parts)

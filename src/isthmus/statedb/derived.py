@@ -192,8 +192,10 @@ class PendingWrites(Generic[R]):
 
     def rewrite(self, present: Rows | None, wanted: Collection[R]) -> None:  # hot:
         """The rows of a unit that are present, as an index has them, give way to those that are wanted."""
-        if present is None:  # most units of a large change
+        if present is None:  # most units of a large change: they come
             self._rows += wanted
+        elif not wanted and type(present) is not dict:  # or go, with one row
+            self._gone.append(self._table.key(present))
         else:
             self.exchange(rows_of(present), wanted)
 
