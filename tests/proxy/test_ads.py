@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from envoy_world import EnvoyWorld, cluster, endpoints, envoy_world, http_listen
 from etcd_server import free_ports
 
 from isthmus.model.tables import XDS_SERVED
-from isthmus.proxy import bootstrap, resource
+from isthmus.proxy import ads, bootstrap, resource
 
 pytestmark = pytest.mark.needs("envoy")
 
@@ -125,6 +126,20 @@ async def test_a_restarted_service_does_not_take_away_what_it_now_refuses(world:
     other = await service(world, "other", "other")
     assert await world.get(port) == (200, "one")
     assert await world.get(other) == (200, "other")
+
+
+async def test_a_listener_whose_port_was_in_use_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ads, "RETRY", 0.5)
+    async with envoy_world(tmp_path / "envoy") as world:
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            port = other.getsockname()[1]
+            backend = await world.backend("one")
+            world.put(http_listener("echo", port), routes("echo", ("/", "echo")), cluster("echo"))
+            world.put(endpoints("echo", backend))
+            await world.db.until(lambda now: bool(world.refused()))
+            assert "Address already in use" in world.refused()[0]
+        await world.until(port, (200, "one"))
+        assert world.refused() == []
 
 
 async def test_an_idle_stream_outlives_envoys_pings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,8 @@ the table has it; what is refused, here or by an Envoy, is a row of another tabl
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+import time
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +24,8 @@ from isthmus.proxy.messages import message
 from isthmus.proxy.serving import serving
 from isthmus.statedb import Database
 
+RETRY: Final = 30.0
+"""Seconds between attempts with listeners that Envoy refused."""
 SERVICE: Final = "envoy.service.discovery.v3.AggregatedDiscoveryService"
 METHOD: Final = "DeltaAggregatedResources"
 MAX_STREAMS: Final = 16
@@ -68,9 +71,15 @@ class AdsServer:
         try:
             self._take(changes.next()[1])
             async with serving(self._socket, SERVICE, METHOD, _handler(self), max_streams=MAX_STREAMS):
+                due = time.monotonic() + RETRY
                 while True:
-                    await changes.wait()
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(max(0.0, due - time.monotonic())):
+                            await changes.wait()
                     self._take(changes.next()[1])
+                    if time.monotonic() >= due:
+                        due += RETRY
+                        self._changed(self._resources.retry())
         finally:
             changes.close()
 
@@ -82,8 +91,11 @@ class AdsServer:
                 changed.append(key)
             elif self._resources.put(new):
                 changed.append(key)
+        self._changed(changed)
+
+    def _changed(self, keys: Sequence[ResourceKey]) -> None:
         for stream, wake in self._streams.items():
-            stream.changed(changed)
+            stream.changed(keys)
             wake.set()
         self._publish()
 

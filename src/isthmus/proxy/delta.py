@@ -9,7 +9,8 @@ protocol"):
 - After a cluster was sent, its endpoints are sent again: Envoy warms an updated cluster until they arrive, and answers
   for clusters only when they are warm.
 - A response that is refused (NACK) is halved until the culprit stands alone. The culprit is not sent again before it
-  changes, and what was accepted last of it stays in force, for an Envoy that starts later too.
+  changes (a listener, after a while: its port was in use), and what was accepted last of it stays in force, for an
+  Envoy that starts later too.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ class Resources:
     def __init__(self) -> None:
         self._in_force: dict[ResourceType, dict[str, Resource]] = {type_: {} for type_ in TYPES}
         self._accepted: dict[ResourceKey, Resource] = {}
+        self._rejected: dict[ResourceKey, Resource] = {}
+        """By an Envoy, not by the rules of its API."""
         self.refused: dict[ResourceKey, RefusedResource] = {}
 
     def __repr__(self) -> str:
@@ -67,6 +70,7 @@ class Resources:
         """Take a row into force, or refuse it as Envoy would; whether something else is in force now."""
         key = (row.type, row.name)
         self.refused.pop(key, None)
+        self._rejected.pop(key, None)
         if wrong := problem(MESSAGES[row.type], row.body):
             self._refuse(row, wrong)
             return False
@@ -76,6 +80,7 @@ class Resources:
     def delete(self, key: ResourceKey) -> None:
         """Take a row out of force."""
         self.refused.pop(key, None)
+        self._rejected.pop(key, None)
         self._accepted.pop(key, None)
         self._in_force[key[0]].pop(key[1], None)
 
@@ -95,7 +100,13 @@ class Resources:
             self._in_force[row.type].pop(row.name)
         else:
             self._in_force[row.type][row.name] = before
+        self._rejected[key] = row
         self._refuse(row, error)
+
+    def retry(self) -> list[ResourceKey]:
+        """Take the listeners that an Envoy refused into force again, since their ports may be free now; their names."""
+        rows = [row for row in self._rejected.values() if row.type == "listener"]
+        return [(row.type, row.name) for row in rows if self.put(row)]
 
     def _refuse(self, row: Resource, error: str) -> None:
         self.refused[row.type, row.name] = RefusedResource(
