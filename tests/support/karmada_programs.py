@@ -8,19 +8,19 @@ from pathlib import Path
 
 from apiserver_world import TOKEN, serving
 
-from isthmus_lab.karmada.plane import Karmada, Target
+from isthmus_lab.karmada.plane import Karmada, MemberServer
 
 
 @contextmanager
-def member_servers(folder: Path, *names: str) -> Iterator[dict[str, Target]]:
+def member_servers(folder: Path, *names: str) -> Iterator[dict[str, MemberServer]]:
     """An administrator's access to each."""
     with ExitStack() as stack:
         made = {name: stack.enter_context(serving(folder / name)) for name in names}
-        yield {name: Target(each.url, each.authority.certificate, TOKEN) for name, each in made.items()}
+        yield {name: MemberServer(each.url, each.authority.certificate, TOKEN) for name, each in made.items()}
 
 
 @contextmanager
-def karmada(folder: Path, members: Mapping[str, Target]) -> Iterator[Karmada]:
+def karmada(folder: Path, members: Mapping[str, MemberServer]) -> Iterator[Karmada]:
     """All of it; the members are not registered yet."""
     made = Karmada(folder / "plane", members)
     try:

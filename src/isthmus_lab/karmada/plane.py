@@ -80,7 +80,7 @@ class NoKarmada(Exception):  # noqa: N818
     """The control plane does not come up, or refuses what it is given; the message has why."""
 
 
-class Target(NamedTuple):
+class MemberServer(NamedTuple):
     """A member's API server, and an administrator's access to it."""
 
     url: str
@@ -99,20 +99,20 @@ def missing() -> list[str]:
     return [f"no {', '.join(lacks)} here: make karmada-tools builds them (needs Go)"] if lacks else []
 
 
-def of_context(kubeconfig: Path, context: str) -> Target:
+def of_context(kubeconfig: Path, context: str) -> MemberServer:
     """A member by its context, as a lab's kubeconfig has it."""
     read = yaml.safe_load(kubeconfig.read_text())
     [named] = [each["context"] for each in read["contexts"] if each["name"] == context]
     [cluster] = [each["cluster"] for each in read["clusters"] if each["name"] == named["cluster"]]
     [user] = [each["user"] for each in read["users"] if each["name"] == named["user"]]
     ca = base64.b64decode(cluster.get("certificate-authority-data", ""))
-    return Target(cluster["server"], ca or Path(cluster["certificate-authority"]).read_bytes(), user["token"])
+    return MemberServer(cluster["server"], ca or Path(cluster["certificate-authority"]).read_bytes(), user["token"])
 
 
 class Karmada:
     """A control plane. ``cgroup``: where its processes are, so that whoever removes that ends them."""
 
-    def __init__(self, folder: Path, members: Mapping[str, Target], *, cgroup: Path | None = None) -> None:
+    def __init__(self, folder: Path, members: Mapping[str, MemberServer], *, cgroup: Path | None = None) -> None:
         self.folder = folder
         self.members = members
         self.kubeconfig = str(folder / "kubeconfig")
