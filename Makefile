@@ -3,7 +3,7 @@ PY := .venv/bin/python
 comma := ,
 SELECT := not kube and not failover and not islands and not karmada_programs and not netem
 
-.PHONY: test-kernel fuzz-names scale-names soak-names demo demo-failover demo-islands demo-karmada demo-lb test test-kube test-failover test-islands check format lock setup setup-dev setup-test bpf mutate mutants bench-lb bench-policy bench-policy-change compiled bench-mcs bench-mcs-change bench-export bench-clusterset test-flood cilium-reader chaos soak soak-calls kube-tools karmada-tools test-karmada kube-protos xds-protos lock clean bench-dns bench-names bench-connect bench-proxy gateway-report
+.PHONY: test-kernel fuzz-names scale-names soak-names demo demo-failover demo-islands demo-karmada demo-lb test test-kube test-failover test-islands check format lock setup setup-dev setup-test bpf mutate mutants bench-lb bench-policy bench-policy-change compiled bench-mcs bench-mcs-change bench-export bench-clusterset test-flood cilium-reader chaos soak soak-calls kube-tools karmada-tools test-karmada kube-protos xds-protos lock clean bench-dns bench-names bench-connect bench-proxy bench-islands gateway-report
 demo: setup ## run the main job: three clusters, one export, sixty calls
 	@$(PY) -m isthmus lab demo
 
@@ -77,6 +77,9 @@ bench-connect: setup-test ## a call by our hooks, kube-proxy's rules and proxies
 bench-proxy: setup-test ## a hop through the node's Envoy, HAProxy and nginx; ready, memory and push with many routes: SIZES=1000,10000
 	@PYTHONPATH=tests/support CALLS=$(or $(CALLS),100) ROUNDS=$(or $(ROUNDS),100) SIZES=$(or $(SIZES),1000$(comma)10000) \
 		$(PY) benchmarks/bench_proxy.py
+
+bench-islands: setup-test ## a call through the Envoys of a node and of a gateway, and through HAProxies with TLS: CALLS=100 ROUNDS=100
+	@PYTHONPATH=tests/support CALLS=$(or $(CALLS),100) ROUNDS=$(or $(ROUNDS),100) $(PY) benchmarks/bench_islands.py
 
 compiled: setup-dev ## hot modules compiled (needs a C compiler) into .cache/compiled, and their tests on them
 	@tools/compiled
