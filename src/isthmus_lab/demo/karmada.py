@@ -10,7 +10,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,6 +46,8 @@ NOTICED: Final = 240.0
 """Seconds within which Karmada is to find that a member died; by its defaults it takes about a minute."""
 BEHIND: Final = 10.0
 """Seconds that a plan may be behind the pods; it is far less on a machine that has nothing else to do, and printed."""
+CALLERS: Final = 6
+"""Processes that call as fast as they can while pods are scaled: one has too small a part of a busy machine."""
 RATE: Final = 100
 """Calls a second of each name."""
 
@@ -106,8 +108,9 @@ async def scaled(stage: Stage, made: Karmada) -> str:
         autoscaling.autoscaler(stage.lab.clusters[1], stage.client("c2"), NAMESPACE),
         _following(stage, EXPORTED) as exported,
         _following(stage, NATIVE) as native,
-        loading(stage, of=NATIVE, rate=0) as calls,
+        AsyncExitStack() as stack,
     ):
+        calls = [await stack.enter_async_context(loading(stage, of=NATIVE, rate=0)) for _ in range(CALLERS)]
         took = await stage.until("both have more pods", lambda: _more(stage, c1=2, c2=1), seconds=PATIENCE)
         await _planned(stage, NATIVE, await _parts(stage))
         await asyncio.sleep(2.0)
@@ -119,7 +122,9 @@ async def scaled(stage: Stage, made: Karmada) -> str:
         raise StepFailed(f"plans were {exported():.1f} s (exported name) and {native():.1f} s (native) behind the pods")
     pods = f"c1 2 → {counts['c1']}, c2 1 → {counts['c2']} pods within {took:.0f} s"
     follow = f"plans follow within {exported():.2f} s (exported name), {native():.2f} s (native)"
-    return f"{pods}; {follow}; {unharmed(calls())}"
+    for each in calls:
+        unharmed(each())
+    return f"{pods}; {follow}; {sum(each().calls for each in calls)} calls, 0 failed connects"
 
 
 async def moved(stage: Stage, made: Karmada) -> str:
