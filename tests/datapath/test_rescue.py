@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 
 import pytest
@@ -94,6 +95,44 @@ def test_when_all_refuse_the_call_is_refused(rescuing: Datapath, load: Load) -> 
     result = load.run(VIP, calls=20, at_once=5)
     assert result.ended == {"ECONNREFUSED": 20}
     assert left(rescuing) == []
+
+
+def test_when_all_are_silent_the_call_ends_as_without_us_and_not_later(
+    rescuing: Datapath, world: World, load: Load
+) -> None:
+    """With one retransmission the kernel alone gives up after 3 s, and here after 0.6 s."""
+    knob = "net.ipv4.tcp_syn_retries"
+    in_pod = ["ip", "netns", "exec", world.client, "sysctl", "-eqw"]  # the second is of 6.5
+    subprocess.run([*in_pod, f"{knob}=1", "net.ipv4.tcp_syn_linear_timeouts=0"], check=True)
+    try:
+        programmed(rescuing.target(), plan("echo", VIP, group(SILENT, "10.9.0.8:8080"), ejection=NEVER))
+        [ours] = load.run(VIP, calls=1, timeout=60.0).failures
+        [without] = load.run(host(SILENT), calls=1, timeout=60.0).failures
+        assert (ours[0], without[0]) == ("timeout", "timeout")
+        assert ours[1] < without[1] < 60_000, "ms, of the kernel: the caller's patience was not over"
+    finally:
+        subprocess.run([*in_pod, f"{knob}=6", "net.ipv4.tcp_syn_linear_timeouts=4"], check=True)
+    assert left(rescuing) == []
+
+
+@pytest.mark.own_datapath
+def test_a_call_that_finds_no_room_to_be_moved_fails_as_without_us_and_is_counted(served: World) -> None:
+    """Two entries for each moved connection: with two, one at a time."""
+    small = served.open(max_entries=2)
+    try:
+        with served.on_link(small):
+            rows = group(REFUSES), group(GOOD[0], tier=1)
+            programmed(small.target(), plan("echo", VIP, *rows, ejection=NEVER))
+            caller = served.call_from(served.cgroup)
+            assert caller.calls("hold", VIP, 80, local=30131) == [{"answer": GOOD[0]}]
+            assert served.caller.tcp(VIP) == {"error": "ECONNREFUSED"}
+            assert [row["calls"] for row in small.counters() if row["verdict"] == "failed"] == [1]
+            caller.calls("drop", VIP, 80)
+            assert left(small) == []
+            assert served.caller.tcp(VIP)["answer"].strip() == GOOD[0]
+    finally:
+        small.close()
+        remove(served.pin)
 
 
 def test_neither_side_keeps_a_socket_of_a_moved_connection(rescuing: Datapath, world: World, load: Load) -> None:
