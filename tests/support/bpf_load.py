@@ -24,8 +24,8 @@ async def call(host: str, port: int, *, timeout: float, size: int) -> tuple[str,
             reader, writer = await asyncio.open_connection(host, port, limit=1 << 20)
             doing = "reading"
             took = (time.monotonic() - start) * 1000
-            peer = writer.get_extra_info("peername")[:2]
-            if tuple(peer) != (host, port):
+            peer = writer.get_extra_info("peername")  # None: it was reset meanwhile, which reading reports
+            if peer is not None and tuple(peer[:2]) != (host, port):
                 return f"peer {peer}", took, ""
             name = (await reader.readline()).decode().strip()
             how = await echo(reader, writer, size) if size else "ok"
