@@ -367,7 +367,7 @@ def test_with_a_kubeconfig_context_the_processes_are_asked_in_their_pods(running
     except AssertionError as why:
         pytest.fail(f"{why}\n{shown[-1]}")
     assert "✓ plan       demo/echo: c1 " in shown[-1]
-    assert ask("explain", "demo/echo").returncode == 0
+    until(lambda: ask("explain", "demo/echo").returncode == 0, what="it is explained")
     status = ask("status")
     processes = {line.partition(" ")[0] for line in status.stdout.splitlines() if ": ready, up " in line}
     assert (status.returncode, processes) == (0, {"agent", "operator", "dns", "dns-second"})
