@@ -31,7 +31,7 @@ def large_etcd(tmp_path: Path) -> Any:
 
 @pytest.fixture
 async def etcd(large_etcd: EtcdServer) -> AsyncIterator[Session]:
-    async with Session([large_etcd.endpoint]) as session:
+    async with Session([large_etcd.endpoint], timeout=60.0) as session:
         await large_etcd.ready(session)
         yield session
 

@@ -137,7 +137,8 @@ async def test_another_store_behind_the_same_session_is_expired_and_not_taken_fo
     with running(own_etcd.program, tmp_path / "replica", "--initial-cluster-token", "replica") as replica:
         async with Session([own_etcd.endpoint, replica.endpoint]) as session, Session([replica.endpoint]) as there:
             await replica.ready(there)
-            await own_etcd.ready(session)
+            async with Session([own_etcd.endpoint]) as here:  # a failure would send the other session to the replica
+                await own_etcd.ready(here)
             await session.put("w/a", b"1")
             listing = await session.list("w/")
             for _ in range(listing.revision + 5):
