@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from isthmus import config
-from isthmus.clusterset import Folder, peers, rights
+from isthmus.clusterset import Folder, peers, remote_user
 from isthmus.model.names import ClusterName
 from isthmus_lab.layout import Cluster, Lab
 
@@ -63,7 +63,7 @@ def _introduce(peer: Cluster, reader: Cluster) -> None:
     entry = peers.Peer(
         name=ClusterName(peer.name),
         endpoints=(peer.etcd_seen_from(reader),),
-        username=rights.remote_user(ClusterName(reader.name)),
+        username=remote_user(ClusterName(reader.name)),
         password=secrets.token_urlsafe(24),
         id=peer.index,
     )
