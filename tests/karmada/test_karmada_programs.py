@@ -96,6 +96,14 @@ async def test_the_installation_reaches_the_members_as_its_policies_have_it(plac
             await until(partial(has, placed, member, kind, name, version=version))
 
 
+async def _served_by_all(placed: Karmada, kind: str) -> bool:
+    """Whether Karmada has seen the kind in every member: it looks now and then, and places nothing where it is not."""
+    return all(
+        any(kind == each["kind"] for group in cluster["status"]["apiEnablements"] for each in group["resources"])
+        for cluster in placed.get("clusters")["items"]
+    )
+
+
 async def test_the_address_of_a_members_etcd_reaches_the_others_from_the_status_that_karmada_collects(
     placed: Karmada,
 ) -> None:
@@ -131,6 +139,7 @@ async def test_a_change_reaches_members_that_have_the_object_already(placed: Kar
 
 
 async def test_an_app_its_exports_and_its_policy_reach_the_members_that_they_are_for(placed: Karmada) -> None:
+    await until(partial(_served_by_all, placed, "TrafficPolicy"))
     placed.kubectl("apply", "-f", str(EXAMPLES / "app"))
     exports = "multicluster.x-k8s.io/v1beta1"
     for member in ("c1", "c2"):

@@ -79,11 +79,13 @@ async def client(kube_apiserver: KubeApiServer) -> AsyncIterator[kube.Client]:
 
 
 async def _is_served(client: kube.Client) -> bool:
+    """Discovery has a kind a moment before its requests are answered."""
     client.forget(TRAFFIC_POLICY)
     try:
-        return bool(await client.served(TRAFFIC_POLICY))
-    except kube.NotServed:
-        return False
+        await client.get(TRAFFIC_POLICY, "none", "default")
+    except kube.NotFound as why:
+        return not isinstance(why, kube.NotServed)
+    return True
 
 
 @pytest.fixture
