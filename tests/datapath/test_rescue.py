@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
+from pathlib import Path
 
 import pytest
 from bpf_world import Load, World, done, group, plan, programmed
 from failing_backends import GOOD, GOOD6, REFUSES, REFUSES6, SILENT, SILENT6, VIP, VIP6, host
 from lab_running import until
+from namespaces import put
 
 from isthmus.datapath import Datapath, remove, view
 from isthmus.datapath.failures import codecs, watch
@@ -101,9 +102,10 @@ def test_when_all_are_silent_the_call_ends_as_without_us_and_not_later(
     rescuing: Datapath, world: World, load: Load
 ) -> None:
     """With one retransmission the kernel alone gives up after 3 s, and here after 0.6 s."""
-    knob = "net.ipv4.tcp_syn_retries"
-    in_pod = ["ip", "netns", "exec", world.client, "sysctl", "-eqw"]  # the second is of 6.5
-    subprocess.run([*in_pod, f"{knob}=1", "net.ipv4.tcp_syn_linear_timeouts=0"], check=True)
+    linear = "net/ipv4/tcp_syn_linear_timeouts"  # since 6.5
+    usual = {"net/ipv4/tcp_syn_retries": 6} | ({linear: 4} if Path("/proc/sys", linear).exists() else {})
+    for setting in usual:
+        put(world.client, setting, 1 if setting != linear else 0)
     try:
         programmed(rescuing.target(), plan("echo", VIP, group(SILENT, "10.9.0.8:8080"), ejection=NEVER))
         [ours] = load.run(VIP, calls=1, timeout=60.0).failures
@@ -111,7 +113,8 @@ def test_when_all_are_silent_the_call_ends_as_without_us_and_not_later(
         assert ours[0] == without[0] == "timeout while connecting"
         assert ours[1] < without[1] < 60_000, "ms, of the kernel: the caller's patience was not over"
     finally:
-        subprocess.run([*in_pod, f"{knob}=6", "net.ipv4.tcp_syn_linear_timeouts=4"], check=True)
+        for setting, value in usual.items():
+            put(world.client, setting, value)
     assert left(rescuing) == []
 
 
