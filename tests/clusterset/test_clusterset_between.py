@@ -13,7 +13,6 @@ from clusterset_peers import Peers, following
 from etcd_server import EtcdServer
 
 from isthmus import __version__
-from isthmus.clusterset import follower as follower_module
 from isthmus.clusterset.publisher import Publisher
 from isthmus.config import ClusterSection
 from isthmus.etcd import Session, Tls, binary
@@ -25,11 +24,6 @@ from isthmus.model.services import Endpoint, Export, Port
 from isthmus.statedb import Database
 
 NAME, DERIVED = ServiceName("demo/echo"), ServiceName("demo/derived-h8gu71nsf1")
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follower_module, "LOOK_EVERY", 0.05)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from pathlib import Path
@@ -10,23 +11,16 @@ import pytest
 from clusterset_peers import Peers, announce, export, following, service
 from etcd_server import free_ports
 
-from isthmus.clusterset import cache as cache_module
-from isthmus.clusterset import follower as follower_module
-from isthmus.clusterset.cache import Cache
+from isthmus.clusterset.cache import VERSION, Cache
 from isthmus.clusterset.identity import ClusterConfig
+from isthmus.clusterset.timings import FollowerTimings
 from isthmus.etcd import Session
 from isthmus.model import tables
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import EndpointSet
 
 C2 = ClusterName("c2")
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follower_module, "LOOK_EVERY", 0.05)
-    monkeypatch.setattr(cache_module, "SAVE_AFTER", 0.01)
-    monkeypatch.setattr(cache_module, "TOUCH_EVERY", 0.05)
+QUICK = FollowerTimings(look_every=0.05, save_after=0.01, touch_every=0.05)
 
 
 async def remember(etcd: Session, peers: Peers, state: Path) -> None:
@@ -35,14 +29,14 @@ async def remember(etcd: Session, peers: Peers, state: Path) -> None:
     await service(etcd, "c2", "demo/echo", "10.2.1.1", number=2)
     await export(etcd, "c2", "demo/echo")
     await announce(etcd, "c2", 2)
-    async with following(peers, state=state) as seen:
+    async with following(peers, state=state, timings=QUICK) as seen:
         await seen.state("c2", "ready")
     peers.add("c2", endpoint=f"http://127.0.0.1:{free_ports(1)[0]}")
 
 
 async def test_a_restart_while_the_peer_is_away_loses_nothing(etcd: Session, peers: Peers, tmp_path: Path) -> None:
     await remember(etcd, peers, tmp_path / "state")
-    async with following(peers, state=tmp_path / "state") as seen:
+    async with following(peers, state=tmp_path / "state", timings=QUICK) as seen:
         row = await seen.state("c2", "stale")
         assert row.id == 2
         assert seen.services() == {"c2:demo/echo": ["10.2.1.1"]}
@@ -57,7 +51,7 @@ async def test_when_the_peer_is_back_what_it_withdrew_meanwhile_goes(
     await remember(etcd, peers, tmp_path / "state")
     await etcd.delete("cilium/state/services/v1/c2/demo/echo")
     await service(etcd, "c2", "demo/new", "10.2.1.2", number=2)
-    async with following(peers, state=tmp_path / "state") as seen:
+    async with following(peers, state=tmp_path / "state", timings=QUICK) as seen:
         await seen.state("c2", "stale")
         peers.add("c2")
         await seen.state("c2", "ready")
@@ -70,7 +64,7 @@ async def test_the_lifetime_counts_from_when_the_peer_was_last_reached(
     await remember(etcd, peers, tmp_path / "state")
     for file in (tmp_path / "state").rglob("*.json"):
         os.utime(file, (time.time() - 599.5,) * 2)
-    async with following(peers, state=tmp_path / "state", lifetime=600) as seen:
+    async with following(peers, state=tmp_path / "state", lifetime=600, timings=QUICK) as seen:
         await seen.state("c2", "stale")
         await seen.until(lambda s: seen.services() == {})
         assert seen.exports() == ["c2:demo/echo"]
@@ -80,7 +74,7 @@ async def test_a_peer_that_is_connected_stays_fresh_on_disk(etcd: Session, peers
     peers.add("c2")
     await announce(etcd, "c2", 2)
     cache = Cache(str(tmp_path / "state"))
-    async with following(peers, state=tmp_path / "state") as seen:
+    async with following(peers, state=tmp_path / "state", timings=QUICK) as seen:
         await seen.state("c2", "ready")
         file = tmp_path / "state" / "services" / "c2.json"
         await seen.until_true(file.exists)
@@ -91,7 +85,7 @@ async def test_a_peer_that_is_connected_stays_fresh_on_disk(etcd: Session, peers
 async def test_a_peer_that_leaves_is_forgotten(etcd: Session, peers: Peers, tmp_path: Path) -> None:
     peers.add("c2")
     await announce(etcd, "c2", 2)
-    async with following(peers, state=tmp_path / "state") as seen:
+    async with following(peers, state=tmp_path / "state", timings=QUICK) as seen:
         await seen.state("c2", "ready")
         await seen.until_true((tmp_path / "state" / "services" / "c2.json").exists)
         peers.remove("c2")
@@ -120,11 +114,12 @@ def test_a_file_that_cannot_be_used_is_as_good_as_none(tmp_path: Path, content: 
     assert Cache(str(tmp_path)).load("services", C2) is None
 
 
-def test_a_file_of_another_version_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_another_version_is_not_used(tmp_path: Path) -> None:
     cache = Cache(str(tmp_path))
     cache.save("services", C2, ClusterConfig(2), [])
     assert cache.load("services", C2) is not None
-    monkeypatch.setattr(cache_module, "VERSION", cache_module.VERSION + 1)
+    file = tmp_path / "services" / "c2.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"version": VERSION + 1}))
     assert cache.load("services", C2) is None
 
 

@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 from apiserver_world import serving
 from click.testing import CliRunner, Result
-from clusterset_peers import OWN, Following, Peers, announce, export, service
+from clusterset_peers import OWN, QUICK, Following, Peers, announce, export, service
 
 from isthmus import kube
 from isthmus.cli import root
-from isthmus.clusterset import follower as follower_module
 from isthmus.clusterset.follower import Follower
 from isthmus.config import ClustersetSection, KubernetesSection
 from isthmus.etcd import Session
@@ -26,11 +25,6 @@ from isthmus.statedb import Database
 
 AGENT, OPERATOR = ("services",), ("serviceexports", "services")
 NAMESPACE = "kube-system"
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follower_module, "LOOK_EVERY", 0.05)
 
 
 @pytest.fixture
@@ -58,7 +52,7 @@ async def process(kubeconfig: Path, peers: Peers, kinds: Any, state: Path) -> As
     async with await kube.connect(KubernetesSection(kubeconfig=str(kubeconfig))) as client:
         own = ClusterName(OWN.name)
         reflectors = kubernetes.reflectors(db, client, tables=["peer_policies"], cluster=own, namespace=NAMESPACE)
-        follower = Follower(db, cluster=OWN, section=section, kinds=kinds)
+        follower = Follower(db, cluster=OWN, section=section, kinds=kinds, timings=QUICK)
         parts = [follower.run(), *(each.run() for each in reflectors)]
         tasks = [asyncio.create_task(part) for part in parts]
         try:

@@ -10,15 +10,9 @@ import pytest
 from clusterset_peers import Peers, announce, canaries, configure, export, following, service
 from etcd_server import EtcdServer, free_ports, running
 
-from isthmus.clusterset import follower as follower_module
 from isthmus.etcd import Session, binary
 from isthmus.model import tables
 from isthmus.model.names import ClusterName
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follower_module, "LOOK_EVERY", 0.05)
 
 
 @pytest.fixture

@@ -11,16 +11,9 @@ import pytest
 from clusterset_peers import Peers, announce, following, service
 from etcd_server import EtcdServer, running
 
-from isthmus.clusterset import follower as follower_module
-from isthmus.clusterset import sinks
 from isthmus.etcd import Limits, Put, Session, binary
 
 NUMBER = 2
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follower_module, "LOOK_EVERY", 0.05)
 
 
 @pytest.fixture
@@ -77,16 +70,14 @@ async def test_a_value_of_ten_megabytes_is_dropped_whenever_it_comes(etcd: Sessi
         assert seen.services() == {"c2:demo/echo": ["10.2.1.1"], "c3:demo/echo": ["10.3.1.1"]}
 
 
-async def test_a_list_without_end_is_not_read_and_what_was_known_stays(
-    etcd: Session, peers: Peers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sinks, "RECORD_LIMITS", Limits(keys=50, size=10**9))
+async def test_a_list_without_end_is_not_read_and_what_was_known_stays(etcd: Session, peers: Peers) -> None:
+    limits = Limits(keys=50, size=10**9)
     peers.add("c2", "c3")
     await flood(etcd, 51)
     await service(etcd, "c3", "demo/echo", "10.3.1.1", number=3)
     await announce(etcd, "c2", 2)
     await announce(etcd, "c3", 3)
-    async with following(peers, kinds=("services",)) as seen:
+    async with following(peers, kinds=("services",), limits=limits) as seen:
         await seen.state("c3", "ready")
         await seen.until(lambda s: "more than 50" in seen.cluster("c2").reason)
         assert seen.services() == {"c3:demo/echo": ["10.3.1.1"]}
@@ -95,13 +86,11 @@ async def test_a_list_without_end_is_not_read_and_what_was_known_stays(
         assert len(seen.services()) == 51
 
 
-async def test_a_flood_of_keys_is_taken_up_to_the_bound(
-    etcd: Session, peers: Peers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sinks, "RECORD_LIMITS", Limits(keys=50, size=10**9))
+async def test_a_flood_of_keys_is_taken_up_to_the_bound(etcd: Session, peers: Peers) -> None:
+    limits = Limits(keys=50, size=10**9)
     peers.add("c2")
     await announce(etcd, "c2", 2)
-    async with following(peers, kinds=("services",)) as seen:
+    async with following(peers, kinds=("services",), limits=limits) as seen:
         await seen.state("c2", "ready")
         await flood(etcd, 80)
         await seen.until(lambda s: seen.cluster("c2").dropped == 30)
@@ -112,11 +101,11 @@ async def test_a_flood_of_keys_is_taken_up_to_the_bound(
         await seen.until(lambda s: len(seen.services()) == 10)
 
 
-async def test_records_are_bounded_in_bytes_too(etcd: Session, peers: Peers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sinks, "RECORD_LIMITS", Limits(keys=10**6, size=100_000))
+async def test_records_are_bounded_in_bytes_too(etcd: Session, peers: Peers) -> None:
+    limits = Limits(keys=10**6, size=100_000)
     peers.add("c2")
     await announce(etcd, "c2", 2)
-    async with following(peers, kinds=("services",)) as seen:
+    async with following(peers, kinds=("services",), limits=limits) as seen:
         await seen.state("c2", "ready")
         await flood(etcd, 20, size=9_900)
         await seen.until(lambda s: seen.cluster("c2").dropped == 10)

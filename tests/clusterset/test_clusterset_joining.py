@@ -13,18 +13,11 @@ import pytest
 from clusterset_peers import Following
 from joining_world import World, clusters, two_commands
 
-from isthmus.clusterset import follower as follower_module
 from isthmus.clusterset import joining, keys, tokens
 from isthmus.clusterset.errors import JoinError
 from isthmus.etcd import Credentials, Denied, Session, access
 from isthmus.model import tables
 from isthmus.model.names import ClusterName
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follower_module, "LOOK_EVERY", 0.05)
-    monkeypatch.setattr(joining, "LOOK_EVERY", 0.05)
 
 
 @pytest.fixture

@@ -9,20 +9,13 @@ import pytest
 from cryptography import x509
 from joining_world import World, clusters
 
-from isthmus.clusterset import follower as follower_module
-from isthmus.clusterset import joining, pki
+from isthmus.clusterset import pki
 from isthmus.etcd import Denied, Session, Tls
 from isthmus.reflector import Transient
 
 COPY = "cilium/cache/services/v1/c9/demo/echo"
 OWN = "cilium/state/services/v1/c2/demo/echo"
 CLIENTS = [*pki.CLIENTS, "peer"]
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follower_module, "LOOK_EVERY", 0.05)
-    monkeypatch.setattr(joining, "LOOK_EVERY", 0.05)
 
 
 @pytest.fixture

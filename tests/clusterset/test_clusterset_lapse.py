@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from isthmus.clusterset import endpoints
-from isthmus.clusterset import follower as follower_module
 from isthmus.clusterset.cache import Cache
 from isthmus.clusterset.follower import Follower
 from isthmus.clusterset.identity import ClusterConfig
+from isthmus.clusterset.timings import FollowerTimings
 from isthmus.config import ClustersetSection
 from isthmus.model.balancing import BackendKey, Probe
 from isthmus.model.names import ClusterName
@@ -71,15 +71,15 @@ def remembered(folder: Path, *addresses: str) -> None:
 
 @pytest.mark.looptime
 async def test_it_lapses_when_the_lifetime_ends_and_an_endpoint_that_fails_a_probe_is_removed_for_good(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(follower_module, "LOOK_EVERY", 60.0)
     remembered(tmp_path, "10.2.1.1", "10.2.1.2", "10.2.1.3")
     world = World()
     world.put(make.derived(), make.imported(), probe("10.2.1.1", True), probe("10.2.1.2", False))
     directory, state = str(tmp_path / "peers"), str(tmp_path / "state")
     section = ClustersetSection(directory=directory, state=state, cache_lifetime=LIFETIME)
-    follower = Follower(world.db, cluster=OWN, section=section, kinds=KINDS)
+    timings = FollowerTimings(look_every=60.0)
+    follower = Follower(world.db, cluster=OWN, section=section, kinds=KINDS, timings=timings)
     task = asyncio.create_task(follower.run())
     await asyncio.sleep(LIFETIME - 10)
     assert [b.key.address for b in world.backends] == ["10.2.1.1", "10.2.1.2", "10.2.1.3"]

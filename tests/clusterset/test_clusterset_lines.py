@@ -7,15 +7,9 @@ from bad_line import line_to
 from clusterset_peers import Peers, announce, following, service
 from etcd_server import EtcdServer
 
-from isthmus.clusterset import follower as follower_module
 from isthmus.etcd import Session, transport
 
 QUICK = {"grpc.keepalive_time_ms": 1_000, "grpc.keepalive_timeout_ms": 500, "grpc.http2.ping_timeout_ms": 500}
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follower_module, "LOOK_EVERY", 0.05)
 
 
 async def test_a_line_that_goes_silent_makes_its_peer_stale_and_loses_nothing(

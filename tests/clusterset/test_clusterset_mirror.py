@@ -14,18 +14,11 @@ from clusterset_peers import Peers, announce, configure, export, following, serv
 from etcd_server import EtcdServer, free_ports
 from mirroring import mirroring
 
-from isthmus.clusterset import copying
-from isthmus.clusterset import follower as follower_module
 from isthmus.clusterset.copying import Mirror, republished
 from isthmus.etcd import Session
 from isthmus.model.clusters import Cluster
 from isthmus.model.names import ClusterName
 from isthmus.model.tables import CLUSTERS
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follower_module, "LOOK_EVERY", 0.05)
 
 
 async def until(condition: Callable[[], Awaitable[Any]]) -> None:
@@ -228,14 +221,17 @@ async def test_a_mirror_that_is_cut_off_has_stopped_before_another_begins(
     own_session: Session,
     own_etcd: EtcdServer,
     peers: Peers,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(copying, "LOCK_TTL", 6)  # outlasts a machine that stands still for a while
+    ttl = 6  # outlasts a machine that stands still for a while
     peers.add("c2")
     await fill(peer_session)
-    async with line_to(own_etcd.endpoint) as line, Session([line.endpoint]) as far, mirroring(far, peers) as first:
+    async with (
+        line_to(own_etcd.endpoint) as line,
+        Session([line.endpoint]) as far,
+        mirroring(far, peers, lock_ttl=ttl) as first,
+    ):
         await until(_says(first, "mirroring"))
-        async with mirroring(own_session, peers) as second:
+        async with mirroring(own_session, peers, lock_ttl=ttl) as second:
             await until(_says(second, "waiting for another mirror"))
             line.silence()
             await until(_says(second, "mirroring"))

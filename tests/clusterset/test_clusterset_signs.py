@@ -7,26 +7,18 @@ import json
 from pathlib import Path
 
 import pytest
-from clusterset_peers import Peers, announce, following, service
+from clusterset_peers import QUICK, Peers, announce, following, service
 from etcd_server import free_ports
 from joining_world import World, clusters
 from mirroring import mirroring
+from msgspec import structs
 
-from isthmus.clusterset import copying, joining, keys, liveness, peer_record, peer_status
-from isthmus.clusterset import follower as follower_module
+from isthmus.clusterset import joining, keys
 from isthmus.clusterset import peers as peers_module
 from isthmus.etcd import Session
 from isthmus.model.names import ClusterName
 
 ECHO = {"c2:demo/echo": ["10.2.1.1"]}
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follower_module, "LOOK_EVERY", 0.05)
-    monkeypatch.setattr(liveness, "ASK_EVERY", 0.2)
-    monkeypatch.setattr(joining, "LOOK_EVERY", 0.05)
-    monkeypatch.setattr(copying, "LOCK_TTL", 2)
 
 
 @pytest.fixture
@@ -52,7 +44,6 @@ def local(local: Peers) -> Peers:
 async def test_a_silent_publisher_is_reported_and_withdraws_nothing(
     peer_session: Session, peers: Peers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peer_record, "LATE", 2.0)
     sessions: list[str] = []
 
     class Counted(Session):
@@ -62,7 +53,7 @@ async def test_a_silent_publisher_is_reported_and_withdraws_nothing(
 
     monkeypatch.setattr(peers_module, "Session", Counted)
     await peer_session.put(keys.HEARTBEAT, b"2026-01-01T00:00:00Z")
-    async with following(peers) as seen:
+    async with following(peers, timings=structs.replace(QUICK, late=2.0)) as seen:
         await seen.state("c2", "ready")
         await seen.state("c2", "silent")
         assert "no publisher" in seen.cluster("c2").reason
@@ -87,12 +78,9 @@ async def test_a_publisher_whose_lease_ends_is_silent_at_once_and_withdraws_noth
         await seen.state("c2", "ready")
 
 
-async def test_a_peer_that_never_had_a_heartbeat_has_a_moment_to_write_one(
-    peer_session: Session, peers: Peers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(peer_status, "ABSENT", 2.0)
+async def test_a_peer_that_never_had_a_heartbeat_has_a_moment_to_write_one(peer_session: Session, peers: Peers) -> None:
     await peer_session.delete(keys.HEARTBEAT)
-    async with following(peers) as seen:
+    async with following(peers, timings=structs.replace(QUICK, absent=2.0)) as seen:
         await seen.state("c2", "ready")
         await seen.state("c2", "silent")
         assert seen.services() == ECHO
@@ -120,7 +108,7 @@ async def test_a_cluster_whose_access_ended_receives_no_more_though_its_watch_wa
     async with clusters(tmp_path) as (c1, c2):
         await c1.publish("10.1.1.1")
         await joined(c1, c2)
-        async with c2.following() as second:
+        async with c2.following(timings=structs.replace(QUICK, ask_every=0.2)) as second:
             await second.state("c1", "ready")
             await joining.leave(c1.home, ClusterName("c2"))
             row = await second.state("c1", "stale")
@@ -134,12 +122,12 @@ async def test_copies_of_a_mirror_that_died_are_stale(
     peer_session: Session, own_session: Session, peers: Peers, local: Peers
 ) -> None:
     async with following(local) as agent:
-        async with mirroring(own_session, peers):
+        async with mirroring(own_session, peers, lock_ttl=2):
             assert (await agent.state("c2", "ready")).cached
         row = await agent.state("c2", "stale")
         assert "no mirror is running" in row.reason
         assert agent.services() == ECHO
-        async with mirroring(own_session, peers):
+        async with mirroring(own_session, peers, lock_ttl=2):
             await agent.state("c2", "ready")
 
 

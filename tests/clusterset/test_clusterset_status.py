@@ -14,14 +14,8 @@ from clusterset_peers import Peers, announce, export, following, service
 from etcd_server import EtcdServer, free_ports
 
 from isthmus.cli import root
-from isthmus.clusterset import follower as follower_module
 from isthmus.clusterset import keys
 from isthmus.etcd import Session
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follower_module, "LOOK_EVERY", 0.05)
 
 
 @pytest.fixture

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 import yaml
-from clusterset_peers import Peers, announce, configure, export, following, service
+from clusterset_peers import QUICK, Peers, announce, configure, export, following, service
 from joining_world import clusters
+from msgspec import structs
 
-from isthmus.clusterset import cache as cache_module
-from isthmus.clusterset import follower as follower_module
 from isthmus.clusterset import joining
 from isthmus.clusterset.admission import Pace
 from isthmus.clusterset.errors import JoinError
@@ -23,11 +22,6 @@ from isthmus.etcd import Session
 from isthmus.model.names import ClusterName
 
 C1, C2, C3, C4 = (ClusterName(f"c{n}") for n in range(1, 5))
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follower_module, "LOOK_EVERY", 0.05)
 
 
 def declare(peers: Peers, name: str, **options: Any) -> None:
@@ -84,15 +78,15 @@ async def test_a_refused_peer_is_checked_again_when_the_id_is_free(etcd: Session
 
 
 async def test_of_two_peers_without_a_pin_the_first_keeps_the_id_over_a_restart_and_the_other_gets_it_by_a_pin(
-    etcd: Session, peers: Peers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    etcd: Session, peers: Peers, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(cache_module, "SAVE_AFTER", 0.01)
     peers.add("c3")
     await service(etcd, "c3", "demo/echo", "10.3.1.1", number=2)
     await announce(etcd, "c2", 2)
     await announce(etcd, "c3", 2)
     state = tmp_path / "state"
-    async with following(peers, state=state) as seen:
+    timings = structs.replace(QUICK, save_after=0.01)
+    async with following(peers, state=state, timings=timings) as seen:
         await seen.state("c3", "ready")
         await seen.until_true((state / "services" / "c3.json").exists)
         peers.add("c2")

@@ -10,9 +10,7 @@ from msgspec import structs
 
 from isthmus.clusterset.identity import Capabilities, ClusterConfig, Description
 from isthmus.clusterset.peer_status import (
-    ABSENT,
     CONFIG,
-    LATE,
     Heartbeat,
     PeerFacts,
     away,
@@ -21,9 +19,11 @@ from isthmus.clusterset.peer_status import (
     next_change,
     unconfirmed,
 )
+from isthmus.clusterset.timings import TIMINGS
 from isthmus.model.names import ClusterName
 from isthmus.times import timestamp
 
+LATE, ABSENT = TIMINGS.late, TIMINGS.absent
 NOW = datetime(2026, 11, 22, 12, 0, 0, tzinfo=UTC)
 CONFIGURED = ClusterConfig(2, Capabilities(True, max_connected_clusters=255, service_exports_enabled=True))
 COPIED = structs.replace(CONFIGURED, capabilities=structs.replace(CONFIGURED.capabilities, cached=True))

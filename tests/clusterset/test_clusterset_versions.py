@@ -10,13 +10,7 @@ import pytest
 from clusterset_peers import Peers, announce, configure, export, following, service
 from etcd_server import EtcdServer
 
-from isthmus.clusterset import follower as follower_module
 from isthmus.etcd import Session
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follower_module, "LOOK_EVERY", 0.05)
 
 
 @pytest.fixture

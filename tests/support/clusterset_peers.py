@@ -13,14 +13,18 @@ import pytest
 
 from isthmus.clusterset import keys
 from isthmus.clusterset.follower import Follower
+from isthmus.clusterset.sinks import RECORD_LIMITS
+from isthmus.clusterset.timings import FollowerTimings
 from isthmus.config import ClusterSection, ClustersetSection
-from isthmus.etcd import Session
+from isthmus.etcd import Limits, Session
 from isthmus.model import tables
 from isthmus.model.clusters import Cluster
 from isthmus.model.names import ClusterName
 from isthmus.statedb import Database, Snapshot
 
 OWN = ClusterSection(name="c1", id=1)
+QUICK = FollowerTimings(look_every=0.05)
+"""A change in the directory of peers is seen soon."""
 
 
 class Peers:
@@ -96,6 +100,8 @@ async def following(
     lifetime: float = 600.0,
     most: Any = 255,
     state: Path | None = None,
+    timings: FollowerTimings = QUICK,
+    limits: Limits = RECORD_LIMITS,
     **more: Any,
 ) -> AsyncIterator[Following]:
     db = Database(tables.CLUSTERS, tables.EXPORTS, tables.ENDPOINT_SETS)
@@ -106,7 +112,7 @@ async def following(
         max_connected_clusters=most,
         **more,
     )
-    follower = Follower(db, cluster=OWN, section=section, kinds=kinds)
+    follower = Follower(db, cluster=OWN, section=section, kinds=kinds, timings=timings, limits=limits)
     task = asyncio.create_task(follower.run())
     try:
         yield Following(db, follower)

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import programs
-from clusterset_peers import Following, canaries, configure, service
+from clusterset_peers import QUICK, Following, canaries, configure, service
 from etcd_server import EtcdServer
 
 from isthmus.clusterset import joining, keys
@@ -19,6 +19,7 @@ from isthmus.clusterset.follower import Follower
 from isthmus.clusterset.joining import OwnCluster
 from isthmus.clusterset.pki import Folder
 from isthmus.clusterset.publishing import KINDS
+from isthmus.clusterset.timings import FollowerTimings
 from isthmus.config import ClusterSection, ClustersetSection, Config, EtcdSection, GatewaySection, to_toml
 from isthmus.etcd import binary
 from isthmus.model import tables
@@ -85,10 +86,11 @@ class World:
             await session.put(keys.HEARTBEAT, str(time.time()).encode())
 
     @asynccontextmanager
-    async def following(self) -> AsyncIterator[Following]:
+    async def following(self, *, timings: FollowerTimings = QUICK) -> AsyncIterator[Following]:
         """The cluster's own follower of whoever has joined."""
         db = Database(tables.CLUSTERS, tables.EXPORTS, tables.ENDPOINT_SETS)
-        follower = Follower(db, cluster=self.home.cluster, section=self.home.clusterset, kinds=KINDS)
+        home = self.home
+        follower = Follower(db, cluster=home.cluster, section=home.clusterset, kinds=KINDS, timings=timings)
         task = asyncio.create_task(follower.run())
         try:
             yield Following(db, follower)

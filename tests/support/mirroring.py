@@ -6,16 +6,17 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from clusterset_peers import OWN, Peers
+from clusterset_peers import OWN, QUICK, Peers
 
-from isthmus.clusterset.copying import Mirror
+from isthmus.clusterset.copying import LOCK_TTL, Mirror
 from isthmus.config import ClustersetSection
 from isthmus.etcd import Session
 
 
 @asynccontextmanager
-async def mirroring(session: Session, peers: Peers) -> AsyncIterator[Mirror]:
-    mirror = Mirror(session, cluster=OWN, section=ClustersetSection(directory=str(peers.folder)))
+async def mirroring(session: Session, peers: Peers, *, lock_ttl: int = LOCK_TTL) -> AsyncIterator[Mirror]:
+    section = ClustersetSection(directory=str(peers.folder))
+    mirror = Mirror(session, cluster=OWN, section=section, timings=QUICK, lock_ttl=lock_ttl)
     task = asyncio.create_task(mirror.run())
     try:
         yield mirror

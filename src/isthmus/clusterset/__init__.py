@@ -7,6 +7,7 @@ backends (``loadbalancer``), anything of Kubernetes. Other rooms use the names b
     follower, connection   sessions with each peer's etcd
     peer_record            what is known of a peer: facts, its row, its records as rows
     peer_status            the facts, and the one function that judges by them
+    timings                how often a follower looks, and how long it waits
     admission              what a peer may publish
     publisher, owned       the own cluster's records in the own etcd
     copying                peers' records copied into the own etcd, for many agents

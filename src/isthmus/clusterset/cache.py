@@ -21,6 +21,7 @@ from msgspec import Struct, structs
 from isthmus import logs
 from isthmus.clusterset import sinks
 from isthmus.clusterset.identity import ClusterConfig, Description
+from isthmus.clusterset.timings import FollowerTimings
 from isthmus.model.mcs import RecordKind
 from isthmus.model.names import ClusterName
 from isthmus.model.services import EndpointSet, Export
@@ -29,8 +30,6 @@ from isthmus.statedb import Database
 log = logs.get("cache")
 
 VERSION: Final = 1
-SAVE_AFTER: Final = 2.0
-TOUCH_EVERY: Final = 30.0
 
 
 class _Exports(Struct, frozen=True):
@@ -134,11 +133,14 @@ class Cache:
 class Memory:
     """One peer in the cache: saved soon after a change and at our end, touched while the peer is there."""
 
-    def __init__(self, db: Database, cache: Cache, cluster: ClusterName, *, forms: sinks.Forms) -> None:
+    def __init__(
+        self, db: Database, cache: Cache, cluster: ClusterName, *, forms: sinks.Forms, timings: FollowerTimings
+    ) -> None:
         self._db = db
         self._cache = cache
         self._cluster = cluster
         self._forms = forms
+        self._timings = timings
         self._unsaved: dict[RecordKind, tuple[ClusterConfig, Description]] = {}
         self._news = asyncio.Event()
 
@@ -168,13 +170,13 @@ class Memory:
         try:
             while True:
                 try:
-                    async with asyncio.timeout(TOUCH_EVERY):
+                    async with asyncio.timeout(self._timings.touch_every):
                         await self._news.wait()
                 except TimeoutError:
                     for kind in self._forms if fresh() else ():
                         self._cache.touch(kind, self._cluster)
                     continue
-                await asyncio.sleep(SAVE_AFTER)
+                await asyncio.sleep(self._timings.save_after)
                 self._save()
         finally:
             self._save()

@@ -23,8 +23,9 @@ from isthmus.clusterset.peer_record import PeerRecord
 from isthmus.clusterset.peer_status import CONFIG
 from isthmus.clusterset.peers import Peer
 from isthmus.clusterset.sinks import Forms
+from isthmus.clusterset.timings import FollowerTimings
 from isthmus.config import ClustersetSection
-from isthmus.etcd import EtcdError, KeyStore, PrefixStore, Session
+from isthmus.etcd import EtcdError, KeyStore, Limits, PrefixStore, Session
 from isthmus.model.clusters import PeerState
 from isthmus.model.mcs import RecordKind
 from isthmus.reflector import Reflector, State
@@ -60,6 +61,8 @@ class Connection:
         forms: Forms,
         ids: Ids,
         section: ClustersetSection,
+        timings: FollowerTimings,
+        limits: Limits,
         initializers: Mapping[RecordKind, Initializer],
         described: Initializer | None = None,
         cache: Cache | None = None,
@@ -67,6 +70,8 @@ class Connection:
     ) -> None:
         self._db = db
         self._pace = Pace(section.peer_rate)
+        self._timings = timings
+        self._limits = limits
         self._broken: asyncio.Future[str] | None = None
         self.runs = 0
         self.name = peer.name
@@ -76,6 +81,7 @@ class Connection:
             forms=forms,
             ids=ids,
             section=section,
+            timings=timings,
             initializers=initializers,
             described=described,
             cache=cache,
@@ -139,7 +145,9 @@ class Connection:
                 "config": self._follow_config(session),
                 "description": self._follow_description(session),
                 "records": self._follow_records(session),
-                "access": liveness.check_access(session, keys.config(self.name), denied=self.known.denied),
+                "access": liveness.check_access(
+                    session, keys.config(self.name), denied=self.known.denied, every=self._timings.ask_every
+                ),
             }
             running = [tasks.create_task(part, name=f"{self.name} {name}") for name, part in parts.items()]
             why = await broken
@@ -212,7 +220,7 @@ class Connection:
                 self.known.synced(txn, kind, links=links)
             return
         cached, admission = capabilities.cached, self.known.admission()
-        records = PrefixStore(session, keys.prefix(kind, self.name, cached=cached), limits=sinks.RECORD_LIMITS)
+        records = PrefixStore(session, keys.prefix(kind, self.name, cached=cached), limits=self._limits)
         canary = KeyStore(session, keys.canary(kind, self.name, cached=cached))
         store = GatedStore(records, canary=canary if capabilities.synced_canaries else None, pace=self._pace)
         sink = sinks.RecordSink(
@@ -220,7 +228,8 @@ class Connection:
             self.known.forms[kind],
             cluster_id=config.id,
             admission=admission,
-            limit=admission.limit(kind, most=sinks.RECORD_LIMITS.keys),
+            limits=self._limits,
+            limit=admission.limit(kind, most=self._limits.keys),
             listed=lambda txn: self.known.synced(txn, kind),
             received=lambda count, example: self.known.received(kind, count, example),
         )

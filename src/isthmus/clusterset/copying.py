@@ -33,6 +33,7 @@ from isthmus.clusterset.identity import ClusterConfig
 from isthmus.clusterset.owned_keys import OwnedKeys
 from isthmus.clusterset.publishing import KINDS
 from isthmus.clusterset.sinks import ROWS, Form, Forms
+from isthmus.clusterset.timings import TIMINGS, FollowerTimings
 from isthmus.config import ClusterSection, ClustersetSection
 from isthmus.etcd import Compare, EtcdError, Lease, LeaseGone, Put, Session
 from isthmus.model.clusters import Cluster
@@ -105,7 +106,14 @@ class Mirror:
     """
 
     def __init__(
-        self, session: Session, *, cluster: ClusterSection, section: ClustersetSection, beside: Beside = _nothing
+        self,
+        session: Session,
+        *,
+        cluster: ClusterSection,
+        section: ClustersetSection,
+        beside: Beside = _nothing,
+        timings: FollowerTimings = TIMINGS,
+        lock_ttl: int = LOCK_TTL,
     ) -> None:
         self._session = session
         self._cluster = cluster
@@ -113,6 +121,8 @@ class Mirror:
             section, cache_lifetime=0.0
         )  # how long copies count is decided by their readers
         self._beside = beside
+        self._timings = timings
+        self._lock_ttl = lock_ttl
         self._identity = f"{socket.gethostname()}-{os.getpid()}"
         self.outcome = "has not run"
         self.standing_by = False
@@ -140,7 +150,7 @@ class Mirror:
 
     async def _turn(self) -> Lease:
         """Take the lock: there is one mirror for an etcd."""
-        lease = await self._session.grant_lease(LOCK_TTL)
+        lease = await self._session.grant_lease(self._lock_ttl)
         mine = Put(keys.MIRROR, self._identity.encode(), lease.id)
         try:
             while not (locked := await self._session.txn([Compare(keys.MIRROR, "version", "==", 0)], [mine])).succeeded:
@@ -154,7 +164,7 @@ class Mirror:
     async def _wait_for_release(self, revision: int) -> None:
         """Return when the key of the turn was deleted, or after a third of our lease."""
         try:
-            async with asyncio.timeout(LOCK_TTL / 3):
+            async with asyncio.timeout(self._lock_ttl / 3):
                 async for batch in self._session.watch(keys.MIRROR, revision + 1):
                     if any(event.kv is None for event in batch.events):
                         return
@@ -165,7 +175,15 @@ class Mirror:
         """Mirror while the lease lasts."""
         stored = await _StoredCopies.read(self._session)
         db = self.db = Database(CLUSTERS, *COPIES.values())
-        follower = Follower(db, cluster=self._cluster, section=self._section, kinds=KINDS, forms=FORMS, cache=stored)
+        follower = Follower(
+            db,
+            cluster=self._cluster,
+            section=self._section,
+            kinds=KINDS,
+            forms=FORMS,
+            cache=stored,
+            timings=self._timings,
+        )
         writer = _Writer(self._session, db, follower, stored=stored.clusters)
         self.outcome = "mirroring"
         async with asyncio.TaskGroup() as tasks:

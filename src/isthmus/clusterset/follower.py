@@ -15,8 +15,10 @@ from isthmus.clusterset.cache import Cache
 from isthmus.clusterset.connection import Connection, PeerStats
 from isthmus.clusterset.identity import Ids, label_pairs
 from isthmus.clusterset.peers import Directory, Peer
-from isthmus.clusterset.sinks import ROWS, Forms
+from isthmus.clusterset.sinks import RECORD_LIMITS, ROWS, Forms
+from isthmus.clusterset.timings import TIMINGS, FollowerTimings
 from isthmus.config import ClusterSection, ClustersetSection
+from isthmus.etcd import Limits
 from isthmus.model.clusters import Cluster
 from isthmus.model.mcs import RecordKind
 from isthmus.model.names import ClusterName
@@ -26,12 +28,14 @@ from isthmus.statedb import Database
 
 log = logs.get("clusterset")
 
-LOOK_EVERY: Final = 0.5
 AFTER_A_BUG: Final = 5.0
 
 
 class Follower:
-    """Fills clusters, and per kind exports (serviceexports) and endpoint_sets (services). :meth:`run` never returns."""
+    """Fills clusters, and per kind exports (serviceexports) and endpoint_sets (services). :meth:`run` never returns.
+
+    ``limits``: most records that are kept of one kind of one peer.
+    """
 
     def __init__(
         self,
@@ -42,9 +46,13 @@ class Follower:
         kinds: Collection[RecordKind],
         forms: Forms = ROWS,
         cache: Cache | None = None,
+        timings: FollowerTimings = TIMINGS,
+        limits: Limits = RECORD_LIMITS,
     ) -> None:
         self._db = db
         self._section = section
+        self._timings = timings
+        self._limits = limits
         self._forms = {kind: forms[kind] for kind in kinds}
         own = ClusterName(cluster.name)
         self._ids = Ids(own, cluster.id)
@@ -84,7 +92,7 @@ class Follower:
             for name, connection in self._connections.items():
                 self._tasks[name] = tasks.create_task(_supervised(connection), name=f"peer {name}")
             while True:
-                await asyncio.sleep(LOOK_EVERY)
+                await asyncio.sleep(self._timings.look_every)
                 await self._look(tasks)
 
     async def _follow_policies(self) -> None:
@@ -147,6 +155,8 @@ class Follower:
             initializers=initializers,
             described=self._db.initializer(CLUSTERS, of_peer(peer.name)) if awaited else None,
             cache=self._cache,
+            timings=self._timings,
+            limits=self._limits,
         )
 
 

@@ -16,16 +16,14 @@ from isthmus.clusterset.sinks import OneKey
 from isthmus.etcd import Denied, EtcdError, KeyStore, KeyValue, Session
 from isthmus.reflector import Expired, Reflector, Transient
 
-ASK_EVERY: Final = 30.0
-"""Seconds between two checks of access: etcd has to look into its user's roles for each."""
 SIGN_DELAY: Final = 60.0
 """Seconds between two tries to follow a sign of life that cannot be read; not every peer lets us read all of them."""
 
 
-async def check_access(session: Session, key: str, *, denied: Callable[[str], None]) -> None:
-    """Ask now and then whether we may still read a key, for ever; ``denied`` is called when we may not."""
+async def check_access(session: Session, key: str, *, denied: Callable[[str], None], every: float) -> None:
+    """Ask every so many seconds whether we may still read a key, for ever; ``denied`` is called when we may not."""
     while True:
-        await asyncio.sleep(ASK_EVERY)
+        await asyncio.sleep(every)
         try:
             await session.get(key)
         except Denied as why:

@@ -22,9 +22,10 @@ from isthmus.clusterset.admission import Admission
 from isthmus.clusterset.cache import Cache, Memory
 from isthmus.clusterset.errors import RecordError
 from isthmus.clusterset.identity import ClusterConfig, Ids
-from isthmus.clusterset.peer_status import LATE, Heartbeat, PeerFacts, judge, steady_clock
+from isthmus.clusterset.peer_status import Heartbeat, PeerFacts, judge, steady_clock
 from isthmus.clusterset.peers import Peer
 from isthmus.clusterset.sinks import Forms
+from isthmus.clusterset.timings import FollowerTimings
 from isthmus.config import ClustersetSection
 from isthmus.etcd import KeyValue
 from isthmus.model.mcs import RecordKind
@@ -47,6 +48,7 @@ class PeerRecord:
         forms: Forms,
         ids: Ids,
         section: ClustersetSection,
+        timings: FollowerTimings,
         initializers: Mapping[RecordKind, Initializer],
         described: Initializer | None,
         cache: Cache | None,
@@ -56,6 +58,7 @@ class PeerRecord:
         self._db = db
         self._ids = ids
         self._section = section
+        self._timings = timings
         self._initializers = initializers
         self._described = described
         self._description_read = False
@@ -65,7 +68,7 @@ class PeerRecord:
         """Revision of the heartbeat last seen: the same key read again is no sign of life."""
         self._changed = asyncio.Event()
         self.forms = forms
-        self.memory = Memory(db, cache or Cache(""), peer.name, forms=forms)
+        self.memory = Memory(db, cache or Cache(""), peer.name, forms=forms, timings=timings)
         self.now = now or steady_clock()
         self.suspect = suspect
         self.follow_anew = asyncio.Event()
@@ -176,7 +179,7 @@ class PeerRecord:
         now, beat = self.now(), self.facts.heartbeat
         # A new session gives a publisher its full time again, unless it was silent already: that is no news.
         if beat is None or peer_status.silence(self.facts, now) is None:
-            beat = Heartbeat(at=now, good_for=LATE, beating=beat is not None and beat.beating)
+            beat = Heartbeat(at=now, good_for=self._timings.late, beating=beat is not None and beat.beating)
         self.record(heartbeat=beat, unmirrored=None)
 
     def beat(self, kv: KeyValue | None) -> None:
@@ -185,9 +188,9 @@ class PeerRecord:
         if kv is not None:
             if kv.mod_revision != self._last_beat:
                 self._last_beat = kv.mod_revision
-                self.record(heartbeat=Heartbeat(at=self.now(), good_for=LATE, beating=True))
+                self.record(heartbeat=Heartbeat(at=self.now(), good_for=self._timings.late, beating=True))
         elif beat is None or beat.present:
-            good_for = 0.0 if self._last_beat else peer_status.ABSENT
+            good_for = 0.0 if self._last_beat else self._timings.absent
             self.record(heartbeat=Heartbeat(at=self.now(), present=False, good_for=good_for))
 
     def mirrored(self, running: bool) -> None:

@@ -25,11 +25,6 @@ from isthmus.times import timestamp
 CONFIG: Final = "config"
 """The link that follows a peer's configuration; every other link is called as the kind of record that it follows."""
 
-LATE: Final = 150.0
-"""Seconds for which a heartbeat is good while its key stands: Cilium writes one every 60 s, so two are missing."""
-ABSENT: Final = 20.0
-"""Seconds that a publisher has to write its first heartbeat. One whose key went is silent at once: its lease ended."""
-
 
 class Heartbeat(Struct, frozen=True, gc=False, kw_only=True):
     """The last sign of life of a peer's publisher."""

@@ -125,6 +125,7 @@ class RecordSink:
         *,
         cluster_id: int,
         admission: Admission,
+        limits: Limits = RECORD_LIMITS,
         limit: int = RECORD_LIMITS.keys,
         listed: Callable[[WriteTxn], None],
         received: Callable[[int, str], None],
@@ -136,6 +137,7 @@ class RecordSink:
         self._listed = listed
         self._received = received
         self._admission = admission
+        self._limits = limits
         self._limit = limit
         self._bad: dict[str, str] = {}
         self._sizes: dict[str, int] = {}
@@ -186,7 +188,7 @@ class RecordSink:
             self._check_room(key, len(kv.value))
             row = self._form.decode(kv.value, self._admission, self._cluster_id, name)
         except RecordError as why:
-            if len(self._bad) < RECORD_LIMITS.keys:
+            if len(self._bad) < self._limits.keys:
                 self._bad[key] = str(why)
             if self._named < NAMED:
                 self._named += 1
@@ -201,8 +203,8 @@ class RecordSink:
         """A peer cannot make us hold without bound."""
         if key not in self._sizes and len(self._sizes) >= self._limit:
             raise RecordError(f"it is one more than the {self._limit} that are taken of a cluster")
-        if self._size - self._sizes.get(key, 0) + size > RECORD_LIMITS.size:
-            raise RecordError(f"with it the cluster's records are more than {RECORD_LIMITS.size} bytes")
+        if self._size - self._sizes.get(key, 0) + size > self._limits.size:
+            raise RecordError(f"with it the cluster's records are more than {self._limits.size} bytes")
 
     def _account(self, key: str, size: int) -> None:
         self._size += size - self._sizes.pop(key, 0)
