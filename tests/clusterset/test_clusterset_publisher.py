@@ -12,7 +12,7 @@ import pytest
 from etcd_server import EtcdServer
 
 from isthmus.clusterset import keys, publishing
-from isthmus.clusterset.publisher import Publisher
+from isthmus.clusterset.publisher import TIMINGS, Publisher, PublisherTimings
 from isthmus.config import ClusterSection
 from isthmus.etcd import KeyValue, Lease, Listing, Session
 from isthmus.mcs import exports, records
@@ -29,6 +29,7 @@ NAME = ServiceName("demo/echo")
 HTTP = Port("http", 80)
 CREATED = "2026-01-01T00:00:00Z"
 SYNCED = "cilium/synced/c1/cilium/state/"
+AT_ONCE = PublisherTimings(after_a_foreign_write=0.05)
 
 
 @pytest.fixture
@@ -84,8 +85,10 @@ class Cluster:
 
 
 @asynccontextmanager
-async def publishing_cluster(session: Session, cluster: Cluster) -> AsyncIterator[Publisher]:
-    publisher = Publisher(cluster.db, session, OWN)
+async def publishing_cluster(
+    session: Session, cluster: Cluster, *, timings: PublisherTimings = TIMINGS
+) -> AsyncIterator[Publisher]:
+    publisher = Publisher(cluster.db, session, OWN, timings=timings)
     own = exports.derived(ClusterName("c1"), default_global=True)
     derivations = Derivations(cluster.db, own, records.derived(ClusterName("c1"), 1))
     tasks = [asyncio.create_task(derivations.run()), asyncio.create_task(publisher.run())]
@@ -319,25 +322,21 @@ async def test_only_the_heartbeat_has_a_lease(etcd: Session) -> None:
         assert leased == ["cilium/.heartbeat"]
 
 
-async def test_a_deleted_configuration_is_written_again(etcd: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("isthmus.clusterset.publisher.AFTER_A_FOREIGN_WRITE", 0.05)
+async def test_a_deleted_configuration_is_written_again(etcd: Session) -> None:
     cluster = Cluster()
     cluster.complete()
-    async with publishing_cluster(etcd, cluster):
+    async with publishing_cluster(etcd, cluster, timings=AT_ONCE):
         await appears(etcd, f"{SYNCED}endpointslices/v1")
         await etcd.delete("cilium/cluster-config/c1")
         await appears(etcd, "cilium/cluster-config/c1")
 
 
 @pytest.mark.parametrize("lost", ["cilium/state/", "cilium/synced/", "isthmus/", "cilium/"])
-async def test_a_deleted_key_of_ours_is_written_again_at_once(
-    etcd: Session, lost: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("isthmus.clusterset.publisher.AFTER_A_FOREIGN_WRITE", 0.05)
+async def test_a_deleted_key_of_ours_is_written_again_at_once(etcd: Session, lost: str) -> None:
     cluster = Cluster()
     cluster.export(NAME, "10.1.1.1")
     cluster.complete()
-    async with publishing_cluster(etcd, cluster):
+    async with publishing_cluster(etcd, cluster, timings=AT_ONCE):
         await appears(etcd, f"{SYNCED}endpointslices/v1")
         before = [kv.key for kv in (await etcd.list("")).kvs if not kv.lease]
         for _ in range(2):
@@ -346,12 +345,11 @@ async def test_a_deleted_key_of_ours_is_written_again_at_once(
                 await appears(etcd, key)
 
 
-async def test_a_foreign_key_below_our_name_is_deleted_at_once(etcd: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("isthmus.clusterset.publisher.AFTER_A_FOREIGN_WRITE", 0.05)
+async def test_a_foreign_key_below_our_name_is_deleted_at_once(etcd: Session) -> None:
     cluster = Cluster()
     cluster.export(NAME, "10.1.1.1")
     cluster.complete()
-    async with publishing_cluster(etcd, cluster):
+    async with publishing_cluster(etcd, cluster, timings=AT_ONCE):
         await appears(etcd, f"{SYNCED}endpointslices/v1")
         true = await appears(etcd, service_key())
         await etcd.put("cilium/state/services/v1/c1/demo/forged", b"{}")
@@ -434,12 +432,9 @@ async def test_a_thousand_records_go_in_few_transactions(etcd: Session) -> None:
     assert (await etcd.list("cilium/state/")).kvs == []
 
 
-async def test_a_publisher_that_dies_is_known_to_be_gone_within_its_lease(
-    etcd: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("isthmus.clusterset.publisher.HEARTBEAT_TTL", 6)
-    monkeypatch.setattr("isthmus.clusterset.publisher.RENEW_EVERY", 0.5)
-    async with publishing_cluster(etcd, Cluster()):
+async def test_a_publisher_that_dies_is_known_to_be_gone_within_its_lease(etcd: Session) -> None:
+    timings = PublisherTimings(heartbeat_ttl=6, renew_every=0.5)
+    async with publishing_cluster(etcd, Cluster(), timings=timings):
         first = await appears(etcd, "cilium/.heartbeat")
         await asyncio.sleep(7)
         kept = await etcd.get("cilium/.heartbeat")
@@ -450,9 +445,8 @@ async def test_a_publisher_that_dies_is_known_to_be_gone_within_its_lease(
             await asyncio.sleep(0.2)
 
 
-async def test_a_heartbeat_whose_lease_was_lost_beats_again(etcd: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("isthmus.clusterset.publisher.HEARTBEAT_EVERY", 0.05)
-    async with publishing_cluster(etcd, Cluster()):
+async def test_a_heartbeat_whose_lease_was_lost_beats_again(etcd: Session) -> None:
+    async with publishing_cluster(etcd, Cluster(), timings=PublisherTimings(heartbeat_every=0.05)):
         first = await appears(etcd, "cilium/.heartbeat")
         revoke = Lease(etcd._transport, lease=first.lease, ttl=1).revoke
         await revoke()

@@ -31,20 +31,29 @@ from isthmus.times import timestamp
 
 log = logs.get("publisher")
 
-HEARTBEAT_EVERY: Final = 60.0
-"""Seconds between two heartbeats: Cilium's readers make a connection anew where none comes for twice as long."""
-HEARTBEAT_TTL: Final = 15
-"""Seconds of the heartbeat's lease. When it ends the key goes, and readers see at once that no publisher runs."""
-RENEW_EVERY: Final = HEARTBEAT_TTL / 3
 RENEW_AGAIN: Final = 1.0
 """Seconds to the next try to renew the lease after one that failed."""
-AFTER_A_FOREIGN_WRITE: Final = 5.0
-"""Least seconds from one complete writing to the next, where another client writes our keys."""
 RETRY: Final = Backoff(0.1, 5.0)
 
 
 def _now() -> datetime:
     return datetime.now(UTC)
+
+
+class PublisherTimings(Struct, frozen=True, gc=False, kw_only=True):
+    """Seconds of a publisher. Processes run with the defaults."""
+
+    heartbeat_every: float = 60.0
+    """Between two heartbeats: Cilium's readers make a connection anew where none comes for twice as long."""
+    heartbeat_ttl: int = 15
+    """Of the heartbeat's lease. When it ends the key goes, and readers see at once that no publisher runs."""
+    renew_every: float = 5.0
+    """Between two renewals of that lease: a third of it, so that one may fail."""
+    after_a_foreign_write: float = 5.0
+    """From one complete writing to the next, at least, where another client writes our keys."""
+
+
+TIMINGS: Final = PublisherTimings()
 
 
 class PublisherStats(Struct, frozen=True, gc=False):
@@ -67,12 +76,14 @@ class Publisher:
         *,
         max_connected_clusters: identity.Most = 255,
         now: Callable[[], datetime] = _now,
+        timings: PublisherTimings = TIMINGS,
     ) -> None:
         self._db = db
         self._session = session
         self._name = ClusterName(cluster.name)
         self._section = cluster
         self._now = now
+        self._timings = timings
         self._target = RecordTarget(session, self._name)
         self._identity = {
             keys.config(self._name): identity.encode(identity.own_config(cluster, most=max_connected_clusters)),
@@ -139,7 +150,7 @@ class Publisher:
                 log.warning("somebody else changed what is ours", key=key)
                 lasted = asyncio.get_running_loop().time() - began
                 # two publishers of one name must not write in a tight loop against each other
-                await asyncio.sleep(AFTER_A_FOREIGN_WRITE - lasted)
+                await asyncio.sleep(self._timings.after_a_foreign_write - lasted)
             except (Transient, Expired, EtcdError) as why:
                 self.error = str(why)
                 self.outcome = f"cannot publish: {why}"
@@ -223,7 +234,7 @@ class Publisher:
         while True:
             try:
                 await self._beat()
-                wait = min(RENEW_EVERY, HEARTBEAT_EVERY)
+                wait = min(self._timings.renew_every, self._timings.heartbeat_every)
             except LeaseGone:
                 self._lease, wait = None, 0.0
             except (Transient, EtcdError):
@@ -232,10 +243,10 @@ class Publisher:
 
     async def _beat(self) -> None:
         if self._lease is None:
-            self._lease, self._beat_at = await self._session.grant_lease(HEARTBEAT_TTL), None
+            self._lease, self._beat_at = await self._session.grant_lease(self._timings.heartbeat_ttl), None
         else:
             await self._lease.renew()
         now = asyncio.get_running_loop().time()
-        if self._beat_at is None or now >= self._beat_at + HEARTBEAT_EVERY:
+        if self._beat_at is None or now >= self._beat_at + self._timings.heartbeat_every:
             await self._session.put(keys.HEARTBEAT, timestamp(self._now()).encode(), lease=self._lease.id)
             self._beat_at = now
