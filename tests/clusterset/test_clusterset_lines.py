@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import pytest
 from bad_line import line_to
 from clusterset_peers import Peers, announce, following, service
 from etcd_server import EtcdServer
 
-from isthmus.etcd import Session, transport
+from isthmus.clusterset.timings import FollowerTimings
+from isthmus.etcd import Session, SessionTimings
 
-QUICK = {"grpc.keepalive_time_ms": 1_000, "grpc.keepalive_timeout_ms": 500, "grpc.http2.ping_timeout_ms": 500}
+QUICK_PINGS = FollowerTimings(look_every=0.05, session=SessionTimings(ping_every=1.0, ping_timeout=0.5))
 
 
 async def test_a_line_that_goes_silent_makes_its_peer_stale_and_loses_nothing(
-    etcd: Session, shared_etcd: EtcdServer, peers: Peers, monkeypatch: pytest.MonkeyPatch
+    etcd: Session, shared_etcd: EtcdServer, peers: Peers
 ) -> None:
-    # Of this test alone: a machine that stands still for half a second would break the others' lines.
-    monkeypatch.setattr(transport, "OPTIONS", tuple((dict(transport.OPTIONS) | QUICK).items()))
     await service(etcd, "c2", "demo/echo", "10.2.1.1", number=2)
     await announce(etcd, "c2", 2)
     async with line_to(shared_etcd.endpoint) as line:
         peers.add("c2", endpoint=line.endpoint)
-        async with following(peers) as seen:
+        # In this test alone: a machine that stands still for half a second would break the others' lines.
+        async with following(peers, timings=QUICK_PINGS) as seen:
             await seen.state("c2", "ready")
             line.silence()
             await seen.state("c2", "stale")

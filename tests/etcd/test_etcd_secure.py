@@ -12,7 +12,7 @@ import pytest
 from certificates import Authority
 from etcd_server import EtcdServer, running
 
-from isthmus.etcd import Credentials, Denied, Get, Put, Session, Tls, access, binary, transport
+from isthmus.etcd import Credentials, Denied, Get, Put, Session, SessionTimings, Tls, access, binary
 from isthmus.reflector import Transient
 
 
@@ -43,12 +43,11 @@ async def test_a_client_with_a_certificate_is_accepted(secure_etcd: EtcdServer, 
 
 
 async def test_a_renewed_certificate_is_used_for_new_calls_and_old_watches_go_on(
-    secure_etcd: EtcdServer, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    secure_etcd: EtcdServer, authority: Authority, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(transport, "CHECK_FILES_EVERY", 0.0)
     stranger = Authority(tmp_path / "other", "other")
-    tls = client(authority)
-    async with Session([secure_etcd.endpoint], tls=tls) as session:
+    tls, timings = client(authority), SessionTimings(check_files_every=0.0)
+    async with Session([secure_etcd.endpoint], tls=tls, timings=timings) as session:
         await secure_etcd.ready(session)
         revision = await session.put("a", b"1")
         batches = session.watch("a", revision)

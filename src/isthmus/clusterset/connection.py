@@ -140,7 +140,7 @@ class Connection:
         """Follow the peer over one session; gives why that session cannot be trusted any more."""
         broken: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._broken = broken
-        async with self.peer.session() as session, asyncio.TaskGroup() as tasks:
+        async with self.peer.session(self._timings.session) as session, asyncio.TaskGroup() as tasks:
             parts = {
                 "config": self._follow_config(session),
                 "description": self._follow_description(session),

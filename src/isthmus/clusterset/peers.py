@@ -32,7 +32,8 @@ from msgspec import Struct, structs
 from isthmus import logs
 from isthmus.clusterset import pki
 from isthmus.clusterset.errors import PeerFileError
-from isthmus.etcd import Credentials, Session, Tls
+from isthmus.clusterset.timings import TIMINGS
+from isthmus.etcd import Credentials, Session, SessionTimings, Tls
 from isthmus.model.addresses import is_range
 from isthmus.model.names import ClusterName, valid_cluster
 
@@ -69,12 +70,12 @@ class Peer(Struct, frozen=True, gc=False, kw_only=True):
     digest: str = ""
     problem: str = ""
 
-    def session(self) -> Session:
+    def session(self, timings: SessionTimings = TIMINGS.session) -> Session:
         """A session with it, to be entered; EtcdError names a certificate that cannot be read."""
         secured = self.ca_file or self.cert_file
         tls = Tls(self.ca_file, self.cert_file, self.key_file, self.server_name) if secured else None
         credentials = Credentials(self.username, self.password) if self.username else None
-        return Session(self.endpoints, tls=tls, credentials=credentials)
+        return Session(self.endpoints, tls=tls, credentials=credentials, timings=timings)
 
 
 class Directory:

@@ -6,6 +6,8 @@ from typing import Final
 
 from msgspec import Struct
 
+from isthmus.etcd import SessionTimings
+
 
 class FollowerTimings(Struct, frozen=True, gc=False, kw_only=True):
     """Seconds, each passed on to the part that waits for so long. Processes run with the defaults."""
@@ -22,6 +24,8 @@ class FollowerTimings(Struct, frozen=True, gc=False, kw_only=True):
     """From a change of a peer's rows to writing them to disk: changes in between are written together."""
     touch_every: float = 30.0
     """Between two confirmations on disk, by the file's time, that a peer is connected."""
+    session: SessionTimings = SessionTimings()
+    """Of each session with a peer's etcd."""
 
 
 TIMINGS: Final = FollowerTimings()

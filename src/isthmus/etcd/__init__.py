@@ -8,7 +8,7 @@ from isthmus.etcd.errors import Denied, EtcdError, LeaseGone, TooLarge
 from isthmus.etcd.lease import Lease
 from isthmus.etcd.session import Session
 from isthmus.etcd.store import KeyStore, PrefixStore
-from isthmus.etcd.transport import Credentials, Tls
+from isthmus.etcd.transport import Credentials, SessionTimings, Tls
 from isthmus.etcd.values import (
     Compare,
     Delete,
@@ -43,6 +43,7 @@ __all__ = [
     "Put",
     "RangeResult",
     "Session",
+    "SessionTimings",
     "Status",
     "Tls",
     "TooLarge",

@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 from isthmus.etcd import wire
 from isthmus.etcd.errors import TooLarge
 from isthmus.etcd.lease import Lease
-from isthmus.etcd.transport import Credentials, Tls, Transport
+from isthmus.etcd.transport import TIMINGS, Credentials, SessionTimings, Tls, Transport
 from isthmus.etcd.values import (
     Compare,
     KeyValue,
@@ -47,8 +47,9 @@ class Session:
         credentials: Credentials | None = None,
         timeout: float = 10.0,
         progress: float = 60.0,
+        timings: SessionTimings = TIMINGS,
     ) -> None:
-        self._transport = Transport(endpoints, tls=tls, credentials=credentials, timeout=timeout)
+        self._transport = Transport(endpoints, tls=tls, credentials=credentials, timeout=timeout, timings=timings)
         self._progress = progress
 
     def __repr__(self) -> str:

@@ -20,15 +20,10 @@ from isthmus.etcd.errors import EtcdError, stale_token, translated
 from isthmus.model.hosts import joined
 from isthmus.reflector import Transient
 
-CHECK_FILES_EVERY: Final = 5.0
-"""Seconds between checks whether the certificate files were renewed."""
 MESSAGE_LIMIT: Final = 32 * 1024 * 1024
 OPTIONS: Final = (
     ("grpc.max_receive_message_length", MESSAGE_LIMIT),
     ("grpc.max_send_message_length", MESSAGE_LIMIT),
-    ("grpc.keepalive_time_ms", 10_000),  # the server closes connections that ping more often than every 5 s
-    ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.http2.ping_timeout_ms", 5_000),  # without it a silent connection is noticed after a minute
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 2_000),
@@ -39,6 +34,29 @@ OPTIONS: Final = (
 
 
 END: Final[Any] = vars(grpc.aio)["EOF"]  # missing from the package's type stubs
+
+
+class SessionTimings(NamedTuple):
+    """Seconds of a session. Processes run with the defaults."""
+
+    check_files_every: float = 5.0
+    """Between checks whether the certificate files were renewed."""
+    ping_every: float = 10.0
+    """Between pings; an etcd closes connections that ping more often than every 5 s."""
+    ping_timeout: float = 5.0
+    """After which a connection that answers no ping is given up."""
+
+    def options(self) -> tuple[tuple[str, int], ...]:
+        """The pings, as options of a channel."""
+        timeout = int(self.ping_timeout * 1000)
+        return (
+            ("grpc.keepalive_time_ms", int(self.ping_every * 1000)),
+            ("grpc.keepalive_timeout_ms", timeout),
+            ("grpc.http2.ping_timeout_ms", timeout),  # without it a silent connection is noticed after a minute
+        )
+
+
+TIMINGS: Final = SessionTimings()
 
 
 class Tls(NamedTuple):
@@ -70,7 +88,13 @@ class Transport:
     """The channels of one session, and the token of its user. Used inside the session's ``async with``."""
 
     def __init__(
-        self, endpoints: Sequence[str], *, tls: Tls | None, credentials: Credentials | None, timeout: float
+        self,
+        endpoints: Sequence[str],
+        *,
+        tls: Tls | None,
+        credentials: Credentials | None,
+        timeout: float,
+        timings: SessionTimings,
     ) -> None:
         if not endpoints:
             raise EtcdError("no etcd endpoint is configured")
@@ -78,6 +102,8 @@ class Transport:
         self._tls = tls
         self._credentials = credentials
         self._timeout = timeout
+        self._check_files_every = timings.check_files_every
+        self._options = (*OPTIONS, *timings.options())
         self._channels: list[Any] = []
         self._retired: list[Any] = []
         self._stamp: tuple[tuple[int, ...], ...] = ()
@@ -149,7 +175,7 @@ class Transport:
     def _open_channel(self, at: int) -> Any:
         if not self._channels:
             raise EtcdError("this etcd session is closed; use it inside 'async with'")
-        if self._tls is not None and time.monotonic() - self._checked > CHECK_FILES_EVERY:
+        if self._tls is not None and time.monotonic() - self._checked > self._check_files_every:
             self._checked = time.monotonic()
             self._renew(self._tls)
         return self._channels[at]
@@ -177,10 +203,10 @@ class Transport:
     def _channel(self, endpoint: str) -> Any:
         scheme, target = _target(endpoint)
         if scheme == "http" or (not scheme and self._tls is None):
-            return grpc.aio.insecure_channel(target, options=OPTIONS)
+            return grpc.aio.insecure_channel(target, options=self._options)
         tls = self._tls or Tls()
         name = (("grpc.ssl_target_name_override", tls.server_name),) if tls.server_name else ()
-        return grpc.aio.secure_channel(target, tls.credentials(), options=(*OPTIONS, *name))
+        return grpc.aio.secure_channel(target, tls.credentials(), options=(*self._options, *name))
 
 
 async def reply(stream: Any) -> Any:
