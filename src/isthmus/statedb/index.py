@@ -26,7 +26,7 @@ class Index:
     __slots__ = ("_key", "_values", "found", "get")
 
     def __init__(self, table: AnyTable, position: int) -> None:
-        self.found: dict[Any, Rows] = SortedDict() if position in table.ordered else {}
+        self.found: dict[Any, Rows] = SortedDict(chunk_keys=table.chunk_keys) if position in table.ordered else {}
         self.get = self.found.get
         self._values: Values = table.values[position]
         self._key: Callable[[Any], Hashable] = table.key

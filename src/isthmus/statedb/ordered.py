@@ -19,10 +19,11 @@ Chunks = tuple[tuple[Any, ...], ...]
 class SortedDict(dict[Any, Any]):
     """A dict with :meth:`keys_from`; written by ``[key] = value`` and ``del [key]`` only."""
 
-    __slots__ = ("_added", "_chunks", "_removed")
+    __slots__ = ("_added", "_chunk_keys", "_chunks", "_removed")
 
-    def __init__(self) -> None:
+    def __init__(self, *, chunk_keys: int) -> None:
         super().__init__()
+        self._chunk_keys = chunk_keys
         self._chunks: Chunks = ()
         self._added: dict[Any, None] = {}
         self._removed: dict[Any, None] = {}
@@ -39,7 +40,7 @@ class SortedDict(dict[Any, Any]):
     def keys_from(self, key: Any) -> Iterator[Any]:
         """The keys as they are now, in order, from this one or the first after it."""
         if self._added or self._removed:
-            self._chunks = changed(self._chunks, added=self._added, removed=self._removed)
+            self._chunks = changed(self._chunks, added=self._added, removed=self._removed, chunk_keys=self._chunk_keys)
             self._added, self._removed = {}, {}
         return _keys_from(self._chunks, key)
 
@@ -59,7 +60,7 @@ def _keys_from(chunks: Chunks, key: Any) -> Iterator[Any]:
         yield from chunk[bisect_left(chunk, key) :] if number == first else chunk
 
 
-def changed(chunks: Chunks, *, added: Iterable[Any], removed: Iterable[Any]) -> Chunks:
+def changed(chunks: Chunks, *, added: Iterable[Any], removed: Iterable[Any], chunk_keys: int) -> Chunks:
     """Chunks with some keys more and some less; those that nothing changes are the same objects."""
     work: dict[int, tuple[list[Any], list[Any]]] = {}
     for which, keys in enumerate((added, removed)):
@@ -67,9 +68,10 @@ def changed(chunks: Chunks, *, added: Iterable[Any], removed: Iterable[Any]) -> 
             work.setdefault(_place(chunks, key), ([], []))[which].append(key)
     result = list(chunks)
     for number in sorted(work, reverse=True):
-        result[number : number + 1] = _split(_merged(result[number] if result else (), *work[number]))
-        if sum(map(len, result[number : number + 2])) <= CHUNK_KEYS // 2:
-            result[number : number + 2] = _split([key for chunk in result[number : number + 2] for key in chunk])
+        result[number : number + 1] = _split(_merged(result[number] if result else (), *work[number]), chunk_keys)
+        if sum(map(len, result[number : number + 2])) <= chunk_keys // 2:
+            joined = [key for chunk in result[number : number + 2] for key in chunk]
+            result[number : number + 2] = _split(joined, chunk_keys)
     return tuple(result)
 
 
@@ -89,8 +91,8 @@ def _merged(chunk: tuple[Any, ...], added: list[Any], removed: list[Any]) -> lis
     return keys
 
 
-def _split(keys: list[Any]) -> Iterator[tuple[Any, ...]]:
+def _split(keys: list[Any], chunk_keys: int) -> Iterator[tuple[Any, ...]]:
     """Chunks of sorted keys: one where they fit, and else half full, so that there is room in each."""
-    size = CHUNK_KEYS if len(keys) <= CHUNK_KEYS else CHUNK_KEYS // 2
+    size = chunk_keys if len(keys) <= chunk_keys else chunk_keys // 2
     for start in range(0, len(keys), size):
         yield tuple(keys[start : start + size])

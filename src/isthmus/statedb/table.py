@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any, Final, Generic, TypeVar
 
 from isthmus.statedb.errors import StateError
+from isthmus.statedb.ordered import CHUNK_KEYS
 
 K = TypeVar("K", bound=Hashable)
 R = TypeVar("R")
@@ -20,10 +21,11 @@ class Table(Generic[K, R]):
 
     ``key`` gives a row's primary key. ``indexes`` name functions from a row to the values it is found under: none,
     one or several, which need not be unique. Keys and values are hashable; rows are immutable and compare by value.
-    Indexes that are ``ordered`` can be read from a value on and below a prefix; their values compare.
+    Indexes that are ``ordered`` can be read from a value on and below a prefix; their values compare, and are kept in
+    chunks of ``chunk_keys`` at most.
     """
 
-    __slots__ = ("indexes", "key", "name", "ordered", "positions", "row", "values")
+    __slots__ = ("chunk_keys", "indexes", "key", "name", "ordered", "positions", "row", "values")
 
     def __init__(
         self,
@@ -33,6 +35,7 @@ class Table(Generic[K, R]):
         key: Callable[[R], K],
         indexes: Mapping[str, Callable[[R], Collection[Hashable]]] | None = None,
         ordered: Collection[str] = (),
+        chunk_keys: int = CHUNK_KEYS,
     ) -> None:
         if not NAME.match(name):
             raise StateError(f"table name '{name}': want lower-case letters, digits, - and _, 31 at most")
@@ -44,6 +47,7 @@ class Table(Generic[K, R]):
         self.positions = Positions(name, self.indexes)
         self.ordered: frozenset[int] = frozenset(self.positions[index] for index in ordered)
         """Positions of the ordered indexes."""
+        self.chunk_keys = chunk_keys
 
     def ordered_position(self, index: str) -> int:
         """The position of an index, which must be an ordered one."""
