@@ -14,10 +14,10 @@ KERNEL = (5, 10)
 _CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
 
 
-def requirements() -> list[str]:
-    """Nothing where the datapath can run."""
-    checks = (_capabilities, _kernel, _cgroup, _btf, _library, _object)
-    return [missing for check in checks if (missing := check())]
+def requirements(*, compiled: Path = OBJECT) -> list[str]:
+    """Nothing where the datapath can run; ``compiled`` is its object file."""
+    found = (_capabilities(), _kernel(), _cgroup(), _btf(), _library(), _object(compiled))
+    return [missing for missing in found if missing]
 
 
 def _capabilities() -> str:
@@ -62,5 +62,5 @@ def _library() -> str:
     return ""
 
 
-def _object() -> str:
-    return "" if OBJECT.exists() else f"{OBJECT.name}, the compiled datapath, is missing: make bpf"
+def _object(compiled: Path) -> str:
+    return "" if compiled.exists() else f"{compiled.name}, the compiled datapath, is missing: make bpf"
