@@ -12,7 +12,7 @@ from lab_running import until
 from namespaces import put
 
 from isthmus.datapath import Datapath, remove, view
-from isthmus.datapath.failures import codecs, watch
+from isthmus.datapath.failures import codecs
 from isthmus.datapath.failures.watch import FailureWatch
 from isthmus.model import tables
 from isthmus.model.balancing import Ejection
@@ -276,15 +276,15 @@ def test_without_a_program_on_the_link_nothing_is_moved_and_nobody_else_is_blame
 
 
 def test_connections_whose_last_segment_never_came_are_swept_and_the_gate_closes(
-    rescuing: Datapath, world: World, monkeypatch: pytest.MonkeyPatch
+    rescuing: Datapath, world: World
 ) -> None:
     """The caller is killed while its backend is cut off: no FIN comes back."""
     programmed(rescuing.target(), plan("echo", VIP, group(REFUSES), group(GOOD[0], tier=1), ejection=NEVER))
     caller = world.call_from(world.cgroup)
     assert caller.calls("hold", VIP, 80, local=30125) == [{"answer": GOOD[0]}]
     assert len(view.rows(rescuing.maps, "flows")) == 1
-    watching = FailureWatch(rescuing.maps, rescuing.state, Database(tables.BACKENDS, tables.FAILURES), longest=1.0)
-    monkeypatch.setattr(watch, "CLOSING", 0)
+    db = Database(tables.BACKENDS, tables.FAILURES)
+    watching = FailureWatch(rescuing.maps, rescuing.state, db, longest=1.0, closing=0)
     watching.step()
     assert len(view.rows(rescuing.maps, "flows")) == 1, "it lives"
     world.address("del", host(GOOD[0]))

@@ -16,7 +16,6 @@ from failing_backends import GOOD, GOOD6, SILENT, SILENT6, VIP, VIP6, host
 from lab_running import until
 
 from isthmus.datapath import Datapath, view
-from isthmus.datapath.failures import watch
 from isthmus.datapath.failures.watch import FailureWatch
 from isthmus.model import tables
 from isthmus.model.balancing import Plan
@@ -76,13 +75,12 @@ def entries(datapath: Datapath) -> dict[str, int]:
     return {name: sum(1 for _ in datapath.maps.items(name)) for name in GROWING}
 
 
-def test_no_connect_fails_and_nothing_piles_up(
-    rescuing: Datapath, world: World, load: Load, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_connect_fails_and_nothing_piles_up(rescuing: Datapath, world: World, load: Load) -> None:
     print(f"seed {SEED}")
     world.address("add", *map(host, FLAPPING))
     six = world.load_from(world.cgroup)
-    watching = FailureWatch(rescuing.maps, rescuing.state, Database(tables.BACKENDS, tables.FAILURES), longest=0.0)
+    db = Database(tables.BACKENDS, tables.FAILURES)
+    watching = FailureWatch(rescuing.maps, rescuing.state, db, longest=0.0)
     churn = Churn(world, rescuing, seed=SEED)
     churn.end()
     before, calls, cut_short, rounds = entries(rescuing), 0, 0, 0
@@ -104,7 +102,7 @@ def test_no_connect_fails_and_nothing_piles_up(
         rounds += 1
     churn.end()
     print(f"{rounds} rounds, {calls} calls, {churn.kills} servers killed, {cut_short} calls cut short")
-    monkeypatch.setattr(watch, "CLOSING", 0)
+    watching = FailureWatch(rescuing.maps, rescuing.state, db, longest=0.0, closing=0)
     deadline = time.monotonic() + 90
     while entries(rescuing) != before and time.monotonic() < deadline:
         watching.step()

@@ -27,13 +27,15 @@ log = logs.get("datapath")
 
 
 class FailureWatch:
-    """One per datapath. ``longest``: seconds after which a backend that went on to answer is forgiven."""
+    """One per datapath. ``longest``: seconds after which a backend that went on to answer is forgiven; ``closing``:
+    as CLOSING says."""
 
-    def __init__(self, maps: KernelMaps, state: State, db: Database, *, longest: float) -> None:
+    def __init__(self, maps: KernelMaps, state: State, db: Database, *, longest: float, closing: int = CLOSING) -> None:
         self._maps = maps
         self._state = state
         self._db = db
         self._keep = int(longest * 1e9)
+        self._closing = closing
         self._changed = asyncio.Event()
         self._names: dict[int, str] = {}
         self.counts: Counter[tuple[str, str, str]] = Counter()
@@ -86,7 +88,9 @@ class FailureWatch:
         [(key, value)] = self._maps.items("gates")
         gate = codecs.GATE.named(value)
         if gate["moved"]:
-            self._maps.drop("flows", rows.forgotten(self._maps.items("flows"), now=time.monotonic_ns(), keep=CLOSING))
+            self._maps.drop(
+                "flows", rows.forgotten(self._maps.items("flows"), now=time.monotonic_ns(), keep=self._closing)
+            )
         self.moved = rows.moved(self._maps.items("flows")) if gate["moved"] else 0
         closed = gate["moved"] and not self.moved
         if closed or (gate["failing"] and len(idle) == len(state)):
