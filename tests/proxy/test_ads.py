@@ -12,7 +12,7 @@ from envoy_world import EnvoyWorld, cluster, endpoints, envoy_world, http_listen
 from etcd_server import free_ports
 
 from isthmus.model.tables import XDS_SERVED
-from isthmus.proxy import ads, bootstrap, resource
+from isthmus.proxy import resource
 
 pytestmark = pytest.mark.needs("envoy")
 
@@ -128,9 +128,8 @@ async def test_a_restarted_service_does_not_take_away_what_it_now_refuses(world:
     assert await world.get(other) == (200, "other")
 
 
-async def test_a_listener_whose_port_was_in_use_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ads, "RETRY", 0.5)
-    async with envoy_world(tmp_path / "envoy") as world:
+async def test_a_listener_whose_port_was_in_use_is_tried_again(tmp_path: Path) -> None:
+    async with envoy_world(tmp_path / "envoy", retry=0.5) as world:
         with socket.create_server(("127.0.0.1", 0)) as other:
             port = other.getsockname()[1]
             backend = await world.backend("one")
@@ -142,10 +141,9 @@ async def test_a_listener_whose_port_was_in_use_is_tried_again(tmp_path: Path, m
         assert world.refused() == []
 
 
-async def test_an_idle_stream_outlives_envoys_pings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_idle_stream_outlives_envoys_pings(tmp_path: Path) -> None:
     """gRPC's servers by default end a connection with the third ping in five minutes in which nothing was sent."""
-    monkeypatch.setattr(bootstrap, "KEEPALIVE", {"interval": "0.05s", "timeout": "5s"})
-    async with envoy_world(tmp_path) as world:
+    async with envoy_world(tmp_path, ping_every=0.05) as world:
         [port] = free_ports(1)
         world.put(http_listener("a", port), routes("a", ("/", "a")), cluster("a"), endpoints("a", 1))
         served = world.db.changes(XDS_SERVED)

@@ -131,17 +131,15 @@ async def test_no_envoy_runs_while_none_is_wanted(world: EnvoyWorld) -> None:
 
 
 @needs_envoy
-async def test_a_successor_that_gets_no_configuration_is_given_up(
-    world: EnvoyWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    port = await serving(world)
-    first = world.supervisor.stats().running
-    monkeypatch.setattr("isthmus.proxy.supervisor.READY_TIMEOUT", 2.0)
-    await world.stop("ads")
-    world.supervisor.replace()
-    await eventually(lambda: "given up" in world.supervisor.stats().outcome)
-    assert world.supervisor.stats().running == first
-    assert await world.get(port) == (200, "one")
+async def test_a_successor_that_gets_no_configuration_is_given_up(tmp_path: Path) -> None:
+    async with envoy_world(tmp_path / "envoy", ready_timeout=2.0) as world:
+        port = await serving(world)
+        first = world.supervisor.stats().running
+        await world.stop("ads")
+        world.supervisor.replace()
+        await eventually(lambda: "given up" in world.supervisor.stats().outcome)
+        assert world.supervisor.stats().running == first
+        assert await world.get(port) == (200, "one")
 
 
 @needs_envoy

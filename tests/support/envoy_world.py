@@ -15,6 +15,8 @@ from etcd_server import free_ports
 from isthmus.model.tables import XDS, XDS_REFUSED, XDS_SERVED
 from isthmus.model.xds import Resource, ResourceKey
 from isthmus.proxy import AdsServer, Settings, Supervisor, Wanted, address, binary, resource
+from isthmus.proxy.ads import RETRY
+from isthmus.proxy.bootstrap import PING_EVERY
 from isthmus.proxy.messages import duration, packed
 from isthmus.proxy.resources import ADS
 from isthmus.statedb import Database
@@ -62,20 +64,33 @@ def endpoints(name: str, *ports: int) -> Resource:
 class EnvoyWorld:
     """Envoy's directory, its discovery service and its supervisor, each of which can be stopped and started."""
 
-    def __init__(self, directory: Path, stack: AsyncExitStack, db: Database | None, *, workers: int) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        stack: AsyncExitStack,
+        db: Database | None,
+        *,
+        workers: int,
+        retry: float,
+        ping_every: float,
+        ready_timeout: float,
+    ) -> None:
         self.db = Database(XDS, XDS_REFUSED, XDS_SERVED) if db is None else db
         self.directory = directory
-        self.wanted = Wanted(directory)
-        self.server = AdsServer(self.db, self.wanted.ads)
-        self.supervisor = Supervisor(Settings(binary.find(), directory, concurrency=workers, drain_time=1.0))
+        self.wanted = Wanted(directory, ping_every=ping_every)
+        self.server = AdsServer(self.db, self.wanted.ads, retry=retry)
+        self.supervisor = Supervisor(
+            Settings(binary.find(), directory, concurrency=workers, drain_time=1.0, ready_timeout=ready_timeout)
+        )
         self.host = "127.0.0.1"
         """Where calls go."""
         self._stack = stack
+        self._retry = retry
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self.session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60))
 
     def serve(self) -> None:
-        self.server = AdsServer(self.db, self.wanted.ads)
+        self.server = AdsServer(self.db, self.wanted.ads, retry=self._retry)
         self._tasks["ads"] = asyncio.create_task(self.server.run())
 
     def supervise(self) -> None:
@@ -152,10 +167,26 @@ class EnvoyWorld:
 
 
 @asynccontextmanager
-async def envoy_world(directory: Path, *, db: Database | None = None, workers: int = 1) -> AsyncIterator[EnvoyWorld]:
+async def envoy_world(
+    directory: Path,
+    *,
+    db: Database | None = None,
+    workers: int = 1,
+    retry: float = RETRY,
+    ping_every: float = PING_EVERY,
+    ready_timeout: float = 30.0,
+) -> AsyncIterator[EnvoyWorld]:
     """A world with an Envoy that starts; ended with everything in it."""
     async with AsyncExitStack() as stack:
-        world = EnvoyWorld(directory, stack, db, workers=workers)
+        world = EnvoyWorld(
+            directory,
+            stack,
+            db,
+            workers=workers,
+            retry=retry,
+            ping_every=ping_every,
+            ready_timeout=ready_timeout,
+        )
         stack.push_async_callback(world.close)
         world.serve()
         world.wanted.write("test")

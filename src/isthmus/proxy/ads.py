@@ -49,9 +49,10 @@ class AdsStats(Struct, frozen=True, gc=False):
 class AdsServer:
     """Serves the table ``xds`` to every Envoy that connects; writes ``xds_refused`` and ``xds_served``."""
 
-    def __init__(self, database: Database, socket: Path) -> None:
+    def __init__(self, database: Database, socket: Path, *, retry: float = RETRY) -> None:
         self._database = database
         self._socket = socket
+        self._retry = retry
         self._resources = Resources()
         self._streams: dict[Stream, asyncio.Event] = {}
         self._responses = 0
@@ -71,14 +72,14 @@ class AdsServer:
         try:
             self._take(changes.next()[1])
             async with serving(self._socket, SERVICE, METHOD, _handler(self), max_streams=MAX_STREAMS):
-                due = time.monotonic() + RETRY
+                due = time.monotonic() + self._retry
                 while True:
                     with suppress(TimeoutError):
                         async with asyncio.timeout(max(0.0, due - time.monotonic())):
                             await changes.wait()
                     self._take(changes.next()[1])
                     if time.monotonic() >= due:
-                        due += RETRY
+                        due += self._retry
                         self._changed(self._resources.retry())
         finally:
             changes.close()

@@ -18,8 +18,9 @@ BOOTSTRAP: Final = "bootstrap.json"
 """The file in a directory that wants an Envoy for it, and is its bootstrap."""
 ADS_SOCKET: Final = "ads.sock"
 ADS_CLUSTER: Final = "isthmus-ads"
-KEEPALIVE: Final = {"interval": "5s", "timeout": "5s"}
-"""Pings of Envoy to the discovery service: one that is stopped, and answers none, is taken for gone."""
+PING_EVERY: Final = 5.0
+"""Seconds between pings of Envoy to the discovery service: one that is stopped, and answers none, is taken for gone."""
+PING_TIMEOUT: Final = "5s"
 RECONNECT: Final = {"base_interval": "0.1s", "max_interval": "1s"}
 """Pause before Envoy connects to the discovery service again."""
 STATS_PREFIXES: Final = ("cluster_manager.", "control_plane.", "listener_manager.", "server.", "http.isthmus.")
@@ -59,7 +60,9 @@ MAX_PROGRAM: Final = 4_000
 they estimate at a quarter of it."""
 
 
-def bootstrap(*, node: str, ads: Path, max_connections: int = MAX_CONNECTIONS) -> dict[str, Any]:
+def bootstrap(
+    *, node: str, ads: Path, max_connections: int = MAX_CONNECTIONS, ping_every: float = PING_EVERY
+) -> dict[str, Any]:
     """The bootstrap as JSON's values. ``node`` names this Envoy; ``ads`` is the socket of the discovery service."""
     discovery = {"ads": {}, "resource_api_version": "V3", "initial_fetch_timeout": "15s"}
     return {
@@ -76,7 +79,7 @@ def bootstrap(*, node: str, ads: Path, max_connections: int = MAX_CONNECTIONS) -
             "cds_config": discovery,
             "lds_config": discovery,
         },
-        "static_resources": {"clusters": [_ads_cluster(ads)]},
+        "static_resources": {"clusters": [_ads_cluster(ads, ping_every)]},
         "stats_config": {"stats_matcher": {"inclusion_list": {"patterns": _counted()}}},
         "bootstrap_extensions": [_extension("envoy.bootstrap.internal_listener", "InternalListener")],
         "layered_runtime": {
@@ -100,14 +103,16 @@ def bootstrap(*, node: str, ads: Path, max_connections: int = MAX_CONNECTIONS) -
 class Wanted:
     """The file that wants an Envoy for a directory: written whole, and only where it differs."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, ping_every: float = PING_EVERY) -> None:
         self._directory = directory
+        self._ping_every = ping_every
         self.ads = directory / ADS_SOCKET
         """Where the discovery service of this directory listens."""
 
     def write(self, node: str) -> None:
         """An Envoy is wanted; one with another bootstrap is replaced."""
-        path, data = self._directory / BOOTSTRAP, _encoded(bootstrap(node=node, ads=self.ads))
+        path = self._directory / BOOTSTRAP
+        data = _encoded(bootstrap(node=node, ads=self.ads, ping_every=self._ping_every))
         with suppress(FileNotFoundError):
             if path.read_bytes() == data:
                 return
@@ -125,14 +130,15 @@ def _encoded(values: dict[str, Any]) -> bytes:
     return msgspec.json.format(msgspec.json.encode(values), indent=1)
 
 
-def _ads_cluster(socket: Path) -> dict[str, Any]:
+def _ads_cluster(socket: Path, ping_every: float) -> dict[str, Any]:
+    pings = {"interval": f"{ping_every:g}s", "timeout": PING_TIMEOUT}
     return {
         "name": ADS_CLUSTER,
         "connect_timeout": "1s",
         "typed_extension_protocol_options": {
             "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
                 "@type": ANY_PREFIX + "envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
-                "explicit_http_config": {"http2_protocol_options": {"connection_keepalive": KEEPALIVE}},
+                "explicit_http_config": {"http2_protocol_options": {"connection_keepalive": pings}},
             }
         },
         "load_assignment": {

@@ -34,9 +34,6 @@ from isthmus.statedb import Backoff, Retry
 OWNER: Final = "owner"
 POLL: Final = 0.2
 """Seconds between looks at the directory."""
-READY_TIMEOUT: Final = 30.0
-"""Seconds in which a process has to get its listeners: twice Envoy's own patience with its discovery service."""
-
 ACCEPT_TIME: Final = 0.5
 """Seconds in which a process that gets no new connections accepts those that wait in its queues."""
 SETTLED: Final = 10.0
@@ -63,6 +60,8 @@ class Settings(NamedTuple):
     """Seconds after which connections that are still open are cut."""
     uplinks: tuple[str, ...] = ()
     """Interfaces on which calls are dropped."""
+    ready_timeout: float = 30.0
+    """Seconds in which a successor has to get its listeners: twice Envoy's own patience with its discovery service."""
 
 
 class SupervisorStats(Struct, frozen=True, gc=False):
@@ -184,7 +183,7 @@ class Supervisor:
     async def _replace(self, wanted: str, before: Envoy | None) -> None:
         self._asked = False
         started = await self._launched(wanted)
-        if not await started.ready(READY_TIMEOUT):
+        if not await started.ready(self._settings.ready_timeout):
             await started.stop()
             self._asked = True
             self._report(f"Envoy {started.pid} did not get its configuration and is given up: {started.last_lines()}")
