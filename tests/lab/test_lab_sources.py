@@ -6,8 +6,6 @@ import os
 import socket
 from pathlib import Path
 
-import pytest
-
 from isthmus_lab.supervisor import sources
 from isthmus_lab.supervisor.forking import Zygote
 
@@ -28,14 +26,11 @@ def test_a_changed_a_new_and_a_removed_file_are_noticed(tmp_path: Path) -> None:
     assert sources.stamp([tmp_path]) == seen[-1]
 
 
-def test_a_zygote_whose_code_is_no_longer_that_on_disk_is_not_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_zygote_whose_code_is_no_longer_that_on_disk_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("one")
-    monkeypatch.setattr(sources.stamp, "__defaults__", ([tmp_path],))
     ours, zygotes = socket.socketpair()
     with ours, zygotes:
-        zygote = Zygote(ours, loaded=sources.stamp())
+        zygote = Zygote(ours, loaded=sources.stamp([tmp_path]), roots=[tmp_path])
         assert zygote.usable
         (tmp_path / "a.py").write_text("another")
         assert not zygote.usable

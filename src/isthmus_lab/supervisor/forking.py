@@ -6,7 +6,7 @@ import asyncio
 import os
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import msgspec
@@ -21,17 +21,20 @@ class Zygote:
     `lab kill` and `lab start` run what the checkout has today.
     """
 
-    def __init__(self, orders: socket.socket, *, loaded: sources.Stamp) -> None:
+    def __init__(
+        self, orders: socket.socket, *, loaded: sources.Stamp, roots: Collection[Path] = sources.ROOTS
+    ) -> None:
         orders.setblocking(False)
         self._orders = orders
         self._turn = asyncio.Lock()
         self._loaded = loaded
+        self._roots = roots
         self.alive = True
 
     @property
     def usable(self) -> bool:
         """Whether a program that it starts is the same as one started by ``python -m``."""
-        return self.alive and sources.stamp() == self._loaded
+        return self.alive and sources.stamp(self._roots) == self._loaded
 
     async def start(self, order: Order) -> spawn.Process:
         """Start a program; OSError where that cannot be."""
