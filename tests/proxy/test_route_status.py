@@ -20,21 +20,27 @@ from isthmus import kube
 from isthmus.config import KubernetesSection
 from isthmus.desired import ApiTarget
 from isthmus.desired.difference import difference
-from isthmus.kube.objects.core import SERVICE
+from isthmus.kube.objects.core import NODE, SERVICE
 from isthmus.kube.objects.gateway import HTTP_ROUTE
+from isthmus.kube.objects.refusals import REFUSED_ROUTES
 from isthmus.model import tables
 from isthmus.model.clusters import Cluster
 from isthmus.model.names import ClusterName, ServiceName, derived
 from isthmus.model.objects import Object
-from isthmus.model.routes import Route
-from isthmus.model.services import Import, Port, Service
+from isthmus.model.routes import NodeRefusals, Route, RouteRefusal
+from isthmus.model.services import Import, Node, Port, Service
+from isthmus.model.sources import PROXY
+from isthmus.model.xds import RefusedResource, Resource
+from isthmus.processes import proxying
 from isthmus.processes.start import tables_of
 from isthmus.proxy import route_objects
 from isthmus.proxy.attachment import MAX_MATCHES
 from isthmus.sources import kubernetes
 from isthmus.statedb import Backoff, Database, Derivations, Reconciler
+from isthmus_lab.realapi import definitions
 
 RBAC = Path(__file__).resolve().parents[2] / "deploy" / "routes" / "rbac.yaml"
+DEFINITION = Path(__file__).resolve().parents[2] / "deploy" / "crds" / "refusedroutes.yaml"
 C1 = ClusterName("c1")
 TO_ECHO = "parentRefs: [{group: '', kind: Service, name: echo}]\n"
 ACCEPTED = ("Accepted", "True", "Accepted", "")
@@ -62,6 +68,8 @@ class Statuses:
             Service: tables.SERVICES,
             Import: tables.IMPORTS,
             Cluster: tables.CLUSTERS,
+            Node: tables.NODES,
+            NodeRefusals: tables.ROUTE_REFUSALS,
         }
         with self.db.write() as txn:
             for row in rows:
@@ -235,6 +243,58 @@ def test_a_route_beyond_the_bound_is_not_accepted_until_an_older_one_goes() -> N
     assert world.conditions(last)[0] == ACCEPTED
 
 
+def refusal(node: str, message: str = "no", *, route: str = "demo/route", service: str = "demo/echo") -> NodeRefusals:
+    return NodeRefusals(
+        name=node, routes=(RouteRefusal("HTTPRoute", ServiceName(route), ServiceName(service), message),)
+    )
+
+
+def refused(by: str, message: str = "no") -> tuple[str, str, str, str]:
+    text = f"the Envoy of node {by} refused it, and has what it took last: {message}"
+    return ("isthmus.io/Programmed", "False", "RefusedByEnvoy", text)
+
+
+def test_a_route_that_envoys_refuse_names_the_first_node_and_how_many_until_none_does() -> None:
+    world = Statuses(route(TO_ECHO + "rules: [{}]"), *(Node(f"n{number}") for number in range(3)))
+    world.put(refusal("n1"), refusal("n2"), refusal("n0", route="demo/other"))
+    assert world.conditions() == [ACCEPTED, RESOLVED, refused("n1 (and of 1 other)")]
+    world.put(refusal("n0", "no argument for repetition operator"))
+    assert world.conditions()[2] == refused("n0 (and of 2 others)", "no argument for repetition operator")
+    world.put(NodeRefusals(name="n0"), NodeRefusals(name="n2"))
+    assert world.conditions()[2] == refused("n1")
+    with world.db.write() as txn:
+        txn.delete(tables.ROUTE_REFUSALS, "n1")
+    world.put()
+    assert world.conditions() == [ACCEPTED, RESOLVED]
+
+
+def test_a_report_of_a_node_that_is_gone_does_not_count() -> None:
+    world = Statuses(route(TO_ECHO + "rules: [{}]"), refusal("n1"))
+    assert world.conditions() == [ACCEPTED, RESOLVED]
+    world.put(Node("n1"))
+    assert world.conditions() == [ACCEPTED, RESOLVED, refused("n1")]
+    with world.db.write() as txn:
+        txn.delete(tables.NODES, "n1")
+    world.put()
+    assert world.conditions() == [ACCEPTED, RESOLVED]
+
+
+def test_only_the_parent_whose_envoy_resources_were_refused_has_the_condition() -> None:
+    parents = "parentRefs: [{group: '', kind: Service, name: echo}, {group: '', kind: Service, name: next}]\n"
+    world = Statuses(service("demo/next"), route(parents + "rules: [{}]"), Node("n1"), refusal("n1"))
+    assert [len(each["conditions"]) for each in world.parents()] == [3, 2]
+
+
+def test_a_refusal_that_spreads_over_many_nodes_changes_the_status_a_few_times_only() -> None:
+    world = Statuses(route(TO_ECHO + "rules: [{}]"))
+    seen = set()
+    for number in range(300):
+        world.put(Node(f"n{number:03}"), refusal(f"n{number:03}"))
+        seen.add(world.conditions()[2])
+    assert refused("n000 (and of 100 others or more)") in seen
+    assert len(seen) == 12
+
+
 OURS: dict[str, Any] = {
     "parentRef": {"group": "", "kind": "Service", "name": "echo"},
     "controllerName": "isthmus.io/mesh",
@@ -291,6 +351,9 @@ def test_the_rights_for_routes_are_those_that_are_used(process: str) -> None:
     written = [ownership.kind.resource for ownership in route_objects.KINDS.values()] if process == "operator" else []
     used |= {each for resource in written for each in ((resource, "get"), (f"{resource}/status", "patch"))}
     assert given == used
+    [reports] = [rule for rule in role["rules"] if rule["apiGroups"] == [REFUSED_ROUTES.group]]
+    assert reports["resources"] == [REFUSED_ROUTES.resource]
+    assert set(reports["verbs"]) == ({"list", "watch"} if process == "operator" else {"create", "patch", "delete"})
 
 
 @pytest.fixture
@@ -311,7 +374,7 @@ class Operator:
     def __init__(self, client: kube.Client) -> None:
         declared = route_objects.derived()
         self.db = db = Database(*tables_of([declared], tables.ROUTE_OBJECTS_STATUS))
-        read = ["services", "imports", "routes", "grants", "observed"]
+        read = ["services", "imports", "routes", "grants", "nodes", "route_refusals", "observed"]
         self.target = ApiTarget(client, route_objects.KINDS)
         reconciler = Reconciler(
             db, tables.ROUTE_OBJECTS, self.target, status=tables.ROUTE_OBJECTS_STATUS, backoff=Backoff(0.1, 1.0)
@@ -407,3 +470,94 @@ async def test_the_status_is_written_beside_that_of_another_controller(client: k
         edge = {"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "edge"}
         await client.patch(HTTP_ROUTE, "default", "route", {"spec": {"parentRefs": [edge]}})
         assert await until(other) == [moved]
+
+
+class Agent:
+    """What the agent of a node runs to report what its Envoy refuses; tests are the Envoy."""
+
+    def __init__(self, client: kube.Client, node: str) -> None:
+        self.db = Database(
+            *(tables.SERVICES, tables.IMPORTS, tables.ROUTES, tables.NODES, tables.XDS),
+            *(tables.XDS_REFUSED, tables.XDS_SERVED, *proxying.REPORTED),
+        )
+        self.served = self.db.initializer(tables.XDS_SERVED, PROXY)
+        reflectors = kubernetes.reflectors(
+            self.db, client, tables=["services", "imports", "routes", "nodes"], cluster=C1
+        )
+        self.parts = [proxying.report(self.db, client, node), *(each.run() for each in reflectors)]
+
+    async def __aenter__(self) -> Agent:
+        self.tasks = [asyncio.ensure_future(each) for each in self.parts]
+        await self.db.until(lambda now: now.initialized(tables.ROUTES, tables.SERVICES, tables.NODES))
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.wait(self.tasks)
+        assert all(task.cancelled() for task in self.tasks), self.tasks
+
+    def answers(self, error: str = "") -> None:
+        """Its Envoy takes the routes of default/echo, port 80, or refuses them."""
+        row = Resource(type="routes", name="default/echo:80", version="1", body=b"", unit="default/echo")
+        with self.db.write() as txn:
+            txn.put(tables.XDS, row)
+            txn.delete(tables.XDS_REFUSED, ("routes", row.name))
+            if error:
+                refusal = RefusedResource(type="routes", name=row.name, version="1", owner="", error=error)
+                txn.put(tables.XDS_REFUSED, refusal)
+            if not self.db.snapshot().initialized(tables.XDS_SERVED):
+                self.served.complete(txn)
+
+
+async def test_what_an_envoy_refuses_is_in_the_status_of_its_route_until_it_is_not_or_the_node_goes(
+    client: kube.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proxying, "SETTLED", 0.01)
+    await define_routes(client)
+    definition = yaml.safe_load(DEFINITION.read_text())
+    await client.apply(definitions.DEFINITION, "", definition["metadata"]["name"], definition, field_manager="test")
+    while not await client.serves(REFUSED_ROUTES):
+        client.forget(REFUSED_ROUTES)
+        await asyncio.sleep(0.05)
+    ports = [{"name": "http", "port": 80}]
+    await client.create(SERVICE, "default", {"metadata": {"name": "echo"}, "spec": {"ports": ports}})
+    await client.create(NODE, "", {"metadata": {"name": "n1"}})
+    spec: dict[str, Any] = {"parentRefs": [{"group": "", "kind": "Service", "name": "echo"}], "rules": [{}]}
+    await client.create(HTTP_ROUTE, "default", {"metadata": {"name": "route"}, "spec": spec})
+
+    async def until(message: str) -> None:
+        """The message of our condition; empty: there is none."""
+        while True:
+            found = await entries(client)
+            types = {one["type"]: one for each in found for one in each["conditions"]}
+            if "Accepted" in types and types.get("isthmus.io/Programmed", {"message": ""})["message"] == message:
+                return
+            await asyncio.sleep(0.05)
+
+    async def reports() -> list[str]:
+        return [each.metadata.name for each in await client.list(REFUSED_ROUTES)]
+
+    async def until_none_is_left() -> None:
+        while await reports():  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+    first, second = (refused("n1", f"routes default/echo:80: {why}")[3] for why in ("one", "two"))
+    async with Operator(client), asyncio.timeout(120):
+        async with Agent(client, "n1") as agent:
+            agent.answers("one")
+            await until(first)
+            agent.answers("two")
+            await until(second)
+        async with Agent(client, "n1") as agent:  # what it reported before it ended stays until its Envoy has answered
+            await asyncio.sleep(0.2)
+            assert await reports() == ["n1"]
+            await until(second)
+            agent.answers()
+            await until("")
+            await until_none_is_left()
+            agent.answers("one")
+            await until(first)
+        await client.delete(NODE, "", "n1")
+        await until("")
+        await until_none_is_left()

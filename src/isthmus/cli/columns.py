@@ -49,6 +49,7 @@ CLUSTER_SCOPED: Final = {
     "xds",
     "xds_refused",
     "xds_served",
+    "route_refusals",
     "gateway_checks",
     "trust_bundles",
 }
@@ -417,6 +418,10 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
         Column("TYPE", _field("type")),
         Column("OWNER", _field("owner")),
         Column("ERROR", _field("error")),
+    ],
+    "route_refusals": [
+        Column("ROUTES", lambda row: _some([f"{each['kind']} {each['name']}" for each in row["routes"]])),
+        Column("MESSAGE", lambda row: row["routes"][0]["message"] if row["routes"] else ""),
     ],
     "names": [
         Column("TYPE", _field("type")),

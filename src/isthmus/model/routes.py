@@ -183,6 +183,26 @@ class Route(Struct, frozen=True, gc=False, kw_only=True):
             yield from (each.to for each in rule.mirrors)
 
 
+class RouteRefusal(Struct, frozen=True, gc=False, order=True):
+    """What an Envoy refused of a route for one parent: what the Envoy accepted before stays in force there."""
+
+    kind: RouteKind
+    name: ServiceName
+    service: ServiceName
+    """The Service that the parent means: for an import the one derived of it."""
+    message: str
+
+
+class NodeRefusals(Struct, frozen=True, gc=False, kw_only=True):
+    """Routes that a node's Envoy refused. On the node a row that is reported, in the operator one that it reads."""
+
+    name: str
+    """Of the node."""
+    uid: str = ""
+    """Of the Node object, with which the report goes; not read back."""
+    routes: tuple[RouteRefusal, ...] = ()
+
+
 class Grant(Struct, frozen=True, gc=False, kw_only=True):
     """A ReferenceGrant: routes of these kinds and namespaces may refer to targets in its own namespace."""
 

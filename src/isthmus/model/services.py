@@ -212,6 +212,7 @@ class Node(Struct, frozen=True, gc=False):
     deleting: bool = False
     out_of_service: bool = False
     """Tainted ``node.kubernetes.io/out-of-service``: an administrator states that it is shut down."""
+    uid: str = ""
 
 
 class Pod(Struct, frozen=True, gc=False, kw_only=True):

@@ -15,7 +15,7 @@ from isthmus.model.objects import Object, Observed
 from isthmus.model.policies import Check, Policy, PolicyKind
 from isthmus.model.redirects import LocalRedirect, PortRedirect, ProxyRedirect, Redirect, RedirectedPort
 from isthmus.model.refusals import RefusedClaim
-from isthmus.model.routes import Grant, Route, RouteKind
+from isthmus.model.routes import Grant, NodeRefusals, Route, RouteKind
 from isthmus.model.services import (
     TOPOLOGY_MODE,
     EndpointSet,
@@ -287,6 +287,16 @@ ROUTE_OBJECTS: Final = Table[tuple[str, ServiceName], Object](
 ROUTE_OBJECTS_STATUS: Final = Table[tuple[str, ServiceName], Status](
     "route_objects_status", Status, key=lambda row: row.key
 )
+
+ROUTE_REFUSALS: Final = Table[str, NodeRefusals](
+    "route_refusals",
+    NodeRefusals,
+    key=lambda row: row.name,
+    indexes={"route": lambda row: tuple({(each.kind, each.name) for each in row.routes})},
+)
+"""What nodes' Envoys refused of routes: an agent's has the row of its own node, the operator's has all of them."""
+
+ROUTE_REFUSALS_STATUS: Final = Table[str, Status]("route_refusals_status", Status, key=lambda row: row.key)
 
 POLICY_OBJECTS_STATUS: Final = Table[tuple[str, ServiceName], Status](
     "policy_objects_status", Status, key=lambda row: row.key

@@ -97,7 +97,15 @@ async def work(config: Config, client: kube.Client) -> None:
         dns.derived(config.dns.zone, servers=servers(config), more=more_names(config), awaits=patience),
     ]
     db = Database(
-        *tables_of(derived, tables.CLUSTERS, tables.PEER_POLICIES, tables.DRAINS, *PROGRAMMING, *proxying.TABLES)
+        *tables_of(
+            derived,
+            tables.CLUSTERS,
+            tables.PEER_POLICIES,
+            tables.DRAINS,
+            *PROGRAMMING,
+            *proxying.TABLES,
+            *proxying.REPORTED,
+        )
     )
     async with asyncio.TaskGroup() as tasks:
         reflectors = kubernetes.reflectors(
@@ -130,6 +138,7 @@ async def work(config: Config, client: kube.Client) -> None:
             tasks.create_task(prober.run(), name="health")
         if config.proxy.directory:
             tasks.create_task(proxying.run(db, config, node), name="proxy")
+            tasks.create_task(proxying.report(db, client, config.node.name), name="refused routes")
         if config.datapath.cgroup:
             tasks.create_task(programming.run(), name="datapath")
         observing.monitor(

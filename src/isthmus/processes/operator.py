@@ -200,7 +200,7 @@ def wire(config: Config, db: Database, client: kube.Client, session: Session, de
         reflectors=kubernetes.reflectors(
             db,
             client,
-            tables=(*proxying.sources(config), *KUBERNETES),
+            tables=(*proxying.status_sources(config), *KUBERNETES),
             cluster=ClusterName(config.cluster.name),
             remote_slices=True,
             namespace=config.kubernetes.namespace,

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 from msgspec import Struct
 
-from isthmus import logs, proxy
+from isthmus import kube, logs, proxy
 from isthmus.config import Config
 from isthmus.gateway import checks, exports, islands
 from isthmus.gateway.islands import NodeOf
@@ -19,12 +19,16 @@ from isthmus.gateway.secrets import Identity, Secrets
 from isthmus.model import tables
 from isthmus.model.names import ClusterName
 from isthmus.model.sources import PROXY
-from isthmus.proxy import route_objects
-from isthmus.statedb import Database, Derivation, Derived
+from isthmus.proxy import refusals, route_objects
+from isthmus.statedb import Backoff, Database, Derivation, Derived, Initializer, Reconciler
 
 TABLES: Final = (tables.XDS_REFUSED, tables.XDS_SERVED)
 """Tables that the discovery service writes; the derived ones are declared where they are computed."""
 SOURCES: Final = ("routes", "grants")
+REPORTED: Final = (tables.ROUTE_REFUSALS, tables.ROUTE_REFUSALS_STATUS)
+"""Of an agent: what its Envoy refused, for the operator."""
+SETTLED: Final = 3.0
+"""Seconds between a refusal, or its end, and the report: a listener that is tried again is refused again at once."""
 UNWANTED_AFTER: Final = 10.0
 """Seconds without a listener after which no Envoy is wanted: a route that is replaced must not end it."""
 RECONNECT: Final = 3.0
@@ -49,6 +53,11 @@ def derived(config: Config) -> list[Derived[Any]]:
         ClusterName(config.cluster.name), config.node.name, listening, islands.xds(of) if of is not None else None
     )
     return found if of is None else [*found, islands.listeners_derived(of)]
+
+
+def status_sources(config: Config) -> tuple[str, ...]:
+    """Tables that the API server fills for the status of routes: those of routes, and what nodes report."""
+    return (*SOURCES, tables.ROUTE_REFUSALS.name) if config.proxy.directory else ()
 
 
 def calling(config: Config) -> NodeOf | None:
@@ -157,3 +166,32 @@ async def keep_wanted(db: Database, wanted: proxy.Wanted, node: str) -> None:
         except TimeoutError:
             wanted.remove()
             await db.until(lambda now: bool(now.by(tables.XDS, "type", "listener")))
+
+
+async def report(db: Database, client: kube.Client, node: str) -> None:
+    """Report what this node's Envoy refuses of routes, for ever; an earlier report stays until that is known."""
+    known = db.initializer(tables.ROUTE_REFUSALS, PROXY)
+    target = refusals.ReportTarget(client, node)
+    status, backoff = tables.ROUTE_REFUSALS_STATUS, Backoff(0.5, 60.0)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(Reconciler(db, tables.ROUTE_REFUSALS, target, status=status, backoff=backoff).run())
+        tasks.create_task(follow_refusals(db, node, known))
+
+
+async def follow_refusals(db: Database, node: str, known: Initializer) -> None:
+    """Keep the row of the report, complete once an Envoy that outlived the last agent had time to answer."""
+    await db.until(lambda now: now.initialized(tables.XDS_SERVED))
+    changes = db.changes(tables.XDS_REFUSED)
+    while True:
+        await asyncio.sleep(SETTLED)
+        snapshot, _ = changes.next()
+        row = refusals.compute(snapshot, node)
+        before = snapshot.get(tables.ROUTE_REFUSALS, node)
+        with db.write() as txn:
+            if row is None and before is not None:
+                txn.delete(tables.ROUTE_REFUSALS, node)
+            elif row is not None and row != before:
+                txn.put(tables.ROUTE_REFUSALS, row)
+            known.complete(txn)
+        del snapshot
+        await changes.wait()

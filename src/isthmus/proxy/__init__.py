@@ -6,6 +6,7 @@ Envoy is given the result.
 
     attachment.py    which routes count for a Service, in which order
     route_objects.py what came of each route, as the status of its object
+    refusals.py      routes that the node's Envoy refused, as its report
     explain.py       which rule gets a request, and why
     routing.py       routes as Envoy's routes
     clusters.py      plans as Envoy's clusters and endpoints

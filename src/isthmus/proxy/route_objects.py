@@ -1,7 +1,8 @@
 """What came of each HTTPRoute and GRPCRoute, as the status wanted of its object (Gateway API, RouteParentStatus).
 
 An entry for each parent that is a Service or a ServiceImport, with the conditions Accepted and ResolvedRefs. Of a route
-that cannot be followed the references are not read, so it has no ResolvedRefs. Entries of other controllers stay.
+that cannot be followed the references are not read, so it has no ResolvedRefs. While an Envoy of some node refuses what
+was made of it, there is a condition of our own, isthmus.io/Programmed, False. Entries of other controllers stay.
 """
 
 from __future__ import annotations
@@ -15,21 +16,37 @@ from isthmus.kube.objects.gateway import GRPC_ROUTE, HTTP_ROUTE
 from isthmus.loadbalancer.services import names_for_import, resolve
 from isthmus.model.names import ServiceName, split
 from isthmus.model.objects import Object
-from isthmus.model.routes import ParentRef, Route, RouteKind
-from isthmus.model.tables import CLUSTERS, GRANTS, IMPORTS, OBSERVED, ROUTE_OBJECTS, ROUTES, SERVICES
+from isthmus.model.routes import ParentRef, Route
+from isthmus.model.tables import (
+    CLUSTERS,
+    GRANTS,
+    IMPORTS,
+    NODES,
+    OBSERVED,
+    ROUTE_OBJECTS,
+    ROUTE_REFUSALS,
+    ROUTES,
+    SERVICES,
+)
 from isthmus.proxy.attachment import attached, unfit, unresolved
+from isthmus.sources.routes import ROUTE_KINDS
 from isthmus.statedb import DerivedTogether, Reader, WriteTxn, pending, rewrite
 
 CONTROLLER: Final = "isthmus.io/mesh"
 """The controllerName of our entries."""
 GROUPS: Final = {"Service": "", "ServiceImport": "multicluster.x-k8s.io"}
-ROUTE_KINDS: Final[tuple[RouteKind, ...]] = ("HTTPRoute", "GRPCRoute")
 KINDS: Final = {
     "HTTPRoute": Ownership(HTTP_ROUTE, controller=CONTROLLER),
     "GRPCRoute": Ownership(GRPC_ROUTE, controller=CONTROLLER),
 }
 SHOWN: Final = 4
 """References that a message names; the others are counted."""
+PROGRAMMED: Final = "isthmus.io/Programmed"
+"""The type of a condition that the Gateway API does not have for routes; only there while it is False."""
+COUNTED: Final = (1000, 100, 10)
+"""Numbers of nodes above which no further ones are told apart: each change of a message is a write for each route."""
+
+READ: Final = (ROUTES, GRANTS, SERVICES, IMPORTS, CLUSTERS, OBSERVED, ROUTE_REFUSALS, NODES)
 
 Pairs = Sequence[tuple[Any, Any]]
 Beyond = Callable[[ServiceName], dict[str, str]]
@@ -47,8 +64,10 @@ def derived() -> DerivedTogether:
             IMPORTS: by_imports,
             CLUSTERS: by_members,
             OBSERVED: by_observed,
+            ROUTE_REFUSALS: by_refusals,
+            NODES: by_nodes,
         },
-        awaits={ROUTE_OBJECTS: lambda reader: pending(reader, (ROUTES, GRANTS, SERVICES, IMPORTS, CLUSTERS, OBSERVED))},
+        awaits={ROUTE_OBJECTS: lambda reader: pending(reader, READ)},
         arrived=lambda reader, sources: (),
     )
 
@@ -81,7 +100,11 @@ def status(reader: Reader, route: Route, refused: Beyond) -> dict[str, Any]:
             {
                 "parentRef": _reference(parent),
                 "controllerName": CONTROLLER,
-                "conditions": [_accepted(reader, route, parent, refused), *resolved],
+                "conditions": [
+                    _accepted(reader, route, parent, refused),
+                    *resolved,
+                    *_not_programmed(reader, route, parent),
+                ],
             }
             for parent in route.parents
         ]
@@ -121,6 +144,28 @@ def _resolved(reader: Reader, route: Route) -> Condition:
     if len(found) > SHOWN:
         message += f"; and {len(found) - SHOWN} more"
     return condition("ResolvedRefs", False, reason=found[0][0], message=message, generation=route.generation)
+
+
+def _not_programmed(reader: Reader, route: Route, parent: ParentRef) -> Iterator[Condition]:
+    """The condition while Envoys of nodes refuse the route for a parent. A node that is gone refuses nothing."""
+    found = sorted(
+        (row.name, each.message)
+        for row in reader.by(ROUTE_REFUSALS, "route", (route.kind, route.name))
+        if reader.get(NODES, row.name) is not None
+        for each in row.routes
+        if (each.kind, each.name, each.service) == (route.kind, route.name, parent.service)
+    )
+    if found:
+        node, why = found[0]
+        message = f"the Envoy of node {node}{_and_others(len(found) - 1)} refused it, and has what it took last: {why}"
+        yield condition(PROGRAMMED, False, reason="RefusedByEnvoy", message=message, generation=route.generation)
+
+
+def _and_others(count: int) -> str:
+    if not count:
+        return ""
+    least = next((each for each in COUNTED if count >= each), 0)
+    return f" (and of {least} others or more)" if least else f" (and of {count} other{'s' if count > 1 else ''})"
 
 
 def _failures(reader: Reader, route: Route) -> Iterator[tuple[str, str]]:
@@ -163,6 +208,19 @@ def by_members(reader: Reader, changed: Pairs) -> set[ServiceName]:
     """A cluster that joins or leaves affects the routes that refer to it."""
     names = {(old or new).name for old, new in changed if old is None or new is None}
     return {each.name for each in reader.all(ROUTES) if each.clusters() & names} if names else set()
+
+
+def by_refusals(reader: Reader, changed: Pairs) -> set[ServiceName]:
+    """A node's report affects the routes that it names, now and before."""
+    rows = [each for pair in changed for each in pair if each is not None]
+    return {each.name for row in rows for each in row.routes}
+
+
+def by_nodes(reader: Reader, changed: Pairs) -> set[ServiceName]:
+    """A node that comes or goes affects the routes that its report names."""
+    names = {(old or new).name for old, new in changed if old is None or new is None}
+    reports = [report for name in names if (report := reader.get(ROUTE_REFUSALS, name)) is not None]
+    return {each.name for report in reports for each in report.routes}
 
 
 def by_observed(reader: Reader, changed: Pairs) -> set[ServiceName]:

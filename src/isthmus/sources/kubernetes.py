@@ -9,6 +9,7 @@ from isthmus import kube
 from isthmus.kube.objects import cilium, core, discovery, gateway, mcs
 from isthmus.kube.objects import drains as drain_kinds
 from isthmus.kube.objects import policies as policy_kinds
+from isthmus.kube.objects import refusals as refusal_kinds
 from isthmus.model import tables as model
 from isthmus.model.names import ClusterName
 from isthmus.model.policies import PolicyKind
@@ -84,6 +85,7 @@ def feeds(
         Feed(gateway.HTTP_ROUTE, model.ROUTES, routes.http_route, optional=True, written="status"),
         Feed(gateway.GRPC_ROUTE, model.ROUTES, routes.grpc_route, optional=True, written="status"),
         Feed(gateway.REFERENCE_GRANT, model.GRANTS, routes.grant, optional=True),
+        Feed(refusal_kinds.REFUSED_ROUTES, model.ROUTE_REFUSALS, routes.refusals, optional=True),
     )
     found: dict[str, list[Feed]] = {}
     for feed in all_of_them:

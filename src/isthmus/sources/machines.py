@@ -35,6 +35,7 @@ def node(wire: core.Node) -> Node:
         cordoned=wire.spec.unschedulable,
         deleting=wire.metadata.deletion_timestamp is not None,
         out_of_service=any(each.key == OUT_OF_SERVICE for each in wire.spec.taints or ()),
+        uid=wire.metadata.uid,
     )
 
 

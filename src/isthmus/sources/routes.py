@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar, cast, get_args
 from msgspec.structs import replace
 
 from isthmus.kube.objects import gateway as wire
+from isthmus.kube.objects import refusals as refused
 from isthmus.model.names import ServiceName, service_name
 from isthmus.model.routes import (
     BackendRef,
@@ -21,6 +22,7 @@ from isthmus.model.routes import (
     HeaderEdit,
     Match,
     Mirror,
+    NodeRefusals,
     ParentKind,
     ParentRef,
     PathEdit,
@@ -30,6 +32,7 @@ from isthmus.model.routes import (
     Rewrite,
     Route,
     RouteKind,
+    RouteRefusal,
     RouteRule,
     ServiceRef,
     ValueMatch,
@@ -47,6 +50,11 @@ MAX_LIST: Final = 16
 MAX_TEXT: Final = 1024
 MAX_WEIGHT: Final = 1_000_000
 MAX_ATTEMPTS: Final = 16
+MAX_REFUSALS: Final = 64
+"""Routes in a node's report, each with one parent."""
+MAX_REFUSAL: Final = 512
+"""Characters of what a report has of one: names, and what an Envoy wrote."""
+ROUTE_KINDS: Final[tuple[RouteKind, ...]] = get_args(RouteKind)
 
 KINDS: Final[dict[tuple[str, str], ParentKind]] = {
     ("", "Service"): "Service",
@@ -101,6 +109,19 @@ def grant(found: wire.ReferenceGrant) -> Grant:
     sources = {(each.kind, each.namespace) for each in found.spec.from_ or () if each.group == wire.GROUP}
     targets = {(KINDS[each.group, each.kind], each.name or "") for each in found.spec.to or () if _known(each)}
     return Grant(name=name_of(found.metadata), sources=frozenset(sources), targets=frozenset(targets))
+
+
+def refusals(found: refused.RefusedRoutes) -> NodeRefusals:
+    """The row of a node's report. What names no kind of routes is left out."""
+    routes = tuple(
+        RouteRefusal(
+            kind, service_name(each.namespace, each.name), ServiceName(each.service), each.message[:MAX_REFUSAL]
+        )
+        for each in (found.routes or ())[:MAX_REFUSALS]
+        for kind in ROUTE_KINDS
+        if kind == each.kind
+    )
+    return NodeRefusals(name=found.metadata.name, routes=routes)
 
 
 def _known(to: wire.GrantTo) -> bool:

@@ -1,0 +1,148 @@
+"""The report of a node: which routes it names when the node's Envoy refuses a resource, and how much it holds."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from route_world import NODE, RouteWorld, route
+
+from isthmus.model import tables
+from isthmus.model.names import ServiceName
+from isthmus.model.routes import NodeRefusals, RouteRefusal
+from isthmus.model.services import Node, Port, Service
+from isthmus.model.sources import PROXY
+from isthmus.model.xds import RefusedResource, Resource, ResourceType
+from isthmus.processes.proxying import REPORTED, follow_refusals
+from isthmus.proxy import refusals
+from isthmus.sources.routes import MAX_REFUSAL, MAX_REFUSALS
+from isthmus.statedb import Database
+
+TO_ECHO = "parentRefs: [{group: '', kind: Service, name: echo}]\nrules: [{}]"
+
+
+def world() -> RouteWorld:
+    """A Service echo of two ports, and v2; a route for all of echo, one for its port 81, one of another namespace."""
+    made = RouteWorld()
+    echo = Service(
+        name=ServiceName("demo/echo"),
+        source="kubernetes",
+        ports=(Port("a", 80), Port("b", 81), Port("c", 80, "UDP")),
+        cluster_ips=(made.cluster_ip(),),
+    )
+    made.put(tables.SERVICES, echo).service("demo/v2", "10.1.1.9:80")
+    return made.routes(
+        route(TO_ECHO, name="demo/every"),
+        route(
+            "parentRefs: [{group: '', kind: Service, name: echo, port: 81}]\n"
+            "rules: [{backendRefs: [{name: v2, port: 80}]}]",
+            name="demo/on-81",
+        ),
+        route(
+            "parentRefs: [{group: '', kind: Service, name: echo, namespace: demo}]\nrules: [{}]", name="shop/consumer"
+        ),
+    )
+
+
+def refuse(made: RouteWorld, type_: ResourceType, name: str, error: str = "no") -> None:
+    made.put(tables.XDS_REFUSED, RefusedResource(type=type_, name=name, version="1", owner="", error=error))
+
+
+def reported(made: RouteWorld) -> list[str]:
+    found = refusals.compute(made.db.snapshot(), NODE)
+    return [f"{each.name} for {each.service}" for each in found.routes] if found is not None else []
+
+
+def test_nothing_is_reported_while_nothing_is_refused() -> None:
+    assert refusals.compute(world().db.snapshot(), NODE) is None
+
+
+def test_refused_routes_of_a_port_name_each_route_that_they_hold() -> None:
+    made = world()
+    refuse(made, "routes", "demo/echo:80", "no argument for repetition operator")
+    assert reported(made) == ["demo/every for demo/echo"]
+    refuse(made, "routes", "demo/echo:81")
+    assert reported(made) == ["demo/every for demo/echo", "demo/on-81 for demo/echo"]
+    found = refusals.compute(made.db.snapshot(), NODE)
+    assert found is not None
+    assert found.routes[0].message == "routes demo/echo:80: no argument for repetition operator"
+
+
+def test_refused_routes_of_callers_of_a_namespace_name_its_routes_alone() -> None:
+    made = world()
+    refuse(made, "routes", "demo/echo:80/shop")
+    assert reported(made) == ["shop/consumer for demo/echo"]
+
+
+def test_a_refused_listener_names_all_routes_of_its_port() -> None:
+    made = world()
+    refuse(made, "listener", "demo/echo:80")
+    assert reported(made) == ["demo/every for demo/echo", "shop/consumer for demo/echo"]
+
+
+def test_a_refused_cluster_names_the_routes_that_lead_there() -> None:
+    made = world()
+    refuse(made, "cluster", "demo/v2:80")
+    assert reported(made) == ["demo/on-81 for demo/echo"]
+
+
+def test_what_is_no_longer_sent_is_reported_no_more() -> None:
+    made = world()
+    refuse(made, "routes", "demo/echo:80")
+    made.delete(tables.ROUTES, *made.rows(tables.ROUTES))
+    assert reported(made) == []
+
+
+def test_a_report_names_its_node_and_is_bounded() -> None:
+    made = world().put(tables.NODES, Node(NODE, uid="u1"))
+    made.routes(*(route(TO_ECHO, name=f"demo/r{number:03}") for number in range(MAX_REFUSALS + 10)))
+    refuse(made, "routes", "demo/echo:80", "x" * 10_000)
+    found = refusals.compute(made.db.snapshot(), NODE)
+    assert found is not None
+    assert (found.name, found.uid, len(found.routes)) == (NODE, "u1", MAX_REFUSALS)
+    assert {len(each.message) for each in found.routes} == {MAX_REFUSAL}
+
+
+def test_a_report_goes_with_its_node_where_that_is_known() -> None:
+    refused = RouteRefusal("HTTPRoute", ServiceName("demo/r"), ServiceName("demo/echo"), "no")
+    assert "ownerReferences" not in refusals.body(NodeRefusals(name=NODE, routes=(refused,)))["metadata"]
+    made = refusals.body(NodeRefusals(name=NODE, uid="u1", routes=(refused,)))
+    assert made["metadata"]["ownerReferences"] == [{"apiVersion": "v1", "kind": "Node", "name": NODE, "uid": "u1"}]
+    assert made["routes"] == [
+        {"kind": "HTTPRoute", "namespace": "demo", "name": "r", "service": "demo/echo", "message": "no"}
+    ]
+
+
+@pytest.mark.looptime
+async def test_a_listener_that_is_tried_again_and_refused_again_is_no_change_of_the_report() -> None:
+    db = Database(
+        *(tables.SERVICES, tables.IMPORTS, tables.ROUTES, tables.NODES, tables.XDS, tables.XDS_REFUSED),
+        *(tables.XDS_SERVED, *REPORTED),
+    )
+    refused = RefusedResource(
+        type="listener", name="demo/echo:80", version="1", owner="", error="cannot bind: Address already in use"
+    )
+    with db.write() as txn:
+        txn.put(tables.SERVICES, Service(name=ServiceName("demo/echo"), source="kubernetes", ports=(Port("", 80),)))
+        txn.put(tables.ROUTES, route(TO_ECHO))
+        txn.put(tables.XDS, Resource(type="listener", name=refused.name, version="1", body=b"", unit="demo/echo"))
+        txn.put(tables.XDS_REFUSED, refused)
+    task = asyncio.create_task(follow_refusals(db, NODE, db.initializer(tables.ROUTE_REFUSALS, PROXY)))
+    await asyncio.sleep(60)
+    assert db.snapshot().initialized(tables.ROUTE_REFUSALS)
+    [row] = db.snapshot().all(tables.ROUTE_REFUSALS)
+    assert row.routes[0].message == "listener demo/echo:80: cannot bind: Address already in use"
+    written = db.snapshot().revision(tables.ROUTE_REFUSALS)
+    for _ in range(5):
+        with db.write() as txn:
+            txn.delete(tables.XDS_REFUSED, ("listener", refused.name))
+        await asyncio.sleep(0.5)
+        with db.write() as txn:
+            txn.put(tables.XDS_REFUSED, refused)
+        await asyncio.sleep(30)
+    assert db.snapshot().revision(tables.ROUTE_REFUSALS) == written
+    with db.write() as txn:
+        txn.delete(tables.XDS_REFUSED, ("listener", refused.name))
+    await asyncio.sleep(30)
+    assert list(db.snapshot().all(tables.ROUTE_REFUSALS)) == []
+    task.cancel()
