@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+from pathlib import Path
 
 import pytest
+from envoy_world import envoy_world
 from route_world import NODE, RouteWorld, route
 
 from isthmus.model import tables
@@ -14,7 +17,7 @@ from isthmus.model.services import Node, Port, Service
 from isthmus.model.sources import PROXY
 from isthmus.model.xds import RefusedResource, Resource, ResourceType
 from isthmus.processes.proxying import REPORTED, follow_refusals
-from isthmus.proxy import refusals
+from isthmus.proxy import ads, refusals
 from isthmus.sources.routes import MAX_REFUSAL, MAX_REFUSALS
 from isthmus.statedb import Database
 
@@ -27,7 +30,7 @@ def world() -> RouteWorld:
     echo = Service(
         name=ServiceName("demo/echo"),
         source="kubernetes",
-        ports=(Port("a", 80), Port("b", 81), Port("c", 80, "UDP")),
+        ports=(Port("c", 80, "UDP"), Port("a", 80), Port("b", 81)),
         cluster_ips=(made.cluster_ip(),),
     )
     made.put(tables.SERVICES, echo).service("demo/v2", "10.1.1.9:80")
@@ -84,6 +87,14 @@ def test_a_refused_cluster_names_the_routes_that_lead_there() -> None:
     made = world()
     refuse(made, "cluster", "demo/v2:80")
     assert reported(made) == ["demo/on-81 for demo/echo"]
+    made.routes(
+        route(
+            "parentRefs: [{group: '', kind: Service, name: v2}]\n"
+            "rules: [{backendRefs: [{group: isthmus.io, kind: Cluster, name: c1}]}]",
+            name="demo/to-a-cluster",
+        )
+    )
+    assert reported(made) == ["demo/on-81 for demo/echo", "demo/to-a-cluster for demo/v2"]
 
 
 def test_what_is_no_longer_sent_is_reported_no_more() -> None:
@@ -146,3 +157,24 @@ async def test_a_listener_that_is_tried_again_and_refused_again_is_no_change_of_
     await asyncio.sleep(30)
     assert list(db.snapshot().all(tables.ROUTE_REFUSALS)) == []
     task.cancel()
+
+
+@pytest.mark.needs("envoy")
+async def test_what_the_real_envoy_refuses_of_a_route_is_reported_until_it_takes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ads, "RETRY", 0.5)
+    rows = RouteWorld().service("demo/echo", "127.0.0.1:9").routes(route(TO_ECHO))
+    [address] = rows.addresses
+    with socket.create_server((address, rows.listener_port("demo/echo"))):
+        async with envoy_world(tmp_path / "envoy", db=rows.db), asyncio.timeout(120):
+            now = await rows.db.until(lambda now: refusals.compute(now, NODE) is not None)
+            found = refusals.compute(now, NODE)
+            assert found is not None
+            [refused] = found.routes
+            assert (refused.kind, refused.name, refused.service) == ("HTTPRoute", "demo/route", "demo/echo")
+            assert refused.message.startswith("listener demo/echo:80: ")
+            assert "Address already in use" in refused.message
+            del now
+    async with envoy_world(tmp_path / "envoy", db=rows.db), asyncio.timeout(120):
+        await rows.db.until(lambda now: bool(now.all(tables.XDS_SERVED)) and refusals.compute(now, NODE) is None)

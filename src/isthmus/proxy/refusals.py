@@ -56,7 +56,7 @@ def refused_routes(reader: Reader, row: RefusedResource) -> Iterator[tuple[Route
     subject = resolve(reader, service, which="all")
     number, _, namespace = row.name.removeprefix(f"{service}:").partition("/")
     for port in subject.ports if subject is not None else ():
-        if port.protocol == "TCP" and str(port.port) == number:
+        if str(port.port) == number:
             routes = of_port(attached(reader, service)[0], service, port)
             here = routes if row.type == "listener" else by_callers(routes, service).get(namespace, [])
             yield from ((route, service) for route in here)
