@@ -12,13 +12,12 @@ from route_world import NODE, RouteWorld, route
 
 from isthmus.model import tables
 from isthmus.model.names import ServiceName
-from isthmus.model.routes import NodeRefusals, RouteRefusal
+from isthmus.model.routes import MAX_REFUSAL, MAX_REFUSALS, NodeRefusals, RouteRefusal
 from isthmus.model.services import Node, Port, Service
 from isthmus.model.sources import PROXY
 from isthmus.model.xds import RefusedResource, Resource, ResourceType
 from isthmus.processes.proxying import REPORTED, follow_refusals
 from isthmus.proxy import ads, refusals
-from isthmus.sources.routes import MAX_REFUSAL, MAX_REFUSALS
 from isthmus.statedb import Database
 
 TO_ECHO = "parentRefs: [{group: '', kind: Service, name: echo}]\nrules: [{}]"
@@ -62,7 +61,7 @@ def test_nothing_is_reported_while_nothing_is_refused() -> None:
 
 def test_refused_routes_of_a_port_name_each_route_that_they_hold() -> None:
     made = world()
-    refuse(made, "routes", "demo/echo:80", "no argument for repetition operator")
+    refuse(made, "routes", "demo/echo:80", "no argument for\nrepetition operator\n")
     assert reported(made) == ["demo/every for demo/echo"]
     refuse(made, "routes", "demo/echo:81")
     assert reported(made) == ["demo/every for demo/echo", "demo/on-81 for demo/echo"]

@@ -250,7 +250,7 @@ def refusal(node: str, message: str = "no", *, route: str = "demo/route", servic
 
 
 def refused(by: str, message: str = "no") -> tuple[str, str, str, str]:
-    text = f"the Envoy of node {by} refused it, and has what it took last: {message}"
+    text = f"the Envoy of node {by} refused it, and keeps what it took before: {message}"
     return ("isthmus.io/Programmed", "False", "RefusedByEnvoy", text)
 
 

@@ -7,7 +7,7 @@ its row, or of the rule or reference that it is about; such a part has no other 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Final, Literal, get_args
 
 from msgspec import Struct
 
@@ -18,6 +18,12 @@ RouteKind = Literal["HTTPRoute", "GRPCRoute"]
 ParentKind = Literal["Service", "ServiceImport"]
 RefKind = Literal["Service", "ServiceImport", "Cluster"]
 PathType = Literal["Exact", "PathPrefix", "RegularExpression"]
+
+ROUTE_KINDS: Final[tuple[RouteKind, ...]] = get_args(RouteKind)
+MAX_REFUSALS: Final = 64
+"""Pairs of route and parent in a node's report of what its Envoy refused."""
+MAX_REFUSAL: Final = 512
+"""Characters that a report has of each: names, and what the Envoy wrote."""
 
 
 class ValueMatch(Struct, frozen=True, gc=False, order=True):

@@ -13,12 +13,11 @@ from isthmus import kube
 from isthmus.kube.objects.refusals import REFUSED_ROUTES
 from isthmus.loadbalancer.services import resolve
 from isthmus.model.names import ServiceName, split
-from isthmus.model.routes import NodeRefusals, Route, RouteKind, RouteRefusal
+from isthmus.model.routes import MAX_REFUSAL, MAX_REFUSALS, NodeRefusals, Route, RouteKind, RouteRefusal
 from isthmus.model.tables import NODES, ROUTES, XDS, XDS_REFUSED
 from isthmus.model.xds import RefusedResource
 from isthmus.proxy.attachment import attached, by_callers, of_port
 from isthmus.reflector import Expired
-from isthmus.sources.routes import MAX_REFUSAL, MAX_REFUSALS
 from isthmus.statedb import NotPruned, Reader
 
 MANAGER: Final = "isthmus-agent"
@@ -63,6 +62,8 @@ def refused_routes(reader: Reader, row: RefusedResource) -> Iterator[tuple[Route
 
 
 def _cut(message: str) -> str:
+    """A message in one line (Envoy's end with a line feed), of bounded length."""
+    message = " ".join(message.split())
     return message if len(message) <= MAX_REFUSAL else f"{message[: MAX_REFUSAL - 1]}…"
 
 

@@ -16,7 +16,7 @@ from isthmus.kube.objects.gateway import GRPC_ROUTE, HTTP_ROUTE
 from isthmus.loadbalancer.services import names_for_import, resolve
 from isthmus.model.names import ServiceName, split
 from isthmus.model.objects import Object
-from isthmus.model.routes import ParentRef, Route
+from isthmus.model.routes import ROUTE_KINDS, ParentRef, Route
 from isthmus.model.tables import (
     CLUSTERS,
     GRANTS,
@@ -29,7 +29,6 @@ from isthmus.model.tables import (
     SERVICES,
 )
 from isthmus.proxy.attachment import attached, unfit, unresolved
-from isthmus.sources.routes import ROUTE_KINDS
 from isthmus.statedb import DerivedTogether, Reader, WriteTxn, pending, rewrite
 
 CONTROLLER: Final = "isthmus.io/mesh"
@@ -157,7 +156,9 @@ def _not_programmed(reader: Reader, route: Route, parent: ParentRef) -> Iterator
     )
     if found:
         node, why = found[0]
-        message = f"the Envoy of node {node}{_and_others(len(found) - 1)} refused it, and has what it took last: {why}"
+        message = (
+            f"the Envoy of node {node}{_and_others(len(found) - 1)} refused it, and keeps what it took before: {why}"
+        )
         yield condition(PROGRAMMED, False, reason="RefusedByEnvoy", message=message, generation=route.generation)
 
 

@@ -17,6 +17,9 @@ from isthmus.kube.objects import gateway as wire
 from isthmus.kube.objects import refusals as refused
 from isthmus.model.names import ServiceName, service_name
 from isthmus.model.routes import (
+    MAX_REFUSAL,
+    MAX_REFUSALS,
+    ROUTE_KINDS,
     BackendRef,
     Grant,
     HeaderEdit,
@@ -50,11 +53,6 @@ MAX_LIST: Final = 16
 MAX_TEXT: Final = 1024
 MAX_WEIGHT: Final = 1_000_000
 MAX_ATTEMPTS: Final = 16
-MAX_REFUSALS: Final = 64
-"""Routes in a node's report, each with one parent."""
-MAX_REFUSAL: Final = 512
-"""Characters of what a report has of one: names, and what an Envoy wrote."""
-ROUTE_KINDS: Final[tuple[RouteKind, ...]] = get_args(RouteKind)
 
 KINDS: Final[dict[tuple[str, str], ParentKind]] = {
     ("", "Service"): "Service",
