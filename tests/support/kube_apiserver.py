@@ -22,7 +22,7 @@ from etcd_server import running as running_etcd
 from isthmus.config import KubernetesSection
 from isthmus.etcd import Session, binary
 
-TOKENS: Final = {"admin": "system:masters", "karmada": "", "operator": "", "nobody": ""}
+TOKENS: Final = {"admin": "system:masters", "agent": "", "karmada": "", "operator": "", "nobody": ""}
 """Users, whose names are their tokens, and the group they are in. The server is shared by all tests of a run: each test
 file that binds roles has a user of its own, and none binds any to ``nobody``.
 """
