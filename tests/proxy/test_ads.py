@@ -11,7 +11,7 @@ import pytest
 from envoy_world import EnvoyWorld, cluster, endpoints, envoy_world, http_listener, routes
 from etcd_server import free_ports
 
-from isthmus.model.tables import XDS_SERVED
+from isthmus.model.tables import XDS, XDS_SERVED
 from isthmus.proxy import resource
 
 pytestmark = pytest.mark.needs("envoy")
@@ -63,6 +63,31 @@ async def test_a_row_that_breaks_a_rule_is_not_sent_and_names_its_object(world: 
     assert await world.get(other) == (200, "three")
     assert world.refused() == ["HTTPRoute demo/bad: virtual_hosts[0].name: is shorter than 1 characters"]
     assert world.server.stats().nacks == 0
+
+
+async def test_of_routes_that_envoy_refuses_the_object_is_named_that_was_not_there_before(world: EnvoyWorld) -> None:
+    port = await service(world, "echo", "one")
+
+    def rule(name: str, **match: object) -> dict[str, object]:
+        return {"name": f"HTTPRoute demo/{name}, rule 1", "match": match, "route": {"cluster": "echo"}}
+
+    good = rule("good", prefix="/good")
+
+    def with_rules(*rules: dict[str, object]) -> None:
+        hosts = [{"name": "all", "domains": ["*"], "routes": rules}]
+        world.put(resource("routes", "echo", "HTTPRoute demo/good", virtual_hosts=hosts))
+
+    with_rules(good)
+    await world.until(port, (404, ""))
+    [accepted] = [row for row in world.db.snapshot().all(XDS) if row.type == "routes"]
+    while world.server._resources._accepted["routes", "echo"] is not accepted:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    with_rules(rule("bad", safe_regex={"regex": "*"}), good)
+    await world.db.until(lambda now: bool(world.refused()))
+    [refusal] = world.refused()
+    assert refusal.startswith("HTTPRoute demo/bad: ")
+    assert "no argument for repetition operator" in refusal
+    assert await world.get(port, "/good") == (200, "one")
 
 
 async def test_one_bad_cluster_among_many_holds_no_other_up_and_is_named(world: EnvoyWorld) -> None:

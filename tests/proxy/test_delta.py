@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from isthmus.model.xds import Resource, ResourceKey
 from isthmus.proxy.delta import Request, Resources, Response, Stream
+from isthmus.proxy.resources import resource
 
 BAD = "bad"
 NAMES = ["a", "b", "c", "d"]
@@ -146,3 +147,31 @@ def test_listeners_and_routes_wait_until_the_clusters_are_taken() -> None:
     second = stream.next()
     assert second is not None
     assert second.type == "listener"
+
+
+def routes(*rules: tuple[str, str]) -> Resource:
+    """Routes by (name, prefix)."""
+    found = [{"name": name, "match": {"prefix": prefix}, "direct_response": {"status": 200}} for name, prefix in rules]
+    return resource("routes", "echo", virtual_hosts=[{"name": "all", "domains": ["*"], "routes": found}])
+
+
+def test_of_refused_routes_the_objects_are_named_that_differ_from_what_was_accepted() -> None:
+    resources = Resources()
+    a, b = ("HTTPRoute demo/a, rule 1", "/"), ("HTTPRoute demo/b, rule 1", "/b")
+
+    def refused(row: Resource) -> tuple[str, tuple[str, ...]]:
+        assert resources.put(row)
+        resources.reject(row, "no")
+        [found] = resources.refused.values()
+        return found.owner, found.changed
+
+    assert refused(routes(a, b)) == ("", ())  # nothing was accepted: each may be the cause
+    good = routes(a)
+    assert resources.put(good)
+    resources.accept(good)
+    assert refused(routes(a, b)) == ("HTTPRoute demo/b", ("HTTPRoute demo/b",))
+    changed = ("HTTPRoute demo/a, rule 1", "/other")
+    assert refused(routes(b, changed)) == ("HTTPRoute demo/b", ("HTTPRoute demo/b", "HTTPRoute demo/a"))
+    unnamed = resource("routes", "echo", virtual_hosts=[{"name": "", "domains": ["*"]}])
+    assert not resources.put(unnamed)  # by the rules of Envoy's API
+    assert [each.changed for each in resources.refused.values()] == [()]

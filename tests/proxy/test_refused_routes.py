@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from envoy_world import envoy_world
+from msgspec.structs import replace
 from route_world import NODE, RouteWorld, route
 
 from isthmus.model import tables
@@ -68,6 +69,17 @@ def test_refused_routes_of_a_port_name_each_route_that_they_hold() -> None:
     found = refusals.compute(made.db.snapshot(), NODE)
     assert found is not None
     assert found.routes[0].message == "routes demo/echo:80: no argument for repetition operator"
+
+
+def test_of_refused_routes_those_are_named_that_changed_where_that_is_known() -> None:
+    made = world()
+    row = RefusedResource(
+        type="routes", name="demo/echo:81", version="1", owner="", error="no", changed=("HTTPRoute demo/on-81",)
+    )
+    made.put(tables.XDS_REFUSED, row)
+    assert reported(made) == ["demo/on-81 for demo/echo"]
+    made.put(tables.XDS_REFUSED, replace(row, changed=("HTTPRoute demo/gone",)))
+    assert reported(made) == ["demo/every for demo/echo", "demo/on-81 for demo/echo"]
 
 
 def test_refused_routes_of_callers_of_a_namespace_name_its_routes_alone() -> None:

@@ -20,6 +20,8 @@ RefKind = Literal["Service", "ServiceImport", "Cluster"]
 PathType = Literal["Exact", "PathPrefix", "RegularExpression"]
 
 ROUTE_KINDS: Final[tuple[RouteKind, ...]] = get_args(RouteKind)
+RULE: Final = ", rule "
+"""Between a route and a number, where people name a rule of it."""
 MAX_REFUSALS: Final = 64
 """Pairs of route and parent in a node's report of what its Envoy refused."""
 MAX_REFUSAL: Final = 512

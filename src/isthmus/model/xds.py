@@ -38,7 +38,10 @@ class RefusedResource(Struct, frozen=True, gc=False, kw_only=True):
     name: str
     version: str
     owner: str
+    """The object where the refusal is reported: of routes, the first one that is changed."""
     error: str
+    changed: tuple[str, ...] = ()
+    """Of routes, the objects with rules that the version accepted last has not got. Empty: each may be the cause."""
 
 
 class ServedListener(Struct, frozen=True, gc=False):

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from isthmus.loadbalancer.services import UNKNOWN_AGE, ResolvedService, resolve
 from isthmus.model.names import ClusterName, ServiceName
-from isthmus.model.routes import Match, ParentRef, PathType, Route, RouteRule, ServiceRef, ValueMatch
+from isthmus.model.routes import RULE, Match, ParentRef, PathType, Route, RouteRule, ServiceRef, ValueMatch
 from isthmus.model.services import Port
 from isthmus.model.tables import CLUSTERS, GRANTS, ROUTES
 from isthmus.statedb import Reader
@@ -40,7 +40,7 @@ class Entry(NamedTuple):
     @property
     def name(self) -> str:
         """The rule, as people name it."""
-        return f"{self.route.owner}, rule {self.number + 1}"
+        return f"{self.route.owner}{RULE}{self.number + 1}"
 
 
 class Request(NamedTuple):

@@ -19,8 +19,9 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, get_args
 
+from isthmus.model.routes import RULE
 from isthmus.model.xds import RefusedResource, Resource, ResourceKey, ResourceType
-from isthmus.proxy.messages import ANY_PREFIX
+from isthmus.proxy.messages import ANY_PREFIX, message
 from isthmus.proxy.rules import problem
 
 MESSAGES: Final[Mapping[ResourceType, str]] = {
@@ -109,9 +110,34 @@ class Resources:
         return [(row.type, row.name) for row in rows if self.put(row)]
 
     def _refuse(self, row: Resource, error: str) -> None:
-        self.refused[row.type, row.name] = RefusedResource(
-            type=row.type, name=row.name, version=row.version, owner=row.owner, error=error
+        key = (row.type, row.name)
+        changed = changed_owners(self._accepted.get(key), row)
+        self.refused[key] = RefusedResource(
+            type=row.type,
+            name=row.name,
+            version=row.version,
+            owner=changed[0] if changed else row.owner,
+            error=error,
+            changed=changed,
         )
+
+
+def changed_owners(accepted: Resource | None, row: Resource) -> tuple[str, ...]:
+    """Of a row of routes, the objects with a rule that the accepted version has not got, in the order of the rules.
+
+    What an Envoy accepted once it does not refuse beside others: the cause is among these. Empty where it is not known.
+    """
+    if row.type != "routes" or accepted is None:
+        return ()
+    before = {encoded for _, encoded in _routes(accepted)}
+    names = [name for name, encoded in _routes(row) if encoded not in before]
+    return tuple(dict.fromkeys(owner for name in names if (owner := name.rpartition(RULE)[0])))
+
+
+def _routes(row: Resource) -> Iterator[tuple[str, bytes]]:
+    for host in message(MESSAGES[row.type]).FromString(row.body).virtual_hosts:
+        for route in host.routes:
+            yield route.name, route.SerializeToString(deterministic=True)
 
 
 class Request(NamedTuple):

@@ -1,7 +1,8 @@
 """What this node's Envoy refused of routes, as the node's report of it (the object RefusedRoutes) and its writer.
 
-An Envoy takes or refuses all routes of a Service's port together, and its message need not name one of them: so each of
-them is in the report. An object of a kind of its own: an agent needs no right on Nodes, routes or ConfigMaps for it.
+An Envoy takes or refuses all routes of a Service's port together, and its message need not name one of them: those that
+differ from what it took last are in the report, and where that is not known, all. The report is an object of a kind of
+its own: an agent needs no right on Nodes, routes or ConfigMaps for it.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ def refused_routes(reader: Reader, row: RefusedResource) -> Iterator[tuple[Route
         if str(port.port) == number:
             routes = of_port(attached(reader, service)[0], service, port)
             here = routes if row.type == "listener" else by_callers(routes, service).get(namespace, [])
-            yield from ((route, service) for route in here)
+            cause = [route for route in here if route.owner in row.changed]
+            yield from ((route, service) for route in cause or here)
 
 
 def _cut(message: str) -> str:
