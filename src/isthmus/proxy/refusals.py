@@ -29,6 +29,8 @@ def compute(reader: Reader, node: str) -> NodeRefusals | None:
     """The report of a node; None where nothing of a route is refused. Of several refusals of a route one is named."""
     found: dict[tuple[RouteKind, ServiceName, ServiceName], RouteRefusal] = {}
     for row in sorted(reader.all(XDS_REFUSED), key=XDS_REFUSED.key):
+        if len(found) >= MAX_REFUSALS:  # of thousands that are refused for one reason, few are looked at
+            break
         message = _cut(f"{row.type} {row.name}: {row.error}")
         for route, service in refused_routes(reader, row):
             key = (route.kind, route.name, service)
