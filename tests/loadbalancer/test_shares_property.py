@@ -1,4 +1,4 @@
-"""Random clusters, policies and health: the plan shares calls out as a model of ten lines does."""
+"""Random clusters, policies and health: kernel and Envoy share calls out as a model of ten lines does."""
 
 from __future__ import annotations
 
@@ -7,14 +7,21 @@ from typing import Any, NamedTuple
 
 import pytest
 from balancing_world import World, make
+from bpf_model import TellingMaps
+from bpf_world import done
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from isthmus.datapath import PlanTarget
+from isthmus.datapath.services.installed import State
 from isthmus.loadbalancer import shares
+from isthmus.model.balancing import Plan
 from isthmus.model.clusters import Cluster
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.policies import ANY_OTHER, THIS_CLUSTER, Policy, Share, Tier
 from isthmus.model.services import Condition
+from isthmus.proxy.clusters import of_plans
+from isthmus.proxy.messages import message
 
 CLUSTERS = tuple(ClusterName(f"c{n}") for n in range(1, 6))
 ECHO = ServiceName("demo/echo")
@@ -94,8 +101,8 @@ def model(policy: Sequence[Tier], of: Topology) -> dict[str, float]:
     return {name: part / total for name, part in found.items() if part}
 
 
-def planned(policy: Sequence[Tier], of: Topology) -> dict[Any, float]:
-    """The shares that a node's plan has."""
+def planned(policy: Sequence[Tier], of: Topology) -> Plan:
+    """A node's plan. Endpoints of the n-th cluster are at 10.n.0.x."""
     row = Policy(name=ECHO, target=ECHO, tiers=tuple(policy))
     world = World().put(make.imported(clusters=CLUSTERS), make.derived(), row, *of.clusters)
     for n, (name, (alive, dead, away)) in enumerate(of.endpoints.items(), 1):
@@ -105,13 +112,49 @@ def planned(policy: Sequence[Tier], of: Topology) -> dict[Any, float]:
         for host in range(alive + 1, alive + dead + 1):
             world.put(make.probe(f"10.{n}.0.{host}", healthy=False, cluster=name, service=make.DERIVED))
     [plan] = world.plans
-    return shares.by_cluster(plan)
+    return plan
+
+
+def in_kernel(plan: Plan) -> dict[Any, float]:
+    """The shares of connects, read off the maps as the kernel reads them."""
+    maps = TellingMaps()
+    assert done(PlanTarget(maps, State()).update([plan])) == {}
+    found = maps.find(plan.frontends[0])
+    assert found is not None
+    return maps.shares(found)
+
+
+def in_envoy(plan: Plan) -> dict[Any, float]:
+    """The shares of requests, read off the endpoints that Envoy is sent: those of priority 0 count, none is unhealthy.
+
+    A locality is picked by its weight, and in it each endpoint as often as any other (Envoy: "Locality weighted load
+    balancing"); an endpoint in two priorities would be in one of them only.
+    """
+    [endpoints] = [each for each in of_plans([plan], http2=frozenset()) if each.type == "endpoints"]
+    sent = message("envoy.config.endpoint.v3.ClusterLoadAssignment").FromString(endpoints.body)
+    hosts = [
+        (locality, each.endpoint.address.socket_address.address)
+        for locality in sent.endpoints
+        for each in locality.lb_endpoints
+    ]
+    assert len({host for _, host in hosts}) == len(hosts)
+    first = [locality for locality in sent.endpoints if locality.priority == 0]
+    total = sum(locality.load_balancing_weight.value for locality in first)
+    found = dict.fromkeys(CLUSTERS, 0.0)
+    for locality, host in hosts:
+        if locality.priority == 0:
+            part = locality.load_balancing_weight.value / total / len(locality.lb_endpoints)
+            found[CLUSTERS[int(host.split(".")[1]) - 1]] += part
+    return {name: part for name, part in found.items() if part}
 
 
 @settings(max_examples=200, deadline=None)
 @given(policy=st.lists(tiers, min_size=1, max_size=4), of=topologies)
-def test_a_plans_shares_are_those_of_the_model(policy: list[Tier], of: Topology) -> None:
-    assert planned(policy, of) == pytest.approx(model(policy, of), abs=1e-4)
+def test_the_shares_of_kernel_and_envoy_are_those_of_the_model(policy: list[Tier], of: Topology) -> None:
+    plan, expected = planned(policy, of), pytest.approx(model(policy, of), abs=1e-4)
+    assert shares.by_cluster(plan) == expected
+    assert in_kernel(plan) == expected
+    assert in_envoy(plan) == expected
 
 
 @pytest.mark.parametrize(("least", "percent"), [(15, 0), (1, 50)])
@@ -121,4 +164,4 @@ def test_a_tier_that_scales_from_nothing_to_thirty_takes_its_part_at_each_step(l
         counts = {**dict.fromkeys(CLUSTERS, (0, 0, 0)), CLUSTERS[0]: (ready, 0, 30 - ready), CLUSTERS[1]: (3, 0, 0)}
         of = Topology(tuple(make.cluster(name, own=name == "c1") for name in CLUSTERS), counts)
         part = min(1.0, ready / 15)
-        assert planned(policy, of).get(CLUSTERS[0], 0.0) == pytest.approx(part, abs=0.02)
+        assert shares.by_cluster(planned(policy, of)).get(CLUSTERS[0], 0.0) == pytest.approx(part, abs=0.02)

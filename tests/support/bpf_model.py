@@ -69,6 +69,19 @@ class TellingMaps(DictMaps):
             for n in range(count if bound else 0)
         }
 
+    def shares(self, plan_id: int) -> dict[ClusterName, float]:
+        """The part of connects that each cluster is given: of a group by its bound, of a backend by its slots."""
+        plan = codecs.PLAN.named(self.maps["plans"][shapes.ID.pack(plan_id)])
+        found: dict[ClusterName, float] = {}
+        below = 0
+        for group in range(plan["size"]):
+            bound, _, count, _ = codecs.GROUP.unpack_from(plan["groups"], group * codecs.GROUP.size)
+            for n in range(count if bound else 0):
+                cluster = self.target(plan_id, group, n).cluster
+                found[cluster] = found.get(cluster, 0.0) + (bound - below) / codecs.CUMULATIVE_WEIGHT / count
+            below = bound or below
+        return found
+
     def ring(self, plan_id: int) -> set[Target]:
         """Every target that some caller has; of a ring without cells, none."""
         mine = [key for key in self.maps["rings"] if codecs.RING_KEY.unpack(key)[0] == plan_id]
