@@ -370,7 +370,8 @@ def is_drained(cluster: Cluster) -> bool:
 def warnings(cluster: Cluster) -> int:
     """How often exports were said to be wrong."""
     events = cluster.get("-n", "demo", "events")["items"]
-    return sum(int(each["count"]) for each in events if each["type"] == "Warning")
+    exports = [each for each in events if each["involvedObject"]["kind"] == "ServiceExport"]  # others have no count
+    return sum(int(each["count"]) for each in exports if each["type"] == "Warning")
 
 
 def asked(name: str, port: int) -> set[str]:
