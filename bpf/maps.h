@@ -51,7 +51,7 @@ enum event_kind {
 };
 
 enum flow_flag {
-	FLOW_SENT = 1,	      /* pod: a packet was rewritten: the SYN has gone to the new backend */
+	FLOW_SENT = 1,	      /* pod: a SYN has gone to the new backend */
 	FLOW_ANSWERED = 2,    /* peer: the new backend accepted: it is this one for good */
 	FLOW_FIN = 4,	      /* pod or peer: it has sent its FIN */
 	FLOW_OTHER_DONE = 8,  /* pod or peer: it has acknowledged the other's FIN */

@@ -261,12 +261,11 @@ static __always_inline int move_on(struct attempt *attempt, const struct flow_ke
 static __always_inline bool is_unsent(const struct attempt *attempt, const struct flow_key *forward)
 {
 	const struct flow *flow = attempt->moved ? bpf_map_lookup_elem(&flows, forward) : 0;
-	__u8 wanted;
+	__u8 peer = flow ? READ_ONCE(flow->peer_flags) : FLOW_ANSWERED;
 
-	if (!flow)
+	if (peer & FLOW_ANSWERED) /* a SYN of this connection got there, whatever else came from there before */
 		return false;
-	wanted = READ_ONCE(flow->peer_flags) & FLOW_STALE ? FLOW_SENT_AGAIN : FLOW_SENT;
-	return !(READ_ONCE(flow->pod_flags) & wanted);
+	return !(READ_ONCE(flow->pod_flags) & (peer & FLOW_STALE ? FLOW_SENT_AGAIN : FLOW_SENT));
 }
 
 /*

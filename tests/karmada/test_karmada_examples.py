@@ -33,7 +33,7 @@ def pods(rendered: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def test_our_exports_and_imports_are_not_defined_on_karmadas_api_server(rendered: list[dict[str, Any]]) -> None:
     names = {each["metadata"]["name"] for each in rendered if each["kind"] == "CustomResourceDefinition"}
-    assert names == {"trafficpolicies.isthmus.io", "drains.isthmus.io"}
+    assert names == {"trafficpolicies.isthmus.io", "drains.isthmus.io", "refusedroutes.isthmus.io"}
 
 
 def test_the_app_can_be_applied_as_a_folder_whose_files_are_read_by_name() -> None:

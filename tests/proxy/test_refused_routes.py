@@ -18,7 +18,7 @@ from isthmus.model.services import Node, Port, Service
 from isthmus.model.sources import PROXY
 from isthmus.model.xds import RefusedResource, Resource, ResourceType
 from isthmus.processes.proxying import REPORTED, follow_refusals
-from isthmus.proxy import ads, refusals
+from isthmus.proxy import refusals
 from isthmus.statedb import Database
 
 TO_ECHO = "parentRefs: [{group: '', kind: Service, name: echo}]\nrules: [{}]"
@@ -171,10 +171,7 @@ async def test_a_listener_that_is_tried_again_and_refused_again_is_no_change_of_
 
 
 @pytest.mark.needs("envoy")
-async def test_what_the_real_envoy_refuses_of_a_route_is_reported_until_it_takes_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ads, "RETRY", 0.5)
+async def test_what_the_real_envoy_refuses_of_a_route_is_reported_until_it_takes_it(tmp_path: Path) -> None:
     rows = RouteWorld().service("demo/echo", "127.0.0.1:9").routes(route(TO_ECHO))
     [address] = rows.addresses
     with socket.create_server((address, rows.listener_port("demo/echo"))):

@@ -21,7 +21,7 @@ async def main(asked: dict[str, Any]) -> dict[str, list[str]]:
     """Try them all."""
     tls = Tls(*asked["tls"])
     credentials = Credentials(*asked["user"]) if asked["user"] else None
-    async with Session([asked["endpoint"]], tls=tls, credentials=credentials, timeout=20.0) as session:
+    async with Session([asked["endpoint"]], tls=tls, credentials=credentials, timeout=60.0) as session:
         return {
             prefix: [await outcome(session.list(prefix)), await outcome(write(session, f"{prefix}test"))]
             for prefix in asked["prefixes"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -37,6 +38,10 @@ class Captured:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._ended.set()
         self._thread.join()
+        self._socket.setblocking(False)
+        with suppress(BlockingIOError):  # what was not read yet
+            while True:
+                self.frames.append(self._socket.recv(1 << 17))
         self._socket.close()
 
     def _read(self) -> None:

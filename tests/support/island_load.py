@@ -277,7 +277,7 @@ class Load:
             self._under_way.add(task)
             task.add_done_callback(self._under_way.discard)
 
-    async def ended(self, within: float = 5.0) -> None:
+    async def ended(self, within: float = 30.0) -> None:
         """Wait until all have ended; what has not by then has failed."""
         if self._under_way:
             _, left = await asyncio.wait(self._under_way, timeout=within)

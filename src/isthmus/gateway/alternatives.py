@@ -6,7 +6,8 @@ that need no gateway, and where there is none to the other islands, in order of 
 
 Connects that are under way end when their cluster of Envoy changes. So that one has the same parts in the same order
 whichever of them answer now: also an island that is in no plan, as the last one, and pods of a cluster that exports the
-service while it has none.
+service while it has none. What this does not keep: of two other islands in different tiers the one that falls out of
+the plan goes behind the other, and connects under way to this island end then.
 """
 
 from __future__ import annotations

@@ -80,7 +80,8 @@ class AdsServer:
                     self._take(changes.next()[1])
                     if time.monotonic() >= due:
                         due += self._retry
-                        self._changed(self._resources.retry())
+                        if self._streams:  # else nobody would answer, and what is refused would be forgotten
+                            self._changed(self._resources.retry())
         finally:
             changes.close()
 

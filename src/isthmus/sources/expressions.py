@@ -18,8 +18,14 @@ MAX_SIZE: Final = 1_000
 """Instructions of a program, as estimated here: a quarter of what an Envoy's bootstrap lets pass."""
 WIDE: Final = 12
 """Instructions of a class that has characters beyond ASCII, as ``.`` and ``[^/]``."""
-NOT_RE2: Final = re.compile(r"\\(?:[1-9ZNuU_]|[^\x00-\x7f])|\(\?(?:[=!#(>]|<[=!]|P[=>]|[a-z]*[aLux])|[*+?}]\+")
-"""What Python's expressions have, and RE2's not."""
+NOT_RE2: Final = re.compile(
+    r"\\(?:[1-9ZNuU_]|[^\x00-\x7f])|\(\?(?:[=!#(>]|<[=!]|P[=>]|[a-z]*-?[a-z]*[aLux])|[*+?}]\+"
+    r"|\(\?P<\w*[^\x00-\x7f]"
+    r"|\[:(?!\^?(?:alnum|alpha|ascii|blank|cntrl|digit|graph|lower|print|punct|space|upper|word|xdigit):\])\^?\w+:\]"
+    r"|\[[^\]]*\\b"
+)
+"""What Python's expressions have, and RE2's not; in a text whose escaped punctuation was taken out."""
+LITERAL: Final = re.compile(r"\\[!-/:-@\[-^`{-~]")
 TOKEN: Final = re.compile(
     r"\\.|\[(?P<negated>\^)?\]?(?:\\.|\[:\w+:\]|[^\]\\])*\]|(?P<free>[*+?|]|\(\?[a-z-]+\))"
     r"|(?P<open>\((?:\?(?:P?<\w+>|[a-z-]*:))?)|(?P<close>\))|\{(?P<least>\d+)(?:,(?P<most>\d*))?\}|.",
@@ -29,7 +35,7 @@ TOKEN: Final = re.compile(
 
 def problem(text: str) -> str:
     """Why Envoy would not take an expression, as the end of a sentence; empty: it would."""
-    if NOT_RE2.search(text.replace("\\\\", "")) is not None:
+    if NOT_RE2.search(LITERAL.sub("~", text)) is not None:
         return "no expression of RE2"
     try:
         with warnings.catch_warnings():

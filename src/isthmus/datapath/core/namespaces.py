@@ -71,18 +71,19 @@ def inside_pod(pods: Path, pid: int, act: Callable[[], T]) -> T:
     reader, writer = os.pipe()
     if not (child := os.fork()):
         try:
-            group.write_text("0")
-            result: T | OSError = _enter(os.open(f"/proc/{pid}/ns/net", os.O_RDONLY), act)
-        except OSError as why:
-            result = why
-        try:
+            try:
+                group.write_text("0")
+                result: T | OSError = _enter(os.open(f"/proc/{pid}/ns/net", os.O_RDONLY), act)
+            except OSError as why:
+                result = why
             os.write(writer, pickle.dumps(result))
         finally:
             os._exit(0)
     os.close(writer)
     with os.fdopen(reader, "rb") as pipe:
-        found: T | OSError = pickle.loads(pipe.read())
+        sent = pipe.read()
     os.waitpid(child, 0)
+    found: T | OSError = pickle.loads(sent) if sent else ChildProcessError("the process in the pod gave no result")
     if isinstance(found, OSError):
         raise found
     return found
