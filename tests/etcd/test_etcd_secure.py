@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 from collections.abc import AsyncIterator, Iterator
@@ -184,6 +185,24 @@ async def test_a_watch_opened_after_the_user_was_set_up_anew_is_served(guarded_e
         assert await session.get("shared/a") is not None
         await access.ensure_user(administrator, "reader", "hush", "reader")
         assert (await anext(session.watch("shared/", 1))).events[0].key == "shared/a"
+
+
+async def test_no_write_fails_while_users_are_made(guarded_etcd: EtcdServer) -> None:
+    """Each change of users ends all tokens; etcd refuses a write that was under way as it applies it."""
+    writer, root = Credentials("writer", "hush"), Credentials("root", "secret")
+    async with (
+        Session([guarded_etcd.endpoint], credentials=writer) as session,
+        Session([guarded_etcd.endpoint], credentials=root) as administrator,
+    ):
+
+        async def make() -> None:
+            for number in range(10):
+                await access.ensure_user(administrator, f"user-{number}", "hush", "reader")
+
+        making = asyncio.create_task(make())
+        while not making.done():
+            await asyncio.gather(*(session.put(f"shared/{number}", b"1") for number in range(20)))
+        await making
 
 
 async def test_a_watch_that_is_open_survives_the_end_of_its_token(guarded_etcd: EtcdServer) -> None:

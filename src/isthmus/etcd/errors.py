@@ -31,7 +31,8 @@ class LeaseGone(EtcdError):  # noqa: N818
 
 Code = grpc.StatusCode
 DENIED: Final = frozenset({Code.UNAUTHENTICATED, Code.PERMISSION_DENIED})
-STALE_TOKEN: Final = ("invalid auth token", "revision of auth store is old")
+STALE_TOKEN: Final = ("invalid auth token", "revision of auth store is old", "revision in header is old")
+"""The last is of a write under way while users or rights changed, which etcd refused as it applied it."""
 NOT_ALLOWED: Final = (
     "user name is empty",
     "authentication failed",
@@ -51,6 +52,8 @@ def translated(error: Any, where: str) -> Exception:
     message = f"etcd {where}: {details or code.name.lower()}"
     if code is Code.OUT_OF_RANGE:
         return Expired(message)
+    if any(text in details for text in STALE_TOKEN):
+        return Transient(message)
     if code in DENIED or any(text in details for text in NOT_ALLOWED):
         return Denied(message)
     if "larger than max" in details or "request is too large" in details:

@@ -20,6 +20,8 @@ from isthmus.etcd.errors import EtcdError, stale_token, translated
 from isthmus.model.hosts import joined
 from isthmus.reflector import Transient
 
+RENEWALS: Final = 10
+"""How often a call is repeated with a new token."""
 MESSAGE_LIMIT: Final = 32 * 1024 * 1024
 OPTIONS: Final = (
     ("grpc.max_receive_message_length", MESSAGE_LIMIT),
@@ -128,16 +130,21 @@ class Transport:
             await channel.close()
 
     async def call(self, method: wire.Method, request: Any, *, timeout: float | None = None) -> Any:
-        """A unary call. When the token is stale it is renewed and the call repeated once."""
-        for last in (False, True):
-            at = self._current
+        """A unary call. When the token is stale it is renewed and the call repeated, a few times.
+
+        Each change of users or rights makes all tokens stale, and such changes come several in a row.
+        """
+        for last in (*[False] * RENEWALS, True):
+            at, token = self._current, self.token
             try:
                 metadata = await self._metadata()
+                token = self.token
                 call = method.on(self._open_channel(at))
                 return await call(request, timeout=timeout or self._timeout, metadata=metadata)
             except grpc.aio.AioRpcError as error:
                 if self._credentials and not last and stale_token(error):
-                    self.token = ""
+                    if self.token == token:  # else another call has renewed it meanwhile
+                        self.token = ""
                     continue
                 raise self.failed(error, at) from None
         raise AssertionError("unreachable")
