@@ -51,3 +51,8 @@ def test_a_kind_that_is_not_described_is_refused_by_name() -> None:
     with pytest.raises(ApiError, match=r"does not read example.org/v1, Kind=Thing from protobuf") as refused:
         protobuf.decode(protobuf.MAGIC + b"\x0a" + bytes([len(kind)]) + kind)
     assert refused.value.code == 415
+
+
+def test_a_raw_part_that_is_no_text_is_refused() -> None:
+    with pytest.raises(ApiError, match="a part of the body is not JSON"):
+        protobuf._raw(b'"\xff"')

@@ -122,7 +122,7 @@ def _at(message: Any) -> datetime:
 def _raw(raw: bytes) -> Any:
     try:
         return msgspec.json.decode(raw) if raw else None
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ApiError(400, "BadRequest", f"a part of the body is not JSON: {error}") from None
 
 
