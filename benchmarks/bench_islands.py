@@ -24,6 +24,7 @@ from typing import Final
 
 from bench_proxy import KINDS, LIBRARIES, OTHERS, ROUNDS, Processes, Way, answers
 from callers import debian, in_turn
+from connect_rules import HAPROXY
 from etcd_server import free_ports
 from island_world import Islands, islands
 from route_world import C1, C2
@@ -35,18 +36,10 @@ from isthmus.model.services import Endpoint, EndpointSet, Port
 from isthmus.model.tables import ENDPOINT_SETS
 from isthmus.proxy.process import admins
 
-TUNNEL: Final = """\
-global
-  nbthread 1
-  maxconn 4000
-defaults
-  mode tcp
-  timeout connect 5s
-  timeout client 30s
-  timeout server 30s
-listen tunnel
-  bind {bind}
-  server s {server}
+TUNNEL: Final = f"""\
+{HAPROXY}listen tunnel
+  bind {{bind}}
+  server s {{server}}
 """
 STRICT: Final = "verify required ssl-min-ver TLSv1.3"
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Sequence
+from typing import Final
 
 PORT = 8080
 FIRST = int(ipaddress.IPv4Address("10.96.0.0"))
@@ -110,10 +111,7 @@ def iptables(services: int, backends: Sequence[str]) -> str:
     return "\n".join(["*nat", *chains, *found, "COMMIT", *forward, ""])
 
 
-def haproxy(address: str, backends: Sequence[str]) -> str:
-    """A listener that forwards TCP."""
-    servers = "\n".join(f"  server s{n} {backend}:{PORT}" for n, backend in enumerate(backends))
-    return f"""\
+HAPROXY: Final = """\
 global
   nbthread 1
   maxconn 4000
@@ -122,7 +120,14 @@ defaults
   timeout connect 5s
   timeout client 30s
   timeout server 30s
-listen echo
+"""
+
+
+def haproxy(address: str, backends: Sequence[str]) -> str:
+    """A listener that forwards TCP."""
+    servers = "\n".join(f"  server s{n} {backend}:{PORT}" for n, backend in enumerate(backends))
+    return f"""\
+{HAPROXY}listen echo
   bind {address}:80
   balance random
 {servers}

@@ -46,15 +46,18 @@ def stale_token(error: Any) -> bool:
     return error.code() is Code.UNAUTHENTICATED or any(text in (error.details() or "") for text in STALE_TOKEN)
 
 
+def denies(details: str) -> bool:
+    """Whether a server's words are about who calls: a token, a password or a right."""
+    return any(text in details for text in (*STALE_TOKEN, *NOT_ALLOWED))
+
+
 def translated(error: Any, where: str) -> Exception:
     """The error of this package for one of gRPC's; ``where`` is the endpoint."""
     code, details = error.code(), error.details() or ""
     message = f"etcd {where}: {details or code.name.lower()}"
     if code is Code.OUT_OF_RANGE:
         return Expired(message)
-    if any(text in details for text in STALE_TOKEN):
-        return Transient(message)
-    if code in DENIED or any(text in details for text in NOT_ALLOWED):
+    if code in DENIED or denies(details):
         return Denied(message)
     if "larger than max" in details or "request is too large" in details:
         return TooLarge(message)

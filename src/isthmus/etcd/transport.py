@@ -135,7 +135,7 @@ class Transport:
         Each change of users or rights makes all tokens stale, and such changes come several in a row.
         """
         for last in (*[False] * RENEWALS, True):
-            at, token = self._current, self.token
+            at, token = self._current, ""
             try:
                 metadata = await self._metadata()
                 token = self.token

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import grpc.aio
 
 from isthmus.etcd import wire
-from isthmus.etcd.errors import NOT_ALLOWED, STALE_TOKEN, Denied
+from isthmus.etcd.errors import Denied, denies
 from isthmus.etcd.transport import Transport, reply
 from isthmus.etcd.values import WatchBatch, WatchEvent, end_of, key_value, start_of
 from isthmus.reflector import Expired, Transient
@@ -119,8 +119,7 @@ def _check(transport: Transport, response: Any, revision: int, store: int) -> No
         raise Expired(f"revision {revision} is compacted, up to {response.compact_revision}")
     if response.canceled:
         reason = response.cancel_reason
-        refused = any(text in reason for text in (*STALE_TOKEN, *NOT_ALLOWED))
-        raise (Denied if refused else Transient)(f"etcd {transport.endpoint}: {reason or 'canceled'}")
+        raise (Denied if denies(reason) else Transient)(f"etcd {transport.endpoint}: {reason or 'canceled'}")
     if response.created and response.header.revision < revision - 1:
         raise Expired(f"the store is at revision {response.header.revision}, before {revision}: it lost its data")
 

@@ -28,7 +28,15 @@ from isthmus.model.tables import CLUSTERS, ENDPOINT_SETS, OWN_EXPORTS, TRUST_BUN
 from isthmus.model.xds import Resource
 from isthmus.proxy.clusters import http_options
 from isthmus.proxy.messages import duration, packed
-from isthmus.proxy.resources import NO_CIRCUIT_BREAKERS, address, eds_cluster, eds_endpoints, hosts, resource
+from isthmus.proxy.resources import (
+    NO_CIRCUIT_BREAKERS,
+    address,
+    eds_cluster,
+    eds_endpoints,
+    hosts,
+    resource,
+    tcp_proxy,
+)
 from isthmus.statedb import Derived, Reader, Snapshot
 
 LISTENER: Final = "gateway"
@@ -36,7 +44,6 @@ LISTENER: Final = "gateway"
 STAT_PREFIX: Final = "gateway"
 ETCD: Final = "etcd"
 """The cluster of Envoy that is the own etcd."""
-TCP_PROXY: Final = "envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy"
 ECHO: Final = "envoy.extensions.filters.network.echo.v3.Echo"
 INSPECTOR: Final = "envoy.extensions.filters.listener.tls_inspector.v3.TlsInspector"
 HELLO_TIMEOUT: Final = 5.0
@@ -180,7 +187,7 @@ def listener(of: GatewayOf, apart: Iterable[Export]) -> Resource:
         *(chain for export in apart for chain in _own_chains(export, of)),
     ]
     if of.etcd:  # the etcd ends TLS itself: its certificate and its users are not ours to judge
-        chains.append(_chain("etcd", [etcd_sni(of.cluster, of.domain)], None, [_tcp_proxy(ETCD, by_handshake=False)]))
+        chains.append(_chain("etcd", [etcd_sni(of.cluster, of.domain)], None, [_bytes_to(ETCD, by_handshake=False)]))
     return resource(
         "listener",
         LISTENER,
@@ -216,7 +223,7 @@ def _own_chains(export: Export, of: GatewayOf) -> Iterator[dict[str, Any]]:
         version = http.version(port)
         if port.protocol == "TCP" and (version or clusters):
             sni, to = service_sni(export.name, port.port, of.domain), target(export, port, of.domain)
-            by = http.manager(to, of.domain) if version else _tcp_proxy(to)
+            by = http.manager(to, of.domain) if version else _bytes_to(to)
             yield _chain(to, [sni], tls.downstream(of.directory, allowed, trust=trust), [by])
 
 
@@ -232,29 +239,21 @@ def _chain(name: str, snis: list[str], socket: dict[str, Any] | None, filters: l
 
 def _by_sni() -> list[dict[str, Any]]:
     sni_cluster = packed("envoy.extensions.filters.network.sni_cluster.v3.SniCluster")
-    return [{"name": "envoy.filters.network.sni_cluster", "typed_config": sni_cluster}, _tcp_proxy("none")]
+    return [{"name": "envoy.filters.network.sni_cluster", "typed_config": sni_cluster}, _bytes_to("none")]
 
 
 def _echo() -> list[dict[str, Any]]:
     return [{"name": "envoy.filters.network.echo", "typed_config": packed(ECHO)}]
 
 
-def _tcp_proxy(cluster: str, *, by_handshake: bool = True) -> dict[str, Any]:
+def _bytes_to(cluster: str, *, by_handshake: bool = True) -> dict[str, Any]:
     """To a cluster, of which a filter before it may name another. ``by_handshake``: dial when the caller has shown who
     it is, and not before."""
     mode: dict[str, Any] = {}
     if by_handshake:  # what the caller sends meanwhile is kept
         mode = {"upstream_connect_mode": "ON_DOWNSTREAM_TLS_HANDSHAKE", "max_early_data_bytes": BUFFER}
-    config = packed(
-        TCP_PROXY,
-        stat_prefix=STAT_PREFIX,
-        cluster=cluster,
-        idle_timeout=duration(0),
-        max_connect_attempts={"value": CONNECT_ATTEMPTS},
-        hash_policy=[{"source_ip": {}}],
-        **mode,
-    )
-    return {"name": "envoy.filters.network.tcp_proxy", "typed_config": config}
+    by_caller = [{"source_ip": {}}]
+    return tcp_proxy(cluster, stat_prefix=STAT_PREFIX, attempts=CONNECT_ATTEMPTS, hash_policy=by_caller, **mode)
 
 
 def _etcd(of: GatewayOf) -> Iterator[Resource]:

@@ -29,11 +29,10 @@ from isthmus.model.xds import Resource
 from isthmus.proxy import XdsSource
 from isthmus.proxy.messages import duration, packed
 from isthmus.proxy.ports import assign_ports
-from isthmus.proxy.resources import address, eds_cluster, eds_endpoints, resource
+from isthmus.proxy.resources import address, eds_cluster, eds_endpoints, resource, tcp_proxy
 from isthmus.statedb import Derived, Reader, Snapshot
 
 STAT_PREFIX: Final = "island"
-TCP_PROXY: Final = "envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy"
 FILTER_STATE: Final = "envoy.extensions.filters.network.set_filter_state.v3.Config"
 SERVER_NAME: Final = "envoy.network.upstream_server_name"
 """Key of the filter state by which Envoy chooses the SNI of a connection."""
@@ -157,7 +156,10 @@ def _listener(row: IslandListener, of: NodeOf) -> Resource:
         ],
     )
     to = alternatives.called(row)
-    by = http.calling(to, attempts=CONNECT_ATTEMPTS - 1) if row.http else _tcp_proxy(to)
+    if row.http:
+        by = http.calling(to, attempts=CONNECT_ATTEMPTS - 1)
+    else:
+        by = tcp_proxy(to, stat_prefix=STAT_PREFIX, attempts=CONNECT_ATTEMPTS)
     filters = [{"name": "envoy.filters.network.set_filter_state", "typed_config": state}, by]
     return resource(
         "listener",
@@ -172,17 +174,6 @@ def _listener(row: IslandListener, of: NodeOf) -> Resource:
         traffic_direction="OUTBOUND",
         stat_prefix=STAT_PREFIX,
     )
-
-
-def _tcp_proxy(cluster: str) -> dict[str, Any]:
-    config = packed(
-        TCP_PROXY,
-        stat_prefix=STAT_PREFIX,
-        cluster=cluster,
-        idle_timeout=duration(0),
-        max_connect_attempts={"value": CONNECT_ATTEMPTS},
-    )
-    return {"name": "envoy.filters.network.tcp_proxy", "typed_config": config}
 
 
 def _cluster(island: ClusterName, of: NodeOf) -> Resource:

@@ -25,7 +25,7 @@ def sentence(setting: str, interfaces: PodLinksStats, snapshot: Snapshot, *, nod
 
 
 def in_nodes_network(snapshot: Snapshot, node: str) -> list[str]:
-    """Pods of the node that have one of its addresses; they run, or their addresses would be nobody's."""
+    """Running pods of the node that have one of its addresses; of one that has ended it may be another's by now."""
     own = {address for row in snapshot.all(tables.NODES) if row.name == node for address in row.addresses}
     return sorted(
         pod.name for pod in snapshot.all(tables.PODS) if pod.phase == "Running" and own.intersection(pod.addresses)

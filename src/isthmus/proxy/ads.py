@@ -80,7 +80,7 @@ class AdsServer:
                     self._take(changes.next()[1])
                     if time.monotonic() >= due:
                         due += self._retry
-                        if self._streams:  # else nobody would answer, and what is refused would be forgotten
+                        if self._streams:  # without an Envoy no answer would come, and refusals would be forgotten
                             self._changed(self._resources.retry())
         finally:
             changes.close()

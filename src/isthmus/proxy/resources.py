@@ -8,8 +8,9 @@ from typing import Any, Final
 
 from isthmus.model.xds import Resource, ResourceType
 from isthmus.proxy.delta import MESSAGES
-from isthmus.proxy.messages import duration, message
+from isthmus.proxy.messages import duration, message, packed
 
+TCP_PROXY: Final = "envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy"
 ADS: Final = {"ads": {}, "resource_api_version": "V3"}
 """A ``ConfigSource``: what refers to further resources gets them on the same stream."""
 OVERPROVISIONING: Final = 1_000_000
@@ -76,6 +77,19 @@ def eds_endpoints(name: str, owner: str, unit: str, addresses: Iterable[tuple[st
     """The endpoints of such a cluster, all in one locality."""
     found = hosts(addresses)
     return eds_localities(name, owner, unit, [{"lb_endpoints": found}] if found else [])
+
+
+def tcp_proxy(cluster: str, *, stat_prefix: str, attempts: int, **more: Any) -> dict[str, Any]:
+    """The filter that passes bytes on to a cluster, with so many attempts to connect. An idle connection stays."""
+    config = packed(
+        TCP_PROXY,
+        stat_prefix=stat_prefix,
+        cluster=cluster,
+        idle_timeout=duration(0),
+        max_connect_attempts={"value": attempts},
+        **more,
+    )
+    return {"name": "envoy.filters.network.tcp_proxy", "typed_config": config}
 
 
 def eds_localities(name: str, owner: str, unit: str, localities: list[dict[str, Any]]) -> Resource:

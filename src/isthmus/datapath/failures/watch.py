@@ -28,7 +28,7 @@ log = logs.get("datapath")
 
 class FailureWatch:
     """One per datapath. ``longest``: seconds after which a backend that went on to answer is forgiven; ``closing``:
-    as CLOSING says."""
+    how long a moved connection without a socket is kept (:data:`CLOSING`)."""
 
     def __init__(self, maps: KernelMaps, state: State, db: Database, *, longest: float, closing: int = CLOSING) -> None:
         self._maps = maps
