@@ -187,6 +187,34 @@ async def test_a_watch_opened_after_the_user_was_set_up_anew_is_served(guarded_e
         assert (await anext(session.watch("shared/", 1))).events[0].key == "shared/a"
 
 
+async def written_while_users_are_made(session: Session, administrator: Session) -> None:
+    async def make() -> None:
+        for number in range(10):
+            await access.ensure_user(administrator, f"user-{number}", "hush", "reader")
+
+    making = asyncio.create_task(make())
+    while not making.done():
+        await asyncio.gather(*(session.put(f"shared/{number}", b"1") for number in range(20)))
+    await making
+
+
+async def test_no_write_of_a_client_known_by_its_certificate_fails_while_users_are_made(
+    secure_etcd: EtcdServer, authority: Authority
+) -> None:
+    tls, root = client(authority), Credentials("root", "secret")
+    async with (
+        Session([secure_etcd.endpoint], tls=tls) as session,
+        Session([secure_etcd.endpoint], tls=tls, credentials=root) as administrator,
+    ):
+        await secure_etcd.ready(session)
+        for user, grants in (("reader", ()), ("client", (access.Grant("readwrite", "shared/", prefix=True),))):
+            await access.ensure_role(session, user, grants)
+            await access.ensure_user(session, user, "hush", user)
+        await access.ensure_user(session, "root", "secret", "root")
+        await access.enable(session)
+        await written_while_users_are_made(session, administrator)
+
+
 async def test_no_write_fails_while_users_are_made(guarded_etcd: EtcdServer) -> None:
     """Each change of users ends all tokens; etcd refuses a write that was under way as it applies it."""
     writer, root = Credentials("writer", "hush"), Credentials("root", "secret")
@@ -194,15 +222,7 @@ async def test_no_write_fails_while_users_are_made(guarded_etcd: EtcdServer) -> 
         Session([guarded_etcd.endpoint], credentials=writer) as session,
         Session([guarded_etcd.endpoint], credentials=root) as administrator,
     ):
-
-        async def make() -> None:
-            for number in range(10):
-                await access.ensure_user(administrator, f"user-{number}", "hush", "reader")
-
-        making = asyncio.create_task(make())
-        while not making.done():
-            await asyncio.gather(*(session.put(f"shared/{number}", b"1") for number in range(20)))
-        await making
+        await written_while_users_are_made(session, administrator)
 
 
 async def test_a_watch_that_is_open_survives_the_end_of_its_token(guarded_etcd: EtcdServer) -> None:

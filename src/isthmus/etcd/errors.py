@@ -31,8 +31,10 @@ class LeaseGone(EtcdError):  # noqa: N818
 
 Code = grpc.StatusCode
 DENIED: Final = frozenset({Code.UNAUTHENTICATED, Code.PERMISSION_DENIED})
-STALE_TOKEN: Final = ("invalid auth token", "revision of auth store is old", "revision in header is old")
-"""The last is of a write under way while users or rights changed, which etcd refused as it applied it."""
+ENDED_TOKEN: Final = "invalid auth token"
+RIGHTS_CHANGED: Final = ("revision of auth store is old", "revision in header is old")
+"""Users or rights changed while a call was under way, by whatever it was authenticated; the second is of a write, which
+etcd refused as it applied it."""
 NOT_ALLOWED: Final = (
     "user name is empty",
     "authentication failed",
@@ -41,14 +43,17 @@ NOT_ALLOWED: Final = (
 )
 
 
-def stale_token(error: Any) -> bool:
-    """Whether the call may succeed with a new token."""
-    return error.code() is Code.UNAUTHENTICATED or any(text in (error.details() or "") for text in STALE_TOKEN)
+def outdated(error: Any, *, token: bool) -> bool:
+    """Whether the call may succeed when it is repeated, with a new token where it had one."""
+    details = error.details() or ""
+    if any(text in details for text in RIGHTS_CHANGED):
+        return True
+    return token and (error.code() is Code.UNAUTHENTICATED or ENDED_TOKEN in details)
 
 
 def denies(details: str) -> bool:
     """Whether a server's words are about who calls: a token, a password or a right."""
-    return any(text in details for text in (*STALE_TOKEN, *NOT_ALLOWED))
+    return any(text in details for text in (ENDED_TOKEN, *RIGHTS_CHANGED, *NOT_ALLOWED))
 
 
 def translated(error: Any, where: str) -> Exception:

@@ -16,7 +16,7 @@ import grpc
 import grpc.aio
 
 from isthmus.etcd import wire
-from isthmus.etcd.errors import EtcdError, stale_token, translated
+from isthmus.etcd.errors import EtcdError, outdated, translated
 from isthmus.model.hosts import joined
 from isthmus.reflector import Transient
 
@@ -130,9 +130,9 @@ class Transport:
             await channel.close()
 
     async def call(self, method: wire.Method, request: Any, *, timeout: float | None = None) -> Any:
-        """A unary call. When the token is stale it is renewed and the call repeated, a few times.
+        """A unary call. It is repeated, with a new token where it had one, when users or rights changed under it.
 
-        Each change of users or rights makes all tokens stale, and such changes come several in a row.
+        Such changes come several in a row, and each ends all tokens.
         """
         for last in (*[False] * RENEWALS, True):
             at, token = self._current, ""
@@ -142,7 +142,7 @@ class Transport:
                 call = method.on(self._open_channel(at))
                 return await call(request, timeout=timeout or self._timeout, metadata=metadata)
             except grpc.aio.AioRpcError as error:
-                if self._credentials and not last and stale_token(error):
+                if not last and outdated(error, token=self._credentials is not None):
                     if self.token == token:  # else another call has renewed it meanwhile
                         self.token = ""
                     continue
@@ -162,7 +162,7 @@ class Transport:
 
     def failed(self, error: grpc.aio.AioRpcError, at: int) -> Exception:
         """Translate the error of a call. If the endpoint is unreachable, later calls go to the next one."""
-        if self._credentials and stale_token(error):
+        if outdated(error, token=self._credentials is not None):
             self.token = ""
         translation = translated(error, self.endpoints[at])
         if type(translation) is Transient:

@@ -252,7 +252,7 @@ def _bytes_to(cluster: str, *, by_handshake: bool = True) -> dict[str, Any]:
     mode: dict[str, Any] = {}
     if by_handshake:  # what the caller sends meanwhile is kept
         mode = {"upstream_connect_mode": "ON_DOWNSTREAM_TLS_HANDSHAKE", "max_early_data_bytes": BUFFER}
-    by_caller = [{"source_ip": {}}]
+    by_caller: list[dict[str, Any]] = [{"source_ip": {}}]
     return tcp_proxy(cluster, stat_prefix=STAT_PREFIX, attempts=CONNECT_ATTEMPTS, hash_policy=by_caller, **mode)
 
 
