@@ -172,7 +172,7 @@ struct flow {
 	__u32 backend;
 	__u32 reserved;
 	__u32 fin_end[2]; /* the sequence number after the FIN, of the pod and of the peer */
-	__u64 used;	  /* CLOCK_MONOTONIC, ns */
+	__u64 used;	  /* CLOCK_MONOTONIC, ns: the last segment but a SYN of the pod's */
 };
 
 /* The failed connects of a backend. */

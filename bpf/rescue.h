@@ -13,6 +13,7 @@
 
 #define SPARE_PORTS 61000 /* the first above Linux's default range of local ports */
 #define PORT_TRIES 4
+#define ANSWER_UNDER_WAY (5 * NSEC_PER_SEC) /* a machine may stand still for seconds */
 #define TC_ACT_UNSPEC (-1) /* go on with the next program */
 #define TC_ACT_SHOT 2
 
@@ -269,13 +270,25 @@ static __always_inline bool is_unsent(const struct attempt *attempt, const struc
 }
 
 /*
+ * The backend that the connection was moved to has answered, and the socket has not seen that yet. To leave it now would
+ * send the pod's acknowledgement elsewhere. An answer that is older was lost.
+ */
+static __always_inline bool is_being_answered(const struct attempt *attempt, const struct flow_key *forward)
+{
+	const struct flow *flow = attempt->moved ? bpf_map_lookup_elem(&flows, forward) : 0;
+
+	return flow && READ_ONCE(flow->peer_flags) & FLOW_ANSWERED &&
+	       (__s64)(bpf_ktime_get_ns() - READ_ONCE(flow->used)) < ANSWER_UNDER_WAY;
+}
+
+/*
  * Before the SYN is sent again. A backend that none was sent to yet is not to blame, and gets this one: RST moved the
  * connection there, or the last SYN did not leave the pod. Without our program on the pod's interface it stays like that,
  * and every SYN goes to the first choice.
  */
 static __always_inline void rescue_silent(struct attempt *attempt, const struct flow_key *forward)
 {
-	if (is_unsent(attempt, forward))
+	if (is_unsent(attempt, forward) || is_being_answered(attempt, forward))
 		return;
 	follow_plan(attempt);
 	count_failure(attempt, FAILURE_SILENT);

@@ -91,17 +91,17 @@ static __always_inline void rewrite_port(struct __sk_buff *skb, const struct seg
 }
 
 /* Replace the peer's address and port, the destination of what a pod sends and the source of what it gets; its own port. */
-static __always_inline void rewrite(struct __sk_buff *skb, const struct segment *segment, const struct flow *by,
-				    bool from_pod)
+static __always_inline void rewrite(struct __sk_buff *skb, const struct segment *segment, const __be32 *peer,
+				    __be16 peer_port, __be16 pod_port, bool from_pod)
 {
 	__u32 checksum = segment->l4 + 16;
-	__be32 old4 = segment->key.peer[3], new4 = by->peer[3];
+	__be32 old4 = segment->key.peer[3], new4 = peer[3];
 
 	if (segment->ipv6) {
 		__be32 new[4], old[4];
 		__s64 difference;
 
-		copy_address(new, by->peer);
+		copy_address(new, peer);
 		copy_address(old, segment->key.peer);
 		difference = bpf_csum_diff(old, sizeof(old), new, sizeof(new), 0);
 		bpf_l4_csum_replace(skb, checksum, 0, difference, BPF_F_PSEUDO_HDR_);
@@ -111,8 +111,8 @@ static __always_inline void rewrite(struct __sk_buff *skb, const struct segment 
 		bpf_l3_csum_replace(skb, ETH_HEADER + 10, old4, new4, sizeof(new4));
 		bpf_skb_store_bytes(skb, ETH_HEADER + (from_pod ? 16 : 12), &new4, sizeof(new4), 0);
 	}
-	rewrite_port(skb, segment, from_pod ? 2 : 0, segment->key.peer_port, by->peer_port);
-	rewrite_port(skb, segment, from_pod ? 0 : 2, segment->key.pod_port, by->pod_port);
+	rewrite_port(skb, segment, from_pod ? 2 : 0, segment->key.peer_port, peer_port);
+	rewrite_port(skb, segment, from_pod ? 0 : 2, segment->key.pod_port, pod_port);
 }
 
 /*
@@ -124,8 +124,10 @@ static __always_inline bool is_last(struct flow *flow, const struct segment *seg
 	__u8 *own = from_pod ? &flow->pod_flags : &flow->peer_flags;
 	const __u8 *other = from_pod ? &flow->peer_flags : &flow->pod_flags;
 
+	if (!(READ_ONCE(flow->peer_flags) & FLOW_ANSWERED))
+		return false; /* it is of an earlier connection of the tuple */
 	if (segment->flags & TCP_RST)
-		return READ_ONCE(flow->peer_flags) & FLOW_ANSWERED;
+		return true;
 	if (segment->flags & TCP_FIN) {
 		flow->fin_end[from_pod ? 0 : 1] = segment->sequence + segment->length + 1;
 		*own |= FLOW_FIN;
@@ -299,11 +301,12 @@ __walked_once int rescue_from_pod(struct __sk_buff *skb)
 		flow = flow_of_syn(skb, &segment, flow);
 	if (!flow)
 		return TC_ACT_UNSPEC;
-	flow->used = bpf_ktime_get_ns();
 	if (segment.flags & TCP_SYN)
 		flow->pod_flags |= flow->pod_flags & FLOW_SENT ? FLOW_SENT_AGAIN : FLOW_SENT;
+	else
+		flow->used = bpf_ktime_get_ns();
 	last = is_last(flow, &segment, true);
-	rewrite(skb, &segment, flow, true);
+	rewrite(skb, &segment, flow->peer, flow->peer_port, flow->pod_port, true);
 	if (last)
 		forget_flow(&segment.key);
 	return TC_ACT_UNSPEC;
@@ -324,30 +327,28 @@ static __always_inline int from_first_choice(struct __sk_buff *skb, const struct
 static __always_inline int from_new_peer(struct __sk_buff *skb, const struct segment *segment, const struct flow *back)
 {
 	struct flow_key forward = {};
-	struct flow first = {};
 	struct flow *flow;
 	bool last;
 
 	copy_address(forward.pod, segment->key.pod);
-	forward.pod_port = first.pod_port = back->pod_port;
+	forward.pod_port = back->pod_port;
 	copy_address(forward.peer, back->peer);
-	copy_address(first.peer, back->peer);
-	forward.peer_port = first.peer_port = back->peer_port;
+	forward.peer_port = back->peer_port;
 	flow = bpf_map_lookup_elem(&flows, &forward);
-	if (!flow)
-		return TC_ACT_UNSPEC;
+	if (!flow || !(READ_ONCE(flow->pod_flags) & FLOW_SENT))
+		return TC_ACT_UNSPEC; /* the tuple is still that of another connection, for which the SYN will make way */
 	if (!(flow->peer_flags & FLOW_ANSWERED)) {
 		if (segment->flags & TCP_RST) {
 			if (answer_of(skb, &forward, segment) == ANSWER_MOVED)
 				spoil(skb, segment);
-			rewrite(skb, segment, &first, false);
+			rewrite(skb, segment, forward.peer, forward.peer_port, forward.pod_port, false);
 			return TC_ACT_UNSPEC;
 		}
 		flow->peer_flags |= segment->flags & TCP_SYN ? FLOW_ANSWERED : FLOW_STALE;
 	}
 	flow->used = bpf_ktime_get_ns();
 	last = is_last(flow, segment, false);
-	rewrite(skb, segment, &first, false);
+	rewrite(skb, segment, forward.peer, forward.peer_port, forward.pod_port, false);
 	if (last)
 		forget_flow(&forward);
 	return TC_ACT_UNSPEC;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from pathlib import Path
 
@@ -200,7 +201,7 @@ def test_a_connect_is_moved_to_backends_of_the_plan_that_took_the_place_of_its_o
     programmed(target, plan("echo", vip, dead, ejection=NEVER))
     before = {key for key, _ in rescuing.maps.items("plans")}
     load.start(vip, calls=4, at_once=4, timeout=60.0)
-    time.sleep(0.1)
+    until(lambda: sum(row["calls"] for row in rescuing.counters()) == 4, what="all four have begun")
     assert done(target.update([plan("echo", vip, group(good[0]), group(good[1], tier=1), ejection=NEVER)])) == {}
     if old_plan == "has gone":
         clock[0] += 3600.0
@@ -223,6 +224,32 @@ def test_a_call_is_moved_although_packets_did_not_leave_the_pod_for_a_while(
         time.sleep(1.0)  # each SYN was sent again four times, and dropped
     assert load.result().ended == {"ok": 3}
     assert {row["backend"] for row in view.rows(rescuing.maps, "failing")} == {f"{SILENT}/TCP"}
+    assert left(rescuing) == []
+
+
+@pytest.mark.needs("nft")
+def test_a_backend_whose_answer_is_on_its_way_is_neither_left_nor_blamed(
+    rescuing: Datapath, world: World, load: Load
+) -> None:
+    """The node has seen the answer, and the pod has not when the next SYN is due: as on a machine that is too busy."""
+    nft = ["ip", "netns", "exec", world.client, "nft"]
+    late = "table inet late { chain input { type filter hook input priority 0; tcp flags == syn|ack drop; }; }"
+    steps = group(REFUSES), group(GOOD[0], tier=1), group(GOOD[1], tier=2)
+    programmed(rescuing.target(), plan("echo", VIP, *steps, ejection=Ejection(50, 60.0, 60.0)))
+    subprocess.run([*nft, late], check=True)
+    try:
+        load.start(VIP, calls=1, timeout=60.0)
+        until(
+            lambda: any(
+                "backoff:2" in line for line in world.sockets("-i", "state", "syn-sent", namespace=world.client)
+            ),
+            what="two more SYNs have gone",
+        )
+        assert [(row["moved_to"], row["answered"]) for row in view.rows(rescuing.maps, "flows")] == [(GOOD[0], True)]
+    finally:
+        subprocess.run([*nft, "delete", "table", "inet", "late"], check=True)
+    assert load.result().answered == {GOOD[0]: 1}
+    assert {row["backend"] for row in view.rows(rescuing.maps, "failing")} == {f"{REFUSES}/TCP"}
     assert left(rescuing) == []
 
 

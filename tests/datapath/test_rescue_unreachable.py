@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from bpf_world import Load, World, group, plan, programmed
-from failing_backends import GOOD, GOOD6, SILENT, VIP, VIP6
+from failing_backends import GOOD, GOOD6, SILENT, VIP, VIP6, host
+from lab_running import until
 from namespaces import ip, switch_on
 
-from isthmus.datapath import Datapath, view
+from isthmus.datapath import Datapath, remove, view
 from isthmus.model.balancing import Ejection
 
 pytestmark = [pytest.mark.bpf, pytest.mark.needs("nft")]
@@ -105,3 +107,28 @@ def test_when_there_is_no_other_backend_the_call_fails_as_without_us(
         "an error while connect() has the lock waits"
     )
     assert result.failed == 10
+
+
+@pytest.mark.own_datapath
+@pytest.mark.parametrize(("vip", "good", "bad"), BOTH[:2])
+def test_a_live_connection_keeps_its_packets_while_a_moved_one_waits_to_send_its_syn(
+    served: World, vip: str, good: tuple[str, ...], bad: str
+) -> None:
+    """The tuples are the same for as long as that takes: here 3 s. The other's packets had the pod reset it."""
+    opened = served.open(syn_timeout=3.0)
+    try:
+        with served.on_link(opened), ThreadPoolExecutor(1) as thread:
+            programmed(opened.target(), plan("echo", vip, group(bad), group(good[0], tier=1), ejection=NEVER))
+            live, moved = served.call_from(served.cgroup), served.call_from(served.cgroup)
+            assert live.calls("hold", host(good[0]), 8080, local=30132) == [{"answer": good[0]}]
+            held = thread.submit(moved.calls, "hold", vip, 80, local=30132)
+            until(lambda: view.rows(opened.maps, "flows"), what="it is to go where the other is")
+            for text in ("while it waits", "again"):
+                assert live.calls("echo", host(good[0]), 8080, text=text) == [{"answer": text}]
+            assert held.result() == [{"answer": good[0]}]
+            assert live.calls("echo", host(good[0]), 8080, text="and after") == [{"answer": "and after"}]
+            assert live.calls("drop", host(good[0]), 8080) == moved.calls("drop", vip, 80) == [{}]
+            until(lambda: not view.rows(opened.maps, "flows"), what="the last segments have passed")
+    finally:
+        opened.close()
+        remove(served.pin)
