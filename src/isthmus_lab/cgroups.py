@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -55,6 +56,15 @@ def processes(path: Path) -> list[int]:
             except OSError:
                 continue  # went away between being seen and being read
     return found
+
+
+def groups(path: Path, *, depth: int) -> Iterator[Path]:
+    """Groups that are so many levels below one. A group that goes meanwhile is left out, where a glob would fail."""
+    for directory, below, _ in os.walk(path):
+        found = Path(directory)
+        if len(found.relative_to(path).parts) == depth:
+            below.clear()
+            yield found
 
 
 def kill(path: Path) -> None:

@@ -31,7 +31,7 @@ async def inject(lab: Lab, action: Action, target: FaultTarget) -> str:
         _group(group, action)
     if machines and action in ("kill", "start"):
         _cables(lab, frozenset(fault_targets.wires(lab, target)), dead=action == "kill")
-    pods = sum(1 for group in groups for _ in group.glob("*/cgroup.procs")) if machines else len(groups)
+    pods = sum(1 for group in groups for _ in cgroups.groups(group, depth=1)) if machines else len(groups)
     verb = {"kill": "killed", "pause": "paused", "start": "started"}[action]
     return f"{verb} {target}: {len(done)} processes of the lab, {pods} pods"
 

@@ -106,11 +106,10 @@ def _environment(pid: int) -> dict[str, str]:
 
 
 def _of_node(pods: Path) -> Iterator[Container]:
-    for procs in pods.glob("*/*/cgroup.procs"):
-        pod, name = procs.parent.parent.name, procs.parent.name
-        for pid in cgroups.processes(procs.parent):
+    for group in cgroups.groups(pods, depth=2):
+        for pid in cgroups.processes(group):
             if _is_first(pid):
-                yield Container(pod.replace("_", "/", 1), name, pid, procs.parent)
+                yield Container(group.parent.name.replace("_", "/", 1), group.name, pid, group)
 
 
 def _is_first(pid: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,12 +12,14 @@ import pytest
 from bpf_world import BACKENDS, World, done, group, plan
 
 from isthmus.datapath import CallersFirst, Datapath, view
-from isthmus.datapath.core.namespaces import inside_pod
+from isthmus.datapath.core.namespaces import inside_pod, processes_below
 from isthmus.datapath.services import callers
 
 pytestmark = pytest.mark.bpf
 
 POD = "10.9.9.9"
+NO_PID = 2**22 + 1
+"""Above the largest number that a process can have (proc(5), pid_max)."""
 MAKE = f"echo $$ > $0/cgroup.procs; ip addr add {POD}/32 dev lo; ip link set lo up; echo ready; read _"
 
 
@@ -58,6 +61,21 @@ def test_a_namespace_that_is_known_is_not_entered_again(
         assert known.renew({POD}) == 1
         monkeypatch.setattr(callers, "cookie", lambda _: pytest.fail("it was entered"))
         assert known.renew({POD}) == 1
+
+
+def test_a_pod_that_ends_while_pods_are_looked_through_is_left_out_and_the_others_are_found(tmp_path: Path) -> None:
+    """Its cgroup is listed, and gone before it is entered: that ended the agent."""
+    for name in ("a", "b", "c"):
+        group = tmp_path / name
+        group.mkdir()
+        (group / "cgroup.procs").write_text(f"{NO_PID}\n{os.getpid()}\n")
+    found = processes_below(tmp_path)
+    seen = [next(found).pid]
+    _, gone, _ = tmp_path.iterdir()  # in the order in which they are looked through
+    (gone / "cgroup.procs").unlink()
+    gone.rmdir()
+    seen += [process.pid for process in found]
+    assert seen == [os.getpid()] * 2
 
 
 async def test_without_cookies_redirects_that_leave_pods_out_fail_by_a_sentence_and_the_rest_goes_on(

@@ -452,7 +452,7 @@ def test_a_bug_report_has_the_objects_of_the_clusterset_and_no_secret(running: R
     assert "it runs" in found["kubernetes/logs/isthmus-operator-0.log"]
     assert json.loads(found["maps.json"])["backends"]
     assert found["logs/c1-operator.log"]
-    assert "agent/error.txt" not in found, found["agent/error.txt"] + found["logs/c1-agent.log"][-4000:]
+    assert "agent/error.txt" not in found, found["agent/error.txt"] + found["logs/c1-n1-agent.log"][-4000:]
     assert json.loads(found["agent/status.json"])["ready"]
     assert "kubernetes/errors.txt" not in found
     assert [name for name, content in found.items() if SECRET in content] == []

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from isthmus.model.services import Family
-from isthmus_lab import manifests, startup
+from isthmus_lab import cgroups, manifests, startup
 from isthmus_lab.cli.lab import group
 from isthmus_lab.families import SCHEMES
 from isthmus_lab.layout import Lab
@@ -129,3 +129,16 @@ def test_a_file_that_is_no_yaml_is_named(tmp_path: Path) -> None:
     write(tmp_path, "bad.yaml", "a: [1")
     with pytest.raises(manifests.BadManifest, match=r"bad\.yaml"):
         manifests.of_lab(tmp_path, Lab("demo", 1))
+
+
+def test_a_pod_that_goes_while_pods_are_listed_is_left_out(tmp_path: Path) -> None:
+    """As `lab exec` lists them, while a rollout ends others."""
+    for pod in ("demo_a", "demo_b", "demo_c"):
+        (tmp_path / pod / "echo").mkdir(parents=True)
+    found = cgroups.groups(tmp_path, depth=2)
+    first = next(found)
+    gone = next(path for path in sorted(tmp_path.iterdir()) if path != first.parent)
+    (gone / "echo").rmdir()
+    gone.rmdir()
+    assert first.parent != gone
+    assert [path.name for path in (first, *found)] == ["echo", "echo"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import pickle
@@ -40,13 +41,24 @@ class Process(Struct, frozen=True):
 
 
 def processes_below(cgroup: Path) -> Iterator[Process]:
-    """The processes in a cgroup and below."""
-    for path in cgroup.rglob("cgroup.procs"):
+    """The processes in a cgroup and below. One that ends meanwhile, with its cgroup or without, is left out."""
+    for _, pid in _numbers_below(cgroup):
+        with contextlib.suppress(OSError):
+            yield Process.look(pid)
+
+
+def _numbers_below(cgroup: Path) -> Iterator[tuple[Path, int]]:
+    """Each process in a cgroup and below, with the file that names it.
+
+    ``os.walk`` passes over a directory that goes before it is entered; ``Path.rglob`` ends with FileNotFoundError then.
+    """
+    for directory, _, _ in os.walk(cgroup):
+        path = Path(directory, "cgroup.procs")
         try:
-            for line in path.read_text().split():
-                yield Process.look(int(line))
+            found = path.read_text().split()
         except OSError:
-            continue  # it went as we looked; the next time there is another, or none
+            continue
+        yield from ((path, int(line)) for line in found)
 
 
 def inside(pid: int, act: Callable[[], T]) -> T:
@@ -65,7 +77,7 @@ def inside_pod(pods: Path, pid: int, act: Callable[[], T]) -> T:
     So the hooks of pods apply to it. In a child process, since all threads of one have one control group. OSError as of
     ``inside``, or the function's own.
     """
-    group = next((path for path in pods.rglob("cgroup.procs") if str(pid) in path.read_text().split()), None)
+    group = next((path for path, number in _numbers_below(pods) if number == pid), None)
     if group is None:
         raise ProcessLookupError(f"process {pid} is not below {pods}")
     reader, writer = os.pipe()
