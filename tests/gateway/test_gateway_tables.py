@@ -50,12 +50,37 @@ def addresses(*rows: Any) -> list[str]:
     return [host.endpoint.address.socket_address.address for part in body.endpoints for host in part.lb_endpoints]
 
 
-def chains(*restricted: OwnExport) -> dict[str, list[str]]:
-    """Chain → the SNIs that it takes."""
-    row = exports.listener(OF, [each.export for each in restricted if each.export is not None])
+def chains(*exported: OwnExport, members: tuple[str, ...] = ("c1", "c3")) -> dict[str, set[str]]:
+    """Chain → who comes to it, as member/SNI."""
+    rows = [each.export for each in exported if each.export is not None]
+    row = exports.listener(OF, rows, [ClusterName(each) for each in members])
     assert problem(MESSAGES["listener"], row.body) == ""
-    found = message(MESSAGES["listener"]).FromString(row.body).filter_chains
-    return {chain.name: list(chain.filter_chain_match.server_names) for chain in found}
+    found = message(MESSAGES["listener"]).FromString(row.body)
+    chosen: dict[str, set[str]] = {chain.name: set() for chain in found.filter_chains}
+    top = found.filter_chain_matcher
+    for alpn, on_match in top.matcher_tree.exact_match_map.map.items() if members else ():
+        of_member(on_match.matcher, alpn.strip("'").partition(".")[0], chosen)
+    of_member(top.on_no_match.matcher if members else top, "?", chosen)
+    return chosen
+
+
+def of_member(matcher: Any, member: str, chosen: dict[str, set[str]]) -> None:
+    """Add what a member's matcher chooses; a chain that the listener has not is a KeyError."""
+    for sni, on_match in matcher.matcher_tree.exact_match_map.map.items():
+        chosen[on_match.action.name].add(f"{member}/{sni}")
+    [last] = matcher.on_no_match.matcher.matcher_list.matchers
+    chosen[last.on_match.action.name].add(f"{member}/*{last.predicate.single_predicate.value_match.suffix}")
+
+
+HEALTH = f"health.c2.{DOMAIN}"
+PLAIN = {
+    "services c1": {f"c1/*.tcp.{DOMAIN}"},
+    "services c3": {f"c3/*.tcp.{DOMAIN}"},
+    "health c1": {f"c1/{HEALTH}"},
+    "health c3": {f"c3/{HEALTH}"},
+    "refused": {f"?/*.tcp.{DOMAIN}", f"?/{HEALTH}"},
+}
+"""Who comes where while nothing is exported to some clusters alone, or by HTTP."""
 
 
 @pytest.mark.parametrize(
@@ -81,14 +106,12 @@ def test_ports_of_udp_and_headless_exports_have_no_cluster() -> None:
     assert list(exports.of_export(export(type="Headless"), [pods(Condition.READY)], OF)) == []
 
 
-def test_an_export_for_some_clusters_has_a_chain_of_its_own_and_no_cluster_that_an_sni_can_name() -> None:
-    row = OwnExport(name=ECHO, export=export(importers="c3, c1"))
-    found = chains(row)
+def test_an_export_for_some_clusters_has_chains_for_these_and_no_cluster_that_an_sni_can_name() -> None:
+    row = OwnExport(name=ECHO, export=export(importers="c3, c9"))
     sni = service_sni(ECHO, 80, DOMAIN)
-    assert found == {
-        "services": [f"*.tcp.{DOMAIN}"],
-        "health": [f"health.c2.{DOMAIN}"],
-        f"{sni} restricted": [sni],
+    assert chains(row) == PLAIN | {
+        f"{sni} restricted c3": {f"c3/{sni}"},
+        "refused": PLAIN["refused"] | {f"c1/{sni}"},
     }
     assert row.export is not None
     [cluster] = {each.name for each in exports.of_export(row.export, [], OF)}
@@ -97,7 +120,14 @@ def test_an_export_for_some_clusters_has_a_chain_of_its_own_and_no_cluster_that_
 
 
 def test_an_export_for_nobody_has_no_chain() -> None:
-    assert set(chains(OwnExport(name=ECHO, export=export(importers="")))) == {"services", "health"}
+    sni = service_sni(ECHO, 80, DOMAIN)
+    found = chains(OwnExport(name=ECHO, export=export(importers="")))
+    assert found == PLAIN | {"refused": PLAIN["refused"] | {f"c1/{sni}", f"c3/{sni}"}}
+
+
+def test_without_a_member_everybody_is_refused() -> None:
+    row = OwnExport(name=ECHO, export=export(ports=(Port("http", 80),)))
+    assert chains(row, members=()) == {"refused": PLAIN["refused"]}
 
 
 @pytest.mark.parametrize(
@@ -121,18 +151,18 @@ def test_ports_speak_http_by_their_app_protocol_or_else_their_name(port: Port, w
     assert http.version(port) == want
 
 
-def test_a_port_of_http_has_a_chain_of_its_own_and_no_cluster_that_an_sni_can_name() -> None:
-    row = OwnExport(name=ECHO, export=export(ports=(Port("http", 80), Port("", 9000))))
-    sni = service_sni(ECHO, 80, DOMAIN)
-    assert chains(row) == {"services": [f"*.tcp.{DOMAIN}"], "health": [f"health.c2.{DOMAIN}"], f"{sni} http": [sni]}
+def test_ports_of_http_share_a_chain_for_each_member_and_have_no_cluster_that_an_sni_can_name() -> None:
+    row = OwnExport(name=ECHO, export=export(ports=(Port("http", 80), Port("", 9000), Port("grpc", 81))))
+    snis = [service_sni(ECHO, port, DOMAIN) for port in (80, 81)]
+    assert chains(row) == PLAIN | {f"http {each}": {f"{each}/{sni}" for sni in snis} for each in ("c1", "c3")}
     assert row.export is not None
     made = list(exports.of_export(row.export, [], OF))
-    assert {each.name for each in made} == {f"{sni} http", service_sni(ECHO, 9000, DOMAIN)}
-    assert [problem(MESSAGES[each.type], each.body) for each in made] == [""] * 4
+    assert {each.name for each in made} == {*(f"{sni} http" for sni in snis), service_sni(ECHO, 9000, DOMAIN)}
+    assert [problem(MESSAGES[each.type], each.body) for each in made] == [""] * 6
 
 
 def test_no_row_names_a_key_or_an_authority() -> None:
-    body = exports.listener(OF, []).body
+    body = exports.listener(OF, [], [C2]).body
     assert b"/run/isthmus/gateway/sds/pair.json" in body
     assert b"BEGIN" not in body
 
@@ -172,8 +202,7 @@ def test_trust_follows_the_files_and_without_any_it_trusts_nobody(tmp_path: Path
     assert "no such file" in identity.problem
 
 
-def test_the_trust_of_clusters_that_no_export_names_any_longer_goes_a_minute_later(tmp_path: Path) -> None:
-    """Whoever may annotate exports in the own cluster could have any number of files written otherwise."""
+def test_the_row_of_trust_that_is_no_longer_wanted_goes_at_once_and_its_file_a_minute_later(tmp_path: Path) -> None:
     first: tuple[ClusterName, ...] = (ClusterName("c1"), ClusterName("c3"))
     second: tuple[ClusterName, ...] = (ClusterName("c1"),)
     db, apart, now = Database(TRUST_BUNDLES), [first, second], 1000.0
@@ -189,7 +218,7 @@ def test_the_trust_of_clusters_that_no_export_names_any_longer_goes_a_minute_lat
         secrets.renew()
         names = {tls.trust_of(each): each for each in (first, second)}
         files = {names[path.stem] for path in (tmp_path / "envoy" / "sds").glob("trust-*.json")}
-        assert {row.clusters for row in db.snapshot().all(TRUST_BUNDLES)} == files
+        assert {row.clusters for row in db.snapshot().all(TRUST_BUNDLES)} == set(apart)
         return files
 
     secrets = made()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,7 +13,7 @@ import aiohttp
 import grpc
 import pytest
 from aiohttp import web
-from island_world import C3, DOMAIN, Islands, Pod, islands
+from island_world import C3, DOMAIN, Islands, Pod, calling_with, islands
 from route_world import C1
 
 from isthmus.gateway import naming
@@ -95,9 +94,7 @@ async def test_a_member_that_calls_the_gateway_itself_can_forge_no_other_cluster
 
 async def asked(world: Islands, identity: Any, sni: str, request: bytes) -> bytes:
     """The first bytes that the gateway answers a request with; none where it refuses."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    context.load_cert_chain(identity.certificate, identity.key)
+    context = calling_with(identity)
     try:
         async with asyncio.timeout(60):
             reader, writer = await asyncio.open_connection(*world.gateways[0], ssl=context, server_hostname=sni)

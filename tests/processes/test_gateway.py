@@ -19,7 +19,7 @@ from isthmus.admin.query import QueryError, Socket
 from isthmus.clusterset import Folder
 from isthmus.config import AdminSection, ClusterSection, ClustersetSection, Config, GatewaySection, ProxySection
 from isthmus.gateway import exports
-from isthmus.gateway.naming import service_sni
+from isthmus.gateway.naming import protocol, service_sni
 from isthmus.gateway.refusals import REASONS, Ended, Refusals
 from isthmus.gateway.secrets import Identity, Secrets
 from isthmus.kube.access import Access
@@ -50,6 +50,7 @@ class World(NamedTuple):
         context.check_hostname = False
         context.load_verify_locations(cadata=Folder(self.directory / "c2").bundle.decode())
         context.load_cert_chain(self.c1.path / "node.crt", self.c1.path / "node.key")
+        context.set_alpn_protocols([protocol(ClusterName("c1"), DOMAIN)])
         with suppress(OSError, TimeoutError):
             async with asyncio.timeout(30):
                 at = asyncio.open_connection("127.0.0.1", self.port, ssl=context, server_hostname=sni)

@@ -264,16 +264,21 @@ class Islands:
         return await stats(self.node, pattern)
 
     async def handshake(
-        self, identity: Identity | None, sni: str | None, *, timeout: float = 60.0, **options: Any
+        self,
+        identity: Identity | None,
+        sni: str | None,
+        *,
+        caller: str | None = None,
+        timeout: float = 60.0,
+        **options: Any,
     ) -> bytes:
-        """What the gateway gives a caller with this certificate: the first bytes, or nothing where it is refused."""
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
+        """What the gateway gives a caller with this certificate: the first bytes, or nothing where it is refused.
+
+        ``caller``: the member that it calls as; by default the one that the certificate names.
+        """
+        context = calling_with(identity, caller)
         for key, value in options.items():
             setattr(context, key, value)
-        if identity is not None:
-            context.load_cert_chain(identity.certificate, identity.key)
         at = self.gateways[0]
         try:
             async with asyncio.timeout(timeout):
@@ -284,6 +289,22 @@ class Islands:
                     writer.transport.abort()  # no shutdown of TLS that would outlast the test
         except (OSError, ssl.SSLError, TimeoutError):
             return b""
+
+
+def calling_with(identity: Identity | None, caller: str | None = None) -> ssl.SSLContext:
+    """TLS of a caller with this certificate; ``caller``: the member that it calls as, by default the one in it."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    if identity is not None:
+        context.load_cert_chain(identity.certificate, identity.key)
+        named = x509.load_pem_x509_certificate(identity.certificate.read_bytes()).extensions
+        names = named.get_extension_for_class(x509.SubjectAlternativeName).value
+        uri = names.get_values_for_type(x509.UniformResourceIdentifier)[0]
+        caller = naming.cluster_of(uri, DOMAIN) if caller is None else caller
+    if caller:
+        context.set_alpn_protocols([naming.protocol(ClusterName(caller), DOMAIN)])
+    return context
 
 
 async def cancelled(task: asyncio.Task[None]) -> None:

@@ -1,22 +1,28 @@
 """The resources of a gateway's Envoy: what the own cluster exports, for the clusters that may import it. Pure.
 
-One listener chooses a filter chain by SNI. A caller is authorised by the chain's TLS handshake, before which nothing is
-dialled: a pod sees no connection of one that is refused (Envoy's network RBAC filter would wait for the first byte of
-the caller, and passes on what a server that speaks first sends).
+One listener chooses a filter chain by the ClientHello: by ALPN, where a caller writes which member it is, and by SNI. A
+caller is authorised by the chain's TLS handshake, before which nothing is dialled: a pod sees no connection of one that
+is refused (Envoy's network RBAC filter would wait for the first byte of the caller, and passes on what a server that
+speaks first sends).
 
-The chain of all services sends a connection to the cluster that is called as the SNI, whatever bytes its caller wrote
-there, if only its end is that of a service. An export for some clusters only, and a port that speaks HTTP, have filter
-chains of their own, and clusters whose names end otherwise: they cannot be reached but by their chain.
+Each member has chains of its own, which trust its authority and its nodes' identity alone. When a cluster is no member
+any more its chains go, and with them the connections that it holds, once the drain time of Envoy is over; nobody
+else's do. Who names no member comes to a chain that refuses whatever certificate it shows.
+
+The chain of a member's calls of services sends a connection to the cluster that is called as the SNI, whatever bytes
+its caller wrote there, if only its end is that of a service. Exports for some clusters only have filter chains of their
+own, ports that speak HTTP share one, and the names of their clusters end otherwise: only their chains reach them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from isthmus.gateway import access_log, http, tls
-from isthmus.gateway.naming import NODE, etcd_sni, health_sni, node_identity, service_sni, services_suffix
+from isthmus.gateway.matching import ALPN, SNI, OnMatch, by_suffix, by_value, to_chain
+from isthmus.gateway.naming import etcd_sni, health_sni, node_identity, protocol, service_sni, services_suffix
 from isthmus.mcs.merged import importers
 from isthmus.model.clusters import Cluster
 from isthmus.model.hosts import Endpoint
@@ -57,8 +63,10 @@ BUFFER: Final = {"value": 65_536}
 """Bytes that Envoy buffers of a connection whose other side is slow."""
 
 
-EVERY_NODE: Final[list[dict[str, Any]]] = [{"suffix": NODE}]
-"""Identities of nodes of a member: the trust domain is that of an authority that is trusted."""
+REFUSED: Final = "refused"
+"""The chain of who is refused by the handshake, so that it is known whose certificate it showed."""
+NOBODY: Final = "nobody"
+"""An identity that is nobody's. A member that signs itself this name comes as far as this chain leads: nowhere."""
 
 
 class GatewayOf(NamedTuple):
@@ -79,8 +87,9 @@ def derived(of: GatewayOf) -> Derived[Resource]:
     def compute(reader: Reader, unit: str) -> Iterator[Resource]:
         if unit == LISTENER:
             exports = sorted((row.export for row in reader.all(OWN_EXPORTS) if row.export), key=lambda each: each.name)
+            members = sorted(each for row in reader.all(TRUST_BUNDLES) for each in row.clusters)
             yield access_log.cluster(of.directory, LISTENER)
-            yield listener(of, [each for each in exports if _has_chain(each) and _is_trusted(reader, each)])
+            yield listener(of, exports, members)
             if of.etcd:
                 yield from _etcd(of)
             return
@@ -99,25 +108,17 @@ def derived(of: GatewayOf) -> Derived[Resource]:
     return Derived(XDS, compute=compute, reads=reads, unit="unit")
 
 
-def trusted_apart(now: Snapshot, members: Collection[ClusterName]) -> set[tuple[ClusterName, ...]] | None:
-    """The sets of clusters that may import an export: each is trusted by a file of its own. None: not known yet."""
-    if not now.initialized(OWN_EXPORTS):
-        return None
-    return {found for row in now.all(OWN_EXPORTS) if row.export and (found := importers(row.export))}
-
-
-def _is_trusted(reader: Reader, export: Export) -> bool:
-    """Whether the file with its importers' authorities is there: a listener that names none is refused whole."""
-    clusters = importers(export)
-    return clusters is None or reader.get(TRUST_BUNDLES, clusters) is not None
+def trusted_apart(now: Snapshot, members: Collection[ClusterName]) -> list[tuple[ClusterName, ...]]:
+    """Each member is trusted by a file of its own, by its own chains."""
+    return [(each,) for each in members]
 
 
 def _by_export(reader: Reader, old: OwnExport | None, new: OwnExport | None) -> Iterator[str]:
-    """An export affects its own rows, and the listener where it has, or had, a filter chain of its own."""
+    """An export affects its own rows, and the listener where that names, or named, its SNIs."""
     row = new or old
     if row is not None:
         yield row.name
-    if any(_has_chain(each.export) for each in (old, new) if each is not None and each.export is not None):
+    if any(_is_apart(each.export) for each in (old, new) if each is not None and each.export is not None):
         yield LISTENER
 
 
@@ -131,8 +132,8 @@ def _is_own(row: EndpointSet, cluster: ClusterName) -> bool:
     return (row.cluster, row.source) == (cluster, KUBERNETES)
 
 
-def _has_chain(export: Export) -> bool:
-    """Whether ports of it have filter chains of their own: it is for some clusters only, or speaks HTTP."""
+def _is_apart(export: Export) -> bool:
+    """Whether the listener names ports of it: it is for some clusters only, or speaks HTTP."""
     return importers(export) is not None or any(map(http.version, export.ports))
 
 
@@ -154,14 +155,14 @@ def of_export(export: Export, sets: Iterable[EndpointSet], of: GatewayOf) -> Ite
 
 
 def target(export: Export, port: Port, domain: str) -> str:
-    """The cluster of Envoy for a port of an export: its SNI, unless it has a filter chain of its own.
+    """The cluster of Envoy for a port of an export: its SNI, if the chain of services may send calls there.
 
-    That one's name must not end as the SNIs of the services' chain do: TLS lets a caller write any byte but 0 before.
+    Another one's name must not end as the SNIs of that chain do: TLS lets a caller write any byte but 0 before.
     """
     sni = service_sni(export.name, port.port, domain)
     if importers(export) is not None:
         return f"{sni} restricted"
-    return f"{sni} http" if http.version(port) else sni
+    return f"{sni}{http.TARGET_END}" if http.version(port) else sni
 
 
 def _serving(sets: Iterable[EndpointSet], port: Port) -> list[tuple[str, int]]:
@@ -175,19 +176,17 @@ def _serving(sets: Iterable[EndpointSet], port: Port) -> list[tuple[str, int]]:
     return sorted(found.get(Condition.READY) or found.get(Condition.TERMINATING) or ())
 
 
-def listener(of: GatewayOf, apart: Iterable[Export]) -> Resource:
-    """The one listener; ``apart``: exports with filter chains of their own.
-
-    What has another SNI, none, or no TLS matches no chain, and is closed.
-    """
+def listener(of: GatewayOf, exports: Iterable[Export], members: Sequence[ClusterName]) -> Resource:
+    """The one listener, of members that each have a file of trust. What has no SNI of ours, or no TLS, matches no
+    chain, and is closed."""
     (first, *more) = [address(*at) for at in of.listen]
-    chains = [
-        _chain("services", [f"*{services_suffix(of.domain)}"], tls.downstream(of.directory, EVERY_NODE), _by_sni()),
-        _chain("health", [health_sni(of.cluster, of.domain)], tls.downstream(of.directory, EVERY_NODE), _echo()),
-        *(chain for export in apart for chain in _own_chains(export, of)),
-    ]
+    ports = [each for export in exports for each in _ports_apart(export, of)]
+    chains = [_chain(REFUSED, tls.downstream(of.directory, [{"exact": NOBODY}]), [_bytes_to("none")])]
+    for member in members:
+        chains += _chains(member, ports, of)
     if of.etcd:  # the etcd ends TLS itself: its certificate and its users are not ours to judge
-        chains.append(_chain("etcd", [etcd_sni(of.cluster, of.domain)], None, [_bytes_to(ETCD, by_handshake=False)]))
+        chains.append(_chain(ETCD, None, [_bytes_to(ETCD, by_handshake=False)]))
+    chosen = _choice(of, ports, members)
     return resource(
         "listener",
         LISTENER,
@@ -198,6 +197,7 @@ def listener(of: GatewayOf, apart: Iterable[Export]) -> Resource:
         listener_filters=[{"name": "envoy.filters.listener.tls_inspector", "typed_config": packed(INSPECTOR)}],
         listener_filters_timeout=duration(HELLO_TIMEOUT),
         filter_chains=chains,
+        filter_chain_matcher=chosen["matcher"],
         access_log=[access_log.logger()],
         enable_reuse_port={"value": True},
         per_connection_buffer_limit_bytes=BUFFER,
@@ -206,34 +206,62 @@ def listener(of: GatewayOf, apart: Iterable[Export]) -> Resource:
     )
 
 
-def _own_chains(export: Export, of: GatewayOf) -> Iterator[dict[str, Any]]:
-    """A chain for each port that speaks HTTP, and for every one where some clusters only may import, if any.
+class PortApart(NamedTuple):
+    """A port of an export that the chain of services does not reach."""
 
-    That one trusts the authorities of these clusters alone: Envoy finds the authority by a certificate's first name,
-    and takes the identity from any of its names, where another member may have written one that is not its own.
-    """
+    sni: str
+    target: str
+    speaks_http: bool
+    importers: tuple[ClusterName, ...] | None
+    """The clusters that may call it; None: each member."""
+
+
+def _ports_apart(export: Export, of: GatewayOf) -> Iterator[PortApart]:
     clusters = importers(export)
-    if export.type == "Headless" or clusters == ():
-        return
-    if clusters is None:
-        allowed, trust = EVERY_NODE, tls.TRUST
-    else:
-        allowed, trust = [{"exact": node_identity(each, of.domain)} for each in clusters], tls.trust_of(clusters)
-    for port in export.ports:
-        version = http.version(port)
-        if port.protocol == "TCP" and (version or clusters):
-            sni, to = service_sni(export.name, port.port, of.domain), target(export, port, of.domain)
-            by = http.manager(to, of.domain) if version else _bytes_to(to)
-            yield _chain(to, [sni], tls.downstream(of.directory, allowed, trust=trust), [by])
+    for port in export.ports if export.type != "Headless" else ():
+        speaks_http = http.version(port) is not None
+        if port.protocol == "TCP" and (speaks_http or clusters is not None):
+            sni = service_sni(export.name, port.port, of.domain)
+            yield PortApart(sni, target(export, port, of.domain), speaks_http, clusters)
 
 
-def _chain(name: str, snis: list[str], socket: dict[str, Any] | None, filters: list[dict[str, Any]]) -> dict[str, Any]:
-    found = {
-        "name": name,
-        "filter_chain_match": {"server_names": snis, "transport_protocol": "tls"},
-        "filters": filters,
-        "transport_socket_connect_timeout": duration(HANDSHAKE_TIMEOUT),
-    }
+def _chains(member: ClusterName, ports: Sequence[PortApart], of: GatewayOf) -> Iterator[dict[str, Any]]:
+    """The chains of a member. Those of exports for some clusters are one for each port, so that the connections of a
+    cluster that may not import it any more end."""
+    socket = tls.downstream(of.directory, [{"exact": node_identity(member, of.domain)}], trust=tls.trust_of([member]))
+    yield _chain(f"services {member}", socket, _by_sni())
+    yield _chain(f"health {member}", socket, _echo())
+    if any(port.speaks_http and port.importers is None for port in ports):
+        yield _chain(f"http {member}", socket, [http.manager(member)])
+    for port in ports:
+        if member in (port.importers or ()):
+            by = http.manager(member, port.target) if port.speaks_http else _bytes_to(port.target)
+            yield _chain(f"{port.target} {member}", socket, [by])
+
+
+def _choice(of: GatewayOf, ports: Sequence[PortApart], members: Iterable[ClusterName]) -> OnMatch:
+    """The chain of a ClientHello."""
+    health, refused = health_sni(of.cluster, of.domain), to_chain(REFUSED)
+    ours = by_suffix(SNI, services_suffix(of.domain), refused)
+    others = {health: refused} | ({etcd_sni(of.cluster, of.domain): to_chain(ETCD)} if of.etcd else {})
+    by_member = {}
+    for member in members:
+        found = {port.sni: to_chain(_chain_of(port, member)) for port in ports}
+        found[health] = to_chain(f"health {member}")
+        services = by_suffix(SNI, services_suffix(of.domain), to_chain(f"services {member}"))
+        if (chosen := by_value(SNI, found, services)) is not None:
+            by_member[f"'{protocol(member, of.domain)}'"] = chosen
+    return by_value(ALPN, by_member, by_value(SNI, others, ours)) or refused
+
+
+def _chain_of(port: PortApart, member: ClusterName) -> str:
+    if port.importers is None:
+        return f"http {member}"
+    return f"{port.target} {member}" if member in port.importers else REFUSED
+
+
+def _chain(name: str, socket: dict[str, Any] | None, filters: list[dict[str, Any]]) -> dict[str, Any]:
+    found = {"name": name, "filters": filters, "transport_socket_connect_timeout": duration(HANDSHAKE_TIMEOUT)}
     return found | ({"transport_socket": socket} if socket is not None else {})
 
 

@@ -3,17 +3,17 @@
 The node sends a request again where the gateway's connection is lost before anything was answered, if that can do no
 harm (:data:`RETRIED`). The gateway balances each request by itself, and adds the caller's cluster to it.
 
-That header is the gateway's word: it is taken from the certificate with which the node's Envoy called, and what a
-client sends under its name, or under a spelling that servers take for it (CGI and WSGI know no hyphen), is removed.
+That header is the gateway's word: it is the member whose filter chain took the connection, by its certificate, and what
+a client sends under its name, or under a spelling that servers take for it (CGI and WSGI know no hyphen), is removed.
 """
 
 from __future__ import annotations
 
 from functools import partial
 from itertools import product
-from re import escape
 from typing import Any, Final, Literal
 
+from isthmus.model.names import ClusterName
 from isthmus.model.services import Port
 from isthmus.proxy.clusters import http_options
 from isthmus.proxy.derived import HTTP2
@@ -24,6 +24,11 @@ from isthmus.proxy.routing import OVERWRITE, OWN_HEADERS, UNSENT, route_action
 CALLER: Final = "x-isthmus-cluster"
 """Header of a request: the cluster that calls, verified."""
 SPELLINGS: Final = tuple(f"x{one}isthmus{two}cluster" for one, two in product("-_", repeat=2))
+TARGET: Final = "x-isthmus-target"
+"""Header of a request within the gateway: the cluster of Envoy that it goes to. Callers do not choose it, pods do not
+get it."""
+TARGET_END: Final = " http"
+"""How the names of clusters of Envoy that are reached so end, behind the SNI."""
 HEADER_MUTATION: Final = "envoy.extensions.http.early_header_mutation.header_mutation.v3.HeaderMutation"
 RETRIED: Final = ("DELETE", "GET", "HEAD", "OPTIONS", "PUT", "TRACE")
 """Methods that have the same effect once or several times (RFC 9110 section 9.2.2)."""
@@ -73,34 +78,34 @@ def calling(cluster: str, *, attempts: int) -> dict[str, Any]:
     return http_manager(route_config=configuration, trusted=True)
 
 
-def manager(cluster: str, domain: str) -> dict[str, Any]:
-    """The network filter that sends requests to a cluster of Envoy.
+def manager(caller: ClusterName, cluster: str = "") -> dict[str, Any]:
+    """The network filter that sends requests of a member to a cluster of Envoy; without one to that of their SNI.
 
     The gateway adds no ``x-forwarded-for``: it sees a node of another island. Without a mark of another proxy a request
     is plain HTTP, as its client sent it; Envoy would take the TLS between the islands for the client's.
     """
-    name = f"%CEL(re.extract(connection.uri_san_peer_certificate, '^spiffe://([^./]+)[.]{_quoted(domain)}/', '\\\\1'))%"
+    action = route_action(cluster) | ({} if cluster else {"cluster_header": TARGET})
     routes = {
-        "name": cluster,
-        "virtual_hosts": [
-            {"name": "all", "domains": ["*"], "routes": [{"match": {"prefix": "/"}, "route": route_action(cluster)}]}
-        ],
-        "request_headers_to_remove": [*SPELLINGS, *OWN_HEADERS],  # before the next are added
-        "request_headers_to_add": [{"header": {"key": CALLER, "value": name}, "append_action": OVERWRITE}],
+        "name": cluster or f"http {caller}",
+        "virtual_hosts": [{"name": "all", "domains": ["*"], "routes": [{"match": {"prefix": "/"}, "route": action}]}],
+        "request_headers_to_remove": [*SPELLINGS, TARGET, *OWN_HEADERS],  # before the next are added
+        "request_headers_to_add": [{"header": {"key": CALLER, "value": caller}, "append_action": OVERWRITE}],
     }
-    plain = {"append": {"header": {"key": "x-forwarded-proto", "value": "http"}, "append_action": "ADD_IF_ABSENT"}}
+    edits = [
+        _edit("x-forwarded-proto", "http", "ADD_IF_ABSENT"),
+        _edit(TARGET, f"%REQUESTED_SERVER_NAME%{TARGET_END}", OVERWRITE),
+    ]
     return http_manager(
         route_config=routes,
         trusted=True,
         early_header_mutation_extensions=[
             {
                 "name": "envoy.http.early_header_mutation.header_mutation",
-                "typed_config": packed(HEADER_MUTATION, mutations=[plain]),
+                "typed_config": packed(HEADER_MUTATION, mutations=edits),
             }
         ],
     )
 
 
-def _quoted(domain: str) -> str:
-    """As an expression within a string of CEL."""
-    return escape(domain).replace("\\-", "-").replace("\\.", "[.]")
+def _edit(name: str, value: str, action: str) -> dict[str, Any]:
+    return {"append": {"header": {"key": name, "value": value}, "append_action": action}}

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from isthmus.gateway import alternatives, http, tls
 from isthmus.gateway.alternatives import UNIT, unit
 from isthmus.gateway.exports import BUFFER
-from isthmus.gateway.naming import gateway_identity, health_sni, service_sni
+from isthmus.gateway.naming import gateway_identity, health_sni, protocol, service_sni
 from isthmus.loadbalancer.services import names_for_import, resolve
 from isthmus.model.balancing import Plan
 from isthmus.model.clusters import Cluster, reachability, reachability_changed
@@ -213,6 +213,7 @@ def _cluster(island: ClusterName, of: NodeOf) -> Resource:
             gateway_identity(island, of.domain),
             health_sni(island, of.domain),
             trust=tls.trust_of([island]),
+            protocol=protocol(of.cluster, of.domain),
         ),
         upstream_connection_options={"tcp_keepalive": KEEPALIVE},
         **http.CALLING,

@@ -46,6 +46,11 @@ def trust_domain(cluster: ClusterName, domain: str) -> str:
     return f"{cluster}.{domain}"
 
 
+def protocol(cluster: ClusterName, domain: str) -> str:
+    """The protocol (ALPN, RFC 7301) that a cluster's nodes offer a gateway: which member calls, by its own word."""
+    return trust_domain(cluster, domain)
+
+
 def node_identity(cluster: ClusterName, domain: str) -> str:
     """The URI in the certificate of a cluster's nodes."""
     return f"spiffe://{trust_domain(cluster, domain)}{NODE}"

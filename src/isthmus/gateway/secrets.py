@@ -36,7 +36,7 @@ from isthmus.statedb import Database, Snapshot
 LOOK_EVERY: Final = 0.5
 """Seconds between two looks at the files."""
 KEEP: Final = 60.0
-"""Seconds for which trust that is no longer wanted stays: Envoy may be about to take a listener that names its file."""
+"""Seconds for which a file that is no longer wanted stays: Envoy may be about to take a listener that names it."""
 SUFFIX: Final = ".ca.crt"
 """How the file of a member's authorities ends, in the directory of peers."""
 MAX_BUNDLE: Final = 64 * 1024
@@ -182,7 +182,7 @@ class Secrets:
     def _write_apart(
         self, now: Snapshot, wanted: set[tuple[ClusterName, ...]], bundles: Mapping[ClusterName, bytes]
     ) -> None:
-        """A file, then a row, for each set of clusters; where one is no longer wanted its row goes, then its file."""
+        """A file, then a row, for each set of clusters; when it is wanted no longer the row goes, then the file."""
         at = self._clock()
         self._last_wanted |= dict.fromkeys(wanted, at)
         kept = {clusters for clusters, last in self._last_wanted.items() if at - last <= KEEP}
@@ -194,14 +194,14 @@ class Secrets:
             self._write(name, trust_secret(own, self._domain, name))
         known = {row.clusters for row in now.all(TRUST_BUNDLES)}
         first = not now.initialized(TRUST_BUNDLES)
-        if first or kept != known:
+        if first or wanted != known:
             with self._db.write() as txn:
-                for clusters in kept - known:
+                for clusters in wanted - known:
                     txn.put(TRUST_BUNDLES, TrustBundle(clusters))
-                txn.delete_all(TRUST_BUNDLES, [*(known - kept)])
+                txn.delete_all(TRUST_BUNDLES, [*(known - wanted)])
                 if first:
                     self._complete.complete(txn)
-            self._remove_others({*map(trust_of, kept)})
+        self._remove_others({*map(trust_of, kept)})
 
     def _remove_others(self, names: Collection[str]) -> None:
         """Delete the files of some members but those named. Envoy keeps what it has read of a file that goes."""

@@ -48,15 +48,17 @@ def downstream(directory: Path, identities: list[dict[str, Any]], *, trust: str 
     return {"name": "envoy.transport_sockets.tls", "typed_config": context}
 
 
-def upstream(directory: Path, identity: str, sni: str, *, trust: str) -> dict[str, Any]:
+def upstream(directory: Path, identity: str, sni: str, *, trust: str, protocol: str) -> dict[str, Any]:
     """The transport socket towards gateways that show this identity. ``sni``: where the call names no other.
+
+    ``protocol``: what is offered (ALPN).
 
     ``trust`` holds the authorities of their cluster alone: Envoy finds the authority by a certificate's first name, and
     takes the identity from any of its names.
     """
     context = packed(
         f"{TLS}.UpstreamTlsContext",
-        common_tls_context=_common(directory, [{"exact": identity}], trust),
+        common_tls_context=_common(directory, [{"exact": identity}], trust) | {"alpn_protocols": [protocol]},
         sni=sni,
         max_session_keys={"value": 0},
     )

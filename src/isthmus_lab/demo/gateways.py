@@ -10,9 +10,9 @@ from typing import Final
 
 from isthmus.admin.query import Socket
 from isthmus.config import GatewaySection
-from isthmus.gateway.naming import service_sni
+from isthmus.gateway.naming import protocol, service_sni
 from isthmus.model.hosts import joined
-from isthmus.model.names import service_name
+from isthmus.model.names import ClusterName, service_name
 from isthmus_lab import kernel
 from isthmus_lab.demo.stage import NAMESPACE, PORT
 from isthmus_lab.layout import GATEWAY, Cluster
@@ -30,7 +30,9 @@ def ask(caller: Cluster, called: Cluster, service: str) -> bytes:
     context.check_hostname = False  # a gateway is named by the URI in its certificate
     context.load_verify_locations(_peers(caller) / f"{called.name}.ca.crt")
     context.load_cert_chain(caller.directory / "pki" / "node.crt", caller.directory / "pki" / "node.key")
-    sni = service_sni(service_name(NAMESPACE, service), PORT, GatewaySection().domain)
+    domain = GatewaySection().domain
+    context.set_alpn_protocols([protocol(ClusterName(caller.name), domain)])
+    sni = service_sni(service_name(NAMESPACE, service), PORT, domain)
     with kernel.inside(Path(namespaces.path(caller.nodes[0].namespace))):
         made = socket.socket()
     made.settimeout(PATIENCE)
