@@ -207,6 +207,12 @@ class GatewaySection(Section, frozen=True):
     first_port: Annotated[int, Meta(ge=1024, le=65_000)] = 19_100
     ports: Annotated[int, Meta(ge=1, le=32_768)] = 4_000
     """How many ports from the first on a node's Envoy listens at for islands: one for each exported port of each."""
+    pod_ports: Annotated[int, Meta(ge=0, le=32_768)] = 1_000
+    """How many ports more, behind those: one for each port of each pod of islands that is called by its own name. Each
+    island has an equal part of them, whatever it exports."""
+    pod_addresses: tuple[str, ...] = ("241.0.0.0/8", "fd00:7:1::/64")
+    """Ranges of the addresses that stand for such pods on a node, one of each family at most: no network's (RFC 1112:
+    240.0.0.0/4 is reserved)."""
     connect_timeout: Annotated[float, Meta(gt=0)] = 0.25
     """Seconds until a connect to a gateway is given up for another gateway: three round trips at least."""
     etcd: bool = True

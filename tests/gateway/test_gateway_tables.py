@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from isthmus.mcs.words import IMPORTERS
 from isthmus.model.clusters import Cluster
 from isthmus.model.hosts import Endpoint as Address
 from isthmus.model.mcs import OwnExport
-from isthmus.model.names import ClusterName, ServiceName
+from isthmus.model.names import ClusterName, ServiceName, pod_id
 from isthmus.model.services import Condition, Endpoint, EndpointSet, Export, Port
 from isthmus.model.tables import CLUSTERS, GATEWAY_CHECKS, TRUST_BUNDLES
 from isthmus.proxy.delta import MESSAGES
@@ -50,10 +51,13 @@ def addresses(*rows: Any) -> list[str]:
     return [host.endpoint.address.socket_address.address for part in body.endpoints for host in part.lb_endpoints]
 
 
-def chains(*exported: OwnExport, members: tuple[str, ...] = ("c1", "c3")) -> dict[str, set[str]]:
+def chains(
+    *exported: OwnExport, members: tuple[str, ...] = ("c1", "c3"), sets: Iterable[EndpointSet] = ()
+) -> dict[str, set[str]]:
     """Chain → who comes to it, as member/SNI."""
     rows = [each.export for each in exported if each.export is not None]
-    row = exports.listener(OF, rows, [ClusterName(each) for each in members])
+    apart = [(each, exports.called(each, sets, DOMAIN)) for each in rows]
+    row = exports.listener(OF, apart, [ClusterName(each) for each in members])
     assert problem(MESSAGES["listener"], row.body) == ""
     found = message(MESSAGES["listener"]).FromString(row.body)
     chosen: dict[str, set[str]] = {chain.name: set() for chain in found.filter_chains}
@@ -100,10 +104,49 @@ def test_ready_pods_are_called_and_ending_ones_where_there_is_none(
     assert [problem(MESSAGES[row.type], row.body) for row in rows] == ["", ""]
 
 
-def test_ports_of_udp_and_headless_exports_have_no_cluster() -> None:
+def test_ports_of_udp_have_no_cluster() -> None:
     udp = export(ports=(Port("", 53, "UDP"),))
     assert list(exports.of_export(udp, [pods(Condition.READY)], OF)) == []
-    assert list(exports.of_export(export(type="Headless"), [pods(Condition.READY)], OF)) == []
+
+
+def replicas(*ready: tuple[str, str]) -> EndpointSet:
+    """Pods by hostname and address, on port 8080."""
+    each = tuple(Endpoint(address, (Port("", 8080),), hostname=hostname) for hostname, address in ready)
+    return EndpointSet(service=ECHO, cluster=C2, source="kubernetes", part="slice", endpoints=each)
+
+
+def test_each_pod_of_a_headless_export_is_called_by_an_sni_that_a_pod_in_its_place_has_too() -> None:
+    rows = list(exports.of_export(export(type="Headless"), [replicas(("web-0", "10.1.0.1"), ("", "10.1.0.2"))], OF))
+    first = service_sni(ECHO, 8080, DOMAIN, pod=pod_id(ECHO, "web-0", "10.1.0.1"))
+    other = service_sni(ECHO, 8080, DOMAIN, pod=pod_id(ECHO, "", "10.1.0.2"))
+    assert {row.name for row in rows} == {first, other}
+    assert [problem(MESSAGES[row.type], row.body) for row in rows] == [""] * 4
+    assert addresses(*(row for row in rows if row.name == first)) == ["10.1.0.1"]
+    again = exports.of_export(export(type="Headless"), [replicas(("WEB-0", "10.1.0.9"))], OF)
+    assert addresses(*(row for row in again if row.name == first)) == ["10.1.0.9"]
+    assert all(name.endswith(services_suffix(DOMAIN)) for name in (first, other)), "the services' chain takes it"
+
+
+def test_pods_of_a_headless_export_for_some_clusters_have_a_chain_each() -> None:
+    row, there = OwnExport(name=ECHO, export=export(type="Headless", importers="c3")), [replicas(("web-0", "10.1.0.1"))]
+    sni = service_sni(ECHO, 8080, DOMAIN, pod=pod_id(ECHO, "web-0", ""))
+    assert row.export is not None
+    assert chains(row, sets=there) == PLAIN | {
+        f"{sni} restricted c3": {f"c3/{sni}"},
+        "refused": PLAIN["refused"] | {f"c1/{sni}"},
+    }
+    assert {each.name for each in exports.of_export(row.export, there, OF)} == {f"{sni} restricted"}
+
+
+def test_a_port_that_a_headless_export_has_not_is_not_called() -> None:
+    other = EndpointSet(
+        service=ECHO,
+        cluster=C2,
+        source="kubernetes",
+        part="slice",
+        endpoints=(Endpoint("10.1.0.1", (Port("admin", 9000),), hostname="web-0"),),
+    )
+    assert list(exports.of_export(export(type="Headless"), [other], OF)) == []
 
 
 def test_an_export_for_some_clusters_has_chains_for_these_and_no_cluster_that_an_sni_can_name() -> None:

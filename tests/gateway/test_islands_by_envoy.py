@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pytest
 from etcd_server import free_ports
-from island_world import C3, DOMAIN, Islands, calling_with, expired, islands, reset
+from island_world import C3, DOMAIN, Islands, Pod, calling_with, expired, islands, reset
 from route_world import C1, C2
 
 from isthmus.clusterset import certificates
@@ -22,9 +22,9 @@ from isthmus.clusterset.certificates import Pair
 from isthmus.gateway import checks, naming
 from isthmus.gateway.naming import service_sni
 from isthmus.gateway.secrets import Identity
-from isthmus.model.names import ClusterName, ServiceName
-from isthmus.model.services import Port
-from isthmus.model.tables import BACKENDS, GATEWAY_CHECKS, PLANS, XDS
+from isthmus.model.names import ClusterName, ServiceName, pod_id
+from isthmus.model.services import Namespace, Port
+from isthmus.model.tables import BACKENDS, GATEWAY_CHECKS, NAMESPACES, PLANS, XDS
 from isthmus.proxy.process import Admin
 
 pytestmark = pytest.mark.needs("envoy")
@@ -53,6 +53,75 @@ async def test_a_call_of_an_import_reaches_a_pod_of_another_island(world: Island
     [backend] = world.rows.rows(BACKENDS)
     assert backend.stands_for == 3
     assert "10.1.0." not in repr([*world.rows.rows(BACKENDS), *world.rows.rows(XDS)])
+
+
+WEB = ServiceName("demo/web")
+WEB_NAME = f"web.demo.svc.{DOMAIN}"
+
+
+def named(word: bytes) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
+    """A server that says which one it is, first."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(word + b"\n")
+        await writer.drain()
+        await reader.read()
+
+    return serve
+
+
+async def test_each_pod_of_an_island_is_called_by_its_own_name_and_so_is_the_one_in_its_place(world: Islands) -> None:
+    """The addresses that c2's record has are used by others here: no call goes there."""
+    first, second = await world.pod(named(b"first")), await world.pod(named(b"second"))
+    world.rows.put(NAMESPACES, Namespace("demo"))
+    world.export_pods(WEB, {"web-0": first, "web-1": second})
+    world.rows.headless(WEB, c2=[f"web-0=10.1.0.1:{first.port}", f"web-1=10.1.0.2:{second.port}"])
+    await world.healthy()
+    for _ in range(3):
+        for host, pod, word in (("web-0", first, b"first\n"), ("web-1", second, b"second\n")):
+            reader, writer = await world.call_pod(WEB_NAME, host, pod)
+            assert await reader.readline() == word
+            writer.close()
+    other = await Pod().start(named(b"in its place"), world.stack, host="127.0.0.2", port=first.port)
+    world.export_pods(WEB, {"web-1": second, "web-0": other})
+    world.rows.replicas(WEB, C2, f"web-0=10.1.0.9:{first.port}", f"web-1=10.1.0.1:{second.port}")
+    reader, writer = await world.call_pod(WEB_NAME, "web-0", other)
+    assert await reader.readline() == b"in its place\n"
+    writer.close()
+
+
+async def test_a_pod_of_an_export_is_refused_to_whoever_is_refused_the_export(world: Islands) -> None:
+    open_, secret, hidden = await world.pod(), await world.pod(), await world.pod()
+    world.export_pods(WEB, {"web-0": open_})
+    world.export_pods("demo/secret", {"web-0": secret}, importers="c3")
+    world.put_hidden("demo/hidden", hidden)
+    await world.healthy()
+    node = world.identity(C1, naming.NODE)
+
+    def sni(name: str, port: int, host: str = "web-0") -> str:
+        of = ServiceName(name)
+        return service_sni(of, port, DOMAIN, pod=pod_id(of, host, ""))
+
+    refused = {
+        "no certificate": await world.handshake(None, sni(WEB, open_.port)),
+        "another pod": await world.handshake(node, sni(WEB, open_.port, "web-1")),
+        "another port": await world.handshake(node, sni(WEB, secret.port)),
+        "the export as a whole": await world.handshake(node, service_sni(WEB, 80, DOMAIN)),
+        "not exported": await world.handshake(
+            node,
+            service_sni(
+                ServiceName("demo/hidden"), hidden.port, DOMAIN, pod=pod_id(ServiceName("demo/hidden"), "", "127.0.0.1")
+            ),
+        ),
+        "for others": await world.handshake(node, sni("demo/secret", secret.port)),
+        "for others, another end": await world.handshake(node, f"{sni('demo/secret', secret.port)} restricted"),
+    }
+    assert {name: got for name, got in refused.items() if got} == {}
+    assert (open_.seen, secret.seen, hidden.seen) == (0, 0, 0)
+    assert await world.handshake(node, sni(WEB, open_.port)) == b"hello\n"
+    allowed = world.identity(C3, naming.NODE)
+    assert await world.handshake(allowed, sni("demo/secret", secret.port)) == b"hello\n"
+    assert (open_.seen, secret.seen, hidden.seen) == (1, 1, 0)
 
 
 async def test_who_is_refused_reaches_no_pod(world: Islands) -> None:

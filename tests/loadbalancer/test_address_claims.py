@@ -13,6 +13,7 @@ from isthmus.loadbalancer import ClaimRules, Place
 from isthmus.loadbalancer.claims import RefusalReason, rules
 from isthmus.loadbalancer.explain import called, explain
 from isthmus.model.balancing import FrontendType
+from isthmus.model.islands import IslandPod
 from isthmus.model.mcs import MANAGED_BY
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Node, Port
@@ -127,6 +128,16 @@ def claimant(claim: str, address: str) -> tuple[Any, ...]:
             policy = make.local(f"{namespace}/near", service="", address=address, ports=(Port("", 80),))
             pods = [make.pod(f"{namespace}/near", addresses=("10.1.1.9", "fd01::9"))]
             return (policy, *pods)
+        case "pod of an island":
+            row = IslandPod(
+                name=ServiceName("demo/derived-0.c2.web-0"),
+                import_of=make.ECHO,
+                cluster=ClusterName("c2"),
+                pod="0",
+                addresses=(address,),
+                ports=(Port("http", 80),),
+            )
+            return (row,)
     raise AssertionError(f"docs/trust.md: no such claim: {claim}")
 
 

@@ -27,6 +27,7 @@ from isthmus.model.tables import (
     GATEWAY_CHECKS,
     IMPORTS,
     ISLAND_LISTENERS,
+    ISLAND_PODS,
     LOCAL_REDIRECTS,
     NAMESPACES,
     NODES,
@@ -61,6 +62,7 @@ INPUTS = (
     CLUSTERS,
     DRAINING,
     ISLAND_LISTENERS,
+    ISLAND_PODS,
     XDS_SERVED,
     GATEWAY_CHECKS,
 )

@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from ipaddress import IPv4Network
 from pathlib import Path
 from random import randrange
 from typing import Any, Final
@@ -32,6 +33,7 @@ from isthmus.gateway.refusals import Refusals
 from isthmus.gateway.secrets import Identity, Secrets
 from isthmus.mcs.words import IMPORTERS
 from isthmus.model import tables
+from isthmus.model.balancing import FrontendKey
 from isthmus.model.clusters import Cluster
 from isthmus.model.hosts import Endpoint as Address
 from isthmus.model.mcs import OwnExport
@@ -53,7 +55,7 @@ class Pod:
         self.host = "127.0.0.1"
         self.port = 0
 
-    async def start(self, serve: Serve, stack: AsyncExitStack, *, host: str = "127.0.0.1") -> Pod:
+    async def start(self, serve: Serve, stack: AsyncExitStack, *, host: str = "127.0.0.1", port: int = 0) -> Pod:
         async def counted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             self.seen += 1
             try:
@@ -62,7 +64,7 @@ class Pod:
             finally:
                 writer.close()
 
-        server = await asyncio.start_server(counted, host, 0, backlog=1024)
+        server = await asyncio.start_server(counted, host, port, backlog=1024)
         self.host = host
         self.port = server.sockets[0].getsockname()[1]
         stack.push_async_callback(server.wait_closed)
@@ -98,6 +100,8 @@ class Islands:
             first_port=19_100,
             ports=4_000,
             connect_timeout=connect_timeout,
+            pod_ports=100,
+            pod_addresses=(IPv4Network("241.0.0.0/8"),),
         )
         self.gateway_of = GatewayOf(C2, DOMAIN, tuple(self.gateways), directory / "gateway")
         self.rows = RouteWorld(*self.node_of.addresses, island=self.node_of)
@@ -211,6 +215,14 @@ class Islands:
         self.put_gateway(tables.ENDPOINT_SETS, self.endpoints(name, *pods))
         self.renew()
 
+    def export_pods(self, name: str, pods: dict[str, Pod], *, importers: str | None = None, **fields: Any) -> None:
+        """What c2 exports headless: pods by hostname, each at the number that it listens at."""
+        self.export(name, *pods.values(), importers=importers, type="Headless", **fields)
+        found = self.endpoints(name)
+        named = tuple(Endpoint(pod.host, (Port("", pod.port),), hostname=host) for host, pod in pods.items())
+        self.put_gateway(tables.ENDPOINT_SETS, replace(found, endpoints=named))
+        self.renew()
+
     def put_hidden(self, name: str, *pods: Pod) -> None:
         """A Service of c2 that is not exported."""
         self.put_gateway(tables.OWN_EXPORTS, OwnExport(name=ServiceName(name), reason="NoService"))
@@ -245,6 +257,19 @@ class Islands:
                         for each in group.targets:
                             if each.cluster == C2:
                                 return each.address, each.port
+                await asyncio.sleep(0.02)
+
+    async def call_pod(self, name: str, host: str, pod: Pod) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection as a pod of c1 has it that calls one of c2's pods by its name, once Envoy serves that."""
+        async with asyncio.timeout(90):
+            while True:
+                self.rows.derive()
+                now = self.rows.db.snapshot()
+                [answer] = {row.answers for row in now.by(tables.NAMES, "name", f"{host}.c2.{name}")}
+                row = now.get(tables.FRONTENDS, FrontendKey(answer[0], pod.port, "TCP"))
+                plan = now.get(tables.PLANS, row.plan) if row is not None else None
+                for each in [target for group in (plan.groups if plan else ()) for target in group.targets]:
+                    return await asyncio.open_connection(each.address, each.port)
                 await asyncio.sleep(0.02)
 
     async def call(self, name: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from random import randrange
 from typing import Any, Final
 
 import msgspec
 import yaml
 
-from isthmus import loadbalancer
-from isthmus.gateway import islands
+from isthmus import dns, loadbalancer
+from isthmus.gateway import islands, pods
 from isthmus.gateway.islands import NodeOf
 from isthmus.kube.objects import gateway
 from isthmus.model import tables
@@ -21,11 +22,12 @@ from isthmus.processes.start import tables_of
 from isthmus.proxy.derived import Listening
 from isthmus.proxy.derived import derived as proxy_derived
 from isthmus.sources import routes
-from isthmus.statedb import Database, Derivations
+from isthmus.statedb import Database, Derivation, Derivations
 
 C1: Final = ClusterName("c1")
 C2: Final = ClusterName("c2")
 NODE: Final = "n1"
+ZONE: Final = "clusterset.local"
 CREATED: Final = "2026-01-01T00:00:00Z"
 
 
@@ -43,6 +45,12 @@ def grant(namespace: str, *, of: str, kind: str = "HTTPRoute", to: str = "Servic
     return Grant(name=ServiceName(f"{namespace}/grant"), sources=frozenset({(kind, of)}), targets=frozenset({(to, "")}))
 
 
+def island_tables(of: NodeOf | None) -> Iterator[Derivation]:
+    """What a node that calls islands derives, and names, in which pods of islands are."""
+    if of is not None:
+        yield from (pods.pods_derived(of), islands.listeners_derived(of), dns.derived(ZONE))
+
+
 class RouteWorld:
     """The tables of an agent with an Envoy, without reflectors: rows are put, and derived at once."""
 
@@ -50,10 +58,10 @@ class RouteWorld:
         self.addresses = addresses or (f"127.{randrange(1, 255)}.{randrange(255)}.{randrange(1, 255)}",)
         """Where its Envoy listens: two on one machine would share a port, since it is open to a second process."""
         self._services = 0
-        derived_tables = [
+        derived_tables: list[Derivation] = [
             *loadbalancer.derived(C1, NODE, services="multicluster"),
             *proxy_derived(C1, NODE, Listening(self.addresses, ports=ports), islands.xds(island) if island else None),
-            *([islands.listeners_derived(island)] if island else []),
+            *island_tables(island),
         ]
         self.db = Database(*tables_of(derived_tables, tables.CLUSTERS, tables.XDS_REFUSED, tables.XDS_SERVED))
         self.derivations = Derivations(self.db, *derived_tables)
@@ -120,6 +128,28 @@ class RouteWorld:
         row = EndpointSet(
             service=ServiceName(name), cluster=cluster, source=source, part=f"{cluster}", endpoints=tuple(found)
         )
+        return self.put(tables.ENDPOINT_SETS, row)
+
+    def headless(self, name: str, **pods: list[str]) -> RouteWorld:
+        """A headless import with pods of each cluster, as hostname=address:port."""
+        of, clusters = derived(ServiceName(name)), tuple(ClusterName(each) for each in pods)
+        found = Import(name=ServiceName(name), type="Headless", ports=(Port("", 80),), clusters=clusters)
+        service = Service(name=of, source="kubernetes", headless=True, import_of=ServiceName(name), created=CREATED)
+        self.put(tables.IMPORTS, found).put(tables.SERVICES, service)
+        for cluster, each in pods.items():
+            self.replicas(name, ClusterName(cluster), *each)
+        return self
+
+    def replicas(self, name: str, cluster: ClusterName, *pods: str) -> RouteWorld:
+        """The pods of a cluster behind a headless import."""
+        found = []
+        for each in pods:
+            hostname, _, at = each.partition("=")
+            host, _, port = at.rpartition(":")
+            found.append(Endpoint(host, (Port("", int(port)),), hostname=hostname))
+        source = "kubernetes" if cluster == C1 else "clusterset"
+        of = derived(ServiceName(name))
+        row = EndpointSet(service=of, cluster=cluster, source=source, part=f"{cluster}", endpoints=tuple(found))
         return self.put(tables.ENDPOINT_SETS, row)
 
     def rows(self, table: Any) -> list[Any]:

@@ -395,6 +395,13 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
         Column("TO", lambda row: _some([" ".join(each).strip() for each in row["targets"]])),
     ],
     "xds_served": [],
+    "island_pods": [
+        Column("CLUSTER", _field("cluster")),
+        Column("HOSTNAME", _field("hostname")),
+        Column("ADDRESSES", lambda row: _some(row["addresses"])),
+        Column("PORTS", lambda row: _some(sorted({str(port["port"]) for port in row["ports"]}))),
+        Column("IMPORT", _field("import_of"), wide=True),
+    ],
     "island_listeners": [
         Column("CLUSTER", _field("cluster")),
         Column("PORT", _field("port")),

@@ -5,7 +5,8 @@ unit "" is the zone itself. Hostnames of endpoints are unique within a cluster o
 
     svc.ns.svc.zone                 A, AAAA     addresses of the import, or of each ready endpoint
                                                 that is not drained where headless
-    host.cluster.svc.ns.svc.zone    A, AAAA     one endpoint of a headless import, drained or not
+    host.cluster.svc.ns.svc.zone    A, AAAA     one endpoint of a headless import, drained or not; of an island, the
+                                                address that stands for it on this node
     _port._proto.svc.ns.svc.zone    SRV         to the name of the import, or of each endpoint where headless
     svc.ns.svc.zone                 SRV         the same for all ports, named or not
     <address>.in-addr.arpa          PTR         an address of an import
@@ -20,28 +21,27 @@ unit "" is the zone itself. Hostnames of endpoints are unique within a cluster o
 from __future__ import annotations
 
 import ipaddress
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
 from msgspec import Struct
 
-from isthmus.loadbalancer import drains
+from isthmus.loadbalancer import drains, islands
 from isthmus.loadbalancer.drains import Drained
 from isthmus.loadbalancer.selection import undrained
 from isthmus.model import names
 from isthmus.model.balancing import Backend
 from isthmus.model.dns import Name
 from isthmus.model.drains import Draining
+from isthmus.model.islands import IslandPod
 from isthmus.model.names import ServiceName
 from isthmus.model.services import Condition, Import, Namespace, Service
 from isthmus.model.sources import KUBERNETES, PROXY, is_peer
-from isthmus.model.tables import BACKENDS, DRAINING, IMPORTS, NAMES, NAMESPACES, SERVICES
+from isthmus.model.tables import BACKENDS, DRAINING, IMPORTS, ISLAND_PODS, NAMES, NAMESPACES, SERVICES
 from isthmus.sources import karmada
 from isthmus.statedb import Derived, Reader
 
-LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
 SCHEMA: Final = "1.1.0"
 SCHEMA_TTL: Final = 28800
 APEX: Final = ServiceName("")
@@ -89,6 +89,7 @@ def derived(
             BACKENDS: partial(by_backend, more=more),
             NAMESPACES: by_namespace,
             DRAINING: partial(by_draining, more=more),
+            ISLAND_PODS: by_island_pod,
         },
         unit="service",
         awaits=awaits or PeersPatience(over=True),
@@ -122,7 +123,7 @@ def compute(
 def named(reader: Reader, row: Import) -> bool:
     """Whether an import has names here: its namespace exists, and its name can be a label."""
     namespace, short = names.split(row.name)
-    return reader.get(NAMESPACES, namespace) is not None and bool(LABEL.match(short))
+    return reader.get(NAMESPACES, namespace) is not None and bool(names.LABEL.match(short))
 
 
 def by_import(reader: Reader, old: Import | None, new: Import | None) -> Iterator[ServiceName]:
@@ -153,6 +154,13 @@ def by_backend(
             imported = reader.get(IMPORTS, row.import_of)
             if imported is not None and (more.clusters or imported.type == "Headless"):
                 yield row.import_of
+
+
+def by_island_pod(reader: Reader, old: IslandPod | None, new: IslandPod | None) -> Iterator[ServiceName]:
+    """A pod of an island affects the names of its import."""
+    row = new or old
+    if row is not None:
+        yield row.import_of
 
 
 def by_draining(
@@ -283,14 +291,15 @@ def _called_endpoints(reader: Reader, row: Import) -> Sequence[Backend]:
 
 
 def _backends(reader: Reader, row: Import) -> Iterator[Backend]:
-    """Those of the derived Service, by whichever name it goes; but for islands, whose pods have no address here."""
+    """Those of the derived Service, by whichever name it goes, and pods of islands, at the addresses that stand for
+    them on this node."""
     services = {names.derived(row.name), *(service.name for service in reader.by(SERVICES, "import", row.name))}
     for service in services:
         rows = reader.by(BACKENDS, "service", service)
         yield from (b for b in rows if b.import_of == row.name and not b.stands_for)
+    yield from (b for pod in reader.by(ISLAND_PODS, "import", row.name) for b in islands.named(pod))
 
 
 def hostname(backend: Backend) -> str:
     """The label of an endpoint: its hostname where that is a DNS label, else its address."""
-    given = backend.hostname.lower()
-    return given if LABEL.match(given) else backend.key.address.replace(".", "-").replace(":", "-")
+    return names.host_label(backend.hostname) or backend.key.address.replace(".", "-").replace(":", "-")

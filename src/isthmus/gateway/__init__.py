@@ -10,6 +10,7 @@ and trust of both. What never does: how Envoy is fed and kept running (``proxy``
     exports.py    a gateway: what the own cluster exports
     http.py       both: HTTP between islands, and the header with the caller's cluster
     islands.py    a node: what islands export
+    pods.py       a node: an address here for each pod behind a headless import
     alternatives.py a node: where calls go that no gateway takes
     refusals.py   a gateway: connections that it refused, by reason and peer
     access_log.py a gateway: how its Envoy reports them

@@ -27,7 +27,7 @@ from isthmus.mcs.merged import importers
 from isthmus.model.clusters import Cluster
 from isthmus.model.hosts import Endpoint
 from isthmus.model.mcs import OwnExport
-from isthmus.model.names import ClusterName, ServiceName
+from isthmus.model.names import ClusterName, ServiceName, pod_id
 from isthmus.model.services import Condition, EndpointSet, Export, Port
 from isthmus.model.sources import KUBERNETES
 from isthmus.model.tables import CLUSTERS, ENDPOINT_SETS, OWN_EXPORTS, TRUST_BUNDLES, XDS
@@ -89,19 +89,22 @@ def derived(of: GatewayOf) -> Derived[Resource]:
             exports = sorted((row.export for row in reader.all(OWN_EXPORTS) if row.export), key=lambda each: each.name)
             members = sorted(each for row in reader.all(TRUST_BUNDLES) for each in row.clusters)
             yield access_log.cluster(of.directory, LISTENER)
-            yield listener(of, exports, members)
+            apart = [(each, _called_apart(reader, each, of)) for each in exports if _is_apart(each)]
+            yield listener(of, apart, members)
             if of.etcd:
                 yield from _etcd(of)
             return
         row = reader.get(OWN_EXPORTS, ServiceName(unit))
         if row is not None and row.export is not None:
-            sets = [each for each in reader.by(ENDPOINT_SETS, "service", row.name) if _is_own(each, of.cluster)]
-            yield from of_export(row.export, sets, of)
+            yield from of_export(row.export, _own_sets(reader, row.export, of), of)
 
     def by_endpoints(reader: Reader, old: EndpointSet | None, new: EndpointSet | None) -> Iterator[str]:
         row = new or old
         if row is not None and _is_own(row, of.cluster):
             yield row.service
+            own = reader.get(OWN_EXPORTS, row.service)
+            if own is not None and own.export is not None and _has_pods_apart(own.export):
+                yield LISTENER
 
     reads: dict[Any, Any] = {OWN_EXPORTS: _by_export, ENDPOINT_SETS: by_endpoints, CLUSTERS: _by_own_cluster}
     reads[TRUST_BUNDLES] = lambda reader, old, new: (LISTENER,)
@@ -132,55 +135,88 @@ def _is_own(row: EndpointSet, cluster: ClusterName) -> bool:
     return (row.cluster, row.source) == (cluster, KUBERNETES)
 
 
+def _own_sets(reader: Reader, export: Export, of: GatewayOf) -> list[EndpointSet]:
+    return [each for each in reader.by(ENDPOINT_SETS, "service", export.name) if _is_own(each, of.cluster)]
+
+
+def _called_apart(reader: Reader, export: Export, of: GatewayOf) -> list[Called]:
+    return called(export, _own_sets(reader, export, of) if export.type == "Headless" else (), of.domain)
+
+
 def _is_apart(export: Export) -> bool:
     """Whether the listener names ports of it: it is for some clusters only, or speaks HTTP."""
     return importers(export) is not None or any(map(http.version, export.ports))
 
 
+def _has_pods_apart(export: Export) -> bool:
+    return export.type == "Headless" and _is_apart(export)
+
+
+Answering = dict[Condition, set[tuple[str, int]]]
+"""Addresses and ports of pods, by their condition."""
+
+
+class Called(NamedTuple):
+    """What one SNI calls: a port of an export on any of its pods, or on one of them where it is headless."""
+
+    sni: str
+    port: Port
+    """Of the export: what is spoken there."""
+    answering: Answering
+
+
+def called(export: Export, sets: Iterable[EndpointSet], domain: str) -> list[Called]:
+    """What can be called of an export: its ports of TCP; of a headless one each pod, at the pod's own numbers."""
+    found: dict[str, Called] = {}
+    headless = export.type == "Headless"
+    ports = {port.name: port for port in export.ports if port.protocol == "TCP"}
+    for port in ports.values() if not headless else ():
+        sni = service_sni(export.name, port.port, domain)
+        found[sni] = Called(sni, port, {})
+    for each in (endpoint for row in sets for endpoint in row.endpoints):
+        pod = pod_id(export.name, each.hostname, each.address) if headless else ""
+        for own in each.ports:
+            of = ports.get(own.name)
+            if of is not None and own.protocol == "TCP":
+                sni = service_sni(export.name, own.port if headless else of.port, domain, pod=pod)
+                answering = found.setdefault(sni, Called(sni, of, {})).answering
+                answering.setdefault(each.condition, set()).add((each.address, own.port))
+    return [found[sni] for sni in sorted(found)]
+
+
 def of_export(export: Export, sets: Iterable[EndpointSet], of: GatewayOf) -> Iterator[Resource]:
-    """A cluster and its endpoints for each port of TCP. Headless exports have none: their pods are called by name."""
-    if export.type == "Headless":
-        return
-    sets = list(sets)
-    for port in export.ports:
-        if port.protocol == "TCP":
-            name, owner = target(export, port, of.domain), f"ServiceExport {export.name}"
-            policy = "MAGLEV" if export.affinity == "ClientIP" else "RANDOM"
-            version = http.version(port)
-            more: dict[str, Any] = (
-                {"typed_extension_protocol_options": http_options(http2=version == 2)} if version else {}
-            )
-            yield eds_cluster(name, owner, export.name, connect_timeout=CONNECT_TIMEOUT, lb_policy=policy, **more)
-            yield eds_endpoints(name, owner, export.name, _serving(sets, port))
+    """A cluster and its endpoints for all that can be called."""
+    for each in called(export, sets, of.domain):
+        name, owner = target(export, each), f"ServiceExport {export.name}"
+        policy = "MAGLEV" if export.affinity == "ClientIP" else "RANDOM"
+        version = http.version(each.port)
+        more: dict[str, Any] = {"typed_extension_protocol_options": http_options(http2=version == 2)} if version else {}
+        yield eds_cluster(name, owner, export.name, connect_timeout=CONNECT_TIMEOUT, lb_policy=policy, **more)
+        yield eds_endpoints(name, owner, export.name, _serving(each.answering))
 
 
-def target(export: Export, port: Port, domain: str) -> str:
-    """The cluster of Envoy for a port of an export: its SNI, if the chain of services may send calls there.
+def target(export: Export, to: Called) -> str:
+    """The cluster of Envoy for what an SNI calls: that SNI, if the chain of services may send calls there.
 
     Another one's name must not end as the SNIs of that chain do: TLS lets a caller write any byte but 0 before.
     """
-    sni = service_sni(export.name, port.port, domain)
     if importers(export) is not None:
-        return f"{sni} restricted"
-    return f"{sni}{http.TARGET_END}" if http.version(port) else sni
+        return f"{to.sni} restricted"
+    return f"{to.sni}{http.TARGET_END}" if http.version(to.port) else to.sni
 
 
-def _serving(sets: Iterable[EndpointSet], port: Port) -> list[tuple[str, int]]:
-    """Where a port's pods answer: those that are ready, else those that still serve while they end (KEP-1669)."""
-    found: dict[Condition, set[tuple[str, int]]] = {}
-    for row in sets:
-        for each in row.endpoints:
-            for answering in each.ports:
-                if (answering.name, answering.protocol) == (port.name, port.protocol):
-                    found.setdefault(each.condition, set()).add((each.address, answering.port))
+def _serving(found: Answering) -> list[tuple[str, int]]:
+    """Where pods answer: those that are ready, else those that still serve while they end (KEP-1669)."""
     return sorted(found.get(Condition.READY) or found.get(Condition.TERMINATING) or ())
 
 
-def listener(of: GatewayOf, exports: Iterable[Export], members: Sequence[ClusterName]) -> Resource:
+def listener(
+    of: GatewayOf, apart: Iterable[tuple[Export, Iterable[Called]]], members: Sequence[ClusterName]
+) -> Resource:
     """The one listener, of members that each have a file of trust. What has no SNI of ours, or no TLS, matches no
-    chain, and is closed."""
+    chain, and is closed. ``apart``: exports that it names, with what can be called of each."""
     (first, *more) = [address(*at) for at in of.listen]
-    ports = [each for export in exports for each in _ports_apart(export, of)]
+    ports = [each for export, calls in apart for each in _ports_apart(export, calls)]
     chains = [_chain(REFUSED, tls.downstream(of.directory, [{"exact": NOBODY}]), [_bytes_to("none")])]
     for member in members:
         chains += _chains(member, ports, of)
@@ -207,7 +243,7 @@ def listener(of: GatewayOf, exports: Iterable[Export], members: Sequence[Cluster
 
 
 class PortApart(NamedTuple):
-    """A port of an export that the chain of services does not reach."""
+    """A port of an export, or of one of its pods, that the chain of services does not reach."""
 
     sni: str
     target: str
@@ -216,13 +252,12 @@ class PortApart(NamedTuple):
     """The clusters that may call it; None: each member."""
 
 
-def _ports_apart(export: Export, of: GatewayOf) -> Iterator[PortApart]:
+def _ports_apart(export: Export, calls: Iterable[Called]) -> Iterator[PortApart]:
     clusters = importers(export)
-    for port in export.ports if export.type != "Headless" else ():
-        speaks_http = http.version(port) is not None
-        if port.protocol == "TCP" and (speaks_http or clusters is not None):
-            sni = service_sni(export.name, port.port, of.domain)
-            yield PortApart(sni, target(export, port, of.domain), speaks_http, clusters)
+    for each in calls:
+        speaks_http = http.version(each.port) is not None
+        if speaks_http or clusters is not None:
+            yield PortApart(each.sni, target(export, each), speaks_http, clusters)
 
 
 def _chains(member: ClusterName, ports: Sequence[PortApart], of: GatewayOf) -> Iterator[dict[str, Any]]:

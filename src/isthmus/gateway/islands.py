@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from functools import partial
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -21,10 +22,19 @@ from isthmus.loadbalancer.services import names_for_import, resolve
 from isthmus.model.balancing import Plan
 from isthmus.model.clusters import Cluster, reachability, reachability_changed
 from isthmus.model.hosts import canonical, endpoint
-from isthmus.model.islands import IslandListener, TrustBundle
+from isthmus.model.islands import IslandListener, IslandPod, TrustBundle
 from isthmus.model.names import ClusterName, ServiceName
-from isthmus.model.services import Import, Service
-from isthmus.model.tables import CLUSTERS, IMPORTS, ISLAND_LISTENERS, PLANS, ROUTE_PLANS, SERVICES, TRUST_BUNDLES
+from isthmus.model.services import Import, Port, Service
+from isthmus.model.tables import (
+    CLUSTERS,
+    IMPORTS,
+    ISLAND_LISTENERS,
+    ISLAND_PODS,
+    PLANS,
+    ROUTE_PLANS,
+    SERVICES,
+    TRUST_BUNDLES,
+)
 from isthmus.model.xds import Resource
 from isthmus.proxy import XdsSource
 from isthmus.proxy.messages import duration, packed
@@ -67,11 +77,20 @@ class NodeOf(NamedTuple):
     ports: int
     connect_timeout: float = 0.25
     """Seconds until an attempt to connect to a gateway, its handshake included, is given up for another one."""
+    pod_ports: int = 0
+    """How many ports behind those it listens at for pods of headless imports."""
+    pod_addresses: tuple[IPv4Network | IPv6Network, ...] = ()
+    """Ranges of the addresses that stand for such pods, one of each family at most."""
 
 
 def listeners_derived(of: NodeOf) -> Derived[IslandListener]:
     """The declaration of ``island_listeners``."""
-    reads: dict[Any, Any] = {IMPORTS: _by_import, SERVICES: _by_service, CLUSTERS: _by_cluster}
+    reads: dict[Any, Any] = {
+        IMPORTS: _by_import,
+        SERVICES: _by_service,
+        CLUSTERS: _by_cluster,
+        ISLAND_PODS: lambda reader, old, new: (True,),
+    }
     return Derived(ISLAND_LISTENERS, compute=partial(listeners, of=of), reads=reads, unit="all")
 
 
@@ -98,15 +117,16 @@ def trusted_apart(now: Snapshot, members: Collection[ClusterName]) -> list[tuple
 
 
 def listeners(reader: Reader, unit: bool, *, of: NodeOf) -> Iterator[IslandListener]:
-    """A listener for each port of TCP of each import with an address, for each island that exports it."""
-    islands = _islands(reader, of.cluster)
+    """A listener for each port of TCP of each import with an address, for each island that exports it, and for each
+    port of a pod of an island that has an address here."""
+    there = islands(reader, of.cluster)
     wanted: dict[tuple[ServiceName, ClusterName, int], tuple[ServiceName, bool]] = {}
-    for imported in reader.all(IMPORTS) if islands else ():
+    for imported in reader.all(IMPORTS) if there else ():
         for name in set(names_for_import(reader, imported)):
             subject = resolve(reader, name, which="all")
             if subject is None or subject.headless or not subject.import_of:
                 continue
-            for cluster in islands.intersection(subject.exporters or ()):
+            for cluster in there.intersection(subject.exporters or ()):
                 for port in subject.ports:
                     if port.protocol == "TCP":
                         wanted[name, cluster, port.port] = subject.import_of, http.version(port) is not None
@@ -120,9 +140,35 @@ def listeners(reader: Reader, unit: bool, *, of: NodeOf) -> Iterator[IslandListe
             import_of=wanted[key][0],
             http=wanted[key][1],
         )
+    yield from _of_pods(reader, of)
 
 
-def _islands(reader: Reader, own: ClusterName) -> set[ClusterName]:
+def _of_pods(reader: Reader, of: NodeOf) -> Iterator[IslandListener]:
+    """Ports of their own: pods, which come and go, take none from services."""
+    wanted = {(row.name, row.cluster, port.port): (row, port) for row in reader.all(ISLAND_PODS) for port in row.ports}
+    for key, number in assign_ports(wanted, of.first_port + of.ports, of.pod_ports).items():
+        row, port = wanted[key]
+        yield IslandListener(
+            service=key[0],
+            cluster=key[1],
+            port=key[2],
+            addresses=of.addresses,
+            listen_port=number,
+            import_of=row.import_of,
+            pod=row.pod,
+            http=_is_http(reader, row, port),
+        )
+
+
+def _is_http(reader: Reader, row: IslandPod, port: Port) -> bool:
+    """Whether a pod's port speaks HTTP, as the port of its name does that the import has."""
+    imported = reader.get(IMPORTS, row.import_of)
+    return any(
+        each.name == port.name and http.version(each) is not None for each in (imported.ports if imported else ())
+    )
+
+
+def islands(reader: Reader, own: ClusterName) -> set[ClusterName]:
     """The clusters that are reached through their gateways."""
     here = reader.get(CLUSTERS, own)
     return {row.name for row in reader.all(CLUSTERS) if not row.own and reachability(here, row) == "gateway"}
@@ -134,12 +180,12 @@ def resources(reader: Reader, unit: str, *, of: NodeOf) -> Iterator[Resource]:
         yield _listener(listener, of)
         through = {each.cluster for each in reader.by(ISLAND_LISTENERS, "service", listener.service)}
         imported = reader.get(IMPORTS, listener.import_of)
-        exporters = imported.clusters if imported is not None else ()
+        exporters = imported.clusters if imported is not None and not listener.pod else ()
         yield from alternatives.resources(listener, alternatives.plan_of(reader, listener), exporters, through)
     row = reader.get(CLUSTERS, ClusterName(unit.removeprefix(UNIT)))
     if (
         row is not None
-        and row.name in _islands(reader, of.cluster)
+        and row.name in islands(reader, of.cluster)
         and (reader.get(TRUST_BUNDLES, (row.name,)) is not None)
     ):
         yield _cluster(row.name, of)
@@ -148,7 +194,7 @@ def resources(reader: Reader, unit: str, *, of: NodeOf) -> Iterator[Resource]:
 
 def _listener(row: IslandListener, of: NodeOf) -> Resource:
     (first, *more) = [address(each, row.listen_port) for each in row.addresses]
-    sni = service_sni(row.import_of, row.port, of.domain)
+    sni = service_sni(row.import_of, row.port, of.domain, pod=row.pod)
     state = packed(
         FILTER_STATE,
         on_new_connection=[

@@ -17,13 +17,14 @@ GATEWAY: Final = "/gateway"
 """Path of the identity that gateways of a cluster show."""
 
 
-def service_sni(service: ServiceName, port: int, domain: str) -> str:
-    """What is called: a port of an import, in the clusterset of this domain.
+def service_sni(service: ServiceName, port: int, domain: str, *, pod: str = "") -> str:
+    """What is called: a port of an import, in the clusterset of this domain. ``pod``: of one pod (``names.pod_id``).
 
     >>> service_sni(ServiceName("default/my-svc"), 80, "clusterset.local")
     '80.derived-b8s174v3sn.tcp.clusterset.local'
     """
-    return f"{port}.{split(derived(service))[1]}{services_suffix(domain)}"
+    of = f"{pod}.{split(derived(service))[1]}" if pod else split(derived(service))[1]
+    return f"{port}.{of}{services_suffix(domain)}"
 
 
 def services_suffix(domain: str) -> str:

@@ -14,7 +14,7 @@ from isthmus.loadbalancer.frontends import addresses_of_node
 from isthmus.loadbalancer.services import names_for_import
 from isthmus.model.names import ServiceName, derived
 from isthmus.model.services import Import, Protocol, Service
-from isthmus.model.tables import FRONTENDS, IMPORTS, REDIRECTS, SERVICES
+from isthmus.model.tables import FRONTENDS, IMPORTS, ISLAND_PODS, REDIRECTS, SERVICES
 from isthmus.statedb import Affected, AffectedBatch, Pairs, Reader, rows_of
 
 Names = Iterable[ServiceName]
@@ -45,7 +45,7 @@ def by_services(reader: Reader, changed: Pairs, *, node: str) -> list[ServiceNam
     """A Service affects itself, all who claim one of its addresses, and what stands for its import."""
     named, imports = reader.finder(SERVICES, "name"), reader.finder(IMPORTS, "service")
     at, imports_at = reader.finder(SERVICES, "address"), reader.finder(IMPORTS, "address")
-    redirects_at = reader.finder(REDIRECTS, "address")
+    redirects_at, pods_at = reader.finder(REDIRECTS, "address"), reader.finder(ISLAND_PODS, "address")
     of_node = frozenset(addresses_of_node(reader, node))
     found: list[ServiceName] = []
     for old, new in changed:
@@ -56,7 +56,7 @@ def by_services(reader: Reader, changed: Pairs, *, node: str) -> list[ServiceNam
                 continue
             for address in _addresses(row):
                 alone, imported = at(address), imports_at(address)  # nearly always itself, or after its end none
-                if (alone is not None and alone is not new) or redirects_at(address):
+                if (alone is not None and alone is not new) or redirects_at(address) or pods_at(address):
                     found += _claimants(reader, address)
                 elif imported is not None and (type(imported) is not Import or imported.name != row.import_of):
                     found += _claimants(reader, address)  # not of the import that it stands for, which is next
@@ -95,6 +95,14 @@ def by_nodes(reader: Reader, changed: Pairs, *, node: str) -> Iterator[ServiceNa
         yield from plans.by_node(reader, old, new, node=node)
 
 
+def by_island_pods(reader: Reader, changed: Pairs) -> Iterator[ServiceName]:
+    """A pod of an island affects itself, and all who claim its addresses."""
+    for row in _rows(changed):
+        yield row.name
+        for address in row.addresses:
+            yield from _claimants(reader, address)
+
+
 def by_clusters(reader: Reader, changed: Pairs) -> Iterator[ServiceName]:
     """A cluster affects what it has endpoints of, where it is reached in another way, and what a policy shares out."""
     for old, new in changed:
@@ -120,6 +128,7 @@ def _claimants(reader: Reader, address: str) -> Iterator[ServiceName]:
     yield from (row.name for row in reader.by(SERVICES, "address", address))
     yield from (derived(row.name) for row in reader.by(IMPORTS, "address", address))
     yield from (row.service for row in reader.by(REDIRECTS, "address", address))
+    yield from (row.name for row in reader.by(ISLAND_PODS, "address", address))
 
 
 def _on_ports(reader: Reader, ports: Iterable[tuple[int, Protocol]]) -> Iterator[ServiceName]:

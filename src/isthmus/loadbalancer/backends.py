@@ -31,7 +31,7 @@ from isthmus.model.clusters import Cluster, OwnRanges, Reachability, reachabilit
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Endpoint, EndpointSet, Import, Port, Service
 from isthmus.model.sources import CLUSTERSET, rank
-from isthmus.model.tables import CLUSTERS, ENDPOINT_SETS, IMPORTS, OWN_RANGES, PROBES
+from isthmus.model.tables import CLUSTERS, ENDPOINT_SETS, IMPORTS, ISLAND_PODS, OWN_RANGES, PROBES
 from isthmus.statedb import Reader, rows_of
 
 Rows = dict[BackendKey, Backend]
@@ -134,6 +134,8 @@ def of_service(  # hot:
         if (way := _way(reader, subject, there, of, at)) != "direct":
             return list(islands.backends(reader, subject, of, [there])) if way == "gateway" else ()
         return of_endpoints(subject, there, there.endpoints, at=at).values() if there.shared else ()
+    if there is None and (pod := reader.get(ISLAND_PODS, service)) is not None:
+        return list(islands.of_pod(reader, pod))
     alive = {row.key: row.healthy for row in rows_of(probed)}
     found: list[Backend] = []
     parts: dict[tuple[str, ...], Part] = {}

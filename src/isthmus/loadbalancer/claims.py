@@ -102,13 +102,13 @@ def rules(config: Config) -> ClaimRules:
     claims, cluster = config.claims, config.cluster
     return ClaimRules(
         external_ips=claims.external_ips,
-        clusterset_ranges=_networks("claims.clusterset_ranges", claims.clusterset_ranges),
+        clusterset_ranges=networks("claims.clusterset_ranges", claims.clusterset_ranges),
         import_managers=claims.import_managers,
         redirect_namespaces=claims.redirect_namespaces,
-        redirect_ranges=_networks("claims.redirect_ranges", claims.redirect_ranges),
-        own_ranges=_networks("cluster.pod_ranges", cluster.pod_ranges)
-        + _networks("cluster.service_ranges", cluster.service_ranges)
-        + _networks("cluster.node_ranges", cluster.node_ranges),
+        redirect_ranges=networks("claims.redirect_ranges", claims.redirect_ranges),
+        own_ranges=networks("cluster.pod_ranges", cluster.pod_ranges)
+        + networks("cluster.service_ranges", cluster.service_ranges)
+        + networks("cluster.node_ranges", cluster.node_ranges),
     )
 
 
@@ -150,7 +150,7 @@ def _within(address: str, ranges: Iterable[Network]) -> Network | None:
     return next((network for network in ranges if parsed in network), None)
 
 
-def _networks(field: str, texts: Iterable[str]) -> tuple[Network, ...]:
+def networks(field: str, texts: Iterable[str]) -> tuple[Network, ...]:
     try:
         return tuple(ip_network(text) for text in texts)
     except ValueError as why:

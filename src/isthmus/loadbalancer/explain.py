@@ -17,7 +17,7 @@ from isthmus.loadbalancer.services import best, resolve, wanted
 from isthmus.loadbalancer.shares import TierShare, by_cluster, by_tier
 from isthmus.model.balancing import Backend, Frontend, Plan, PlanKey
 from isthmus.model.clusters import Reachability, reachability
-from isthmus.model.names import ClusterName, ServiceName, split
+from isthmus.model.names import ClusterName, ServiceName, derived, split
 from isthmus.model.services import EndpointSet
 from isthmus.model.sources import CLUSTERSET, KARMADA, rank
 from isthmus.model.tables import (
@@ -28,6 +28,7 @@ from isthmus.model.tables import (
     GATEWAY_CHECKS,
     IMPORTS,
     ISLAND_LISTENERS,
+    ISLAND_PODS,
     LOCAL_REDIRECTS,
     OWN_RANGES,
     PODS,
@@ -123,6 +124,7 @@ def called(reader: Reader, name: ServiceName) -> list[ServiceName]:
     found |= {row.service for row in reader.by(REDIRECTS, "service", name)}
     found |= {row.service for row in reader.all(REFUSED_CLAIMS) if row.name == name}
     found |= {row.subject for row in reader.all(LOCAL_REDIRECTS) if name in (row.name, row.service)}
+    found |= {row.name for row in reader.by(ISLAND_PODS, "import", name)}
     if not found and (imported := reader.get(IMPORTS, name)) is not None:
         found |= set(IMPORTS.indexes["service"](imported))  # type: ignore[arg-type]
     return sorted(found)
@@ -150,7 +152,9 @@ def _claim(row: Frontend) -> str:
 def _of_the_service(reader: Reader, service: ServiceName, *, unclaimed: bool) -> Iterator[str]:
     row = best(reader, service)
     if row is None:
-        if not reader.by(IMPORTS, "service", service) and not reader.by(REDIRECTS, "service", service):
+        if (pod := reader.get(ISLAND_PODS, service)) is not None:
+            yield f"a pod of {pod.cluster} behind {pod.import_of}, at {', '.join(pod.addresses)} on this node"
+        elif not reader.by(IMPORTS, "service", service) and not reader.by(REDIRECTS, "service", service):
             yield "no source has such a service"
         return
     for other in sorted(reader.by(SERVICES, "name", service), key=lambda each: rank(each.source)):
@@ -222,6 +226,10 @@ def _of_island(reader: Reader, service: ServiceName, cluster: ClusterName, count
         dead = [f"{row.address} ({row.reason})" for row in gateways if not row.healthy]
         found = f"{cluster}: its {count} endpoints are called through this node's Envoy and its gateways: {alive}"
         return f"{found}; dead: {', '.join(dead)}" if dead else found
+    if found_here := [row for row in reader.by(ISLAND_PODS, "cluster", cluster) if derived(row.import_of) == service]:
+        all_of = f"{len(found_here)} of its" if len(found_here) < count else "its"
+        said = f"{cluster}: {all_of} {count} endpoints have an address on this node, by which the gateways are called"
+        return f"{said} for them" + ("" if len(found_here) == count else ": more are not taken (gateway.pod_ports)")
     why = "that cluster is on another network"
     if way == "none":
         return f"{cluster}: {count} endpoints are not used: {why}, and has no gateway"

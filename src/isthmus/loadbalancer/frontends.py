@@ -31,11 +31,12 @@ from isthmus.loadbalancer.services import (
 from isthmus.model import names
 from isthmus.model.balancing import Frontend, FrontendKey, FrontendType, PlanKey, Scope
 from isthmus.model.hosts import family
+from isthmus.model.islands import IslandPod
 from isthmus.model.names import ServiceName
 from isthmus.model.redirects import Redirect
 from isthmus.model.services import Import, Port, Service
 from isthmus.model.sources import KUBERNETES, rank
-from isthmus.model.tables import IMPORTS, NODES, REDIRECTS, SERVICES
+from isthmus.model.tables import IMPORTS, ISLAND_PODS, NODES, REDIRECTS, SERVICES
 from isthmus.statedb import Reader
 
 RANK: Final[dict[FrontendType, int]] = {
@@ -46,6 +47,7 @@ RANK: Final[dict[FrontendType, int]] = {
     "HostPort": 4,
     "NodePort": 5,
     "LocalRedirect": 6,  # of an address: whoever may write a policy may write any
+    "IslandPod": 7,  # given out here, from a range that nothing else should have
 }
 
 ALLOCATED: Final = ("ClusterIP", "Import", "LocalRedirect")
@@ -143,6 +145,9 @@ def claimed(reader: Reader, name: ServiceName, *, node: str) -> list[FrontendKey
         found += keys(exposures(service, node_addresses=node_addresses), service.ports)
     for imported in reader.by(IMPORTS, "service", name):
         found += keys_of_import(imported)
+    pod = reader.get(ISLAND_PODS, name)
+    if pod is not None:
+        found += [claim.key for claim in _claims_of_pod(pod)]
     for redirect in reader.by(REDIRECTS, "service", name):
         found += [claim.key for claim in _claims_of_redirect(redirect)]
     return found
@@ -166,6 +171,8 @@ def claims_at(reader: Reader, key: FrontendKey, *, node: str, which: Which, rule
             continue
         if refusals.of_import(reader, row, key.address, rules=rules) is None:
             claims += [claim for claim in _claims_of_import(reader, row) if claim.key == key]
+    for pod in reader.by(ISLAND_PODS, "address", key.address):
+        claims += [claim for claim in _claims_of_pod(pod) if claim.key == key]
     for redirect in reader.by(REDIRECTS, "address", key.address):
         claims += [claim for claim in _claims_of_redirect(redirect) if claim.key == key]
     return claims
@@ -213,6 +220,13 @@ def _claims_of_import(reader: Reader, row: Import) -> Iterator[Claim]:
         for port in row.ports:
             key = FrontendKey(address, port.port, port.protocol)
             yield Claim(key, "Import", service, row.name, port, KUBERNETES, "", True, False, Scope.EXTERNAL)
+
+
+def _claims_of_pod(row: IslandPod) -> Iterator[Claim]:
+    for address in row.addresses:
+        for port in row.ports:
+            key = FrontendKey(address, port.port, port.protocol)
+            yield Claim(key, "IslandPod", row.name, row.import_of, port, row.source, "", True, False, Scope.EXTERNAL)
 
 
 def _claims_of_redirect(row: Redirect) -> Iterator[Claim]:

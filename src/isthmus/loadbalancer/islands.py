@@ -3,6 +3,8 @@
 For each port of a service there is one backend for each island that exports it. It has the address of Envoy's listener
 and counts for as many backends as the island has endpoints that are usable. No address of an island's pod is in it.
 
+A pod of a headless import is a service of its own here, whose one backend is the listener for that pod.
+
 It is there while Envoy serves the listener. To connect to Envoy succeeds also where no gateway answers; so what Envoy's
 checks find of the gateways stands for a probe of it.
 """
@@ -16,7 +18,7 @@ from isthmus.loadbalancer.services import ResolvedService
 from isthmus.model.balancing import Backend, BackendKey
 from isthmus.model.clusters import reachability
 from isthmus.model.hosts import family
-from isthmus.model.islands import GatewayCheck, IslandListener
+from isthmus.model.islands import GatewayCheck, IslandListener, IslandPod
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Condition, EndpointSet, Family, Port
 from isthmus.model.tables import CLUSTERS, ENDPOINT_SETS, GATEWAY_CHECKS, ISLAND_LISTENERS, XDS_SERVED
@@ -48,6 +50,40 @@ def backends(
                     import_of=subject.import_of,
                     stands_for=count,
                 )
+
+
+def of_pod(reader: Reader, pod: IslandPod) -> Iterator[Backend]:
+    """The backends of a pod as a service: a listener for each number of its ports."""
+    for listener in reader.by(ISLAND_LISTENERS, "service", pod.name):
+        named = tuple(sorted({port.name for port in pod.ports if port.port == listener.port}))
+        if named and reader.get(XDS_SERVED, listener.name) is not None:
+            for address in listener.addresses:
+                yield Backend(
+                    BackendKey(pod.name, pod.cluster, address, listener.listen_port, "TCP"),
+                    named,
+                    Condition.READY,
+                    pod.source,
+                    pod.hostname,
+                    pod.node,
+                    healthy=reachable(reader, pod.cluster),
+                    import_of=pod.import_of,
+                    stands_for=1,
+                )
+
+
+def named(pod: IslandPod) -> Iterator[Backend]:
+    """A pod as names show it: at the addresses that stand for it here, and its own ports."""
+    for address in pod.addresses:
+        for port in pod.ports:
+            yield Backend(
+                BackendKey(pod.name, pod.cluster, address, port.port, port.protocol),
+                (port.name,),
+                Condition.READY,
+                pod.source,
+                pod.hostname,
+                pod.node,
+                import_of=pod.import_of,
+            )
 
 
 def expected(reader: Reader, subject: ResolvedService, own: ClusterName) -> Iterator[Backend]:

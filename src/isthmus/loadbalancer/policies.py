@@ -30,5 +30,7 @@ def of_service(reader: Reader, of: ResolvedService) -> Policy | None:
 
 def found(by_target: Callable[[Any], Rows | None], of: ResolvedService) -> Policy | None:  # hot:
     """The same, by a function from a target to the policies for it (``Reader.finder``)."""
+    if of.alone:
+        return None
     rows = by_target(("ServiceImport", of.import_of) if of.import_of else ("Service", of.name))
     return None if rows is None else counting(rows_of(rows))

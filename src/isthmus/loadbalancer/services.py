@@ -11,6 +11,7 @@ from typing import Final, Literal, NamedTuple
 
 from msgspec import Struct
 
+from isthmus.model.islands import IslandPod
 from isthmus.model.names import ClusterName, ServiceName, derived
 from isthmus.model.services import (
     EXPORTERS,
@@ -24,7 +25,7 @@ from isthmus.model.services import (
     is_global,
 )
 from isthmus.model.sources import rank
-from isthmus.model.tables import IMPORTS, SERVICES
+from isthmus.model.tables import IMPORTS, ISLAND_PODS, SERVICES
 from isthmus.statedb import Reader
 
 CLUSTER_AFFINITY: Final = "service.cilium.io/affinity"
@@ -60,6 +61,8 @@ class ResolvedService(Struct, frozen=True, gc=False):
     preference: Preference
     """Own or other clusters first (``service.cilium.io/affinity``)."""
     consistent: bool
+    alone: bool = False
+    """It is one pod of an import: no policy of the import's shares out its calls."""
 
 
 class Requested(NamedTuple):
@@ -120,11 +123,13 @@ def resolve(reader: Reader, name: ServiceName, *, which: Which) -> ResolvedServi
 
 
 def resolved_import(reader: Reader, name: ServiceName) -> ResolvedService | None:
-    """What an import is that no Service stands for, by the name that its derived one would have."""
+    """What an import is that no Service stands for, by the name that its derived one would have; or a pod of an island,
+    which is a service of its own."""
     for imported in reader.by(IMPORTS, "service", name):
         if stands_alone(reader, imported):
             return _of_import(name, imported)
-    return None
+    pod = reader.get(ISLAND_PODS, name)
+    return _of_pod(pod) if pod is not None else None
 
 
 def resolved(reader: Reader, service: Service) -> ResolvedService:  # hot:
@@ -154,11 +159,27 @@ def resolved(reader: Reader, service: Service) -> ResolvedService:  # hot:
 
 def no_service(name: ServiceName) -> ResolvedService:
     """What stands behind an address that is redirected and no service's."""
+    return _plain(name, import_of=ServiceName(""))
+
+
+def _of_pod(row: IslandPod) -> ResolvedService:
+    return _plain(row.name, import_of=row.import_of, multicluster=True, ports=row.ports, alone=True)
+
+
+def _plain(
+    name: ServiceName,
+    *,
+    import_of: ServiceName,
+    multicluster: bool = False,
+    ports: tuple[Port, ...] = (),
+    alone: bool = False,
+) -> ResolvedService:
+    """What nothing is requested for."""
     return ResolvedService(
         name=name,
-        import_of=ServiceName(""),
-        multicluster=False,
-        ports=(),
+        import_of=import_of,
+        multicluster=multicluster,
+        ports=ports,
         headless=False,
         exporters=None,
         affinity="None",
@@ -168,6 +189,7 @@ def no_service(name: ServiceName) -> ResolvedService:
         distribution="",
         preference="none",
         consistent=False,
+        alone=alone,
     )
 
 

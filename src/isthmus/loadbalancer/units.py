@@ -30,6 +30,7 @@ from isthmus.model.tables import (
     GATEWAY_CHECKS,
     IMPORTS,
     ISLAND_LISTENERS,
+    ISLAND_PODS,
     NODES,
     OWN_RANGES,
     PLANS,
@@ -42,7 +43,7 @@ from isthmus.model.tables import (
 )
 from isthmus.statedb import DerivedTogether, Dirty, PendingWrites, Rows, WriteTxn, pending, rewrite, rows_of
 
-OF_FRONTENDS: Final = (SERVICES, IMPORTS, NODES, REDIRECTS, PORT_REDIRECTS)
+OF_FRONTENDS: Final = (SERVICES, IMPORTS, NODES, REDIRECTS, PORT_REDIRECTS, ISLAND_PODS)
 OF_ISLANDS: Final = (ISLAND_LISTENERS, XDS_SERVED, GATEWAY_CHECKS)
 OF_BACKENDS: Final = (ENDPOINT_SETS, SERVICES, IMPORTS, PROBES, CLUSTERS, OWN_RANGES, *OF_ISLANDS)
 OF_PLANS: Final = (*OF_FRONTENDS, *OF_BACKENDS, POLICIES, DRAINING)
@@ -69,6 +70,7 @@ def derived(
             CLUSTERS: affected.by_clusters,
             OWN_RANGES: affected.each(backends.by_own_ranges),
             DRAINING: affected.each(drains.affected),
+            ISLAND_PODS: affected.by_island_pods,
             ISLAND_LISTENERS: affected.each(islands.by_listener),
             XDS_SERVED: affected.each(islands.by_served),
             GATEWAY_CHECKS: affected.each(islands.by_check),
@@ -164,6 +166,7 @@ class Claims:
         self._claiming = txn.finder(SERVICES, "address")
         self._imports, self._imports_at = txn.finder(IMPORTS, "service"), txn.finder(IMPORTS, "address")
         self._redirects, self._redirects_at = txn.finder(REDIRECTS, "service"), txn.finder(REDIRECTS, "address")
+        self._pods, self._pods_at = txn.finder(ISLAND_PODS, "name"), txn.finder(ISLAND_PODS, "address")
         self._redirected = txn.finder(PORT_REDIRECTS, "service")
         self._called = txn.finder(FRONTENDS, "service")
         self.writes = PendingWrites(txn, FRONTENDS)
@@ -199,17 +202,18 @@ class Claims:
         if self._redirects(name) is not None or self._redirected(name) is not None:
             return False
         if row is None:
-            if self._imports(name) is not None:
+            if self._imports(name) is not None or self._pods(name) is not None:
                 return False
             own: Sequence[str] = ()
         elif type(row) is Service and row.type == "ClusterIP" and not row.external_ips:
             own = row.cluster_ips
         else:
             return False
-        claiming, imports_at, redirects_at, of_node = (
+        claiming, imports_at, redirects_at, pods_at, of_node = (
             self._claiming,
             self._imports_at,
             self._redirects_at,
+            self._pods_at,
             self._of_node,
         )
         for address in own if present is None else {*own, *[each.key.address for each in rows_of(present)]}:
@@ -219,6 +223,6 @@ class Claims:
             imported = imports_at(address)  # the import that a Service stands for has the Service's address
             if imported is not None and (type(imported) is not Import or row is None or imported.name != row.import_of):
                 return False
-            if address in of_node:
+            if address in of_node or pods_at(address) is not None:
                 return False
         return True

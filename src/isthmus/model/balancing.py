@@ -73,7 +73,9 @@ class FrontendKey(Struct, frozen=True, gc=False, order=True):
         return f"{joined(self.address, self.port)}/{self.protocol}{SCOPES[self.scope]}"
 
 
-FrontendType = Literal["ClusterIP", "NodePort", "ExternalIP", "LoadBalancer", "HostPort", "Import", "LocalRedirect"]
+FrontendType = Literal[
+    "ClusterIP", "NodePort", "ExternalIP", "LoadBalancer", "HostPort", "Import", "LocalRedirect", "IslandPod"
+]
 """Why an address is a service's."""
 
 

@@ -5,6 +5,29 @@ from __future__ import annotations
 from msgspec import Struct
 
 from isthmus.model.names import ClusterName, ServiceName
+from isthmus.model.services import Port
+
+
+class IslandPod(Struct, frozen=True, gc=False, kw_only=True):
+    """Derived row: a pod of an island behind a headless import, and the addresses that stand for it on this node.
+
+    Calls of these go to it alone: it is a service of its own, with one backend.
+    """
+
+    name: ServiceName
+    """Of that service: that of the import's derived one, the island, and its hostname or ``pod``, with dots between, as
+    no Service can be called."""
+    import_of: ServiceName
+    cluster: ClusterName
+    pod: str
+    """What it is called in SNIs (``names.pod_id``)."""
+    addresses: tuple[str, ...]
+    """One of each family that Envoy listens in; none is the pod's."""
+    ports: tuple[Port, ...]
+    """The pod's own, of TCP."""
+    hostname: str = ""
+    node: str = ""
+    source: str = ""
 
 
 class IslandListener(Struct, frozen=True, gc=False, kw_only=True):
@@ -18,6 +41,8 @@ class IslandListener(Struct, frozen=True, gc=False, kw_only=True):
     addresses: tuple[str, ...]
     listen_port: int
     import_of: ServiceName = ServiceName("")
+    pod: str = ""
+    """Where it is a pod of a headless import that is called: what SNIs call it."""
     http: bool = False
     """Whether it speaks HTTP, as far as is declared: requests are then sent again where a gateway is lost."""
 

@@ -17,6 +17,8 @@ ClusterName = NewType("ClusterName", str)
 LOCAL: Final = ClusterName("")
 """The own cluster in rows of sources that do not know what it is called (files)."""
 
+LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
+"""A DNS label in lower case (RFC 1123)."""
 CLUSTER: Final = re.compile(r"([a-z0-9][-a-z0-9]{0,30})?[a-z0-9]\Z")
 DERIVED_PREFIX: Final = "derived-"
 
@@ -39,13 +41,28 @@ def derived(name: ServiceName) -> ServiceName:  # hot:
     >>> derived(ServiceName("default/my-svc"))
     'default/derived-b8s174v3sn'
     """
-    digest = hashlib.sha256(name.encode()).digest()
-    return service_name(split(name)[0], DERIVED_PREFIX + base64.b32hexencode(digest)[:10].decode().lower())
+    return service_name(split(name)[0], DERIVED_PREFIX + _hashed(name))
 
 
 def is_derived(name: ServiceName) -> bool:
     """Whether this is what a derived Service is called; the hash is one-way, the import is found by its row."""
     return split(name)[1].startswith(DERIVED_PREFIX)
+
+
+def host_label(hostname: str) -> str:
+    """The label that an endpoint has by its hostname; empty where that is no DNS label."""
+    lower = hostname.lower()
+    return lower if LABEL.match(lower) else ""
+
+
+def pod_id(service: ServiceName, hostname: str, address: str) -> str:
+    """What an endpoint of a headless service is called where its address may not be: by its hostname, which a pod that
+    replaces it has too, else by its address."""
+    return _hashed(f"{service} {host_label(hostname) or address}")
+
+
+def _hashed(text: str) -> str:
+    return base64.b32hexencode(hashlib.sha256(text.encode()).digest())[:10].decode().lower()
 
 
 def valid_cluster(name: str) -> bool:

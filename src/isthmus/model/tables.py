@@ -8,7 +8,7 @@ from isthmus.model.balancing import Backend, BackendKey, Failure, Frontend, Fron
 from isthmus.model.clusters import UNATTENDED, Cluster, OwnRanges, PeerPolicy
 from isthmus.model.dns import Name
 from isthmus.model.drains import Draining, DrainRequest
-from isthmus.model.islands import GatewayCheck, IslandListener, TrustBundle
+from isthmus.model.islands import GatewayCheck, IslandListener, IslandPod, TrustBundle
 from isthmus.model.mcs import Merged, OverQuota, OwnExport, Record
 from isthmus.model.names import ClusterName, ServiceName, derived
 from isthmus.model.objects import Object, Observed
@@ -304,6 +304,18 @@ POLICY_OBJECTS_STATUS: Final = Table[tuple[str, ServiceName], Status](
 
 OBJECTS_STATUS: Final = Table[tuple[str, ServiceName], Status]("objects_status", Status, key=lambda row: row.key)
 
+ISLAND_PODS: Final = Table[ServiceName, IslandPod](
+    "island_pods",
+    IslandPod,
+    key=lambda row: row.name,
+    indexes={
+        "name": lambda row: (row.name,),
+        "import": lambda row: (row.import_of,),
+        "address": lambda row: row.addresses,
+        "cluster": lambda row: (row.cluster,),
+        "all": lambda row: (True,),
+    },
+)
 ISLAND_LISTENERS: Final = Table[tuple[ServiceName, ClusterName, int], IslandListener](
     "island_listeners",
     IslandListener,

@@ -13,9 +13,10 @@ from msgspec import Struct
 
 from isthmus import kube, logs, proxy
 from isthmus.config import Config
-from isthmus.gateway import checks, exports, islands
+from isthmus.gateway import checks, exports, islands, pods
 from isthmus.gateway.islands import NodeOf
 from isthmus.gateway.secrets import Identity, Secrets
+from isthmus.loadbalancer import claims
 from isthmus.model import tables
 from isthmus.model.names import ClusterName
 from isthmus.model.sources import PROXY
@@ -52,7 +53,7 @@ def derived(config: Config) -> list[Derived[Any]]:
     found = proxy.derived(
         ClusterName(config.cluster.name), config.node.name, listening, islands.xds(of) if of is not None else None
     )
-    return found if of is None else [*found, islands.listeners_derived(of)]
+    return found if of is None else [*found, pods.pods_derived(of), islands.listeners_derived(of)]
 
 
 def status_sources(config: Config) -> tuple[str, ...]:
@@ -73,6 +74,8 @@ def calling(config: Config) -> NodeOf | None:
         section.first_port,
         section.ports,
         section.connect_timeout,
+        section.pod_ports,
+        claims.networks("gateway.pod_addresses", section.pod_addresses),
     )
 
 

@@ -20,7 +20,7 @@ TABLES: Final[tuple[Table[Any, Any], ...]] = (
     tables.LOCAL_REDIRECTS, tables.PODS, tables.PORT_REDIRECTS, tables.OWN_RANGES, tables.NAMES, tables.NAMESPACES,
     tables.FAILURES, tables.PROBES, tables.OVER_QUOTA, tables.DRAINING,
     tables.ROUTES, tables.GRANTS, tables.ROUTE_PLANS, tables.XDS_SERVED,
-    tables.ISLAND_LISTENERS, tables.GATEWAY_CHECKS,
+    tables.ISLAND_PODS, tables.ISLAND_LISTENERS, tables.GATEWAY_CHECKS,
     tables.EXPORTS, tables.EXPORT_MARKS, tables.OWN_EXPORTS, tables.MERGED, tables.OBJECTS_STATUS,
 )  # fmt: skip
 """Read of each process that has them."""

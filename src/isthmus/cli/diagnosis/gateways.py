@@ -8,7 +8,7 @@ first; that checks fail follows from what is found there.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -21,6 +21,9 @@ from isthmus.model.clusters import Cluster, reachability
 from isthmus.model.islands import IslandListener
 from isthmus.model.names import ServiceName
 from isthmus.statedb import Reader
+
+SNIS: Final = 3
+"""How many SNIs of a service are shown: one for each of its ports, or for each port of each pod."""
 
 
 def gateways(facts: Facts, service: ServiceName) -> Iterator[Hop]:
@@ -87,7 +90,8 @@ def _listener(facts: Facts, service: ServiceName, island: Cluster) -> Iterator[H
     for row in _listeners(rows, service, island):
         if rows.get(tables.XDS_SERVED, row.name) is None:
             text = f"not served by this node's Envoy yet: calls of {island.name} go elsewhere"
-            yield Hop("gateway", f"listener of port {row.port}", text, "fault", facts.start(f"{facts.cluster}/envoy"))
+            subject = f"listener of {row.service}:{row.port}" if row.pod else f"listener of port {row.port}"
+            yield Hop("gateway", subject, text, "fault", facts.start(f"{facts.cluster}/envoy"))
 
 
 def _listeners(rows: Reader, service: ServiceName, island: Cluster) -> list[IslandListener]:
@@ -99,8 +103,9 @@ def _listeners(rows: Reader, service: ServiceName, island: Cluster) -> list[Isla
 def _checks(facts: Facts, service: ServiceName, calling: Mapping[str, Any], island: Cluster) -> Iterator[Hop]:
     """What this node's Envoy found of each gateway."""
     rows, gateway = facts.agent.rows, _gateway(facts, island)
-    ports = {row.port for row in _listeners(rows, service, island)}
-    snis = ", ".join(service_sni(service, port, calling["domain"]) for port in sorted(ports))
+    listeners = sorted(_listeners(rows, service, island), key=lambda row: (row.service, row.port))
+    found = [service_sni(service, row.port, calling["domain"], pod=row.pod) for row in listeners]
+    snis = ", ".join(found[:SNIS]) + (f" and {len(found) - SNIS} more" if len(found) > SNIS else "")
     ends = gateway.status.get("certificate_ends") if gateway is not None and not gateway.error else None
     more = f"; SNI {snis}" + (f"; its certificate ends {_day(ends)}" if ends else "")
     for row in sorted(rows.by(tables.GATEWAY_CHECKS, "cluster", island.name), key=lambda row: row.address):

@@ -1,0 +1,107 @@
+"""StatefulSets of islands with overlapping ranges: each pod is called by its own name, from the other island."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from ipaddress import IPv4Network, ip_address
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lab_running import Running, invoked, lab_name, until
+
+from isthmus.config import GatewaySection
+from isthmus_lab import removal
+from isthmus_lab.layout import Lab
+
+DB = Path(__file__).parents[2] / "examples" / "headless"
+APEX = "db.demo.svc.clusterset.local"
+STAND_INS = IPv4Network(GatewaySection().pod_addresses[0])
+CALL = "import sys, urllib.request as r; print(r.urlopen(f'http://{sys.argv[1]}:8080', timeout=5).read().decode())"
+
+
+@pytest.fixture(scope="module")
+def islands() -> Iterator[Running]:
+    """Both have a StatefulSet of two pods, and export its headless Service."""
+    running = Running(Lab(lab_name("p"), 2, 1, ("island",)))
+    try:
+        running.cli("up", "--clusters", "2", "--network", "island", "--from", str(DB))
+        for cluster in ("c1", "c2"):
+            running.kubectl("apply", "-f", str(DB / "export"), cluster=cluster)
+        yield running
+    finally:
+        removal.remove(running.lab)
+
+
+def answer(islands: Running, name: str) -> tuple[str, str]:
+    """(cluster, pod) that answers a call of a name from c2; nothing while none does."""
+    said = islands.exec("demo/client", f'python3 -c "{CALL}" {name}', cluster="c2", code=None)
+    found: dict[str, Any] = json.loads(said) if said.startswith("{") else {}
+    return found.get("cluster", ""), found.get("pod", "")
+
+
+def addresses(islands: Running, name: str) -> set[str]:
+    """What a name resolves to in c2."""
+    return set(islands.exec("demo/client", f"getent ahostsv4 {name} | cut -d' ' -f1", cluster="c2", code=None).split())
+
+
+def pod_addresses(islands: Running, cluster: str) -> set[str]:
+    words = ("-n", "demo", "get", "pods", "-l", "app=db", "-o", "jsonpath={.items[*].status.podIP}")
+    return set(islands.kubectl(*words, cluster=cluster).split())
+
+
+@pytest.mark.lab
+@pytest.mark.needs("envoy")
+@pytest.mark.parametrize("pod", ["db-0", "db-1"])
+@pytest.mark.parametrize("cluster", ["c1", "c2"])
+def test_each_pod_answers_to_its_own_name(islands: Running, cluster: str, pod: str) -> None:
+    want = (cluster, pod)
+    until(lambda: answer(islands, f"{pod}.{cluster}.{APEX}") == want, what=f"{pod} of {cluster} answers to its name")
+    assert [answer(islands, f"{pod}.{cluster}.{APEX}") for _ in range(3)] == [want] * 3
+
+
+@pytest.mark.lab
+@pytest.mark.needs("envoy")
+def test_the_headless_name_gives_every_pod_an_address_of_which_none_is_an_islands(islands: Running) -> None:
+    """Both clusters give their pods addresses of one range."""
+    until(lambda: len(addresses(islands, APEX)) == 4, what="four addresses")
+    own = pod_addresses(islands, "c2")
+    others = addresses(islands, APEX) - own
+    assert len(others) == 2
+    assert all(ip_address(each) in STAND_INS for each in others)
+    each = {name: addresses(islands, f"{name}.c1.{APEX}") for name in ("db-0", "db-1")}
+    assert set().union(*each.values()) == others
+    assert all(len(found) == 1 for found in each.values())
+
+
+@pytest.mark.lab
+@pytest.mark.needs("envoy")
+def test_a_pod_that_replaces_another_answers_to_its_name_at_the_same_address(islands: Running) -> None:
+    name = f"db-0.c1.{APEX}"
+    until(lambda: answer(islands, name) == ("c1", "db-0"), what="the first")
+    before, at = pod_addresses(islands, "c1"), addresses(islands, name)
+    islands.kubectl("-n", "demo", "delete", "pod", "db-0", cluster="c1")
+    until(lambda: len(pod_addresses(islands, "c1") - before) == 1, what="a pod at another address")
+    until(lambda: answer(islands, name) == ("c1", "db-0"), what="the one in its place")
+    assert addresses(islands, name) == at
+
+
+@pytest.mark.lab
+@pytest.mark.needs("envoy")
+def test_an_islands_pods_addresses_are_not_in_slices_names_backends_or_explain(islands: Running) -> None:
+    """A pod of c1 has an address that no pod of c2 has: it would be seen."""
+    islands.kubectl("-n", "demo", "delete", "pod", "db-1", cluster="c1")
+    template = "jsonpath={.items[*].status.podIP}"
+    taken = set(islands.kubectl("get", "pods", "-A", "-o", template, cluster="c2").split())
+    [only] = until(lambda: sorted(pod_addresses(islands, "c1") - taken)[:1], what="an address that c2 has not")
+    until(lambda: answer(islands, f"db-1.c1.{APEX}") == ("c1", "db-1"), what="it answers")
+    shown = [islands.kubectl("get", "endpointslices", "-A", "-o", "yaml", cluster="c2")]
+    for words in (["get", "names", "-n", "demo"], ["get", "backends", "-A"], ["get", "plans", "-A"], ["get", "xds"]):
+        shown.append(invoked([*words, "--lab", islands.lab.name, "--cluster", "c2", "-o", "json"]).stdout)
+    shown.append(invoked(["explain", "demo/db", "--lab", islands.lab.name, "--cluster", "c2"]).stdout)
+    assert "its 2 endpoints have an address on this node" in shown[-1]
+    for text in shown:
+        assert len(text) > 100
+        assert only not in text
+        assert only.replace(".", "-") not in text
