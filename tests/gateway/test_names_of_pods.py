@@ -101,6 +101,7 @@ def test_each_pod_of_an_island_has_a_name_and_an_address_here_that_leads_to_it_a
     [row] = [each for each in world.rows(XDS) if each.name == at[pod("c2", "web-1")].name and each.type == "listener"]
     assert problem(MESSAGES["listener"], row.body) == ""
     assert sni.encode() in row.body
+    assert not [each.name for each in world.rows(XDS) if each.name.startswith("pods beside")], "no other pod is called"
 
 
 def test_no_row_that_follows_has_the_address_of_an_islands_pod() -> None:
@@ -146,7 +147,8 @@ def test_a_policy_of_the_import_does_not_keep_calls_from_the_pod_that_they_name(
     policy = Policy(policy_kind="TrafficPolicy", name=WEB, kind="ServiceImport", target=WEB, tiers=(tier,))
     before = reached(world)
     assert all(before.values())
-    assert reached(world.put(POLICIES, policy)) == before
+    world.put(POLICIES, policy).replicas(WEB, C2)
+    assert reached(served(world.replicas(WEB, C2, "web-0=10.1.0.1:80"))) == before
 
 
 def test_a_pod_of_an_island_whose_gateways_are_silent_is_called_all_the_same() -> None:
@@ -200,6 +202,9 @@ def test_a_service_that_has_the_address_keeps_it() -> None:
     world.put(SERVICES, replace(other, ports=(port,), import_of=ServiceName("demo/other")))
     [row] = world.rows(FRONTENDS)
     assert (row.service, row.shadowed) == ("demo/other", (frontend.service,))
+    assert world.db.snapshot().by(PLANS, "service", frontend.service) == []
+    world.endpoints("demo/other", C1, "10.1.0.9:80")
+    assert world.rows(FRONTENDS) == [row]
     world.delete(SERVICES, world.db.snapshot().get(SERVICES, (ServiceName("demo/other"), "kubernetes")))
     assert world.rows(FRONTENDS) == [frontend]
 
