@@ -77,17 +77,22 @@ async def test_each_pod_of_an_island_is_called_by_its_own_name_and_so_is_the_one
     world.export_pods(WEB, {"web-0": first, "web-1": second})
     world.rows.headless(WEB, c2=[f"web-0=10.1.0.1:{first.port}", f"web-1=10.1.0.2:{second.port}"])
     await world.healthy()
-    for _ in range(3):
-        for host, pod, word in (("web-0", first, b"first\n"), ("web-1", second, b"second\n")):
-            reader, writer = await world.call_pod(WEB_NAME, host, pod)
-            assert await reader.readline() == word
+
+    async def answer(host: str, pod: Pod) -> bytes:
+        reader, writer = await world.call_pod(WEB_NAME, host, pod)
+        try:
+            return await reader.readline()
+        finally:
             writer.close()
+
+    await until(lambda: answer("web-0", first), b"first\n")
+    await until(lambda: answer("web-1", second), b"second\n")
+    found = [await answer(*each) for each in [("web-0", first), ("web-1", second)] * 3]
+    assert found == [b"first\n", b"second\n"] * 3
     other = await Pod().start(named(b"in its place"), world.stack, host="127.0.0.2", port=first.port)
     world.export_pods(WEB, {"web-1": second, "web-0": other})
     world.rows.replicas(WEB, C2, f"web-0=10.1.0.9:{first.port}", f"web-1=10.1.0.1:{second.port}")
-    reader, writer = await world.call_pod(WEB_NAME, "web-0", other)
-    assert await reader.readline() == b"in its place\n"
-    writer.close()
+    await until(lambda: answer("web-0", other), b"in its place\n")
 
 
 async def test_a_pod_of_an_export_is_refused_to_whoever_is_refused_the_export(world: Islands) -> None:
