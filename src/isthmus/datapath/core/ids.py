@@ -56,16 +56,19 @@ class Ids:
 
     def release(self, numbers: Iterable[int]) -> None:  # hot:
         """Give numbers back; one that is not in use is no error."""
-        words = self._words
+        words, freed = self._words, 0
+        word, used = -1, 0
         for number in numbers:
-            word, bit = divmod(number, WORD)
-            used, mine = words.get(word, 0), 1 << bit
+            if number // WORD != word:  # those of one word mostly follow each other
+                _keep(words, word, used)
+                word = number // WORD
+                used = words.get(word, 0)
+            mine = 1 << number % WORD
             if used & mine:
-                self._count -= 1
-                if used == mine:
-                    del words[word]
-                else:
-                    words[word] = used ^ mine
+                freed += 1
+                used ^= mine
+        _keep(words, word, used)
+        self._count -= freed
 
     def _reserve(self, number: int) -> bool:
         """Take this id; False where it is taken already."""
@@ -76,3 +79,11 @@ class Ids:
         self._words[word] = used | 1 << bit
         self._count += 1
         return True
+
+
+def _keep(words: dict[int, int], word: int, used: int) -> None:
+    """A word without numbers in use takes no room."""
+    if used:
+        words[word] = used
+    else:
+        words.pop(word, None)

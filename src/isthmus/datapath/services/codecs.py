@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from isthmus.datapath.core.shapes import ID, Shape, address, port
+from isthmus.datapath.core.shapes import ID, Shape, address
 from isthmus.model.balancing import FrontendKey, Target
 from isthmus.model.services import Protocol
 
@@ -61,7 +61,8 @@ COUNTER = Shape("counter", calls="Q")
 
 def frontend_key(key: FrontendKey) -> bytes:
     """The key of ``frontends``."""
-    return FRONTEND_KEY.pack(address(key.address), port(key.port), PROTOCOLS[key.protocol], key.scope)
+    port = key.port.to_bytes(2, "big")
+    return FRONTEND_KEY.pack(address(key.address), port, PROTOCOLS[key.protocol], key.scope)
 
 
 def frontend(key: bytes, *, plan: int) -> bytes:
@@ -71,7 +72,5 @@ def frontend(key: bytes, *, plan: int) -> bytes:
 
 def backend(target: Target, *, generation: int, cluster: int) -> bytes:
     """The value of ``backends``."""
-    flags = BACKEND_PROXY if target.proxy else 0
-    return BACKEND.pack(
-        generation, address(target.address), port(target.port), PROTOCOLS[target.protocol], flags, cluster, 0
-    )
+    flags, port = BACKEND_PROXY if target.proxy else 0, target.port.to_bytes(2, "big")
+    return BACKEND.pack(generation, address(target.address), port, PROTOCOLS[target.protocol], flags, cluster, 0)

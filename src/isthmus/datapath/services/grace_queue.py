@@ -53,6 +53,11 @@ class GraceQueue:
             last = plan is plans[-1]
             self._waiting.append(Retired(due, plan, retired=True, service=service if last else None))
 
+    def retire_last(self, plans: Iterable[tuple[Installed, Named]]) -> None:  # hot:
+        """Queue plans that no frontend points to, each the last of its service."""
+        due = self._clock() + self._grace
+        self._waiting += [Retired(due, plan, True, (), (), service) for plan, service in plans]
+
     def shrink(self, plan: Installed, *, stale: Sequence[tuple[int, int]], freed: Sequence[int]) -> None:
         """Queue slots beyond a count, and references, that a change in place left behind."""
         self._waiting.append(Retired(self._clock() + self._grace, plan, stale=stale, freed=freed))
@@ -72,8 +77,9 @@ class GraceQueue:
     def sweep(self) -> int:
         """Delete what is due; returns how many entries of the queue and ids."""
         due: list[Retired] = []
-        while self._waiting and self._waiting[0].due <= self._clock():
-            due.append(self._waiting.popleft())
+        waiting, now = self._waiting, self._clock()
+        while waiting and waiting[0].due <= now:
+            due.append(waiting.popleft())
         if due and not self._drop(due):
             self._waiting.extendleft(reversed(due))
         return len(due) + self._free_pending()
@@ -81,11 +87,11 @@ class GraceQueue:
     def _drop(self, due: Sequence[Retired]) -> bool:
         """Plans, then slots and members, then references. False: a write failed, and all of it is to be done again."""
         retired = [entry.plan for entry in due if entry.retired]
-        plans, slots = list(map(ID.pack, [plan.id for plan in retired])), codecs.SLOT_KEY.pack
+        plans = list(map(ID.pack, [plan.id for plan in retired]))
         beyond = [plan for plan in retired if plan.flags or plan.skip]  # few: those with entries in other maps
         drops = {
             "plans": plans,
-            "slots": [slots(*slot) for entry in due for slot in self._stale(entry)],
+            "slots": self._slots(due),
             "members": [
                 codecs.MEMBER_KEY.pack(plan.id, number)
                 for plan in beyond
@@ -100,11 +106,20 @@ class GraceQueue:
         self._release(due, retired)
         return True
 
+    def _slots(self, due: Iterable[Retired]) -> list[bytes]:  # hot:
+        pack = codecs.SLOT_KEY.pack
+        found: list[bytes] = []
+        for entry in due:
+            plan = entry.plan
+            if entry.retired and plan.doubt is None and len(plan.slots) == 1 == len(plan.slots[0]):  # nearly all
+                found.append(pack(plan.id, 0, 0))
+            else:
+                found += [pack(*slot) for slot in self._stale(entry)]
+        return found
+
     def _stale(self, entry: Retired) -> list[tuple[int, int, int]]:
         plan = entry.plan
         if entry.retired:
-            if plan.doubt is None and len(plan.slots) == 1 == len(plan.slots[0]):  # nearly all
-                return [(plan.id, 0, 0)]
             return list(plan.reach())
         now = self._state.plans.get(plan.id)
         if now is None:
@@ -116,10 +131,20 @@ class GraceQueue:
         for plan in retired:
             state.plans.pop(plan.id, None)
         state.plan_ids.release([plan.id for plan in retired])
-        state.release([number for entry in due for number in (entry.plan.held() if entry.retired else entry.freed)])
+        freed: list[int] = []
+        gone: list[Named] = []
         for entry in due:
+            plan = entry.plan
+            if not entry.retired:
+                freed += entry.freed
+            elif plan.doubt is None and len(plan.slots) == 1:  # nearly all
+                freed += plan.slots[0]
+            else:
+                freed += plan.held()
             if entry.service is not None:
-                state.forget_service(entry.service)
+                gone.append(entry.service)
+        state.release(freed)
+        state.forget_services(gone)
 
     def _free_pending(self) -> int:
         """Delete unreferenced entries and free their ids; those that the kernel refuses to delete stay pending."""

@@ -24,6 +24,7 @@ from isthmus.model.names import ClusterName
 
 Slots = tuple[Group, ...]
 
+MOST_GENERATION: Final = 0xFFFF_FFFF
 RETIRED: Final = 20_000
 """Names of services that went, between two looks of who wants them."""
 
@@ -204,8 +205,16 @@ class State:
 
     def next_generation(self) -> int:
         """A number no value in the maps carries."""
-        self.generation = self.generation % 0xFFFF_FFFF + 1
+        self.generation = self.generation % MOST_GENERATION + 1
         return self.generation
+
+    def next_generations(self, count: int) -> Iterable[int]:
+        """The next of them, for so many values."""
+        first = self.generation + 1
+        if first + count > MOST_GENERATION:
+            return [self.next_generation() for _ in range(count)]
+        self.generation += count
+        return range(first, first + count)
 
     def backend(self, target: Target) -> Backend:
         """A new backend for a target, without references and not written yet."""
@@ -214,15 +223,18 @@ class State:
 
     def add_backends(self, targets: Collection[Target]) -> None:  # hot:
         """The same for some targets, each once, that have none."""
+        backends, by_target, clusters = self.backends, self.by_target, self.clusters
+        generation = self.generation
         for number, target in zip(self.backend_ids.take_many(len(targets)), targets, strict=True):
-            backend = Backend(number, target, self.next_generation(), self._cluster(target.cluster))
-            self.backends[number] = self.by_target[target] = backend
+            cluster = clusters.get(target.cluster) or self._cluster(target.cluster)
+            cluster.refs += 1
+            generation = generation % MOST_GENERATION + 1
+            backends[number] = by_target[target] = Backend(number, target, generation, cluster)
+        self.generation = generation
 
     def _cluster(self, name: ClusterName) -> Named:
-        cluster = self.clusters.get(name)
-        if cluster is None:
-            cluster = self.clusters[name] = Named(self.cluster_ids.take(), name)
-        cluster.refs += 1
+        """A new cluster, without references and not written yet."""
+        cluster = self.clusters[name] = Named(self.cluster_ids.take(), name)
         return cluster
 
     def hold(self, numbers: Iterable[int]) -> None:  # hot:
@@ -262,8 +274,13 @@ class State:
 
     def forget_service(self, name: Named) -> None:
         """A service's number is not needed any more."""
-        self.retired_services.append((name.id, name.name))
-        self.pending_free.append(("services", name.id))
+        self.forget_services((name,))
+
+    def forget_services(self, names: Iterable[Named]) -> None:
+        """The same for some services."""
+        gone = [(name.id, name.name) for name in names]
+        self.retired_services += gone
+        self.pending_free += [("services", number) for number, _ in gone]
 
     def unit(self, name: str) -> Unit:
         """The unit of a plan row's name, made where there is none."""

@@ -93,39 +93,41 @@ def is_plain(row: Plan) -> bool:  # hot:
 def new_plain(state: State, rows: Mapping[str, Plan]) -> list[Change]:  # hot:
     """The changes of plain plans whose units, by name, are not there: the same as :func:`change` gives, by batch."""
     pack_id, pack_name, pack_slot = ID.pack, codecs.SERVICE.pack, codecs.SLOT_KEY.pack
-    slot, pack_plan, called_at, leads_to = codecs.SLOT.pack, codecs.PLAN.pack, codecs.frontend_key, codecs.frontend
-    known, alone, usual = state.by_target, installed.groups(_ALONE, (1,)), _ejection(state.ejection)
-    found: list[Change] = []
+    slot, pack_plan, called_at = codecs.SLOT.pack, codecs.PLAN.pack, codecs.frontend_key
+    units, known, alone, usual = state.units, state.by_target, installed.groups(_ALONE, (1,)), _ejection(state.ejection)
     alone_in = [row.groups[0].targets[0] for row in rows.values() if len(row.groups[0].targets) == 1]
     state.add_backends(dict.fromkeys([target for target in alone_in if target not in known]))
-    numbers = zip(state.service_ids.take_many(len(rows)), state.plan_ids.take_many(len(rows)), strict=True)
-    for (name, row), (service, number) in zip(rows.items(), numbers, strict=True):
-        unit = state.units[name] = Unit(Named(service, name))
-        [group] = row.groups
+    services, numbers = state.service_ids.take_many(len(rows)), state.plan_ids.take_many(len(rows))
+    generations = state.next_generations(len(rows))
+    found: list[Change] = []
+    for (name, row), service, number, generation in zip(rows.items(), services, numbers, generations, strict=True):
+        unit = units[name] = Unit(Named(service, name))
+        group = row.groups[0]
         targets = group.targets
         shares = _ALONE if group.tier == 0 and group.weight == 1 else ((group.tier, group.weight),)
         ejection = usual if row.ejection is None else _ejection(row.ejection)
         entry = pack_id(number)
         if len(targets) == 1 and shares is _ALONE:  # nearly all: packed here, of parts that are the batch's
             backend = known[targets[0]]
-            plan = Installed(number, service, 0, 0, shares, ((backend.id,),), ejection=ejection)
+            plan = Installed(number, service, 0, 0, shares, ((backend.id,),), _NO_SKIP, None, ejection)
             puts = [("slots", pack_slot(number, 0, 0), slot(number, backend.id, backend.generation))]
             if not (backend.written and backend.cluster.written):
                 puts += _backend(backend)
-            value = pack_plan(state.next_generation(), number, service, 0, 0, *ejection, 1, alone)
+            value = pack_plan(generation, number, service, 0, 0, *ejection, 1, alone)
         else:
             backends = _numbers(state, targets)
-            plan = Installed(number, service, 0, 0, shares, (_group(backends, targets),), ejection=ejection)
+            plan = Installed(number, service, 0, 0, shares, (_group(backends, targets),), _NO_SKIP, None, ejection)
             puts = _slots(state, plan, [(0, n, each) for n, each in enumerate(backends)])
-            value = plan.value(state.next_generation())
-        puts.append(("plans", entry, value))
-        if len(row.frontends) == 1:
-            called: tuple[bytes, ...] = (called_at(row.frontends[0]),)
+            value = plan.value(generation)
+        puts += (("plans", entry, value), ("services", pack_id(service), pack_name(name.encode())))
+        frontends = row.frontends
+        if len(frontends) == 1:
+            key = called_at(frontends[0])
+            called: tuple[bytes, ...] = (key,)
+            puts.append(("frontends", key, key[12:] + entry))  # as codecs.frontend has it
         else:
-            called = tuple(sorted(map(called_at, row.frontends)))
-        for key in called:
-            puts.append(("frontends", key, leads_to(key, plan=number)))
-        puts.append(("services", pack_id(service), pack_name(name.encode())))
+            called = tuple(sorted(map(called_at, frontends)))
+            puts += [("frontends", key, key[12:] + entry) for key in called]
         found.append(Change(unit, plan, puts, called))
     return found
 

@@ -16,7 +16,7 @@ from isthmus.datapath.core.shapes import ID
 from isthmus.datapath.services import codecs, plans
 from isthmus.datapath.services.audit import audit
 from isthmus.datapath.services.grace_queue import GraceQueue
-from isthmus.datapath.services.installed import Installed, State, Unit
+from isthmus.datapath.services.installed import Installed, Named, State, Unit
 from isthmus.datapath.services.manifest import ORDER
 from isthmus.datapath.services.plans import Change
 from isthmus.model.balancing import Plan, PlanKey
@@ -145,13 +145,17 @@ class PlanTarget:
         """Point the frontends to their plans; then retire the plans that no frontend points to."""
         live = {key: change for key, change in changes.items() if key not in failures} if failures else changes
         failed = self._put("frontends", entries, live, failures)
-        plan_of = codecs.FRONTEND.unpack
-        self.state.frontends |= {key: plan_of(value)[-1] for key, value in entries.items() if key not in failed}
+        known = self.state.frontends
+        for change in live.values():  # of all, before any drops what is not its own any more
+            number = change.plan.id
+            for entry in change.frontends:
+                if entry not in failed:
+                    known[entry] = number
         for key, change in live.items():
-            unit = change.unit
-            if key not in failures and unit.frontends in ((), change.frontends):
-                unit.frontends = change.frontends
-            elif why := self._settle(unit, change.frontends):
+            unit, called = change.unit, change.frontends
+            if key not in failures and unit.frontends in ((), called):
+                unit.frontends = called
+            elif why := self._settle(unit, called):
                 failures[key] = why
             if unit.older and key not in failures:
                 self._grace_queue.retire(unit.older)
@@ -182,16 +186,19 @@ class PlanTarget:
 
     def _mark_written(self, name: str, held: Sequence[bytes]) -> None:
         if name == "backends":
-            for key in held:
-                self.state.backends[ID.unpack(key)[0]].written = True
+            backends, unpack = self.state.backends, ID.unpack
+            for key in held:  # hot:
+                backends[unpack(key)[0]].written = True
         elif name == "clusters":
             numbers = {ID.unpack(key)[0] for key in held}
             for cluster in self.state.clusters.values():
                 cluster.written = cluster.written or cluster.id in numbers
 
     def _mark_services(self, changes: Mapping[PlanKey, Change], failures: Mapping[PlanKey, str]) -> None:
-        for key, change in changes.items():
-            change.unit.name.written = change.unit.name.written or key not in failures
+        for key, change in changes.items():  # hot:
+            name = change.unit.name
+            if not name.written:
+                name.written = key not in failures
 
     def _commit(self, change: Change) -> Sequence[int]:
         """Make a change the unit's present; returns the backends that are no longer members."""
@@ -242,13 +249,23 @@ class PlanTarget:
     def _delete(self, names: Iterable[str]) -> dict[str, str]:
         known = self.state.frontends
         units = {name: unit for name in names if (unit := self.state.units.get(name)) is not None}
-        owners = {
-            key: name for name, unit in units.items() for key in unit.frontends if known.get(key) in unit.plan_ids()
-        }
+        owners: dict[bytes, str] = {}
+        for name, unit in units.items():  # hot:
+            ours = (unit.current.id,) if unit.current is not None and not unit.older else unit.plan_ids()
+            for key in unit.frontends:
+                if known.get(key) in ours:
+                    owners[key] = name
         failures = {owners[key]: why for key, why in self._drop_frontends(list(owners)).items()}
-        for name, unit in units.items():
-            if name not in failures:
+        last: list[tuple[Installed, Named]] = []
+        for name, unit in units.items():  # hot:
+            if name in failures:
+                continue
+            if unit.older or unit.current is None:
                 self._forget(unit)
+            else:  # nearly all
+                last.append((unit.current, unit.name))
+                del self.state.units[name]
+        self._grace_queue.retire_last(last)
         return failures
 
     def _forget(self, unit: Unit) -> None:
@@ -268,9 +285,10 @@ class PlanTarget:
     def _drop_frontends(self, keys: Sequence[bytes]) -> dict[bytes, str]:
         """Delete frontends; returns the failures by key."""
         failed = self._maps.drop("frontends", keys) if keys else {}
+        known = self.state.frontends
         for position, key in enumerate(keys):
             if position not in failed:
-                self.state.frontends.pop(key, None)
+                known.pop(key, None)
         return {keys[position]: why for position, why in failed.items()}
 
 
