@@ -90,9 +90,15 @@ def _listed(values: tuple[str, ...]) -> tuple[Family, ...]:
     return cast("tuple[Family, ...]", tuple(dict.fromkeys([value for value in values if value in FAMILIES])))
 
 
-def ports(wire: Iterable[ServicePort] | None) -> tuple[Port, ...]:  # hot:
+def ports(wire: Sequence[ServicePort] | None) -> tuple[Port, ...]:  # hot:
     """Ports of a Service or an import, in their order. One of an unknown protocol is left out."""
     field = "spec.ports"
+    if wire is not None and len(wire) == 1:  # nearly all
+        each = wire[0]
+        protocol = each.protocol or "TCP"
+        if protocol not in PROTOCOLS:
+            return ()
+        return _alone(each.name or "", each.port or 0, protocol, each.app_protocol or "", each.node_port or 0, field)
     found = [
         _port(
             each.name or "", each.port or 0, each.protocol or "TCP", each.app_protocol or "", each.node_port or 0, field
@@ -103,9 +109,18 @@ def ports(wire: Iterable[ServicePort] | None) -> tuple[Port, ...]:  # hot:
     return shared(tuple(found))
 
 
-def port_of(wire: EndpointPort, field: str) -> Port:
-    """A port of endpoints, where it has a number and a protocol that we know."""
-    return _port(wire.name or "", wire.port or 0, wire.protocol or "TCP", wire.app_protocol or "", 0, field)
+def ports_of_endpoints(wire: Sequence[EndpointPort] | None) -> tuple[Port, ...]:  # hot:
+    """Sorted; a port without a number means all ports, which no Service can refer to."""
+    field = "ports"
+    known = [each for each in wire or () if each.port is not None and (each.protocol or "TCP") in PROTOCOLS]
+    if len(known) == 1:  # nearly all
+        each = known[0]
+        return _alone(each.name or "", each.port or 0, each.protocol or "TCP", each.app_protocol or "", 0, field)
+    found = [
+        _port(each.name or "", each.port or 0, each.protocol or "TCP", each.app_protocol or "", 0, field)
+        for each in known
+    ]
+    return shared(tuple(sorted(found, key=lambda port: (port.name, port.port, port.protocol))))
 
 
 @lru_cache(4096)
@@ -118,6 +133,12 @@ def _port(name: str, port: int, protocol: str, app_protocol: str, node_port: int
 def shared(values: tuple[H, ...]) -> tuple[H, ...]:
     """The same values, as the tuple that others have too."""
     return values
+
+
+@lru_cache(4096)
+def _alone(name: str, port: int, protocol: str, app_protocol: str, node_port: int, field: str) -> tuple[Port, ...]:
+    """One port, as the tuple that others have too."""
+    return (_port(name, port, protocol, app_protocol, node_port, field),)
 
 
 def port_number(value: int, *, field: str) -> int:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from socket import AF_INET, inet_pton
 from typing import Final
 
 from msgspec import structs
 
 from isthmus.kube.objects import discovery
 from isthmus.model.names import ClusterName, service_name
-from isthmus.model.services import Condition, Endpoint, EndpointSet, Port
+from isthmus.model.services import Condition, Endpoint, EndpointSet
 from isthmus.model.sources import KARMADA, KUBERNETES
 from isthmus.sources import karmada
-from isthmus.sources.normal import PROTOCOLS, address, port_of, shared
+from isthmus.sources.normal import address, ports_of_endpoints
 from isthmus.sources.sink import Malformed
 
 OF_SERVICE: Final = "kubernetes.io/service-name"
@@ -68,40 +69,35 @@ def condition(wire: discovery.EndpointConditions | None) -> Condition:
 
 def _endpoints(wire: discovery.EndpointSlice) -> tuple[Endpoint, ...]:
     """Sorted by address; an address that is there twice counts once."""
-    ports = _ports(wire.ports)
+    ports = ports_of_endpoints(wire.ports)
     namespace = wire.metadata.namespace
     found: dict[str, Endpoint] = {}
-    for position, each in enumerate(wire.endpoints or ()):  # hot:
+    for each in wire.endpoints or ():  # hot:
         if not each.addresses:
-            raise Malformed(f"endpoints[{position}].addresses: empty")
+            raise Malformed(f"endpoints[{_position(wire, each)}].addresses: empty")
+        host = each.addresses[0]
         try:
-            host = address(each.addresses[0], field="addresses")
-        except Malformed as why:
-            raise Malformed(f"endpoints[{position}].{why}") from None
-        if host not in found:
-            found[host] = _endpoint(each, host, ports, namespace)
+            inet_pton(AF_INET, host)  # nearly all: canonical as they are (sources/normal.py)
+        except (OSError, ValueError):
+            try:
+                host = address(host, field="addresses")
+            except Malformed as why:
+                raise Malformed(f"endpoints[{_position(wire, each)}].{why}") from None
+        if host in found:
+            continue
+        target, conditions, hints = each.target_ref, each.conditions, each.hints
+        found[host] = Endpoint(
+            host,
+            ports,
+            READY if conditions is None or conditions.ready else condition(conditions),
+            each.hostname or "",
+            each.node_name or "",
+            each.zone or "",
+            tuple(sorted([zone.name for zone in hints.for_zones or ()])) if hints else (),
+            f"{target.namespace or namespace}/{target.name}" if target and target.kind == "Pod" else "",
+        )
     return tuple(found.values() if len(found) < 2 else [found[host] for host in sorted(found)])
 
 
-def _endpoint(wire: discovery.Endpoint, host: str, ports: tuple[Port, ...], namespace: str) -> Endpoint:
-    target, conditions = wire.target_ref, wire.conditions
-    return Endpoint(
-        host,
-        ports,
-        READY if conditions is None or conditions.ready else condition(conditions),
-        wire.hostname or "",
-        wire.node_name or "",
-        wire.zone or "",
-        tuple(sorted([each.name for each in wire.hints.for_zones or ()])) if wire.hints else (),
-        f"{target.namespace or namespace}/{target.name}" if target and target.kind == "Pod" else "",
-    )
-
-
-def _ports(wire: Iterable[discovery.EndpointPort] | None) -> tuple[Port, ...]:
-    """Sorted; a port without a number means all ports, which no Service can refer to."""
-    found = [
-        port_of(each, "ports") for each in wire or () if each.port is not None and (each.protocol or "TCP") in PROTOCOLS
-    ]
-    if len(found) > 1:
-        found.sort(key=lambda port: (port.name, port.port, port.protocol))
-    return shared(tuple(found))
+def _position(wire: discovery.EndpointSlice, endpoint: discovery.Endpoint) -> int:
+    return next(n for n, each in enumerate(wire.endpoints or ()) if each is endpoint)
