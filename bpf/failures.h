@@ -139,16 +139,12 @@ __walked_once __u64 pick_other(__u32 plan_id, __u32 seed)
 }
 
 /* Follow a TCP connect from here on. */
-static __always_inline struct attempt *begin_attempt(struct bpf_sock_addr *ctx, const struct orig_dst *dst,
+static __always_inline struct attempt *begin_attempt(struct tcp_call *call, const struct orig_dst *dst,
 						     const struct choice *choice, __u32 epoch)
 {
-	struct tcp_call *call = bpf_sk_storage_get(&tcp_calls, ctx->sk, 0, 0);
-	struct attempt *attempt;
+	struct attempt *attempt = &call->attempt;
 
-	if (!call)
-		return 0;
-	attempt = &call->attempt;
-	attempt->started = bpf_ktime_get_ns();
+	attempt->started = anything_fails() ? bpf_ktime_get_ns() : 0;
 	attempt->plan = choice->plan;
 	attempt->service = dst->service;
 	attempt->backend = dst->backend;
@@ -158,9 +154,12 @@ static __always_inline struct attempt *begin_attempt(struct bpf_sock_addr *ctx, 
 	attempt->moved = 0;
 	attempt->tries = 1;
 	attempt->tried[0] = dst->backend;
+	for (int i = 1; i < MAX_TRIED; i++)
+		attempt->tried[i] = 0; /* of the connect before, or of another socket */
 	attempt->passed_over = choice->passed_over;
 	attempt->recorded = 0;
 	attempt->epoch = epoch;
+	attempt->unsent = 1;
 	return attempt;
 }
 

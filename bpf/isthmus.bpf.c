@@ -55,8 +55,10 @@ static __always_inline int route(struct bpf_sock_addr *ctx, const struct fronten
 {
 	struct choice choice = {};
 	struct attempt *attempt = 0;
+	struct tcp_call *call = 0;
 	__u32 zero = 0;
 	struct config *cfg = bpf_map_lookup_elem(&config, &zero);
+	bool followed;
 	int err;
 
 	if (!cfg)
@@ -69,14 +71,15 @@ static __always_inline int route(struct bpf_sock_addr *ctx, const struct fronten
 		if (err == -ENOENT)
 			return err;
 	}
+	followed = choice.plan && cfg->flags & CONFIG_OBSERVE;
 	if (!err)
-		err = store_orig_dst(ctx, key, dst);
+		err = store_orig_dst(ctx, key, dst, followed, &call);
 	if (err == -EEXIST)
 		return 0; /* one more datagram to the same backend: counted already */
 	if (err == -ENOMEM)
 		choice.verdict = VERDICT_LOST;
-	if (!err && choice.plan && key->protocol == IPPROTO_TCP && cfg->flags & CONFIG_OBSERVE)
-		attempt = begin_attempt(ctx, dst, &choice, cfg->epoch);
+	if (call && followed)
+		attempt = begin_attempt(call, dst, &choice, cfg->epoch);
 	count(&choice);
 	if (choice.passed_over)
 		count_passed_over(&choice);
@@ -209,6 +212,14 @@ SEC("sockops")
 int connects(struct bpf_sock_ops *ctx)
 {
 	observe(ctx);
+	return 1;
+}
+
+SEC("cgroup/sock_release")
+int sock_release(struct bpf_sock *sk)
+{
+	if (sk->state == BPF_TCP_CLOSE && sk->protocol == IPPROTO_TCP)
+		released(sk);
 	return 1;
 }
 

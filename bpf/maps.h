@@ -17,6 +17,7 @@
 #define MAX_GROUPS 32
 #define RING_CELLS 16381 /* a prime, as maglev wants it */
 #define RING_CHUNK 1024 /* a power of two, so that the verifier sees the bound */
+#define CALL_PLACES 16384 /* a power of two */
 #define MAX_TRIED 6 /* backends one connect is sent to before it starts over */
 #define MAX_ORIG_DST 8 /* services a UDP socket can talk to at a time and still see replies under their addresses */
 
@@ -87,7 +88,7 @@ enum flow_state {
 
 /* A TCP connect that was sent to a backend, until its outcome is known. */
 struct attempt {
-	__u64 started; /* CLOCK_MONOTONIC, ns */
+	__u64 started; /* CLOCK_MONOTONIC, ns; 0: before anything failed, where no record wants it */
 	__u32 plan;
 	__u32 service;
 	__u32 backend;
@@ -100,7 +101,7 @@ struct attempt {
 	__u32 passed_over;	/* the ejected backend that the call would have had; 0: none */
 	__u32 recorded;		/* what comes of it is written to flow_records */
 	__u32 epoch;		/* config.epoch when it began: of another, the numbers here mean nothing */
-	__u32 reserved;
+	__u32 unsent;		/* no SYN was made yet: where the socket ends so, there was no route to the backend */
 };
 
 /* The ejected backend that the last call on this processor passed over, and the socket that called. */
@@ -376,11 +377,17 @@ struct orig_dst {
 	__u32 generation;
 };
 
-/* What a TCP socket called, and what becomes of the connect: one allocation, since that is most of what a call costs. */
+/* What a TCP socket called, and what becomes of the connect. */
 struct tcp_call {
 	struct orig_dst dst;
 	struct attempt attempt; /* none while its backend is 0 */
 	__u32 reserved[2];	/* so that the size stays when a field is added: sockets live across upgrades */
+};
+
+/* Where a TCP socket has that until it ends: no allocation, which is the most of what a call costs. */
+struct call_place {
+	__u64 socket; /* cookie; 0: free */
+	struct tcp_call call;
 };
 
 /* The last few of a UDP socket, as a ring: next is overwritten next. */
@@ -618,7 +625,18 @@ struct {
 	__type(value, struct counter);
 } counters SEC(".maps");
 
-/* What a TCP socket called; freed with the socket. */
+/*
+ * What TCP sockets called, by cookie % CALL_PLACES: cookies count up. A socket whose place is another's has it in
+ * tcp_calls. Only the owner frees a place, when its socket ends.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, CALL_PLACES);
+	__type(key, __u32);
+	__type(value, struct call_place);
+} call_places SEC(".maps");
+
+/* What a TCP socket called that found no place; freed with the socket. */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);

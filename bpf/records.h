@@ -114,8 +114,10 @@ static __always_inline void sample(struct bpf_sock_addr *ctx, const struct front
 {
 	if (choice->verdict == VERDICT_STEERED || !is_sampled(one_of))
 		return;
-	if (attempt)
+	if (attempt) {
 		attempt->recorded = 1;
-	else
+		attempt->started = bpf_ktime_get_ns();
+	} else {
 		record_call(ctx, key, dst, choice);
+	}
 }

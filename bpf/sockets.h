@@ -57,11 +57,59 @@ static __always_inline void write_address6(struct bpf_sock_addr *ctx, const __be
 	ctx->user_ip6[3] = from[3];
 }
 
-/* The attempt of a TCP socket, whatever maps its numbers are of; none where it called no service. */
-static __always_inline struct attempt *any_attempt_of(void *sk)
+static __always_inline struct call_place *place_of(__u64 cookie)
 {
-	struct tcp_call *call = bpf_sk_storage_get(&tcp_calls, sk, 0, 0);
+	__u32 place = cookie & (CALL_PLACES - 1);
 
+	return bpf_map_lookup_elem(&call_places, &place);
+}
+
+/* What a TCP socket called, by the socket and its cookie; nothing where it called no service. */
+static __always_inline struct tcp_call *call_of(void *sk, __u64 cookie)
+{
+	struct call_place *place = place_of(cookie);
+
+	if (place && READ_ONCE(place->socket) == cookie)
+		return &place->call;
+	return bpf_sk_storage_get(&tcp_calls, sk, 0, 0);
+}
+
+/*
+ * The socket's place, if that is free or its own already. Of two that take it at once at most one finds its cookie alone
+ * there, and the other takes its own away again: that needs no atomic instruction whose result is read, which 5.10 lacks.
+ */
+static __always_inline struct tcp_call *take_place(__u64 cookie)
+{
+	struct call_place *place = place_of(cookie);
+	__u64 owner;
+
+	if (!place)
+		return 0;
+	owner = READ_ONCE(place->socket);
+	if (!owner) {
+		add_relaxed(&place->socket, cookie);
+		owner = READ_ONCE(place->socket);
+		if (owner != cookie)
+			add_relaxed(&place->socket, -cookie);
+	}
+	return owner == cookie ? &place->call : 0;
+}
+
+/*
+ * The socket has ended. Accepts a race: the program of a packet that has found the call just before may write to it when it
+ * is another's, which has to be the next but CALL_PLACES - 1 of all sockets, and to connect in that moment.
+ */
+static __always_inline void free_place(__u64 cookie)
+{
+	struct call_place *place = place_of(cookie);
+
+	if (place && READ_ONCE(place->socket) == cookie)
+		add_relaxed(&place->socket, -cookie);
+}
+
+/* The attempt of a call, whatever maps its numbers are of; none where no service was called. */
+static __always_inline struct attempt *any_attempt_of(struct tcp_call *call)
+{
 	return call && call->attempt.backend ? &call->attempt : 0;
 }
 
@@ -73,9 +121,24 @@ static __always_inline bool is_of_these_maps(const struct attempt *attempt)
 	return cfg && attempt->epoch == cfg->epoch;
 }
 
+/* Only the fields we read; libbpf finds their offsets in the running kernel. */
+struct sock_common {
+	unsigned long skc_flags;
+	struct {
+		__s64 counter;
+	} skc_cookie;
+} __attribute__((preserve_access_index));
+
+struct sock {
+	struct sock_common __sk_common;
+	int sk_err;
+} __attribute__((preserve_access_index));
+
+/* Of a socket that was looked up. */
 static __always_inline struct attempt *attempt_of(void *sk)
 {
-	struct attempt *attempt = any_attempt_of(sk);
+	const struct sock *tcp = bpf_skc_to_tcp_sock(sk);
+	struct attempt *attempt = tcp ? any_attempt_of(call_of(sk, tcp->__sk_common.skc_cookie.counter)) : 0;
 
 	return attempt && is_of_these_maps(attempt) ? attempt : 0;
 }
@@ -84,24 +147,31 @@ static __always_inline struct attempt *attempt_of(void *sk)
  * With Multipath TCP the connect hook runs for a subflow, but getpeername for the socket that the application has: the
  * entry goes there too.
  */
-static __always_inline int store_tcp(struct bpf_sock_addr *ctx, const struct orig_dst *dst)
+static __always_inline struct tcp_call *store_tcp(struct bpf_sock_addr *ctx, const struct orig_dst *dst, bool followed)
 {
-	struct tcp_call *stored = bpf_sk_storage_get(&tcp_calls, ctx->sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	__u64 cookie = bpf_get_socket_cookie(ctx);
+	struct tcp_call *stored = 0, *also;
 	void *owner;
 
+	if (followed)
+		stored = take_place(cookie);
+	else
+		free_place(cookie); /* of a connect before that was not sent */
 	if (!stored)
-		return -ENOMEM;
+		stored = bpf_sk_storage_get(&tcp_calls, ctx->sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	if (!stored)
+		return 0;
 	stored->dst = *dst;
 	stored->attempt.backend = 0;
 	if (!constants.has_mptcp)
-		return 0;
+		return stored;
 	owner = bpf_skc_to_mptcp_sock(ctx->sk);
 	if (!owner)
-		return 0;
-	stored = bpf_sk_storage_get(&tcp_calls, owner, 0, BPF_SK_STORAGE_GET_F_CREATE);
-	if (stored)
-		stored->dst = *dst;
-	return 0;
+		return stored;
+	also = bpf_sk_storage_get(&tcp_calls, owner, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	if (also)
+		also->dst = *dst;
+	return stored;
 }
 
 /* -EEXIST: it is stored already. The oldest of MAX_ORIG_DST is overwritten; its replies then show the backend. */
@@ -131,12 +201,16 @@ static __always_inline int store_udp(struct bpf_sock_addr *ctx, const struct ori
 	return 0;
 }
 
-static __always_inline int store_orig_dst(struct bpf_sock_addr *ctx, const struct frontend_key *key,
-					  struct orig_dst *dst)
+/* call: of TCP, where it is kept. followed: until the socket ends, and so its place is freed. */
+static __always_inline int store_orig_dst(struct bpf_sock_addr *ctx, const struct frontend_key *key, struct orig_dst *dst,
+					  bool followed, struct tcp_call **call)
 {
 	copy_address(dst->address, key->address);
 	dst->port = key->port;
-	return key->protocol == IPPROTO_TCP ? store_tcp(ctx, dst) : store_udp(ctx, dst);
+	if (key->protocol != IPPROTO_TCP)
+		return store_udp(ctx, dst);
+	*call = store_tcp(ctx, dst, followed);
+	return *call ? 0 : -ENOMEM;
 }
 
 /* The entry of this socket whose backend has this address and port, or nothing. */
@@ -146,7 +220,7 @@ static __always_inline const struct orig_dst *find_by_backend(struct bpf_sock_ad
 	const struct orig_dsts *stored;
 
 	if (ctx->protocol == IPPROTO_TCP || ctx->protocol == IPPROTO_MPTCP) {
-		const struct tcp_call *only = bpf_sk_storage_get(&tcp_calls, ctx->sk, 0, 0);
+		const struct tcp_call *only = call_of(ctx->sk, bpf_get_socket_cookie(ctx));
 
 		return only && is_backend(&only->dst, address, port) ? &only->dst : 0;
 	}

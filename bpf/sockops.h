@@ -12,16 +12,6 @@
 
 #define SOCK_DONE_BIT 2 /* 1 << SOCK_DONE of net/sock.h: the peer's FIN was received */
 
-/* Only the fields we read; libbpf finds their offsets in the running kernel. */
-struct sock_common {
-	unsigned long skc_flags;
-} __attribute__((preserve_access_index));
-
-struct sock {
-	struct sock_common __sk_common;
-	int sk_err;
-} __attribute__((preserve_access_index));
-
 static __always_inline void learn_round_trip(__u32 cluster, __u32 measured)
 {
 	__u32 *known;
@@ -200,11 +190,11 @@ static __attribute__((noinline)) void record_state(struct bpf_sock_ops *ctx, con
 	submit_record(record);
 }
 
-static __always_inline void record(struct bpf_sock_ops *ctx, struct bpf_sock *sk, const struct attempt *attempt,
-				   __u32 state, const struct traffic *bytes)
+static __always_inline void record(struct bpf_sock_ops *ctx, const struct tcp_call *call, __u32 state,
+				   const struct traffic *bytes)
 {
-	if (attempt->recorded)
-		record_state(ctx, attempt, bpf_sk_storage_get(&tcp_calls, sk, 0, 0), state, bytes);
+	if (call->attempt.recorded)
+		record_state(ctx, &call->attempt, call, state, bytes);
 }
 
 /* Payload that was acknowledged and received: what the kernel counts, without SYN and FINs. */
@@ -221,24 +211,35 @@ static __always_inline void read_traffic(struct bpf_sock_ops *ctx, void *sk, __u
 	to->received = received - (received && tcp->__sk_common.skc_flags & SOCK_DONE_BIT ? 1 : 0);
 }
 
-/* ctx is read here, once: clang would merge later reads into ones that the verifier refuses. */
+/*
+ * Most of what comes is none of these: it is left before anything else of it is read. The kernel asks for the time-out after
+ * it has chosen addresses and ports, and before the first SYN.
+ */
+static __always_inline bool is_followed(__u32 op, __u32 from, __u32 to)
+{
+	if (op == BPF_SOCK_OPS_STATE_CB)
+		return to == BPF_TCP_CLOSE || from == BPF_TCP_SYN_SENT;
+	return op == BPF_SOCK_OPS_TIMEOUT_INIT || op == BPF_SOCK_OPS_RTO_CB;
+}
+
 static __always_inline void observe(struct bpf_sock_ops *ctx)
 {
-	__u32 op = ctx->op, from = ctx->args[0], to = ctx->args[1], state = ctx->state, round_trip = ctx->srtt_us >> 3;
-	__u32 flags = ctx->bpf_sock_ops_cb_flags;
-	struct bpf_sock *sk = ctx->sk;
+	__u32 op = READ_CTX(ctx, op), from = READ_CTX(ctx, args[0]), to = READ_CTX(ctx, args[1]);
 	struct flow_key key = {};
 	struct traffic bytes = {};
+	struct tcp_call *call;
 	struct attempt *attempt;
+	struct bpf_sock *sk;
+	__u64 cookie;
 
+	if (!is_followed(op, from, to))
+		return;
+	sk = ctx->sk;
 	if (!sk)
 		return;
-	if (op != BPF_SOCK_OPS_TIMEOUT_INIT && op != BPF_SOCK_OPS_TCP_CONNECT_CB && op != BPF_SOCK_OPS_RTO_CB &&
-	    op != BPF_SOCK_OPS_STATE_CB)
-		return;
-	if (op == BPF_SOCK_OPS_STATE_CB && to != BPF_TCP_CLOSE && from != BPF_TCP_SYN_SENT)
-		return; /* most of what comes: no look-up for it */
-	attempt = any_attempt_of(sk);
+	cookie = bpf_get_socket_cookie(ctx);
+	call = call_of(sk, cookie);
+	attempt = any_attempt_of(call);
 	if (!attempt)
 		return;
 	if (!is_of_these_maps(attempt)) {
@@ -246,6 +247,8 @@ static __always_inline void observe(struct bpf_sock_ops *ctx)
 			flow_of(ctx, &key); /* flows is carried over */
 			close_flow(&key, from == BPF_TCP_SYN_SENT);
 		}
+		if (op == BPF_SOCK_OPS_STATE_CB && to == BPF_TCP_CLOSE)
+			free_place(cookie);
 		return;
 	}
 	if (op == BPF_SOCK_OPS_TIMEOUT_INIT) {
@@ -253,14 +256,16 @@ static __always_inline void observe(struct bpf_sock_ops *ctx)
 
 		if (timeout)
 			ctx->reply = timeout;
-	} else if (op == BPF_SOCK_OPS_TCP_CONNECT_CB) {
-		bpf_sock_ops_cb_flags_set(ctx, flags | FOLLOWED);
+		if (!attempt->unsent)
+			return; /* it is asked for again */
+		attempt->unsent = 0;
+		bpf_sock_ops_cb_flags_set(ctx, READ_CTX(ctx, bpf_sock_ops_cb_flags) | FOLLOWED);
 		if (anything_moved()) {
 			flow_of(ctx, &key); /* a port that is used again: what was left of its last connection goes */
 			forget_flow(&key);
 		}
 	} else if (op == BPF_SOCK_OPS_RTO_CB) {
-		if (state == BPF_TCP_SYN_SENT) {
+		if (READ_CTX(ctx, state) == BPF_TCP_SYN_SENT) {
 			flow_of(ctx, &key);
 			rescue_silent(attempt, &key);
 		}
@@ -269,11 +274,11 @@ static __always_inline void observe(struct bpf_sock_ops *ctx)
 			flow_of(ctx, &key);
 			settle(attempt, &key);
 		}
-		learn_round_trip(attempt->cluster, round_trip);
+		learn_round_trip(attempt->cluster, READ_CTX(ctx, srtt_us) >> 3);
 		count_success(attempt);
 		if (attempt->backend != attempt->tried[0])
 			count_outcome(attempt, VERDICT_RESCUED);
-		record(ctx, sk, attempt, STATE_CONNECTED, 0);
+		record(ctx, call, STATE_CONNECTED, 0);
 	} else if (to == BPF_TCP_CLOSE) {
 		if (attempt->moved) {
 			flow_of(ctx, &key);
@@ -284,11 +289,30 @@ static __always_inline void observe(struct bpf_sock_ops *ctx)
 		if (from == BPF_TCP_SYN_SENT) {
 			__u32 reason = closed(attempt, sk);
 
-			record(ctx, sk, attempt, reason ? STATE_FAILED | reason << 8 : STATE_GIVEN_UP, 0);
-			return;
+			record(ctx, call, reason ? STATE_FAILED | reason << 8 : STATE_GIVEN_UP, 0);
+		} else {
+			read_traffic(ctx, sk, from, &bytes);
+			count_traffic(attempt->cluster, bytes.sent, bytes.received);
+			record(ctx, call, STATE_ENDED, &bytes);
 		}
-		read_traffic(ctx, sk, from, &bytes);
-		count_traffic(attempt->cluster, bytes.sent, bytes.received);
-		record(ctx, sk, attempt, STATE_ENDED, &bytes);
+		free_place(cookie);
 	}
+}
+
+/*
+ * A socket is closed whose connect made no SYN: there was no route to the backend, or no port of ours left towards it, and
+ * no other hook has seen that.
+ */
+static __always_inline void released(struct bpf_sock *sk)
+{
+	__u64 cookie = bpf_get_socket_cookie(sk);
+	struct attempt *attempt = any_attempt_of(call_of(sk, cookie));
+
+	if (!attempt)
+		return;
+	if (attempt->unsent && is_of_these_maps(attempt)) {
+		count_failure(attempt, FAILURE_UNREACHABLE);
+		count_outcome(attempt, VERDICT_FAILED);
+	}
+	free_place(cookie);
 }

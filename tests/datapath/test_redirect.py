@@ -236,7 +236,7 @@ def test_an_unconnected_udp_socket_keeps_its_backend_when_others_come_or_go(
     programmed(to, plan("echo", VIP, changed, protocol="UDP"))
     second = [world.caller.udp(VIP, name=name)["answer"].split()[0] for name in names]
     stayed = [(a, b) for a, b in zip(first, second, strict=True) if a in BACKENDS[:count]]
-    assert len(stayed) > 20
+    assert len(stayed) > 10, "of 40, two thirds or all"
     assert [pair for pair in stayed if pair[0] != pair[1]] == []
     assert set(second) <= set(BACKENDS[:count])
 

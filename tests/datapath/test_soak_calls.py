@@ -11,7 +11,7 @@ import subprocess
 import time
 
 import pytest
-from bpf_world import Load, World, group, plan, programmed
+from bpf_world import Load, World, group, places, plan, programmed
 from failing_backends import GOOD, GOOD6, SILENT, SILENT6, VIP, VIP6, host
 from lab_running import until
 
@@ -109,6 +109,7 @@ def test_no_connect_fails_and_nothing_piles_up(rescuing: Datapath, world: World,
         time.sleep(0.1)
     assert entries(rescuing) == before
     assert view.rows(rescuing.maps, "flows") == []
+    until(lambda: not places(rescuing), what="no place is kept for a socket that has ended")
     until(lambda: not world.sockets("state", "last-ack") + world.sockets("state", "close-wait"), what="none there")
     until(
         lambda: not world.sockets("state", "connected", "exclude", "time-wait", namespace=world.client),

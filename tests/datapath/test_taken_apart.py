@@ -23,7 +23,7 @@ def pins(world: World, *where: str) -> list[str]:
 
 def test_nothing_taken_away_is_nothing_put_back(world: World, datapath: Datapath) -> None:
     datapath.repair()
-    assert datapath.hooks == f"9 programs attached to {world.cgroup}"
+    assert datapath.hooks == f"10 programs attached to {world.cgroup}"
 
 
 def test_calls_go_on_although_the_links_are_unpinned_and_they_are_pinned_again(
@@ -99,6 +99,6 @@ def test_an_agent_whose_place_another_took_keeps_nothing_where_it_was(
     assert set(done(datapath.target().update([ROW])).values()) == {datapath.hooks}
     assert pins(world) == ["links", f"v{manifest.LAYOUT}-1024"]
     newer.repair()
-    assert newer.hooks == f"9 programs attached to {world.cgroup}"
+    assert newer.hooks == f"10 programs attached to {world.cgroup}"
     assert world.caller.tcp(VIP)["peer"] == f"{VIP}:80"
     newer.close()

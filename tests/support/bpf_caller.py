@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import socket
@@ -100,6 +101,26 @@ def end(host: str, port: int, name: str) -> dict[str, Any]:
     return {}
 
 
+def peer(host: str, port: int, name: str) -> dict[str, Any]:
+    """Whom a kept socket is connected to."""
+    return {"peer": "{}:{}".format(*kept[name].getpeername()[:2])}
+
+
+def close(host: str, port: int, name: str) -> dict[str, Any]:
+    """Close a kept socket."""
+    kept.pop(name).close()
+    return {}
+
+
+def again(host: str, port: int, first: str) -> dict[str, Any]:
+    """Connect to one address in vain, and with the same socket to another."""
+    with socket.socket(family(host), socket.SOCK_STREAM) as sock:
+        with contextlib.suppress(OSError):
+            sock.connect((first, port))
+        sock.connect((host, port))
+        return {"answer": sock.recv(200).decode().strip(), "peer": "{}:{}".format(*sock.getpeername()[:2])}
+
+
 def echo(host: str, port: int, text: str) -> dict[str, Any]:
     """Bytes there and back on a call that is held."""
     sock = kept[f"{host}:{port}"]
@@ -133,6 +154,9 @@ CALLS: dict[str, Callable[..., dict[str, Any]]] = {
     "keep": keep,
     "ping": ping,
     "end": end,
+    "peer": peer,
+    "close": close,
+    "again": again,
     "echo": echo,
     "drop": drop,
     "abandon": abandon,

@@ -28,6 +28,7 @@ from isthmus.datapath.core import libbpf
 from isthmus.datapath.core.ring import RingBuffer
 from isthmus.datapath.core.shapes import ID
 from isthmus.datapath.manifest import MAPS
+from isthmus.datapath.services.codecs import CALL_PLACE
 from isthmus.datapath.services.restore import restore
 from isthmus.model.balancing import Ejection, FrontendKey, Group, Plan, PlanKey, Scope, Target
 from isthmus.model.hosts import joined
@@ -410,15 +411,35 @@ class World:
         _take_away(self.name)
 
 
+def places(datapath: Datapath) -> int:
+    """How many TCP sockets have a place in ``call_places``."""
+    return sum(any(CALL_PLACE.unpack(value)[:1]) for _, value in datapath.maps.items("call_places"))
+
+
+@contextmanager
+def no_place_is_free(datapath: Datapath) -> Iterator[None]:
+    """All that are free are taken by a socket that there is not."""
+    found = list(datapath.maps.items("call_places"))
+    free = [(key, bytes(len(value))) for key, value in found if not CALL_PLACE.unpack(value)[0]]
+    taken = CALL_PLACE.pack(NO_SOCKET, bytes(CALL_PLACE.size - 8))
+    assert datapath.maps.put("call_places", [(key, taken) for key, _ in free]) == {}
+    try:
+        yield
+    finally:
+        assert datapath.maps.put("call_places", free) == {}
+
+
+NO_SOCKET: Final = 1 << 62
+"""A cookie that counting up does not come to."""
 HASHES, ARRAY, RING_BUFFER = (1, 9), 2, 27
 """Types of maps in linux/bpf.h. What a map of another type holds counts, or ends with its socket."""
 
 
 def _empty(datapath: Datapath) -> None:
-    """Delete every entry and event, and the state that stands for them; ``config`` stays."""
-    for name in MAPS.keys() - {"config"}:
+    """Delete every entry and event, and the state that stands for them; ``config`` and what is of sockets stay."""
+    for name in MAPS.keys() - {"config", "call_places"}:
         fd = datapath.maps.fd(name)
-        kind = _map_type(fd)
+        kind = map_type(fd)
         if kind in HASHES:
             assert datapath.maps.drop(name, [key for key, _ in libbpf.items(fd)]) == {}
         elif kind == ARRAY:
@@ -432,7 +453,8 @@ def _empty(datapath: Datapath) -> None:
     datapath.state.ejection = ejection
 
 
-def _map_type(fd: int) -> int:
+def map_type(fd: int) -> int:
+    """The number of a map's type in linux/bpf.h."""
     lines = Path(f"/proc/self/fdinfo/{fd}").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("map_type:"))
 

@@ -24,6 +24,8 @@ REQUEST: Final = struct.Struct("=BBBxI48s")
 """Family, protocol, extensions, states, id."""
 ID: Final = struct.Struct("=2s2s16s16sI8s")
 """Ports, addresses, interface, cookie."""
+COOKIE: Final = struct.Struct("=Q")
+"""Two words there, the lower one first."""
 MESSAGE: Final = struct.Struct("=BBBB48s")
 ATTRIBUTE: Final = struct.Struct("=HH")
 """Length with this header, type."""
@@ -52,6 +54,12 @@ class Socket(NamedTuple):
     remote_port: bytes
     storage: bytes = b""
     """What the socket has in the storage that was asked for; empty: nothing."""
+
+    @property
+    def cookie(self) -> int:
+        """The number that no other socket of this machine has had."""
+        (cookie,) = COOKIE.unpack_from(self.id, ID.size - COOKIE.size)
+        return int(cookie)
 
 
 def connected(protocol: int, *, storage: int | None = None) -> list[Socket]:

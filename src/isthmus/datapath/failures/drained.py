@@ -2,8 +2,9 @@
 
 Closed is a socket that called a service and talks to a backend which a closing drain means for that service, unless
 some plan of the service still has the backend: where a drain leaves nothing else, its calls go on. Which service a TCP
-socket called is in its storage, so a connection to the backend's own address, or by way of another service, stays. The
-kernel shows the storage of TCP sockets only (inet_sk_diag_fill): a UDP socket counts by the backend it is connected to.
+socket called is in ``call_places`` or in its storage, so a connection to the backend's own address, or by way of
+another service, stays. The kernel shows the storage of TCP sockets only (inet_sk_diag_fill): a UDP socket counts by
+the backend it is connected to.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from isthmus.datapath.core import shapes, sockdiag
 from isthmus.datapath.core.maps import KernelMaps
 from isthmus.datapath.core.namespaces import inside, processes_below
 from isthmus.datapath.failures.sockets import PROTOCOLS, SETTLE, Peer, Tuple, four_tuple, peer, talks_to, target_of
+from isthmus.datapath.services import codecs
 from isthmus.loadbalancer.drains import Drained
 from isthmus.model.balancing import Target
 from isthmus.model.tables import BACKENDS, DRAINING, FRONTENDS, PLANS
@@ -27,7 +29,7 @@ from isthmus.statedb import Database, Snapshot
 LOOK: Final = 1.0
 """Seconds between looks while connections are to be closed: plans may leave a backend later."""
 STORAGE: Final = "tcp_calls"
-"""The map of socket storage with what a TCP socket called."""
+"""The map of socket storage with what a TCP socket called that found no place."""
 ENTRY: Final = 48
 """Bytes of the struct orig_dst that a value begins with: address called, backend's address, port called, backend's
 port, three ids."""
@@ -93,13 +95,14 @@ class DrainedSockets:
     def destroy(self, calls: Set[Call]) -> int:
         """Destroy the sockets of all pods that made these calls; how many there were."""
         moved = {four_tuple(key): value for key, value in self._maps.items("flows")}
+        places = self._places()
         count = 0
         for process in {process.namespace: process for process in processes_below(self._cgroup)}.values():
             for protocol in PROTOCOLS:
                 of = {(called, peer(to)) for called, to in calls if to.protocol == protocol}
                 if of:
                     act = (
-                        partial(_close_tcp, of, moved, self._maps.fd(STORAGE))
+                        partial(_close_tcp, of, moved, places, self._maps.fd(STORAGE))
                         if protocol == "TCP"
                         else partial(_close_udp, of)
                     )
@@ -112,12 +115,18 @@ class DrainedSockets:
             log.info("closed connections to what is drained", sockets=count)
         return count
 
+    def _places(self) -> dict[int, bytes]:
+        """What sockets called that have a place, by cookie."""
+        places = (codecs.CALL_PLACE.unpack(value) for _, value in self._maps.items("call_places"))
+        return {socket: call for socket, call in places if socket}
 
-def _close_tcp(calls: Set[tuple[Peer, Peer]], moved: dict[Tuple, bytes], storage: int) -> int:
+
+def _close_tcp(calls: Set[tuple[Peer, Peer]], moved: dict[Tuple, bytes], places: dict[int, bytes], storage: int) -> int:
     return sum(
         sockdiag.destroy(each)
         for each in sockdiag.connected(PROTOCOLS["TCP"], storage=storage)
-        if len(each.storage) >= ENTRY and (_called(each.storage), talks_to(each, moved)) in calls
+        if len(stored := places.get(each.cookie, each.storage)) >= ENTRY
+        and (_called(stored), talks_to(each, moved)) in calls
     )
 
 

@@ -70,6 +70,7 @@ MAPS: Final = (
         writer="kernel",
         show=each(views.counter),
     ),
+    Map(name="call_places", value=codecs.CALL_PLACE, writer="kernel", carried=True),
     Map(name="tcp_calls", writer="kernel", carried=True, opaque=True),
     Map(name="udp_calls", writer="kernel", carried=True, opaque=True),
 )
@@ -77,6 +78,10 @@ MAPS: Final = (
 ORDER: Final = tuple(row.name for row in MAPS if row.writer == "plans")
 """A reader finds what an entry refers to: that is written before it, and deleted after it."""
 
-PROGRAMS: Final = tuple(
-    Program(f"{hook}{family}", "cgroup") for hook in ("connect", "sendmsg", "recvmsg", "getpeername") for family in "46"
+HOOKS: Final = ("connect", "sendmsg", "recvmsg", "getpeername")
+"""Each in both families."""
+
+PROGRAMS: Final = (
+    *(Program(f"{hook}{family}", "cgroup") for hook in HOOKS for family in "46"),
+    Program("sock_release", "cgroup"),
 )

@@ -1,0 +1,98 @@
+"""What a TCP socket called is kept in a place of a map, else in the socket's storage: by either it is the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from bpf_world import Caller, Load, World, group, no_place_is_free, places, plan, programmed, target
+from failing_backends import GOOD, NO_ROUTE_HERE, REFUSES, SILENT, VIP, VIP6
+from lab_running import until
+
+from isthmus.datapath import Datapath, view
+from isthmus.datapath.core import shapes
+from isthmus.model import tables
+from isthmus.model.balancing import Ejection
+from isthmus.statedb import Database
+
+pytestmark = pytest.mark.bpf
+
+NEVER = Ejection(after=0)
+TABLES = (tables.BACKENDS, tables.DRAINING, tables.FRONTENDS, tables.PLANS)
+
+
+@pytest.fixture(params=["a place", "no place"])
+def kept(request: pytest.FixtureRequest, rescuing: Datapath) -> Iterator[str]:
+    """Where sockets of this test keep what they called."""
+    if request.param == "a place":
+        yield request.param
+        return
+    with no_place_is_free(rescuing):
+        yield request.param
+
+
+@pytest.fixture
+def caller(world: World) -> Caller:
+    return world.call_from(world.cgroup)
+
+
+@pytest.mark.parametrize("vip", [VIP, f"::ffff:{VIP}"])
+def test_the_peer_is_the_service_and_stays_so(rescuing: Datapath, caller: Caller, kept: str, vip: str) -> None:
+    before = places(rescuing)
+    programmed(rescuing.target(), plan("echo", VIP, group(*GOOD), ejection=NEVER))
+    caller.calls("keep", vip, 80, name="one", kind="tcp")
+    assert places(rescuing) - before == (1 if kept == "a place" else 0)
+    assert caller.tcp(vip)["peer"] == f"{vip}:80"
+    assert caller.calls("peer", vip, 80, name="one") == [{"peer": f"{vip}:80"}]
+    caller.calls("close", vip, 80, name="one")
+    until(lambda: places(rescuing) == before, what="its place is free")
+
+
+@pytest.mark.parametrize("bad", [REFUSES, SILENT])
+def test_a_dead_backend_is_left_and_blamed(rescuing: Datapath, load: Load, kept: str, bad: str) -> None:
+    steps = group(bad), group(GOOD[0], tier=1)
+    programmed(rescuing.target(), plan("echo", VIP, *steps, ejection=Ejection(50, 60.0, 60.0)))
+    assert load.run(VIP, calls=20, at_once=5).ended == {"ok": 20}
+    [row] = view.rows(rescuing.maps, "failing")
+    assert (row["backend"], row["failures"]) == (f"{bad}/TCP", 20)
+
+
+def test_a_drain_closes_the_connection(rescuing: Datapath, caller: Caller, kept: str) -> None:
+    programmed(rescuing.target(), plan("echo", VIP, group(GOOD[0]), ejection=NEVER))
+    caller.calls("hold", VIP, 80, local=0)
+    called = (shapes.address(VIP), shapes.port(80)), target(GOOD[0])
+    assert rescuing.drained_sockets(Database(*TABLES)).destroy({called}) == 1
+    assert caller.calls("echo", VIP, 80, text="gone") == [{"error": "ECONNABORTED"}]
+
+
+@pytest.mark.parametrize("to", [GOOD[0], REFUSES, SILENT, NO_ROUTE_HERE])
+def test_a_place_is_free_again_however_its_socket_has_ended(rescuing: Datapath, load: Load, to: str) -> None:
+    programmed(rescuing.target(), plan("echo", VIP, group(to), ejection=NEVER))
+    load.run(VIP, calls=20, at_once=10, timeout=0.5)
+    until(lambda: places(rescuing) == 0, what="all are free")
+
+
+def test_a_socket_that_connects_again_has_the_peer_that_it_called_last(rescuing: Datapath, caller: Caller) -> None:
+    """Its first connect was refused, or had no route, and the second is to another service."""
+    for first in (REFUSES, NO_ROUTE_HERE):
+        rows = plan("first", "10.96.7.8", group(first), ejection=NEVER), plan("echo", VIP, group(GOOD[0]))
+        programmed(rescuing.target(), *rows)
+        found = caller.calls("again", VIP, 80, first="10.96.7.8")
+        assert found == [{"answer": GOOD[0], "peer": f"{VIP}:80"}]
+    until(lambda: places(rescuing) == 0, what="its place is free")
+
+
+@pytest.mark.parametrize(("vip", "backend"), [(VIP, NO_ROUTE_HERE), (VIP6, "[fe00::9]:8080")], ids=["IPv4", "IPv6"])
+def test_a_backend_without_a_route_from_here_is_blamed_when_the_socket_is_closed(
+    rescuing: Datapath, load: Load, vip: str, backend: str
+) -> None:
+    """No packet is sent, so no other hook sees it; after three such calls the next tier is called."""
+    good = GOOD[0] if vip == VIP else "[fd00:8::11]:8080"
+    programmed(
+        rescuing.target(), plan("echo", vip, group(backend), group(good, tier=1), ejection=Ejection(3, 60.0, 60.0))
+    )
+    assert load.run(vip, calls=20).ended == {"ENETUNREACH": 3, "ok": 17}
+    [row] = view.rows(rescuing.maps, "failing")
+    assert (row["backend"], row["ejected"], row["reason"]) == (f"{backend}/TCP", True, "unreachable")
+    counted = {row["verdict"]: row["calls"] for row in rescuing.counters()}
+    assert counted == {"called": 20, "failed": 3, "ejected": 17}
