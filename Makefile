@@ -78,7 +78,7 @@ bench-proxy: setup-test ## a hop through the node's Envoy, HAProxy and nginx; re
 	@PYTHONPATH=tests/support CALLS=$(or $(CALLS),100) ROUNDS=$(or $(ROUNDS),100) SIZES=$(or $(SIZES),1000$(comma)10000) \
 		$(PY) benchmarks/bench_proxy.py
 
-bench-islands: setup-test ## a call through the Envoys of a node and of a gateway, and through HAProxies with TLS: CALLS=100 ROUNDS=100
+bench-islands: setup-test ## a call through the Envoys of a node and of a gateway, HAProxies with TLS, ssh; with 20 ms; memory: CALLS=100 ROUNDS=100
 	@PYTHONPATH=tests/support CALLS=$(or $(CALLS),100) ROUNDS=$(or $(ROUNDS),100) $(PY) benchmarks/bench_islands.py
 
 compiled: setup-dev ## hot modules compiled (needs a C compiler) into .cache/compiled, and their tests on them

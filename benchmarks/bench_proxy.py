@@ -25,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
@@ -51,6 +51,7 @@ HOST: Final = f"127.83.{RUN}.1"
 OTHERS: Final = f"127.83.{RUN}.2"
 """Where backends and other proxies listen: Envoy's listeners may take any port of HOST."""
 KINDS: Final = {"existing": 1, "new": 1, "many": 10}
+COUNTS: Final[Mapping[str, int]] = {kind: CALLS * times for kind, times in KINDS.items()}
 LIBRARIES: Final = "usr/lib/x86_64-linux-gnu"
 ROUTE: Final = """\
 parentRefs: [{{group: "", kind: Service, name: {name}}}]
@@ -101,17 +102,23 @@ http {{
 class Way:
     """One way to the backend, and what was measured of it: medians of rounds in µs, and the proxy's processor time."""
 
-    def __init__(self, name: str, callers: dict[str, subprocess.Popen[bytes]], proxies: Sequence[int]) -> None:
+    def __init__(
+        self,
+        name: str,
+        callers: dict[str, subprocess.Popen[bytes]],
+        proxies: Sequence[int],
+        counts: Mapping[str, int],
+    ) -> None:
+        """``counts``: calls of a kind in a row."""
         self.name = name
         self.callers = callers
         self._proxies = proxies
-        self.medians: dict[str, list[float]] = {kind: [] for kind in KINDS}
-        self.spent = dict.fromkeys(KINDS, 0)
-        self.calls = dict.fromkeys(KINDS, 0)
+        self._counts = counts
+        self.forget()
 
     def call(self, kind: str) -> None:
         """Make some requests."""
-        count, before = CALLS * KINDS[kind], sum(map(processor, self._proxies))
+        count, before = self._counts[kind], sum(map(processor, self._proxies))
         times, _ = called(self.callers[kind], count)
         self.medians[kind].append(at(times, 50) / 1000)
         self.spent[kind] += sum(map(processor, self._proxies)) - before
@@ -119,8 +126,9 @@ class Way:
 
     def forget(self) -> None:
         """The first requests only warm up."""
-        for kind in KINDS:
-            self.medians[kind], self.spent[kind], self.calls[kind] = [], 0, 0
+        self.medians: dict[str, list[float]] = {kind: [] for kind in self.callers}
+        self.spent = dict.fromkeys(self.callers, 0)
+        self.calls = dict.fromkeys(self.callers, 0)
 
 
 class Processes:
@@ -139,18 +147,18 @@ class Processes:
         self._stack.callback(_end, process)
         return process
 
-    def backend(self, text: str) -> int:
+    def backend(self, text: str, host: str = OTHERS) -> int:
         """The port of a backend that answers with a text."""
         [port] = free_ports(1)
-        process = self.start(str(self.load), "serve", OTHERS, str(port), text)
+        process = self.start(str(self.load), "serve", host, str(port), text)
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         return port
 
-    def way(self, name: str, host: str, port: int, *proxies: int) -> Way:
-        """One that is called at an address."""
-        callers = {kind: self.start(str(self.load), "call", kind, host, str(port)) for kind in KINDS}
-        return Way(name, callers, proxies)
+    def way(self, name: str, host: str, port: int, *proxies: int, counts: Mapping[str, int] = COUNTS) -> Way:
+        """One that is called at an address, for each kind so often in a row."""
+        callers = {kind: self.start(str(self.load), "call", kind, host, str(port)) for kind in counts}
+        return Way(name, callers, proxies, counts)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -183,10 +191,10 @@ def _other(
     return processes.way(name, OTHERS, port, process.pid)
 
 
-def answers(port: int) -> bool:
+def answers(port: int, host: str = OTHERS) -> bool:
     """Whether something listens on a port."""
     try:
-        with socket.create_connection((OTHERS, port), timeout=1):
+        with socket.create_connection((host, port), timeout=1):
             return True
     except OSError:
         return False

@@ -5,15 +5,18 @@
 //   http_load call KIND ADDRESS PORT          requests of a kind, as load.h has it
 //
 // KIND existing: one connection that is kept. new: a connection for each. many: MANY kept connections, each with one
-// request under way.
+// request under way. bulk: an answer of BULK bytes, on one connection that is kept.
 #include "load.h"
 
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
 
 #define MANY 16
+#define BULK (64 << 20)
 
 static const char request[] = "GET / HTTP/1.1\r\nHost: echo\r\n\r\n";
+static const char request_bulk[] = "GET /bulk HTTP/1.1\r\nHost: echo\r\n\r\n";
+static char zeros[1 << 18];
 
 static void watch(int poll, int sock)
 {
@@ -23,11 +26,25 @@ static void watch(int poll, int sock)
 		fail("epoll_ctl");
 }
 
+static int answer_bulk(int sock)
+{
+	int size = snprintf(zeros, sizeof(zeros), "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n", BULK), sent, left = BULK;
+
+	if (send(sock, zeros, size, MSG_NOSIGNAL | MSG_MORE) != size)
+		return -1;
+	for (; left > 0; left -= sent) {
+		sent = send(sock, zeros, left < (int)sizeof(zeros) ? left : (int)sizeof(zeros), MSG_NOSIGNAL);
+		if (sent <= 0)
+			return -1;
+	}
+	return 0;
+}
+
 // A request is one segment here: none is longer than what callers and proxies send.
 static void serve(const char *host, const char *port, const char *text)
 {
 	struct sockaddr_in at = address(host, port);
-	int listener = socket(AF_INET, SOCK_STREAM, 0), poll = epoll_create1(0), one = 1, size;
+	int listener = socket(AF_INET, SOCK_STREAM, 0), poll = epoll_create1(0), one = 1, size, got;
 	struct epoll_event events[64];
 	char answer[512], data[4096];
 
@@ -50,7 +67,9 @@ static void serve(const char *host, const char *port, const char *text)
 				setsockopt(made, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
 				if (made >= 0)
 					watch(poll, made);
-			} else if (recv(sock, data, sizeof(data), 0) <= 0 ||
+			} else if ((got = recv(sock, data, sizeof(data), 0)) <= 0) {
+				close(sock);
+			} else if (got > 9 && !memcmp(data, request_bulk, 9) ? answer_bulk(sock) :
 				   send(sock, answer, size, MSG_NOSIGNAL) != size) {
 				close(sock);
 			}
@@ -103,6 +122,33 @@ static void one_by_one(const struct sockaddr_in *at, int keep, uint32_t *times, 
 		close(sock);
 }
 
+static void bulk(const struct sockaddr_in *at, uint32_t *times, int calls)
+{
+	static char data[1 << 18];
+	int sock = opened(at);
+
+	for (int i = 0; i < calls; i++) {
+		uint64_t began = now(CLOCK_MONOTONIC);
+		ssize_t left = BULK, got;
+		char *body;
+
+		if (send(sock, request_bulk, sizeof(request_bulk) - 1, MSG_NOSIGNAL) < 0)
+			fail("send");
+		got = recv(sock, data, sizeof(data) - 1, 0);
+		data[got > 0 ? got : 0] = 0;
+		body = strstr(data, "\r\n\r\n");
+		if (!body)
+			fail("no head in the first segment");
+		for (left -= data + got - (body + 4); left > 0; left -= got) {
+			got = recv(sock, data, sizeof(data), 0);
+			if (got <= 0)
+				fail("the answer is short");
+		}
+		times[i] = now(CLOCK_MONOTONIC) - began;
+	}
+	close(sock);
+}
+
 static void many(const struct sockaddr_in *at, uint32_t *times, int calls)
 {
 	int poll = epoll_create1(0), sent = 0, done = 0, socks[MANY];
@@ -140,6 +186,8 @@ static void calls(const char *kind, const struct sockaddr_in *at, uint32_t *time
 {
 	if (!strcmp(kind, "many"))
 		many(at, times, count);
+	else if (!strcmp(kind, "bulk"))
+		bulk(at, times, count);
 	else
 		one_by_one(at, !strcmp(kind, "existing"), times, count);
 }

@@ -41,6 +41,26 @@ async def world() -> AsyncIterator[Islands]:
             yield made
 
 
+async def test_connections_are_made_before_they_are_needed_where_that_is_wanted() -> None:
+    """Also then each client has its own caller's header, and its requests are balanced."""
+    with TemporaryDirectory() as short:
+        async with islands(Path(short), preconnect=True) as world:
+            seen: list[web.BaseRequest] = []
+            world.export(ECHO, await web_pod(world, "a", seen), await web_pod(world, "b", seen, number=2), ports=HTTP)
+            world.imported(ECHO, app_protocol="http")
+            await world.healthy()
+            host, port = await world.target(ECHO)
+            answers: Counter[str] = Counter()
+            for _ in range(40):
+                async with aiohttp.request("GET", f"http://{host}:{port}/", headers=FORGED) as answer:
+                    answers[await answer.text()] += 1
+            assert answers.keys() == {"a", "b"}
+            assert [request.headers.getall(CALLER) for request in seen] == [["c1"]] * 40
+            found = await world.node_stats("cluster.island.*upstream_cx.*")
+            assert found["cluster.island c2 http.upstream_cx_active"] > 1
+            assert found["cluster.island c2 http.upstream_cx_total"] < 40
+
+
 async def web_pod(world: Islands, text: str, seen: list[web.BaseRequest], *, number: int = 1) -> Pod:
     """The export's pod of that number, which answers with a text."""
 

@@ -31,7 +31,8 @@ async def world(request: pytest.FixtureRequest) -> AsyncIterator[LoadedIslands]:
     """Gateways that are killed refuse connects at once: there a busy machine has all the time it wants."""
     with TemporaryDirectory() as short:  # a path of a socket has 108 characters
         timeout = 5.0 if "killed" in request.node.name else 0.25
-        async with loaded_islands(Path(short), connect_timeout=timeout) as made:
+        made_before = "made_before" in request.node.name
+        async with loaded_islands(Path(short), connect_timeout=timeout, preconnect=made_before) as made:
             yield made
 
 
@@ -105,6 +106,18 @@ async def test_a_gateway_that_is_killed_costs_no_call_but_those_in_flight_and_no
     await load.ended()
     assert_only_in_flight(load.failed(), await at)
     assert ask is not GET or load.failed() == []
+
+
+async def test_a_gateway_that_is_killed_costs_no_get_on_connections_that_were_made_before(world: LoadedIslands) -> None:
+    await exported(world, speaks="http")
+    load = Load(world, ECHO, GET)
+    at = after(1.5, lambda: world.gateways[C2][0].signal(signal.SIGKILL))
+    await load.run(5)
+    await load.ended()
+    await at
+    assert load.failed() == []
+    made = await world.world.node_stats("cluster.island.*upstream_cx_total")
+    assert made["cluster.island c2 http.upstream_cx_total"] > 0
 
 
 async def test_a_get_in_flight_at_a_gateway_that_is_killed_is_answered_and_a_post_is_sent_once(

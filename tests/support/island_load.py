@@ -305,10 +305,12 @@ class Load:
 
 
 @asynccontextmanager
-async def loaded_islands(directory: Path, *, connect_timeout: float = 0.25) -> AsyncIterator[LoadedIslands]:
+async def loaded_islands(
+    directory: Path, *, connect_timeout: float = 0.25, preconnect: bool = False
+) -> AsyncIterator[LoadedIslands]:
     """All, started; ended with everything in it, also an Envoy that was stopped."""
     async with AsyncExitStack() as stack:
-        islands = Islands(directory, stack, connect_timeout=connect_timeout)
+        islands = Islands(directory, stack, connect_timeout=connect_timeout, preconnect=preconnect)
         await islands.start_node()
         world = LoadedIslands(islands)
         await world.start()

@@ -82,8 +82,16 @@ async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 class Islands:
     """c1's node calls c2's gateway. ``authorities`` are those of the clusters, each trusted for its own."""
 
-    def __init__(self, directory: Path, stack: AsyncExitStack, *, connect_timeout: float = 10.0) -> None:
-        """``connect_timeout``: of gateways, s; by default that of a busy machine."""
+    def __init__(
+        self,
+        directory: Path,
+        stack: AsyncExitStack,
+        *,
+        connect_timeout: float = 10.0,
+        host: str = "127.0.0.1",
+        preconnect: bool = False,
+    ) -> None:
+        """``connect_timeout``: of gateways, s; by default that of a busy machine. ``host``: where the gateway is."""
         self.directory = directory
         self.stack = stack
         self.authorities = {name: certificates.authority(f"isthmus clusterset {name}") for name in (C1, C2, C3)}
@@ -91,7 +99,7 @@ class Islands:
         self.trust.mkdir(parents=True)
         for name, pair in self.authorities.items():
             (self.trust / f"{name}.ca.crt").write_bytes(pair.certificate)
-        self.gateways = [Address("127.0.0.1", port) for port in free_ports(1)]
+        self.gateways = [Address(host, port) for port in free_ports(1)]
         self.node_of = NodeOf(
             cluster=C1,
             domain=DOMAIN,
@@ -102,6 +110,7 @@ class Islands:
             connect_timeout=connect_timeout,
             pod_ports=100,
             pod_addresses=(IPv4Network("241.0.0.0/8"),),
+            preconnect=preconnect,
         )
         self.gateway_of = GatewayOf(C2, DOMAIN, tuple(self.gateways), directory / "gateway")
         self.rows = RouteWorld(*self.node_of.addresses, island=self.node_of)
@@ -357,10 +366,10 @@ def utc() -> datetime:
 
 
 @asynccontextmanager
-async def islands(directory: Path) -> AsyncIterator[Islands]:
+async def islands(directory: Path, **options: Any) -> AsyncIterator[Islands]:
     """Both, started; ended with everything in it."""
     async with AsyncExitStack() as stack:
-        world = Islands(directory, stack)
+        world = Islands(directory, stack, **options)
         await world.start()
         yield world
 

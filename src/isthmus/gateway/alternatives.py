@@ -13,7 +13,7 @@ the plan goes behind the other, and connects under way to this island end then.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import Any, Final
+from typing import Final
 
 from isthmus.gateway import http
 from isthmus.model.balancing import Group, Plan
@@ -38,6 +38,11 @@ def unit(island: ClusterName) -> str:
     return f"{UNIT}{island}"
 
 
+def prepared(island: ClusterName) -> str:
+    """The cluster of Envoy that is an island's gateways, called by HTTP on connections that were made before."""
+    return f"{unit(island)} http"
+
+
 def called(row: IslandListener) -> str:
     """The cluster of Envoy that a listener's calls go to: the island's gateways, and what is called in their place."""
     return f"calls of {row.name}"
@@ -54,14 +59,21 @@ def plan_of(reader: Reader, row: IslandListener) -> Plan | None:
 
 
 def resources(
-    row: IslandListener, plan: Plan | None, exporters: Collection[ClusterName], islands: Collection[ClusterName]
+    row: IslandListener,
+    plan: Plan | None,
+    exporters: Collection[ClusterName],
+    islands: Collection[ClusterName],
+    *,
+    preconnect: bool = False,
 ) -> Iterator[Resource]:
     """The cluster that a listener's calls go to, and that of the pods that are called in the island's place.
 
-    ``exporters``: of the service; ``islands``: those of them that are called through gateways.
+    ``exporters``: of the service; ``islands``: those of them that are called through gateways. ``preconnect``: whether
+    calls of HTTP have connections that were made before.
     """
     groups = [group for group in plan.groups if group.weight] if plan is not None else []
-    owner, parts = f"ServiceImport {row.import_of}", [unit(row.cluster)]
+    gateways = prepared if row.http and preconnect else unit
+    owner, parts = f"ServiceImport {row.import_of}", [gateways(row.cluster)]
     if set(exporters) - set(islands):
         parts.append(beside := f"pods beside {row.name}")
         pods = having(groups, lambda target: target.cluster not in islands and not target.proxy)
@@ -69,8 +81,8 @@ def resources(
         yield eds_localities(beside, owner, row.name, localities(pods))
     others = sorted(each for each in islands if each != row.cluster)
     others.sort(key=lambda each: min((group.tier for group in groups if _has(group, each)), default=LAST))
-    aggregate = packed(AGGREGATE, clusters=[*parts, *map(unit, others)])
-    more: dict[str, Any] = http.CALLING if row.http else {}
+    aggregate = packed(AGGREGATE, clusters=[*parts, *map(gateways, others)])
+    more = http.calling_options(preconnect=preconnect) if row.http else {}
     yield resource(
         "cluster",
         called(row),

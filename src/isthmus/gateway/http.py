@@ -34,13 +34,6 @@ RETRIED: Final = ("DELETE", "GET", "HEAD", "OPTIONS", "PUT", "TRACE")
 """Methods that have the same effect once or several times (RFC 9110 section 9.2.2)."""
 RETRY_AFTER: Final = 0.002
 """Seconds until a request is sent again, about: it goes to another gateway, which has no need of a rest."""
-CALLING: Final[dict[str, Any]] = {
-    "connection_pool_per_downstream_connection": True,
-    "typed_extension_protocol_options": http_options(http2=False),
-}
-"""Of clusters of Envoy that gateways are called by. Each client has connections of its own, so that its request goes on
-one that was just made, or that it has kept itself: one that another client's request left could meet a gateway that is
-gone by now."""
 HTTP1: Final = frozenset({"http", "kubernetes.io/ws"})
 
 
@@ -53,6 +46,17 @@ def version(port: Port) -> Literal[1, 2] | None:
     if port.protocol != "TCP":
         return None
     return 2 if declared in HTTP2 else 1 if declared in HTTP1 else None
+
+
+def calling_options(*, preconnect: bool) -> dict[str, Any]:
+    """Fields of clusters of Envoy by which requests are sent to gateways.
+
+    Each client has connections of its own, so that its request goes on one that was just made, or that it has kept
+    itself: one that was made before, or that another client's request left, could meet a gateway that is gone by now.
+    With ``preconnect`` that is accepted.
+    """
+    options = {"typed_extension_protocol_options": http_options(http2=False)}
+    return options if preconnect else {"connection_pool_per_downstream_connection": True} | options
 
 
 def calling(cluster: str, *, attempts: int) -> dict[str, Any]:

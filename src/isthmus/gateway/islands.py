@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from isthmus.gateway import alternatives, http, tls
-from isthmus.gateway.alternatives import UNIT, unit
+from isthmus.gateway.alternatives import UNIT, prepared, unit
 from isthmus.gateway.exports import BUFFER
 from isthmus.gateway.naming import gateway_identity, health_sni, protocol, service_sni
 from isthmus.loadbalancer.services import names_for_import, resolve
@@ -48,6 +48,9 @@ SERVER_NAME: Final = "envoy.network.upstream_server_name"
 """Key of the filter state by which Envoy chooses the SNI of a connection."""
 CONNECT_ATTEMPTS: Final = 10
 """Connects that end as their gateway is passed over count, too, and each of several may be passed over just then."""
+CONNECTIONS_AHEAD: Final = 1.5
+"""Connections for HTTP to a gateway for each that a request is under way on, rounded up: one of them is free for the
+next client. More would multiply handshakes when many requests come at once."""
 CHECK_INTERVAL: Final = 0.5
 """Seconds between two checks of a gateway by this node."""
 CHECK_TIMEOUT: Final = 0.5
@@ -81,6 +84,8 @@ class NodeOf(NamedTuple):
     """How many ports behind those it listens at for pods of headless imports."""
     pod_addresses: tuple[IPv4Network | IPv6Network, ...] = ()
     """Ranges of the addresses that stand for such pods, one of each family at most."""
+    preconnect: bool = False
+    """Whether connections for HTTP are made before they are needed."""
 
 
 def listeners_derived(of: NodeOf) -> Derived[IslandListener]:
@@ -181,15 +186,28 @@ def resources(reader: Reader, unit: str, *, of: NodeOf) -> Iterator[Resource]:
         through = {each.cluster for each in reader.by(ISLAND_LISTENERS, "service", listener.service)}
         imported = reader.get(IMPORTS, listener.import_of)
         exporters = imported.clusters if imported is not None and not listener.pod else ()
-        yield from alternatives.resources(listener, alternatives.plan_of(reader, listener), exporters, through)
+        plan = alternatives.plan_of(reader, listener)
+        yield from alternatives.resources(listener, plan, exporters, through, preconnect=of.preconnect)
     row = reader.get(CLUSTERS, ClusterName(unit.removeprefix(UNIT)))
     if (
         row is not None
         and row.name in islands(reader, of.cluster)
         and (reader.get(TRUST_BUNDLES, (row.name,)) is not None)
     ):
-        yield _cluster(row.name, of)
-        yield _gateways(row)
+        yield from _of_island(row, of)
+
+
+def _of_island(row: Cluster, of: NodeOf) -> Iterator[Resource]:
+    """The clusters of Envoy that are an island's gateways."""
+    yield _cluster(unit(row.name), row.name, of, http.calling_options(preconnect=False))
+    yield _gateways(unit(row.name), row)
+    if of.preconnect:
+        ahead: dict[str, Any] = {
+            "preconnect_policy": {"per_upstream_preconnect_ratio": {"value": CONNECTIONS_AHEAD}},
+            "close_connections_on_host_health_failure": True,
+        }
+        yield _cluster(prepared(row.name), row.name, of, http.calling_options(preconnect=True) | ahead)
+        yield _gateways(prepared(row.name), row)
 
 
 def _listener(row: IslandListener, of: NodeOf) -> Resource:
@@ -222,7 +240,7 @@ def _listener(row: IslandListener, of: NodeOf) -> Resource:
     )
 
 
-def _cluster(island: ClusterName, of: NodeOf) -> Resource:
+def _cluster(name: str, island: ClusterName, of: NodeOf, options: dict[str, Any]) -> Resource:
     """Gateways that fail connects or checks are passed over for others."""
     check = {
         "timeout": duration(CHECK_TIMEOUT),
@@ -245,7 +263,7 @@ def _cluster(island: ClusterName, of: NodeOf) -> Resource:
         "max_ejection_percent": {"value": 100},
     }
     return eds_cluster(
-        unit(island),
+        name,
         f"cluster {island}",
         unit(island),
         panic=1,  # with all of them passed over, and nothing else to call, they are called all the same
@@ -262,15 +280,14 @@ def _cluster(island: ClusterName, of: NodeOf) -> Resource:
             protocol=protocol(of.cluster, of.domain),
         ),
         upstream_connection_options={"tcp_keepalive": KEEPALIVE},
-        **http.CALLING,
+        **options,
     )
 
 
-def _gateways(row: Cluster) -> Resource:
+def _gateways(name: str, row: Cluster) -> Resource:
     """The island's gateways as it publishes them; those that are names are left out, since EDS has addresses only."""
     at = [endpoint(each, port=0) for each in row.gateways]
-    name = unit(row.name)
-    return eds_endpoints(name, f"cluster {row.name}", name, (each for each in at if canonical(each.host)))
+    return eds_endpoints(name, f"cluster {row.name}", unit(row.name), (each for each in at if canonical(each.host)))
 
 
 def _by_import(reader: Reader, old: Import | None, new: Import | None) -> Iterator[bool]:

@@ -76,6 +76,7 @@ def calling(config: Config) -> NodeOf | None:
         section.connect_timeout,
         section.pod_ports,
         claims.networks("gateway.pod_addresses", section.pod_addresses),
+        preconnect=section.preconnect,
     )
 
 

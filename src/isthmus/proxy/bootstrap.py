@@ -81,6 +81,7 @@ def bootstrap(
         },
         "static_resources": {"clusters": [_ads_cluster(ads, ping_every)]},
         "stats_config": {"stats_matcher": {"inclusion_list": {"patterns": _counted()}}},
+        "deferred_stat_options": {"enable_deferred_creation_stats": True},  # of a cluster when it is first called
         "bootstrap_extensions": [_extension("envoy.bootstrap.internal_listener", "InternalListener")],
         "layered_runtime": {
             "layers": [{"name": "isthmus", "static_layer": {"re2.max_program_size.error_level": MAX_PROGRAM}}]
