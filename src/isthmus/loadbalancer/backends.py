@@ -255,7 +255,7 @@ def _of_endpoints(  # hot:
     found: Rows = {}
     ports: tuple[Port, ...] | None = None
     serving: Sequence[Port] = ()
-    for endpoint in endpoints:
+    for endpoint in endpoints:  # hot:
         if endpoint.ports is not ports:  # those of a slice have the same
             ports = endpoint.ports
             serving = _serving(ports, of)

@@ -14,7 +14,7 @@ from isthmus.loadbalancer import policies
 from isthmus.loadbalancer.backends import Look
 from isthmus.loadbalancer.drains import Drained
 from isthmus.loadbalancer.port_redirects import of_plan
-from isthmus.loadbalancer.selection import Clusters, Place, Reasons, ignore, matching, select
+from isthmus.loadbalancer.selection import Clusters, Place, Reasons, all_serve, each_by_itself, ignore, matching, select
 from isthmus.loadbalancer.services import (
     ResolvedService,
     names_for_import,
@@ -86,10 +86,15 @@ def plan(
             skip=redirect.skip,
             import_of=of.import_of,
         )
-    clusters = clusters or Clusters(at.cluster, {})
-    found = _groups(
-        key, backends, of, at, port_name=port_name, policy=policy, clusters=clusters, drained=drained, reasons=reasons
-    )
+    found: tuple[Group, ...]
+    left = tuple(backends)
+    if policy is None and drained is None and each_by_itself(of, key.scope) and all_serve(left, key, port_name):
+        found = together(left)  # nearly always: no rule of selection has anything to decide
+    else:
+        clusters = clusters or Clusters(at.cluster, {})
+        found = _groups(
+            key, left, of, at, port_name=port_name, policy=policy, clusters=clusters, drained=drained, reasons=reasons
+        )
     if redirect is not None:
         return _through(redirect, key, called, found, of=of)
     affinity, timeout = of.affinity, of.affinity_timeout
@@ -134,7 +139,7 @@ def _through(
 
 def _groups(
     key: PlanKey,
-    backends: Iterable[Backend],
+    candidates: Sequence[Backend],
     of: ResolvedService,
     at: Place,
     *,
@@ -145,10 +150,10 @@ def _groups(
     reasons: Reasons,
 ) -> tuple[Group, ...]:
     """What is left of the backends by all rules, shared out as the policy's tiers have it."""
-    if policy is None and drained is None:  # nearly every service
+    if policy is None and drained is None:
         steps = select(
             key,
-            backends,
+            candidates,
             of=of,
             at=at,
             port_name=port_name,
@@ -159,7 +164,6 @@ def _groups(
         )
         return together(steps[0]) if len(steps) == 1 else behind_each_other(map(together, steps))
     tiers = policy.tiers if policy else ()
-    candidates: Sequence[Backend] = tuple(backends)
     known: Sequence[Backend] = ()
     where = positions({backend.key.cluster for backend in candidates}, tiers, clusters) if tiers else {}
     if tiers:

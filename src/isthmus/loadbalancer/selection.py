@@ -72,14 +72,12 @@ def select(
 ) -> Steps:
     """The backends that calls of a plan may reach, in no order within a step."""
     left: Backends = tuple(backends)
-    all_serve = _all_serve(left, key=key, port_name=port_name)
-    if all_serve and policy is None and drained is None and each_by_itself(of, key.scope):
-        return (left,)  # nearly always: no rule below has anything to decide
-    if not all_serve:
+    serving = all_serve(left, key, port_name)
+    if not serving:
         left = matching(left, key=key, port_name=port_name, reasons=reasons)
     if local_only(of, key.scope):
         left = on_this_node(left, at=at, reasons=reasons)
-    if not all_serve:
+    if not serving:
         left = answering(usable(left, reasons=reasons), refuse=policy is not None and policy.refuse, reasons=reasons)
     if drained is not None:
         left = undrained(left, drained, reasons=reasons)
@@ -89,10 +87,10 @@ def select(
         left = near(left, of=of, at=at, reasons=reasons)
         ordered = policy is not None and policy.tiers  # they order the clusters themselves
         steps = (left,) if ordered else preferred_clusters(left, of=of, at=at)
-    return steps if all_serve else ready_steps(steps, reasons=reasons)
+    return steps if serving else ready_steps(steps, reasons=reasons)
 
 
-def _all_serve(backends: Backends, *, key: PlanKey, port_name: str) -> bool:  # hot:
+def all_serve(backends: Backends, key: PlanKey, port_name: str) -> bool:  # hot:
     """Whether no rule leaves any backend out for what it is by itself: nearly always so, and quick to see."""
     protocol, dots = key.protocol, key.family == "IPv4"
     for backend in backends:
@@ -126,7 +124,7 @@ def each_by_itself(of: ResolvedService, scope: Scope) -> bool:
     as long as there is one: no rule compares it with the others, or with this node."""
     if of.preference != "none" or (of.distribution and of.internal_policy != "Local"):
         return False
-    return not local_only(of, scope)
+    return (of.internal_policy if scope & INTERNAL else of.external_policy) != "Local"
 
 
 def serves(backend: Backend) -> bool:

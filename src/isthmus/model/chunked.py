@@ -32,13 +32,18 @@ _first = itemgetter(0)
 
 
 class Chunked(Sequence[T]):
-    """Sorted distinct items in chunks, none of them empty. Immutable."""
+    """Sorted distinct items in chunks, none of them empty. Immutable but for what saves work.
 
-    __slots__ = ("_size", "chunks")
+    ``step``: the sequence that it was made of by :func:`changed`, and what was removed and added. A sequence lets go of
+    its own step when the next is made of it, so that no more than two are kept.
+    """
+
+    __slots__ = ("_size", "chunks", "step")
 
     def __init__(self, chunks: Iterable[tuple[T, ...]]) -> None:
         self.chunks = tuple(chunks)
         self._size = sum(map(len, self.chunks))
+        self.step: tuple[Chunked[T], list[T], list[T]] | None = None
 
     def __len__(self) -> int:
         return self._size
@@ -103,13 +108,19 @@ def changed(items: Sequence[T], *, removed: Collection[T], added: Collection[T])
         chunks += _edited(items.chunks[at], out, into)
         done = at + 1
     found = Chunked([*chunks, *items.chunks[done:]])
-    return found if len(found) > SMALL // 2 else sequence(tuple(found))
+    if len(found) <= SMALL // 2:
+        return sequence(tuple(found))
+    found.step, items.step = (items, list(removed), list(added)), None
+    return found
 
 
 def difference(old: Sequence[T], new: Sequence[T]) -> tuple[list[T], list[T]]:
     """(what only the old one has, what only the new one has). Chunks that both share are not looked into."""
     if old is new:
         return [], []
+    if isinstance(new, Chunked) and new.step is not None and new.step[0] is old:
+        _, removed, added = new.step
+        return list(removed), list(added)
     befores, afters = (each.chunks if isinstance(each, Chunked) else (tuple(each),) for each in (old, new))
     shared = set(map(id, befores)).intersection(map(id, afters))
     before, after = (_by_id([chunk for chunk in of if id(chunk) not in shared]) for of in (befores, afters))

@@ -72,7 +72,7 @@ class Derivations:
 
     def step(self) -> bool:
         """Recompute what changed, at most ``units_per_pass`` units a table, in one commit; whether some are left."""
-        changes = {name: reader.pairs() for name, reader in self._readers.items()}
+        changes = {name: reader.pairs() if reader.ready else () for name, reader in self._readers.items()}
         with self._database.write() as txn:
             for derived in self._derived:
                 self._mark(txn, derived, changes)
@@ -97,7 +97,9 @@ class Derivations:
             changed = changes[table.name] if table.name in changes else txn.changed(table)
             if changed:
                 derived.mark(dirty, txn, table, changed)
-        dirty.update(dict.fromkeys(self._arrived(txn, derived)))
+        arrived = self._arrived(txn, derived)
+        if arrived:
+            dirty.update(dict.fromkeys(arrived))
 
     def _arrived(self, txn: WriteTxn, derived: Derivation) -> Iterable[Hashable]:
         """The units that list a source which has completed since the last pass."""

@@ -8,7 +8,7 @@ change of one of them is passed on to whoever computes it: what it costs need no
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from isthmus.statedb.errors import StateError
 from isthmus.statedb.index import Rows, rows_of
@@ -30,6 +30,7 @@ anything may have."""
 Awaited = Callable[[Reader], Iterable[str]]
 """The sources that make a derived table incomplete."""
 
+NOBODY: Final[frozenset[str]] = frozenset()
 COMPARED = 8
 """Rows of a unit up to which all are compared: of more, those that are the same objects are set aside first."""
 
@@ -171,7 +172,8 @@ class DerivedTogether:
 
 def pending(reader: Reader, tables: Iterable[AnyTable]) -> frozenset[str]:
     """Names of the sources that any of these tables awaits."""
-    return frozenset(name for table in tables for name in reader.pending(table))
+    found = [names for table in tables if (names := reader.pending(table))]
+    return found[0].union(*found) if found else NOBODY
 
 
 def rewrite(txn: WriteTxn, table: Table[Any, R], present: Sequence[R], wanted: Iterable[R]) -> None:  # hot:
