@@ -30,9 +30,10 @@ static __always_inline struct gate *get_gate(void)
 
 static __always_inline bool anything_fails(void)
 {
-	const struct gate *gate = get_gate();
+	__u32 zero = 0;
+	const struct gate *gate = bpf_map_lookup_elem(&gates, &zero), *looked = bpf_map_lookup_elem(&settled, &zero);
 
-	return gate && READ_ONCE(gate->failing);
+	return gate && looked && READ_ONCE(gate->failing) != READ_ONCE(looked->failing);
 }
 
 /*
@@ -202,7 +203,7 @@ static __always_inline struct failing *get_failing(const struct attempt *attempt
 		return 0;
 	gate = get_gate();
 	if (gate)
-		gate->failing = 1;
+		add_relaxed(&gate->failing, 1);
 	return bpf_map_lookup_elem(&failing, &attempt->backend);
 }
 

@@ -187,10 +187,14 @@ struct failing {
 	__u32 reason;	  /* enum failure_reason, of the last */
 };
 
-/* Words that keep calls cheap while nothing fails. */
+/*
+ * Words that keep calls cheap while nothing fails: gates counts entries as they are made, and settled has the counts that
+ * the agent read before it found the maps empty. Where both agree, a program need not look. Each has one writer: of one
+ * count that both write, what a program adds between the agent's look and its write would be lost.
+ */
 struct gate {
-	__u32 failing; /* the map of that name is not empty */
-	__u32 moved;   /* how many connections are in flows */
+	__u32 failing; /* entries made in the map of that name */
+	__u32 moved;   /* connections moved: entries made in flows */
 };
 
 /* Change of a backend's state. Numbers are resolved here, since the entries they stand for may go before it is read. */
@@ -501,6 +505,13 @@ struct {
 	__type(key, __u32);
 	__type(value, struct gate);
 } gates SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct gate);
+} settled SEC(".maps");
 
 /* Connections moved to another backend, two entries each. Written by the kernel; the agent deletes forgotten ones. */
 struct {

@@ -19,9 +19,10 @@
 
 static __always_inline bool anything_moved(void)
 {
-	const struct gate *gate = get_gate();
+	__u32 zero = 0;
+	const struct gate *gate = bpf_map_lookup_elem(&gates, &zero), *looked = bpf_map_lookup_elem(&settled, &zero);
 
-	return gate && READ_ONCE(gate->moved);
+	return gate && looked && READ_ONCE(gate->moved) != READ_ONCE(looked->moved);
 }
 
 static __always_inline bool rescue_is_on(void)
@@ -46,14 +47,12 @@ static __always_inline void forget_flow(const struct flow_key *forward)
 {
 	const struct flow *flow = bpf_map_lookup_elem(&flows, forward);
 	struct flow_key reverse = {};
-	struct gate *gate = get_gate();
 
 	if (!flow)
 		return;
 	reverse_of(&reverse, forward, flow);
 	bpf_map_delete_elem(&flows, &reverse);
-	if (!bpf_map_delete_elem(&flows, forward) && gate)
-		add_relaxed(&gate->moved, -1);
+	bpf_map_delete_elem(&flows, forward);
 }
 
 #define SCAN(plan, group, size, any) ((__u64)(plan) << 32 | (__u64)(any) << 31 | (__u64)(group) << 24 | ((size) & 0xffffff))

@@ -55,6 +55,17 @@ def moved(entries: Iterable[tuple[bytes, bytes]]) -> int:
     return sum(not codecs.FLOW_KEY.named(key)["reverse"] for key, _ in entries)
 
 
+def settled(counted: int, before: int, *, left: int) -> int:
+    """The word of ``settled`` for a map with ``left`` entries, of which ``counted`` was read before they were.
+
+    Where there are some, the programs are to look: the word is any other number than the count. Both can be equal only
+    where the words are new and the map was carried over.
+    """
+    if not left:
+        return counted
+    return before if before != counted else (counted - 1) & 0xFFFFFFFF
+
+
 def _reverse(forward: bytes, to: Mapping[str, Any]) -> bytes:
     raw = codecs.FLOW_KEY.named(forward)
     return codecs.FLOW_KEY.pack(raw["pod"], to["peer"], to["pod_port"], to["peer_port"], 1)

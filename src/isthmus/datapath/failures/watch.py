@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
+from collections.abc import Mapping
 from typing import Final
 
 from isthmus import logs
@@ -66,6 +67,7 @@ class FailureWatch:
 
     def step(self) -> int:
         """Bring the table to the kernel's state, and delete entries without effect; returns how many are ejected."""
+        [(_, counted)] = self._maps.items("gates")  # before the maps are: what is made after this keeps the gate open
         state = list(self._maps.items("failing"))
         snapshot = self._db.snapshot()
         wanted = rows.failures(state, self._state.backends, snapshot.all(tables.BACKENDS) if state else (), boot=_BOOT)
@@ -77,29 +79,26 @@ class FailureWatch:
                 for key, row in wanted.items():
                     if present.get(key) != row:
                         txn.put(tables.FAILURES, row)
-        self._tidy(state)
+        self._tidy(state, codecs.GATE.named(counted))
         return len(wanted)
 
-    def _tidy(self, state: list[tuple[bytes, bytes]]) -> None:
-        """Delete entries without effect. Then nothing fails or is moved, and calls and packets need not look."""
+    def _tidy(self, state: list[tuple[bytes, bytes]], counted: Mapping[str, int]) -> None:
+        """Delete entries without effect. Where no other is left, calls and packets need not look."""
         idle = rows.idle(state, self._state.backends, now=time.monotonic_ns(), keep=self._keep)
         for name in ("failing", "trials") if idle else ():
             self._maps.drop(name, idle)
-        [(key, value)] = self._maps.items("gates")
-        gate = codecs.GATE.named(value)
-        if gate["moved"]:
-            self._maps.drop(
-                "flows", rows.forgotten(self._maps.items("flows"), now=time.monotonic_ns(), keep=self._closing)
-            )
-        self.moved = rows.moved(self._maps.items("flows")) if gate["moved"] else 0
-        closed = gate["moved"] and not self.moved
-        if closed or (gate["failing"] and len(idle) == len(state)):
-            self._maps.put("gates", [(key, self._gate())])
-            # Accepts a race: what begins between reading and writing opened a gate that we close. So look again.
-            self._maps.put("gates", [(key, self._gate())])
-
-    def _gate(self) -> bytes:
-        return codecs.GATE.pack(any(True for _ in self._maps.items("failing")), rows.moved(self._maps.items("flows")))
+        flows = list(self._maps.items("flows"))
+        forgotten = rows.forgotten(flows, now=time.monotonic_ns(), keep=self._closing)
+        if forgotten:
+            self._maps.drop("flows", forgotten)
+        gone = set(forgotten)
+        self.moved = rows.moved(entry for entry in flows if entry[0] not in gone)
+        [(key, value)] = self._maps.items("settled")
+        settled = codecs.GATE.named(value)
+        failing = rows.settled(counted["failing"], settled["failing"], left=len(state) - len(idle))
+        moved = rows.settled(counted["moved"], settled["moved"], left=self.moved)
+        if (failing, moved) != (settled["failing"], settled["moved"]):
+            self._maps.put("settled", [(key, codecs.GATE.pack(failing, moved))])
 
     def _receive(self, raw: bytes) -> None:
         event = codecs.EVENT.named(raw)

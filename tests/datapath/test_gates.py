@@ -1,0 +1,105 @@
+"""The words that spare calls a look at empty maps: the agent closes them, and never on what came while it looked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import pytest
+from bpf_world import Caller, World, group, plan, programmed
+from failing_backends import GOOD, REFUSES, VIP
+from lab_running import until
+
+from isthmus.datapath import Datapath, view
+from isthmus.datapath.core.maps import Maps
+from isthmus.datapath.failures.watch import FailureWatch
+from isthmus.model import tables
+from isthmus.model.balancing import Ejection
+from isthmus.statedb import Database
+
+pytestmark = pytest.mark.bpf
+
+OTHER = "10.96.7.8"
+AGAIN = Ejection(1, 0.001, 0.001)
+"""What refuses has an entry in ``failing``, and is called again at once."""
+
+
+class MapsInUse:
+    """Maps of a node whose pods call: after each look of the agent's at ``flows`` the next of some calls is made."""
+
+    def __init__(self, maps: Maps, calls: Iterable[Callable[[], None]]) -> None:
+        self._maps = maps
+        self._calls = iter(calls)
+
+    def items(self, name: str) -> Iterable[tuple[bytes, bytes]]:
+        found = list(self._maps.items(name))
+        if name == "flows" and (call := next(self._calls, None)):
+            call()
+        return found
+
+    def put(self, name: str, items: Sequence[tuple[bytes, bytes]]) -> Mapping[int, str]:
+        return self._maps.put(name, items)
+
+    def drop(self, name: str, keys: Sequence[bytes]) -> Mapping[int, str]:
+        return self._maps.drop(name, keys)
+
+
+def watching(datapath: Datapath, *calls: Callable[[], None]) -> FailureWatch:
+    """The agent's part; ``calls`` are made while it looks."""
+    maps: Any = MapsInUse(datapath.maps, calls)
+    return FailureWatch(maps, datapath.state, Database(tables.BACKENDS, tables.FAILURES), longest=0.0)
+
+
+def closed(datapath: Datapath) -> bool:
+    return list(datapath.maps.items("gates")) == list(datapath.maps.items("settled"))
+
+
+@pytest.fixture
+def caller(world: World, rescuing: Datapath) -> Caller:
+    """Its calls meet a backend that refuses, then one that answers; one more answers."""
+    steps = (group(REFUSES), group(GOOD[0], tier=1), group(GOOD[1], tier=2))
+    rows = [plan(name, vip, *steps, ejection=AGAIN) for name, vip in (("echo", VIP), ("other", OTHER))]
+    programmed(rescuing.target(), *rows)
+    return world.call_from(world.cgroup)
+
+
+def test_calls_that_are_moved_while_the_agent_looks_go_on_and_so_do_those_after_them(
+    rescuing: Datapath, caller: Caller
+) -> None:
+    """Of a count that both wrote, the agent's write took one away for good: where one connection was moved at a time,
+    its packets went to the backend that refuses, and at the last one the call was refused."""
+    assert caller.calls("hold", VIP, 80, local=30131) == [{"answer": GOOD[0]}]
+    assert caller.calls("drop", VIP, 80) == [{}]
+    until(lambda: not view.rows(rescuing.maps, "flows"), what="the last segments have passed")
+    held: list[str] = []
+
+    def hold(vip: str, port: int) -> None:
+        assert caller.calls("hold", vip, 80, local=port) == [{"answer": GOOD[0]}]
+        held.append(vip)
+
+    watching(rescuing, lambda: hold(VIP, 30132), lambda: hold(OTHER, 30133)).step()
+    assert held, "no connection was moved while the agent looked: this test has shown nothing"
+    for vip in held:
+        assert caller.calls("echo", vip, 80, text="bytes") == [{"answer": "bytes"}]
+        assert caller.calls("drop", vip, 80) == [{}]
+        until(lambda: len(view.rows(rescuing.maps, "flows")) < len(held), what="the last segments have passed")
+    assert caller.calls("hold", VIP, 80, local=30134) == [{"answer": GOOD[0]}]
+    assert caller.calls("drop", VIP, 80) == [{}]
+
+
+def test_what_is_closed_over_connections_that_are_moved_is_opened(rescuing: Datapath, caller: Caller) -> None:
+    """As when maps are carried over: the words are new, and connections are not."""
+    assert caller.calls("hold", VIP, 80, local=30135) == [{"answer": GOOD[0]}]
+    rescuing.maps.put("settled", list(rescuing.maps.items("gates")))
+    watching(rescuing).step()
+    assert not closed(rescuing)
+    assert caller.calls("echo", VIP, 80, text="bytes") == [{"answer": "bytes"}]
+    assert caller.calls("drop", VIP, 80) == [{}]
+
+
+def test_when_nothing_fails_or_is_moved_any_more_calls_need_not_look(rescuing: Datapath, caller: Caller) -> None:
+    assert caller.calls("hold", VIP, 80, local=30136) == [{"answer": GOOD[0]}]
+    assert not closed(rescuing)
+    assert caller.calls("drop", VIP, 80) == [{}]
+    until(lambda: not view.rows(rescuing.maps, "flows"), what="the last segments have passed")
+    until(lambda: watching(rescuing).step() == 0 and closed(rescuing), what="the failure is forgiven")
