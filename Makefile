@@ -3,7 +3,7 @@ PY := .venv/bin/python
 comma := ,
 SELECT := not kube and not failover and not islands and not karmada_programs and not netem
 
-.PHONY: test-kernel fuzz-names scale-names soak-names demo demo-failover demo-islands demo-karmada demo-lb test test-kube test-failover test-islands check format lock setup setup-dev setup-test bpf mutate mutants bench-lb bench-policy bench-policy-change compiled bench-mcs bench-mcs-change bench-export bench-clusterset test-flood cilium-reader chaos soak soak-calls kube-tools karmada-tools test-karmada kube-protos xds-protos lock clean bench-dns bench-names bench-connect bench-proxy bench-islands gateway-report
+.PHONY: test-kernel fuzz-names scale-names soak-names demo demo-failover demo-islands demo-karmada demo-lb test test-kube test-failover test-islands check format lock setup setup-dev setup-test bpf mutate mutants bench-lb bench-policy bench-policy-change compiled bench-mcs bench-mcs-change bench-export bench-diagnose bench-clusterset test-flood cilium-reader chaos soak soak-calls kube-tools karmada-tools test-karmada kube-protos xds-protos lock clean bench-dns bench-names bench-connect bench-proxy bench-islands gateway-report
 demo: setup ## run the main job: three clusters, one export, sixty calls
 	@$(PY) -m isthmus lab demo
 
@@ -94,6 +94,9 @@ bench-mcs-change: setup-dev ## what one change costs the operator's decisions: E
 
 bench-export: setup-test ## from kubectl apply of an export to the first answer, with its target: TIMES=40
 	@PYTHONPATH=tests/support $(PY) benchmarks/bench_export.py $(if $(TIMES),--times $(TIMES))
+
+bench-diagnose: setup-test ## how long `isthmus diagnose` takes to name each of twenty faults in a lab, with its target
+	@PYTHONPATH=tests/support $(PY) benchmarks/bench_diagnose.py
 
 bench-clusterset: setup-dev ## what it costs to hear other clusters: AGENTS=50
 	@PYTHONPATH=tests/support $(PY) benchmarks/bench_clusterset.py $(if $(AGENTS),--agents $(AGENTS))

@@ -13,7 +13,6 @@ import difflib
 import functools
 import os
 import random
-import re
 import shutil
 import subprocess
 import sys
@@ -27,13 +26,19 @@ from typing import Final, NamedTuple
 
 HERE: Final = Path(__file__).resolve().parent.parent
 SOURCE: Final = HERE / "src" / "isthmus"
-TIMEOUT: Final = 600.0
-"""Seconds for the tests of one edit; an edit that makes them hang is noticed."""
+TESTS: Final = HERE / "tests"
+SUPPORT: Final = TESTS / "support"
+EACH: Final = 60
+"""Seconds for one test; an edit that makes it hang is noticed."""
+TIMEOUT: Final = 1800.0
+"""Seconds for the tests of one edit; one whose tests take longer is not judged."""
 MODULES: Final = {
     "config": ["config"],
     "logs": ["config"],
+    "netlink": ["datapath"],
     "running": ["processes"],
     "times": ["model"],
+    "uplinks": ["dns", "proxy"],
     "zone": ["dns"],
 }
 """Directories of tests for the modules that are no packages; a package's tests have its name."""
@@ -161,21 +166,67 @@ def _logs(value: ast.expr) -> bool:
 
 @functools.cache
 def tests_of(file: Path) -> list[str]:
-    """Arguments of pytest that run what covers a file: its package's tests, then others that import its module."""
-    folders = [HERE / "tests" / name for name in MODULES.get(package_of(file), [package_of(file)])]
-    package, module = ".".join(("isthmus", *file.relative_to(SOURCE).parent.parts)), file.stem
-    imports = re.compile(rf"{package}\.{module}\b|from {package} import .*\b{module}\b")
-    others = [path for path, text in _test_files() if imports.search(text) and folders[0] not in path.parents]
-    return [str(path) for path in (*folders, *others) if path.exists()]
+    """Arguments of pytest that run what covers a file: its package's tests, then others that import it.
+
+    A test imports what it names, and what the modules of tests/support name that it imports.
+    """
+    folders = [TESTS / name for name in MODULES.get(package_of(file), [package_of(file)])]
+    others = [path for path in sorted(TESTS.rglob("test_*.py")) if file in _reached(path)]
+    return [
+        str(path) for path in (*folders, *(each for each in others if folders[0] not in each.parents)) if path.exists()
+    ]
+
+
+def _reached(test: Path) -> set[Path]:
+    """Every module of src that a test, its folder's conftest or the modules of tests/support they import name."""
+    waiting, found = [test, test.parent / "conftest.py"], set[Path]()
+    while waiting:
+        for path in _imported(waiting.pop()) - found:
+            found.add(path)
+            if path.parent == SUPPORT:
+                waiting.append(path)
+    return found
 
 
 @functools.cache
-def _test_files() -> list[tuple[Path, str]]:
-    return [(path, path.read_text()) for path in sorted((HERE / "tests").rglob("test_*.py"))]
+def _imported(path: Path) -> frozenset[Path]:
+    """The modules of src and tests/support that a file names in its imports, anywhere in it."""
+    if not path.exists():
+        return frozenset()
+    found = set[Path]()
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        match node:
+            case ast.Import():
+                found.update(_module(name.name) for name in node.names)
+            case ast.ImportFrom(module=str() as module, level=0):
+                found.update(_defining(module, name.name) for name in node.names)
+    return frozenset(path for path in found if path.exists())
 
 
-def noticed(edit: Edit) -> tuple[bool, float]:
-    """Whether a test fails, or hangs, with an edit; and the seconds that took."""
+def _defining(module: str, name: str) -> Path:
+    """The module that a name imported from another comes from: a package's may be of one of its modules."""
+    if (below := _module(f"{module}.{name}")).exists():
+        return below
+    where = _module(module)
+    if where.name != "__init__.py":
+        return where
+    for node in ast.walk(ast.parse(where.read_bytes())):
+        if isinstance(node, ast.ImportFrom) and node.module and any(name in (n.asname, n.name) for n in node.names):
+            return _defining(node.module, next(n.name for n in node.names if name in (n.asname, n.name)))
+    return where
+
+
+def _module(name: str) -> Path:
+    """The file of a module; one that does not exist for those of other people."""
+    package, *rest = name.split(".")
+    if package != SOURCE.name:
+        return SUPPORT / f"{name}.py"
+    path = SOURCE.joinpath(*rest)
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+def noticed(edit: Edit) -> tuple[bool | None, float]:
+    """Whether a test fails, or hangs, with an edit (None: not all ran in time); and the seconds that took."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="isthmus-mutants-") as folder:
         source = Path(folder, "src")
@@ -184,8 +235,8 @@ def noticed(edit: Edit) -> tuple[bool, float]:
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not kube and not lab", "-p", "no:cacheprovider"]
         environment = os.environ | {"PYTHONPATH": str(source), "CI": "true", "TMPDIR": folder}
         try:
-            code = subprocess.run(
-                [*command, "--timeout", "60", *tests_of(edit.file)],
+            code: int | None = subprocess.run(
+                [*command, "--timeout", str(EACH), *tests_of(edit.file)],
                 cwd=HERE,
                 env=environment,
                 stdout=subprocess.DEVNULL,
@@ -194,8 +245,8 @@ def noticed(edit: Edit) -> tuple[bool, float]:
                 check=False,
             ).returncode
         except subprocess.TimeoutExpired:
-            code = 1
-    return code != 0, time.monotonic() - began
+            code = None
+    return None if code is None else code != 0, time.monotonic() - began
 
 
 def main() -> int:
@@ -212,14 +263,17 @@ def main() -> int:
     found = [edit for file in files for edit in edits(file)]
     chosen = random.Random(options.seed).sample(found, min(options.n, len(found)))
     print(f"mutants: {len(chosen)} of {len(found)} edits, SEED={options.seed}", flush=True)
-    all_, seen = Counter(edit.package for edit in chosen), Counter[str]()
+    all_, seen = Counter[str](), Counter[str]()
     with ThreadPoolExecutor(options.jobs) as pool:
         for edit, (found_out, seconds) in zip(chosen, pool.map(noticed, chosen), strict=True):
-            seen[edit.package] += found_out
+            all_[edit.package] += found_out is not None
+            seen[edit.package] += bool(found_out)
             if not found_out:
-                print(f"not noticed ({seconds:.0f} s): {edit.file.relative_to(HERE)}\n{edit.difference()}", flush=True)
+                what = "not noticed" if found_out is False else "not judged"
+                print(f"{what} ({seconds:.0f} s): {edit.file.relative_to(HERE)}\n{edit.difference()}", flush=True)
     for package in sorted(all_):
-        print(f"{package:<14} {seen[package]:>4} of {all_[package]:>4}  {100 * seen[package] // all_[package]:>3} %")
+        share = 100 * seen[package] // max(1, all_[package])
+        print(f"{package:<14} {seen[package]:>4} of {all_[package]:>4}  {share:>3} %")
     rate = 100 * seen.total() // max(1, all_.total())
     print(f"{'all':<14} {seen.total():>4} of {all_.total():>4}  {rate:>3} %")
     return int(rate < options.aim)
