@@ -213,6 +213,58 @@ async def test_a_thousand_backends_take_two_tasks_and_a_bounded_number_of_socket
             assert most <= 256
 
 
+def frames(raw: bytes) -> list[tuple[int, int, int, bytes]]:
+    """Type, flags, stream and payload of HTTP/2's frames (RFC 9113, section 4.1)."""
+    found = []
+    while raw:
+        size = int.from_bytes(raw[:3], "big")
+        found.append((raw[3], raw[4], int.from_bytes(raw[5:9], "big"), raw[9 : 9 + size]))
+        raw = raw[9 + size :]
+    return found
+
+
+def test_a_grpc_request_is_settings_then_headers_and_a_message_that_ends_the_stream() -> None:
+    raw = exchange.request(HealthCheck(type="GRPC", service="up"), "echo:80")
+    preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+    assert raw.startswith(preface)
+    settings, headers, data = frames(raw.removeprefix(preface))
+    assert settings == (0x4, 0, 0, b"")
+    assert headers[:3] == (0x1, 0x4, 1), "END_HEADERS, and not END_STREAM: a message follows"
+    assert data == (0x0, 0x1, 1, b"\0\0\0\0\4\x0a\2up")
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + payload
+
+
+SERVING = b"\0\0\0\0\2\x08\1"
+NOT_SERVING = b"\0\0\0\0\2\x08\2"
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (frame(0, 0, 1, SERVING) + frame(1, 5, 1, b"trailers"), ""),
+        (frame(0, 8, 1, b"\3" + SERVING + bytes(3)) + frame(1, 5, 1, b""), ""),
+        (frame(0, 8, 1, b"\0" + NOT_SERVING) + frame(1, 5, 1, b""), "the service is NOT_SERVING"),
+        (frame(0, 0, 1, SERVING[:4]) + frame(0, 1, 1, SERVING[4:]), ""),
+        (frame(0, 0, 3, NOT_SERVING) + frame(0, 1, 3, b"") + frame(0, 1, 1, SERVING), ""),
+        (frame(0, 0, 1, SERVING) + frame(3, 0, 1, bytes(4)), ""),
+        (frame(7, 0, 0, bytes(8)), "no grpc.health.v1 there, or no such service"),
+        (frame(0, 1, 1, bytes(5)), "the service is UNKNOWN"),
+        (frame(0, 1, 1, b"\0\0\0\0\2\x08\3"), "the service is SERVICE_UNKNOWN"),
+        (frame(10, 0, 1, b""), "the answer is not HTTP/2"),
+    ],
+)
+def test_a_grpc_answer_is_read_frame_by_frame_however_it_is_cut(answer: bytes, reason: str) -> None:
+    check = HealthCheck(type="GRPC")
+    whole = frame(4, 0, 0, bytes(6)) + frame(6, 1, 0, bytes(8)) + frame(1, 4, 1, b"headers") + answer
+    assert exchange.result(check, whole, ended=False) == reason
+    before = [exchange.result(check, whole[:end], ended=False) for end in range(len(whole) - len(answer))]
+    assert set(before) == {None}
+    assert exchange.result(check, whole[: -len(answer)], ended=True) == "the connection ended before an answer"
+
+
 @pytest.mark.parametrize("kind", ["HTTP", "GRPC"])
 def test_no_answer_of_a_hostile_server_raises(kind: Any) -> None:
     from random import Random

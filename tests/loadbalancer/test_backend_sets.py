@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from balancing_world import World, make
 
 from isthmus.model.services import Condition, Port
@@ -26,6 +27,19 @@ def test_the_other_source_surfaces_when_the_better_ones_rows_go() -> None:
     world.put(make.derived(), copy, make.endpoints("c2", "10.2.0.2")).settle()
     world.delete(make.endpoints("c2"))
     assert addresses(world) == ["c2/10.2.0.1"]
+
+
+@pytest.mark.parametrize("large", [0, 64])
+def test_the_other_source_surfaces_when_the_last_of_several_sets_of_the_better_one_goes(large: int) -> None:
+    """Also of a service whose endpoints are followed one by one (0), in which other clusters' stay."""
+    world = World(large=large).put(make.derived(), make.endpoints("c1", "10.1.0.1"))
+    world.put(make.endpoints("c2", "10.2.0.9", source="kubernetes", part="slice"))
+    world.put(make.endpoints("c2", "10.2.0.1", part="a")).settle()
+    world.put(make.endpoints("c2", "10.2.0.2", part="b")).settle()
+    world.delete(make.endpoints("c2", part="a"))
+    assert addresses(world) == ["c1/10.1.0.1", "c2/10.2.0.2"]
+    world.delete(make.endpoints("c2", part="b"))
+    assert addresses(world) == ["c1/10.1.0.1", "c2/10.2.0.9"]
 
 
 def test_handing_over_to_another_source_loses_no_backend_that_both_have() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from isthmus.statedb import Database, Derivations, Derived, Reader, StateError, Table
+from isthmus.statedb import Database, Derivations, Derived, DerivedTogether, Dirty, Reader, StateError, Table, WriteTxn
 
 
 class Service(Struct, frozen=True, gc=False):
@@ -225,3 +225,32 @@ def test_its_repr_tells_what_waits() -> None:
     derivations.step()
     assert repr(derivations) == "<Derivations of backends 1 dirty, frontends; 1 passes, 1 units>"
     assert repr(OF_BOTH) == "<Derived frontends from services, backends>"
+
+
+def test_a_unit_of_which_members_alone_have_changed_is_given_those_and_any_other_is_computed_whole() -> None:
+    db, given = database(), []
+
+    def renew(txn: WriteTxn, units: Dirty) -> None:
+        given.append(dict(units))
+
+    together = DerivedTogether(
+        renew=renew,
+        members=(PODS, lambda row: row.service),
+        reads={SERVICES: lambda reader, changed: [row.name for pair in changed for row in pair if row is not None]},
+        awaits={BACKENDS: lambda reader: ()},
+        arrived=lambda reader, sources: (),
+    )
+    derivations = Derivations(db, together)
+    put(db, Service("x", "1"), Pod("p", "x"), Pod("q", "y"))
+    settle(derivations)
+    before, after = Pod("q", "y"), Pod("q", "y", ready=False)
+    put(db, after, Service("x", "2"), Pod("r", "x"))
+    settle(derivations)
+    with db.write() as txn:
+        txn.delete(PODS, "q")
+    settle(derivations)
+    assert [each for each in given if each] == [
+        {"x": None, "y": [(None, before)]},
+        {"y": [(before, after)], "x": None},
+        {"y": [(after, None)]},
+    ]
