@@ -30,6 +30,8 @@ EXTENSIONS = (
     "filters/network/set_filter_state/v3/set_filter_state",
     "filters/network/sni_cluster/v3/sni_cluster",
     "filters/network/tcp_proxy/v3/tcp_proxy",
+    "filters/udp/udp_proxy/session/http_capsule/v3/http_capsule",
+    "filters/udp/udp_proxy/v3/route",
     "filters/udp/udp_proxy/v3/udp_proxy",
     "http/early_header_mutation/header_mutation/v3/header_mutation",
     "matching/common_inputs/network/v3/network_inputs",

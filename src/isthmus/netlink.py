@@ -14,8 +14,10 @@ from typing import Final, NamedTuple
 
 NEW_LINK, DEL_LINK, GET_LINK, NEW_ROUTE, GET_ROUTE = 16, 17, 18, 24, 26
 ERROR, DONE = 2, 3
-SOCK_DIAG_BY_FAMILY, NETLINK_SOCK_DIAG, TCP_LISTEN = 20, 4, 10
+SOCK_DIAG_BY_FAMILY, NETLINK_SOCK_DIAG, TCP_CLOSE, TCP_LISTEN = 20, 4, 7, 10
 """linux/sock_diag.h, linux/netlink.h, net/tcp_states.h."""
+SOURCE: Final = 8
+"""Where ``struct inet_diag_msg`` has the local address, of 16 bytes (linux/inet_diag.h)."""
 REQUEST_ACK: Final = 0x5
 REQUEST_DUMP: Final = 0x301
 LINK_EVENTS: Final = 1
@@ -66,12 +68,26 @@ def default_route_interfaces() -> set[int]:
 
 def tcp_listeners() -> set[int]:
     """Inodes of the TCP sockets of this network namespace that listen (sock_diag(7)), as /proc/PID/fd shows them."""
-    found = set()
+    return {_inode(content) for content in _sockets(socket.IPPROTO_TCP, TCP_LISTEN)}
+
+
+def udp_servers() -> set[int]:
+    """Inodes of the UDP sockets of this network namespace that are bound to one address, and not connected."""
+    return {
+        _inode(content) for content in _sockets(socket.IPPROTO_UDP, TCP_CLOSE) if any(content[SOURCE : SOURCE + 16])
+    }
+
+
+def _sockets(protocol: int, state: int) -> Iterator[bytes]:
+    """A ``struct inet_diag_msg`` for each socket of a protocol in a state."""
     for family in (socket.AF_INET, socket.AF_INET6):
-        body = struct.pack("=BBBxI48x", family, socket.IPPROTO_TCP, 0, 1 << TCP_LISTEN)
+        body = struct.pack("=BBBxI48x", family, protocol, 0, 1 << state)
         for _, content in _dumped(SOCK_DIAG_BY_FAMILY, body, protocol=NETLINK_SOCK_DIAG):
-            found.add(int.from_bytes(content[68:72], sys.byteorder))  # idiag_inode of struct inet_diag_msg
-    return found
+            yield content
+
+
+def _inode(content: bytes) -> int:
+    return int.from_bytes(content[68:72], sys.byteorder)
 
 
 def subscribe() -> socket.socket:

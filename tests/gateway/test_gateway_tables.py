@@ -104,9 +104,19 @@ def test_ready_pods_are_called_and_ending_ones_where_there_is_none(
     assert [problem(MESSAGES[row.type], row.body) for row in rows] == ["", ""]
 
 
-def test_ports_of_udp_have_no_cluster() -> None:
-    udp = export(ports=(Port("", 53, "UDP"),))
-    assert list(exports.of_export(udp, [pods(Condition.READY)], OF)) == []
+def test_a_port_of_udp_shares_a_chain_with_others_and_has_a_cluster_that_no_sni_can_name() -> None:
+    row = OwnExport(name=ECHO, export=export(ports=(Port("", 53, "UDP"),)))
+    sni = service_sni(ECHO, 53, DOMAIN, protocol="UDP")
+    assert chains(row) == PLAIN | {"udp c1": {f"c1/{sni}"}, "udp c3": {f"c3/{sni}"}}
+    assert row.export is not None
+    [cluster] = {each.name for each in exports.of_export(row.export, [], OF)}
+    assert cluster == f"{sni} udp"
+    assert not cluster.endswith(services_suffix(DOMAIN, "UDP"))
+
+
+def test_ports_of_sctp_have_no_cluster() -> None:
+    sctp = export(ports=(Port("", 53, "SCTP"),))
+    assert list(exports.of_export(sctp, [pods(Condition.READY)], OF)) == []
 
 
 def replicas(*ready: tuple[str, str]) -> EndpointSet:

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
+from typing import Any
 
 import pytest
 from island_load import RATE, Call, Load, LoadedIslands, clusters_of, http, loaded_islands, tcp
@@ -54,7 +55,7 @@ async def exported(
         world.follow()
     ports = (Port("", 80, app_protocol=speaks),)
     world.export(ECHO, C2, await world.pod("c2", delay=delay, seen=seen), ports=ports)
-    clusters = {"c2": ["10.1.0.1:8080"]}
+    clusters: dict[str, Any] = {"c2": ["10.1.0.1:8080"]}
     if c3:
         world.export(ECHO, C3, await world.pod("c3", delay=delay), ports=ports)
         clusters["c3"] = ["10.1.0.1:8080"]

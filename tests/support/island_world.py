@@ -253,7 +253,7 @@ class Islands:
 
     def imported(self, name: str, *, count: int = 1, own: list[str] | None = None, app_protocol: str = "") -> None:
         """The import in c1, with what c2's record has of it: addresses that another pod has here."""
-        clusters: dict[str, list[str]] = {"c2": [f"10.1.0.{n + 1}:8080" for n in range(count)]}
+        clusters: dict[str, Any] = {"c2": [f"10.1.0.{n + 1}:8080" for n in range(count)]}
         self.rows.imported(name, app_protocol=app_protocol, **(clusters | ({"c1": own} if own else {})))
 
     async def target(self, name: str) -> tuple[str, int]:

@@ -17,7 +17,7 @@ from isthmus.model import tables
 from isthmus.model.clusters import Cluster
 from isthmus.model.names import ClusterName, ServiceName, derived
 from isthmus.model.routes import Grant, Route
-from isthmus.model.services import Endpoint, EndpointSet, Import, Port, Service
+from isthmus.model.services import Endpoint, EndpointSet, Import, Port, Protocol, Service
 from isthmus.processes.start import tables_of
 from isthmus.proxy.derived import Listening
 from isthmus.proxy.derived import derived as proxy_derived
@@ -100,9 +100,11 @@ class RouteWorld:
         )
         return self.put(tables.SERVICES, row).endpoints(name, C1, *endpoints)
 
-    def imported(self, name: str, *, app_protocol: str = "", **endpoints: list[str]) -> RouteWorld:
+    def imported(
+        self, name: str, *, app_protocol: str = "", protocol: Protocol = "TCP", **endpoints: list[str]
+    ) -> RouteWorld:
         """An import with its derived Service, and endpoints by cluster."""
-        ports = (Port("", 80, app_protocol=app_protocol),)
+        ports = (Port("", 80, protocol, app_protocol=app_protocol),)
         of = derived(ServiceName(name))
         clusters = tuple(ClusterName(each) for each in endpoints)
         found = Import(name=ServiceName(name), ports=ports, clusters=clusters, derived=of.partition("/")[2])
@@ -116,14 +118,14 @@ class RouteWorld:
         )
         self.put(tables.IMPORTS, found).put(tables.SERVICES, service)
         for cluster, addresses in endpoints.items():
-            self.endpoints(of, ClusterName(cluster), *addresses)
+            self.endpoints(of, ClusterName(cluster), *addresses, protocol=protocol)
         return self
 
-    def endpoints(self, name: str, cluster: ClusterName, *addresses: str) -> RouteWorld:
+    def endpoints(self, name: str, cluster: ClusterName, *addresses: str, protocol: Protocol = "TCP") -> RouteWorld:
         found = []
         for each in addresses:
             host, _, port = each.rpartition(":")
-            found.append(Endpoint(host, (Port("", int(port)),)))
+            found.append(Endpoint(host, (Port("", int(port), protocol),)))
         source = "kubernetes" if cluster == C1 else "clusterset"
         row = EndpointSet(
             service=ServiceName(name), cluster=cluster, source=source, part=f"{cluster}", endpoints=tuple(found)

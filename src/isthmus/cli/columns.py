@@ -404,7 +404,7 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
     ],
     "island_listeners": [
         Column("CLUSTER", _field("cluster")),
-        Column("PORT", _field("port")),
+        Column("PORT", lambda row: f"{row['port']}/{row['protocol']}"),
         Column("LISTENS", lambda row: _some([joined(each, row["listen_port"]) for each in row["addresses"]])),
         Column("IMPORT", _field("import_of"), wide=True),
     ],

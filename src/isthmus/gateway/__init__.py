@@ -9,6 +9,7 @@ and trust of both. What never does: how Envoy is fed and kept running (``proxy``
     secrets.py    files of certificates and authorities, which Envoy watches
     exports.py    a gateway: what the own cluster exports
     http.py       both: HTTP between islands, and the header with the caller's cluster
+    udp.py        both: tunnels of datagrams
     islands.py    a node: what islands export
     pods.py       a node: an address here for each pod behind a headless import
     alternatives.py a node: where calls go that no gateway takes

@@ -52,7 +52,7 @@ def plan_of(reader: Reader, row: IslandListener) -> Plan | None:
     """The plan of the listener's port: of what its routes lead to, where it has any, else the kernel's."""
     for table in (ROUTE_PLANS, PLANS):
         found = [plan for plan in reader.by(table, "service", row.service) if plan.key.port == row.port]
-        plans = [plan for plan in found if plan.key.protocol == "TCP" and plan.groups and not plan.redirected_by]
+        plans = [plan for plan in found if plan.key.protocol == row.protocol and plan.groups and not plan.redirected_by]
         if plans:
             return min(plans, key=lambda plan: plan.key)
     return None
@@ -68,13 +68,14 @@ def resources(
 ) -> Iterator[Resource]:
     """The cluster that a listener's calls go to, and that of the pods that are called in the island's place.
 
+    Of UDP there are no such pods: what arrives here is a tunnel, which gateways alone end.
     ``exporters``: of the service; ``islands``: those of them that are called through gateways. ``preconnect``: whether
     calls of HTTP have connections that were made before.
     """
     groups = [group for group in plan.groups if group.weight] if plan is not None else []
     gateways = prepared if row.http and preconnect else unit
     owner, parts = f"ServiceImport {row.import_of}", [gateways(row.cluster)]
-    if set(exporters) - set(islands):
+    if row.protocol == "TCP" and set(exporters) - set(islands):
         parts.append(beside := f"pods beside {row.name}")
         pods = having(groups, lambda target: target.cluster not in islands and not target.proxy)
         yield eds_cluster(beside, owner, row.name, connect_timeout=CONNECT_TIMEOUT, locality_weights=True)

@@ -11,16 +11,17 @@ else's do. Who names no member comes to a chain that refuses whatever certificat
 
 The chain of a member's calls of services sends a connection to the cluster that is called as the SNI, whatever bytes
 its caller wrote there, if only its end is that of a service. Exports for some clusters only have filter chains of their
-own, ports that speak HTTP share one, and the names of their clusters end otherwise: only their chains reach them.
+own, ports that speak HTTP share one, those of UDP another one, and the names of their clusters end otherwise: only
+their chains reach them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
-from isthmus.gateway import access_log, http, tls
+from isthmus.gateway import access_log, http, tls, udp
 from isthmus.gateway.matching import ALPN, SNI, OnMatch, by_suffix, by_value, to_chain
 from isthmus.gateway.naming import etcd_sni, health_sni, node_identity, protocol, service_sni, services_suffix
 from isthmus.mcs.merged import importers
@@ -144,8 +145,8 @@ def _called_apart(reader: Reader, export: Export, of: GatewayOf) -> list[Called]
 
 
 def _is_apart(export: Export) -> bool:
-    """Whether the listener names ports of it: it is for some clusters only, or speaks HTTP."""
-    return importers(export) is not None or any(map(http.version, export.ports))
+    """Whether the listener names ports of it: it is for some clusters only, or speaks HTTP or UDP."""
+    return importers(export) is not None or any(_speaks(port) in ("http", "udp") for port in export.ports)
 
 
 def _has_pods_apart(export: Export) -> bool:
@@ -154,6 +155,18 @@ def _has_pods_apart(export: Export) -> bool:
 
 Answering = dict[Condition, set[tuple[str, int]]]
 """Addresses and ports of pods, by their condition."""
+
+
+Speaks = Literal["bytes", "http", "udp"]
+TARGET_ENDS: Final[dict[Speaks, str]] = {"bytes": "", "http": http.TARGET_END, "udp": udp.TARGET_END}
+"""How the names of clusters of Envoy end that the shared chains send calls to."""
+
+
+def _speaks(port: Port) -> Speaks | None:
+    """How a port is called; None: it is not, through a gateway."""
+    if port.protocol == "TCP":
+        return "http" if http.version(port) else "bytes"
+    return "udp" if port.protocol == "UDP" else None
 
 
 class Called(NamedTuple):
@@ -166,19 +179,20 @@ class Called(NamedTuple):
 
 
 def called(export: Export, sets: Iterable[EndpointSet], domain: str) -> list[Called]:
-    """What can be called of an export: its ports of TCP; of a headless one each pod, at the pod's own numbers."""
+    """What can be called of an export: ports of TCP and UDP; of a headless one each pod, at the pod's own numbers."""
     found: dict[str, Called] = {}
     headless = export.type == "Headless"
-    ports = {port.name: port for port in export.ports if port.protocol == "TCP"}
+    ports = {(port.name, port.protocol): port for port in export.ports if _speaks(port) is not None}
     for port in ports.values() if not headless else ():
-        sni = service_sni(export.name, port.port, domain)
+        sni = service_sni(export.name, port.port, domain, protocol=port.protocol)
         found[sni] = Called(sni, port, {})
     for each in (endpoint for row in sets for endpoint in row.endpoints):
         pod = pod_id(export.name, each.hostname, each.address) if headless else ""
         for own in each.ports:
-            of = ports.get(own.name)
-            if of is not None and own.protocol == "TCP":
-                sni = service_sni(export.name, own.port if headless else of.port, domain, pod=pod)
+            of = ports.get((own.name, own.protocol))
+            if of is not None:
+                number = own.port if headless else of.port
+                sni = service_sni(export.name, number, domain, protocol=own.protocol, pod=pod)
                 answering = found.setdefault(sni, Called(sni, of, {})).answering
                 answering.setdefault(each.condition, set()).add((each.address, own.port))
     return [found[sni] for sni in sorted(found)]
@@ -202,7 +216,7 @@ def target(export: Export, to: Called) -> str:
     """
     if importers(export) is not None:
         return f"{to.sni} restricted"
-    return f"{to.sni}{http.TARGET_END}" if http.version(to.port) else to.sni
+    return to.sni + TARGET_ENDS[_speaks(to.port) or "bytes"]
 
 
 def _serving(found: Answering) -> list[tuple[str, int]]:
@@ -247,7 +261,7 @@ class PortApart(NamedTuple):
 
     sni: str
     target: str
-    speaks_http: bool
+    speaks: Speaks
     importers: tuple[ClusterName, ...] | None
     """The clusters that may call it; None: each member."""
 
@@ -255,9 +269,9 @@ class PortApart(NamedTuple):
 def _ports_apart(export: Export, calls: Iterable[Called]) -> Iterator[PortApart]:
     clusters = importers(export)
     for each in calls:
-        speaks_http = http.version(each.port) is not None
-        if speaks_http or clusters is not None:
-            yield PortApart(each.sni, target(export, each), speaks_http, clusters)
+        speaks = _speaks(each.port) or "bytes"
+        if speaks != "bytes" or clusters is not None:
+            yield PortApart(each.sni, target(export, each), speaks, clusters)
 
 
 def _chains(member: ClusterName, ports: Sequence[PortApart], of: GatewayOf) -> Iterator[dict[str, Any]]:
@@ -266,32 +280,42 @@ def _chains(member: ClusterName, ports: Sequence[PortApart], of: GatewayOf) -> I
     socket = tls.downstream(of.directory, [{"exact": node_identity(member, of.domain)}], trust=tls.trust_of([member]))
     yield _chain(f"services {member}", socket, _by_sni())
     yield _chain(f"health {member}", socket, _echo())
-    if any(port.speaks_http and port.importers is None for port in ports):
-        yield _chain(f"http {member}", socket, [http.manager(member)])
+    for speaks in sorted({port.speaks for port in ports if port.importers is None}):
+        yield _chain(f"{speaks} {member}", socket, [_filter(speaks, member)])
     for port in ports:
         if member in (port.importers or ()):
-            by = http.manager(member, port.target) if port.speaks_http else _bytes_to(port.target)
-            yield _chain(f"{port.target} {member}", socket, [by])
+            yield _chain(f"{port.target} {member}", socket, [_filter(port.speaks, member, port.target)])
+
+
+def _filter(speaks: Speaks, member: ClusterName, to: str = "") -> dict[str, Any]:
+    """The network filter of calls of a member to a cluster of Envoy; without one to that of their SNI."""
+    if speaks == "http":
+        return http.manager(member, to)
+    return udp.manager(member, to) if speaks == "udp" else _bytes_to(to)
 
 
 def _choice(of: GatewayOf, ports: Sequence[PortApart], members: Iterable[ClusterName]) -> OnMatch:
     """The chain of a ClientHello."""
     health, refused = health_sni(of.cluster, of.domain), to_chain(REFUSED)
-    ours = by_suffix(SNI, services_suffix(of.domain), refused)
+    ours = _services(of, refused)
     others = {health: refused} | ({etcd_sni(of.cluster, of.domain): to_chain(ETCD)} if of.etcd else {})
     by_member = {}
     for member in members:
         found = {port.sni: to_chain(_chain_of(port, member)) for port in ports}
         found[health] = to_chain(f"health {member}")
-        services = by_suffix(SNI, services_suffix(of.domain), to_chain(f"services {member}"))
-        if (chosen := by_value(SNI, found, services)) is not None:
+        if (chosen := by_value(SNI, found, _services(of, to_chain(f"services {member}")))) is not None:
             by_member[f"'{protocol(member, of.domain)}'"] = chosen
     return by_value(ALPN, by_member, by_value(SNI, others, ours)) or refused
 
 
+def _services(of: GatewayOf, found: OnMatch) -> OnMatch:
+    """What ends as the SNI of a service does, of TCP or UDP: also one that is not exported, to be counted as that."""
+    return by_suffix(SNI, services_suffix(of.domain), found, by_suffix(SNI, services_suffix(of.domain, "UDP"), found))
+
+
 def _chain_of(port: PortApart, member: ClusterName) -> str:
     if port.importers is None:
-        return f"http {member}"
+        return f"{port.speaks} {member}"
     return f"{port.target} {member}" if member in port.importers else REFUSED
 
 

@@ -96,8 +96,8 @@ def manager(caller: ClusterName, cluster: str = "") -> dict[str, Any]:
         "request_headers_to_add": [{"header": {"key": CALLER, "value": caller}, "append_action": OVERWRITE}],
     }
     edits = [
-        _edit("x-forwarded-proto", "http", "ADD_IF_ABSENT"),
-        _edit(TARGET, f"%REQUESTED_SERVER_NAME%{TARGET_END}", OVERWRITE),
+        edit("x-forwarded-proto", "http", "ADD_IF_ABSENT"),
+        edit(TARGET, f"%REQUESTED_SERVER_NAME%{TARGET_END}", OVERWRITE),
     ]
     return http_manager(
         route_config=routes,
@@ -111,5 +111,6 @@ def manager(caller: ClusterName, cluster: str = "") -> dict[str, Any]:
     )
 
 
-def _edit(name: str, value: str, action: str) -> dict[str, Any]:
+def edit(name: str, value: str, action: str) -> dict[str, Any]:
+    """A change of a header, before a route is chosen."""
     return {"append": {"header": {"key": name, "value": value}, "append_action": action}}

@@ -14,7 +14,9 @@ from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from isthmus.gateway import alternatives, http, tls
+from msgspec.structs import replace
+
+from isthmus.gateway import alternatives, http, tls, udp
 from isthmus.gateway.alternatives import UNIT, prepared, unit
 from isthmus.gateway.exports import BUFFER
 from isthmus.gateway.naming import gateway_identity, health_sni, protocol, service_sni
@@ -42,6 +44,8 @@ from isthmus.proxy.ports import assign_ports
 from isthmus.proxy.resources import address, eds_cluster, eds_endpoints, resource, tcp_proxy
 from isthmus.statedb import Derived, Reader, Snapshot
 
+PROTOCOLS: Final = ("TCP", "UDP")
+"""Those that pass gateways."""
 STAT_PREFIX: Final = "island"
 FILTER_STATE: Final = "envoy.extensions.filters.network.set_filter_state.v3.Config"
 SERVER_NAME: Final = "envoy.network.upstream_server_name"
@@ -122,10 +126,10 @@ def trusted_apart(now: Snapshot, members: Collection[ClusterName]) -> list[tuple
 
 
 def listeners(reader: Reader, unit: bool, *, of: NodeOf) -> Iterator[IslandListener]:
-    """A listener for each port of TCP of each import with an address, for each island that exports it, and for each
-    port of a pod of an island that has an address here."""
+    """A listener for each port of TCP or UDP of each import with an address, for each island that exports it, and for
+    each port of a pod of an island that has an address here."""
     there = islands(reader, of.cluster)
-    wanted: dict[tuple[ServiceName, ClusterName, int], tuple[ServiceName, bool]] = {}
+    wanted: dict[tuple[Any, ...], IslandListener] = {}
     for imported in reader.all(IMPORTS) if there else ():
         for name in set(names_for_import(reader, imported)):
             subject = resolve(reader, name, which="all")
@@ -133,19 +137,25 @@ def listeners(reader: Reader, unit: bool, *, of: NodeOf) -> Iterator[IslandListe
                 continue
             for cluster in there.intersection(subject.exporters or ()):
                 for port in subject.ports:
-                    if port.protocol == "TCP":
-                        wanted[name, cluster, port.port] = subject.import_of, http.version(port) is not None
+                    if port.protocol in PROTOCOLS:
+                        wanted[_key(name, cluster, port)] = IslandListener(
+                            service=name,
+                            cluster=cluster,
+                            port=port.port,
+                            protocol=port.protocol,
+                            addresses=of.addresses,
+                            listen_port=0,
+                            import_of=subject.import_of,
+                            http=http.version(port) is not None,
+                        )
     for key, number in assign_ports(wanted, of.first_port, of.ports).items():
-        yield IslandListener(
-            service=key[0],
-            cluster=key[1],
-            port=key[2],
-            addresses=of.addresses,
-            listen_port=number,
-            import_of=wanted[key][0],
-            http=wanted[key][1],
-        )
+        yield replace(wanted[key], listen_port=number)
     yield from _of_pods(reader, of)
+
+
+def _key(name: ServiceName, cluster: ClusterName, port: Port) -> tuple[Any, ...]:
+    """By which a listener gets its port: of TCP the same as before there was another protocol."""
+    return (name, cluster, port.port) if port.protocol == "TCP" else (name, cluster, port.port, port.protocol)
 
 
 def _of_pods(reader: Reader, of: NodeOf) -> Iterator[IslandListener]:
@@ -182,7 +192,7 @@ def islands(reader: Reader, own: ClusterName) -> set[ClusterName]:
 def resources(reader: Reader, unit: str, *, of: NodeOf) -> Iterator[Resource]:
     """The rows of an island (its gateways) whose authorities are there as a file, or of a listener."""
     for listener in reader.by(ISLAND_LISTENERS, "name", unit):
-        yield _listener(listener, of)
+        yield from _calling(listener, of)
         through = {each.cluster for each in reader.by(ISLAND_LISTENERS, "service", listener.service)}
         imported = reader.get(IMPORTS, listener.import_of)
         exporters = imported.clusters if imported is not None and not listener.pod else ()
@@ -210,9 +220,19 @@ def _of_island(row: Cluster, of: NodeOf) -> Iterator[Resource]:
         yield _gateways(prepared(row.name), row)
 
 
-def _listener(row: IslandListener, of: NodeOf) -> Resource:
-    (first, *more) = [address(each, row.listen_port) for each in row.addresses]
-    sni = service_sni(row.import_of, row.port, of.domain, pod=row.pod)
+def _calling(row: IslandListener, of: NodeOf) -> Iterator[Resource]:
+    sni = service_sni(row.import_of, row.port, of.domain, protocol=row.protocol, pod=row.pod)
+    if row.protocol == "UDP":
+        yield from udp.calling(row, sni, patience=of.connect_timeout)
+        yield _listener(row, sni, name=udp.tunnel(row), internal_listener={})
+    else:
+        (first, *more) = [address(each, row.listen_port) for each in row.addresses]
+        others, reused = [{"address": each} for each in more], {"value": True}
+        yield _listener(row, sni, address=first, additional_addresses=others, enable_reuse_port=reused)
+
+
+def _listener(row: IslandListener, sni: str, *, name: str = "", **where: Any) -> Resource:
+    """What calls gateways by an SNI. ``where`` it listens is fields of the message; ``name``: if not the row's."""
     state = packed(
         FILTER_STATE,
         on_new_connection=[
@@ -227,16 +247,14 @@ def _listener(row: IslandListener, of: NodeOf) -> Resource:
     filters = [{"name": "envoy.filters.network.set_filter_state", "typed_config": state}, by]
     return resource(
         "listener",
-        row.name,
+        name or row.name,
         f"ServiceImport {row.import_of}",
         row.name,
-        address=first,
-        additional_addresses=[{"address": each} for each in more],
         filter_chains=[{"name": row.name, "filters": filters}],
-        enable_reuse_port={"value": True},
         per_connection_buffer_limit_bytes=BUFFER,
         traffic_direction="OUTBOUND",
         stat_prefix=STAT_PREFIX,
+        **where,
     )
 
 

@@ -10,6 +10,7 @@ from typing import Final
 
 from isthmus.clusterset import pki
 from isthmus.model.names import ClusterName, ServiceName, derived, split, valid_cluster
+from isthmus.model.services import Protocol
 
 NODE: Final = "/node"
 """Path of the identity with which nodes of a cluster call."""
@@ -17,19 +18,19 @@ GATEWAY: Final = "/gateway"
 """Path of the identity that gateways of a cluster show."""
 
 
-def service_sni(service: ServiceName, port: int, domain: str, *, pod: str = "") -> str:
+def service_sni(service: ServiceName, port: int, domain: str, *, protocol: Protocol = "TCP", pod: str = "") -> str:
     """What is called: a port of an import, in the clusterset of this domain. ``pod``: of one pod (``names.pod_id``).
 
     >>> service_sni(ServiceName("default/my-svc"), 80, "clusterset.local")
     '80.derived-b8s174v3sn.tcp.clusterset.local'
     """
     of = f"{pod}.{split(derived(service))[1]}" if pod else split(derived(service))[1]
-    return f"{port}.{of}{services_suffix(domain)}"
+    return f"{port}.{of}{services_suffix(domain, protocol)}"
 
 
-def services_suffix(domain: str) -> str:
-    """How the SNI of every port of TCP ends."""
-    return f".tcp.{domain}"
+def services_suffix(domain: str, protocol: Protocol = "TCP") -> str:
+    """How the SNI of every port of a protocol ends."""
+    return f".{protocol.lower()}.{domain}"
 
 
 def health_sni(cluster: ClusterName, domain: str) -> str:

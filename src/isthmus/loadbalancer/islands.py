@@ -33,16 +33,16 @@ def backends(
 ) -> Iterator[Backend]:
     """The backends of a service in an island, of which these are the endpoints."""
     sets = [each for each in sets if each.shared and not each.lapsed]
-    ports = {port.port: port for port in subject.ports if port.protocol == "TCP"}
+    ports = {(port.port, port.protocol): port for port in subject.ports}
     for listener in reader.by(ISLAND_LISTENERS, "service", subject.name):
-        port = ports.get(listener.port)
+        port = ports.get((listener.port, listener.protocol))
         if listener.cluster != cluster or port is None or reader.get(XDS_SERVED, listener.name) is None:
             continue
         condition, count = _best(sets, port)
         if count:
             for address in listener.addresses:
                 yield Backend(
-                    BackendKey(subject.name, cluster, address, listener.listen_port, "TCP"),
+                    BackendKey(subject.name, cluster, address, listener.listen_port, listener.protocol),
                     (port.name,),
                     condition,
                     next(each.source for each in sets),
@@ -101,9 +101,9 @@ def expected(reader: Reader, subject: ResolvedService, own: ClusterName) -> Iter
         sets = [each for each in there if each.shared and not each.lapsed]
         for port in subject.ports:
             condition, count = _best(sets, port)
-            if port.protocol == "TCP" and count:
+            if port.protocol != "SCTP" and count:
                 for of in {family(endpoint.address) for each in sets for endpoint in each.endpoints}:
-                    key = BackendKey(subject.name, row.name, NOWHERE[of], port.port, "TCP")
+                    key = BackendKey(subject.name, row.name, NOWHERE[of], port.port, port.protocol)
                     yield Backend(key, (port.name,), condition, sets[0].source, stands_for=count)
 
 

@@ -13,6 +13,8 @@ from isthmus.model.mcs import Merged
 from isthmus.model.services import Port
 
 MOST_ADDRESSES: Final = 2
+MAX_DATAGRAM: Final = 65_507
+"""Bytes of the largest datagram that passes gateways, either way: the largest that IPv4 has. An empty one does not."""
 
 NotReady = Literal["NamespaceNotGlobal", "IPFamilyNotSupported", "ServiceNameTaken", "QuotaExceeded", "Pending"]
 """Why an import cannot be used here. Pending passes by itself, the others do not."""
@@ -83,7 +85,23 @@ def _conditions(view: View, ips: tuple[str, ...]) -> list[Condition]:
     if ready["status"] == "True" and not view.endpoints_ready:
         text = "no cluster that exports it has a ready endpoint: calls fail"
         conditions.append(condition("EndpointsReady", False, reason="NoReadyEndpoints", message=text))
+    if tunnelled := _tunnelled(view):
+        text = f"{tunnelled}: called through gateways, by tunnels of TCP: datagrams of 1 to {MAX_DATAGRAM} bytes pass"
+        conditions.append(condition("UDPThroughGateways", True, reason="Tunnelled", message=text))
     return conditions
+
+
+def _tunnelled(view: View) -> str:
+    """The ports of UDP that are called through gateways, with their clusters; empty: none."""
+    merged = view.merged
+    if merged is None or merged.type == "Headless":
+        return ""
+    found = []
+    for port in merged.ports:
+        clusters = sorted(name for name in view.through_gateways if port.name in view.agreed.get(name, ()))
+        if port.protocol == "UDP" and clusters:
+            found.append(f"{port.port}/UDP of {', '.join(clusters)}")
+    return "; ".join(found)
 
 
 def _ready(view: View, ips: tuple[str, ...]) -> Condition:

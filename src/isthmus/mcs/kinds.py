@@ -15,7 +15,7 @@ KINDS: Final[Ownerships] = {
     "ServiceImport": Ownership(
         SERVICE_IMPORT,
         absent=frozenset({"ipFamilies", "sessionAffinityConfig", "internalTrafficPolicy", "trafficDistribution"}),
-        conditions=frozenset({"Ready", "Stale", "EndpointsReady"}),
+        conditions=frozenset({"Ready", "Stale", "EndpointsReady", "UDPThroughGateways"}),
         selector="",
     ),
     "Service": Ownership(

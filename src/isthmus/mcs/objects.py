@@ -148,7 +148,7 @@ def _own_ranges(cluster: Cluster | None) -> tuple[str, ...]:
 
 
 def _cluster(reader: Reader, old: Cluster | None, new: Cluster | None) -> Iterable[ServiceName]:
-    """What a cluster exports, when its state counts for it; what it has endpoints of, when its network changes."""
+    """What a cluster exports, when its state or network changes; what it has endpoints of, when its network does."""
     row = new or old
     if row is None:
         return set()
@@ -158,6 +158,7 @@ def _cluster(reader: Reader, old: Cluster | None, new: Cluster | None) -> Iterab
         names.update(merged.name for merged in reader.by(MERGED, "cluster", row.name))
     if reachability_changed(old, new) or _own_ranges(old) != _own_ranges(new):
         peers = [each.name for each in reader.all(CLUSTERS)] if row.own else [row.name]
+        names.update(merged.name for peer in peers for merged in reader.by(MERGED, "cluster", peer))
         sets = (each for peer in peers for each in reader.by(ENDPOINT_SETS, "cluster", peer))
         names.update(name for each in sets for name in _served_by(reader, each.service))
     return names

@@ -85,6 +85,8 @@ class View(NamedTuple):
     """Exporting clusters that cannot be reached: what they last published still counts."""
     silent: tuple[ClusterName, ...]
     """Exporting clusters without a publisher."""
+    through_gateways: frozenset[ClusterName]
+    """Exporting clusters whose pods are called through gateways."""
 
     @property
     def short(self) -> str:
@@ -175,6 +177,7 @@ def read(reader: Reader, name: ServiceName, *, settings: Settings) -> View | Non
         over_quota=reader.get(OVER_QUOTA, name),
         stale=_in_state(reader, merged, "stale"),
         silent=_in_state(reader, merged, "silent"),
+        through_gateways=_through_gateways(reader, merged, settings),
     )
 
 
@@ -201,6 +204,12 @@ def _endpoints_ready(reader: Reader, merged: Merged, behind: Iterable[EndpointSe
     published = (row for row in behind if row.source == CLUSTERSET)
     counted = (row for row in (*published, *own) if row.cluster in merged.clusters)
     return any(endpoint.condition == Condition.READY for row in counted for endpoint in row.endpoints)
+
+
+def _through_gateways(reader: Reader, merged: Merged | None, settings: Settings) -> frozenset[ClusterName]:
+    own = reader.get(CLUSTERS, settings.cluster)
+    exporters = merged.clusters if merged is not None else ()
+    return frozenset(name for name in exporters if reachability(own, reader.get(CLUSTERS, name)) == "gateway")
 
 
 def _in_state(reader: Reader, merged: Merged | None, state: PeerState) -> tuple[ClusterName, ...]:

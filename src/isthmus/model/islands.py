@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from isthmus.model.names import ClusterName, ServiceName
-from isthmus.model.services import Port
+from isthmus.model.services import Port, Protocol
 
 
 class IslandPod(Struct, frozen=True, gc=False, kw_only=True):
@@ -38,6 +38,8 @@ class IslandListener(Struct, frozen=True, gc=False, kw_only=True):
     """The island."""
     port: int
     """The service's port, which the island exports."""
+    protocol: Protocol = "TCP"
+    """TCP or UDP."""
     addresses: tuple[str, ...]
     listen_port: int
     import_of: ServiceName = ServiceName("")
@@ -49,7 +51,8 @@ class IslandListener(Struct, frozen=True, gc=False, kw_only=True):
     @property
     def name(self) -> str:
         """Of the resource of Envoy."""
-        return f"island {self.cluster} {self.service}:{self.port}"
+        suffix = "" if self.protocol == "TCP" else f"/{self.protocol}"
+        return f"island {self.cluster} {self.service}:{self.port}{suffix}"
 
 
 class TrustBundle(Struct, frozen=True, gc=False):

@@ -26,6 +26,7 @@ from isthmus.model.services import (
     Namespace,
     Node,
     Pod,
+    Protocol,
     Service,
 )
 from isthmus.model.xds import RefusedResource, Resource, ResourceKey, ServedListener
@@ -316,10 +317,10 @@ ISLAND_PODS: Final = Table[ServiceName, IslandPod](
         "all": lambda row: (True,),
     },
 )
-ISLAND_LISTENERS: Final = Table[tuple[ServiceName, ClusterName, int], IslandListener](
+ISLAND_LISTENERS: Final = Table[tuple[ServiceName, ClusterName, int, Protocol], IslandListener](
     "island_listeners",
     IslandListener,
-    key=lambda row: (row.service, row.cluster, row.port),
+    key=lambda row: (row.service, row.cluster, row.port, row.protocol),
     indexes={
         "service": lambda row: (row.service,),
         "cluster": lambda row: (row.cluster,),

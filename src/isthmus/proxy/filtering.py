@@ -41,7 +41,7 @@ class UplinkFilter:
             self._due = time.monotonic() + uplinks.REFRESH
             if (found := uplinks.indexes(self._names)) != self._interfaces:
                 self._interfaces, self._seen = found, set()
-        present = netlink.tcp_listeners()
+        present = netlink.tcp_listeners() | netlink.udp_servers()
         if new := present - self._seen:
             with ExitStack() as stack:
                 for each in (found for pid in pids for found in listening(pid, stack, among=new)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from isthmus.model.xds import Resource, ResourceType
 from isthmus.proxy.delta import MESSAGES
@@ -33,9 +33,9 @@ def resource(type_: ResourceType, name: str, owner: str = "", unit: str = "", **
     return Resource(type=type_, name=name, version=version, body=body, owner=owner, unit=unit)
 
 
-def address(host: str, port: int) -> dict[str, Any]:
-    """An ``Address`` of TCP."""
-    return {"socket_address": {"address": host, "port_value": port}}
+def address(host: str, port: int, *, protocol: Literal["TCP", "UDP"] = "TCP") -> dict[str, Any]:
+    """An ``Address``."""
+    return {"socket_address": {"address": host, "port_value": port, "protocol": protocol}}
 
 
 def hosts(addresses: Iterable[tuple[str, int]]) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ predecessors in the group, which the kernel keeps in the order of their listen()
 
 The sockets are reached by pidfd_getfd(2), for which the caller has to be allowed to trace the process: root, or its
 parent where nothing forbids it. Where it is not, nothing is steered, and a call in that moment may be refused.
+UDP is not steered: a session whose datagrams come to the other process begins anew there.
 """
 
 from __future__ import annotations
@@ -74,7 +75,8 @@ class Steering:
 def listening(pid: int, stack: ExitStack, *, among: Container[int] | None = None) -> list[socket.socket]:
     """Our own descriptors of the TCP sockets on which a process listens, closed with the stack; none if not allowed.
 
-    ``among``: only those of these inodes. Connections are not copied: a copy would keep one open that Envoy closes.
+    ``among``: of the sockets of these inodes, of whatever protocol. Connections are not copied: a copy would keep one
+    open that Envoy closes.
     """
     listeners = netlink.tcp_listeners() if among is None else among
     found: list[socket.socket] = []

@@ -90,7 +90,8 @@ def _listener(facts: Facts, service: ServiceName, island: Cluster) -> Iterator[H
     for row in _listeners(rows, service, island):
         if rows.get(tables.XDS_SERVED, row.name) is None:
             text = f"not served by this node's Envoy yet: calls of {island.name} go elsewhere"
-            subject = f"listener of {row.service}:{row.port}" if row.pod else f"listener of port {row.port}"
+            port = f"{row.port}" if row.protocol == "TCP" else f"{row.port}/{row.protocol}"
+            subject = f"listener of {row.service}:{port}" if row.pod else f"listener of port {port}"
             yield Hop("gateway", subject, text, "fault", facts.start(f"{facts.cluster}/envoy"))
 
 
@@ -103,8 +104,9 @@ def _listeners(rows: Reader, service: ServiceName, island: Cluster) -> list[Isla
 def _checks(facts: Facts, service: ServiceName, calling: Mapping[str, Any], island: Cluster) -> Iterator[Hop]:
     """What this node's Envoy found of each gateway."""
     rows, gateway = facts.agent.rows, _gateway(facts, island)
-    listeners = sorted(_listeners(rows, service, island), key=lambda row: (row.service, row.port))
-    found = [service_sni(service, row.port, calling["domain"], pod=row.pod) for row in listeners]
+    listeners = sorted(_listeners(rows, service, island), key=lambda row: (row.service, row.port, row.protocol))
+    domain = calling["domain"]
+    found = [service_sni(service, row.port, domain, protocol=row.protocol, pod=row.pod) for row in listeners]
     snis = ", ".join(found[:SNIS]) + (f" and {len(found) - SNIS} more" if len(found) > SNIS else "")
     ends = gateway.status.get("certificate_ends") if gateway is not None and not gateway.error else None
     more = f"; SNI {snis}" + (f"; its certificate ends {_day(ends)}" if ends else "")
