@@ -106,7 +106,7 @@ test-flood: setup-test ## a peer that writes half a million keys as fast as its 
 
 test-failover: setup-test ## calls under load while pods, nodes, clusters, Envoys, gateways and our processes die: no connect may fail; MINUTES=20
 	@timeout -s INT -k 60 $(or $(MINUTES),20)m $(PY) -m pytest -rA --tb=short tests/lab/test_lab_failover.py tests/lab/test_lab_routes.py \
-		tests/lab/test_demo_islands.py tests/lab/test_lab_islands.py
+		tests/lab/test_demo_islands.py tests/lab/test_lab_islands.py tests/datapath/test_refused_in_time.py
 
 test-islands: setup-test ## 200 calls a second while gateways fall silent and die, a hundred of each end of a connection, another authority
 	@timeout -s INT -k 60 $(or $(MINUTES),8)m $(PY) -m pytest -rA --tb=short tests/islands

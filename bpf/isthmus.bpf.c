@@ -218,7 +218,9 @@ int connects(struct bpf_sock_ops *ctx)
 SEC("cgroup/sock_release")
 int sock_release(struct bpf_sock *sk)
 {
-	if (sk->state == BPF_TCP_CLOSE && sk->protocol == IPPROTO_TCP)
+	if (sk->protocol == IPPROTO_UDP)
+		free_place(bpf_get_socket_cookie(sk));
+	else if (sk->state == BPF_TCP_CLOSE && sk->protocol == IPPROTO_TCP)
 		released(sk);
 	return 1;
 }

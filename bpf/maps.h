@@ -388,7 +388,10 @@ struct tcp_call {
 	__u32 reserved[2];	/* so that the size stays when a field is added: sockets live across upgrades */
 };
 
-/* Where a TCP socket has that until it ends: no allocation, which is the most of what a call costs. */
+/*
+ * Where a TCP socket has that until it ends, and a UDP socket the first that it called: no allocation, which is the most of
+ * what a call costs.
+ */
 struct call_place {
 	__u64 socket; /* cookie; 0: free */
 	struct tcp_call call;
@@ -637,8 +640,8 @@ struct {
 } counters SEC(".maps");
 
 /*
- * What TCP sockets called, by cookie % CALL_PLACES: cookies count up. A socket whose place is another's has it in
- * tcp_calls. Only the owner frees a place, when its socket ends.
+ * What sockets called, by cookie % CALL_PLACES: cookies count up. A socket whose place is another's has it in tcp_calls or
+ * udp_calls. Only the owner frees a place: TCP when the connection ends, UDP when the socket is closed.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -655,7 +658,7 @@ struct {
 	__type(value, struct tcp_call);
 } tcp_calls SEC(".maps");
 
-/* Those of a UDP socket; freed with the socket. */
+/* What a UDP socket called after the first, or without a place; freed with the socket. */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);

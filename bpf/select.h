@@ -245,14 +245,17 @@ static __always_inline int pick_with_affinity(struct bpf_sock_addr *ctx, const s
 __walked_once __u64 kept_backend(struct bpf_sock_addr *ctx, __u32 service)
 {
 	const struct orig_dsts *stored = bpf_sk_storage_get(&udp_calls, ctx->sk, 0, 0);
+	const struct tcp_call *first = call_in_place(bpf_get_socket_cookie(ctx));
 	const struct backend *found;
 	__u32 id = 0, generation = 0, place;
 
-	if (!stored)
-		return 0;
-	place = stored->next; /* the oldest */
+	if (first && first->dst.backend_port && first->dst.service == service) {
+		id = first->dst.backend;
+		generation = first->dst.generation;
+	}
+	place = stored ? stored->next : 0; /* the oldest */
 #pragma clang loop unroll(disable)
-	for (__u32 i = 0; i < MAX_ORIG_DST; i++, place++) {
+	for (__u32 i = 0; stored && i < MAX_ORIG_DST; i++, place++) {
 		if (place >= MAX_ORIG_DST)
 			place = 0;
 		if (stored->dst[place].service != service)

@@ -64,14 +64,19 @@ static __always_inline struct call_place *place_of(__u64 cookie)
 	return bpf_map_lookup_elem(&call_places, &place);
 }
 
-/* What a TCP socket called, by the socket and its cookie; nothing where it called no service. */
-static __always_inline struct tcp_call *call_of(void *sk, __u64 cookie)
+static __always_inline struct tcp_call *call_in_place(__u64 cookie)
 {
 	struct call_place *place = place_of(cookie);
 
-	if (place && READ_ONCE(place->socket) == cookie)
-		return &place->call;
-	return bpf_sk_storage_get(&tcp_calls, sk, 0, 0);
+	return place && READ_ONCE(place->socket) == cookie ? &place->call : 0;
+}
+
+/* What a TCP socket called, by the socket and its cookie; nothing where it called no service. */
+static __always_inline struct tcp_call *call_of(void *sk, __u64 cookie)
+{
+	struct tcp_call *call = call_in_place(cookie);
+
+	return call ? call : bpf_sk_storage_get(&tcp_calls, sk, 0, 0);
 }
 
 /*
@@ -91,6 +96,8 @@ static __always_inline struct tcp_call *take_place(__u64 cookie)
 		owner = READ_ONCE(place->socket);
 		if (owner != cookie)
 			add_relaxed(&place->socket, -cookie);
+		else
+			place->call.dst.backend_port = 0; /* nothing is called yet */
 	}
 	return owner == cookie ? &place->call : 0;
 }
@@ -174,12 +181,24 @@ static __always_inline struct tcp_call *store_tcp(struct bpf_sock_addr *ctx, con
 	return stored;
 }
 
-/* -EEXIST: it is stored already. The oldest of MAX_ORIG_DST is overwritten; its replies then show the backend. */
+/*
+ * -EEXIST: it is stored already. The first that a socket calls is in its place, the others in its storage, where the oldest of
+ * MAX_ORIG_DST is overwritten; its replies then show the backend.
+ */
 static __always_inline int store_udp(struct bpf_sock_addr *ctx, const struct orig_dst *dst)
 {
-	struct orig_dsts *stored = bpf_sk_storage_get(&udp_calls, ctx->sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	struct tcp_call *first = take_place(bpf_get_socket_cookie(ctx));
+	struct orig_dsts *stored;
 	__u32 place;
 
+	if (first && (!first->dst.backend_port || is_backend(&first->dst, dst->backend_address, dst->backend_port))) {
+		if (first->dst.backend_port && first->dst.port == dst->port &&
+		    same_address(first->dst.address, dst->address))
+			return -EEXIST;
+		first->dst = *dst;
+		return 0;
+	}
+	stored = bpf_sk_storage_get(&udp_calls, ctx->sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!stored)
 		return -ENOMEM;
 	place = stored->next;
@@ -217,13 +236,18 @@ static __always_inline int store_orig_dst(struct bpf_sock_addr *ctx, const struc
 static __always_inline const struct orig_dst *find_by_backend(struct bpf_sock_addr *ctx, const __be32 *address,
 							      __be16 port)
 {
+	__u64 cookie = bpf_get_socket_cookie(ctx);
+	const struct tcp_call *first;
 	const struct orig_dsts *stored;
 
 	if (ctx->protocol == IPPROTO_TCP || ctx->protocol == IPPROTO_MPTCP) {
-		const struct tcp_call *only = call_of(ctx->sk, bpf_get_socket_cookie(ctx));
+		const struct tcp_call *only = call_of(ctx->sk, cookie);
 
 		return only && is_backend(&only->dst, address, port) ? &only->dst : 0;
 	}
+	first = call_in_place(cookie);
+	if (first && is_backend(&first->dst, address, port))
+		return &first->dst;
 	stored = bpf_sk_storage_get(&udp_calls, ctx->sk, 0, 0);
 	if (!stored)
 		return 0;

@@ -1,11 +1,11 @@
-"""What a TCP socket called is kept in a place of a map, else in the socket's storage: by either it is the same."""
+"""What a socket called is kept in a place of a map, else in the socket's storage: by either it is the same."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
-from bpf_world import Caller, Load, World, group, no_place_is_free, places, plan, programmed, target
+from bpf_world import BACKENDS, Caller, Load, World, group, no_place_is_free, places, plan, programmed, target
 from failing_backends import GOOD, NO_ROUTE_HERE, REFUSES, SILENT, VIP, VIP6
 from lab_running import until
 
@@ -46,6 +46,31 @@ def test_the_peer_is_the_service_and_stays_so(rescuing: Datapath, caller: Caller
     assert caller.calls("peer", vip, 80, name="one") == [{"peer": f"{vip}:80"}]
     caller.calls("close", vip, 80, name="one")
     until(lambda: places(rescuing) == before, what="its place is free")
+
+
+@pytest.mark.parametrize("prefix", ["", "::ffff:"])
+def test_answers_to_one_udp_socket_come_from_each_service_that_it_asked(
+    rescuing: Datapath, caller: Caller, kept: str, prefix: str
+) -> None:
+    before, vips = places(rescuing), [f"10.96.8.{n}" for n in range(1, 6)]
+    udp = [group(backend, protocol="UDP") for backend in BACKENDS]
+    rows = [plan(f"echo{n}", vip, udp[n], protocol="UDP") for n, vip in enumerate(vips)]
+    programmed(rescuing.target(), *rows)
+    for n, vip in enumerate([*vips, vips[0], vips[3]]):
+        found = caller.udp(prefix + vip, name="all")
+        assert (found["from"], found["answer"].split()[0]) == (f"{prefix}{vip}:80", BACKENDS[(*range(5), 0, 3)[n]])
+    assert places(rescuing) - before == (1 if kept == "a place" else 0)
+    caller.calls("close", "", 0, name="all")
+    assert places(rescuing) == before
+
+
+def test_a_connected_udp_socket_has_the_service_as_its_peer(rescuing: Datapath, caller: Caller, kept: str) -> None:
+    programmed(rescuing.target(), plan("echo", VIP, group(*BACKENDS[:3], protocol="UDP"), protocol="UDP"))
+    before = places(rescuing)
+    for _ in range(20):
+        found = caller.udp(VIP, connected=True)
+        assert (found["peer"], found["from"]) == (f"{VIP}:80", f"{VIP}:80")
+    assert places(rescuing) == before, "a place is free when its socket is closed"
 
 
 @pytest.mark.parametrize("bad", [REFUSES, SILENT])
