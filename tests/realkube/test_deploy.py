@@ -107,14 +107,23 @@ def render(folder: Path) -> list[dict[str, Any]]:
     return [each for each in yaml.safe_load_all(done.stdout) if each]
 
 
-@pytest.fixture(scope="module")
-def with_routes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of ``deploy/`` with the component of routes, as whoever wants them edits it."""
-    folder = tmp_path_factory.mktemp("routes") / "deploy"
+def with_components(folder: Path, *names: str) -> Path:
+    """A copy of ``deploy/`` with these components, as whoever wants them edits it."""
     shutil.copytree(DEPLOY, folder)
     file = folder / "kustomization.yaml"
-    file.write_text(file.read_text().replace("components:\n  - mirror\n", "components:\n  - mirror\n  - routes\n"))
+    wanted = "".join(f"  - {name}\n" for name in ("mirror", *names))
+    file.write_text(file.read_text().replace("components:\n  - mirror\n", f"components:\n{wanted}"))
     return folder
+
+
+@pytest.fixture(scope="module")
+def with_routes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return with_components(tmp_path_factory.mktemp("routes") / "deploy", "routes")
+
+
+@pytest.fixture(scope="module")
+def with_islands(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return with_components(tmp_path_factory.mktemp("islands") / "deploy", "routes", "islands")
 
 
 @pytest.fixture(scope="module")
@@ -140,9 +149,12 @@ def pods(rendered: list[dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
     ]
 
 
-def test_each_process_reads_its_deployed_configuration(rendered: list[dict[str, Any]], with_routes: Path) -> None:
+def test_each_process_reads_its_deployed_configuration(
+    rendered: list[dict[str, Any]], with_routes: Path, with_islands: Path
+) -> None:
     assert configured(rendered) == {"operator", "agent", "dns", "mirror"}
     assert configured(render(with_routes)) == {"operator", "agent", "dns", "mirror", "envoy"}
+    assert configured(render(with_islands)) == {"operator", "agent", "dns", "mirror", "envoy", "gateway"}
 
 
 def configured(rendered: list[dict[str, Any]]) -> set[str]:
@@ -183,6 +195,43 @@ def test_with_routes_it_is_taken_by_a_server(clusters: tuple[Cluster, Cluster], 
     assert "daemonset.apps/isthmus-envoy created" in clusters[0].kubectl(
         "apply", "-k", str(with_routes), "--dry-run=server"
     )
+
+
+def test_with_islands_it_is_taken_by_a_server(clusters: tuple[Cluster, Cluster], with_islands: Path) -> None:
+    taken = clusters[0].kubectl("apply", "-k", str(with_islands), "--dry-run=server")
+    for each in ("deployment.apps/isthmus-gateway", "service/isthmus-gateway", "daemonset.apps/isthmus-envoy"):
+        assert f"{each} created" in taken
+    assert "isthmus-etcd-peers" not in taken, "the gateway's port alone is open to other clusters"
+
+
+def test_with_islands_a_gateway_and_its_envoy_share_a_folder_that_agents_have_no_part_in(with_islands: Path) -> None:
+    [gateway] = [pod for name, pod in pods(render(with_islands)) if name == "isthmus-gateway"]
+    read = config.load(DEPLOY / "config" / "gateway.toml", environment={})
+    beside = config.load(DEPLOY / "config" / "gateway-envoy.toml", environment={})
+    assert (beside.proxy.directory, beside.proxy.uplinks) == (read.proxy.directory, ())
+    for container in gateway["containers"]:
+        mounts = {each["mountPath"]: each["name"] for each in container["volumeMounts"]}
+        [mounted] = [name for path, name in mounts.items() if read.proxy.directory.startswith(path)]
+        [volume] = [each for each in gateway["volumes"] if each["name"] == mounted]
+        assert "emptyDir" in volume
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    [port] = {each.rpartition(":")[2] for each in read.gateway.listen}
+    found = [each for each in render(with_islands) if each["metadata"]["name"] == "isthmus-gateway"]
+    [service] = [each for each in found if each["kind"] == "Service"]
+    [policy] = [each for each in found if each["kind"] == "NetworkPolicy"]
+    assert [str(each["targetPort"]) for each in service["spec"]["ports"]] == [port]
+    assert port in [str(each["port"]) for rule in policy["spec"]["ingress"] for each in rule["ports"]]
+
+
+def test_with_islands_the_agents_have_an_identity_and_all_know_the_network(with_islands: Path) -> None:
+    found = render(with_islands)
+    [agent] = [pod for name, pod in pods(found) if name == "isthmus-agent"]
+    variables = {each["name"]: each.get("value") for each in agent["containers"][0]["env"]}
+    mounts = {each["mountPath"]: each["name"] for each in agent["containers"][0]["volumeMounts"]}
+    secrets = {each["name"]: each["secret"]["secretName"] for each in agent["volumes"] if "secret" in each}
+    assert secrets[mounts[variables["ISTHMUS_GATEWAY_IDENTITY"] or ""]] == "isthmus-node"
+    [cluster] = [each for each in found if each["metadata"]["name"].startswith("isthmus-cluster-")]
+    assert {"ISTHMUS_CLUSTER_NETWORK", "ISTHMUS_CLUSTER_GATEWAYS"} <= set(cluster["data"])
 
 
 def paths(told: dict[str, Any]) -> list[str]:
@@ -322,12 +371,35 @@ def test_a_mirror_and_agents_behind_it_have_the_rights_they_need_in_the_own_etcd
     assert not any("permission denied" in each for each in logs)
 
 
+def test_a_gateway_has_the_rights_it_uses_and_no_other(joined: tuple[Cluster, Cluster]) -> None:
+    c1, _ = joined
+    exported(c1)
+    c1.kubectl("-n", SYSTEM, "create", "serviceaccount", "isthmus-gateway")
+    made = yaml.safe_load_all((DEPLOY / "islands" / "gateway.yaml").read_text())
+    bindings = [json.dumps(each) for each in made if each["kind"].endswith("Binding")]
+    for each in ((DEPLOY / "islands" / "rbac.yaml").read_text(), *bindings):
+        c1.kubectl("-n", SYSTEM, "apply", "-f", "-", stdin=each)
+    monitor, listen = free_ports(2)
+    settings = [f"monitor.listen=127.0.0.1:{monitor}", f"gateway.listen=127.0.0.1:{listen}"]
+    folders = [f"proxy.directory={c1.folder / 'envoy'}", f"gateway.identity={c1.keys}"]
+    c1.run("gateway", *settings, *folders, account="isthmus-gateway")
+    until(lambda: answers(monitor, "/readyz"), what="a gateway that is ready")
+    until(lambda: "isthmus_gateway_exports 1.0" in body(monitor, "/metrics"), what="the export")
+    assert Socket(c1.folder / "gateway.sock").status()["members"] == ["c2"]
+    until(lambda: unused("isthmus-gateway", c1.audited("isthmus-gateway")) == set(), what="every right used")
+    assert [each for each in c1.audited("isthmus-gateway") if each[3] == 403] == []
+    c1.kubectl("-n", "demo", "delete", "svcex,service,endpointslice", "--all")
+
+
+ROOMS = {"isthmus-operator": "operator", "isthmus-agent": "agent", "isthmus-gateway": "islands"}
+"""Folder of ``deploy/`` by ServiceAccount."""
+
+
 def unused(account: str, used: list[tuple[str, str, str, int]]) -> set[tuple[str, str, str]]:
     """Rights of deploy/ that no request needed. Those to finalizers are asked for by admission, not by a request."""
-    part = account.removeprefix("isthmus-")
     given = {
         (group, resource, verb)
-        for role in yaml.safe_load_all((DEPLOY / part / "rbac.yaml").read_text())
+        for role in yaml.safe_load_all((DEPLOY / ROOMS[account] / "rbac.yaml").read_text())
         for rule in role["rules"]
         for group in rule["apiGroups"]
         for resource in rule["resources"]

@@ -45,8 +45,9 @@ def test_its_configuration_is_one() -> None:
     assert (config.cluster.name, config.clusterset.directory) == ("c1", "c1/peers")
 
 
-def test_the_variables_it_explains_are_those_of_the_file() -> None:
-    lines = (ROOT / "deploy" / "cluster.env").read_text().splitlines()
+def test_the_variables_it_explains_are_those_of_the_files() -> None:
+    files = [ROOT / "deploy" / name for name in ("cluster.env", "islands/islands.env")]
+    lines = [line for file in files for line in file.read_text().splitlines()]
     assert set(re.findall(r"^\| `(ISTHMUS_\w+)`", PAGE, re.MULTILINE)) == {
         line.partition("=")[0] for line in lines if line.startswith("ISTHMUS_")
     }
