@@ -18,7 +18,8 @@ from isthmus.datapath.settings import CONFIG, settings
 from isthmus.model import tables
 from isthmus.model.balancing import Ejection, Plan
 from isthmus.model.flows import End, Flow
-from isthmus.model.names import ServiceName
+from isthmus.model.islands import GatewayCheck, IslandListener
+from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Node, Pod
 from isthmus.statedb import Database
 
@@ -36,7 +37,7 @@ class Recorded:
 
     def __init__(self, datapath: Datapath, world: World) -> None:
         self.datapath = datapath
-        self.db = Database(tables.PLANS, tables.PODS, tables.NODES)
+        self.db = Database(tables.PLANS, tables.PODS, tables.NODES, tables.ISLAND_LISTENERS, tables.GATEWAY_CHECKS)
         with self.db.write() as txn:
             txn.put(tables.PODS, Pod(name="demo/client", uid="1", addresses=(CLIENT, "fd00:7::1")))
             txn.put(tables.NODES, Node(name="n1", addresses=("10.7.0.9",)))
@@ -100,6 +101,25 @@ def recorded(recording: Datapath, served: World) -> Iterator[Recorded]:
     made.began.clear()
     yield made
     made.reader.close()
+
+
+def test_a_call_of_an_island_has_its_gateways_that_answered_then(recorded: Recorded, load: Load) -> None:
+    """Its backend is the listener of this node's Envoy."""
+    host, port = GOOD[0].split(":")
+    here = IslandListener(
+        service=ServiceName("demo/echo"), cluster=ClusterName("c2"), port=80, addresses=(host,), listen_port=int(port)
+    )
+    checks = [GatewayCheck(cluster=here.cluster, address=f"172.30.2.{n}:15443", healthy=n != 12) for n in (11, 12, 13)]
+    with recorded.db.write() as txn:
+        txn.put(tables.ISLAND_LISTENERS, here)
+        txn.put_all(tables.GATEWAY_CHECKS, checks)
+    recorded.programmed(plan("echo", VIP, group(GOOD[0], cluster="c2")))
+    load.run(VIP, calls=1)
+    [flow] = recorded.read("connected")
+    assert flow.asked == End("c2", GOOD[0], ("172.30.2.11:15443", "172.30.2.13:15443"))
+    with recorded.db.write() as txn:
+        txn.delete(tables.ISLAND_LISTENERS, tables.ISLAND_LISTENERS.key(here))
+        txn.delete_all(tables.GATEWAY_CHECKS, [tables.GATEWAY_CHECKS.key(each) for each in checks])
 
 
 @pytest.mark.parametrize(("vip", "good", "client"), [(VIP, GOOD[0], CLIENT), (VIP6, GOOD6[0], "[fd00:7::1]")])

@@ -148,8 +148,10 @@ def test_every_cluster_verifies_that_it_reaches_every_other_and_nothing_is_left(
     done = invoked(["verify", "--lab", running.lab.name, "--timeout", "90", "-o", "json"])
     found = json.loads(done.stdout)
     passed = {"name": "", "tcp": "", "udp": "", "headless": ""}
-    assert [(each["from"], each["to"], each["family"], each["checks"]) for each in found["calls"]] == [
-        (source, target, "IPv4", passed) for source in ("c1", "c2") for target in ("c1", "c2")
+    assert [(each["from"], each["to"], each["family"], each["checks"], each["path"]) for each in found["calls"]] == [
+        (source, target, "IPv4", passed, "local" if source == target else "direct")
+        for source in ("c1", "c2")
+        for target in ("c1", "c2")
     ]
     assert (done.returncode, found["ok"]) == (0, True)
     assert running.kubectl("get", "namespaces", "-o", "name") == before
@@ -166,7 +168,12 @@ def test_clusters_that_are_cut_off_do_not_verify_and_nothing_is_left(running: Ru
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False, env=env)
     assert done.returncode == 1
     rows = [line.split() for line in done.stdout.splitlines()[1:5]]
-    assert [row[3:] for row in rows] == [["ok"] * 4, ["failed"] * 4, ["failed"] * 4, ["ok"] * 4]
+    assert [row[3:] for row in rows] == [
+        [*["ok"] * 4, "local"],
+        [*["failed"] * 4, "–"],
+        [*["failed"] * 4, "–"],
+        [*["ok"] * 4, "local"],
+    ]
     assert "✗ c2 → c1 IPv4 name, tcp, udp, headless: Name or service not known" in done.stdout
     assert running.kubectl("get", "namespaces", "-o", "name", cluster="c2") == before
 

@@ -185,7 +185,7 @@ def test_both_families_are_verified_between_every_pair(lab: Running) -> None:
     done = invoked(["verify", "--lab", lab.lab.name, "--timeout", "90"])
     assert done.returncode == 0, done.stdout + done.stderr
     assert [line.split() for line in done.stdout.splitlines()[1:]] == [
-        [source, target, each, *["ok"] * 4]
+        [source, target, each, *["ok"] * 4, "local" if source == target else "direct"]
         for source in ("c1", "c2")
         for target, families in (("c1", ("IPv4", "IPv6")), ("c2", ("IPv6", "IPv4")))
         for each in families

@@ -60,7 +60,7 @@ def collect(subject: Any, *, pod: str, socket: Path | None, cluster: str | None,
     from isthmus.cli.diagnosis import facts
 
     if cluster is None and lab is None:
-        found = {_kind(each.path): each for each in sockets.find(socket=socket, cluster=None, lab=None, pod=pod)}
+        found = {kind(each.path): each for each in sockets.find(socket=socket, cluster=None, lab=None, pod=pod)}
         return facts.collect(found, cluster="", others=(), service=subject, pod=pod)
     own = local.cluster(cluster, lab=lab)
     every = local.clusters(lab or local.default_lab())
@@ -88,7 +88,7 @@ def all_services(facts: Any) -> dict[Any, Any]:
     return {each: walk(facts, each) for each in _services(facts)}
 
 
-def _kind(path: Path) -> str:
+def kind(path: Path) -> str:
     """Which process serves a socket: by its file name; an agent has any other one."""
     return path.stem if path.stem in sockets.PROCESSES else "agent"
 

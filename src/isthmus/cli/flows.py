@@ -15,7 +15,7 @@ import msgspec
 from isthmus.admin.protocol import FeedLine
 from isthmus.admin.query import QueryError, Socket
 from isthmus.cli import output, sockets
-from isthmus.model.flows import FAILED, Flow
+from isthmus.model.flows import FAILED, End, Flow
 
 HEADS: Final = ("TIME", "POD", "SERVICE", "ASKED", "ANSWERED", "VERDICT", "STATE", "AFTER", "SENT", "RECEIVED")
 WAITING: Final = 64
@@ -165,14 +165,22 @@ def _cells(flow: Flow) -> tuple[str, ...]:
         _clock(_moment(flow)),
         flow.pod or flow.source,
         flow.service or flow.called,
-        f"{flow.asked.cluster} {flow.asked.address}".strip(),
-        f"{flow.answered.cluster} {flow.answered.address}".strip() if flow.answered != flow.asked else "",
+        _end(flow.asked),
+        _end(flow.answered) if flow.answered != flow.asked else "",
         flow.verdict,
         state,
         _duration(flow.took) if flow.took else "",
         str(flow.sent) if ended else "",
         str(flow.received) if ended else "",
     )
+
+
+def _end(end: End) -> str:
+    """A backend; of an island the gateways that the call may have gone through, the address being this node's Envoy."""
+    if not end.gateways:
+        return f"{end.cluster} {end.address}".strip()
+    more = f" or {len(end.gateways) - 1} more" if len(end.gateways) > 1 else ""
+    return f"{end.cluster} by gateway {end.gateways[0]}{more}"
 
 
 def _clock(at: float) -> str:

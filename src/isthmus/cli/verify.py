@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
+import msgspec
 
 from isthmus.cli import local, output, sockets
 
 if TYPE_CHECKING:
     from isthmus.cli.verification.clusters import Cluster
-    from isthmus.cli.verification.objects import Found
+    from isthmus.cli.verification.objects import Call, Found, Result
 
 
 @click.command()
@@ -29,12 +30,14 @@ def verify(contexts: tuple[str, ...], lab: str | None, image: str, timeout: int,
     """Test the connectivity of a clusterset: names, TCP, UDP and headless names, in each family, between each pair.
 
     Every cluster gets a namespace with a pod, a Service, a headless Service and their exports; the namespace is deleted
-    at the end, also after a failure or an interrupt. Exits with 1 when a call does not succeed in time.
+    at the end, also after a failure or an interrupt. Shows of each pair whether its calls go by gateways, and of a call
+    that fails which hop is wrong. Exits with 1 when a call does not succeed in time.
     """
     from isthmus.cli.verification import clusters, objects
 
     contexts = (*filter(None, [sockets.context()]), *contexts)
-    chosen = _of_contexts(contexts) if contexts else _of_lab(lab or local.default_lab())
+    in_lab = "" if contexts else lab or local.default_lab()
+    chosen = _of_contexts(contexts) if contexts else _of_lab(in_lab)
     numbers = {each.name: number for number, each in enumerate(chosen, 1)}
     namespace = f"isthmus-verify-{secrets.token_hex(3)}"
     before = signal.signal(signal.SIGTERM, _end)
@@ -45,13 +48,17 @@ def verify(contexts: tuple[str, ...], lab: str | None, image: str, timeout: int,
         )
         found = clusters.each(chosen, lambda each: each.wait(namespace, numbers[each.name], seconds=timeout))
         results = clusters.verify(chosen, namespace, found, seconds=timeout)
+        results = {call: _with_faults(call, each, namespace, numbers, lab=in_lab) for call, each in results.items()}
     finally:
         if not keep:
             clusters.each(chosen, lambda each: each.delete(namespace, seconds=timeout))
         signal.signal(signal.SIGTERM, before)
-    failed = sum(bool(why) for checks in results.values() for why in checks.values())
+    failed = sum(bool(why) for each in results.values() for why in each.checks.values())
     if form == "json":
-        rows = [{"from": c.source, "to": c.target, "family": c.family, "checks": each} for c, each in results.items()]
+        rows = [
+            {"from": call.source, "to": call.target, "family": call.family, **msgspec.structs.asdict(each)}
+            for call, each in results.items()
+        ]
         output.json({"ok": not failed, "calls": rows, "namespace": namespace if keep else ""})
     else:
         _print(results, found)
@@ -82,17 +89,54 @@ def _end(number: int, _frame: Any) -> NoReturn:
     sys.exit(128 + number)
 
 
-def _print(results: Mapping[Any, Mapping[str, str]], found: Mapping[str, Found]) -> None:
+def _with_faults(call: Call, result: Result, namespace: str, numbers: Mapping[str, int], *, lab: str) -> Result:
+    """With the hops that are wrong, where a check fails; none where the calling cluster's processes cannot be asked."""
+    from isthmus.cli import diagnose, remote
+    from isthmus.cli.diagnosis import facts
+    from isthmus.cli.diagnosis.exporters import diagnose as walk
+    from isthmus.cli.verification import objects
+    from isthmus.model.names import ServiceName
+
+    if not any(result.checks.values()):
+        return result
+    name = ServiceName(f"{namespace}/{objects.service(numbers[call.target])}")
+    try:
+        if lab:
+            asked = diagnose.collect(name, pod="", socket=None, cluster=call.source, lab=lab)
+        else:
+            processes = {diagnose.kind(each.path): each for each in remote.find(call.source)}
+            asked = facts.collect(processes, cluster="", others=(), service=name)
+    except click.ClickException:
+        return result
+    return msgspec.structs.replace(result, faults=tuple(hop for hop in walk(asked, name) if hop.state == "fault"))
+
+
+def _print(results: Mapping[Call, Result], found: Mapping[str, Found]) -> None:
+    from isthmus.cli import diagnose
     from isthmus.cli.verification import objects
 
     rows = [
-        [call.source, call.target, call.family, *("failed" if checks[each] else "ok" for each in objects.CHECKS)]
-        for call, checks in results.items()
+        [
+            call.source,
+            call.target,
+            call.family,
+            *("failed" if each else "ok" for each in _checks(result)),
+            result.path or "–",
+        ]
+        for call, result in results.items()
     ]
-    without = ["none in common", *["–"] * len(objects.CHECKS)]
+    without = ["none in common", *["–"] * len(objects.CHECKS), "–"]
     rows += [[*pair, *without] for pair in objects.without_family(found)]
-    output.table(["FROM", "TO", "FAMILY", *(each.upper() for each in objects.CHECKS)], rows)
-    for call, checks in results.items():
-        for why in dict.fromkeys(filter(None, checks.values())):
-            failed = ", ".join(each for each in objects.CHECKS if checks[each] == why)
+    output.table(["FROM", "TO", "FAMILY", *(each.upper() for each in objects.CHECKS), "PATH"], rows)
+    for call, result in results.items():
+        for why in dict.fromkeys(filter(None, _checks(result))):
+            failed = ", ".join(each for each in objects.CHECKS if result.checks[each] == why)
             output.paragraph(f"✗ {call.source} → {call.target} {call.family} {failed}: ", why)
+        diagnose.lines(result.faults)
+
+
+def _checks(result: Result) -> list[str]:
+    """Why each check fails, in their order."""
+    from isthmus.cli.verification import objects
+
+    return [result.checks[each] for each in objects.CHECKS]

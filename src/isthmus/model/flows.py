@@ -22,6 +22,9 @@ class End(Struct, frozen=True, gc=False):
 
     cluster: str = ""
     address: str = ""
+    gateways: tuple[str, ...] = ()
+    """Of an island: its gateways that answered then, one of which the call went through. The address is the listener of
+    this node's Envoy, which chose it."""
 
 
 class Flow(Struct, frozen=True, gc=False, kw_only=True):

@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from isthmus.cli.verification import objects
-from isthmus.cli.verification.objects import Call, Found
+from isthmus.cli.verification.objects import Call, Found, Result
 
 PATIENCE: Final = 30
 """Seconds for a request of kubectl that waits for nothing but the API server."""
@@ -44,7 +44,7 @@ class Cluster:
         return Found(addresses, tuple(service["spec"]["ipFamilies"]))
 
     def call(self, namespace: str, targets: list[dict[str, Any]], *, seconds: int) -> list[dict[str, str]]:
-        """What its pod finds, in the order of the targets: check → why it fails."""
+        """What its pod finds, in the order of the targets, as programs/call.py prints it."""
         words = ["python3", "-c", objects.program("call"), msgspec.json.encode(targets).decode(), str(seconds)]
         output = self._kubectl("-n", namespace, "exec", objects.POD, "--", *words, seconds=seconds + PATIENCE)
         return msgspec.json.decode(output, type=list[dict[str, str]])
@@ -78,8 +78,8 @@ def each(clusters: Iterable[Cluster], do: Callable[[Cluster], T]) -> dict[str, T
         return dict(zip([one.name for one in listed], pool.map(do, listed), strict=True))
 
 
-def verify(clusters: list[Cluster], namespace: str, found: Mapping[str, Found], *, seconds: int) -> dict[Call, Any]:
-    """Make every call: check → why it fails, by call."""
+def verify(clusters: list[Cluster], namespace: str, found: Mapping[str, Found], *, seconds: int) -> dict[Call, Result]:
+    """Make every call."""
     wanted = objects.calls(found)
 
     def ask(cluster: Cluster) -> list[tuple[Call, dict[str, str]]]:
@@ -87,4 +87,9 @@ def verify(clusters: list[Cluster], namespace: str, found: Mapping[str, Found], 
         targets = objects.targets(namespace, found, mine)
         return list(zip(mine, cluster.call(namespace, targets, seconds=seconds), strict=True)) if mine else []
 
-    return {call: checks for rows in each(clusters, ask).values() for call, checks in rows}
+    return {call: _result(call, got) for rows in each(clusters, ask).values() for call, got in rows}
+
+
+def _result(call: Call, got: Mapping[str, str]) -> Result:
+    path = "local" if call.source == call.target else got["path"]
+    return msgspec.convert({"checks": {check: got[check] for check in objects.CHECKS}, "path": path}, Result)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from msgspec import Struct
 
+from isthmus.cli.diagnosis.hops import Hop
 from isthmus.model.hosts import family
 from isthmus.model.services import Family
 
@@ -35,6 +36,17 @@ class Call(Struct, frozen=True):
     source: str
     target: str
     family: Family
+
+
+class Result(Struct, frozen=True):
+    """What came of a call."""
+
+    checks: dict[str, str]
+    """Check → why it fails; empty: it passes."""
+    path: Literal["local", "direct", "gateway", ""]
+    """How it goes: within its cluster, to the pod's own address, or by gateways; empty: not known."""
+    faults: tuple[Hop, ...] = ()
+    """Of a call that fails: the hops that are wrong, as the diagnosis of the calling cluster finds them."""
 
 
 def service(number: int) -> str:

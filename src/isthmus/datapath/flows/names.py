@@ -17,7 +17,9 @@ from isthmus.datapath.core.shapes import ID, text
 from isthmus.datapath.services import codecs
 from isthmus.datapath.services.callers import Callers
 from isthmus.datapath.services.installed import State
-from isthmus.model.tables import NODES, PLANS, PODS
+from isthmus.model.hosts import joined
+from isthmus.model.names import ClusterName
+from isthmus.model.tables import GATEWAY_CHECKS, ISLAND_LISTENERS, NODES, PLANS, PODS
 from isthmus.statedb import Database
 
 KEPT: Final = 20_000
@@ -67,6 +69,7 @@ class FlowNames:
         self._db = db
         self._plans = db.changes(PLANS)
         self._pods = db.changes(PODS)
+        self._listeners = db.changes(ISLAND_LISTENERS)
         self._maps = maps
         self._state = state
         self._callers = callers
@@ -75,6 +78,8 @@ class FlowNames:
         """Names of plans in the maps."""
         self._imports: Newest[str, str] = Newest()
         """Imports by the name of the derived Service."""
+        self._islands: Newest[str, ClusterName] = Newest()
+        """Islands by the listener, as address:port, by which this node's Envoy calls them."""
         self._clusters: Newest[int, str] = Newest()
         self._names: Newest[str, str] = Newest()
         """Pods by address."""
@@ -89,6 +94,7 @@ class FlowNames:
         """Follow the tables no more."""
         self._plans.close()
         self._pods.close()
+        self._listeners.close()
 
     def renew(self) -> None:
         """Read what has changed since the last time."""
@@ -99,6 +105,10 @@ class FlowNames:
             if pod is not None:
                 for address in pod.addresses:
                     self._names.put(address, pod.name)
+        for _, listener in self._listeners.pairs():
+            if listener is not None:
+                for address in listener.addresses:
+                    self._islands.put(joined(address, listener.listen_port), listener.cluster)
         for number, name in self._state.retired_services:
             self._services.put(number, name)
         self._state.retired_services.clear()
@@ -121,6 +131,13 @@ class FlowNames:
     def cluster(self, number: int) -> str:
         """The cluster of a number; empty for 0."""
         return (self._clusters.get(number) or f"cluster {number}") if number else ""
+
+    def gateways(self, at: str) -> tuple[str, ...]:
+        """Those of the island that a listener of this node's Envoy calls, by its address:port: the ones that answer, or
+        all where none does. None for any other backend."""
+        island = self._islands.get(at)
+        checks = self._db.snapshot().by(GATEWAY_CHECKS, "cluster", island) if island is not None else []
+        return tuple(sorted(row.address for row in [each for each in checks if each.healthy] or checks))
 
     def pod(self, address: str) -> str:
         """namespace/name of the pod of an address; empty where this node has had none, and for its own address, which

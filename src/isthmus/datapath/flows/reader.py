@@ -167,4 +167,5 @@ def traffic(maps: KernelMaps, clusters: Mapping[str, int]) -> dict[str, tuple[in
 def _end(raw: Mapping[str, Any], which: str, names: FlowNames) -> End:
     if not any(raw[which]):
         return End(names.cluster(raw[f"{which}_cluster"]))
-    return End(names.cluster(raw[f"{which}_cluster"]), host_port(raw[which], raw[f"{which}_port"]))
+    address = host_port(raw[which], raw[f"{which}_port"])
+    return End(names.cluster(raw[f"{which}_cluster"]), address, names.gateways(address))

@@ -1,7 +1,8 @@
 """Calls each target of the JSON list in the first argument until all its checks pass or the time is over.
 
-Prints a JSON list with an object per target: check → why it fails, '' where it passes. The second argument is the time
-in seconds.
+Prints a JSON list with an object per target: check → why it fails, '' where it passes; and the path, 'direct' where the
+headless name has the pods' own addresses, 'gateway' where others stand for them, '' where it has none. The second
+argument is the time in seconds.
 """
 
 import json
@@ -48,8 +49,9 @@ def by_udp(target: Target) -> str:
 
 
 def headless(target: Target) -> str:
-    found = resolved(target["headless"], target)
-    if found != set(target["pods"]):
+    found, own = resolved(target["headless"], target), set(target["pods"])
+    target["path"] = "direct" if found & own else "gateway"
+    if found != own and (found & own or len(found) != len(own)):
         return f"resolves to {', '.join(sorted(found))}, not to {', '.join(target['pods'])}"
     why = [answered(each, target["pod_port"], target, socket.SOCK_STREAM) for each in sorted(found)]
     return next((each for each in why if each), "")
@@ -81,4 +83,4 @@ for thread in threads:
     thread.start()
 for thread in threads:
     thread.join()
-print(json.dumps(results))
+print(json.dumps([{**result, "path": target.get("path", "")} for result, target in zip(results, targets, strict=True)]))
