@@ -105,3 +105,30 @@ def test_an_islands_pods_addresses_are_not_in_slices_names_backends_or_explain(i
         assert len(text) > 100
         assert only not in text
         assert only.replace(".", "-") not in text
+
+
+def verified(islands: Running, seconds: int) -> dict[tuple[str, str], Any]:
+    """What `isthmus verify` has of each pair of clusters."""
+    words = ["verify", "--lab", islands.lab.name, "--timeout", str(seconds), "-o", "json"]
+    return {(each["from"], each["to"]): each for each in json.loads(invoked(words).stdout)["calls"]}
+
+
+@pytest.mark.lab
+@pytest.mark.needs("envoy")
+def test_verify_has_the_path_of_each_pair_and_the_hop_that_failed(islands: Running) -> None:
+    found = verified(islands, 30)
+    assert {pair: each["path"] for pair, each in found.items()} == {
+        ("c1", "c1"): "local",
+        ("c1", "c2"): "gateway",
+        ("c2", "c1"): "gateway",
+        ("c2", "c2"): "local",
+    }
+    for each in found.values():
+        assert [each["checks"][check] for check in ("name", "tcp", "headless")] == ["", "", ""]
+    islands.cli("kill", "c1/n1/gateway-envoy")
+    try:
+        broken = verified(islands, 10)[("c2", "c1")]
+    finally:
+        islands.cli("start", "c1/n1/gateway-envoy")
+    assert broken["checks"]["tcp"]
+    assert [(hop["hop"], hop["object"]) for hop in broken["faults"]] == [("gateway", "gateway 172.30.1.11:15443 of c1")]
