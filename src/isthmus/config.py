@@ -213,8 +213,9 @@ class GatewaySection(Section, frozen=True):
     pod_addresses: tuple[str, ...] = ("241.0.0.0/8", "fd00:7:1::/64")
     """Ranges of the addresses that stand for such pods on a node, one of each family at most: no network's (RFC 1112:
     240.0.0.0/4 is reserved)."""
-    connect_timeout: Annotated[float, Meta(gt=0)] = 0.25
-    """Seconds until a connect to a gateway is given up for another gateway: three round trips at least."""
+    connect_timeout: Annotated[float, Meta(ge=0.05, le=5)] = 0.25
+    """Seconds until a connect to a gateway is given up for another gateway, at least: four round trips where these, as
+    measured, take longer."""
     preconnect: bool = False
     """Whether a node's calls of HTTP use connections to gateways that were made before: two round trips fewer for a new
     client, but a gateway that falls silent is noticed by its checks alone."""

@@ -14,10 +14,13 @@ from typing import Final, NamedTuple
 
 NEW_LINK, DEL_LINK, GET_LINK, NEW_ROUTE, GET_ROUTE = 16, 17, 18, 24, 26
 ERROR, DONE = 2, 3
-SOCK_DIAG_BY_FAMILY, NETLINK_SOCK_DIAG, TCP_CLOSE, TCP_LISTEN = 20, 4, 7, 10
+SOCK_DIAG_BY_FAMILY, NETLINK_SOCK_DIAG, TCP_ESTABLISHED, TCP_CLOSE, TCP_LISTEN = 20, 4, 1, 7, 10
 """linux/sock_diag.h, linux/netlink.h, net/tcp_states.h."""
-SOURCE: Final = 8
-"""Where ``struct inet_diag_msg`` has the local address, of 16 bytes (linux/inet_diag.h)."""
+INET_DIAG_INFO, SOURCE, DESTINATION = 2, 8, 24
+"""Of linux/inet_diag.h: the attribute that is a ``struct tcp_info``; where ``struct inet_diag_msg`` has the local and
+the remote address, of 16 bytes each."""
+NOT_MEASURED: Final = 0xFFFFFFFF
+"""tcpi_min_rtt of a connection that has none."""
 REQUEST_ACK: Final = 0x5
 REQUEST_DUMP: Final = 0x301
 LINK_EVENTS: Final = 1
@@ -78,16 +81,32 @@ def udp_servers() -> set[int]:
     }
 
 
-def _sockets(protocol: int, state: int) -> Iterator[bytes]:
-    """A ``struct inet_diag_msg`` for each socket of a protocol in a state."""
+def _sockets(protocol: int, state: int, *, port: int = 0, attribute: int = 0) -> Iterator[bytes]:
+    """A ``struct inet_diag_msg`` for each socket of a protocol in a state, of those to a port and with an attribute if
+    these are named."""
+    more = 1 << (attribute - 1) if attribute else 0
     for family in (socket.AF_INET, socket.AF_INET6):
-        body = struct.pack("=BBBxI48x", family, protocol, 0, 1 << state)
+        body = struct.pack("=BBBxI", family, protocol, more, 1 << state) + struct.pack(">2xH44x", port)
         for _, content in _dumped(SOCK_DIAG_BY_FAMILY, body, protocol=NETLINK_SOCK_DIAG):
             yield content
 
 
 def _inode(content: bytes) -> int:
     return int.from_bytes(content[68:72], sys.byteorder)
+
+
+def tcp_round_trips(port: int) -> dict[str, float]:
+    """By address: of this network namespace's TCP connections to a port the shortest round trip, s, that the kernel has
+    measured of late (tcpi_min_rtt of struct tcp_info, linux/tcp.h; net.ipv4.tcp_min_rtt_wlen)."""
+    found: dict[str, float] = {}
+    for content in _sockets(socket.IPPROTO_TCP, TCP_ESTABLISHED, port=port, attribute=INET_DIAG_INFO):
+        family = content[0]
+        to = socket.inet_ntop(family, content[DESTINATION : DESTINATION + (4 if family == socket.AF_INET else 16)])
+        info = dict(_attributes(content, 72)).get(INET_DIAG_INFO, b"")
+        trip = int.from_bytes(info[148:152], sys.byteorder)
+        if 0 < trip < NOT_MEASURED:
+            found[to] = min(found.get(to, trip / 1e6), trip / 1e6)
+    return found
 
 
 def subscribe() -> socket.socket:

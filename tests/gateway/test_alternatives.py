@@ -41,6 +41,25 @@ def served(world: RouteWorld) -> RouteWorld:
     return world.put(XDS_SERVED, *(ServedListener(row.name) for row in world.rows(ISLAND_LISTENERS)))
 
 
+def test_a_gateway_that_is_far_away_has_the_time_that_round_trips_to_it_take() -> None:
+    world = node()
+
+    def seconds(cluster: str) -> tuple[float, float]:
+        found = decoded(world, "cluster", f"island {cluster}")
+        check = found.health_checks[0].timeout
+        return found.connect_timeout.ToTimedelta().total_seconds(), check.ToTimedelta().total_seconds()
+
+    world.imported(ECHO, c2=["10.1.0.1:8080"])
+    assert seconds("c2") == (0.25, 0.5)
+    near = GatewayCheck(cluster=C2, address="192.0.2.1:15443", healthy=True, round_trip=1 / 16)
+    far = GatewayCheck(cluster=C2, address="192.0.2.2:15443", healthy=False, round_trip=1 / 4)
+    world.put(GATEWAY_CHECKS, near)
+    assert seconds("c2") == (0.25, 0.5)
+    world.put(GATEWAY_CHECKS, far)
+    assert seconds("c2") == (1.0, 1.0)
+    assert seconds("c3") == (0.25, 0.5)
+
+
 def row(world: RouteWorld, type_: str, name: str) -> Resource:
     found: Resource
     [found] = [each for each in world.rows(XDS) if (each.type, each.name) == (type_, name)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from route_world import C2
 
+from isthmus import netlink
 from isthmus.clusterset import certificates
 from isthmus.gateway import checks, exports, http, tls
 from isthmus.gateway.exports import GatewayOf
@@ -318,6 +320,38 @@ def test_what_envoy_found_of_gateways_is_written_when_it_changes() -> None:
     assert found(failed_outlier_check=True) == (False, "connects to it fail", 4)
     checks.record(db, [], now=5)
     assert not list(db.snapshot().all(GATEWAY_CHECKS))
+
+
+@pytest.mark.parametrize(
+    ("measured", "want"),
+    [
+        ([(0.0, False)], 0.0),
+        ([(0.0001, True)], 1 / 16),
+        ([(0.08, True)], 1 / 8),
+        ([(0.08, True), (0.0, False)], 1 / 8),
+        ([(0.03, True), (0.2, True)], 1 / 16),  # a machine that stood still
+        ([(0.03, True), (0.2, False)], 1 / 4),
+        ([(0.2, False), (0.03, True)], 1 / 16),
+    ],
+)
+def test_a_round_trip_grows_only_while_a_gateway_fails_by_it(measured: list[tuple[float, bool]], want: float) -> None:
+    db = Database(CLUSTERS, GATEWAY_CHECKS)
+    with db.write() as txn:
+        txn.put(CLUSTERS, Cluster(name=C2))
+    at = "172.30.2.11:15443"
+    for round_trip, healthy in measured:
+        host = Host("island c2", at, HostHealth(failed_active_health_check=not healthy))
+        checks.record(db, [host], now=1, round_trips={at: round_trip})
+    [row] = db.snapshot().all(GATEWAY_CHECKS)
+    assert row.round_trip == want
+
+
+def test_round_trips_are_those_of_connections_that_are_there() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        at = server.getsockname()
+        assert netlink.tcp_round_trips(at[1]) == {}
+        with socket.create_connection(at):
+            assert 0 < netlink.tcp_round_trips(at[1])["127.0.0.1"] < 60
 
 
 def test_refusals_are_counted_by_reason_and_by_the_members_that_are_vouched_for() -> None:

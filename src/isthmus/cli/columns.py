@@ -412,6 +412,7 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
         Column("CLUSTER", _field("cluster")),
         Column("GATEWAY", _field("address")),
         Column("HEALTHY", _field("healthy")),
+        Column("RTT", lambda row: f"≤ {row['round_trip'] * 1000:g} ms" if row["round_trip"] else ""),
         Column("SINCE", lambda row: timestamp(datetime.fromtimestamp(row["since"], UTC)) if row["since"] else ""),
         Column("REASON", _field("reason")),
     ],

@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from math import ceil, log2
 from pathlib import Path
 from typing import Final
 
+from msgspec.structs import replace
+
+from isthmus import netlink
 from isthmus.gateway.alternatives import UNIT
 from isthmus.model.clusters import Cluster
+from isthmus.model.hosts import endpoint
 from isthmus.model.islands import GatewayCheck
 from isthmus.model.names import ClusterName
 from isthmus.model.tables import CLUSTERS, GATEWAY_CHECKS, ISLAND_LISTENERS
@@ -22,6 +27,8 @@ from isthmus.statedb import Database, Snapshot
 
 LOOK_EVERY: Final = 0.2
 """Seconds between two looks at Envoy's verdicts."""
+SHORTEST: Final = 1 / 16
+"""Seconds of the shortest round trip that is told from others."""
 
 
 async def follow(db: Database, directory: Path) -> None:
@@ -30,7 +37,7 @@ async def follow(db: Database, directory: Path) -> None:
         await db.until(_has_islands)
         hosts = await _hosts(directory)
         if hosts is not None:
-            record(db, hosts, now=time.time())
+            record(db, hosts, now=time.time(), round_trips=_round_trips(hosts))
         await asyncio.sleep(LOOK_EVERY)
 
 
@@ -47,19 +54,43 @@ async def _hosts(directory: Path) -> list[Host] | None:
     return None
 
 
-def record(db: Database, hosts: Iterable[Host], *, now: float) -> None:
-    """Write what differs from the table: one row for each gateway that Envoy knows."""
+def _round_trips(hosts: Iterable[Host]) -> dict[str, float]:
+    """By gateway, as Envoy's connections to it have it: its check holds one, in this network namespace."""
+    at = {host.address: endpoint(host.address, port=0) for host in hosts if host.cluster.startswith(UNIT)}
+    found = {port: netlink.tcp_round_trips(port) for port in {each.port for each in at.values()}}
+    return {address: found[each.port].get(each.host, 0.0) for address, each in at.items()}
+
+
+def rounded(round_trip: float) -> float:
+    """Up to a power of two of the shortest; 0 stays."""
+    return SHORTEST * 2 ** max(0, ceil(log2(round_trip / SHORTEST))) if round_trip else 0.0
+
+
+def _settled(known: float, found: float, *, healthy: bool) -> float:
+    """A round trip that looks longer is one only where connects or checks fail by it: else a machine stood still."""
+    return found if found and (not known or found < known or not healthy) else known
+
+
+def record(db: Database, hosts: Iterable[Host], *, now: float, round_trips: Mapping[str, float] | None = None) -> None:
+    """Write what differs from the table: one row for each gateway that Envoy knows.
+
+    ``round_trips``: in s, by address.
+    """
     with db.write() as txn:
-        wanted = {
-            GATEWAY_CHECKS.key(row): row
-            for host in hosts
-            if (row := _check(host, txn.get(CLUSTERS, _island(host)), now))
-        }
+        wanted = {}
+        for host in hosts:
+            if row := _check(host, txn.get(CLUSTERS, _island(host)), now):
+                before = txn.get(GATEWAY_CHECKS, GATEWAY_CHECKS.key(row))
+                found = rounded((round_trips or {}).get(host.address, 0.0))
+                known = before.round_trip if before is not None else 0.0
+                wanted[GATEWAY_CHECKS.key(row)] = replace(row, round_trip=_settled(known, found, healthy=row.healthy))
         for key in [key for row in txn.all(GATEWAY_CHECKS) if (key := GATEWAY_CHECKS.key(row)) not in wanted]:
             txn.delete(GATEWAY_CHECKS, key)
         for key, row in wanted.items():
             before = txn.get(GATEWAY_CHECKS, key)
-            if before is None or (before.healthy, before.reason) != (row.healthy, row.reason):
+            if before is not None and (before.healthy, before.reason) == (row.healthy, row.reason):
+                row = replace(row, since=before.since)
+            if row != before:
                 txn.put(GATEWAY_CHECKS, row)
 
 

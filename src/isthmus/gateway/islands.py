@@ -24,11 +24,12 @@ from isthmus.loadbalancer.services import names_for_import, resolve
 from isthmus.model.balancing import Plan
 from isthmus.model.clusters import Cluster, reachability, reachability_changed
 from isthmus.model.hosts import canonical, endpoint
-from isthmus.model.islands import IslandListener, IslandPod, TrustBundle
+from isthmus.model.islands import GatewayCheck, IslandListener, IslandPod, TrustBundle
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Import, Port, Service
 from isthmus.model.tables import (
     CLUSTERS,
+    GATEWAY_CHECKS,
     IMPORTS,
     ISLAND_LISTENERS,
     ISLAND_PODS,
@@ -58,6 +59,9 @@ next client. More would multiply handshakes when many requests come at once."""
 CHECK_INTERVAL: Final = 0.5
 """Seconds between two checks of a gateway by this node."""
 CHECK_TIMEOUT: Final = 0.5
+"""Seconds for a check at least."""
+ROUND_TRIPS: Final = 4
+"""That a connect with its handshake may take at least: it takes two, and some time of both Envoys."""
 CHECK_HELLO: Final = "6973"
 """What a check sends, as hexadecimal digits; a gateway sends it back."""
 EJECT_AFTER: Final = 2
@@ -114,6 +118,7 @@ def xds(of: NodeOf) -> XdsSource:
             TRUST_BUNDLES: _by_trust,
             PLANS: _by_plan,
             ROUTE_PLANS: _by_plan,
+            GATEWAY_CHECKS: _by_round_trip,
         },
     )
 
@@ -204,7 +209,8 @@ def resources(reader: Reader, unit: str, *, of: NodeOf) -> Iterator[Resource]:
         and row.name in islands(reader, of.cluster)
         and (reader.get(TRUST_BUNDLES, (row.name,)) is not None)
     ):
-        yield from _of_island(row, of)
+        longest = max((each.round_trip for each in reader.by(GATEWAY_CHECKS, "cluster", row.name)), default=0.0)
+        yield from _of_island(row, of._replace(connect_timeout=max(of.connect_timeout, ROUND_TRIPS * longest)))
 
 
 def _of_island(row: Cluster, of: NodeOf) -> Iterator[Resource]:
@@ -261,7 +267,7 @@ def _listener(row: IslandListener, sni: str, *, name: str = "", **where: Any) ->
 def _cluster(name: str, island: ClusterName, of: NodeOf, options: dict[str, Any]) -> Resource:
     """Gateways that fail connects or checks are passed over for others."""
     check = {
-        "timeout": duration(CHECK_TIMEOUT),
+        "timeout": duration(max(CHECK_TIMEOUT, of.connect_timeout)),  # its first one connects
         "interval": duration(CHECK_INTERVAL),
         "interval_jitter_percent": 10,
         "no_traffic_interval": duration(CHECK_INTERVAL),
@@ -337,6 +343,13 @@ def _by_plan(reader: Reader, old: Plan | None, new: Plan | None) -> Iterator[str
     row = new or old
     if row is not None:
         yield from (each.name for each in reader.by(ISLAND_LISTENERS, "service", row.key.service))
+
+
+def _by_round_trip(reader: Reader, old: GatewayCheck | None, new: GatewayCheck | None) -> Iterator[str]:
+    """A gateway that turns out to be farther away than was known, or goes."""
+    row = new or old
+    if row is not None and (old.round_trip if old else 0.0) != (new.round_trip if new else 0.0):
+        yield f"{UNIT}{row.cluster}"
 
 
 def _by_gateways(reader: Reader, old: Cluster | None, new: Cluster | None) -> Iterator[str]:

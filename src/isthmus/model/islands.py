@@ -73,3 +73,5 @@ class GatewayCheck(Struct, frozen=True, gc=False, kw_only=True):
     """Why not, in Envoy's words."""
     since: float = 0.0
     """When the verdict came to be this one, Unix time, s."""
+    round_trip: float = 0.0
+    """As it was measured, s, rounded up to a power of two of 1/16; 0: none was."""
