@@ -17,6 +17,7 @@ import pytest
 from injected_faults import EXAMPLES, FAULTS, GHOST, Diagnosis, applied, cut, diagnose, healthy, is_named
 from lab_running import PATIENCE, Running, invoked, lab_name, until
 
+from isthmus.config import DatapathSection
 from isthmus_lab import removal
 from isthmus_lab.layout import Lab
 
@@ -89,8 +90,10 @@ def test_without_a_service_every_service_is_walked(running: Running) -> None:
 
 
 def pods(lab: Running) -> str:
-    """Pods as deploy/ names them, in which ``isthmus relay`` finds the sockets of the lab's processes."""
-    run = lab.lab.kubeconfig.parent / "c2"
+    """Pods as deploy/ names them, in which ``isthmus`` finds the sockets of the lab's processes, and c2's maps."""
+    run, pin = lab.lab.kubeconfig.parent / "c2", lab.lab.bpffs / Path(DatapathSection().pin).name
+    if not pin.is_symlink():
+        pin.symlink_to("c2-n1")
     path = f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
 
     def pod(app: str, *containers: str) -> dict[str, Any]:
@@ -98,12 +101,18 @@ def pods(lab: Running) -> str:
             {
                 "name": name, "image": "busybox", "command": ["sleep", "100000"],
                 "env": [{"name": "PATH", "value": path}],
-                "volumeMounts": [{"name": "run", "mountPath": "/run/isthmus"}],
+                "volumeMounts": [
+                    {"name": "run", "mountPath": "/run/isthmus"},
+                    {"name": "bpf", "mountPath": "/sys/fs/bpf"},
+                ],
             }
             for name in containers
         ]  # fmt: skip
         labels = {"app.kubernetes.io/name": app}
-        volumes = [{"name": "run", "hostPath": {"path": str(run)}}]
+        volumes = [
+            {"name": "run", "hostPath": {"path": str(run)}},
+            {"name": "bpf", "hostPath": {"path": str(lab.lab.bpffs)}},
+        ]
         meta = {"name": f"{app}-1", "namespace": "isthmus-system", "labels": labels}
         return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {"containers": each, "volumes": volumes}}
 
@@ -112,19 +121,27 @@ def pods(lab: Running) -> str:
     return json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
 
 
+def in_context(lab: Running, *words: str) -> subprocess.CompletedProcess[str]:
+    """``isthmus --context c2 …``, as on a laptop."""
+    path = f"{Path(programs.path('kubectl')).parent}:{os.environ['PATH']}"
+    env = {**os.environ, "KUBECONFIG": str(lab.lab.kubeconfig), "PATH": path}
+    command = [sys.executable, "-m", "isthmus", "--context", "c2", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False, env=env)
+
+
+def unpacked(report: Path) -> dict[str, str]:
+    """The files of a bug report, by their paths in it."""
+    with tarfile.open(report) as archive:
+        return {name.partition("/")[2]: archive.extractfile(name).read().decode() for name in archive.getnames()}  # type: ignore[union-attr]
+
+
 @pytest.mark.needs("kubectl")
 def test_with_a_kubeconfig_context_the_processes_are_asked_in_their_pods(running: Running) -> None:
     until(lambda: healthy(running), seconds=120, what="the path is healthy before")
     running.kubectl("apply", "-f", "-", stdin=pods(running), cluster="c2")
-    path = f"{Path(programs.path('kubectl')).parent}:{os.environ['PATH']}"
-    env = {**os.environ, "KUBECONFIG": str(running.lab.kubeconfig), "PATH": path}
-
-    def ask(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "isthmus", "--context", "c2", *words]
-        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False, env=env)
 
     def answered() -> bool:
-        done = ask("diagnose", "demo/echo", "--from", "demo/client")
+        done = in_context(running, "diagnose", "demo/echo", "--from", "demo/client")
         assert "Traceback" not in done.stderr, done.stderr
         shown.append(done.stdout + done.stderr)
         return done.returncode == 0
@@ -135,11 +152,25 @@ def test_with_a_kubeconfig_context_the_processes_are_asked_in_their_pods(running
     except AssertionError as why:
         pytest.fail(f"{why}\n{shown[-1]}")
     assert "✓ plan       demo/echo: c1 " in shown[-1]
-    until(lambda: ask("explain", "demo/echo").returncode == 0, what="it is explained")
-    status = ask("status")
+    until(lambda: in_context(running, "explain", "demo/echo").returncode == 0, what="it is explained")
+    status = in_context(running, "status")
     processes = {line.partition(" ")[0] for line in status.stdout.splitlines() if ": ready, up " in line}
     assert (status.returncode, processes) == (0, {"agent", "operator", "dns", "dns-second"})
-    assert "echo.demo.svc.clusterset.local" in ask("get", "names", "-A").stdout
+    assert "echo.demo.svc.clusterset.local" in in_context(running, "get", "names", "-A").stdout
+
+
+@pytest.mark.needs("kubectl")
+def test_a_bug_report_through_a_context_has_the_maps_of_each_node(running: Running, tmp_path: Path) -> None:
+    until(lambda: healthy(running), seconds=120, what="the path is healthy before")
+    running.kubectl("apply", "-f", "-", stdin=pods(running), cluster="c2")
+    until(lambda: in_context(running, "status").returncode == 0, what="the processes answer in their pods")
+    done = in_context(running, "gather", "-f", str(tmp_path / "report.tar.gz"))
+    assert done.returncode == 0, done.stderr
+    found = unpacked(tmp_path / "report.tar.gz")
+    assert "kubernetes/errors.txt" not in found, found["kubernetes/errors.txt"]
+    maps = json.loads(found["kubernetes/maps/isthmus-agent-1.json"])
+    assert {row["cluster"] for row in maps["backends"]} == {"c1"}
+    assert json.loads(found["agent/status.json"])["ready"]
 
 
 def test_every_cluster_verifies_that_it_reaches_every_other_and_nothing_is_left(running: Running) -> None:
@@ -212,8 +243,7 @@ def test_a_bug_report_has_the_objects_of_the_clusterset_and_no_secret(running: R
         until(lambda: "it runs" in running.kubectl("logs", "-n", "isthmus-system", "isthmus-operator-0"), what="a line")
         done = invoked(["gather", "--lab", running.lab.name, "--cluster", "c1", "-f", str(tmp_path / "report.tar.gz")])
     assert done.returncode == 0, done.stderr
-    with tarfile.open(tmp_path / "report.tar.gz") as archive:
-        found = {name.partition("/")[2]: archive.extractfile(name).read().decode() for name in archive.getnames()}  # type: ignore[union-attr]
+    found = unpacked(tmp_path / "report.tar.gz")
 
     def names(kind: str) -> set[str]:
         return {each["metadata"]["name"] for each in json.loads(found[f"kubernetes/{kind}.json"])}
