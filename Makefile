@@ -3,7 +3,7 @@ PY := .venv/bin/python
 comma := ,
 SELECT := not kube and not failover and not islands and not karmada_programs and not netem
 
-.PHONY: test-kernel fuzz-names scale-names soak-names demo demo-failover demo-islands demo-karmada demo-lb test test-kube test-failover test-islands check format lock setup setup-dev setup-test bpf mutate mutants bench-lb bench-policy bench-policy-change compiled bench-mcs bench-mcs-change bench-export bench-diagnose bench-clusterset test-flood cilium-reader chaos soak soak-calls kube-tools karmada-tools test-karmada kube-protos xds-protos lock clean bench-dns bench-names bench-connect bench-proxy bench-islands gateway-report
+.PHONY: test-kernel fuzz-names scale-names soak-names demo demo-failover demo-islands demo-karmada demo-lb test test-kube test-failover test-islands check format lock setup setup-dev setup-test bpf mutate mutants bench-lb bench-policy bench-policy-change bench-mcs bench-mcs-change bench-export bench-diagnose bench-clusterset test-flood cilium-reader chaos soak soak-calls kube-tools karmada-tools test-karmada kube-protos xds-protos lock clean bench-dns bench-names bench-connect bench-proxy bench-islands gateway-report
 demo: setup ## run the main job: three clusters, one export, sixty calls
 	@$(PY) -m isthmus lab demo
 
@@ -55,9 +55,9 @@ mutate: setup-dev ## take the rule of each load-balancing scenario out of a copy
 mutants: setup-test ## random edits of the code, each against the tests of its package: SEED=1 N=40 PACKAGES="etcd kube"
 	@$(PY) tools/mutants.py $(if $(SEED),--seed $(SEED)) -n $(or $(N),40) $(PACKAGES)
 
-bench-lb: setup ## what load balancing costs, from objects to map entries: SHAPE=imports SERVICES=50000 ROUNDS=5 REFERENCE=PATH
+bench-lb: setup ## what load balancing costs, from objects to map entries: SHAPE=imports SERVICES=50000 ROUNDS=5 REFERENCE="PATH ARGUMENTS"
 	@$(PY) benchmarks/bench_lb.py $(if $(SHAPE),--shape $(SHAPE)) $(if $(SERVICES),--services $(SERVICES)) \
-		$(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(REFERENCE),--reference $(REFERENCE))
+		$(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(REFERENCE),--reference '$(REFERENCE)')
 
 bench-policy: setup-dev ## what a policy over 1,000 backends costs the planner, with its target
 	@PYTHONPATH=tests/support $(PY) benchmarks/bench_policy.py
@@ -80,9 +80,6 @@ bench-proxy: setup-test ## a hop through the node's Envoy, HAProxy and nginx; re
 
 bench-islands: setup-test ## a call through the Envoys of a node and of a gateway, HAProxies with TLS, ssh; with 20 ms; memory: CALLS=100 ROUNDS=100
 	@PYTHONPATH=tests/support CALLS=$(or $(CALLS),100) ROUNDS=$(or $(ROUNDS),100) $(PY) benchmarks/bench_islands.py
-
-compiled: setup-dev ## hot modules compiled (needs a C compiler) into .cache/compiled, and their tests on them
-	@tools/compiled
 
 bench-mcs: setup-dev ## from cold start to all ServiceImports written: EXPORTS=2000 CLUSTERS=5 APISERVER=real
 	@PYTHONPATH=tests/support $(PY) benchmarks/bench_mcs.py $(if $(EXPORTS),--exports $(EXPORTS)) $(if $(CLUSTERS),--clusters $(CLUSTERS)) \

@@ -81,11 +81,12 @@ def decode(value: bytes, *, cluster: ClusterName, cluster_id: int, name: Service
                 hostnames.get(text, ""),
                 nodes.get(text, ""),
                 zone.zone if zone else "",
-                tuple([each.name for each in (zone.for_zones if zone else None) or ()]),
+                tuple([each.name for each in zone.for_zones]) if zone and zone.for_zones else (),
             )
         )
-    endpoints.sort(key=attrgetter("address"))
-    return EndpointSet(service=name, cluster=cluster, source=CLUSTERSET, part=PART, endpoints=tuple(endpoints))
+    if len(endpoints) > 1:
+        endpoints.sort(key=attrgetter("address"))
+    return EndpointSet(name, cluster, CLUSTERSET, PART, tuple(endpoints))
 
 
 def encode(

@@ -6,18 +6,19 @@ did, affects every claimant. All of it goes through indexes: a change costs what
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 from isthmus.loadbalancer import backends, plans
 from isthmus.loadbalancer.frontends import addresses_of_node
-from isthmus.loadbalancer.services import names_for_import
 from isthmus.model.names import ServiceName, derived
 from isthmus.model.services import Import, Protocol, Service
 from isthmus.model.tables import FRONTENDS, IMPORTS, ISLAND_PODS, REDIRECTS, SERVICES
 from isthmus.statedb import Affected, AffectedBatch, Pairs, Reader, rows_of
 
 Names = Iterable[ServiceName]
+Find = Callable[[Any], Any]
+"""``Reader.finder``: from a value of an index to one row, a dict of several, or None."""
 
 
 def by_probes(reader: Reader, changed: Pairs) -> Names:
@@ -44,9 +45,8 @@ def by_redirects(reader: Reader, changed: Pairs, *, node: str) -> Iterator[Servi
 def by_services(reader: Reader, changed: Pairs, *, node: str) -> list[ServiceName]:  # hot:
     """A Service affects itself, all who claim one of its addresses, and what stands for its import."""
     named, imports = reader.finder(SERVICES, "name"), reader.finder(IMPORTS, "service")
-    at, imports_at = reader.finder(SERVICES, "address"), reader.finder(IMPORTS, "address")
-    redirects_at, pods_at = reader.finder(REDIRECTS, "address"), reader.finder(ISLAND_PODS, "address")
-    of_node = frozenset(addresses_of_node(reader, node))
+    claims = _claims(reader, node)
+    at, imports_at, redirects_at, pods_at, _, of_node = claims
     found: list[ServiceName] = []
     for old, new in changed:
         name = (new or old).name
@@ -61,24 +61,23 @@ def by_services(reader: Reader, changed: Pairs, *, node: str) -> list[ServiceNam
                 elif imported is not None and (type(imported) is not Import or imported.name != row.import_of):
                     found += _claimants(reader, address)  # not of the import that it stands for, which is next
             if row.import_of:
-                found += _of_import(reader, row.import_of, of_node)
+                found += _of_import(reader, row.import_of, claims)
             if row.type != "ClusterIP" or not of_node.isdisjoint(_addresses(row)):
                 found += _on_node(reader, row, of_node)
         if named(name) is not new:  # several sources have it: the best of them counts, for all of it
             for row in reader.by(SERVICES, "name", name):
-                found += _of_one(reader, row, of_node)
+                found += _of_one(reader, row, claims)
         stood_for = imports(name)  # by its hash, though the Service may not say so
         for imported in () if stood_for is None else rows_of(stood_for):
             if (old is None or old.import_of != imported.name) and (new is None or new.import_of != imported.name):
-                found += _of_import(reader, imported.name, of_node)
+                found += _of_import(reader, imported.name, claims)
     return found
 
 
-def by_imports(reader: Reader, changed: Pairs, *, node: str) -> Iterator[ServiceName]:  # hot:
+def by_imports(reader: Reader, changed: Pairs, *, node: str) -> list[ServiceName]:  # hot:
     """An import affects what stands for it, and all who claim its addresses."""
-    of_node = frozenset(addresses_of_node(reader, node))
-    for row in _rows(changed):
-        yield from _by_import(reader, row, of_node)
+    claims = _claims(reader, node)
+    return [name for row in _rows(changed) for name in _by_import(reader, row, claims)]
 
 
 def by_nodes(reader: Reader, changed: Pairs, *, node: str) -> Iterator[ServiceName]:
@@ -119,6 +118,29 @@ def _rows(changed: Pairs) -> Iterator[Any]:
     return (row for pair in changed for row in pair if row is not None)
 
 
+class _Claims(NamedTuple):
+    """Who claims an address, and what stands for an import: functions of a batch, valid as long as its reader."""
+
+    services: Find
+    imports: Find
+    redirects: Find
+    pods: Find
+    standing: Find
+    """From an import's name to the Services that are labelled as its own."""
+    of_node: frozenset[str]
+
+
+def _claims(reader: Reader, node: str) -> _Claims:
+    return _Claims(
+        reader.finder(SERVICES, "address"),
+        reader.finder(IMPORTS, "address"),
+        reader.finder(REDIRECTS, "address"),
+        reader.finder(ISLAND_PODS, "address"),
+        reader.finder(SERVICES, "import"),
+        frozenset(addresses_of_node(reader, node)),
+    )
+
+
 def _addresses(row: Service) -> tuple[str, ...]:
     return row.cluster_ips + row.external_ips + row.load_balancer_ips
 
@@ -137,12 +159,12 @@ def _on_ports(reader: Reader, ports: Iterable[tuple[int, Protocol]]) -> Iterator
         yield from (row.name for row in reader.by(SERVICES, "node_port", port))
 
 
-def _of_one(reader: Reader, row: Service, of_node: frozenset[str]) -> Iterator[ServiceName]:
+def _of_one(reader: Reader, row: Service, claims: _Claims) -> Iterator[ServiceName]:
     for address in _addresses(row):
         yield from _claimants(reader, address)
     if row.import_of:
-        yield from _of_import(reader, row.import_of, of_node)
-    yield from _on_node(reader, row, of_node)
+        yield from _of_import(reader, row.import_of, claims)
+    yield from _on_node(reader, row, claims.of_node)
 
 
 def _on_node(reader: Reader, row: Service, of_node: frozenset[str]) -> Iterator[ServiceName]:
@@ -153,15 +175,22 @@ def _on_node(reader: Reader, row: Service, of_node: frozenset[str]) -> Iterator[
         yield from _claimants(reader, address)
 
 
-def _of_import(reader: Reader, name: ServiceName, of_node: frozenset[str]) -> Iterator[ServiceName]:
+def _of_import(reader: Reader, name: ServiceName, claims: _Claims) -> list[ServiceName]:
     row = reader.get(IMPORTS, name)
-    if row is not None:
-        yield from _by_import(reader, row, of_node)
+    return _by_import(reader, row, claims) if row is not None else []
 
 
-def _by_import(reader: Reader, row: Import, of_node: frozenset[str]) -> Iterator[ServiceName]:
-    yield from names_for_import(reader, row)
+def _by_import(reader: Reader, row: Import, claims: _Claims) -> list[ServiceName]:  # hot:
+    """What stands for an import, by its hash or by its label, and all who claim its addresses."""
+    own, standing = derived(row.name), claims.standing(row.name)
+    found = [own]
+    if standing is not None and (type(standing) is dict or standing.name != own):
+        found += [each.name for each in rows_of(standing)]
     for address in row.ips:
-        yield from _claimants(reader, address)
-        if address in of_node:
-            yield from _on_ports(reader, ((port.port, port.protocol) for port in row.ports))
+        service, imported = claims.services(address), claims.imports(address)  # nearly always of those just named
+        others = (service is not None and service is not standing) or (imported is not None and imported is not row)
+        if others or claims.redirects(address) is not None or claims.pods(address) is not None:
+            found += _claimants(reader, address)
+        if address in claims.of_node:
+            found += _on_ports(reader, ((port.port, port.protocol) for port in row.ports))
+    return found

@@ -84,7 +84,7 @@ def of_service(
 
 def of_import(reader: Reader, row: Import, address: str, *, rules: ClaimRules) -> Refusal | None:
     """Why an import may not be called at one of its ``spec.ips``."""
-    standing = [*reader.by(SERVICES, "import", row.name), *reader.by(SERVICES, "name", names.derived(row.name))]
+    standing = reader.by(SERVICES, "import", row.name) + reader.by(SERVICES, "name", names.derived(row.name))
     claim = AddressClaim(
         type="Import",
         address=address,

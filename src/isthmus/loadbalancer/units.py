@@ -216,7 +216,13 @@ class Claims:
             self._pods_at,
             self._of_node,
         )
-        for address in own if present is None else {*own, *[each.key.address for each in rows_of(present)]}:
+        if present is None:
+            addresses: Collection[str] = own
+        elif type(present) is Frontend and not own:  # nearly all that go
+            addresses = (present.key.address,)
+        else:
+            addresses = {*own, *[each.key.address for each in rows_of(present)]}
+        for address in addresses:
             claimant = claiming(address)
             if (claimant is not None and claimant is not row) or redirects_at(address) is not None:
                 return False

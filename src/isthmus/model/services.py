@@ -168,7 +168,7 @@ class ExportMark(Struct, frozen=True, gc=False, kw_only=True):
     """By type."""
 
 
-class Import(Struct, frozen=True, gc=False, kw_only=True):
+class Import(Struct, frozen=True, gc=False):
     """A ServiceImport object of the own cluster's API server."""
 
     name: ServiceName
