@@ -229,3 +229,10 @@ def test_a_masked_dump_reads_like_documentation(bench: Bench) -> None:
         "  name=c1\n"
         "  name=c2"
     )
+
+
+def test_values_of_a_batch_have_numbers_of_their_own_also_where_numbers_begin_again() -> None:
+    state = State()
+    state.generation = 0xFFFF_FFFF - 3
+    taken = [*state.next_generations(2), *state.next_generations(3)]
+    assert taken == [0xFFFF_FFFD, 0xFFFF_FFFE, 0xFFFF_FFFF, 1, 2]

@@ -25,7 +25,8 @@ def small_chunks() -> Iterator[None]:
 
 @given(ITEMS, st.lists(ITEMS, max_size=6))
 def test_any_changes_lead_to_the_sorted_items(first: set[int], versions: list[set[int]]) -> None:
-    present, items = sequence(sorted(first)), first
+    start = present = sequence(sorted(first))
+    items = first
     for wanted in versions:
         before = present
         present = changed(present, removed=items - wanted, added=wanted - items)
@@ -34,6 +35,8 @@ def test_any_changes_lead_to_the_sorted_items(first: set[int], versions: list[se
         assert [item in present for item in range(61)] == [item in wanted for item in range(61)]
         removed, added = difference(before, present)
         assert (sorted(removed), sorted(added)) == (sorted(items - wanted), sorted(wanted - items))
+        removed, added = difference(start, present)  # several changes ago
+        assert (sorted(removed), sorted(added)) == (sorted(first - wanted), sorted(wanted - first))
         assert (before == present) == (items == wanted)
         if isinstance(present, Chunked):
             assert all(present.chunks)
@@ -51,6 +54,15 @@ def test_a_change_leaves_the_other_chunks_the_same_objects() -> None:
     assert isinstance(after, Chunked)
     shared = {id(chunk) for chunk in before.chunks} & {id(chunk) for chunk in after.chunks}
     assert len(shared) == len(before.chunks) - 1
+
+
+def test_a_sequence_keeps_the_one_that_it_was_made_of_and_none_before_it() -> None:
+    before = sequence(range(0, 80, 2))
+    after = changed(before, removed={40}, added={41})
+    later = changed(after, removed={42}, added=set())
+    assert isinstance(after, Chunked)
+    assert isinstance(later, Chunked)
+    assert (after.step, later.step) == (None, (after, [42], []))
 
 
 def test_equal_items_that_are_other_objects_are_no_difference() -> None:
