@@ -14,7 +14,7 @@ from isthmus.loadbalancer.selection import Place
 from isthmus.loadbalancer.services import resolve
 from isthmus.loadbalancer.shares import by_cluster
 from isthmus.model.islands import GatewayCheck, IslandListener
-from isthmus.model.names import ClusterName
+from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.policies import HealthCheck, Policy, Share, Tier
 from isthmus.model.services import Condition, Port
 from isthmus.model.tables import (
@@ -169,6 +169,8 @@ def test_an_operators_database_has_every_table_that_the_status_of_a_policy_of_an
         txn.put(IMPORTS, make.imported(clusters=(C2,)))
         txn.put(SERVICES, make.derived())
         txn.put(ENDPOINT_SETS, make.endpoints("c2", "10.1.0.1"))
+    gone = resolve(db.snapshot(), ServiceName("demo/gone"), which="multicluster")
+    assert gone is None, "a policy may be there before its service"
     subject = resolve(db.snapshot(), DERIVED, which="multicluster")
     assert subject is not None
     policy = Policy(name=ECHO, target=ECHO)

@@ -134,8 +134,9 @@ def of_service(  # hot:
         if (way := _way(reader, subject, there, of, at)) != "direct":
             return list(islands.backends(reader, subject, of, [there])) if way == "gateway" else ()
         return of_endpoints(subject, there, there.endpoints, at=at).values() if there.shared else ()
-    if there is None and (pod := reader.get(ISLAND_PODS, service)) is not None:
-        return list(islands.of_pod(reader, pod))
+    if subject.alone:
+        pod = reader.get(ISLAND_PODS, service)
+        return list(islands.of_pod(reader, pod)) if pod is not None else ()
     alive = {row.key: row.healthy for row in rows_of(probed)}
     found: list[Backend] = []
     parts: dict[tuple[str, ...], Part] = {}

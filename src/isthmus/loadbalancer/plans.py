@@ -20,6 +20,7 @@ from isthmus.loadbalancer.services import (
     names_for_import,
     no_service,
     resolve,
+    resolved_pod,
 )
 from isthmus.loadbalancer.tiers import (
     MAX_GROUPS,
@@ -233,7 +234,7 @@ def compute(
     frontends, backends = reader.by(FRONTENDS, "service", service), reader.by(BACKENDS, "service", service)
     if without:
         backends = [replace(b, condition=Condition.GONE) if b.key.cluster in without else b for b in backends]
-    subject = resolve(reader, service, which="all")
+    subject = resolve(reader, service, which="all") or resolved_pod(reader, service)
     by = outlook(reader, cluster, node, sources=reader.pending(BACKENDS))
     return of_service(reader, service, subject, frontends=frontends, backends=backends, by=by, reasons=reasons)
 

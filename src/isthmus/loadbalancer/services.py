@@ -123,11 +123,15 @@ def resolve(reader: Reader, name: ServiceName, *, which: Which) -> ResolvedServi
 
 
 def resolved_import(reader: Reader, name: ServiceName) -> ResolvedService | None:
-    """What an import is that no Service stands for, by the name that its derived one would have; or a pod of an island,
-    which is a service of its own."""
+    """What an import is that no Service stands for, by the name that its derived one would have."""
     for imported in reader.by(IMPORTS, "service", name):
         if stands_alone(reader, imported):
             return _of_import(name, imported)
+    return None
+
+
+def resolved_pod(reader: Reader, name: ServiceName) -> ResolvedService | None:
+    """A pod of an island, which is a service of its own. Only an agent's database has such."""
     pod = reader.get(ISLAND_PODS, name)
     return _of_pod(pod) if pod is not None else None
 

@@ -16,7 +16,7 @@ from isthmus.loadbalancer.backends import PartCache, Viewpoint
 from isthmus.loadbalancer.claims import ClaimRules
 from isthmus.loadbalancer.members import Large
 from isthmus.loadbalancer.plans import Outlook
-from isthmus.loadbalancer.services import ResolvedService, Which, best, resolved, resolved_import, wanted
+from isthmus.loadbalancer.services import ResolvedService, Which, best, resolved, resolved_import, resolved_pod, wanted
 from isthmus.model.balancing import Backend, Frontend, Plan
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Import, Service
@@ -117,7 +117,7 @@ class Units:
             row = best(txn, name) if type(stored) is dict else stored
             ours = row is not None and wanted(row, which)
             called = claims.renew(name, stored, ours=ours)
-            subject = resolved_import(txn, name) if row is None else resolved(txn, row)
+            subject = resolved(txn, row) if row is not None else resolved_import(txn, name) or resolved_pod(txn, name)
             found: Collection[Backend] = ()
             if subject is not None and (row is None or ours):
                 found = backends.of_service(txn, subject, at=at, cache=parts)
