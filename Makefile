@@ -52,7 +52,7 @@ bpf: ## compile the datapath
 mutate: setup-dev ## take the rule of each load-balancing scenario out of a copy of the code, and see it fail
 	@$(PY) tools/mutate.py $(SCENARIOS)
 
-mutants: setup-test ## random edits of the code, each against the tests of its package: SEED=1 N=40 PACKAGES="etcd kube"
+mutants: setup-test ## random edits of the code, each against its package's tests and others that import its module: SEED=1 N=40 PACKAGES="etcd kube"
 	@$(PY) tools/mutants.py $(if $(SEED),--seed $(SEED)) -n $(or $(N),40) $(PACKAGES)
 
 bench-lb: setup ## what load balancing costs, from objects to map entries: SHAPE=imports SERVICES=50000 ROUNDS=5 REFERENCE="PATH ARGUMENTS"
