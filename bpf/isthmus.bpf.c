@@ -220,7 +220,7 @@ int sock_release(struct bpf_sock *sk)
 {
 	if (sk->protocol == IPPROTO_UDP)
 		free_place(bpf_get_socket_cookie(sk));
-	else if (sk->state == BPF_TCP_CLOSE && sk->protocol == IPPROTO_TCP)
+	else if (sk->protocol == IPPROTO_TCP && (sk->state == BPF_TCP_CLOSE || sk->state == BPF_TCP_SYN_SENT))
 		released(sk);
 	return 1;
 }

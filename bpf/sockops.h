@@ -301,16 +301,16 @@ static __always_inline void observe(struct bpf_sock_ops *ctx)
 
 /*
  * A socket is closed whose connect made no SYN: there was no route to the backend, or no port of ours left towards it, and
- * no other hook has seen that.
+ * no other hook has seen that. In SYN_SENT it was to have one with the first data (TCP_FASTOPEN_CONNECT): nobody failed.
  */
 static __always_inline void released(struct bpf_sock *sk)
 {
 	__u64 cookie = bpf_get_socket_cookie(sk);
 	struct attempt *attempt = any_attempt_of(call_of(sk, cookie));
 
-	if (!attempt)
+	if (!attempt || (sk->state != BPF_TCP_CLOSE && !attempt->unsent))
 		return;
-	if (attempt->unsent && is_of_these_maps(attempt)) {
+	if (sk->state == BPF_TCP_CLOSE && attempt->unsent && is_of_these_maps(attempt)) {
 		count_failure(attempt, FAILURE_UNREACHABLE);
 		count_outcome(attempt, VERDICT_FAILED);
 	}

@@ -8,6 +8,7 @@ import pytest
 from bpf_world import BACKENDS, Caller, Load, World, group, no_place_is_free, places, plan, programmed, target
 from failing_backends import GOOD, NO_ROUTE_HERE, REFUSES, SILENT, VIP, VIP6
 from lab_running import until
+from namespaces import put
 
 from isthmus.datapath import Datapath, view
 from isthmus.datapath.core import shapes
@@ -95,6 +96,20 @@ def test_a_place_is_free_again_however_its_socket_has_ended(rescuing: Datapath, 
     programmed(rescuing.target(), plan("echo", VIP, group(to), ejection=NEVER))
     load.run(VIP, calls=20, at_once=10, timeout=0.5)
     until(lambda: places(rescuing) == 0, what="all are free")
+
+
+def test_a_connect_that_waits_for_data_and_is_closed_blames_nobody_and_leaves_no_place(
+    rescuing: Datapath, world: World, caller: Caller
+) -> None:
+    """With TCP_FASTOPEN_CONNECT the SYN goes with the first bytes."""
+    programmed(rescuing.target(), plan("echo", VIP, group(REFUSES), ejection=Ejection(50, 60.0, 60.0)))
+    put(world.client, "net/ipv4/tcp_fastopen", 1 | 4)  # as a client, whose cookie need not be known
+    try:
+        assert caller.calls("deferred", VIP, 80, times=3) == [{}] * 3, "nothing was sent that could be refused"
+    finally:
+        put(world.client, "net/ipv4/tcp_fastopen", 1)
+    until(lambda: places(rescuing) == 0, what="all are free")
+    assert view.rows(rescuing.maps, "failing") == []
 
 
 def test_a_socket_that_connects_again_has_the_peer_that_it_called_last(rescuing: Datapath, caller: Caller) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 TIMEOUT = 10.0
 IPPROTO_MPTCP = 262  # linux/in.h
+TCP_FASTOPEN_CONNECT = 30  # linux/tcp.h
 TCP_REPAIR = 19  # linux/tcp.h: a socket in repair mode is closed in silence
 kept: dict[str, socket.socket] = {}
 
@@ -121,6 +122,15 @@ def again(host: str, port: int, first: str) -> dict[str, Any]:
         return {"answer": sock.recv(200).decode().strip(), "peer": "{}:{}".format(*sock.getpeername()[:2])}
 
 
+def deferred(host: str, port: int) -> dict[str, Any]:
+    """A connect whose SYN goes with the first bytes, where the server's cookie is known, and a close without any."""
+    with socket.socket(family(host), socket.SOCK_STREAM) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, TCP_FASTOPEN_CONNECT, 1)
+        sock.settimeout(TIMEOUT)
+        sock.connect((host, port))
+    return {}
+
+
 def echo(host: str, port: int, text: str) -> dict[str, Any]:
     """Bytes there and back on a call that is held."""
     sock = kept[f"{host}:{port}"]
@@ -157,6 +167,7 @@ CALLS: dict[str, Callable[..., dict[str, Any]]] = {
     "peer": peer,
     "close": close,
     "again": again,
+    "deferred": deferred,
     "echo": echo,
     "drop": drop,
     "abandon": abandon,

@@ -16,4 +16,4 @@ MAPS: Final[Mapping[str, Map]] = {
     row.name: row for row in (*services.MAPS, *failures.MAPS, *flows.MAPS, *names.MAPS, *settings.MAPS)
 }
 
-PROGRAMS: Final[tuple[Program, ...]] = (*services.PROGRAMS, *failures.PROGRAMS)
+PROGRAMS: Final[tuple[Program, ...]] = (*failures.PROGRAMS, *services.PROGRAMS)

@@ -78,10 +78,10 @@ MAPS: Final = (
 ORDER: Final = tuple(row.name for row in MAPS if row.writer == "plans")
 """A reader finds what an entry refers to: that is written before it, and deleted after it."""
 
-HOOKS: Final = ("connect", "sendmsg", "recvmsg", "getpeername")
-"""Each in both families."""
+HOOKS: Final = ("recvmsg", "getpeername", "connect", "sendmsg")
+"""Each in both families. An upgrade replaces what reads a socket's call before what writes it."""
 
 PROGRAMS: Final = (
-    *(Program(f"{hook}{family}", "cgroup") for hook in HOOKS for family in "46"),
     Program("sock_release", "cgroup"),
+    *(Program(f"{hook}{family}", "cgroup") for hook in HOOKS for family in "46"),
 )
