@@ -124,7 +124,7 @@ def test_verify_has_the_path_of_each_pair_and_the_hop_that_failed(islands: Runni
         ("c2", "c2"): "local",
     }
     for each in found.values():
-        assert [each["checks"][check] for check in ("name", "tcp", "headless")] == ["", "", ""]
+        assert each["checks"] == dict.fromkeys(("name", "tcp", "udp", "headless"), "")
     islands.cli("kill", "c1/n1/gateway-envoy")
     try:
         broken = verified(islands, 10)[("c2", "c1")]
