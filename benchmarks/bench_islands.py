@@ -13,7 +13,7 @@ ends of the tunnel for a request, or connection.
 Then the same over a line with a round trip of 20 ms (delay.py) between the two ends, with connections made before
 (``gateway.preconnect``) as one more way; × is how many round trips a request takes, by that of ``direct, existing``.
 
-Then the memory of a gateway's Envoy, with three members.
+Then the memory of a gateway's Envoy.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from island_world import Islands, islands
 from pyroute2 import IPRoute
 from route_world import C1, C2
 
+from isthmus.clusterset import certificates
 from isthmus.gateway import naming
 from isthmus.gateway.secrets import Identity
 from isthmus.model.clusters import Cluster
@@ -219,10 +220,13 @@ def show_delayed(ways: Sequence[Way]) -> None:
         print(f"| {way.name} |" + "".join(f" {each / 1000:.1f} | {each / trip:.2f} |" for each in found), flush=True)
 
 
-async def memory(directory: Path, speaks: str) -> int:
-    """MB of the Envoy of a gateway with so many exports and three members, when it serves them."""
+async def memory(directory: Path, speaks: str, members: int) -> int:
+    """MB of the Envoy of a gateway with so many exports and members, when it serves them."""
     async with AsyncExitStack() as stack:
-        world = Gateway(Islands(directory, stack), C2, 1)
+        made = Islands(directory, stack)
+        for number in range(members - len(made.authorities)):
+            (made.trust / f"m{number}.ca.crt").write_bytes(certificates.authority(f"m{number}").certificate)
+        world = Gateway(made, C2, 1)
         for number in range(EXPORTS):
             name = ServiceName(f"demo/s{number}")
             row = Export(cluster=C2, name=name, created="", ports=(Port("", 80, app_protocol=speaks),))
@@ -252,10 +256,10 @@ def main() -> None:
             assert relay.stdout is not None
             assert relay.stdout.readline() == b"ready\n"
             show_delayed(asyncio.run(calls(processes, Path(short) / "far", DELAYED, FAR_COUNTS, max(3, ROUNDS // 5))))
-        print(f"\n| {EXPORTS:,} exports on a gateway | MB |\n|---|---|")
-        for speaks in ("", "http"):
-            found = asyncio.run(memory(Path(short) / f"memory-{speaks}", speaks))
-            print(f"| {speaks or 'bytes'} | {found} |", flush=True)
+        print(f"\n| {EXPORTS:,} exports on a gateway | members | MB |\n|---|---|---|")
+        for speaks, members in (("", 3), ("http", 3), ("http", 10)):
+            found = asyncio.run(memory(Path(short) / f"memory-{speaks}{members}", speaks, members))
+            print(f"| {speaks or 'bytes'} | {members} | {found} |", flush=True)
 
 
 if __name__ == "__main__":
