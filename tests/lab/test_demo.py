@@ -6,13 +6,15 @@ import json
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
 from host_packets import Watched
-from lab_running import lab_name
+from lab_running import PATIENCE, lab_name
 from lab_traces import host_network, traces
 
+from isthmus_lab import removal
 from isthmus_lab.layout import Lab
 
 pytestmark = pytest.mark.lab
@@ -30,11 +32,18 @@ class Report(NamedTuple):
     network_before: dict[str, str]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def nothing_left() -> Iterator[None]:
+    """A story that is ended here, since it takes too long, takes no lab down: later tests would meet it."""
+    yield
+    removal.remove(LAB)
+
+
 @pytest.fixture(scope="module")
 def report(own_host: None) -> Report:
     before = host_network()
     with Watched() as watched:
-        done = subprocess.run(COMMAND, capture_output=True, text=True, check=False, timeout=170)
+        done = subprocess.run(COMMAND, capture_output=True, text=True, check=False, timeout=PATIENCE)
     return Report(done.returncode, json.loads(done.stdout), done.stderr, watched, before)
 
 

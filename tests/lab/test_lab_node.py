@@ -157,7 +157,7 @@ def test_a_container_that_ends_is_started_again_with_growing_pauses(echo: Runnin
 def test_a_pod_that_is_deleted_while_its_program_starts_ends_without_its_whole_grace(
     echo: Running, until: Callable[..., Any]
 ) -> None:
-    slow = "import signal, sys, time; time.sleep(0.7); signal.signal(15, lambda *_: sys.exit()); time.sleep(900)"
+    slow = "import signal, sys, time; time.sleep(3); signal.signal(15, lambda *_: sys.exit()); time.sleep(900)"
     apply(
         echo, pod("hasty", {"image": "python", "command": ["python3", "-c", slow]}, terminationGracePeriodSeconds=600)
     )

@@ -122,8 +122,13 @@ class Runner:
         self._stopping = True
         self._update(ready=False)
         if self._process is not None:
-            await _until_sigterm_is_handled(self._process, within=min(YOUNG, grace))
-            await self._process.stop(grace=grace)
+            handled = await _until_sigterm_is_handled(self._process, within=min(YOUNG, grace))
+            late = None if handled else asyncio.create_task(_sigterm_once_handled(self._process))
+            try:
+                await self._process.stop(grace=grace)
+            finally:
+                if late is not None:
+                    late.cancel()
 
     async def _once(self) -> int:
         begun = timestamp()
@@ -292,8 +297,8 @@ class Runner:
             self._changed()
 
 
-async def _until_sigterm_is_handled(process: spawn.Process, *, within: float) -> None:
-    """Wait until a process that has just been started handles SIGTERM.
+async def _until_sigterm_is_handled(process: spawn.Process, *, within: float) -> bool:
+    """Wait until a process that has just been started handles SIGTERM; whether it does.
 
     The kernel keeps from the first process of a PID namespace every signal that it has no handler for
     (pid_namespaces(7)): sent while the program still starts, SIGTERM would be lost and the whole grace waited for.
@@ -301,8 +306,17 @@ async def _until_sigterm_is_handled(process: spawn.Process, *, within: float) ->
     young_until = process.born / os.sysconf("SC_CLK_TCK") + within
     while process.code is None and time.clock_gettime(time.CLOCK_BOOTTIME) < young_until:
         if _handles(process.pid, signal.SIGTERM):
-            return
+            return True
         await asyncio.sleep(0.02)
+    return _handles(process.pid, signal.SIGTERM)
+
+
+async def _sigterm_once_handled(process: spawn.Process) -> None:
+    """SIGTERM again for a program that took longer to start. Accepts a race: it may have handled the first one."""
+    while process.code is None and not _handles(process.pid, signal.SIGTERM):  # noqa: ASYNC110 no event announces it
+        await asyncio.sleep(0.1)
+    if process.code is None:
+        process.signal(signal.SIGTERM)
 
 
 def _handles(pid: int, number: int) -> bool:
