@@ -242,6 +242,7 @@ class Karmada:
         serve = ["--bind-address=127.0.0.1", f"--secure-port={port}", f"--cert-dir={self.folder}"]
         controllers, scheduler, webhook = (str(binaries.find(name)) for name in PROGRAMS)
         self._run(webhook, *common, *serve, _probes())
+        self._until("the webhooks listen", lambda: _listens(port))  # without them every object of Karmada's is refused
         url = f"https://127.0.0.1:{port}"
         self.apply(
             _hooks("MutatingWebhookConfiguration", "mutate", MUTATED, url=url, ca=authority.certificate),
@@ -298,6 +299,14 @@ def free_ports(count: int) -> list[int]:
             continue
         found.add(port)
     return sorted(found)
+
+
+def _listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port)).close()
+    except ConnectionRefusedError:
+        return False
+    return True
 
 
 def _probes() -> str:
