@@ -8,15 +8,13 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from time import monotonic
 from typing import Any
 
 import pytest
-from island_load import RATE, Call, Load, LoadedIslands, clusters_of, http, loaded_islands, tcp
+from island_load import RATE, Call, Load, LoadedIslands, Plans, after, clusters_of, http, loaded_islands, tcp
 from island_world import C3
 from route_world import C1, C2
 
-from isthmus.model.names import ClusterName
 from isthmus.model.services import Port
 
 pytestmark = [pytest.mark.needs("envoy"), pytest.mark.islands]
@@ -174,32 +172,3 @@ def assert_only_in_flight(failed: list[Call], at: float) -> None:
 
 
 Ask = Callable[[str, int, int], Awaitable[str]]
-
-
-def after(seconds: float, act: Callable[[], object]) -> asyncio.Task[float]:
-    """Act in so many seconds; the task has the moment of it."""
-
-    async def wait() -> float:
-        await asyncio.sleep(seconds)
-        act()
-        return monotonic()
-
-    return asyncio.create_task(wait())
-
-
-class Plans:
-    """Which clusters the plan of an import calls, each time that they change."""
-
-    def __init__(self, world: LoadedIslands, name: str) -> None:
-        self.seen: list[tuple[float, set[ClusterName]]] = []
-        self._task = asyncio.create_task(self._look(world, name))
-
-    async def _look(self, world: LoadedIslands, name: str) -> None:
-        while True:
-            found = clusters_of(world.plan(name))
-            if not self.seen or self.seen[-1][1] != found:
-                self.seen.append((monotonic(), found))
-            await asyncio.sleep(0.005)
-
-    def stop(self) -> None:
-        self._task.cancel()

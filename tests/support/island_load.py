@@ -304,6 +304,35 @@ class Load:
         return max(call.took for call in self.calls if call.began >= since)
 
 
+def after(seconds: float, act: Callable[[], object]) -> asyncio.Task[float]:
+    """Act in so many seconds; the task has the moment of it."""
+
+    async def wait() -> float:
+        await asyncio.sleep(seconds)
+        act()
+        return monotonic()
+
+    return asyncio.create_task(wait())
+
+
+class Plans:
+    """Which clusters the plan of an import calls, each time that they change."""
+
+    def __init__(self, world: LoadedIslands, name: str) -> None:
+        self.seen: list[tuple[float, set[ClusterName]]] = []
+        self._task = asyncio.create_task(self._look(world, name))
+
+    async def _look(self, world: LoadedIslands, name: str) -> None:
+        while True:
+            found = clusters_of(world.plan(name))
+            if not self.seen or self.seen[-1][1] != found:
+                self.seen.append((monotonic(), found))
+            await asyncio.sleep(0.005)
+
+    def stop(self) -> None:
+        self._task.cancel()
+
+
 @asynccontextmanager
 async def loaded_islands(
     directory: Path, *, connect_timeout: float = 0.25, preconnect: bool = False

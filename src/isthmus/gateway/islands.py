@@ -292,7 +292,7 @@ def _cluster(name: str, island: ClusterName, of: NodeOf, options: dict[str, Any]
         unit(island),
         panic=1,  # with all of them passed over, and nothing else to call, they are called all the same
         connect_timeout=of.connect_timeout,
-        lb_policy="RANDOM",
+        lb_policy="ROUND_ROBIN",  # a connect that is made again goes to another one
         ignore_health_on_host_removal=True,
         health_checks=[check],
         outlier_detection=outlier,

@@ -40,9 +40,9 @@ PING_EVERY: Final = 0.2
 """Seconds between two pings of a node's connection to a gateway."""
 IDLE: Final = 60.0
 """Seconds without a datagram either way after which a session ends, and without a session a connection."""
-ANSWERED_WITHIN: Final = 30.0
-"""Seconds without an answer after which a session ends at the gateway: Envoy does not notice that its pod has gone, and
-the next datagram of the client may find another one. NAT is rarely more patient with UDP that is not answered."""
+RENEWED_AFTER: Final = 10.0
+"""Seconds after which new sessions get another connection: through all gateways, and the island itself again where
+another one was called in its place."""
 GATEWAY_PING_EVERY: Final = 10.0
 """Seconds between two pings of a gateway's connection, and for an answer: a node that has vanished keeps no streams."""
 CONNECT_ATTEMPTS: Final = 4
@@ -60,7 +60,8 @@ def tunnel(row: IslandListener) -> str:
 def calling(row: IslandListener, sni: str, *, patience: float) -> Iterator[Resource]:
     """The listener for the datagrams of pods, and the cluster that is :func:`tunnel`.
 
-    ``patience``: seconds that a gateway has to answer a ping.
+    ``patience``: seconds that a connect to a gateway has. A ping has twice as many: one of a new connection has to
+    outlive a connect that fails, and to end a connection for nothing costs all its sessions.
     """
     datagrams, owner = f"datagrams of {row.name}", f"ServiceImport {row.import_of}"
     tunneling = {
@@ -96,10 +97,13 @@ def calling(row: IslandListener, sni: str, *, patience: float) -> Iterator[Resou
         stat_prefix=STAT_PREFIX,
     )
     within = {"address": {"envoy_internal_address": {"server_listener_name": tunnel(row)}}}
-    pings = {"interval": duration(PING_EVERY), "interval_jitter": {"value": 0}, "timeout": duration(patience)}
+    pings = {"interval": duration(PING_EVERY), "interval_jitter": {"value": 0}, "timeout": duration(patience * 2)}
     options = packed(
         HTTP_OPTIONS,
-        common_http_protocol_options={"idle_timeout": duration(IDLE)},
+        common_http_protocol_options={
+            "idle_timeout": duration(IDLE),
+            "max_connection_duration": duration(RENEWED_AFTER),
+        },
         explicit_http_config={"http2_protocol_options": {"connection_keepalive": pings}},
     )
     yield resource(
@@ -124,7 +128,6 @@ def manager(caller: ClusterName, cluster: str = "") -> dict[str, Any]:
         "route": {
             **({"cluster": cluster} if cluster else {"cluster_header": TARGET}),
             "timeout": duration(0),
-            "retry_policy": {"per_try_idle_timeout": duration(ANSWERED_WITHIN)},
             "hash_policy": [{"connection_properties": {"source_ip": True}}],
             "upgrade_configs": [{"upgrade_type": UPGRADE, "connect_config": {}}],
         },
