@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from island_world import C3, DOMAIN
+from msgspec.structs import replace
 from route_world import C1, C2, RouteWorld
 
 from isthmus.gateway.alternatives import AGGREGATE
@@ -57,6 +58,8 @@ def test_a_gateway_that_is_far_away_has_the_time_that_round_trips_to_it_take() -
     assert seconds("c2") == (0.25, 0.5)
     world.put(GATEWAY_CHECKS, far)
     assert seconds("c2") == (1.0, 1.0)
+    world.put(GATEWAY_CHECKS, replace(far, round_trip=64.0))
+    assert seconds("c2") == (5.0, 5.0)
     assert seconds("c3") == (0.25, 0.5)
 
 

@@ -363,7 +363,7 @@ async def test_a_cluster_that_is_no_member_any_more_is_refused_from_then_on(worl
     assert await world.handshake(c3, SNI) == b""
     assert pod.seen == seen
     assert await world.handshake(world.identity(C1, naming.NODE), SNI) == b"hello\n"
-    await until(counted(world), {"certificate": {"unknown": 2}})
+    await until(counted(world, "certificate"), {"certificate": {"unknown": 2}})
 
 
 async def test_connections_that_a_cluster_holds_end_when_it_is_no_member_any_more_and_no_others(

@@ -24,9 +24,10 @@ from isthmus.gateway.refusals import REASONS, Ended, Refusals
 from isthmus.gateway.secrets import Identity, Secrets
 from isthmus.kube.access import Access
 from isthmus.kube.transport import Transport
+from isthmus.model.clusters import PeerPolicy
 from isthmus.model.names import ClusterName, ServiceName
-from isthmus.model.tables import OWN_EXPORTS, TRUST_BUNDLES
-from isthmus.processes import gateway
+from isthmus.model.tables import OWN_EXPORTS, PEER_POLICIES, TRUST_BUNDLES
+from isthmus.processes import gateway, proxying
 from isthmus.proxy import Settings, Supervisor, binary
 from isthmus.statedb import Database
 
@@ -100,6 +101,27 @@ async def world() -> AsyncIterator[World]:
                 for task in tasks[::-1]:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def test_who_is_trusted_is_not_known_before_it_is_known_who_is_distrusted(tmp_path: Path) -> None:
+    for name in ("c1", "c3"):
+        folder = Folder(tmp_path / name)
+        folder.ensure(name, ("127.0.0.1",), days=1, domain=DOMAIN)
+        (tmp_path / f"{name}.ca.crt").write_bytes(folder.bundle)
+    config = Config(
+        clusterset=ClustersetSection(directory=str(tmp_path)), proxy=ProxySection(directory=str(tmp_path / "envoy"))
+    )
+    db = Database(PEER_POLICIES, TRUST_BUNDLES)
+    listed = db.initializer(PEER_POLICIES, "kubernetes")
+    secrets = proxying.secrets(db, config, "gateway")
+    secrets.renew()
+    assert (db.snapshot().initialized(TRUST_BUNDLES), [*db.snapshot().all(TRUST_BUNDLES)]) == (False, [])
+    with db.write() as txn:
+        txn.put(PEER_POLICIES, PeerPolicy(cluster=ClusterName("c1"), distrusted=True))
+        listed.complete(txn)
+    secrets.renew()
+    assert db.snapshot().initialized(TRUST_BUNDLES)
+    assert [row.clusters for row in db.snapshot().all(TRUST_BUNDLES)] == [("c3",)]
 
 
 async def test_what_is_exported_is_called_and_nothing_else_and_no_longer_than_it_is(world: World) -> None:

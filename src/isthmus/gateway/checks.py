@@ -27,17 +27,22 @@ from isthmus.statedb import Database, Snapshot
 
 LOOK_EVERY: Final = 0.2
 """Seconds between two looks at Envoy's verdicts."""
+MEASURE_EVERY: Final = 5.0
+"""Seconds between two looks at round trips: for one the kernel walks through all sockets of the node."""
 SHORTEST: Final = 1 / 16
 """Seconds of the shortest round trip that is told from others."""
 
 
 async def follow(db: Database, directory: Path) -> None:
     """Keep the table as the Envoy of a directory has it, for ever; while none answers, as it was."""
+    measured, round_trips = -MEASURE_EVERY, dict[str, float]()
     while True:
         await db.until(_has_islands)
         hosts = await _hosts(directory)
         if hosts is not None:
-            record(db, hosts, now=time.time(), round_trips=_round_trips(hosts))
+            if time.monotonic() - measured >= MEASURE_EVERY:
+                measured, round_trips = time.monotonic(), _round_trips(hosts)
+            record(db, hosts, now=time.time(), round_trips=round_trips)
         await asyncio.sleep(LOOK_EVERY)
 
 

@@ -62,6 +62,8 @@ CHECK_TIMEOUT: Final = 0.5
 """Seconds for a check at least."""
 ROUND_TRIPS: Final = 4
 """That a connect with its handshake may take at least: it takes two, and some time of both Envoys."""
+LONGEST_TIMEOUT: Final = 5.0
+"""Seconds that round trips may make of it: a gateway that answers later and later would raise it for ever."""
 CHECK_HELLO: Final = "6973"
 """What a check sends, as hexadecimal digits; a gateway sends it back."""
 EJECT_AFTER: Final = 2
@@ -210,7 +212,8 @@ def resources(reader: Reader, unit: str, *, of: NodeOf) -> Iterator[Resource]:
         and (reader.get(TRUST_BUNDLES, (row.name,)) is not None)
     ):
         longest = max((each.round_trip for each in reader.by(GATEWAY_CHECKS, "cluster", row.name)), default=0.0)
-        yield from _of_island(row, of._replace(connect_timeout=max(of.connect_timeout, ROUND_TRIPS * longest)))
+        least = min(ROUND_TRIPS * longest, LONGEST_TIMEOUT)
+        yield from _of_island(row, of._replace(connect_timeout=max(of.connect_timeout, least)))
 
 
 def _of_island(row: Cluster, of: NodeOf) -> Iterator[Resource]:
