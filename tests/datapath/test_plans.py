@@ -143,6 +143,17 @@ def test_a_slot_that_is_wanted_again_within_the_grace_period_stays(bench: Bench)
     assert len(view.dump(bench.maps)["slots"]) == len(view.dump(bench.maps)["backends"]) == 3
 
 
+def test_a_frontend_that_two_rows_of_a_batch_have_stays_with_the_one_that_is_written(bench: Bench) -> None:
+    """It moves from one to the other, whose row comes first: the row that still has it wrote nothing of it."""
+    held, other = plan("held", VIP, many(0, 1)), plan("other", "10.96.0.8", many(1, 2))
+    [shared], [own] = held.frontends, other.frontends
+    held = replace(held, frontends=(shared, replace(shared, address="10.96.0.9")))
+    bench.update(held, other)
+    bench.update(replace(other, frontends=(own, shared)), replace(held, groups=(many(0, 2),)))
+    bench.update(replace(held, frontends=held.frontends[1:], groups=(many(0, 2),)))
+    assert codecs.frontend_key(shared) in dict(bench.maps.items("frontends"))
+
+
 def test_a_plan_without_frontends_is_not_programmed(bench: Bench) -> None:
     row = plan("echo", VIP, many(0, 3))
     bench.update(replace(row, frontends=()))

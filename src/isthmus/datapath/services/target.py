@@ -145,12 +145,11 @@ class PlanTarget:
         """Point the frontends to their plans; then retire the plans that no frontend points to."""
         live = {key: change for key, change in changes.items() if key not in failures} if failures else changes
         failed = self._put("frontends", entries, live, failures)
+        plan_of = codecs.FRONTEND.unpack
         known = self.state.frontends
-        for change in live.values():  # of all, before any drops what is not its own any more
-            number = change.plan.id
-            for entry in change.frontends:
-                if entry not in failed:
-                    known[entry] = number
+        for entry, value in entries.items():  # what was written, and all of it before a unit drops what is not its own
+            if entry not in failed:
+                known[entry] = plan_of(value)[-1]
         for key, change in live.items():
             unit, called = change.unit, change.frontends
             if key not in failures and unit.frontends in ((), called):
