@@ -18,7 +18,7 @@ from isthmus.loadbalancer.explain import called, explain
 from isthmus.loadbalancer.selection import Place
 from isthmus.model.clusters import Cluster
 from isthmus.model.islands import GatewayCheck, IslandListener, IslandPod, TrustBundle
-from isthmus.model.names import ServiceName, derived, pod_id
+from isthmus.model.names import ClusterName, ServiceName, derived, pod_id
 from isthmus.model.policies import Policy, Share, Tier
 from isthmus.model.services import Namespace, Service
 from isthmus.model.tables import (
@@ -221,15 +221,49 @@ def test_explain_has_each_pod_of_an_island_without_its_address() -> None:
     assert "gateway.pod_ports" in notes
 
 
-@given(st.sets(st.text("abc", min_size=1, max_size=4), max_size=40), st.sampled_from([24, 26, 30, 8]))
+NAMES_OF_PODS = st.sets(st.text("abc", min_size=1, max_size=4), max_size=40)
+
+
+def of_cluster(cluster: str, found: set[str]) -> list[ServiceName]:
+    return [ServiceName(f"{each}.{cluster}") for each in found]
+
+
+@given(NAMES_OF_PODS, st.sampled_from([24, 26, 30, 8]))
 def test_addresses_are_in_their_range_one_for_each_and_depend_on_the_names_alone(found: set[str], bits: int) -> None:
     network = IPv4Network(f"241.0.0.0/{bits}")
-    wanted = [ServiceName(each) for each in found]
-    given_out = assign_addresses(wanted, network)
-    assert given_out == assign_addresses(reversed(wanted), network)
-    assert len(set(given_out.values())) == len(given_out) == min(len(wanted), (network.num_addresses - 2) // 2)
+    wanted = of_cluster(C2, found)
+    given_out = assign_addresses({C2: wanted}, network)
+    assert given_out == assign_addresses({C2: reversed(wanted)}, network)
+    room = (2 ** ((33 - bits) // 2) - 2) // 2
+    assert len(set(given_out.values())) == len(given_out) == min(len(wanted), room)
     assert all(ip_address(each) in network for each in given_out.values())
     assert {str(network[0]), str(network[-1])}.isdisjoint(given_out.values())
+
+
+@given(NAMES_OF_PODS, NAMES_OF_PODS, st.sampled_from(["241.0.0.0/8", "241.0.0.0/24", "241.0.0.0/28"]))
+def test_no_name_of_a_pod_changes_an_address_of_another_islands_pod(
+    victim: set[str], attacker: set[str], prefix: str
+) -> None:
+    """Also where the blocks are so few and small that all are full, and whichever island is the first by name."""
+    network = IPv4Network(prefix)
+    for mine, its in ((C2, C3), (C3, C2)):
+        wanted = of_cluster(mine, victim)
+        alone = assign_addresses({mine: wanted, its: []}, network)
+        beside = assign_addresses({mine: wanted, its: of_cluster(its, attacker)}, network)
+        assert {name: address for name, address in beside.items() if name in wanted} == alone
+        assert len(set(beside.values())) == len(beside)
+
+
+def test_an_island_that_joins_moves_no_pod_of_one_before_it_by_name() -> None:
+    """Where two come to one block, as they do in a range of few."""
+    network, found = IPv4Network("241.0.0.0/24"), {"a", "b"}
+    clusters = [ClusterName(f"c{number:02}") for number in range(20)]
+    names = {cluster: of_cluster(cluster, found) for cluster in clusters}
+    all_of_them = assign_addresses(names, network)
+    assert len(set(all_of_them.values())) == len(all_of_them) == 2 * 16, "as many islands as there are blocks"
+    for number in range(20):
+        before = assign_addresses({cluster: names[cluster] for cluster in clusters[:number]}, network)
+        assert before.items() <= all_of_them.items()
 
 
 def test_the_row_of_a_pod_names_no_service_that_kubernetes_could_have() -> None:

@@ -5,17 +5,18 @@ stands for it here: of a range that no network has, the same as long as the pod'
 that name. The pod's own address is in no row that follows.
 
 What an island can take of the range, and of Envoy's listeners, is bounded: an equal part for each, the first by name.
+Nothing that it publishes changes an address of another island's pod.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from hashlib import blake2b
 from heapq import nsmallest
 from ipaddress import IPv4Network, IPv6Network
-from itertools import count, groupby
-from typing import Any, Final
+from itertools import chain, count, groupby
+from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
 
@@ -30,8 +31,9 @@ from isthmus.model.tables import CLUSTERS, ENDPOINT_SETS, IMPORTS, ISLAND_PODS
 from isthmus.statedb import Derived, Reader
 
 Network = IPv4Network | IPv6Network
+Name = TypeVar("Name", bound=str)
 SPARE: Final = 2
-"""Addresses of a range for each that is given out, at least: so that a free one is soon found."""
+"""Addresses of a block for each that is given out, at least: so that a free one is soon found."""
 
 
 def pods_derived(of: NodeOf) -> Derived[IslandPod]:
@@ -44,13 +46,14 @@ def pods(reader: Reader, unit: bool, *, of: NodeOf) -> Iterator[IslandPod]:
     """The pods behind headless imports that each island exports, as far as there is room for it."""
     there = islands(reader, of.cluster)
     headless = sorted((row for row in reader.all(IMPORTS) if row.type == "Headless"), key=lambda row: row.name)
-    found = [row for cluster in sorted(there) for row in _within(_of_island(reader, headless, cluster), of, there)]
+    found = {cluster: list(_within(_of_island(reader, headless, cluster), of, there)) for cluster in sorted(there)}
+    wanted = {cluster: [row.name for row in rows] for cluster, rows in found.items()}
     given: dict[ServiceName, tuple[str, ...]] = {}
     for network in of.pod_addresses:
         if any(family(address) == f"IPv{network.version}" for address in of.addresses):
-            for name, address in assign_addresses((row.name for row in found), network).items():
+            for name, address in assign_addresses(wanted, network).items():
                 given[name] = (*given.get(name, ()), address)
-    for row in found:
+    for row in chain.from_iterable(found.values()):
         if row.name in given:
             yield replace(row, addresses=given[row.name])
 
@@ -60,22 +63,36 @@ def numbers(row: IslandPod) -> list[int]:
     return sorted({port.port for port in row.ports})
 
 
-def assign_addresses(wanted: Iterable[ServiceName], network: Network) -> dict[ServiceName, str]:
-    """An address for each, by a hash of its name, so that it is the same after a restart and on every node.
+def assign_addresses(wanted: Mapping[ClusterName, Iterable[ServiceName]], network: Network) -> dict[ServiceName, str]:
+    """An address for each, by hashes of the cluster's name and its own, so that it is the same after a restart and on
+    every node.
 
-    Where two come to one address, the later in order has the next of its hashes. As many have none as the range is too
-    small for.
+    Each cluster has a block of the range: names of pods are a peer's to choose, and move no pod of another one. The
+    range has as many blocks as a block has addresses, or half as many.
     """
-    taken: dict[int, ServiceName] = {}
-    room = (network.num_addresses - 2) // SPARE
-    for name in nsmallest(max(room, 0), wanted):
+    bits = network.max_prefixlen - network.prefixlen
+    blocks, size = 2 ** (bits // 2), 2 ** (bits - bits // 2)
+    given: dict[ServiceName, str] = {}
+    for cluster, block in numbered(wanted, blocks, most=blocks).items():
+        for name, offset in numbered(wanted[cluster], size - 2, most=(size - 2) // SPARE).items():
+            given[name] = str(network[block * size + 1 + offset])
+    return given
+
+
+def numbered(names: Iterable[Name], below: int, *, most: int) -> dict[Name, int]:
+    """A number of its own for each of so many names, the first in order, by a hash.
+
+    Where two come to one number, the later in order has the next of its hashes.
+    """
+    taken: dict[int, Name] = {}
+    for name in nsmallest(max(most, 0), names):
         for attempt in count():
             digest = blake2b(f"{name} {attempt}".encode(), digest_size=16).digest()
-            offset = 1 + int.from_bytes(digest, "big") % (network.num_addresses - 2)
-            if offset not in taken:
-                taken[offset] = name
+            number = int.from_bytes(digest, "big") % below
+            if number not in taken:
+                taken[number] = name
                 break
-    return {name: str(network[offset]) for offset, name in taken.items()}
+    return {name: number for number, name in taken.items()}
 
 
 def _within(rows: Iterable[IslandPod], of: NodeOf, there: set[ClusterName]) -> Iterator[IslandPod]:
