@@ -26,7 +26,7 @@ class UplinkFilter:
         self._names = names
         self._interfaces: frozenset[int] = frozenset()
         self._due = 0.0
-        self._reported = False
+        self._reported = self._without_udp = False
         self._seen: set[int] = set()
         """Inodes of listeners that have the filter, or are of other processes."""
 
@@ -41,12 +41,22 @@ class UplinkFilter:
             self._due = time.monotonic() + uplinks.REFRESH
             if (found := uplinks.indexes(self._names)) != self._interfaces:
                 self._interfaces, self._seen = found, set()
-        present = netlink.tcp_listeners() | netlink.udp_servers()
+        present = netlink.tcp_listeners() | self._udp_servers()
         if new := present - self._seen:
             with ExitStack() as stack:
                 for each in (found for pid in pids for found in listening(pid, stack, among=new)):
                     self._drop(each)
         self._seen = present
+
+    def _udp_servers(self) -> set[int]:
+        """Without udp_diag in the kernel those of TCP are filtered all the same."""
+        try:
+            return netlink.udp_servers()
+        except OSError as why:
+            if not self._without_udp:
+                log.warning("datagrams from uplinks reach Envoy: the kernel lists no UDP sockets", why=why.strerror)
+            self._without_udp = True
+            return set()
 
     def _drop(self, listener: socket.socket) -> None:
         """Without the right, Envoy serves all the same."""
