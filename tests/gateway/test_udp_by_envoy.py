@@ -17,7 +17,7 @@ from island_world import C3, DOMAIN, Islands, calling_with, expired, islands
 from route_world import C1, C2
 
 from isthmus.clusterset import certificates
-from isthmus.gateway import naming
+from isthmus.gateway import naming, udp
 from isthmus.gateway.http import TARGET
 from isthmus.gateway.naming import service_sni
 from isthmus.gateway.secrets import Identity
@@ -90,6 +90,20 @@ async def test_with_affinity_all_clients_of_a_node_share_a_pod(world: Islands) -
     pods = [await pod(world, f"pod-{number}") for number in range(5)]
     at = await called(world, *pods, affinity="ClientIP")
     assert len({await ask(at, b"x", again=1.0) for _ in range(30)}) == 1
+
+
+async def test_sessions_beyond_the_bound_of_a_port_get_no_answer_and_those_that_are_there_do(
+    world: Islands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(udp, "SESSIONS", 8)
+    at = await called(world, await pod(world))
+    clients = [await Client.to(at) for _ in range(30)]
+    first = await asyncio.gather(*(each.ask(b"x", within=5, again=1.0) for each in clients))
+    served = [each for each, answer in zip(clients, first, strict=True) if answer]
+    assert 1 <= len(served) <= udp.SESSIONS
+    assert await asyncio.gather(*(each.ask(b"y", again=1.0) for each in served)) == [b"c2 y"] * len(served)
+    for each in clients:
+        each.close()
 
 
 async def tunnelled(

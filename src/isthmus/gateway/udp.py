@@ -2,11 +2,11 @@
 
     pod ── datagrams ──▶ listener ─▶ HTTP/2 ─▶ internal listener ══ TLS, by SNI ══▶ gateway ── datagrams ──▶ pod
 
-A client's address and port are a session: a stream of HTTP/2, which the gateway gives a pod. All sessions of a port
-share a connection to a gateway (of each worker thread of the node's Envoy). It passes a listener within Envoy that
-treats it as one of TCP: it has the SNI of the port, gateways that fail are passed over for others, and the caller is
-authorised by the handshake, before the gateway reads a byte of HTTP. Nothing that a caller writes in a request chooses
-where its datagrams go: the SNI does.
+A client's address and port are a session: a stream of HTTP/2, which the gateway gives a pod. The sessions of a port
+that begin within RENEWED_AFTER share a connection to a gateway (of each worker thread of the node's Envoy). It passes a
+listener within Envoy that treats it as one of TCP: it has the SNI of the port, gateways that fail are passed over for
+others, and the caller is authorised by the handshake, before the gateway reads a byte of HTTP. Nothing that a caller
+writes in a request chooses where its datagrams go: the SNI does.
 
 UDP has nobody who would notice a gateway that has fallen silent. So the node pings each of these connections, and ends
 one that does not answer; its sessions end with it, and the next datagram of each begins a new one.
@@ -24,7 +24,7 @@ from isthmus.model.xds import Resource
 from isthmus.proxy.clusters import HTTP_OPTIONS
 from isthmus.proxy.listeners import HCM, ROUTER
 from isthmus.proxy.messages import duration, packed
-from isthmus.proxy.resources import NO_CIRCUIT_BREAKERS, address, resource
+from isthmus.proxy.resources import UNLIMITED, address, resource
 from isthmus.proxy.routing import OVERWRITE
 
 RECEIVE: Final = {"max_rx_datagram_size": {"value": 65_535}}
@@ -45,11 +45,16 @@ RENEWED_AFTER: Final = 10.0
 another one was called in its place."""
 GATEWAY_PING_EVERY: Final = 10.0
 """Seconds between two pings of a gateway's connection, and for an answer: a node that has vanished keeps no streams."""
+STREAM_IDLE: Final = 2 * IDLE
+"""Seconds without a datagram either way after which a gateway ends a stream that its node has not: it holds a port."""
 CONNECT_ATTEMPTS: Final = 4
 """Streams that are begun for a session until its datagrams are dropped."""
 RETRY_AFTER: Final = 0.02
-WAITING: Final = {"max_buffered_datagrams": {"value": 64}, "max_buffered_bytes": {"value": 65_536}}
+WAITING: Final = {"max_buffered_datagrams": {"value": 16}, "max_buffered_bytes": {"value": 16_384}}
 """What a session keeps until its stream is there; more is dropped."""
+SESSIONS: Final = 4_096
+"""Of one port at a node, together with its connections to gateways: whoever sends from ever new ports takes no more of
+Envoy. As many streams a connection has at most, so that one is enough for a node."""
 
 
 def tunnel(row: IslandListener) -> str:
@@ -64,6 +69,23 @@ def calling(row: IslandListener, sni: str, *, patience: float) -> Iterator[Resou
     outlive a connect that fails, and to end a connection for nothing costs all its sessions.
     """
     datagrams, owner = f"datagrams of {row.name}", f"ServiceImport {row.import_of}"
+    yield _listener(row, sni, datagrams, owner)
+    within = {"address": {"envoy_internal_address": {"server_listener_name": tunnel(row)}}}
+    yield resource(
+        "cluster",
+        datagrams,
+        owner,
+        row.name,
+        type="STATIC",
+        connect_timeout=duration(patience),
+        load_assignment={"cluster_name": datagrams, "endpoints": [{"lb_endpoints": [{"endpoint": within}]}]},
+        typed_extension_protocol_options={HTTP_OPTIONS: _options(patience)},
+        circuit_breakers=_bounds(),
+    )
+
+
+def _listener(row: IslandListener, sni: str, datagrams: str, owner: str) -> Resource:
+    """Where pods send, with a tunnel for each session, by the cluster ``datagrams``."""
     tunneling = {
         "proxy_host": sni,
         "target_host": sni,
@@ -83,7 +105,7 @@ def calling(row: IslandListener, sni: str, *, patience: float) -> Iterator[Resou
         tunneling_config=tunneling,
     )
     (first, *more) = [address(each, row.listen_port, protocol="UDP") for each in row.addresses]
-    yield resource(
+    return resource(
         "listener",
         row.name,
         owner,
@@ -96,9 +118,12 @@ def calling(row: IslandListener, sni: str, *, patience: float) -> Iterator[Resou
         traffic_direction="OUTBOUND",
         stat_prefix=STAT_PREFIX,
     )
-    within = {"address": {"envoy_internal_address": {"server_listener_name": tunnel(row)}}}
+
+
+def _options(patience: float) -> Any:
+    """How long a connection to a gateway is used, and its pings."""
     pings = {"interval": duration(PING_EVERY), "interval_jitter": {"value": 0}, "timeout": duration(patience * 2)}
-    options = packed(
+    return packed(
         HTTP_OPTIONS,
         common_http_protocol_options={
             "idle_timeout": duration(IDLE),
@@ -106,17 +131,12 @@ def calling(row: IslandListener, sni: str, *, patience: float) -> Iterator[Resou
         },
         explicit_http_config={"http2_protocol_options": {"connection_keepalive": pings}},
     )
-    yield resource(
-        "cluster",
-        datagrams,
-        owner,
-        row.name,
-        type="STATIC",
-        connect_timeout=duration(patience),
-        load_assignment={"cluster_name": datagrams, "endpoints": [{"lb_endpoints": [{"endpoint": within}]}]},
-        typed_extension_protocol_options={HTTP_OPTIONS: options},
-        circuit_breakers=NO_CIRCUIT_BREAKERS,
-    )
+
+
+def _bounds() -> dict[str, Any]:
+    """What a port has at most: each session of Envoy's UDP proxy counts as a connection of its cluster."""
+    others = dict.fromkeys(("max_pending_requests", "max_requests", "max_retries"), UNLIMITED)
+    return {"thresholds": [{"max_connections": {"value": SESSIONS}, **others}]}
 
 
 def manager(caller: ClusterName, cluster: str = "") -> dict[str, Any]:
@@ -141,9 +161,13 @@ def manager(caller: ClusterName, cluster: str = "") -> dict[str, Any]:
             {"name": "envoy.filters.http.router", "typed_config": packed(ROUTER, suppress_envoy_headers=True)}
         ],
         upgrade_configs=[{"upgrade_type": UPGRADE}],
-        http2_protocol_options={"allow_connect": True, "connection_keepalive": pings},
+        http2_protocol_options={
+            "allow_connect": True,
+            "connection_keepalive": pings,
+            "max_concurrent_streams": {"value": SESSIONS},
+        },
         generate_request_id={"value": False},
-        stream_idle_timeout=duration(0),
+        stream_idle_timeout=duration(STREAM_IDLE),
         early_header_mutation_extensions=[
             {
                 "name": "envoy.http.early_header_mutation.header_mutation",

@@ -1,0 +1,67 @@
+"""What bounds datagrams between islands in the configuration of Envoys, without Envoy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from route_world import C1, C2
+
+from isthmus.gateway import udp
+from isthmus.model.islands import IslandListener
+from isthmus.model.names import ServiceName
+from isthmus.proxy.clusters import HTTP_OPTIONS
+from isthmus.proxy.delta import MESSAGES
+from isthmus.proxy.messages import message, unpacked
+from isthmus.proxy.rules import problem
+
+ECHO = ServiceName("demo/echo")
+ROW = IslandListener(
+    service=ECHO,
+    cluster=C2,
+    port=80,
+    protocol="UDP",
+    addresses=("169.254.7.1", "fd00:7::1"),
+    listen_port=19_100,
+    import_of=ECHO,
+)
+
+
+def node(patience: float = 0.25) -> tuple[Any, Any]:
+    """The listener and the cluster of a node."""
+    found = []
+    for row in udp.calling(ROW, "80.echo", patience=patience):
+        assert problem(MESSAGES[row.type], row.body) == ""
+        found.append(message(MESSAGES[row.type]).FromString(row.body))
+    listener, cluster = found
+    return listener, cluster
+
+
+def datagrams_of(listener: Any) -> Any:
+    return unpacked(listener.listener_filters[0].typed_config)
+
+
+def test_the_sessions_of_a_port_are_bounded_at_a_node_and_nothing_else_is() -> None:
+    _, cluster = node()
+    [bounds] = cluster.circuit_breakers.thresholds
+    assert bounds.max_connections.value == 4_096
+    assert {bounds.max_pending_requests.value, bounds.max_requests.value, bounds.max_retries.value} == {1_000_000}
+
+
+def test_a_waiting_session_keeps_little() -> None:
+    listener, _ = node()
+    waiting = datagrams_of(listener).tunneling_config.buffer_options
+    assert (waiting.max_buffered_datagrams.value, waiting.max_buffered_bytes.value) == (16, 16_384)
+
+
+def test_a_gateway_ends_a_stream_later_than_a_node_would_and_bounds_those_of_a_connection() -> None:
+    listener, _ = node()
+    manager: Any = unpacked(udp.manager(C1)["typed_config"])
+    assert (datagrams_of(listener).idle_timeout.seconds, manager.stream_idle_timeout.seconds) == (60, 120)
+    assert manager.http2_protocol_options.max_concurrent_streams.value == 4_096, "one connection is enough for a node"
+
+
+def test_a_ping_outlives_a_connect_that_fails() -> None:
+    _, cluster = node(patience=0.5)
+    options: Any = unpacked(cluster.typed_extension_protocol_options[HTTP_OPTIONS])
+    pings = options.explicit_http_config.http2_protocol_options.connection_keepalive
+    assert pings.timeout.ToTimedelta() > cluster.connect_timeout.ToTimedelta()
