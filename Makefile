@@ -53,7 +53,7 @@ mutate: setup-dev ## take the rule of each load-balancing scenario out of a copy
 	@$(PY) tools/mutate.py $(SCENARIOS)
 
 mutants: setup-test ## random edits of the code, each against its package's tests and others that import its module: SEED=1 N=40 PACKAGES="etcd kube"
-	@$(PY) tools/mutants.py $(if $(SEED),--seed $(SEED)) -n $(or $(N),40) $(PACKAGES)
+	@$(PY) tools/mutants.py --select "$(SELECT) and not lab" $(if $(SEED),--seed $(SEED)) -n $(or $(N),40) $(PACKAGES)
 
 bench-lb: setup ## what load balancing costs, from objects to map entries: SHAPE=imports SERVICES=50000 ROUNDS=5 REFERENCE="PATH ARGUMENTS"
 	@$(PY) benchmarks/bench_lb.py $(if $(SHAPE),--shape $(SHAPE)) $(if $(SERVICES),--services $(SERVICES)) \

@@ -225,17 +225,21 @@ def _module(name: str) -> Path:
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
-def noticed(edit: Edit) -> tuple[bool | None, float]:
-    """Whether a test fails, or hangs, with an edit (None: not all ran in time); and the seconds that took."""
+def noticed(edit: Edit, select: str) -> tuple[bool | None, float]:
+    """Whether a test fails, or hangs, with an edit; and the seconds that took.
+
+    None: pytest did not end in time, or otherwise than with tests that failed (1) or passed (0), as when none was
+    collected. ``select``: the marks of the tests that run.
+    """
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="isthmus-mutants-") as folder:
         source = Path(folder, "src")
         shutil.copytree(HERE / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
         edit.apply(source)
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not kube and not lab", "-p", "no:cacheprovider"]
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", select, "-p", "no:cacheprovider"]
         environment = os.environ | {"PYTHONPATH": str(source), "CI": "true", "TMPDIR": folder}
         try:
-            code: int | None = subprocess.run(
+            code = subprocess.run(
                 [*command, "--timeout", str(EACH), *tests_of(edit.file)],
                 cwd=HERE,
                 env=environment,
@@ -245,8 +249,8 @@ def noticed(edit: Edit) -> tuple[bool | None, float]:
                 check=False,
             ).returncode
         except subprocess.TimeoutExpired:
-            code = None
-    return None if code is None else code != 0, time.monotonic() - began
+            code = -1
+    return {0: False, 1: True}.get(code), time.monotonic() - began
 
 
 def main() -> int:
@@ -255,6 +259,7 @@ def main() -> int:
     parser.add_argument("--seed", default=str(random.randrange(10**6)))
     parser.add_argument("-n", type=int, default=40, help="how many edits [40]")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--select", required=True, help="marks of the tests that run, as of pytest -m")
     parser.add_argument("--aim", type=int, default=0, help="percent of the edits that have to be noticed [0]")
     parser.add_argument("packages", nargs="*", help="only in these packages")
     options = parser.parse_args()
@@ -265,7 +270,8 @@ def main() -> int:
     print(f"mutants: {len(chosen)} of {len(found)} edits, SEED={options.seed}", flush=True)
     all_, seen = Counter[str](), Counter[str]()
     with ThreadPoolExecutor(options.jobs) as pool:
-        for edit, (found_out, seconds) in zip(chosen, pool.map(noticed, chosen), strict=True):
+        judged = pool.map(functools.partial(noticed, select=options.select), chosen)
+        for edit, (found_out, seconds) in zip(chosen, judged, strict=True):
             all_[edit.package] += found_out is not None
             seen[edit.package] += bool(found_out)
             if not found_out:
