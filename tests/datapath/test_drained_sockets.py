@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 from bpf_world import BACKENDS, Caller, World, group, plan, programmed, target
 
 from isthmus.datapath import Datapath
 from isthmus.datapath.core import shapes
+from isthmus.datapath.core.maps import KernelMaps
 from isthmus.datapath.failures.drained import Call, to_close
 from isthmus.model import tables
 from isthmus.model.balancing import Backend, BackendKey, Frontend, FrontendKey, Group, Plan, PlanKey, Target
@@ -58,6 +61,23 @@ def test_tcp_connections_that_called_the_service_are_closed_and_those_of_another
     assert caller.calls("echo", VIP, 80, text="here") == [{"answer": "here"}]
     assert closer.destroy({call(VIP, "10.8.1.1:8080", protocol="TCP")}) == 1
     assert caller.calls("echo", VIP, 80, text="gone") == [{"error": "ECONNABORTED"}]
+
+
+@pytest.mark.bpf
+@pytest.mark.parametrize(("protocol", "read"), [("UDP", set()), ("TCP", {"flows", "call_places"})])
+def test_what_tcp_sockets_called_is_read_only_to_close_tcp_connections(
+    datapath: Datapath, monkeypatch: pytest.MonkeyPatch, protocol: Protocol, read: set[str]
+) -> None:
+    """All places are 2 MB, which a drain of UDP alone need not read."""
+    names, items = set[str](), KernelMaps.items
+
+    def noted(maps: KernelMaps, name: str) -> Iterable[tuple[bytes, bytes]]:
+        names.add(name)
+        return items(maps, name)
+
+    monkeypatch.setattr(KernelMaps, "items", noted)
+    datapath.drained_sockets(Database(*TABLES)).destroy({call(VIP, FIRST, protocol=protocol)})
+    assert names == read
 
 
 def rows(*, called: bool, closing: bool) -> Database:

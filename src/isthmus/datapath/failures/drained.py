@@ -34,6 +34,9 @@ ENTRY: Final = 48
 """Bytes of the struct orig_dst that a value begins with: address called, backend's address, port called, backend's
 port, three ids."""
 
+NOBODY: Final = bytes(8)
+"""What a place that is free begins with, instead of a socket's cookie."""
+
 Call = tuple[Peer, Target]
 """The address and port that are called, and the backend that answers."""
 
@@ -94,8 +97,9 @@ class DrainedSockets:
 
     def destroy(self, calls: Set[Call]) -> int:
         """Destroy the sockets of all pods that made these calls; how many there were."""
-        moved = {four_tuple(key): value for key, value in self._maps.items("flows")}
-        places = self._places()
+        tcp = any(to.protocol == "TCP" for _, to in calls)
+        moved = {four_tuple(key): value for key, value in self._maps.items("flows")} if tcp else {}
+        places = self._places() if tcp else {}
         count = 0
         for process in {process.namespace: process for process in processes_below(self._cgroup)}.values():
             for protocol in PROTOCOLS:
@@ -116,9 +120,9 @@ class DrainedSockets:
         return count
 
     def _places(self) -> dict[int, bytes]:
-        """What sockets called that have a place, by cookie."""
-        places = (codecs.CALL_PLACE.unpack(value) for _, value in self._maps.items("call_places"))
-        return {socket: call for socket, call in places if socket}
+        """What sockets called that have a place, by cookie; few of the 16,384 places have a socket."""
+        values = (value for _, value in self._maps.items("call_places"))
+        return dict(codecs.CALL_PLACE.unpack(value) for value in values if not value.startswith(NOBODY))
 
 
 def _close_tcp(calls: Set[tuple[Peer, Peer]], moved: dict[Tuple, bytes], places: dict[int, bytes], storage: int) -> int:
