@@ -64,6 +64,24 @@ async def test_no_call_fails_while_one_version_takes_over_from_another(world: Wo
     assert newer.counters()
 
 
+def test_programs_that_read_what_a_socket_called_are_replaced_before_those_that_write_it(
+    newer: Datapath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a call of the new version, between two steps, is read by a program of the old one."""
+    replaced, update = list[str](), libbpf.update_link
+
+    def noted(pin: Path, program: int) -> None:
+        replaced.append(pin.name)
+        update(pin, program)
+
+    monkeypatch.setattr(libbpf, "update_link", noted)
+    programmed(newer.target(), TCP, UDP)
+    newer.take_over()
+    write = {"connect4", "connect6", "sendmsg4", "sendmsg6"}
+    read = {"connects", "sock_release", "recvmsg4", "recvmsg6", "getpeername4", "getpeername6"}
+    assert (set(replaced[: len(read)]), set(replaced[len(read) :])) == (read, write)
+
+
 def test_sockets_that_called_before_see_replies_from_whom_they_called(world: World, newer: Datapath) -> None:
     world.caller.calls("ask", VIP, 80, name="kept")
     programmed(newer.target(), TCP, UDP)
