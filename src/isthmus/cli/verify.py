@@ -14,8 +14,10 @@ import msgspec
 from isthmus.cli import local, output, sockets
 
 if TYPE_CHECKING:
+    from isthmus.cli.diagnosis.facts import Facts
     from isthmus.cli.verification.clusters import Cluster
     from isthmus.cli.verification.objects import Call, Found, Result
+    from isthmus.model.names import ServiceName
 
 
 @click.command()
@@ -34,6 +36,7 @@ def verify(contexts: tuple[str, ...], lab: str | None, image: str, timeout: int,
     that fails which hop is wrong. Exits with 1 when a call does not succeed in time.
     """
     from isthmus.cli.verification import clusters, objects
+    from isthmus.model.names import ServiceName
 
     contexts = (*filter(None, [sockets.context()]), *contexts)
     in_lab = "" if contexts else lab or local.default_lab()
@@ -48,7 +51,12 @@ def verify(contexts: tuple[str, ...], lab: str | None, image: str, timeout: int,
         )
         found = clusters.each(chosen, lambda each: each.wait(namespace, numbers[each.name], seconds=timeout))
         results = clusters.verify(chosen, namespace, found, seconds=timeout)
-        results = {call: _with_faults(call, each, namespace, numbers, lab=in_lab) for call, each in results.items()}
+        called = {name: ServiceName(f"{namespace}/{objects.service(number)}") for name, number in numbers.items()}
+        failing = {call.source for call, each in results.items() if any(each.checks.values())}
+        known = {source: _asked(source, called[source], lab=in_lab) for source in failing}
+        results = {
+            call: _with_faults(each, known.get(call.source), called[call.target]) for call, each in results.items()
+        }
     finally:
         if not keep:
             clusters.each(chosen, lambda each: each.delete(namespace, seconds=timeout))
@@ -89,26 +97,28 @@ def _end(number: int, _frame: Any) -> NoReturn:
     sys.exit(128 + number)
 
 
-def _with_faults(call: Call, result: Result, namespace: str, numbers: Mapping[str, int], *, lab: str) -> Result:
-    """With the hops that are wrong, where a check fails; none where the calling cluster's processes cannot be asked."""
+def _asked(source: str, service: ServiceName, *, lab: str) -> Facts | None:
+    """What the processes of a calling cluster know of a namespace; None where they cannot be asked."""
     from isthmus.cli import diagnose, remote
     from isthmus.cli.diagnosis import facts
-    from isthmus.cli.diagnosis.exporters import diagnose as walk
-    from isthmus.cli.verification import objects
-    from isthmus.model.names import ServiceName
 
-    if not any(result.checks.values()):
-        return result
-    name = ServiceName(f"{namespace}/{objects.service(numbers[call.target])}")
     try:
         if lab:
-            asked = diagnose.collect(name, pod="", socket=None, cluster=call.source, lab=lab)
-        else:
-            processes = {diagnose.kind(each.path): each for each in remote.find(call.source)}
-            asked = facts.collect(processes, cluster="", others=(), service=name)
+            found: Facts = diagnose.collect(service, pod="", socket=None, cluster=source, lab=lab)
+            return found
+        processes = {diagnose.kind(each.path): each for each in remote.find(source)}
+        return facts.collect(processes, cluster="", others=(), service=service)
     except click.ClickException:
+        return None
+
+
+def _with_faults(result: Result, known: Facts | None, service: ServiceName) -> Result:
+    """With the hops that are wrong, where a check fails; none where the calling cluster's processes cannot be asked."""
+    from isthmus.cli.diagnosis.exporters import diagnose as walk
+
+    if known is None or not any(result.checks.values()):
         return result
-    return msgspec.structs.replace(result, faults=tuple(hop for hop in walk(asked, name) if hop.state == "fault"))
+    return msgspec.structs.replace(result, faults=tuple(hop for hop in walk(known, service) if hop.state == "fault"))
 
 
 def _print(results: Mapping[Call, Result], found: Mapping[str, Found]) -> None:
