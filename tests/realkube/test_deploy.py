@@ -223,15 +223,37 @@ def test_with_islands_a_gateway_and_its_envoy_share_a_folder_that_agents_have_no
     assert port in [str(each["port"]) for rule in policy["spec"]["ingress"] for each in rule["ports"]]
 
 
-def test_with_islands_the_agents_have_an_identity_and_all_know_the_network(with_islands: Path) -> None:
-    found = render(with_islands)
-    [agent] = [pod for name, pod in pods(found) if name == "isthmus-agent"]
-    variables = {each["name"]: each.get("value") for each in agent["containers"][0]["env"]}
-    mounts = {each["mountPath"]: each["name"] for each in agent["containers"][0]["volumeMounts"]}
-    secrets = {each["name"]: each["secret"]["secretName"] for each in agent["volumes"] if "secret" in each}
-    assert secrets[mounts[variables["ISTHMUS_GATEWAY_IDENTITY"] or ""]] == "isthmus-node"
-    [cluster] = [each for each in found if each["metadata"]["name"].startswith("isthmus-cluster-")]
+def test_with_islands_all_know_the_network(with_islands: Path) -> None:
+    [cluster] = [each for each in render(with_islands) if each["metadata"]["name"].startswith("isthmus-cluster-")]
     assert {"ISTHMUS_CLUSTER_NETWORK", "ISTHMUS_CLUSTER_GATEWAYS"} <= set(cluster["data"])
+
+
+def test_with_islands_each_envoy_can_read_the_certificate_that_its_configuration_names(with_islands: Path) -> None:
+    """It has its path only, and reads it by itself: where the gateway has it, and where the agent has it."""
+    found = dict(pods(render(with_islands)))
+    identity = config.load(DEPLOY / "config" / "gateway.toml", environment={}).gateway.identity
+    assert secret_at(found["isthmus-gateway"], "gateway", identity) == ("isthmus-gateway", True)
+    assert secret_at(found["isthmus-gateway"], "envoy", identity) == ("isthmus-gateway", True)
+    variables = {each["name"]: each.get("value") for each in found["isthmus-agent"]["containers"][0]["env"]}
+    identity = variables["ISTHMUS_GATEWAY_IDENTITY"] or ""
+    assert secret_at(found["isthmus-agent"], "agent", identity) == ("isthmus-node", True)
+    assert secret_at(found["isthmus-envoy"], "envoy", identity) == ("isthmus-node", True)
+
+
+def secret_at(pod: dict[str, Any], container: str, path: str) -> tuple[str, bool] | None:
+    """The Secret mounted there, and whether that container's user can read it; None: there is none.
+
+    A kubelet writes the files as root, with the mode that is asked for, and where the pod has an fsGroup as that group,
+    which can read them.
+    """
+    [running] = [each for each in pod["containers"] if each["name"] == container]
+    [volume] = [each["name"] for each in running["volumeMounts"] if each["mountPath"] == path] or [""]
+    [secret] = [each["secret"] for each in pod["volumes"] if each["name"] == volume and "secret" in each] or [None]
+    if secret is None:
+        return None
+    context = {**pod.get("securityContext", {}), **running["securityContext"]}
+    others = bool(secret.get("defaultMode", 0o644) & 0o004)
+    return secret["secretName"], others or context["runAsUser"] == 0 or "fsGroup" in context
 
 
 def paths(told: dict[str, Any]) -> list[str]:
