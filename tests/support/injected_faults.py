@@ -136,37 +136,21 @@ def conflicting(lab: Running) -> Iterator[None]:
 @contextmanager
 def other_ports(lab: Running) -> Iterator[None]:
     """c2 exports its own echo too, at another port."""
-    before = json.loads(lab.kubectl("get", "-n", "demo", "service", "echo", "-o", "json", cluster="c2"))["spec"][
-        "ports"
-    ]
-    changed = [{**before[0], "port": 81}]
-    lab.kubectl(
-        "patch",
-        "-n",
-        "demo",
-        "service",
-        "echo",
-        "--type=merge",
-        "-p",
-        json.dumps({"spec": {"ports": changed}}),
-        cluster="c2",
-    )
+    echo = json.loads(lab.kubectl("get", "-n", "demo", "service", "echo", "-o", "json", cluster="c2"))
+    before = echo["spec"]["ports"]
+    _set_ports(lab, [{**before[0], "port": 81}])
     lab.kubectl("apply", "-f", str(EXAMPLES / "export"), cluster="c2")
     try:
         yield
     finally:
         lab.kubectl("delete", "-f", str(EXAMPLES / "export"), cluster="c2")
-        lab.kubectl(
-            "patch",
-            "-n",
-            "demo",
-            "service",
-            "echo",
-            "--type=merge",
-            "-p",
-            json.dumps({"spec": {"ports": before}}),
-            cluster="c2",
-        )
+        _set_ports(lab, before)
+
+
+def _set_ports(lab: Running, ports: list[dict[str, Any]]) -> None:
+    """The ports of c2's echo."""
+    patch = json.dumps({"spec": {"ports": ports}})
+    lab.kubectl("patch", "-n", "demo", "service", "echo", "--type=merge", "-p", patch, cluster="c2")
 
 
 @contextmanager
