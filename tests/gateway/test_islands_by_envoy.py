@@ -607,6 +607,28 @@ async def test_a_renewed_certificate_is_shown_and_a_held_connection_goes_on(worl
     writer.close()
 
 
+async def test_a_certificate_that_a_kubelet_renews_is_shown(world: Islands, tmp_path: Path) -> None:
+    """A mounted Secret's files are links into ``..data``, itself a link: its replacement is the one move there is."""
+    versions = [world.identity(C2, naming.GATEWAY) for _ in range(2)]
+    for number, pair in enumerate(versions):
+        folder = tmp_path / f"..{number}"
+        folder.mkdir()
+        (folder / "gateway.crt").write_bytes(pair.certificate.read_bytes())
+        (folder / "gateway.key").write_bytes(pair.key.read_bytes())
+    (tmp_path / "..data").symlink_to("..0")
+    mounted = Identity(tmp_path / "gateway.crt", tmp_path / "gateway.key")
+    for path in (mounted.certificate, mounted.key):
+        path.symlink_to(f"..data/{path.name}")
+    first, second = (ssl.PEM_cert_to_DER_cert(pair.certificate.read_text()) for pair in versions)
+    world.gateway_secrets.identity = mounted
+    world.renew()
+    await world.healthy()
+    await until(world.shown, first)
+    (tmp_path / "..data_tmp").symlink_to("..1")
+    (tmp_path / "..data_tmp").rename(tmp_path / "..data")
+    await until(world.shown, second)
+
+
 async def test_an_authority_gives_way_to_another_one_and_no_call_fails(world: Islands) -> None:
     """As ``clusters rotate-ca`` does it: both are trusted, the new one signs, the old one is forgotten."""
     world.export(ECHO, await world.pod())
