@@ -121,8 +121,8 @@ class DrainedSockets:
 
     def _places(self) -> dict[int, bytes]:
         """What sockets called that have a place, by cookie; few of the 16,384 places have a socket."""
-        values = (value for _, value in self._maps.items("call_places"))
-        return dict(codecs.CALL_PLACE.unpack(value) for value in values if not value.startswith(NOBODY))
+        places = self._maps.items("call_places")
+        return dict(codecs.CALL_PLACE.unpack(value) for _, value in places if value[: len(NOBODY)] != NOBODY)
 
 
 def _close_tcp(calls: Set[tuple[Peer, Peer]], moved: dict[Tuple, bytes], places: dict[int, bytes], storage: int) -> int:
