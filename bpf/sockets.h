@@ -82,6 +82,8 @@ static __always_inline struct tcp_call *call_of(void *sk, __u64 cookie)
 /*
  * The socket's place, if that is free or its own already. Of two that take it at once at most one finds its cookie alone
  * there, and the other takes its own away again: that needs no atomic instruction whose result is read, which 5.10 lacks.
+ * Accepts a race: between the other's two additions the owner is not found. An owner that ends in it does not free its place,
+ * which then stays taken: sockets that have it, too, keep their calls in their storage.
  */
 static __always_inline struct tcp_call *take_place(__u64 cookie)
 {
@@ -104,7 +106,7 @@ static __always_inline struct tcp_call *take_place(__u64 cookie)
 
 /*
  * The socket has ended. Accepts a race: the program of a packet that has found the call just before may write to it when it
- * is another's, which has to be the next but CALL_PLACES - 1 of all sockets, and to connect in that moment.
+ * is another's, which has to have this place too, and to connect in that moment.
  */
 static __always_inline void free_place(__u64 cookie)
 {
@@ -141,26 +143,28 @@ struct sock {
 	int sk_err;
 } __attribute__((preserve_access_index));
 
-/* Of a socket that was looked up. */
+/* Of a socket that was looked up. One without a cookie never was in a hook of ours; a free place has that number. */
 static __always_inline struct attempt *attempt_of(void *sk)
 {
 	const struct sock *tcp = bpf_skc_to_tcp_sock(sk);
-	struct attempt *attempt = tcp ? any_attempt_of(call_of(sk, tcp->__sk_common.skc_cookie.counter)) : 0;
+	__u64 cookie = tcp ? tcp->__sk_common.skc_cookie.counter : 0;
+	struct attempt *attempt = cookie ? any_attempt_of(call_of(sk, cookie)) : 0;
 
 	return attempt && is_of_these_maps(attempt) ? attempt : 0;
 }
 
 /*
  * With Multipath TCP the connect hook runs for a subflow, but getpeername for the socket that the application has: the
- * entry goes there too.
+ * entry goes there too. A subflow is the kernel's own socket, whose release no hook sees, so it takes no place: nobody would
+ * free it when no SYN is made. Before 5.19 a subflow cannot be told from another socket, and such a place stays taken.
  */
 static __always_inline struct tcp_call *store_tcp(struct bpf_sock_addr *ctx, const struct orig_dst *dst, bool followed)
 {
 	__u64 cookie = bpf_get_socket_cookie(ctx);
+	void *owner = constants.has_mptcp ? bpf_skc_to_mptcp_sock(ctx->sk) : 0;
 	struct tcp_call *stored = 0, *also;
-	void *owner;
 
-	if (followed)
+	if (followed && !owner)
 		stored = take_place(cookie);
 	else
 		free_place(cookie); /* of a connect before that was not sent */
@@ -170,9 +174,6 @@ static __always_inline struct tcp_call *store_tcp(struct bpf_sock_addr *ctx, con
 		return 0;
 	stored->dst = *dst;
 	stored->attempt.backend = 0;
-	if (!constants.has_mptcp)
-		return stored;
-	owner = bpf_skc_to_mptcp_sock(ctx->sk);
 	if (!owner)
 		return stored;
 	also = bpf_sk_storage_get(&tcp_calls, owner, 0, BPF_SK_STORAGE_GET_F_CREATE);

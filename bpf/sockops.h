@@ -252,18 +252,23 @@ static __always_inline void observe(struct bpf_sock_ops *ctx)
 		return;
 	}
 	if (op == BPF_SOCK_OPS_TIMEOUT_INIT) {
-		__u32 timeout = syn_timeout(attempt);
+		__u32 timeout;
 
+		flow_of(ctx, &key);
+		if (!is_backend(&call->dst, key.peer, key.peer_port)) {
+			attempt->backend = 0; /* of a connect before that made no SYN; this one is to no service */
+			free_place(cookie);
+			return;
+		}
+		timeout = syn_timeout(attempt);
 		if (timeout)
 			ctx->reply = timeout;
 		if (!attempt->unsent)
 			return; /* it is asked for again */
 		attempt->unsent = 0;
 		bpf_sock_ops_cb_flags_set(ctx, READ_CTX(ctx, bpf_sock_ops_cb_flags) | FOLLOWED);
-		if (anything_moved()) {
-			flow_of(ctx, &key); /* a port that is used again: what was left of its last connection goes */
-			forget_flow(&key);
-		}
+		if (anything_moved())
+			forget_flow(&key); /* a port that is used again: what was left of its last connection goes */
 	} else if (op == BPF_SOCK_OPS_RTO_CB) {
 		if (READ_CTX(ctx, state) == BPF_TCP_SYN_SENT) {
 			flow_of(ctx, &key);
@@ -300,8 +305,9 @@ static __always_inline void observe(struct bpf_sock_ops *ctx)
 }
 
 /*
- * A socket is closed whose connect made no SYN: there was no route to the backend, or no port of ours left towards it, and
- * no other hook has seen that. In SYN_SENT it was to have one with the first data (TCP_FASTOPEN_CONNECT): nobody failed.
+ * A socket is closed whose connect made no SYN: the caller had no route to the backend, or no address or port towards it, and
+ * no other hook has seen that. The call failed, and nothing is known of the backend. In SYN_SENT it was to have a SYN with the
+ * first data (TCP_FASTOPEN_CONNECT): nobody failed.
  */
 static __always_inline void released(struct bpf_sock *sk)
 {
@@ -310,9 +316,11 @@ static __always_inline void released(struct bpf_sock *sk)
 
 	if (!attempt || (sk->state != BPF_TCP_CLOSE && !attempt->unsent))
 		return;
-	if (sk->state == BPF_TCP_CLOSE && attempt->unsent && is_of_these_maps(attempt)) {
-		count_failure(attempt, FAILURE_UNREACHABLE);
-		count_outcome(attempt, VERDICT_FAILED);
+	if (attempt->unsent && is_of_these_maps(attempt)) {
+		if (anything_fails())
+			bpf_map_delete_elem(&trials, &attempt->backend); /* another call may try it */
+		if (sk->state == BPF_TCP_CLOSE)
+			count_outcome(attempt, VERDICT_FAILED);
 	}
 	free_place(cookie);
 }

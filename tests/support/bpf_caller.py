@@ -113,11 +113,12 @@ def close(host: str, port: int, name: str) -> dict[str, Any]:
     return {}
 
 
-def again(host: str, port: int, first: str) -> dict[str, Any]:
+def again(host: str, port: int, first: str, patience: float = TIMEOUT) -> dict[str, Any]:
     """Connect to one address in vain, and with the same socket to another."""
     with socket.socket(family(host), socket.SOCK_STREAM) as sock:
         with contextlib.suppress(OSError):
             sock.connect((first, port))
+        sock.settimeout(patience)
         sock.connect((host, port))
         return {"answer": sock.recv(200).decode().strip(), "peer": "{}:{}".format(*sock.getpeername()[:2])}
 

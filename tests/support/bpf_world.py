@@ -411,9 +411,9 @@ class World:
         _take_away(self.name)
 
 
-def places(datapath: Datapath) -> int:
-    """How many TCP sockets have a place in ``call_places``."""
-    return sum(any(CALL_PLACE.unpack(value)[:1]) for _, value in datapath.maps.items("call_places"))
+def places(datapath: Datapath) -> set[int]:
+    """Cookies of the sockets that have a place in ``call_places``."""
+    return {CALL_PLACE.unpack(value)[0] for _, value in datapath.maps.items("call_places")} - {0}
 
 
 @contextmanager
