@@ -13,7 +13,7 @@
 
 #include "helpers.h"
 
-#define ISTHMUS_LAYOUT 6 /* a change of any struct below is a new layout, which starts beside the old */
+#define ISTHMUS_LAYOUT 7 /* a change of any struct below is a new layout, which starts beside the old */
 #define MAX_GROUPS 32
 #define RING_CELLS 16381 /* a prime, as maglev wants it */
 #define RING_CHUNK 1024 /* a power of two, so that the verifier sees the bound */
@@ -43,7 +43,7 @@ enum config_flag {
 enum failure_reason {
 	FAILURE_REFUSED = 1,	 /* RST */
 	FAILURE_SILENT = 2,	 /* no answer to the first SYN in time */
-	FAILURE_UNREACHABLE = 3, /* ICMP, or no route */
+	FAILURE_UNREACHABLE = 3, /* ICMP */
 };
 
 enum event_kind {
@@ -640,8 +640,9 @@ struct {
 } counters SEC(".maps");
 
 /*
- * What sockets called, by cookie % CALL_PLACES: cookies count up. A socket whose place is another's has it in tcp_calls or
- * udp_calls. Only the owner frees a place: TCP when the connection ends, UDP when the socket is closed.
+ * What sockets called, by cookie % CALL_PLACES: cookies count up, on each processor in batches of 4,096 (linux/cookie.h), so
+ * sockets of several processors can have the same place. A socket whose place is another's has it in tcp_calls or udp_calls.
+ * Only the owner frees a place: TCP when the connection ends, or the socket is closed that made no SYN, UDP when it is closed.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

@@ -317,15 +317,16 @@ class Programming:
                 together=lambda plan: plan.key.service,
                 max_round=PLANS_PER_ROUND,
             )
+            interfaces, failures = datapath.pod_links(), datapath.failures(db)
             if datapath.waiting:
                 outcome = await plans.step()
                 datapath.take_over()
+                failures.step()  # opens the gates over connections that were carried over, which our programs then see
+                interfaces.look()
                 log.info("took over from another layout of the maps", plans=outcome)
             datapath.repair()
             answers = datapath.names(config.dns, lifetime=config.clusterset.cache_lifetime)
             names = Reconciler(db, tables.NAMES, answers, status=tables.NAMES_STATUS, backoff=Backoff(0.2, 30.0))
-            interfaces = datapath.pod_links()
-            failures = datapath.failures(db)
             flows = datapath.flows(db, self._feed.add, known, node=config.node.name)
             self._parts = Parts(datapath, plans, names, interfaces, known, failures, flows)
             async with asyncio.TaskGroup() as tasks:
