@@ -79,8 +79,7 @@ ORDER: Final = tuple(row.name for row in MAPS if row.writer == "plans")
 """A reader finds what an entry refers to: that is written before it, and deleted after it."""
 
 HOOKS: Final = ("recvmsg", "getpeername", "connect", "sendmsg")
-"""Each in both families. The programs are put into the links one after the other: what reads a socket's call first, then what
-writes it."""
+"""Each in both families. Links get programs one after the other: what reads a socket's call before what writes it."""
 
 PROGRAMS: Final = (
     Program("sock_release", "cgroup"),
