@@ -18,9 +18,10 @@ from isthmus.model.islands import GatewayCheck, TrustBundle
 from isthmus.model.names import ServiceName, derived
 from isthmus.model.tables import CLUSTERS, GATEWAY_CHECKS, ISLAND_LISTENERS, PLANS, TRUST_BUNDLES, XDS, XDS_SERVED
 from isthmus.model.xds import Resource, ServedListener
+from isthmus.proxy.clusters import HTTP_OPTIONS
 from isthmus.proxy.delta import MESSAGES
 from isthmus.proxy.listeners import HCM
-from isthmus.proxy.messages import message
+from isthmus.proxy.messages import message, unpacked
 from isthmus.proxy.rules import problem
 
 ECHO = "demo/echo"
@@ -61,6 +62,29 @@ def test_a_gateway_that_is_far_away_has_the_time_that_round_trips_to_it_take() -
     world.put(GATEWAY_CHECKS, replace(far, round_trip=64.0))
     assert seconds("c2") == (5.0, 5.0)
     assert seconds("c3") == (0.25, 0.5)
+
+
+def test_tunnels_have_the_time_of_the_farthest_gateway_that_they_may_call() -> None:
+    world = node()
+    world.imported(ECHO, protocol="UDP", c2=["10.1.0.1:8080"], c3=["10.1.0.1:8080"])
+    world.imported("demo/near", protocol="UDP", c3=["10.1.0.1:8080"])
+
+    def seconds(service: str, cluster: str) -> tuple[float, float]:
+        name = f"datagrams of island {cluster} {derived(ServiceName(service))}:80/UDP"
+        found = decoded(world, "cluster", name)
+        options: Any = unpacked(found.typed_extension_protocol_options[HTTP_OPTIONS])
+        ping = options.explicit_http_config.http2_protocol_options.connection_keepalive.timeout
+        return found.connect_timeout.ToTimedelta().total_seconds(), ping.ToTimedelta().total_seconds()
+
+    every = [(ECHO, "c2"), (ECHO, "c3"), ("demo/near", "c3")]
+    assert [seconds(*each) for each in every] == [(0.25, 0.5)] * 3
+    far = GatewayCheck(cluster=C2, address="192.0.2.2:15443", healthy=True, round_trip=1 / 4)
+    world.put(GATEWAY_CHECKS, far)
+    assert [seconds(*each) for each in every] == [(1.0, 2.0), (1.0, 2.0), (0.25, 0.5)]
+    world.put(GATEWAY_CHECKS, replace(far, round_trip=8.0))
+    assert seconds(ECHO, "c2") == (5.0, 10.0)
+    world.delete(GATEWAY_CHECKS, replace(far, round_trip=8.0))
+    assert [seconds(*each) for each in every] == [(0.25, 0.5)] * 3
 
 
 def row(world: RouteWorld, type_: str, name: str) -> Resource:

@@ -24,6 +24,7 @@ from isthmus.gateway.secrets import Identity
 from isthmus.gateway.udp import TARGET_END
 from isthmus.mcs.imports import MAX_DATAGRAM
 from isthmus.model import tables
+from isthmus.model.islands import GatewayCheck
 from isthmus.model.names import ServiceName
 
 pytestmark = pytest.mark.needs("envoy")
@@ -104,6 +105,34 @@ async def test_sessions_beyond_the_bound_of_a_port_get_no_answer_and_those_that_
     assert await asyncio.gather(*(each.ask(b"y", again=1.0) for each in served)) == [b"c2 y"] * len(served)
     for each in clients:
         each.close()
+
+
+async def test_clients_go_on_while_round_trips_come_to_be_known() -> None:
+    """Envoy replaces the cluster under its sessions each time; it once ended of that (envoyproxy/envoy#26206)."""
+    with TemporaryDirectory() as short:
+        async with islands(Path(short), connect_timeout=1.0) as world:
+            await go_on(world)
+
+
+async def go_on(world: Islands) -> None:
+    at = await called(world, await pod(world))
+    clients = [await Client.to(at) for _ in range(10)]
+    assert await asyncio.gather(*(each.ask(b"x", again=1.0) for each in clients)) == [b"c2 x"] * 10
+    for trip in (1 / 2, 1, 1 / 2):
+        before = await modified(world)
+        check = GatewayCheck(cluster=C2, address=str(world.gateways[0]), healthy=True, round_trip=trip)
+        world.rows.put(tables.GATEWAY_CHECKS, check)
+        async with asyncio.timeout(60):
+            while await modified(world) < before + 2:  # noqa: ASYNC110 of another process
+                await asyncio.sleep(0.05)
+        assert await asyncio.gather(*(each.ask(b"y", again=1.0) for each in clients)) == [b"c2 y"] * 10
+    for each in clients:
+        each.close()
+
+
+async def modified(world: Islands) -> int:
+    """How often the node's Envoy has replaced a cluster."""
+    return (await world.node_stats("cluster_manager.cluster_modified"))["cluster_manager.cluster_modified"]
 
 
 async def tunnelled(

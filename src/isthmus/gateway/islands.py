@@ -8,7 +8,7 @@ no gateway of it takes a call, that goes on as :mod:`isthmus.gateway.alternative
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import partial
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
@@ -199,8 +199,8 @@ def islands(reader: Reader, own: ClusterName) -> set[ClusterName]:
 def resources(reader: Reader, unit: str, *, of: NodeOf) -> Iterator[Resource]:
     """The rows of an island (its gateways) whose authorities are there as a file, or of a listener."""
     for listener in reader.by(ISLAND_LISTENERS, "name", unit):
-        yield from _calling(listener, of)
         through = {each.cluster for each in reader.by(ISLAND_LISTENERS, "service", listener.service)}
+        yield from _calling(listener, of._replace(connect_timeout=_patience(reader, through, of)))
         imported = reader.get(IMPORTS, listener.import_of)
         exporters = imported.clusters if imported is not None and not listener.pod else ()
         plan = alternatives.plan_of(reader, listener)
@@ -211,9 +211,13 @@ def resources(reader: Reader, unit: str, *, of: NodeOf) -> Iterator[Resource]:
         and row.name in islands(reader, of.cluster)
         and (reader.get(TRUST_BUNDLES, (row.name,)) is not None)
     ):
-        longest = max((each.round_trip for each in reader.by(GATEWAY_CHECKS, "cluster", row.name)), default=0.0)
-        least = min(ROUND_TRIPS * longest, LONGEST_TIMEOUT)
-        yield from _of_island(row, of._replace(connect_timeout=max(of.connect_timeout, least)))
+        yield from _of_island(row, of._replace(connect_timeout=_patience(reader, [row.name], of)))
+
+
+def _patience(reader: Reader, called: Iterable[ClusterName], of: NodeOf) -> float:
+    """Seconds for a connect to any gateway of these islands: more than is configured where round trips are long."""
+    trips = (each.round_trip for cluster in called for each in reader.by(GATEWAY_CHECKS, "cluster", cluster))
+    return max(of.connect_timeout, min(ROUND_TRIPS * max(trips, default=0.0), LONGEST_TIMEOUT))
 
 
 def _of_island(row: Cluster, of: NodeOf) -> Iterator[Resource]:
@@ -349,10 +353,14 @@ def _by_plan(reader: Reader, old: Plan | None, new: Plan | None) -> Iterator[str
 
 
 def _by_round_trip(reader: Reader, old: GatewayCheck | None, new: GatewayCheck | None) -> Iterator[str]:
-    """A gateway that turns out to be farther away than was known, or goes."""
+    """A gateway that turns out to be farther away than was known, or goes: of the island, and of tunnels that may go on
+    there."""
     row = new or old
     if row is not None and (old.round_trip if old else 0.0) != (new.round_trip if new else 0.0):
         yield f"{UNIT}{row.cluster}"
+        tunnels = [each for each in reader.all(ISLAND_LISTENERS) if each.protocol == "UDP"]
+        through = {each.service for each in tunnels if each.cluster == row.cluster}
+        yield from (each.name for each in tunnels if each.service in through)
 
 
 def _by_gateways(reader: Reader, old: Cluster | None, new: Cluster | None) -> Iterator[str]:

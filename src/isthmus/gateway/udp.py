@@ -65,8 +65,8 @@ def tunnel(row: IslandListener) -> str:
 def calling(row: IslandListener, sni: str, *, patience: float) -> Iterator[Resource]:
     """The listener for the datagrams of pods, and the cluster that is :func:`tunnel`.
 
-    ``patience``: seconds that a connect to a gateway has. A ping has twice as many: one of a new connection has to
-    outlive a connect that fails, and to end a connection for nothing costs all its sessions.
+    ``patience``: seconds that a connect to a gateway has, of any island that is called. A ping has twice as many: one
+    of a new connection has to outlive a connect that fails, and to end a connection for nothing costs all its sessions.
     """
     datagrams, owner = f"datagrams of {row.name}", f"ServiceImport {row.import_of}"
     yield _listener(row, sni, datagrams, owner)
