@@ -21,17 +21,16 @@
 #define MAX_SCAN 32 /* slots of a group looked at when every draw was ejected too */
 #define PICKED(backend, generation) ((__u64)(generation) << 32 | (backend))
 
-static __always_inline struct gate *get_gate(void)
+static __always_inline struct gate *get_gate(void *map) /* gates or settled */
 {
 	__u32 zero = 0;
 
-	return bpf_map_lookup_elem(&gates, &zero);
+	return bpf_map_lookup_elem(map, &zero);
 }
 
 static __always_inline bool anything_fails(void)
 {
-	__u32 zero = 0;
-	const struct gate *gate = bpf_map_lookup_elem(&gates, &zero), *looked = bpf_map_lookup_elem(&settled, &zero);
+	const struct gate *gate = get_gate(&gates), *looked = get_gate(&settled);
 
 	return gate && looked && READ_ONCE(gate->failing) != READ_ONCE(looked->failing);
 }
@@ -201,7 +200,7 @@ static __always_inline struct failing *get_failing(const struct attempt *attempt
 		return found;
 	if (bpf_map_update_elem(&failing, &attempt->backend, &first, BPF_ANY))
 		return 0;
-	gate = get_gate();
+	gate = get_gate(&gates);
 	if (gate)
 		add_relaxed(&gate->failing, 1);
 	return bpf_map_lookup_elem(&failing, &attempt->backend);

@@ -19,8 +19,7 @@
 
 static __always_inline bool anything_moved(void)
 {
-	__u32 zero = 0;
-	const struct gate *gate = bpf_map_lookup_elem(&gates, &zero), *looked = bpf_map_lookup_elem(&settled, &zero);
+	const struct gate *gate = get_gate(&gates), *looked = get_gate(&settled);
 
 	return gate && looked && READ_ONCE(gate->moved) != READ_ONCE(looked->moved);
 }
@@ -147,7 +146,7 @@ static __attribute__((noinline)) int put_flow(const struct flow_key *forward, st
 {
 	struct flow back = { .pod_port = forward->pod_port, .backend = there->backend, .used = there->used };
 	struct flow_key reverse = {};
-	struct gate *gate = get_gate();
+	struct gate *gate = get_gate(&gates);
 	int err = -EEXIST;
 
 	if (!gate)

@@ -50,7 +50,7 @@ async def gateway(world: World, directory: Path, port: int, stack: AsyncExitStac
     of = GatewayOf(name, DOMAIN, (Endpoint("127.0.0.1", port),), directory, (Endpoint(etcd.hostname, etcd.port),))
     pair = Identity(world.keys.path / "gateway.crt", world.keys.path / "gateway.key")
     declared = [exports.derived(of)]
-    db = Database(*tables_of(declared, tables.XDS_REFUSED, tables.XDS_SERVED))
+    db = Database(*tables_of(declared, tables.PEER_POLICIES, tables.XDS_REFUSED, tables.XDS_SERVED))
     derivations = Derivations(db, *declared)
     trust = world.home.directory
     Secrets(db, directory, apart=exports.trusted_apart, identity=pair, trust=trust, domain=DOMAIN).renew()

@@ -47,7 +47,7 @@ class Gateway:
         self.at = Address("127.0.0.1", port)
         self.of = GatewayOf(cluster, DOMAIN, (self.at,), world.directory / f"g{number}")
         declared = [exports.derived(self.of)]
-        self.db = Database(*tables_of(declared, tables.XDS_REFUSED, tables.XDS_SERVED))
+        self.db = Database(*tables_of(declared, tables.PEER_POLICIES, tables.XDS_REFUSED, tables.XDS_SERVED))
         self.derivations = Derivations(self.db, *declared)
         self.secrets = Secrets(
             self.db,

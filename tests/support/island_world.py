@@ -115,7 +115,7 @@ class Islands:
         self.gateway_of = GatewayOf(C2, DOMAIN, tuple(self.gateways), directory / "gateway")
         self.rows = RouteWorld(*self.node_of.addresses, island=self.node_of)
         declared = [exports.derived(self.gateway_of)]
-        self.gateway_db = Database(*tables_of(declared, tables.XDS_REFUSED, tables.XDS_SERVED))
+        self.gateway_db = Database(*tables_of(declared, tables.PEER_POLICIES, tables.XDS_REFUSED, tables.XDS_SERVED))
         self.gateway_derivations = Derivations(self.gateway_db, *declared)
         self.node: EnvoyWorld
         self.gateway: EnvoyWorld

@@ -30,7 +30,7 @@ LOOK_EVERY: Final = 0.2
 MEASURE_EVERY: Final = 5.0
 """Seconds between two looks at round trips: for one the kernel walks through all sockets of the node."""
 SHORTEST: Final = 1 / 16
-"""Seconds of the shortest round trip that is told from others."""
+"""Seconds of the shortest round trip that differs from none: shorter ones count as this."""
 
 
 async def follow(db: Database, directory: Path) -> None:
@@ -71,9 +71,18 @@ def rounded(round_trip: float) -> float:
     return SHORTEST * 2 ** max(0, ceil(log2(round_trip / SHORTEST))) if round_trip else 0.0
 
 
-def _settled(known: float, found: float, *, healthy: bool) -> float:
-    """A round trip that looks longer is one only where connects or checks fail by it: else a machine stood still."""
-    return found if found and (not known or found < known or not healthy) else known
+def _after(before: GatewayCheck | None, found: GatewayCheck) -> GatewayCheck:
+    """What is known of a gateway with what was found of it now.
+
+    A round trip that looks longer is one only where connects or checks fail by it: else a machine stood still.
+    """
+    if before is None:
+        return found
+    known, trip = before.round_trip, found.round_trip
+    if not trip or (known and trip >= known and found.healthy):
+        found = replace(found, round_trip=known)
+    same = (before.healthy, before.reason) == (found.healthy, found.reason)
+    return replace(found, since=before.since) if same else found
 
 
 def record(db: Database, hosts: Iterable[Host], *, now: float, round_trips: Mapping[str, float] | None = None) -> None:
@@ -85,17 +94,13 @@ def record(db: Database, hosts: Iterable[Host], *, now: float, round_trips: Mapp
         wanted = {}
         for host in hosts:
             if row := _check(host, txn.get(CLUSTERS, _island(host)), now):
-                before = txn.get(GATEWAY_CHECKS, GATEWAY_CHECKS.key(row))
                 found = rounded((round_trips or {}).get(host.address, 0.0))
-                known = before.round_trip if before is not None else 0.0
-                wanted[GATEWAY_CHECKS.key(row)] = replace(row, round_trip=_settled(known, found, healthy=row.healthy))
+                key = GATEWAY_CHECKS.key(row)
+                wanted[key] = _after(txn.get(GATEWAY_CHECKS, key), replace(row, round_trip=found))
         for key in [key for row in txn.all(GATEWAY_CHECKS) if (key := GATEWAY_CHECKS.key(row)) not in wanted]:
             txn.delete(GATEWAY_CHECKS, key)
         for key, row in wanted.items():
-            before = txn.get(GATEWAY_CHECKS, key)
-            if before is not None and (before.healthy, before.reason) == (row.healthy, row.reason):
-                row = replace(row, since=before.since)
-            if row != before:
+            if row != txn.get(GATEWAY_CHECKS, key):
                 txn.put(GATEWAY_CHECKS, row)
 
 

@@ -6,8 +6,8 @@ is refused (Envoy's network RBAC filter would wait for the first byte of the cal
 speaks first sends).
 
 Each member has chains of its own, which trust its authority and its nodes' identity alone. When a cluster is no member
-any more its chains go, and with them the connections that it holds, once the drain time of Envoy is over; nobody
-else's do. Who names no member comes to a chain that refuses whatever certificate it shows.
+any more its chains go, and with them the connections that it holds, once the drain time of Envoy is over; no other
+member's do. Who names no member comes to a chain that refuses whatever certificate it shows.
 
 The chain of a member's calls of services sends a connection to the cluster that is called as the SNI, whatever bytes
 its caller wrote there, if only its end is that of a service. Exports for some clusters only have filter chains of their
@@ -31,7 +31,7 @@ from isthmus.model.mcs import OwnExport
 from isthmus.model.names import ClusterName, ServiceName, pod_id
 from isthmus.model.services import Condition, EndpointSet, Export, Port
 from isthmus.model.sources import KUBERNETES
-from isthmus.model.tables import CLUSTERS, ENDPOINT_SETS, OWN_EXPORTS, TRUST_BUNDLES, XDS
+from isthmus.model.tables import CLUSTERS, ENDPOINT_SETS, OWN_EXPORTS, PEER_POLICIES, TRUST_BUNDLES, XDS
 from isthmus.model.xds import Resource
 from isthmus.proxy.clusters import http_options
 from isthmus.proxy.messages import duration, packed
@@ -112,9 +112,10 @@ def derived(of: GatewayOf) -> Derived[Resource]:
     return Derived(XDS, compute=compute, reads=reads, unit="unit")
 
 
-def trusted_apart(now: Snapshot, members: Collection[ClusterName]) -> list[tuple[ClusterName, ...]]:
-    """Each member is trusted by a file of its own, by its own chains."""
-    return [(each,) for each in members]
+def trusted_apart(now: Snapshot, members: Collection[ClusterName]) -> list[tuple[ClusterName, ...]] | None:
+    """Each member is trusted by a file of its own, by its own chains. None: it is not known yet who is distrusted, and
+    a gateway that starts would let that one in."""
+    return [(each,) for each in members] if now.initialized(PEER_POLICIES) else None
 
 
 def _by_export(reader: Reader, old: OwnExport | None, new: OwnExport | None) -> Iterator[str]:

@@ -88,29 +88,41 @@ def manager(caller: ClusterName, cluster: str = "") -> dict[str, Any]:
     The gateway adds no ``x-forwarded-for``: it sees a node of another island. Without a mark of another proxy a request
     is plain HTTP, as its client sent it; Envoy would take the TLS between the islands for the client's.
     """
-    action = route_action(cluster) | ({} if cluster else {"cluster_header": TARGET})
+    action = route_action("") | destination(cluster)
     routes = {
         "name": cluster or f"http {caller}",
         "virtual_hosts": [{"name": "all", "domains": ["*"], "routes": [{"match": {"prefix": "/"}, "route": action}]}],
         "request_headers_to_remove": [*SPELLINGS, TARGET, *OWN_HEADERS],  # before the next are added
         "request_headers_to_add": [{"header": {"key": CALLER, "value": caller}, "append_action": OVERWRITE}],
     }
-    edits = [
-        edit("x-forwarded-proto", "http", "ADD_IF_ABSENT"),
-        edit(TARGET, f"%REQUESTED_SERVER_NAME%{TARGET_END}", OVERWRITE),
-    ]
     return http_manager(
         route_config=routes,
         trusted=True,
-        early_header_mutation_extensions=[
-            {
-                "name": "envoy.http.early_header_mutation.header_mutation",
-                "typed_config": packed(HEADER_MUTATION, mutations=edits),
-            }
-        ],
+        early_header_mutation_extensions=before_routing(
+            ("x-forwarded-proto", "http", "ADD_IF_ABSENT"), by_sni(TARGET_END)
+        ),
     )
 
 
-def edit(name: str, value: str, action: str) -> dict[str, Any]:
-    """A change of a header, before a route is chosen."""
-    return {"append": {"header": {"key": name, "value": value}, "append_action": action}}
+def destination(cluster: str) -> dict[str, Any]:
+    """The part of a route's action that says where to: a cluster of Envoy; without one that of the SNI."""
+    return {"cluster": cluster} if cluster else {"cluster_header": TARGET}
+
+
+def by_sni(end: str) -> tuple[str, str, str]:
+    """The change that makes a request go to the cluster of its SNI, whose name has this end."""
+    return TARGET, f"%REQUESTED_SERVER_NAME%{end}", OVERWRITE
+
+
+def before_routing(*changes: tuple[str, str, str]) -> list[dict[str, Any]]:
+    """Changes of headers before a route is chosen: of each its name, value and what is done where it is there."""
+    mutations = [
+        {"append": {"header": {"key": name, "value": value}, "append_action": action}}
+        for name, value, action in changes
+    ]
+    return [
+        {
+            "name": "envoy.http.early_header_mutation.header_mutation",
+            "typed_config": packed(HEADER_MUTATION, mutations=mutations),
+        }
+    ]

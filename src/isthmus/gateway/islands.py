@@ -24,7 +24,7 @@ from isthmus.loadbalancer.services import names_for_import, resolve
 from isthmus.model.balancing import Plan
 from isthmus.model.clusters import Cluster, reachability, reachability_changed
 from isthmus.model.hosts import canonical, endpoint
-from isthmus.model.islands import GatewayCheck, IslandListener, IslandPod, TrustBundle
+from isthmus.model.islands import THROUGH_GATEWAYS, GatewayCheck, IslandListener, IslandPod, TrustBundle
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Import, Port, Service
 from isthmus.model.tables import (
@@ -45,8 +45,6 @@ from isthmus.proxy.ports import assign_ports
 from isthmus.proxy.resources import address, eds_cluster, eds_endpoints, resource, tcp_proxy
 from isthmus.statedb import Derived, Reader, Snapshot
 
-PROTOCOLS: Final = ("TCP", "UDP")
-"""Those that pass gateways."""
 STAT_PREFIX: Final = "island"
 FILTER_STATE: Final = "envoy.extensions.filters.network.set_filter_state.v3.Config"
 SERVER_NAME: Final = "envoy.network.upstream_server_name"
@@ -144,7 +142,7 @@ def listeners(reader: Reader, unit: bool, *, of: NodeOf) -> Iterator[IslandListe
                 continue
             for cluster in there.intersection(subject.exporters or ()):
                 for port in subject.ports:
-                    if port.protocol in PROTOCOLS:
+                    if port.protocol in THROUGH_GATEWAYS:
                         wanted[_key(name, cluster, port)] = IslandListener(
                             service=name,
                             cluster=cluster,

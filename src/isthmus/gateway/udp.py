@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from isthmus.gateway.http import HEADER_MUTATION, TARGET, edit
+from isthmus.gateway.http import before_routing, by_sni, destination
 from isthmus.model.islands import IslandListener
 from isthmus.model.names import ClusterName
 from isthmus.model.xds import Resource
@@ -25,7 +25,6 @@ from isthmus.proxy.clusters import HTTP_OPTIONS
 from isthmus.proxy.listeners import HCM, ROUTER
 from isthmus.proxy.messages import duration, packed
 from isthmus.proxy.resources import UNLIMITED, address, resource
-from isthmus.proxy.routing import OVERWRITE
 
 RECEIVE: Final = {"max_rx_datagram_size": {"value": 65_535}}
 """What Envoy reads of pods at most; by default it drops what is larger than 1,500 bytes."""
@@ -142,11 +141,10 @@ def _bounds() -> dict[str, Any]:
 def manager(caller: ClusterName, cluster: str = "") -> dict[str, Any]:
     """The network filter of a gateway that takes a member's tunnels, and nothing else, and sends their datagrams to a
     cluster of Envoy; without one to that of their SNI."""
-    to = edit(TARGET, f"%REQUESTED_SERVER_NAME%{TARGET_END}", OVERWRITE)
     route = {
         "match": {"connect_matcher": {}},
         "route": {
-            **({"cluster": cluster} if cluster else {"cluster_header": TARGET}),
+            **destination(cluster),
             "timeout": duration(0),
             "hash_policy": [{"connection_properties": {"source_ip": True}}],
             "upgrade_configs": [{"upgrade_type": UPGRADE, "connect_config": {}}],
@@ -168,12 +166,7 @@ def manager(caller: ClusterName, cluster: str = "") -> dict[str, Any]:
         },
         generate_request_id={"value": False},
         stream_idle_timeout=duration(STREAM_IDLE),
-        early_header_mutation_extensions=[
-            {
-                "name": "envoy.http.early_header_mutation.header_mutation",
-                "typed_config": packed(HEADER_MUTATION, mutations=[to]),
-            }
-        ],
+        early_header_mutation_extensions=before_routing(by_sni(TARGET_END)),
         route_config={
             "name": cluster or f"udp {caller}",
             "virtual_hosts": [{"name": "all", "domains": ["*"], "routes": [route]}],

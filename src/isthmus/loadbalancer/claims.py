@@ -151,6 +151,7 @@ def _within(address: str, ranges: Iterable[Network]) -> Network | None:
 
 
 def networks(field: str, texts: Iterable[str]) -> tuple[Network, ...]:
+    """The networks that a field of the configuration has as CIDRs; ConfigError names the field where one is none."""
     try:
         return tuple(ip_network(text) for text in texts)
     except ValueError as why:

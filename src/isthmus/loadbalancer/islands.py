@@ -18,7 +18,7 @@ from isthmus.loadbalancer.services import ResolvedService
 from isthmus.model.balancing import Backend, BackendKey
 from isthmus.model.clusters import reachability
 from isthmus.model.hosts import family
-from isthmus.model.islands import GatewayCheck, IslandListener, IslandPod
+from isthmus.model.islands import THROUGH_GATEWAYS, GatewayCheck, IslandListener, IslandPod
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Condition, EndpointSet, Family, Port
 from isthmus.model.tables import CLUSTERS, ENDPOINT_SETS, GATEWAY_CHECKS, ISLAND_LISTENERS, XDS_SERVED
@@ -101,7 +101,7 @@ def expected(reader: Reader, subject: ResolvedService, own: ClusterName) -> Iter
         sets = [each for each in there if each.shared and not each.lapsed]
         for port in subject.ports:
             condition, count = _best(sets, port)
-            if port.protocol != "SCTP" and count:
+            if port.protocol in THROUGH_GATEWAYS and count:
                 for of in {family(endpoint.address) for each in sets for endpoint in each.endpoints}:
                     key = BackendKey(subject.name, row.name, NOWHERE[of], port.port, port.protocol)
                     yield Backend(key, (port.name,), condition, sets[0].source, stands_for=count)

@@ -124,7 +124,7 @@ def each_by_itself(of: ResolvedService, scope: Scope) -> bool:
     as long as there is one: no rule compares it with the others, or with this node."""
     if of.preference != "none" or (of.distribution and of.internal_policy != "Local"):
         return False
-    return (of.internal_policy if scope & INTERNAL else of.external_policy) != "Local"
+    return not local_only(of, scope)
 
 
 def serves(backend: Backend) -> bool:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from msgspec import Struct
 
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Port, Protocol
+
+THROUGH_GATEWAYS: Final[tuple[Protocol, ...]] = ("TCP", "UDP")
+"""Protocols that gateways pass on."""
 
 
 class IslandPod(Struct, frozen=True, gc=False, kw_only=True):
@@ -51,8 +56,12 @@ class IslandListener(Struct, frozen=True, gc=False, kw_only=True):
     @property
     def name(self) -> str:
         """Of the resource of Envoy."""
-        suffix = "" if self.protocol == "TCP" else f"/{self.protocol}"
-        return f"island {self.cluster} {self.service}:{self.port}{suffix}"
+        return f"island {self.cluster} {self.service}:{self.called}"
+
+    @property
+    def called(self) -> str:
+        """The port, with the protocol where that is not TCP."""
+        return f"{self.port}" if self.protocol == "TCP" else f"{self.port}/{self.protocol}"
 
 
 class TrustBundle(Struct, frozen=True, gc=False):

@@ -5,7 +5,6 @@ status of routes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -22,7 +21,7 @@ from isthmus.model import tables
 from isthmus.model.names import ClusterName
 from isthmus.model.sources import PROXY
 from isthmus.proxy import refusals, route_objects
-from isthmus.statedb import Backoff, Database, Derivation, Derived, Initializer, Reconciler, Snapshot
+from isthmus.statedb import Backoff, Database, Derivation, Derived, Initializer, Reconciler
 
 TABLES: Final = (tables.XDS_REFUSED, tables.XDS_SERVED)
 """Tables that the discovery service writes; the derived ones are declared where they are computed."""
@@ -87,17 +86,12 @@ def secrets(db: Database, config: Config, role: Literal["node", "gateway"]) -> S
     return Secrets(
         db,
         Path(config.proxy.directory),
-        apart=islands.trusted_apart if role == "node" else _trusted_apart,
+        apart=islands.trusted_apart if role == "node" else exports.trusted_apart,
         identity=Identity(folder / f"{role}.crt", folder / f"{role}.key"),
         trust=Path(section.trust or config.clusterset.directory),
         domain=section.domain,
         distrusted=lambda: [row.cluster for row in db.snapshot().all(tables.PEER_POLICIES) if row.distrusted],
     )
-
-
-def _trusted_apart(now: Snapshot, members: Collection[ClusterName]) -> list[tuple[ClusterName, ...]] | None:
-    """Not known before it is known who is distrusted: a gateway that starts would let that one in."""
-    return exports.trusted_apart(now, members) if now.initialized(tables.PEER_POLICIES) else None
 
 
 def statuses(config: Config) -> list[Derivation]:

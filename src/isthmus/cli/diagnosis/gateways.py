@@ -90,8 +90,7 @@ def _listener(facts: Facts, service: ServiceName, island: Cluster) -> Iterator[H
     for row in _listeners(rows, service, island):
         if rows.get(tables.XDS_SERVED, row.name) is None:
             text = f"not served by this node's Envoy yet: calls of {island.name} go elsewhere"
-            port = f"{row.port}" if row.protocol == "TCP" else f"{row.port}/{row.protocol}"
-            subject = f"listener of {row.service}:{port}" if row.pod else f"listener of port {port}"
+            subject = f"listener of {row.service}:{row.called}" if row.pod else f"listener of port {row.called}"
             yield Hop("gateway", subject, text, "fault", facts.start(f"{facts.cluster}/envoy"))
 
 

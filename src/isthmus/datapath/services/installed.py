@@ -224,13 +224,11 @@ class State:
     def add_backends(self, targets: Collection[Target]) -> None:  # hot:
         """The same for some targets, each once, that have none."""
         backends, by_target, clusters = self.backends, self.by_target, self.clusters
-        generation = self.generation
-        for number, target in zip(self.backend_ids.take_many(len(targets)), targets, strict=True):
+        numbers, generations = self.backend_ids.take_many(len(targets)), self.next_generations(len(targets))
+        for number, target, generation in zip(numbers, targets, generations, strict=True):
             cluster = clusters.get(target.cluster) or self._cluster(target.cluster)
             cluster.refs += 1
-            generation = generation % MOST_GENERATION + 1
             backends[number] = by_target[target] = Backend(number, target, generation, cluster)
-        self.generation = generation
 
     def _cluster(self, name: ClusterName) -> Named:
         """A new cluster, without references and not written yet."""
