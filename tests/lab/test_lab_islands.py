@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab_running import PATIENCE, Running, invoked, lab_name, until
+from lab_running import PATIENCE, Running, invoked, running_islands, until
 
 from isthmus.clusterset import certificates, pki
 from isthmus.clusterset.certificates import Pair
@@ -21,7 +21,7 @@ from isthmus.config import GatewaySection
 from isthmus.gateway import naming
 from isthmus.mcs.words import IMPORTERS
 from isthmus.model.names import ClusterName
-from isthmus_lab import fault_targets, removal
+from isthmus_lab import fault_targets
 from isthmus_lab.layout import Lab
 from isthmus_lab.network.impairments import Cut, Impairments, ruleset
 
@@ -31,14 +31,8 @@ ECHO = Path(__file__).parents[2] / "examples" / "echo"
 @pytest.fixture(scope="module")
 def islands() -> Iterator[Running]:
     """Three of them; c1 and c2 export echo."""
-    running = Running(Lab(lab_name("w"), 3, 1, ("island",)))
-    try:
-        running.cli("up", "--clusters", "3", "--network", "island", "--from", str(ECHO))
-        for cluster in ("c1", "c2"):
-            running.kubectl("apply", "-f", str(ECHO / "export"), cluster=cluster)
+    with running_islands("w", 3, ECHO, "c1", "c2") as running:
         yield running
-    finally:
-        removal.remove(running.lab)
 
 
 def isthmus(lab: Lab, *words: str) -> str:

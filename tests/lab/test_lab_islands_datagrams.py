@@ -7,10 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from lab_running import Running, lab_name, until
-
-from isthmus_lab import removal
-from isthmus_lab.layout import Lab
+from lab_running import Running, running_islands, until
 
 ECHO = Path(__file__).parents[2] / "examples" / "echo"
 SERVICE = """
@@ -37,12 +34,8 @@ print(peer[1], data.decode())
 
 @pytest.fixture(scope="module")
 def islands() -> Iterator[Running]:
-    running = Running(Lab(lab_name("u"), 2, 1, ("island",)))
-    try:
-        running.cli("up", "--clusters", "2", "--network", "island", "--from", str(ECHO))
+    with running_islands("u", 2, ECHO) as running:
         yield running
-    finally:
-        removal.remove(running.lab)
 
 
 @pytest.mark.lab

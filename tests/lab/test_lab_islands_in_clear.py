@@ -9,10 +9,7 @@ from pathlib import Path
 
 import pytest
 from fabric_packets import Captured
-from lab_running import Running, lab_name, until
-
-from isthmus_lab import removal
-from isthmus_lab.layout import Lab
+from lab_running import Running, running_islands, until
 
 ECHO = Path(__file__).parents[2] / "examples" / "echo"
 GATEWAY = 15_443
@@ -21,13 +18,8 @@ GATEWAY = 15_443
 @pytest.fixture
 def islands() -> Iterator[Running]:
     """Two of them; c1 exports echo, which c2 has no pods of."""
-    running = Running(Lab(lab_name("y"), 2, 1, ("island",)))
-    try:
-        running.cli("up", "--clusters", "2", "--network", "island", "--from", str(ECHO))
-        running.kubectl("apply", "-f", str(ECHO / "export"), cluster="c1")
+    with running_islands("y", 2, ECHO, "c1") as running:
         yield running
-    finally:
-        removal.remove(running.lab)
 
 
 @pytest.mark.lab

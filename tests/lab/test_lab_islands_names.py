@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab_running import Running, invoked, lab_name, until
+from lab_running import Running, invoked, running_islands, until
 
 from isthmus.config import GatewaySection
-from isthmus_lab import removal
-from isthmus_lab.layout import Lab
 
 DB = Path(__file__).parents[2] / "examples" / "headless"
 APEX = "db.demo.svc.clusterset.local"
@@ -24,14 +22,8 @@ CALL = "import sys, urllib.request as r; print(r.urlopen(f'http://{sys.argv[1]}:
 @pytest.fixture(scope="module")
 def islands() -> Iterator[Running]:
     """Both have a StatefulSet of two pods, and export its headless Service."""
-    running = Running(Lab(lab_name("p"), 2, 1, ("island",)))
-    try:
-        running.cli("up", "--clusters", "2", "--network", "island", "--from", str(DB))
-        for cluster in ("c1", "c2"):
-            running.kubectl("apply", "-f", str(DB / "export"), cluster=cluster)
+    with running_islands("p", 2, DB, "c1", "c2") as running:
         yield running
-    finally:
-        removal.remove(running.lab)
 
 
 def answer(islands: Running, name: str) -> tuple[str, str]:

@@ -12,14 +12,16 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import programs
 from click.testing import CliRunner
 
 from isthmus.cli import root
-from isthmus_lab import lab_status, pod_exec
+from isthmus_lab import lab_status, pod_exec, removal
 from isthmus_lab.layout import Lab
 from isthmus_lab.pod_exec import NoSuchPod
 
@@ -86,6 +88,19 @@ class Running:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, input=stdin, check=False)
         assert done.returncode == 0, f"{words}: {done.stderr}"
         return done.stdout
+
+
+@contextmanager
+def running_islands(letter: str, count: int, folder: Path, *exporters: str) -> Iterator[Running]:
+    """A lab of so many islands with an example's objects, which some of them export."""
+    running = Running(Lab(lab_name(letter), count, 1, ("island",)))
+    try:
+        running.cli("up", "--clusters", str(count), "--network", "island", "--from", str(folder))
+        for cluster in exporters:
+            running.kubectl("apply", "-f", str(folder / "export"), cluster=cluster)
+        yield running
+    finally:
+        removal.remove(running.lab)
 
 
 def in_own_process(command: list[str], *, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
