@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from isthmus.processes.start import COLLECT_AFTER
 from isthmus.statedb import Database, Derivations, Derived, Reader, Reconciler, Table
 
 BATCH: Final = 500
@@ -224,7 +225,7 @@ def main() -> None:
     """All of it."""
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 50_000
     rows = [service(n) for n in range(count)]
-    gc.set_threshold(50_000, 20, 20)  # as the processes do
+    gc.set_threshold(*COLLECT_AFTER)  # as the processes do
     print(f"{count:,} rows, transactions of {BATCH}")
     for table in (PLAIN, SERVICES):
         writes(table, rows)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from msgspec import Struct
@@ -20,11 +21,15 @@ from msgspec.structs import replace
 
 from isthmus import logs
 
+K = TypeVar("K")
 T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
 
 STEADY: Final = 1.0
 """Seconds after which a watch counts as working."""
+LIST_BATCH: Final = 128
+"""Objects of a list that are read in one turn of the loop, and rows written: half a ms for Services and EndpointSlices,
+and fewer than the units that are computed in that turn, so that nothing piles up."""
 
 log = logs.get("reflector")
 
@@ -76,10 +81,15 @@ class Store(Protocol[T]):
 
 
 class Sink(Protocol[T_contra]):
-    """Where items go."""
+    """Where items go. Nothing else is called until a call has returned."""
 
-    def replace(self, items: Mapping[str, T_contra], *, partial: bool) -> None:
-        """Replace all items; those not in the list are removed, unless it is partial."""
+    async def replace(self, items: Mapping[str, T_contra], *, partial: bool) -> None:
+        """Replace all items; those not in the list are removed, unless it is partial.
+
+        A long list may be taken in over several turns of the loop; nothing is removed before its end. So one that
+        brings many changes is seen half-way for some turns: what moved from one item to another (an endpoint between
+        two slices) may be there twice, or in neither. Of two tables that follow one list the one may be ahead.
+        """
         ...
 
     def apply(self, events: Sequence[Event[Any]]) -> None:
@@ -95,6 +105,15 @@ class State(Struct, frozen=True, gc=False):
     lists: int
     failures: int
     last_failure: str
+
+
+async def in_turns(items: Mapping[K, T]) -> AsyncIterator[Sequence[tuple[K, T]]]:
+    """What a sink takes in, in parts: each in a turn of the loop of its own. Nothing is one part."""
+    left = iter(items.items())
+    yield tuple(islice(left, LIST_BATCH))
+    while part := tuple(islice(left, LIST_BATCH)):
+        await asyncio.sleep(0)
+        yield part
 
 
 class Reflector(Generic[T]):
@@ -170,7 +189,7 @@ class Reflector(Generic[T]):
 
     async def _list(self) -> str:
         listing = await self._store.list()
-        self._sink.replace(listing.items, partial=listing.partial)
+        await self._sink.replace(listing.items, partial=listing.partial)
         self._working_since = _now()
         self._set_state(synced=True, connected=True, lists=self.state.lists + 1)
         return listing.revision

@@ -63,6 +63,21 @@ def test_what_is_as_wanted_has_no_difference(wanted: dict[str, Any], found: dict
         ),
         ({"spec": {"selector": {}}}, {"spec": {"selector": {"app": "evil"}}}, {"spec": {"selector": None}}),
         ({"endpoints": [{"ready": False}]}, {"endpoints": [{}]}, {"endpoints": [{"ready": False}]}),
+        (
+            {"spec": {"ports": [{"port": 80}]}},
+            {"spec": {"ports": [{"port": 80, "targetPort": 80, "name": "http"}]}},
+            {"spec": {"ports": [{"port": 80}]}},
+        ),
+        (
+            {"spec": {"ports": [{"port": 80}, {"port": 81}]}},
+            {"spec": {"ports": [{"port": 81, "appProtocol": "http"}, {"port": 80}]}},
+            {"spec": {"ports": [{"port": 80}, {"port": 81}]}},
+        ),
+        (
+            {"endpoints": [{"addresses": ["10.1.0.1"]}]},
+            {"endpoints": [{"addresses": ["10.1.0.1"], "hostname": "db-0"}]},
+            {"endpoints": [{"addresses": ["10.1.0.1"]}]},
+        ),
     ],
     ids=[
         "missing label",
@@ -72,6 +87,9 @@ def test_what_is_as_wanted_has_no_difference(wanted: dict[str, Any], found: dict
         "order of plain values",
         "field that must be absent, wanted empty",
         "false",
+        "name of a port that has none",
+        "protocol of a port that has none",
+        "hostname of an endpoint that has none",
     ],
 )
 def test_what_differs_is_the_patch(wanted: dict[str, Any], found: dict[str, Any], patch: dict[str, Any]) -> None:

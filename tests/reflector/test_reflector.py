@@ -56,7 +56,7 @@ class Memory:
         self.items: dict[str, str] = {}
         self.calls: list[str] = []
 
-    def replace(self, items: Mapping[str, str], *, partial: bool) -> None:
+    async def replace(self, items: Mapping[str, str], *, partial: bool) -> None:
         self.items = {**self.items, **items} if partial else dict(items)
         self.calls.append("replace")
 

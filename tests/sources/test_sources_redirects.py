@@ -142,7 +142,7 @@ def test_a_pod_that_has_ended_or_is_on_the_nodes_network_has_no_host_port(fields
     assert list(host_ports(wire(**fields))) == []
 
 
-def test_host_ports_come_and_go_with_their_pods_whatever_uid_they_have() -> None:
+async def test_host_ports_come_and_go_with_their_pods_whatever_uid_they_have() -> None:
     db = Database(PODS, SERVICES, ENDPOINT_SETS)
     sink = PodSink(db, TableSink(db, PODS, "kubernetes", pod))
 
@@ -152,7 +152,7 @@ def test_host_ports_come_and_go_with_their_pods_whatever_uid_they_have() -> None
         return sorted((row.name, row.uid) for row in snapshot.all(SERVICES))
 
     assert db.snapshot().pending(SERVICES) == {"pods"}
-    sink.replace({"demo/web": wire(), "demo/plain": wire("plain", {"containerPort": 80})}, partial=False)
+    await sink.replace({"demo/web": wire(), "demo/plain": wire("plain", {"containerPort": 80})}, partial=False)
     assert db.snapshot().initialized(SERVICES, ENDPOINT_SETS, PODS)
     assert seen() == [("demo/web:host-port:8080", "u1")]
     sink.apply([Event("demo/web", wire(uid="u2"))])
@@ -161,10 +161,10 @@ def test_host_ports_come_and_go_with_their_pods_whatever_uid_they_have() -> None
     assert seen() == [("demo/web:host-port:8081", "u2")]
     sink.apply([Event("demo/web", wire(phase="Failed"))])
     assert seen() == []
-    sink.replace({"demo/web": wire()}, partial=True)
-    sink.replace({"demo/other": wire("other", {"containerPort": 1, "hostPort": 9})}, partial=True)
+    await sink.replace({"demo/web": wire()}, partial=True)
+    await sink.replace({"demo/other": wire("other", {"containerPort": 1, "hostPort": 9})}, partial=True)
     assert len(seen()) == 2
-    sink.replace({}, partial=False)
+    await sink.replace({}, partial=False)
     assert seen() == []
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
+from unittest import mock
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from isthmus.reflector import Event
+from isthmus import reflector
+from isthmus.reflector import LIST_BATCH, Event
 from isthmus.sources.sink import Malformed, TableSink
 from isthmus.statedb import Database, Table
 
@@ -54,7 +58,7 @@ def test_rows_are_those_of_the_objects_there_are(steps: list[tuple[str, object]]
     for step, what in steps:
         if isinstance(what, dict):
             found = {key: named(key, wire) for key, wire in what.items()}
-            sink.replace(found, partial=step == "partial")
+            asyncio.run(sink.replace(found, partial=step == "partial"))
             objects = {**objects, **found} if step == "partial" else found
             whole = whole or step == "whole"
         elif isinstance(what, list):
@@ -68,3 +72,75 @@ def test_rows_are_those_of_the_objects_there_are(steps: list[tuple[str, object]]
         snapshot = db.snapshot()
         assert {row.name: row for row in snapshot.all(ROWS)} == rows_of(objects)
         assert snapshot.initialized(ROWS) == whole
+
+
+MOVING = st.lists(
+    st.tuples(
+        st.sampled_from(["whole", "events"]),
+        st.dictionaries(st.sampled_from("abcdefg"), st.sampled_from("stuvwxyz")),
+        st.sampled_from([2, 3]),
+    )
+)
+"""How the next state of all objects comes, and each object's row: a name may move from any object to any other."""
+
+
+@given(MOVING)
+def test_a_row_whose_key_moves_between_objects_is_kept(steps: list[tuple[str, dict[str, str], int]]) -> None:
+    db = Database(ROWS)
+    sink: TableSink[Wire, Row] = TableSink(db, ROWS, "test", convert)
+    objects: dict[str, Wire] = {}
+    for step, names, value in steps:
+        found = {key: (name, value) for name, key in {name: key for key, name in names.items()}.items()}
+        if step == "whole":
+            with mock.patch.object(reflector, "LIST_BATCH", 2):
+                asyncio.run(sink.replace(found, partial=False))
+        else:
+            sink.apply([Event(key, found.get(key)) for key in {**objects, **found}])
+        objects = found
+        assert {row.name: row for row in db.snapshot().all(ROWS)} == rows_of(objects)
+
+
+async def test_a_row_that_an_earlier_list_left_to_two_objects_stays_with_the_one_that_is_left() -> None:
+    db = Database(ROWS)
+    sink: TableSink[Wire, Row] = TableSink(db, ROWS, "test", convert)
+    await sink.replace({"a": ("k", 2)}, partial=False)
+    await sink.replace({"b": ("k", 2)}, partial=True)
+    await sink.replace({"b": ("k", 2)}, partial=False)
+    assert [*db.snapshot().all(ROWS)] == [Row("k", 2)]
+
+
+async def test_a_list_with_few_changes_is_seen_as_a_whole_however_long_it_is() -> None:
+    db = Database(ROWS)
+    sink: TableSink[Wire, Row] = TableSink(db, ROWS, "test", convert)
+    long = {f"{n:06}": (f"{n:06}", 2) for n in range(3 * LIST_BATCH)}
+    await sink.replace(long, partial=False)
+    before = db.snapshot().revision(ROWS)
+    listing = asyncio.create_task(sink.replace({**dict([*long.items()][1:]), "z": ("000000", 3)}, partial=False))
+    seen: set[tuple[int, int]] = set()
+    while not listing.done():
+        await asyncio.sleep(0)
+        row = db.snapshot().get(ROWS, "000000")
+        assert row is not None
+        seen.add((row.value, db.snapshot().revision(ROWS) - before))
+    assert seen == {(2, 0), (3, 1)}
+
+
+@pytest.mark.parametrize("usable", [True, False])
+async def test_other_tasks_run_while_a_long_list_is_taken_in_and_nothing_is_removed_before_its_end(
+    usable: bool,
+) -> None:
+    db = Database(ROWS)
+    sink: TableSink[Wire, Row] = TableSink(db, ROWS, "test", convert)
+    await sink.replace({"old": ("old", 2)}, partial=True)
+    long = {f"{n:06}": (f"{n:06}", 2 if usable else 0) for n in range(3 * LIST_BATCH)}
+    listing = asyncio.create_task(sink.replace(long, partial=False))
+    seen: list[int] = []
+    while not listing.done():
+        await asyncio.sleep(0)
+        snapshot = db.snapshot()
+        seen.append(snapshot.count(ROWS))
+        assert (snapshot.get(ROWS, "old") is None) == snapshot.initialized(ROWS)
+    assert seen[:2] == [1] * 2  # it is read over as many turns before
+    assert [*dict.fromkeys(seen)][:3] == ([1, LIST_BATCH + 1, 2 * LIST_BATCH + 1] if usable else [1, 0])
+    assert {row.name for row in db.snapshot().all(ROWS)} == (long.keys() if usable else set())
+    assert db.snapshot().initialized(ROWS)

@@ -234,11 +234,10 @@ def test_a_unit_of_which_members_alone_have_changed_is_given_those_and_any_other
         given.append(dict(units))
 
     together = DerivedTogether(
+        BACKENDS,
         renew=renew,
         members=(PODS, lambda row: row.service),
         reads={SERVICES: lambda reader, changed: [row.name for pair in changed for row in pair if row is not None]},
-        awaits={BACKENDS: lambda reader: ()},
-        arrived=lambda reader, sources: (),
     )
     derivations = Derivations(db, together)
     put(db, Service("x", "1"), Pod("p", "x"), Pod("q", "y"))
@@ -254,3 +253,16 @@ def test_a_unit_of_which_members_alone_have_changed_is_given_those_and_any_other
         {"y": [(before, after)], "x": None},
         {"y": [(after, None)]},
     ]
+
+
+def test_tables_that_are_computed_together_await_what_each_table_that_is_read_does() -> None:
+    db = database()
+    source = db.initializer(SERVICES, "s")
+    together = DerivedTogether(BACKENDS, renew=lambda txn, units: None, reads={SERVICES: lambda reader, changed: ()})
+    derivations = Derivations(db, together)
+    settle(derivations)
+    assert db.snapshot().pending(BACKENDS) == {"s"}
+    with db.write() as txn:
+        source.complete(txn)
+    settle(derivations)
+    assert db.snapshot().pending(BACKENDS) == frozenset()

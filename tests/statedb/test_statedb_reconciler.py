@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isthmus.statedb import Backoff, Database, NotPruned, Reconciler, Status, Table
+from isthmus.statedb.backlog import Backlog
 from isthmus.statedb.reconciler import MAX_ROUND, MIN_ROUND, ROUND_SECONDS, URGENT_ROUNDS
 
 pytestmark = pytest.mark.looptime
@@ -461,6 +462,63 @@ async def test_rows_of_a_group_are_never_in_two_rounds() -> None:
     rounds = [{name.partition("-")[0] for name in names} for _, what, names in target.calls if what == "update"]
     assert len(rounds) > 10
     assert sum(map(len, rounds)) == len(set().union(*rounds))
+
+
+async def test_a_row_that_changes_its_group_while_it_waits_is_reconciled_once_with_the_new_one() -> None:
+    db, target = database(), Target()
+    reconciler = make(db, target, together=lambda row: row[1])
+    put(db, a=1, **dict.fromkeys(many(0, MIN_ROUND), 1), c=2)
+    reconciler._take_in()
+    put(db, a=2)
+    reconciler._take_in()
+    while reconciler._backlog:
+        await reconciler._work(db.snapshot())
+    rounds = [names for _, _, names in target.calls]
+    assert [sum(name in names for names in rounds) for name in "ac"] == [1, 1]
+    assert [names for names in rounds if "a" in names] == [names for names in rounds if "c" in names]
+
+
+@given(
+    st.lists(
+        st.dictionaries(st.sampled_from("abcdef"), st.none() | st.integers(1, 3), min_size=1) | st.just("round"),
+        max_size=12,
+    ),
+    st.sampled_from([0, 2, 100]),
+)
+def test_keys_that_change_their_groups_are_waiting_once_each_with_their_last_one(steps: list[Any], room: int) -> None:
+    backlog = Backlog(grouped=True)
+    waiting: dict[str, tuple[int, int]] = {}
+    for mark, step in enumerate(steps):
+        if step == "round":
+            taken = backlog.take(2)
+            groups = {waiting[key][0] for key in taken}
+            assert sorted(taken) == sorted(key for key, (group, _) in waiting.items() if group in groups)
+            waiting = {key: of for key, of in waiting.items() if key not in taken}
+        else:
+            changed = {key: group or 0 for key, group in step.items()}
+            backlog.add([(group, key) for key, group in changed.items()], mark=mark, room=room)
+            waiting |= {key: (group, waiting[key][1] if key in waiting else mark) for key, group in changed.items()}
+        assert len(backlog) == len(waiting)
+        assert backlog.mark(99) <= min([since for _, since in waiting.values()], default=99)
+    taken = []
+    while backlog:
+        taken += backlog.take(1)
+    assert sorted(taken) == sorted(waiting)
+    assert backlog.mark(99) == 99
+
+
+async def test_a_row_that_changes_its_group_while_it_waits_and_goes_is_deleted_once() -> None:
+    db, target = database(), Target()
+    reconciler = make(db, target, together=lambda row: row[1])
+    put(db, a=1, b=2)
+    await reconciler.step()
+    put(db, a=2, **many(100, 2 * MIN_ROUND))
+    reconciler._take_in()
+    put(db, a=3)
+    reconciler._take_in()
+    delete(db, "a")
+    assert await reconciler.step() == f"{2 * MIN_ROUND} updated, 1 deleted, 0 failed"
+    assert target.deleted == [("a", 1)]
 
 
 async def test_pruning_waits_until_nothing_waits() -> None:

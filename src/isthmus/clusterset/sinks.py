@@ -22,7 +22,7 @@ from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import EndpointSet, Export
 from isthmus.model.sources import CLUSTERSET
 from isthmus.model.tables import ENDPOINT_SETS, EXPORTS
-from isthmus.reflector import Event
+from isthmus.reflector import Event, in_turns
 from isthmus.statedb import Database, Reader, Table, WriteTxn
 
 log = logs.get("records")
@@ -144,38 +144,38 @@ class RecordSink:
         self._size = 0
         self._named = 0
 
-    def replace(self, items: Mapping[str, KeyValue], *, partial: bool) -> None:
-        """These are all records of the peer."""
+    async def replace(self, items: Mapping[str, KeyValue], *, partial: bool) -> None:
+        """These are all records of the peer. They are read over several turns of the loop, and then written at once."""
         table = self._form.table
         self._bad.clear()
         self._sizes.clear()
         self._size = 0
-        read = [self._read(key, kv) for key, kv in items.items()]
-        rows = {table.key(row): row for row in read if row is not None and row is not UNUSABLE}
+        rows: dict[Any, Any] = {}
+        async for part in in_turns(items):
+            read = [self._read(key, kv) for key, kv in part]
+            rows |= {table.key(row): row for row in read if row is not None and row is not UNUSABLE}
         with self._db.write() as txn:
-            for present in self._form.rows(txn, self._cluster):
-                if (key := table.key(present)) not in rows and not partial:
-                    txn.delete(table, key)
-            for row in rows.values():
-                txn.put(table, row)
+            present = map(table.key, self._form.rows(txn, self._cluster))
+            txn.delete_all(table, [] if partial else [key for key in present if key not in rows])
+            txn.put_all(table, [*rows.values()])
             self._listed(txn)
         self._count()
 
     def apply(self, events: Sequence[Event[KeyValue]]) -> None:
         """These records changed."""
         table = self._form.table
+        found: dict[str, Any] = {}
+        for key, kv in events:
+            self._bad.pop(key, None)
+            row = self._read(key, kv) if kv is not None else None
+            if kv is None:
+                self._account(key, 0)
+            if row is not UNUSABLE:  # of one that is, the last good value still counts
+                found[key] = row
+        gone = [self._form.key(self._cluster, ServiceName(key)) for key, row in found.items() if row is None]
         with self._db.write() as txn:
-            for key, kv in events:
-                self._bad.pop(key, None)
-                row = self._read(key, kv) if kv is not None else None
-                if kv is None:
-                    self._account(key, 0)
-                if row is UNUSABLE:
-                    continue  # its last good value still counts
-                if row is not None:
-                    txn.put(table, row)
-                else:
-                    txn.delete(table, self._form.key(self._cluster, ServiceName(key)))
+            txn.delete_all(table, gone)
+            txn.put_all(table, [row for row in found.values() if row is not None])
         self._count()
 
     def _count(self) -> None:
@@ -218,7 +218,7 @@ class OneKey:
     def __init__(self, changed: Callable[[KeyValue | None], None]) -> None:
         self._changed = changed
 
-    def replace(self, items: Mapping[str, KeyValue], *, partial: bool) -> None:
+    async def replace(self, items: Mapping[str, KeyValue], *, partial: bool) -> None:
         """What the key is."""
         self._changed(items.get(""))
 

@@ -3,7 +3,8 @@
 Maps are compared field by field, and fields that nothing wants are others', but for labels and annotations that the
 object's ``managedFields`` give as ours: those we set once and want no more. Lists are ours whole, in any order where
 their items are objects (a server may merge them in another), but for lists that are shared by key: conditions, owners.
-Empty and absent are the same. Times are the server's.
+Of an item, fields that nothing wants are the server's (a port's targetPort), but for those that no server sets of its
+own accord. Empty and absent are the same. Times are the server's.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ Fields = Mapping[str, Json]
 
 SHARED: Final = {"conditions": "type", "ownerReferences": "uid"}
 """Lists in which others have items too, by the key of an item."""
+UNDEFAULTED: Final = {"ports": ("name", "appProtocol"), "endpoints": ("hostname", "nodeName", "zone", "hints")}
+"""By list, the fields of an item that no server sets by itself: one that nothing wants is to go."""
 NAMED: Final = frozenset({"apiVersion", "kind", "name", "namespace", "uid", "resourceVersion"})
 """Fields that say which object is meant, at its top and in ``metadata``."""
 EMPTY: Final[tuple[Json, ...]] = (None, "", [], {})
@@ -77,7 +80,8 @@ def _fields(wanted: Fields, found: Fields) -> dict[str, Json]:
                 patch[field] = part
         elif isinstance(value, list):
             items = there if isinstance(there, list) else []
-            changed = _shared(value, items, SHARED[field]) if field in SHARED else _list(value, items)
+            gone = UNDEFAULTED.get(field, ())
+            changed = _shared(value, items, SHARED[field]) if field in SHARED else _list(value, items, gone)
             if changed is not None:
                 patch[field] = changed
         elif value != there and not (value in EMPTY and there in EMPTY):
@@ -85,27 +89,32 @@ def _fields(wanted: Fields, found: Fields) -> dict[str, Json]:
     return patch
 
 
-def _list(wanted: Sequence[Json], found: Sequence[Json]) -> list[Json] | None:
-    """The wanted list; None where each of its items has a counterpart in the found one, and nothing else is there."""
+def _list(wanted: Sequence[Json], found: Sequence[Json], undefaulted: Sequence[str] = ()) -> list[Json] | None:
+    """The wanted list; None where each of its items has a counterpart in the found one, and nothing else is there.
+
+    ``undefaulted``: fields that an item has only where they are wanted.
+    """
     if len(wanted) != len(found):
         return list(wanted)
-    if all(_same(*pair) for pair in zip(wanted, found, strict=True)):
+    if all(_same(*pair, undefaulted) for pair in zip(wanted, found, strict=True)):
         return None
     if not all(isinstance(each, dict) for each in wanted):
         return list(wanted)  # the order of plain values means something
     left = list(found)
     for each in wanted:
-        counterpart = next((place for place, there in enumerate(left) if _same(each, there)), None)
+        counterpart = next((place for place, there in enumerate(left) if _same(each, there, undefaulted)), None)
         if counterpart is None:
             return list(wanted)
         del left[counterpart]
     return None
 
 
-def _same(wanted: Json, found: Json) -> bool:
-    if isinstance(wanted, dict):
-        return isinstance(found, dict) and not _fields(wanted, found)
-    return bool(wanted == found)
+def _same(wanted: Json, found: Json, undefaulted: Sequence[str] = ()) -> bool:
+    if not isinstance(wanted, dict):
+        return bool(wanted == found)
+    if not isinstance(found, dict) or _fields(wanted, found):
+        return False
+    return all(field in wanted or found.get(field) in EMPTY for field in undefaulted)
 
 
 def _status(wanted: Fields, found: Fields, ownership: Ownership) -> dict[str, Json]:

@@ -1,4 +1,4 @@
-"""Objects of one store into rows of one table, in one transaction per batch.
+"""Objects of one store into rows of one table, in one transaction per batch of events or list of few changes.
 
 The invariant: after each batch the rows that this sink wrote are those of the objects the store has, no more and no
 fewer. An object that cannot be a row counts as not there; what is wrong with it is logged in one line.
@@ -7,12 +7,11 @@ fewer. An object that cannot be a row counts as not there; what is wrong with it
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain
 from typing import Any, Generic, TypeVar
 
 from isthmus import logs
-from isthmus.reflector import Event
-from isthmus.statedb import Database, Table, WriteTxn
+from isthmus.reflector import Event, in_turns
+from isthmus.statedb import Database, Table
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -40,22 +39,52 @@ class TableSink(Generic[T, R]):
     def __repr__(self) -> str:
         return f"<TableSink {self.name} → {self._table.name}, {len(self._rows)} rows>"
 
-    def replace(self, items: Mapping[str, T], *, partial: bool) -> None:
-        """Make the rows those of these objects; a partial list only adds. A whole one completes the table's source."""
+    async def replace(self, items: Mapping[str, T], *, partial: bool) -> None:
+        """Make the rows those of these objects; a partial list only adds. A whole one completes the table's source.
+
+        A long list is read over several turns of the loop. What it changes is one transaction, or, where that is long
+        too, several: first the rows that there are, then those that are no more, and the source is complete with the
+        last.
+        """
         self._complaints = {key: why for key, why in self._complaints.items() if key in items}
-        gone = [] if partial else [(key, None) for key in self._rows if key not in items]
-        with self._db.write() as txn:
-            self._follow(txn, chain(gone, items.items()))
-            if not partial:
-                self._initializer.complete(txn)
+        key_of, present = self._table.key, self._db.present(self._table)
+        wanted: set[Any] = set()
+        changes: dict[Any, R | None] = {}
+        leaving: list[Any] = []
+        async for part in in_turns(items):
+            rows, left = self._read(part)
+            leaving += left
+            for row in rows:  # hot:
+                key = key_of(row)
+                wanted.add(key)
+                if present(key) is not row:
+                    changes[key] = row
+                elif changes:
+                    changes.pop(key, None)
+        gone = () if partial else [key for key in self._rows if key not in items]
+        leaving += [key_of(self._rows.pop(key)) for key in gone]
+        changes.update((key, None) for key in leaving if key not in wanted)  # not of a row that another object has now
+        todo = len(changes)
+        async for changed in in_turns(changes):
+            todo -= len(changed)
+            with self._db.write() as txn:
+                txn.put_all(self._table, [row for _, row in changed if row is not None])
+                txn.delete_all(self._table, [key for key, row in changed if row is None])
+                if not todo and not partial:
+                    self._initializer.complete(txn)
 
     def apply(self, events: Sequence[Event[T]]) -> None:
-        """Follow these changes: of several of one object the last counts."""
+        """Follow these changes: of several of one object the last counts. Rows are deleted first: a key may move."""
+        rows, leaving = self._read(events)
         with self._db.write() as txn:
-            self._follow(txn, events)
+            txn.delete_all(self._table, leaving)
+            txn.put_all(self._table, rows)
 
-    def _follow(self, txn: WriteTxn, items: Iterable[tuple[str, T | None]]) -> None:  # hot:
-        """Objects as they are now; None for one that is no more. Rows are deleted first: a key may move."""
+    def _read(self, items: Iterable[tuple[str, T | None]]) -> tuple[list[R], list[Any]]:  # hot:
+        """Objects as they are now, None for one that is no more: their rows, and the keys of rows they no longer are.
+
+        Another object may have the row of such a key by now.
+        """
         found: dict[str, R | None] = {}
         convert, complaints = self._convert, self._complaints
         for key, item in items:  # each of them, for what is wrong with it
@@ -68,24 +97,21 @@ class TableSink(Generic[T, R]):
                 if complaints:
                     complaints.pop(key, None)
         key_of, known = self._table.key, self._rows
-        gone: list[Any] = []
         rows: list[R] = []
+        leaving: list[Any] = []
         for key, row in found.items():
-            before = known.get(key)
             if row is None:
-                if before is not None:
-                    gone.append(key_of(before))
-                    del known[key]
+                if (before := known.pop(key, None)) is not None:
+                    leaving.append(key_of(before))
                 continue
-            if before is not None:
+            if (before := known.get(key)) is not None:
                 if before == row:
                     row = before
                 elif key_of(before) != key_of(row):
-                    gone.append(key_of(before))
+                    leaving.append(key_of(before))
             known[key] = row
             rows.append(row)
-        txn.delete_all(self._table, gone)
-        txn.put_all(self._table, rows)
+        return rows, leaving
 
     def _complain(self, key: str, why: str) -> None:
         """Log what is wrong with an object, once while it stays so."""

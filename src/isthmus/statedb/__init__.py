@@ -38,20 +38,23 @@ from isthmus.statedb.derived import (
     Dirty,
     Pairs,
     PendingWrites,
+    each,
     pending,
     rewrite,
 )
 from isthmus.statedb.errors import Overrun, StateError
+from isthmus.statedb.growth import Growth
 from isthmus.statedb.index import Rows, first_of, rows_of
 from isthmus.statedb.reading import Reader, Snapshot
 from isthmus.statedb.reconciler import Backoff, NotPruned, Operations, Reconciler, ReconcilerStats, Status
 from isthmus.statedb.retry import Retry
-from isthmus.statedb.table import Table
+from isthmus.statedb.table import Attribute, Table
 from isthmus.statedb.transaction import WriteTxn
 
 __all__ = [
     "Affected",
     "AffectedBatch",
+    "Attribute",
     "Backoff",
     "Change",
     "Changes",
@@ -62,6 +65,7 @@ __all__ = [
     "Derived",
     "DerivedTogether",
     "Dirty",
+    "Growth",
     "Initializer",
     "NotPruned",
     "Operations",
@@ -79,6 +83,7 @@ __all__ = [
     "Table",
     "TableStats",
     "WriteTxn",
+    "each",
     "first_of",
     "pending",
     "rewrite",

@@ -7,6 +7,7 @@ change), needs no graveyard, and its memory is bounded by the distinct keys it h
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from isthmus.statedb.errors import Overrun
@@ -73,9 +74,12 @@ class Changes(Generic[R]):
 
     def pairs(self) -> list[tuple[R | None, R | None]]:
         """What changed since the last call as (old row, new row), where no snapshot is needed."""
-        get = self._database.present(self._table)
-        pairs = [(old, get(key)) for key, old in self._take().items()]
-        return [(old, new) for old, new in pairs if old is not new and (old is None or new is None or old != new)]
+        get, before = self._database.present(self._table), self._take()
+        return [
+            (old, new)
+            for old, new in zip(before.values(), map(get, before), strict=True)
+            if old is not new and (old is None or new is None or old != new)
+        ]
 
     def _take(self) -> dict[Any, R | None]:
         """The rows before, by key; nothing is unread from now on."""
@@ -100,9 +104,7 @@ class Changes(Generic[R]):
         else:
             if self._shared:
                 self._seen_before, self._shared = dict(self._seen_before), False
-            for key, old in touched.items():
-                if key not in self._seen_before:
-                    self._seen_before[key] = old
+            deque(map(self._seen_before.setdefault, touched, touched.values()), maxlen=0)
         if self._limit is not None and len(self._seen_before) > self._limit:
             self._overrun = True
             self.close()

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from isthmus.statedb.changes import Changes
 from isthmus.statedb.errors import StateError
+from isthmus.statedb.growth import LEAST, Growth
 from isthmus.statedb.reading import Pending, Snapshot
 from isthmus.statedb.states import ByTable, TableState
 from isthmus.statedb.table import AnyTable, Table
@@ -65,6 +66,7 @@ class Database:
         self._writing = False
         self._written: list[TableState] = []
         """The tables that the open transaction has written."""
+        self._growth = Growth()
         self.tables: dict[str, AnyTable] = {}
         for table in tables:
             self.add(table)
@@ -88,6 +90,11 @@ class Database:
             snapshot._begin(state)
         self._snapshots.add(snapshot)
         return snapshot
+
+    @property
+    def pending(self) -> Pending:
+        """By table, the initializers that have not completed: the same object until one of them comes or completes."""
+        return self._pending
 
     def present(self, table: Table[Any, R]) -> Callable[[Any], R | None]:
         """A function from a key to the row that was committed last; only between transactions."""
@@ -137,6 +144,8 @@ class Database:
             for reader in tuple(self._readers[name]):
                 reader._committed(touched)
         if changed:
+            large = (state for state in self._states.values() if len(state.rows) >= LEAST)
+            self._growth.look(each for state in large for each in state.dicts())
             self._wake()
 
     def _close(self) -> list[tuple[str, dict[Any, Any]]]:

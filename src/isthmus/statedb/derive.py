@@ -12,7 +12,7 @@ with the source's completion; the initializer ``derive`` stands for its own firs
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from graphlib import CycleError, TopologicalSorter
 from itertools import islice
 from typing import Any
@@ -23,6 +23,7 @@ from isthmus.statedb.changes import Changes
 from isthmus.statedb.database import Database
 from isthmus.statedb.derived import Derivation, Dirty, Pairs, pending
 from isthmus.statedb.errors import StateError
+from isthmus.statedb.reading import Pending
 from isthmus.statedb.transaction import WriteTxn
 
 UNITS_PER_PASS = 256
@@ -58,6 +59,8 @@ class Derivations:
         for each in derived:
             for table in each.tables:
                 database.initializer(table, FIRST_PASS)
+        self._settled: Pending | None = None
+        """What was awaited of all tables when a pass left nothing dirty; None where the last one did not."""
         self.passes = 0
         self.units = 0
 
@@ -73,13 +76,20 @@ class Derivations:
     def step(self) -> bool:
         """Recompute what changed, at most ``units_per_pass`` units a table, in one commit; whether some are left."""
         changes = {name: reader.pairs() if reader.ready else () for name, reader in self._readers.items()}
+        # Nothing is awaited otherwise than after a pass that left nothing dirty: nearly always, once all have started.
+        settled = self._database.pending is self._settled
         with self._database.write() as txn:
             for derived in self._derived:
                 self._mark(txn, derived, changes)
+                if not settled:
+                    self._mark_arrived(txn, derived)
                 self._compute(txn, derived)
-                self._await(txn, derived)
+                if not settled or self._dirty[derived]:
+                    self._await(txn, derived)
         self.passes += 1
-        return any(self._dirty.values())
+        left = any(self._dirty.values())
+        self._settled = None if left else self._database.pending
+        return left
 
     async def run(self) -> None:
         """Pass after pass, for ever."""
@@ -97,15 +107,13 @@ class Derivations:
             changed = changes[table.name] if table.name in changes else txn.changed(table)
             if changed:
                 derived.mark(dirty, txn, table, changed)
-        arrived = self._arrived(txn, derived)
-        if arrived:
-            dirty.update(dict.fromkeys(arrived))
 
-    def _arrived(self, txn: WriteTxn, derived: Derivation) -> Iterable[Hashable]:
-        """The units that list a source which has completed since the last pass."""
+    def _mark_arrived(self, txn: WriteTxn, derived: Derivation) -> None:
+        """Append the units that list a source which has completed since the last pass."""
         before = self._awaited[derived]
         now = self._awaited[derived] = pending(txn, derived.reads)
-        return derived.arrived(txn, before - now) if before - now else ()
+        if before - now:
+            self._dirty[derived].update(dict.fromkeys(derived.arrived(txn, before - now)))
 
     def _compute(self, txn: WriteTxn, derived: Derivation) -> None:
         dirty = self._dirty[derived]

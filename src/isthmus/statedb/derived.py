@@ -129,26 +129,26 @@ class DerivedTogether:
     ``renew(txn, units)`` writes every row of the units, through :func:`rewrite` or by what it knows has changed.
     ``members`` is the table whose rows are members of one unit each, and the function that gives a row's unit: a unit
     that only they affect is given to ``renew`` with those that changed.
-    ``awaits`` has for each table the sources that make it incomplete. ``arrived`` gives the units whose rows list the
-    sources they await, when some of these have completed.
+    ``awaits`` has for a table the sources that make it incomplete; without it all do that any table it reads awaits.
+    ``arrived`` gives the units whose rows list the sources they await, when some of these have completed.
     """
 
     def __init__(
         self,
-        *,
+        *tables: AnyTable,
         renew: Callable[[WriteTxn, Dirty], None],
         reads: Mapping[AnyTable, AffectedBatch],
-        awaits: Mapping[AnyTable, Awaited],
-        arrived: Callable[[Reader, frozenset[str]], Iterable[Hashable]],
+        awaits: Mapping[AnyTable, Awaited] | None = None,
+        arrived: Callable[[Reader, frozenset[str]], Iterable[Hashable]] = lambda reader, sources: (),
         members: tuple[AnyTable, Callable[[Any], Hashable]] | None = None,
     ) -> None:
-        self.tables = tuple(awaits)
+        self.tables = tables
         self.renew = renew
         self._members = members
         self._affected = dict(reads)
         self.reads: Collection[AnyTable] = (*reads, members[0]) if members is not None else tuple(reads)
         self.arrived = arrived
-        self._awaits = awaits
+        self._awaits = awaits or {}
 
     def __repr__(self) -> str:
         tables, reads = (", ".join(table.name for table in of) for of in (self.tables, self.reads))
@@ -167,7 +167,12 @@ class DerivedTogether:
 
     def awaited(self, reader: Reader, table: AnyTable) -> frozenset[str]:
         """The sources that make one of the tables incomplete."""
-        return frozenset(self._awaits[table](reader))
+        return frozenset(self._awaits[table](reader)) if table in self._awaits else pending(reader, self.reads)
+
+
+def each(by: Affected) -> AffectedBatch:
+    """A function of one changed row as a function of many."""
+    return lambda reader, changed: (unit for old, new in changed for unit in by(reader, old, new))
 
 
 def pending(reader: Reader, tables: Iterable[AnyTable]) -> frozenset[str]:
@@ -189,6 +194,7 @@ class PendingWrites(Generic[R]):
     def __init__(self, txn: WriteTxn, table: Table[Any, R]) -> None:
         self._txn = txn
         self._table = table
+        self._key = table.key
         self._gone: list[Any] = []
         self._rows: list[R] = []
 
@@ -197,13 +203,13 @@ class PendingWrites(Generic[R]):
         if present is None:  # most units of a large change: they come
             self._rows += wanted
         elif not wanted and type(present) is not dict:  # or go, with one row
-            self._gone.append(self._table.key(present))
+            self._gone.append(self._key(present))
         else:
             self.exchange(rows_of(present), wanted)
 
     def exchange(self, present: Sequence[R], wanted: Collection[R]) -> None:  # hot:
         """Rows that are present give way to those that are wanted."""
-        key = self._table.key
+        key = self._key
         if not wanted:
             self._gone += [key(row) for row in present]
             return

@@ -8,11 +8,12 @@ table, so a look-up does not go through the table again. It changes in place: a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable
+from collections import deque
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Any
 
 from isthmus.statedb.ordered import SortedDict
-from isthmus.statedb.table import AnyTable
+from isthmus.statedb.table import AnyTable, Attribute
 
 Rows = Any
 """One row, whose type is never dict; or a dict of several by primary key."""
@@ -41,21 +42,32 @@ class Index:
             else:
                 self._join(value, rows, new)
 
-    def add_all(self, rows: Iterable[Any]) -> None:  # hot:
+    def add_all(self, rows: Sequence[Any]) -> None:  # hot:
         """Add rows whose keys are not in the table."""
         values_of, found, get = self._values, self.found, self.get
-        for new in rows:
-            values = values_of(new)
+        if type(values_of) is Attribute:
+            rows, attributes = _parted(values_of, rows)
+            new = dict(zip(attributes, rows, strict=True))
+            if type(found) is dict and len(new) == len(rows) and found.keys().isdisjoint(new.keys()):
+                found.update(new)  # nearly always: no two of them are under one value
+                return
+        for row in rows:
+            values = values_of(row)
             for value in values if len(values) < 2 else dict.fromkeys(values):
                 there = get(value)
                 if there is None:
-                    found[value] = new
+                    found[value] = row
                 else:
-                    self._join(value, there, new)
+                    self._join(value, there, row)
 
-    def remove_all(self, rows: Iterable[Any]) -> None:  # hot:
+    def remove_all(self, rows: Sequence[Any]) -> None:  # hot:
         """Remove rows."""
         values_of, found, get = self._values, self.found, self.get
+        if type(values_of) is Attribute:
+            rows, attributes = _parted(values_of, rows)
+            if [*map(get, attributes)] == rows:  # nearly always: each is alone under its value
+                deque(map(found.__delitem__, attributes), maxlen=0)
+                return
         for old in rows:
             values = values_of(old)
             for value in values if len(values) < 2 else dict.fromkeys(values):
@@ -96,6 +108,14 @@ class Index:
                 del rows[self._key(old)]
                 if len(rows) == 1:
                     [self.found[value]] = rows.values()
+
+
+def _parted(values_of: Attribute, rows: Sequence[Any]) -> tuple[list[Any], list[Any]]:  # hot:
+    """(rows that are under a value, the value of each)."""
+    values = [*map(values_of.of, rows)]
+    if not values_of.optional or all(values):
+        return [*rows], values
+    return [row for row, value in zip(rows, values, strict=True) if value], [*filter(None, values)]
 
 
 def rows_of(rows: Rows | None) -> list[Any]:  # hot:

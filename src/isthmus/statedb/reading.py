@@ -31,6 +31,11 @@ class Reader:
         row: R | None = self._states[table.name].get(key)
         return row
 
+    def getter(self, table: Table[K, R]) -> Callable[[K], R | None]:
+        """The function from a primary key to its row, or None, for many look-ups without an ``await`` between them."""
+        get: Callable[[K], R | None] = self._states[table.name].get
+        return get
+
     def all(self, table: Table[Any, R]) -> Iterator[R]:
         """Every row as it is at this moment, in no order; writing while iterating is fine."""
         return iter(self._states[table.name].all())

@@ -135,7 +135,7 @@ class Reconciler(Generic[K, R]):
         self._max_round = max_round
         self._clock = clock
         self._changes = database.changes(table)
-        self._backlog = Backlog()
+        self._backlog = Backlog(grouped=together is not None)
         self._size = MIN_ROUND
         self._held: dict[Any, R] = {}
         """For keys that wait or fail, the row as the target probably holds it: the last one before the change."""
@@ -199,28 +199,35 @@ class Reconciler(Generic[K, R]):
         snapshot, changes = self._changes.next()
         soon = self._clock() + TIMER_SLACK
         due = [key for key, status in self._failed.items() if status.next_try <= soon]
-        for key, old, _ in changes:
+        puts: list[tuple[Any, R]] = []
+        deletions: list[tuple[Any, R]] = []
+        for key, old, new in changes:  # hot:
             if old is not None:
                 self._held.setdefault(key, old)
-        changed = [(key, new) for key, _, new in changes if new is not None]
-        changed += [(key, old) for key, old, new in changes if new is None and old is not None]
-        self._wait(changed, room=URGENT_ROUNDS * self._size)
-        rows = [(key, snapshot.get(self._table, key)) for key in due]
-        self._wait([(key, self._held[key] if row is None else row) for key, row in rows], room=self._size)
+            if new is not None:
+                puts.append((key, new))
+            elif old is not None:
+                deletions.append((key, old))
+        self._wait(puts + deletions, room=URGENT_ROUNDS * self._size)
+        if due:
+            rows = [(key, snapshot.get(self._table, key)) for key in due]
+            self._wait([(key, self._held[key] if row is None else row) for key, row in rows], room=self._size)
         self._read = snapshot.revision(self._table)
         return snapshot
 
     def _wait(self, rows: Sequence[tuple[Any, R]], *, room: int) -> None:
         together = self._together
-        keyed = [(key if together is None else together(row), key) for key, row in rows]
+        keyed = [(key, key) for key, _ in rows] if together is None else [(together(row), key) for key, row in rows]
         self._backlog.add(keyed, mark=self._read, room=room if len(keyed) <= room else 0)
 
     async def _work(self, snapshot: Snapshot) -> Done:
         """One round. The target is given a deleted row as it probably holds it: as before the update that failed."""
         wanted: dict[Any, R] = {}
         deleted_rows: dict[Any, R] = {}
-        for key in self._backlog.take(self._size):
-            if (row := snapshot.get(self._table, key)) is not None:
+        keys = self._backlog.take(self._size)
+        get = snapshot.getter(self._table)
+        for key in keys:  # hot:
+            if (row := get(key)) is not None:
                 wanted[key] = row
             else:
                 deleted_rows[key] = self._held[key]

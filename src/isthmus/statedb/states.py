@@ -37,6 +37,12 @@ class TableState:
     def __len__(self) -> int:
         return len(self.rows)
 
+    def dicts(self) -> Iterator[dict[Any, Any]]:
+        """The dicts that grow with the table: of its rows and of its indexes."""
+        yield self.rows
+        for index in self.kept:
+            yield index.found
+
     def all(self) -> list[Any]:
         """Every row, in a list of the caller's own: rows may be written while it is iterated."""
         return list(self.rows.values())
