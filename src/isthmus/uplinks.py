@@ -15,7 +15,7 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from isthmus import netlink
+from isthmus.netlink import rtnetlink
 
 REFRESH: Final = 5.0
 """Seconds between two looks at the routes."""
@@ -30,8 +30,8 @@ WHOLE_PACKET: Final = 0xFFFFFFFF
 
 def indexes(names: Sequence[str]) -> frozenset[int]:
     """The interfaces of these names that there are; ``auto``: those with a default route, of any family and table."""
-    found = {link.ifindex for link in netlink.links() if link.name in names}
-    return frozenset(found | (netlink.default_route_interfaces() if AUTO in names else set()))
+    found = {link.ifindex for link in rtnetlink.links() if link.name in names}
+    return frozenset(found | (rtnetlink.default_route_interfaces() if AUTO in names else set()))
 
 
 def drop_from(sock: socket.socket, interfaces: Iterable[int]) -> None:

@@ -44,14 +44,14 @@ class PodSink:
     def __repr__(self) -> str:
         return f"<PodSink {self._pods!r}, {sum(map(len, self._of.values()))} host ports>"
 
-    def replace(self, items: Mapping[str, core.Pod], *, partial: bool) -> None:
+    async def replace(self, items: Mapping[str, core.Pod], *, partial: bool) -> None:
         """These are all pods."""
-        self._pods.replace(items, partial=partial)
+        await self._pods.replace(items, partial=partial)
         found = {key: _by_name(item, self._cluster) for key, item in items.items()}
         self._of = {key: ports for key, ports in ((self._of | found) if partial else found).items() if ports}
         every = {name: port for ports in self._of.values() for name, port in ports.items()}
-        self._services.replace(every, partial=partial)
-        self._endpoints.replace(every, partial=partial)
+        await self._services.replace(every, partial=partial)
+        await self._endpoints.replace(every, partial=partial)
 
     def apply(self, events: Sequence[Event[core.Pod]]) -> None:
         """These changed."""

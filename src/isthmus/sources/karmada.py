@@ -12,7 +12,7 @@ from typing import Final
 
 from isthmus.kube.objects.meta import Meta
 from isthmus.model.names import DERIVED_PREFIX, ClusterName, valid_cluster
-from isthmus.model.services import MULTI_CLUSTER_SERVICE, Import, Labels, Service
+from isthmus.model.services import Import, Labels
 
 MANAGED: Final = "karmada.io/managed"
 """Label of everything that Karmada writes in a member, and of what inherits its labels."""
@@ -64,8 +64,3 @@ def writes(labels: Labels) -> bool:
 def serves(imported: Import) -> str:
     """The Service, without its namespace, at whose address Karmada has an import called; empty for any other import."""
     return DERIVED_PREFIX + imported.name.partition("/")[2] if writes(imported.labels) else ""
-
-
-def claim(service: Service) -> str:
-    """The MultiClusterService that claims a Service; empty where none does."""
-    return next((value for key, value in service.annotations if key == MULTI_CLUSTER_SERVICE), "")

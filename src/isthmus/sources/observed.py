@@ -41,10 +41,10 @@ class Both:
     def __repr__(self) -> str:
         return " and ".join(map(repr, self._sinks))
 
-    def replace(self, items: Mapping[str, Any], *, partial: bool) -> None:
+    async def replace(self, items: Mapping[str, Any], *, partial: bool) -> None:
         """These are all objects."""
         for sink in self._sinks:
-            sink.replace(items, partial=partial)
+            await sink.replace(items, partial=partial)
 
     def apply(self, events: Sequence[Event[Any]]) -> None:
         """These changed."""

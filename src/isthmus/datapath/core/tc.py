@@ -24,8 +24,9 @@ from typing import Final, Literal, NamedTuple
 
 from msgspec import Struct
 
-from isthmus import logs, netlink
+from isthmus import logs
 from isthmus.datapath.core import libbpf
+from isthmus.netlink import rtnetlink, wire
 
 Direction = Literal["ingress", "egress"]
 
@@ -106,7 +107,7 @@ class PodLinks:
     async def keep(self) -> None:
         """Attach and let go as links come and go, for ever."""
         loop, wake = asyncio.get_running_loop(), asyncio.Event()
-        with netlink.subscribe() as events:
+        with rtnetlink.subscribe() as events:
             loop.add_reader(events, wake.set)
             try:
                 while True:
@@ -125,8 +126,8 @@ class PodLinks:
 
     def _looking(self) -> Iterator[None]:
         """A look, in steps of one link. Accepts a race: a link that goes between two is attached in vain."""
-        uplinks = netlink.default_route_interfaces()
-        present = {link.ifindex: link for link in netlink.links() if is_pod(link, uplinks)}
+        uplinks = rtnetlink.default_route_interfaces()
+        present = {link.ifindex: link for link in rtnetlink.links() if is_pod(link, uplinks)}
         for index, links in list(self._attached.items()):
             if index not in present or any(libbpf.link_target(fd) != index for fd in links.values()):
                 self._forget(index)
@@ -149,17 +150,17 @@ class PodLinks:
             await wake.wait()
             wake.clear()
             try:
-                changes = netlink.changes(events)
+                changes = rtnetlink.changes(events)
             except OSError:  # ENOBUFS: events were lost, a full look is needed
                 return
-            uplinks = netlink.default_route_interfaces() if changes else set()
+            uplinks = rtnetlink.default_route_interfaces() if changes else set()
             for link, gone in changes:
                 if gone:
                     self._forget(link.ifindex)
                 elif is_pod(link, uplinks) and link.ifindex not in self._attached:
                     self._attach(link)
 
-    def _attach(self, link: netlink.Link) -> None:
+    def _attach(self, link: rtnetlink.Link) -> None:
         links: dict[str, int] = {}
         self._announce(link.ifindex, link.peer)
         try:
@@ -209,7 +210,7 @@ class PodLinks:
                 path.unlink()
 
 
-def is_pod(link: netlink.Link, uplinks: Container[int]) -> bool:
+def is_pod(link: rtnetlink.Link, uplinks: Container[int]) -> bool:
     """Whether an interface is the node's end of a pod's link."""
     return link.kind == "veth" and link.peer is not None and link.ifindex not in uplinks
 
@@ -227,31 +228,31 @@ def put_filter(program: Attachment, index: int) -> None:
     """Our filter in the interface's clsact qdisc, made or replaced."""
     with contextlib.suppress(FileExistsError):
         head = TC_MESSAGE.pack(socket.AF_UNSPEC, index, CLSACT_HANDLE, CLSACT_PARENT, 0)
-        netlink.request(NEW_QDISC, CREATE | EXCLUSIVE, head + netlink.attribute(TCA_KIND, b"clsact\0"))
+        wire.request(socket.NETLINK_ROUTE, NEW_QDISC, CREATE | EXCLUSIVE, head + wire.attribute(TCA_KIND, b"clsact\0"))
     options = b"".join(
-        netlink.attribute(kind, data)
+        wire.attribute(kind, data)
         for kind, data in (
             (TCA_BPF_FD, struct.pack("=I", program.fd)),
             (TCA_BPF_NAME, program.name.encode() + b"\0"),
             (TCA_BPF_FLAGS, struct.pack("=I", DIRECT_ACTION)),
         )
     )
-    body = _filter(index, program.direction) + netlink.attribute(TCA_OPTIONS, options)
-    netlink.request(NEW_FILTER, CREATE | REPLACE, body)
+    body = _filter(index, program.direction) + wire.attribute(TCA_OPTIONS, options)
+    wire.request(socket.NETLINK_ROUTE, NEW_FILTER, CREATE | REPLACE, body)
 
 
 def remove_filters() -> None:
     """Take our filters off every interface of this network namespace."""
-    for link in netlink.links():
+    for link in rtnetlink.links():
         for direction in ATTACH_TYPE:
             with contextlib.suppress(OSError):  # there is none
-                netlink.request(DELETE_FILTER, 0, _filter(link.ifindex, direction))
+                wire.request(socket.NETLINK_ROUTE, DELETE_FILTER, 0, _filter(link.ifindex, direction))
 
 
 def _filter(index: int, direction: Direction) -> bytes:
     info = PRIORITY[direction] << 16 | socket.htons(ETH_P_ALL)
     head = TC_MESSAGE.pack(socket.AF_UNSPEC, index, HANDLE, PARENT[direction], info)
-    return head + netlink.attribute(TCA_KIND, b"bpf\0")
+    return head + wire.attribute(TCA_KIND, b"bpf\0")
 
 
 def create_link(program: int, index: int, direction: Direction) -> int:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from isthmus import logs
-from isthmus.datapath.core import shapes, sockdiag
+from isthmus.datapath.core import shapes
 from isthmus.datapath.core.maps import KernelMaps
 from isthmus.datapath.core.namespaces import inside, processes_below
 from isthmus.datapath.failures.sockets import PROTOCOLS, SETTLE, Peer, Tuple, four_tuple, peer, talks_to, target_of
@@ -24,6 +24,7 @@ from isthmus.datapath.services import codecs
 from isthmus.loadbalancer.drains import Drained
 from isthmus.model.balancing import Target
 from isthmus.model.tables import BACKENDS, DRAINING, FRONTENDS, PLANS
+from isthmus.netlink import sock_diag
 from isthmus.statedb import Database, Snapshot
 
 LOOK: Final = 1.0
@@ -35,7 +36,7 @@ ENTRY: Final = 48
 port, three ids."""
 
 NOBODY: Final = bytes(8)
-"""What a place that is free begins with, instead of a socket's cookie."""
+"""What a place begins with that no socket has, instead of its cookie."""
 
 Call = tuple[Peer, Target]
 """The address and port that are called, and the backend that answers."""
@@ -122,13 +123,14 @@ class DrainedSockets:
     def _places(self) -> dict[int, bytes]:
         """What sockets called that have a place, by cookie; few of the 16,384 places have a socket."""
         places = self._maps.items("call_places")
-        return dict(codecs.CALL_PLACE.unpack(value) for _, value in places if value[: len(NOBODY)] != NOBODY)
+        used = (codecs.CALL_PLACE.unpack(value) for _, value in places if value[: len(NOBODY)] != NOBODY)
+        return {socket: call for socket, _, call in used}
 
 
 def _close_tcp(calls: Set[tuple[Peer, Peer]], moved: dict[Tuple, bytes], places: dict[int, bytes], storage: int) -> int:
     return sum(
-        sockdiag.destroy(each)
-        for each in sockdiag.connected(PROTOCOLS["TCP"], storage=storage)
+        sock_diag.destroy(each)
+        for each in sock_diag.connected(PROTOCOLS["TCP"], storage=storage)
         if len(stored := places.get(each.cookie, each.storage)) >= ENTRY
         and (_called(stored), talks_to(each, moved)) in calls
     )
@@ -136,8 +138,8 @@ def _close_tcp(calls: Set[tuple[Peer, Peer]], moved: dict[Tuple, bytes], places:
 
 def _close_udp(calls: Set[tuple[Peer, Peer]]) -> int:
     backends = {to for _, to in calls}
-    connected = sockdiag.connected(PROTOCOLS["UDP"])
-    return sum(sockdiag.destroy(each) for each in connected if (each.remote, each.remote_port) in backends)
+    connected = sock_diag.connected(PROTOCOLS["UDP"])
+    return sum(sock_diag.destroy(each) for each in connected if (each.remote, each.remote_port) in backends)
 
 
 def _called(stored: bytes) -> Peer:

@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Final
 
 from isthmus import logs
-from isthmus.datapath.core import shapes, sockdiag
+from isthmus.datapath.core import shapes
 from isthmus.datapath.core.maps import Maps
 from isthmus.datapath.core.namespaces import inside, processes_below
-from isthmus.datapath.core.sockdiag import Socket
 from isthmus.datapath.failures import codecs
 from isthmus.model import tables
 from isthmus.model.balancing import BackendKey, Target
+from isthmus.netlink import sock_diag
+from isthmus.netlink.sock_diag import Socket
 from isthmus.statedb import Database, Snapshot
 
 SETTLE: Final = 0.5
@@ -105,8 +106,8 @@ def talks_to(of: Socket, moved: dict[Tuple, bytes]) -> Peer:
 
 
 def _destroy(protocol: int, peers: Set[Peer], moved: dict[Tuple, bytes]) -> int:
-    found: Sequence[Socket] = to_destroy(sockdiag.connected(protocol), peers, moved)
-    return sum(sockdiag.destroy(each) for each in found)
+    found: Sequence[Socket] = to_destroy(sock_diag.connected(protocol), peers, moved)
+    return sum(sock_diag.destroy(each) for each in found)
 
 
 def four_tuple(key: bytes) -> Tuple:

@@ -1,0 +1,129 @@
+"""Sockets of a network namespace by sock_diag (linux/inet_diag.h): list those that are connected or wait, end one.
+
+A destroyed TCP socket gives ECONNABORTED, a UDP socket likewise, and both wake whoever polls them. Functions act on the
+namespace of the calling thread.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import sys
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from isthmus.netlink import wire
+
+NETLINK_SOCK_DIAG: Final = 4
+"""Of linux/netlink.h."""
+SOCK_DIAG_BY_FAMILY, SOCK_DESTROY = 20, 21
+REQUEST: Final = struct.Struct("=BBBxI48s")
+"""Family, protocol, extensions, states, id."""
+MESSAGE: Final = struct.Struct("=BBBB48s4x4x4x4xI")
+"""struct inet_diag_msg: family, state, timer, retransmissions, id, then expiry, queues and user, inode."""
+ID: Final = struct.Struct("=2s2s16s16sI8s")
+"""Ports, addresses, interface, cookie."""
+COOKIE: Final = struct.Struct("=Q")
+"""Two words there, the lower one first."""
+TO_PORT: Final = struct.Struct(">2xH44x")
+"""An id of which the remote port alone is looked at."""
+ESTABLISHED, CLOSE, LISTEN = 1, 7, 10
+"""States (net/tcp_states.h)."""
+CONNECTED: Final = {socket.IPPROTO_TCP: 0b1011_0011_0110, socket.IPPROTO_UDP: 1 << ESTABLISHED}
+"""Bits of connected sockets: all but listening ones, and those that have ended. UDP: with a peer."""
+INFO: Final = 2
+"""INET_DIAG_INFO: the attribute that is a struct tcp_info."""
+MIN_RTT: Final = slice(148, 152)
+"""Where a struct tcp_info (linux/tcp.h) has tcpi_min_rtt, µs."""
+NOT_MEASURED: Final = 0xFFFFFFFF
+"""tcpi_min_rtt of a connection that has none."""
+NESTED: Final = 1 << 15
+REQ_STORAGES, REQ_MAP = 2, 1
+"""INET_DIAG_REQ_SK_BPF_STORAGES, in it SK_DIAG_BPF_STORAGE_REQ_MAP_FD (kernel 5.6)."""
+STORAGES, STORAGE, STORAGE_VALUE = 20, 1, 3
+"""INET_DIAG_SK_BPF_STORAGES, in it SK_DIAG_BPF_STORAGE, in it SK_DIAG_BPF_STORAGE_MAP_VALUE."""
+MAPPED: Final = bytes(10) + b"\xff\xff"
+"""An address of IPv4 as one of IPv6 (RFC 4291 2.5.5.2) begins with this."""
+
+
+class Socket(NamedTuple):
+    """A socket. Addresses are in the one key space, ports in network order."""
+
+    family: int
+    protocol: int
+    id: bytes
+    """What the kernel knows it by, cookie included: another with its addresses is another."""
+    local: bytes
+    local_port: bytes
+    remote: bytes
+    remote_port: bytes
+    inode: int
+    """As /proc/PID/fd shows it."""
+    attributes: bytes = b""
+
+    @property
+    def cookie(self) -> int:
+        """The number that no other socket of this machine has had."""
+        (cookie,) = COOKIE.unpack_from(self.id, ID.size - COOKIE.size)
+        return int(cookie)
+
+    @property
+    def storage(self) -> bytes:
+        """What the socket has in the storage that was asked for; empty: nothing."""
+        return wire.nested(self.attributes, STORAGES, STORAGE, STORAGE_VALUE)
+
+
+def connected(protocol: int, *, storage: int | None = None) -> list[Socket]:
+    """Every connected socket of a protocol, both families. ``storage``: descriptor of a map of socket storage."""
+    asked = b""
+    if storage is not None:
+        asked = wire.attribute(REQ_STORAGES | NESTED, wire.attribute(REQ_MAP, struct.pack("=I", storage)))
+    return list(_dump(protocol, CONNECTED[protocol], asked=asked))
+
+
+def destroy(found: Socket) -> bool:
+    """End a socket; False where it has gone already. OSError where this kernel has no CONFIG_INET_DIAG_DESTROY."""
+    try:
+        wire.request(NETLINK_SOCK_DIAG, SOCK_DESTROY, 0, REQUEST.pack(found.family, found.protocol, 0, 0, found.id))
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def tcp_listeners() -> set[int]:
+    """Inodes of the TCP sockets that listen."""
+    return {each.inode for each in _dump(socket.IPPROTO_TCP, 1 << LISTEN)}
+
+
+def udp_servers() -> set[int]:
+    """Inodes of the UDP sockets that are bound to one address, and not connected."""
+    return {each.inode for each in _dump(socket.IPPROTO_UDP, 1 << CLOSE) if any(each.local.removeprefix(MAPPED))}
+
+
+def tcp_round_trips(port: int) -> dict[str, float]:
+    """By address: of the TCP connections to a port the shortest round trip, s, that the kernel has measured of late
+    (tcpi_min_rtt; net.ipv4.tcp_min_rtt_wlen)."""
+    found: dict[str, float] = {}
+    for each in _dump(socket.IPPROTO_TCP, 1 << ESTABLISHED, info=INFO, key=TO_PORT.pack(port)):
+        to = socket.inet_ntop(each.family, each.remote[-4:] if each.family == socket.AF_INET else each.remote)
+        trip = int.from_bytes(wire.nested(each.attributes, INFO)[MIN_RTT], sys.byteorder)
+        if 0 < trip < NOT_MEASURED:
+            found[to] = min(found.get(to, trip / 1e6), trip / 1e6)
+    return found
+
+
+def _dump(protocol: int, states: int, *, info: int = 0, key: bytes = bytes(48), asked: bytes = b"") -> Iterator[Socket]:
+    """Sockets in one of these states, by its bit, of both families; with one kind of information, by its number."""
+    more = 1 << (info - 1) if info else 0
+    for family in (socket.AF_INET, socket.AF_INET6):
+        body = REQUEST.pack(family, protocol, more, states, key) + asked
+        for _, message in wire.dump(NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, body):
+            yield _socket(protocol, message)
+
+
+def _socket(protocol: int, message: bytes) -> Socket:
+    family, *_, key, inode = MESSAGE.unpack_from(message)
+    local_port, remote_port, local, remote, _, _ = ID.unpack(key)
+    if family == socket.AF_INET:
+        local, remote = (MAPPED + address[:4] for address in (local, remote))
+    return Socket(family, protocol, key, local, local_port, remote, remote_port, inode, message[MESSAGE.size :])
