@@ -24,6 +24,7 @@
 #define READ_ONCE(x) (*(const volatile typeof(x) *)&(x))
 #define WRITE_ONCE(x, value) (*(volatile typeof(x) *)&(x) = (value))
 #define barrier() asm volatile("" ::: "memory")
+#define BPF_FIELD_EXISTS 2 /* enum bpf_core_relo_kind: of __builtin_preserve_field_info */
 /* The compiler knows nothing of x from here on, so that the comparison that follows is of this very register. */
 #define bound_here(x) asm volatile("" : "+r"(x))
 

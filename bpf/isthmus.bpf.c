@@ -215,12 +215,18 @@ int connects(struct bpf_sock_ops *ctx)
 	return 1;
 }
 
+/* A TCP socket whose connect made no SYN can listen since. */
+static __always_inline bool may_be_unsent(__u32 state)
+{
+	return state == BPF_TCP_CLOSE || state == BPF_TCP_SYN_SENT || state == BPF_TCP_LISTEN;
+}
+
 SEC("cgroup/sock_release")
 int sock_release(struct bpf_sock *sk)
 {
 	if (sk->protocol == IPPROTO_UDP)
 		free_place(bpf_get_socket_cookie(sk));
-	else if (sk->protocol == IPPROTO_TCP && (sk->state == BPF_TCP_CLOSE || sk->state == BPF_TCP_SYN_SENT))
+	else if (sk->protocol == IPPROTO_TCP && may_be_unsent(sk->state))
 		released(sk);
 	return 1;
 }

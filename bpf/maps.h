@@ -13,7 +13,7 @@
 
 #include "helpers.h"
 
-#define ISTHMUS_LAYOUT 7 /* a change of any struct below is a new layout, which starts beside the old */
+#define ISTHMUS_LAYOUT 8 /* a change of any struct below is a new layout, which starts beside the old */
 #define MAX_GROUPS 32
 #define RING_CELLS 16381 /* a prime, as maglev wants it */
 #define RING_CHUNK 1024 /* a power of two, so that the verifier sees the bound */
@@ -393,7 +393,8 @@ struct tcp_call {
  * what a call costs.
  */
 struct call_place {
-	__u64 socket; /* cookie; 0: free */
+	__u64 socket; /* cookie of the one whose call is here; 0: nobody's */
+	__u64 claims; /* sum of the cookies of its owner and of those that try for it at the moment; 0: free */
 	struct tcp_call call;
 };
 

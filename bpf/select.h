@@ -301,22 +301,37 @@ static __always_inline int pick_in(struct bpf_sock_addr *ctx, const struct plan 
 	return pick(ctx, plan, plan_id, dst);
 }
 
-/* A plan's backend for this call: generation << 32 | id; an id of 0 and a positive errno: none. */
-__walked_once __u64 pick_backend(struct bpf_sock_addr *ctx, __u32 plan_id, __u32 sends)
+/*
+ * A plan's backend for this call, unless the plan changes meanwhile: generation << 32 | id; an id of 0 and a positive errno:
+ * none. drawn: by random numbers alone.
+ */
+static __always_inline __u64 pick_unchanged(struct bpf_sock_addr *ctx, const struct plan *plan, __u32 plan_id, bool sends,
+					    bool drawn)
 {
-	const struct plan *plan = bpf_map_lookup_elem(&plans, &plan_id);
+	__u32 generation = READ_ONCE(plan->generation);
 	struct orig_dst dst = {};
-	__u32 generation;
-	int err;
+	int err = drawn ? pick_slot(ctx, plan, plan_id, &dst) : pick_in(ctx, plan, plan_id, sends, &dst);
 
-	if (!plan)
-		return PICK_FAILED(EAGAIN);
-	generation = READ_ONCE(plan->generation);
-	err = pick_in(ctx, plan, plan_id, sends, &dst);
 	barrier();
 	if (READ_ONCE(plan->generation) != generation || READ_ONCE(plan->id) != plan_id)
 		return PICK_FAILED(EAGAIN);
-	return err ? PICK_FAILED(-err) : (__u64)dst.generation << 32 | dst.backend;
+	return err ? PICK_FAILED(-err) : PICKED(dst.backend, dst.generation);
+}
+
+__walked_once __u64 pick_backend(struct bpf_sock_addr *ctx, __u32 plan_id, __u32 sends)
+{
+	const struct plan *plan = bpf_map_lookup_elem(&plans, &plan_id);
+
+	return plan ? pick_unchanged(ctx, plan, plan_id, sends, false) : PICK_FAILED(EAGAIN);
+}
+
+/*
+ * Whether random numbers alone decide on a connect, as on most: no affinity, no ring, and nothing on this node fails.
+ * Accepts a race: a plan that gains affinity or a ring at that moment has one more call drawn.
+ */
+static __always_inline bool is_drawn(const struct plan *plan)
+{
+	return !(READ_ONCE(plan->flags) & (PLAN_AFFINITY | PLAN_CONSISTENT)) && !anything_fails();
 }
 
 static __always_inline int try_choose(struct bpf_sock_addr *ctx, const struct frontend_key *key,
@@ -345,7 +360,10 @@ static __always_inline int try_choose(struct bpf_sock_addr *ctx, const struct fr
 		return -EAGAIN;
 	choice->service = dst->service = READ_ONCE(plan->service);
 	choice->plan = id;
-	picked = pick_backend(ctx, id, sends);
+	if (!sends && is_drawn(plan))
+		picked = pick_unchanged(ctx, plan, id, false, true); /* without another look-up of the plan */
+	else
+		picked = pick_backend(ctx, id, sends);
 	dst->backend = picked;
 	dst->generation = picked >> 32;
 	return dst->backend ? find_backend(dst, choice) : -(int)dst->generation;

@@ -80,10 +80,9 @@ static __always_inline struct tcp_call *call_of(void *sk, __u64 cookie)
 }
 
 /*
- * The socket's place, if that is free or its own already. Of two that take it at once at most one finds its cookie alone
- * there, and the other takes its own away again: that needs no atomic instruction whose result is read, which 5.10 lacks.
- * Accepts a race: between the other's two additions the owner is not found. An owner that ends in it does not free its place,
- * which then stays taken: sockets that have it, too, keep their calls in their storage.
+ * The socket's place, if that is free or its own already. Who finds its cookie alone among the claims is the owner, and the
+ * others take theirs away again: that needs no atomic instruction whose result is read, which 5.10 lacks. Of two that try at
+ * once neither may find itself alone; they keep their calls in their storage.
  */
 static __always_inline struct tcp_call *take_place(__u64 cookie)
 {
@@ -93,15 +92,16 @@ static __always_inline struct tcp_call *take_place(__u64 cookie)
 	if (!place)
 		return 0;
 	owner = READ_ONCE(place->socket);
-	if (!owner) {
-		add_relaxed(&place->socket, cookie);
-		owner = READ_ONCE(place->socket);
-		if (owner != cookie)
-			add_relaxed(&place->socket, -cookie);
-		else
-			place->call.dst.backend_port = 0; /* nothing is called yet */
+	if (owner)
+		return owner == cookie ? &place->call : 0;
+	add_relaxed(&place->claims, cookie);
+	if (READ_ONCE(place->claims) != cookie) {
+		add_relaxed(&place->claims, -cookie);
+		return 0;
 	}
-	return owner == cookie ? &place->call : 0;
+	place->call.dst.backend_port = 0; /* nothing is called yet */
+	WRITE_ONCE(place->socket, cookie);
+	return &place->call;
 }
 
 /*
@@ -112,8 +112,10 @@ static __always_inline void free_place(__u64 cookie)
 {
 	struct call_place *place = place_of(cookie);
 
-	if (place && READ_ONCE(place->socket) == cookie)
-		add_relaxed(&place->socket, -cookie);
+	if (!place || READ_ONCE(place->socket) != cookie)
+		return;
+	WRITE_ONCE(place->socket, 0);
+	add_relaxed(&place->claims, -cookie);
 }
 
 /* The attempt of a call, whatever maps its numbers are of; none where no service was called. */
@@ -143,6 +145,18 @@ struct sock {
 	int sk_err;
 } __attribute__((preserve_access_index));
 
+struct tcp_sock {
+	_Bool is_mptcp;
+} __attribute__((preserve_access_index));
+
+/* A subflow of Multipath TCP: before 5.19 no helper tells. Kernels without Multipath TCP lack the field. */
+static __always_inline bool is_subflow(void *sk)
+{
+	const struct tcp_sock *tcp = bpf_skc_to_tcp_sock(sk);
+
+	return tcp && __builtin_preserve_field_info(tcp->is_mptcp, BPF_FIELD_EXISTS) && tcp->is_mptcp;
+}
+
 /* Of a socket that was looked up. One without a cookie never was in a hook of ours; a free place has that number. */
 static __always_inline struct attempt *attempt_of(void *sk)
 {
@@ -155,16 +169,17 @@ static __always_inline struct attempt *attempt_of(void *sk)
 
 /*
  * With Multipath TCP the connect hook runs for a subflow, but getpeername for the socket that the application has: the
- * entry goes there too. A subflow is the kernel's own socket, whose release no hook sees, so it takes no place: nobody would
- * free it when no SYN is made. Before 5.19 a subflow cannot be told from another socket, and such a place stays taken.
+ * entry goes there too, since 5.19. A subflow is the kernel's own socket, whose release no hook sees, so it takes no place:
+ * nobody would free it when no SYN is made.
  */
 static __always_inline struct tcp_call *store_tcp(struct bpf_sock_addr *ctx, const struct orig_dst *dst, bool followed)
 {
 	__u64 cookie = bpf_get_socket_cookie(ctx);
 	void *owner = constants.has_mptcp ? bpf_skc_to_mptcp_sock(ctx->sk) : 0;
+	bool subflow = constants.has_mptcp ? owner != 0 : is_subflow(ctx->sk);
 	struct tcp_call *stored = 0, *also;
 
-	if (followed && !owner)
+	if (followed && !subflow)
 		stored = take_place(cookie);
 	else
 		free_place(cookie); /* of a connect before that was not sent */

@@ -317,9 +317,9 @@ static __always_inline void released(struct bpf_sock *sk)
 	if (!attempt || (sk->state != BPF_TCP_CLOSE && !attempt->unsent))
 		return;
 	if (attempt->unsent && is_of_these_maps(attempt)) {
-		if (anything_fails())
+		if (anything_fails() && sk->state != BPF_TCP_LISTEN) /* a listener connected long ago: the trial may be another's */
 			bpf_map_delete_elem(&trials, &attempt->backend); /* another call may try it */
-		if (sk->state == BPF_TCP_CLOSE)
+		if (sk->state != BPF_TCP_SYN_SENT)
 			count_outcome(attempt, VERDICT_FAILED);
 	}
 	free_place(cookie);

@@ -10,17 +10,19 @@ from failing_backends import GOOD, NO_ROUTE_HERE, REFUSES, SILENT, VIP, VIP6, ho
 from lab_running import until
 from namespaces import put
 
-from isthmus.datapath import Datapath, view
-from isthmus.datapath.core import shapes
+from isthmus.datapath import Datapath, remove, view
+from isthmus.datapath.core import attach, libbpf, shapes
 from isthmus.datapath.services.codecs import CALL_PLACE
 from isthmus.model import tables
 from isthmus.model.balancing import Ejection
+from isthmus.model.services import Protocol
 from isthmus.statedb import Database
 from isthmus_lab import cgroups
 
 pytestmark = pytest.mark.bpf
 
 NEVER = Ejection(after=0)
+PROTOCOLS: tuple[Protocol, ...] = ("TCP", "UDP")
 TABLES = (tables.BACKENDS, tables.DRAINING, tables.FRONTENDS, tables.PLANS)
 
 
@@ -107,6 +109,60 @@ def test_a_connect_by_multipath_tcp_that_makes_no_syn_leaves_no_place(rescuing: 
     before = places(rescuing)
     programmed(rescuing.target(), plan("echo", VIP, group(NO_ROUTE_HERE), ejection=NEVER))
     assert caller.calls("mptcp", VIP, 80, times=3) == [{"error": "ENETUNREACH"}] * 3
+    until(lambda: places(rescuing) <= before, what="all are free")
+
+
+@pytest.mark.own_datapath
+def test_nor_does_one_on_a_kernel_that_has_no_helper_to_tell_subflows(
+    served: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those before 5.19: whether a socket is a subflow is read in its struct."""
+    has, mptcp = libbpf.has_helper, attach.HELPERS[1]
+    monkeypatch.setattr(libbpf, "has_helper", lambda kind, helper: helper != mptcp and has(kind, helper))
+    opened = served.open()
+    try:
+        programmed(opened.target(), plan("echo", VIP, group(NO_ROUTE_HERE), ejection=NEVER))
+        caller = served.call_from(served.cgroup)
+        assert caller.calls("mptcp", VIP, 80, times=3) == [{"error": "ENETUNREACH"}] * 3
+        assert caller.calls("tcp", VIP, 80) == [{"error": "ENETUNREACH"}]
+        until(lambda: not places(opened), what="all are free")
+        programmed(opened.target(), plan("echo", VIP, group(GOOD[0]), ejection=NEVER))
+        assert caller.tcp(VIP)["peer"] == f"{VIP}:80"
+    finally:
+        opened.close()
+        remove(served.pin)
+
+
+@pytest.mark.parametrize("kind", ["tcp", "udp"])
+def test_a_socket_keeps_its_place_while_another_tries_for_it_and_frees_it_when_it_ends(
+    rescuing: Datapath, caller: Caller, kind: str
+) -> None:
+    """The other has added its cookie, and not yet found that it is not alone. What ended in between was never freed."""
+    before, another = places(rescuing), 1 << 40
+    rows = [plan("echo", VIP, group(GOOD[0], protocol=each), protocol=each) for each in PROTOCOLS]
+    programmed(rescuing.target(), *rows)
+    caller.calls("keep", VIP, 80, name="one", kind=kind)
+    [cookie] = places(rescuing) - before
+    add_claim(rescuing, cookie, another)
+    assert caller.calls("peer", VIP, 80, name="one") == [{"peer": f"{VIP}:80"}]
+    caller.calls("close", VIP, 80, name="one")
+    until(lambda: places(rescuing) <= before, what="it is nobody's")
+    assert add_claim(rescuing, cookie, -another) == 0, "nobody claims it any more"
+
+
+def add_claim(datapath: Datapath, cookie: int, claim: int) -> int:
+    """What is then the sum of the claims to a socket's place."""
+    found = list(datapath.maps.items("call_places"))
+    key, value = found[cookie % len(found)]
+    socket, claims, call = CALL_PLACE.unpack(value)
+    assert datapath.maps.put("call_places", [(key, CALL_PLACE.pack(socket, claims + claim, call))]) == {}
+    return int(claims + claim)
+
+
+def test_a_socket_that_listens_after_a_connect_in_vain_leaves_no_place(rescuing: Datapath, caller: Caller) -> None:
+    before = places(rescuing)
+    programmed(rescuing.target(), plan("echo", VIP, group(NO_ROUTE_HERE), ejection=NEVER))
+    assert caller.calls("listen", VIP, 80, times=3) == [{"error": "ENETUNREACH"}] * 3
     until(lambda: places(rescuing) <= before, what="all are free")
 
 

@@ -9,7 +9,18 @@ from collections import Counter
 
 import dns.message
 import pytest
-from bpf_world import BACKENDS, CLUSTER_DNS, CLUSTER_DNS6, SERVER_DNS, SERVER_DNS6, World, group, plan, programmed
+from bpf_world import (
+    BACKENDS,
+    CLUSTER_DNS,
+    CLUSTER_DNS6,
+    SERVER_DNS,
+    SERVER_DNS6,
+    World,
+    group,
+    needs_cookies,
+    plan,
+    programmed,
+)
 from msgspec import structs
 from names_node import within
 
@@ -150,6 +161,7 @@ async def test_a_tied_server_still_answers(world: World, datapath: Datapath) -> 
     alive.close()
 
 
+@needs_cookies
 async def test_pods_of_the_nodes_own_network_are_steered_in_their_calls_and_others_where_packets_enter(
     world: World, datapath: Datapath
 ) -> None:

@@ -8,7 +8,7 @@ import time
 import pytest
 from bpf_world import Load, World, group, plan, programmed, target
 from failing_backends import GOOD, GOOD6, REFUSES, REFUSES6, SILENT, SILENT6, VIP, VIP6, host
-from lab_running import until
+from lab_running import PATIENCE, until
 
 from isthmus.datapath import Datapath, view
 from isthmus.datapath.failures.watch import FailureWatch
@@ -19,7 +19,8 @@ from isthmus.statedb import Database
 
 pytestmark = pytest.mark.bpf
 
-LONG = Ejection(after=3, first=60.0, longest=60.0)
+LONG = Ejection(after=3, first=3600.0, longest=3600.0)
+"""Longer than a test takes on an emulated machine: when it ends, a call tries the backend again."""
 
 
 @pytest.fixture
@@ -46,10 +47,10 @@ def test_a_backend_that_refuses_costs_no_more_calls_than_it_takes_to_notice(
 ) -> None:
     """At most as many as are under way when the threshold is reached; none later."""
     programmed(datapath.target(), plan("echo", vip, group(*backends), ejection=LONG))
-    result = load.run(vip, calls=1500, at_once=20)
+    result = load.run(vip, calls=1500, at_once=20, timeout=PATIENCE)
     assert 3 <= result.failed <= 3 + 20, result.ended
     assert set(result.ended) == {"ok", "ECONNREFUSED"}
-    second = load.run(vip, calls=600, at_once=20)
+    second = load.run(vip, calls=600, at_once=20, timeout=PATIENCE)
     assert second.ended == {"ok": 600}
     assert set(second.answered) == set(backends[:2])
 
@@ -58,11 +59,14 @@ def test_a_backend_that_refuses_costs_no_more_calls_than_it_takes_to_notice(
 def test_a_backend_that_is_silent_costs_no_more_calls_than_are_under_way(
     datapath: Datapath, load: Load, vip: str, backends: tuple[str, ...]
 ) -> None:
-    programmed(datapath.target(), plan("echo", vip, group(*backends), ejection=LONG))
-    result = load.run(vip, calls=600, at_once=15, timeout=4.0)  # no other call takes that long
+    to = datapath.target()
+    programmed(to, plan("echo", vip, group(*backends[:2]), ejection=LONG))
+    slowest = max(load.run(vip, calls=60, at_once=15, timeout=PATIENCE).times) / 1000
+    programmed(to, plan("echo", vip, group(*backends), ejection=LONG))
+    result = load.run(vip, calls=600, at_once=15, timeout=max(4.0, 10 * slowest))  # no other call takes that long
     assert 3 <= result.failed <= 15, result.ended
     assert set(result.ended) == {"ok", "timeout while connecting"}
-    assert load.run(vip, calls=300, at_once=15).ended == {"ok": 300}
+    assert load.run(vip, calls=300, at_once=15, timeout=PATIENCE).ended == {"ok": 300}
 
 
 def test_calls_go_to_the_next_tier_when_all_of_the_first_are_ejected(datapath: Datapath, load: Load) -> None:
@@ -128,14 +132,15 @@ def test_an_ejected_backend_is_shown_with_why_and_until_when(
     datapath: Datapath, load: Load, watch: FailureWatch
 ) -> None:
     programmed(datapath.target(), plan("echo", VIP, group(GOOD[0], REFUSES), ejection=LONG))
+    began = time.time()
     load.run(VIP, calls=60)
     assert watch.step() == 1
     [row] = watch._db.snapshot().all(tables.FAILURES)
     assert (row.key.address, row.reason) == (host(REFUSES), "refused")
     assert row.failures >= 3
     assert "refused" in row.error
-    assert -30 < row.since - time.time() < 5
-    assert 30 < row.until - time.time() < 65
+    assert began - 5 < row.since < time.time() + 5, "Unix time"
+    assert row.until - row.since == pytest.approx(LONG.first, abs=1)
 
 
 def test_entries_of_backends_that_have_gone_are_deleted_and_connects_look_no_more(

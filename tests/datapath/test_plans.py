@@ -14,8 +14,10 @@ from msgspec.structs import replace
 
 from isthmus.datapath import PlanTarget, view
 from isthmus.datapath.core.ids import Ids
+from isthmus.datapath.core.shapes import ID
 from isthmus.datapath.services import codecs
 from isthmus.datapath.services.installed import State, shares
+from isthmus.datapath.services.restore import restore
 from isthmus.model.balancing import Group, Plan
 
 VIP = "10.96.0.7"
@@ -191,6 +193,16 @@ def test_the_counters_of_a_service_go_with_it_and_no_map_is_read_for_that(
     monkeypatch.setattr(bench.maps, "items", lambda name: pytest.fail(f"{name} was read"))
     bench.target.sweep_due()
     assert list(bench.maps.maps["counters"]) == [keys[str(stays.key)]]
+
+
+def test_a_service_of_a_name_that_no_plan_has_is_pruned(bench: Bench) -> None:
+    row = plan("echo", VIP, group("10.1.0.1:80"))
+    bench.update(row)
+    bench.maps.put("services", [(ID.pack(77), codecs.SERVICE.pack(b"another version's name"))])
+    restarted = PlanTarget(bench.maps, restore(bench.maps), grace=0.0, clock=lambda: bench.now)
+    done(restarted.prune([row]))
+    restarted.sweep_due()
+    assert [each["name"] for each in view.dump(bench.maps)["services"]] == [str(row.key)]
 
 
 def test_numbers_are_not_given_out_again_before_all_others() -> None:

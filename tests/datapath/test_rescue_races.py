@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from bpf_world import Load, World, group, plan, programmed
+from failing_backends import SILENT
 from lab_running import until
 
 from isthmus.datapath import Datapath, view
@@ -22,20 +24,31 @@ DELAY = 0.06
 NEVER = Ejection(after=0)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def slow(world: World) -> None:
+    world.slow_servers(DELAY, *SLOW, *SLOW6)
+
+
 @pytest.fixture(scope="module")
 def load(world: World) -> Load:
-    world.slow_servers(DELAY, *SLOW, *SLOW6)
     return world.load_from(world.cgroup)
 
 
-@pytest.fixture
-def rescuing(world: World) -> Iterator[Datapath]:
-    opened = world.open(syn_timeout=0.05)
+@contextmanager
+def waiting(world: World, seconds: float) -> Iterator[Datapath]:
+    """One that rescues after so many seconds: nothing is known of round trips."""
+    opened = world.open(syn_timeout=seconds)
     for key, _ in opened.maps.items("round_trips"):
         opened.maps.drop("round_trips", [key])
     with world.on_link(opened):
         yield opened
     opened.close()
+
+
+@pytest.fixture
+def rescuing(world: World) -> Iterator[Datapath]:
+    with waiting(world, 0.05) as opened:
+        yield opened
 
 
 @pytest.mark.parametrize(("vip", "backends"), [(VIP, SLOW), (VIP6, SLOW6)], ids=["IPv4", "IPv6"])
@@ -55,3 +68,21 @@ def test_every_call_is_intact_although_every_backend_is_slower_than_the_time_out
         moved += len(seen)
     assert moved > 20, "connects were not moved: this test has shown nothing"
     until(lambda: not view.rows(rescuing.maps, "flows"), what="the last segments have passed")
+
+
+def test_an_acknowledgement_of_an_earlier_connection_between_the_moved_syn_and_its_answer_changes_nothing(
+    world: World,
+) -> None:
+    """It marks the connection as one whose SYN may have been wasted. Where the answer that came then did not count for
+    more, the connect was taken for unsent, and its packets went to the first choice from there on."""
+    port = 30777
+    caller = world.call_from(world.cgroup)
+    with waiting(world, 0.4) as opened:
+        tiers = group(SILENT), group(SLOW[0], tier=1)
+        programmed(opened.target(), plan("echo", VIP, *tiers, ejection=Ejection(50, 60.0, 60.0)))
+        with world.forging("ack", SLOW[0], port):
+            assert caller.calls("hold", VIP, 80, local=port) == [{"answer": SLOW[0]}]
+        assert caller.calls("echo", VIP, 80, text="bytes") == [{"answer": "bytes"}]
+        assert [row["backend"] for row in view.rows(opened.maps, "failing")] == [f"{SILENT}/TCP"]
+        assert caller.calls("drop", VIP, 80) == [{}]
+        until(lambda: not view.rows(opened.maps, "flows"), what="the last segments have passed")

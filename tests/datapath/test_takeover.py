@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from bpf_world import BACKENDS, CLUSTER_DNS, SERVER_DNS, World, done, group, plan, programmed
+from failing_backends import GOOD, REFUSES
+from names_node import within
 
-from isthmus.datapath import Datapath, remove
+from isthmus.config import Config, DatapathSection
+from isthmus.datapath import Datapath, remove, view
 from isthmus.datapath.alive import Alive
 from isthmus.datapath.core import attach, libbpf, manifest
+from isthmus.datapath.core.tc import PodLinks
+from isthmus.datapath.datapath import open_maps
+from isthmus.model import tables
+from isthmus.model.balancing import Ejection
+from isthmus.processes import agent
+from isthmus.statedb import Database
 
 pytestmark = [pytest.mark.bpf, pytest.mark.own_datapath]
 
@@ -130,6 +140,57 @@ async def test_the_name_server_of_the_old_version_goes_on_being_asked(
     assert world.caller.udp(CLUSTER_DNS, 53)["answer"].startswith(CLUSTER_DNS)
     alive.close()
     newer.close()
+
+
+async def test_an_agent_takes_over_with_its_plans_written_and_opens_the_gates_before_its_programs_are_on_interfaces(
+    served: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In another order calls are not ours for a while, or packets of connections that were moved before go to the first
+    choice, which answers RST."""
+    row = plan("echo", VIP, group(REFUSES), group(GOOD[0], tier=1), ejection=Ejection(after=0))
+    caller, seen, looked = served.call_from(served.cgroup), list[str](), asyncio.Event()
+    take_over, look = Datapath.take_over, PodLinks.look
+
+    def taking_over(datapath: Datapath) -> None:
+        seen.append(f"take over, {len(view.rows(datapath.maps, 'frontends'))} frontends")
+        take_over(datapath)
+
+    def looking(interfaces: PodLinks) -> None:
+        maps = open_maps(served.pin)
+        settled = list(maps.items("gates")) == list(maps.items("settled"))
+        maps.close()
+        seen.append(f"look, gates {'closed' if settled else 'open'}")
+        look(interfaces)
+        looked.set()
+
+    older = served.open()
+    try:
+        with within(served.server):
+            links = older.pod_links()
+            links.look()
+            programmed(older.target(), row)
+            assert caller.calls("hold", VIP, 80, local=30140) == [{"answer": GOOD[0]}]
+            links.close()
+            older.close()
+            monkeypatch.setattr(manifest, "LAYOUT", NEXT)
+            monkeypatch.setattr(Datapath, "take_over", taking_over)
+            monkeypatch.setattr(PodLinks, "look", looking)
+            db = Database(*agent.PROGRAMMING, tables.PLANS, tables.BACKENDS, tables.FRONTENDS, tables.DRAINING)
+            with db.write() as txn:
+                txn.put(tables.PLANS, row)
+            section = DatapathSection(cgroup=str(served.cgroup), pin=served.pin, max_entries=1024)
+            programming = agent.Programming(db, Config(datapath=section, dns=served.dns))
+            running = asyncio.create_task(programming.run())
+            await asyncio.wait_for(looked.wait(), 60)
+            assert seen == ["take over, 1 frontends", "look, gates open"]
+            assert caller.calls("echo", VIP, 80, text="bytes") == [{"answer": "bytes"}]
+            assert caller.calls("drop", VIP, 80) == [{}]
+            running.cancel()
+            with suppress(asyncio.CancelledError):
+                await running
+    finally:
+        with within(served.server):
+            remove(served.pin)
 
 
 def test_a_version_that_dies_before_it_took_over_does_so_when_it_is_back(world: World, newer: Datapath) -> None:

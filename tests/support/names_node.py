@@ -58,7 +58,7 @@ class Node:
     def __init__(self, directory: Path, bpffs: Path, rows: Sequence[Name], *, section: DnsSection = SECTION) -> None:
         self.name = f"isthmus-tc-{os.getpid()}-{next(_numbers)}"
         self.pins = bpffs / self.name
-        self.world = NamesWorld(directory / "maps", section=section)
+        self.world = NamesWorld(directory / "maps", section=section, lifetime=36000.0)  # emulated tests are slow
         self.world.hold(rows)
         self._made = [self.name]
         ip("netns", "add", self.name)

@@ -114,6 +114,7 @@ class NamesWorld:
             row = MAPS[name]
             if row.entries:
                 self._object.resize(pointer, 16384)
+        self._object.set_constants(attach.constants())
         self._object.load()
         descriptors = {name: self._object.map_fd(pointer) for name, pointer in self._object.maps().items()}
         directory.mkdir(exist_ok=True)

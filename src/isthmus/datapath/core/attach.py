@@ -169,12 +169,17 @@ def _load(maps: Mapping[str, Map], programs: Sequence[Program], *, pin: str, cgr
             if row.carried:
                 _carry(where, name, shape=opened.map_shape(pointer), any_size=row.entries is not None)
             _prepare(opened, pointer, where / name, entries=row.entries(max_entries) if row.entries else 0)
-        opened.set_constants(CONSTANTS.pack(*(libbpf.has_helper(CGROUP_SOCK_ADDR, helper) for helper in HELPERS)))
+        opened.set_constants(constants())
         opened.load()
         return Loaded(opened, programs, where=where, cgroup=cgroup)
     except BaseException:
         opened.close()
         raise
+
+
+def constants() -> bytes:
+    """Which newer helpers this kernel has: without its constant a program that calls one is refused where it is not."""
+    return CONSTANTS.pack(*(libbpf.has_helper(CGROUP_SOCK_ADDR, helper) for helper in HELPERS))
 
 
 def others(where: Path) -> list[Path]:

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from isthmus.datapath.core.shapes import ID, Shape
 
-LAYOUT = 7
+LAYOUT = 8
 """ISTHMUS_LAYOUT of bpf/maps.h: another number for another shape of any struct there."""
 Entry = tuple[bytes, bytes]
 Row = dict[str, Any]

@@ -110,7 +110,7 @@ class FlowNames:
                 for address in listener.addresses:
                     self._islands.put(joined(address, listener.listen_port), listener.cluster)
         for number, name in self._state.retired_services:
-            self._services.put(number, name)
+            self._services.put(number, str(name))
         self._state.retired_services.clear()
         for name, cluster in self._state.clusters.items():
             self._clusters.put(cluster.id, name)

@@ -12,21 +12,22 @@ from msgspec import Struct
 from isthmus.datapath.core.maps import Maps
 from isthmus.datapath.core.shapes import ID
 from isthmus.datapath.services import codecs, rings
-from isthmus.datapath.services.installed import Installed, Named, State
+from isthmus.datapath.services.installed import Installed, State, Unit
 from isthmus.datapath.services.manifest import ORDER
+from isthmus.model.balancing import PlanKey
 
 AWAY = tuple(reversed(ORDER))
 """Every map that is compared, in the order in which entries are deleted."""
 
 
 class Audit(Struct, frozen=True):
-    """What differs: unknown keys, by map, and names of units with an entry that is missing or has another value."""
+    """What differs: unknown keys, by map, and keys of units with an entry that is missing or has another value."""
 
     strays: Mapping[str, list[bytes]]
-    damaged: frozenset[str]
+    damaged: frozenset[PlanKey]
 
 
-def audit(state: State, maps: Maps, *, leaving: Iterable[Named], stale: Iterable[tuple[int, int, int]]) -> Audit:
+def audit(state: State, maps: Maps, *, leaving: Iterable[int], stale: Iterable[tuple[int, int, int]]) -> Audit:
     """Compare, and note in the mirror what is gone, so that the next change of a damaged unit writes it again.
 
     ``leaving`` and ``stale``: services and slots that are in the maps until their grace period ends.
@@ -35,15 +36,15 @@ def audit(state: State, maps: Maps, *, leaving: Iterable[Named], stale: Iterable
     known = _known(state, leaving, stale)
     strays = {name: [key for key in found[name] if key not in known[name]] for name in AWAY}
     _note_lost(state, found)
-    return Audit(strays, frozenset(name for name, unit in state.units.items() if _damaged(state, found, name)))
+    return Audit(strays, frozenset(key for key, unit in state.units.items() if _damaged(state, found, unit)))
 
 
 def _known(
-    state: State, leaving: Iterable[Named], stale: Iterable[tuple[int, int, int]]
+    state: State, leaving: Iterable[int], stale: Iterable[tuple[int, int, int]]
 ) -> Mapping[str, Collection[bytes]]:
     plans = state.plans.values()
-    pending_free = {name: {ID.pack(number) for each, number in state.pending_free if each == name} for name in AWAY}
-    services = [unit.name for unit in state.units.values()] + state.strays + list(leaving)
+    pending_free = {name: set(map(ID.pack, numbers)) for name, numbers in state.pending_free.items()}
+    services = [unit.service for unit in state.units.values()] + [number for number, _ in state.strays] + [*leaving]
     return {
         "frontends": state.frontends,
         "plans": {ID.pack(number) for number in state.plans},
@@ -54,7 +55,7 @@ def _known(
         "rings": {codecs.RING_KEY.pack(plan.id, chunk) for plan in plans for chunk in plan.chunks()},
         "backends": {ID.pack(number) for number in state.backends} | pending_free["backends"],
         "clusters": {ID.pack(cluster.id) for cluster in state.clusters.values()} | pending_free["clusters"],
-        "services": {ID.pack(service.id) for service in services} | pending_free["services"],
+        "services": set(map(ID.pack, services)) | pending_free["services"],
     }
 
 
@@ -65,16 +66,15 @@ def _note_lost(state: State, found: Mapping[str, Mapping[bytes, bytes]]) -> None
         name = codecs.CLUSTER.pack(cluster.name.encode())
         cluster.written = cluster.written and found["clusters"].get(ID.pack(cluster.id)) == name
     for unit in state.units.values():
-        name = codecs.SERVICE.pack(unit.name.name.encode())
-        unit.name.written = unit.name.written and found["services"].get(ID.pack(unit.name.id)) == name
+        name = codecs.SERVICE.pack(str(unit.key).encode())
+        unit.written = unit.written and found["services"].get(ID.pack(unit.service)) == name
     for key, plan in list(state.frontends.items()):
         if found["frontends"].get(key) != codecs.frontend(key, plan=plan):
             state.frontends[key] = 0
 
 
-def _damaged(state: State, found: Mapping[str, Mapping[bytes, bytes]], name: str) -> bool:
+def _damaged(state: State, found: Mapping[str, Mapping[bytes, bytes]], unit: Unit) -> bool:
     """Whether anything a unit needs is gone or other; its plan is then not to be trusted."""
-    unit = state.units[name]
     plan = unit.current
     if plan is None:
         return False
@@ -83,7 +83,7 @@ def _damaged(state: State, found: Mapping[str, Mapping[bytes, bytes]], name: str
     if not (written and _whole(state, found, plan)):
         plan.suspect()
     led = all(state.frontends.get(key) == plan.id for key in unit.frontends)
-    return not (plan.doubt is None and unit.name.written and led)
+    return not (plan.doubt is None and unit.written and led)
 
 
 def _whole(state: State, found: Mapping[str, Mapping[bytes, bytes]], plan: Installed) -> bool:

@@ -57,7 +57,7 @@ SERVICE = Shape("service", name="160s")
 CLUSTER = Shape("cluster", name="32s")
 COUNTER_KEY = Shape("counter_key", service="I", cluster="H", verdict="B", reserved="B")
 COUNTER = Shape("counter", calls="Q")
-CALL_PLACE = Shape("call_place", socket="Q", call="128s")
+CALL_PLACE = Shape("call_place", socket="Q", claims="Q", call="128s")
 
 
 def frontend_key(key: FrontendKey) -> bytes:

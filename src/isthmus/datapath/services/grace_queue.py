@@ -6,7 +6,7 @@ Plans are deleted first, then their slots, members, skips and rings; then refere
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Final
 
 from msgspec import Struct
@@ -14,7 +14,8 @@ from msgspec import Struct
 from isthmus.datapath.core.maps import Maps
 from isthmus.datapath.core.shapes import ID
 from isthmus.datapath.services import codecs
-from isthmus.datapath.services.installed import Installed, Named, State
+from isthmus.datapath.services.installed import Installed, State
+from isthmus.model.balancing import PlanKey
 
 FEW_SERVICES: Final = 16
 """Services up to which every key that may count their calls is deleted, there or not: of more, ``counters`` is read,
@@ -29,7 +30,7 @@ class Retired(Struct, gc=False):
     retired: bool = False
     stale: Sequence[tuple[int, int]] = ()
     freed: Sequence[int] = ()
-    service: Named | None = None
+    last_of: PlanKey | None = None
     """The service to delete with the plan, which is its last."""
 
 
@@ -44,19 +45,22 @@ class GraceQueue:
         self._waiting: deque[Retired] = deque()
 
     def __repr__(self) -> str:
-        return f"<GraceQueue: {len(self._waiting)} waiting, {len(self._state.pending_free)} numbers to give back>"
+        return f"<GraceQueue: {len(self._waiting)} waiting, {self._pending()} numbers to give back>"
 
-    def retire(self, plans: Sequence[Installed], *, service: Named | None = None) -> None:
-        """Queue plans that no frontend points to; ``service`` is deleted with the last of them."""
+    def _pending(self) -> int:
+        return sum(map(len, self._state.pending_free.values()))
+
+    def retire(self, plans: Sequence[Installed], *, all_of: PlanKey | None = None) -> None:
+        """Queue plans that no frontend points to; the service that they are all of is deleted with the last of them."""
         due = self._clock() + self._grace
         for plan in plans:
             last = plan is plans[-1]
-            self._waiting.append(Retired(due, plan, retired=True, service=service if last else None))
+            self._waiting.append(Retired(due, plan, retired=True, last_of=all_of if last else None))
 
-    def retire_last(self, plans: Iterable[tuple[Installed, Named]]) -> None:  # hot:
+    def retire_last(self, plans: Iterable[tuple[Installed, PlanKey]]) -> None:  # hot:
         """Queue plans that no frontend points to, each the last of its service."""
         due = self._clock() + self._grace
-        self._waiting += [Retired(due, plan, True, (), (), service) for plan, service in plans]
+        self._waiting += [Retired(due, plan, True, (), (), key) for plan, key in plans]
 
     def shrink(self, plan: Installed, *, stale: Sequence[tuple[int, int]], freed: Sequence[int]) -> None:
         """Queue slots beyond a count, and references, that a change in place left behind."""
@@ -70,9 +74,9 @@ class GraceQueue:
         """The (plan, group, n) of the queued slots beyond a count."""
         return [(entry.plan.id, g, n) for entry in self._waiting for g, n in entry.stale]
 
-    def services(self) -> list[Named]:
-        """The queued services."""
-        return [entry.service for entry in self._waiting if entry.service]
+    def services(self) -> list[int]:
+        """Numbers of the queued services."""
+        return [entry.plan.service for entry in self._waiting if entry.last_of is not None]
 
     def sweep(self) -> int:
         """Delete what is due; returns how many entries of the queue and ids."""
@@ -132,7 +136,7 @@ class GraceQueue:
             state.plans.pop(plan.id, None)
         state.plan_ids.release([plan.id for plan in retired])
         freed: list[int] = []
-        gone: list[Named] = []
+        gone: list[tuple[int, PlanKey | str]] = []
         for entry in due:
             plan = entry.plan
             if not entry.retired:
@@ -141,30 +145,29 @@ class GraceQueue:
                 freed += plan.slots[0]
             else:
                 freed += plan.held()
-            if entry.service is not None:
-                gone.append(entry.service)
+            if entry.last_of is not None:
+                gone.append((plan.service, entry.last_of))
         state.release(freed)
         state.forget_services(gone)
 
     def _free_pending(self) -> int:
         """Delete unreferenced entries and free their ids; those that the kernel refuses to delete stay pending."""
-        pending_free, self._state.pending_free = self._state.pending_free, []
+        state, before = self._state, self._pending()
+        services, clusters = set(state.pending_free["services"]), set(state.pending_free["clusters"])
         for name, ids in (
-            ("backends", self._state.backend_ids),
-            ("services", self._state.service_ids),
-            ("clusters", self._state.cluster_ids),
+            ("backends", state.backend_ids),
+            ("services", state.service_ids),
+            ("clusters", state.cluster_ids),
         ):
-            mine = [number for of, number in pending_free if of == name]
+            mine = state.pending_free[name]
             failed = self._maps.drop(name, list(map(ID.pack, mine))) if mine else {}
-            self._state.pending_free += [(name, mine[position]) for position in failed]
+            state.pending_free[name] = [mine[position] for position in failed]
             ids.release([number for position, number in enumerate(mine) if position not in failed] if failed else mine)
-        self._forget_counters(pending_free)
-        return len(pending_free) - len(self._state.pending_free)
+        self._forget_counters(services, clusters)
+        return before - self._pending()
 
-    def _forget_counters(self, pending_free: Iterable[tuple[str, int]]) -> None:
+    def _forget_counters(self, services: Set[int], clusters: Set[int]) -> None:
         """A number that is given out again starts from nothing."""
-        services = {number for name, number in pending_free if name == "services"}
-        clusters = {number for name, number in pending_free if name == "clusters"}
         if clusters or len(services) > FEW_SERVICES:
             unpack = codecs.COUNTER_KEY.unpack
             keys = [key for key, _ in self._maps.items("counters")]

@@ -9,17 +9,17 @@ place.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import zip_longest
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
 
 from isthmus.datapath.core.ids import Ids
 from isthmus.datapath.services import codecs
 from isthmus.datapath.services.moves import Group
-from isthmus.model.balancing import Ejection, Target
+from isthmus.model.balancing import Ejection, PlanKey, Target
 from isthmus.model.names import ClusterName
 
 Slots = tuple[Group, ...]
@@ -29,11 +29,11 @@ RETIRED: Final = 20_000
 """Names of services that went, between two looks of who wants them."""
 
 
-class Named(Struct, eq=False, gc=False):
-    """A number and the name it stands for: a service's or a cluster's."""
+class Cluster(Struct, eq=False, gc=False):
+    """An entry of ``clusters``."""
 
     id: int
-    name: str
+    name: ClusterName
     written: bool = False
     refs: int = 0
 
@@ -44,7 +44,7 @@ class Backend(Struct, eq=False, gc=False):
     id: int
     target: Target
     generation: int
-    cluster: Named
+    cluster: Cluster
     written: bool = False
     refs: int = 0
 
@@ -156,11 +156,16 @@ def shares(groups: list[tuple[int, int, int]]) -> list[int]:
 
 
 class Unit(Struct, eq=False, gc=False):
-    """All that one plan row has in the maps. ``older``: plans that a frontend may still point to."""
+    """All that one plan row has in the maps."""
 
-    name: Named
+    key: PlanKey
+    service: int
+    """The number of its entry of ``services``."""
+    written: bool = False
+    """Whether that entry is written."""
     current: Installed | None = None
     older: tuple[Installed, ...] = ()
+    """Plans that a frontend may still point to."""
     frontends: tuple[bytes, ...] = ()
 
     def plan_ids(self) -> set[int]:
@@ -176,18 +181,18 @@ class State:
     """The mirror, and the allocators."""
 
     def __init__(self) -> None:
-        self.units: dict[str, Unit] = {}
+        self.units: dict[PlanKey, Unit] = {}
         self.frontends: dict[bytes, int] = {}
         """Plan id by frontend key."""
         self.plans: dict[int, Installed] = {}
         self.backends: dict[int, Backend] = {}
         self.by_target: dict[Target, Backend] = {}
-        self.clusters: dict[ClusterName, Named] = {}
-        self.strays: list[Named] = []
-        """Services restored twice, for pruning."""
-        self.pending_free: list[tuple[str, int]] = []
-        """(map, number): entries that go as soon as the kernel lets them, and numbers that are free then."""
-        self.retired_services: deque[tuple[int, str]] = deque(maxlen=RETIRED)
+        self.clusters: dict[ClusterName, Cluster] = {}
+        self.strays: list[tuple[int, str]] = []
+        """Numbers and names of services that were restored twice or are no plan's, for pruning."""
+        self.pending_free: dict[str, list[int]] = {"backends": [], "services": [], "clusters": []}
+        """By map: entries that go as soon as the kernel lets them, and numbers that are free then."""
+        self.retired_services: deque[tuple[int, PlanKey | str]] = deque(maxlen=RETIRED)
         """Numbers that were given back, and the names they had: records of calls may still come with them."""
         self.service_ids = Ids()
         self.plan_ids = Ids()
@@ -230,9 +235,9 @@ class State:
             cluster.refs += 1
             backends[number] = by_target[target] = Backend(number, target, generation, cluster)
 
-    def _cluster(self, name: ClusterName) -> Named:
+    def _cluster(self, name: ClusterName) -> Cluster:
         """A new cluster, without references and not written yet."""
-        cluster = self.clusters[name] = Named(self.cluster_ids.take(), name)
+        cluster = self.clusters[name] = Cluster(self.cluster_ids.take(), name)
         return cluster
 
     def hold(self, numbers: Iterable[int]) -> None:  # hot:
@@ -261,31 +266,30 @@ class State:
         del self.backends[backend.id]
         if self.by_target.get(backend.target) is backend:
             del self.by_target[backend.target]
-        self.pending_free.append(("backends", backend.id))
+        self.pending_free["backends"].append(backend.id)
         backend.cluster.refs -= 1
         if backend.cluster.refs <= 0:
             self._forget_cluster(backend.cluster)
 
-    def _forget_cluster(self, cluster: Named) -> None:
-        if self.clusters.pop(ClusterName(cluster.name), None) is not None:
-            self.pending_free.append(("clusters", cluster.id))
+    def _forget_cluster(self, cluster: Cluster) -> None:
+        if self.clusters.pop(cluster.name, None) is not None:
+            self.pending_free["clusters"].append(cluster.id)
 
-    def forget_service(self, name: Named) -> None:
-        """A service's number is not needed any more."""
-        self.forget_services((name,))
-
-    def forget_services(self, names: Iterable[Named]) -> None:
-        """The same for some services."""
-        gone = [(name.id, name.name) for name in names]
+    def forget_services(self, gone: Sequence[tuple[int, PlanKey | str]]) -> None:
+        """Numbers of services, with their names, are not needed any more."""
         self.retired_services += gone
-        self.pending_free += [("services", number) for number, _ in gone]
+        self.pending_free["services"] += [number for number, _ in gone]
 
-    def unit(self, name: str) -> Unit:
-        """The unit of a plan row's name, made where there is none."""
-        unit = self.units.get(name)
+    def unit(self, key: PlanKey) -> Unit:
+        """The unit of a plan row, made where there is none."""
+        unit = self.units.get(key)
         if unit is None:
-            unit = self.units[name] = Unit(Named(self.service_ids.take(), name))
+            unit = self.units[key] = Unit(key, self.service_ids.take())
         return unit
+
+    def dicts(self) -> tuple[dict[Any, Any], ...]:
+        """The dicts that grow with the number of plans and backends."""
+        return self.units, self.frontends, self.plans, self.backends, self.by_target
 
     def sizes(self) -> Mapping[str, int]:
         """Counts of plans, backends and so on; all zero once everything is deleted and swept."""

@@ -16,9 +16,9 @@ from msgspec import Struct
 from isthmus.datapath.core import shapes
 from isthmus.datapath.core.shapes import ID
 from isthmus.datapath.services import codecs, installed, rings
-from isthmus.datapath.services.installed import Backend, Installed, Named, State, Unit
+from isthmus.datapath.services.installed import Backend, Installed, State, Unit
 from isthmus.datapath.services.moves import Edit, Many, moves
-from isthmus.model.balancing import Ejection, Group, Plan, Target
+from isthmus.model.balancing import Ejection, Group, Plan, PlanKey, Target
 from isthmus.model.chunked import Chunked, difference
 
 SMALL = 16
@@ -57,7 +57,7 @@ def change(state: State, row: Plan) -> Change:  # hot:
     What has no number yet gets one: a unit, a plan, a backend, a cluster. Nothing else changes before the writes.
     """
     groups = _groups(row)
-    unit = state.unit(str(row.key))
+    unit = state.unit(row.key)
     awaited = _awaited(state, unit, row) if row.awaited else _NOBODY
     if awaited:
         groups = groups or (Group(()),)
@@ -65,7 +65,7 @@ def change(state: State, row: Plan) -> Change:  # hot:
     timeout = row.affinity_timeout if flags else 0
     flags |= (codecs.PLAN_CONSISTENT if row.consistent else 0) | (codecs.PLAN_SKIP if row.skip else 0)
     skip = frozenset(map(shapes.address, row.skip)) if row.skip else _NO_SKIP
-    plan = Installed(0, unit.name.id, flags, timeout, _shares(groups), (), skip, restored=awaited)
+    plan = Installed(0, unit.service, flags, timeout, _shares(groups), (), skip, restored=awaited)
     plan.ejection = _ejection(row.ejection or state.ejection)
     targets = [group.targets for group in groups]
     found = _in_place(state, unit, plan, targets) or _anew(state, unit, plan, targets)
@@ -74,8 +74,8 @@ def change(state: State, row: Plan) -> Change:  # hot:
     for key in found.frontends:
         if known.get(key) != number:
             found.puts.append(("frontends", key, codecs.frontend(key, plan=number)))
-    if not unit.name.written:
-        found.puts.append(("services", ID.pack(unit.name.id), codecs.SERVICE.pack(unit.name.name.encode())))
+    if not unit.written:
+        found.puts.append(("services", ID.pack(unit.service), codecs.SERVICE.pack(str(row.key).encode())))
     return found
 
 
@@ -90,8 +90,8 @@ def is_plain(row: Plan) -> bool:  # hot:
     )
 
 
-def new_plain(state: State, rows: Mapping[str, Plan]) -> list[Change]:  # hot:
-    """The changes of plain plans whose units, by name, are not there: the same as :func:`change` gives, by batch."""
+def new_plain(state: State, rows: Mapping[PlanKey, Plan]) -> list[Change]:  # hot:
+    """The changes of plain plans whose units, by key, are not there: the same as :func:`change` gives, by batch."""
     pack_id, pack_name, pack_slot = ID.pack, codecs.SERVICE.pack, codecs.SLOT_KEY.pack
     slot, pack_plan, called_at = codecs.SLOT.pack, codecs.PLAN.pack, codecs.frontend_key
     units, known, alone, usual = state.units, state.by_target, installed.groups(_ALONE, (1,)), _ejection(state.ejection)
@@ -100,8 +100,8 @@ def new_plain(state: State, rows: Mapping[str, Plan]) -> list[Change]:  # hot:
     services, numbers = state.service_ids.take_many(len(rows)), state.plan_ids.take_many(len(rows))
     generations = state.next_generations(len(rows))
     found: list[Change] = []
-    for (name, row), service, number, generation in zip(rows.items(), services, numbers, generations, strict=True):
-        unit = units[name] = Unit(Named(service, name))
+    for (row_key, row), service, number, generation in zip(rows.items(), services, numbers, generations, strict=True):
+        unit = units[row_key] = Unit(row_key, service)
         group = row.groups[0]
         targets = group.targets
         shares = _ALONE if group.tier == 0 and group.weight == 1 else ((group.tier, group.weight),)
@@ -119,7 +119,7 @@ def new_plain(state: State, rows: Mapping[str, Plan]) -> list[Change]:  # hot:
             plan = Installed(number, service, 0, 0, shares, (_group(backends, targets),), _NO_SKIP, None, ejection)
             puts = _slots(state, plan, [(0, n, each) for n, each in enumerate(backends)])
             value = plan.value(generation)
-        puts += (("plans", entry, value), ("services", pack_id(service), pack_name(name.encode())))
+        puts += (("plans", entry, value), ("services", pack_id(service), pack_name(str(row_key).encode())))
         frontends = row.frontends
         if len(frontends) == 1:
             key = called_at(frontends[0])

@@ -14,8 +14,8 @@ from isthmus.datapath.core.ids import Ids
 from isthmus.datapath.core.maps import Maps
 from isthmus.datapath.core.shapes import ID, address_text, text
 from isthmus.datapath.services import codecs
-from isthmus.datapath.services.installed import Backend, Installed, Named, State, Unit
-from isthmus.model.balancing import Target
+from isthmus.datapath.services.installed import Backend, Cluster, Installed, State, Unit
+from isthmus.model.balancing import PlanKey, Target
 from isthmus.model.names import ClusterName
 
 Slots = dict[int, dict[int, tuple[int, int]]]
@@ -36,7 +36,7 @@ def _clusters(state: State, maps: Maps) -> None:
     found = {ID.unpack(key)[0]: text(value) for key, value in maps.items("clusters")}
     state.cluster_ids = Ids(found, most=0xFFFF)
     for number, name in sorted(found.items()):
-        state.clusters.setdefault(ClusterName(name), Named(number, name, written=True))
+        state.clusters.setdefault(ClusterName(name), Cluster(number, ClusterName(name), written=True))
 
 
 def _backends(state: State, maps: Maps) -> None:
@@ -44,12 +44,12 @@ def _backends(state: State, maps: Maps) -> None:
     found = {ID.unpack(key)[0]: codecs.BACKEND.named(value) for key, value in maps.items("backends")}
     state.backend_ids = Ids(found)
     for number, raw in sorted(found.items()):
-        cluster = names.get(raw["cluster"]) or Named(raw["cluster"], "", written=True)
+        cluster = names.get(raw["cluster"]) or Cluster(raw["cluster"], ClusterName(""), written=True)
         target = Target(
             address_text(raw["address"]),
             int.from_bytes(raw["port"], "big"),
             codecs.PROTOCOL_NAMES[raw["protocol"]],
-            ClusterName(cluster.name),
+            cluster.name,
             bool(raw["flags"] & codecs.BACKEND_PROXY),
         )
         backend = Backend(number, target, generation=raw["generation"], cluster=cluster, written=True)
@@ -146,11 +146,11 @@ def _frontends_and_services(state: State, maps: Maps) -> None:
     state.service_ids = Ids(found)
     used = {number: sum(len(pointing[plan.id]) for plan in plans[number]) for number in found}
     for number, name in sorted(found.items(), key=lambda item: (-used[item[0]], item[0])):
-        named = Named(number, name, written=True)
-        if name in state.units:
-            state.strays.append(named)
+        called = PlanKey.parse(name)
+        if called is None or called in state.units:
+            state.strays.append((number, name))
             continue
-        unit = state.units[name] = Unit(named)
+        unit = state.units[called] = Unit(called, number, written=True)
         if plans[number]:
             unit.older, unit.current = tuple(plans[number][:-1]), plans[number][-1]
         unit.frontends = tuple(key for plan in plans[number] for key in pointing[plan.id])

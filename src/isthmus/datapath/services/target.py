@@ -16,10 +16,11 @@ from isthmus.datapath.core.shapes import ID
 from isthmus.datapath.services import codecs, plans
 from isthmus.datapath.services.audit import audit
 from isthmus.datapath.services.grace_queue import GraceQueue
-from isthmus.datapath.services.installed import Installed, Named, State, Unit
+from isthmus.datapath.services.installed import Installed, State, Unit
 from isthmus.datapath.services.manifest import ORDER
 from isthmus.datapath.services.plans import Change
 from isthmus.model.balancing import Plan, PlanKey
+from isthmus.statedb import Growth
 
 _LEAST_WAIT = 0.2
 Entries = dict[bytes, bytes]
@@ -34,6 +35,7 @@ class PlanTarget:
         self.state = state
         self._maps = maps
         self._grace = grace
+        self._growth = Growth()
         self._grace_queue = GraceQueue(maps, state, grace=grace, clock=clock)
 
     def __repr__(self) -> str:
@@ -52,51 +54,47 @@ class PlanTarget:
     def _changes(self, rows: Sequence[Plan], failures: dict[PlanKey, str]) -> dict[PlanKey, Change]:
         """The changes to rows that have frontends; failures get those that are refused."""
         changes: dict[PlanKey, Change] = {}
-        new: dict[str, Plan] = {}
+        new: dict[PlanKey, Plan] = {}
         for row in rows:
-            name = str(row.key)
-            if row.frontends and plans.is_plain(row) and name not in self.state.units:
-                new[name] = row
+            if row.frontends and plans.is_plain(row) and row.key not in self.state.units:
+                new[row.key] = row
             elif row.frontends:
                 try:
                     changes[row.key] = plans.change(self.state, row)
                 except plans.Refused as why:
                     failures[row.key] = str(why)
         if new:
-            made = plans.new_plain(self.state, new)
-            changes.update(zip([row.key for row in new.values()], made, strict=True))
+            changes.update(zip(new, plans.new_plain(self.state, new), strict=True))
         return changes
 
     async def delete(self, rows: Sequence[Plan]) -> Mapping[PlanKey, str]:
         """Delete these plans from the maps; returns the failures by key. Frontends that another plan took over stay."""
-        names = {str(row.key): row.key for row in rows}
-        return {names[name]: why for name, why in self._delete(names).items()}
+        return self._delete([row.key for row in rows])
 
     async def prune(self, rows: Iterable[Plan]) -> str:
         """Delete plans that no row wants and entries that ``state`` lacks; write again what another process changed."""
-        wanted = {str(row.key): row for row in rows if row.frontends}
-        unwanted = [name for name in self.state.units if name not in wanted]
+        wanted = {row.key: row for row in rows if row.frontends}
+        unwanted = [key for key in self.state.units if key not in wanted]
         failures = self._delete(unwanted)
         known = {key for unit in self.state.units.values() for key in unit.frontends}
         self._drop_frontends([key for key in self.state.frontends if key not in known])
         orphans = self._retire_orphans()
         self.state.release_unheld()
-        for service in self.state.strays:
-            self.state.forget_service(service)
+        self.state.forget_services(self.state.strays)
         self.state.strays = []
         strays, repaired = await self._repair(wanted)
         said = f"pruned {len(unwanted)} services, {orphans} plans, {strays} entries"
         said += f", repaired {repaired}" if repaired else ""
         return f"{said}, {len(failures)} failed" if failures else said
 
-    async def _repair(self, wanted: Mapping[str, Plan]) -> tuple[int, int]:
+    async def _repair(self, wanted: Mapping[PlanKey, Plan]) -> tuple[int, int]:
         """Compare the maps with ``state``: (unknown entries deleted, services written again)."""
         leaving, stale = self._grace_queue.services(), self._grace_queue.stale()
         found = audit(self.state, self._maps, leaving=leaving, stale=stale)
         for name, keys in found.strays.items():
             if keys:
                 self._maps.drop(name, keys)
-        damaged = [wanted[name] for name in sorted(found.damaged) if name in wanted]
+        damaged = [wanted[key] for key in sorted(found.damaged) if key in wanted]
         if damaged:
             await self.update(damaged)
         return sum(map(len, found.strays.values())), len(damaged)
@@ -136,6 +134,7 @@ class PlanTarget:
             else:
                 left += [(key, change.plan, number) for number in self._commit(change)]
         self.state.hold(held)
+        self._growth.look(self.state.dicts())
         if left:
             self._drop_members(left, failures)
             entries = _entries(changes, failures) if failures else entries
@@ -146,10 +145,10 @@ class PlanTarget:
         live = {key: change for key, change in changes.items() if key not in failures} if failures else changes
         failed = self._put("frontends", entries, live, failures)
         plan_of = codecs.FRONTEND.unpack
-        known = self.state.frontends
+        known, installed = self.state.frontends, self.state.plans
         for entry, value in entries.items():  # what was written, and all of it before a unit drops what is not its own
             if entry not in failed:
-                known[entry] = plan_of(value)[-1]
+                known[entry] = installed[plan_of(value)[-1]].id  # the plan's own number: 28 bytes less
         for key, change in live.items():
             unit, called = change.unit, change.frontends
             if key not in failures and unit.frontends in ((), called):
@@ -195,9 +194,9 @@ class PlanTarget:
 
     def _mark_services(self, changes: Mapping[PlanKey, Change], failures: Mapping[PlanKey, str]) -> None:
         for key, change in changes.items():  # hot:
-            name = change.unit.name
-            if not name.written:
-                name.written = key not in failures
+            unit = change.unit
+            if not unit.written:
+                unit.written = key not in failures
 
     def _commit(self, change: Change) -> Sequence[int]:
         """Make a change the unit's present; returns the backends that are no longer members."""
@@ -245,34 +244,32 @@ class PlanTarget:
 
     # Taking away
 
-    def _delete(self, names: Iterable[str]) -> dict[str, str]:
-        known = self.state.frontends
-        units = {name: unit for name in names if (unit := self.state.units.get(name)) is not None}
-        owners: dict[bytes, str] = {}
-        for name, unit in units.items():  # hot:
+    def _delete(self, keys: Iterable[PlanKey]) -> dict[PlanKey, str]:
+        state = self.state
+        known = state.frontends
+        units = [unit for key in keys if (unit := state.units.get(key)) is not None]
+        owners: dict[bytes, PlanKey] = {}
+        for unit in units:  # hot:
             ours = (unit.current.id,) if unit.current is not None and not unit.older else unit.plan_ids()
-            for key in unit.frontends:
-                if known.get(key) in ours:
-                    owners[key] = name
-        failures = {owners[key]: why for key, why in self._drop_frontends(list(owners)).items()}
-        last: list[tuple[Installed, Named]] = []
-        for name, unit in units.items():  # hot:
-            if name in failures:
-                continue
+            for entry in unit.frontends:
+                if known.get(entry) in ours:
+                    owners[entry] = unit.key
+        failures = {owners[entry]: why for entry, why in self._drop_frontends(list(owners)).items()}
+        last: list[tuple[Installed, PlanKey]] = []
+        for unit in units if not failures else [unit for unit in units if unit.key not in failures]:  # hot:
             if unit.older or unit.current is None:
                 self._forget(unit)
             else:  # nearly all
-                last.append((unit.current, unit.name))
-                del self.state.units[name]
+                last.append((unit.current, unit.key))
+            del state.units[unit.key]
         self._grace_queue.retire_last(last)
         return failures
 
     def _forget(self, unit: Unit) -> None:
         gone = unit.plans()
-        self._grace_queue.retire(gone, service=unit.name)
+        self._grace_queue.retire(gone, all_of=unit.key)
         if not gone:
-            self.state.forget_service(unit.name)
-        del self.state.units[unit.name.name]
+            self.state.forget_services([(unit.service, unit.key)])
 
     def _retire_orphans(self) -> int:
         known = {number for unit in self.state.units.values() for number in unit.plan_ids()}
