@@ -25,7 +25,7 @@ import subprocess
 import tempfile
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
@@ -48,6 +48,7 @@ from isthmus.model import tables
 from isthmus.model.balancing import Group, Target
 from isthmus.model.names import ClusterName
 from isthmus.processes.agent import PLANS_PER_ROUND
+from isthmus.processes.start import COLLECT_AFTER
 from isthmus.sources import multicluster, services, slices
 from isthmus.sources.sink import TableSink
 from isthmus.statedb import Database, Derivations, Reconciler
@@ -118,13 +119,19 @@ class Node:
         self.records = {peer: _records(self.db, peer, number) for number, peer in enumerate(PEERS, 2)}
         self.derivations = Derivations(self.db, *derived)
         self.target = PlanTarget(self.maps, State(), grace=0.0)
-        self.reconciler = Reconciler(self.db, tables.PLANS, self.target, max_round=PLANS_PER_ROUND)
+        self.reconciler = Reconciler(
+            self.db, tables.PLANS, self.target, together=lambda plan: plan.key.service, max_round=PLANS_PER_ROUND
+        )
         self.spent = dict.fromkeys(STAGES, 0.0)
+
+    async def begun(self) -> Node:
+        """With everything complete, and nothing in it but this node."""
         for sink in (self.services, self.slices, self.imports):
-            sink.replace({}, partial=False)
+            await sink.replace({}, partial=False)
         with self.db.write() as txn:  # as every agent has it, so that all is kept that a node's change asks for
             txn.put(tables.NODES, rows.Node("n1", ("192.168.0.1",), zone="z1"))
         self.derivations.step()
+        return self
 
     def feed(self, changes: Sequence[Changed]) -> None:
         """A batch of all kinds' events into rows: as reflectors do, none to a sink whose store has nothing new."""
@@ -146,6 +153,21 @@ class Node:
         """The events of each store into rows."""
         for apply, events in parted:
             apply(events)
+
+    def listed(self, changes: Sequence[Changed]) -> list[Coroutine[Any, Any, None]]:
+        """The first lists of the API server's stores, and the records of peers as a watch brings them."""
+        for peer, sink in self.records.items():
+            sink.apply([event for each in changes for event in each.records.get(peer, ())])
+        stores: list[tuple[TableSink[Any, Any], dict[str, Any]]] = [
+            (self.services, {event.key: event.item for each in changes for event in each.services}),
+            (self.slices, {event.key: event.item for each in changes for event in each.slices}),
+            (self.imports, {event.key: event.item for each in changes for event in each.imports}),
+        ]
+        return [sink.replace(items, partial=False) for sink, items in stores]
+
+    def waits(self) -> bool:
+        """Whether something has come in that is not in the maps yet."""
+        return bool(self.reconciler.stats().waiting or any(self.derivations.stats().dirty.values()))
 
     async def follow(self, changes: Sequence[Changed]) -> None:
         """A batch of all kinds' events, until it is in the maps."""
@@ -223,7 +245,7 @@ async def many(maps: Maps, label: str, count: int, shape: Shape, rounds: int) ->
     brought: list[Measured] = []
     taken: list[Measured] = []
     for _ in range(rounds):
-        hops, node = bare_hops(count), Node(maps)
+        hops, node = bare_hops(count), await Node(maps).begun()
         for found, changes in ((brought, shape.come), (taken, shape.go)):
             events = [changes(n) for n in range(count)]
             gc.collect()
@@ -236,7 +258,7 @@ async def many(maps: Maps, label: str, count: int, shape: Shape, rounds: int) ->
 
 async def big(maps: Maps, label: str, backends: int) -> None:
     """A few big services; one backend of one of them changes, again and again. The median of these changes."""
-    node, hops, count = Node(maps), bare_hops(MEASURED), BIG // backends
+    node, hops, count = await Node(maps).begun(), bare_hops(MEASURED), BIG // backends
     await through(node, [large(n, backends) for n in range(count)], hops=hops, size=1)
     gc.collect()
     changes = [other(turn, services=count, backends=backends) for turn in range(CHANGES)]
@@ -246,7 +268,7 @@ async def big(maps: Maps, label: str, backends: int) -> None:
 
 async def big_record(maps: Maps, label: str, backends: int) -> None:
     """One endpoint of a peer's record of many changes, again and again. The median of these changes."""
-    node, hops = Node(maps), bare_hops(MEASURED)
+    node, hops = await Node(maps).begun(), bare_hops(MEASURED)
     await through(node, [imported(0), record_of(0, range(backends))], hops=hops, size=1)
     changes = [record_of(0, [*range(1, backends), backends + turn]) for turn in range(CHANGES)]
     costs = sorted([await through(node, [each], hops=hops) for each in changes], key=lambda cost: cost.total)
@@ -271,37 +293,49 @@ def bare_hops(count: int) -> float:
     return (time.process_time() - start) / count * 1e6
 
 
-async def pauses(count: int, shape: Shape) -> None:
-    """The longest turn of an event loop on which all of them come in while derivations and reconciler run.
+async def pauses(maps: Maps, label: str, count: int, shape: Shape) -> None:
+    """The longest turns of an event loop on which all of them come in while derivations and reconciler run.
 
-    A turn is one batch of events, one pass and one round: what the admin socket and leases have to wait for.
+    A turn is what each source brings at once, one pass and one round: what the admin socket and leases have to wait
+    for. They come as first lists, and then once more, as a watch brings them, on an agent that has nothing yet.
     """
-    node = Node(DictMaps())
-    events = [shape.come(n) for n in range(count)]
-    running = [asyncio.create_task(node.derivations.run()), asyncio.create_task(node.reconciler.run())]
-    await asyncio.sleep(0)
-    gc.collect()
-    turns: list[float] = []
-    start, before = 0, time.process_time()
-    while start < count or node.db.snapshot().count(tables.PLANS) < count or node.reconciler.stats().waiting:
-        if start < count:
-            node.feed(events[start : start + FEED])
-            start += FEED
+    for how in ("first lists", "a watch"):
+        node = await Node(maps).begun()
+        events = [shape.come(n) for n in range(count)]
+        background = [asyncio.create_task(node.derivations.run()), asyncio.create_task(node.reconciler.run())]
+        background += [asyncio.create_task(each) for each in (node.listed(events) if how == "first lists" else ())]
         await asyncio.sleep(0)
-        now = time.process_time()
-        turns.append(now - before)
-        before = now
-    for task in running:
-        task.cancel()
-    turns.sort()
-    longest, most = turns[-1] * 1e3, turns[len(turns) * 99 // 100] * 1e3
-    print(f"{'longest turn of the loop':<36} {longest:>9.1f} ms; 99 of 100 below {most:.1f} ms", flush=True)
+        gc.collect()
+        turns: list[float] = []
+        start, before = count if how == "first lists" else 0, time.process_time()
+        while start < count or node.db.snapshot().count(tables.PLANS) < count or node.waits():
+            if start < count:
+                node.feed(events[start : start + FEED])
+                start += FEED
+            await asyncio.sleep(0)
+            now = time.process_time()
+            turns.append(now - before)
+            before = now
+        for task in background:
+            task.cancel()
+        await asyncio.gather(*background, return_exceptions=True)
+        longest, most = max(turns) * 1e3, sorted(turns)[len(turns) * 99 // 100] * 1e3
+        print(f"{f'longest turn, {how}, {label}':<36} {longest:>9.1f} ms; 99 of 100 below {most:.1f} ms", flush=True)
+        with node.db.write() as txn:
+            for row in txn.all(tables.SERVICES):
+                txn.delete(tables.SERVICES, tables.SERVICES.key(row))
+            for imported in txn.all(tables.IMPORTS):
+                txn.delete(tables.IMPORTS, imported.name)
+        while node.derivations.step():
+            pass
+        await node.reconciler.step()
+        node.target.sweep_due()
 
 
 async def memory(count: int, shape: Shape) -> None:
     """Bytes that one service keeps alive, in tables and in the mirror of the maps; the maps themselves aside."""
     brought = [shape.come(n) for n in range(count)]
-    node = Node(Nowhere())
+    node = await Node(Nowhere()).begun()
     gc.collect()
     tracemalloc.start()
     for start in range(0, count, BATCH):
@@ -355,7 +389,7 @@ async def main() -> None:
     options.add_argument("--rounds", type=int, default=ROUNDS, help="of which the medians are taken")
     options.add_argument("--reference", help="another benchmark's command line, to be run after ours")
     given = options.parse_args()
-    gc.set_threshold(50_000, 20, 20)  # as our processes do
+    gc.set_threshold(*COLLECT_AFTER)  # as our processes do
     missing = requirements()
     places = {"double": dict_maps} if missing else {"double": dict_maps, "kernel": kernel_maps}
     head = " ".join(f"{name:>7}" for name in ("rows", "plans", "maps", "× hops", "writes"))
@@ -372,7 +406,9 @@ async def main() -> None:
                 await (big if given.shape == "services" else big_record)(maps, name, backends)
     for why in missing:
         print(f"no maps of the kernel: {why}")
-    await pauses(given.services, shape)
+    for name, place in places.items():
+        with place() as maps:
+            await pauses(maps, name, given.services, shape)
     await memory(min(given.services, MEASURED), shape)
     if given.reference:
         print(f"\n{given.reference}:", flush=True)

@@ -70,6 +70,14 @@ def test_it_reads_our_service_record_and_we_read_what_it_makes_of_it() -> None:
     assert len(decoded.endpoints) == 2
 
 
+def test_it_sees_a_record_for_claimed_services_alone_as_not_shared() -> None:
+    published = [Endpoint("10.2.1.1", (Port("http", 8080),))]
+    value = endpoints.encode(NAME, cluster=C2, cluster_id=2, endpoints=published, frontends={}, shared=False)
+    found = read("services", value, key=NAME)
+    assert found["ok"], found
+    assert found["seen"]["shared"] is False
+
+
 @pytest.mark.parametrize("fields", [{}, FULL])
 def test_it_reads_our_export_and_we_read_what_it_makes_of_it(fields: dict[str, Any]) -> None:
     row = export(**fields)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from isthmus.clusterset import decoding, endpoints, exports, identity, keys
 from isthmus.clusterset.errors import RecordError
@@ -170,6 +171,14 @@ def test_addresses_are_canonical_and_sorted() -> None:
 
 def test_a_record_that_is_not_shared_is_none() -> None:
     assert read_service(shared=False) is None
+
+
+def test_a_record_for_claimed_services_alone_is_one_that_is_not_shared() -> None:
+    assert read_service(shared=False, claimed=True) == structs.replace(SERVED, shared=False)
+    given: dict[str, Any] = {"cluster": C3, "cluster_id": 3, "endpoints": SERVED.endpoints, "frontends": {}}
+    written = json.loads(endpoints.encode(ECHO, **given, shared=False))
+    assert (written["shared"], written["claimed"]) == (False, True)
+    assert "claimed" not in json.loads(endpoints.encode(ECHO, **given))
 
 
 def test_a_record_without_backends_is_one() -> None:

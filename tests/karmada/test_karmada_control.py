@@ -18,8 +18,10 @@ from click.testing import CliRunner
 from karmada_control import WORK, ControlPlane, control_plane, until
 
 from isthmus.cli import root
+from isthmus.clusterset import pki
 from isthmus.clusterset.peers import Directory
 from isthmus.etcd import Denied
+from isthmus.karmada import keyring
 from isthmus.kube.objects.core import NAMESPACE, SECRET, SERVICE
 from isthmus.kube.objects.karmada import CLUSTER, RESOURCE_BINDING, Workload
 from isthmus.model.names import ClusterName
@@ -190,6 +192,61 @@ async def test_the_commands_join_and_report(karmada: ControlPlane, server: ApiSe
     assert "Karmada does not place Service isthmus-system/isthmus-etcd-peers in it" in c2
     found = json.loads((await run("status", config, "-o", "json")).stdout)
     assert [each["state"] for each in found["members"]] == ["joined", "out"]
+
+
+async def test_a_member_waits_for_join_while_its_works_are_not_what_they_are_to_be(
+    karmada: ControlPlane, server: ApiServer
+) -> None:
+    """Karmada has carried out what was written before; nothing of it shows that another member has come since."""
+    await joined(karmada, "c1", "c2")
+    config = str(server.kubeconfig)
+    assert [each["state"] for each in await states(config)] == ["joined", "joined"]
+    await karmada.client.patch(
+        CLUSTER, "", "c1", {"metadata": {"annotations": {"isthmus.io/pod-ranges": "10.1.0.0/16"}}}
+    )
+    assert [(each["state"], each["reason"]) for each in await states(config)] == [
+        ("pending", "Work isthmus-member: not written as it is now to be: is isthmus karmada join running?"),
+        ("pending", "Work isthmus-peers: not written as it is now to be: is isthmus karmada join running?"),
+    ]
+    await karmada.settle()
+    assert [each["state"] for each in await states(config)] == ["joined", "joined"]
+    await karmada.register("a")
+    await karmada.place(["c1", "c2", "a"])
+    assert [each["state"] for each in await states(config)] == ["pending"] * 3
+    assert (await karmada.control.round()).written, "status writes nothing"
+    await karmada.settle()
+    assert [each["state"] for each in await states(config)] == ["joined"] * 3
+
+
+async def test_the_status_of_members_makes_no_keys_and_waits_for_no_renewal(
+    karmada: ControlPlane, server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await joined(karmada, "c1", "c2")
+    config, made = str(server.kubeconfig), []
+    monkeypatch.setattr(pki, "LEFT", 1.0)  # all certificates are due
+    monkeypatch.setattr(keyring, "ensure", lambda member, *_, **__: made.append(member))
+    assert [each["state"] for each in await states(config)] == ["joined", "joined"]
+    secret = await karmada.client.get(SECRET, "isthmus-member-c1", "karmada-system")
+    await karmada.client.delete(SECRET, "karmada-system", "isthmus-member-c1")
+    assert [each["state"] for each in await states(config)] == ["pending", "pending"], "c2 is to have other passwords"
+    assert secret.data is not None
+    assert made == []
+
+
+@pytest.mark.parametrize("name", ["root.password", "server.crt", "remote-c2.password", "remote-c3.password"])
+def test_keys_of_which_one_is_missing_or_too_many_are_not_complete(name: str) -> None:
+    peers = [ClusterName("c2")]
+    files = dict(keyring.ensure(ClusterName("c1"), {}, id=1, hosts=["192.0.2.1"], readers=peers).files)
+    assert keyring.complete(files, hosts=["192.0.2.1"], readers=peers)
+    assert not keyring.complete(files, hosts=["192.0.2.2"], readers=peers)
+    if files.pop(name, None) is None:
+        files[name] = b"of one that left"
+    assert not keyring.complete(files, hosts=["192.0.2.1"], readers=peers)
+
+
+async def states(config: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((await run("status", config, "-o", "json")).stdout)["members"]
+    return found
 
 
 async def test_the_processes_follow_what_changes_and_end_when_they_are_asked_to(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -10,6 +11,8 @@ import pytest
 from lab_running import invoked, lab_name
 from lab_traces import traces
 
+from isthmus_lab.demo import endpoints, karmada
+from isthmus_lab.demo.stage import Stage
 from isthmus_lab.layout import Lab
 from isthmus_lab.realapi import binaries
 
@@ -25,7 +28,7 @@ def test_every_step_of_the_story_of_karmada_holds_and_nothing_is_left_of_it() ->
     done = subprocess.run(COMMAND, capture_output=True, text=True, check=False, timeout=800)
     outcome = json.loads(done.stdout)
     assert [step for step in outcome["steps"] if not step["ok"]] == [], done.stderr
-    assert len(outcome["steps"]) == 9
+    assert len(outcome["steps"]) == 10
     assert done.returncode == 0
     assert traces(LAB) == {name: [] for name in traces(LAB)}
 
@@ -39,3 +42,33 @@ def test_without_karmadas_programs_the_story_is_one_line_and_exit_code_1(monkeyp
     programs = "karmada-controller-manager, karmada-scheduler, karmada-webhook, kube-apiserver, kube-controller-manager"
     assert step["detail"] == f"no {programs}, kubectl here: make karmada-tools builds them (needs Go)"
     assert traces(LAB) == {name: [] for name in traces(LAB)}
+
+
+async def test_what_ends_the_looks_of_the_storys_measure_is_raised_and_is_no_bound_of_zero(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def provided(_: Stage) -> set[str]:
+        raise OSError("no API server")
+
+    async def never() -> set[str]:
+        raise AssertionError("asked for")
+
+    monkeypatch.setattr(endpoints, "provided", provided)
+    with pytest.raises(OSError, match="no API server"):
+        async with endpoints.following(Stage(LAB, {}), exported=never):
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    ("native", "looks", "changes", "why"),
+    [
+        (2.3, [0.05] * 9, 3, ""),
+        (5.0, [*[0.05] * 9, 3.0], 3, "the bound is 2.40 s, where a look at the pods took 0.05 s"),
+        (0.0, [0.05] * 9, 0, "no change of the pods was seen, so none was followed"),
+    ],
+)
+def test_the_storys_bound_is_not_moved_by_one_long_look_nor_kept_where_nothing_changed(
+    native: float, looks: list[float], changes: int, why: str
+) -> None:
+    behind = endpoints.Behind({"exported": 0.1, "native": native}, looks, changes)
+    assert karmada.too_late(behind) == why

@@ -27,8 +27,10 @@ pytestmark = [pytest.mark.lab, pytest.mark.karmada_programs, pytest.mark.timeout
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples" / "karmada"
+POLICIES = ROOT / "deploy" / "crds" / "trafficpolicies.yaml"
 PLACES = (("east", "east-1"), ("west", "west-1"), ("east", "east-2"))
 EXPORTED = "web.shop.svc.clusterset.local"
+NATIVE = "web.shop.svc.cluster.local"
 DISPATCHER = "endpointslice-dispatch-controller.karmada.io"
 FIXED = "web-fixed"
 Backends = dict[str, str]
@@ -45,7 +47,7 @@ class Members(Running):
     def start_karmada(self) -> Karmada:
         servers = {each.name: plane.of_context(self.lab.kubeconfig, each.name) for each in self.lab.clusters}
         group = cgroups.make(cgroups.root() / self.lab.prefix / "karmada")
-        self.karmada = Karmada(self.lab.directory / "karmada", servers, cgroup=group)
+        self.karmada = Karmada(self.lab.directory / "karmada", servers, definitions=[POLICIES], cgroup=group)
         self.karmada.start()
         for each, (region, zone) in zip(self.lab.clusters, PLACES, strict=True):
             self.karmada.register(each.name, region=region, zones=[zone], provider="lab")
@@ -118,8 +120,6 @@ def members() -> Iterator[Members]:
         made.cli("up", "--clusters", "3", *places)
         stack.callback(made.start_karmada().stop)
         kubectl = made.karmada.kubectl
-        kubectl("apply", "--server-side", "-f", str(ROOT / "deploy" / "crds" / "trafficpolicies.yaml"))
-        kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
         kubectl("apply", "-f", str(EXAMPLES / "app"))
         kubectl("apply", "-f", str(EXAMPLES / "native"))
         until(partial(made.kubectl, "apply", "-f", str(EXAMPLES / "client"), cluster="c3"), what="Karmada's namespace")
@@ -175,8 +175,8 @@ def test_a_provider_is_taken_out_and_its_own_slice_deleted_and_remade_while_the_
         assert placed(members, "c3")[0] == exported
 
 
-def test_of_two_slices_of_one_name_karmada_brings_one_and_the_export_has_both(members: Members) -> None:
-    """What is left of one in the other provider, when both have gone, is in the native name alone."""
+def test_of_two_slices_of_one_name_karmada_brings_one_and_both_names_have_both(members: Members) -> None:
+    """By the providers' records. These also hide what is left of one in the other provider when both have gone."""
     addresses = {"c1": "10.1.1.77", "c2": "10.2.1.77"}
     for cluster, address in addresses.items():
         labels = {"kubernetes.io/service-name": "web", "endpointslice.kubernetes.io/managed-by": "by-hand"}
@@ -195,17 +195,27 @@ def test_of_two_slices_of_one_name_karmada_brings_one_and_the_export_has_both(me
     def by_hand(of: Backends) -> Backends:
         return {address: cluster for address, cluster in of.items() if address in wanted}
 
-    def gone(cluster: str) -> bool:
-        return not by_hand(members.planned(cluster)[0])
+    def has(cluster: str, what: Backends) -> bool:
+        return [by_hand(each) for each in members.planned(cluster)] == [what, what]
 
-    until(lambda: by_hand(members.planned("c3")[0]) == wanted, what="the export has both")
-    until(lambda: by_hand(members.planned("c3")[1]) == {addresses["c1"]: "c1"}, what="the native name has c1's")
+    for cluster in ("c1", "c2", "c3"):
+        until(partial(has, cluster, wanted), what=f"both names have both in {cluster}")
     assert f"c2-{FIXED}" not in members.ghosts("c3")
     for cluster in addresses:
         members.kubectl("-n", "shop", "delete", "endpointslice", FIXED, cluster=cluster)
     for cluster in ("c1", "c2", "c3"):
-        until(partial(gone, cluster), what=f"the export of {cluster} has neither")
-    assert by_hand(members.planned("c2")[1]).keys() <= {addresses["c1"]}
+        until(partial(has, cluster, {}), what=f"neither name has either in {cluster}")
+
+
+def test_the_export_is_withdrawn_and_back_while_calls_of_the_native_name_go_on(members: Members) -> None:
+    _, native = placed(members, "c3")
+    with members.calling(NATIVE):
+        members.karmada.kubectl("-n", "shop", "delete", "serviceexport", "web")
+        for cluster in ("c1", "c2", "c3"):
+            until(lambda: members.planned(cluster)[0] == {}, what=f"{cluster} has no plan of the export")  # noqa: B023
+        until(lambda: members.planned("c3")[1] == native, what="the native name has all pods")
+        members.karmada.kubectl("apply", "-f", str(EXAMPLES / "app"))
+        assert placed(members, "c3") == (native, native)
 
 
 def test_the_multiclusterservice_is_deleted_and_slices_that_stay_change_nothing_for_the_export(

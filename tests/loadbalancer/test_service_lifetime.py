@@ -40,7 +40,7 @@ class Numbered(World):
     def numbers(self) -> dict[str, int]:
         self.settle()
         done(self.reconciler.step())
-        units = {name: unit.name.id for name, unit in self.target.state.units.items()}
+        units = {str(key): unit.service for key, unit in self.target.state.units.items()}
         return units | {str(target.address): each.id for target, each in self.target.state.by_target.items()}
 
 

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from fake_apiserver import FakeApiServer, running
 from karmada_world import DATA, Line, Member, recording
+from msgspec import structs
 
 from isthmus import kube
+from isthmus.clusterset import endpoints
 from isthmus.desired import ApiTarget
 from isthmus.kube.access import Access
 from isthmus.kube.objects.meta import Meta
@@ -19,6 +21,7 @@ from isthmus.loadbalancer.explain import explain
 from isthmus.loadbalancer.selection import Place
 from isthmus.mcs import KINDS, notices
 from isthmus.model import tables
+from isthmus.model.clusters import UNATTENDED, Cluster, PeerState
 from isthmus.model.drains import Drain, Draining
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Endpoint, EndpointSet, Export, Port
@@ -348,20 +351,153 @@ def test_a_record_of_a_cluster_is_right_about_all_its_endpoints() -> None:
     member = Member("c3")
     crosscluster(member, until="scale Deployment to 2")
     assert set(member.endpoints("demo/shop").values()) == {"c1", "c2"}
-    record = EndpointSet(
-        service=ServiceName("demo/shop"),
-        cluster=ClusterName("c1"),
-        source="clusterset",
-        part="record",
-        endpoints=(Endpoint("10.1.1.99", (Port("http", 8080),)),),
-    )
-    member.agent.put(tables.ENDPOINT_SETS, record)
+    row = record("c1", "10.1.1.99")
+    member.agent.put(tables.ENDPOINT_SETS, row)
     assert [address for address, of in member.endpoints("demo/shop").items() if of == "c1"] == ["10.1.1.99"]
     assert "c2" in member.endpoints("demo/shop").values()
     with member.agent.db.write() as txn:
-        txn.delete(tables.ENDPOINT_SETS, tables.ENDPOINT_SETS.key(record))
+        txn.delete(tables.ENDPOINT_SETS, tables.ENDPOINT_SETS.key(row))
     member.agent.settle()
     assert len([of for of in member.endpoints("demo/shop").values() if of == "c1"]) == 4
+
+
+def record(cluster: str, *addresses: str, shared: bool = False) -> EndpointSet:
+    """What a cluster publishes of demo/shop, which a MultiClusterService claims there; shared: it is global as well."""
+    return EndpointSet(
+        service=ServiceName("demo/shop"),
+        cluster=ClusterName(cluster),
+        source="clusterset",
+        part="record",
+        endpoints=tuple(Endpoint(address, (Port("http", 8080),)) for address in addresses),
+        shared=shared,
+    )
+
+
+def provider_c2() -> Member:
+    """c2, when Karmada has just made it a provider of demo/shop, which it calls too."""
+    member = Member("c2")
+    for line in recording("mcs-crosscluster.c2"):
+        if line.step == "scale Deployment to 2":
+            break
+        if line.event:
+            member.object(line.event, line.object)
+    return member
+
+
+def global_shop() -> dict[str, Any]:
+    """The Service of a cluster that Karmada has no part in: its owner wants to call those of every cluster."""
+    [body] = [line.object for line in recording("global-and-mcs.c2") if line.object.get("kind") == "Service"][:1]
+    meta = {"name": "shop", "namespace": "demo", "uid": "c9", "resourceVersion": "1"}
+    annotations = {"service.cilium.io/global": "true", "service.cilium.io/global-sync-endpoint-slices": "true"}
+    return {**body, "metadata": {**meta, "annotations": annotations}}
+
+
+def test_what_a_provider_publishes_is_taken_by_claimed_services_and_by_no_global_one() -> None:
+    """The claim is Karmada's: whoever owns the Service has not consented to calls of the rest of the clusterset."""
+    published = provider_c2().records()["services:demo/shop"]
+    assert published["shared"] is False, "Cilium takes none that is not shared"
+    value, name = json.dumps(published).encode(), ServiceName("demo/shop")
+    row = endpoints.decode(value, cluster=ClusterName("c2"), cluster_id=3, name=name)
+    assert row is not None
+    outsider, consumer = Member("c9"), Member("c3")
+    outsider.object("ADDED", global_shop())
+    crosscluster(consumer, until="scale Deployment to 6")
+    for member in (outsider, consumer):
+        member.put(tables.ENDPOINT_SETS, row)
+    assert outsider.endpoints("demo/shop") == {}
+    assert [each.name for each in outsider.wanted() if each.kind == "EndpointSlice"] == []
+    of_c2 = {address for address, of in consumer.endpoints("demo/shop").items() if of == "c2"}
+    assert of_c2 == set(published["backends"])
+    outsider.put(tables.ENDPOINT_SETS, structs.replace(row, shared=True))
+    assert set(outsider.endpoints("demo/shop")) == of_c2, "those of a Service that is global there"
+    assert [each.kind for each in outsider.wanted()] == ["EndpointSlice"]
+
+
+def test_a_provider_that_declines_to_share_publishes_nothing_of_a_native_name() -> None:
+    member = provider_c2()
+    [body] = [line.object for line in recording("mcs-crosscluster.c2") if line.object.get("kind") == "Service"][:1]
+    meta = body["metadata"]
+    claim = {"multiclusterservice.karmada.io/name": "shop"}
+    for value, there in (("false", False), ("true", True)):
+        changed = {**meta, "annotations": {**claim, "service.cilium.io/shared": value}}
+        member.object("MODIFIED", {**body, "metadata": changed})
+        assert ("services:demo/shop" in member.records()) == there
+
+
+def test_a_record_that_is_not_for_a_service_hides_no_slices_from_it() -> None:
+    """The consumer's Service is global as well: it takes what is shared, and else what Karmada brought."""
+    member = Member("c3")
+    crosscluster(member, until="scale Deployment to 6")
+    brought = member.endpoints("demo/shop")
+    [body] = [line.object for line in recording("mcs-crosscluster.c3") if line.object.get("kind") == "Service"][:1]
+    annotations = {"multiclusterservice.karmada.io/name": "shop", "service.cilium.io/global": "true"}
+    member.object("MODIFIED", {**body, "metadata": {**body["metadata"], "annotations": annotations}})
+    member.agent.put(tables.ENDPOINT_SETS, record("c1", "10.1.1.99"))
+    assert member.endpoints("demo/shop") == brought
+    member.agent.put(tables.ENDPOINT_SETS, record("c1", "10.1.1.99", shared=True))
+    assert "10.1.1.99" in member.endpoints("demo/shop")
+
+
+def test_a_provider_publishes_its_own_endpoints_of_a_native_name_and_none_that_karmada_brought() -> None:
+    member = provider_c2()
+    found = member.endpoints("demo/shop")
+    assert set(found.values()) == {"c1", "c2"}
+    published = member.records()["services:demo/shop"]
+    assert set(published["backends"]) == {address for address, of in found.items() if of == "c2"}
+
+
+def test_a_native_name_follows_the_records_of_those_that_karmada_has_as_its_providers() -> None:
+    """From the first slice of a provider to its last: whom the MultiClusterService leaves out is not called."""
+    member, dispatched, seen = Member("c3"), {}, set()
+    for cluster in ("c1", "c2"):
+        member.agent.put(tables.ENDPOINT_SETS, record(cluster, f"10.{cluster[1]}.1.99"))
+    for line in recording("mcs-crosscluster.c3"):
+        if not line.event:
+            continue
+        member.object(line.event, line.object)
+        meta = line.object["metadata"]
+        if provider := meta.get("annotations", {}).get(karmada.PROVIDER):
+            dispatched[meta["name"]] = provider
+            if line.event == "DELETED":
+                del dispatched[meta["name"]]
+        found = member.endpoints("demo/shop")
+        providers = set(dispatched.values()) if found else set()
+        assert found == {f"10.{each[1]}.1.99": each for each in providers}, f"at {line.time} s"
+        seen.add(frozenset(providers))
+    assert seen == {frozenset(), frozenset({"c1"}), frozenset({"c2"}), frozenset({"c1", "c2"})}
+
+
+def test_a_service_that_is_global_too_takes_the_records_of_all() -> None:
+    member = Member("c3")
+    service = next(line for line in recording("global-and-mcs.c2") if line.object.get("kind") == "Service")
+    member.object("ADDED", service.object)
+    member.agent.put(tables.ENDPOINT_SETS, record("c1", "10.1.1.99", shared=True))
+    assert member.endpoints("demo/shop") == {"10.1.1.99": "c1"}
+
+
+@pytest.mark.parametrize("state", sorted(UNATTENDED))
+def test_records_that_may_be_old_give_way_to_karmadas_slices(state: PeerState) -> None:
+    """The operator of c1 is down, or its etcd is not reached from here: Karmada may go on to bring what is there."""
+    member = Member("c3")
+    crosscluster(member, until="scale Deployment to 6")
+    brought = member.endpoints("demo/shop")
+    member.agent.put(tables.ENDPOINT_SETS, record("c1", "10.1.1.99"))
+    assert "10.1.1.99" in member.endpoints("demo/shop")
+    ready = Cluster(name=ClusterName("c1"), state="ready")
+    member.agent.put(tables.CLUSTERS, structs.replace(ready, state=state))
+    assert member.endpoints("demo/shop") == brought
+    member.agent.put(tables.CLUSTERS, ready)
+    assert "10.1.1.99" in member.endpoints("demo/shop")
+
+
+def test_explain_says_why_a_record_of_a_native_name_is_not_used() -> None:
+    member = Member("c3")
+    crosscluster(member, until="scale Deployment to 6")
+    member.agent.put(tables.CLUSTERS, Cluster(name=ClusterName("c9"), state="ready"))
+    member.agent.put(tables.ENDPOINT_SETS, record("c9", "10.9.1.1"))
+    at = Place(ClusterName("c3"), "n1")
+    notes = explain(member.agent.db.snapshot(), ServiceName("demo/shop"), at=at).notes
+    assert "c9: 1 endpoints are not used: Karmada has it as no provider of the service" in notes
 
 
 def test_records_bring_back_what_slices_of_one_name_hide_and_hide_the_ghosts() -> None:
@@ -369,22 +505,17 @@ def test_records_bring_back_what_slices_of_one_name_hide_and_hide_the_ghosts() -
     member, step = Member("c3"), ""
     own = {"c1": "10.1.1.77", "c2": "10.2.1.77"}
     for cluster, address in own.items():
-        row = EndpointSet(
-            service=ServiceName("demo/shop"),
-            cluster=ClusterName(cluster),
-            source="clusterset",
-            part="record",
-            endpoints=(Endpoint(address, (Port("http", 8080),)),),
-        )
-        member.agent.put(tables.ENDPOINT_SETS, row)
+        member.agent.put(tables.ENDPOINT_SETS, record(cluster, address))
     collided = False
     for line in recording("mcs-crosscluster.c3"):
         step = line.step or step
         if line.event:
             member.object(line.event, line.object)
             found = member.endpoints("demo/shop")
-            assert found in ({}, {address: cluster for cluster, address in own.items()})
-            collided |= step.startswith("slices of one name") and bool(found)
+            assert all(address == own[cluster] for address, cluster in found.items())
+            if step.startswith(("slices of one name", "hand-made slices removed")):
+                assert set(found) == set(own.values())
+                collided = True
     assert collided
 
 
@@ -463,12 +594,7 @@ def test_a_change_costs_its_own_service_whatever_others_there_are() -> None:
 
 
 def test_a_provider_that_calls_too_has_all_endpoints_and_publishes_its_own() -> None:
-    member = Member("c2")
-    for line in recording("mcs-crosscluster.c2"):
-        if line.step == "scale Deployment to 2":
-            break
-        if line.event:
-            member.object(line.event, line.object)
+    member = provider_c2()
     meta = {"name": "shop", "namespace": "demo", "uid": "mark", "resourceVersion": "1"}
     body = {"metadata": {**meta, "creationTimestamp": "2026-01-01T00:00:00Z"}}
     member.object("ADDED", {"apiVersion": "multicluster.x-k8s.io/v1beta1", "kind": "ServiceExport", **body})

@@ -89,6 +89,19 @@ async def test_a_selector_given_to_a_derived_service_goes(operator: Operator) ->
     assert found.spec.external_ips == ["192.0.2.1"], "what we never say is left as others say it"
 
 
+async def test_a_port_that_loses_its_name_and_protocol_loses_them_in_the_derived_service(operator: Operator) -> None:
+    def ports(now: Snapshot) -> tuple[Port, ...]:
+        found: Service | None = now.get(tables.SERVICES, (operator.derived_name, "kubernetes"))
+        return found.ports if found is not None else ()
+
+    for port in (Port("http", 80, app_protocol="http"), Port("", 80)):
+        operator.export("c2", ports=(port,))
+        await operator.until(lambda now, port=port: ports(now) == (port,))  # type: ignore[misc]
+        await operator.until(lambda now: _seen(now, operator) == {"="})
+    found = await operator.client.get(SERVICE, operator.derived, operator.namespace)
+    assert [(each.name or "", each.app_protocol or "") for each in found.spec.ports or ()] == [("", "")]
+
+
 @pytest.mark.parametrize(
     "edit",
     [

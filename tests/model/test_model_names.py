@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isthmus.model import names
+from isthmus.model.balancing import PlanKey, Scope
 from isthmus.model.names import ServiceName, derived, is_derived, service_name, split, valid_cluster
 
 LABEL = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", fullmatch=True)
@@ -51,3 +52,15 @@ def test_a_cluster_may_be_called(name: str) -> None:
 @pytest.mark.parametrize("name", ["", "default", "C1", "a_b", "-a", "a-", "a.b", "a" * 33, "a\n", "é"])
 def test_a_cluster_may_not_be_called(name: str) -> None:
     assert not valid_cluster(name)
+
+
+@given(st.builds(PlanKey, st.builds(service_name, LABEL, LABEL), st.integers(0, 65_535), scope=st.sampled_from(Scope)))
+def test_the_key_of_a_plan_is_read_back_from_its_text(key: PlanKey) -> None:
+    assert PlanKey.parse(str(key)) == key
+
+
+@pytest.mark.parametrize(
+    "text", ["", "demo/echo", "demo/echo:80/TCP", "demo/echo:80/TCP/IPv5", "demo/echo:80/TCP/IPv4/x"]
+)
+def test_another_text_is_no_key_of_a_plan(text: str) -> None:
+    assert PlanKey.parse(text) is None

@@ -158,14 +158,11 @@ def _state(member: Member, report: Report) -> tuple[str, str]:
     """What a member is in one word, and why."""
     if member.problem:
         return "out", member.problem
-    works = [each for each in report.deliveries if each.member == member.name]
-    if not works:
-        return "pending", "nothing was written for it yet: is isthmus karmada join running?"
-    if not member.endpoints:
-        return "pending", "its etcd has no address yet"
-    missing = [each for each in works if not each.applied]
+    missing = [each for each in report.deliveries if each.member == member.name and not each.applied]
     if missing:
         return "pending", f"Work {missing[0].name}: {missing[0].message or 'not applied'}"
+    if not member.endpoints:
+        return "pending", "its etcd has no address yet"
     return "joined", member.warning
 
 

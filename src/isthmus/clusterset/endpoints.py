@@ -2,8 +2,9 @@
 
 Inside ``frontends`` and ``backends`` the keys ``Protocol`` and ``Port`` are capitalised. The record carries no
 readiness: the writer leaves out what is not to be called. One address that is none costs the whole record: half a
-set of endpoints would look like a scale-down. ``nodes`` is a field of ours, which Cilium skips: peers follow the drain
-of a node by it.
+set of endpoints would look like a scale-down. Fields of ours, which Cilium skips: ``nodes``, by which peers follow the
+drain of a node, and ``claimed``: only Services that a MultiClusterService of Karmada claims take the endpoints. Such a
+record is not shared, so that Cilium takes none of them.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ class _Service(Struct):
     zones: dict[str, _Zone] | None = None
     nodes: dict[str, str] | None = None
     shared: bool = False
+    claimed: bool = False
     cluster_id: int = msgspec.field(name="clusterID", default=0)
 
 
@@ -55,14 +57,14 @@ _decoder = msgspec.json.Decoder(_Service)
 
 
 def decode(value: bytes, *, cluster: ClusterName, cluster_id: int, name: ServiceName) -> EndpointSet | None:
-    """The endpoints in a record of this cluster; None where it does not share them."""
+    """The endpoints in a record of this cluster; None where it shares them with no Service."""
     fields = decoding.decode(value, _decoder, limit=LIMIT)
     decoding.check_owner(
         cluster=fields.cluster, namespace=fields.namespace, name=fields.name, expected_cluster=cluster, expected=name
     )
     if fields.cluster_id != cluster_id:
         raise RecordError(f"its clusterID is {fields.cluster_id}, the cluster's is {cluster_id}")
-    if not fields.shared:
+    if not fields.shared and not fields.claimed:
         return None
     hostnames, zones, nodes = fields.hostnames or {}, fields.zones or {}, fields.nodes or {}
     known: dict[tuple[tuple[str, int, str], ...], tuple[Port, ...]] = {}
@@ -86,7 +88,7 @@ def decode(value: bytes, *, cluster: ClusterName, cluster_id: int, name: Service
         )
     if len(endpoints) > 1:
         endpoints.sort(key=attrgetter("address"))
-    return EndpointSet(name, cluster, CLUSTERSET, PART, tuple(endpoints))
+    return EndpointSet(name, cluster, CLUSTERSET, PART, tuple(endpoints), fields.shared)
 
 
 def encode(
@@ -98,8 +100,12 @@ def encode(
     frontends: Mapping[str, Iterable[Port]],
     labels: Labels = (),
     selector: Labels = (),
+    shared: bool = True,
 ) -> bytes:
-    """The record of a service. Terminating endpoints are in it only where nothing else is left."""
+    """The record of a service. Terminating endpoints are in it only where nothing else is left.
+
+    ``shared``: whether all Services that take endpoints of other clusters may take these; else those that are claimed.
+    """
     namespace, short = split(name)
     chosen = {endpoint.address: endpoint for endpoint in callable_endpoints(endpoints)}
     named = [chosen[each] for each in sorted(chosen)]
@@ -113,7 +119,8 @@ def encode(
     fields |= {"zones": zones} if zones else {}
     fields |= {"nodes": nodes} if nodes else {}
     fields |= {"labels": dict(labels), "selector": dict(selector)}
-    fields |= {"includeExternal": True, "shared": True, "clusterID": cluster_id}
+    fields |= {} if shared else {"claimed": True}
+    fields |= {"includeExternal": True, "shared": shared, "clusterID": cluster_id}
     return msgspec.json.encode(fields)
 
 

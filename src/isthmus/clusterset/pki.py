@@ -212,6 +212,11 @@ def checked_key(key: bytes) -> bytes:
     return certificates.key_pem(found)
 
 
+def covers(certificate: bytes, hosts: Iterable[str]) -> bool:
+    """Whether a certificate is for these addresses and names."""
+    return _hosts(x509.load_pem_x509_certificate(certificate)) >= {*hosts}
+
+
 def _first(bundle: bytes) -> bytes:
     return certificates.pem(x509.load_pem_x509_certificates(bundle)[0])
 

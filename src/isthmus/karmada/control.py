@@ -41,6 +41,7 @@ NUMBER: Final = "isthmus.io/cluster-id"
 EVERY: Final = 600.0
 """Seconds after which a round is made though nothing was seen to change: certificates end, and drains."""
 BACKOFF: Final = Backoff(0.5, 30.0)
+UNWRITTEN: Final = "not written as it is now to be: is isthmus karmada join running?"
 SETTLE: Final = 0.2
 """Seconds in which changes are gathered before a round."""
 
@@ -159,11 +160,20 @@ class Control:
         )
 
     async def status(self) -> Report:
-        """What there is, without writing."""
+        """What there is, without writing or making anything: keys are compared as they are kept."""
         seen = await self._list()
+        joined = [each for each in seen.members if each.joins]
+        keys = {each.name: kept for each in joined if (kept := _complete(each, joined, seen.keys.get(each.name)))}
+        found = {key: _delivery(each) for key, each in seen.existing.items()}
+        wanted = {(each.namespace, each.name): each.digest for each in works.wanted(joined, keys)}
+        wanted |= {(works.EXECUTION + each.name, works.OF_MEMBER): "" for each in joined if each.name not in keys}
+        for (namespace, name), digest in wanted.items():
+            if not digest or _digest(seen.existing.get((namespace, name))) != digest:
+                member = ClusterName(namespace.removeprefix(works.EXECUTION))
+                found[namespace, name] = Delivery(member, name, applied=False, message=UNWRITTEN)
         return Report(
             members=tuple(seen.members),
-            deliveries=tuple(_delivery(each) for _, each in sorted(seen.existing.items())),
+            deliveries=tuple(each for _, each in sorted(found.items())),
             drained=tuple(_sentence(each) for each in self._evictions(seen)),
         )
 
@@ -183,13 +193,7 @@ class Control:
 
     async def _keys(self, member: Member, joined: Sequence[Member], before: Keys | None) -> tuple[Keys, bool]:
         """The keys of a member, kept; whether they were written."""
-        keys = keyring.ensure(
-            member.name,
-            before.files if before is not None else {},
-            id=member.id,
-            hosts=[urlsplit(each).hostname or "" for each in member.endpoints],
-            readers=[each.name for each in joined if each.name != member.name],
-        )
+        keys = _wanted_keys(member, joined, before)
         if keys == before:
             return keys, False
         body = {
@@ -225,10 +229,9 @@ class Control:
 
     async def _write(self, work: Work, before: Existing | None) -> bool:
         """Whether a Work had to be written."""
-        meta = before.metadata if before is not None else None
-        if meta is not None and meta.deletion_timestamp:
+        if before is not None and _ends(before):
             raise kube.Conflict(f"Karmada is still removing the last Work {work.namespace}/{work.name}")
-        if meta is not None and (meta.annotations or {}).get(DIGEST) == work.digest:
+        if before is not None and _digest(before) == work.digest:
             return False
         await self._client.apply(WORK, work.namespace, work.name, work.body(), field_manager=FIELD_MANAGER)
         log.info("written", work=f"{work.namespace}/{work.name}")
@@ -275,7 +278,7 @@ class Kept(Generic[T]):
     def __repr__(self) -> str:
         return f"<Kept: {len(self.objects)}>"
 
-    def replace(self, items: Mapping[str, T], *, partial: bool) -> None:
+    async def replace(self, items: Mapping[str, T], *, partial: bool) -> None:
         """All of them."""
         deleted = [] if partial else [Event[T](key, None) for key in self.objects if key not in items]
         self.apply([*deleted, *(Event(key, each) for key, each in items.items())])
@@ -305,6 +308,29 @@ def cluster_facts(cluster: Cluster) -> Any:
     return cluster.spec, meta.labels, meta.annotations, bool(meta.deletion_timestamp)
 
 
+def _wanted_keys(member: Member, joined: Sequence[Member], before: Keys | None) -> Keys:
+    """The keys that a member is to have, which are those that it has where nothing is missing."""
+    files = before.files if before is not None else {}
+    return keyring.ensure(member.name, files, id=member.id, hosts=_hosts(member), readers=_readers(member, joined))
+
+
+def _complete(member: Member, joined: Sequence[Member], before: Keys | None) -> Keys | None:
+    """The keys that a member has; None where any is missing."""
+    if before is None or not keyring.complete(before.files, hosts=_hosts(member), readers=_readers(member, joined)):
+        return None
+    return before
+
+
+def _hosts(member: Member) -> list[str]:
+    """What its etcd is called by."""
+    return [urlsplit(each).hostname or "" for each in member.endpoints]
+
+
+def _readers(member: Member, joined: Sequence[Member]) -> list[ClusterName]:
+    """Its peers."""
+    return [each.name for each in joined if each.name != member.name]
+
+
 def _secret(member: ClusterName) -> str:
     """Name of the Secret that has a member's keys."""
     return f"isthmus-member-{member}"
@@ -315,6 +341,11 @@ def _keys_of(secret: Secret) -> Keys:
     number = (meta.annotations or {}).get(NUMBER, "")
     member = ClusterName((meta.labels or {})[MEMBER])
     return Keys(member, int(number) if number.isdigit() else 0, keyring.decoded(secret.data or {}))
+
+
+def _digest(work: Existing | None) -> str:
+    """Of what we wrote into a Work; empty where there is none."""
+    return (work.metadata.annotations or {}).get(DIGEST, "") if work is not None else ""
 
 
 def _ends(work: Existing) -> bool:

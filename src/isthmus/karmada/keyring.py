@@ -15,7 +15,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from isthmus.clusterset import Folder, remote_user
+from isthmus.clusterset import Folder, pki, remote_user
 from isthmus.model.names import ClusterName
 
 SERVER_NAMES: Final = ("isthmus-etcd", "isthmus-etcd.isthmus-system.svc", "localhost", "127.0.0.1")
@@ -24,6 +24,13 @@ DAYS: Final = 365
 MEMBER: Final = "isthmus.io/member"
 """Label of such a Secret: whose keys these are."""
 PASSWORD: Final = ".password"
+NAMES: Final = frozenset(
+    f"{name}{ending}"
+    for names, endings in ((("ca", "server", "peer", *pki.CLIENTS), (".crt", ".key")), (pki.USERS, (PASSWORD,)))
+    for name in names
+    for ending in endings
+)
+"""What every member has, beside the passwords of its peers."""
 
 
 class Keys(Struct, frozen=True):
@@ -65,6 +72,16 @@ def ensure(
         for name in sorted(users - before.keys()):
             folder.save(name, secrets.token_urlsafe(24).encode())
         return Keys(member, id, {each.name: each.read_bytes() for each in sorted(Path(path).iterdir())})
+
+
+def complete(files: Mapping[str, bytes], *, hosts: Iterable[str], readers: Iterable[ClusterName]) -> bool:
+    """Whether a member has what it needs, though some of it may be due for renewal. Makes nothing."""
+    users = {name for name in files if name.startswith(remote_user(ClusterName("")))}
+    return (
+        files.keys() >= NAMES
+        and users == {remote_user(each) + PASSWORD for each in readers}
+        and pki.covers(files["server.crt"], [*SERVER_NAMES, *hosts])
+    )
 
 
 def encoded(files: Mapping[str, bytes]) -> dict[str, str]:

@@ -28,6 +28,8 @@ EXECUTION: Final = "karmada-es-"
 
 SERVER: Final = ("ca.crt", "server.crt", "server.key")
 ACCESS: Final = ("ca.crt", "admin.crt", "admin.key", "peer.crt", "peer.key")
+OF_MEMBER: Final = "isthmus-member"
+"""The Work that has a member's own keys."""
 PROCESSES: Final = ("operator", "mirror")
 USERS: Final = ("root", "operator", "mirror", "local")
 
@@ -75,7 +77,7 @@ def wanted(
     found = []
     for member in joined:
         others = [each for each in joined if each.name != member.name and each.endpoints]
-        found.append(Work(member.name, "isthmus-member", "member", tuple(_of_itself(member, keys[member.name]))))
+        found.append(Work(member.name, OF_MEMBER, "member", tuple(_of_itself(member, keys[member.name]))))
         found.append(Work(member.name, "isthmus-peers", "peers", (_of_peers(member, others, keys),)))
         if defined:
             found.append(Work(member.name, "isthmus-definitions", "definitions", defined, preserved=True))

@@ -14,7 +14,7 @@ from isthmus.loadbalancer.frontends import addresses_of_node
 from isthmus.model.names import ServiceName, derived
 from isthmus.model.services import Import, Protocol, Service
 from isthmus.model.tables import FRONTENDS, IMPORTS, ISLAND_PODS, REDIRECTS, SERVICES
-from isthmus.statedb import Affected, AffectedBatch, Pairs, Reader, rows_of
+from isthmus.statedb import Pairs, Reader, rows_of
 
 Names = Iterable[ServiceName]
 Find = Callable[[Any], Any]
@@ -107,11 +107,6 @@ def by_clusters(reader: Reader, changed: Pairs) -> Iterator[ServiceName]:
     for old, new in changed:
         yield from backends.by_cluster(reader, old, new)
         yield from plans.by_cluster(reader, old, new)
-
-
-def each(by: Affected) -> AffectedBatch:
-    """A function of one changed row as a function of many."""
-    return lambda reader, changed: (name for old, new in changed for name in by(reader, old, new))
 
 
 def _rows(changed: Pairs) -> Iterator[Any]:

@@ -10,6 +10,9 @@ find dead: the plan leaves them out. A probe of what is no backend (any more) me
 Endpoints on another network cannot be called from here, and their addresses may be in use here: they are no backends.
 Where that cluster has gateways, this node's Envoy is a backend in their place (:mod:`.islands`).
 Of a peer's records those count that are of a service which it exports, at addresses that are not the own cluster's.
+Of a Service that a MultiClusterService of Karmada claims, they count in place of the slices that Karmada brought of the
+same peer: without one Karmada has it as no provider, and while its records may be old the slices may be newer. No other
+Service takes those that a peer publishes for claimed ones alone.
 
 Endpoints of a cluster that has been unreachable for longer than the cache lifetime have lapsed: they rank behind every
 other source, and survive only while a probe passes. Those that were never probed are removed.
@@ -27,10 +30,10 @@ from msgspec.structs import replace
 from isthmus.loadbalancer import islands, own_ranges
 from isthmus.loadbalancer.services import ResolvedService, Which, names_for_import, resolve
 from isthmus.model.balancing import Backend, BackendKey, Probe
-from isthmus.model.clusters import Cluster, OwnRanges, Reachability, reachability, reachability_changed
+from isthmus.model.clusters import UNATTENDED, Cluster, OwnRanges, Reachability, reachability, reachability_changed
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Endpoint, EndpointSet, Import, Port, Service
-from isthmus.model.sources import CLUSTERSET, rank
+from isthmus.model.sources import CLUSTERSET, KARMADA, rank
 from isthmus.model.tables import CLUSTERS, ENDPOINT_SETS, IMPORTS, ISLAND_PODS, OWN_RANGES, PROBES
 from isthmus.statedb import Reader, rows_of
 
@@ -69,9 +72,13 @@ def by_probe(reader: Reader, old: Probe | None, new: Probe | None) -> Iterator[S
 def by_cluster(reader: Reader, old: Cluster | None, new: Cluster | None) -> Iterator[ServiceName]:
     """A cluster that is reached in another way affects what it has endpoints of; the own one all that is."""
     row = new or old
-    if row is not None and reachability_changed(old, new):
+    if row is None:
+        return
+    if reachability_changed(old, new):
         for each in reader.all(ENDPOINT_SETS) if row.own else reader.by(ENDPOINT_SETS, "cluster", row.name):
             yield each.service
+    elif _is_attended(old) != _is_attended(new):
+        yield from (each.service for each in reader.by(ENDPOINT_SETS, "cluster", row.name) if each.source == KARMADA)
 
 
 def by_own_ranges(reader: Reader, old: OwnRanges | None, new: OwnRanges | None) -> Iterator[ServiceName]:
@@ -127,7 +134,7 @@ def of_service(  # hot:
     service, cluster = subject.name, at.cluster
     before = cache.pop(service, {}) if cache else {}
     there, probed = at.sets(service), at.probes(service)
-    if type(there) is EndpointSet and probed is None and not there.lapsed:  # nearly every service
+    if type(there) is EndpointSet and probed is None and not there.lapsed and not subject.claimed:  # nearly every one
         of = there.cluster or cluster
         if of == cluster:
             return _of_endpoints(subject, there.endpoints, there.source, of).values()
@@ -140,14 +147,16 @@ def of_service(  # hot:
     alive = {row.key: row.healthy for row in rows_of(probed)}
     found: list[Backend] = []
     parts: dict[tuple[str, ...], Part] = {}
-    for of, sets in _best_sets(rows_of(there), cluster):
+    rows_there = [row for row in rows_of(there) if is_for(subject, row, cluster)]
+    if subject.claimed:
+        rows_there = [row for row in rows_there if not unused_beside_karmada(reader, row, rows_there, cluster)]
+    for of, sets in _best_sets(rows_there, cluster):
         if of != cluster and (way := _way(reader, subject, sets[0], of, at)) != "direct":
             found += islands.backends(reader, subject, of, sets) if way == "gateway" else ()
             continue
         for each in sets:
-            if each.shared or of == cluster:
-                part = (of, each.source, each.part)
-                parts[part] = _part(before.get(part), subject, each, at)
+            part = (of, each.source, each.part)
+            parts[part] = _part(before.get(part), subject, each, at)
         rows = _joined([part.backends for (at_, *_), part in parts.items() if at_ == of])
         if sets[0].lapsed:  # a source lapses as a whole
             found += [replace(row, lapsed=True) for row in rows if lapsed or alive.get(row.key)]
@@ -174,6 +183,30 @@ def exports(subject: ResolvedService, cluster: ClusterName) -> bool:
     A global Service takes those of every cluster's Service of its name: its annotation is the consent.
     """
     return subject.exporters is None or cluster in subject.exporters
+
+
+def is_for(subject: ResolvedService, row: EndpointSet, cluster: ClusterName) -> bool:  # hot:
+    """Whether whoever published a set means it for this service of a cluster."""
+    return row.shared or subject.claimed or (row.cluster or cluster) == cluster
+
+
+def unused_beside_karmada(
+    reader: Reader, row: EndpointSet, of_service: Iterable[EndpointSet], cluster: ClusterName
+) -> str:
+    """Why a set of a Service that a MultiClusterService claims does not count; empty where it does.
+
+    ``of_service``: all its sets. A peer's record counts only beside slices that Karmada brought of the same peer.
+    """
+    if row.source != CLUSTERSET or row.cluster == cluster:
+        return ""
+    if not any(each.source == KARMADA and each.cluster == row.cluster for each in of_service):
+        return "Karmada has it as no provider of the service"
+    return "" if _is_attended(reader.get(CLUSTERS, row.cluster)) else "its records may be old, Karmada's slices count"
+
+
+def _is_attended(cluster: Cluster | None) -> bool:
+    """Whether a cluster's records are known to be as it is."""
+    return cluster is None or cluster.state not in UNATTENDED
 
 
 def of_endpoints(

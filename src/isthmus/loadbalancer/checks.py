@@ -10,25 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
-from isthmus.loadbalancer import affected, backends, plans, policies
+from isthmus.loadbalancer import backends, plans, policies
 from isthmus.loadbalancer.services import Which
 from isthmus.model.clusters import UNATTENDED, Cluster
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.policies import Check, HealthCheck
 from isthmus.model.tables import BACKENDS, CHECKS, CLUSTERS, ENDPOINT_SETS, IMPORTS, OWN_RANGES, POLICIES, SERVICES
-from isthmus.statedb import (
-    AffectedBatch,
-    DerivedTogether,
-    Pairs,
-    PendingWrites,
-    Reader,
-    Table,
-    WriteTxn,
-    first_of,
-    pending,
-)
+from isthmus.statedb import DerivedTogether, Pairs, PendingWrites, Reader, WriteTxn, each, first_of
 
 CONNECT: Final = HealthCheck()
 """Of a backend whose cluster is unattended and that no policy has a check for."""
@@ -36,20 +26,18 @@ CONNECT: Final = HealthCheck()
 
 def derived(cluster: ClusterName, *, which: Which) -> DerivedTogether:
     """The declaration of the table, for a node of this cluster."""
-    reads: dict[Table[Any, Any], AffectedBatch] = {
-        BACKENDS: by_backends,
-        ENDPOINT_SETS: by_endpoint_sets,
-        POLICIES: affected.each(plans.by_policy),
-        CLUSTERS: affected.each(by_cluster),
-        SERVICES: by_services,
-        IMPORTS: affected.each(backends.by_import),
-        OWN_RANGES: affected.each(backends.by_own_ranges),
-    }
     return DerivedTogether(
+        CHECKS,
         renew=partial(renew, cluster=cluster, which=which),
-        reads=reads,
-        awaits={CHECKS: lambda reader: pending(reader, reads)},
-        arrived=lambda reader, sources: (),
+        reads={
+            BACKENDS: by_backends,
+            ENDPOINT_SETS: by_endpoint_sets,
+            POLICIES: each(plans.by_policy),
+            CLUSTERS: each(by_cluster),
+            SERVICES: by_services,
+            IMPORTS: by_imports,
+            OWN_RANGES: each(backends.by_own_ranges),
+        },
     )
 
 
@@ -107,13 +95,19 @@ def by_backends(reader: Reader, changed: Pairs) -> Iterable[ServiceName]:  # hot
     ]
 
 
-def by_services(reader: Reader, changed: Pairs) -> Iterable[ServiceName]:  # hot:
-    """A Service affects itself, and what stood for its import while it was not there."""
-    names = [(new or old).name for old, new in changed]
-    for old, new in changed:
-        if (new or old).import_of or (old or new).import_of:
-            names += backends.by_service(reader, old, new)
-    return names
+def by_services(reader: Reader, changed: Pairs) -> Iterable[ServiceName]:
+    """A Service affects itself, and what stood for its import while it was not there: by endpoints that have lapsed
+    only, which are of unattended clusters. What becomes of other endpoints comes by their backends."""
+    if not reader.by(CLUSTERS, "unattended", True):
+        return ()
+    return [name for old, new in changed for name in backends.by_service(reader, old, new)]
+
+
+def by_imports(reader: Reader, changed: Pairs) -> Iterable[ServiceName]:
+    """An import affects what stands for it, in the same way."""
+    if not reader.by(CLUSTERS, "unattended", True):
+        return ()
+    return [name for old, new in changed for name in backends.by_import(reader, old, new)]
 
 
 def by_endpoint_sets(reader: Reader, changed: Pairs) -> Iterable[ServiceName]:  # hot:

@@ -9,7 +9,7 @@ there), and a file of Services is written by the machine's administrator.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Final, Literal
 
@@ -123,8 +123,13 @@ def _external_ip(claim: AddressClaim, rules: ClaimRules) -> Refusal | None:
     return ALLOWED
 
 
+def is_allocated(addresses: Collection[str], address: str) -> bool:
+    """Whether an import's claim of an address is allowed because these are the addresses of what stands for it."""
+    return address in addresses and not reserved(address)
+
+
 def _import(claim: AddressClaim, rules: ClaimRules) -> Refusal | None:
-    if claim.address in claim.allocated:
+    if is_allocated(claim.allocated, claim.address):
         return ALLOWED
     if claim.allocated or not rules.clusterset_ranges:
         return Refusal("NotAllocated", f"{claim.address} is not an address of the import's derived Service")

@@ -134,11 +134,18 @@ class Drained:
         """Whether connections to a backend are to end now."""
         return any(row.closing for row in self._about(backend))
 
+    def left_of(self, cluster: ClusterName, service: ServiceName) -> int:
+        """Percent of its share that what a cluster has of a service still has, but for drains of nodes."""
+        return min((row.left for row in self._about_all(cluster, service)), default=WHOLE)
+
     def _about(self, backend: Backend) -> Iterator[Draining]:
         key = backend.key
-        yield from self._rows.get(("Cluster", "", key.cluster), ())
+        yield from self._about_all(key.cluster, backend.import_of or key.service)
         yield from self._rows.get(("Node", key.cluster, backend.node), ()) if backend.node else ()
-        yield from self._rows.get(("Service", key.cluster, backend.import_of or key.service), ())
+
+    def _about_all(self, cluster: ClusterName, service: ServiceName) -> Iterator[Draining]:
+        yield from self._rows.get(("Cluster", "", cluster), ())
+        yield from self._rows.get(("Service", cluster, service), ())
 
 
 def _subject(row: Draining) -> Subject:

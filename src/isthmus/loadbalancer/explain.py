@@ -8,7 +8,7 @@ from functools import partial
 from msgspec import Struct
 
 from isthmus.loadbalancer import own_ranges, plans
-from isthmus.loadbalancer.backends import exports
+from isthmus.loadbalancer.backends import exports, unused_beside_karmada
 from isthmus.loadbalancer.policies import counting, of_service, precedence
 from isthmus.loadbalancer.port_redirects import order
 from isthmus.loadbalancer.redirects import LOCAL, shortcomings
@@ -246,6 +246,9 @@ def _untrusted(reader: Reader, service: ServiceName, rows: list[EndpointSet], *,
         return ""
     if not exports(subject, cluster):
         return f"{sum(len(row.endpoints) for row in rows)} endpoints are not used: it does not export the service"
+    sets = reader.by(ENDPOINT_SETS, "service", service)
+    if subject.claimed and (unused := unused_beside_karmada(reader, rows[0], sets, at.cluster)):
+        return f"{sum(len(row.endpoints) for row in rows)} endpoints are not used: {unused}"
     ranges = reader.get(OWN_RANGES, "own") or own_ranges.NONE
     ours = [(e.address, why) for row in rows for e in row.endpoints if (why := own_ranges.inside(e.address, ranges))]
     return f"{len(ours)} endpoints are not used: {ours[0][0]}: {ours[0][1]}" if ours else ""

@@ -53,13 +53,14 @@ def backends(
 
 
 def of_pod(reader: Reader, pod: IslandPod) -> Iterator[Backend]:
-    """The backends of a pod as a service: a listener for each number of its ports."""
+    """The backends of a pod as a service: a listener for each number of its ports, and protocol."""
     for listener in reader.by(ISLAND_LISTENERS, "service", pod.name):
-        named = tuple(sorted({port.name for port in pod.ports if port.port == listener.port}))
+        called = listener.port, listener.protocol
+        named = tuple(sorted({port.name for port in pod.ports if (port.port, port.protocol) == called}))
         if named and reader.get(XDS_SERVED, listener.name) is not None:
             for address in listener.addresses:
                 yield Backend(
-                    BackendKey(pod.name, pod.cluster, address, listener.listen_port, "TCP"),
+                    BackendKey(pod.name, pod.cluster, address, listener.listen_port, listener.protocol),
                     named,
                     Condition.READY,
                     pod.source,

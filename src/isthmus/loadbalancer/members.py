@@ -78,7 +78,7 @@ def large(
     for row in reader.by(ENDPOINT_SETS, "service", subject.name):
         of = (row.cluster or at.cluster, row.source)
         sets[of] = sets.get(of, 0) + 1
-        if of in counting and not _counts(row, at):
+        if of in counting and not _counts(row, subject, at):
             return None
     if reader.by(PROBES, "service", subject.name) or policies.of_service(reader, subject) is not None:
         return None
@@ -120,7 +120,9 @@ def _moved(reader: Reader, of: Large, changed: Changed, *, at: Viewpoint) -> Mov
         row = new or old
         assert row is not None
         whose = (row.cluster or at.cluster, row.source)
-        if whose not in of.counting or not all(_counts(each, at) for each in (old, new) if each is not None):
+        if whose not in of.counting or not all(
+            _counts(each, of.subject, at) for each in (old, new) if each is not None
+        ):
             return None
         if old is None or new is None:
             of.sets[whose] += 1 if old is None else -1
@@ -145,9 +147,9 @@ def _drained(rows: Iterable[Backend], by: Outlook) -> bool:
     return drained is not None and any(drained.left(each) != WHOLE for each in rows)
 
 
-def _counts(row: EndpointSet, at: Viewpoint) -> bool:
+def _counts(row: EndpointSet, subject: ResolvedService, at: Viewpoint) -> bool:
     """Whether the endpoints of a set are backends as they are, if its source counts."""
-    return not row.lapsed and (row.shared or (row.cluster or at.cluster) == at.cluster)
+    return not row.lapsed and backends.is_for(subject, row, at.cluster)
 
 
 def _by_set(changed: Changed) -> Iterable[tuple[EndpointSet | None, EndpointSet | None]]:

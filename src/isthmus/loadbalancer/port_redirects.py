@@ -16,21 +16,28 @@ from isthmus.model.balancing import PlanKey, Target
 from isthmus.model.names import ServiceName
 from isthmus.model.names import derived as derived_name
 from isthmus.model.redirects import PortRedirect, Redirect, RedirectedPort
-from isthmus.model.services import Family, Import, Port, Service
+from isthmus.model.services import Family, Port
 from isthmus.model.tables import IMPORTS, PORT_REDIRECTS, REDIRECTS, SERVICES
-from isthmus.statedb import Derived, Reader
+from isthmus.statedb import DerivedTogether, Pairs, PendingWrites, Reader, WriteTxn, each
 
 FAMILIES: Final[tuple[Family, ...]] = ("IPv4", "IPv6")
 
 
-def derived() -> Derived[PortRedirect]:
+def derived() -> DerivedTogether:
     """The declaration of the table."""
-    return Derived(
+    return DerivedTogether(
         PORT_REDIRECTS,
-        compute=compute,
-        reads={REDIRECTS: by_redirect, SERVICES: by_service, IMPORTS: by_import},
-        unit="service",
+        renew=renew,
+        reads={REDIRECTS: each(by_redirect), SERVICES: by_services, IMPORTS: by_imports},
     )
+
+
+def renew(txn: WriteTxn, services: Iterable[ServiceName]) -> None:
+    """Make the rows of these services what they are computed to be."""
+    present, writes = txn.finder(PORT_REDIRECTS, "service"), PendingWrites(txn, PORT_REDIRECTS)
+    for service in services:
+        writes.rewrite(present(service), list(compute(txn, service)))
+    writes.flush()
 
 
 def compute(reader: Reader, service: ServiceName) -> Iterator[PortRedirect]:
@@ -67,17 +74,16 @@ def by_redirect(reader: Reader, old: Redirect | None, new: Redirect | None) -> I
         yield row.service
 
 
-def by_service(reader: Reader, old: Service | None, new: Service | None) -> Iterable[ServiceName]:  # hot:
+def by_services(reader: Reader, changed: Pairs) -> Iterable[ServiceName]:  # hot:
     """A Service affects its own redirects, where it has some."""
-    row = new or old
-    return (row.name,) if row is not None and reader.by(REDIRECTS, "service", row.name) else ()
+    redirected = reader.finder(REDIRECTS, "service")
+    return [name for old, new in changed if redirected(name := (new or old).name) is not None]
 
 
-def by_import(reader: Reader, old: Import | None, new: Import | None) -> Iterator[ServiceName]:
-    """An import affects what stands for it."""
-    row = new or old
-    if row is not None:
-        yield derived_name(row.name)
+def by_imports(reader: Reader, changed: Pairs) -> Iterable[ServiceName]:  # hot:
+    """An import affects the redirects of what stands for it, where there are some."""
+    redirected = reader.finder(REDIRECTS, "service")
+    return [name for old, new in changed if redirected(name := derived_name((new or old).name)) is not None]
 
 
 def _ports(reader: Reader, service: ServiceName, rows: Iterable[Redirect]) -> Iterable[Port]:

@@ -15,13 +15,13 @@ from isthmus.model.islands import IslandPod
 from isthmus.model.names import ClusterName, ServiceName, derived
 from isthmus.model.services import (
     EXPORTERS,
-    MULTI_CLUSTER_SERVICE,
     TOPOLOGY_MODE,
     Affinity,
     Import,
     Labels,
     Port,
     Service,
+    claimed_by,
     is_global,
 )
 from isthmus.model.sources import rank
@@ -63,6 +63,8 @@ class ResolvedService(Struct, frozen=True, gc=False):
     consistent: bool
     alone: bool = False
     """It is one pod of an import: no policy of the import's shares out its calls."""
+    claimed: bool = False
+    """A MultiClusterService of Karmada claims it: endpoints count of the clusters that Karmada has as its providers."""
 
 
 class Requested(NamedTuple):
@@ -80,7 +82,7 @@ def is_multicluster(service: Service) -> bool:
     """Whether endpoints of other clusters count: a global Service, or one that Karmada spreads over its members."""
     if not service.annotations:
         return False
-    return is_global(service) or any(key == MULTI_CLUSTER_SERVICE for key, _ in service.annotations)
+    return is_global(service) or claimed_by(service) is not None
 
 
 def best(reader: Reader, name: ServiceName) -> Service | None:
@@ -158,6 +160,7 @@ def resolved(reader: Reader, service: Service) -> ResolvedService:  # hot:
         _distribution(service.distribution or requested.distribution),
         requested.preference,
         requested.consistent,
+        claimed=bool(annotations) and claimed_by(service) is not None and not is_global(service),
     )
 
 

@@ -172,6 +172,12 @@ def positions(names: Iterable[ClusterName], tiers: Sequence[Tier], clusters: Clu
     return found
 
 
+def tiers_called(names: Iterable[ClusterName], tiers: Sequence[Tier], clusters: Clusters) -> dict[ClusterName, int]:
+    """The number of the tier of each cluster that a policy calls; one that it never calls is not there."""
+    found = positions(names, tiers, clusters)
+    return {name: position[0] for name, position in found.items() if not _uncalled(tiers, position)}
+
+
 def _match(share: Share, name: ClusterName, clusters: Clusters) -> int | None:
     """How exactly a share means a cluster, 0 best; None: not at all."""
     if share.cluster == name or (share.cluster == THIS_CLUSTER and name == clusters.own):

@@ -41,7 +41,7 @@ from isthmus.model.tables import (
     SERVICES,
     XDS_SERVED,
 )
-from isthmus.statedb import DerivedTogether, Dirty, PendingWrites, Rows, WriteTxn, pending, rewrite, rows_of
+from isthmus.statedb import DerivedTogether, Dirty, PendingWrites, Rows, WriteTxn, each, pending, rewrite, rows_of
 
 OF_FRONTENDS: Final = (SERVICES, IMPORTS, NODES, REDIRECTS, PORT_REDIRECTS, ISLAND_PODS)
 OF_ISLANDS: Final = (ISLAND_LISTENERS, XDS_SERVED, GATEWAY_CHECKS)
@@ -57,6 +57,9 @@ def derived(
     ``large``: backends above which the changes of a service's endpoints are followed, where they can be.
     """
     return DerivedTogether(
+        FRONTENDS,
+        BACKENDS,
+        PLANS,
         renew=Units(cluster, node, which=which, rules=rules, large=large).renew,
         members=(ENDPOINT_SETS, lambda row: row.service),
         reads={
@@ -65,15 +68,15 @@ def derived(
             NODES: partial(affected.by_nodes, node=node),
             REDIRECTS: partial(affected.by_redirects, node=node),
             PORT_REDIRECTS: affected.by_port_redirects,
-            POLICIES: affected.each(plans.by_policy),
+            POLICIES: each(plans.by_policy),
             PROBES: affected.by_probes,
             CLUSTERS: affected.by_clusters,
-            OWN_RANGES: affected.each(backends.by_own_ranges),
-            DRAINING: affected.each(drains.affected),
+            OWN_RANGES: each(backends.by_own_ranges),
+            DRAINING: each(drains.affected),
             ISLAND_PODS: affected.by_island_pods,
-            ISLAND_LISTENERS: affected.each(islands.by_listener),
-            XDS_SERVED: affected.each(islands.by_served),
-            GATEWAY_CHECKS: affected.each(islands.by_check),
+            ISLAND_LISTENERS: each(islands.by_listener),
+            XDS_SERVED: each(islands.by_served),
+            GATEWAY_CHECKS: each(islands.by_check),
         },
         awaits={
             FRONTENDS: lambda reader: pending(reader, OF_FRONTENDS),
@@ -114,6 +117,12 @@ class Units:
                 self._followed[name] = large
                 continue
             stored = listed(name)
+            if stored is None and claims.withdraw(name):  # nearly all that go
+                of_backends.rewrite(answering(name), ())
+                of_plans.rewrite(planned(name), ())
+                if parts:
+                    parts.pop(name, None)
+                continue
             row = best(txn, name) if type(stored) is dict else stored
             ours = row is not None and wanted(row, which)
             called = claims.renew(name, stored, ours=ours)
@@ -183,6 +192,23 @@ class Claims:
             return found
         self.writes.flush()
         return self._compared(name, rows_of(self._called(name)))
+
+    def withdraw(self, name: ServiceName) -> bool:  # hot:
+        """Delete the frontend of a service without a row. False, and nothing is done, where the general rule has to
+        decide: something stands for the service or redirects it, others claim its address, or it has several."""
+        if self._imports(name) or self._pods(name) or self._redirects(name) or self._redirected(name):
+            return False
+        present = self._called(name)
+        if type(present) is Frontend:
+            address = present.key.address
+            if self._claiming(address) or self._imports_at(address) or self._redirects_at(address):
+                return False
+            if self._pods_at(address) or address in self._of_node:
+                return False
+        elif present is not None:
+            return False
+        self.writes.rewrite(present, ())
+        return True
 
     def _compared(self, name: ServiceName, present: Sequence[Frontend]) -> list[Frontend]:
         """The general rule: at each address and port that the service claims or has, the strongest claim counts."""

@@ -21,11 +21,11 @@ from isthmus.model.services import (
     Port,
     Service,
     annotated,
+    claimed_by,
     is_global,
 )
 from isthmus.model.sources import KUBERNETES
 from isthmus.model.tables import EXPORT_MARKS, NAMESPACES, OWN_EXPORTS, SERVICES
-from isthmus.sources import karmada
 from isthmus.statedb import Derived, Reader
 
 GLOBAL_NAMESPACE: Final = "clustermesh.cilium.io/global"
@@ -124,7 +124,7 @@ def takes_endpoints(service: Service) -> bool:
 
     Not beside one that a MultiClusterService claims: Karmada would collect what we write and bring it to every member.
     """
-    return not karmada.claim(service) and not service.import_of and is_global(service)
+    return not claimed_by(service) and not service.import_of and is_global(service)
 
 
 def takes_slices(service: Service) -> bool:
@@ -133,10 +133,14 @@ def takes_slices(service: Service) -> bool:
 
 
 def gives_endpoints(service: Service, namespace: Namespace, *, default_global: bool) -> bool:
-    """Whether the own cluster publishes a global Service's endpoints, or only takes those of others."""
+    """Whether the own cluster publishes a Service's endpoints under its own name, or only takes those of others.
+
+    It does of a global one; and of one that a MultiClusterService claims, for Services that are claimed elsewhere: the
+    record arrives there before Karmada's slices.
+    """
     shared = annotated(service.annotations, SHARED, SHARED_ALIAS, default=True)
     return (
-        is_global(service)
+        (is_global(service) or bool(claimed_by(service)))
         and not service.import_of
         and shared
         and is_shared_namespace(namespace, default=default_global)

@@ -15,7 +15,7 @@ from isthmus.mcs.takeovers import takeover
 from isthmus.model.mcs import Merged
 from isthmus.model.names import ServiceName
 from isthmus.model.objects import Object
-from isthmus.model.services import ExportMark, Import, Service, StatusCondition, is_global
+from isthmus.model.services import ExportMark, Import, Service, StatusCondition, claimed_by, is_global
 from isthmus.model.sources import KUBERNETES
 from isthmus.model.tables import EXPORT_MARKS, IMPORTS, OBJECTS, SERVICES
 from isthmus.sources import karmada
@@ -67,9 +67,9 @@ def about_import_row(old: Import | None, new: Import | None) -> Iterator[Notice]
 
 def about_service_row(old: Service | None, new: Service | None) -> Iterator[Notice]:
     """A global Service that a MultiClusterService has come to claim."""
-    if new is None or not is_global(new) or not (claim := karmada.claim(new)):
+    if new is None or not is_global(new) or not (claim := claimed_by(new)):
         return
-    if old is None or karmada.claim(old) != claim or not is_global(old):
+    if old is None or claimed_by(old) != claim or not is_global(old):
         text = f"MultiClusterService {claim} of Karmada spreads Service {new.name}: no slices are written beside it"
         yield Notice("Service", new.name, "Normal", "LeftToKarmada", text)
 

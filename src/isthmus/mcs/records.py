@@ -2,7 +2,9 @@
 
 The service record of an export is computed from the exported Service's own EndpointSlices, under the name that its
 derived Service has everywhere, and only for ports on which the clusterset agrees. A Service that asks for it by
-annotation (Cilium's global services) is published under its own name. Rows of peers are never read here.
+annotation (Cilium's global services) is published under its own name. So is one that only a MultiClusterService of
+Karmada claims, for Services that one claims: whoever owns it has not consented to more. Rows of peers are never read
+here.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from isthmus.mcs.words import SERVICE_NAME
 from isthmus.model.mcs import Merged, OwnExport, Record
 from isthmus.model.names import ClusterName, ServiceName, split
 from isthmus.model.names import derived as derived_name
-from isthmus.model.services import Endpoint, EndpointSet, Namespace, Port, Service
+from isthmus.model.services import Endpoint, EndpointSet, Namespace, Port, Service, is_global
 from isthmus.model.sources import KUBERNETES, is_peer
 from isthmus.model.tables import ENDPOINT_SETS, MERGED, NAMESPACES, OWN_EXPORTS, RECORDS, SERVICES
 from isthmus.statedb import Derived, Reader
@@ -70,7 +72,7 @@ def export_record(reader: Reader, name: ServiceName) -> Iterator[Record]:
 
 
 def service_record(reader: Reader, name: ServiceName, publisher: Publisher) -> Iterator[Record]:
-    """Our endpoints of the import whose derived Service has this name, or of the global Service of this name."""
+    """Our endpoints of the import whose derived Service has this name, or of the Service of this name."""
     merged = reader.by(MERGED, "derived", name)
     if merged:
         yield from _of_exported(reader, name, merged[0], publisher)
@@ -80,7 +82,8 @@ def service_record(reader: Reader, name: ServiceName, publisher: Publisher) -> I
         return
     if gives_endpoints(service, namespace, default_global=publisher.default_global):
         own = _own_endpoints(reader, name, publisher.cluster)
-        yield _record(name, service, own, publisher, labels=service.labels, selector=service.selector)
+        labels, selector, shared = service.labels, service.selector, is_global(service)
+        yield _record(name, service, own, publisher, labels=labels, selector=selector, shared=shared)
 
 
 def _of_exported(reader: Reader, name: ServiceName, merged: Merged, publisher: Publisher) -> Iterator[Record]:
@@ -148,7 +151,7 @@ def _of_service(reader: Reader, old: Service | None, new: Service | None) -> Ite
 
 
 def _of_namespace(reader: Reader, old: Namespace | None, new: Namespace | None) -> Iterator[Hashable]:
-    """Global Services only: exports of the namespace come as own exports."""
+    """Services published under their own names only: exports of the namespace come as own exports."""
     row = new or old
     if row is not None and not same_sharing(old, new):
         yield from (("services", each.name) for each in reader.by(SERVICES, "namespace", row.name))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, cast
 
 from msgspec import Struct
 
@@ -41,6 +42,8 @@ class Scope(IntEnum):
 
 SCOPES: Final = ("", "/i", "/o", "/oi")
 """How a key of each scope ends."""
+PLAN_KEY: Final = re.compile(r"(.+):(\d{1,5})/(TCP|UDP|SCTP)/(IPv4|IPv6)(/i|/o|/oi)?\Z", re.DOTALL)
+"""The text of a plan's key."""
 
 
 class PlanKey(Struct, frozen=True, gc=False, order=True):
@@ -54,6 +57,20 @@ class PlanKey(Struct, frozen=True, gc=False, order=True):
 
     def __str__(self) -> str:
         return f"{self.service}:{self.port}/{self.protocol}/{self.family}{SCOPES[self.scope]}"
+
+    @staticmethod
+    def parse(text: str) -> PlanKey | None:
+        """The key that is written so, if one is."""
+        if (found := PLAN_KEY.match(text)) is None:
+            return None
+        service, port, protocol, family, scope = found.groups(default="")
+        return PlanKey(
+            ServiceName(service),
+            int(port),
+            cast("Protocol", protocol),
+            cast("Family", family),
+            Scope(SCOPES.index(scope)),
+        )
 
 
 class FrontendKey(Struct, frozen=True, gc=False, order=True):

@@ -29,7 +29,7 @@ class IslandPod(Struct, frozen=True, gc=False, kw_only=True):
     addresses: tuple[str, ...]
     """One of each family that Envoy listens in; none is the pod's."""
     ports: tuple[Port, ...]
-    """The pod's own, of TCP."""
+    """The pod's own, of TCP and UDP."""
     hostname: str = ""
     node: str = ""
     source: str = ""

@@ -90,6 +90,11 @@ def is_global(service: Service) -> bool:
     return annotated(service.annotations, GLOBAL, GLOBAL_ALIAS, default=False)
 
 
+def claimed_by(service: Service) -> str | None:
+    """The MultiClusterService of Karmada that claims a Service; None where none does."""
+    return next((value for key, value in service.annotations if key == MULTI_CLUSTER_SERVICE), None)
+
+
 class Condition(IntEnum):
     """Conditions of an endpoint in an EndpointSlice (KEP-1669): order is preference."""
 
@@ -122,7 +127,7 @@ class EndpointSet(Struct, frozen=True, gc=False):
     part: str
     endpoints: tuple[Endpoint, ...] = ()
     shared: bool = True
-    """False: the cluster publishes the service but keeps its endpoints for itself."""
+    """False: no other cluster's Service takes them, but one that a MultiClusterService of Karmada claims."""
     lapsed: bool = False
     """True: the cluster has been unreachable for longer than the cache lifetime; what passes a probe still counts."""
 
