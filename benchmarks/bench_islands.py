@@ -13,7 +13,7 @@ ends of the tunnel for a request, or connection.
 Then the same over a line with a round trip of 20 ms (delay.py) between the two ends, with connections made before
 (``gateway.preconnect``) as one more way; × is how many round trips a request takes, by that of ``direct, existing``.
 
-Then the memory of a gateway's Envoy.
+Then the memory of a gateway's Envoy, and of a node's with listeners for as many pods of islands as it has at most.
 """
 
 from __future__ import annotations
@@ -42,13 +42,14 @@ from pyroute2 import IPRoute
 from route_world import C1, C2
 
 from isthmus.clusterset import certificates
+from isthmus.config import GatewaySection
 from isthmus.gateway import naming
 from isthmus.gateway.secrets import Identity
 from isthmus.model.clusters import Cluster
 from isthmus.model.mcs import OwnExport
 from isthmus.model.names import ServiceName
 from isthmus.model.services import Endpoint, EndpointSet, Export, Port
-from isthmus.model.tables import CLUSTERS, ENDPOINT_SETS, OWN_EXPORTS, XDS_SERVED
+from isthmus.model.tables import CLUSTERS, ENDPOINT_SETS, ISLAND_LISTENERS, OWN_EXPORTS, XDS_SERVED
 from isthmus.proxy.process import admins
 from isthmus_lab import kernel
 
@@ -90,6 +91,8 @@ NEAR_COUNTS: Final = {**COUNTS, "bulk": 2}
 FAR_COUNTS: Final = {"existing": 10, "new": 10}
 EXPORTS: Final = 1_000
 """Of a gateway whose memory is looked at."""
+POD_PORTS: Final = GatewaySection().pod_ports
+"""Listeners for pods that a node's Envoy has at most, by default."""
 
 
 async def calls(processes: Processes, directory: Path, line: Line, counts: Mapping[str, int], rounds: int) -> list[Way]:
@@ -239,6 +242,24 @@ async def memory(directory: Path, speaks: str, members: int) -> int:
         return resident(world.envoy.supervisor.stats().running)
 
 
+async def memory_of_node(directory: Path, pods: int) -> int:
+    """MB of the Envoy of a node with a listener for each of so many pods of an island, when it serves them."""
+    async with AsyncExitStack() as stack:
+        made = Islands(directory, stack, pod_ports=max(pods, 1))
+        made.rows.put(CLUSTERS, Cluster(name=C2, network="two", gateways=("192.0.2.1:15443",)))
+        made.rows.headless(
+            "demo/db", c2=[f"db-{number}=10.1.{number >> 8}.{number & 255}:80" for number in range(pods)]
+        )
+        await made.start_node()
+        listeners = made.rows.db.snapshot().count(ISLAND_LISTENERS)
+        assert listeners == pods
+        async with asyncio.timeout(300):
+            await made.rows.db.until(lambda now: now.count(XDS_SERVED) >= listeners)
+            while made.node.supervisor.stats().running == 0:  # noqa: ASYNC110 of another process
+                await asyncio.sleep(0.1)
+        return resident(made.node.supervisor.stats().running)
+
+
 def main() -> None:
     """Run it."""
     for packages in (HAPROXY_PACKAGES, SSH_PACKAGES):
@@ -260,6 +281,10 @@ def main() -> None:
         for speaks, members in (("", 3), ("http", 3), ("http", 10)):
             found = asyncio.run(memory(Path(short) / f"memory-{speaks}{members}", speaks, members))
             print(f"| {speaks or 'bytes'} | {members} | {found} |", flush=True)
+        print("\n| pods of an island called by name, on a node | MB |\n|---|---|")
+        for pods_there in (0, POD_PORTS):
+            found = asyncio.run(memory_of_node(Path(short) / f"node-{pods_there}", pods_there))
+            print(f"| {pods_there:,} | {found} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -69,6 +69,12 @@ def test_the_version_is_told() -> None:
     assert isthmus("--version").stdout == "isthmus 0.1.0\n"
 
 
+def test_an_option_of_all_commands_behind_one_is_refused_with_its_place() -> None:
+    result = isthmus("gather", "--context", "c1")
+    assert result.exit_code == 2
+    assert "Error: --context comes before the command: root --context ...\n" in result.stderr
+
+
 def test_an_unknown_command_is_a_wrong_question() -> None:
     assert isthmus("fly").exit_code == 2
 

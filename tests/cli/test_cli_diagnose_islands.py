@@ -16,7 +16,7 @@ from isthmus.mcs.words import IMPORTERS
 from isthmus.model import tables
 from isthmus.model.islands import GatewayCheck, IslandListener
 from isthmus.model.names import ClusterName
-from isthmus.model.services import Export, Namespace, Port
+from isthmus.model.services import Export, Import, Namespace, Port
 from isthmus.model.xds import ServedListener
 from isthmus.statedb import Database
 
@@ -42,6 +42,7 @@ class World:
             "problem": "",
             "members": ["c2"],
         }
+        self.imported: Import | None = make.imported(clusters=(C2,))
         self.listener: IslandListener | None = LISTENER
         self.served = True
         self.checks = [CHECK]
@@ -57,7 +58,7 @@ class World:
 
     def hops(self) -> tuple[Hop, ...]:
         rows: list[tuple[Any, Any]] = [
-            (tables.IMPORTS, make.imported(clusters=(C2,))),
+            *([(tables.IMPORTS, self.imported)] if self.imported is not None else []),
             (tables.SERVICES, make.derived()),
             (tables.CLUSTERS, OWN),
             (tables.CLUSTERS, self.island),
@@ -68,7 +69,8 @@ class World:
         if self.listener is not None and self.served:
             rows.append((tables.XDS_SERVED, ServedListener(self.listener.name)))
         status = {"uptime": 1.0, "calling": self.calling, "unhooked": "", "datapath": None}
-        operator = [(tables.EXPORTS, self.export), (tables.NAMESPACES, Namespace("demo"))]
+        exports = [(tables.EXPORTS, self.export)] if self.imported is not None else []
+        operator = [*exports, (tables.NAMESPACES, Namespace("demo"))]
         theirs = process("c2", "gateway", [], self.gateway)
         facts = Facts(
             process("c1", "agent", rows, status),
@@ -164,6 +166,48 @@ def test_what_is_well_on_the_way_has_its_sni_and_the_end_of_both_certificates() 
         ("certificate of c1/agent", "ends 2027-11-22 10:00 UTC"),
         (f"gateway {AT} of c2", f"answers; SNI {SNI}; its certificate ends 2027-10-21 09:00 UTC"),
     ]
+
+
+def stale(it: World) -> None:
+    it.island = replace(ISLAND, state="stale", endpoints=(f"https://{AT}",), reason="cannot be reached")
+
+
+def test_an_etcd_that_is_followed_through_gateways_of_which_none_answers_is_no_second_fault() -> None:
+    it = World()
+    stale(it)
+    dead(it)
+    assert [each.object for each in it.hops() if each.state == "fault"] == [f"gateway {AT} of c2"]
+    [peer] = [each for each in it.hops() if each.hop == "peer"]
+    assert (peer.object, peer.state) == ("cluster c2", "follows")
+    assert "cannot be reached" in peer.text
+
+
+def test_an_export_that_does_not_arrive_for_want_of_a_gateway_is_that_gateways_fault() -> None:
+    """As in a cluster that has not heard of the service before."""
+    it = World()
+    stale(it)
+    dead(it)
+    it.imported = it.listener = None
+    assert [each.object for each in it.hops() if each.state == "fault"][:1] == [f"gateway {AT} of c2"]
+    assert "cluster c2" not in [each.object for each in it.hops() if each.state == "fault"]
+
+
+def test_an_etcd_behind_a_gateway_that_answers_is_a_fault_with_the_way_to_it() -> None:
+    it = World()
+    stale(it)
+    [fault] = [each for each in it.hops() if each.state == "fault"]
+    assert (fault.hop, fault.object) == ("peer", "cluster c2")
+    assert fault.cure == f"isthmus clusters status; its etcd is behind its gateways, https://{AT}"
+
+
+def test_an_etcd_that_is_reached_without_gateways_is_a_fault_of_its_own() -> None:
+    it = World()
+    stale(it)
+    it.island = replace(it.island, endpoints=("https://172.30.2.2:2379",))
+    dead(it)
+    faults = [each for each in it.hops() if each.state == "fault"]
+    assert [each.object for each in faults] == [f"gateway {AT} of c2", "cluster c2"]
+    assert faults[1].cure == "isthmus clusters status; its etcd is https://172.30.2.2:2379"
 
 
 def test_where_the_gateway_cannot_be_asked_its_checks_are_what_is_known() -> None:

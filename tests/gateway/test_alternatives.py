@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from island_world import C3, DOMAIN
 from msgspec.structs import replace
 from route_world import C1, C2, RouteWorld
@@ -14,11 +16,22 @@ from isthmus.gateway.http import RETRIED
 from isthmus.gateway.islands import NodeOf
 from isthmus.loadbalancer import maglev
 from isthmus.model.clusters import Cluster
+from isthmus.model.drains import Drain, Draining
 from isthmus.model.islands import GatewayCheck, TrustBundle
-from isthmus.model.names import ServiceName, derived
-from isthmus.model.tables import CLUSTERS, GATEWAY_CHECKS, ISLAND_LISTENERS, PLANS, TRUST_BUNDLES, XDS, XDS_SERVED
+from isthmus.model.names import ClusterName, ServiceName, derived
+from isthmus.model.policies import ANY_OTHER, Policy, Share, Tier
+from isthmus.model.tables import (
+    CLUSTERS,
+    DRAINING,
+    GATEWAY_CHECKS,
+    ISLAND_LISTENERS,
+    PLANS,
+    POLICIES,
+    TRUST_BUNDLES,
+    XDS,
+    XDS_SERVED,
+)
 from isthmus.model.xds import Resource, ServedListener
-from isthmus.proxy.clusters import HTTP_OPTIONS
 from isthmus.proxy.delta import MESSAGES
 from isthmus.proxy.listeners import HCM
 from isthmus.proxy.messages import message, unpacked
@@ -64,27 +77,26 @@ def test_a_gateway_that_is_far_away_has_the_time_that_round_trips_to_it_take() -
     assert seconds("c3") == (0.25, 0.5)
 
 
-def test_tunnels_have_the_time_of_the_farthest_gateway_that_they_may_call() -> None:
+def test_gateways_are_checked_more_often_where_tunnels_go_to_them_within_the_time_of_a_connect() -> None:
     world = node()
-    world.imported(ECHO, protocol="UDP", c2=["10.1.0.1:8080"], c3=["10.1.0.1:8080"])
-    world.imported("demo/near", protocol="UDP", c3=["10.1.0.1:8080"])
 
-    def seconds(service: str, cluster: str) -> tuple[float, float]:
-        name = f"datagrams of island {cluster} {derived(ServiceName(service))}:80/UDP"
-        found = decoded(world, "cluster", name)
-        options: Any = unpacked(found.typed_extension_protocol_options[HTTP_OPTIONS])
-        ping = options.explicit_http_config.http2_protocol_options.connection_keepalive.timeout
-        return found.connect_timeout.ToTimedelta().total_seconds(), ping.ToTimedelta().total_seconds()
+    def seconds(cluster: str) -> tuple[float, float]:
+        found = decoded(world, "cluster", f"island {cluster} udp")
+        assert found.close_connections_on_host_health_failure
+        [check] = found.health_checks
+        fails = [check.interval, check.timeout, check.unhealthy_edge_interval, check.timeout]
+        assert check.unhealthy_threshold.value == 2
+        connect: float = found.connect_timeout.ToTimedelta().total_seconds()
+        return connect, round(sum(each.ToTimedelta().total_seconds() for each in fails), 2)
 
-    every = [(ECHO, "c2"), (ECHO, "c3"), ("demo/near", "c3")]
-    assert [seconds(*each) for each in every] == [(0.25, 0.5)] * 3
-    far = GatewayCheck(cluster=C2, address="192.0.2.2:15443", healthy=True, round_trip=1 / 4)
-    world.put(GATEWAY_CHECKS, far)
-    assert [seconds(*each) for each in every] == [(1.0, 2.0), (1.0, 2.0), (0.25, 0.5)]
-    world.put(GATEWAY_CHECKS, replace(far, round_trip=8.0))
-    assert seconds(ECHO, "c2") == (5.0, 10.0)
-    world.delete(GATEWAY_CHECKS, replace(far, round_trip=8.0))
-    assert [seconds(*each) for each in every] == [(0.25, 0.5)] * 3
+    world.imported(ECHO, c2=["10.1.0.1:8080"])
+    assert not [row for row in world.rows(XDS) if row.name.endswith(" udp")]
+    world.imported("demo/datagrams", protocol="UDP", c2=["10.1.0.1:8080"])
+    assert seconds("c2") == (0.25, 0.61)
+    assert not decoded(world, "cluster", "island c2").close_connections_on_host_health_failure
+    assert not [row for row in world.rows(XDS) if row.name == "island c3 udp"]
+    world.put(GATEWAY_CHECKS, GatewayCheck(cluster=C2, address="192.0.2.2:15443", healthy=True, round_trip=1 / 4))
+    assert seconds("c2") == (1.0, 2.11)
 
 
 def row(world: RouteWorld, type_: str, name: str) -> Resource:
@@ -98,10 +110,10 @@ def decoded(world: RouteWorld, type_: Any, name: str) -> Any:
     return message(MESSAGES[type_]).FromString(row(world, type_, name).body)
 
 
-def in_order(world: RouteWorld) -> list[str]:
+def in_order(world: RouteWorld, to: str = TO_C2) -> list[str]:
     """The clusters of Envoy that calls of c2 go to."""
     config = message(AGGREGATE)()
-    decoded(world, "cluster", f"calls of {TO_C2}").cluster_type.typed_config.Unpack(config)
+    decoded(world, "cluster", f"calls of {to}").cluster_type.typed_config.Unpack(config)
     return list(config.clusters)
 
 
@@ -117,6 +129,117 @@ def test_calls_that_no_gateway_takes_go_to_pods_without_one_and_then_to_other_is
     assert in_order(world) == ["island c2", f"pods beside {TO_C2}", "island c3"]
     assert pods(world) == ["10.9.0.1"]
     assert "10.1.0.1" not in repr(world.rows(XDS))
+
+
+C4, C5 = ClusterName("c4"), ClusterName("c5")
+OTHERS = (C3, C4, C5)
+
+
+def node_of_four() -> RouteWorld:
+    """c1's node, with the islands c2 to c5, which all export the service."""
+    world = node()
+    for cluster in (C4, C5):
+        world.put(CLUSTERS, Cluster(name=cluster, network=f"of {cluster}", gateways=(f"{cluster}.example:15443",)))
+        world.put(TRUST_BUNDLES, TrustBundle((cluster,)))
+    there = ["10.1.0.1:8080"]
+    return served(world.imported(ECHO, c2=there, c3=there, c4=there, c5=there))
+
+
+def others(world: RouteWorld) -> list[str]:
+    """The islands to which calls of c2 go on."""
+    return [each.removeprefix("island ") for each in in_order(world)[1:]]
+
+
+def policy(*tiers: tuple[Share, ...]) -> Policy:
+    return Policy(name=ServiceName(ECHO), target=ServiceName(ECHO), tiers=tuple(Tier(shares) for shares in tiers))
+
+
+def expected(tiers: list[list[Share]], drained: set[str]) -> list[str]:
+    """The slow and obvious order: tier by tier, in each by name; what is drained behind all others."""
+    shares = [(number, share) for number, tier in enumerate(tiers) for share in tier]
+    found: list[tuple[bool, int, str]] = []
+    for cluster in OTHERS:
+        own = [each for each in shares if each[1].cluster == cluster] or [
+            each for each in shares if each[1].cluster == ANY_OTHER
+        ]
+        if not shares:
+            found.append((cluster in drained, 0, cluster))
+        elif own and own[0][1].weight != 0:
+            found.append((cluster in drained, own[0][0], cluster))
+    return [name for _, _, name in sorted(found)]
+
+
+SHARES = st.builds(Share, cluster=st.sampled_from([C2, *OTHERS, ANY_OTHER]), weight=st.sampled_from([None, 0, 1, 90]))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    tiers=st.lists(st.lists(SHARES, min_size=1, max_size=3), max_size=3),
+    drained=st.sets(st.sampled_from(OTHERS)),
+    silent=st.sets(st.sampled_from(OTHERS)),
+)
+def test_other_islands_come_in_the_order_of_the_policys_tiers_whichever_of_them_answer(
+    tiers: list[list[Share]], drained: set[ClusterName], silent: set[ClusterName]
+) -> None:
+    world = node_of_four()
+    for cluster in silent:
+        world.put(GATEWAY_CHECKS, GatewayCheck(cluster=cluster, address="192.0.2.1:15443", healthy=False))
+    if tiers:
+        world.put(POLICIES, policy(*map(tuple, tiers)))
+    for cluster in drained:
+        world.put(DRAINING, Draining(by=cluster, drain=Drain(kind="Cluster", target=cluster), left=0))
+    assert others(world) == expected(tiers, set(drained))
+
+
+def test_the_order_follows_a_policy_though_no_plan_changes() -> None:
+    """c4 is in no plan: a policy that never calls it changes none."""
+    world = node_of_four()
+    for cluster in (C4, C5):
+        world.put(GATEWAY_CHECKS, GatewayCheck(cluster=cluster, address="192.0.2.1:15443", healthy=False))
+    assert others(world) == ["c3", "c4", "c5"]
+    before = row(world, "cluster", f"calls of {TO_C2}").version
+    world.put(POLICIES, policy((Share(cluster=C2), Share(cluster=C3), Share(cluster=C5), Share(cluster=C4, weight=0))))
+    assert others(world) == ["c3", "c5"]
+    world.delete(POLICIES, policy())
+    assert row(world, "cluster", f"calls of {TO_C2}").version == before
+
+
+def test_the_order_follows_the_places_of_clusters_that_a_policy_means() -> None:
+    world = node_of_four()
+    near = policy((Share(cluster=C2),), (Share(region="eu"),), (Share(cluster=ANY_OTHER),))
+    world.put(POLICIES, near)
+    assert others(world) == ["c3", "c4", "c5"]
+    world.put(CLUSTERS, Cluster(name=C5, network="of c5", gateways=("c5.example:15443",), region="eu"))
+    assert others(world) == ["c5", "c3", "c4"]
+
+
+def test_a_drained_part_of_a_service_comes_last() -> None:
+    world = node_of_four()
+    drain = Draining(by=C3, drain=Drain(kind="Service", target=ECHO), left=40)
+    world.put(DRAINING, drain)
+    assert others(world) == ["c3", "c4", "c5"], "a part of its share is left"
+    world.put(DRAINING, replace(drain, left=0))
+    assert others(world) == ["c4", "c5", "c3"]
+
+
+def test_tunnels_that_no_gateway_takes_end_here_as_long_as_there_are_pods_that_need_none() -> None:
+    """What they go to is no other when pods come and go."""
+    world, to = node(), f"{TO_C2}/UDP"
+    world.imported(ECHO, protocol="UDP", c1=["10.9.0.1:8080"], c2=["10.1.0.1:8080"], c3=["10.1.0.1:8080"])
+    served(world)
+    ends = f"tunnels to pods beside {to}"
+    assert in_order(world, to) == ["island c2 udp", ends, "island c3 udp"]
+    [part] = decoded(world, "endpoints", ends).endpoints
+    [host] = part.lb_endpoints
+    assert host.endpoint.address.envoy_internal_address.server_listener_name == ends
+    [chain] = decoded(world, "listener", ends).filter_chains
+    manager: Any = unpacked(chain.filters[0].typed_config)
+    [route] = manager.route_config.virtual_hosts[0].routes
+    assert route.route.cluster == f"pods beside {to}"
+    before = row(world, "cluster", f"calls of {to}").version
+    world.endpoints(derived(ServiceName(ECHO)), C1)
+    assert not decoded(world, "endpoints", ends).endpoints
+    assert row(world, "cluster", f"calls of {to}").version == before
 
 
 def test_a_service_of_islands_alone_has_no_cluster_of_pods() -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from route_world import C2
 
-from isthmus import netlink
 from isthmus.clusterset import certificates
 from isthmus.gateway import checks, exports, http, tls
 from isthmus.gateway.exports import GatewayOf
@@ -25,6 +24,7 @@ from isthmus.model.mcs import OwnExport
 from isthmus.model.names import ClusterName, ServiceName, pod_id
 from isthmus.model.services import Condition, Endpoint, EndpointSet, Export, Port
 from isthmus.model.tables import CLUSTERS, GATEWAY_CHECKS, TRUST_BUNDLES
+from isthmus.netlink import sock_diag
 from isthmus.proxy.delta import MESSAGES
 from isthmus.proxy.messages import message
 from isthmus.proxy.process import Host, HostHealth
@@ -349,9 +349,9 @@ def test_a_round_trip_grows_only_while_a_gateway_fails_by_it(measured: list[tupl
 def test_round_trips_are_those_of_connections_that_are_there() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         at = server.getsockname()
-        assert netlink.tcp_round_trips(at[1]) == {}
+        assert sock_diag.tcp_round_trips(at[1]) == {}
         with socket.create_connection(at):
-            assert 0 < netlink.tcp_round_trips(at[1])["127.0.0.1"] < 60
+            assert 0 < sock_diag.tcp_round_trips(at[1])["127.0.0.1"] < 60
 
 
 def test_refusals_are_counted_by_reason_and_by_the_members_that_are_vouched_for() -> None:

@@ -20,10 +20,11 @@ from isthmus.model.clusters import Cluster
 from isthmus.model.islands import GatewayCheck, IslandListener, IslandPod, TrustBundle
 from isthmus.model.names import ClusterName, ServiceName, derived, pod_id
 from isthmus.model.policies import Policy, Share, Tier
-from isthmus.model.services import Namespace, Service
+from isthmus.model.services import Namespace, Port, Service
 from isthmus.model.tables import (
     BACKENDS,
     CLUSTERS,
+    ENDPOINT_SETS,
     FRONTENDS,
     GATEWAY_CHECKS,
     ISLAND_LISTENERS,
@@ -132,6 +133,28 @@ def test_overlapping_islands_have_other_addresses_for_pods_of_one_name() -> None
 def test_a_port_of_srv_is_the_pods_own() -> None:
     world = node().headless(WEB, c2=["web-0=10.1.0.1:8080"])
     assert names(world)[APEX, "SRV"] == (f"0 100 8080 web-0.c2.{APEX}.",)
+
+
+def test_a_port_of_udp_has_a_listener_of_its_own_beside_that_of_tcp_at_the_same_number() -> None:
+    world = node().headless(WEB, c2=["web-0=10.1.0.1:53"])
+    [found] = world.rows(ENDPOINT_SETS)
+    ports = (Port("tcp", 53), Port("dns", 53, "UDP"), Port("other", 54, "SCTP"))
+    world.put(ENDPOINT_SETS, replace(found, endpoints=(replace(found.endpoints[0], ports=ports),)))
+    served(world)
+    at = {(row.port, row.protocol): row.listen_port for row in world.rows(ISLAND_LISTENERS)}
+    assert len(set(at.values())) == 2
+    plans = {plan.key: plan for plan in world.rows(PLANS)}
+    targets = {
+        (row.key.port, row.key.protocol): [each.port for group in plans[row.plan].groups for each in group.targets]
+        for row in world.rows(FRONTENDS)
+    }
+    assert set(at) == {(53, "TCP"), (53, "UDP")}
+    assert targets == {key: [port] for key, port in at.items()}
+    assert names(world)[f"_dns._udp.{APEX}", "SRV"] == (f"0 100 53 web-0.c2.{APEX}.",)
+    sni = service_sni(WEB, 53, DOMAIN, protocol="UDP", pod=pod_id(WEB, "web-0", ""))
+    tunnels = [row for row in world.rows(XDS) if row.type == "listener" and sni.encode() in row.body]
+    assert len(tunnels) == 2, "where datagrams arrive, and within Envoy"
+    assert [problem(MESSAGES[row.type], row.body) for row in tunnels] == ["", ""]
 
 
 def test_before_envoy_serves_a_pods_listener_its_calls_are_refused_and_its_name_is_there() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from island_datagrams import UDP, Client, DatagramPod, ask, endpoint_set, tunnel
 from island_world import C3, DOMAIN, Islands, calling_with, expired, islands
+from msgspec.structs import replace
 from route_world import C1, C2
 
 from isthmus.clusterset import certificates
@@ -26,6 +27,7 @@ from isthmus.mcs.imports import MAX_DATAGRAM
 from isthmus.model import tables
 from isthmus.model.islands import GatewayCheck
 from isthmus.model.names import ServiceName
+from isthmus.model.services import Endpoint, Namespace, Port
 
 pytestmark = pytest.mark.needs("envoy")
 
@@ -91,6 +93,19 @@ async def test_with_affinity_all_clients_of_a_node_share_a_pod(world: Islands) -
     pods = [await pod(world, f"pod-{number}") for number in range(5)]
     at = await called(world, *pods, affinity="ClientIP")
     assert len({await ask(at, b"x", again=1.0) for _ in range(30)}) == 1
+
+
+async def test_a_datagram_reaches_the_pod_whose_name_is_called(world: Islands) -> None:
+    pods = {host: await pod(world, host) for host in ("db-0", "db-1")}
+    export(world, ECHO, type="Headless")
+    each = tuple(Endpoint(one.at.host, (Port("", one.at.port, "UDP"),), hostname=host) for host, one in pods.items())
+    world.put_gateway(tables.ENDPOINT_SETS, replace(endpoint_set(ECHO, C2), endpoints=each))
+    world.rows.put(tables.NAMESPACES, Namespace("demo"))
+    world.rows.headless(ECHO, protocol="UDP", c2=[f"{host}=10.1.0.1:{one.at.port}" for host, one in pods.items()])
+    await world.healthy()
+    for host, one in pods.items():
+        at = await world.pod_target(f"echo.demo.svc.{DOMAIN}", host, one.at.port, "UDP")
+        assert await asyncio.gather(*(ask(at, b"x", again=1.0) for _ in range(10))) == [f"{host} x".encode()] * 10
 
 
 async def test_sessions_beyond_the_bound_of_a_port_get_no_answer_and_those_that_are_there_do(

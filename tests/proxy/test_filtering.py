@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from isthmus import netlink
+from isthmus.netlink import sock_diag
 from isthmus.proxy.filtering import UplinkFilter
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="filters of TCP sockets want CAP_NET_ADMIN: needs root")
@@ -22,7 +22,7 @@ def test_where_the_kernel_lists_no_udp_sockets_those_of_tcp_are_filtered_all_the
     def refused() -> set[int]:
         raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
 
-    monkeypatch.setattr(netlink, "udp_servers", refused)
+    monkeypatch.setattr(sock_diag, "udp_servers", refused)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         socket.create_connection(listener.getsockname(), timeout=10).close()
         uplinks = UplinkFilter(["lo"])

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from envoy_world import EnvoyWorld, envoy_world
 from etcd_server import free_ports
+from island_datagrams import DatagramPod
 from island_world import C3, DOMAIN, Islands, Pod, Serve, cancelled, stats
 from msgspec.structs import replace
 from route_world import C2
@@ -156,10 +157,23 @@ class LoadedIslands:
         self.pods += 1
         return await Pod().start(serve, self.world.stack, host=f"127.0.1.{self.pods}")
 
-    def export(self, name: str, cluster: ClusterName, *pods: Pod, gateway: int | None = None, **fields: Any) -> None:
-        """What a cluster exports, as its gateways see it, or one of them."""
-        found = Export(cluster=cluster, name=ServiceName(name), created="", ports=(Port("", 80),))
-        each = tuple(Endpoint(pod.host, (Port("", pod.port),)) for pod in pods)
+    async def datagram_pod(self, name: str) -> Address:
+        """A pod with an address of its own, which answers each datagram with its name and what it got."""
+        self.pods += 1
+        return (await DatagramPod(name).start(self.world.stack, host=f"127.0.1.{self.pods}")).at
+
+    def export(
+        self,
+        name: str,
+        cluster: ClusterName,
+        *pods: Pod | Address,
+        gateway: int | None = None,
+        ports: tuple[Port, ...] = (Port("", 80),),
+        **fields: Any,
+    ) -> None:
+        """What a cluster exports, as its gateways see it, or one of them; pods have its first port."""
+        found = Export(cluster=cluster, name=ServiceName(name), created="", ports=ports)
+        each = tuple(Endpoint(pod.host, (Port("", pod.port, ports[0].protocol),)) for pod in pods)
         rows = EndpointSet(
             service=ServiceName(name), cluster=cluster, source="kubernetes", part="slice", endpoints=each
         )
@@ -187,6 +201,11 @@ class LoadedIslands:
     def plan(self, name: str) -> Plan | None:
         found = self.world.rows.db.snapshot().by(tables.PLANS, "service", derived(ServiceName(name)))
         return next(iter(found), None)
+
+    def targets(self, name: str) -> list[Target]:
+        """What the plan calls now."""
+        plan = self.plan(name)
+        return [target for group in (plan.groups if plan else ()) if group.weight for target in group.targets]
 
     def target(self, name: str) -> Target | None:
         """Where the kernel would send a call now."""
@@ -335,11 +354,11 @@ class Plans:
 
 @asynccontextmanager
 async def loaded_islands(
-    directory: Path, *, connect_timeout: float = 0.25, preconnect: bool = False
+    directory: Path, *, connect_timeout: float = 0.25, preconnect: bool = False, listen: str = ""
 ) -> AsyncIterator[LoadedIslands]:
     """All, started; ended with everything in it, also an Envoy that was stopped."""
     async with AsyncExitStack() as stack:
-        islands = Islands(directory, stack, connect_timeout=connect_timeout, preconnect=preconnect)
+        islands = Islands(directory, stack, connect_timeout=connect_timeout, preconnect=preconnect, listen=listen)
         await islands.start_node()
         world = LoadedIslands(islands)
         await world.start()

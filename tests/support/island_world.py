@@ -38,7 +38,7 @@ from isthmus.model.clusters import Cluster
 from isthmus.model.hosts import Endpoint as Address
 from isthmus.model.mcs import OwnExport
 from isthmus.model.names import ClusterName, ServiceName, derived
-from isthmus.model.services import Endpoint, EndpointSet, Export, Port
+from isthmus.model.services import Endpoint, EndpointSet, Export, Port, Protocol
 from isthmus.processes.start import tables_of
 from isthmus.statedb import Database, Derivations
 
@@ -82,16 +82,8 @@ async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 class Islands:
     """c1's node calls c2's gateway. ``authorities`` are those of the clusters, each trusted for its own."""
 
-    def __init__(
-        self,
-        directory: Path,
-        stack: AsyncExitStack,
-        *,
-        connect_timeout: float = 10.0,
-        host: str = "127.0.0.1",
-        preconnect: bool = False,
-    ) -> None:
-        """``connect_timeout``: of gateways, s; by default that of a busy machine. ``host``: where the gateway is."""
+    def __init__(self, directory: Path, stack: AsyncExitStack, *, host: str = "127.0.0.1", **node: Any) -> None:
+        """``host``: where the gateway is. ``node``: options of :func:`calling_node`."""
         self.directory = directory
         self.stack = stack
         self.authorities = {name: certificates.authority(f"isthmus clusterset {name}") for name in (C1, C2, C3)}
@@ -100,18 +92,7 @@ class Islands:
         for name, pair in self.authorities.items():
             (self.trust / f"{name}.ca.crt").write_bytes(pair.certificate)
         self.gateways = [Address(host, port) for port in free_ports(1)]
-        self.node_of = NodeOf(
-            cluster=C1,
-            domain=DOMAIN,
-            directory=directory / "node",
-            addresses=(f"127.{randrange(1, 255)}.{randrange(255)}.{randrange(1, 255)}",),
-            first_port=19_100,
-            ports=4_000,
-            connect_timeout=connect_timeout,
-            pod_ports=100,
-            pod_addresses=(IPv4Network("241.0.0.0/8"),),
-            preconnect=preconnect,
-        )
+        self.node_of = calling_node(directory / "node", **node)
         self.gateway_of = GatewayOf(C2, DOMAIN, tuple(self.gateways), directory / "gateway")
         self.rows = RouteWorld(*self.node_of.addresses, island=self.node_of)
         declared = [exports.derived(self.gateway_of)]
@@ -270,15 +251,19 @@ class Islands:
 
     async def call_pod(self, name: str, host: str, pod: Pod) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A connection as a pod of c1 has it that calls one of c2's pods by its name, once Envoy serves that."""
+        return await asyncio.open_connection(*await self.pod_target(name, host, pod.port))
+
+    async def pod_target(self, name: str, host: str, port: int, protocol: Protocol = "TCP") -> tuple[str, int]:
+        """Where a call of one of c2's pods by its name is sent, once Envoy serves that."""
         async with asyncio.timeout(90):
             while True:
                 self.rows.derive()
                 now = self.rows.db.snapshot()
                 [answer] = {row.answers for row in now.by(tables.NAMES, "name", f"{host}.c2.{name}")}
-                row = now.get(tables.FRONTENDS, FrontendKey(answer[0], pod.port, "TCP"))
+                row = now.get(tables.FRONTENDS, FrontendKey(answer[0], port, protocol))
                 plan = now.get(tables.PLANS, row.plan) if row is not None else None
                 for each in [target for group in (plan.groups if plan else ()) for target in group.targets]:
-                    return await asyncio.open_connection(each.address, each.port)
+                    return each.address, each.port
                 await asyncio.sleep(0.02)
 
     async def call(self, name: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -323,6 +308,32 @@ class Islands:
                     writer.transport.abort()  # no shutdown of TLS that would outlast the test
         except (OSError, ssl.SSLError, TimeoutError):
             return b""
+
+
+def calling_node(
+    directory: Path,
+    *,
+    connect_timeout: float = 10.0,
+    preconnect: bool = False,
+    listen: str = "",
+    pod_ports: int = 100,
+) -> NodeOf:
+    """That of c1. ``connect_timeout``: of gateways, s; by default that of a busy machine.
+
+    ``listen``: where its Envoy listens, if not at an address that nothing else has.
+    """
+    return NodeOf(
+        cluster=C1,
+        domain=DOMAIN,
+        directory=directory,
+        addresses=(listen or f"127.{randrange(1, 255)}.{randrange(255)}.{randrange(1, 255)}",),
+        first_port=randrange(10_000, 28_000) if listen else 19_100,
+        ports=4_000,
+        connect_timeout=connect_timeout,
+        pod_ports=pod_ports,
+        pod_addresses=(IPv4Network("241.0.0.0/8"),),
+        preconnect=preconnect,
+    )
 
 
 def calling_with(identity: Identity | None, caller: str | None = None) -> ssl.SSLContext:

@@ -15,13 +15,13 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from isthmus import netlink
 from isthmus.gateway.alternatives import UNIT
 from isthmus.model.clusters import Cluster
 from isthmus.model.hosts import endpoint
 from isthmus.model.islands import GatewayCheck
 from isthmus.model.names import ClusterName
 from isthmus.model.tables import CLUSTERS, GATEWAY_CHECKS, ISLAND_LISTENERS
+from isthmus.netlink import sock_diag
 from isthmus.proxy.process import Host, admins
 from isthmus.statedb import Database, Snapshot
 
@@ -62,7 +62,7 @@ async def _hosts(directory: Path) -> list[Host] | None:
 def _round_trips(hosts: Iterable[Host]) -> dict[str, float]:
     """By gateway, as Envoy's connections to it have it: its check holds one, in this network namespace."""
     at = {host.address: endpoint(host.address, port=0) for host in hosts if host.cluster.startswith(UNIT)}
-    found = {port: netlink.tcp_round_trips(port) for port in {each.port for each in at.values()}}
+    found = {port: sock_diag.tcp_round_trips(port) for port in {each.port for each in at.values()}}
     return {address: found[each.port].get(each.host, 0.0) for address, each in at.items()}
 
 

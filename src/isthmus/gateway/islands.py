@@ -8,7 +8,7 @@ no gateway of it takes a call, that goes on as :mod:`isthmus.gateway.alternative
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from functools import partial
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
@@ -17,9 +17,10 @@ from typing import Any, Final, NamedTuple
 from msgspec.structs import replace
 
 from isthmus.gateway import alternatives, http, tls, udp
-from isthmus.gateway.alternatives import UNIT, prepared, unit
+from isthmus.gateway.alternatives import UNIT, prepared, tunnelled, unit
 from isthmus.gateway.exports import BUFFER
 from isthmus.gateway.naming import gateway_identity, health_sni, protocol, service_sni
+from isthmus.loadbalancer import drains, plans
 from isthmus.loadbalancer.services import names_for_import, resolve
 from isthmus.model.balancing import Plan
 from isthmus.model.clusters import Cluster, reachability, reachability_changed
@@ -29,21 +30,24 @@ from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Import, Port, Service
 from isthmus.model.tables import (
     CLUSTERS,
+    DRAINING,
     GATEWAY_CHECKS,
     IMPORTS,
     ISLAND_LISTENERS,
     ISLAND_PODS,
     PLANS,
+    POLICIES,
     ROUTE_PLANS,
     SERVICES,
     TRUST_BUNDLES,
 )
 from isthmus.model.xds import Resource
 from isthmus.proxy import XdsSource
+from isthmus.proxy.derived import both
 from isthmus.proxy.messages import duration, packed
 from isthmus.proxy.ports import assign_ports
 from isthmus.proxy.resources import address, eds_cluster, eds_endpoints, resource, tcp_proxy
-from isthmus.statedb import Derived, Reader, Snapshot
+from isthmus.statedb import Affected, Derived, Reader, Snapshot
 
 STAT_PREFIX: Final = "island"
 FILTER_STATE: Final = "envoy.extensions.filters.network.set_filter_state.v3.Config"
@@ -114,10 +118,12 @@ def xds(of: NodeOf) -> XdsSource:
         compute=partial(resources, of=of),
         reads={
             ISLAND_LISTENERS: _by_listener,
-            CLUSTERS: _by_gateways,
+            CLUSTERS: both(_by_gateways, _listeners_of(plans.by_cluster)),
             TRUST_BUNDLES: _by_trust,
-            PLANS: _by_plan,
-            ROUTE_PLANS: _by_plan,
+            PLANS: _listeners_of(_service_of_plan),
+            ROUTE_PLANS: _listeners_of(_service_of_plan),
+            POLICIES: _listeners_of(plans.by_policy),
+            DRAINING: _listeners_of(drains.affected),
             GATEWAY_CHECKS: _by_round_trip,
         },
     )
@@ -165,13 +171,14 @@ def _key(name: ServiceName, cluster: ClusterName, port: Port) -> tuple[Any, ...]
 
 def _of_pods(reader: Reader, of: NodeOf) -> Iterator[IslandListener]:
     """Ports of their own: pods, which come and go, take none from services."""
-    wanted = {(row.name, row.cluster, port.port): (row, port) for row in reader.all(ISLAND_PODS) for port in row.ports}
+    wanted = {_key(row.name, row.cluster, port): (row, port) for row in reader.all(ISLAND_PODS) for port in row.ports}
     for key, number in assign_ports(wanted, of.first_port + of.ports, of.pod_ports).items():
         row, port = wanted[key]
         yield IslandListener(
-            service=key[0],
-            cluster=key[1],
-            port=key[2],
+            service=row.name,
+            cluster=row.cluster,
+            port=port.port,
+            protocol=port.protocol,
             addresses=of.addresses,
             listen_port=number,
             import_of=row.import_of,
@@ -198,30 +205,40 @@ def resources(reader: Reader, unit: str, *, of: NodeOf) -> Iterator[Resource]:
     """The rows of an island (its gateways) whose authorities are there as a file, or of a listener."""
     for listener in reader.by(ISLAND_LISTENERS, "name", unit):
         through = {each.cluster for each in reader.by(ISLAND_LISTENERS, "service", listener.service)}
-        yield from _calling(listener, of._replace(connect_timeout=_patience(reader, through, of)))
+        yield from _calling(listener, of)
         imported = reader.get(IMPORTS, listener.import_of)
         exporters = imported.clusters if imported is not None and not listener.pod else ()
         plan = alternatives.plan_of(reader, listener)
-        yield from alternatives.resources(listener, plan, exporters, through, preconnect=of.preconnect)
+        fallbacks = alternatives.in_order(reader, listener, through, own=of.cluster)
+        yield from alternatives.resources(listener, plan, exporters, through, fallbacks, preconnect=of.preconnect)
     row = reader.get(CLUSTERS, ClusterName(unit.removeprefix(UNIT)))
     if (
         row is not None
         and row.name in islands(reader, of.cluster)
         and (reader.get(TRUST_BUNDLES, (row.name,)) is not None)
     ):
-        yield from _of_island(row, of._replace(connect_timeout=_patience(reader, [row.name], of)))
+        yield from _of_island(reader, row, of._replace(connect_timeout=_patience(reader, row.name, of)))
 
 
-def _patience(reader: Reader, called: Iterable[ClusterName], of: NodeOf) -> float:
-    """Seconds for a connect to any gateway of these islands: more than is configured where round trips are long."""
-    trips = (each.round_trip for cluster in called for each in reader.by(GATEWAY_CHECKS, "cluster", cluster))
+def _patience(reader: Reader, island: ClusterName, of: NodeOf) -> float:
+    """Seconds for a connect to any gateway of an island: more than is configured where round trips are long."""
+    trips = (each.round_trip for each in reader.by(GATEWAY_CHECKS, "cluster", island))
     return max(of.connect_timeout, min(ROUND_TRIPS * max(trips, default=0.0), LONGEST_TIMEOUT))
 
 
-def _of_island(row: Cluster, of: NodeOf) -> Iterator[Resource]:
+def _of_island(reader: Reader, row: Cluster, of: NodeOf) -> Iterator[Resource]:
     """The clusters of Envoy that are an island's gateways."""
     yield _cluster(unit(row.name), row.name, of, http.calling_options(preconnect=False))
     yield _gateways(unit(row.name), row)
+    if any(each.protocol == "UDP" for each in reader.by(ISLAND_LISTENERS, "cluster", row.name)):
+        often = {
+            "timeout": duration(of.connect_timeout),
+            "interval": duration(udp.CHECK_INTERVAL),
+            "unhealthy_edge_interval": duration(udp.CHECK_AGAIN),
+        }
+        ended = {"close_connections_on_host_health_failure": True}
+        yield _cluster(tunnelled(row.name), row.name, of, ended, **often)
+        yield _gateways(tunnelled(row.name), row)
     if of.preconnect:
         ahead: dict[str, Any] = {
             "preconnect_policy": {"per_upstream_preconnect_ratio": {"value": CONNECTIONS_AHEAD}},
@@ -234,7 +251,7 @@ def _of_island(row: Cluster, of: NodeOf) -> Iterator[Resource]:
 def _calling(row: IslandListener, of: NodeOf) -> Iterator[Resource]:
     sni = service_sni(row.import_of, row.port, of.domain, protocol=row.protocol, pod=row.pod)
     if row.protocol == "UDP":
-        yield from udp.calling(row, sni, patience=of.connect_timeout)
+        yield from udp.calling(row, sni)
         yield _listener(row, sni, name=udp.tunnel(row), internal_listener={})
     else:
         (first, *more) = [address(each, row.listen_port) for each in row.addresses]
@@ -269,9 +286,9 @@ def _listener(row: IslandListener, sni: str, *, name: str = "", **where: Any) ->
     )
 
 
-def _cluster(name: str, island: ClusterName, of: NodeOf, options: dict[str, Any]) -> Resource:
-    """Gateways that fail connects or checks are passed over for others."""
-    check = {
+def _cluster(name: str, island: ClusterName, of: NodeOf, options: dict[str, Any], **check: Any) -> Resource:
+    """Gateways that fail connects or checks are passed over for others. ``check``: fields that differ."""
+    checked = {
         "timeout": duration(max(CHECK_TIMEOUT, of.connect_timeout)),  # its first one connects
         "interval": duration(CHECK_INTERVAL),
         "interval_jitter_percent": 10,
@@ -280,6 +297,7 @@ def _cluster(name: str, island: ClusterName, of: NodeOf, options: dict[str, Any]
         "healthy_threshold": {"value": 2},
         "reuse_connection": {"value": True},
         "tcp_health_check": {"send": {"text": CHECK_HELLO}, "receive": [{"text": CHECK_HELLO}]},
+        **check,
     }
     outlier = {
         "split_external_local_origin_errors": True,
@@ -299,7 +317,7 @@ def _cluster(name: str, island: ClusterName, of: NodeOf, options: dict[str, Any]
         connect_timeout=of.connect_timeout,
         lb_policy="ROUND_ROBIN",  # a connect that is made again goes to another one
         ignore_health_on_host_removal=True,
-        health_checks=[check],
+        health_checks=[checked],
         outlier_detection=outlier,
         transport_socket=tls.upstream(
             of.directory,
@@ -341,24 +359,32 @@ def _by_listener(reader: Reader, old: IslandListener | None, new: IslandListener
     row = new or old
     if row is not None:
         yield row.name
+        if row.protocol == "UDP":
+            yield unit(row.cluster)
 
 
-def _by_plan(reader: Reader, old: Plan | None, new: Plan | None) -> Iterator[str]:
-    """A plan affects the listeners of its service, whose calls it gives somewhere else to go."""
+def _service_of_plan(reader: Reader, old: Plan | None, new: Plan | None) -> Iterator[ServiceName]:
+    """A plan affects its own service, whose calls it gives somewhere else to go."""
     row = new or old
     if row is not None:
-        yield from (each.name for each in reader.by(ISLAND_LISTENERS, "service", row.key.service))
+        yield row.key.service
+
+
+def _listeners_of(services: Affected) -> Affected:
+    """The listeners of the services that a change of another table affects."""
+
+    def affected(reader: Reader, old: Any, new: Any) -> Iterator[str]:
+        for service in services(reader, old, new):
+            yield from (each.name for each in reader.by(ISLAND_LISTENERS, "service", service))
+
+    return affected
 
 
 def _by_round_trip(reader: Reader, old: GatewayCheck | None, new: GatewayCheck | None) -> Iterator[str]:
-    """A gateway that turns out to be farther away than was known, or goes: of the island, and of tunnels that may go on
-    there."""
+    """A gateway that turns out to be farther away than was known, or goes."""
     row = new or old
     if row is not None and (old.round_trip if old else 0.0) != (new.round_trip if new else 0.0):
-        yield f"{UNIT}{row.cluster}"
-        tunnels = [each for each in reader.all(ISLAND_LISTENERS) if each.protocol == "UDP"]
-        through = {each.service for each in tunnels if each.cluster == row.cluster}
-        yield from (each.name for each in tunnels if each.service in through)
+        yield unit(row.cluster)
 
 
 def _by_gateways(reader: Reader, old: Cluster | None, new: Cluster | None) -> Iterator[str]:

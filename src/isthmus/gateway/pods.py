@@ -23,9 +23,9 @@ from msgspec.structs import replace
 from isthmus.gateway.islands import NodeOf, islands
 from isthmus.model.clusters import Cluster, reachability_changed
 from isthmus.model.hosts import family
-from isthmus.model.islands import IslandPod
+from isthmus.model.islands import THROUGH_GATEWAYS, IslandPod
 from isthmus.model.names import ClusterName, ServiceName, derived, host_label, pod_id
-from isthmus.model.services import Condition, Endpoint, EndpointSet, Import, Port
+from isthmus.model.services import Condition, Endpoint, EndpointSet, Import, Port, Protocol
 from isthmus.model.sources import CLUSTERSET
 from isthmus.model.tables import CLUSTERS, ENDPOINT_SETS, IMPORTS, ISLAND_PODS
 from isthmus.statedb import Derived, Reader
@@ -58,9 +58,9 @@ def pods(reader: Reader, unit: bool, *, of: NodeOf) -> Iterator[IslandPod]:
             yield replace(row, addresses=given[row.name])
 
 
-def numbers(row: IslandPod) -> list[int]:
-    """The numbers of a pod's ports, each once: what listeners are for."""
-    return sorted({port.port for port in row.ports})
+def called_at(row: IslandPod) -> list[tuple[int, Protocol]]:
+    """The numbers of a pod's ports with their protocols, each once: what listeners are for."""
+    return sorted({(port.port, port.protocol) for port in row.ports})
 
 
 def assign_addresses(wanted: Mapping[ClusterName, Iterable[ServiceName]], network: Network) -> dict[ServiceName, str]:
@@ -99,7 +99,7 @@ def _within(rows: Iterable[IslandPod], of: NodeOf, there: set[ClusterName]) -> I
     """The first whose ports have room in the part of one island."""
     left = of.pod_ports // len(there)
     for row in rows:
-        left -= len(numbers(row))
+        left -= len(called_at(row))
         if left < 0:
             return
         yield row
@@ -119,7 +119,7 @@ def _counts(row: EndpointSet) -> bool:
 
 
 def _of_endpoints(row: EndpointSet, imported: Import) -> Iterator[IslandPod]:
-    """One for each hostname, and for each endpoint that has none. Without a port of TCP there is nothing to call."""
+    """One for each hostname, and for each endpoint that has none, if it has a port that gateways pass on."""
 
     def named(each: Endpoint) -> tuple[str, str]:
         label = host_label(each.hostname)
@@ -128,7 +128,8 @@ def _of_endpoints(row: EndpointSet, imported: Import) -> Iterator[IslandPod]:
     serving = [each for each in row.endpoints if each.condition <= Condition.TERMINATING]
     for (label, pod), found in groupby(sorted(serving, key=named), key=named):
         each, *more = found
-        ports = {port for one in (each, *more) for port in one.ports if port.protocol == "TCP" and port.port}
+        named_ports = (port for one in (each, *more) for port in one.ports)
+        ports = {_plain(port) for port in named_ports if port.protocol in THROUGH_GATEWAYS and port.port}
         if ports:
             yield IslandPod(
                 name=ServiceName(f"{row.service}.{row.cluster}.{label or pod}"),
@@ -136,7 +137,7 @@ def _of_endpoints(row: EndpointSet, imported: Import) -> Iterator[IslandPod]:
                 cluster=row.cluster,
                 pod=pod,
                 addresses=(),
-                ports=tuple(sorted((_plain(port) for port in ports), key=lambda port: (port.port, port.name))),
+                ports=tuple(sorted(ports, key=lambda port: (port.port, port.name, port.protocol))),
                 hostname=label,
                 node=each.node,
                 source=row.source,

@@ -8,8 +8,10 @@ listener within Envoy that treats it as one of TCP: it has the SNI of the port, 
 others, and the caller is authorised by the handshake, before the gateway reads a byte of HTTP. Nothing that a caller
 writes in a request chooses where its datagrams go: the SNI does.
 
-UDP has nobody who would notice a gateway that has fallen silent. So the node pings each of these connections, and ends
-one that does not answer; its sessions end with it, and the next datagram of each begins a new one.
+A sender of UDP does not notice that a gateway has fallen silent. So the node checks the gateways that it has tunnels to
+often (:data:`CHECK_INTERVAL`), and ends all tunnels to one that does not answer; their sessions end with them, and the
+next datagram of each begins a new one, through another gateway. Where no gateway of any island answers, and the plan
+has pods that need none, the node's own Envoy ends the tunnel, as a gateway does (:func:`beside`).
 """
 
 from __future__ import annotations
@@ -21,10 +23,10 @@ from isthmus.gateway.http import before_routing, by_sni, destination
 from isthmus.model.islands import IslandListener
 from isthmus.model.names import ClusterName
 from isthmus.model.xds import Resource
-from isthmus.proxy.clusters import HTTP_OPTIONS
+from isthmus.proxy.clusters import CONNECT_TIMEOUT, HTTP_OPTIONS
 from isthmus.proxy.listeners import HCM, ROUTER
 from isthmus.proxy.messages import duration, packed
-from isthmus.proxy.resources import UNLIMITED, address, resource
+from isthmus.proxy.resources import UNLIMITED, address, eds_cluster, eds_localities, resource
 
 RECEIVE: Final = {"max_rx_datagram_size": {"value": 65_535}}
 """What Envoy reads of pods at most; by default it drops what is larger than 1,500 bytes."""
@@ -35,8 +37,16 @@ UPGRADE: Final = "CONNECT-UDP"
 STAT_PREFIX: Final = "udp"
 TARGET_END: Final = " udp"
 """How the names of clusters of Envoy that are reached so end, behind the SNI."""
-PING_EVERY: Final = 0.2
+CHECK_INTERVAL: Final = 0.1
+"""Seconds between two checks of a gateway that tunnels may go to. With two that fail and 0.25 s until a client's
+next datagram, that makes less than a second until its next answer."""
+CHECK_AGAIN: Final = 0.01
+"""Seconds from a check that failed to the next one, which decides: one fails also where a gateway is replaced."""
+PING_EVERY: Final = 1.0
 """Seconds between two pings of a node's connection to a gateway."""
+PING_TIMEOUT: Final = 10.0
+"""Seconds for an answer: only of a connection that is broken while its gateway passes checks. Longer than connects to
+some gateways take that fail, since it begins before there is a connection."""
 IDLE: Final = 60.0
 """Seconds without a datagram either way after which a session ends, and without a session a connection."""
 RENEWED_AFTER: Final = 10.0
@@ -61,12 +71,8 @@ def tunnel(row: IslandListener) -> str:
     return f"tunnel of {row.name}"
 
 
-def calling(row: IslandListener, sni: str, *, patience: float) -> Iterator[Resource]:
-    """The listener for the datagrams of pods, and the cluster that is :func:`tunnel`.
-
-    ``patience``: seconds that a connect to a gateway has, of any island that is called. A ping has twice as many: one
-    of a new connection has to outlive a connect that fails, and to end a connection for nothing costs all its sessions.
-    """
+def calling(row: IslandListener, sni: str) -> Iterator[Resource]:
+    """The listener for the datagrams of pods, and the cluster that is :func:`tunnel`."""
     datagrams, owner = f"datagrams of {row.name}", f"ServiceImport {row.import_of}"
     yield _listener(row, sni, datagrams, owner)
     within = {"address": {"envoy_internal_address": {"server_listener_name": tunnel(row)}}}
@@ -76,10 +82,34 @@ def calling(row: IslandListener, sni: str, *, patience: float) -> Iterator[Resou
         owner,
         row.name,
         type="STATIC",
-        connect_timeout=duration(patience),
         load_assignment={"cluster_name": datagrams, "endpoints": [{"lb_endpoints": [{"endpoint": within}]}]},
-        typed_extension_protocol_options={HTTP_OPTIONS: _options(patience)},
+        typed_extension_protocol_options={HTTP_OPTIONS: _options()},
         circuit_breakers=_bounds(),
+    )
+
+
+def tunnels_to(pods: str) -> str:
+    """The cluster of Envoy that ends tunnels here, for pods that need no gateway, and its listener within Envoy."""
+    return f"tunnels to {pods}"
+
+
+def beside(row: IslandListener, pods: str, *, present: bool) -> Iterator[Resource]:
+    """What is :func:`tunnels_to` a cluster of pods: it ends the tunnels of a port as a gateway does.
+
+    ``present``: whether there is any pod; without one tunnels have to go elsewhere.
+    """
+    name, owner = tunnels_to(pods), f"ServiceImport {row.import_of}"
+    within = {"endpoint": {"address": {"envoy_internal_address": {"server_listener_name": name}}}}
+    yield eds_cluster(name, owner, row.name, connect_timeout=CONNECT_TIMEOUT)
+    yield eds_localities(name, owner, row.name, [{"lb_endpoints": [within]}] if present else [])
+    yield resource(
+        "listener",
+        name,
+        owner,
+        row.name,
+        internal_listener={},
+        filter_chains=[{"name": name, "filters": [manager(row.cluster, pods)]}],
+        stat_prefix=STAT_PREFIX,
     )
 
 
@@ -119,9 +149,9 @@ def _listener(row: IslandListener, sni: str, datagrams: str, owner: str) -> Reso
     )
 
 
-def _options(patience: float) -> Any:
+def _options() -> Any:
     """How long a connection to a gateway is used, and its pings."""
-    pings = {"interval": duration(PING_EVERY), "interval_jitter": {"value": 0}, "timeout": duration(patience * 2)}
+    pings = {"interval": duration(PING_EVERY), "timeout": duration(PING_TIMEOUT)}
     return packed(
         HTTP_OPTIONS,
         common_http_protocol_options={

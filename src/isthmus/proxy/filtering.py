@@ -12,7 +12,8 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 
-from isthmus import logs, netlink, uplinks
+from isthmus import logs, uplinks
+from isthmus.netlink import sock_diag
 from isthmus.proxy.steering import listening
 
 log = logs.get("envoy")
@@ -41,7 +42,7 @@ class UplinkFilter:
             self._due = time.monotonic() + uplinks.REFRESH
             if (found := uplinks.indexes(self._names)) != self._interfaces:
                 self._interfaces, self._seen = found, set()
-        present = netlink.tcp_listeners() | self._udp_servers()
+        present = sock_diag.tcp_listeners() | self._udp_servers()
         if new := present - self._seen:
             with ExitStack() as stack:
                 for each in (found for pid in pids for found in listening(pid, stack, among=new)):
@@ -51,7 +52,7 @@ class UplinkFilter:
     def _udp_servers(self) -> set[int]:
         """Without udp_diag in the kernel those of TCP are filtered all the same."""
         try:
-            return netlink.udp_servers()
+            return sock_diag.udp_servers()
         except OSError as why:
             if not self._without_udp:
                 log.warning("datagrams from uplinks reach Envoy: the kernel lists no UDP sockets", why=why.strerror)

@@ -29,7 +29,7 @@ from isthmus.model.tables import (
     SERVICES,
 )
 from isthmus.proxy.attachment import attached, unfit, unresolved
-from isthmus.statedb import DerivedTogether, Reader, WriteTxn, pending, rewrite
+from isthmus.statedb import DerivedTogether, Reader, WriteTxn, rewrite
 
 CONTROLLER: Final = "isthmus.io/mesh"
 """The controllerName of our entries."""
@@ -45,8 +45,6 @@ PROGRAMMED: Final = "isthmus.io/Programmed"
 COUNTED: Final = (1000, 100, 10)
 """Numbers of nodes above which no further ones are told apart: each change of a message is a write for each route."""
 
-READ: Final = (ROUTES, GRANTS, SERVICES, IMPORTS, CLUSTERS, OBSERVED, ROUTE_REFUSALS, NODES)
-
 Pairs = Sequence[tuple[Any, Any]]
 Beyond = Callable[[ServiceName], dict[str, str]]
 """Of a Service, the routes for it that do not count, by owner, and why."""
@@ -55,6 +53,7 @@ Beyond = Callable[[ServiceName], dict[str, str]]
 def derived() -> DerivedTogether:
     """The declaration of the table, for the operator."""
     return DerivedTogether(
+        ROUTE_OBJECTS,
         renew=renew,
         reads={
             ROUTES: by_routes,
@@ -66,8 +65,6 @@ def derived() -> DerivedTogether:
             ROUTE_REFUSALS: by_refusals,
             NODES: by_nodes,
         },
-        awaits={ROUTE_OBJECTS: lambda reader: pending(reader, READ)},
-        arrived=lambda reader, sources: (),
     )
 
 

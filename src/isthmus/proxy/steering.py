@@ -22,7 +22,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
 
-from isthmus import netlink
+from isthmus.netlink import sock_diag
 
 SO_ATTACH_REUSEPORT_CBPF: Final = 51
 SO_DETACH_REUSEPORT_BPF: Final = 68
@@ -78,7 +78,7 @@ def listening(pid: int, stack: ExitStack, *, among: Container[int] | None = None
     ``among``: of the sockets of these inodes, of whatever protocol. Connections are not copied: a copy would keep one
     open that Envoy closes.
     """
-    listeners = netlink.tcp_listeners() if among is None else among
+    listeners = sock_diag.tcp_listeners() if among is None else among
     found: list[socket.socket] = []
     try:
         pidfd = os.pidfd_open(pid)

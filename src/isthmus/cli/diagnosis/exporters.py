@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from isthmus.cli.diagnosis import hops
 from isthmus.cli.diagnosis.facts import Facts
-from isthmus.cli.diagnosis.gateways import gateways
+from isthmus.cli.diagnosis.gateways import cut_off, exporters, gateways, through_gateways
 from isthmus.cli.diagnosis.hops import Hop
 from isthmus.loadbalancer.explain import called
 from isthmus.mcs.merged import importers, may_import
@@ -77,12 +77,11 @@ def peers(facts: Facts, service: ServiceName) -> Iterator[Hop]:
     """The clusters that export the service, or all where none does, are connected and keep their records."""
     found = [row for each in (facts.agent, facts.operator) for row in each.rows.all(tables.CLUSTERS)]
     rows = {row.name: row for row in sorted(found, key=lambda row: row.state != "ready")}  # of two, the one that fails
-    exporting = {row.cluster for row in facts.operator.rows.all(tables.EXPORTS) if row.name == service}
-    imported = facts.agent.rows.get(tables.IMPORTS, service)
-    exporting |= set(imported.clusters) if imported is not None else set()
+    exporting = exporters(facts, service)
     for row in sorted(rows.values(), key=lambda row: row.name):
         if not row.own and (row.name in exporting or not exporting - {facts.cluster}):
-            yield _peer(facts, row)
+            hop = _peer(facts, row)
+            yield replace(hop, state="follows", cure="") if cut_off(facts, service, row) else hop
             for each in facts.others:
                 if each.cluster == row.name and not each.error:
                     yield from (replace(hop, hop="peer") for hop in hops.sources(facts, each))
@@ -97,7 +96,8 @@ def _peer(facts: Facts, row: Cluster) -> Hop:
     text = f"{row.state} since {row.since}" + (f": {why}" if why else "")
     if str(row.state) == "silent":
         return Hop("peer", f"cluster {row.name}", text, "fault", facts.start(f"{row.name}/operator"))
-    cure = f"isthmus clusters status; its etcd is {', '.join(row.endpoints) or 'not configured'}"
+    behind = "behind its gateways, " if through_gateways(row) else ""
+    cure = f"isthmus clusters status; its etcd is {behind}{', '.join(row.endpoints) or 'not configured'}"
     return Hop("peer", f"cluster {row.name}", text, "fault", cure)
 
 

@@ -19,7 +19,7 @@ from isthmus.loadbalancer.explain import called
 from isthmus.model import tables
 from isthmus.model.clusters import Cluster, reachability
 from isthmus.model.islands import IslandListener
-from isthmus.model.names import ServiceName
+from isthmus.model.names import ClusterName, ServiceName
 from isthmus.statedb import Reader
 
 SNIS: Final = 3
@@ -27,7 +27,7 @@ SNIS: Final = 3
 
 
 def gateways(facts: Facts, service: ServiceName) -> Iterator[Hop]:
-    """What is between this node and the pods of each island that exports the service."""
+    """What is between this node and the pods of each island that exports the service, or may: see :func:`_islands`."""
     islands = _islands(facts, service)
     if facts.agent.error or not islands:
         return
@@ -49,14 +49,43 @@ def gateways(facts: Facts, service: ServiceName) -> Iterator[Hop]:
             yield replace(hop, state="follows", cure="") if explained and hop.state == "fault" else hop
 
 
+def through_gateways(island: Cluster) -> bool:
+    """Whether a cluster's etcd is followed through its gateways."""
+    return bool(_followed_at(island) & {*island.gateways})
+
+
+def cut_off(facts: Facts, service: ServiceName, island: Cluster) -> bool:
+    """Whether a cluster's etcd is out of reach for want of its gateways, whose hops are the fault."""
+    checks = facts.agent.rows.by(tables.GATEWAY_CHECKS, "cluster", island.name)
+    failing = {row.address for row in checks if not row.healthy}
+    walked = {each.name for each in _islands(facts, service)}
+    followed = _followed_at(island)
+    return island.state != "ready" and island.name in walked and bool(followed) and followed <= failing
+
+
+def _followed_at(island: Cluster) -> set[str]:
+    """Where a cluster's etcd is followed, as address:port."""
+    return {each.removeprefix("https://") for each in island.endpoints}
+
+
+def exporters(facts: Facts, service: ServiceName) -> set[ClusterName]:
+    """The clusters that export a service, as far as it is known here."""
+    imported = facts.agent.rows.get(tables.IMPORTS, service)
+    found = {row.cluster for row in facts.operator.rows.all(tables.EXPORTS) if row.name == service}
+    return found | set(imported.clusters if imported is not None else ())
+
+
 def _islands(facts: Facts, service: ServiceName) -> list[Cluster]:
-    """The clusters that export the service and are reached through gateways."""
-    rows = facts.agent.rows
-    imported = rows.get(tables.IMPORTS, service)
+    """The clusters that are reached through gateways and export the service.
+
+    Where no other cluster is known to export it: also those whose records do not arrive, or not all of them.
+    """
+    rows, exporting = facts.agent.rows, exporters(facts, service)
     own = next((row for row in rows.all(tables.CLUSTERS) if row.own), None)
-    exporting = imported.clusters if imported is not None else ()
-    known = sorted((row for row in rows.all(tables.CLUSTERS) if row.name in exporting), key=lambda row: row.name)
-    return [row for row in known if not row.own and reachability(own, row) == "gateway"]
+    nobody = not exporting - {facts.cluster}
+    known = sorted(rows.all(tables.CLUSTERS), key=lambda row: row.name)
+    called = [row for row in known if row.name in exporting or (nobody and row.state != "ready")]
+    return [row for row in called if not row.own and reachability(own, row) == "gateway"]
 
 
 def _gateway(facts: Facts, island: Cluster) -> Process | None:
@@ -108,7 +137,7 @@ def _checks(facts: Facts, service: ServiceName, calling: Mapping[str, Any], isla
     found = [service_sni(service, row.port, domain, protocol=row.protocol, pod=row.pod) for row in listeners]
     snis = ", ".join(found[:SNIS]) + (f" and {len(found) - SNIS} more" if len(found) > SNIS else "")
     ends = gateway.status.get("certificate_ends") if gateway is not None and not gateway.error else None
-    more = f"; SNI {snis}" + (f"; its certificate ends {_day(ends)}" if ends else "")
+    more = (f"; SNI {snis}" if snis else "") + (f"; its certificate ends {_day(ends)}" if ends else "")
     for row in sorted(rows.by(tables.GATEWAY_CHECKS, "cluster", island.name), key=lambda row: row.address):
         subject = f"gateway {row.address} of {island.name}"
         if row.healthy:
