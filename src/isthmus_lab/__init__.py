@@ -6,6 +6,8 @@ and everything of it carries the lab's name, so that ``down`` finds it all after
 
     layout.py      names, addresses and paths of a lab: pure
     kernel.py      the system calls Python lacks
+    privileges.py  what this user may do here, and what follows from it
+    confinement.py the user namespace of a lab that is not root's
     cgroups.py     the lab's tree of control groups
     network/       namespaces and wires
     spawn.py       a process in its namespaces and cgroup

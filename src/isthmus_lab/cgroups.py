@@ -1,6 +1,8 @@
-"""The lab's tree of control groups: where each process of a lab is, and how all of them are found and ended.
+"""The lab's tree of groups of processes: where each process is, and how all of them are found and ended.
 
-Cgroup v2 only, and no controller is asked for: the tree records what belongs where, and BPF attaches to it.
+Root's are control groups v2, and no controller is asked for: the tree records what belongs where, and BPF attaches to
+it. Others may not make those. Theirs are directories with a cgroup namespace each (cgroup_namespaces(7)), which a
+process keeps, and all that it starts, as long as nothing in the lab makes another; what it shows is not used.
 """
 
 from __future__ import annotations
@@ -9,17 +11,37 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import Final
+
+from isthmus.host_user import RUN
+from isthmus_lab import kernel, privileges
+
+GROUPS: Final = RUN / "groups"
+"""The tree where there is no cgroup v2 for this user."""
+MARK: Final = "namespace"
+"""Of a group without cgroup v2: the file on which its namespace is mounted."""
+NONE: Final = (0, 0)
+"""The identity of what is no namespace."""
+PASSES: Final = 100
+"""How often a group that forks while it is killed is looked at again."""
 
 
 class NoCgroups(Exception):  # noqa: N818
     """This machine has no cgroup v2 hierarchy."""
 
 
+class StillForking(OSError):  # noqa: N818
+    """Not all of a group got a signal: it starts processes faster than they are found."""
+
+
 @cache
 def found() -> Path | None:
-    """Where cgroup v2 is mounted: alone, or beside v1."""
+    """Where cgroup v2 is mounted: alone, or beside v1. Without privileges, a directory of this user."""
+    if privileges.CONFINED:
+        return GROUPS
     for line in Path("/proc/mounts").read_text().splitlines():
         _, where, kind, *_ = line.split()
         if kind == "cgroup2":
@@ -37,17 +59,37 @@ def root() -> Path:
 def make(path: Path) -> Path:
     """A group, and those above it."""
     path.mkdir(parents=True, exist_ok=True)
+    if privileges.CONFINED and not _marked(path / MARK):
+        (path / MARK).touch()
+        kernel.keep_namespace("cgroup", kernel.CLONE_NEWCGROUP, path / MARK)
     return path
+
+
+def _marked(mark: Path) -> bool:
+    """Whether a namespace is mounted there: what an interrupted make left is a plain file of the same file system."""
+    try:
+        return mark.lstat().st_dev != mark.parent.lstat().st_dev
+    except FileNotFoundError:
+        return False
 
 
 def enter(path: Path) -> None:
     """Move this process into a group; allowed between fork and exec."""
-    with (path / "cgroup.procs").open("w") as procs:
-        procs.write("0")
+    if privileges.CONFINED:
+        with (path / MARK).open() as group:
+            kernel.setns(group.fileno(), kernel.CLONE_NEWCGROUP)
+    else:
+        (path / "cgroup.procs").write_text("0")
 
 
 def processes(path: Path) -> list[int]:
     """Pids of a group and of all below it."""
+    if privileges.CONFINED:
+        marks = (Path(directory, MARK) for directory, _, _ in os.walk(path))
+        own = _identity(
+            Path("/proc/self/ns/cgroup")
+        )  # of whoever asks, and of no group: what is sent must not reach it
+        return _members({_identity(mark) for mark in marks if _marked(mark)} - {NONE, own})
     found: list[int] = []
     for directory, _, files in os.walk(path):
         if "cgroup.procs" in files:
@@ -56,6 +98,21 @@ def processes(path: Path) -> list[int]:
             except OSError:
                 continue  # went away between being seen and being read
     return found
+
+
+def _members(marks: set[tuple[int, int]]) -> list[int]:
+    """Pids of those that are in one of some namespaces; one that has ended and waits for its parent is in none."""
+    pids = [entry for entry in Path("/proc").iterdir() if entry.name.isdigit()] if marks else []
+    return [int(entry.name) for entry in pids if _identity(entry / "ns/cgroup") in marks]
+
+
+def _identity(namespace: Path) -> tuple[int, int]:
+    """That of a namespace and of no other; NONE where it is gone, or another user's."""
+    try:
+        found = namespace.stat()
+    except OSError:
+        return NONE
+    return found.st_dev, found.st_ino
 
 
 def groups(path: Path, *, depth: int) -> Iterator[Path]:
@@ -69,12 +126,35 @@ def groups(path: Path, *, depth: int) -> Iterator[Path]:
 
 def kill(path: Path) -> None:
     """SIGKILL to everything in a group and below; what forks meanwhile is hit too."""
-    try:
-        (path / "cgroup.kill").write_text("1")
-    except FileNotFoundError:
-        if path.exists():  # a kernel before 5.14
-            for pid in processes(path):
-                send(pid, signal.SIGKILL)
+    at_once = path / "cgroup.kill"  # since 5.14
+    if privileges.CONFINED or not at_once.exists():
+        _signal(path, signal.SIGKILL)
+        return
+    with suppress(FileNotFoundError):  # went away between being seen and being written
+        at_once.write_text("1")
+
+
+def freeze(path: Path, *, frozen: bool) -> None:
+    """Stop everything in a group where it is, or let it run again."""
+    if privileges.CONFINED:
+        _signal(path, signal.SIGSTOP if frozen else signal.SIGCONT)
+    else:
+        (path / "cgroup.freeze").write_text("1" if frozen else "0")
+
+
+def _signal(path: Path, number: int) -> None:
+    """A signal to everything in a group and below, also to what forks meanwhile: until a look finds nothing new.
+
+    StillForking where no look does.
+    """
+    hit: set[int] = set()
+    for _ in range(PASSES):
+        if not (new := set(processes(path)) - hit):
+            return
+        for pid in new:
+            send(pid, number)
+        hit |= new
+    raise StillForking(f"{path} starts processes faster than they are found")
 
 
 def send(pid: int, number: int) -> None:
@@ -89,8 +169,11 @@ def remove(path: Path) -> bool:
     """Remove a group and those below it; False while something is still in one of them."""
     if not path.exists():
         return True
+    if privileges.CONFINED and processes(path):
+        return False
     for directory, _, _ in os.walk(path, topdown=False):
         try:
+            _unmark(Path(directory, MARK))
             Path(directory).rmdir()
         except FileNotFoundError:
             continue
@@ -99,11 +182,22 @@ def remove(path: Path) -> bool:
     return True
 
 
+def _unmark(mark: Path) -> None:
+    if not privileges.CONFINED or not mark.exists():
+        return
+    try:
+        kernel.umount(mark)
+    except OSError:
+        pass  # the namespace it was mounted in has ended
+    mark.unlink()
+
+
 def end(path: Path, *, patience: float = 5.0) -> bool:
     """Kill everything in a group, wait until it is empty, and remove it."""
     deadline = time.monotonic() + patience
     while not remove(path):
-        kill(path)
+        with suppress(StillForking):
+            kill(path)
         if time.monotonic() > deadline:
             return False
         time.sleep(0.005)

@@ -10,13 +10,17 @@ from typing import Final
 
 from msgspec import Struct
 
-from isthmus_lab.layout import Cluster, Lab, Node
+from isthmus_lab.layout import GATEWAY, Cluster, Lab, Node
 from isthmus_lab.supervisor.configs import OF_NODES
 
 CENTRAL: Final = {"etcd": 2379, "apiserver": 6443, "clusterdns": 53}
 """Processes of the control plane and where they listen."""
-ENVOYS: Final = ("envoy", "gateway", "gateway-envoy")
-"""Of nodes, where there are any: the last two of gateway nodes of islands."""
+GATEWAYS: Final = ("gateway", "gateway-envoy")
+"""Of gateway nodes, where some clusters are islands."""
+ENVOYS: Final = ("envoy", *GATEWAYS)
+"""Of nodes, where there are any."""
+LISTENING: Final = {**CENTRAL, **dict.fromkeys(GATEWAYS, GATEWAY)}
+"""The port of a process that has one."""
 
 
 class NoSuchTarget(Exception):  # noqa: N818
@@ -86,13 +90,17 @@ def wires(lab: Lab, target: FaultTarget) -> frozenset[str]:
         raise NoSuchTarget(f"{target}: cut or slow its node; a pod has no cable of its own in the fabric")
     if target.process in CENTRAL:
         return frozenset({cluster.wire})
-    of_nodes = frozenset(node.wire for node in cluster.nodes if target.node in (0, node.number))
+    of_nodes = frozenset(
+        node.wire
+        for node in cluster.nodes
+        if target.node in (0, node.number) and (node.gateway or target.process not in GATEWAYS)
+    )
     return of_nodes if target.node or target.process else of_nodes | {cluster.wire}
 
 
 def port(target: FaultTarget) -> int:
     """Where it listens, if it is one process; 0 for everything."""
-    return CENTRAL.get(target.process, 0)
+    return LISTENING.get(target.process, 0)
 
 
 def _cluster(lab: Lab, target: FaultTarget) -> Cluster:

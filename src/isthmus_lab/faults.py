@@ -114,12 +114,12 @@ def _pod(lab: Lab, target: FaultTarget) -> list[Path]:
 def _group(group: Path, action: Action) -> None:
     match action:
         case "kill":
-            (group / "cgroup.freeze").write_text("0")
+            cgroups.freeze(group, frozen=False)
             cgroups.kill(group)
         case "pause":
-            (group / "cgroup.freeze").write_text("1")
+            cgroups.freeze(group, frozen=True)
         case "start":
-            (group / "cgroup.freeze").write_text("0")
+            cgroups.freeze(group, frozen=False)
 
 
 def _cables(lab: Lab, wires: frozenset[str], *, dead: bool) -> None:

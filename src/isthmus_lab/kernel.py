@@ -1,20 +1,23 @@
 """The system calls a lab needs and Python 3.11 lacks: namespaces, mounts, capabilities. Each raises OSError by name.
 
-AnyObject of these run between fork and exec, so nothing here allocates threads, logs, or waits.
+Some of these run between fork and exec, so nothing here allocates threads, logs, or waits.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 CLONE_NEWNS: Final = 0x00020000
+CLONE_NEWCGROUP: Final = 0x02000000
 CLONE_NEWUTS: Final = 0x04000000
 CLONE_NEWIPC: Final = 0x08000000
+CLONE_NEWUSER: Final = 0x10000000
 CLONE_NEWPID: Final = 0x20000000
 CLONE_NEWNET: Final = 0x40000000
 
@@ -68,7 +71,8 @@ def umount(target: str | Path, flags: int = MNT_DETACH) -> None:
 
 def mounts() -> list[str]:
     """Where something is mounted, in the order it was. os.path.ismount would not see a bind within one file system."""
-    return [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    found = (line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines())
+    return [re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), where) for where in found]
 
 
 def pivot_root(new: str | Path, old: str | Path) -> None:
@@ -86,6 +90,17 @@ def sethostname(name: str) -> None:
 def prctl(option: int, argument: int = 0) -> None:
     """prctl(2)."""
     _check(_libc.prctl(option, ctypes.c_ulong(argument), 0, 0, 0), "prctl")
+
+
+def keep_namespace(kind: str, flag: int, file: Path) -> None:
+    """Mount a new namespace of a kind, as /proc/PID/ns calls it, on a file. This process stays in the one it is in."""
+    own = Path("/proc/thread-self/ns", kind)
+    with own.open() as home:
+        unshare(flag)
+        try:
+            mount(own, file, flags=MS_BIND)
+        finally:
+            setns(home.fileno(), flag)
 
 
 @contextmanager

@@ -15,10 +15,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final, Literal
 
+from isthmus.host_user import LABS
 from isthmus.model.hosts import joined
 from isthmus_lab.families import SCHEMES, Families, Scheme
 
-STATE_ROOT: Final = Path("/run/isthmus/labs")
+STATE_ROOT: Final = LABS
 CLUSTER_DOMAIN: Final = "cluster.local"
 
 ETCD: Final = 2379
@@ -190,10 +191,16 @@ class Cluster:
         """Where its etcd answers."""
         return f"https://{joined(self.address, ETCD)}"
 
-    def etcd_seen_from(self, other: Cluster) -> str:
-        """Where another cluster finds it: across networks at its gateway node."""
-        near = self.network == other.network
-        return self.etcd if near else f"https://{joined(self.nodes[0].address, ETCD)}"
+    @property
+    def gateway_endpoints(self) -> tuple[str, ...]:
+        """Where its gateways answer, as address:port: all that clusters of other networks reach of it."""
+        return tuple(joined(node.address, GATEWAY) for node in self.nodes if node.gateway)
+
+    def etcd_seen_from(self, other: Cluster) -> tuple[str, ...]:
+        """Where another cluster finds its etcd: across networks at its gateways."""
+        if self.network == other.network:
+            return (self.etcd,)
+        return tuple(f"https://{each}" for each in self.gateway_endpoints)
 
     @property
     def apiserver(self) -> str:

@@ -19,7 +19,7 @@ class ObjectCache(Generic[T]):
         self.items: dict[str, T] = {}
         self.complete = False
 
-    def replace(self, items: Mapping[str, T], *, partial: bool) -> None:
+    async def replace(self, items: Mapping[str, T], *, partial: bool) -> None:
         """The reflector's."""
         self.items = {**self.items, **items} if partial else dict(items)
         self.complete = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Literal
 
 import msgspec
@@ -50,7 +51,10 @@ def write(record: Record) -> None:
 
 def read(name: str) -> Record:
     """The record of a lab; KeyError where there is none."""
+    file = Lab(name).directory / "lab.json"
     try:
-        return msgspec.json.decode((Lab(name).directory / "lab.json").read_bytes(), type=Record)
+        if file.stat().st_uid != os.geteuid():
+            raise KeyError(name)  # another user's, in a directory that any user may have made
+        return msgspec.json.decode(file.read_bytes(), type=Record)
     except FileNotFoundError:
         raise KeyError(name) from None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from isthmus_lab import cgroups, kernel
+from isthmus_lab import cgroups, confinement, kernel
 from isthmus_lab.layout import STATE_ROOT, Lab
 from isthmus_lab.network import namespaces
 
@@ -41,8 +41,7 @@ def remove(lab: Lab) -> None:
     if lab.directory.exists():
         raise StillThere(f"{lab.directory} cannot be removed")
     namespaces.release()
-    for directory in (STATE_ROOT, STATE_ROOT.parent):
-        _remove_empty(directory)
+    confinement.forget(lab)
 
 
 def _unmount(directory: Path) -> None:
@@ -50,10 +49,3 @@ def _unmount(directory: Path) -> None:
     for where in reversed(kernel.mounts()):
         if Path(where).is_relative_to(directory):
             kernel.umount(where)
-
-
-def _remove_empty(directory: Path) -> None:
-    try:
-        directory.rmdir()
-    except OSError:
-        pass  # another lab's, or not there

@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from isthmus.datapath import requirements
 from isthmus.etcd import EtcdError
+from isthmus.host_user import refusal
 from isthmus.proxy import NoEnvoyError, binary
-from isthmus_lab import cgroups, etcd_program, families, record, removal
-from isthmus_lab.images import Image
+from isthmus_lab import cgroups, confinement, etcd_program, families, privileges, record, removal
+from isthmus_lab.images import PATH, Image
 from isthmus_lab.layout import MAX_CLUSTERS, MAX_NODES, NAME, Lab
 from isthmus_lab.realapi import binaries
 from isthmus_lab.record import ApiServer, Datapath
@@ -31,13 +33,8 @@ class CannotStart(Exception):  # noqa: N818
 
 def missing(*, apiserver: ApiServer = "small", datapath: Datapath = "isthmus") -> list[str]:
     """What this machine lacks, as sentences that say how to get it."""
-    lacks = requirements()
-    if os.geteuid() != 0 and not any("root" in each for each in lacks):
-        lacks.insert(0, "root: a lab makes network namespaces, control groups and BPF programs: run it with sudo")
-    root = cgroups.found()
-    if os.geteuid() == 0 and root is not None and not os.access(root, os.W_OK):
-        lacks.append(f"cgroup v2 is mounted read-only at {root}: in a container, run that with --privileged")
-    if shutil.which("nft") is None:
+    lacks = confinement.missing() if privileges.CONFINED else [*requirements(), *_read_only()]
+    if shutil.which("nft", path=PATH) is None:
         lacks.append("nft: apt-get install nftables")
     try:
         etcd_program.find()
@@ -50,6 +47,13 @@ def missing(*, apiserver: ApiServer = "small", datapath: Datapath = "isthmus") -
     return lacks
 
 
+def _read_only() -> list[str]:
+    root = cgroups.found()
+    if root is None or os.access(root, os.W_OK):
+        return []
+    return [f"cgroup v2 is mounted read-only at {root}: in a container, run that with --privileged"]
+
+
 def envoy() -> Path | None:
     """The Envoy of this machine, for routes of the Gateway API; a lab is whole without one."""
     try:
@@ -58,7 +62,7 @@ def envoy() -> Path | None:
         return None
 
 
-def check(lab: Lab, *, apiserver: ApiServer = "small", datapath: Datapath = "isthmus") -> None:
+def check(lab: Lab, *, isthmus: bool = True, apiserver: ApiServer = "small", datapath: Datapath = "isthmus") -> None:
     """CannotStart unless this lab can be made here now."""
     if not NAME.match(lab.name):
         raise CannotStart(f"--lab {lab.name}: at most 12 lower-case letters and digits, a letter first")
@@ -68,15 +72,29 @@ def check(lab: Lab, *, apiserver: ApiServer = "small", datapath: Datapath = "ist
         raise CannotStart(f"--nodes {lab.nodes}: 1 to {MAX_NODES}")
     if not 1 <= lab.gateways <= lab.nodes:
         raise CannotStart(f"--gateways {lab.gateways}: 1 to --nodes, which is {lab.nodes}")
+    if datapath == "kube-proxy" and privileges.CONFINED:
+        raise CannotStart("--datapath kube-proxy: kube-proxy wants the machine's own privileges: run this as root")
     if datapath == "kube-proxy" and apiserver != "real":
         raise CannotStart("--datapath kube-proxy: wants --apiserver real")
+    if datapath == "kube-proxy" and lab.islands:
+        raise CannotStart("--datapath kube-proxy: its nodes call no gateways, so no --network island")
+    if isthmus and lab.islands and envoy() is None:
+        raise CannotStart(
+            "--network island: no Envoy is installed here, by which islands are called: tools/setup envoy"
+        )
     for scheme in lab.schemes:
         if not families.usable(scheme.family):
             raise CannotStart(f"--ip-families: this kernel has no {scheme.family}; was it booted with ipv6.disable=1?")
+    if why := refusal():
+        raise CannotStart(why)
     if lacks := missing(apiserver=apiserver, datapath=datapath):
         raise CannotStart(f"this machine cannot run a lab; missing: {'; '.join(lacks)}")
     if _exists(lab):
-        raise CannotStart(f"lab {lab.name} is there already: isthmus lab status, or isthmus lab down --lab {lab.name}")
+        raise CannotStart(_there(lab))
+
+
+def _there(lab: Lab) -> str:
+    return f"lab {lab.name} is there already: isthmus lab status, or isthmus lab down --lab {lab.name}"
 
 
 def _exists(lab: Lab) -> bool:
@@ -86,6 +104,14 @@ def _exists(lab: Lab) -> bool:
         raise CannotStart(str(why)) from None
 
 
+def reserve(lab: Lab) -> None:
+    """Make its directory, and so this command the one that makes the lab, and may remove it; CannotStart for others."""
+    try:
+        lab.directory.mkdir(parents=True, mode=0o700)
+    except FileExistsError:
+        raise CannotStart(_there(lab)) from None
+
+
 def start(
     lab: Lab,
     *,
@@ -93,9 +119,12 @@ def start(
     isthmus: bool = True,
     apiserver: ApiServer = "small",
     datapath: Datapath = "isthmus",
+    doors: Sequence[socket.socket] = (),
 ) -> None:
-    """Start the supervisor, in the lab's control group from its first instruction on."""
-    lab.directory.mkdir(parents=True, mode=0o700)
+    """Start the supervisor of a lab that is reserved, in its control group from its first instruction on.
+
+    ``doors``: listeners outside of the lab's namespaces, one for each cluster's API server, where it is confined.
+    """
     lab.logs.mkdir()
     record.write(
         record.Record(
@@ -116,7 +145,8 @@ def start(
     group = cgroups.make(control_group(lab))
     with (lab.logs / "supervisor.log").open("ab") as log:
         subprocess.Popen(
-            [sys.executable, "-m", "isthmus_lab.supervisor", lab.name],
+            [sys.executable, "-m", "isthmus_lab.supervisor", lab.name, *(str(door.fileno()) for door in doors)],
+            pass_fds=[door.fileno() for door in doors],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

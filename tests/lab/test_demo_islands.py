@@ -9,6 +9,7 @@ import sys
 import pytest
 from lab_running import lab_name
 from lab_traces import traces
+from ordinary_user import OrdinaryUser
 
 from isthmus_lab.layout import Lab
 
@@ -27,3 +28,16 @@ def test_every_step_of_the_story_of_islands_holds() -> None:
     assert len(outcome["steps"]) == 11
     assert done.returncode == 0
     assert traces(LAB) == {name: [] for name in traces(LAB)}
+
+
+@pytest.mark.lab
+@pytest.mark.failover
+@pytest.mark.needs("envoy")
+@pytest.mark.timeout(900)
+def test_the_story_of_islands_holds_for_an_ordinary_user_without_bpf() -> None:
+    user = OrdinaryUser()
+    done = user.isthmus("lab", "demo", "--story", "islands", "--json", code=None)
+    outcome = json.loads(done.stdout)
+    assert [step for step in outcome["steps"] if not step["ok"]] == [], done.stderr
+    assert (len(outcome["steps"]), done.returncode) == (11, 0)
+    assert (user.processes(), user.directory.exists()) == ([], False)

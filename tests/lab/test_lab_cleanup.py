@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from lab_running import Running
 from lab_traces import existing, host_network, others, pinned, shared, traces
 
-from isthmus_lab import cgroups
+from isthmus_lab import cgroups, startup
+from isthmus_lab.cli.lab import group
 from isthmus_lab.layout import Lab
 from isthmus_lab.node.sandbox import drop_capabilities
 
@@ -122,6 +124,16 @@ def test_a_lab_that_is_there_is_not_started_again(spare: Running) -> None:
     output = spare.cli("up", "--clusters", "1", code=1).stderr
     assert output.count("\n") == 1
     assert f"lab {spare.lab.name} is there already" in output
+
+
+def test_an_interrupted_up_leaves_a_lab_that_was_there(spare: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(lab: Lab, **_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(startup, "check", interrupted)
+    spare.lab.directory.mkdir(parents=True)
+    CliRunner().invoke(group, ["up", "--lab", spare.lab.name])
+    assert spare.lab.directory.exists()
 
 
 def test_there_is_nothing_to_take_down(spare: Running) -> None:

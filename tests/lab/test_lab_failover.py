@@ -1,8 +1,8 @@
 """No connect fails while anything on the way dies, is cut off or replaced, as long as one backend answers.
 
-c1's client calls an import by name and by address, TCP and UDP, IPv4 and IPv6, 400 times a second where the machine
-can, while one fault after the other is made in the lab. What had been connected to a server that then died cannot be
-saved, nor can a datagram to it: those are counted apart.
+c1's client calls an import by name and by address, TCP and UDP, IPv4 and IPv6, 330 times a second by a schedule, while
+one fault after the other is made in the lab. What had been connected to a server that then died cannot be saved, nor a
+datagram to it: those are counted apart.
 """
 
 from __future__ import annotations
@@ -29,10 +29,6 @@ pytestmark = pytest.mark.lab
 
 HERE = Path(__file__).parent
 SUPPORT = HERE.parent / "support"
-CALLERS = 16
-"""Of TCP, in failover_load.py."""
-ALL_CALLERS = 16 + 96
-"""Of UDP too."""
 NAME = "echo.demo.svc.clusterset.local"
 LAST_ACK = "09"
 """In the fourth column of /proc/net/tcp."""
@@ -242,19 +238,20 @@ def test_no_connect_fails_while(fault: str, lab: Running) -> None:
         time.sleep(1.0)
     finally:
         result = calling.end()
-    datagrams = [each for each in result["failed"] if each[0].startswith("udp")]
+    datagrams = [each for each in result["failed"] if each[0].startswith("udp") and each[1] == "answer"]
     cut_short = [each for each in result["failed"] if each not in datagrams and was_connected(*each[1:3])]
     connects = [each for each in result["failed"] if each not in datagrams and each not in cut_short]
     print(
-        f"{fault}: {sum(result['ended'].values())} calls, {result['rate']}/s; failed connects {connects}, cut short"
-        f" {len(cut_short)}, datagrams unanswered {len(datagrams)}, slow {len(result['slow'])};"
-        f" {result['ended']}; {result['answered']}"
+        f"{fault}: {sum(result['ended'].values())} calls, {result['rate']}/s, the latest {result['late']} s late,"
+        f" {result['under_way']} under way at most; failed connects {connects}, cut short {len(cut_short)}, datagrams"
+        f" unanswered {len(datagrams)}, slow {len(result['slow'])}; {result['ended']}; {result['answered']}"
     )
     assert connects == []
     assert [each for each in cut_short if each[2] == "other bytes"] == []
-    assert len(cut_short) <= 2 * CALLERS, "what was established, at most the calls under way"
+    under_way = result["under_way"]
+    assert len(cut_short) <= under_way["tcp"] + under_way["bulk"], "what was established, at most the calls under way"
     if fault not in FEW:
-        assert len(result["slow"]) <= ALL_CALLERS, "no more than were under way"
+        assert len(result["slow"]) <= sum(under_way.values()), "no more than were under way"
     until(lambda: maps(lab, "flows") == [], seconds=100, what="entries of moved connections have gone")
     until(partial(no_end_is_awaited, lab), seconds=100, what="no socket is in LAST_ACK at either end")
     assert_named(lab)

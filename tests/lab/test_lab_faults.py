@@ -15,7 +15,7 @@ from lab_running import Running, lab_name, until
 
 from isthmus_lab import fault_targets, kernel, removal
 from isthmus_lab.fault_targets import FaultTarget, NoSuchTarget
-from isthmus_lab.layout import Lab
+from isthmus_lab.layout import GATEWAY, Lab
 from isthmus_lab.network import namespaces, netem
 from isthmus_lab.network.impairments import Cut, Impairments, Link, relays, ruleset
 from isthmus_lab.network.relay import Line, Timing
@@ -298,7 +298,7 @@ def islands() -> Iterator[Running]:
         removal.remove(running.lab)
 
 
-def reached(lab: Lab, source: str, target: str, port: int, *, patience: float = 30.0) -> bool:
+def reached(source: str, target: str, port: int, *, patience: float = 30.0) -> bool:
     """Whether a connection comes about from a namespace of the lab, in that time."""
     with kernel.inside(namespaces.path(source)):
         made = socket.socket()
@@ -337,12 +337,26 @@ def test_a_link_within_an_island_is_slow_and_that_of_the_other_is_not(islands: R
 
 
 @pytest.mark.lab
-def test_of_another_island_machines_reach_the_gateway_node_and_nothing_else(islands: Running) -> None:
-    (one, two), lab = islands.lab.clusters, islands.lab
-    assert two.nodes[0].gateway
-    assert reached(lab, one.nodes[1].namespace, two.nodes[0].address, PORT)
-    assert not reached(lab, one.nodes[1].namespace, two.nodes[1].address, PORT, patience=0.5)
-    assert not reached(lab, one.nodes[0].namespace, two.address, 2379, patience=0.5)
-    assert reached(lab, one.nodes[1].namespace, one.address, 2379), "the own control plane is no other island"
-    script = f"curl -sm1 http://{two.nodes[0].address}:{PORT} || echo $?"
+def test_of_another_island_machines_reach_nothing_but_the_gateways_port(islands: Running) -> None:
+    (one, two), source = islands.lab.clusters, islands.lab.clusters[0].nodes[1].namespace
+    gateway = two.nodes[0].address
+    with pytest.raises(ConnectionRefusedError):  # so packets pass, both ways: this lab has no gateway
+        reached(source, gateway, GATEWAY)
+    assert not reached(source, gateway, PORT, patience=0.5)
+    assert not reached(source, two.nodes[1].address, GATEWAY, patience=0.5)
+    assert not reached(source, two.address, 2379, patience=0.5)
+    assert reached(source, one.address, 2379), "the own control plane is no other island"
+    script = f"curl -sm1 http://{gateway}:{GATEWAY} || echo $?"
     assert islands.exec("default/client", script) == "28\n", "pods are not seen from other islands"
+
+
+@pytest.mark.lab
+def test_a_gateways_machine_opens_no_connection_from_its_port(islands: Running) -> None:
+    one, two = islands.lab.clusters
+    with kernel.inside(namespaces.path(one.nodes[0].namespace)):
+        made = socket.socket()
+    with made:
+        made.settimeout(0.5)
+        made.bind(("0.0.0.0", GATEWAY))
+        with pytest.raises(TimeoutError):
+            made.connect((two.nodes[0].address, PORT))

@@ -47,10 +47,10 @@ def rows(lab: Lab, table: str, cluster: str) -> Any:
 
 @pytest.mark.lab
 @pytest.mark.parametrize("cluster", ["c1", "c2", "c3"])
-def test_the_clusters_hear_each_other_through_gateway_nodes(islands: Running, cluster: str) -> None:
+def test_the_clusters_follow_each_other_through_gateways(islands: Running, cluster: str) -> None:
     until(lambda: isthmus(islands.lab, "clusters", "status", "--cluster", cluster).count("2/2") == 2)
     at = until(lambda: {each["name"]: each["endpoints"] for each in rows(islands.lab, "clusters", cluster)})
-    assert at["c1"] == ([] if cluster == "c1" else ["https://172.30.1.11:2379"])
+    assert at["c1"] == ([] if cluster == "c1" else ["https://172.30.1.11:15443"])
 
 
 @pytest.mark.lab
@@ -197,9 +197,14 @@ def answers(islands: Running, cluster: str, count: int) -> Counter[str]:
     return Counter(each["cluster"] for each in found)
 
 
-def test_another_islands_etcd_is_cut_off_at_its_gateway_node() -> None:
+@pytest.mark.parametrize("target", ["c2/etcd", "c2/gateway"])
+def test_another_islands_etcd_is_cut_off_at_its_gateways(target: str) -> None:
+    lab = Lab("demo", 2, 3, ("island",), gateways=2)
+    cut = Cut(fault_targets.parse(lab, "c1"), fault_targets.parse(lab, target), one_way=True)
+    assert 'fib daddr oifname { "c2-n1", "c2-n2" } th dport 15443 drop' in ruleset(lab, Impairments((cut,)))
+
+
+def test_an_islands_own_nodes_are_cut_off_from_its_etcd_itself() -> None:
     lab = Lab("demo", 2, 2, ("island",))
-    cut = Cut(fault_targets.parse(lab, "c1"), fault_targets.parse(lab, "c2/etcd"), one_way=True)
-    assert 'fib daddr oifname { "c2-n1" } th dport 2379 drop' in ruleset(lab, Impairments((cut,)))
     own = Cut(fault_targets.parse(lab, "c2/n2"), fault_targets.parse(lab, "c2/etcd"), one_way=True)
     assert 'iifname { "c2-n2" } fib daddr oifname { "c2-cp" } th dport 2379 drop' in ruleset(lab, Impairments((own,)))

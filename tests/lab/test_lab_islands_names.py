@@ -16,19 +16,40 @@ from isthmus.config import GatewaySection
 DB = Path(__file__).parents[2] / "examples" / "headless"
 APEX = "db.demo.svc.clusterset.local"
 STAND_INS = IPv4Network(GatewaySection().pod_addresses[0])
+SERVICE = """
+apiVersion: v1
+kind: Service
+metadata: {name: db, namespace: demo}
+spec:
+  clusterIP: None
+  selector: {app: db}
+  ports: [{name: tcp, port: 8080}, {name: udp, port: 53, protocol: UDP, targetPort: 8080}]
+"""
+DATAGRAM = """
+import socket, sys
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.settimeout(5)
+s.sendto(b'x', (sys.argv[1], 8080))
+data, peer = s.recvfrom(2000)
+print(data.decode() if peer[1] == 8080 else peer)
+"""
 CALL = "import sys, urllib.request as r; print(r.urlopen(f'http://{sys.argv[1]}:8080', timeout=5).read().decode())"
 
 
 @pytest.fixture(scope="module")
-def islands() -> Iterator[Running]:
-    """Both have a StatefulSet of two pods, and export its headless Service."""
+def islands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """Both have a StatefulSet of two pods, and export its headless Service, with a port of TCP and one of UDP."""
     with running_islands("p", 2, DB, "c1", "c2") as running:
+        file = tmp_path_factory.mktemp("names") / "service.yaml"
+        file.write_text(SERVICE)
+        for cluster in ("c1", "c2"):
+            running.kubectl("apply", "-f", str(file), cluster=cluster)
         yield running
 
 
-def answer(islands: Running, name: str) -> tuple[str, str]:
+def answer(islands: Running, name: str, call: str = CALL) -> tuple[str, str]:
     """(cluster, pod) that answers a call of a name from c2; nothing while none does."""
-    said = islands.exec("demo/client", f'python3 -c "{CALL}" {name}', cluster="c2", code=None)
+    said = islands.exec("demo/client", f'python3 -c "{call}" {name}', cluster="c2", code=None)
     found: dict[str, Any] = json.loads(said) if said.startswith("{") else {}
     return found.get("cluster", ""), found.get("pod", "")
 
@@ -51,6 +72,15 @@ def test_each_pod_answers_to_its_own_name(islands: Running, cluster: str, pod: s
     want = (cluster, pod)
     until(lambda: answer(islands, f"{pod}.{cluster}.{APEX}") == want, what=f"{pod} of {cluster} answers to its name")
     assert [answer(islands, f"{pod}.{cluster}.{APEX}") for _ in range(3)] == [want] * 3
+
+
+@pytest.mark.lab
+@pytest.mark.needs("envoy")
+@pytest.mark.parametrize("pod", ["db-0", "db-1"])
+def test_each_pod_of_the_other_island_answers_datagrams_to_its_own_name(islands: Running, pod: str) -> None:
+    name = f"{pod}.c1.{APEX}"
+    until(lambda: answer(islands, name, DATAGRAM) == ("c1", pod), what=f"{pod} of c1 answers to its name")
+    assert [answer(islands, name, DATAGRAM) for _ in range(3)] == [("c1", pod)] * 3
 
 
 @pytest.mark.lab

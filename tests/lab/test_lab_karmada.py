@@ -21,6 +21,7 @@ pytestmark = pytest.mark.lab
 EXAMPLES = Path(__file__).parents[2] / "examples" / "echo"
 NAME = "echo.demo.svc.cluster.local"
 CALLS = 60
+CLAIM = ("multiclusterservice.karmada.io/name=echo", "multiclusterservice.karmada.io/namespace=demo")
 
 
 @pytest.fixture(scope="module")
@@ -32,11 +33,7 @@ def lab() -> Iterator[Running]:
         running.kubectl("apply", "-f", str(EXAMPLES / "c1" / "echo.yaml"), cluster="c2")
         until(lambda: running.count_ready() == 6, what="two servers and a client in each cluster")
         slices = own_slices(running, "c1")
-        claim = {"multiclusterservice.karmada.io/name": "echo", "multiclusterservice.karmada.io/namespace": "demo"}
-        running.kubectl(
-            *("-n", "demo", "annotate", "service", "echo", *(f"{key}={value}" for key, value in claim.items())),
-            cluster="c2",
-        )
+        running.kubectl("-n", "demo", "annotate", "service", "echo", *CLAIM, cluster="c2")
         for each in slices:
             running.kubectl("apply", "-f", "-", stdin=json.dumps(dispatched(each, of="c1")), cluster="c2")
         until(lambda: reached(running) == {"c1": 2, "c2": 2}, what="all four are in the plan")
@@ -157,6 +154,24 @@ def test_a_policy_of_the_service_and_a_drain_of_the_provider_steer_its_native_na
     lab.kubectl("-n", "demo", "delete", "trafficpolicy", "echo", cluster="c2")
     until(lambda: len(plan(lab)["groups"]) == 1, what="no tiers")
     assert answered(call(lab)) == {"c1", "c2"}
+
+
+def test_the_native_name_follows_a_provider_before_karmada_has_brought_its_slices(lab: Running) -> None:
+    """Where c1's Service is claimed as well, as Karmada has it, c1 publishes its endpoints."""
+    lab.kubectl("-n", "demo", "annotate", "service", "echo", *CLAIM, cluster="c1")
+    lab.kubectl("-n", "demo", "scale", "deployment", "echo", "--replicas=3", cluster="c1")
+    until(lambda: reached(lab) == {"c1": 3, "c2": 2}, what="the third pod is in the plan")
+    assert "c1: 2 endpoints of karmada are shadowed by clusterset" in lab.isthmus("explain", "demo/echo", cluster="c2")
+    made = call(lab)
+    assert answered(made) == {"c1", "c2"}
+    assert len({each["answer"]["pod"] for each in made}) == 5
+    for key in CLAIM:
+        lab.kubectl("-n", "demo", "annotate", "service", "echo", f"{key.partition('=')[0]}-", cluster="c1")
+    lab.kubectl("-n", "demo", "scale", "deployment", "echo", "--replicas=2", cluster="c1")
+    for each in own_slices(lab, "c1"):
+        lab.kubectl("apply", "-f", "-", stdin=json.dumps(dispatched(each, of="c1")), cluster="c2")
+    until(lambda: reached(lab) == {"c1": 2, "c2": 2}, what="what Karmada wrote counts again")
+    assert "c1: 2 endpoints are as Karmada wrote them" in lab.isthmus("explain", "demo/echo", cluster="c2")
 
 
 def test_a_dead_provider_whose_slices_stay_costs_no_failed_call_and_comes_back_by_trial(lab: Running) -> None:

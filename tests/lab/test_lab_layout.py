@@ -48,16 +48,17 @@ def test_flat_clusters_and_islands_may_be_in_one_lab() -> None:
         "10.1.0.0/16",
     ]
     c1, c2, c3, _ = lab.clusters
-    assert c2.etcd_seen_from(c1) == "https://172.30.2.2:2379"
-    assert c2.etcd_seen_from(c3) == "https://172.30.2.11:2379", "across networks at the gateway node"
-    assert configs.operator(c1, envoy="/envoy").cluster.gateways == ("172.30.1.11:15443",)
+    assert c2.etcd_seen_from(c1) == ("https://172.30.2.2:2379",)
+    assert c2.etcd_seen_from(c3) == ("https://172.30.2.11:15443",), "across networks through the gateway"
+    assert configs.operator(c1).cluster.gateways == ("172.30.1.11:15443",)
 
 
 def test_every_gateway_node_is_published() -> None:
     lab = Lab("demo", 2, 3, ("island",), gateways=2)
     assert [node.gateway for node in lab.clusters[1].nodes] == [True, True, False]
-    found = configs.operator(lab.clusters[1], envoy="/envoy").cluster.gateways
-    assert found == ("172.30.2.11:15443", "172.30.2.12:15443")
+    published = ("172.30.2.11:15443", "172.30.2.12:15443")
+    assert configs.operator(lab.clusters[1]).cluster.gateways == published
+    assert lab.clusters[1].etcd_seen_from(lab.clusters[0]) == tuple(f"https://{each}" for each in published)
     assert {each.name for each in programs(lab, etcd="/etcd", envoy=True) if each.name.endswith("/gateway")} == {
         f"{cluster}/{node}/gateway" for cluster in ("c1", "c2") for node in ("n1", "n2")
     }

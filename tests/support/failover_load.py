@@ -2,16 +2,17 @@
 
     failover_load.py NAME PORT ADDRESS…
 
-Prints one JSON object: calls by kind, those that failed with phase, errno and duration, the slow ones and the rate.
-Standard library only. Each call is a new socket. One of the callers sends 3 MB there
-and back, again and again, and compares. UDP has callers of its own, and more of them: one whose datagram is lost waits
-for a second.
+Each call is a new socket and has its moment in a schedule: one that waits delays no other, as long as a caller is free.
+One more caller sends 3 MB there and back, again and again, and compares. Prints one JSON object: calls by kind, those
+that failed with phase, errno and duration, the slow ones, how many were under way at most, how late the latest began,
+and the rate of the scheduled ones. Standard library only.
 """
 
 from __future__ import annotations
 
 import errno
 import hashlib
+import itertools
 import json
 import socket
 import sys
@@ -21,10 +22,13 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-CALLERS = {"tcp": 16, "udp": 96}
-CYCLE = {"tcp": 0.06, "udp": 0.6}
-"""Seconds from one call of a caller to its next: all make 425 a second where the machine can, and 300 of them come
-about while two of three backends are silent: 96 callers, of whose calls two thirds take a second."""
+RATE = {"tcp": 220, "udp": 110}
+"""Calls a second, offered."""
+CALLERS = {"tcp": 64, "udp": 192}
+"""More than are under way at that rate while two of three backends are silent: of UDP, a call without an answer takes a
+second; of TCP, one that is moved twice 0.6 s."""
+PAUSE = 0.06
+"""Seconds from one transfer to the next."""
 CONNECT, ANSWER, LOST = 10.0, 5.0, 1.0
 SLOW = 0.25
 MEGABYTES = hashlib.sha256(b"isthmus").digest() * (3_000_000 // 32)
@@ -88,62 +92,104 @@ def call(kind: int, family: int, host: str, port: int, *, bulk: bool) -> tuple[s
     return name, took
 
 
+class Calls:
+    """What is called, and what became of it."""
+
+    def __init__(self, name: str, port: str, addresses: list[str]) -> None:
+        families = [socket.AF_INET6 if ":" in each else socket.AF_INET for each in addresses]
+        self._name, self._port = name, int(port)
+        self._ways = [
+            (family, host) for family, address in zip(families, addresses, strict=True) for host in (name, address)
+        ]
+        self._lock, self._began = threading.Lock(), time.monotonic()
+        self._under_way: Counter[str] = Counter()
+        self._most: Counter[str] = Counter()
+        self._latest = 0.0
+        self._scheduled = 0
+        self._ended: Counter[str] = Counter()
+        self._answered: Counter[str] = Counter()
+        self._failed: list[tuple[object, ...]] = []
+        self._slow: list[tuple[str, float, float]] = []
+
+    def moment(self, label: str, turn: int) -> float:
+        """When a turn of the schedule is, in seconds from now; negative: it is late."""
+        return self._began + turn / RATE[label] - time.monotonic()
+
+    def scheduled(self, label: str, turn: int) -> None:
+        """A call of the schedule, now."""
+        late = -self.moment(label, turn)
+        with self._lock:
+            self._scheduled += 1
+            self._latest = max(self._latest, late)
+        self.make(label, turn)
+
+    def make(self, label: str, turn: int) -> None:
+        """One call, by name or address and family in turn."""
+        family, host = self._ways[turn % len(self._ways)]
+        kind = socket.SOCK_DGRAM if label == "udp" else socket.SOCK_STREAM
+        way = f"{label}{6 if family == socket.AF_INET6 else 4}{' by name' if host == self._name else ''}"
+        at = time.monotonic()
+        with self._lock:
+            self._under_way[label] += 1
+            self._most[label] = max(self._most[label], self._under_way[label])
+        try:
+            who, took = call(kind, family, host, self._port, bulk=label == "bulk")
+            with self._lock:
+                self._ended[way] += 1
+                self._answered[who] += 1
+                if took > SLOW:
+                    self._slow.append((way, round(at - self._began, 2), round(took, 2)))
+        except (CallError, ValueError) as why:
+            details = (why.phase, why.why) if isinstance(why, CallError) else ("transfer", str(why))
+            with self._lock:
+                self._failed.append((way, *details, round(at - self._began, 2), round(time.monotonic() - at, 2)))
+        finally:
+            with self._lock:
+                self._under_way[label] -= 1
+
+    def summary(self, seconds: float) -> dict[str, object]:
+        """Of all calls, which began in so many seconds."""
+        return {
+            "ended": self._ended,
+            "answered": self._answered,
+            "failed": self._failed,
+            "slow": self._slow,
+            "under_way": self._most,
+            "late": round(self._latest, 2),
+            "seconds": round(seconds, 1),
+            "rate": round(self._scheduled / seconds),
+        }
+
+
 def main() -> None:
     stop = threading.Event()
-    name, port, *addresses = sys.argv[1:]
-    families = [socket.AF_INET6 if ":" in each else socket.AF_INET for each in addresses]
-    kinds = {"tcp": socket.SOCK_STREAM, "udp": socket.SOCK_DGRAM}
-    ways = [(family, host) for family, address in zip(families, addresses, strict=True) for host in (name, address)]
-    ended: Counter[str] = Counter()
-    answered: Counter[str] = Counter()
-    failed: list[tuple[object, ...]] = []
-    slow: list[tuple[str, float, float]] = []
-    lock, began = threading.Lock(), time.time()
+    turns = {label: itertools.count() for label in RATE}
+    began = time.monotonic()
+    calls = Calls(sys.argv[1], sys.argv[2], sys.argv[3:])
 
-    def caller(label: str, n: int) -> None:
-        turn, kind, bulk = n, kinds[label], (label, n) == ("tcp", 0)
-        time.sleep(CYCLE[label] * n / CALLERS[label])
-        while not stop.is_set():
-            family, host = ways[turn % len(ways)]
-            turn += 1
-            at = time.time()
-            way = f"{'bulk' if bulk else label}{6 if family == socket.AF_INET6 else 4}"
-            way += " by name" if host == name else ""
-            try:
-                who, took = call(kind, family, host, int(port), bulk=bulk)
-                with lock:
-                    ended[way] += 1
-                    answered[who] += 1
-                    if took > SLOW:
-                        slow.append((way, round(at - began, 2), round(took, 2)))
-            except (CallError, ValueError) as why:
-                with lock:
-                    details = (why.phase, why.why) if isinstance(why, CallError) else ("transfer", str(why))
-                    failed.append((way, *details, round(at - began, 2), round(time.time() - at, 2)))
-            time.sleep(max(0.0, at + CYCLE[label] - time.time()))
+    def caller(label: str) -> None:
+        for turn in turns[label]:
+            if stop.wait(max(0.0, calls.moment(label, turn))):
+                return
+            calls.scheduled(label, turn)
 
-    threads = [threading.Thread(target=caller, args=(label, n)) for label in kinds for n in range(CALLERS[label])]
+    def bulk() -> None:
+        for turn in itertools.count():
+            if stop.wait(PAUSE):
+                return
+            calls.make("bulk", turn)
+
+    threads = [threading.Thread(target=caller, args=(label,)) for label in RATE for _ in range(CALLERS[label])]
+    threads.append(threading.Thread(target=bulk))
     for each in threads:
         each.start()
     print("calling", flush=True)
     sys.stdin.read()
     stop.set()
+    seconds = time.monotonic() - began
     for each in threads:
         each.join()
-    seconds = time.time() - began
-    made = sum(ended.values()) + len(failed)
-    print(
-        json.dumps(
-            {
-                "ended": ended,
-                "answered": answered,
-                "failed": failed,
-                "slow": slow,
-                "seconds": round(seconds, 1),
-                "rate": round(made / seconds),
-            }
-        )
-    )
+    print(json.dumps(calls.summary(seconds)))
 
 
 main()

@@ -68,9 +68,9 @@ class RouteWorld:
         self.put(tables.CLUSTERS, Cluster(name=C1, own=True), Cluster(name=C2))
 
     def cluster_ip(self) -> str:
-        """An address that no other Service has."""
+        """An address that no other Service has, of the family in which Envoy listens."""
         self._services += 1
-        return f"10.96.0.{self._services}"
+        return f"fd00:96::{self._services:x}" if ":" in self.addresses[0] else f"10.96.0.{self._services}"
 
     def put(self, table: Any, *rows: Any) -> RouteWorld:
         with self.db.write() as txn:
@@ -132,23 +132,23 @@ class RouteWorld:
         )
         return self.put(tables.ENDPOINT_SETS, row)
 
-    def headless(self, name: str, **pods: list[str]) -> RouteWorld:
+    def headless(self, name: str, *, protocol: Protocol = "TCP", **pods: list[str]) -> RouteWorld:
         """A headless import with pods of each cluster, as hostname=address:port."""
         of, clusters = derived(ServiceName(name)), tuple(ClusterName(each) for each in pods)
-        found = Import(name=ServiceName(name), type="Headless", ports=(Port("", 80),), clusters=clusters)
+        found = Import(name=ServiceName(name), type="Headless", ports=(Port("", 80, protocol),), clusters=clusters)
         service = Service(name=of, source="kubernetes", headless=True, import_of=ServiceName(name), created=CREATED)
         self.put(tables.IMPORTS, found).put(tables.SERVICES, service)
         for cluster, each in pods.items():
-            self.replicas(name, ClusterName(cluster), *each)
+            self.replicas(name, ClusterName(cluster), *each, protocol=protocol)
         return self
 
-    def replicas(self, name: str, cluster: ClusterName, *pods: str) -> RouteWorld:
+    def replicas(self, name: str, cluster: ClusterName, *pods: str, protocol: Protocol = "TCP") -> RouteWorld:
         """The pods of a cluster behind a headless import."""
         found = []
         for each in pods:
             hostname, _, at = each.partition("=")
             host, _, port = at.rpartition(":")
-            found.append(Endpoint(host, (Port("", int(port)),), hostname=hostname))
+            found.append(Endpoint(host, (Port("", int(port), protocol),), hostname=hostname))
         source = "kubernetes" if cluster == C1 else "clusterset"
         of = derived(ServiceName(name))
         row = EndpointSet(service=of, cluster=cluster, source=source, part=f"{cluster}", endpoints=tuple(found))

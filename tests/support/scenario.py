@@ -107,7 +107,7 @@ class Agent:
     def numbers(self) -> dict[str, int]:
         """The ids of plans' services and of backends."""
         state = self.target.state
-        services = {name: unit.name.id for name, unit in state.units.items()}
+        services = {str(key): unit.service for key, unit in state.units.items()}
         return services | {str(target): backend.id for target, backend in state.by_target.items()}
 
 

@@ -31,6 +31,10 @@ def maps(
     from isthmus.datapath import view
 
     where = pin or (local.cluster(cluster, lab=lab).pin if cluster or lab else DatapathSection().pin)
+    if not where:
+        raise click.ClickException(
+            "there are no BPF maps: this lab runs without privileges, with nftables in their place"
+        )
     try:
         opened = datapath.open_maps(where)
     except datapath.DatapathError as why:

@@ -125,6 +125,11 @@ def _some(parts: Iterable[str], shown: int = SHOWN) -> str:
     return ",".join(found[:shown]) + (f" +{len(found) - shown} more" if len(found) > shown else "")
 
 
+def _called(port: Row) -> str:
+    """A port by its number, with the protocol where that is not TCP."""
+    return f"{port['port']}" if port["protocol"] == "TCP" else f"{port['port']}/{port['protocol']}"
+
+
 def _ports(row: Row) -> str:
     return ",".join(f"{port['port']}/{port['protocol']}" for port in row["ports"])
 
@@ -399,7 +404,7 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
         Column("CLUSTER", _field("cluster")),
         Column("HOSTNAME", _field("hostname")),
         Column("ADDRESSES", lambda row: _some(row["addresses"])),
-        Column("PORTS", lambda row: _some(sorted({str(port["port"]) for port in row["ports"]}))),
+        Column("PORTS", lambda row: _some(sorted({_called(port) for port in row["ports"]}))),
         Column("IMPORT", _field("import_of"), wide=True),
     ],
     "island_listeners": [

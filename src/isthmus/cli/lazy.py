@@ -38,6 +38,16 @@ class LazyGroup(click.Group):
                 return added
         return None
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; an option of this group that comes behind the command is refused with its right place."""
+        try:
+            return super().invoke(ctx)
+        except click.NoSuchOption as why:
+            if not any(why.option_name in each.opts for each in self.params):
+                raise
+            place = f"{why.option_name} comes before the command: {ctx.command_path} {why.option_name} ..."
+            raise click.UsageError(place, why.ctx) from None
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The commands' lines of help, without importing any."""
         added = [(each.name, each.dist.metadata["Summary"] if each.dist else "") for each in self._added()]

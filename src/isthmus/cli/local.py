@@ -1,17 +1,17 @@
 """Clusters on this machine other than the one of ``/run/isthmus``: a lab lists those it runs in a small file.
 
-``/run/isthmus/labs/LAB/clusters.json`` has an object per cluster, with the admin sockets of its processes and the
-directory where its (first) node's agent pins BPF maps. Whatever writes such a file is found; nothing is imported.
+``LAB/clusters.json`` in the directory of labs has an object per cluster, with the admin sockets of its processes and
+the directory where its (first) node's agent pins BPF maps. Whatever writes such a file is found; nothing is imported.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 import msgspec
 
-LABS = Path("/run/isthmus/labs")
+from isthmus import host_user
+
+LABS = host_user.LABS
 FILE = "clusters.json"
 
 
@@ -27,14 +27,20 @@ class LocalCluster(msgspec.Struct, frozen=True):
     sockets: dict[str, str]
     """Of the admin sockets, by process."""
     pin: str
+    """Empty: it has none, since its lab runs without privileges."""
 
 
 def labs() -> list[str]:
-    """The names of the labs of this machine; a ClickException where they cannot be read."""
-    try:
-        return sorted(path.parent.name for path in LABS.glob(f"*/{FILE}"))
-    except PermissionError:
-        raise click.ClickException(f"{LABS} is root's only: run this command with sudo") from None
+    """The names of this user's labs; a ClickException where they cannot be read."""
+    if why := host_user.refusal():
+        raise click.ClickException(why)
+    return sorted(path.parent.name for path in LABS.glob(f"*/{FILE}"))
+
+
+def of_root() -> str:
+    """What to say after "there is no lab" to an ordinary user: whether there may be one of root's."""
+    others = host_user.HOST_USER != 0 and (host_user.RUN_OF_ROOT / "labs").exists()
+    return "; labs of root are seen with sudo" if others else ""
 
 
 def default_lab() -> str:
@@ -48,8 +54,6 @@ def clusters(lab: str) -> dict[str, LocalCluster]:
     path = LABS / lab / FILE
     try:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, LocalCluster])
-    except PermissionError:
-        raise click.ClickException(f"{path.parent} is root's only: run this command with sudo") from None
     except (OSError, msgspec.MsgspecError) as why:
         raise click.ClickException(f"{path}: {why}") from None
 
@@ -60,7 +64,7 @@ def cluster(name: str | None, *, lab: str | None) -> LocalCluster:
     lab = lab or default_lab()
     if lab not in present:
         up = f"; up are: {', '.join(present)}" if present else ""
-        raise click.ClickException(f"no lab '{lab}' on this machine{up}; start it with: isthmus lab up")
+        raise click.ClickException(f"no lab '{lab}' on this machine{up}; start it with: isthmus lab up{of_root()}")
     found = clusters(lab)
     if name is None:
         raise click.UsageError(f"which cluster of lab '{lab}'? add --cluster {'|'.join(found)}")

@@ -53,7 +53,7 @@ def start(name: str, what: str) -> None:
 @click.argument("a")
 @click.argument("b")
 def cut(name: str, one_way: bool, loud: bool, a: str, b: str) -> None:
-    """Let nothing pass between two clusters, nodes, or a node and CLUSTER/apiserver or CLUSTER/etcd."""
+    """Let nothing pass between two clusters, nodes, or one and CLUSTER/apiserver, CLUSTER/etcd or CLUSTER/gateway."""
     from isthmus_lab import faults
     from isthmus_lab.network.impairments import Cut
 

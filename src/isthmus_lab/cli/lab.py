@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from isthmus_lab.cli import faults, image
-from isthmus_lab.cli.labs import known, other_labs
+from isthmus_lab.cli.labs import join, known, other_labs
 from isthmus_lab.cli.options import lab_name, new_lab_name
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def group() -> None:
 @click.option("--clusters", default=3, show_default=True, help="How many: c1, c2, …")
 @click.option("--nodes", default=1, show_default=True, help="Nodes of each cluster.")
 @click.option("--network", "networks", multiple=True, metavar="NETWORK",
-              help="flat: clusters reach each other's pods; island: only gateway nodes; c3=island for one cluster.  "
+              help="flat: clusters reach each other's pods; island: only gateways; c3=island for one cluster.  "
                    "[default: flat]")  # fmt: skip
 @click.option("--gateways", default=1, show_default=True, help="Gateway nodes of each cluster, with islands.")
 @_families
@@ -88,21 +88,28 @@ def up(
 ) -> None:
     """Start a lab and wait until all of it is ready."""
     from isthmus.etcd import EtcdError
-    from isthmus_lab import etcd_program, manifests, removal, startup
+    from isthmus_lab import confinement, etcd_program, manifests, privileges, removal, startup
     from isthmus_lab.layout import Lab
 
     of_clusters = _networks(networks, clusters), _of_clusters(families, clusters), _places(places, clusters)
     lab = Lab(name, clusters, nodes, *of_clusters, gateways=gateways)
     try:
         own = _images(images, file, stand_in_missing=stand_in_missing)
-        startup.check(lab, apiserver=apiserver, datapath=datapath)
+        startup.check(lab, isthmus=not without_isthmus, apiserver=apiserver, datapath=datapath)
         wanted = manifests.of_lab(directory, lab) if directory else {}
         click.echo(str(etcd_program.of(etcd_program.find())), err=True)
         if not without_isthmus and datapath == "isthmus" and startup.envoy() is None:
             click.echo("no Envoy here, so routes (HTTPRoute, GRPCRoute) are unknown: tools/setup envoy", err=True)
-        startup.start(lab, images=own, isthmus=not without_isthmus, apiserver=apiserver, datapath=datapath)
+        if privileges.CONFINED:
+            click.echo(privileges.NOTICE, err=True)
+        doors = confinement.begin(lab)
+        startup.reserve(lab)
+    except (startup.CannotStart, confinement.NotConfined, manifests.BadManifest, EtcdError) as why:
+        raise click.ClickException(str(why)) from None
+    try:
+        startup.start(lab, images=own, isthmus=not without_isthmus, apiserver=apiserver, datapath=datapath, doors=doors)
         asyncio.run(startup.follow(lab, _report))
-    except (startup.CannotStart, manifests.BadManifest, EtcdError) as why:
+    except (startup.CannotStart, EtcdError) as why:
         raise click.ClickException(str(why)) from None
     except KeyboardInterrupt:
         removal.remove(lab)
@@ -120,6 +127,7 @@ def down(name: str) -> None:
     from isthmus_lab.layout import Lab
 
     lab = Lab(name)
+    join(lab)
     if not removal.exists(lab):
         raise click.ClickException(f"there is no lab {name}{other_labs()}")
     try:
@@ -214,16 +222,24 @@ def demo(
     story: Literal["export", "failover", "islands", "karmada"],
 ) -> None:
     """Run a story in a lab of three or four clusters. Exit code 0 only if every step held."""
+    from isthmus_lab import confinement
     from isthmus_lab.demo import run as demonstration
+    from isthmus_lab.layout import Lab
 
+    chosen = demonstration.STORIES[story]
+    try:
+        doors = confinement.begin(Lab(name, chosen.clusters))
+    except confinement.NotConfined as why:
+        raise click.ClickException(str(why)) from None
     ended = demonstration.run(
-        demonstration.STORIES[story],
+        chosen,
+        doors=doors,
         name=name,
         examples=directory,
         json=as_json,
         keep=keep,
         apiserver=apiserver,
-        families=_of_clusters(families, demonstration.STORIES[story].clusters),
+        families=_of_clusters(families, chosen.clusters),
     )
     sys.exit(0 if asyncio.run(ended) else 1)
 

@@ -11,6 +11,7 @@ import msgspec
 from isthmus.admin.query import Socket
 from isthmus.loadbalancer import shares
 from isthmus.model.balancing import Plan
+from isthmus_lab.demo.programmed import PROGRAMMED
 from isthmus_lab.demo.stage import NAMESPACE, SERVICE, Stage
 from isthmus_lab.supervisor.configs import socket_of
 
@@ -25,8 +26,7 @@ async def planned(stage: Stage, wanted: Mapping[str, float], *, seconds: float =
         plan = await asyncio.to_thread(plan_of_import, stage)
         if plan is None or not _equal(shares.by_cluster(plan), wanted):
             return False
-        groups = sorted((group.tier, group.weight, len(group.targets)) for group in plan.groups)
-        return groups in await asyncio.to_thread(_programmed, stage, plan)
+        return await asyncio.to_thread(PROGRAMMED.plan, stage.cluster(HERE), plan)
 
     return await stage.until(f"the plan is {shares.text(dict(wanted))}", so, seconds=seconds)  # type: ignore[arg-type]
 
@@ -39,11 +39,6 @@ def agent(stage: Stage) -> Socket:
 def plan_of_import(stage: Stage) -> Plan | None:
     rows = (msgspec.convert(row, Plan) for row in agent(stage).table("plans").rows)
     return next((row for row in rows if row.import_of == f"{NAMESPACE}/{SERVICE}" and row.key.family == "IPv4"), None)
-
-
-def _programmed(stage: Stage, plan: Plan) -> list[list[tuple[int, int, int]]]:
-    rows = [row for row in stage.maps(HERE)["plans"] if row["plan"] == str(plan.key)]
-    return [sorted((each["tier"], each["weight"], each["count"]) for each in row["groups"]) for row in rows]
 
 
 def _equal(seen: Mapping[Any, float], wanted: Mapping[str, float]) -> bool:

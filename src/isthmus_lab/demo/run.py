@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -13,8 +14,9 @@ from isthmus import kube
 from isthmus.config import KubernetesSection
 from isthmus.datapath import DatapathError
 from isthmus.reflector import Transient
-from isthmus_lab import manifests, pod_exec, removal, startup
+from isthmus_lab import manifests, pod_exec, privileges, removal, startup
 from isthmus_lab.demo import failover, islands, karmada, steps
+from isthmus_lab.demo.programmed import PROGRAMMED
 from isthmus_lab.demo.report import Reporter, Step
 from isthmus_lab.demo.stage import CLIENT, SERVICE, Stage, StepFailed
 from isthmus_lab.families import Families
@@ -23,6 +25,7 @@ from isthmus_lab.layout import Lab, Network
 from isthmus_lab.record import ApiServer
 
 _COUNTED: Final = {3: "three", 4: "four"}
+IN_NO_MAP: Final = ", and is in no map" if PROGRAMMED.ours_only else ""
 FAILURES: Final = (
     StepFailed,
     startup.CannotStart,
@@ -55,11 +58,8 @@ class Story(NamedTuple):
     networks: tuple[Network, ...] = ("flat",)
     lacks: Callable[[], list[str]] = list
     """What it needs beside a lab and this machine has not, as sentences."""
-
-    @property
-    def wants_envoy(self) -> bool:
-        """Whether it cannot be run without one: islands are called through Envoys."""
-        return "island" in self.networks
+    without_bpf: bool = False
+    """Whether it can be run in a lab without privileges, which has nftables in place of BPF."""
 
 
 async def run(
@@ -71,22 +71,26 @@ async def run(
     keep: bool,
     apiserver: ApiServer = "small",
     families: tuple[Families, ...] = (("IPv4",),),
+    doors: Sequence[socket.socket] = (),
 ) -> bool:
-    """Run a story; whether every step held. A lab that is kept is left as it ends."""
+    """Run a story; whether every step held. A lab that is kept is left as it ends. ``doors``: as a start wants."""
     lab = Lab(name, story.clusters, networks=story.networks, families=families, places=story.places)
     reporter = Reporter(json=json)
     try:
         startup.check(lab, apiserver=apiserver)
-        if story.wants_envoy and startup.envoy() is None:
-            raise startup.CannotStart("no Envoy is installed here, by which islands are called: tools/setup envoy")
+        if privileges.CONFINED and not story.without_bpf:
+            raise startup.CannotStart("this story wants BPF, since connects are to be rescued: run it as root (sudo)")
         if lacks := story.lacks():
             raise startup.CannotStart("; ".join(lacks))
         wanted = _read(lab, (examples,) if examples else story.examples)
+        startup.reserve(lab)
     except FAILURES as why:
         reporter.end(Step("this machine can run the story", ok=False, seconds=0.0, detail=str(why)))
         return reporter.finish()
+    if privileges.CONFINED:
+        reporter.say(privileges.NOTICE)
     try:
-        await _whole(story, lab, reporter, wanted, apiserver)
+        await _whole(story, lab, reporter, wanted, _up(lab, apiserver, doors))
     finally:
         if keep:
             reporter.say(TRY.format(name=name, kubeconfig=lab.kubeconfig))
@@ -103,10 +107,14 @@ def _read(lab: Lab, directories: Iterable[Path]) -> dict[str, list[manifests.Man
 
 
 async def _whole(
-    story: Story, lab: Lab, reporter: Reporter, wanted: dict[str, list[manifests.Manifest]], apiserver: ApiServer
+    story: Story,
+    lab: Lab,
+    reporter: Reporter,
+    wanted: dict[str, list[manifests.Manifest]],
+    up: Coroutine[Any, Any, str],
 ) -> None:
     async with AsyncExitStack() as open_clients:
-        if not await _passes(reporter, f"{_COUNTED[lab.size]} clusters come up", _up(lab, apiserver)):
+        if not await _passes(reporter, f"{_COUNTED[lab.size]} clusters come up", up):
             return
         stage = Stage(lab, {c.name: await _client(lab, c.name, open_clients) for c in lab.clusters})
         for name, step in (*_applied(stage, story, wanted), *story.steps(stage, reporter)):
@@ -148,8 +156,8 @@ async def _step(reporter: Reporter, name: str) -> AsyncIterator[list[str]]:
         reporter.end(Step(name, ok=ok, seconds=round(time.monotonic() - began, 2), detail=detail))
 
 
-async def _up(lab: Lab, apiserver: ApiServer) -> str:
-    startup.start(lab, images={}, apiserver=apiserver)
+async def _up(lab: Lab, apiserver: ApiServer, doors: Sequence[socket.socket]) -> str:
+    startup.start(lab, images={}, apiserver=apiserver, doors=doors)
     await startup.follow(lab, lambda step: None)
     return f"{', '.join(c.name for c in lab.clusters)}: each its own etcd, API server, node, operator, agent and DNS"
 
@@ -179,7 +187,7 @@ def _of_export(stage: Stage, reporter: Reporter) -> Iterable[tuple[str, Coroutin
         ("exported in c1 and c2, c3 calls it by name", steps.exported(stage)),
         ("sixty calls reach every pod, and nothing stands in the way", _sixty(stage, reporter)),
         ("c1 loses its pods, c2 answers", steps.survived(stage)),
-        ("a plain Service works as ever, and is in no map", steps.plain_service(stage)),
+        ("a plain Service works as ever" + IN_NO_MAP, steps.plain_service(stage)),
         ("no longer exported, import, address and name are gone", steps.withdrawn(stage)),
     )
 
@@ -191,7 +199,7 @@ async def _sixty(stage: Stage, reporter: Reporter) -> str:
 
 
 STORIES: Final = {
-    "export": Story((Path("examples/echo"),), (), steps.EXPORTERS, _of_export),
+    "export": Story((Path("examples/echo"),), (), steps.EXPORTERS, _of_export, without_bpf=True),
     "failover": Story((Path("examples/failover"),), failover.PLACES, failover.CLUSTERS, failover.story),
     "karmada": Story((), karmada.PLACES, (), karmada.story, lacks=plane.missing),
     "islands": Story(
@@ -201,5 +209,6 @@ STORIES: Final = {
         islands.story,
         clusters=len(islands.CLUSTERS),
         networks=islands.NETWORKS,
+        without_bpf=True,
     ),
 }

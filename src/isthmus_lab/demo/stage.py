@@ -11,8 +11,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from isthmus import datapath, kube
-from isthmus.datapath import view
+from isthmus import kube
 from isthmus.kube.objects.core import POD
 from isthmus.kube.objects.discovery import ENDPOINT_SLICE
 from isthmus_lab import images, pod_exec
@@ -84,7 +83,7 @@ class Stage:
 
     async def run(self, cluster: str, *argv: str) -> tuple[int, str]:
         """A command inside the cluster's client pod: exit code and what it printed."""
-        pod = pod_exec.find(self._cluster(cluster), f"{NAMESPACE}/{CLIENT}")
+        pod = pod_exec.find(self.cluster(cluster), f"{NAMESPACE}/{CLIENT}")
         child = pod_exec.run(pod, argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         out, _ = await asyncio.to_thread(child.communicate)
         return child.returncode, out.decode(errors="replace")
@@ -99,19 +98,6 @@ class Stage:
             raise StepFailed(f"no call was made in {cluster}: {out.strip()[-300:]}")
         return [msgspec.json.decode(line, type=Call) for line in lines]
 
-    def maps(self, cluster: str) -> dict[str, list[dict[str, Any]]]:
-        """What is really in the kernel for the cluster's first node."""
-        [node, *_] = self._cluster(cluster).nodes
-        maps = datapath.open_maps(str(self.lab.bpffs / node.name))
-        try:
-            return view.dump(maps)
-        finally:
-            maps.close()
-
-    def counted(self, cluster: str) -> int:
-        """How many calls of the import the kernel of a cluster has sent to a backend."""
-        rows = self.maps(cluster)["counters"]
-        return sum(row["calls"] for row in rows if "derived-" in row["service"] and row["verdict"] == "called")
-
-    def _cluster(self, name: str) -> Cluster:
+    def cluster(self, name: str) -> Cluster:
+        """The cluster of a name."""
         return next(each for each in self.lab.clusters if each.name == name)

@@ -4,5 +4,5 @@ What belongs here: how these programs are started, and what of a cluster they ne
 for what they do.
 
     plane.py        the control plane: etcd, kube-apiserver, controllers, scheduler, webhooks; members registered
-    autoscaling.py  a member's horizontal pod autoscaler, and the metrics it reads
+    autoscaling.py  a member's horizontal pod autoscaler, and the metrics that it and Karmada's read
 """

@@ -1,7 +1,8 @@
-"""The autoscaler of a lab's cluster: kube-controller-manager's, and nothing else of it, with the metrics it reads.
+"""The metrics that autoscalers read, and the autoscaler of a lab's cluster: kube-controller-manager's alone.
 
-A metrics server asks kubelets. Here the CPU time of containers is read off their control groups, and PodMetrics of
-metrics.k8s.io are objects of a custom resource: to the controller these are like served ones.
+A metrics server asks kubelets, and karmada-metrics-adapter the metrics servers of members. Here the CPU time of
+containers is read off their control groups, and PodMetrics of metrics.k8s.io are objects of a custom resource: to the
+controllers these are like served ones.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,15 +27,19 @@ from isthmus_lab.supervisor.configs import kubeconfig_of
 GROUP: Final = "metrics.k8s.io"
 WINDOW: Final = 2.0
 """Seconds of CPU time that a measurement covers, and between two looks of the controller."""
-FLAGS: Final = (
-    "--controllers=horizontal-pod-autoscaler-controller",
-    "--leader-elect=false",
-    "--secure-port=0",
+PACE: Final = (
     f"--horizontal-pod-autoscaler-sync-period={WINDOW:.0f}s",
     "--horizontal-pod-autoscaler-cpu-initialization-period=1s",
     "--horizontal-pod-autoscaler-initial-readiness-delay=1s",
 )
-"""The last two: what a pod uses counts a second after its start, not after five minutes."""
+"""Flags of kube-controller-manager and of Karmada's. The last two: what a pod uses counts a second after its start, not
+after five minutes."""
+FLAGS: Final = (
+    "--controllers=horizontal-pod-autoscaler-controller",
+    "--leader-elect=false",
+    "--secure-port=0",
+    *PACE,
+)
 DEFINITION: Final[dict[str, Any]] = {
     "apiVersion": "apiextensions.k8s.io/v1",
     "kind": "CustomResourceDefinition",
@@ -61,8 +66,6 @@ DEFINITION: Final[dict[str, Any]] = {
 @asynccontextmanager
 async def autoscaler(cluster: Cluster, client: kube.Client, namespace: str) -> AsyncIterator[None]:
     """HorizontalPodAutoscalers of a namespace count while the block runs."""
-    if failed := await manifests.apply(client, [manifests.Manifest(Path("PodMetrics"), DEFINITION)]):
-        raise kube.KubeError("; ".join(failed))
     controller = spawn.start(
         [str(binaries.find(binaries.CONTROLLERS)), f"--kubeconfig={kubeconfig_of(cluster)}", *FLAGS],
         place=spawn.Isolation(
@@ -71,29 +74,45 @@ async def autoscaler(cluster: Cluster, client: kube.Client, namespace: str) -> A
         environment=os.environ,
         output=cluster.lab.logs / f"{cluster.name}-autoscaler.log",
     )
-    measuring = asyncio.create_task(_measure(cluster, client, namespace))
     try:
-        yield
+        async with pod_metrics({cluster: client}, client, namespace):
+            yield
     finally:
-        measuring.cancel()
-        await asyncio.gather(measuring, return_exceptions=True)
         await controller.stop(grace=5.0)
 
 
-async def _measure(cluster: Cluster, client: kube.Client, namespace: str) -> None:
+@asynccontextmanager
+async def pod_metrics(
+    clusters: Mapping[Cluster, kube.Client], server: kube.Client, namespace: str
+) -> AsyncIterator[None]:
+    """An API server has the metrics of the pods of these clusters while the block runs."""
+    if failed := await manifests.apply(server, [manifests.Manifest(Path("PodMetrics"), DEFINITION)]):
+        raise kube.KubeError("; ".join(failed))
+    measuring = [
+        asyncio.create_task(_measure(cluster, client, server, namespace)) for cluster, client in clusters.items()
+    ]
+    try:
+        yield
+    finally:
+        for each in measuring:
+            each.cancel()
+        await asyncio.gather(*measuring, return_exceptions=True)
+
+
+async def _measure(cluster: Cluster, client: kube.Client, server: kube.Client, namespace: str) -> None:
     """Write what each pod has used, again and again."""
     before = _used(cluster, namespace)
     while True:
         began = time.monotonic()
         await asyncio.sleep(WINDOW)
         now, passed = _used(cluster, namespace), time.monotonic() - began
-        kind = await client.kind(f"{GROUP}/v1beta1", "PodMetrics", manifests.AnyObject)
+        kind = await server.kind(f"{GROUP}/v1beta1", "PodMetrics", manifests.AnyObject)
         labels = {pod.metadata.name: pod.metadata.labels for pod in await client.list(POD, namespace)}
         for pod, containers in now.items():
             cores = {name: (used - before.get(pod, {}).get(name, used)) / passed for name, used in containers.items()}
             if pod in labels:
                 body = _metrics(pod, labels[pod] or {}, cores, passed)
-                await client.apply(kind, namespace, pod, body, field_manager=manifests.MANAGER)
+                await server.apply(kind, namespace, pod, body, field_manager=manifests.MANAGER)
         before = now
 
 

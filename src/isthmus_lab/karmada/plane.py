@@ -1,4 +1,5 @@
-"""A Karmada control plane on loopback: its controllers, scheduler and webhooks over a kube-apiserver of its own.
+"""A Karmada control plane on loopback: its controllers, scheduler and webhooks over a kube-apiserver of its own, and of
+kube-controller-manager what Karmada needs: objects that follow from a deleted one, and namespaces, are deleted.
 
 The definitions of Karmada's kinds are those of its module, with their schemas; Cluster alone, which is served by an
 aggregated API server otherwise, is defined without one.
@@ -14,7 +15,7 @@ import socket
 import ssl
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -25,6 +26,7 @@ from isthmus.clusterset import certificates
 from isthmus.kube.access import Access
 from isthmus.kube.transport import Transport
 from isthmus_lab import cgroups, etcd_program
+from isthmus_lab.karmada import autoscaling
 from isthmus_lab.realapi import binaries
 
 PROGRAMS: Final = ("karmada-controller-manager", "karmada-scheduler", "karmada-webhook")
@@ -35,6 +37,8 @@ PORTS: Final = range(20_000, 32_768)
 """Below the ports that the kernel gives to clients, one of which could else come between asking and listening."""
 PATIENCE: Final = 180.0
 """Seconds until a control plane serves and has its kinds."""
+DELETING: Final = ("--controllers=garbage-collector-controller,namespace-controller", "--secure-port=0")
+"""Flags of kube-controller-manager, as Karmada's installation runs it beside its API server."""
 CLUSTER_KIND: Final[dict[str, Any]] = {
     "apiVersion": "apiextensions.k8s.io/v1",
     "kind": "CustomResourceDefinition",
@@ -62,8 +66,9 @@ MUTATED: Final = (
     ("work.karmada.io", "clusterresourcebindings"),
     ("work.karmada.io", "works"),
     ("networking.karmada.io", "multiclusterservices"),
+    ("autoscaling.karmada.io", "federatedhpas"),
 )
-VALIDATED: Final = (*MUTATED[:4], MUTATED[6])
+VALIDATED: Final = (*MUTATED[:4], *MUTATED[6:])
 SINGULAR: Final = {
     "propagationpolicies": "propagationpolicy",
     "clusterpropagationpolicies": "clusterpropagationpolicy",
@@ -72,6 +77,7 @@ SINGULAR: Final = {
     "clusterresourcebindings": "clusterresourcebinding",
     "works": "work",
     "multiclusterservices": "multiclusterservice",
+    "federatedhpas": "federatedhpa",
 }
 """How the webhooks' paths call them."""
 
@@ -110,12 +116,24 @@ def of_context(kubeconfig: Path, context: str) -> MemberServer:
 
 
 class Karmada:
-    """A control plane. ``cgroup``: where its processes are, so that whoever removes that ends them."""
+    """A control plane. ``cgroup``: where its processes are, so that whoever removes that ends them.
 
-    def __init__(self, folder: Path, members: Mapping[str, MemberServer], *, cgroup: Path | None = None) -> None:
+    ``definitions``: files of further CustomResourceDefinitions, there before the controllers start. These look for new
+    kinds then, and every 30 s.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        members: Mapping[str, MemberServer],
+        *,
+        definitions: Sequence[Path] = (),
+        cgroup: Path | None = None,
+    ) -> None:
         self.folder = folder
         self.members = members
         self.kubeconfig = str(folder / "kubeconfig")
+        self._definitions = definitions
         self._cgroup = cgroup
         self._processes: list[subprocess.Popen[bytes]] = []
 
@@ -123,7 +141,7 @@ class Karmada:
         """Start it and wait until it has its kinds; the members are not registered yet. NoKarmada where it fails."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._serve()
-        for path in sorted(CRDS.rglob("*.yaml")):
+        for path in (*sorted(CRDS.rglob("*.yaml")), *self._definitions):
             self.kubectl("apply", "--server-side", "-f", str(path))
         self.apply(CLUSTER_KIND)
         self.kubectl("wait", "--for=condition=Established", "crd", "--all", f"--timeout={PATIENCE:.0f}s")
@@ -250,8 +268,9 @@ class Karmada:
         )
         alone = "--leader-elect=false"
         modest = ["--enable-cluster-resource-modeling=false", "--feature-gates=MultiClusterService=true"]
-        self._run(controllers, *common, alone, *modest, _probes())
+        self._run(controllers, *common, alone, *modest, *autoscaling.PACE, _probes())
         self._run(scheduler, *common, alone, _probes())
+        self._run(str(binaries.find(binaries.CONTROLLERS)), common[0], alone, *DELETING)
 
     def _run(self, program: str, *flags: str, name: str = "") -> None:
         name = name or Path(program).name

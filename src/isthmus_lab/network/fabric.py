@@ -54,13 +54,13 @@ async def build(lab: Lab) -> None:
                 await _own_table(fabric, cluster)
     if lab.islands:
         islands.shores(lab)
-        for cluster in lab.clusters:
-            islands.door(cluster)
 
 
 async def _cable(fabric: Any, member: Cluster | Node, namespace: str, schemes: Iterable[Scheme]) -> None:
     """A veth from the fabric into a namespace, where it is called eth0, and the fabric's route to who is there."""
-    await fabric.link("add", ifname=member.wire, kind="veth", peer={"ifname": "eth0", "net_ns_fd": namespace})
+    await fabric.link(
+        "add", ifname=member.wire, kind="veth", peer={"ifname": "eth0", "net_ns_fd": str(namespaces.path(namespace))}
+    )
     index = (await fabric.link_lookup(ifname=member.wire))[0]
     await fabric.link("set", index=index, state="up")
     for scheme in schemes:

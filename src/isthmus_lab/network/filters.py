@@ -10,13 +10,23 @@ from isthmus_lab.network import namespaces
 
 def nft(namespace: str, rules: str) -> None:
     """One transaction; OSError where nft refuses it."""
+    _run(namespace, "-f", "-", given=rules)
+
+
+def listed(namespace: str) -> str:
+    """All rules, as nft writes them."""
+    return _run(namespace, "list", "ruleset")
+
+
+def _run(namespace: str, *words: str, given: str = "") -> str:
     with namespaces.path(namespace).open() as there:
         done = subprocess.run(
-            ["nft", "-f", "-"],
-            input=rules.encode(),
+            ["nft", *words],
+            input=given.encode(),
             capture_output=True,
             check=False,
             preexec_fn=lambda: kernel.setns(there.fileno(), kernel.CLONE_NEWNET),
         )
     if done.returncode:
         raise OSError(0, f"nft: {done.stderr.decode(errors='replace').strip()}")
+    return done.stdout.decode()

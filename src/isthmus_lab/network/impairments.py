@@ -139,7 +139,8 @@ def _cut(lab: Lab, source: FaultTarget, target: FaultTarget, *, loud: bool) -> l
 
 def _ways(lab: Lab, source: FaultTarget, target: FaultTarget) -> list[str]:
     """What matches packets from one target to another. A cluster and a part of it: the rest of it and that part."""
-    here, there = _behind(lab, source, seen_from=target), _behind(lab, target, seen_from=source)
+    source, target = _reached(lab, source, by=target), _reached(lab, target, by=source)
+    here, there = fault_targets.wires(lab, source), fault_targets.wires(lab, target)
     here, there = (here - there or here), (there - here or there)
     way = f"fib daddr oifname {_set(there)}"
     if port := fault_targets.port(target):
@@ -161,12 +162,12 @@ def _own_pods(cluster: Cluster, scheme: Scheme) -> str:
     return dict(zip(cluster.schemes, cluster.pod_cidrs, strict=True)).get(scheme, scheme.nowhere)
 
 
-def _behind(lab: Lab, target: FaultTarget, *, seen_from: FaultTarget) -> frozenset[str]:
-    """The cables behind which it is; another network's etcd is behind that of its gateway node."""
-    there, here = lab.cluster(target.cluster), lab.cluster(seen_from.cluster)
+def _reached(lab: Lab, target: FaultTarget, *, by: FaultTarget) -> FaultTarget:
+    """What of it the other one reaches: of another network's etcd, its gateways."""
+    there, here = lab.cluster(target.cluster), lab.cluster(by.cluster)
     if target.process == "etcd" and there is not None and here is not None and there.network != here.network:
-        target = FaultTarget(target.cluster, node=1)
-    return fault_targets.wires(lab, target)
+        return FaultTarget(target.cluster, process="gateway")
+    return target
 
 
 def _pods(lab: Lab, target: FaultTarget, wires: frozenset[str]) -> list[tuple[str, str]]:

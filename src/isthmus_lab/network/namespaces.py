@@ -1,7 +1,7 @@
 """Named network namespaces, as ``ip netns`` keeps them, so that its commands work on those of a lab.
 
 Where ``/run/netns`` was not there before, it is made as iproute2 makes it, a note is left, and it goes with the last
-namespace: a machine is as before after the last lab.
+namespace: a machine is as before after the last lab. An ordinary user's have a directory of their own.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from isthmus_lab import kernel
+from isthmus.host_user import RUN
+from isthmus_lab import kernel, privileges
 
-DIRECTORY: Final = Path("/run/netns")
-NOTE: Final = Path("/run/isthmus/made-run-netns")
+DIRECTORY: Final = RUN / "netns" if privileges.CONFINED else Path("/run/netns")
+NOTE: Final = RUN / "made-run-netns"
 """Lies where the directory is ours to remove."""
 
 
@@ -27,12 +28,7 @@ def create(name: str) -> None:
     _prepare()
     target = path(name)
     target.touch(mode=0o444, exist_ok=True)
-    with Path("/proc/thread-self/ns/net").open() as home:
-        kernel.unshare(kernel.CLONE_NEWNET)
-        try:
-            kernel.mount("/proc/thread-self/ns/net", target, flags=kernel.MS_BIND)
-        finally:
-            kernel.setns(home.fileno(), kernel.CLONE_NEWNET)
+    kernel.keep_namespace("net", kernel.CLONE_NEWNET, target)
 
 
 def names() -> list[str]:
@@ -52,7 +48,7 @@ def remove(name: str) -> None:
 
 
 def release() -> None:
-    """Remove ``/run/netns`` if a lab made it and it has no namespace left."""
+    """Remove the directory if a lab made it and it has no namespace left."""
     if not NOTE.exists() or names():
         return
     _unmount_directory()

@@ -34,7 +34,12 @@ async def attach(plug: PodLink) -> None:
     if any(families.of(address).family == "IPv6" for address in plug.addresses):
         namespaces.set_kernel_parameters(plug.namespace, HOST6)
     async with within(plug.node) as node:
-        await node.link("add", ifname=plug.interface, kind="veth", peer={"ifname": "eth0", "net_ns_fd": plug.namespace})
+        await node.link(
+            "add",
+            ifname=plug.interface,
+            kind="veth",
+            peer={"ifname": "eth0", "net_ns_fd": str(namespaces.path(plug.namespace))},
+        )
         index = (await node.link_lookup(ifname=plug.interface))[0]
         await node.link("set", index=index, state="up")
         for address in plug.addresses:

@@ -60,10 +60,10 @@ def hostname(pod: Pod) -> str:
     return (pod.spec.hostname or pod.metadata.name)[:63]
 
 
-def resolv_conf(pod: Pod, cluster_dns: str) -> str:
-    """The cluster DNS, as on any cluster."""
+def resolv_conf(pod: Pod, name_server: str) -> str:
+    """The search list, as on any cluster."""
     search = f"{pod.metadata.namespace}.svc.{CLUSTER_DOMAIN} svc.{CLUSTER_DOMAIN} {CLUSTER_DOMAIN}"
-    return f"search {search}\nnameserver {cluster_dns}\noptions ndots:5\n"
+    return f"search {search}\nnameserver {name_server}\noptions ndots:5\n"
 
 
 def hosts(pod: Pod, addresses: Iterable[str]) -> str:

@@ -17,7 +17,7 @@ from isthmus import kube, logs
 from isthmus.kube.events import Recorder
 from isthmus.reflector import Transient
 from isthmus.times import timestamp
-from isthmus_lab import images
+from isthmus_lab import images, privileges
 from isthmus_lab.network.pods import attach
 from isthmus_lab.node import environment, probes, status, volumes
 from isthmus_lab.node.config_data import ConfigData, Missing, fetch
@@ -235,10 +235,16 @@ class PodRunner:
 
     def _files(self) -> tuple[tuple[str, str], ...]:
         return (
-            ("/etc/resolv.conf", environment.resolv_conf(self.pod, self.place.node.cluster.schemes[0].cluster_dns)),
+            ("/etc/resolv.conf", environment.resolv_conf(self.pod, self._name_server)),
             ("/etc/hosts", environment.hosts(self.pod, self.place.addresses)),
             ("/etc/hostname", environment.hostname(self.pod) + "\n"),
         )
+
+    @property
+    def _name_server(self) -> str:
+        """The cluster DNS, as on any cluster; where nothing can step in between, the node's, which asks it."""
+        scheme = self.place.node.cluster.schemes[0]
+        return scheme.node_local if privileges.CONFINED else scheme.cluster_dns
 
     def _refuse(self, reason: str, why: Exception) -> None:
         waiting = Waiting(reason, str(why))

@@ -44,7 +44,7 @@ class Pods:
         self._left = load_states(self._node)
         self._next = FIRST_POD
 
-    def replace(self, items: Mapping[str, Pod], *, partial: bool) -> None:
+    async def replace(self, items: Mapping[str, Pod], *, partial: bool) -> None:
         """The reflector's."""
         mine = {pod.metadata.uid for pod in items.values()}
         for pod in items.values():
@@ -127,7 +127,7 @@ async def run(settings: Settings) -> None:
             store = client.store(POD, field_selector=f"spec.nodeName={node.name}")
             group.create_task(Reflector(store, pods, name="pods").run())
             if settings.services:
-                group.create_task(proxying.run(client, node))
+                group.create_task(proxying.run(client, node, agent=settings.plans))
             if node.number == 1:
                 group.create_task(balancers.run(client, node.cluster))
                 group.create_task(claims.run(client, node.cluster))

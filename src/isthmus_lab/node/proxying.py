@@ -1,16 +1,22 @@
-"""Keeps the node's nftables true to Services and EndpointSlices: one atomic write per batch of changes."""
+"""Keeps the node's nftables true to Services and EndpointSlices: one atomic write per batch of changes.
+
+In a lab without BPF the agent's plans are in them as well. The last known stay while the agent is away.
+"""
 
 from __future__ import annotations
 
 import asyncio
 
 from isthmus import kube, logs
+from isthmus.admin.client import TableStore
 from isthmus.kube.objects.core import SERVICE, Service
 from isthmus.kube.objects.discovery import ENDPOINT_SLICE, EndpointSlice
+from isthmus.model import tables
+from isthmus.model.balancing import Plan
 from isthmus.reflector import Reflector
 from isthmus_lab.families import Scheme
 from isthmus_lab.layout import Node
-from isthmus_lab.node import tracking
+from isthmus_lab.node import planned, tracking
 from isthmus_lab.node.ruleset import ruleset
 from isthmus_lab.node.services import Vip, vips
 from isthmus_lab.object_cache import ObjectCache
@@ -20,13 +26,17 @@ AGAIN = 1.0
 log = logs.get("node")
 
 
-async def run(client: kube.Client, node: Node) -> None:
-    """For ever; runs in the node's network namespace."""
+async def run(client: kube.Client, node: Node, *, agent: str = "") -> None:
+    """For ever; runs in the node's network namespace. ``agent``: the admin socket with the plans to program."""
     schemes = node.cluster.schemes
     changed = asyncio.Event()
     known: ObjectCache[Service] = ObjectCache(changed)
     slices: ObjectCache[EndpointSlice] = ObjectCache(changed)
+    plans: ObjectCache[Plan] = ObjectCache(changed)
     async with asyncio.TaskGroup() as group:
+        if agent:
+            store = TableStore[Plan](agent, tables.PLANS)
+            group.create_task(Reflector(store, plans, name="plans", max_delay=1.0).run())
         group.create_task(Reflector(client.store(SERVICE), known, name="services").run())
         group.create_task(Reflector(client.store(ENDPOINT_SLICE), slices, name="endpointslices").run())
         before: dict[Scheme, list[Vip]] = {}
@@ -36,7 +46,12 @@ async def run(client: kube.Client, node: Node) -> None:
             if not (known.complete and slices.complete):
                 continue  # half a view would refuse calls that have somewhere to go
             now = {
-                scheme: vips(known.items.values(), slices.items.values(), scheme, node=node.name) for scheme in schemes
+                scheme: planned.over(
+                    vips(known.items.values(), slices.items.values(), scheme, node=node.name),
+                    plans.items.values(),
+                    scheme,
+                )
+                for scheme in schemes
             }
             if now == before:
                 continue

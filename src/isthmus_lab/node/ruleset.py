@@ -1,14 +1,16 @@
-"""Plain Services in nftables: what the rules are. Pure.
+"""Services in nftables: what the rules are. Pure.
 
-One table for a family, changed atomically. A VIP is one look-up in a map; its chain spreads calls uniformly at random,
-or sends a client where it was, which sets of clients say: those outlive a change as long as their endpoint does.
-What is still addressed to a Service when the packet filter sees it has nowhere to go, and is refused.
+One table for a family, changed atomically. A VIP is one look-up in a map; its chain spreads calls at random or by the
+client's address, or sends a client where it was, which sets of clients say: those outlive a change as long as their
+endpoint does. What is still addressed to a Service when the packet filter sees it has nowhere to go, and is
+refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from hashlib import blake2s
+from itertools import accumulate, pairwise
 from typing import Final
 
 from isthmus.model.hosts import joined
@@ -17,6 +19,9 @@ from isthmus_lab.node.services import Destination, Vip
 
 OUTSIDE: Final = 0x4000
 """Mark of calls from outside the cluster."""
+
+SEED: Final = 0x1575
+"""Of the hash of clients: any number that is the same on all nodes."""
 
 BASE: Final = """\
   chain prerouting {{ type nat hook prerouting priority dstnat; policy accept; jump dispatch; }}
@@ -90,17 +95,38 @@ def _cleared(found: Sequence[Vip], before: Sequence[Vip] | None, scheme: Scheme)
 
 def _spread(vip: Vip, scheme: Scheme) -> str:
     """The rules of a VIP's chain."""
-    ip, count = scheme.nft, len(vip.targets)
+    ip = scheme.nft
+    chosen, parts = _number(vip, ip), _parts(vip)
     mark = ""
     if vip.outside:  # a load balancer's address is called from within as well, and then answers find their way
         mark = f"{'iifname eth0 ' if vip.address else ''}meta mark set {OUTSIDE}; "
     if not vip.sticky:
-        spread = ", ".join(f"{n} : {address} . {port}" for n, (address, port) in enumerate(vip.targets))
-        return f"{mark}meta l4proto {vip.protocol} dnat {ip} to numgen random mod {count} map {{ {spread} }};"
+        return f"{mark}meta l4proto {vip.protocol} dnat {ip} to {chosen} map {{ {spread(vip)} }};"
     names = [_name(vip, target) for target in vip.targets]
     known = "; ".join(f"{ip} saddr @{name} goto {name}" for name in names)
-    spread = ", ".join(f"{n} : goto {name}" for n, name in enumerate(names))
-    return f"{mark}{known}; numgen random mod {count} vmap {{ {spread} }};"
+    chains = ", ".join(f"{n} : goto {name}" for n, name in zip(parts, names, strict=True))
+    return f"{mark}{known}; {chosen} vmap {{ {chains} }};"
+
+
+def spread(vip: Vip) -> str:
+    """By number, the targets of calls that no affinity keeps, as nft writes them, too."""
+    return ", ".join(f"{n} : {host} . {port}" for n, (host, port) in zip(_parts(vip), vip.targets, strict=True))
+
+
+def _number(vip: Vip, ip: str) -> str:
+    """What a target is chosen by."""
+    count = sum(_weights(vip))
+    return f"jhash {ip} saddr mod {count} seed {SEED:#x}" if vip.hashed else f"numgen random mod {count}"
+
+
+def _parts(vip: Vip) -> list[str]:
+    """The numbers of each target: one, or a range as large as its weight."""
+    ends = accumulate(_weights(vip), initial=0)
+    return [str(low) if high - low == 1 else f"{low}-{high - 1}" for low, high in pairwise(ends)]
+
+
+def _weights(vip: Vip) -> Sequence[int]:
+    return vip.weights or (1,) * len(vip.targets)
 
 
 def _stays(found: Iterable[Vip]) -> dict[str, tuple[Vip, Destination]]:

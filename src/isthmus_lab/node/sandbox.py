@@ -1,7 +1,9 @@
 """What a container sees: a private, writable view of the host's file system, and none of the host's processes.
 
-The root is an overlay over the host's, its changes in memory: nothing a pod writes outlives it. ``/run`` and ``/tmp``
-are empty, so that the state of the lab is out of sight; capabilities are those that container runtimes leave.
+In root's labs the root is an overlay over the host's, its changes in memory, and what is mounted below is read-only.
+In others' it is an overlay for each of the host's directories; those that have mounts below are read-only as a whole.
+Nothing a pod writes outlives it but in volumes. ``/run`` and ``/tmp`` are empty, so that the state of the lab is out of
+sight; capabilities are those that container runtimes leave.
 Runs between fork and exec, as process 1 of the container.
 """
 
@@ -13,7 +15,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from isthmus_lab import kernel
+from isthmus_lab import kernel, privileges
 
 CAPABILITIES: Final = frozenset({0, 1, 3, 4, 5, 6, 7, 8, 10, 13, 18, 29, 31})
 """CHOWN DAC_OVERRIDE FOWNER FSETID KILL SETGID SETUID SETPCAP NET_BIND_SERVICE NET_RAW SYS_CHROOT AUDIT SETFCAP"""
@@ -53,8 +55,7 @@ class Sandbox(Struct, frozen=True):
         kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWUTS | kernel.CLONE_NEWIPC)
         kernel.sethostname(self.hostname)
         kernel.mount("", "/", flags=kernel.MS_REC | kernel.MS_PRIVATE)
-        root = _overlay(self.scratch)
-        _hide_other_processes(root)
+        root = self._layers() if privileges.CONFINED else _overlay(self.scratch)
         _system(root)
         _devices(root / "dev")
         for path, content in self.files:
@@ -66,6 +67,29 @@ class Sandbox(Struct, frozen=True):
         kernel.umount(".")
         os.chdir("/")
         drop_capabilities()
+
+    def _layers(self) -> Path:
+        """A root of overlays, one for each directory of the host's: one over all would uncover what is mounted below.
+
+        The host's directories have no owner in a user namespace, and so nothing can be made in them but where an upper
+        directory is there from the start.
+        """
+        kernel.mount("tmpfs", self.scratch, "tmpfs", data="mode=0755")
+        root, upper = self.scratch / "root", self.scratch / "upper"
+        root.mkdir()
+        kernel.mount("tmpfs", root, "tmpfs", data="mode=0755")
+        for path in (*(path for path, _ in self.files), *(each.target for each in self.volumes)):
+            (upper / inside(Path("/"), path).parent.relative_to("/")).mkdir(parents=True, exist_ok=True)
+        for name in VIRTUAL:
+            (root / name[1:]).mkdir()
+        for entry in Path("/").iterdir():
+            if entry.is_symlink():
+                (root / entry.name).symlink_to(entry.readlink())
+            elif entry.is_dir() and str(entry) not in VIRTUAL:
+                (root / entry.name).mkdir()
+                if os.access(entry, os.R_OK | os.X_OK):
+                    _layer(entry, root / entry.name, upper / entry.name, self.scratch / "work" / entry.name)
+        return root
 
 
 def enter(pid: int) -> None:
@@ -91,16 +115,36 @@ def _overlay(scratch: Path) -> Path:
         (scratch / part).mkdir()
     layers = f"lowerdir=/,upperdir={scratch}/upper,workdir={scratch}/work"
     kernel.mount("overlay", scratch / "root", "overlay", data=layers)
+    _mounts_below(scratch / "root")
     return scratch / "root"
 
 
-def _hide_other_processes(root: Path) -> None:
-    """File systems mounted below the host's root (a separate /usr or /home): read-only."""
+def _mounts_below(root: Path) -> None:
+    """What an overlay over the host's root does not show: a separate /usr or /home, read-only."""
     for where in kernel.mounts():
-        if where != "/" and not where.startswith(VIRTUAL) and (root / where[1:]).exists():
-            target = root / where[1:]
+        target = root / where[1:]
+        if f"/{where.split('/')[1]}" not in ("/", *VIRTUAL) and Path(where).is_dir() and target.is_dir():
             kernel.mount(where, target, flags=kernel.MS_BIND)
-            kernel.mount("", target, flags=kernel.MS_BIND | kernel.MS_REMOUNT | kernel.MS_RDONLY)
+            _read_only(target)
+
+
+def _layer(lower: Path, target: Path, upper: Path, work: Path) -> None:
+    """An overlay; where something is mounted below, which that may not uncover, the directory as it is, read-only."""
+    for made in (upper, work):
+        made.mkdir(parents=True, exist_ok=True)
+    try:
+        kernel.mount("overlay", target, "overlay", data=f"lowerdir={lower},upperdir={upper},workdir={work}")
+    except OSError:
+        kernel.mount(lower, target, flags=kernel.MS_BIND | kernel.MS_REC)
+        for where in kernel.mounts():
+            if Path(where).is_relative_to(target) and os.access(where, os.F_OK):  # or no container gets there either
+                _read_only(Path(where))
+
+
+def _read_only(target: Path) -> None:
+    """Of a bind mount. Flags that a user namespace may not take away are given again."""
+    kept = os.statvfs(target).f_flag & (kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
+    kernel.mount("", target, flags=kernel.MS_BIND | kernel.MS_REMOUNT | kernel.MS_RDONLY | kept)
 
 
 def _system(root: Path) -> None:
@@ -160,4 +204,4 @@ def _bind(volume: Volume, root: Path) -> None:
         target.touch()
     kernel.mount(volume.source, target, flags=kernel.MS_BIND | kernel.MS_REC)
     if volume.read_only:
-        kernel.mount("", target, flags=kernel.MS_BIND | kernel.MS_REMOUNT | kernel.MS_RDONLY)
+        _read_only(target)

@@ -31,6 +31,10 @@ class Vip(Struct, frozen=True, order=True):
     """Seconds for which a client stays where it is."""
     owner: str = ""
     """The Service and its port, which share where clients stay."""
+    weights: tuple[int, ...] = ()
+    """Of each target; none: all are equal."""
+    hashed: bool = False
+    """The client's address decides, not chance."""
 
 
 def vips(services: Iterable[Service], slices: Iterable[EndpointSlice], scheme: Scheme, *, node: str = "") -> list[Vip]:

@@ -25,6 +25,8 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     kubeconfig: str
     services: bool = True
     """False: kube-proxy programs them."""
+    plans: str = ""
+    """Admin socket of the agent whose plans this node programs; empty: the agent does that itself."""
 
     @property
     def place(self) -> Node:

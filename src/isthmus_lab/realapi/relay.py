@@ -8,6 +8,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import socket
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from typing import Final
 
 from isthmus.running import until_told
@@ -15,7 +17,7 @@ from isthmus.running import until_told
 PIECE: Final = 1 << 16
 
 
-async def serve(listening: socket.socket, host: str, port: int) -> None:
+async def serve(listening: Sequence[socket.socket], host: str, port: int) -> None:
     """For ever."""
 
     async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -26,9 +28,11 @@ async def serve(listening: socket.socket, host: str, port: int) -> None:
             return
         await relay((reader, writer), (there_reader, there_writer))
 
-    listening.setblocking(False)
-    async with await asyncio.start_server(accepted, sock=listening) as server:
-        await server.serve_forever()
+    async with AsyncExitStack() as servers:
+        for each in listening:
+            each.setblocking(False)
+            await servers.enter_async_context(await asyncio.start_server(accepted, sock=each))
+        await asyncio.Event().wait()
 
 
 End = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -59,11 +63,11 @@ async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> Non
 def main() -> None:
     """The process."""
     parser = argparse.ArgumentParser(prog="isthmus_lab.realapi.relay")
-    parser.add_argument("--fd", type=int, required=True, help="a listening socket that is inherited")
+    parser.add_argument("--fd", type=int, action="append", required=True, help="a listening socket that is inherited")
     parser.add_argument("--to", required=True, help="address:port")
     options = parser.parse_args()
     host, _, port = options.to.rpartition(":")
-    until_told(serve(socket.socket(fileno=options.fd), host.strip("[]"), int(port)))
+    until_told(serve([socket.socket(fileno=number) for number in options.fd], host.strip("[]"), int(port)))
 
 
 if __name__ == "__main__":

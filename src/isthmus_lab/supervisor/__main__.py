@@ -1,4 +1,4 @@
-"""``python -m isthmus_lab.supervisor NAME``: started by ``lab up``."""
+"""``python -m isthmus_lab.supervisor NAME [DESCRIPTOR…]``: started by ``lab up``, with listeners for API servers."""
 
 from __future__ import annotations
 
@@ -22,4 +22,5 @@ if os.fork() == 0:
 else:
     zygotes_end.close()
     logs.configure()
-    until_told(Supervisor(found, zygote=supervisors_end, loaded=loaded).run())
+    doors = [socket.socket(fileno=int(number)) for number in sys.argv[2:]]
+    until_told(Supervisor(found, zygote=supervisors_end, loaded=loaded, doors=doors).run())

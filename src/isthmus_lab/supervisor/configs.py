@@ -14,7 +14,7 @@ from msgspec import structs
 from isthmus import config
 from isthmus.clusterset import certificates
 from isthmus.model.hosts import joined
-from isthmus_lab import cgroups
+from isthmus_lab import cgroups, privileges
 from isthmus_lab.layout import GATEWAY, Cluster, Lab, Node
 from isthmus_lab.node import kubelet, settings
 from isthmus_lab.realapi import files
@@ -34,7 +34,7 @@ def write(lab: Lab, *, ports: dict[str, int], services: bool = True, envoy: str 
     lab.logs.mkdir(parents=True, exist_ok=True)
     tokens = {cluster.name: secrets.token_urlsafe(24) for cluster in lab.clusters}
     trusted = certificates.authority(f"isthmus lab {lab.name}")
-    etcd_access.write(lab, domain=config.GatewaySection().domain if _through_gateways(lab, envoy) else "")
+    etcd_access.write(lab, domain=config.GatewaySection().domain if lab.islands else "")
     for cluster in lab.clusters:
         directory = cluster.directory
         for part in ("etcd", "peers"):
@@ -56,17 +56,14 @@ def write(lab: Lab, *, ports: dict[str, int], services: bool = True, envoy: str 
     _private(lab.kubeconfig, _kubeconfig(servers, tokens, trusted.certificate))
 
 
-def _through_gateways(lab: Lab, envoy: str) -> bool:
-    return lab.islands and bool(envoy)
-
-
 def _local(cluster: Cluster) -> dict[str, Any]:
     """What ``isthmus --cluster`` finds of a cluster: the sockets of its first node, and where its maps are pinned."""
     node = cluster.nodes[0]
     sockets = {"operator": socket_of(cluster, "operator"), **{name: socket_of(node, name) for name in OF_NODES}}
     if config_of(node, "gateway").exists():
         sockets["gateway"] = socket_of(node, "gateway")
-    return {"sockets": {name: str(path) for name, path in sockets.items()}, "pin": agent(node).datapath.pin}
+    pin = "" if privileges.CONFINED else agent(node).datapath.pin
+    return {"sockets": {name: str(path) for name, path in sockets.items()}, "pin": pin}
 
 
 def _node(node: Node, services: bool, envoy: str) -> None:
@@ -77,7 +74,7 @@ def _node(node: Node, services: bool, envoy: str) -> None:
         _private(config_of(node, process), config.to_toml(dns(node, process)))
     if envoy:
         _private(config_of(node, "envoy"), config.to_toml(config.Config(proxy=_proxy(node, envoy))))
-    if node.gateway and _through_gateways(node.cluster.lab, envoy):
+    if node.gateway and node.cluster.lab.islands:
         of_gateway = gateway(node, envoy=envoy)
         _private(config_of(node, "gateway"), config.to_toml(of_gateway))
         _private(config_of(node, "gateway-envoy"), config.to_toml(config.Config(proxy=of_gateway.proxy)))
@@ -92,6 +89,7 @@ def _node(node: Node, services: bool, envoy: str) -> None:
         node=node.number,
         kubeconfig=str(kubeconfig_of(node.cluster)),
         services=services,
+        plans=str(socket_of(node, "agent")) if privileges.CONFINED else "",
     )
     _private(config_of(node, "node"), settings.dump(of_node))
 
@@ -115,9 +113,9 @@ def socket_of(where: Cluster | Node, process: str) -> Path:
 
 def operator(cluster: Cluster, *, envoy: str = "") -> config.Config:
     """The operator's configuration."""
-    at = tuple(joined(node.address, GATEWAY) for node in cluster.nodes if node.gateway)
+    gateways = cluster.gateway_endpoints if cluster.lab.islands else ()
     return config.Config(
-        cluster=structs.replace(_cluster(cluster), gateways=at if _through_gateways(cluster.lab, envoy) else ()),
+        cluster=structs.replace(_cluster(cluster), gateways=gateways),
         kubernetes=_kubernetes(cluster),
         etcd=etcd_access.section(cluster),
         clusterset=config.ClustersetSection(directory=str(cluster.directory / "peers")),
@@ -136,14 +134,20 @@ def agent(node: Node, *, envoy: str = "") -> config.Config:
         clusterset=config.ClustersetSection(
             directory=str(cluster.directory / "peers"), state=str(node.directory / "peers")
         ),
-        datapath=config.DatapathSection(
-            cgroup=str(cgroups.root() / lab.prefix / node.pods_cgroup), pin=str(lab.bpffs / node.name), flows=1
-        ),
+        datapath=_datapath(node),
         proxy=_proxy(node, envoy),
-        gateway=_gateway(cluster) if _through_gateways(lab, envoy) else config.GatewaySection(),
+        gateway=_gateway(cluster) if lab.islands else config.GatewaySection(),
         dns=_dns(cluster),
         admin=config.AdminSection(socket=str(socket_of(node, "agent"))),
     )
+
+
+def _datapath(node: Node) -> config.DatapathSection:
+    if privileges.CONFINED:
+        return config.DatapathSection(substitute=privileges.IN_PLACE)
+    lab = node.cluster.lab
+    cgroup = cgroups.root() / lab.prefix / node.pods_cgroup
+    return config.DatapathSection(cgroup=str(cgroup), pin=str(lab.bpffs / node.name), flows=1)
 
 
 def dns(node: Node, process: str) -> config.Config:
@@ -169,6 +173,7 @@ def gateway(node: Node, *, envoy: str) -> config.Config:
     return config.Config(
         cluster=_cluster(cluster),
         kubernetes=_kubernetes(cluster),
+        etcd=config.EtcdSection(endpoints=(cluster.etcd,)),
         clusterset=config.ClustersetSection(directory=str(cluster.directory / "peers")),
         proxy=structs.replace(_proxy(node, envoy), directory=str(gateway_of(node)), uplinks=()),
         gateway=structs.replace(_gateway(cluster), listen=(joined(node.address, GATEWAY),)),

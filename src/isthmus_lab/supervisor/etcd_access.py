@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from isthmus import config
-from isthmus.clusterset import Folder, peers, remote_user
+from isthmus.clusterset import Folder, peers, pki, remote_user
 from isthmus.model.names import ClusterName
 from isthmus_lab.layout import Cluster, Lab
 
@@ -47,25 +47,25 @@ def write(lab: Lab, *, domain: str = "") -> None:
     """
     for cluster in lab.clusters:
         keys = folder(cluster)
-        # Clusters of other networks reach the etcd at the gateway node.
-        keys.ensure(cluster.name, (*cluster.addresses, cluster.nodes[0].address), days=DAYS, domain=domain)
+        keys.ensure(cluster.name, cluster.addresses, days=DAYS, domain=domain)
         keys.client(APISERVER, days=DAYS)
     for cluster in lab.clusters:
         for peer in lab.clusters:
             if peer is not cluster:
-                _introduce(peer, cluster)
+                _introduce(peer, cluster, domain)
 
 
-def _introduce(peer: Cluster, reader: Cluster) -> None:
-    """Write the file by which a cluster reads another one."""
+def _introduce(peer: Cluster, reader: Cluster, domain: str) -> None:
+    """Write the file by which a cluster reads another one: across networks through its gateways."""
     keys = folder(peer)
     door = keys.pair("peer")
     entry = peers.Peer(
         name=ClusterName(peer.name),
-        endpoints=(peer.etcd_seen_from(reader),),
+        endpoints=peer.etcd_seen_from(reader),
         username=remote_user(ClusterName(reader.name)),
         password=secrets.token_urlsafe(24),
         id=peer.index,
+        server_name=pki.etcd_name(peer.name, domain) if peer.network != reader.network else "",
     )
     peers.save(peers_of(reader), entry, ca=keys.bundle, certificate=door.certificate, key=door.key)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,7 +34,7 @@ class Keeper:
         *,
         root: Path,
         output: Path,
-        listeners: Mapping[str, int],
+        listeners: Mapping[str, Sequence[int]],
         check: Callable[[], Awaitable[bool]],
         after: list[asyncio.Event],
         changed: Callable[[], None],
@@ -143,8 +143,8 @@ class Keeper:
 
     async def _start(self) -> spawn.Process:
         program = self.program
-        inherit = [self._listeners[program.listener]] if program.listener else []
-        command = tuple(word.format(fd=inherit[0]) if inherit else word for word in program.command)
+        inherit = [*self._listeners[program.listener]] if program.listener else []
+        command = tuple(each for word in program.command for each in _for_each(word, inherit))
         place = spawn.Isolation(cgroups.make(self._root / program.cgroup), namespaces.path(program.namespace))
         return await launch(command, place=place, output=self._output, inherit=inherit, zygote=self._zygote)
 
@@ -156,6 +156,11 @@ class Keeper:
         self.ready.set()
         self.failure = ""
         self._changed()
+
+
+def _for_each(word: str, inherit: Sequence[int]) -> list[str]:
+    """A word of a command; one that names an inherited listener, for each of these."""
+    return [word.replace("{fd}", str(number)) for number in inherit] if "{fd}" in word else [word]
 
 
 async def launch(

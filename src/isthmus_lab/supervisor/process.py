@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -14,7 +14,8 @@ from typing import Any, Final
 from isthmus import kube, logs
 from isthmus.config import KubernetesSection
 from isthmus.reflector import Transient
-from isthmus_lab import cgroups, etcd_program, kernel, spawn
+from isthmus_lab import cgroups, etcd_program, kernel, privileges, spawn
+from isthmus_lab.confinement import loopback
 from isthmus_lab.layout import Cluster
 from isthmus_lab.network import fabric, impairments, namespaces
 from isthmus_lab.realapi import binaries, definitions, kube_proxy, processes
@@ -25,8 +26,10 @@ from isthmus_lab.supervisor.forking import Zygote
 from isthmus_lab.supervisor.keeper import Keeper, launch
 from isthmus_lab.supervisor.sources import Stamp
 
-READERS: Final = ("/operator", "/agent")
-"""Programs that read kinds of ours from their cluster's API server, and peers' etcds, by the end of the name."""
+FOLLOWERS: Final = ("/operator", "/agent")
+"""Programs that read peers' etcds, by the end of the name."""
+READERS: Final = (*FOLLOWERS, "/gateway")
+"""Programs that read kinds of ours from their cluster's API server."""
 USERS: Final = "isthmus_lab.supervisor.etcd_users"
 TIMEOUT: Final = 5.0
 """Seconds that a command waits for a relay."""
@@ -37,8 +40,11 @@ log = logs.get("supervisor")
 class Supervisor:
     """One lab."""
 
-    def __init__(self, record: Record, *, zygote: socket.socket, loaded: Stamp) -> None:
-        """``loaded``: the sources as the zygote has imported them."""
+    def __init__(
+        self, record: Record, *, zygote: socket.socket, loaded: Stamp, doors: Sequence[socket.socket] = ()
+    ) -> None:
+        """``loaded``: the sources as the zygote has imported them. ``doors``: as :func:`startup.start` has them."""
+        self._doors = doors
         self.lab = record.lab
         self._isthmus = record.isthmus
         self._real = record.apiserver == "real"
@@ -85,23 +91,34 @@ class Supervisor:
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
         spawn.reap_strangers()  # pods outlive a node process that is killed, and come to us
         async with Control(self.lab.socket, self):
-            listeners = {cluster.name: _loopback() for cluster in self.lab.clusters}
-            ports = {name: made.getsockname()[1] for name, made in listeners.items()}
+            listeners = self._listeners()
+            ports = {name: made[0].getsockname()[1] for name, made in listeners.items()}
             configs.write(self.lab, ports=ports, services=self._ours, envoy=self._envoy)
             self.step("configurations")
-            _bpffs(self.lab.bpffs)
+            if not privileges.CONFINED:
+                _bpffs(self.lab.bpffs)
             await fabric.build(self.lab)
             self.step("network")
             for cluster in self.lab.clusters:
                 section = KubernetesSection(kubeconfig=str(self.lab.kubeconfig), context=cluster.name)
                 self._clients[cluster.name] = await kube.connect(section)
             try:
-                await self._keep({name: made.fileno() for name, made in listeners.items()})
+                await self._keep({name: [each.fileno() for each in made] for name, made in listeners.items()})
             finally:
                 for client in self._clients.values():
                     await client.close()
 
-    async def _keep(self, listeners: dict[str, int]) -> None:
+    def _listeners(self) -> dict[str, list[socket.socket]]:
+        """By cluster, on the loopback of where the lab is used from; kept for its life, so that ports stay the same.
+
+        A confined lab is used from inside, too, at the same port.
+        """
+        if not self._doors:
+            return {cluster.name: [loopback()] for cluster in self.lab.clusters}
+        pairs = zip(self.lab.clusters, self._doors, strict=True)
+        return {cluster.name: [loopback(door.getsockname()[1]), door] for cluster, door in pairs}
+
+    async def _keep(self, listeners: dict[str, list[int]]) -> None:
         wanted = self._programs()
         zygote = Zygote(self._zygote, loaded=self._loaded)
         async with asyncio.TaskGroup() as group:
@@ -113,7 +130,7 @@ class Supervisor:
                 group.create_task(self._fill(cluster), name=f"{cluster.name}/bootstrap")
 
     def _keep_one(
-        self, group: asyncio.TaskGroup, listeners: dict[str, int], zygote: Zygote, program: programs.Program
+        self, group: asyncio.TaskGroup, listeners: dict[str, list[int]], zygote: Zygote, program: programs.Program
     ) -> Keeper:
         keeper = Keeper(
             program,
@@ -124,11 +141,8 @@ class Supervisor:
             zygote=zygote,
             after=[
                 *(self._keepers[name].ready for name in program.after),
-                *(
-                    [self._defined[program.name.partition("/")[0]], self._joined]
-                    if program.name.endswith(READERS)
-                    else []
-                ),
+                *([self._defined[program.name.partition("/")[0]]] if program.name.endswith(READERS) else []),
+                *([self._joined] if program.name.endswith(FOLLOWERS) else []),
             ],
             changed=lambda: self._changed(program.name),
         )
@@ -249,14 +263,6 @@ class Supervisor:
                 changed.clear()
         finally:
             self._changes.remove(changed)
-
-
-def _loopback() -> socket.socket:
-    """A listener on the host's loopback, kept for the lab's life, so that its port stays when a server is restarted."""
-    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    made.bind(("127.0.0.1", 0))
-    made.listen(128)
-    return made
 
 
 def _bpffs(path: Path) -> None:

@@ -94,7 +94,7 @@ class Program(Struct, frozen=True):
     after: tuple[str, ...] = ()
     """Names of programs that have to be ready first."""
     listener: str = ""
-    """Cluster whose loopback listener it inherits; its number is ``{fd}`` in the command."""
+    """Cluster whose loopback listeners it inherits; a word with ``{fd}`` is there once for each, with its number."""
 
 
 def programs(lab: Lab, *, etcd: str, isthmus: bool = True, envoy: bool = False) -> list[Program]:
@@ -108,7 +108,7 @@ def programs(lab: Lab, *, etcd: str, isthmus: bool = True, envoy: bool = False) 
             found.append(_node(node))
             found += [_isthmus(node, process) for process in OF_NODES] if isthmus else []
             found += [_envoy(node, "envoy", proxy_of(node))] if isthmus and envoy else []
-            if isthmus and envoy and lab.islands and node.gateway:
+            if isthmus and lab.islands and node.gateway:
                 found += [_isthmus(node, "gateway"), _envoy(node, "gateway-envoy", gateway_of(node))]
     return found
 

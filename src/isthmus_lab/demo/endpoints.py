@@ -1,0 +1,148 @@
+"""Endpoints of the app that Karmada places, wherever they can be seen between the providers and the calling node."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from isthmus import kube
+from isthmus.admin.query import Socket
+from isthmus.kube.objects.discovery import ENDPOINT_SLICE, EndpointSlice
+from isthmus.kube.objects.meta import Meta, Wire
+from isthmus.model.balancing import Plan
+from isthmus.sources import karmada
+from isthmus_lab.demo.calls import Caller
+from isthmus_lab.demo.stage import Stage
+from isthmus_lab.supervisor.configs import socket_of
+
+PROVIDERS: Final = ("c1", "c2")
+CONSUMER: Final = "c3"
+NAMESPACE: Final = "shop"
+SERVICE: Final = f"{NAMESPACE}/web"
+EXPORTED: Final = Caller(3, f"{NAMESPACE}/deploy/client", f"web.{NAMESPACE}.svc.clusterset.local")
+NATIVE: Final = Caller(3, f"{NAMESPACE}/deploy/client", f"web.{NAMESPACE}.svc.cluster.local")
+PAUSE: Final = 0.02
+"""Seconds between two looks at the same."""
+
+View = Callable[[], Awaitable[set[str]]]
+"""Addresses as they are seen somewhere."""
+
+
+class Behind(Struct):
+    """How long, at most, views were behind the providers' ready pods, in seconds."""
+
+    views: dict[str, float]
+    looks: list[float] = []
+    """Seconds that each look at the pods took: what the machine makes of two requests to API servers."""
+    changes: int = 0
+    """Of the pods, that were seen."""
+
+
+class _Workload(Wire, frozen=True):
+    manifests: list[dict[str, Any]] | None = None
+
+
+class _WorkSpec(Wire, frozen=True):
+    workload: _Workload = _Workload()
+
+
+class _Work(Wire, frozen=True):
+    metadata: Meta
+    spec: _WorkSpec = _WorkSpec()
+
+
+WORK: Final = kube.Kind("work.karmada.io", "v1alpha1", "works", "Work", _Work)
+
+
+@asynccontextmanager
+async def following(stage: Stage, **views: View) -> AsyncIterator[Behind]:
+    """Follow views while the block runs. Upper bounds: a change counts from the last look that did not see it.
+
+    What ends the looks is raised at the end of the block: KubeError of a request, for example.
+    """
+    behind = Behind(dict.fromkeys(views, 0.0))
+    longest = behind.views
+    changed: dict[str, float] = {}  # when, for views that do not have the change yet
+
+    async def follow() -> None:
+        nonlocal changed
+        known, looked = await provided(stage), time.monotonic()
+        while True:
+            await asyncio.sleep(PAUSE)
+            began, pods = time.monotonic(), await provided(stage)
+            behind.looks.append(time.monotonic() - began)
+            behind.changes += pods != known
+            changed = changed if pods == known else {**dict.fromkeys(views, looked), **changed}
+            known, looked = pods, began
+            for name in [name for name in changed if await views[name]() == pods]:
+                longest[name] = max(longest[name], time.monotonic() - changed.pop(name))
+
+    task = asyncio.create_task(follow())
+    try:
+        yield behind
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        longest |= {name: max(longest[name], time.monotonic() - at) for name, at in changed.items()}
+
+
+async def own(stage: Stage, cluster: str) -> set[str]:
+    """Of a provider's own pods."""
+    return _ready(each for each in await slices(stage, cluster) if not karmada.dispatched(each.metadata))
+
+
+async def provided(stage: Stage) -> set[str]:
+    """Of the pods of all providers."""
+    return {address for name in PROVIDERS for address in await own(stage, name)}
+
+
+async def in_works(plane: kube.Client) -> set[str]:
+    """That Karmada is to bring to the consumer."""
+    works = await plane.list(WORK, f"karmada-es-{CONSUMER}")
+    manifests = (body for work in works for body in work.spec.workload.manifests or ())
+    return _ready(msgspec.convert(body, EndpointSlice) for body in manifests if body["kind"] == "EndpointSlice")
+
+
+async def brought(stage: Stage) -> set[str]:
+    """That Karmada has brought to the consumer."""
+    return _ready(each for each in await slices(stage, CONSUMER) if karmada.dispatched(each.metadata))
+
+
+async def called(stage: Stage, of: Caller) -> set[str]:
+    """Where the calling node sends calls of a name."""
+    found = await asyncio.to_thread(plan, stage, of)
+    return {target.address for group in found.groups for target in group.targets} if found is not None else set()
+
+
+async def slices(stage: Stage, cluster: str) -> list[EndpointSlice]:
+    """All of the native name's."""
+    selector = f"kubernetes.io/service-name={SERVICE.partition('/')[2]}"
+    return list(await stage.client(cluster).list(ENDPOINT_SLICE, NAMESPACE, label_selector=selector))
+
+
+def plan(stage: Stage, of: Caller) -> Plan | None:
+    """Of the calling node, for a name."""
+    rows = (msgspec.convert(row, Plan) for row in agent(stage).table("plans").rows)
+    return next((row for row in rows if (row.import_of if of is EXPORTED else row.key.service) == SERVICE), None)
+
+
+def agent(stage: Stage) -> Socket:
+    """That of the calling node."""
+    return Socket(socket_of(stage.lab.clusters[EXPORTED.cluster - 1].nodes[0], "agent"))
+
+
+def _ready(found: Iterable[EndpointSlice]) -> set[str]:
+    return {
+        address
+        for each in found
+        for endpoint in each.endpoints or ()
+        if endpoint.conditions is None or endpoint.conditions.ready is not False
+        for address in endpoint.addresses or ()
+    }

@@ -1,0 +1,63 @@
+"""What this user may do here, as values: root has BPF and control groups; others have namespaces of their own.
+
+Everything that differs in a lab without privileges asks :data:`CONFINED`, and is named here:
+
+    confinement.py          the namespaces in which such a lab and every command about it run
+    startup.py, removal.py  what a machine has to have; what is removed with the last lab
+    cgroups.py              groups of processes are cgroup namespaces, not directories of cgroup v2
+    network/namespaces.py   names of network namespaces are in a directory of this user
+    node/sandbox.py         a container's root is made of an overlay for each directory of the host's
+    node/planned.py         the agent's plans in nftables, in place of BPF
+    node/pods.py            pods ask the node's name server themselves, which on other labs steps in
+    supervisor/configs.py   agents pin no maps, and nodes read their plans
+    supervisor/process.py   there is no file system for BPF
+    demo/programmed.py      what is programmed is read from rules in place of maps
+    demo/run.py             stories that want BPF are refused
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from isthmus.host_user import HOST_USER
+
+CONFINED: Final = HOST_USER != 0
+"""Whether labs are made in a user namespace, since this user is not root."""
+
+NOTICE: Final = (
+    "without privileges: nftables in place of BPF: calls by name and weights work; "
+    "no ejection, rescue, flows or answers by the kernel"
+)
+"""Printed where a lab is made."""
+IN_PLACE: Final = "by nftables of the lab, from these plans: no ejection, rescue or flows"
+"""How calls are translated in such a lab, as ``isthmus status`` has it."""
+
+LIMITS: Final = ("user", "mnt", "net", "pid", "cgroup", "uts", "ipc")
+"""Kinds of namespaces that a lab takes, as in /proc/sys/user/max_*_namespaces."""
+
+
+def sentence(code: int, limit: Callable[[str], str]) -> str:
+    """What a refusal with an error number comes from, and what to do. ``limit``: a setting below /proc/sys, or ''."""
+    root = "or run this as root"
+    if code == errno.ENOSPC:
+        spent = ", ".join(f"user.max_{kind}_namespaces={limit(f'user/max_{kind}_namespaces')}" for kind in LIMITS)
+        return f"user namespaces: this user may make no more ({spent}): raise these by sysctl, {root}"
+    for name, wanted in (
+        ("kernel/unprivileged_userns_clone", "1"),
+        ("kernel/apparmor_restrict_unprivileged_userns", "0"),
+    ):
+        if limit(name) not in ("", wanted):
+            return f"user namespaces are for root only here: sysctl {name.replace('/', '.')}={wanted}, {root}"
+    return f"user namespaces: {os.strerror(code)}: a container or sandbox may forbid them; allow unshare(2), {root}"
+
+
+def setting(name: str) -> str:
+    """That of a name below /proc/sys; '' where this kernel has none such."""
+    try:
+        return Path("/proc/sys", name).read_text().strip()
+    except OSError:
+        return ""
