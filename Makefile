@@ -24,7 +24,7 @@ demo-lb: setup ## load balancing step by step, with tables and maps: no cluster,
 test: setup-test ## every test but the slow suites, two at a time for each core where memory allows
 	@$(PY) -m pytest -m "$(SELECT)" --numprocesses auto --dist loadscope --no-loadscope-reorder
 
-test-kube: setup-test ## the suites on a real kube-apiserver and on Cilium's programs, built first where they are missing (needs Go)
+test-kube: setup-test ## the suites on a real kube-apiserver, on Cilium's programs, built first where they are missing (needs Go), and on Karmada's where these are built
 	@tools/test-kube
 
 check: setup-dev ## format, lint, types, import contracts
@@ -108,9 +108,9 @@ test-failover: setup-test ## calls under load while pods, nodes, clusters, Envoy
 test-islands: setup-test ## 200 calls a second while gateways fall silent and die, a hundred of each end of a connection, another authority
 	@timeout -s INT -k 60 $(or $(MINUTES),8)m $(PY) -m pytest -rA --tb=short tests/islands
 
-test-kernel: setup-test ## programs, calls and a lab's links on Debian's 6.1 kernel, emulated: TESTS="FILE…" SECONDS_AT_MOST=600
-	@tools/setup kernel
-	@tools/test-kernel $(TESTS)
+test-kernel: setup-test ## programs, calls and names on Debian's older kernels, emulated: KERNEL=6.1 TESTS="FILE…" SECONDS_AT_MOST=600
+	@tools/setup kernel $(KERNEL)
+	@KERNEL=$(or $(KERNEL),6.1) tools/test-kernel $(TESTS)
 
 fuzz-names: setup-test ## mutated frames, a million each, through the programs that read names and the server: COUNT=1000000 SEED=1
 	@ISTHMUS_FUZZ=$(or $(COUNT),1000000) ISTHMUS_FUZZ_SEED=$(or $(SEED),1) \

@@ -32,6 +32,7 @@ EACH: Final = 60
 """Seconds for one test; an edit that makes it hang is noticed."""
 TIMEOUT: Final = 1800.0
 """Seconds for the tests of one edit; one whose tests take longer is not judged."""
+VERDICTS: Final = {True: "noticed", False: "not noticed", None: "not judged"}
 MODULES: Final = {
     "config": ["config"],
     "logs": ["config"],
@@ -254,7 +255,7 @@ def noticed(edit: Edit, select: str) -> tuple[bool | None, float]:
 
 
 def main() -> int:
-    """Print each edit that was not noticed, and the rate of each package; 1 where the whole is below the aim."""
+    """Print the verdict on each edit and the rate of each package; 1 where the whole is below the aim."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", default=str(random.randrange(10**6)))
     parser.add_argument("-n", type=int, default=40, help="how many edits [40]")
@@ -271,12 +272,13 @@ def main() -> int:
     all_, seen = Counter[str](), Counter[str]()
     with ThreadPoolExecutor(options.jobs) as pool:
         judged = pool.map(functools.partial(noticed, select=options.select), chosen)
-        for edit, (found_out, seconds) in zip(chosen, judged, strict=True):
+        for number, (edit, (found_out, seconds)) in enumerate(zip(chosen, judged, strict=True), 1):
             all_[edit.package] += found_out is not None
             seen[edit.package] += bool(found_out)
+            what = VERDICTS[found_out]
+            print(f"{number} of {len(chosen)} {what} ({seconds:.0f} s): {edit.file.relative_to(HERE)}", flush=True)
             if not found_out:
-                what = "not noticed" if found_out is False else "not judged"
-                print(f"{what} ({seconds:.0f} s): {edit.file.relative_to(HERE)}\n{edit.difference()}", flush=True)
+                print(edit.difference(), flush=True)
     for package in sorted(all_):
         share = 100 * seen[package] // max(1, all_[package])
         print(f"{package:<14} {seen[package]:>4} of {all_[package]:>4}  {share:>3} %")

@@ -158,7 +158,7 @@ class Seen:
         self.items: dict[str, bytes] = {}
         self.changed = asyncio.Event()
 
-    def replace(self, items: Mapping[str, KeyValue], *, partial: bool) -> None:
+    async def replace(self, items: Mapping[str, KeyValue], *, partial: bool) -> None:
         self.items = {key: kv.value for key, kv in items.items()}
         self.changed.set()
 

@@ -25,7 +25,7 @@ class Held:
     def __init__(self) -> None:
         self.items: dict[str, str] = {}
 
-    def replace(self, items: Mapping[str, Service], *, partial: bool) -> None:
+    async def replace(self, items: Mapping[str, Service], *, partial: bool) -> None:
         self.items = {key: item.spec.cluster_ip for key, item in items.items()}
 
     def apply(self, events: Sequence[Event[Any]]) -> None:

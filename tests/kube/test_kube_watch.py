@@ -40,7 +40,7 @@ class Names:
         self.items: dict[str, Service] = {}
         self.replaced = 0
 
-    def replace(self, items: Mapping[str, Service], *, partial: bool) -> None:
+    async def replace(self, items: Mapping[str, Service], *, partial: bool) -> None:
         self.items = dict(items)
         self.replaced += 1
 

@@ -19,7 +19,7 @@ AGENT = """
 import socket, sys
 from isthmus.config import DatapathSection, DnsSection
 from isthmus.datapath import Datapath
-from isthmus.datapath.core import sockdiag
+from isthmus.netlink import sock_diag
 section = DatapathSection(cgroup=sys.argv[1], pin=sys.argv[2], max_entries=1024, grace=0.0)
 datapath = Datapath.open(section, DnsSection(cluster_dns=("10.96.0.10",)))
 callers = datapath.callers()
@@ -28,10 +28,10 @@ links = datapath.pod_links()
 links.look()
 gone = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 gone.connect(("127.0.0.1", 9))
-[found] = sockdiag.connected(socket.IPPROTO_UDP)
+[found] = sock_diag.connected(socket.IPPROTO_UDP)
 missing = [] if len(list(datapath.maps.items("callers"))) == 1 else ["no callers"]
 missing += [] if (links.stats().interfaces, links.stats().failed) == (1, {}) else [repr(links.stats())]
-missing += [] if sockdiag.destroy(found) else ["not destroyed"]
+missing += [] if sock_diag.destroy(found) else ["not destroyed"]
 print(", ".join(missing) or "ok")
 """
 NODE = """
