@@ -146,6 +146,8 @@ class DatapathSection(Section, frozen=True):
     """The kernel. ``cgroup`` is the one of all pods of the node; empty: no datapath, names only."""
 
     cgroup: str = ""
+    substitute: str = ""
+    """What translates calls from the agent's plans where ``cgroup`` is empty: a sentence for ``isthmus status``."""
     pin: str = "/sys/fs/bpf/isthmus"
     services: Literal["multicluster", "all"] = "multicluster"
     max_entries: Annotated[int, Meta(ge=1)] = 65536

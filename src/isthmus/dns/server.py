@@ -92,6 +92,10 @@ class Server:
         self._upstream = Upstream(upstream, send=self._send, timeout=timeout)
         self._stream = Stream(self._zone, upstream=upstream)
         self._listening = asyncio.Event()
+        self._taken_in = -1
+        """The table's revision from which is answered."""
+        self._turned = asyncio.Event()
+        """Set, and another one, with each change of it."""
         self._sockets: list[Socket] = []
         self._intake: Intake[tuple[bytes, Client]] = Intake()
         self._answering = False
@@ -117,6 +121,12 @@ class Server:
     async def listening(self) -> None:
         """Return when questions are answered."""
         await self._listening.wait()
+
+    async def answers(self, revision: int) -> None:
+        """Return when questions are answered, from the table as it was at this revision or later."""
+        while self._taken_in < revision:
+            await self._turned.wait()
+        await self.listening()
 
     async def run(self) -> None:
         """Listen and answer, for ever.
@@ -179,6 +189,9 @@ class Server:
             if number % CHANGES == 0:
                 await asyncio.sleep(0)
         self._zone.complete = snapshot.initialized(NAMES)
+        self._taken_in = snapshot.revision(NAMES)
+        self._turned.set()
+        self._turned = asyncio.Event()
 
     def _drain(self, datagrams: Socket) -> None:
         for _ in range(READ_BATCH):  # hot:

@@ -119,7 +119,7 @@ async def work(config: Config, client: kube.Client) -> None:
         follower = Follower(db, cluster=config.cluster, section=config.clusterset, kinds=KINDS)
         drain_clock = DrainClock(db, cluster, cordoned=config.drains.cordoned_nodes)
         derivations = Derivations(db, *derived)
-        flows: Feed[Flow] = Feed(off="" if recorded(config) else FLOWS_OFF)
+        flows: Feed[Flow] = Feed(off=flows_off(config))
         programming = Programming(db, config, flows)
         node = proxying.node_secrets(db, config)
         prober = health.Prober(db, config.health, node=config.node.name)
@@ -166,14 +166,17 @@ async def work(config: Config, client: kube.Client) -> None:
                 health=prober.stats(),
                 calling=proxying.calling_status(config, node),
                 datapath=programming.stats(),
+                translated=config.datapath.substitute or None,
             ),
             feeds={"flows": flows},
         )
 
 
-def recorded(config: Config) -> bool:
-    """Whether flows are recorded here."""
-    return bool(config.datapath.cgroup) and config.datapath.flows != "off"
+def flows_off(config: Config) -> str:
+    """Why flows are not recorded here; empty: they are."""
+    if config.datapath.substitute:
+        return f"flows are not recorded here: calls are translated {config.datapath.substitute}"
+    return "" if config.datapath.cgroup and config.datapath.flows != "off" else FLOWS_OFF
 
 
 def more_names(config: Config) -> dns.More:
@@ -231,6 +234,8 @@ class AgentStatus(ProcessStatus, frozen=True, kw_only=True):
     calling: proxying.Calling | None
     """How gateways of islands are called; None where they are not."""
     datapath: DatapathStatus | None
+    translated: str | None
+    """What translates calls in place of the kernel; None where nothing is configured to."""
     unhooked: str
     """Why calls are not translated on this node, which is to translate them; empty: they are."""
 

@@ -48,17 +48,14 @@ async def main(config: Config) -> None:
     """Wire the parts and run them."""
     require(config, dns__cluster_dns=config.dns.cluster_dns, dns__listen=config.dns.listen, dns__agent=config.dns.agent)
     allow_descriptors()
-    db = Database(tables.NAMES)
-    store = TableStore(config.dns.agent, tables.NAMES)
-    reflector = Reflector[Name](
-        store, TableSink(db, tables.NAMES, "agent", lambda row: row), name="names", max_delay=1.0
-    )
+    names = Names(config)
+    db, reflector = names.db, names.reflector
     server = _server(db, config)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(reflector.run(), name="names")
         tasks.create_task(serve(db, server, config), name="server")
         if config.datapath.cgroup and config.dns.mode != "off":
-            tasks.create_task(stay_alive(db, server, config), name="alive")
+            tasks.create_task(stay_alive(names, server, config), name="alive")
         observing.admin(
             tasks,
             config,
@@ -68,6 +65,25 @@ async def main(config: Config) -> None:
             ),
             timeout=LIST_TIMEOUT,
         )
+
+
+class Names:
+    """The agent's names in a table of this process, and what keeps them there."""
+
+    def __init__(self, config: Config) -> None:
+        self.db = Database(tables.NAMES)
+        self.listed = asyncio.Event()
+        """A list, be it a partial one, was taken in to its end."""
+        self.reflector = Reflector[Name](
+            TableStore(config.dns.agent, tables.NAMES),
+            TableSink(self.db, tables.NAMES, "agent", lambda row: row),
+            name="names",
+            max_delay=1.0,
+            on_state=lambda state: self.listed.set() if state.synced else None,
+        )
+
+    def __repr__(self) -> str:
+        return f"<Names {self.reflector!r}>"
 
 
 class DnsStatus(ProcessStatus, frozen=True, kw_only=True):
@@ -119,13 +135,23 @@ async def may_join(db: Database, listen: list[Endpoint]) -> None:
         await asyncio.sleep(JOIN_EVERY)  # nothing announces that a socket of another process is closed
 
 
-async def stay_alive(db: Database, server: dns.Server, config: Config) -> None:
+async def until_ready(names: Names, server: dns.Server) -> None:
+    """Return when questions may be steered here: the first list is answered from, and is whole or has names.
+
+    An agent that is away from an API server lists in part: what it knows is served. Half of its list is not: a name
+    that has not come yet would be answered SERVFAIL.
+    """
+    await names.listed.wait()
+    await names.db.until(lambda now: now.initialized(tables.NAMES) or now.count(tables.NAMES) > 0)
+    await server.answers(names.db.snapshot().revision(tables.NAMES))
+
+
+async def stay_alive(names: Names, server: dns.Server, config: Config) -> None:
     """Renew the deadline thrice in its time, from the loop that answers: a loop that hangs renews nothing.
 
     Where the kernel can, it also watches the socket: a server that was killed is left at once.
     """
-    await db.until(lambda snapshot: snapshot.initialized(tables.NAMES) or snapshot.count(tables.NAMES) > 0)
-    await server.listening()
+    await until_ready(names, server)
     alive = await Alive.open(config.datapath.pin, instance=config.dns.instance)
     if not alive.tie(server.socket):
         log.info("steering ends by the deadline alone: this kernel does not watch sockets")
