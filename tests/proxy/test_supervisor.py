@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from envoy_world import EnvoyWorld, cluster, endpoints, envoy_world, http_listener, routes
 from etcd_server import free_ports
 
-from isthmus.proxy import NoEnvoyError, Supervisor, Wanted, binary
+from isthmus.proxy import NoEnvoyError, Supervisor, Wanted, binary, bootstrap, process
 from isthmus.proxy.supervisor import decide
 
 needs_envoy = pytest.mark.needs("envoy")
@@ -108,6 +110,50 @@ async def test_no_call_fails_while_the_discovery_service_is_away_and_comes_back(
     world.serve()
     await load
     assert calls.failed == []
+
+
+@needs_envoy
+async def test_an_envoy_with_few_descriptors_left_refuses_calls_and_those_that_it_has_go_on(
+    world: EnvoyWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "LOOK_EVERY", 0.02)
+    monkeypatch.setattr(bootstrap, "KNOWN_WITHIN", 0.02)
+    port = await serving(world)
+    running = world.supervisor.stats().running
+    resource.prlimit(running, resource.RLIMIT_NOFILE, (1_000, 1_000))
+    held: list[Held] = []
+    while not held or held[-1].status == b"200":
+        held.append(await Held.of(port))
+    assert [await each.again() for each in held[:-1]] == [b"200"] * (len(held) - 1)
+    for each in held:
+        each.close()
+    await world.until(port, (200, "one"))
+    stats = world.supervisor.stats()
+    assert (stats.running, stats.died) == (running, 0)
+
+
+class Held(NamedTuple):
+    """A connection that is kept, and the status of its first request; empty: it was refused."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    status: bytes
+
+    @classmethod
+    async def of(cls, port: int) -> Held:
+        made = cls(*await asyncio.open_connection("127.0.0.1", port), b"")
+        return made._replace(status=await made.again())
+
+    async def again(self) -> bytes:
+        with suppress(OSError, asyncio.IncompleteReadError):
+            self.writer.write(b"GET / HTTP/1.1\r\nhost: echo\r\n\r\n")
+            head = await self.reader.readuntil(b"\r\n\r\n")
+            await self.reader.readexactly(int(head.lower().partition(b"content-length: ")[2].split()[0]))
+            return head.split()[1]
+        return b""
+
+    def close(self) -> None:
+        self.writer.transport.abort()
 
 
 @needs_envoy

@@ -52,8 +52,16 @@ STATS_SUFFIXES: Final = (
     ".upstream_rq_timeout",
 )
 """What is counted for each cluster and listener; of all that Envoy could count it is a twentieth of the memory."""
+MONITORS: Final = "envoy.resource_monitors"
 MAX_CONNECTIONS: Final = 50_000
 """Client connections of an Envoy; more are refused at once, so that none can take all of its memory."""
+REFUSED_ABOVE: Final = 0.7
+"""Part of its descriptors in use from which on an Envoy refuses connections; those that it has go on. The rest is for
+what comes in before it knows: Envoy ends itself when it has none for a call (envoyproxy/envoy#980)."""
+UNANSWERED_ABOVE: Final = 0.8
+"""Part from which on it refuses requests and tunnels of UDP as well, of which a connection may have thousands."""
+KNOWN_WITHIN: Final = 0.1
+"""Seconds after which Envoy acts on what is written to it of its descriptors."""
 
 MAX_PROGRAM: Final = 4_000
 """Instructions of an expression's program up to which Envoy takes it (by default 100). Sources of routes refuse what
@@ -88,15 +96,35 @@ def bootstrap(
         },
         "overload_manager": {
             "resource_monitors": [
-                {
-                    "name": "envoy.resource_monitors.global_downstream_max_connections",
-                    "typed_config": {
-                        "@type": ANY_PREFIX + "envoy.extensions.resource_monitors.downstream_connections.v3."
-                        "DownstreamConnectionsConfig",
-                        "max_active_downstream_connections": str(max_connections),
-                    },
-                }
+                _monitor(
+                    "global_downstream_max_connections",
+                    "downstream_connections.v3.DownstreamConnectionsConfig",
+                    max_active_downstream_connections=str(max_connections),
+                )
             ]
+        },
+    }
+
+
+def overlay(admin: Path, pressure: Path) -> dict[str, Any]:
+    """What one process has beside the bootstrap: its admin socket, and the file that has which part of its descriptors
+    is in use."""
+    refused = {"reject_incoming_connections": REFUSED_ABOVE, "stop_accepting_requests": UNANSWERED_ABOVE}
+    actions = [
+        {
+            "name": f"envoy.overload_actions.{name}",
+            "triggers": [{"name": f"{MONITORS}.injected_resource", "threshold": {"value": above}}],
+        }
+        for name, above in refused.items()
+    ]
+    return {
+        "admin": {"address": {"pipe": {"path": str(admin), "mode": 0o600}}},
+        "overload_manager": {
+            "refresh_interval": f"{KNOWN_WITHIN}s",
+            "resource_monitors": [
+                _monitor("injected_resource", "injected_resource.v3.InjectedResourceConfig", filename=str(pressure))
+            ],
+            "actions": actions,
         },
     }
 
@@ -154,6 +182,11 @@ def _extension(name: str, message: str) -> dict[str, Any]:
         "name": name,
         "typed_config": {"@type": f"{ANY_PREFIX}envoy.extensions.bootstrap.internal_listener.v3.{message}"},
     }
+
+
+def _monitor(name: str, message: str, **fields: str) -> dict[str, Any]:
+    config = {"@type": f"{ANY_PREFIX}envoy.extensions.resource_monitors.{message}", **fields}
+    return {"name": f"{MONITORS}.{name}", "typed_config": config}
 
 
 def _counted() -> list[dict[str, str]]:

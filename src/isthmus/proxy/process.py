@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import socket
 import struct
 import time
@@ -15,8 +16,9 @@ import aiohttp
 import msgspec
 from msgspec import Struct
 
+from isthmus import logs
 from isthmus.model.hosts import joined
-from isthmus.proxy.bootstrap import BOOTSTRAP
+from isthmus.proxy.bootstrap import BOOTSTRAP, REFUSED_ABOVE, overlay
 
 POLL: Final = 0.05
 """Seconds between questions for a state that is waited for."""
@@ -28,7 +30,11 @@ TERM_TIMEOUT: Final = 5.0
 """Seconds between SIGTERM and SIGKILL."""
 LAST_WORDS: Final = 1.0
 """Seconds until the log of a process that has ended is left unread: a child of it may hold the pipe open."""
+LOOK_EVERY: Final = 0.2
+"""Seconds between looks at how many descriptors a process has."""
 LIVE: Final = "LIVE"
+
+log = logs.get("envoy")
 
 
 class HostHealth(Struct, frozen=True):
@@ -168,12 +174,60 @@ def _made(path: Path) -> float:
         return 0.0
 
 
+class Descriptors:
+    """Which part of an Envoy's descriptors is in use, in a file by which Envoy refuses calls while few are left."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self._written = 0.0
+        self._write(0.0)
+
+    def __repr__(self) -> str:
+        return f"<Descriptors {self.file}: {self._written:.0%}>"
+
+    async def follow(self, pid: int) -> None:
+        """Keep the file, until cancelled; then it is removed."""
+        try:
+            while True:
+                with suppress(OSError):  # it is ending
+                    self._take(_part_used(pid), pid)
+                await asyncio.sleep(LOOK_EVERY)
+        finally:
+            self.file.unlink(missing_ok=True)
+
+    def _take(self, part: float, pid: int) -> None:
+        """Write what differs."""
+        if (refused := part >= REFUSED_ABOVE) != (self._written >= REFUSED_ABOVE):
+            log.warning(
+                "few descriptors are left: connections are refused" if refused else "connections are taken", envoy=pid
+            )
+        if part != self._written:
+            self._write(part)
+
+    def _write(self, part: float) -> None:
+        whole = self.file.with_suffix(".part")
+        whole.write_text(f"{part}")
+        whole.replace(self.file)  # what Envoy watches for
+        self._written = part
+
+
+def _part_used(pid: int) -> float:
+    """Of a process's descriptors, to a hundredth; 0 where they have no limit."""
+    limit, _ = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    folder = Path(f"/proc/{pid}/fd")
+    used = folder.stat().st_size or sum(1 for _ in folder.iterdir())  # the size is 0 before Linux 6.2
+    return round(used / limit, 2) if limit > 0 else 0.0
+
+
 class Envoy:
     """A child process. Made by :meth:`start`."""
 
-    def __init__(self, process: asyncio.subprocess.Process, admin: Admin, digest: str) -> None:
+    def __init__(
+        self, process: asyncio.subprocess.Process, admin: Admin, digest: str, descriptors: Descriptors
+    ) -> None:
         self._process = process
         self._admin = admin
+        self._looking = asyncio.create_task(descriptors.follow(process.pid))
         self._began = time.monotonic()
         self._lines: deque[str] = deque(maxlen=LAST_LINES)
         self._reading = asyncio.create_task(self._read())
@@ -188,12 +242,12 @@ class Envoy:
         cls, program: Path, directory: Path, *, admin: Path, digest: str, concurrency: int, drain_time: float
     ) -> Self:
         """Start one with the bootstrap of a directory. It is no part of our process group: it may outlive us."""
-        overlay = {"admin": {"address": {"pipe": {"path": str(admin), "mode": 0o600}}}}
+        found = Descriptors(admin.with_suffix(".pressure"))
         flags = ["--disable-hot-restart", "--log-level", "warning", "--drain-strategy", "gradual"]
         process = await asyncio.create_subprocess_exec(
             program,
             *("-c", str(directory / BOOTSTRAP)),
-            *("--config-yaml", msgspec.json.encode(overlay).decode()),
+            *("--config-yaml", msgspec.json.encode(overlay(admin, found.file)).decode()),
             *("--concurrency", str(concurrency)),
             *("--drain-time-s", str(max(1, round(drain_time)))),
             *flags,
@@ -201,7 +255,7 @@ class Envoy:
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
         )
-        return cls(process, Admin(admin), digest)
+        return cls(process, Admin(admin), digest, found)
 
     @property
     def pid(self) -> int:
@@ -264,6 +318,7 @@ class Envoy:
     def forget(self) -> None:
         """Remove what an ended process leaves."""
         self._admin.path.unlink(missing_ok=True)
+        self._looking.cancel()
         self._reading.cancel()
 
     async def _read(self) -> None:

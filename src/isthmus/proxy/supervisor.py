@@ -40,8 +40,7 @@ SETTLED: Final = 10.0
 """Seconds after which an Envoy that ends is started again at once; sooner, with growing pauses from the second time."""
 
 DESCRIPTORS: Final = 65_536
-"""Open files that an Envoy may need: one for each listener, address and worker, two for each connection. It ends itself
-where it has none for a listener."""
+"""Open files that an Envoy may need: one for each listener, address and worker, two for each connection."""
 
 log = logs.get("envoy")
 
@@ -125,7 +124,9 @@ class Supervisor:
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         if 0 <= most < DESCRIPTORS:  # negative: without limit
-            log.warning("Envoy may run out of descriptors, and end: raise LimitNOFILE", limit=most, wanted=DESCRIPTORS)
+            log.warning(
+                "Envoy will refuse calls for want of descriptors: raise LimitNOFILE", limit=most, wanted=DESCRIPTORS
+            )
         (directory / OWNER).write_text(self._token)
         self._leftovers = await _leftovers(directory)
         try:
