@@ -54,8 +54,7 @@ static __always_inline void count_outcome(const struct attempt *attempt, __u8 ve
 /* What a connection carried, when it ends. */
 static __always_inline void count_traffic(__u32 cluster, __u64 sent, __u64 received)
 {
-	struct traffic first = { .sent = sent, .received = received };
-	struct traffic *found = find_or_insert(&traffic, &cluster, &first);
+	struct traffic *found = bpf_map_lookup_elem(&traffic, &cluster);
 
 	if (!found)
 		return;

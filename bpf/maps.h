@@ -18,6 +18,7 @@
 #define RING_CELLS 16381 /* a prime, as maglev wants it */
 #define RING_CHUNK 1024 /* a power of two, so that the verifier sees the bound */
 #define CALL_PLACES 16384 /* a power of two */
+#define MAX_CLUSTERS 1024 /* ids below it; Cluster Mesh has 511 clusters at most */
 #define MAX_TRIED 6 /* backends one connect is sent to before it starts over */
 #define MAX_ORIG_DST 8 /* services a UDP socket can talk to at a time and still see replies under their addresses */
 
@@ -535,11 +536,10 @@ struct {
 	__type(value, __u32);
 } pod_links SEC(".maps");
 
-/* Cluster id → round-trip time to its backends in µs: at once up, slowly down. Written by the kernel. */
+/* Cluster id → round-trip time to its backends in µs: at once up, slowly down; 0: not known. Written by the kernel. */
 struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 1024);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_CLUSTERS);
 	__type(key, __u32);
 	__type(value, __u32);
 } round_trips SEC(".maps");
@@ -573,9 +573,8 @@ struct {
 
 /* Cluster id → bytes of connections to its backends, counted when they end. Written by the kernel. */
 struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 1024);
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, MAX_CLUSTERS);
 	__type(key, __u32);
 	__type(value, struct traffic);
 } traffic SEC(".maps");
@@ -593,7 +592,7 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 1024);
+	__uint(max_entries, MAX_CLUSTERS);
 	__type(key, __u32);
 	__type(value, struct cluster);
 } clusters SEC(".maps");

@@ -14,14 +14,11 @@
 
 static __always_inline void learn_round_trip(__u32 cluster, __u32 measured)
 {
-	__u32 *known;
+	__u32 *known = bpf_map_lookup_elem(&round_trips, &cluster);
 
-	if (!measured)
+	if (!known || !measured)
 		return;
-	known = bpf_map_lookup_elem(&round_trips, &cluster);
-	if (!known)
-		bpf_map_update_elem(&round_trips, &cluster, &measured, BPF_NOEXIST);
-	else if (measured > *known)
+	if (measured > *known)
 		*known = measured;
 	else
 		*known -= (*known - measured) / 8;

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from bpf_world import Load, group, plan, programmed
+from bpf_world import Load, group, places, plan, programmed
 from failing_backends import GOOD, REFUSES, SILENT, VIP
+from lab_running import until
 from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.registry import CollectorRegistry
 
-from isthmus.datapath import Datapath
+from isthmus.datapath import Datapath, view
+from isthmus.datapath.core.shapes import ID
+from isthmus.datapath.flows.reader import traffic
 from isthmus.datapath.metrics import calls, ejections
 from isthmus.model.balancing import Ejection
+from isthmus.model.names import ClusterName
 
 NEVER = Ejection(after=0)
 
@@ -70,3 +74,20 @@ def _sorted_labels(text: str) -> str:
         inside, end, value = rest.partition("}")
         lines.append(head + brace + ",".join(sorted(inside.split(","))) + end + value.removesuffix(".0"))
     return "\n".join(lines)
+
+
+@pytest.mark.bpf
+def test_what_was_measured_of_a_cluster_goes_with_it(rescuing: Datapath, load: Load) -> None:
+    """Its number is given to another one some day."""
+    target = rescuing.target()
+    programmed(target, plan("echo", VIP, group(GOOD[0], cluster="c7")))
+    before = places(rescuing)
+    load.run(VIP, calls=3)
+    until(lambda: places(rescuing) <= before, what="all connections have ended")
+    assert "c7" in rescuing.traffic()
+    number = rescuing.state.clusters[ClusterName("c7")].id
+    assert "c7" in [row["cluster"] for row in view.rows(rescuing.maps, "round_trips")]
+    programmed(target)
+    until(lambda: target.sweep_due() == 0, what="nothing is left to delete")
+    assert number not in [ID.unpack(key)[0] for key, _ in rescuing.maps.items("round_trips")]
+    assert traffic(rescuing.maps, {"the next": number}) == {}

@@ -213,9 +213,21 @@ def test_numbers_are_not_given_out_again_before_all_others() -> None:
     assert ids.take() == 4
 
 
+def test_numbers_that_an_array_has_no_room_for_are_given_out_only_while_all_others_are_in_use() -> None:
+    ids = Ids([2], most=3)
+    assert ids.take_many(4) == [3, 1, 4, 5]
+    ids.release([4])
+    assert ids.take() == 6, "nor again at once"
+    ids.release([1, 5])
+    assert ids.take_many(2) == [1, 7]
+    assert len(ids) == 5
+    assert Ids([1, 2, 9], most=2).take() == 10, "restored ones are not given out"
+
+
 @given(st.lists(st.integers(0, 700), max_size=60), st.sets(st.integers(1, 600), max_size=9))
 def test_an_id_is_not_given_out_twice_until_it_is_given_back(releases: list[int], restored: set[int]) -> None:
-    ids, taken = Ids(restored, most=600), set(restored)
+    """Three hundred of them are within the room of the array."""
+    ids, taken = Ids(restored, most=300), set(restored)
     for number in releases:
         ids.release([number])
         taken.discard(number)

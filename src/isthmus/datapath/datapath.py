@@ -24,7 +24,7 @@ from isthmus.datapath.failures.sockets import GoneSockets
 from isthmus.datapath.failures.watch import FailureWatch
 from isthmus.datapath.flows.names import FlowNames
 from isthmus.datapath.flows.reader import FlowReader, Receive, traffic
-from isthmus.datapath.manifest import MAPS, PROGRAMS
+from isthmus.datapath.manifest import MAPS, NUMBERED, PROGRAMS
 from isthmus.datapath.names.counters import questions
 from isthmus.datapath.names.settings import host_cookie
 from isthmus.datapath.names.target import NamesTarget
@@ -82,7 +82,7 @@ class Datapath:
         settings_of(section, dns)  # refuses what is wrong before anything is loaded
         exempt = [CGROUP.pack(attach.cgroup_id(path, field="exempt")) for path in section.exempt]
         loaded = attach.load(MAPS, PROGRAMS, pin=section.pin, cgroup=section.cgroup, max_entries=section.max_entries)
-        maps = KernelMaps(loaded.maps, pinned=loaded.where, given_up=loaded.superseded)
+        maps = KernelMaps(loaded.maps, pinned=loaded.where, given_up=loaded.superseded, numbered=NUMBERED)
         maps.drop("exempt", [key for key, _ in maps.items("exempt") if key not in exempt])
         _require(maps.put("exempt", [(key, ID.pack(1)) for key in exempt]))
         [(key, before)] = maps.items("config")
@@ -199,8 +199,8 @@ def open_maps(pin: str) -> KernelMaps:
     """The maps pinned at ``pin``, to look at. DatapathError where there are none."""
     try:
         where = attach.pinned(pin)
-        readable = [name for name, row in MAPS.items() if not row.opaque]
-        return KernelMaps({name: libbpf.open_pinned(where / name) for name in readable}, pinned=where)
+        readable = {name: libbpf.open_pinned(where / name) for name, row in MAPS.items() if not row.opaque}
+        return KernelMaps(readable, pinned=where, numbered=NUMBERED & readable.keys())
     except libbpf.BpfError as error:
         raise DatapathError(f"no datapath at {pin}: {error.strerror}") from None
 

@@ -16,4 +16,7 @@ MAPS: Final[Mapping[str, Map]] = {
     row.name: row for row in (*services.MAPS, *failures.MAPS, *flows.MAPS, *names.MAPS, *settings.MAPS)
 }
 
+NUMBERED: Final = frozenset(name for name, row in MAPS.items() if row.numbered)
+"""Arrays whose entries of zeros are none."""
+
 PROGRAMS: Final[tuple[Program, ...]] = (*failures.PROGRAMS, *services.PROGRAMS)

@@ -10,16 +10,23 @@ WORD: Final = 256
 
 
 class Ids:
-    """An allocator. What is in use at the start (restored) is reserved before anything is given out."""
+    """An allocator. What is in use at the start (restored) is reserved before anything is given out.
+
+    ``most``: the last that an array has room for. Others are given out only while all of these are in use, for entries
+    that the kernel refuses.
+    """
 
     def __init__(self, used: Iterable[int] = (), *, most: int = 0xFFFF_FFFE) -> None:
         self._words: dict[int, int] = {}
         self._count = 0
+        self._beyond = 0
+        """How many of these are above ``most``."""
         self._last = 0
-        self._most = most
+        self._highest = self._most = most
         for number in used:
             self._reserve(number)
-            self._last = max(self._last, number)
+            if number <= most:
+                self._last = max(self._last, number)
 
     def __len__(self) -> int:
         return self._count
@@ -29,7 +36,9 @@ class Ids:
 
     def take(self) -> int:
         """A free id."""
-        assert self._count < self._most, "maps are far smaller than the space of numbers"
+        if not self._room():
+            self._reserve(self._highest + 1)
+            return self._highest
         number = self._last % self._most + 1
         while not self._reserve(number):
             number = number % self._most + 1
@@ -38,7 +47,8 @@ class Ids:
 
     def take_many(self, count: int) -> list[int]:  # hot:
         """Free ids, in the order in which :meth:`take` would give them."""
-        assert self._count + count <= self._most, "maps are far smaller than the space of numbers"
+        if count > self._room():
+            return [self.take() for _ in range(count)]
         found: list[int] = []
         while len(found) < count:
             first = self._last % self._most + 1
@@ -56,7 +66,7 @@ class Ids:
 
     def release(self, numbers: Iterable[int]) -> None:  # hot:
         """Give numbers back; one that is not in use is no error."""
-        words, freed = self._words, 0
+        words, most, freed, beyond = self._words, self._most, 0, 0
         word, used = -1, 0
         for number in numbers:
             if number // WORD != word:  # those of one word mostly follow each other
@@ -66,9 +76,14 @@ class Ids:
             mine = 1 << number % WORD
             if used & mine:
                 freed += 1
+                beyond += number > most
                 used ^= mine
         _keep(words, word, used)
         self._count -= freed
+        self._beyond -= beyond
+
+    def _room(self) -> int:
+        return self._most - (self._count - self._beyond)
 
     def _reserve(self, number: int) -> bool:
         """Take this id; False where it is taken already."""
@@ -78,6 +93,9 @@ class Ids:
             return False
         self._words[word] = used | 1 << bit
         self._count += 1
+        if number > self._most:
+            self._beyond += 1
+            self._highest = max(self._highest, number)
         return True
 
 

@@ -23,6 +23,10 @@ _DEBUG = 2
 _LOGGED = 1 << 20
 """Bytes of one message: the verifier's log is one, and its last lines are what counts."""
 _BATCH = 4096
+_PER_PROCESSOR = (5, 6)
+"""BPF_MAP_TYPE_PERCPU_HASH and BPF_MAP_TYPE_PERCPU_ARRAY of linux/bpf.h."""
+_ENOTSUPP = 524
+"""What the kernel reports of a map without batches, as arrays with a value for each processor were before 5.13."""
 _PRINT = ctypes.CFUNCTYPE(c_int, c_int, c_char_p, c_void_p)
 SAMPLE = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t)
 """What libbpf calls for each event of a ring buffer: (context, data, size)."""
@@ -282,10 +286,22 @@ def pin(fd: int, path: Path) -> None:
 
 def map_info(fd: int) -> tuple[int, int, int]:
     """(key size, value size, entries) of a map."""
+    info = _info(fd)
+    return info.key_size, info.value_size, info.max_entries
+
+
+def _info(fd: int) -> _MapInfo:
     info = _MapInfo()
     size = c_uint32(ctypes.sizeof(info))
     _checked(library().bpf_obj_get_info_by_fd(fd, byref(info), byref(size)), "cannot read about a map")
-    return info.key_size, info.value_size, info.max_entries
+    return info
+
+
+def value_size(fd: int) -> int:
+    """Bytes of a map's value; of one with a value for each processor, of all of them."""
+    info = _info(fd)
+    size = int(info.value_size)
+    return (size + 7) // 8 * 8 * possible_cpus() if info.type in _PER_PROCESSOR else size
 
 
 def has_helper(program_type: int, helper: int) -> bool:
@@ -315,6 +331,10 @@ def update_batch(fd: int, items: Sequence[tuple[bytes, bytes]]) -> tuple[int, in
     number = c_uint32(len(items))
     keys, values = b"".join(k for k, _ in items), b"".join(v for _, v in items)
     if library().bpf_map_update_batch(fd, keys, values, byref(number), None) >= 0:
+        return len(items), 0
+    if ctypes.get_errno() == _ENOTSUPP:
+        for key, value in items:
+            update(fd, key, value)
         return len(items), 0
     return _done(number.value, len(items)), ctypes.get_errno()
 

@@ -53,6 +53,8 @@ class Map(Struct, frozen=True, kw_only=True):
     """Who writes and prunes it. ``plans``: the reconciler of plans, from a mirror that is compared with the kernel."""
     carried: bool = False
     """Maps of another layout may stand in for it: nothing in it refers to a number of another map."""
+    numbered: bool = False
+    """An array by number: an entry of zeros is none, and is what deleting leaves."""
     opaque: bool = False
     """User space does not read it: storage of sockets, sockets."""
     show: Show | None = None

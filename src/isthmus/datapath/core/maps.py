@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -39,12 +39,20 @@ class KernelMaps:
     """Maps of the kernel, by batches.
 
     ``pinned``: the directory where a next process will look for them. ``given_up``: why they are not to be kept there.
+    ``numbered``: names of the arrays whose entries of zeros are none (``manifest.Map.numbered``).
     """
 
     def __init__(
-        self, descriptors: Mapping[str, int], *, pinned: Path, given_up: Callable[[], str] = lambda: ""
+        self,
+        descriptors: Mapping[str, int],
+        *,
+        pinned: Path,
+        given_up: Callable[[], str] = lambda: "",
+        numbered: Collection[str] = (),
     ) -> None:
         self._fds = dict(descriptors)
+        self._none = {name: bytes(libbpf.value_size(self._fds[name])) for name in numbered}
+        """What an entry is that is none, of each array by number."""
         self._pinned = pinned
         self._given_up = given_up
 
@@ -74,6 +82,8 @@ class KernelMaps:
 
     def drop(self, name: str, keys: Sequence[bytes]) -> Mapping[int, str]:
         """Delete entries; one that is not there is no failure."""
+        if name in self._none:
+            return self.put(name, [(key, self._none[name]) for key in keys])
         fd = self._fds[name]
         failures: dict[int, str] = {}
         at = 0
@@ -89,7 +99,8 @@ class KernelMaps:
 
     def items(self, name: str) -> Iterable[tuple[bytes, bytes]]:
         """Every entry."""
-        return libbpf.items(self._fds[name])
+        found, none = libbpf.items(self._fds[name]), self._none.get(name)
+        return found if none is None else [entry for entry in found if entry[1] != none]
 
     def repair(self) -> list[str]:
         """Pin again the maps whose pins were deleted; returns their names."""

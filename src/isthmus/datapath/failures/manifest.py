@@ -65,7 +65,7 @@ MAPS: Final = (
         show=_flows,
     ),
     Map(name="pod_links", writer="agent"),
-    Map(name="round_trips", writer="kernel", show=each(_round_trip)),
+    Map(name="round_trips", writer="kernel", numbered=True, show=each(_round_trip)),
     Map(name="gates", value=codecs.GATE, writer="kernel"),
     Map(name="settled", value=codecs.GATE, writer="agent"),
     Map(name="events", parts=(codecs.EVENT,), writer="kernel", opaque=True),

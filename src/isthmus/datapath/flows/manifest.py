@@ -11,5 +11,5 @@ MAPS: Final = (
     Map(name="flow_records", parts=(codecs.FLOW_RECORD,), writer="kernel", opaque=True),
     Map(name="lost_records", value=codecs.LOST, writer="kernel", opaque=True),
     Map(name="passed_over", value=codecs.PASSED_OVER, writer="kernel", opaque=True),
-    Map(name="traffic", value=codecs.TRAFFIC, writer="kernel", opaque=True),
+    Map(name="traffic", value=codecs.TRAFFIC, writer="kernel", numbered=True, opaque=True),
 )

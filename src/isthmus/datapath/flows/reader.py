@@ -149,7 +149,7 @@ def lost(maps: KernelMaps) -> int:
 
 
 def traffic(maps: KernelMaps, clusters: Mapping[str, int]) -> dict[str, tuple[int, int]]:
-    """(bytes sent, bytes received) by name of the cluster, of connections that have ended.
+    """(bytes sent, bytes received) by name of the cluster, of connections that have ended; not where there were none.
 
     ``clusters``: name → number.
     """
@@ -158,9 +158,10 @@ def traffic(maps: KernelMaps, clusters: Mapping[str, int]) -> dict[str, tuple[in
         try:
             raw = libbpf.lookup(maps.fd("traffic"), ID.pack(number), codecs.TRAFFIC.size * cpus)
         except OSError:
-            continue  # no connection there has ended
+            continue  # more clusters than there is room for
         values = struct.unpack(f"={2 * cpus}Q", raw)
-        found[name] = sum(values[::2]), sum(values[1::2])
+        if any(values):
+            found[name] = sum(values[::2]), sum(values[1::2])
     return found
 
 

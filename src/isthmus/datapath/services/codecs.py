@@ -18,6 +18,7 @@ PLAN_CONSISTENT: Final = 2
 PLAN_SKIP: Final = 4
 RING_CELLS: Final = 16381
 RING_CHUNK: Final = 1024
+MAX_CLUSTERS: Final = 1024
 BACKEND_PROXY: Final = 1
 VERDICTS: Final = ("called", "refused", "lost", "steered", "rescued", "failed", "ejected")
 """By enum verdict."""

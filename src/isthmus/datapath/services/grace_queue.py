@@ -22,6 +22,10 @@ FEW_SERVICES: Final = 16
 since the kernel ends a batch of deletions at each key that it has not got."""
 
 
+COUNTED_BY_CLUSTER: Final = ("round_trips", "traffic")
+"""What the kernel measured of a cluster: one that is given the number next starts from nothing."""
+
+
 class Retired(Struct, gc=False):
     """A whole retired plan; or stale slots of a plan, and the references that its overwritten slots released."""
 
@@ -164,6 +168,8 @@ class GraceQueue:
             state.pending_free[name] = [mine[position] for position in failed]
             ids.release([number for position, number in enumerate(mine) if position not in failed] if failed else mine)
         self._forget_counters(services, clusters)
+        for name in COUNTED_BY_CLUSTER if clusters else ():
+            self._maps.drop(name, list(map(ID.pack, clusters)))
         return before - self._pending()
 
     def _forget_counters(self, services: Set[int], clusters: Set[int]) -> None:

@@ -197,7 +197,7 @@ class State:
         self.service_ids = Ids()
         self.plan_ids = Ids()
         self.backend_ids = Ids()
-        self.cluster_ids = Ids(most=0xFFFF)
+        self.cluster_ids = Ids(most=codecs.MAX_CLUSTERS - 1)
         self.generation = 0
         self.ejection = Ejection()
         """Of plans that have none of their own."""

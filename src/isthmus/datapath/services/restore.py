@@ -34,7 +34,7 @@ def restore(maps: Maps) -> State:
 
 def _clusters(state: State, maps: Maps) -> None:
     found = {ID.unpack(key)[0]: text(value) for key, value in maps.items("clusters")}
-    state.cluster_ids = Ids(found, most=0xFFFF)
+    state.cluster_ids = Ids(found, most=codecs.MAX_CLUSTERS - 1)
     for number, name in sorted(found.items()):
         state.clusters.setdefault(ClusterName(name), Cluster(number, ClusterName(name), written=True))
 
