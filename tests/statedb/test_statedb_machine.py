@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 from msgspec import Struct
 
-from isthmus.statedb import Changes, Database, Reader, Snapshot, Table
+from isthmus.statedb import Attribute, Changes, Database, Reader, Snapshot, Table
 
 KEYS = st.sampled_from("abcdef")
 COLOURS = st.lists(st.sampled_from(["red", "green", "blue"]), max_size=3)
@@ -23,6 +23,20 @@ class Row(Struct, frozen=True):
 TABLES = [
     Table[str, Row]("left", Row, key=lambda row: row.name, indexes={"colour": lambda row: row.colours}),
     Table[str, Row]("right", Row, key=lambda row: row.name, indexes={"colour": lambda row: set(row.colours)}),
+    Table[str, Row](
+        "clustered",
+        Row,
+        key=lambda row: row.name,
+        indexes={"colour": lambda row: row.colours, "half": lambda row: (row.name < "d",)},
+        clustered=("half", lambda name: name < "d"),
+    ),
+    Table[str, Row](
+        "alone",
+        Row,
+        key=lambda row: row.name,
+        indexes={"colour": lambda row: row.colours, "name": Attribute("name")},
+        clustered=("name", lambda name: name),
+    ),
 ]
 WRITE = st.tuples(st.sampled_from(TABLES), KEYS, st.none() | COLOURS)
 MANY = st.tuples(
@@ -44,6 +58,8 @@ def assert_same(reader: Reader, model: Model) -> None:
         for colour in ("red", "green", "blue"):
             found = sorted(row.name for row in reader.by(table, "colour", colour))
             assert found == sorted(name for name, row in rows.items() if colour in row.colours)
+        if "half" in table.indexes:
+            assert {row.name for row in reader.by(table, "half", True)} == {name for name in rows if name < "d"}
 
 
 def copy(model: Model) -> Model:
@@ -80,8 +96,8 @@ class Tables(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.db = Database(*TABLES)
-        self.model: Model = {"left": {}, "right": {}}
-        self.revisions = {"left": 0, "right": 0}
+        self.model: Model = {table.name: {} for table in TABLES}
+        self.revisions = {table.name: 0 for table in TABLES}
 
     @rule(writes=st.lists(WRITE, max_size=8), aborted=st.booleans())
     def transaction(self, writes: list[Any], aborted: bool) -> None:

@@ -30,17 +30,18 @@ def colours(row: Row) -> tuple[str, ...]:
     return row.colours
 
 
-LEFT, RIGHT = (
+LEFT, RIGHT, CLUSTERED = (
     Table[int, Row](
         name,
         Row,
         key=lambda row: row.key,
-        indexes={"colour": colours, "sorted": colours},
+        indexes={"colour": colours, "sorted": colours, "third": lambda row: (row.key // 3,)},
         ordered=("sorted",),
+        clustered=clustered,
     )
-    for name in ("left", "right")
+    for name, clustered in (("left", None), ("right", None), ("clustered", ("third", lambda key: key // 3)))
 )
-TABLES = (LEFT, RIGHT)
+TABLES = (LEFT, RIGHT, CLUSTERED)
 
 Model = dict[str, dict[int, Row]]
 
@@ -84,7 +85,7 @@ def write(txn: WriteTxn, model: Model, chance: random.Random) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_snapshots_held_at_random_read_what_was_there_over_thousands_of_transactions(seed: int) -> None:
     chance = random.Random(seed)
-    db, model = Database(*TABLES), Model({"left": {}, "right": {}})
+    db, model = Database(*TABLES), Model({table.name: {} for table in TABLES})
     held: list[tuple[Snapshot, Model]] = []
     followed, seen = db.changes(LEFT), dict[int, Row]()
     for _ in range(600):
@@ -102,8 +103,9 @@ def test_snapshots_held_at_random_read_what_was_there_over_thousands_of_transact
                     case 0:
                         raise ZeroDivisionError
                     case 1:
-                        txn.put(LEFT, Row(chance.choice(KEYS), BROKEN))
-                        txn.by(LEFT, "colour", "red")
+                        txn.put(chance.choice((LEFT, CLUSTERED)), Row(chance.choice(KEYS), BROKEN))
+                        for table in (LEFT, CLUSTERED):
+                            txn.by(table, "colour", "red")
             model = draft
         assert_reads(db.snapshot(), model, some=chance)
         if chance.random() < 0.2:
@@ -132,16 +134,17 @@ def test_a_snapshot_taken_in_an_open_transaction_has_nothing_of_it_whatever_beco
     for aborted in (False, True):
         db = Database(*TABLES)
         fill(db)
+        was: Model = {table.name: {} for table in TABLES} | {"left": {key: Row(key, ("red",)) for key in range(3)}}
         with suppress(ZeroDivisionError), db.write() as txn:
             txn.put(LEFT, Row(0, ("blue",)))
             snapshot = db.snapshot()
             txn.delete(LEFT, 1)
             for _ in range(2):
-                assert_reads(snapshot, {"left": {key: Row(key, ("red",)) for key in range(3)}, "right": {}})
+                assert_reads(snapshot, was)
                 txn.put(LEFT, Row(7, ("red",)))
             if aborted:
                 raise ZeroDivisionError
-        assert_reads(snapshot, {"left": {key: Row(key, ("red",)) for key in range(3)}, "right": {}})
+        assert_reads(snapshot, was)
 
 
 def test_rows_read_from_a_snapshot_go_on_as_they_were_while_transactions_are_committed_between() -> None:
@@ -161,7 +164,7 @@ def test_rows_read_from_a_snapshot_go_on_as_they_were_while_transactions_are_com
 
 
 def test_a_snapshot_that_is_dropped_costs_nothing_and_one_that_is_held_what_was_touched() -> None:
-    db = Database(*TABLES)
+    db = Database(LEFT, RIGHT)
     fill(db)
     snapshot: Any = db.snapshot()
     for count in range(5):

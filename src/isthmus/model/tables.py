@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Final
 
 from isthmus.model.balancing import Backend, BackendKey, Failure, Frontend, FrontendKey, Plan, PlanKey, Probe
@@ -55,6 +55,7 @@ SERVICES: Final = Table[tuple[ServiceName, str], Service](
         "under": Attribute("name"),
     },
     ordered=("under",),
+    clustered=("name", itemgetter(0)),
 )
 
 ENDPOINT_SETS: Final = Table[tuple[ServiceName, ClusterName, str, str], EndpointSet](
@@ -67,6 +68,7 @@ ENDPOINT_SETS: Final = Table[tuple[ServiceName, ClusterName, str, str], Endpoint
         "under": Attribute("service"),
     },
     ordered=("under",),
+    clustered=("service", itemgetter(0)),
 )
 
 IMPORTS: Final = Table[ServiceName, Import](
@@ -232,6 +234,7 @@ BACKENDS: Final = Table[BackendKey, Backend](
     key=attrgetter("key"),
     indexes={"service": Attribute("key.service"), "under": Attribute("key.service")},
     ordered=("under",),
+    clustered=("service", attrgetter("service")),
 )
 
 PLANS: Final = Table[PlanKey, Plan](
@@ -245,6 +248,7 @@ PLANS: Final = Table[PlanKey, Plan](
         "under": Attribute("key.service"),
     },
     ordered=("under",),
+    clustered=("service", attrgetter("service")),
 )
 
 NAMES: Final = Table[tuple[str, str], Name](

@@ -11,6 +11,8 @@ import sys
 from collections.abc import Iterable
 from typing import Any, Final
 
+from isthmus.statedb.ordered import SortedDict
+
 LEAST: Final = 10_000
 """Keys of a dict below which moving takes no time to speak of."""
 EVERY: Final = 4
@@ -42,9 +44,9 @@ def _room(keys: int) -> int:
 
 
 def _nearly_full(of: dict[Any, Any]) -> bool:
-    """A plain dict, seven eighths full and not moved yet: per place of the hash table a dict has 13 to 20 bytes, and
-    twice that when it has."""
-    if type(of) is not dict or len(of) < LEAST:  # an ordered index moves nothing: it is in chunks
+    """Seven eighths full and not moved yet: per place of the hash table a dict has 13 to 20 bytes, and twice that when
+    it has."""
+    if len(of) < LEAST or isinstance(of, SortedDict):  # which moves nothing: it is in chunks
         return False
     room = _room(len(of))
     return len(of) >= room * 2 // 3 * 7 // 8 and sys.getsizeof(of) < 22 * room

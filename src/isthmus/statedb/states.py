@@ -9,6 +9,7 @@ from typing import Any, Final, NoReturn, TypeVar
 from isthmus.statedb.errors import StateError
 from isthmus.statedb.index import Index, Rows
 from isthmus.statedb.ordered import SortedDict
+from isthmus.statedb.rows import ByKey, Clustered
 from isthmus.statedb.table import AnyTable
 
 V = TypeVar("V")
@@ -26,7 +27,7 @@ class TableState:
 
     def __init__(self, table: AnyTable) -> None:
         self.table = table
-        self.rows: dict[Any, Any] = {}
+        self.rows: ByKey | Clustered = ByKey() if table.clustered is None else Clustered(table, *table.clustered)
         self.get = self.rows.get
         self.revision = 0
         self.touched: dict[Any, Any] | None = None
@@ -39,8 +40,9 @@ class TableState:
 
     def dicts(self) -> Iterator[dict[Any, Any]]:
         """The dicts that grow with the table: of its rows and of its indexes."""
-        yield self.rows
-        for index in self.kept:
+        if isinstance(self.rows, ByKey):
+            yield self.rows
+        for index in filter(None, self.indexes):
             yield index.found
 
     def all(self) -> list[Any]:
@@ -81,11 +83,14 @@ class TableState:
     def _forget_indexes(self) -> None:
         self.indexes: list[Index | None] = [None] * len(self.table.values)
         self.kept: list[Index] = []
-        """The indexes that exist, in order of their first look-up."""
+        """The indexes that are written with the rows, in order of their first look-up."""
         self.finders: list[Callable[[Any], Rows | None]] = [
             partial(self._first_look, position) for position in range(len(self.table.values))
         ]
         """Per index, the function from a value to what is stored under it."""
+        if isinstance(self.rows, Clustered) and self.table.clustered is not None:
+            position = self.table.clustered[0]
+            self.indexes[position], self.finders[position] = self.rows.index, self.rows.index.get
 
     def _first_look(self, position: int, value: Any) -> Rows | None:
         return self.index(position).get(value)

@@ -42,10 +42,11 @@ class Table(Generic[K, R]):
     ``key`` gives a row's primary key. ``indexes`` name functions from a row to the values it is found under: none,
     one or several, which need not be unique. Keys and values are hashable; rows are immutable and compare by value.
     Indexes that are ``ordered`` can be read from a value on and below a prefix; their values compare, and are kept in
-    chunks of ``chunk_keys`` at most.
+    chunks of ``chunk_keys`` at most. ``clustered`` names an index that holds the rows in the place of a dict by key
+    (:mod:`.rows`), with the function from a key to the one value that its row is under.
     """
 
-    __slots__ = ("chunk_keys", "indexes", "key", "name", "ordered", "positions", "row", "values")
+    __slots__ = ("chunk_keys", "clustered", "indexes", "key", "name", "ordered", "positions", "row", "values")
 
     def __init__(
         self,
@@ -55,6 +56,7 @@ class Table(Generic[K, R]):
         key: Callable[[R], K],
         indexes: Mapping[str, Callable[[R], Collection[Hashable]]] | None = None,
         ordered: Collection[str] = (),
+        clustered: tuple[str, Callable[[K], Hashable]] | None = None,
         chunk_keys: int = CHUNK_KEYS,
     ) -> None:
         if not NAME.match(name):
@@ -67,6 +69,7 @@ class Table(Generic[K, R]):
         self.positions = Positions(name, self.indexes)
         self.ordered: frozenset[int] = frozenset(self.positions[index] for index in ordered)
         """Positions of the ordered indexes."""
+        self.clustered = None if clustered is None else (self.positions[clustered[0]], clustered[1])
         self.chunk_keys = chunk_keys
 
     def ordered_position(self, index: str) -> int:
