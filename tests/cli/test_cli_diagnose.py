@@ -113,6 +113,11 @@ def peer(state: str, reason: str) -> Callable[[Clusters], None]:
     return change
 
 
+def broken_file(it: Clusters) -> None:
+    row: Cluster = structs.replace(make.cluster("c2", state="ready"), file_problem="/peers/c2: endpoints: want a list")
+    it.operator["peer"] = (tables.CLUSTERS, row)
+
+
 def invalid_export(it: Clusters) -> None:
     unexported(it)
     it.exporter["own"] = (tables.OWN_EXPORTS, OwnExport(name=ECHO, reason="NoService", message="no such Service"))
@@ -224,6 +229,7 @@ CASES: dict[str, tuple[Callable[[Clusters], None], str, str]] = {
     "backend that refuses": (dead_backend, "endpoints", "backend c2 10.2.0.1:8080"),
     "quota of imports": (over_quota, "conflict", "ServiceImport demo/echo"),
     "peer cut off": (peer("stale", "timed out"), "peer", "cluster c2"),
+    "peer with a broken file": (broken_file, "peer", "cluster c2"),
     "peer refused": (peer("refused", "another id"), "peer", "cluster c2"),
     "exporter's operator down": (no_process("c2"), "peer", "c2/operator"),
     "exporter's API server down": (no_apiserver_there, "peer", "API server of c2"),

@@ -305,6 +305,19 @@ async def test_a_file_that_cannot_be_used_costs_its_own_cluster_only(etcd: Sessi
         await seen.state("c3", "ready")
 
 
+async def test_a_file_that_breaks_is_named_while_what_it_was_before_counts(etcd: Session, peers: Peers) -> None:
+    peers.add("c2")
+    await announce(etcd, "c2", 2)
+    async with following(peers) as seen:
+        await seen.state("c2", "ready")
+        (peers.folder / "c2").write_text("endpoints: 7\n")
+        await seen.until(lambda s: seen.cluster("c2").file_problem)
+        assert seen.cluster("c2").file_problem == f"{peers.folder}/c2: endpoints: want a list of URLs"
+        assert seen.cluster("c2").state == "ready"
+        peers.add("c2")
+        await seen.until(lambda s: not seen.cluster("c2").file_problem)
+
+
 async def test_a_record_of_the_wrong_namespace_form_is_dropped(etcd: Session, peers: Peers) -> None:
     peers.add("c2")
     for key in ("echo", "a/b/c", "Demo/echo", "demo/", "demo/\udcff", "demo/" + "x" * 64):

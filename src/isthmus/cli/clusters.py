@@ -90,11 +90,12 @@ def _peer(row: Mapping[str, Any], counted: Mapping[str, list[dict[str, Any]] | N
     services, exports = own["services"], own["exports"]
     return {
         "name": row["name"],
-        "ready": row["state"] == "ready",
+        "ready": row["state"] == "ready" and not row["file_problem"],
         "connected": row["connected"],
         "state": row["state"],
         "since": row["since"],
         "status": row["reason"],
+        "file-problem": row["file_problem"],
         "endpoints": row["endpoints"],
         "config": {
             "retrieved": bool(row["id"]),
@@ -165,5 +166,5 @@ def _line(peer: Mapping[str, Any]) -> list[str]:
         *("-" if peer[number] is None else str(peer[number]) for number in numbers),
         peer["last-failure"] or "never",
         ", ".join(peer["drains"]) or "-",
-        peer["status"] or peer["dropped-example"],
+        peer["status"] or peer["file-problem"] or peer["dropped-example"],
     ]

@@ -69,7 +69,9 @@ def _print(name: str, status: Mapping[str, Any]) -> None:
             ["  SOURCE", "STATE", "LISTS", "FAILURES", "LAST FAILURE"], [_source(*e) for e in reflectors.items()]
         )
     if clusters := status.get("clusters"):
-        rows = [[f"  {row['name']}", row["state"], row["since"], row["reason"]] for row in clusters]
+        rows = [
+            [f"  {row['name']}", row["state"], row["since"], row["reason"] or row["file_problem"]] for row in clusters
+        ]
         output.table(["  CLUSTER", "STATE", "SINCE", "REASON"], rows)
     for drain in status.get("drains", ()):
         print(f"  drain: {drain}")
@@ -80,11 +82,13 @@ def _print(name: str, status: Mapping[str, Any]) -> None:
 
 
 def _peer_problems(clusters: Iterable[Mapping[str, Any]]) -> list[str]:
-    """A sentence for each other cluster that is not ready."""
-    wrong = [row for row in clusters if not row.get("own") and row["state"] != "ready"]
-    return [
-        f"cluster {row['name']} is {row['state']}" + (f": {row['reason']}" if row["reason"] else "") for row in wrong
-    ]
+    """A sentence for each other cluster that is not ready, or whose file cannot be used."""
+    found = []
+    for row in clusters:
+        why = row["reason"] or row["file_problem"]
+        if not row["own"] and (row["state"] != "ready" or row["file_problem"]):
+            found.append(f"cluster {row['name']} is {row['state']}" + (f": {why}" if why else ""))
+    return found
 
 
 def _source(name: str, state: Mapping[str, Any]) -> list[str]:

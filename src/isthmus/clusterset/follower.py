@@ -128,6 +128,9 @@ class Follower:
             await self._stop(name)
             connection.known.peer = peer
             self._tasks[name] = tasks.create_task(_supervised(connection), name=f"peer {name}")
+        for name, connection in self._connections.items():
+            if connection.known.facts.file_problem != (problem := self._directory.problem(name)):
+                connection.known.record(file_problem=problem)
         while self._reconsidered != self._ids.given_up:
             # Who is looked at again may give up an id in turn. It ends: a pin decides, and a holder keeps what it has.
             self._reconsidered = self._ids.given_up

@@ -51,6 +51,8 @@ class PeerFacts(Struct, frozen=True, kw_only=True):
     """Seconds for which endpoints count after they were last confirmed; 0: for ever."""
     endpoints: tuple[str, ...] = ()
     """Addresses of its etcd."""
+    file_problem: str = ""
+    """Why its file cannot be used as it is now. What was read of it before still counts."""
 
     links: Mapping[str, bool] = {}
     """By what is followed: whether its watch stands."""
@@ -122,6 +124,7 @@ def judge(facts: PeerFacts, now: datetime) -> Cluster:
         failures=facts.failures,
         last_failure=timestamp(facts.failed_at) if facts.failed_at is not None else "",
         last_failure_reason=facts.last_failure,
+        file_problem=facts.file_problem,
         dropped=sum(count for count, _ in facts.dropped.values()),
         dropped_example=next((f"{kind} {example}" for kind, (_, example) in facts.dropped.items() if example), ""),
     )

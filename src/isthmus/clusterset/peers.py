@@ -100,6 +100,10 @@ class Directory:
             self._seen = seen
         return self._peers
 
+    def problem(self, name: ClusterName) -> str:
+        """Why a peer's file cannot be used as it is now; empty where it can."""
+        return self._broken.get(name, "")
+
     def _signature(self, folder: Path) -> object:
         """What changes when a file does: those of the directory and those that peers refer to."""
         files = {str(path) for path in _files(folder)}

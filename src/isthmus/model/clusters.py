@@ -53,6 +53,8 @@ class Cluster(Struct, frozen=True, gc=False, kw_only=True):
     last_failure: str = ""
     """When it was last not to be reached, RFC 3339; ``last_failure_reason`` is the reason."""
     last_failure_reason: str = ""
+    file_problem: str = ""
+    """Why its file cannot be used as it is now; what was read of it before counts meanwhile."""
     dropped: int = 0
     """Records of this peer that were refused: bad JSON, another's name, too large, not for it to publish."""
     dropped_example: str = ""

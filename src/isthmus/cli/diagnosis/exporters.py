@@ -76,7 +76,7 @@ def endpoints(facts: Facts, service: ServiceName) -> Iterator[Hop]:
 def peers(facts: Facts, service: ServiceName) -> Iterator[Hop]:
     """The clusters that export the service, or all where none does, are connected and keep their records."""
     found = [row for each in (facts.agent, facts.operator) for row in each.rows.all(tables.CLUSTERS)]
-    rows = {row.name: row for row in sorted(found, key=lambda row: row.state != "ready")}  # of two, the one that fails
+    rows = {row.name: row for row in sorted(found, key=lambda row: (row.state != "ready", row.file_problem))}  # the one that fails
     exporting = exporters(facts, service)
     for row in sorted(rows.values(), key=lambda row: row.name):
         if not row.own and (row.name in exporting or not exporting - {facts.cluster}):
@@ -90,6 +90,9 @@ def peers(facts: Facts, service: ServiceName) -> Iterator[Hop]:
 
 
 def _peer(facts: Facts, row: Cluster) -> Hop:
+    if row.file_problem:
+        text = f"its file cannot be used, and what was read of it before counts: {row.file_problem}"
+        return Hop("peer", f"cluster {row.name}", text, "fault", "mend that file: `isthmus clusters join` writes it")
     if row.state == "ready":
         return Hop("peer", f"cluster {row.name}", f"ready since {row.since}")
     why = row.reason or row.last_failure_reason
