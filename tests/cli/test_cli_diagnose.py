@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from balancing_world import World, make
+from balancing_world import DERIVED, World, make
 from msgspec import structs
 
 from isthmus.cli.diagnosis.exporters import diagnose
@@ -20,7 +20,10 @@ from isthmus.model.drains import Drain, Draining
 from isthmus.model.mcs import Conflict, Merged, OverQuota, OwnExport
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.policies import Policy, Share, Tier
+from isthmus.model.routes import BackendRef, ParentRef, RefKind, Route, RouteRule, ServiceRef
 from isthmus.model.services import Condition, Export, Namespace, Port
+from isthmus.model.xds import ServedListener
+from isthmus.proxy.routing import cluster_name
 from isthmus.statedb import Database, Status
 
 ECHO, C1, C2 = make.ECHO, ClusterName("c1"), ClusterName("c2")
@@ -210,6 +213,27 @@ def policy(cluster: str, *, invalid: str = "") -> Callable[[Clusters], None]:
     return change
 
 
+def route(*backends: BackendRef, parent: str = "demo/echo", invalid: str = "") -> Callable[[Clusters], None]:
+    found = Route(
+        kind="HTTPRoute",
+        name=ServiceName("demo/r"),
+        parents=(ParentRef("ServiceImport", ServiceName(parent)),),
+        rules=(RouteRule(backends=backends),),
+        invalid=invalid,
+    )
+    served = ServedListener(cluster_name(DERIVED, 80))
+    return lambda it: it.agent.extend(((tables.ROUTES, found), (tables.XDS_SERVED, served)))
+
+
+def unserved_route(it: Clusters) -> None:
+    route(backend("Cluster", "c2", 0))(it)
+    it.agent.pop()
+
+
+def backend(kind: RefKind, name: str, port: int = 80, *, weight: int = 1) -> BackendRef:
+    return BackendRef(ServiceRef(kind, ServiceName(name), port), weight)
+
+
 NOT_READY = make.endpoint("10.2.0.1", condition=Condition.NOT_READY)
 NO_PORT = make.endpoint("10.2.0.1", ports=())
 
@@ -225,6 +249,11 @@ CASES: dict[str, tuple[Callable[[Clusters], None], str, str]] = {
     "pod of another node": (elsewhere, "hook", "pod demo/other"),
     "policy without effect": (policy("c2", invalid="spec.tiers: wrong"), "policy", "TrafficPolicy demo/p"),
     "policy that leaves nobody": (policy("c9"), "policy", "TrafficPolicy demo/p"),
+    "route without effect": (route(invalid="spec.rules: wrong"), "route", "HTTPRoute demo/r"),
+    "route that the Envoy does not serve": (unserved_route, "route", "HTTPRoute demo/r"),
+    "route to no Service": (route(backend("Service", "demo/nothere")), "route", "HTTPRoute demo/r"),
+    "route to no cluster": (route(backend("Cluster", "c9", 0)), "route", "HTTPRoute demo/r"),
+    "route that may not refer": (route(backend("Service", "other/x")), "route", "HTTPRoute demo/r"),
     "maps full": (full_map, "plan", "plan of demo/echo"),
     "backend that refuses": (dead_backend, "endpoints", "backend c2 10.2.0.1:8080"),
     "quota of imports": (over_quota, "conflict", "ServiceImport demo/echo"),
@@ -279,6 +308,17 @@ def test_the_policy_in_force_is_a_hop_with_its_shares() -> None:
     policy("c2")(it)
     [found] = [hop for hop in diagnose(it.facts(), ECHO) if hop.hop == "policy"]
     assert (found.object, found.text, found.state) == ("TrafficPolicy demo/p", "in force: c2 100%", "ok")
+
+
+def test_a_route_to_a_cluster_is_well_and_one_to_nothing_names_the_part_of_the_calls() -> None:
+    it = Clusters()
+    route(backend("Cluster", "c2", 0))(it)
+    assert it.faults() == []
+    it = Clusters()
+    route(backend("Cluster", "c2", 0, weight=3), backend("Service", "demo/nothere"))(it)
+    [fault] = it.faults()
+    missing = "500: Service demo/nothere with TCP port 80 does not exist"
+    assert fault.text == f"25% of the calls of rule 1 are answered with {missing}"
 
 
 def drained(target: str, *, kind: str = "Cluster", reason: str) -> Callable[[Clusters], None]:

@@ -90,12 +90,12 @@ def _peer(row: Mapping[str, Any], counted: Mapping[str, list[dict[str, Any]] | N
     services, exports = own["services"], own["exports"]
     return {
         "name": row["name"],
-        "ready": row["state"] == "ready" and not row["file_problem"],
+        "ready": row["state"] == "ready" and not row.get("file_problem"),
         "connected": row["connected"],
         "state": row["state"],
         "since": row["since"],
         "status": row["reason"],
-        "file-problem": row["file_problem"],
+        "file-problem": row.get("file_problem", ""),
         "endpoints": row["endpoints"],
         "config": {
             "retrieved": bool(row["id"]),

@@ -16,7 +16,7 @@ import msgspec
 from isthmus.cli import diagnose, explain_request, output, sockets
 from isthmus.model.hosts import joined
 
-BEHIND = ("peer", "endpoints", "conflict", "namespace")
+BEHIND = ("policy", "route", "peer", "endpoints", "conflict", "namespace")
 """Hops of ``diagnose`` that an explanation shows as well when one has a fault."""
 OF_IMPORTS = (*BEHIND, "gateway", "process", "resolver", "export", "pods")
 """The same for what is imported, or known to no process here. The plan and what comes of it are explained already."""

@@ -70,7 +70,8 @@ def _print(name: str, status: Mapping[str, Any]) -> None:
         )
     if clusters := status.get("clusters"):
         rows = [
-            [f"  {row['name']}", row["state"], row["since"], row["reason"] or row["file_problem"]] for row in clusters
+            [f"  {row['name']}", row["state"], row["since"], row["reason"] or row.get("file_problem", "")]
+            for row in clusters
         ]
         output.table(["  CLUSTER", "STATE", "SINCE", "REASON"], rows)
     for drain in status.get("drains", ()):
@@ -85,8 +86,9 @@ def _peer_problems(clusters: Iterable[Mapping[str, Any]]) -> list[str]:
     """A sentence for each other cluster that is not ready, or whose file cannot be used."""
     found = []
     for row in clusters:
-        why = row["reason"] or row["file_problem"]
-        if not row["own"] and (row["state"] != "ready" or row["file_problem"]):
+        problem = row.get("file_problem", "")  # a process of an earlier version has none
+        if not row["own"] and (row["state"] != "ready" or problem):
+            why = row["reason"] or problem
             found.append(f"cluster {row['name']} is {row['state']}" + (f": {why}" if why else ""))
     return found
 

@@ -2,6 +2,7 @@
 
     facts.py      what the processes' admin sockets have, collected once: status and tables
     hops.py       the walk from the name to the plan and its endpoints: pure functions of facts
+    routes.py     routes of the Gateway API for the service, in the node's Envoy
     exporters.py  the walk on: peers, exports, conflicts, namespaces, the exporter's pods
 
 Each hop is ``ok``, a ``fault`` with the object that is wrong and the command that mends it, or ``follows``: it fails

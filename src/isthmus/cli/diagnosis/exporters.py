@@ -12,6 +12,7 @@ from isthmus.cli.diagnosis import hops
 from isthmus.cli.diagnosis.facts import Facts
 from isthmus.cli.diagnosis.gateways import cut_off, exporters, gateways, through_gateways
 from isthmus.cli.diagnosis.hops import Hop
+from isthmus.cli.diagnosis.routes import routes
 from isthmus.loadbalancer.explain import called
 from isthmus.mcs.merged import importers, may_import
 from isthmus.mcs.words import IMPORTERS
@@ -76,7 +77,8 @@ def endpoints(facts: Facts, service: ServiceName) -> Iterator[Hop]:
 def peers(facts: Facts, service: ServiceName) -> Iterator[Hop]:
     """The clusters that export the service, or all where none does, are connected and keep their records."""
     found = [row for each in (facts.agent, facts.operator) for row in each.rows.all(tables.CLUSTERS)]
-    rows = {row.name: row for row in sorted(found, key=lambda row: (row.state != "ready", row.file_problem))}  # the one that fails
+    found.sort(key=lambda row: (row.state != "ready", row.file_problem))
+    rows = {row.name: row for row in found}  # of two, the one that fails
     exporting = exporters(facts, service)
     for row in sorted(rows.values(), key=lambda row: row.name):
         if not row.own and (row.name in exporting or not exporting - {facts.cluster}):
@@ -220,5 +222,5 @@ def _pods(facts: Facts, rows: Reader, service: ServiceName, cluster: str) -> Hop
 
 STEPS: Final[tuple[Callable[[Facts, ServiceName], Iterator[Hop]], ...]] = (
     hops.processes, hops.name, hops.resolver, hops.hook, hops.frontend, hops.policy, hops.drain, hops.plan,
-    gateways, endpoints, peers, exports, conflicts, namespaces, pods,
+    routes, gateways, endpoints, peers, exports, conflicts, namespaces, pods,
 )  # fmt: skip

@@ -19,7 +19,7 @@ TABLES: Final[tuple[Table[Any, Any], ...]] = (
     tables.FRONTENDS, tables.BACKENDS, tables.PLANS, tables.PLANS_STATUS, tables.CLUSTERS, tables.REFUSED_CLAIMS,
     tables.LOCAL_REDIRECTS, tables.PODS, tables.PORT_REDIRECTS, tables.OWN_RANGES, tables.NAMES, tables.NAMESPACES,
     tables.FAILURES, tables.PROBES, tables.OVER_QUOTA, tables.DRAINING,
-    tables.ROUTES, tables.GRANTS, tables.ROUTE_PLANS, tables.XDS_SERVED,
+    tables.ROUTES, tables.GRANTS, tables.ROUTE_PLANS, tables.ROUTE_REFUSALS, tables.XDS_SERVED,
     tables.ISLAND_PODS, tables.ISLAND_LISTENERS, tables.GATEWAY_CHECKS,
     tables.EXPORTS, tables.EXPORT_MARKS, tables.OWN_EXPORTS, tables.MERGED, tables.OBJECTS_STATUS,
 )  # fmt: skip
