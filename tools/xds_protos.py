@@ -25,6 +25,7 @@ EXTENSIONS = (
     "filters/http/header_to_metadata/v3/header_to_metadata",
     "filters/http/router/v3/router",
     "filters/listener/tls_inspector/v3/tls_inspector",
+    "filters/network/connection_limit/v3/connection_limit",
     "filters/network/echo/v3/echo",
     "filters/network/http_connection_manager/v3/http_connection_manager",
     "filters/network/set_filter_state/v3/set_filter_state",

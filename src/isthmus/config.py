@@ -221,6 +221,9 @@ class GatewaySection(Section, frozen=True):
     preconnect: bool = False
     """Whether a node's calls of HTTP use connections to gateways that were made before: two round trips fewer for a new
     client, but a gateway that falls silent is noticed by its checks alone."""
+    connections: Annotated[int, Meta(ge=1, le=50_000)] = 10_000
+    """Connections that a gateway takes at most: of a member by each kind of call (bytes, HTTP, UDP, checks, each port
+    of an export with importers of its own), and of all together to the own etcd."""
     etcd: bool = True
     """Whether a gateway passes members' connections on to the own etcd, where ``etcd.endpoints`` are https."""
 

@@ -374,6 +374,8 @@ def test_refusals_are_counted_by_reason_and_by_the_members_that_are_vouched_for(
         Ended(failure="PEER_DID_NOT_RETURN_A_CERTIFICATE:"),
         Ended(failure="UNSUPPORTED_PROTOCOL"),
         Ended(failure="HTTP_REQUEST", no_chain=True, hello=False),
+        Ended(failure="CONNECTION_REJECTED"),
+        Ended(too_many=True),
         Ended(hello=False),
     ):
         refusals.count(each)
@@ -386,6 +388,7 @@ def test_refusals_are_counted_by_reason_and_by_the_members_that_are_vouched_for(
         "no handshake": {"unknown": 1},
         "not allowed": {"c1": 1, "unknown": 2},
         "not exported": {"c1": 1, "unknown": 2},
+        "too many": {"unknown": 2},
         "unknown SNI": {"unknown": 1},
     }
     assert set(found) == set(REASONS)

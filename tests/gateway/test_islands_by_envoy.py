@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pytest
 from etcd_server import free_ports
-from island_world import C3, DOMAIN, Islands, Pod, calling_with, expired, islands, reset
+from island_world import C3, DOMAIN, Islands, Pod, calling_with, expired, islands, reset, until
 from route_world import C1, C2
 
 from isthmus.clusterset import certificates
@@ -694,17 +694,6 @@ async def planned(world: Islands, want: int) -> None:
             if sum(t.cluster == C2 for plan in plans for group in plan.groups for t in group.targets) == want:
                 return
             await asyncio.sleep(0.02)
-
-
-async def until(ask: Callable[[], Awaitable[object]], want: object) -> None:
-    """Ask until the answer is as wanted."""
-    got = None
-    try:
-        async with asyncio.timeout(60):
-            while (got := await ask()) != want:  # noqa: ASYNC110 of another process
-                await asyncio.sleep(0.05)
-    except TimeoutError:
-        raise AssertionError(f"want {want}, got {got}") from None
 
 
 async def plain(world: Islands, data: bytes) -> bytes:

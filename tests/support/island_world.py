@@ -6,12 +6,13 @@ import asyncio
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from ipaddress import IPv4Network
 from pathlib import Path
 from random import randrange
+from types import MappingProxyType
 from typing import Any, Final
 
 from cryptography import x509
@@ -82,8 +83,17 @@ async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 class Islands:
     """c1's node calls c2's gateway. ``authorities`` are those of the clusters, each trusted for its own."""
 
-    def __init__(self, directory: Path, stack: AsyncExitStack, *, host: str = "127.0.0.1", **node: Any) -> None:
-        """``host``: where the gateway is. ``node``: options of :func:`calling_node`."""
+    def __init__(
+        self,
+        directory: Path,
+        stack: AsyncExitStack,
+        *,
+        host: str = "127.0.0.1",
+        gateway: Mapping[str, Any] = MappingProxyType({}),
+        **node: Any,
+    ) -> None:
+        """``host``: where the gateway is. ``gateway``: more fields of its :class:`GatewayOf`. ``node``: options of
+        :func:`calling_node`."""
         self.directory = directory
         self.stack = stack
         self.authorities = {name: certificates.authority(f"isthmus clusterset {name}") for name in (C1, C2, C3)}
@@ -93,7 +103,7 @@ class Islands:
             (self.trust / f"{name}.ca.crt").write_bytes(pair.certificate)
         self.gateways = [Address(host, port) for port in free_ports(1)]
         self.node_of = calling_node(directory / "node", **node)
-        self.gateway_of = GatewayOf(C2, DOMAIN, tuple(self.gateways), directory / "gateway")
+        self.gateway_of = GatewayOf(C2, DOMAIN, tuple(self.gateways), directory / "gateway", **gateway)
         self.rows = RouteWorld(*self.node_of.addresses, island=self.node_of)
         declared = [exports.derived(self.gateway_of)]
         self.gateway_db = Database(*tables_of(declared, tables.PEER_POLICIES, tables.XDS_REFUSED, tables.XDS_SERVED))
@@ -352,6 +362,14 @@ def calling_with(identity: Identity | None, caller: str | None = None) -> ssl.SS
     return context
 
 
+def client_hello(context: ssl.SSLContext, sni: str) -> bytes:
+    """What a caller sends first."""
+    sent = ssl.MemoryBIO()
+    with suppress(ssl.SSLWantReadError):
+        context.wrap_bio(ssl.MemoryBIO(), sent, server_hostname=sni).do_handshake()
+    return sent.read()
+
+
 async def cancelled(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -383,6 +401,17 @@ async def islands(directory: Path, **options: Any) -> AsyncIterator[Islands]:
         world = Islands(directory, stack, **options)
         await world.start()
         yield world
+
+
+async def until(ask: Callable[[], Awaitable[object]], want: object) -> None:
+    """Ask until the answer is as wanted."""
+    got = None
+    try:
+        async with asyncio.timeout(60):
+            while (got := await ask()) != want:  # noqa: ASYNC110 of another process
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        raise AssertionError(f"want {want}, got {got}") from None
 
 
 def reset(writer: asyncio.StreamWriter) -> None:

@@ -82,9 +82,10 @@ def ended(entry: Any) -> Ended:
     return Ended(
         identity=next((each.uri for each in names if each.uri), ""),
         failure=common.downstream_transport_failure_reason,
-        hello=tls.tls_version != 0,
+        hello=bool(tls.tls_version or tls.tls_sni_hostname),
         no_chain=flags.no_route_found,
         no_cluster=flags.no_cluster_found,
+        too_many=flags.upstream_overflow,
     )
 
 

@@ -27,7 +27,7 @@ from isthmus.model.tables import CLUSTERS, DRAINING, PLANS, ROUTE_PLANS
 from isthmus.model.xds import Resource
 from isthmus.proxy.clusters import CONNECT_TIMEOUT, having, localities
 from isthmus.proxy.messages import duration, packed
-from isthmus.proxy.resources import NO_CIRCUIT_BREAKERS, eds_cluster, eds_localities, resource
+from isthmus.proxy.resources import bounded, eds_cluster, eds_localities, resource
 from isthmus.statedb import Reader
 
 UNIT: Final = "island "
@@ -120,6 +120,6 @@ def resources(
         cluster_type={"name": "envoy.clusters.aggregate", "typed_config": aggregate},
         connect_timeout=duration(CONNECT_TIMEOUT),
         lb_policy="CLUSTER_PROVIDED",
-        circuit_breakers=NO_CIRCUIT_BREAKERS,
+        circuit_breakers=bounded(),
         **more,
     )

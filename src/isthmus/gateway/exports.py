@@ -36,8 +36,8 @@ from isthmus.model.xds import Resource
 from isthmus.proxy.clusters import http_options
 from isthmus.proxy.messages import duration, packed
 from isthmus.proxy.resources import (
-    NO_CIRCUIT_BREAKERS,
     address,
+    bounded,
     eds_cluster,
     eds_endpoints,
     hosts,
@@ -51,12 +51,15 @@ LISTENER: Final = "gateway"
 STAT_PREFIX: Final = "gateway"
 ETCD: Final = "etcd"
 """The cluster of Envoy that is the own etcd."""
+CONNECTION_LIMIT: Final = "envoy.extensions.filters.network.connection_limit.v3.ConnectionLimit"
 ECHO: Final = "envoy.extensions.filters.network.echo.v3.Echo"
 INSPECTOR: Final = "envoy.extensions.filters.listener.tls_inspector.v3.TlsInspector"
 HELLO_TIMEOUT: Final = 5.0
 """Seconds that a caller has for its ClientHello."""
 HANDSHAKE_TIMEOUT: Final = 5.0
 """Seconds that a caller has for the handshake."""
+ETCD_IDLE: Final = 60.0
+"""Seconds without a byte after which a connection to the etcd ends: followers send pings."""
 CONNECT_TIMEOUT: Final = 1.0
 """Seconds until an attempt to connect to a pod is given up, and another pod is tried."""
 CONNECT_ATTEMPTS: Final = 3
@@ -80,6 +83,8 @@ class GatewayOf(NamedTuple):
     directory: Path
     etcd: tuple[Endpoint, ...] = ()
     """The own etcd, reached through the gateway by its SNI; none: it is not."""
+    connections: int = 10_000
+    """That each chain has at most, and the etcd."""
 
 
 def derived(of: GatewayOf) -> Derived[Resource]:
@@ -236,7 +241,8 @@ def listener(
     for member in members:
         chains += _chains(member, ports, of)
     if of.etcd:  # the etcd ends TLS itself: its certificate and its users are not ours to judge
-        chains.append(_chain(ETCD, None, [_bytes_to(ETCD, by_handshake=False)]))
+        to_etcd = tcp_proxy(ETCD, stat_prefix=STAT_PREFIX, attempts=CONNECT_ATTEMPTS, idle=ETCD_IDLE)
+        chains.append(_chain(ETCD, None, [to_etcd]))
     chosen = _choice(of, ports, members)
     return resource(
         "listener",
@@ -279,13 +285,14 @@ def _chains(member: ClusterName, ports: Sequence[PortApart], of: GatewayOf) -> I
     """The chains of a member. Those of exports for some clusters are one for each port, so that the connections of a
     cluster that may not import it any more end."""
     socket = tls.downstream(of.directory, [{"exact": node_identity(member, of.domain)}], trust=tls.trust_of([member]))
-    yield _chain(f"services {member}", socket, _by_sni())
-    yield _chain(f"health {member}", socket, _echo())
+    limited = _limit(of.connections)
+    yield _chain(f"services {member}", socket, [limited, *_by_sni()])
+    yield _chain(f"health {member}", socket, [limited, *_echo()])
     for speaks in sorted({port.speaks for port in ports if port.importers is None}):
-        yield _chain(f"{speaks} {member}", socket, [_filter(speaks, member)])
+        yield _chain(f"{speaks} {member}", socket, [limited, _filter(speaks, member)])
     for port in ports:
         if member in (port.importers or ()):
-            yield _chain(f"{port.target} {member}", socket, [_filter(port.speaks, member, port.target)])
+            yield _chain(f"{port.target} {member}", socket, [limited, _filter(port.speaks, member, port.target)])
 
 
 def _filter(speaks: Speaks, member: ClusterName, to: str = "") -> dict[str, Any]:
@@ -325,6 +332,12 @@ def _chain(name: str, socket: dict[str, Any] | None, filters: list[dict[str, Any
     return found | ({"transport_socket": socket} if socket is not None else {})
 
 
+def _limit(connections: int) -> dict[str, Any]:
+    """The filter that ends connections of a chain beyond so many, before their handshake."""
+    config = packed(CONNECTION_LIMIT, stat_prefix=STAT_PREFIX, max_connections={"value": connections})
+    return {"name": "envoy.filters.network.connection_limit", "typed_config": config}
+
+
 def _by_sni() -> list[dict[str, Any]]:
     sni_cluster = packed("envoy.extensions.filters.network.sni_cluster.v3.SniCluster")
     return [{"name": "envoy.filters.network.sni_cluster", "typed_config": sni_cluster}, _bytes_to("none")]
@@ -334,14 +347,17 @@ def _echo() -> list[dict[str, Any]]:
     return [{"name": "envoy.filters.network.echo", "typed_config": packed(ECHO)}]
 
 
-def _bytes_to(cluster: str, *, by_handshake: bool = True) -> dict[str, Any]:
-    """To a cluster, of which a filter before it may name another. ``by_handshake``: dial when the caller has shown who
-    it is, and not before."""
-    mode: dict[str, Any] = {}
-    if by_handshake:  # what the caller sends meanwhile is kept
-        mode = {"upstream_connect_mode": "ON_DOWNSTREAM_TLS_HANDSHAKE", "max_early_data_bytes": BUFFER}
-    by_caller: list[dict[str, Any]] = [{"source_ip": {}}]
-    return tcp_proxy(cluster, stat_prefix=STAT_PREFIX, attempts=CONNECT_ATTEMPTS, hash_policy=by_caller, **mode)
+def _bytes_to(cluster: str) -> dict[str, Any]:
+    """To a cluster, of which a filter before it may name another. It is dialled when the caller has shown who it is;
+    what that sends meanwhile is kept."""
+    return tcp_proxy(
+        cluster,
+        stat_prefix=STAT_PREFIX,
+        attempts=CONNECT_ATTEMPTS,
+        hash_policy=[{"source_ip": {}}],
+        upstream_connect_mode="ON_DOWNSTREAM_TLS_HANDSHAKE",
+        max_early_data_bytes=BUFFER,
+    )
 
 
 def _etcd(of: GatewayOf) -> Iterator[Resource]:
@@ -353,5 +369,5 @@ def _etcd(of: GatewayOf) -> Iterator[Resource]:
         type="STRICT_DNS",
         connect_timeout=duration(CONNECT_TIMEOUT),
         load_assignment={"cluster_name": ETCD, "endpoints": [{"lb_endpoints": hosts(of.etcd)}]},
-        circuit_breakers=NO_CIRCUIT_BREAKERS,
+        circuit_breakers=bounded(max_connections=of.connections),
     )

@@ -15,10 +15,11 @@ from isthmus.model.names import ClusterName
 
 UNKNOWN: Final = "unknown"
 """The peer where no member's authority vouches for the caller."""
-NOT_ALLOWED, UNKNOWN_SNI, NOT_EXPORTED, NO_HANDSHAKE, HANDSHAKE = (
+NOT_ALLOWED, UNKNOWN_SNI, NOT_EXPORTED, TOO_MANY, NO_HANDSHAKE, HANDSHAKE = (
     "not allowed",
     "unknown SNI",
     "not exported",
+    "too many",
     "no handshake",
     "handshake",
 )
@@ -30,6 +31,7 @@ BY_FAILURE: Final = {
     "verification error at depth 0: certificate has expired": "expired",
     "CERTIFICATE_VERIFY_FAILED": "certificate",
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "no certificate",
+    "CONNECTION_REJECTED": TOO_MANY,  # by the chain's limit, which is before the handshake
 }
 """By a part of Envoy's words for why a handshake failed; the first that is found."""
 VOUCHED: Final = frozenset({NOT_ALLOWED, "expired", NOT_EXPORTED})
@@ -48,11 +50,13 @@ class Ended(NamedTuple):
     failure: str = ""
     """Why the handshake failed, in Envoy's words."""
     hello: bool = True
-    """Whether the handshake began."""
+    """Whether a ClientHello came."""
     no_chain: bool = False
     """No filter chain has its SNI."""
     no_cluster: bool = False
     """Its SNI names no export."""
+    too_many: bool = False
+    """The etcd has as many connections as it may."""
 
 
 def refusal(of: Ended, *, domain: str, members: Collection[ClusterName]) -> tuple[str, str] | None:
@@ -70,6 +74,8 @@ def _reason(of: Ended, *, names_member: bool) -> str | None:
         return UNKNOWN_SNI
     if of.no_cluster:
         return NOT_EXPORTED
+    if of.too_many:
+        return TOO_MANY
     if UNTRUSTED in of.failure and names_member:
         return NOT_ALLOWED
     if of.failure:

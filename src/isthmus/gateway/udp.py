@@ -26,7 +26,7 @@ from isthmus.model.xds import Resource
 from isthmus.proxy.clusters import CONNECT_TIMEOUT, HTTP_OPTIONS
 from isthmus.proxy.listeners import HCM, ROUTER
 from isthmus.proxy.messages import duration, packed
-from isthmus.proxy.resources import UNLIMITED, address, eds_cluster, eds_localities, resource
+from isthmus.proxy.resources import address, bounded, eds_cluster, eds_localities, resource
 
 RECEIVE: Final = {"max_rx_datagram_size": {"value": 65_535}}
 """What Envoy reads of pods at most; by default it drops what is larger than 1,500 bytes."""
@@ -84,7 +84,7 @@ def calling(row: IslandListener, sni: str) -> Iterator[Resource]:
         type="STATIC",
         load_assignment={"cluster_name": datagrams, "endpoints": [{"lb_endpoints": [{"endpoint": within}]}]},
         typed_extension_protocol_options={HTTP_OPTIONS: _options()},
-        circuit_breakers=_bounds(),
+        circuit_breakers=bounded(max_connections=SESSIONS),  # as such a session counts
     )
 
 
@@ -160,12 +160,6 @@ def _options() -> Any:
         },
         explicit_http_config={"http2_protocol_options": {"connection_keepalive": pings}},
     )
-
-
-def _bounds() -> dict[str, Any]:
-    """What a port has at most: each session of Envoy's UDP proxy counts as a connection of its cluster."""
-    others = dict.fromkeys(("max_pending_requests", "max_requests", "max_retries"), UNLIMITED)
-    return {"thresholds": [{"max_connections": {"value": SESSIONS}, **others}]}
 
 
 def manager(caller: ClusterName, cluster: str = "") -> dict[str, Any]:

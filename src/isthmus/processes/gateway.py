@@ -133,6 +133,7 @@ def derived_tables(config: Config) -> list[Derived[Any]]:
         listen,
         Path(config.proxy.directory),
         tuple(_etcd(config)) if config.gateway.etcd else (),
+        config.gateway.connections,
     )
     return [mcs.exports.derived(cluster, default_global=config.clusterset.default_global), exports.derived(of)]
 

@@ -15,11 +15,14 @@ ADS: Final = {"ads": {}, "resource_api_version": "V3"}
 """A ``ConfigSource``: what refers to further resources gets them on the same stream."""
 OVERPROVISIONING: Final = 1_000_000
 """Percent: a priority with any host takes all calls (Envoy's default would spill below 72 % of healthy hosts)."""
-UNLIMITED: Final = {"value": 1_000_000}
-NO_CIRCUIT_BREAKERS: Final[dict[str, Any]] = {
-    "thresholds": [dict.fromkeys(("max_connections", "max_pending_requests", "max_requests", "max_retries"), UNLIMITED)]
-}
-"""Envoy's circuit breakers have limits by default; whose calls are limited is not its to decide."""
+UNLIMITED: Final = 1_000_000
+
+
+def bounded(*, max_connections: int = UNLIMITED) -> dict[str, Any]:
+    """Circuit breakers, which have limits by default: whose calls are limited is not Envoy's to decide."""
+    limits = dict.fromkeys(("max_pending_requests", "max_requests", "max_retries"), UNLIMITED)
+    limits["max_connections"] = max_connections
+    return {"thresholds": [{name: {"value": limit} for name, limit in limits.items()}]}
 
 
 def resource(type_: ResourceType, name: str, owner: str = "", unit: str = "", **fields: Any) -> Resource:
@@ -68,7 +71,7 @@ def eds_cluster(
         eds_cluster_config={"eds_config": ADS},
         connect_timeout=duration(connect_timeout),
         common_lb_config={"healthy_panic_threshold": {"value": panic}, "update_merge_window": duration(0), **weighted},
-        circuit_breakers=NO_CIRCUIT_BREAKERS,
+        circuit_breakers=bounded(),
         **fields,
     )
 
@@ -79,13 +82,14 @@ def eds_endpoints(name: str, owner: str, unit: str, addresses: Iterable[tuple[st
     return eds_localities(name, owner, unit, [{"lb_endpoints": found}] if found else [])
 
 
-def tcp_proxy(cluster: str, *, stat_prefix: str, attempts: int, **more: Any) -> dict[str, Any]:
-    """The filter that passes bytes on to a cluster, with so many attempts to connect. An idle connection stays."""
+def tcp_proxy(cluster: str, *, stat_prefix: str, attempts: int, idle: float = 0.0, **more: Any) -> dict[str, Any]:
+    """The filter that passes bytes on to a cluster, with so many attempts to connect. ``idle``: seconds without a byte
+    after which a connection ends; 0: it stays."""
     config = packed(
         TCP_PROXY,
         stat_prefix=stat_prefix,
         cluster=cluster,
-        idle_timeout=duration(0),
+        idle_timeout=duration(idle),
         max_connect_attempts={"value": attempts},
         **more,
     )
