@@ -9,6 +9,7 @@ import pytest
 from balancing_world import DERIVED, World, make
 from msgspec import structs
 
+from isthmus.cli.diagnose import all_services
 from isthmus.cli.diagnosis.exporters import diagnose
 from isthmus.cli.diagnosis.facts import TABLES, Facts, Process
 from isthmus.cli.diagnosis.hops import Hop
@@ -119,6 +120,12 @@ def peer(state: str, reason: str) -> Callable[[Clusters], None]:
 def broken_file(it: Clusters) -> None:
     row: Cluster = structs.replace(make.cluster("c2", state="ready"), file_problem="/peers/c2: endpoints: want a list")
     it.operator["peer"] = (tables.CLUSTERS, row)
+
+
+def not_joined(it: Clusters) -> None:
+    unexported(it)
+    it.world.delete(make.cluster("c2"))
+    del it.operator["peer"]
 
 
 def invalid_export(it: Clusters) -> None:
@@ -259,6 +266,7 @@ CASES: dict[str, tuple[Callable[[Clusters], None], str, str]] = {
     "quota of imports": (over_quota, "conflict", "ServiceImport demo/echo"),
     "peer cut off": (peer("stale", "timed out"), "peer", "cluster c2"),
     "peer with a broken file": (broken_file, "peer", "cluster c2"),
+    "exporter that has not joined": (not_joined, "peer", "cluster c2"),
     "peer refused": (peer("refused", "another id"), "peer", "cluster c2"),
     "exporter's operator down": (no_process("c2"), "peer", "c2/operator"),
     "exporter's API server down": (no_apiserver_there, "peer", "API server of c2"),
@@ -319,6 +327,66 @@ def test_a_route_to_a_cluster_is_well_and_one_to_nothing_names_the_part_of_the_c
     [fault] = it.faults()
     missing = "500: Service demo/nothere with TCP port 80 does not exist"
     assert fault.text == f"25% of the calls of rule 1 are answered with {missing}"
+
+
+def test_a_cluster_that_a_policy_names_and_that_does_not_exist_is_named() -> None:
+    it = Clusters()
+    policy("c9")(it)
+    [fault] = it.faults()
+    assert fault.text == "leaves none of 1 ready backends to be called; no cluster is called c9"
+
+
+def test_a_policy_or_a_route_for_what_does_not_exist_has_no_effect() -> None:
+    typo = ServiceName("demo/ecko")
+    it = Clusters()
+    row = Policy(name=ServiceName("demo/p"), target=typo, tiers=(Tier((Share(C2),)),))
+    it.agent.append((tables.POLICIES, row))
+    route(backend("Cluster", "c2", 0), parent=typo)(it)
+    assert typo in all_services(it.facts())
+    found = {hop.object: hop.text for hop in diagnose(it.facts(), typo) if hop.hop in ("policy", "route")}
+    assert found == {
+        "TrafficPolicy demo/p": "has no effect: ServiceImport demo/ecko does not exist in c1",
+        "HTTPRoute demo/r": "has no effect: its parent does not exist",
+    }
+
+
+@pytest.mark.parametrize(
+    ("why", "cure"),
+    [
+        ("etcd https://c2: etcdserver: permission denied", "its etcd does not admit the user in its file: "),
+        ("etcd https://c2: its certificate is refused: expired", "the authority in its file is not that of its etcd: "),
+        ("etcd https://c2: timed out", "isthmus clusters status; its etcd is "),
+    ],
+)
+def test_the_cure_for_a_peer_fits_the_reason(why: str, cure: str) -> None:
+    it = Clusters()
+    peer("stale", why)(it)
+    [fault] = it.faults()
+    assert fault.cure.startswith(cure)
+
+
+@pytest.mark.parametrize(
+    ("why", "cure"),
+    [
+        ("list services: 401 Unauthorized", "the token of c1/operator is not valid: "),
+        ("list services: 403 Forbidden", "c1/operator lacks that right: "),
+        ("list services: no route to host", "kubectl --context c1 get --raw /readyz"),
+    ],
+)
+def test_the_cure_for_an_api_server_fits_the_reason(why: str, cure: str) -> None:
+    it = Clusters()
+    it.status["operator"]["reflectors"] = {"kubernetes/services": {"connected": False, "last_failure": why}}
+    [fault] = it.faults()
+    assert fault.cure.startswith(cure)
+
+
+def test_what_waits_for_an_api_server_is_no_fault_of_its_own() -> None:
+    it = Clusters()
+    away = {"kubernetes/services": {"connected": False, "last_failure": "list services: 401 Unauthorized"}}
+    pending = {name: {"pending": ["kubernetes"]} for name in ("names", "plans")}
+    it.status["agent"] |= {"reflectors": away, "tables": pending, "unhooked": "plans are not programmed yet"}
+    it.status["dns"]["reflectors"] = {"names": {"connected": False}}
+    assert [fault.object for fault in it.faults()] == ["API server of c1"]
 
 
 def drained(target: str, *, kind: str = "Cluster", reason: str) -> Callable[[Clusters], None]:

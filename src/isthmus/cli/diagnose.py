@@ -94,13 +94,16 @@ def kind(path: Path) -> str:
 
 
 def _services(facts: Any) -> list[Any]:
-    """Every service that some cluster exports, or wants to, and every import."""
+    """Every service that some cluster exports, or wants to, every import, and what policies and routes take for one."""
     from isthmus.model import tables
 
     names = {row.name for row in facts.agent.rows.all(tables.IMPORTS)}
     for each in facts.operators:
         names |= {row.name for row in each.rows.all(tables.EXPORTS)}
         names |= {row.name for row in each.rows.all(tables.OWN_EXPORTS)}
+    names |= {row.target for row in facts.agent.rows.all(tables.POLICIES) if row.kind == "ServiceImport"}
+    parents = [parent for row in facts.agent.rows.all(tables.ROUTES) for parent in row.parents]
+    names |= {parent.name for parent in parents if parent.kind == "ServiceImport"}
     return sorted(names)
 
 

@@ -6,6 +6,7 @@ others are below.
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 import grpc
@@ -35,6 +36,8 @@ ENDED_TOKEN: Final = "invalid auth token"
 RIGHTS_CHANGED: Final = ("revision of auth store is old", "revision in header is old")
 """Users or rights changed while a call was under way, by whatever it was authenticated; the second is of a write, which
 etcd refused as it applied it."""
+UNTRUSTED: Final = re.compile(r"CERTIFICATE_VERIFY_FAILED: (.+?)(: OK)?$")
+"""gRPC's account of a certificate that it refuses, which ends with OpenSSL's reason."""
 NOT_ALLOWED: Final = (
     "user name is empty",
     "authentication failed",
@@ -59,6 +62,8 @@ def denies(details: str) -> bool:
 def translated(error: Any, where: str) -> Exception:
     """The error of this package for one of gRPC's; ``where`` is the endpoint."""
     code, details = error.code(), error.details() or ""
+    if (untrusted := UNTRUSTED.search(details)) is not None:
+        details = f"its certificate is refused: {untrusted[1]}"
     message = f"etcd {where}: {details or code.name.lower()}"
     if code is Code.OUT_OF_RANGE:
         return Expired(message)

@@ -70,7 +70,11 @@ def endpoints(facts: Facts, service: ServiceName) -> Iterator[Hop]:
         for failure in rows.by(tables.FAILURES, "service", each):
             key = failure.key
             where = f"{key.cluster} {joined(key.address, key.port)}"
-            cure = f"{facts.kubectl(key.cluster, split(service)[0])} get endpointslices -o yaml"
+            if failure.reason == "refused":
+                cure = f"{facts.kubectl(key.cluster, split(service)[0])} get endpointslices -o yaml"
+            else:
+                node = facts.agent.status.get("place", {}).get("node", "this node")
+                cure = f"open the way from {node} to {key.address}: routes, firewalls, NetworkPolicies; isthmus verify"
             yield Hop("endpoints", f"backend {where}", failure.error, "fault", cure)
 
 
@@ -88,7 +92,7 @@ def peers(facts: Facts, service: ServiceName) -> Iterator[Hop]:
                 if each.cluster == row.name and not each.error:
                     yield from (replace(hop, hop="peer") for hop in hops.sources(facts, each))
                 elif each.cluster == row.name and each.name == "operator":
-                    yield Hop("peer", str(each), each.error, "fault", facts.start(each))
+                    yield Hop("peer", str(each), each.error, "fault", facts.revive(each))
 
 
 def _peer(facts: Facts, row: Cluster) -> Hop:
@@ -101,9 +105,18 @@ def _peer(facts: Facts, row: Cluster) -> Hop:
     text = f"{row.state} since {row.since}" + (f": {why}" if why else "")
     if str(row.state) == "silent":
         return Hop("peer", f"cluster {row.name}", text, "fault", facts.start(f"{row.name}/operator"))
+    return Hop("peer", f"cluster {row.name}", text, "fault", _reach(row, why))
+
+
+def _reach(row: Cluster, why: str) -> str:
+    """What mends a peer that is not followed, by the reason for that."""
+    again = f"isthmus clusters invite in {row.name}, isthmus clusters join here"
+    if "authentication failed" in why or "permission denied" in why:
+        return f"its etcd does not admit the user in its file: {again}"
+    if "certificate" in why.lower():
+        return f"the authority in its file is not that of its etcd: isthmus clusters refresh, or {again}"
     behind = "behind its gateways, " if through_gateways(row) else ""
-    cure = f"isthmus clusters status; its etcd is {behind}{', '.join(row.endpoints) or 'not configured'}"
-    return Hop("peer", f"cluster {row.name}", text, "fault", cure)
+    return f"isthmus clusters status; its etcd is {behind}{', '.join(row.endpoints) or 'not configured'}"
 
 
 def exports(facts: Facts, service: ServiceName) -> Iterator[Hop]:
@@ -131,6 +144,10 @@ def exports(facts: Facts, service: ServiceName) -> Iterator[Hop]:
             yield Hop("export", f"export of {cluster}", "valid")
         else:
             yield Hop("export", f"export of {cluster}", f"valid there, and not received in {facts.cluster}", "follows")
+            if not facts.operator.error and facts.operator.rows.get(tables.CLUSTERS, ClusterName(cluster)) is None:
+                text = f"{facts.cluster} has not joined it: clusterset.directory of its operator has no file of it"
+                cure = f"isthmus clusters invite in {cluster}, isthmus clusters join in {facts.cluster}"
+                yield Hop("peer", f"cluster {cluster}", text, "fault", cure)
     if not arrived and not valid and not wrong and not facts.operator.error:
         yield _no_export(facts, service)
 

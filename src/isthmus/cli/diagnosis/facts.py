@@ -82,6 +82,17 @@ class Facts(Struct, frozen=True):
         kind = "deployment/isthmus-operator" if name == "operator" else "daemonset/isthmus-agent"
         return f"{self.kubectl(cluster, 'isthmus-system')} rollout restart {kind}"
 
+    def revive(self, process: Process | str) -> str:
+        """The commands for a process that has ended: the first shows why, since a wrong setting ends it again."""
+        cluster, name = str(process).split("/")
+        if self.lab:
+            return f"isthmus lab logs --lab {self.lab} {process} --tail 3; {self.start(process)}"
+        container = name if name in ("dns", "dns-second") else "agent" if name == "agent" else ""
+        kind = "daemonset/isthmus-agent" if container else "deployment/isthmus-operator"
+        chosen = f" -c {container}" if container else ""
+        logs = f"{self.kubectl(cluster, 'isthmus-system')} logs {kind}{chosen} --previous"
+        return f"{logs}; {self.start(process)}"
+
 
 def process(socket: Socket | None, cluster: str, name: str, *, under: str = "") -> Process:
     """Status and tables of a process; ``under`` (``demo/``) limits tables that are ordered by namespace to one."""

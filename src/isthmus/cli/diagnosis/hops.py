@@ -16,7 +16,9 @@ from isthmus.model import tables
 from isthmus.model.drains import Draining
 from isthmus.model.hosts import joined
 from isthmus.model.names import ServiceName, split
+from isthmus.model.policies import ANY_OTHER, THIS_CLUSTER, Policy
 from isthmus.model.services import Condition
+from isthmus.statedb import Reader
 
 OBJECT: Final = re.compile(r"Drain ([a-z0-9-]{1,63})/([a-z0-9.-]{1,253})")
 """The reason of a drain that an object asks for."""
@@ -45,7 +47,7 @@ def processes(facts: Facts, service: ServiceName) -> Iterator[Hop]:
             yield from sources(facts, each)
         elif each.expected:
             instead = f"; {answering[0]} answers in its place" if each in facts.name_servers and answering else ""
-            yield Hop("process", str(each), each.error + instead, "fault", facts.start(each))
+            yield Hop("process", str(each), each.error + instead, "fault", facts.revive(each))
 
 
 def sources(facts: Facts, process: Process) -> Iterator[Hop]:
@@ -53,14 +55,9 @@ def sources(facts: Facts, process: Process) -> Iterator[Hop]:
     away = {name: state for name, state in process.status.get("reflectors", {}).items() if not state["connected"]}
     kubernetes = [state for name, state in away.items() if name != "names"]
     if kubernetes:
-        text = f"{process} works from the last known state: {kubernetes[0]['last_failure'] or 'not listed yet'}"
-        yield Hop(
-            "process",
-            f"API server of {process.cluster}",
-            text,
-            "fault",
-            f"{_kubectl(facts, process)} get --raw /readyz",
-        )
+        why = kubernetes[0]["last_failure"] or "not listed yet"
+        text = f"{process} works from the last known state: {why}"
+        yield Hop("process", f"API server of {process.cluster}", text, "fault", _admit(facts, process, why))
     publisher = process.status.get("publisher", {})
     if publisher.get("error"):
         cure = facts.start(f"{process.cluster}/etcd") if facts.lab else "check etcd.endpoints of the operator"
@@ -68,8 +65,18 @@ def sources(facts: Facts, process: Process) -> Iterator[Hop]:
         yield Hop("process", f"etcd of {process.cluster}", text, "fault", cure)
 
 
-def _kubectl(facts: Facts, process: Process) -> str:
-    return facts.kubectl(process.cluster)
+def _admit(facts: Facts, process: Process, why: str) -> str:
+    """What mends an API server that is away, or that refuses a process's token or rights."""
+    if "401 " in why:
+        return f"the token of {process} is not valid: kubernetes.kubeconfig, or the service account of its pod"
+    if "403 " in why:
+        return f"{process} lacks that right: apply its roles again (kubectl apply -k deploy/ in {process.cluster})"
+    return f"{facts.kubectl(process.cluster)} get --raw /readyz"
+
+
+def incomplete(process: Process, table: str) -> bool:
+    """Whether a table of a process waits for a source: the hop of that source is the fault, if there is one."""
+    return bool(process.status.get("tables", {}).get(table, {}).get("pending"))
 
 
 def name(facts: Facts, service: ServiceName) -> Iterator[Hop]:
@@ -97,7 +104,9 @@ def resolver(facts: Facts, service: ServiceName) -> Iterator[Hop]:
         names, server = each.status["tables"]["names"]["rows"], each.status.get("server", {})
         connected = each.status["reflectors"]["names"]["connected"]
         text = f"{names} names, {server.get('questions', 0)} questions so far"
-        if not connected and not facts.agent.error:
+        if not connected and incomplete(facts.agent, "names"):
+            yield Hop("resolver", str(each), "waits for the agent's names, which are not complete", "follows")
+        elif not connected and not facts.agent.error:
             yield Hop("resolver", str(each), "does not receive the agent's names", "fault", facts.start(each))
         elif not names and own:
             yield Hop("resolver", str(each), f"has no names; the agent has {own}", "fault", facts.start(each))
@@ -111,7 +120,8 @@ def hook(facts: Facts, service: ServiceName) -> Iterator[Hop]:
         return
     datapath, why = facts.agent.status.get("datapath"), facts.agent.status.get("unhooked", "")
     if why:
-        yield Hop("hook", str(facts.agent), why, "fault", facts.start(facts.agent))
+        state: State = "follows" if incomplete(facts.agent, "plans") else "fault"
+        yield Hop("hook", str(facts.agent), why, state, facts.start(facts.agent))
         return
     if datapath is None:
         yield Hop("hook", str(facts.agent), "no datapath.cgroup is configured: calls take kube-proxy's path")
@@ -160,11 +170,13 @@ def frontend(facts: Facts, service: ServiceName) -> Iterator[Hop]:
 def policy(facts: Facts, service: ServiceName) -> Iterator[Hop]:
     """Policies of the service can be followed, and the one in force leaves calls somewhere to go."""
     rows = facts.agent.rows
-    found = [row for each in called(rows, service) for row in rows.by(tables.POLICIES, "service", each)]
-    for row in found:
-        if row.invalid:
+    services = called(rows, service)
+    found = [row for each in services for row in rows.by(tables.POLICIES, "service", each)]
+    missing = [] if services else [row for row in rows.all(tables.POLICIES) if row.target == service]
+    for row in (*found, *missing):
+        if why := row.invalid or ("" if services else f"{row.kind} {row.target} does not exist in {facts.cluster}"):
             cure = f"{facts.kubectl(facts.cluster, split(row.name)[0])} edit trafficpolicy {split(row.name)[1]}"
-            yield Hop("policy", f"{row.policy_kind} {row.name}", f"has no effect: {row.invalid}", "fault", cure)
+            yield Hop("policy", f"{row.policy_kind} {row.name}", f"has no effect: {why}", "fault", cure)
     if (in_force := counting(found)) is None:
         return
     subject = f"{in_force.policy_kind} {in_force.name}"
@@ -173,10 +185,18 @@ def policy(facts: Facts, service: ServiceName) -> Iterator[Hop]:
     ready = [row for row in backends if row.condition is Condition.READY]
     if any(shares.by_cluster(each) for each in plans) or not ready:
         parts = shares.by_cluster(plans[0]) if plans else {}
-        yield Hop("policy", subject, f"in force: {shares.text(parts)}", "ok" if parts else "follows")
+        text = f"in force: {shares.text(parts)}{_unknown(rows, in_force)}"
+        yield Hop("policy", subject, text, "ok" if parts else "follows")
     else:
-        text = f"leaves none of {len(ready)} ready backends to be called"
+        text = f"leaves none of {len(ready)} ready backends to be called{_unknown(rows, in_force)}"
         yield Hop("policy", subject, text, "fault", f"isthmus explain {service}")
+
+
+def _unknown(rows: Reader, row: Policy) -> str:
+    """The clusters that a policy names and that are none of the clusterset, as the end of a sentence."""
+    named = {share.cluster for tier in row.tiers for share in tier.shares} - {"", ANY_OTHER, THIS_CLUSTER}
+    unknown = sorted(named - {each.name for each in rows.all(tables.CLUSTERS)})
+    return f"; no cluster is called {', '.join(unknown)}" if unknown else ""
 
 
 def drain(facts: Facts, service: ServiceName) -> Iterator[Hop]:

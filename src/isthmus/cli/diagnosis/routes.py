@@ -9,7 +9,7 @@ from isthmus.cli.diagnosis.hops import Hop
 from isthmus.loadbalancer.explain import called
 from isthmus.loadbalancer.services import resolve
 from isthmus.model import tables
-from isthmus.model.names import ServiceName, split
+from isthmus.model.names import ServiceName, derived, split
 from isthmus.model.routes import RULE, BackendRef, Route
 from isthmus.proxy.attachment import attached, of_port, unresolved
 from isthmus.proxy.routing import cluster_name
@@ -19,7 +19,7 @@ from isthmus.statedb import Reader
 def routes(facts: Facts, service: ServiceName) -> Iterator[Hop]:
     """Each route for the service counts, the node's Envoy took it, and every backend with a weight can be called."""
     rows = facts.agent.rows
-    for each in called(rows, service):
+    for each in called(rows, service) or [derived(service)]:
         counting, without_effect = attached(rows, each)
         for route, why in without_effect:
             yield _fault(facts, route, f"has no effect: {why}")
