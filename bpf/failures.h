@@ -171,7 +171,7 @@ static __attribute__((noinline)) long emit(struct event *event)
 
 static __always_inline void report(const struct attempt *attempt, const struct failing *state, __u8 kind, __u8 reason)
 {
-	const struct backend *backend = bpf_map_lookup_elem(&backends, &attempt->backend);
+	const struct backend *backend = get_backend(attempt->backend);
 	struct event event = {
 		.time = bpf_ktime_get_ns(),
 		.until = state->until,

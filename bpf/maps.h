@@ -5,7 +5,8 @@
  * in network order, the rest in host order. No id is 0.
  *
  * An element of a hash map can be reused for another key while a program reads it. So a value repeats part of its key,
- * or its id, or has a generation that no other value ever had; a reader copies, then compares, and starts over.
+ * or its id, or has a generation that no other value ever had; a reader copies, then compares, and starts over. So it does
+ * with an element of an array, which is written in place.
  *
  * Who writes and prunes each map, its size and the order of writing are in the manifests of isthmus.datapath.
  */
@@ -433,11 +434,10 @@ struct {
 	__type(value, struct slot);
 } slots SEC(".maps");
 
-/* Backend id → its address. Written once, shared by all plans that have it. */
+/* Backend id → its address; a generation of 0: there is none. Written once, shared by all plans that have it. */
 struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 65536);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 65537);
 	__type(key, __u32);
 	__type(value, struct backend);
 } backends SEC(".maps");

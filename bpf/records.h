@@ -69,7 +69,7 @@ static __always_inline bool is_sampled(__u32 one_of)
 
 static __always_inline void write_asked(struct flow_record *record, __u32 id)
 {
-	const struct backend *backend = bpf_map_lookup_elem(&backends, &id);
+	const struct backend *backend = get_backend(id);
 
 	record->asked_backend = id;
 	if (!backend)

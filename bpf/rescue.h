@@ -177,7 +177,7 @@ static __attribute__((noinline)) int put_flow(const struct flow_key *forward, st
 static __always_inline int move_flow(struct attempt *attempt, const struct flow_key *forward, __u64 picked)
 {
 	__u32 id = picked, generation = picked >> 32;
-	const struct backend *backend = bpf_map_lookup_elem(&backends, &id);
+	const struct backend *backend = get_backend(id);
 	struct flow there = { .backend = id, .used = bpf_ktime_get_ns() };
 	__u32 cluster;
 	int err;
@@ -219,7 +219,7 @@ static __always_inline void move_back(struct attempt *attempt, const struct flow
 	forget_flow(forward);
 	attempt->backend = attempt->tried[0];
 	attempt->failed = 1; /* it was counted when the connection left it */
-	first = bpf_map_lookup_elem(&backends, &attempt->backend);
+	first = get_backend(attempt->backend);
 	if (first) {
 		attempt->generation = first->generation;
 		attempt->cluster = first->cluster;

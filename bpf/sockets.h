@@ -14,6 +14,13 @@
 
 const volatile struct constants constants = { .has_set_retval = 1, .has_mptcp = 1 };
 
+static __always_inline const struct backend *get_backend(__u32 id)
+{
+	const struct backend *found = bpf_map_lookup_elem(&backends, &id);
+
+	return found && READ_ONCE(found->generation) ? found : 0;
+}
+
 static __always_inline bool same_address(const __be32 *a, const __be32 *b)
 {
 	return a[3] == b[3] && a[2] == b[2] && a[1] == b[1] && a[0] == b[0];

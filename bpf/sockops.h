@@ -175,7 +175,7 @@ static __attribute__((noinline)) void record_state(struct bpf_sock_ops *ctx, con
 	record->answered_cluster = attempt->cluster;
 	copy_address(record->answered, key.peer);
 	record->answered_port = key.peer_port;
-	backend = answered == attempt->tried[0] ? 0 : bpf_map_lookup_elem(&backends, &answered);
+	backend = answered == attempt->tried[0] ? 0 : get_backend(answered);
 	if (backend) {
 		copy_address(record->answered, backend->address);
 		record->answered_port = backend->port;

@@ -79,6 +79,23 @@ async def test_a_full_map_is_reported_for_the_plan_that_found_no_room_until_ther
     remove(world.pin)
 
 
+async def test_backends_that_find_no_room_are_reported_until_others_have_gone(world: World) -> None:
+    small = world.open(max_entries=2)
+    agent = Agent(small.target())
+    other = plan("other", "10.96.7.3", group(BACKENDS[2]))
+    assert await agent.wants(PLAIN) == {}
+    full = {"demo/other": "map backends is full (2 entries): raise datapath.max_entries"}
+    assert await agent.wants(PLAIN, other) == full
+    assert await agent.later() == full, "and what was refused leaves nothing behind"
+    assert [reaches(world, row) for row in (PLAIN, other)] == [True, False]
+    await agent.wants(other)
+    assert await agent.later() == {}
+    assert reaches(world, other)
+    assert [number for number in small.state.backends if number > 2] == []
+    small.close()
+    remove(world.pin)
+
+
 async def test_a_map_that_may_not_be_written_is_reported_for_the_plans_that_need_it(
     world: World, datapath: Datapath, agent: Agent
 ) -> None:

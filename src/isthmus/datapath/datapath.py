@@ -87,7 +87,7 @@ class Datapath:
         _require(maps.put("exempt", [(key, ID.pack(1)) for key in exempt]))
         [(key, before)] = maps.items("config")
         _require(maps.put("config", [(key, settings_of(section, dns, before=before))]))
-        state = restore(maps)
+        state = restore(maps, backends=section.max_entries)
         state.ejection = Ejection(section.eject_after, section.eject_first, section.eject_longest)
         return cls(loaded, maps, state, section=section)
 

@@ -7,6 +7,8 @@ from typing import Final
 
 WORD: Final = 256
 """Numbers in a word of bits: a set of numbers takes three hundred times the room."""
+UNBOUNDED: Final = 0xFFFF_FFFE
+"""More than any map has room for."""
 
 
 class Ids:
@@ -16,7 +18,7 @@ class Ids:
     that the kernel refuses.
     """
 
-    def __init__(self, used: Iterable[int] = (), *, most: int = 0xFFFF_FFFE) -> None:
+    def __init__(self, used: Iterable[int] = (), *, most: int = UNBOUNDED) -> None:
         self._words: dict[int, int] = {}
         self._count = 0
         self._beyond = 0

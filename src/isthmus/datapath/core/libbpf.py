@@ -375,8 +375,11 @@ def _done(reported: int, asked: int) -> int:
     return reported if reported < asked else 0
 
 
-def items(fd: int) -> list[tuple[bytes, bytes]]:
-    """Every entry of a hash or array map, by batches; what others write meanwhile may be among them or not."""
+def items(fd: int, *, none: bytes | None = None) -> list[tuple[bytes, bytes]]:
+    """Every entry of a hash or array map, by batches; what others write meanwhile may be among them or not.
+
+    ``none``: the value of entries that are left out.
+    """
     key_size, value_size, entries = map_info(fd)
     size = min(entries, _BATCH)
     found: list[tuple[bytes, bytes]] = []
@@ -392,11 +395,13 @@ def items(fd: int) -> list[tuple[bytes, bytes]]:
             continue
         if code not in (0, errno.ENOENT):
             raise _failed("cannot read a map")
-        raw_keys, raw_values = keys.raw, values.raw
-        found += [
-            (raw_keys[n * key_size : (n + 1) * key_size], raw_values[n * value_size : (n + 1) * value_size])
-            for n in range(number.value)
-        ]
+        raw_keys, raw_values = keys.raw, values.raw[: number.value * value_size]
+        if none is None or raw_values != none * number.value:
+            pairs = (
+                (raw_keys[n * key_size : (n + 1) * key_size], raw_values[n * value_size : (n + 1) * value_size])
+                for n in range(number.value)
+            )
+            found += [pair for pair in pairs if pair[1] != none]
         if code == errno.ENOENT:
             return found
         token = byref(c_uint64(following.value))

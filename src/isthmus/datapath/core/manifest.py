@@ -76,6 +76,11 @@ def times(factor: int) -> Callable[[int], int]:
     return lambda entries: factor * entries
 
 
+def ids(entries: int) -> int:
+    """Room for the ids 1 to ``datapath.max_entries``, in an array by number."""
+    return entries + 1
+
+
 def each(show: Callable[[Names, bytes, bytes], Row]) -> Show:
     """One row for each entry."""
     return lambda names, entries: [show(names, key, value) for key, value in entries]

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from isthmus.datapath.core import libbpf
 from isthmus.datapath.core.errors import DatapathError
+from isthmus.datapath.core.shapes import ID
 
 CHUNK = 4096
 _RETRIES = 3
@@ -83,7 +84,7 @@ class KernelMaps:
     def drop(self, name: str, keys: Sequence[bytes]) -> Mapping[int, str]:
         """Delete entries; one that is not there is no failure."""
         if name in self._none:
-            return self.put(name, [(key, self._none[name]) for key in keys])
+            return self._clear(name, keys)
         fd = self._fds[name]
         failures: dict[int, str] = {}
         at = 0
@@ -99,8 +100,13 @@ class KernelMaps:
 
     def items(self, name: str) -> Iterable[tuple[bytes, bytes]]:
         """Every entry."""
-        found, none = libbpf.items(self._fds[name]), self._none.get(name)
-        return found if none is None else [entry for entry in found if entry[1] != none]
+        return libbpf.items(self._fds[name], none=self._none.get(name))
+
+    def _clear(self, name: str, keys: Sequence[bytes]) -> Mapping[int, str]:
+        """Make entries of an array none; there is nothing of a number that it has no room for."""
+        failures = self.put(name, [(key, self._none[name]) for key in keys])
+        entries = libbpf.map_info(self._fds[name])[2] if failures else 0
+        return {position: why for position, why in failures.items() if ID.unpack(keys[position])[0] < entries}
 
     def repair(self) -> list[str]:
         """Pin again the maps whose pins were deleted; returns their names."""
@@ -133,7 +139,7 @@ class KernelMaps:
     def _sentence(self, name: str, code: int) -> str:
         match code:
             case errno.E2BIG:
-                entries = libbpf.map_info(self._fds[name])[2]
+                entries = libbpf.map_info(self._fds[name])[2] - (name in self._none)  # no id is 0
                 return f"map {name} is full ({entries} entries): raise datapath.max_entries"
             case errno.ENOMEM:
                 return f"map {name}: the kernel has no memory for another entry"

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from typing import Final
 
-from isthmus.datapath.core.manifest import Map, Program, each, times
+from isthmus.datapath.core.manifest import Map, Program, each, ids, times
 from isthmus.datapath.core.shapes import COOKIE
 from isthmus.datapath.services import codecs, views
 
 MAPS: Final = (
     Map(name="clusters", value=codecs.CLUSTER, writer="plans", show=each(views.named)),
     Map(name="services", value=codecs.SERVICE, entries=times(1), writer="plans", show=each(views.named)),
-    Map(name="backends", value=codecs.BACKEND, entries=times(1), writer="plans", show=each(views.backend)),
+    Map(
+        name="backends",
+        value=codecs.BACKEND,
+        entries=ids,
+        writer="plans",
+        numbered=True,
+        show=each(views.backend),
+    ),
     Map(
         name="slots",
         key=codecs.SLOT_KEY,

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-from isthmus.datapath.core.ids import Ids
+from isthmus.datapath.core.ids import UNBOUNDED, Ids
 from isthmus.datapath.core.maps import Maps
 from isthmus.datapath.core.shapes import ID, address_text, text
 from isthmus.datapath.services import codecs
@@ -22,11 +22,11 @@ Slots = dict[int, dict[int, tuple[int, int]]]
 """A plan's: (backend, generation) by group and n."""
 
 
-def restore(maps: Maps) -> State:
-    """What the maps hold. An empty kernel gives an empty state."""
+def restore(maps: Maps, *, backends: int = UNBOUNDED) -> State:
+    """What the maps hold. An empty kernel gives an empty state. ``backends``: how many of them there is room for."""
     state = State()
     _clusters(state, maps)
-    _backends(state, maps)
+    _backends(state, maps, most=backends)
     _plans(state, maps)
     _frontends_and_services(state, maps)
     return state
@@ -39,10 +39,10 @@ def _clusters(state: State, maps: Maps) -> None:
         state.clusters.setdefault(ClusterName(name), Cluster(number, ClusterName(name), written=True))
 
 
-def _backends(state: State, maps: Maps) -> None:
+def _backends(state: State, maps: Maps, *, most: int) -> None:
     names = {cluster.id: cluster for cluster in state.clusters.values()}
     found = {ID.unpack(key)[0]: codecs.BACKEND.named(value) for key, value in maps.items("backends")}
-    state.backend_ids = Ids(found)
+    state.backend_ids = Ids(found, most=most)
     for number, raw in sorted(found.items()):
         cluster = names.get(raw["cluster"]) or Cluster(raw["cluster"], ClusterName(""), written=True)
         target = Target(
