@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
-from bpf_world import BACKENDS, Caller, Load, World, group, no_place_is_free, places, plan, programmed, target
+from bpf_world import (
+    BACKENDS,
+    NO_SOCKET,
+    Caller,
+    Load,
+    World,
+    group,
+    no_place_is_free,
+    places,
+    plan,
+    programmed,
+    target,
+)
 from failing_backends import GOOD, NO_ROUTE_HERE, REFUSES, SILENT, VIP, VIP6, host
 from lab_running import until
 from namespaces import put
@@ -148,6 +161,26 @@ def test_a_socket_keeps_its_place_while_another_tries_for_it_and_frees_it_when_i
     caller.calls("close", VIP, 80, name="one")
     until(lambda: places(rescuing) <= before, what="it is nobody's")
     assert add_claim(rescuing, cookie, -another) == 0, "nobody claims it any more"
+
+
+@pytest.mark.parametrize("kind", ["tcp", "udp"])
+async def test_an_agent_that_starts_frees_the_places_of_sockets_that_ended_unseen_and_no_others(
+    rescuing: Datapath, caller: Caller, kind: str
+) -> None:
+    """No program was attached when they ended."""
+    rows = [plan("echo", VIP, group(GOOD[0], protocol=each), protocol=each) for each in PROTOCOLS]
+    programmed(rescuing.target(), *rows)
+    caller.calls("keep", VIP, 80, name="one", kind=kind)
+    before = places(rescuing)
+    free = [(key, value) for key, value in rescuing.maps.items("call_places") if not any(value[:8])][:3]
+    left = [(key, CALL_PLACE.pack(NO_SOCKET + n, NO_SOCKET + n, value[16:])) for n, (key, value) in enumerate(free)]
+    assert rescuing.maps.put("call_places", left) == {}
+    assert len(places(rescuing)) == len(before) + 3
+    keeping = asyncio.create_task(rescuing.keep())
+    await asyncio.to_thread(until, lambda: places(rescuing) == before)
+    keeping.cancel()
+    assert caller.calls("peer", VIP, 80, name="one") == [{"peer": f"{VIP}:80"}]
+    caller.calls("close", VIP, 80, name="one")
 
 
 def add_claim(datapath: Datapath, cookie: int, claim: int) -> int:

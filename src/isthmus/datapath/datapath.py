@@ -18,6 +18,7 @@ from isthmus.datapath.core.errors import DatapathError
 from isthmus.datapath.core.maps import KernelMaps
 from isthmus.datapath.core.shapes import CGROUP, ID
 from isthmus.datapath.core.tc import PodLinks
+from isthmus.datapath.failures import places
 from isthmus.datapath.failures.drained import DrainedSockets
 from isthmus.datapath.failures.servers import GoneServer
 from isthmus.datapath.failures.sockets import GoneSockets
@@ -118,7 +119,8 @@ class Datapath:
         self.hooks = f"{len(self._loaded.programs)} programs attached to {self._cgroup}{self._repaired}"
 
     async def keep(self) -> None:
-        """Repair, for ever."""
+        """Repair, for ever; first free what sockets left that ended while no program was attached."""
+        await asyncio.to_thread(places.free_ended, self.maps, self._cgroup)
         while True:
             self.repair()
             await asyncio.sleep(LOOK)

@@ -31,6 +31,8 @@ ESTABLISHED, CLOSE, LISTEN = 1, 7, 10
 """States (net/tcp_states.h)."""
 CONNECTED: Final = {socket.IPPROTO_TCP: 0b1011_0011_0110, socket.IPPROTO_UDP: 1 << ESTABLISHED}
 """Bits of connected sockets: all but listening ones, and those that have ended. UDP: with a peer."""
+ANY_STATE: Final = 0x3FFE
+"""TCP_ESTABLISHED to TCP_BOUND_INACTIVE, a bit each; older kernels do not know the last ones."""
 INFO: Final = 2
 """INET_DIAG_INFO: the attribute that is a struct tcp_info."""
 MIN_RTT: Final = slice(148, 152)
@@ -79,6 +81,11 @@ def connected(protocol: int, *, storage: int | None = None) -> list[Socket]:
     if storage is not None:
         asked = wire.attribute(REQ_STORAGES | NESTED, wire.attribute(REQ_MAP, struct.pack("=I", storage)))
     return list(_dump(protocol, CONNECTED[protocol], asked=asked))
+
+
+def cookies() -> set[int]:
+    """Of every TCP and UDP socket that the kernel lists, whatever its state."""
+    return {each.cookie for protocol in CONNECTED for each in _dump(protocol, ANY_STATE)}
 
 
 def destroy(found: Socket) -> bool:

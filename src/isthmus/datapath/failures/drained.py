@@ -19,8 +19,8 @@ from isthmus import logs
 from isthmus.datapath.core import shapes
 from isthmus.datapath.core.maps import KernelMaps
 from isthmus.datapath.core.namespaces import inside, processes_below
+from isthmus.datapath.failures.places import calls as calls_in_places
 from isthmus.datapath.failures.sockets import PROTOCOLS, SETTLE, Peer, Tuple, four_tuple, peer, talks_to, target_of
-from isthmus.datapath.services import codecs
 from isthmus.loadbalancer.drains import Drained
 from isthmus.model.balancing import Target
 from isthmus.model.tables import BACKENDS, DRAINING, FRONTENDS, PLANS
@@ -34,9 +34,6 @@ STORAGE: Final = "tcp_calls"
 ENTRY: Final = 48
 """Bytes of the struct orig_dst that a value begins with: address called, backend's address, port called, backend's
 port, three ids."""
-
-NOBODY: Final = bytes(8)
-"""What a place begins with that no socket has, instead of its cookie."""
 
 Call = tuple[Peer, Target]
 """The address and port that are called, and the backend that answers."""
@@ -100,7 +97,7 @@ class DrainedSockets:
         """Destroy the sockets of all pods that made these calls; how many there were."""
         tcp = any(to.protocol == "TCP" for _, to in calls)
         moved = {four_tuple(key): value for key, value in self._maps.items("flows")} if tcp else {}
-        places = self._places() if tcp else {}
+        places = {cookie: call for cookie, (_, call) in calls_in_places(self._maps).items()} if tcp else {}
         count = 0
         for process in {process.namespace: process for process in processes_below(self._cgroup)}.values():
             for protocol in PROTOCOLS:
@@ -119,12 +116,6 @@ class DrainedSockets:
         if count:
             log.info("closed connections to what is drained", sockets=count)
         return count
-
-    def _places(self) -> dict[int, bytes]:
-        """What sockets called that have a place, by cookie; few of the 16,384 places have a socket."""
-        places = self._maps.items("call_places")
-        used = (codecs.CALL_PLACE.unpack(value) for _, value in places if value[: len(NOBODY)] != NOBODY)
-        return {socket: call for socket, _, call in used}
 
 
 def _close_tcp(calls: Set[tuple[Peer, Peer]], moved: dict[Tuple, bytes], places: dict[int, bytes], storage: int) -> int:
