@@ -23,7 +23,6 @@ PORTS: Final = range(20_000, 32_768)
 """Below the ports that the kernel gives to clients, one of which could else come between asking and listening."""
 BCRYPT: Final = "--bcrypt-cost=4"
 """The least: how slowly a password is compared is etcd's matter, and by default it is most of what it does in tests."""
-_claims: Final[list[socket.socket]] = []
 
 
 def free_ports(count: int) -> list[int]:
@@ -33,12 +32,12 @@ def free_ports(count: int) -> list[int]:
         port = random.choice(PORTS)
         claim = socket.socket(socket.AF_UNIX)
         try:
-            claim.bind(f"\0isthmus-test-port-{port}")  # as long as this process lives
+            claim.bind(f"\0isthmus-test-port-{port}")
             socket.create_server(("127.0.0.1", port)).close()
         except OSError:
             claim.close()
             continue
-        _claims.append(claim)
+        claim.detach()  # open as long as this process lives
         found.append(port)
     return found
 
