@@ -10,6 +10,7 @@ import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import click
 import pytest
 from admin_world import list_clusters, serving
 from click.testing import CliRunner, Result
@@ -65,6 +66,16 @@ def test_every_command_has_help_of_its_own(name: str) -> None:
     assert (result.exit_code, result.stdout.startswith("Usage: ")) == (0, True)
 
 
+GROUPS = [name for name in (*COMMANDS, "lab") if isinstance(root.get_command(click.Context(root), name), click.Group)]
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_group_shows_the_whole_first_sentence_of_each_command(group: str) -> None:
+    commands = isthmus(group, "--help").stdout.partition("Commands:")[2]
+    assert commands
+    assert "..." not in commands
+
+
 def test_the_version_is_told() -> None:
     assert isthmus("--version").stdout == "isthmus 0.1.0\n"
 
@@ -82,6 +93,7 @@ def test_an_unknown_command_is_a_wrong_question() -> None:
 class Shown(ProcessStatus, frozen=True, kw_only=True):
     reflectors: dict[str, State]
     plans: ReconcilerStats
+    place: str = "c1-n1"
 
 
 async def test_status_shows_what_a_process_has_and_a_peer_that_is_not_ready_makes_it_end_with_1(tmp_path: Path) -> None:
@@ -98,6 +110,18 @@ async def test_status_shows_what_a_process_has_and_a_peer_that_is_not_ready_make
     assert "kubernetes/services away; last known state 2 3 no route to host" in lines
     assert "c2 stale connection refused" in lines
     assert "plans: outcome 1 updated, rounds 7, waiting 0, failing 0, pruned yes" in lines
+
+
+async def test_status_leaves_out_what_is_empty_and_counts_empty_tables(tmp_path: Path) -> None:
+    stats = ReconcilerStats(outcome="", rounds=7, waiting=0, failing=0, pruned=True)
+    async with serving(tmp_path / "agent.sock", status=Shown(reflectors={}, plans=stats, place="")) as process:
+        process.put(tables.CLUSTERS, Cluster(name=ClusterName("c1"), own=True))
+        lines = (await beside_the_loop("status", "--socket", str(process.socket))).stdout.splitlines()
+    [heads] = [number for number, line in enumerate(lines) if line.split()[:1] == ["TABLE"]]
+    assert lines[heads + 1].split() == ["clusters", "1", "1", "complete"]
+    assert lines[heads + 2] == f"  tables that are complete and empty: {len(process.db.tables) - 1}"
+    assert "  plans: rounds 7, waiting 0, failing 0, pruned yes" in lines
+    assert not [line for line in lines if line.startswith("  place")]
 
 
 async def test_status_of_ready_processes_and_peers_ends_with_0_and_its_json_has_no_repr(tmp_path: Path) -> None:

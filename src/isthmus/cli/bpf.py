@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
-from isthmus.cli import local, output
+from isthmus.cli import groups, local, output
 from isthmus.config import DatapathSection
 
 
-@click.group()
+@click.group(cls=groups.Group)
 def group() -> None:
     """What is really in the kernel."""
 

@@ -11,12 +11,12 @@ from typing import Any, Final
 import click
 
 from isthmus.admin.query import NoTable, QueryError, Socket
-from isthmus.cli import draining, joining, output, sockets, trusting
+from isthmus.cli import draining, groups, joining, output, sockets, trusting
 
 LOOK_EVERY: Final = 0.5
 
 
-@click.group()
+@click.group(cls=groups.Group)
 def group() -> None:
     """The other clusters: their state, and how clusters join and trust each other."""
 

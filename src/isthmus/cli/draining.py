@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from isthmus.cli import apiserver, output
+from isthmus.cli import apiserver, groups, output
 from isthmus.cli.apiserver import FIELD_MANAGER, Server
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def undrain_cluster(name: str, **server: Any) -> None:
     _undrain("Cluster", name, Server(**server))
 
 
-@click.group()
+@click.group(cls=groups.Group)
 def nodes() -> None:
     """Nodes of the own cluster: drain and undrain."""
 
@@ -101,7 +101,7 @@ def undrain_node(name: str, **server: Any) -> None:
     _undrain("Node", name, Server(**server))
 
 
-@click.group()
+@click.group(cls=groups.Group)
 def services() -> None:
     """Services of the own cluster: drain and undrain."""
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from isthmus.cli import output
+from isthmus.cli import groups, output
 from isthmus.cli.joining import of_a_cluster, own_cluster
 from isthmus.config import Config, ConfigError, load
 
@@ -44,7 +44,7 @@ def _of_a_control_plane(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-@click.group()
+@click.group(cls=groups.Group)
 def group() -> None:
     """Members of a Karmada control plane as a clusterset."""
 
@@ -102,7 +102,7 @@ def status(kubeconfig: str | None, context: str, namespace: str, form: str) -> N
 @group.command()
 @of_a_cluster
 def access(file: Path | None, flags: tuple[str, ...]) -> None:
-    """In a member, beside its etcd: keep its users as the keys say that `join` brought."""
+    """In a member, beside its etcd: keep the users of that etcd as the keys that `join` brought have them."""
     from isthmus.processes import karmada as process
 
     home = own_cluster(file, flags)

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from isthmus.cli import groups
 from isthmus.cli.dnsquery import query
 from isthmus.config import Config, ConfigError, load
 
@@ -35,7 +36,7 @@ def agent(file: Path | None, flags: tuple[str, ...]) -> None:
     _run("agent", file, flags)
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=groups.Group, invoke_without_command=True)
 @_with_options
 @click.pass_context
 def dns(context: click.Context, file: Path | None, flags: tuple[str, ...]) -> None:

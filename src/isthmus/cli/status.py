@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -14,6 +14,8 @@ from isthmus.cli import output, sockets
 
 GENERAL = ("version", "instance", "uptime", "ready", "tables", "reflectors", "problems", "clusters", "peers", "drains")
 """Fields shown in a form of their own; every other field is shown as name and value."""
+EMPTY: Final[tuple[object, ...]] = (None, "", [], {})
+"""Values of fields that are not shown."""
 
 
 @click.command()
@@ -59,11 +61,17 @@ def _print(name: str, status: Mapping[str, Any]) -> None:
     why += _peer_problems(status["clusters"])
     how = f"not ready: {'; '.join(why)}" if why else "ready"
     print(f"{name} {status['version']}: {how}, up {_seconds(status['uptime'])}")
+    shown = {
+        name: numbers for name, numbers in sorted(status["tables"].items()) if numbers["rows"] or numbers["pending"]
+    }
     tables = [
         [f"  {table}", str(numbers["rows"]), str(numbers["revision"]), ", ".join(numbers["pending"]) or "complete"]
-        for table, numbers in sorted(status["tables"].items())
+        for table, numbers in shown.items()
     ]
-    output.table(["  TABLE", "ROWS", "REVISION", "STATE"], tables)
+    if tables:
+        output.table(["  TABLE", "ROWS", "REVISION", "STATE"], tables)
+    if empty := len(status["tables"]) - len(shown):
+        print(f"  tables that are complete and empty: {empty}")
     if reflectors := status.get("reflectors"):
         output.table(
             ["  SOURCE", "STATE", "LISTS", "FAILURES", "LAST FAILURE"], [_source(*e) for e in reflectors.items()]
@@ -77,7 +85,7 @@ def _print(name: str, status: Mapping[str, Any]) -> None:
     for drain in status.get("drains", ()):
         print(f"  drain: {drain}")
     for key, value in status.items():
-        if key not in GENERAL and value is not None:
+        if key not in GENERAL and value not in EMPTY:
             print(f"  {key}: {_text(value)}")
     print()
 
@@ -101,12 +109,12 @@ def _source(name: str, state: Mapping[str, Any]) -> list[str]:
 def _text(value: Any) -> str:
     """A value in one line: fields as 'name value', empty ones left out, those of a field of fields in brackets."""
     if isinstance(value, Mapping):
-        fields = [(key, each) for key, each in value.items() if each not in ("", None, [], {})]
+        fields = [(key, each) for key, each in value.items() if each not in EMPTY]
         return ", ".join(
             f"{key} ({_text(each)})" if isinstance(each, Mapping) else f"{key} {_text(each)}" for key, each in fields
         )
     if isinstance(value, list):
-        return ", ".join(map(_text, value))
+        return ", ".join(f"({_text(each)})" if isinstance(each, Mapping) else _text(each) for each in value)
     return ("no", "yes")[value] if isinstance(value, bool) else str(value)
 
 

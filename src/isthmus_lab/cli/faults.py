@@ -34,7 +34,7 @@ def kill(name: str, what: str) -> None:
 @lab_name
 @click.argument("what", metavar=_WHAT)
 def pause(name: str, what: str) -> None:
-    """Stop it where it is: it keeps its connections and answers nothing."""
+    """Stop a process, pod, machine or cluster where it is: it keeps its connections and answers nothing."""
     _inject(name, "pause", what)
 
 

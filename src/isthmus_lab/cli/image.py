@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import click
 
+from isthmus.cli import groups
 from isthmus_lab.cli.labs import known
 from isthmus_lab.cli.options import lab_name
 
 
-@click.group("image")
+@click.group("image", cls=groups.Group)
 def group() -> None:
     """Programs that stand in for images."""
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from isthmus.cli import groups
 from isthmus_lab.cli import faults, image
 from isthmus_lab.cli.labs import join, known, other_labs
 from isthmus_lab.cli.options import lab_name, new_lab_name
@@ -32,7 +33,7 @@ _families = click.option(
 )  # fmt: skip
 
 
-@click.group()
+@click.group(cls=groups.Group)
 def group() -> None:
     """Make a clusterset on this machine, look at it, and remove it without a trace."""
 
