@@ -346,6 +346,26 @@ def test_a_round_trip_grows_only_while_a_gateway_fails_by_it(measured: list[tupl
     assert row.round_trip == want
 
 
+@pytest.mark.parametrize(
+    ("health", "round_trip", "after", "want"),
+    [
+        (HostHealth(failed_active_health_check=True), 0.0, 1.0, True),
+        (HostHealth(pending_active_hc=True), 0.0, 1.0, True),
+        (HostHealth(), 0.0, 1.0, False),
+        (HostHealth(failed_active_health_check=True), 0.3, 1.0, False),
+        (HostHealth(failed_active_health_check=True), 0.0, checks.FIRST_MEASURED, False),  # it may be gone for good
+    ],
+)
+def test_round_trips_are_looked_for_at_once_while_a_gateway_fails_its_first_checks(
+    health: HostHealth, round_trip: float, after: float, want: bool
+) -> None:
+    db, at = Database(CLUSTERS, GATEWAY_CHECKS), "172.30.2.11:15443"
+    with db.write() as txn:
+        txn.put(CLUSTERS, Cluster(name=C2))
+    checks.record(db, [Host("island c2", at, health)], now=1, round_trips={at: round_trip})
+    assert checks.unmeasured(db.snapshot(), now=1 + after) is want
+
+
 def test_round_trips_are_those_of_connections_that_are_there() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         at = server.getsockname()

@@ -29,6 +29,9 @@ LOOK_EVERY: Final = 0.2
 """Seconds between two looks at Envoy's verdicts."""
 MEASURE_EVERY: Final = 5.0
 """Seconds between two looks at round trips: for one the kernel walks through all sockets of the node."""
+FIRST_MEASURED: Final = 15.0
+"""Seconds in which a gateway that fails its first checks is looked at each time: a far one fails them until its round
+trip is known, and its connections, which have that, are there for moments only."""
 SHORTEST: Final = 1 / 16
 """Seconds of the shortest round trip that differs from none: shorter ones count as this."""
 
@@ -40,10 +43,16 @@ async def follow(db: Database, directory: Path) -> None:
         await db.until(_has_islands)
         hosts = await _hosts(directory)
         if hosts is not None:
-            if time.monotonic() - measured >= MEASURE_EVERY:
+            if time.monotonic() - measured >= MEASURE_EVERY or unmeasured(db.snapshot(), now=time.time()):
                 measured, round_trips = time.monotonic(), _round_trips(hosts)
             record(db, hosts, now=time.time(), round_trips=round_trips)
         await asyncio.sleep(LOOK_EVERY)
+
+
+def unmeasured(rows: Snapshot, *, now: float) -> bool:
+    """Whether a gateway has failed its checks for a short time, and its round trip is not known."""
+    checks = rows.all(GATEWAY_CHECKS)
+    return any(not (row.healthy or row.round_trip) and now - row.since < FIRST_MEASURED for row in checks)
 
 
 def _has_islands(now: Snapshot) -> bool:
