@@ -41,7 +41,7 @@ from isthmus.datapath import Datapath, PlanTarget, cgroup_root, remove, requirem
 from isthmus.datapath.core import shapes
 from isthmus.datapath.core.maps import DictMaps, Maps
 from isthmus.datapath.services import codecs
-from isthmus.datapath.services.installed import State
+from isthmus.datapath.services.restore import restore
 from isthmus.kube.objects import core, discovery, mcs
 from isthmus.model import services as rows
 from isthmus.model import tables
@@ -118,7 +118,7 @@ class Node:
         )
         self.records = {peer: _records(self.db, peer, number) for number, peer in enumerate(PEERS, 2)}
         self.derivations = Derivations(self.db, *derived)
-        self.target = PlanTarget(self.maps, State(), grace=0.0)
+        self.target = PlanTarget(self.maps, restore(maps, backends=ENTRIES), grace=0.0)
         self.reconciler = Reconciler(
             self.db, tables.PLANS, self.target, together=lambda plan: plan.key.service, max_round=PLANS_PER_ROUND
         )

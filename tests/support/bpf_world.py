@@ -473,7 +473,8 @@ def _empty(datapath: Datapath) -> None:
         if kind in HASHES:
             assert datapath.maps.drop(name, [key for key, _ in libbpf.items(fd)]) == {}
         elif kind == ARRAY:
-            assert datapath.maps.put(name, [(key, bytes(len(value))) for key, value in libbpf.items(fd)]) == {}
+            none = bytes(libbpf.value_size(fd))
+            assert datapath.maps.put(name, [(key, none) for key, _ in libbpf.items(fd, none=none)]) == {}
         elif kind == RING_BUFFER:
             events = RingBuffer(fd, lambda _: None)
             events.consume()
