@@ -122,6 +122,29 @@ async def test_sessions_beyond_the_bound_of_a_port_get_no_answer_and_those_that_
         each.close()
 
 
+async def test_a_session_whose_pod_has_gone_has_another_one_by_a_new_port_or_after_a_pause(
+    world: Islands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not while it goes on: Envoy keeps what it sends to, whether that is an endpoint or not."""
+    monkeypatch.setattr(udp, "IDLE", 1.0)
+    gone, other = await pod(world, "gone"), await pod(world, "other")
+    at = await called(world, gone)
+    client = await Client.to(at)
+    assert await client.ask(b"x", again=0.25) == b"gone x"
+    gone.stop()
+    world.put_gateway(tables.ENDPOINT_SETS, endpoint_set(ECHO, C2, other))
+    async with asyncio.timeout(60):
+        while await ask(at, b"x", within=1.0) != b"other x":
+            client.send(b"x")
+    while not client.got.empty():
+        assert client.got.get_nowait() == b"gone x"
+    assert await client.ask(b"x", within=3.0, again=0.25) == b""
+    async with asyncio.timeout(60):
+        while await client.ask(b"x", within=0.5) != b"other x":  # noqa: ASYNC110 of another process
+            await asyncio.sleep(2.0)
+    client.close()
+
+
 async def test_clients_go_on_while_round_trips_come_to_be_known() -> None:
     """Envoy replaces the cluster under its sessions each time; it once ended of that (envoyproxy/envoy#26206)."""
     with TemporaryDirectory() as short:

@@ -14,7 +14,7 @@ from random import random
 from time import monotonic
 from typing import Any, Final, NamedTuple
 
-from envoy_world import EnvoyWorld, envoy_world
+from envoy_world import EnvoyWorld
 from etcd_server import free_ports
 from island_datagrams import DatagramPod
 from island_world import C3, DOMAIN, Islands, Pod, Serve, cancelled, stats
@@ -63,7 +63,7 @@ class Gateway:
     async def start(self) -> Gateway:
         self.put(tables.CLUSTERS, Cluster(name=self.of.cluster, own=True))
         self.renew()
-        self.envoy = await self.world.stack.enter_async_context(envoy_world(self.of.directory, db=self.db))
+        self.envoy = await self.world.envoy(self.of.directory, self.db)
         return self
 
     def renew(self) -> None:
@@ -362,6 +362,7 @@ async def loaded_islands(
         await islands.start_node()
         world = LoadedIslands(islands)
         await world.start()
+        stack.push_async_callback(islands.close)
         try:
             yield world
         finally:

@@ -108,6 +108,7 @@ class Islands:
         declared = [exports.derived(self.gateway_of)]
         self.gateway_db = Database(*tables_of(declared, tables.PEER_POLICIES, tables.XDS_REFUSED, tables.XDS_SERVED))
         self.gateway_derivations = Derivations(self.gateway_db, *declared)
+        self._envoys: list[EnvoyWorld] = []
         self.node: EnvoyWorld
         self.gateway: EnvoyWorld
         self.gateway_secrets: Secrets
@@ -167,7 +168,7 @@ class Islands:
         log = asyncio.create_task(AccessLog(self.gateway_of.directory, self.refusals.count).run())
         self.stack.push_async_callback(cancelled, log)
         self.put_gateway(tables.CLUSTERS, Cluster(name=C2, own=True))
-        self.gateway = await self.stack.enter_async_context(envoy_world(self.gateway_of.directory, db=self.gateway_db))
+        self.gateway = await self.envoy(self.gateway_of.directory, self.gateway_db)
         at = tuple(str(each) for each in self.gateways)
         self.rows.put(tables.CLUSTERS, Cluster(name=C2, network="two", gateways=at))
 
@@ -176,7 +177,16 @@ class Islands:
         self.node_secrets = self._secrets(self.node_of, self.rows.db, C1, naming.NODE)
         self.node_secrets.renew()
         self.rows.put(tables.CLUSTERS, Cluster(name=C1, own=True, network="one"))
-        self.node = await self.stack.enter_async_context(envoy_world(self.node_of.directory, db=self.rows.db))
+        self.node = await self.envoy(self.node_of.directory, self.rows.db)
+
+    async def envoy(self, directory: Path, db: Database) -> EnvoyWorld:
+        """One that ends with this."""
+        self._envoys.append(await self.stack.enter_async_context(envoy_world(directory, db=db)))
+        return self._envoys[-1]
+
+    async def close(self) -> None:
+        """End the Envoys, all at once: each takes a second."""
+        await asyncio.gather(*(each.close() for each in self._envoys))
 
     def _secrets(self, of: NodeOf | GatewayOf, db: Database, cluster: ClusterName, path: str) -> Secrets:
         return Secrets(
@@ -400,6 +410,7 @@ async def islands(directory: Path, **options: Any) -> AsyncIterator[Islands]:
     async with AsyncExitStack() as stack:
         world = Islands(directory, stack, **options)
         await world.start()
+        stack.push_async_callback(world.close)
         yield world
 
 
