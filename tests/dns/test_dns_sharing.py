@@ -6,6 +6,7 @@ import socket
 
 import pytest
 
+from isthmus import uplinks
 from isthmus.dns import CannotListen, is_served
 from isthmus.dns.server import bind_both
 
@@ -28,4 +29,16 @@ def test_addresses_are_shared_by_two_that_want_to_and_by_no_others() -> None:
     with pytest.raises(CannotListen, match="already in use"):
         bind_both(("127.0.0.1", port))
     for sock in (*first, *second):
+        sock.close()
+
+
+def test_where_no_uplink_is_to_be_dropped_no_socket_has_a_filter_which_would_want_a_privilege(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    filtered: list[socket.socket] = []
+    monkeypatch.setattr(uplinks, "drop_from", lambda sock, _: filtered.append(sock))
+    plain, dropping = bind_both(("127.0.0.1", 0)), bind_both(("127.0.0.1", 0), {2})
+
+    assert filtered == [*dropping]
+    for sock in (*plain, *dropping):
         sock.close()

@@ -52,6 +52,17 @@ def test_any_other_address_is_not_reserved(address: str) -> None:
     assert reserved(address) == ""
 
 
+def test_where_loopback_addresses_are_permitted_all_others_stay_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(addresses, "_RANGES", [*addresses._RANGES])
+    addresses.permit_loopback()
+    try:
+        found = [reserved(each) for each in ("127.7.1.2", "::ffff:127.7.1.2", "::1", "0.0.0.0", "169.254.7.1")]
+    finally:
+        reserved.cache_clear()
+
+    assert found == ["", "", "loopback", "unspecified", "link-local"]
+
+
 @given(st.ip_addresses(v=4))
 def test_an_ipv4_address_and_its_mapped_form_are_judged_alike(address: IPv4Address) -> None:
     assert reserved(str(address)) == reserved(str(IPv6Address(f"::ffff:{address}")))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack, closing
 from typing import Any, Final
 
@@ -150,7 +150,9 @@ class Server:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._upstream.run(), name="dns upstream")
                 tasks.create_task(self._follow(reader), name="dns names")
-                tasks.create_task(uplinks.keep([s for pair in bound for s in pair], self._uplinks), name="dns uplinks")
+                if self._uplinks:
+                    sockets = [sock for pair in bound for sock in pair]
+                    tasks.create_task(uplinks.keep(sockets, self._uplinks), name="dns uplinks")
                 self._listening.set()
 
     async def _serve(self, datagrams: Socket, connections: Socket, opened: ExitStack) -> None:
@@ -232,7 +234,7 @@ class Server:
             self.replies += 1
 
 
-def bind_both(address: tuple[str, int], drop: Iterable[int] = (), *, shared: bool = False) -> tuple[Socket, Socket]:
+def bind_both(address: tuple[str, int], drop: Collection[int] = (), *, shared: bool = False) -> tuple[Socket, Socket]:
     """Sockets for UDP and TCP on one port, which drop what arrives on some interfaces. Port 0 is any free for both."""
     for attempts_left in reversed(range(ATTEMPTS if address[1] == 0 else 1)):
         datagrams = _bind(address, socket.SOCK_DGRAM, drop, shared=shared)
@@ -246,7 +248,7 @@ def bind_both(address: tuple[str, int], drop: Iterable[int] = (), *, shared: boo
     raise AssertionError("the last attempt raises")
 
 
-def _bind(address: tuple[str, int], kind: socket.SocketKind, drop: Iterable[int], *, shared: bool) -> Socket:
+def _bind(address: tuple[str, int], kind: socket.SocketKind, drop: Collection[int], *, shared: bool) -> Socket:
     family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
     sock = socket.socket(family, kind | socket.SOCK_NONBLOCK)
     try:
@@ -256,7 +258,8 @@ def _bind(address: tuple[str, int], kind: socket.SocketKind, drop: Iterable[int]
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
         if shared:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        uplinks.drop_from(sock, drop)  # before it can receive anything
+        if drop:  # of a TCP socket a filter is a privilege
+            uplinks.drop_from(sock, drop)  # before it can receive anything
         sock.bind(address)
     except OSError as error:
         sock.close()

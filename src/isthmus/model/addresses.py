@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 Reserved = Literal["", "unspecified", "loopback", "link-local", "multicast", "broadcast", "not an address"]
 
-_RANGES: Final[tuple[tuple[Reserved, IPv4Network | IPv6Network], ...]] = (
+_RANGES: Final[list[tuple[Reserved, IPv4Network | IPv6Network]]] = [
     ("unspecified", IPv4Network("0.0.0.0/8")),  # "this network" (RFC 1122 §3.2.1.3); Linux connects 0.0.0.0 to loopback
     ("loopback", IPv4Network("127.0.0.0/8")),
     ("link-local", IPv4Network("169.254.0.0/16")),
@@ -24,7 +24,7 @@ _RANGES: Final[tuple[tuple[Reserved, IPv4Network | IPv6Network], ...]] = (
     ("loopback", IPv6Network("::1/128")),
     ("link-local", IPv6Network("fe80::/10")),
     ("multicast", IPv6Network("ff00::/8")),
-)
+]
 
 
 _FIRST_OCTETS: Final = frozenset(
@@ -55,6 +55,12 @@ def reserved(address: str) -> Reserved:  # hot:
         return "not an address"
     plain = _unmapped(parsed)
     return next((name for name, network in _RANGES if plain in network), "")
+
+
+def permit_loopback() -> None:
+    """From now on 127.0.0.0/8 is not reserved in this process: of a lab that has no other addresses."""
+    _RANGES.remove(("loopback", IPv4Network("127.0.0.0/8")))
+    reserved.cache_clear()
 
 
 def is_range(text: str) -> bool:
