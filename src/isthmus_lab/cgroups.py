@@ -2,11 +2,15 @@
 
 Root's are control groups v2, and no controller is asked for: the tree records what belongs where, and BPF attaches to
 it. Others may not make those. Theirs are directories with a cgroup namespace each (cgroup_namespaces(7)), which a
-process keeps, and all that it starts, as long as nothing in the lab makes another; what it shows is not used.
+process keeps, and all that it starts, as long as nothing in the lab makes another; what it shows is not used. Where
+there are no namespaces (:func:`privileges.on_loopback`), a process is in the group that its environment names, as is
+what it starts (proc_pid_environ(5)).
 """
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
 import signal
 import time
@@ -23,6 +27,10 @@ GROUPS: Final = RUN / "groups"
 """The tree where there is no cgroup v2 for this user."""
 MARK: Final = "namespace"
 """Of a group without cgroup v2: the file on which its namespace is mounted."""
+VARIABLE: Final = "_ISTHMUS_GROUP"
+"""Of the environment where there are no namespaces: the group of a process."""
+LONGEST: Final = 250
+"""Characters of a group's path: of a lab, cluster, pod and container with the longest names."""
 NONE: Final = (0, 0)
 """The identity of what is no namespace."""
 PASSES: Final = 100
@@ -59,10 +67,15 @@ def root() -> Path:
 def make(path: Path) -> Path:
     """A group, and those above it."""
     path.mkdir(parents=True, exist_ok=True)
-    if privileges.CONFINED and not _marked(path / MARK):
+    if _namespaces() and not _marked(path / MARK):
         (path / MARK).touch()
         kernel.keep_namespace("cgroup", kernel.CLONE_NEWCGROUP, path / MARK)
     return path
+
+
+def _namespaces() -> bool:
+    """Whether groups are cgroup namespaces."""
+    return privileges.CONFINED and not privileges.on_loopback()
 
 
 def _marked(mark: Path) -> bool:
@@ -74,7 +87,9 @@ def _marked(mark: Path) -> bool:
 
 
 def enter(path: Path) -> None:
-    """Move this process into a group; allowed between fork and exec."""
+    """Move this process into a group; allowed between fork and exec. What it executes has :func:`environment`."""
+    if privileges.on_loopback():
+        return
     if privileges.CONFINED:
         with (path / MARK).open() as group:
             kernel.setns(group.fileno(), kernel.CLONE_NEWCGROUP)
@@ -82,8 +97,35 @@ def enter(path: Path) -> None:
         (path / "cgroup.procs").write_text("0")
 
 
+def environment(path: Path) -> dict[str, str]:
+    """What the environment of a group's processes has to have beside their own."""
+    return {VARIABLE: str(path)} if privileges.on_loopback() else {}
+
+
+def room(path: Path) -> dict[str, str]:
+    """The same of a process whose forks go on in other groups, by :func:`move`."""
+    return {name: value.ljust(LONGEST, "/") for name, value in environment(path).items()}
+
+
+def move(path: Path) -> int:
+    """Move this process, which executes nothing new: /proc shows its environment overwritten. The address of that.
+
+    ENAMETOOLONG where there is no room.
+    """
+    start, end = map(int, Path("/proc/self/stat").read_text().rpartition(")")[2].split()[47:49])  # env_start, env_end
+    content, entry = ctypes.string_at(start, end - start), f"{VARIABLE}={path}".encode()
+    at = content.index(f"{VARIABLE}=".encode())
+    length = content.index(b"\0", at) - at
+    if len(entry) > length:
+        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), str(path))
+    ctypes.memmove(start + at, entry.ljust(length, b"/"), length)
+    return start + at
+
+
 def processes(path: Path) -> list[int]:
     """Pids of a group and of all below it."""
+    if privileges.on_loopback():
+        return [pid for pid in _pids() if _is_below(_named(pid), path)]
     if privileges.CONFINED:
         marks = (Path(directory, MARK) for directory, _, _ in os.walk(path))
         own = _identity(
@@ -100,10 +142,27 @@ def processes(path: Path) -> list[int]:
     return found
 
 
+def _pids() -> Iterator[int]:
+    return (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+
+
+def _named(pid: int) -> str:
+    """The group that a process's environment names; empty where it names none, has ended, or is another user's."""
+    try:
+        content = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return ""
+    named = (each for each in content.split(b"\0") if each.startswith(f"{VARIABLE}=".encode()))
+    return os.fsdecode(next(named, b"").partition(b"=")[2].rstrip(b"/"))
+
+
+def _is_below(named: str, path: Path) -> bool:
+    return named == str(path) or named.startswith(f"{path}/")
+
+
 def _members(marks: set[tuple[int, int]]) -> list[int]:
     """Pids of those that are in one of some namespaces; one that has ended and waits for its parent is in none."""
-    pids = [entry for entry in Path("/proc").iterdir() if entry.name.isdigit()] if marks else []
-    return [int(entry.name) for entry in pids if _identity(entry / "ns/cgroup") in marks]
+    return [pid for pid in _pids() if _identity(Path(f"/proc/{pid}/ns/cgroup")) in marks] if marks else []
 
 
 def _identity(namespace: Path) -> tuple[int, int]:

@@ -83,6 +83,23 @@ SCHEMES: Final[dict[Family, Scheme]] = {
 }
 
 
+def on_loopback(net: int, cluster: int) -> Scheme:
+    """Of a cluster in a lab that has nothing but 127.NET.0.0/16: in one network no two clusters have the same range."""
+    own = f"127.{net}.{cluster}"
+    services = f"127.{net}.{200 + cluster}"
+    return SCHEMES["IPv4"]._replace(
+        service_cidr=f"{services}.0/24",
+        api_service=f"{services}.1",
+        cluster_dns=f"{services}.10",
+        node_local=f"{own}.53",
+        machine=f"127.{net}.{{}}.{{}}",
+        pod=f"127.{net}.1{{0:02}}.{{2}}",
+        node_pods=f"127.{net}.1{{0:02}}.0/24",
+        cluster_pods=f"127.{net}.1{{0:02}}.0/24",
+        balancers=f"127.{net}.{{}}.128/25",
+    )
+
+
 class BadFamilies(ValueError):  # noqa: N818
     """``--ip-families`` does not parse; the message has the word at fault."""
 

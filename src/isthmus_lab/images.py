@@ -107,6 +107,11 @@ PACKAGES: Final[Mapping[str, str]] = {
 """Debian's packages of programs that people expect in the images above."""
 
 
+def own_program(image: Image) -> bool:
+    """Whether it is a program of the lab, which listens on the address that its environment has."""
+    return image.stand_in or any(each.startswith(str(PROGRAMS)) and each.endswith(".py") for each in image.entrypoint)
+
+
 def untagged(name: str) -> str:
     """An image's name without tag and digest."""
     head, slash, tail = name.partition("@")[0].rpartition("/")

@@ -17,7 +17,7 @@ from typing import Final, Literal
 
 from isthmus.host_user import LABS
 from isthmus.model.hosts import joined
-from isthmus_lab.families import SCHEMES, Families, Scheme
+from isthmus_lab.families import SCHEMES, Families, Scheme, on_loopback
 
 STATE_ROOT: Final = LABS
 CLUSTER_DOMAIN: Final = "cluster.local"
@@ -27,6 +27,12 @@ ETCD: Final = 2379
 GATEWAY: Final = 15_443
 """The port of a gateway of an island."""
 MAX_CLUSTERS: Final = 64
+MAX_ON_LOOPBACK: Final = 50
+"""Clusters of a lab on loopback addresses."""
+PRIVILEGED: Final = 1024
+"""Ports below are root's (``net.ipv4.ip_unprivileged_port_start``, as it comes)."""
+MOVED: Final = 10_000
+"""What is added to such ports in a lab on loopback addresses."""
 MAX_NODES: Final = 40
 Network = Literal["flat", "island"]
 """Whether a cluster reaches the pods of the others that are flat, or only others' gateway nodes."""
@@ -156,6 +162,8 @@ class Cluster:
     @cached_property
     def schemes(self) -> tuple[Scheme, ...]:
         """The same, with their ranges."""
+        if self.lab.loopback:
+            return (on_loopback(self.lab.loopback, self.index),)
         return tuple(SCHEMES[family] for family in self.families)
 
     @cached_property
@@ -258,6 +266,12 @@ class Lab:
     """Region and zone by cluster; those that follow have none."""
     gateways: int = 1
     """Gateway nodes of each cluster, where some are islands."""
+    loopback: int = 0
+    """Where there are no namespaces: all addresses are in 127.(this).0.0/16 of the host, and 0 otherwise."""
+
+    def port(self, number: int) -> int:
+        """Where something listens that has this port on other labs."""
+        return number + MOVED if self.loopback and number < PRIVILEGED else number
 
     @cached_property
     def schemes(self) -> tuple[Scheme, ...]:

@@ -13,7 +13,7 @@ from typing import IO
 
 from msgspec import Struct
 
-from isthmus_lab import cgroups, kernel
+from isthmus_lab import cgroups, privileges, spawn
 from isthmus_lab.layout import Cluster
 from isthmus_lab.node.sandbox import enter
 
@@ -61,20 +61,15 @@ def run(
     terminal: bool = False,
 ) -> subprocess.Popen[bytes]:
     """Start the command; OSError where it cannot be executed. ``terminal``: its input is one, and is to control it."""
-    with Path("/proc/self/ns/pid").open() as home, Path(f"/proc/{container.pid}/ns/pid").open() as there:
-        environment = _environment(container.pid)
-        kernel.setns(there.fileno(), kernel.CLONE_NEWPID)  # of the next child
-        try:
-            return subprocess.Popen(
-                list(command),
-                env=environment,
-                stdin=stdin,
-                stdout=stdout,
-                stderr=stderr,
-                preexec_fn=_become(container, terminal),
-            )
-        finally:
-            kernel.setns(home.fileno(), kernel.CLONE_NEWPID)
+    with spawn.pids(spawn.Isolation(container.cgroup, beside=None if privileges.on_loopback() else container.pid)):
+        return subprocess.Popen(
+            list(command),
+            env=_environment(container.pid),
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            preexec_fn=_become(container, terminal),
+        )
 
 
 def wait(child: subprocess.Popen[bytes]) -> int:
@@ -93,7 +88,8 @@ def _become(container: Container, terminal: bool) -> Callable[[], None]:
             os.setsid()
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
         cgroups.enter(container.cgroup)
-        enter(container.pid)
+        if not privileges.on_loopback():
+            enter(container.pid)
         os.chdir("/")
 
     return become
@@ -107,9 +103,15 @@ def _environment(pid: int) -> dict[str, str]:
 
 def _of_node(pods: Path) -> Iterator[Container]:
     for group in cgroups.groups(pods, depth=2):
-        for pid in cgroups.processes(group):
-            if _is_first(pid):
-                yield Container(group.parent.name.replace("_", "/", 1), group.name, pid, group)
+        for pid in _firsts(cgroups.processes(group)):
+            yield Container(group.parent.name.replace("_", "/", 1), group.name, pid, group)
+
+
+def _firsts(pids: list[int]) -> list[int]:
+    """The container's own among the processes of its group: the oldest, where there are no PID namespaces."""
+    if privileges.on_loopback():
+        return sorted(pids, key=spawn.born)[:1]
+    return [pid for pid in pids if _is_first(pid)]
 
 
 def _is_first(pid: int) -> bool:

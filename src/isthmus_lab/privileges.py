@@ -13,6 +13,20 @@ Everything that differs in a lab without privileges asks :data:`CONFINED`, and i
     supervisor/process.py   there is no file system for BPF
     demo/programmed.py      what is programmed is read from rules in place of maps
     demo/run.py             stories that want BPF are refused
+
+Where there are no user namespaces either, :func:`on_loopback` is true: the lab is in the host's own namespaces, with
+addresses of 127.0.0.0/8 (``layout.Lab.loopback``), and this is how it differs further:
+
+    families.py, layout.py  ranges and ports of a cluster
+    startup.py              what is refused; which addresses are free
+    cgroups.py              a process is in the group that its environment names
+    network/namespaces.py   no process enters a namespace; the network has no fabric, and pods no link
+    spawn.py, pod_exec.py   containers have no namespaces either, so neither probes nor commands enter any
+    node/shared_host.py     which pods are refused, and what the environment of others has
+    node/calls.py           plans and Services are listeners of an Envoy, in place of nftables
+    on_loopback.py          Isthmus' processes take loopback addresses for ordinary ones
+    supervisor/zygote.py    ends what is left of the lab when the supervisor is gone
+    programs/*.py           the lab's own listen on their pod's address, and ask its name server
 """
 
 from __future__ import annotations
@@ -23,18 +37,31 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from isthmus.host_user import HOST_USER
+from isthmus.host_user import HOST_USER, VARIABLE
 
 CONFINED: Final = HOST_USER != 0
 """Whether labs are made in a user namespace, since this user is not root."""
+
+
+def on_loopback() -> bool:
+    """Whether this process is of a lab without namespaces: it is in those of none, and this user is not root."""
+    return CONFINED and VARIABLE not in os.environ
+
 
 NOTICE: Final = (
     "without privileges: nftables in place of BPF: calls by name and weights work; "
     "no ejection, rescue, flows or answers by the kernel"
 )
 """Printed where a lab is made."""
+NOTICE_ON_LOOPBACK: Final = (
+    "without user namespaces ({}): loopback addresses and Envoy: calls by name and weights work; no ejection, rescue, "
+    "flows, cuts, islands or routes; names are resolved by `getent hosts` and by the lab's own programs"
+)
+"""The same where there are no namespaces either, with the reason."""
 IN_PLACE: Final = "by nftables of the lab, from these plans: no ejection, rescue or flows"
 """How calls are translated in such a lab, as ``isthmus status`` has it."""
+BY_ENVOY: Final = "by an Envoy of the lab, from these plans: no ejection, rescue or flows"
+"""The same on loopback addresses."""
 
 LIMITS: Final = ("user", "mnt", "net", "pid", "cgroup", "uts", "ipc")
 """Kinds of namespaces that a lab takes, as in /proc/sys/user/max_*_namespaces."""

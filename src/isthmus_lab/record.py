@@ -32,13 +32,15 @@ class Record(msgspec.Struct, frozen=True):
     families: tuple[Families, ...] = (("IPv4",),)
     places: tuple[tuple[str, str], ...] = ()
     gateways: int = 1
+    loopback: int = 0
     envoy: str = ""
     """The Envoy that nodes run for routes; empty: there is none, and routes do nothing."""
 
     @property
     def lab(self) -> Lab:
         """The lab it is of."""
-        return Lab(self.name, self.size, self.nodes, self.networks, self.families, self.places, self.gateways)
+        where = self.networks, self.families, self.places
+        return Lab(self.name, self.size, self.nodes, *where, self.gateways, self.loopback)
 
 
 def write(record: Record) -> None:

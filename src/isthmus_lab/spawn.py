@@ -14,7 +14,8 @@ import subprocess
 import sys
 import termios
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -105,17 +106,12 @@ def start(
 
     ``terminal``: its input is one, is its output as well, and controls it.
     """
-    home = os.open("/proc/self/ns/pid", os.O_RDONLY)
     log = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
-        _choose_pids(place)  # those of the next child: this process stays where it is
-        try:
+        with pids(place):
             return watch(_fork(command, place, environment, (stdin, stdin if terminal else log), inherit, directory))
-        finally:
-            kernel.setns(home, kernel.CLONE_NEWPID)
     finally:
         os.close(log)
-        os.close(home)
 
 
 def adopt(pid: int, *, since: int) -> Process | None:
@@ -157,12 +153,22 @@ def born(pid: int) -> int:
     return 0 if fields[0] == "Z" else int(fields[19])
 
 
-def _choose_pids(place: Isolation) -> None:
-    if place.own_pids:
-        kernel.unshare(kernel.CLONE_NEWPID)
-    elif place.beside is not None:
-        with Path(f"/proc/{place.beside}/ns/pid").open() as there:
-            kernel.setns(there.fileno(), kernel.CLONE_NEWPID)
+@contextmanager
+def pids(place: Isolation) -> Iterator[None]:
+    """The next child has the PID namespace of a place: this process stays where it is."""
+    if not place.own_pids and place.beside is None:
+        yield
+        return
+    with Path("/proc/self/ns/pid").open() as home:
+        if place.own_pids:
+            kernel.unshare(kernel.CLONE_NEWPID)
+        else:
+            with Path(f"/proc/{place.beside}/ns/pid").open() as there:
+                kernel.setns(there.fileno(), kernel.CLONE_NEWPID)
+        try:
+            yield
+        finally:
+            kernel.setns(home.fileno(), kernel.CLONE_NEWPID)
 
 
 def _fork(
@@ -175,7 +181,7 @@ def _fork(
 ) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         list(command),
-        env=dict(environment),
+        env={**environment, **cgroups.environment(place.cgroup)},
         stdin=streams[0],
         stdout=streams[1],
         stderr=streams[1],

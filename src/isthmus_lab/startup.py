@@ -9,16 +9,18 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from hashlib import blake2s
 from pathlib import Path
 from typing import Any, Final
 
 from isthmus.datapath import requirements
 from isthmus.etcd import EtcdError
-from isthmus.host_user import refusal
+from isthmus.host_user import HOST_USER, RUN, refusal
 from isthmus.proxy import NoEnvoyError, binary
 from isthmus_lab import cgroups, confinement, etcd_program, families, privileges, record, removal
 from isthmus_lab.images import PATH, Image
-from isthmus_lab.layout import MAX_CLUSTERS, MAX_NODES, NAME, Lab
+from isthmus_lab.layout import ETCD, MAX_CLUSTERS, MAX_NODES, MAX_ON_LOOPBACK, NAME, Lab
 from isthmus_lab.realapi import binaries
 from isthmus_lab.record import ApiServer, Datapath
 from isthmus_lab.supervisor_client import ask, control_group
@@ -27,14 +29,47 @@ READY_WITHIN: Final = 180.0
 """Seconds; a lab takes ten, but three clusters on a slow machine that has other work a minute and more."""
 
 
+NETS: Final = 254
+"""Labs on loopback addresses that there may be on a machine: in 127.1.0.0/16 to 127.254.0.0/16."""
+
+
 class CannotStart(Exception):  # noqa: N818
     """Why there will be no lab: one sentence per line."""
 
 
-def missing(*, apiserver: ApiServer = "small", datapath: Datapath = "isthmus") -> list[str]:
+def located(lab: Lab) -> tuple[Lab, str]:
+    """Where a lab is to be, and the sentence about it: on loopback addresses where this user has no namespaces."""
+    if not privileges.CONFINED:
+        return lab, ""
+    if not privileges.on_loopback() or not (lacks := confinement.missing()):
+        return lab, privileges.NOTICE
+    why = "; ".join(lacks).removeprefix("user namespaces: ")
+    return replace(lab, loopback=_free_net(lab)), privileges.NOTICE_ON_LOOPBACK.format(why)
+
+
+def _free_net(lab: Lab) -> int:
+    """The second byte of addresses that no other lab has: the first one free, from one that depends on the name.
+
+    Accepts a race: of two labs that are started at once one may find an address in use, and does not come up.
+    """
+    start = int.from_bytes(blake2s(f"{HOST_USER} {lab.name}".encode(), digest_size=4).digest(), "big")
+    for step in range(NETS):
+        net = 1 + (start + step) % NETS
+        first = replace(lab, loopback=net).clusters[0]
+        try:
+            socket.create_server((first.address, ETCD)).close()
+        except OSError:
+            continue
+        return net
+    raise CannotStart("all of 127.0.0.0/8 is in use")
+
+
+def missing(lab: Lab, *, apiserver: ApiServer = "small", datapath: Datapath = "isthmus") -> list[str]:
     """What this machine lacks, as sentences that say how to get it."""
-    lacks = confinement.missing() if privileges.CONFINED else [*requirements(), *_read_only()]
-    if shutil.which("nft", path=PATH) is None:
+    lacks = [] if privileges.CONFINED else [*requirements(), *_read_only()]
+    if lab.loopback:
+        lacks += [] if envoy() else ["Envoy, which makes all calls of a lab on loopback addresses: tools/setup envoy"]
+    elif shutil.which("nft", path=PATH) is None:
         lacks.append("nft: apt-get install nftables")
     try:
         etcd_program.find()
@@ -82,15 +117,32 @@ def check(lab: Lab, *, isthmus: bool = True, apiserver: ApiServer = "small", dat
         raise CannotStart(
             "--network island: no Envoy is installed here, by which islands are called: tools/setup envoy"
         )
+    if lab.loopback:
+        _check_on_loopback(lab, apiserver)
     for scheme in lab.schemes:
         if not families.usable(scheme.family):
             raise CannotStart(f"--ip-families: this kernel has no {scheme.family}; was it booted with ipv6.disable=1?")
     if why := refusal():
         raise CannotStart(why)
-    if lacks := missing(apiserver=apiserver, datapath=datapath):
+    if lacks := missing(lab, apiserver=apiserver, datapath=datapath):
         raise CannotStart(f"this machine cannot run a lab; missing: {'; '.join(lacks)}")
     if _exists(lab):
         raise CannotStart(_there(lab))
+
+
+def _check_on_loopback(lab: Lab, apiserver: ApiServer) -> None:
+    for option, wrong in (
+        (f"--clusters {lab.size}", lab.size > MAX_ON_LOOPBACK),
+        (f"--nodes {lab.nodes}", lab.nodes > 1),
+        ("--network island", lab.islands),
+        ("--ip-families", any(each != ("IPv4",) for each in lab.families)),
+        (f"--apiserver {apiserver}", apiserver != "small"),
+    ):
+        if wrong:
+            raise CannotStart(
+                f"{option}: a lab on loopback addresses has at most {MAX_ON_LOOPBACK} flat clusters of one node, IPv4 "
+                f"and the lab's own API server; {'; '.join(confinement.missing())}"
+            )
 
 
 def _there(lab: Lab) -> str:
@@ -106,6 +158,8 @@ def _exists(lab: Lab) -> bool:
 
 def reserve(lab: Lab) -> None:
     """Make its directory, and so this command the one that makes the lab, and may remove it; CannotStart for others."""
+    if privileges.on_loopback():
+        RUN.mkdir(exist_ok=True, mode=0o700)
     try:
         lab.directory.mkdir(parents=True, mode=0o700)
     except FileExistsError:
@@ -139,6 +193,7 @@ def start(
             lab.families,
             lab.places,
             lab.gateways,
+            lab.loopback,
             str(envoy() or "") if isthmus and datapath == "isthmus" else "",
         )
     )
@@ -147,6 +202,7 @@ def start(
         subprocess.Popen(
             [sys.executable, "-m", "isthmus_lab.supervisor", lab.name, *(str(door.fileno()) for door in doors)],
             pass_fds=[door.fileno() for door in doors],
+            env={**os.environ, **cgroups.room(group)},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -10,14 +10,21 @@ from pathlib import Path
 
 import pytest
 
+from isthmus.host_user import VARIABLE
 from isthmus_lab import cgroups, privileges
 
 pytestmark = pytest.mark.lab
 
 
+def _confine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process takes itself for one in an ordinary user's namespaces."""
+    monkeypatch.setattr(privileges, "CONFINED", True)
+    monkeypatch.setenv(VARIABLE, "1000")
+
+
 @pytest.fixture
 def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setattr(privileges, "CONFINED", True)
+    _confine(monkeypatch)
     yield tmp_path / "group"
     cgroups.end(tmp_path / "group")
 
@@ -36,7 +43,7 @@ def test_a_link_is_no_mark_of_a_group(tmp_path: Path, monkeypatch: pytest.Monkey
 
     Looked at and never killed: if this fails, the members are all processes of the machine.
     """
-    monkeypatch.setattr(privileges, "CONFINED", True)
+    _confine(monkeypatch)
     (tmp_path / cgroups.MARK).symlink_to(target)
     with subprocess.Popen(["true"]) as ended:
         os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)

@@ -59,7 +59,7 @@ def test_every_gateway_node_is_published() -> None:
     published = ("172.30.2.11:15443", "172.30.2.12:15443")
     assert configs.operator(lab.clusters[1]).cluster.gateways == published
     assert lab.clusters[1].etcd_seen_from(lab.clusters[0]) == tuple(f"https://{each}" for each in published)
-    assert {each.name for each in programs(lab, etcd="/etcd", envoy=True) if each.name.endswith("/gateway")} == {
+    assert {each.name for each in programs(lab, etcd="/etcd", envoy="/envoy") if each.name.endswith("/gateway")} == {
         f"{cluster}/{node}/gateway" for cluster in ("c1", "c2") for node in ("n1", "n2")
     }
 

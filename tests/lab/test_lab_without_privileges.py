@@ -16,18 +16,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import programs
 import pytest
 from lab_running import until
 from lab_traces import host_network
 from ordinary_user import OrdinaryUser
+from users_pair import CLUSTER, IMPORT, UsersPair
 
 from isthmus_lab import privileges
 
 pytestmark = pytest.mark.lab
-ECHO = Path("examples/echo")
-CLUSTER = ("--lab", "pair", "--cluster", "c1")
-IMPORT = "echo.demo.svc.clusterset.local"
 
 
 @pytest.fixture(scope="module")
@@ -38,28 +35,12 @@ def user(own_host: None) -> Iterator[OrdinaryUser]:
         ordinary.isthmus("lab", "down", "--lab", name, code=None)
 
 
-class Pair:
-    """Two clusters, each with two pods of a Service that both export."""
-
-    def __init__(self, user: OrdinaryUser) -> None:
-        self.user = user
-        self.up = user.isthmus("lab", "up", "--lab", "pair", "--clusters", "2", "--from", str(ECHO))
-        self.kubeconfig = user.isthmus("lab", "kubeconfig", "--lab", "pair").stdout.strip()
-        for cluster in ("c1", "c2"):
-            self.kubectl(cluster, "apply", "-f", str(ECHO / "export"))
-
-    def kubectl(self, cluster: str, *words: str, stdin: str | None = None) -> str:
-        """kubectl outside of the lab's namespaces."""
-        command = [programs.path("kubectl"), "--kubeconfig", self.kubeconfig, "--context", cluster, *words]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, input=stdin, check=False)
-        assert done.returncode == 0, f"{words}: {done.stderr}"
-        return done.stdout
+class Pair(UsersPair):
+    """What is seen of such a lab."""
 
     def call(self, script: str, *, cluster: str = "c1") -> str:
         """What a shell script prints in the client's pod."""
-        return self.user.isthmus(
-            "lab", "exec", "--lab", "pair", cluster, "demo/client", "--", "sh", "-c", script
-        ).stdout
+        return self.run("sh", "-c", script, cluster=cluster)
 
     def answers(self, count: int, *, cluster: str = "c1") -> list[str]:
         """The clusters that answer so many calls, one after the other."""
@@ -202,9 +183,11 @@ def test_the_demo_tells_the_main_job_and_leaves_nothing(user: OrdinaryUser) -> N
 
 
 @pytest.mark.parametrize("kind", ["user", "cgroup", "uts"])
-def test_without_a_kind_of_namespace_a_lab_is_one_line_that_has_what_to_do(user: OrdinaryUser, kind: str) -> None:
+def test_what_wants_a_kind_of_namespace_that_is_switched_off_is_one_line_that_has_what_to_do(
+    user: OrdinaryUser, kind: str
+) -> None:
     none = f"echo 0 > /proc/sys/user/max_{kind}_namespaces"
-    done = user.run(["unshare", "-Ur", "sh", "-c", f"{none} && {user.python} -m isthmus lab up"])
+    done = user.run(["unshare", "-Ur", "sh", "-c", f"{none} && {user.python} -m isthmus lab up --nodes 2"])
 
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1, done.stderr

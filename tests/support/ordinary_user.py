@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+import without_user_namespaces
 from lab_running import PATIENCE
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -19,16 +20,22 @@ FIRST: Final = 200_000
 
 
 class OrdinaryUser:
-    """One for each process of a test run: what this user has is nobody else's."""
+    """One for each process of a test run: what this user has is nobody else's.
 
-    def __init__(self) -> None:
+    ``namespaces``: whether this user may make user namespaces, as on most machines.
+    """
+
+    def __init__(self, *, namespaces: bool = True) -> None:
+        self._within: list[str] = []
         self.id = FIRST + os.getpid()
         self.directory = Path(f"/tmp/isthmus-{self.id}")
         """Everything of this user's labs."""
         self.packages = os.pathsep.join([str(ROOT / "src"), sysconfig.get_path("purelib")])
         """Where Python finds ours and what they need."""
         self.python = self._interpreter()
-        if (refused := self.run(["unshare", "-Urnmpf", "true"])).returncode:
+        if not namespaces:
+            self._within = [self.python, str(Path(without_user_namespaces.__file__))]
+        elif (refused := self.run(["unshare", "-Urnmpf", "true"])).returncode:
             pytest.skip(f"ordinary users have no user namespaces here: {refused.stderr.strip()}")
 
     def isthmus(self, *words: str, code: int | None = 0, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
@@ -53,8 +60,8 @@ class OrdinaryUser:
     def run(self, command: list[str], *, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
         """A command as this user, in the directory of the sources."""
         return subprocess.run(
-            command, user=self.id, group=self.id, extra_groups=[], cwd=ROOT, env=self._environment(), text=True,
-            input=stdin, capture_output=True, timeout=PATIENCE, check=False,
+            [*self._within, *command], user=self.id, group=self.id, extra_groups=[], cwd=ROOT, text=True,
+            env=self._environment(), input=stdin, capture_output=True, timeout=PATIENCE, check=False,
         )  # fmt: skip
 
     def _interpreter(self) -> str:

@@ -33,7 +33,7 @@ def maps(
     where = pin or (local.cluster(cluster, lab=lab).pin if cluster or lab else DatapathSection().pin)
     if not where:
         raise click.ClickException(
-            "there are no BPF maps: this lab runs without privileges, with nftables in their place"
+            "there are no BPF maps: this lab runs without privileges, with nftables or an Envoy in their place"
         )
     try:
         opened = datapath.open_maps(where)

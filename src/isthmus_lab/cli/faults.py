@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from isthmus_lab.layout import Lab
 
 T = TypeVar("T")
+NO_NETWORK = (
+    "a lab on loopback addresses has no network to cut: kill or pause its processes and pods, or make it as root"
+)
 
 _WHAT = "CLUSTER[/node/N|/pod/NS/NAME|/PROCESS]"
 UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
@@ -57,7 +60,7 @@ def cut(name: str, one_way: bool, loud: bool, a: str, b: str) -> None:
     from isthmus_lab import faults
     from isthmus_lab.network.impairments import Cut
 
-    lab = known(name)
+    lab = _with_network(name)
     new = Cut(_target(lab, a), _target(lab, b), one_way, loud)
     _run(faults.cut(lab, new))
     click.echo(str(new))
@@ -71,7 +74,7 @@ def heal(name: str, a: str | None, b: str | None) -> None:
     """Undo cuts and links: between two, of one, or all."""
     from isthmus_lab import faults
 
-    lab = known(name)
+    lab = _with_network(name)
     healed = _run(faults.heal(lab, *(_target(lab, each) if each else None for each in (a, b))))
     click.echo(f"healed {healed}")
 
@@ -89,7 +92,7 @@ def link(name: str, delay: str, jitter: str, loss: str, rate: str, a: str, b: st
     from isthmus_lab import faults
     from isthmus_lab.network.impairments import Link
 
-    lab = known(name)
+    lab = _with_network(name)
     new = Link(
         _target(lab, a),
         _target(lab, b),
@@ -110,6 +113,13 @@ def _inject(name: str, action: Action, what: str) -> None:
 
     lab = known(name)
     click.echo(_run(faults.inject(lab, action, _target(lab, what))))
+
+
+def _with_network(name: str) -> Lab:
+    lab = known(name)
+    if lab.loopback:
+        raise click.ClickException(NO_NETWORK)
+    return lab
 
 
 def _target(lab: Lab, text: str) -> Any:

@@ -89,20 +89,21 @@ def up(
 ) -> None:
     """Start a lab and wait until all of it is ready."""
     from isthmus.etcd import EtcdError
-    from isthmus_lab import confinement, etcd_program, manifests, privileges, removal, startup
+    from isthmus_lab import confinement, etcd_program, manifests, removal, startup
     from isthmus_lab.layout import Lab
 
     of_clusters = _networks(networks, clusters), _of_clusters(families, clusters), _places(places, clusters)
     lab = Lab(name, clusters, nodes, *of_clusters, gateways=gateways)
     try:
+        lab, notice = startup.located(lab)
         own = _images(images, file, stand_in_missing=stand_in_missing)
         startup.check(lab, isthmus=not without_isthmus, apiserver=apiserver, datapath=datapath)
         wanted = manifests.of_lab(directory, lab) if directory else {}
         click.echo(str(etcd_program.of(etcd_program.find())), err=True)
-        if not without_isthmus and datapath == "isthmus" and startup.envoy() is None:
+        if not (without_isthmus or lab.loopback) and datapath == "isthmus" and startup.envoy() is None:
             click.echo("no Envoy here, so routes (HTTPRoute, GRPCRoute) are unknown: tools/setup envoy", err=True)
-        if privileges.CONFINED:
-            click.echo(privileges.NOTICE, err=True)
+        if notice:
+            click.echo(notice, err=True)
         doors = confinement.begin(lab)
         startup.reserve(lab)
     except (startup.CannotStart, confinement.NotConfined, manifests.BadManifest, EtcdError) as why:

@@ -13,9 +13,9 @@ from isthmus_lab.layout import CLUSTER_DOMAIN
 parser = argparse.ArgumentParser(prog="isthmus_lab.clusterdns")
 parser.add_argument("--kubeconfig", required=True)
 parser.add_argument("--listen", required=True, action="append", help="address; repeatable")
+parser.add_argument("--port", type=int, default=53)
 parser.add_argument("--domain", default=CLUSTER_DOMAIN)
 options = parser.parse_args()
 logs.configure()
-until_told(
-    server.run(KubernetesSection(kubeconfig=options.kubeconfig), hosts=options.listen, port=53, domain=options.domain)
-)
+section = KubernetesSection(kubeconfig=options.kubeconfig)
+until_told(server.run(section, hosts=options.listen, port=options.port, domain=options.domain))

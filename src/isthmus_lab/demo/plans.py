@@ -11,7 +11,7 @@ import msgspec
 from isthmus.admin.query import Socket
 from isthmus.loadbalancer import shares
 from isthmus.model.balancing import Plan
-from isthmus_lab.demo.programmed import PROGRAMMED
+from isthmus_lab.demo.programmed import programmed
 from isthmus_lab.demo.stage import NAMESPACE, SERVICE, Stage
 from isthmus_lab.supervisor.configs import socket_of
 
@@ -26,7 +26,7 @@ async def planned(stage: Stage, wanted: Mapping[str, float], *, seconds: float =
         plan = await asyncio.to_thread(plan_of_import, stage)
         if plan is None or not _equal(shares.by_cluster(plan), wanted):
             return False
-        return await asyncio.to_thread(PROGRAMMED.plan, stage.cluster(HERE), plan)
+        return await asyncio.to_thread(programmed().plan, stage.cluster(HERE), plan)
 
     return await stage.until(f"the plan is {shares.text(dict(wanted))}", so, seconds=seconds)  # type: ignore[arg-type]
 

@@ -1,10 +1,15 @@
-"""What a cluster's first node translates, read from its kernel: BPF maps, or nftables in a lab without BPF."""
+"""What a cluster's first node translates: BPF maps, nftables in a lab without BPF, what an Envoy has on loopback."""
 
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Iterable
-from typing import Any, Final, Protocol
+from contextlib import closing
+from http.client import HTTPConnection
+from typing import Any, Protocol
+
+import msgspec
 
 from isthmus import datapath
 from isthmus.datapath import view
@@ -14,7 +19,7 @@ from isthmus_lab import privileges
 from isthmus_lab.families import SCHEMES
 from isthmus_lab.layout import Cluster
 from isthmus_lab.network import filters
-from isthmus_lab.node import planned
+from isthmus_lab.node import calls, planned
 from isthmus_lab.node.ruleset import spread
 
 
@@ -95,7 +100,54 @@ class Rules:
         """Rules count nothing."""
 
 
-PROGRAMMED: Final[Programmed] = Rules() if privileges.CONFINED else Maps()
+class Listeners:
+    """An Envoy, asked for what it has."""
+
+    word = "listener"
+    ours_only = False
+
+    def frontend(self, cluster: Cluster, address: str) -> bool:
+        """As Programmed has it."""
+        found = _asked(cluster, "listeners")["listener_statuses"]
+        return any(each["local_address"]["socket_address"]["address"] == address for each in found)
+
+    def backends(self, cluster: Cluster, addresses: Iterable[str]) -> bool:
+        """As Programmed has it."""
+        return set(addresses) <= {address for hosts in _hosts(cluster) for address, _ in hosts}
+
+    def plan(self, cluster: Cluster, plan: Plan) -> bool:
+        """As Programmed has it."""
+        vips = planned.over([], [plan], cluster.schemes[0])
+        wanted = [{(address, weight) for (address, _), weight in calls.weighted(vip)} for vip in vips]
+        there = _hosts(cluster)
+        return bool(vips) and all(each in there for each in wanted)
+
+    def counted(self, cluster: Cluster) -> None:
+        """Calls of the import alone are not counted."""
+
+
+def programmed() -> Programmed:
+    """How labs of this process program calls."""
+    if privileges.on_loopback():
+        return Listeners()
+    return Rules() if privileges.CONFINED else Maps()
+
+
+def _hosts(cluster: Cluster) -> list[set[tuple[str, int]]]:
+    """Of each of an Envoy's clusters, addresses and weights."""
+    return [
+        {(host["address"]["socket_address"]["address"], host["weight"]) for host in each.get("host_statuses", ())}
+        for each in _asked(cluster, "clusters")["cluster_statuses"]
+    ]
+
+
+def _asked(cluster: Cluster, what: str) -> dict[str, Any]:
+    with closing(HTTPConnection("envoy")) as connection:
+        connection.sock = socket.socket(socket.AF_UNIX)
+        connection.sock.settimeout(5.0)
+        connection.sock.connect(str(calls.admin_of(cluster.nodes[0])))
+        connection.request("GET", f"/{what}?format=json")
+        return dict(msgspec.json.decode(connection.getresponse().read()))
 
 
 def maps(cluster: Cluster) -> dict[str, list[dict[str, Any]]]:

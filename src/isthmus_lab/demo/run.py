@@ -16,7 +16,7 @@ from isthmus.datapath import DatapathError
 from isthmus.reflector import Transient
 from isthmus_lab import manifests, pod_exec, privileges, removal, startup
 from isthmus_lab.demo import failover, islands, karmada, steps
-from isthmus_lab.demo.programmed import PROGRAMMED
+from isthmus_lab.demo.programmed import programmed
 from isthmus_lab.demo.report import Reporter, Step
 from isthmus_lab.demo.stage import CLIENT, SERVICE, Stage, StepFailed
 from isthmus_lab.families import Families
@@ -25,7 +25,6 @@ from isthmus_lab.layout import Lab, Network
 from isthmus_lab.record import ApiServer
 
 _COUNTED: Final = {3: "three", 4: "four"}
-IN_NO_MAP: Final = ", and is in no map" if PROGRAMMED.ours_only else ""
 FAILURES: Final = (
     StepFailed,
     startup.CannotStart,
@@ -77,6 +76,7 @@ async def run(
     lab = Lab(name, story.clusters, networks=story.networks, families=families, places=story.places)
     reporter = Reporter(json=json)
     try:
+        lab, notice = startup.located(lab)
         startup.check(lab, apiserver=apiserver)
         if privileges.CONFINED and not story.without_bpf:
             raise startup.CannotStart("this story wants BPF, since connects are to be rescued: run it as root (sudo)")
@@ -87,8 +87,8 @@ async def run(
     except FAILURES as why:
         reporter.end(Step("this machine can run the story", ok=False, seconds=0.0, detail=str(why)))
         return reporter.finish()
-    if privileges.CONFINED:
-        reporter.say(privileges.NOTICE)
+    if notice:
+        reporter.say(notice)
     try:
         await _whole(story, lab, reporter, wanted, _up(lab, apiserver, doors))
     finally:
@@ -182,12 +182,14 @@ async def _apply(stage: Stage, wanted: dict[str, list[manifests.Manifest]], expo
 
 
 def _of_export(stage: Stage, reporter: Reporter) -> Iterable[tuple[str, Coroutine[Any, Any, str]]]:
+    through = ", through an Envoy" if stage.lab.loopback else ", and nothing stands in the way"
+    apart = ", and is in no map" if programmed().ours_only else ""
     return (
         ("before the export, its name does not resolve", steps.not_resolved(stage)),
         ("exported in c1 and c2, c3 calls it by name", steps.exported(stage)),
-        ("sixty calls reach every pod, and nothing stands in the way", _sixty(stage, reporter)),
+        (f"sixty calls reach every pod{through}", _sixty(stage, reporter)),
         ("c1 loses its pods, c2 answers", steps.survived(stage)),
-        ("a plain Service works as ever" + IN_NO_MAP, steps.plain_service(stage)),
+        (f"a plain Service works as ever{apart}", steps.plain_service(stage)),
         ("no longer exported, import, address and name are gone", steps.withdrawn(stage)),
     )
 

@@ -14,7 +14,7 @@ from isthmus.kube.objects.core import POD
 from isthmus.kube.objects.core import SERVICE as SERVICE_KIND
 from isthmus.kube.objects.mcs import SERVICE_EXPORT, SERVICE_IMPORT
 from isthmus.model import names
-from isthmus_lab.demo.programmed import PROGRAMMED
+from isthmus_lab.demo.programmed import programmed
 from isthmus_lab.demo.stage import CLIENT, IMPORT_NAME, LOCAL_NAME, NAMESPACE, PORT, SERVICE, Call, Stage, StepFailed
 
 EXPORTERS: Final = ("c1", "c2")
@@ -50,15 +50,15 @@ async def exported(stage: Stage) -> str:
 async def called(stage: Stage) -> tuple[str, Counter[tuple[str, str]]]:
     """Sixty calls reach every ready pod, while an unrelated export comes and goes; nothing stands in the way."""
     caller = stage.cluster(CALLER)
-    before = PROGRAMMED.counted(caller)
+    before = programmed().counted(caller)
     async with _unrelated_export(stage):
         calls = await stage.calls(CALLER, IMPORT_NAME, count=CALLS)
-    after = PROGRAMMED.counted(caller)
+    after = programmed().counted(caller)
     _all_answered(calls)
-    own = await _pod_addresses(stage)
+    own = await _seen_addresses(stage)
     seen = {call.answer["caller"] for call in calls}
     if seen != set(own):
-        raise StepFailed(f"the servers saw {', '.join(sorted(seen))}, not the client pod's own {', '.join(own)}")
+        raise StepFailed(f"the servers saw {', '.join(sorted(seen))}, not {', '.join(own)}")
     counted = None if before is None or after is None else after - before
     if counted not in (None, CALLS):
         raise StepFailed(f"the kernel counted {counted} calls, not {CALLS}")
@@ -97,11 +97,11 @@ async def plain_service(stage: Stage) -> str:
     if {call.answer["cluster"] for call in calls} != {cluster}:
         raise StepFailed(f"{LOCAL_NAME} in {cluster} was answered by another cluster")
     sentence = f"20 of 20 calls to {LOCAL_NAME} stayed in {cluster}"
-    if not PROGRAMMED.ours_only:
+    if not programmed().ours_only:
         return sentence
     addresses = await _cluster_ips(stage, cluster, SERVICE)
     for each in stage.lab.clusters:
-        if any(PROGRAMMED.frontend(each, address) for address in addresses):
+        if any(programmed().frontend(each, address) for address in addresses):
             raise StepFailed(f"{addresses} of the plain Service is in the frontends map of {each.name}")
     return f"{sentence}; {' and '.join(addresses)} {'are' if len(addresses) > 1 else 'is'} in no map"
 
@@ -111,7 +111,7 @@ async def withdrawn(stage: Stage) -> str:
     for cluster in EXPORTERS:
         await stage.client(cluster).delete(SERVICE_EXPORT, NAMESPACE, SERVICE)
     took = await stage.until("the import is gone", lambda: _gone(stage))
-    where = PROGRAMMED.word
+    where = programmed().word
     await stage.until(f"its address is in no {where}", lambda: _no_frontend(stage))
     calls = await stage.calls(CALLER, IMPORT_NAME, count=200, pause=0.02, until="gone")
     if calls[-1].ok:
@@ -146,7 +146,7 @@ async def _imported_from(stage: Stage, clusters: tuple[str, ...]) -> bool:
 
 async def _backends(stage: Stage) -> bool:
     wanted = [each for cluster in EXPORTERS for each in await stage.endpoints(cluster)]
-    return len(wanted) == 4 * len(stage.lab.schemes) and PROGRAMMED.backends(stage.cluster(CALLER), wanted)
+    return len(wanted) == 4 * len(stage.lab.schemes) and programmed().backends(stage.cluster(CALLER), wanted)
 
 
 async def _has_no_endpoints(stage: Stage, cluster: str) -> bool:
@@ -162,10 +162,13 @@ async def _gone(stage: Stage) -> bool:
 
 
 async def _no_frontend(stage: Stage) -> bool:
-    return not PROGRAMMED.frontend(stage.cluster(CALLER), stage.import_address)
+    return not programmed().frontend(stage.cluster(CALLER), stage.import_address)
 
 
-async def _pod_addresses(stage: Stage) -> list[str]:
+async def _seen_addresses(stage: Stage) -> list[str]:
+    """What servers are to see: the client pod's own, or those of the node whose Envoy makes the calls."""
+    if stage.lab.loopback:
+        return list(stage.cluster(CALLER).nodes[0].addresses)
     found = await stage.client(CALLER).get(POD, CLIENT, NAMESPACE)
     return [each.ip for each in (found.status.pod_ips if found.status else None) or () if each.ip]
 

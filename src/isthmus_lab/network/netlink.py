@@ -11,12 +11,11 @@ from typing import Any
 
 from pyroute2 import AsyncIPRoute
 
-from isthmus_lab import kernel
-from isthmus_lab.network.namespaces import path
+from isthmus_lab.network import namespaces
 
 
 def within(namespace: str) -> Any:
     """An AsyncIPRoute of a namespace, to be used with ``async with``. The socket is there when this returns."""
-    with kernel.inside(path(namespace)):
+    with namespaces.inside(namespace):
         opened = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
     return AsyncIPRoute(fileno=opened.detach())

@@ -10,11 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Literal
 
-import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from isthmus.times import timestamp
-from isthmus_lab import cgroups, images, pod_exec, spawn
+from isthmus_lab import cgroups, images, pod_exec, privileges, spawn
 from isthmus_lab.node import probes, stdio
 from isthmus_lab.node.objects import Container, Probe
 from isthmus_lab.node.sandbox import Sandbox, enter
@@ -40,7 +39,7 @@ class ContainerPlan(Struct, frozen=True):
     directory: str
     sandbox: Sandbox
     cgroup: Path
-    namespace: Path
+    namespace: Path | None
     logs: Path
     address: str
     stand_in: bool = False
@@ -173,7 +172,9 @@ class Runner:
         cgroups.kill(plan.cgroup)  # what was started in the moment before a crash of this node, and not remembered
         plan.sandbox.scratch.mkdir(parents=True, exist_ok=True)
         plan.logs.mkdir(parents=True, exist_ok=True)
-        place = spawn.Isolation(cgroups.make(plan.cgroup), plan.namespace, own_pids=True, prepare=plan.sandbox.enter)
+        place = spawn.Isolation(cgroups.make(plan.cgroup), plan.namespace)
+        if not privileges.on_loopback():
+            place = structs.replace(place, own_pids=True, prepare=plan.sandbox.enter)
         log, spec = plan.logs / f"{self.state.restarts}.log", plan.spec
         self.console = stdio.Terminal() if spec.tty else stdio.Input(wanted=spec.stdin)
         try:
@@ -281,7 +282,9 @@ class Runner:
         if self.plan.stand_in:
             return 0  # the image's own programs are not here
         pid = self._process.pid
-        place = spawn.Isolation(self.plan.cgroup, beside=pid, prepare=lambda: enter(pid))
+        place = spawn.Isolation(self.plan.cgroup)
+        if not privileges.on_loopback():
+            place = structs.replace(place, beside=pid, prepare=lambda: enter(pid))
         child = spawn.start(
             command, place=place, environment=self.plan.environment, output=Path("/dev/null"), directory="/"
         )
@@ -291,7 +294,7 @@ class Runner:
             child.signal(signal.SIGKILL)
 
     def _update(self, **changes: object) -> None:
-        changed = msgspec.structs.replace(self.state, **changes)
+        changed = structs.replace(self.state, **changes)
         if changed != self.state:
             self.state = changed
             self._changed()

@@ -1,4 +1,4 @@
-"""``kubectl port-forward``: calls from the caller's machine to a pod's own loopback.
+"""``kubectl port-forward``: calls from the caller's machine to a pod's own loopback, or its address.
 
 kubectl speaks SPDY within a WebSocket. A call is two streams, opened by kubectl: what went wrong goes by the first,
 bytes by the second.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Final
 
@@ -20,13 +21,13 @@ PROTOCOL: Final = "SPDY/3.1+portforward.k8s.io"
 PIECE: Final = 1 << 15
 
 
-async def forward(request: web.Request, namespace: Path) -> web.StreamResponse:
-    """Until the caller leaves; the ports are those of a network namespace."""
+async def forward(request: web.Request, namespace: Path | None, *, host: str = "127.0.0.1") -> web.StreamResponse:
+    """Until the caller leaves; the ports are those of an address, in a network namespace if there is one."""
     there = web.WebSocketResponse(protocols=(PROTOCOL,), max_msg_size=0)
     if not there.can_prepare(request):
         raise web.HTTPBadRequest(text="port-forward wants a WebSocket, as kubectl speaks it from 1.31 on\n")
     await there.prepare(request)
-    calls = _Calls(there, namespace)
+    calls = _Calls(there, namespace, host)
     try:
         async for message in there:
             if message.type is WSMsgType.BINARY:
@@ -41,9 +42,10 @@ async def forward(request: web.Request, namespace: Path) -> web.StreamResponse:
 class _Calls:
     """The streams of one caller."""
 
-    def __init__(self, there: web.WebSocketResponse, namespace: Path) -> None:
+    def __init__(self, there: web.WebSocketResponse, namespace: Path | None, host: str) -> None:
         self._there = there
         self._namespace = namespace
+        self._host = host
         self._session = spdy.Session()
         self._errors: dict[str, int] = {}
         """By the number that kubectl gave the call: where its errors go."""
@@ -86,7 +88,7 @@ class _Calls:
 
     async def _connect(self, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         try:
-            return await self._dial(socket.AF_INET, "127.0.0.1", port)
+            return await self._dial(socket.AF_INET, self._host, port)
         except OSError as why:
             try:
                 return await self._dial(socket.AF_INET6, "::1", port)
@@ -96,7 +98,7 @@ class _Calls:
     async def _dial(
         self, family: socket.AddressFamily, address: str, port: int
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        with kernel.inside(self._namespace):
+        with nullcontext() if self._namespace is None else kernel.inside(self._namespace):
             made = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             await asyncio.get_running_loop().sock_connect(made, (address, port))

@@ -151,7 +151,10 @@ async def _attach(request: web.Request, find: Find, token: str) -> web.StreamRes
 
 
 async def _forward(request: web.Request, find: Find, token: str) -> web.StreamResponse:
-    return await forwarding.forward(request, _pod(request, find, token).place.namespace_path)
+    place = _pod(request, find, token).place
+    if (namespace := place.namespace_path) is None:
+        return await forwarding.forward(request, None, host=place.address)
+    return await forwarding.forward(request, namespace)
 
 
 def _not_running(request: web.Request) -> web.HTTPConflict:

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from isthmus.model.balancing import FrontendKey, Group, Plan, Scope
-from isthmus_lab.families import Scheme, of
+from isthmus.model.hosts import family
+from isthmus_lab.families import Scheme
 from isthmus_lab.node.services import Destination, Vip
 
 PARTS: Final = 1 << 16
@@ -46,7 +47,7 @@ def _called(plans: Iterable[Plan], scheme: Scheme) -> dict[FrontendKey, Plan]:
     return {
         key: plan
         for key, plan in found.items()
-        if of(key.address) is scheme and (key.scope or _inside(key) not in found)
+        if family(key.address) == scheme.family and (key.scope or _inside(key) not in found)
     }
 
 

@@ -42,9 +42,9 @@ class PodLocation(Struct, frozen=True):
         return self.node.addresses if self.host_network else self.node.pod(self.number)
 
     @property
-    def namespace_path(self) -> Path:
-        """The network namespace of its processes."""
-        return namespaces.path(self.node.namespace if self.host_network else self.plug.namespace)
+    def namespace_path(self) -> Path | None:
+        """The network namespace of its processes; None where there are none."""
+        return namespaces.place(self.node.namespace if self.host_network else self.plug.namespace)
 
     @property
     def plug(self) -> PodLink:
@@ -66,7 +66,8 @@ class PodLocation(Struct, frozen=True):
     async def clear(self) -> None:
         """Leave nothing."""
         cgroups.end(self.cgroup)
-        await detach(self.plug)
+        if not self.node.cluster.lab.loopback:
+            await detach(self.plug)
         shutil.rmtree(self.directory, ignore_errors=True)
 
 

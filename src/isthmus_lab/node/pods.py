@@ -19,7 +19,7 @@ from isthmus.reflector import Transient
 from isthmus.times import timestamp
 from isthmus_lab import images, privileges
 from isthmus_lab.network.pods import attach
-from isthmus_lab.node import environment, probes, status, volumes
+from isthmus_lab.node import environment, probes, shared_host, status, volumes
 from isthmus_lab.node.config_data import ConfigData, Missing, fetch
 from isthmus_lab.node.containers import ContainerPlan, Runner
 from isthmus_lab.node.objects import POD, Container, Pod
@@ -104,7 +104,8 @@ class PodRunner:
         self._refused = []
         if self._before is None:
             self._changed.set()  # else the last status written holds until it is known better
-        plugged = self.place.host_network or (self._before is not None and self.place.namespace_path.exists())
+        namespace = self.place.namespace_path
+        plugged = namespace is None or self.place.host_network or (self._before is not None and namespace.exists())
         if not plugged:
             await attach(self.place.plug)
         inits, mains = plans
@@ -210,10 +211,14 @@ class PodRunner:
             data=data,
             addresses=self._addresses,
         )
+        if self.place.node.cluster.lab.loopback:
+            known |= shared_host.variables(self.place.node, self.place.address, path=known["PATH"])
         command, args = (
             [environment.expand(w, known) for w in each or ()] for each in (container.command, container.args)
         )
         answers = image.stand_in and not (command and shutil.which(command[0], path=images.PATH))
+        if self.place.node.cluster.lab.loopback:
+            shared_host.refuse(container, own_program=answers or (images.own_program(image) and not command))
         listens = images.stand_in(container.image, probes.ports(container))
         return ContainerPlan(
             spec=container,

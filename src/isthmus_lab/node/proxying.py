@@ -1,6 +1,7 @@
 """Keeps the node's nftables true to Services and EndpointSlices: one atomic write per batch of changes.
 
-In a lab without BPF the agent's plans are in them as well. The last known stay while the agent is away.
+In a lab without BPF the agent's plans are in them as well. The last known stay while the agent is away. On loopback
+addresses the files of an Envoy take the place of nftables.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from isthmus.model.balancing import Plan
 from isthmus.reflector import Reflector
 from isthmus_lab.families import Scheme
 from isthmus_lab.layout import Node
-from isthmus_lab.node import planned, tracking
+from isthmus_lab.node import calls, planned, tracking
 from isthmus_lab.node.ruleset import ruleset
 from isthmus_lab.node.services import Vip, vips
 from isthmus_lab.object_cache import ObjectCache
@@ -54,6 +55,10 @@ async def run(client: kube.Client, node: Node, *, agent: str = "") -> None:
                 for scheme in schemes
             }
             if now == before:
+                continue
+            if node.cluster.lab.loopback:
+                calls.write(node, now[schemes[0]])
+                before = now
                 continue
             rules = (
                 ruleset(now[scheme], scheme, before.get(scheme), balancers=net)

@@ -9,7 +9,8 @@ from msgspec import Struct
 
 from isthmus.kube.objects.core import Service, ServicePort
 from isthmus.kube.objects.discovery import Endpoint, EndpointSlice
-from isthmus_lab.families import Scheme, of
+from isthmus.model.hosts import family
+from isthmus_lab.families import Scheme
 
 SERVICE_OF: Final = "kubernetes.io/service-name"
 LOCAL: Final = "Local"
@@ -60,7 +61,7 @@ def _of_port(
     here = _targets(port, slices, publish=publish, node=node)
     protocol, sticky = (port.protocol or "TCP").lower(), _sticky(service)
     owner = f"{meta.namespace}/{meta.name}:{port.name or ''}" if sticky else ""
-    own, given = ([ip for ip in ips if of(ip) is scheme] for ips in _addresses(service))
+    own, given = ([ip for ip in ips if family(ip) == scheme.family] for ips in _addresses(service))
     inside = here if spec.internal_traffic_policy == LOCAL else everywhere
     yield from (Vip(ip, protocol, port.port, inside, sticky=sticky, owner=owner) for ip in own)
     yield from (Vip(ip, protocol, port.port, everywhere, True, sticky, owner) for ip in given)

@@ -20,6 +20,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     nodes: int
     networks: tuple[Network, ...] = ("flat",)
     families: tuple[Families, ...] = (("IPv4",),)
+    loopback: int = 0
     cluster: str
     node: int
     kubeconfig: str
@@ -31,7 +32,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     @property
     def place(self) -> Node:
         """Where everything of the node is."""
-        lab = Lab(self.lab, self.clusters, self.nodes, self.networks, self.families)
+        lab = Lab(self.lab, self.clusters, self.nodes, self.networks, self.families, loopback=self.loopback)
         return next(n for c in lab.clusters if c.name == self.cluster for n in c.nodes if n.number == self.node)
 
 

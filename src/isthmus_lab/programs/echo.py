@@ -17,10 +17,11 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\
 
 
 def listen(port: int) -> list[socket.socket]:
-    """One TCP and one UDP socket, both families where the kernel has them."""
+    """One TCP and one UDP socket, both families where the kernel has them; or of the one address of ``LAB_ADDRESS``."""
     sockets = []
+    own = os.environ.get("LAB_ADDRESS", "")
     for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
-        family, host = (socket.AF_INET6, "::") if socket.has_ipv6 else (socket.AF_INET, "0.0.0.0")
+        family, host = (socket.AF_INET6, "::") if socket.has_ipv6 and not own else (socket.AF_INET, own or "0.0.0.0")
         sock = socket.socket(family, kind)
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)

@@ -55,10 +55,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
         return FLAGS.get("text", os.environ.get("ECHO_TEXT", "hello")) + "\n"
 
 
-class Server(http.server.ThreadingHTTPServer):
-    """Both address families."""
+OWN = os.environ.get("LAB_ADDRESS", "")
 
-    address_family = socket.AF_INET6
+
+class Server(http.server.ThreadingHTTPServer):
+    """Both address families; or the one address of ``LAB_ADDRESS``."""
+
+    address_family = socket.AF_INET if OWN else socket.AF_INET6
     daemon_threads = True
     request_queue_size = 128
 
@@ -68,7 +71,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     default = ":80" if "nginx" in FLAGS or "whoami" in FLAGS else ":5678"
     port = FLAGS.get("port") or FLAGS.get("listen", default).rpartition(":")[2]
-    Server(("::", int(port)), Handler).serve_forever()
+    Server((OWN or "::", int(port)), Handler).serve_forever()
 
 
 main()

@@ -17,6 +17,8 @@ import sys
 import threading
 from typing import Final
 
+OWN: Final = os.environ.get("LAB_ADDRESS", "")
+"""The one address to listen on, where the pod has no network of its own."""
 METHODS: Final = (b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"PATC", b"OPTI")
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 LARGEST: Final = 1 << 16
@@ -94,7 +96,8 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 
 def _tcp(port: int, name: str) -> None:
-    listening = socket.create_server(("::", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=128)
+    kind = socket.AF_INET if OWN else socket.AF_INET6
+    listening = socket.create_server((OWN or "::", port), family=kind, dualstack_ipv6=not OWN, backlog=128)
 
     def accept() -> None:
         while True:
@@ -105,9 +108,10 @@ def _tcp(port: int, name: str) -> None:
 
 
 def _udp(port: int) -> None:
-    here = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
-    here.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-    here.bind(("::", port))
+    here = socket.socket(socket.AF_INET if OWN else socket.AF_INET6, socket.SOCK_DGRAM)
+    if not OWN:
+        here.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    here.bind((OWN or "::", port))
 
     def echo() -> None:
         while True:

@@ -8,7 +8,7 @@ import sys
 
 from isthmus import logs
 from isthmus.running import until_told
-from isthmus_lab import record
+from isthmus_lab import cgroups, record
 from isthmus_lab.supervisor import sources, zygote
 from isthmus_lab.supervisor.process import Supervisor
 
@@ -18,7 +18,7 @@ zygote.load()
 supervisors_end, zygotes_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 if os.fork() == 0:
     supervisors_end.close()
-    zygote.serve(zygotes_end)
+    zygote.serve(zygotes_end, cgroups.root() / found.lab.prefix)
 else:
     zygotes_end.close()
     logs.configure()

@@ -23,8 +23,8 @@ async def fill(client: kube.Client, cluster: Cluster) -> None:
         await client.apply(ENDPOINT_SLICE, SYSTEM, name, _slice(cluster, scheme), field_manager=MANAGER)
 
 
-def _ports() -> list[dict[str, Any]]:
-    return [{"name": "dns", "port": 53, "protocol": "UDP"}, {"name": "dns-tcp", "port": 53, "protocol": "TCP"}]
+def _ports(number: int = 53) -> list[dict[str, Any]]:
+    return [{"name": "dns", "port": number, "protocol": "UDP"}, {"name": "dns-tcp", "port": number, "protocol": "TCP"}]
 
 
 def _service(cluster: Cluster) -> dict[str, Any]:
@@ -42,5 +42,5 @@ def _slice(cluster: Cluster, scheme: Scheme) -> dict[str, Any]:
         "metadata": {"labels": labels},
         "addressType": scheme.family,
         "endpoints": [{"addresses": [cluster.machine(scheme)], "conditions": {"ready": True}}],
-        "ports": _ports(),
+        "ports": _ports(cluster.lab.port(53)),
     }

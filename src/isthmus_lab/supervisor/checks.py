@@ -11,7 +11,7 @@ import dns.message
 from isthmus import kube
 from isthmus.kube.objects.core import NAMESPACE, NODE
 from isthmus.reflector import Transient
-from isthmus_lab import families, kernel
+from isthmus_lab import families
 from isthmus_lab.manifests import AnyObject
 from isthmus_lab.network import namespaces
 from isthmus_lab.network.netlink import within
@@ -40,7 +40,7 @@ async def ready(check: Check, clients: Mapping[str, kube.Client]) -> bool:
                 case Http():
                     return await _http(await _connect(check.namespace, check.address, check.port), check.path)
                 case Admin():
-                    return await _http(await _unix(str(check.socket)), "/v1/status")
+                    return await _http(await _unix(str(check.socket)), check.path)
                 case Names():
                     async with asyncio.timeout(ANSWER):
                         return await _names(check)
@@ -63,7 +63,7 @@ async def ready(check: Check, clients: Mapping[str, kube.Client]) -> bool:
 
 def sock(namespace: str, kind: socket.SocketKind, *, address: str) -> socket.socket:
     """A socket for an address that is in a namespace, though we are not."""
-    with kernel.inside(namespaces.path(namespace)):
+    with namespaces.inside(namespace):
         return socket.socket(families.of(address).socket, kind | socket.SOCK_NONBLOCK)
 
 
@@ -96,7 +96,7 @@ async def _unix(path: str) -> socket.socket:
 async def _http(connected: socket.socket, path: str) -> bool:
     loop = asyncio.get_running_loop()
     with connected:
-        await loop.sock_sendall(connected, f"GET {path} HTTP/1.0\r\nHost: lab\r\n\r\n".encode())
+        await loop.sock_sendall(connected, f"GET {path} HTTP/1.1\r\nHost: lab\r\nConnection: close\r\n\r\n".encode())
         head = await loop.sock_recv(connected, 4096)
     return head.partition(b"\r\n")[0].split()[1:2] == [b"200"]
 
@@ -104,6 +104,6 @@ async def _http(connected: socket.socket, path: str) -> bool:
 async def _names(check: Names) -> bool:
     loop = asyncio.get_running_loop()
     with sock(check.namespace, socket.SOCK_DGRAM, address=check.address) as made:
-        await loop.sock_connect(made, (check.address, 53))
+        await loop.sock_connect(made, (check.address, check.port))
         await loop.sock_sendall(made, dns.message.make_query("kube-dns.kube-system.svc.cluster.local", "A").to_wire())
         return bool(await loop.sock_recv(made, 4096))

@@ -16,7 +16,7 @@ from isthmus.clusterset import certificates
 from isthmus.model.hosts import joined
 from isthmus_lab import cgroups, privileges
 from isthmus_lab.layout import GATEWAY, Cluster, Lab, Node
-from isthmus_lab.node import kubelet, settings
+from isthmus_lab.node import calls, kubelet, settings, shared_host
 from isthmus_lab.realapi import files
 from isthmus_lab.supervisor import etcd_access
 
@@ -72,7 +72,10 @@ def _node(node: Node, services: bool, envoy: str) -> None:
     _private(config_of(node, "agent"), config.to_toml(agent(node, envoy=envoy)))
     for process in NAME_SERVERS:
         _private(config_of(node, process), config.to_toml(dns(node, process)))
-    if envoy:
+    if node.cluster.lab.loopback:
+        calls.begin(node)
+        shared_host.begin(node)
+    elif envoy:
         _private(config_of(node, "envoy"), config.to_toml(config.Config(proxy=_proxy(node, envoy))))
     if node.gateway and node.cluster.lab.islands:
         of_gateway = gateway(node, envoy=envoy)
@@ -85,6 +88,7 @@ def _node(node: Node, services: bool, envoy: str) -> None:
         nodes=lab.nodes,
         networks=lab.networks,
         families=lab.families,
+        loopback=lab.loopback,
         cluster=node.cluster.name,
         node=node.number,
         kubeconfig=str(kubeconfig_of(node.cluster)),
@@ -143,9 +147,9 @@ def agent(node: Node, *, envoy: str = "") -> config.Config:
 
 
 def _datapath(node: Node) -> config.DatapathSection:
-    if privileges.CONFINED:
-        return config.DatapathSection(substitute=privileges.IN_PLACE)
     lab = node.cluster.lab
+    if privileges.CONFINED:
+        return config.DatapathSection(substitute=privileges.BY_ENVOY if lab.loopback else privileges.IN_PLACE)
     cgroup = cgroups.root() / lab.prefix / node.pods_cgroup
     return config.DatapathSection(cgroup=str(cgroup), pin=str(lab.bpffs / node.name), flows=1)
 
@@ -192,7 +196,7 @@ def _gateway(cluster: Cluster) -> config.GatewaySection:
 
 
 def _proxy(node: Node, envoy: str) -> config.ProxySection:
-    if not envoy:
+    if not envoy or node.cluster.lab.loopback:
         return config.ProxySection()
     listen = tuple(scheme.node_local for scheme in node.cluster.schemes)
     return config.ProxySection(directory=str(proxy_of(node)), listen=listen, envoy=envoy, concurrency=1)
@@ -215,10 +219,15 @@ def _kubernetes(cluster: Cluster) -> config.KubernetesSection:
 
 
 def _dns(cluster: Cluster, *, agent: str = "") -> config.DnsSection:
-    listen = tuple(joined(scheme.node_local, 53) for scheme in cluster.schemes)
-    return config.DnsSection(
-        listen=listen, cluster_dns=tuple(scheme.cluster_dns for scheme in cluster.schemes), agent=agent
+    port = cluster.lab.port(53)
+    section = config.DnsSection(
+        listen=tuple(joined(scheme.node_local, port) for scheme in cluster.schemes),
+        cluster_dns=tuple(scheme.cluster_dns for scheme in cluster.schemes),
+        agent=agent,
     )
+    if cluster.lab.loopback:
+        return structs.replace(section, upstream=joined(cluster.address, port), uplinks=())
+    return section
 
 
 def _hosts(cluster: Cluster) -> list[str]:

@@ -63,14 +63,14 @@ def order(
     inherit: list[int],
 ) -> Order | None:
     """The order for a command of the form ``python -m MODULE …``; None for any other."""
-    if command[:2] != (sys.executable, "-m") or place.namespace is None:
+    if command[:2] != (sys.executable, "-m"):
         return None
     return Order(
         module=command[2],
         arguments=command[3:],
         environment=dict(environment),
         cgroup=os.fspath(place.cgroup),
-        namespace=os.fspath(place.namespace),
+        namespace=os.fspath(place.namespace or ""),
         output=os.fspath(output),
         inherit=tuple(inherit),
     )

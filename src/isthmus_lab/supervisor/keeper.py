@@ -145,7 +145,7 @@ class Keeper:
         program = self.program
         inherit = [*self._listeners[program.listener]] if program.listener else []
         command = tuple(each for word in program.command for each in _for_each(word, inherit))
-        place = spawn.Isolation(cgroups.make(self._root / program.cgroup), namespaces.path(program.namespace))
+        place = spawn.Isolation(cgroups.make(self._root / program.cgroup), namespaces.place(program.namespace))
         return await launch(command, place=place, output=self._output, inherit=inherit, zygote=self._zygote)
 
     async def _look(self) -> None:

@@ -97,7 +97,8 @@ class Supervisor:
             self.step("configurations")
             if not privileges.CONFINED:
                 _bpffs(self.lab.bpffs)
-            await fabric.build(self.lab)
+            if not self.lab.loopback:
+                await fabric.build(self.lab)
             self.step("network")
             for cluster in self.lab.clusters:
                 section = KubernetesSection(kubeconfig=str(self.lab.kubeconfig), context=cluster.name)
@@ -181,7 +182,7 @@ class Supervisor:
         return ""
 
     def _programs(self) -> list[programs.Program]:
-        wanted = programs.programs(self.lab, etcd=etcd_program.find(), isthmus=self._isthmus, envoy=bool(self._envoy))
+        wanted = programs.programs(self.lab, etcd=etcd_program.find(), isthmus=self._isthmus, envoy=self._envoy)
         server, controllers = binaries.find(binaries.SERVER), binaries.find(binaries.CONTROLLERS)
         if not self._real or server is None or controllers is None:  # lab up has looked for them
             return wanted
@@ -201,7 +202,7 @@ class Supervisor:
     async def _make_users(self, cluster: Cluster, zygote: Zygote) -> None:
         """By a process that reaches the etcd; what goes wrong is in its log, and tried again."""
         await self._keepers[f"{cluster.name}/etcd"].ready.wait()
-        place = spawn.Isolation(cgroups.make(self._root / cluster.cgroup), namespaces.path(cluster.control_plane))
+        place = spawn.Isolation(cgroups.make(self._root / cluster.cgroup), namespaces.place(cluster.control_plane))
         output = self.lab.logs / f"{cluster.name}-users.log"
         command = (*programs.PYTHON, USERS, self.lab.name, cluster.name)
         while await (await launch(command, place=place, output=output, zygote=zygote)).wait() != 0:
@@ -212,7 +213,7 @@ class Supervisor:
         await self._keepers[f"{cluster.name}/apiserver"].ready.wait()
         while True:
             try:
-                await definitions.apply(self._clients[cluster.name], routes=bool(self._envoy))
+                await definitions.apply(self._clients[cluster.name], routes=bool(self._envoy) and not self.lab.loopback)
                 self._defined[cluster.name].set()
                 await bootstrap.fill(self._clients[cluster.name], cluster)
             except (Transient, kube.KubeError) as why:

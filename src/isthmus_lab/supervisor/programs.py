@@ -11,13 +11,16 @@ from msgspec import Struct
 from isthmus.model.hosts import joined
 from isthmus.proxy.supervisor import OWNER
 from isthmus_lab.layout import Cluster, Lab, Node
+from isthmus_lab.node import calls
 from isthmus_lab.realapi import files
 from isthmus_lab.supervisor import etcd_access
 from isthmus_lab.supervisor.configs import OF_NODES, config_of, gateway_of, kubeconfig_of, proxy_of, socket_of
 
 PYTHON = (sys.executable, "-m")
-HEALTH: Final = ("127.0.0.1", 2381)
-"""Where an etcd says in its own namespace whether it is well; its other port asks for a certificate."""
+HEALTH: Final = 2381
+"""The port of an etcd for its health, in its own namespace; the other one wants a certificate."""
+ISTHMUS: Final = (*PYTHON, "isthmus")
+ON_LOOPBACK: Final = (*PYTHON, "isthmus_lab.on_loopback")
 
 
 class Http(Struct, frozen=True):
@@ -30,9 +33,10 @@ class Http(Struct, frozen=True):
 
 
 class Admin(Struct, frozen=True):
-    """Ready when the admin socket answers."""
+    """Ready when the admin socket answers a GET with 200."""
 
     socket: Path
+    path: str = "/v1/status"
 
 
 class Names(Struct, frozen=True):
@@ -40,6 +44,7 @@ class Names(Struct, frozen=True):
 
     namespace: str
     address: str
+    port: int = 53
 
 
 class Serving(Struct, frozen=True):
@@ -97,8 +102,8 @@ class Program(Struct, frozen=True):
     """Cluster whose loopback listeners it inherits; a word with ``{fd}`` is there once for each, with its number."""
 
 
-def programs(lab: Lab, *, etcd: str, isthmus: bool = True, envoy: bool = False) -> list[Program]:
-    """All of them. ``envoy``: whether nodes run one while they have routes."""
+def programs(lab: Lab, *, etcd: str, isthmus: bool = True, envoy: str = "") -> list[Program]:
+    """All of them. ``envoy``: what nodes run while they have routes; on loopback addresses, what makes all calls."""
     found: list[Program] = []
     for cluster in lab.clusters:
         found += [_etcd(cluster, etcd), _apiserver(cluster), _clusterdns(cluster)]
@@ -107,6 +112,9 @@ def programs(lab: Lab, *, etcd: str, isthmus: bool = True, envoy: bool = False) 
         for node in cluster.nodes:
             found.append(_node(node))
             found += [_isthmus(node, process) for process in OF_NODES] if isthmus else []
+            if lab.loopback:
+                found.append(_calls(node, envoy))
+                continue
             found += [_envoy(node, "envoy", proxy_of(node))] if isthmus and envoy else []
             if isthmus and lab.islands and node.gateway:
                 found += [_isthmus(node, "gateway"), _envoy(node, "gateway-envoy", gateway_of(node))]
@@ -127,6 +135,7 @@ def relay(lab: Lab, name: str, options: tuple[str, ...]) -> Program:
 def _etcd(cluster: Cluster, binary: str) -> Program:
     peer = f"http://{joined(cluster.address, 2380)}"
     keys = etcd_access.folder(cluster).path
+    health = cluster.address if cluster.lab.loopback else "127.0.0.1"
     options = {
         "name": cluster.name,
         "data-dir": str(cluster.directory / "etcd"),
@@ -140,7 +149,7 @@ def _etcd(cluster: Cluster, binary: str) -> Program:
         "trusted-ca-file": str(keys / "ca.crt"),
         "client-cert-auth": "true",
         "enable-grpc-gateway": "false",  # it would come with a server certificate, which is no client's
-        "listen-metrics-urls": f"http://{HEALTH[0]}:{HEALTH[1]}",
+        "listen-metrics-urls": f"http://{joined(health, HEALTH)}",
         "bcrypt-cost": "4",  # the least: the passwords lie in files beside it
         "heartbeat-interval": "50",
         "election-timeout": "500",  # alone in its cluster: it elects itself, and has not long to wait for others
@@ -152,7 +161,7 @@ def _etcd(cluster: Cluster, binary: str) -> Program:
         command=(binary, *(f"--{name}={value}" for name, value in options.items())),
         namespace=cluster.control_plane,
         cgroup=cluster.cgroup,
-        check=Http(cluster.control_plane, *HEALTH, "/health"),
+        check=Http(cluster.control_plane, health, HEALTH, "/health"),
     )
 
 
@@ -200,10 +209,11 @@ def _clusterdns(cluster: Cluster) -> Program:
             "isthmus_lab.clusterdns",
             f"--kubeconfig={kubeconfig_of(cluster)}",
             *(f"--listen={address}" for address in cluster.addresses),
+            f"--port={cluster.lab.port(53)}",
         ),
         namespace=cluster.control_plane,
         cgroup=cluster.cgroup,
-        check=Names(cluster.control_plane, cluster.address),
+        check=Names(cluster.control_plane, cluster.address, cluster.lab.port(53)),
         after=(f"{cluster.name}/apiserver",),
     )
 
@@ -212,7 +222,7 @@ def _operator(cluster: Cluster) -> Program:
     node = cluster.nodes[0]
     return Program(
         name=f"{cluster.name}/operator",
-        command=(*PYTHON, "isthmus", "operator", "--config", str(config_of(cluster, "operator"))),
+        command=(*_isthmus_in(cluster), "operator", "--config", str(config_of(cluster, "operator"))),
         namespace=node.namespace,
         cgroup=cluster.cgroup,
         check=Admin(socket_of(cluster, "operator")),
@@ -234,11 +244,27 @@ def _node(node: Node) -> Program:
 def _isthmus(node: Node, process: str) -> Program:
     return Program(
         name=f"{node.cluster.name}/{node.short}/{process}",
-        command=(*PYTHON, "isthmus", process.partition("-")[0], "--config", str(config_of(node, process))),
+        command=(*_isthmus_in(node.cluster), process.partition("-")[0], "--config", str(config_of(node, process))),
         namespace=node.namespace,
         cgroup=f"{node.cgroup}/system",
         check=Admin(socket_of(node, process)),
         after=(f"{node.cluster.name}/apiserver",),
+    )
+
+
+def _isthmus_in(cluster: Cluster) -> tuple[str, ...]:
+    """The command line that ``isthmus`` begins with."""
+    return ON_LOOPBACK if cluster.lab.loopback else ISTHMUS
+
+
+def _calls(node: Node, envoy: str) -> Program:
+    """The Envoy that makes the calls of a cluster on loopback addresses."""
+    return Program(
+        name=f"{node.cluster.name}/{node.short}/calls",
+        command=(envoy, "-c", str(calls.bootstrap_of(node)), *calls.OPTIONS),
+        namespace=node.namespace,
+        cgroup=node.envoy_cgroup,
+        check=Admin(calls.admin_of(node), "/ready"),
     )
 
 

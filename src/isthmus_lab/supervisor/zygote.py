@@ -22,7 +22,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from isthmus_lab import cgroups, kernel, spawn
+from isthmus_lab import cgroups, kernel, privileges, spawn
 
 MODULES: Final = (
     "isthmus.cli",
@@ -70,12 +70,12 @@ def load() -> None:
     gc.freeze()  # what is here now is shared by all children: the collector need not touch it
 
 
-def serve(orders: socket.socket) -> None:
-    """Take orders until the supervisor is gone."""
+def serve(orders: socket.socket, lab: Path) -> None:
+    """Take orders until the supervisor is gone. ``lab``: the group that ends then where no namespace ends with it."""
     while True:
         raw, descriptors, _, _ = socket.recv_fds(orders, LARGEST, 8)
         if not raw:
-            return None
+            return _end(lab) if privileges.on_loopback() else None
         between = os.fork()
         if between == 0:
             between = os.getpid()
@@ -85,6 +85,13 @@ def serve(orders: socket.socket) -> None:
         os.waitpid(between, 0)
         for descriptor in descriptors:
             os.close(descriptor)
+
+
+def _end(lab: Path) -> None:
+    while others := set(cgroups.processes(lab)) - {os.getpid()}:
+        for pid in others:
+            cgroups.send(pid, signal.SIGKILL)
+        time.sleep(0.01)
 
 
 def _load(module: str) -> None:
@@ -99,7 +106,7 @@ def _become(order: Order, orders: socket.socket, descriptors: list[int], between
     try:
         while os.getppid() == between:
             time.sleep(0.0005)  # the one between is about to end
-        _settle(order)
+        limit = _settle(order)
     except OSError as error:
         orders.send(msgspec.json.encode(Answer(error=str(error))))
         os._exit(spawn.PREPARATION_FAILED)
@@ -111,15 +118,19 @@ def _become(order: Order, orders: socket.socket, descriptors: list[int], between
             os.close(descriptor)
     gc.unfreeze()
     sys.argv = [order.module, *order.arguments]
-    _title([sys.executable, "-m", *sys.argv])
+    _title([sys.executable, "-m", *sys.argv], limit=limit)
     runpy.run_module(order.module, run_name="__main__", alter_sys=True)
 
 
-def _settle(order: Order) -> None:
+def _settle(order: Order) -> int:
+    """Enter its place; the address in memory up to which a title may reach, 0 for the end of the environment."""
     os.setsid()
-    cgroups.enter(Path(order.cgroup))
-    with Path(order.namespace).open() as there:
-        kernel.setns(there.fileno(), kernel.CLONE_NEWNET)
+    group = Path(order.cgroup)
+    cgroups.enter(group)
+    limit = cgroups.move(group) if privileges.on_loopback() else 0
+    if order.namespace:
+        with Path(order.namespace).open() as there:
+            kernel.setns(there.fileno(), kernel.CLONE_NEWNET)
     log = os.open(order.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for number in (1, 2):
         os.dup2(log, number)
@@ -128,12 +139,14 @@ def _settle(order: Order) -> None:
         signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else signal.default_int_handler)
     os.environ.clear()
     os.environ.update(order.environment)
+    os.environ.update(cgroups.environment(group))
+    return limit
 
 
-def _title(words: list[str]) -> None:
+def _title(words: list[str], *, limit: int) -> None:
     """What ``ps`` shows: the program's own command line, in the place of the interpreter's and of what followed it."""
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     start, end, beside, last = map(int, fields[45:49])  # arg_start, arg_end, env_start, env_end
-    room = (last if beside == end else end) - start - 1
+    room = ((limit or last) if beside == end else end) - start - 1
     text = " ".join(words).encode()[:room]
     ctypes.memmove(start, text.ljust(end - start, b"\0") + b"\0", max(len(text), end - start) + 1)
