@@ -43,6 +43,7 @@ def test_a_report_is_never_written_over_another_file(tmp_path: Path) -> None:
 def test_of_a_process_that_does_not_answer_the_report_has_the_reason(tmp_path: Path) -> None:
     done = gather("--socket", str(tmp_path / "agent.sock"), "-f", str(tmp_path / "report.tar.gz"))
     assert done.exit_code == 0, done.output
+    assert "not everything could be asked; the reasons are in agent/error.txt" in done.stderr
     with tarfile.open(tmp_path / "report.tar.gz") as archive:
         reason = archive.extractfile("report/agent/error.txt")
         assert reason is not None

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 from admin_world import serving
+from click.testing import CliRunner
 
 from isthmus.admin.query import NoTable, Socket, Unreachable
+from isthmus.cli import root
 from isthmus.cli.remote import Exec
 from isthmus.model.services import Namespace
 from isthmus.model.tables import NAMESPACES
@@ -63,3 +65,23 @@ async def test_a_table_is_followed_through_a_command(tmp_path: Path) -> None:
 def test_a_command_that_ends_at_once_is_no_process_at_the_socket(tmp_path: Path) -> None:
     with pytest.raises(Unreachable, match=r"none\.sock"):
         Socket(tmp_path / "none.sock", dial=Exec(["false"])).status()
+
+
+def test_why_a_command_ended_is_the_reason(tmp_path: Path) -> None:
+    dial = Exec(["sh", "-c", "echo 'Error from server (Forbidden): no pods/exec' >&2; exit 1"])
+    with pytest.raises(Unreachable, match=r"^Error from server \(Forbidden\): no pods/exec$"):
+        Socket(tmp_path / "agent.sock", dial=dial, ended=dial.ended).status()
+
+
+@pytest.mark.parametrize("command", [["status"], ["diagnose"], ["explain", "demo/echo"], ["gather"], ["flows"]])
+def test_a_context_is_asked_whatever_lab_the_environment_names(command: list[str]) -> None:
+    environment = {"ISTHMUS_LAB": "nowhere", "KUBECONFIG": "/nowhere"}
+    done = CliRunner().invoke(root, ["--context", "c9", *command], env=environment)
+    assert done.exit_code == 1
+    assert "context c9: " in done.stderr or "kubectl is not in PATH" in done.stderr
+
+
+@pytest.mark.parametrize("option", ["--lab", "--cluster"])
+def test_a_context_and_a_lab_exclude_each_other(option: str) -> None:
+    done = CliRunner().invoke(root, ["--context", "c9", "status", option, "c1"])
+    assert (done.exit_code, done.stderr.splitlines()[-1]) == (2, f"Error: --context and {option} exclude each other")

@@ -38,8 +38,17 @@ class Unreachable(QueryError):  # noqa: N818
 class Socket:
     """One process's admin socket."""
 
-    def __init__(self, path: Path, *, timeout: float = 10.0, dial: Dial | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        timeout: float = 10.0,
+        dial: Dial | None = None,
+        ended: Callable[[], str] = str,
+    ) -> None:
+        """``ended``: why the last connection that ``dial`` made ended by itself; empty where that is not known."""
         self.path = path
+        self._ended = ended
         self._timeout = timeout
         self._dial = dial or partial(_unix, path)
         self._kept: http.client.HTTPConnection | None = None
@@ -104,7 +113,7 @@ class Socket:
                 connection.request("GET", f"/{VERSION}/{path}?{urlencode(query)}", headers=headers)
                 response = connection.getresponse()
             except (OSError, http.client.HTTPException) as error:
-                raise Unreachable(_why(self.path, error)) from None
+                raise Unreachable(self._ended() or _why(self.path, error)) from None
             if response.status != 200:
                 raise self._refusal(response)
             yield response

@@ -21,7 +21,7 @@ def group() -> None:
 @click.option("-o", "--output", "form", type=click.Choice(["table", "json"]), default="table")
 @click.option("--mask-ids", is_flag=True, help="Leave out ids and generations, which differ from run to run.")
 @click.option("--pin", metavar="DIR", help=f"Where the maps are pinned. [default: {DatapathSection().pin}]")
-@click.option("--cluster", metavar="CLUSTER", help="A cluster of a lab on this machine: c1, c2, …")
+@local.cluster_option
 @local.lab_option
 def maps(
     only: tuple[str, ...], form: str, mask_ids: bool, pin: str | None, cluster: str | None, lab: str | None

@@ -61,7 +61,7 @@ def collect(subject: Any, *, pod: str, socket: Path | None, cluster: str | None,
 
     if cluster is None and lab is None:
         found = {kind(each.path): each for each in sockets.find(socket=socket, cluster=None, lab=None, pod=pod)}
-        return facts.collect(found, cluster="", others=(), service=subject, pod=pod)
+        return facts.collect(found, cluster="", others=(), service=subject, context=sockets.context(), pod=pod)
     own = local.cluster(cluster, lab=lab)
     every = local.clusters(lab or local.default_lab())
     name = next(each for each, paths in every.items() if paths == own)

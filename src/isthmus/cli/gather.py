@@ -22,8 +22,11 @@ import msgspec
 
 from isthmus import __version__
 from isthmus.admin.query import QueryError, Socket
-from isthmus.cli import diagnose, kubernetes_report, local, sockets
+from isthmus.cli import diagnose, kubernetes_report, local, output, sockets
 from isthmus.config import DatapathSection
+
+REASONS = ("/error.txt", "/errors.txt")
+"""Ends of the names of files that have why something could not be asked."""
 
 
 @click.command()
@@ -42,14 +45,16 @@ def gather(file: Path | None, socket: Path | None, cluster: str | None, lab: str
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)  # names and addresses are not for all
     except OSError as error:
         raise click.ClickException(f"{path}: {error.strerror}") from None
-    count = 0
+    names = []
     with os.fdopen(descriptor, "wb") as stream, tarfile.open(fileobj=stream, mode="w:gz") as archive:
         for name, data in _parts(asked, socket=socket, cluster=cluster, lab=lab):
             entry = tarfile.TarInfo(f"{path.name.partition('.')[0]}/{name}")
             entry.size, entry.mtime = len(data), int(time.time())
             archive.addfile(entry, io.BytesIO(data))
-            count += 1
-    print(f"{path}: {count} files, {path.stat().st_size // 1024} kB")
+            names.append(name)
+    print(f"{path}: {len(names)} files, {path.stat().st_size // 1024} kB")
+    if refused := [name for name in names if name.endswith(REASONS)]:
+        output.note(f"not everything could be asked; the reasons are in {', '.join(refused)}")
 
 
 def _parts(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import click
 import msgspec
+from click.core import ParameterSource
 
 from isthmus import host_user
 
@@ -15,10 +16,26 @@ LABS = host_user.LABS
 FILE = "clusters.json"
 
 
+def _without_context(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """The value, unless ``isthmus --context`` is given: beside one a variable has no effect, an option is refused."""
+    if value is None or not ctx.find_root().params.get("context"):
+        return value
+    if param.name is not None and ctx.get_parameter_source(param.name) is ParameterSource.ENVIRONMENT:
+        return None
+    raise click.UsageError(f"--context and {param.opts[0]} exclude each other")
+
+
 lab_option = click.option(
-    "--lab", metavar="LAB", envvar="ISTHMUS_LAB", help="Which lab; or $ISTHMUS_LAB.  [default: demo, or the only one]"
+    "--lab",
+    metavar="LAB",
+    envvar="ISTHMUS_LAB",
+    callback=_without_context,
+    help="Which lab; or $ISTHMUS_LAB.  [default: demo, or the only one]",
 )
 """Shared by commands about a lab and commands about a cluster of one."""
+cluster_option = click.option(
+    "--cluster", metavar="CLUSTER", callback=_without_context, help="A cluster of a lab on this machine: c1, c2, …"
+)
 
 
 class LocalCluster(msgspec.Struct, frozen=True):

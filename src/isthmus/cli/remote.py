@@ -10,6 +10,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +22,10 @@ from isthmus.cli.kubernetes_report import AGENT, LABEL, NAMESPACE
 
 RUN: Final = Path("/run/isthmus")
 OPERATOR: Final = "isthmus-operator"
+ENDING: Final = 1.0
+"""Seconds that a command has to end after its connection has."""
+EXIT_CODE: Final = "command terminated with exit code"
+"""What kubectl adds to the errors of a command in a pod."""
 
 
 class Pod(msgspec.Struct, frozen=True):
@@ -107,7 +112,8 @@ def _output(context: str, *words: str) -> bytes:
 def _socket(context: str, pod: Pod, process: str) -> Socket:
     command = ["kubectl", "--context", context, "-n", NAMESPACE, "exec", "-i", pod.name, "-c", process, "--"]
     path = RUN / f"{process}.sock"
-    found = Socket(path, dial=Exec([*command, "isthmus", "relay", str(path)]))
+    dial = Exec([*command, "isthmus", "relay", str(path)])
+    found = Socket(path, dial=dial, ended=dial.ended)
     click.get_current_context().call_on_close(found.close)
     return found
 
@@ -117,14 +123,30 @@ class Exec:
 
     def __init__(self, command: Sequence[str]) -> None:
         self._command = command
+        self._errors: Future[str] = Future()
+        """Of the last command, when it has ended: what it wrote to standard error."""
 
     def __call__(self, timeout: float) -> socket.socket:
         """A new connection; ``timeout`` in seconds for each of its operations."""
         own, child = socket.socketpair()
         with child:
             process = subprocess.Popen(
-                self._command, stdin=child.fileno(), stdout=child.fileno(), stderr=subprocess.DEVNULL
+                self._command, stdin=child.fileno(), stdout=child.fileno(), stderr=subprocess.PIPE, text=True
             )
-        threading.Thread(target=process.wait, daemon=True).start()  # it ends with the connection: leave no zombie
+        self._errors = Future()
+        threading.Thread(target=_wait, args=(process, self._errors), daemon=True).start()
         own.settimeout(timeout)
         return own
+
+    def ended(self) -> str:
+        """Why the last command ended by itself, in its own words; empty while it runs, or where it wrote nothing."""
+        try:
+            lines = self._errors.result(timeout=ENDING).splitlines()
+        except TimeoutError:
+            return ""
+        return next((line for line in reversed(lines) if line.strip() and EXIT_CODE not in line), "")
+
+
+def _wait(process: subprocess.Popen[str], errors: Future[str]) -> None:
+    """Wait for the end of a command, which comes with that of its connection, so that it leaves no zombie."""
+    errors.set_result(process.communicate()[1])

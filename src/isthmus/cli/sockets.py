@@ -26,7 +26,7 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         click.option("--socket", type=click.Path(path_type=Path), help=f"A process's admin socket; or ${VARIABLE}."),
         local.lab_option,
-        click.option("--cluster", metavar="CLUSTER", help="A cluster of a lab on this machine: c1, c2, …"),
+        local.cluster_option,
     ):
         command = option(command)
     return command

@@ -58,8 +58,7 @@ def verify(contexts: tuple[str, ...], lab: str | None, image: str, timeout: int,
             call: _with_faults(each, known.get(call.source), called[call.target]) for call, each in results.items()
         }
     finally:
-        if not keep:
-            clusters.each(chosen, lambda each: each.delete(namespace, seconds=timeout))
+        left = "" if keep else _delete(chosen, namespace, seconds=timeout)
         signal.signal(signal.SIGTERM, before)
     failed = sum(bool(why) for each in results.values() for why in each.checks.values())
     if form == "json":
@@ -72,7 +71,7 @@ def verify(contexts: tuple[str, ...], lab: str | None, image: str, timeout: int,
         _print(results, found)
     if keep:
         output.note(f"namespace {namespace} is left: isthmus diagnose {namespace}/{objects.service(1)}")
-    sys.exit(1 if failed else 0)
+    sys.exit(1 if failed or left else 0)
 
 
 def _of_contexts(names: tuple[str, ...]) -> list[Cluster]:
@@ -92,6 +91,19 @@ def _of_lab(lab: str) -> list[Cluster]:
     return [Cluster(name, ("--kubeconfig", path, "--context", name)) for name in local.clusters(lab)]
 
 
+def _delete(chosen: list[Cluster], namespace: str, *, seconds: int) -> str:
+    """Delete the namespace everywhere; where that fails, why, which is printed beside what failed before it."""
+    from isthmus.cli.verification import clusters
+
+    try:
+        clusters.each(chosen, lambda each: each.delete(namespace, seconds=seconds))
+    except click.ClickException as why:
+        left = f"namespace {namespace} may be left: {why.message}"
+        output.note(left)
+        return left
+    return ""
+
+
 def _end(number: int, _frame: Any) -> NoReturn:
     """SIGTERM ends the command as an interrupt does: what it made is deleted first."""
     sys.exit(128 + number)
@@ -107,7 +119,7 @@ def _asked(source: str, service: ServiceName, *, lab: str) -> Facts | None:
             found: Facts = diagnose.collect(service, pod="", socket=None, cluster=source, lab=lab)
             return found
         processes = {diagnose.kind(each.path): each for each in remote.find(source)}
-        return facts.collect(processes, cluster="", others=(), service=service)
+        return facts.collect(processes, cluster="", others=(), service=service, context=source)
     except click.ClickException:
         return None
 

@@ -26,6 +26,12 @@ TABLES: Final[tuple[Table[Any, Any], ...]] = (
 """Read of each process that has them."""
 
 
+UNKNOWN: Final = "this cluster"
+"""The calling cluster, while no process answers that knows its name."""
+FORBIDDEN: Final = "(Forbidden)"
+"""In kubectl's refusal of what its user may not do."""
+
+
 class Process(Struct, frozen=True):
     """One process: what it reports and holds, or why it cannot be asked."""
 
@@ -55,6 +61,8 @@ class Facts(Struct, frozen=True):
     """Operators, agents and gateways of other clusters, where they can be asked too: those of a lab."""
     lab: str = ""
     """The lab that the clusters belong to; empty for clusters that are none."""
+    context: str = ""
+    """The kubeconfig context by which the calling cluster is asked; empty where it is asked on this machine."""
     pod: str = ""
     """namespace/name of the pod that calls, where one is named."""
     pod_hooked: bool | None = None
@@ -71,8 +79,10 @@ class Facts(Struct, frozen=True):
         return (self.operator, *(each for each in self.others if each.name == "operator"))
 
     def kubectl(self, cluster: str, namespace: str = "") -> str:
-        """How a command for a cluster begins."""
-        return f"kubectl --context {cluster}" + (f" -n {namespace}" if namespace else "")
+        """How a command for a cluster begins; that of another cluster takes its name for that of its context."""
+        context = self.context if cluster == self.cluster and self.context else cluster
+        chosen = "" if context == UNKNOWN else f" --context {context}"
+        return f"kubectl{chosen}" + (f" -n {namespace}" if namespace else "")
 
     def start(self, process: Process | str) -> str:
         """The command that starts a process again; ``process`` as cluster/name."""
@@ -85,6 +95,8 @@ class Facts(Struct, frozen=True):
     def revive(self, process: Process | str) -> str:
         """The commands for a process that has ended: the first shows why, since a wrong setting ends it again."""
         cluster, name = str(process).split("/")
+        if FORBIDDEN in (process.error if isinstance(process, Process) else ""):
+            return "ask as a user who may create pods/exec in the namespace isthmus-system"
         if self.lab:
             return f"isthmus lab logs --lab {self.lab} {process} --tail 3; {self.start(process)}"
         container = name if name in ("dns", "dns-second") else "agent" if name == "agent" else ""
@@ -118,6 +130,7 @@ def collect(
     others: Sequence[tuple[str, str, Socket]],
     service: ServiceName | None,
     lab: str = "",
+    context: str = "",
     pod: str = "",
 ) -> Facts:
     """The facts that the admin sockets give: ``sockets`` by process, ``others`` by cluster and process."""
@@ -129,13 +142,13 @@ def collect(
     named = {name: msgspec.structs.replace(each, cluster=own) for name, each in found.items()}
     elsewhere = [process(socket, *named_by, under=under) for *named_by, socket in others]
     servers = tuple(each for name, each in named.items() if name.startswith("dns"))
-    facts = Facts(named["agent"], named["operator"], servers, tuple(elsewhere), lab, pod)
+    facts = Facts(named["agent"], named["operator"], servers, tuple(elsewhere), lab, context, pod)
     return msgspec.structs.replace(facts, pod_hooked=_hooked(facts))
 
 
 def _own_name(processes: Sequence[Process]) -> str:
     names = [row.name for each in processes for row in each.rows.all(tables.CLUSTERS) if row.own]
-    return names[0] if names else "this cluster"
+    return names[0] if names else UNKNOWN
 
 
 def _hooked(facts: Facts) -> bool | None:
