@@ -195,6 +195,10 @@ def deaf_resolver(it: Clusters) -> None:
     it.status["dns"]["reflectors"] = {"names": {"connected": False}}
 
 
+def other_zone(it: Clusters) -> None:
+    it.status["dns"]["server"] = {"zone": "other.local"}
+
+
 def full_map(it: Clusters) -> None:
     [plan] = it.world.plans
     it.agent.append((tables.PLANS_STATUS, Status(plan.key, "map slots is full", 3, 1.0)))
@@ -251,6 +255,7 @@ CASES: dict[str, tuple[Callable[[Clusters], None], str, str]] = {
     "API server down": (no_apiserver, "process", "API server of c1"),
     "own etcd down": (no_etcd("operator"), "process", "etcd of c1"),
     "resolver without the agent's names": (deaf_resolver, "resolver", "c1/dns"),
+    "resolver of another zone": (other_zone, "resolver", "c1/dns"),
     "programs detached": (detached, "hook", "c1/agent"),
     "pod outside the hooked cgroup": (unhooked, "hook", "pod demo/client"),
     "pod of another node": (elsewhere, "hook", "pod demo/other"),
@@ -387,6 +392,13 @@ def test_what_waits_for_an_api_server_is_no_fault_of_its_own() -> None:
     it.status["agent"] |= {"reflectors": away, "tables": pending, "unhooked": "plans are not programmed yet"}
     it.status["dns"]["reflectors"] = {"names": {"connected": False}}
     assert [fault.object for fault in it.faults()] == ["API server of c1"]
+
+
+def test_an_etcd_that_is_away_is_a_fault_also_where_the_operator_has_ended_for_it() -> None:
+    it = Clusters()
+    peer("stale", "etcd https://c2: failed to connect")(it)
+    it.errors["c2"] = "no process serves its socket"
+    assert [fault.object for fault in it.faults()] == ["cluster c2", "c2/operator"]
 
 
 def drained(target: str, *, kind: str = "Cluster", reason: str) -> Callable[[Clusters], None]:

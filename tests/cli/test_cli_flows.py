@@ -104,6 +104,13 @@ async def test_options_select(path: Path, asked: tuple[str, ...], found: list[in
     assert await ids(path, *asked) == found
 
 
+async def test_a_call_that_was_given_up_without_an_answer_is_a_failed_one(tmp_path: Path) -> None:
+    path, feed = tmp_path / "agent.sock", Feed[Flow]()
+    feed.add((flow(1), flow(2, verdict="rescued", state="given up", answered=End(), took=3.0)))
+    async with serving(path, feeds={"flows": feed}):
+        assert await ids(path, "--failed") == [2]
+
+
 async def test_none_that_is_meant_is_said_beside_the_result(path: Path) -> None:
     result = await run(path, "--service", "demo/none")
     assert (result.exit_code, result.stdout) == (0, "")

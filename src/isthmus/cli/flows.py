@@ -38,7 +38,7 @@ class Wanted(NamedTuple):
             return False
         if self.cluster and self.cluster not in (flow.asked.cluster, flow.answered.cluster):
             return False
-        return not self.failed or flow.verdict in FAILED
+        return not self.failed or flow.verdict in FAILED or flow.state == "given up"
 
 
 @click.command()
@@ -46,7 +46,7 @@ class Wanted(NamedTuple):
 @click.option("--service", metavar="NS/NAME[:PORT]", default="", help="Calls of this Service or import.")
 @click.option("--from", "pod", metavar="NS/POD", default="", help="Calls of this pod, or of this address.")
 @click.option("--to-cluster", metavar="CLUSTER", default="", help="Calls whose first or last backend is there.")
-@click.option("--failed", is_flag=True, help="Calls that failed or were refused.")
+@click.option("--failed", is_flag=True, help="Calls that failed, were refused, or were given up.")
 @click.option("--last", type=click.IntRange(0), help="How many of the newest, at most. [default: 20 with -f, else all]")
 @click.option("-o", "--output", "form", type=click.Choice(["table", "json"]), default="table")
 @sockets.options

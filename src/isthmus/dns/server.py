@@ -48,6 +48,7 @@ class ServerStats(Struct, frozen=True, kw_only=True):
     """Where it listens, what it knows, and counts since the start."""
 
     listen: list[str]
+    zone: str
     names: int
     complete: bool
     unwritable: int
@@ -166,6 +167,7 @@ class Server:
         """Now."""
         return ServerStats(
             listen=[joined(*sock.getsockname()[:2]) for sock in self._sockets],
+            zone=self._zone.name,
             names=len(self._zone),
             complete=self._zone.complete,
             unwritable=self._zone.unwritable,

@@ -37,13 +37,16 @@ def diagnose(facts: Facts, service: ServiceName) -> tuple[Hop, ...]:
 
 
 def _without_repetitions(found: list[Hop]) -> list[Hop]:
-    """One fault for one cause: without its API server an operator does not lead; without an operator all is silent."""
+    """One fault for one cause: without its API server an operator does not lead; without an operator all is silent.
+
+    A stale cluster is one whose etcd is out of reach, whatever its operator does.
+    """
     faults = {hop.object for hop in found if hop.state == "fault"}
     result: dict[tuple[str, str], Hop] = {}
     for hop in found:
         cluster = hop.object.removeprefix("cluster ").removesuffix("/operator")
         causes = {f"API server of {cluster}"} | (
-            {f"{cluster}/operator"} if hop.object.startswith("cluster ") else set()
+            {f"{cluster}/operator"} if hop.object.startswith("cluster ") and hop.text.startswith("silent") else set()
         )
         follows = hop.state == "fault" and cluster != hop.object and bool(causes & faults)
         result.setdefault((hop.hop, hop.object), replace(hop, state="follows", cure="") if follows else hop)

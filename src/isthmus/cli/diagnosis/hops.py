@@ -97,7 +97,8 @@ def name(facts: Facts, service: ServiceName) -> Iterator[Hop]:
 
 def resolver(facts: Facts, service: ServiceName) -> Iterator[Hop]:
     """The node's name servers have the names that the agent has."""
-    own = facts.agent.rows.count(tables.NAMES)
+    named = list(facts.agent.rows.all(tables.NAMES))
+    own = len(named)
     for each in facts.name_servers:
         if each.error:
             continue  # processes() names it
@@ -108,6 +109,9 @@ def resolver(facts: Facts, service: ServiceName) -> Iterator[Hop]:
             yield Hop("resolver", str(each), "waits for the agent's names, which are not complete", "follows")
         elif not connected and not facts.agent.error:
             yield Hop("resolver", str(each), "does not receive the agent's names", "fault", facts.start(each))
+        elif (zone := server.get("zone", "")) and own and not any(row.name.endswith(f".{zone}") for row in named):
+            text = f"answers for {zone}, which none of the agent's names is in: dns.zone of both has to be the same"
+            yield Hop("resolver", str(each), text, "fault", f"correct it, then {facts.start(each)}")
         elif not names and own:
             yield Hop("resolver", str(each), f"has no names; the agent has {own}", "fault", facts.start(each))
         else:
