@@ -156,6 +156,22 @@ class Held(NamedTuple):
         self.writer.transport.abort()
 
 
+async def test_lines_of_any_length_are_read_of_an_envoys_log(tmp_path: Path) -> None:
+    """One that is not read to its end fills the pipe, and Envoy stands still when it logs."""
+    program = tmp_path / "envoy"
+    program.write_text(
+        "#!/bin/sh\n{ head -c 1000000 /dev/zero | tr '\\0' x; echo; echo behind it; } >&2\nexec sleep 60\n"
+    )
+    program.chmod(0o755)
+    admin = tmp_path / "admin.sock"
+    envoy = await process.Envoy.start(program, tmp_path, admin=admin, digest="", concurrency=1, drain_time=1)
+    try:
+        async with asyncio.timeout(60):
+            await eventually(lambda: envoy.last_lines().endswith("behind it"))
+    finally:
+        await envoy.stop()
+
+
 @needs_envoy
 async def test_a_killed_envoy_is_started_again_and_serves(world: EnvoyWorld) -> None:
     port = await serving(world)

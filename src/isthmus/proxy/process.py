@@ -8,6 +8,7 @@ import socket
 import struct
 import time
 from collections import deque
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
@@ -28,6 +29,8 @@ LAST_LINES: Final = 5
 """Lines of Envoy's own log that an error quotes."""
 TERM_TIMEOUT: Final = 5.0
 """Seconds between SIGTERM and SIGKILL."""
+LONGEST_LINE: Final = 65_536
+"""Bytes of a line of Envoy's own log; of a longer one each part is a line. It lists all that it refuses in one."""
 LAST_WORDS: Final = 1.0
 """Seconds until the log of a process that has ended is left unread: a child of it may hold the pipe open."""
 LOOK_EVERY: Final = 0.2
@@ -325,7 +328,16 @@ class Envoy:
         """Pass its log on, and keep the last lines."""
         stream = self._process.stderr
         assert stream is not None
-        while line := await stream.readline():
+        rest = b""
+        while part := await stream.read(LONGEST_LINE):
+            *lines, rest = (rest + part).split(b"\n")
+            if len(rest) >= LONGEST_LINE:
+                lines, rest = [*lines, rest], b""
+            self._log(lines)
+        self._log([rest] if rest else [])
+
+    def _log(self, lines: Iterable[bytes]) -> None:
+        for line in lines:
             text = line.decode(errors="replace").rstrip()
             self._lines.append(text)
             print(text, flush=True)
