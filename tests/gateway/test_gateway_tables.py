@@ -227,8 +227,23 @@ def test_members_are_those_with_a_file_that_holds_certificates(tmp_path: Path) -
         (tmp_path / f"{name}.ca.crt").write_bytes(certificates.authority(name).certificate)
     (tmp_path / "c4.ca.crt").write_text("nonsense")
     (tmp_path / "C5.ca.crt").write_bytes(certificates.authority("c5").certificate)
-    assert list(read_bundles(tmp_path)) == ["c1", "c3"]
-    assert list(read_bundles(tmp_path, but=(ClusterName("c1"),))) == ["c3"]
+    found = read_bundles(tmp_path)
+    assert list(found.members) == ["c1", "c3"]
+    assert list(found.problems) == [tmp_path / "c4.ca.crt"]
+    assert list(read_bundles(tmp_path, but=(ClusterName("c1"),)).members) == ["c3"]
+
+
+def test_a_file_that_is_no_authority_is_logged_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "c4.ca.crt").write_text("nonsense")
+    db, identity = Database(TRUST_BUNDLES), Identity(tmp_path / "gateway.crt", tmp_path / "gateway.key")
+    secrets = Secrets(db, tmp_path, apart=lambda *_: [], identity=identity, trust=tmp_path, domain=DOMAIN)
+    for _ in range(3):
+        secrets.renew()
+    assert capsys.readouterr().err.count("authorities cannot be used") == 1
+    (tmp_path / "c4.ca.crt").write_text("other nonsense")
+    (tmp_path / "c5.ca.crt").write_text("nonsense")
+    secrets.renew()
+    assert capsys.readouterr().err.count("authorities cannot be used") == 1
 
 
 def test_trust_follows_the_files_and_without_any_it_trusts_nobody(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from cryptography import x509
@@ -110,18 +110,25 @@ def _secret(name: str, **fields: Any) -> dict[str, Any]:
     return {"resources": [{"@type": SECRET, "name": name, **fields}]}
 
 
-def read_bundles(directory: Path, *, but: Collection[ClusterName] = ()) -> dict[ClusterName, bytes]:
-    """The authorities of each member with a file in the directory, but of some; a bad file costs its member only."""
-    found = {}
+class Bundles(NamedTuple):
+    """The authorities of each member, and why a file has none, by file: that costs its member only."""
+
+    members: dict[ClusterName, bytes]
+    problems: dict[Path, str]
+
+
+def read_bundles(directory: Path, *, but: Collection[ClusterName] = ()) -> Bundles:
+    """Of each member with a file in the directory, but some."""
+    found = Bundles({}, {})
     for path in sorted(directory.glob(f"*{SUFFIX}")):
         name = ClusterName(path.name.removesuffix(SUFFIX))
         if name in but or not valid_cluster(name):
             continue
         try:
             with path.open("rb") as file:
-                found[name] = pki.checked(file.read(MAX_BUNDLE))
+                found.members[name] = pki.checked(file.read(MAX_BUNDLE))
         except (OSError, PkiError) as why:
-            log.warning("authorities cannot be used", file=str(path), why=str(why))
+            found.problems[path] = str(why)
     return found
 
 
@@ -154,6 +161,7 @@ class Secrets:
         self._trust = trust
         self._domain = domain
         self._distrusted = distrusted
+        self._problems: dict[Path, str] = {}
         self.members: tuple[ClusterName, ...] = ()
         """Whose certificates are accepted now."""
 
@@ -168,7 +176,10 @@ class Secrets:
 
     def renew(self) -> None:
         """Write what differs."""
-        bundles = read_bundles(self._trust, but=self._distrusted())
+        bundles, problems = read_bundles(self._trust, but=self._distrusted())
+        for path, why in sorted(problems.items() - self._problems.items()):
+            log.warning("authorities cannot be used", file=str(path), why=why)
+        self._problems = problems
         if tuple(bundles) != self.members:
             self.members = tuple(bundles)
             log.info("members", clusters=", ".join(bundles) or "none")
