@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -96,6 +97,34 @@ async def test_who_goes_no_further_than_its_first_bytes_is_cut_off(world: World)
     for first in (b"", hello[:40], hello):
         await (await sent(gateway, first)).end()
     assert pod.seen == 0
+
+
+async def test_a_node_or_a_pod_that_vanishes_leaves_no_connection_at_a_gateway_for_ever(world: World) -> None:
+    """The kernel asks each side whether it is still there."""
+    gateway = world.islands
+    pod = await gateway.pod()
+    gateway.export(ECHO, pod)
+    await gateway.healthy()
+    context = calling_with(gateway.identity(C1, naming.NODE))
+    held = Held(*await asyncio.open_connection(*gateway.gateways[0], ssl=context, server_hostname=SNI))
+    assert await held.line() == b"hello\n"
+    of_caller, of_pod = held.writer.get_extra_info("sockname")[1], pod.port
+
+    async def probed() -> bool:
+        timers = keepalive_timers()
+        return timers[gateway.gateways[0].port, of_caller] and any(
+            has for port, has in timers.items() if port[1] == of_pod
+        )
+
+    await until(probed, True)
+    held.close()
+
+
+def keepalive_timers() -> dict[tuple[int, int], bool]:
+    """Of each connection of IPv4 in this namespace, by its own and the other port: whether it has that timer."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    ports = {(int(row[1][-4:], 16), int(row[2][-4:], 16)): row[5].startswith("02:") for row in rows if row[3] == "01"}
+    return defaultdict(bool, ports)
 
 
 class Held(NamedTuple):

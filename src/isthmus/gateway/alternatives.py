@@ -12,7 +12,7 @@ the service have a part while it has none.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from typing import Final
+from typing import Any, Final
 
 from isthmus.gateway import http, udp
 from isthmus.loadbalancer import policies
@@ -27,7 +27,7 @@ from isthmus.model.tables import CLUSTERS, DRAINING, PLANS, ROUTE_PLANS
 from isthmus.model.xds import Resource
 from isthmus.proxy.clusters import CONNECT_TIMEOUT, having, localities
 from isthmus.proxy.messages import duration, packed
-from isthmus.proxy.resources import bounded, eds_cluster, eds_localities, resource
+from isthmus.proxy.resources import KEPT_ALIVE, bounded, eds_cluster, eds_localities, resource
 from isthmus.statedb import Reader
 
 UNIT: Final = "island "
@@ -105,7 +105,8 @@ def resources(
     if set(exporters) - set(islands):
         beside = f"pods beside {row.name}"
         pods = localities(having(groups, lambda target: target.cluster not in islands and not target.proxy))
-        yield eds_cluster(beside, owner, row.name, connect_timeout=CONNECT_TIMEOUT, locality_weights=True)
+        probed: dict[str, Any] = {"upstream_connection_options": KEPT_ALIVE} if row.protocol == "TCP" else {}
+        yield eds_cluster(beside, owner, row.name, connect_timeout=CONNECT_TIMEOUT, locality_weights=True, **probed)
         yield eds_localities(beside, owner, row.name, pods)
         if row.protocol == "UDP":
             yield from udp.beside(row, beside, present=bool(pods))

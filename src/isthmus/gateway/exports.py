@@ -36,11 +36,13 @@ from isthmus.model.xds import Resource
 from isthmus.proxy.clusters import http_options
 from isthmus.proxy.messages import duration, packed
 from isthmus.proxy.resources import (
+    KEPT_ALIVE,
     address,
     bounded,
     eds_cluster,
     eds_endpoints,
     hosts,
+    kept_alive,
     resource,
     tcp_proxy,
 )
@@ -211,6 +213,8 @@ def of_export(export: Export, sets: Iterable[EndpointSet], of: GatewayOf) -> Ite
         policy = "MAGLEV" if export.affinity == "ClientIP" else "RANDOM"
         version = http.version(each.port)
         more: dict[str, Any] = {"typed_extension_protocol_options": http_options(http2=version == 2)} if version else {}
+        if each.port.protocol == "TCP":
+            more["upstream_connection_options"] = KEPT_ALIVE
         yield eds_cluster(name, owner, export.name, connect_timeout=CONNECT_TIMEOUT, lb_policy=policy, **more)
         yield eds_endpoints(name, owner, export.name, _serving(each.answering))
 
@@ -257,6 +261,7 @@ def listener(
         filter_chain_matcher=chosen["matcher"],
         access_log=[access_log.logger()],
         enable_reuse_port={"value": True},
+        socket_options=kept_alive(),
         per_connection_buffer_limit_bytes=BUFFER,
         traffic_direction="INBOUND",
         stat_prefix=STAT_PREFIX,

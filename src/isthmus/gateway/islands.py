@@ -46,7 +46,7 @@ from isthmus.proxy import XdsSource
 from isthmus.proxy.derived import both
 from isthmus.proxy.messages import duration, packed
 from isthmus.proxy.ports import assign_ports
-from isthmus.proxy.resources import address, eds_cluster, eds_endpoints, resource, tcp_proxy
+from isthmus.proxy.resources import KEPT_ALIVE, address, eds_cluster, eds_endpoints, resource, tcp_proxy
 from isthmus.statedb import Affected, Derived, Reader, Snapshot
 
 STAT_PREFIX: Final = "island"
@@ -73,12 +73,6 @@ EJECT_AFTER: Final = 2
 EJECT_TIME: Final = 5.0
 """Seconds until it is tried again, at first: longer than two checks that fail take, so that a dead one is not called in
 between. The next check that passes ends it."""
-KEEPALIVE: Final = {
-    "keepalive_probes": {"value": 3},
-    "keepalive_time": {"value": 30},
-    "keepalive_interval": {"value": 10},
-}
-"""Seconds: a connection to a gateway that has vanished ends after a minute, however idle it is."""
 
 
 class NodeOf(NamedTuple):
@@ -326,7 +320,7 @@ def _cluster(name: str, island: ClusterName, of: NodeOf, options: dict[str, Any]
             trust=tls.trust_of([island]),
             protocol=protocol(of.cluster, of.domain),
         ),
-        upstream_connection_options={"tcp_keepalive": KEEPALIVE},
+        upstream_connection_options=KEPT_ALIVE,
         **options,
     )
 

@@ -15,7 +15,7 @@ from isthmus.model.balancing import Group, Plan, Target
 from isthmus.model.names import ClusterName
 from isthmus.model.xds import Resource
 from isthmus.proxy.messages import packed
-from isthmus.proxy.resources import eds_cluster, eds_localities, hosts
+from isthmus.proxy.resources import KEPT_ALIVE, eds_cluster, eds_localities, hosts
 from isthmus.proxy.routing import cluster_name
 
 CONNECT_TIMEOUT: Final = 1.0
@@ -82,6 +82,7 @@ def _cluster(name: str, owner: str, plan: Plan, *, http2: bool) -> Resource:
         locality_weights=True,
         lb_policy="MAGLEV" if by_client else "ROUND_ROBIN",
         typed_extension_protocol_options=http_options(http2=http2),
+        upstream_connection_options=KEPT_ALIVE,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterable
 from hashlib import blake2b
 from typing import Any, Final, Literal
@@ -15,6 +16,11 @@ ADS: Final = {"ads": {}, "resource_api_version": "V3"}
 """A ``ConfigSource``: what refers to further resources gets them on the same stream."""
 OVERPROVISIONING: Final = 1_000_000
 """Percent: a priority with any host takes all calls (Envoy's default would spill below 72 % of healthy hosts)."""
+KEEPALIVE: Final = {"keepalive_time": 30, "keepalive_interval": 10, "keepalive_probes": 3}
+"""Seconds until an idle connection is probed, and between probes, and their number: one to a host that has vanished
+ends after a minute. An end beyond Envoy cannot notice: its own probes are answered by Envoy."""
+KEPT_ALIVE: Final = {"tcp_keepalive": {name: {"value": value} for name, value in KEEPALIVE.items()}}
+"""An ``UpstreamConnectionOptions``, of clusters that are called by TCP."""
 UNLIMITED: Final = 1_000_000
 
 
@@ -34,6 +40,17 @@ def resource(type_: ResourceType, name: str, owner: str = "", unit: str = "", **
     body = message(MESSAGES[type_])(**named, **fields).SerializeToString(deterministic=True)
     version = blake2b(body, digest_size=8).hexdigest()
     return Resource(type=type_, name=name, version=version, body=body, owner=owner, unit=unit)
+
+
+def kept_alive() -> list[dict[str, Any]]:
+    """The ``SocketOption``s by which a listener's connections are probed as well."""
+    by_number = {
+        (socket.SOL_SOCKET, socket.SO_KEEPALIVE): 1,
+        (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE): KEEPALIVE["keepalive_time"],
+        (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL): KEEPALIVE["keepalive_interval"],
+        (socket.IPPROTO_TCP, socket.TCP_KEEPCNT): KEEPALIVE["keepalive_probes"],
+    }
+    return [{"level": level, "name": name, "int_value": value} for (level, name), value in by_number.items()]
 
 
 def address(host: str, port: int, *, protocol: Literal["TCP", "UDP"] = "TCP") -> dict[str, Any]:
