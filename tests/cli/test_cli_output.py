@@ -12,6 +12,8 @@ import termios
 
 import pytest
 
+from isthmus.cli import output
+
 LONG = "a-name-that-is-long-" * 3
 TEXT = "one line of prose that says what is wrong and what to do about it, with many words"
 CALLS = {
@@ -56,3 +58,14 @@ def test_on_a_terminal_nothing_is_left_out(name: str) -> None:
 @pytest.mark.parametrize("name", CALLS)
 def test_in_a_pipe_a_row_is_a_line(name: str) -> None:
     assert [line for line in printed(CALLS[name]) if line.endswith(TEXT)]
+
+
+def test_control_characters_of_a_text_do_not_reach_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    hostile = "clear \x1b[2J, beep \x07, \u202ereversed"
+    output.table(["NAME"], [[hostile]])
+    output.lines([[hostile]], widths=[])
+    output.paragraph("✗ ", hostile)
+    output.line(hostile)
+    shown = capsys.readouterr().out
+    assert not set("\x1b\x07\u202e") & set(shown)
+    assert shown.count(r"clear \x1b[2J, beep \x07, \u202ereversed") == 4

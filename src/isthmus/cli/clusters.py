@@ -146,12 +146,12 @@ def _print(report: Mapping[str, Any]) -> None:
     for name, process in report["processes"].items():
         clusters = process["clusters"]
         ready = sum(peer["ready"] for peer in clusters)
-        print(f"{name}: {ready}/{len(clusters)} clusters ready")
+        output.line(f"{name}: {ready}/{len(clusters)} clusters ready")
         if clusters:
             heads = ["  CLUSTER", "ID", "STATE", "CONNECTED", "SYNCED", "SERVICES", "ENDPOINTS", "EXPORTS", "DROPPED"]
             output.table([*heads, "FAILURES", "LAST FAILURE", "DRAINED", "REASON"], [_line(peer) for peer in clusters])
     for sentence in report["missing"]:
-        print(sentence, file=sys.stdout if report["processes"] else sys.stderr)
+        output.line(sentence, file=sys.stdout if report["processes"] else sys.stderr)
 
 
 def _line(peer: Mapping[str, Any]) -> list[str]:

@@ -109,13 +109,13 @@ def _asked(zone: str, rows: Any, pods: Any, pod: str, name: str, type_: str, dat
 
 
 def _print(found: dict[str, Any]) -> None:
-    print(f"{found['name']} {found['type']}: {found['answerer']}: {found['why']}")
+    output.line(f"{found['name']} {found['type']}: {found['answerer']}: {found['why']}")
     if found["rcode"]:
-        print(f"  {found['rcode']}")
+        output.line(f"  {found['rcode']}")
     for answer in found["answers"]:
-        print(f"  {answer}")
+        output.line(f"  {answer}")
     if asked := found.get("asked"):
         spent = f" in {asked['microseconds']} µs" if "microseconds" in asked else ""
-        print(f"asked {asked['server']}: {asked['rcode']}{spent}")
+        output.line(f"asked {asked['server']}: {asked['rcode']}{spent}")
         for answer in asked["answers"]:
-            print(f"  {answer}")
+            output.line(f"  {answer}")

@@ -92,7 +92,7 @@ def explain(
             ejected = {row.key: row.error for row in reader.all(tables.FAILURES)}
             _print(account, awaited, stale, ejected, at=place.cluster)
         if faults:
-            print()
+            output.line()
             diagnose.lines(faults)
     sys.exit(bool(faults))
 
@@ -114,15 +114,15 @@ def _print(
     from isthmus.loadbalancer import shares
 
     stands_for = f", which stands for the import {account.import_of}" if account.import_of else ""
-    print(f"{account.service}{stands_for}")
+    output.line(f"{account.service}{stands_for}")
     for path in account.paths:
         plan = path.plan
-        print(f"\n  {plan.key.port}/{plan.key.protocol} {plan.key.family}{_at(plan)}")
+        output.line(f"\n  {plan.key.port}/{plan.key.protocol} {plan.key.family}{_at(plan)}")
         if len(path.shares) > 1 or path.tiers:
-            print(f"    shares: {shares.text(path.shares)}")
+            output.line(f"    shares: {shares.text(path.shares)}")
         for each in path.tiers:
             what = f"{each.usable} usable, wants {each.wanted}"
-            print(f"    tier {each.tier} of the policy: {100 * each.part:.3g}% of calls; {what}; {each.clusters}")
+            output.line(f"    tier {each.tier} of the policy: {100 * each.part:.3g}% of calls; {what}; {each.clusters}")
         for group in plan.groups:
             tier = f"tier {group.tier}, weight {group.weight}: " if len(plan.groups) > 1 else ""
             for target in group.targets:
@@ -130,19 +130,19 @@ def _print(
                 error = failing.get((target.address, target.port, target.protocol, target.cluster))
                 passed_over = f" (ejected on this node: {error})" if error else ""
                 where = f"{target.cluster} {joined(target.address, target.port)}"
-                print(f"    → {tier}{where}{through}{passed_over}{_as_of(target, late)}")
+                output.line(f"    → {tier}{where}{through}{passed_over}{_as_of(target, late)}")
         if not any(group.targets for group in plan.groups):
-            print("    → nobody: calls are refused at once")
+            output.line("    → nobody: calls are refused at once")
         for out in path.left_out:
-            print(
+            output.line(
                 f"    ✗ {out.backend.key.cluster} {joined(out.backend.key.address, out.backend.key.port)}: {out.reason}"
             )
         for source in awaited.get(plan.key, ()):
-            print(f"    ? {source} has not listed its rows yet")
+            output.line(f"    ? {source} has not listed its rows yet")
     if account.notes:
-        print()
+        output.line()
     for note in account.notes:
-        print(f"  {note}")
+        output.line(f"  {note}")
 
 
 def _through(target: Any, at: str) -> str:

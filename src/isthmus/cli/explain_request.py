@@ -35,33 +35,33 @@ def show(
     if form == "json":
         output.json({"request": request._asdict(), "ports": found, "refused": refused})
         return
-    print(f"{name}: {request.method} {request.path}")
+    output.line(f"{name}: {request.method} {request.path}")
     for each in found:
         _print(each)
     if not found:
-        print("\n  no route is for it: calls do not go through Envoy")
+        output.line("\n  no route is for it: calls do not go through Envoy")
     for sentence in refused:
-        print(f"\n  {sentence}")
+        output.line(f"\n  {sentence}")
 
 
 def _print(found: Any) -> None:
     callers = f", calls of namespace {found.callers}" if found.callers else ""
-    print(f"\n  {found.service} port {found.port}{callers}")
+    output.line(f"\n  {found.service} port {found.port}{callers}")
     if not found.served:
-        print("    Envoy does not serve it on this node: calls go to the Service's own backends")
+        output.line("    Envoy does not serve it on this node: calls go to the Service's own backends")
     if not found.rule and not found.answer:
-        print("    → the Service's own backends: no route is for these callers")
+        output.line("    → the Service's own backends: no route is for these callers")
         return
     if found.rule:
-        print(f"    → {found.rule} ({found.match}): {found.reason}")
+        output.line(f"    → {found.rule} ({found.match}): {found.reason}")
     for other in found.others:
-        print(f"    · matched later: {other.rule} ({other.match})")
+        output.line(f"    · matched later: {other.rule} ({other.match})")
     if found.answer:
-        print(f"    → answered with {found.answer}")
+        output.line(f"    → answered with {found.answer}")
     for each in found.mirrors:
-        print(f"    {each}")
+        output.line(f"    {each}")
     if found.backends:
-        print()
+        output.line()
         output.table(("BACKEND", "WEIGHT", "PART", "CLUSTERS"), [_row(each) for each in found.backends])
 
 

@@ -6,13 +6,25 @@ import os
 import sys
 import textwrap
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TextIO
 
 import msgspec
 
 WIDEST = 1 << 14
 """Columns where no terminal bounds them: what programs read is never folded."""
 BAD = ("error", "failed", "refused", "stale", "missing", "not ready")
+
+
+def plain(text: str) -> str:
+    """A text without control characters: objects that users of a cluster write must not steer an admin's terminal."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() or each == "\n" else ascii(each)[1:-1] for each in text)
+
+
+def line(text: str = "", *, file: TextIO | None = None) -> None:
+    """One line of text."""
+    print(plain(text), file=file)
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -26,7 +38,7 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for name in heads:
         found.add_column(name, no_wrap=width() == WIDEST, overflow="fold")
     for row in rows:
-        found.add_row(*(Text(cell, style=_style(cell)) for cell in row))
+        found.add_row(*(Text(plain(cell), style=_style(cell)) for cell in row))
     with console.capture() as capture:
         console.print(found)
     for line in capture.get().splitlines():
@@ -38,6 +50,7 @@ def lines(rows: Sequence[Sequence[str]], *, widths: list[int]) -> None:
 
     ``widths`` begins empty and is kept by the caller.
     """
+    rows = [[plain(cell) for cell in row] for row in rows]
     widths += [0] * (max(map(len, rows), default=0) - len(widths))
     for row in rows:
         widths[:] = [max(size, len(cell)) for size, cell in zip(widths, row, strict=True)]
@@ -50,7 +63,7 @@ def paragraph(first: str, text: str) -> None:
     wrap = textwrap.TextWrapper(
         width(), initial_indent=first, subsequent_indent=" " * len(first), break_on_hyphens=False, break_long_words=True
     )
-    print(wrap.fill(text) if width() > 2 * len(first) else first + text)
+    line(wrap.fill(text) if width() > 2 * len(first) else first + text)
 
 
 def width() -> int:

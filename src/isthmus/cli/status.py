@@ -41,7 +41,7 @@ def status(form: str, socket: Path | None, cluster: str | None, lab: str | None)
         for name, status_of in found.items():
             _print(name, status_of)
         for sentence in [*missing.values(), *([degraded] if degraded else [])]:
-            print(sentence, file=sys.stdout if found else sys.stderr)
+            output.line(sentence, file=sys.stdout if found else sys.stderr)
     sys.exit(0 if ready else 1)
 
 
@@ -60,7 +60,7 @@ def _print(name: str, status: Mapping[str, Any]) -> None:
     why = [*status["problems"], *([f"waiting for {', '.join(waiting)}"] if waiting else [])]
     why += _peer_problems(status["clusters"])
     how = f"not ready: {'; '.join(why)}" if why else "ready"
-    print(f"{name} {status['version']}: {how}, up {_seconds(status['uptime'])}")
+    output.line(f"{name} {status['version']}: {how}, up {_seconds(status['uptime'])}")
     shown = {
         name: numbers for name, numbers in sorted(status["tables"].items()) if numbers["rows"] or numbers["pending"]
     }
@@ -71,7 +71,7 @@ def _print(name: str, status: Mapping[str, Any]) -> None:
     if tables:
         output.table(["  TABLE", "ROWS", "REVISION", "STATE"], tables)
     if empty := len(status["tables"]) - len(shown):
-        print(f"  tables that are complete and empty: {empty}")
+        output.line(f"  tables that are complete and empty: {empty}")
     if reflectors := status.get("reflectors"):
         output.table(
             ["  SOURCE", "STATE", "LISTS", "FAILURES", "LAST FAILURE"], [_source(*e) for e in reflectors.items()]
@@ -83,11 +83,11 @@ def _print(name: str, status: Mapping[str, Any]) -> None:
         ]
         output.table(["  CLUSTER", "STATE", "SINCE", "REASON"], rows)
     for drain in status.get("drains", ()):
-        print(f"  drain: {drain}")
+        output.line(f"  drain: {drain}")
     for key, value in status.items():
         if key not in GENERAL and value not in EMPTY:
-            print(f"  {key}: {_text(value)}")
-    print()
+            output.line(f"  {key}: {_text(value)}")
+    output.line()
 
 
 def _peer_problems(clusters: Iterable[Mapping[str, Any]]) -> list[str]:
