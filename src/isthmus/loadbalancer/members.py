@@ -172,11 +172,9 @@ def _difference(
     before, after = ({each.address: each for each in of} for of in (old, new))
     if len(before) != len(old) or len(after) != len(new):
         return None
-    same = {address for address, each in after.items() if before.get(address) == each}
-    return (
-        tuple([each for address, each in before.items() if address not in same]),
-        tuple([each for address, each in after.items() if address not in same]),
-    )
+    come = {address: each for address, each in after.items() if before.get(address) != each}
+    gone = [each for address, each in before.items() if address not in after or address in come]
+    return tuple(gone), tuple(come.values())
 
 
 def _groups(row: Plan, port_name: str, moved: Moved) -> tuple[Group, ...] | None:  # hot:

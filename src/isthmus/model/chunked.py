@@ -7,7 +7,7 @@ which chunk follows from the changes that led there and means nothing: equal ite
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
 from operator import itemgetter
@@ -149,8 +149,12 @@ def _edited(chunk: tuple[T, ...], removed: Sequence[T], added: Sequence[T]) -> l
     items = list(chunk)
     for item in removed:
         del items[bisect_left(items, item)]
-    items += added
-    items.sort()
+    if len(added) * 8 > len(items):
+        items += added
+        items.sort()
+    else:
+        for item in added:
+            insort(items, item)
     if len(items) < 2 * CHUNK:
         return [tuple(items)] if items else []
     return [tuple(items[at : at + CHUNK]) for at in range(0, len(items), CHUNK)]

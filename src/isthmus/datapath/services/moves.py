@@ -73,7 +73,7 @@ class Many(Sequence[int]):
     def places(self) -> dict[int, int]:
         """Slot by backend."""
         if self._places is None:
-            self._places = {number: n for n, number in enumerate(self.numbers)}
+            self._places = dict(zip(self.numbers, range(len(self.numbers)), strict=True))
         return self._places
 
     def edit(self, gone: Iterable[int], come: Sequence[int], targets: Chunked[Target]) -> Edit:
