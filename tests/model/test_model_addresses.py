@@ -58,7 +58,7 @@ def test_where_loopback_addresses_are_permitted_all_others_stay_reserved(monkeyp
     try:
         found = [reserved(each) for each in ("127.7.1.2", "::ffff:127.7.1.2", "::1", "0.0.0.0", "169.254.7.1")]
     finally:
-        reserved.cache_clear()
+        addresses._reserved.cache_clear()
 
     assert found == ["", "", "loopback", "unspecified", "link-local"]
 

@@ -10,6 +10,7 @@ record is not shared, so that Cilium takes none of them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any, Final
 
@@ -24,6 +25,7 @@ from isthmus.model.sources import CLUSTERSET
 
 LIMIT: Final = 4 * 1024 * 1024
 PART: Final = "record"
+READY: Final = Condition.READY
 
 
 class _Port(Struct, gc=False):
@@ -40,7 +42,7 @@ class _Zone(Struct, gc=False):
     for_zones: list[_Named] | None = msgspec.field(name="forZones", default=None)
 
 
-class _Service(Struct):
+class _Service(Struct, gc=False):
     cluster: str
     namespace: str
     name: str
@@ -67,19 +69,15 @@ def decode(value: bytes, *, cluster: ClusterName, cluster_id: int, name: Service
     if not fields.shared and not fields.claimed:
         return None
     hostnames, zones, nodes = fields.hostnames or {}, fields.zones or {}, fields.nodes or {}
-    known: dict[tuple[tuple[str, int, str], ...], tuple[Port, ...]] = {}
     endpoints: list[Endpoint] = []
     for text, named in (fields.backends or {}).items():  # hot:
-        written = tuple([(name, port.port, port.protocol) for name, port in named.items()])
-        ports = known.get(written)  # those of one record have the same, nearly always: they share the tuple
-        if ports is None:
-            ports = known[written] = tuple(sorted([_port(*each) for each in written], key=lambda port: port.name))
+        ports = _ports(tuple([(name, port.port, port.protocol) for name, port in named.items()]))
         zone = zones.get(text)
         endpoints.append(
             Endpoint(
                 decoding.address(text),
                 ports,
-                Condition.READY,
+                READY,
                 hostnames.get(text, ""),
                 nodes.get(text, ""),
                 zone.zone if zone else "",
@@ -129,6 +127,12 @@ def callable_endpoints(endpoints: Iterable[Endpoint]) -> list[Endpoint]:
     known = list(endpoints)
     ready = [each for each in known if each.condition is Condition.READY]
     return ready or [each for each in known if each.condition is Condition.TERMINATING]
+
+
+@lru_cache(4096)
+def _ports(written: tuple[tuple[str, int, str], ...]) -> tuple[Port, ...]:
+    """Records have few different ports, and share them: it takes less time, and less room."""
+    return tuple(sorted([_port(*each) for each in written], key=lambda port: port.name))
 
 
 def _port(name: str, number: int, written: str) -> Port:

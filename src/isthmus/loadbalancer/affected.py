@@ -68,7 +68,9 @@ def by_services(reader: Reader, changed: Pairs, *, node: str) -> list[ServiceNam
             for row in reader.by(SERVICES, "name", name):
                 found += _of_one(reader, row, claims)
         stood_for = imports(name)  # by its hash, though the Service may not say so
-        for imported in () if stood_for is None else rows_of(stood_for):
+        if stood_for is None or (new is not None and type(stood_for) is Import and stood_for.name == new.import_of):
+            continue
+        for imported in rows_of(stood_for):
             if (old is None or old.import_of != imported.name) and (new is None or new.import_of != imported.name):
                 found += _of_import(reader, imported.name, claims)
     return found

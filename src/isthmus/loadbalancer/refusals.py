@@ -6,7 +6,7 @@ is refused here exactly where it has no frontend there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
 from typing import Final
@@ -21,7 +21,7 @@ from isthmus.model.redirects import LocalRedirect
 from isthmus.model.refusals import ClaimantKind, RefusedClaim
 from isthmus.model.services import Import, Node, Service
 from isthmus.model.tables import IMPORTS, LOCAL_REDIRECTS, NODES, REFUSED_CLAIMS, SERVICES
-from isthmus.statedb import DerivedTogether, Pairs, PendingWrites, Reader, WriteTxn, each, rows_of
+from isthmus.statedb import DerivedTogether, Pairs, PendingWrites, Reader, Rows, WriteTxn, each, rows_of
 
 MAX_ROWS: Final = 16
 """Refused claims of one object that are rows: a Service may name any number of addresses."""
@@ -46,9 +46,10 @@ def derived(node: str, *, which: Which, rules: ClaimRules) -> DerivedTogether:
 def renew(txn: WriteTxn, claimants: Iterable[Claimant], *, node: str, which: Which, rules: ClaimRules) -> None:  # hot:
     """Make the rows of these objects what they are computed to be."""
     present, writes = txn.finder(REFUSED_CLAIMS, "claimant"), PendingWrites(txn, REFUSED_CLAIMS)
+    imports, named = txn.getter(IMPORTS), txn.finder(SERVICES, "name")
     for claimant in claimants:
-        there = present(claimant)
-        if there is not None or not _unquestioned(txn, claimant):
+        there, (kind, name) = present(claimant), claimant
+        if there is not None or kind != "ServiceImport" or not _unquestioned(imports(name), named):
             writes.rewrite(there, list(compute(txn, claimant, node=node, which=which, rules=rules)))
     writes.flush()
 
@@ -60,15 +61,13 @@ def compute(
     yield from islice(_refused(reader, claimant, node=node, which=which, rules=rules), MAX_ROWS)
 
 
-def _unquestioned(reader: Reader, claimant: Claimant) -> bool:  # hot:
-    """Whether a claimant is an import that has gone, or that has the addresses of the one Service that stands for it:
-    nearly all. :func:`of_import` comes to the same in ten times as long."""
-    kind, name = claimant
-    if kind != "ServiceImport":
-        return False
-    row = reader.get(IMPORTS, name)
-    standing = reader.by(SERVICES, "name", names.derived(name)) if row is not None else []
-    return row is None or (len(standing) == 1 and all(map(partial(is_allocated, standing[0].cluster_ips), row.ips)))
+def _unquestioned(row: Import | None, named: Callable[[ServiceName], Rows]) -> bool:  # hot:
+    """Whether an import has gone, or has the addresses of the one Service that stands for it: nearly all.
+    :func:`of_import` comes to the same in ten times as long."""
+    if row is None:
+        return True
+    standing = named(names.derived(row.name))
+    return type(standing) is Service and all(map(partial(is_allocated, standing.cluster_ips), row.ips))
 
 
 def _refused(
@@ -138,7 +137,8 @@ def by_services(reader: Reader, changed: Pairs) -> list[Claimant]:  # hot:
                 found.append(_claimant(row))
             if row.import_of:
                 found.append(("ServiceImport", row.import_of))
-            if (stood_for := imports(row.name)) is not None:
+            stood_for = imports(row.name)
+            if type(stood_for) is dict or (stood_for is not None and stood_for.name != row.import_of):
                 found += [("ServiceImport", imported.name) for imported in rows_of(stood_for)]
     return found
 

@@ -107,7 +107,7 @@ def wanted(service: Service, which: Which) -> bool:
 
 def served_elsewhere(service: Service) -> bool:
     """Whether a Service has a label by which every proxy but the one it names leaves it alone, as kube-proxy does."""
-    return any(name in LEFT_ALONE for name, _ in service.labels)
+    return not LEFT_ALONE.isdisjoint([name for name, _ in service.labels])
 
 
 def external_policy(service: Service) -> Locality:
