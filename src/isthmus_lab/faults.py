@@ -29,7 +29,7 @@ async def inject(lab: Lab, action: Action, target: FaultTarget) -> str:
         groups = _pod(lab, target)
     for group in (*groups, *_envoys(lab, target)):
         _group(group, action)
-    if machines and action in ("kill", "start"):
+    if machines and action in ("kill", "start") and not lab.loopback:
         _cables(lab, frozenset(fault_targets.wires(lab, target)), dead=action == "kill")
     pods = sum(1 for group in groups for _ in cgroups.groups(group, depth=1)) if machines else len(groups)
     verb = {"kill": "killed", "pause": "paused", "start": "started"}[action]

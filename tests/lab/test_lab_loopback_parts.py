@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import nullcontext
 from ipaddress import ip_address, ip_network
 from itertools import combinations
@@ -27,11 +28,11 @@ VIP = Vip("127.7.203.9", "tcp", 80, (("127.7.101.2", 8080), ("127.7.102.2", 8080
 
 
 @pytest.fixture
-def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Looked at and never killed: if a test fails, its members may be all processes of the machine."""
     monkeypatch.setattr(privileges, "CONFINED", True)
     monkeypatch.delenv(VARIABLE, raising=False)
-    yield cgroups.make(tmp_path / "group")
-    cgroups.end(tmp_path / "group")
+    return cgroups.make(tmp_path / "group")
 
 
 def test_all_addresses_of_a_lab_are_in_its_own_part_of_loopback() -> None:
@@ -126,13 +127,15 @@ def test_echo_and_its_kind_are_the_lab_s_own_programs_and_servers_of_others_are_
 def test_a_process_is_in_the_group_that_its_environment_names_with_all_that_it_starts(group: Path) -> None:
     inner = cgroups.make(group / "pod")
     command = ["sh", "-c", "sleep 60 & echo started; wait"]
-    with subprocess.Popen(command, env=cgroups.environment(inner), stdout=subprocess.PIPE) as member:
+    environment, pipe = cgroups.environment(inner), subprocess.PIPE
+    with subprocess.Popen(command, env=environment, stdout=pipe, start_new_session=True) as member:
         assert member.stdout is not None
         member.stdout.readline()
-        assert member.pid in cgroups.processes(group)
-        assert len(cgroups.processes(inner)) == 2
-        assert cgroups.processes(group / "po") == []
-        assert cgroups.end(group)
+        found = cgroups.processes(group), cgroups.processes(inner), cgroups.processes(group / "po")
+        os.killpg(member.pid, signal.SIGKILL)
+
+    assert [len(each) for each in found] == [2, 2, 0]
+    assert member.pid in found[0]
 
 
 def test_a_process_without_a_new_program_moves_by_what_is_shown_of_its_environment(group: Path) -> None:
@@ -151,7 +154,7 @@ input()
         assert member.stdout is not None
         assert member.stdout.readline() == b"moved\n"
         assert cgroups.processes(inner) == [member.pid]
-        cgroups.kill(group)
+        member.kill()
 
 
 def _endpoint(address: dict[str, Any]) -> tuple[str, int]:

@@ -116,6 +116,13 @@ def test_processes_are_killed_and_started_again_and_calls_go_on_without_the_agen
     assert pair.user.processes(state="T") == []
 
 
+def test_a_cluster_that_is_killed_comes_back(pair: Pair) -> None:
+    pair.user.isthmus("lab", "kill", "--lab", "pair", "c2")
+    until(lambda: pair.answers(10) == {"c1": 10}, what="c1 answers alone")
+    pair.user.isthmus("lab", "start", "--lab", "pair", "c2")
+    until(lambda: pair.answers(20) == {"c1": 10, "c2": 10}, what="all answer again")
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [
