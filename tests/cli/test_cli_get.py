@@ -104,6 +104,12 @@ async def test_a_backend_that_the_kernel_has_ejected_has_the_reason_as_its_statu
     assert "c2-n1   ejected until 04:54:53Z: silent\n" in await printed("get", "backends", "-A")
 
 
+async def test_a_sentence_about_what_is_wrong_is_never_cut(process: Process) -> None:
+    why = "its cluster id is 1, but it joined with 2: only a cluster that joins anew may change it"
+    process.put(tables.CLUSTERS, Cluster(name=C2, state="refused", reason=why))
+    assert why in await printed("get", "clusters")
+
+
 @pytest.mark.parametrize(
     ("table", "expected"),
     [

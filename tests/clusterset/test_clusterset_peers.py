@@ -83,6 +83,8 @@ def test_a_certificate_that_appears_later_mends_the_peer(tmp_path: Path) -> None
         ("endpoints: []\n", "want a list"),
         ("endpoints: [1]\n", "want a list"),
         ("endpoints: ['http://x']\ncert-file: [1]\n", "cert-file: want text"),
+        ("endpoints: ['http://x']\ncert-file: \"a\\0b\"\n", "cert-file: want text, got control characters"),
+        ("endpoints: ['http://x']\npassword: 12345\n", "password: want text, got int: put it in quotes"),
         ("- endpoints:\n", "want a mapping"),
         ("endpoints: !!python/object:os.system x\n", "no YAML"),
         ("endpoints: " + "[" * 300, "no YAML"),

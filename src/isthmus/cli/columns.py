@@ -116,6 +116,11 @@ def _field(name: str) -> Callable[[Row], str]:
     return lambda row: text(row.get(name))
 
 
+def _sentence(name: str) -> Callable[[Row], str]:
+    """A field that says what is wrong: whole, since what it names often stands at its end."""
+    return lambda row: str(row.get(name) or "")
+
+
 def _all(name: str) -> Callable[[Row], str]:
     return lambda row: ",".join(map(str, row.get(name) or ()))
 
@@ -262,16 +267,16 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
     "export_marks": [Column("CREATED", _field("created")), Column("UID", _field("uid"), wide=True)],
     "own_exports": [
         Column("EXPORTED", lambda row: "yes" if row["export"] else "no"),
-        Column("REASON", _field("reason")),
-        Column("MESSAGE", _field("message"), wide=True),
+        Column("REASON", _sentence("reason")),
+        Column("MESSAGE", _sentence("message"), wide=True),
     ],
     "over_quota": [Column("LIMIT", _field("limit"))],
     "failures": [
         Column("CLUSTER", lambda row: _cluster_of(row["key"])),
         Column("ADDRESS", lambda row: _frontend(row["key"])),
-        Column("REASON", _field("reason")),
+        Column("REASON", _sentence("reason")),
         Column("FAILURES", _field("failures")),
-        Column("ERROR", _field("error"), wide=True),
+        Column("ERROR", _sentence("error"), wide=True),
     ],
     "observed": [Column("KIND", _field("kind")), Column("OBJECT", lambda row: row["name"])],
     "imports": [
@@ -335,7 +340,7 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
         Column("ADDRESS", lambda row: _frontend(row["key"])),
         Column("HEALTHY", _field("healthy")),
         Column("SINCE", lambda row: timestamp(datetime.fromtimestamp(row["since"], UTC)) if row["since"] else ""),
-        Column("REASON", _field("reason")),
+        Column("REASON", _sentence("reason")),
     ],
     "redirects": [
         Column("OWNER", _field("owner")),
@@ -356,20 +361,20 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
         Column("TIERS", lambda row: " | ".join(_tier(each) for each in row["tiers"]) or row["locality"]),
         Column("AFFINITY", _affinity, wide=True),
         Column("HEALTH-CHECK", lambda row: _check({"check": row["health"]}) if row["health"] else "", wide=True),
-        Column("INVALID", _field("invalid")),
+        Column("INVALID", _sentence("invalid")),
     ],
     "refused_claims": [
         Column("KIND", _field("kind")),
         Column("CLAIM", _field("type")),
         Column("ADDRESS", _field("address")),
-        Column("REASON", _field("reason")),
-        Column("MESSAGE", _field("message"), wide=True),
+        Column("REASON", _sentence("reason")),
+        Column("MESSAGE", _sentence("message"), wide=True),
     ],
     "drains": [
         Column("KIND", lambda row: row["drain"].get("kind", "")),
         Column("TARGET", lambda row: row["drain"].get("target", "")),
         Column("STARTED", lambda row: row["drain"].get("started", "")),
-        Column("INVALID", _field("invalid")),
+        Column("INVALID", _sentence("invalid")),
     ],
     "draining": [
         Column("BY", _field("by")),
@@ -393,7 +398,7 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
         Column("KIND", _field("kind")),
         Column("PARENTS", lambda row: _some([f"{each['kind']} {each['name']}" for each in row["parents"]])),
         Column("RULES", lambda row: str(len(row["rules"]))),
-        Column("INVALID", _field("invalid")),
+        Column("INVALID", _sentence("invalid")),
     ],
     "grants": [
         Column("FROM", lambda row: _some([" ".join(each) for each in row["sources"]])),
@@ -419,7 +424,7 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
         Column("HEALTHY", _field("healthy")),
         Column("RTT", lambda row: f"≤ {row['round_trip'] * 1000:g} ms" if row["round_trip"] else ""),
         Column("SINCE", lambda row: timestamp(datetime.fromtimestamp(row["since"], UTC)) if row["since"] else ""),
-        Column("REASON", _field("reason")),
+        Column("REASON", _sentence("reason")),
     ],
     "trust_bundles": [Column("CLUSTERS", lambda row: _some(row["clusters"]))],
     "xds": [
@@ -430,7 +435,7 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
     "xds_refused": [
         Column("TYPE", _field("type")),
         Column("OWNER", _field("owner")),
-        Column("ERROR", _field("error")),
+        Column("ERROR", _sentence("error")),
     ],
     "route_refusals": [
         Column("ROUTES", lambda row: _some([f"{each['kind']} {each['name']}" for each in row["routes"]])),

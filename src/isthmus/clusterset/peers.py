@@ -214,8 +214,9 @@ def _file(fields: Mapping[Any, Any], field: str, path: Path) -> str:
 
 def _text(fields: Mapping[Any, Any], field: str, path: Path) -> str:
     value = fields.get(field, "")
-    if not isinstance(value, str):
-        raise PeerFileError(f"{path}: {field}: want text, got {value!r}")
+    if not isinstance(value, str) or not value.isprintable():  # never the value: it may be a password
+        what = "control characters" if isinstance(value, str) else f"{type(value).__name__}: put it in quotes"
+        raise PeerFileError(f"{path}: {field}: want text, got {what}")
     return value
 
 
