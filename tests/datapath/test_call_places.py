@@ -13,6 +13,7 @@ from bpf_world import (
     Load,
     World,
     group,
+    needs_multipath,
     no_place_is_free,
     places,
     plan,
@@ -117,6 +118,7 @@ def test_a_place_is_free_again_however_its_socket_has_ended(rescuing: Datapath, 
     until(lambda: places(rescuing) <= before, what="all are free")
 
 
+@needs_multipath
 def test_a_connect_by_multipath_tcp_that_makes_no_syn_leaves_no_place(rescuing: Datapath, caller: Caller) -> None:
     """Its subflow is the kernel's own socket, and no hook sees that closed."""
     before = places(rescuing)
@@ -125,6 +127,7 @@ def test_a_connect_by_multipath_tcp_that_makes_no_syn_leaves_no_place(rescuing: 
     until(lambda: places(rescuing) <= before, what="all are free")
 
 
+@needs_multipath
 @pytest.mark.own_datapath
 def test_nor_does_one_on_a_kernel_that_has_no_helper_to_tell_subflows(
     served: World, monkeypatch: pytest.MonkeyPatch

@@ -50,6 +50,9 @@ BACKENDS = tuple(f"10.8.0.{n}:8080" for n in range(1, 9))
 
 needs_cookies = pytest.mark.skipif(not host_cookie(), reason="before Linux 5.14 a process cannot read its cookie")
 """Of tests in which a pod is known by the cookie of its network namespace."""
+needs_multipath = pytest.mark.skipif(
+    not Path("/proc/sys/net/mptcp").exists(), reason="this kernel has no Multipath TCP"
+)
 
 
 @cache
