@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -41,14 +42,25 @@ ECHO = "demo/echo"
 TO_C2 = f"island c2 {derived(ServiceName(ECHO))}:80"
 
 
-def node() -> RouteWorld:
+def node(*, ports: int = 4_000) -> RouteWorld:
     """c1's node, with the islands c2 and c3."""
-    of = NodeOf(C1, DOMAIN, Path("/run/isthmus/proxy"), ("169.254.7.1",), 19_100, 4_000)
+    of = NodeOf(C1, DOMAIN, Path("/run/isthmus/proxy"), ("169.254.7.1",), 19_100, ports)
     world = RouteWorld(island=of).put(CLUSTERS, Cluster(name=C1, own=True, network="one"))
     for cluster in (C2, C3):
         world.put(CLUSTERS, Cluster(name=cluster, network=f"of {cluster}", gateways=(f"{cluster}.example:15443",)))
         world.put(TRUST_BUNDLES, TrustBundle((cluster,)))
     return world
+
+
+def test_an_island_that_exports_more_than_there_are_ports_takes_none_of_another_one() -> None:
+    """The names, and so their order, are the island's to choose."""
+    world = node(ports=10)
+    for number in range(20):
+        world.imported(f"demo/a{number}", c2=["10.1.0.1:8080"])
+    for number in range(3):
+        world.imported(f"demo/z{number}", c3=["10.1.0.1:8080"])
+    taken = Counter(row.cluster for row in world.rows(ISLAND_LISTENERS))
+    assert taken == {C2: 7, C3: 3}
 
 
 def served(world: RouteWorld) -> RouteWorld:

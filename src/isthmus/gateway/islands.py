@@ -8,7 +8,8 @@ no gateway of it takes a call, that goes on as :mod:`isthmus.gateway.alternative
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
@@ -49,6 +50,8 @@ from isthmus.proxy.ports import assign_ports
 from isthmus.proxy.resources import KEPT_ALIVE, address, eds_cluster, eds_endpoints, resource, tcp_proxy
 from isthmus.statedb import Affected, Derived, Reader, Snapshot
 
+ListenerKey = tuple[Any, ...]
+"""What is called: a service, its cluster and a port."""
 STAT_PREFIX: Final = "island"
 FILTER_STATE: Final = "envoy.extensions.filters.network.set_filter_state.v3.Config"
 SERVER_NAME: Final = "envoy.network.upstream_server_name"
@@ -134,7 +137,7 @@ def listeners(reader: Reader, unit: bool, *, of: NodeOf) -> Iterator[IslandListe
     """A listener for each port of TCP or UDP of each import with an address, for each island that exports it, and for
     each port of a pod of an island that has an address here."""
     there = islands(reader, of.cluster)
-    wanted: dict[tuple[Any, ...], IslandListener] = {}
+    wanted: dict[ListenerKey, IslandListener] = {}
     for imported in reader.all(IMPORTS) if there else ():
         for name in set(names_for_import(reader, imported)):
             subject = resolve(reader, name, which="all")
@@ -153,12 +156,22 @@ def listeners(reader: Reader, unit: bool, *, of: NodeOf) -> Iterator[IslandListe
                             import_of=subject.import_of,
                             http=http.version(port) is not None,
                         )
-    for key, number in assign_ports(wanted, of.first_port, of.ports).items():
+    for key, number in assign_ports(_fairly(wanted, of.ports), of.first_port, of.ports).items():
         yield replace(wanted[key], listen_port=number)
     yield from _of_pods(reader, of)
 
 
-def _key(name: ServiceName, cluster: ClusterName, port: Port) -> tuple[Any, ...]:
+def _fairly(wanted: Mapping[ListenerKey, IslandListener], count: int) -> list[ListenerKey]:
+    """So many keys: of each island the first, then of each the second, as far as that goes. An island that exports more
+    than there is room for takes none of another one's."""
+    of_island, ranked = Counter[ClusterName](), list[tuple[int, ListenerKey]]()
+    for key in sorted(wanted):
+        of_island[wanted[key].cluster] += 1
+        ranked.append((of_island[wanted[key].cluster], key))
+    return [key for _, key in sorted(ranked)[:count]]
+
+
+def _key(name: ServiceName, cluster: ClusterName, port: Port) -> ListenerKey:
     """By which a listener gets its port: of TCP the same as before there was another protocol."""
     return (name, cluster, port.port) if port.protocol == "TCP" else (name, cluster, port.port, port.protocol)
 
