@@ -76,6 +76,17 @@ EJECT_AFTER: Final = 2
 EJECT_TIME: Final = 5.0
 """Seconds until it is tried again, at first: longer than two checks that fail take, so that a dead one is not called in
 between. The next check that passes ends it."""
+PASSED_OVER: Final = {
+    "split_external_local_origin_errors": True,
+    "consecutive_local_origin_failure": {"value": EJECT_AFTER},
+    "enforcing_consecutive_local_origin_failure": {"value": 100},
+    "enforcing_local_origin_success_rate": {"value": 0},
+    "enforcing_success_rate": {"value": 0},
+    "interval": duration(0.5),
+    "base_ejection_time": duration(EJECT_TIME),
+    "max_ejection_percent": {"value": 100},
+}
+"""An ``OutlierDetection`` of gateways: by connects alone, and of all of them if need be."""
 
 
 class NodeOf(NamedTuple):
@@ -306,16 +317,6 @@ def _cluster(name: str, island: ClusterName, of: NodeOf, options: dict[str, Any]
         "tcp_health_check": {"send": {"text": CHECK_HELLO}, "receive": [{"text": CHECK_HELLO}]},
         **check,
     }
-    outlier = {
-        "split_external_local_origin_errors": True,
-        "consecutive_local_origin_failure": {"value": EJECT_AFTER},
-        "enforcing_consecutive_local_origin_failure": {"value": 100},
-        "enforcing_local_origin_success_rate": {"value": 0},
-        "enforcing_success_rate": {"value": 0},
-        "interval": duration(0.5),
-        "base_ejection_time": duration(EJECT_TIME),
-        "max_ejection_percent": {"value": 100},
-    }
     return eds_cluster(
         name,
         f"cluster {island}",
@@ -325,7 +326,7 @@ def _cluster(name: str, island: ClusterName, of: NodeOf, options: dict[str, Any]
         lb_policy="ROUND_ROBIN",  # a connect that is made again goes to another one
         ignore_health_on_host_removal=True,
         health_checks=[checked],
-        outlier_detection=outlier,
+        outlier_detection=PASSED_OVER,
         transport_socket=tls.upstream(
             of.directory,
             gateway_identity(island, of.domain),

@@ -44,10 +44,6 @@ STATS_SUFFIXES: Final = (
     ".upstream_cx_active",
     ".upstream_cx_connect_fail",
     ".upstream_cx_total",
-    ".upstream_rq_2xx",
-    ".upstream_rq_4xx",
-    ".upstream_rq_5xx",
-    ".upstream_rq_completed",
     ".upstream_rq_retry",
     ".upstream_rq_timeout",
 )

@@ -49,12 +49,11 @@ def http_manager(*, trusted: bool = False, **fields: Any) -> dict[str, Any]:
     It is as if no proxy were there: nothing of the answer is changed, and no stream is cut for being idle.
     ``trusted``: what callers write to ``x-forwarded-for`` and ``x-forwarded-proto`` stays as it is.
     """
+    router = packed(ROUTER, suppress_envoy_headers=True, dynamic_stats={"value": False})  # a tenth of a request's time
     manager = packed(
         HCM,
         stat_prefix=STAT_PREFIX,
-        http_filters=[
-            {"name": "envoy.filters.http.router", "typed_config": packed(ROUTER, suppress_envoy_headers=True)}
-        ],
+        http_filters=[{"name": "envoy.filters.http.router", "typed_config": router}],
         upgrade_configs=[{"upgrade_type": "websocket"}],
         server_header_transformation="PASS_THROUGH",
         generate_request_id={"value": False},
