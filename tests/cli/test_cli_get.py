@@ -17,6 +17,7 @@ from admin_world import TABLES, Process, list_clusters, serving
 from click.testing import CliRunner, Result
 
 from isthmus.cli import local, root, sockets
+from isthmus.cli.columns import COLUMNS
 from isthmus.model import tables
 from isthmus.model.balancing import Backend, BackendKey, Failure, Frontend, FrontendKey, Group, Plan, PlanKey, Target
 from isthmus.model.clusters import Cluster
@@ -104,10 +105,11 @@ async def test_a_backend_that_the_kernel_has_ejected_has_the_reason_as_its_statu
     assert "c2-n1   ejected until 04:54:53Z: silent\n" in await printed("get", "backends", "-A")
 
 
-async def test_a_sentence_about_what_is_wrong_is_never_cut(process: Process) -> None:
-    why = "its cluster id is 1, but it joined with 2: only a cluster that joins anew may change it"
-    process.put(tables.CLUSTERS, Cluster(name=C2, state="refused", reason=why))
-    assert why in await printed("get", "clusters")
+@pytest.mark.parametrize("table", ["drains", "policies", "routes"])
+def test_a_sentence_about_what_is_wrong_is_never_cut(table: str) -> None:
+    why = "spec.targetRef.kind: a cluster is drained from the namespace isthmus-system only"
+    [invalid] = [each for each in COLUMNS[table] if each.head == "INVALID"]
+    assert invalid.text({"invalid": why}) == why
 
 
 @pytest.mark.parametrize(
