@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from apiserver_world import serving
@@ -19,6 +19,7 @@ from isthmus.clusterset import Follower, Publisher
 from isthmus.config import ClusterSection, ClustersetSection, KubernetesSection
 from isthmus.desired import ApiTarget
 from isthmus.etcd import Session
+from isthmus.kube.objects.core import NODE, SERVICE
 from isthmus.kube.objects.drains import DRAIN
 from isthmus.loadbalancer import drain_objects
 from isthmus.model import tables
@@ -37,6 +38,13 @@ TABLES = (
     tables.NODES, tables.ENDPOINT_SETS, tables.EXPORTS, tables.SERVICES, tables.IMPORTS, tables.RECORDS, tables.PROBES,
     tables.OWN_RANGES, tables.PEER_POLICIES,
 )  # fmt: skip
+
+
+EXISTING: tuple[tuple[kube.Kind[Any], str, str, dict[str, Any]], ...] = (
+    (NODE, "", "n1", {}),
+    (SERVICE, "default", "echo", {"ports": [{"port": 80}]}),
+)
+"""What can be drained."""
 
 
 class Server(NamedTuple):
@@ -74,6 +82,10 @@ def served(folder: Path) -> Iterator[Path]:
 async def defined(kubeconfig: Path) -> AsyncIterator[Server]:
     async with await kube.connect(KubernetesSection(kubeconfig=str(kubeconfig))) as client:
         await definitions.apply(client)
+        for kind, namespace, name, spec in EXISTING:
+            meta = {"name": name, **({"namespace": namespace} if namespace else {})}
+            body = {"apiVersion": "v1", "kind": kind.kind, "metadata": meta, "spec": spec}
+            await client.apply(kind, namespace, name, body, field_manager="test")
         yield Server(kubeconfig, client)
 
 
@@ -144,6 +156,12 @@ async def drained(db: Database, *wanted: tuple[str, str]) -> None:
         await db.until(lambda now: {(r.drain.kind, r.drain.target) for r in now.all(tables.DRAINING)} == {*wanted})
 
 
+async def test_the_command_that_undoes_a_drain_is_printed_with_the_same_options(server: Server) -> None:
+    done = await server.command("clusters", "drain", "c2")
+    undo = done.stderr.splitlines()[-1].partition("undo: isthmus ")[2]
+    assert undo == f"clusters undrain c2 --kubeconfig {server.kubeconfig} --namespace {NAMESPACE}"
+
+
 async def settles(server: Server, name: str, *wanted: str, namespace: str = NAMESPACE) -> None:
     async with asyncio.timeout(60):
         while await server.condition(name, namespace=namespace) != wanted:  # noqa: ASYNC110
@@ -200,6 +218,12 @@ async def test_a_tenant_drains_no_cluster(server: Server, etcd: Session) -> None
 @pytest.mark.parametrize(
     ("words", "code", "error"),
     [
+        (["nodes", "drain", "n11"], 1, "there is no node n11 in this cluster: kubectl get nodes"),
+        (
+            ["services", "drain", "demo/echo"],
+            1,
+            "there is no service echo in this cluster: kubectl get services -n demo",
+        ),
         (["clusters", "drain", "No Cluster"], 1, "'No Cluster' cannot be a cluster's name"),
         (["clusters", "undrain", "c2"], 1, "cluster c2 is not drained by a command here: kubectl get drains -A"),
         (["services", "drain", "echo"], 2, "'echo': want NAMESPACE/NAME"),

@@ -117,7 +117,7 @@ def _field(name: str) -> Callable[[Row], str]:
 
 
 def _sentence(name: str) -> Callable[[Row], str]:
-    """A field that says what is wrong: whole, since what it names often stands at its end."""
+    """The whole of a sentence about what is wrong: what it names often stands at its end."""
     return lambda row: str(row.get(name) or "")
 
 

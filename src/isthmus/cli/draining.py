@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from isthmus.cli import apiserver, groups, output
+from isthmus.cli import apiserver, groups, output, sockets
 from isthmus.cli.apiserver import FIELD_MANAGER, Server
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from isthmus.model.drains import DrainKind
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+WHERE = ("kubeconfig", "context", "namespace")
+"""Options that select the API server and its namespace, which the command that undoes a drain needs too."""
 DURATION = re.compile(r"(?:\d+[smhd])+\Z")
 
 
@@ -149,6 +151,7 @@ def _drain(
     spec |= {"endTime": timestamp(now + timedelta(seconds=end_after))} if end_after is not None else {}
 
     async def write(client: kube.Client, namespace: str) -> None:
+        await _exists(client, kind, target, space)
         at, called = space or namespace, drains.object_name(kind, target)
         try:
             await client.get(DRAIN, called, at)
@@ -159,7 +162,28 @@ def _drain(
 
     apiserver.carry_out(Server(**server), write)
     output.note(f"{kind.lower()} {name} {_meaning(existing, ramp, deadline, end_after)}")
-    output.note(f"look: isthmus status; undo: isthmus {kind.lower()}s undrain {name}")
+    given = {field: server[field] or (sockets.context() if field == "context" else "") for field in WHERE}
+    options = "".join(f" --{field} {value}" for field, value in given.items() if value)
+    output.note(f"look: kubectl get drains -A; undo: isthmus {kind.lower()}s undrain {name}{options}")
+
+
+async def _exists(client: kube.Client, kind: DrainKind, name: str, namespace: str) -> None:
+    """Refuse a node or a Service that is not there, as a typo is; a user who may not look for it is not refused."""
+    from isthmus import kube
+    from isthmus.kube.objects.core import NODE, SERVICE
+
+    if kind == "Cluster":
+        return
+    try:
+        if kind == "Node":
+            await client.get(NODE, name)
+        else:
+            await client.get(SERVICE, name, namespace)
+    except kube.NotFound:
+        shown = "nodes" if kind == "Node" else f"services -n {namespace}"
+        raise click.ClickException(f"there is no {kind.lower()} {name} in this cluster: kubectl get {shown}") from None
+    except kube.KubeError:
+        return  # what the object itself meets is the error
 
 
 def _meaning(existing: str, ramp: int, deadline: int | None, end_after: int | None) -> str:

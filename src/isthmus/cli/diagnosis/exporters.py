@@ -113,11 +113,11 @@ def _peer(facts: Facts, row: Cluster) -> Hop:
 
 def _reach(row: Cluster, why: str) -> str:
     """What mends a peer that is not followed, by the reason for that."""
-    again = f"isthmus clusters invite in {row.name}, isthmus clusters join here"
+    rejoin = f"isthmus clusters invite in {row.name}, isthmus clusters join here"
     if "authentication failed" in why or "permission denied" in why:
-        return f"its etcd does not admit the user in its file: {again}"
+        return f"its etcd does not admit the user in its file: {rejoin}"
     if "certificate" in why.lower():
-        return f"the authority in its file is not that of its etcd: isthmus clusters refresh, or {again}"
+        return f"the authority in its file is not that of its etcd: isthmus clusters refresh, or {rejoin}"
     behind = "behind its gateways, " if through_gateways(row) else ""
     return f"isthmus clusters status; its etcd is {behind}{', '.join(row.endpoints) or 'not configured'}"
 
