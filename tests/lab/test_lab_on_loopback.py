@@ -38,11 +38,11 @@ def user(own_host: None) -> Iterator[OrdinaryUser]:
 class Pair(UsersPair):
     """What is seen of the calls of such a lab."""
 
-    def answers(self, count: int, *, cluster: str = "c1", name: str = IMPORT) -> Counter[str]:
-        """Which cluster answered how many calls, one after the other; '' those that none did."""
+    def answers(self, count: int, *, cluster: str = "c1", name: str = IMPORT, by: str = "cluster") -> Counter[str]:
+        """Which cluster, or pod, answered how many calls, one after the other; '' those that none did."""
         caller = ("python3", "-I", "-S", str(PROGRAMS / "caller.py"), name, "80", "--count", str(count))
         calls = [json.loads(line) for line in self.run(*caller, cluster=cluster, code=None).splitlines()]
-        return Counter(call["answer"]["cluster"] if call["ok"] else "" for call in calls)
+        return Counter(call["answer"][by] if call["ok"] else "" for call in calls)
 
     def spread(self, policy: dict[str, Any]) -> None:
         """Apply a policy of the import in c1."""
@@ -82,6 +82,17 @@ def test_an_exported_service_is_called_by_name_and_every_pod_has_its_share(pair:
 
 def test_a_plain_service_stays_in_its_cluster(pair: Pair) -> None:
     assert pair.answers(10, cluster="c2", name=LOCAL) == {"c2": 10}
+
+
+def test_a_client_stays_with_a_pod_where_the_service_wants_that(pair: Pair) -> None:
+    def pods() -> int:
+        return len(pair.answers(20, cluster="c2", name=LOCAL, by="pod"))
+
+    service = ("patch", "service", "-n", "demo", "echo", "-p")
+    pair.kubectl("c2", *service, '{"spec": {"sessionAffinity": "ClientIP"}}')
+    until(lambda: pods() == 1, what="one pod answers the client")
+    pair.kubectl("c2", *service, '{"spec": {"sessionAffinity": "None"}}')
+    until(lambda: pods() == 2, what="both answer again")
 
 
 def test_a_name_that_is_not_known_has_no_address(pair: Pair) -> None:
