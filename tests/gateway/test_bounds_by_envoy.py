@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -53,14 +53,11 @@ async def test_a_member_that_opens_ever_more_connections_is_refused_and_no_other
         made = await asyncio.open_connection(*gateway.gateways[0], ssl=calling_with(members[name]), server_hostname=SNI)
         return Held(*made)
 
-    async def refused() -> object:
-        return gateway.refusals.by_reason()
-
     held = [await called(C1) for _ in range(BOUND)]
     assert [await each.line() for each in held] == [b"hello\n"] * BOUND
     assert await gateway.handshake(members[C1], SNI) == b""
     assert await gateway.handshake(members[C3], SNI) == b"hello\n"
-    await until(refused, {"too many": {"unknown": 1}})
+    await until(refused(gateway), {"too many": {"unknown": 1}})
     held[0].close()
     await until(lambda: gateway.handshake(members[C1], SNI), b"hello\n")
     for each in held:
@@ -71,10 +68,6 @@ async def test_strangers_have_so_many_connections_to_the_etcd_and_none_for_long_
     world: World,
 ) -> None:
     gateway = world.islands
-
-    async def refused() -> object:
-        return gateway.refusals.by_reason()
-
     await gateway.healthy()
     hello = client_hello(calling_with(None), etcd_sni(C2, DOMAIN))
     held = [await sent(gateway, hello) for _ in range(BOUND)]
@@ -85,7 +78,7 @@ async def test_strangers_have_so_many_connections_to_the_etcd_and_none_for_long_
     assert [await each.line() for each in held] == [b""] * BOUND, "ended: they said nothing"
     again = await sent(gateway, hello)
     assert await again.line() == b"hello\n"
-    await until(refused, {"too many": {"unknown": 1}})
+    await until(refused(gateway), {"too many": {"unknown": 1}})
 
 
 async def test_who_goes_no_further_than_its_first_bytes_is_cut_off(world: World) -> None:
@@ -125,6 +118,15 @@ def keepalive_timers() -> dict[tuple[int, int], bool]:
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     ports = {(int(row[1][-4:], 16), int(row[2][-4:], 16)): row[5].startswith("02:") for row in rows if row[3] == "01"}
     return defaultdict(bool, ports)
+
+
+def refused(gateway: Islands) -> Callable[[], Awaitable[object]]:
+    """Connections that were refused, by reason and peer."""
+
+    async def ask() -> object:
+        return gateway.refusals.by_reason()
+
+    return ask
 
 
 class Held(NamedTuple):

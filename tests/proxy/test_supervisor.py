@@ -156,6 +156,24 @@ class Held(NamedTuple):
         self.writer.transport.abort()
 
 
+async def test_an_envoy_that_is_drained_and_too_busy_to_answer_keeps_its_connections(tmp_path: Path) -> None:
+    """Its admin socket gives no answer first; then it has a connection, then none."""
+    active = '{"stats": [{"name": "listener.0.downstream_cx_active", "value": %d}]}'
+    counts, asked = iter([(503, ""), (200, active % 1), (200, active % 0)]), list[str]()
+
+    async def admin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        request = await reader.readuntil(b"\r\n\r\n")
+        asked.append(request.split()[1].decode().partition("?")[0])
+        status, body = next(counts) if asked[-1] == "/stats" else (200, "")
+        writer.write(f"HTTP/1.1 {status} answer\r\ncontent-length: {len(body)}\r\n\r\n{body}".encode())
+        writer.close()
+
+    path = tmp_path / "admin.sock"
+    async with await asyncio.start_unix_server(admin, path):
+        await process.Admin(path).drain(0, 60)
+    assert asked == ["/drain_listeners", "/stats", "/stats", "/stats", "/quitquitquit"]
+
+
 async def test_lines_of_any_length_are_read_of_an_envoys_log(tmp_path: Path) -> None:
     """One that is not read to its end fills the pipe, and Envoy stands still when it logs."""
     program = tmp_path / "envoy"

@@ -122,9 +122,11 @@ class Admin:
             "listener_manager.lds.update_success", 0
         ) > 0
 
-    async def connections(self) -> int:
-        """Open connections of clients."""
+    async def connections(self) -> int | None:
+        """Open connections of clients; None where it does not answer, though it runs."""
         found = await self.stats("downstream_cx_active")
+        if not found and self._listens():  # the admin socket's own would be among them
+            return None
         return sum(number for name, number in found.items() if name.startswith("listener.") and ".admin." not in name)
 
     @property
@@ -138,12 +140,22 @@ class Admin:
             pid: int = struct.unpack("3i", asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
             return pid
 
+    def _listens(self) -> bool:
+        """Whether a process does, stopped or not."""
+        with socket.socket(socket.AF_UNIX) as asking:
+            asking.setblocking(False)
+            try:
+                asking.connect(str(self.path))
+            except OSError as why:
+                return isinstance(why, BlockingIOError)  # as many wait already as may
+            return True
+
     async def drain(self, seconds: float, limit: float) -> None:
         """Ask clients to leave, stop listening after these seconds, and end it when all have left or at the limit."""
         await self._ask("POST", "/drain_listeners?graceful")
         ends = time.monotonic() + limit
         await asyncio.sleep(min(seconds, limit))
-        while time.monotonic() < ends and await self.connections():  # noqa: ASYNC110 of another process
+        while time.monotonic() < ends and await self.connections() != 0:  # noqa: ASYNC110 of another process
             await asyncio.sleep(POLL)
         await self.stop()
 
