@@ -118,9 +118,10 @@ async def test_an_envoy_with_few_descriptors_left_refuses_calls_and_those_that_i
 ) -> None:
     monkeypatch.setattr(process, "LOOK_EVERY", 0.02)
     monkeypatch.setattr(bootstrap, "KNOWN_WITHIN", 0.02)
+    monkeypatch.setattr(bootstrap, "UNANSWERED_ABOVE", 1.0)
     port = await serving(world)
     running = world.supervisor.stats().running
-    resource.prlimit(running, resource.RLIMIT_NOFILE, (1_000, 1_000))
+    resource.prlimit(running, resource.RLIMIT_NOFILE, (2_000, 2_000))
     held: list[Held] = []
     while not held or held[-1].status == b"200":
         held.append(await Held.of(port))
