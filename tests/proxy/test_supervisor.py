@@ -114,23 +114,24 @@ async def test_no_call_fails_while_the_discovery_service_is_away_and_comes_back(
 
 @needs_envoy
 async def test_an_envoy_with_few_descriptors_left_refuses_calls_and_those_that_it_has_go_on(
-    world: EnvoyWorld, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process, "LOOK_EVERY", 0.02)
     monkeypatch.setattr(bootstrap, "KNOWN_WITHIN", 0.02)
     monkeypatch.setattr(bootstrap, "UNANSWERED_ABOVE", 1.0)
-    port = await serving(world)
-    running = world.supervisor.stats().running
-    resource.prlimit(running, resource.RLIMIT_NOFILE, (2_000, 2_000))
-    held: list[Held] = []
-    while not held or held[-1].status == b"200":
-        held.append(await Held.of(port))
-    assert [await each.again() for each in held[:-1]] == [b"200"] * (len(held) - 1)
-    for each in held:
-        each.close()
-    await world.until(port, (200, "one"))
-    stats = world.supervisor.stats()
-    assert (stats.running, stats.died) == (running, 0)
+    async with envoy_world(tmp_path / "envoy") as world:
+        port = await serving(world)
+        running = world.supervisor.stats().running
+        resource.prlimit(running, resource.RLIMIT_NOFILE, (1_000, 1_000))
+        held: list[Held] = []
+        while not held or held[-1].status == b"200":
+            held.append(await Held.of(port))
+        assert {await each.again() for each in held[:-1]} == {b"200"}
+        for each in held:
+            each.close()
+        await world.until(port, (200, "one"))
+        stats = world.supervisor.stats()
+        assert (stats.running, stats.died) == (running, 0)
 
 
 class Held(NamedTuple):
