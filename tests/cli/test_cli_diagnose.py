@@ -360,6 +360,7 @@ def test_a_policy_or_a_route_for_what_does_not_exist_has_no_effect() -> None:
     [
         ("etcd https://c2: etcdserver: permission denied", "its etcd does not admit the user in its file: "),
         ("etcd https://c2: its certificate is refused: expired", "the authority in its file is not that of its etcd: "),
+        ("etcd https://c2: it refuses the client's certificate: bad", "the certificate in its file has ended, or "),
         ("etcd https://c2: timed out", "isthmus clusters status; its etcd is "),
     ],
 )
@@ -399,6 +400,16 @@ def test_an_etcd_that_is_away_is_a_fault_also_where_the_operator_has_ended_for_i
     peer("stale", "etcd https://c2: failed to connect")(it)
     it.errors["c2"] = "no process serves its socket"
     assert [fault.object for fault in it.faults()] == ["cluster c2", "c2/operator"]
+
+
+def test_that_no_cluster_exports_follows_from_a_peer_whose_exports_are_not_known() -> None:
+    it = Clusters()
+    unexported(it)
+    it.world.put(make.service())
+    it.operator["service"] = (tables.SERVICES, make.service())
+    del it.exporter["own"]
+    peer("refused", "its cluster id is 2, but it joined with 1")(it)
+    assert [fault.object for fault in it.faults()] == ["cluster c2"]
 
 
 def drained(target: str, *, kind: str = "Cluster", reason: str) -> Callable[[Clusters], None]:

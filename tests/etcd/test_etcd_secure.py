@@ -72,7 +72,7 @@ async def test_a_client_without_a_certificate_or_with_a_foreign_one_is_refused(
     stranger = Authority(tmp_path / "other", "other")
     for tls in (Tls(str(authority.cert)), client(stranger, ca=authority.cert)):
         async with Session([secure_etcd.endpoint], tls=tls) as session:
-            with pytest.raises(Transient):
+            with pytest.raises(Transient, match=r": it refuses the client's certificate: [a-z ]+$"):
                 await session.get("a")
 
 

@@ -38,6 +38,8 @@ RIGHTS_CHANGED: Final = ("revision of auth store is old", "revision in header is
 etcd refused as it applied it."""
 UNTRUSTED: Final = re.compile(r"CERTIFICATE_VERIFY_FAILED: (.+?)(: OK)?$")
 """gRPC's account of a certificate that it refuses, which ends with OpenSSL's reason."""
+ALERT: Final = re.compile(r"ALERT_([A-Z_]*(?:CERTIFICATE|CA)(?:_[A-Z]+)*)")
+"""The same of a server that refuses the client's: a TLS alert, as in SSLV3_ALERT_BAD_CERTIFICATE."""
 NOT_ALLOWED: Final = (
     "user name is empty",
     "authentication failed",
@@ -62,7 +64,9 @@ def denies(details: str) -> bool:
 def translated(error: Any, where: str) -> Exception:
     """The error of this package for one of gRPC's; ``where`` is the endpoint."""
     code, details = error.code(), error.details() or ""
-    if (untrusted := UNTRUSTED.search(details)) is not None:
+    if (alert := ALERT.search(details)) is not None:
+        details = f"it refuses the client's certificate: {alert[1].lower().replace('_', ' ')}"
+    elif (untrusted := UNTRUSTED.search(details)) is not None:
         details = f"its certificate is refused: {untrusted[1]}"
     message = f"etcd {where}: {details or code.name.lower()}"
     if code is Code.OUT_OF_RANGE:

@@ -23,6 +23,8 @@ from isthmus.model.names import ClusterName, ServiceName, split
 from isthmus.model.services import Condition, EndpointSet
 from isthmus.statedb import Reader
 
+CLIENT_REFUSED: Final = "it refuses the client's certificate"
+"""In the reason of a peer whose etcd does so (etcd/errors.py)."""
 API: Final = "multicluster.x-k8s.io/v1beta1"
 
 
@@ -116,6 +118,8 @@ def _reach(row: Cluster, why: str) -> str:
     rejoin = f"isthmus clusters invite in {row.name}, isthmus clusters join here"
     if "authentication failed" in why or "permission denied" in why:
         return f"its etcd does not admit the user in its file: {rejoin}"
+    if CLIENT_REFUSED in why:
+        return f"the certificate in its file has ended, or is of another authority than its etcd trusts: {rejoin}"
     if "certificate" in why.lower():
         return f"the authority in its file is not that of its etcd: isthmus clusters refresh, or {rejoin}"
     behind = "behind its gateways, " if through_gateways(row) else ""
@@ -152,7 +156,8 @@ def exports(facts: Facts, service: ServiceName) -> Iterator[Hop]:
                 cure = f"isthmus clusters invite in {cluster}, isthmus clusters join in {facts.cluster}"
                 yield Hop("peer", f"cluster {cluster}", text, "fault", cure)
     if not arrived and not valid and not wrong and not facts.operator.error:
-        yield _no_export(facts, service)
+        found = _no_export(facts, service)
+        yield replace(found, state="follows", cure="") if _unknown_exports(facts) else found
 
 
 def _not_for_us(facts: Facts, service: ServiceName) -> Iterator[tuple[str, str]]:
@@ -162,6 +167,12 @@ def _not_for_us(facts: Facts, service: ServiceName) -> Iterator[tuple[str, str]]
         if row.name == service and row.cluster != own and not may_import(own, row):
             allowed = ", ".join(importers(row) or ()) or "no cluster"
             yield row.cluster, f"for {allowed} only, by its annotation {IMPORTERS}: not for {own}"
+
+
+def _unknown_exports(facts: Facts) -> bool:
+    """Whether some peer's exports are not known: it may export the service, and its own hop is the fault."""
+    rows = facts.operator.rows.all(tables.CLUSTERS)
+    return any("serviceexports" not in row.synced for row in rows if not row.own and row.state != "ready")
 
 
 def _no_export(facts: Facts, service: ServiceName) -> Hop:

@@ -60,7 +60,10 @@ def sources(facts: Facts, process: Process) -> Iterator[Hop]:
         yield Hop("process", f"API server of {process.cluster}", text, "fault", _admit(facts, process, why))
     publisher = process.status.get("publisher", {})
     if publisher.get("error"):
-        cure = facts.start(f"{process.cluster}/etcd") if facts.lab else "check etcd.endpoints of the operator"
+        if "permission denied" in publisher["error"]:
+            cure = "isthmus clusters certs there: it makes the etcd's users and roles, for cluster.name and no other"
+        else:
+            cure = facts.start(f"{process.cluster}/etcd") if facts.lab else "check etcd.endpoints of the operator"
         text = f"{process} cannot publish: {publisher['error']}"
         yield Hop("process", f"etcd of {process.cluster}", text, "fault", cure)
 
