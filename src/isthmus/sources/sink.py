@@ -47,7 +47,7 @@ class TableSink(Generic[T, R]):
         last.
         """
         self._complaints = {key: why for key, why in self._complaints.items() if key in items}
-        key_of, present = self._table.key, self._db.present(self._table)
+        key_of, present = self._table.key, self._db.present().getter(self._table)
         wanted: set[Any] = set()
         changes: dict[Any, R | None] = {}
         leaving: list[Any] = []

@@ -64,20 +64,19 @@ class Changes(Generic[R]):
         """The present snapshot, and what changed up to it since the last call, in order of first change."""
         before = self._take()
         snapshot = self._database.snapshot()
-        get = snapshot._states[self._table.name].get
-        changes = []
-        for key, old in before.items():  # hot:
-            new = get(key)
+        changes, present = [], snapshot.get_all(self._table, before)
+        for (key, old), new in zip(before.items(), present, strict=True):  # hot:
             if old is not new and (old is None or new is None or old != new):
                 changes.append(Change(key, old, new))
         return snapshot, changes
 
     def pairs(self) -> list[tuple[R | None, R | None]]:
         """What changed since the last call as (old row, new row), where no snapshot is needed."""
-        get, before = self._database.present(self._table), self._take()
+        reader, before = self._database.present(), self._take()
+        present = reader.get_all(self._table, before)
         return [
             (old, new)
-            for old, new in zip(before.values(), map(get, before), strict=True)
+            for old, new in zip(before.values(), present, strict=True)
             if old is not new and (old is None or new is None or old != new)
         ]
 

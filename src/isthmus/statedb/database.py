@@ -18,7 +18,7 @@ from msgspec import Struct
 from isthmus.statedb.changes import Changes
 from isthmus.statedb.errors import StateError
 from isthmus.statedb.growth import LEAST, Growth
-from isthmus.statedb.reading import Pending, Snapshot
+from isthmus.statedb.reading import Pending, Reader, Snapshot
 from isthmus.statedb.states import ByTable, TableState
 from isthmus.statedb.table import AnyTable, Table
 from isthmus.statedb.transaction import WriteTxn
@@ -96,12 +96,11 @@ class Database:
         """By table, the initializers that have not completed: the same object until one of them comes or completes."""
         return self._pending
 
-    def present(self, table: Table[Any, R]) -> Callable[[Any], R | None]:
-        """A function from a key to the row that was committed last; only between transactions."""
+    def present(self) -> Reader:
+        """What was committed last; only between transactions."""
         if self._writing:
             raise StateError("a transaction is open: what was committed last is read through a snapshot")
-        get: Callable[[Any], R | None] = self._states[table.name].get
-        return get
+        return Reader(self._states, self._pending)
 
     @contextmanager
     def write(self) -> Iterator[WriteTxn]:

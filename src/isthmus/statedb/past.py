@@ -7,7 +7,7 @@ transaction what that transaction touches, and nothing once it is dropped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from heapq import merge
 from itertools import groupby, islice
@@ -58,6 +58,10 @@ class PastState:
         """The row that had this key, or None."""
         self._follow()
         return self._undo[key] if key in self._undo else self._present.get(key)
+
+    def many(self, keys: Collection[Any]) -> list[Any]:
+        """The row that each key had, None where there was none."""
+        return [*map(self.get, keys)]
 
     def all(self) -> list[Any]:
         """Every row there was."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from isthmus.statedb.index import Rows
@@ -30,6 +30,10 @@ class Reader:
         """The row with this primary key, or None."""
         row: R | None = self._states[table.name].get(key)
         return row
+
+    def get_all(self, table: Table[K, R], keys: Collection[K]) -> Sequence[R | None]:  # hot:
+        """The row with each of these primary keys, or None."""
+        return self._states[table.name].many(keys)
 
     def getter(self, table: Table[K, R]) -> Callable[[K], R | None]:
         """The function from a primary key to its row, or None, for many look-ups without an ``await`` between them."""

@@ -225,9 +225,9 @@ class Reconciler(Generic[K, R]):
         wanted: dict[Any, R] = {}
         deleted_rows: dict[Any, R] = {}
         keys = self._backlog.take(self._size)
-        get = snapshot.getter(self._table)
-        for key in keys:  # hot:
-            if (row := get(key)) is not None:
+        present = snapshot.get_all(self._table, keys)
+        for key, row in zip(keys, present, strict=True):  # hot:
+            if row is not None:
                 wanted[key] = row
             else:
                 deleted_rows[key] = self._held[key]

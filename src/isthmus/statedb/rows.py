@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from types import NoneType
 from typing import Any
 
 from isthmus.statedb.index import Index
@@ -22,6 +23,10 @@ class ByKey(dict[Any, Any]):
     def has_none(self, keys: Collection[Any]) -> bool:
         """Whether no row has one of these keys."""
         return self.keys().isdisjoint(keys)
+
+    def many(self, keys: Iterable[Any]) -> list[Any]:
+        """The row of each key, None where there is none."""
+        return [*map(self.get, keys)]
 
     def select(self, keys: Iterable[Any]) -> dict[Any, Any]:  # hot:
         """The rows that have these keys, by key."""
@@ -87,12 +92,17 @@ class Clustered:
         """Whether no row has one of these keys."""
         return self.index.found.keys().isdisjoint([*map(self._of_key, keys)]) or not self.select(keys)
 
+    def many(self, keys: Collection[Any]) -> list[Any]:  # hot:
+        """The row of each key, None where there is none."""
+        rows = [*map(self.index.get, map(self._of_key, keys))]
+        kinds = {*map(type, rows)}
+        if kinds == {NoneType} or (kinds == {self._row} and [*map(self._key, rows)] == [*keys]):
+            return rows  # nearly always: there is nothing under their values, or each is alone under its own
+        return [*map(self.get, keys)]
+
     def select(self, keys: Collection[Any]) -> dict[Any, Any]:  # hot:
         """The rows that have these keys, by key."""
-        rows = [*map(self.index.get, map(self._of_key, keys))]
-        if {*map(type, rows)} == {self._row} and [*map(self._key, rows)] == [*keys]:
-            return dict(zip(keys, rows, strict=True))  # nearly always: each is alone under its value
-        return {key: row for key, row in zip(keys, map(self.get, keys), strict=True) if row is not None}
+        return {key: row for key, row in zip(keys, self.many(keys), strict=True) if row is not None}
 
     def remove(self, rows: Mapping[Any, Any]) -> None:
         """Remove rows that are there, given by key."""

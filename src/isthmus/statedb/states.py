@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import Any, Final, NoReturn, TypeVar
 
@@ -44,6 +44,10 @@ class TableState:
             yield self.rows
         for index in filter(None, self.indexes):
             yield index.found
+
+    def many(self, keys: Collection[Any]) -> list[Any]:
+        """The row of each key, None where there is none."""
+        return self.rows.many(keys)
 
     def all(self) -> list[Any]:
         """Every row, in a list of the caller's own: rows may be written while it is iterated."""

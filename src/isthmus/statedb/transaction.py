@@ -119,7 +119,7 @@ class WriteTxn(Reader):
         """What this transaction has written so far: rows as they were before and are now, None for none."""
         state = self._present[table.name]
         touched = state.touched or {}
-        pairs = zip(touched.values(), map(state.get, touched), strict=True)
+        pairs = zip(touched.values(), state.many(touched), strict=True)
         return [(old, new) for old, new in pairs if old is not None or new is not None]
 
     def _await_exactly(self, table: AnyTable, names: frozenset[str]) -> None:
