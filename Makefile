@@ -5,6 +5,7 @@ SELECT := not kube and not failover and not islands and not karmada_programs and
 
 .PHONY: test-kernel fuzz-names scale-names soak-names demo demo-failover demo-islands demo-karmada demo-lb test test-kube test-failover test-islands check format lock setup setup-dev setup-test bpf mutate mutants bench-lb bench-policy bench-policy-change bench-mcs bench-mcs-change bench-export bench-diagnose bench-clusterset test-flood cilium-reader chaos soak soak-calls kube-tools karmada-tools test-karmada kube-protos xds-protos lock clean bench-dns bench-names bench-connect bench-proxy bench-islands gateway-report
 demo: setup ## run the main job: three clusters, one export, sixty calls
+	@[ "$$(id -u)" = 0 ] || $(PY) -c 'from isthmus_lab import confinement; exit(bool(confinement.missing()))' || tools/setup envoy
 	@$(PY) -m isthmus lab demo
 
 demo-failover: setup ## where policies send calls while clusters fail: tiers, weights, routes, a canary, cuts under load
