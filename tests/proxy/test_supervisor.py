@@ -125,7 +125,8 @@ async def test_an_envoy_with_few_descriptors_left_refuses_calls_and_those_that_i
         resource.prlimit(running, resource.RLIMIT_NOFILE, (1_000, 1_000))
         held: list[Held] = []
         while not held or held[-1].status == b"200":
-            held.append(await Held.of(port))
+            async with asyncio.timeout(60):
+                held.append(await Held.of(port))
         assert {await each.again() for each in held[:-1]} == {b"200"}
         for each in held:
             each.close()
