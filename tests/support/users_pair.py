@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import programs
+from lab_traces import host_network
 from ordinary_user import OrdinaryUser
 
 ECHO: Final = Path("examples/echo")
@@ -36,3 +38,14 @@ class UsersPair:
         """What a command prints in the client's pod."""
         words = ("lab", "exec", "--lab", NAME, cluster, "demo/client", "--", *command)
         return self.user.isthmus(*words, code=code).stdout
+
+
+def demo_of(user: OrdinaryUser) -> str:
+    """The main job as this user: every step holds, and nothing of it is left. What it says on stderr."""
+    before = host_network()
+    done = user.isthmus("lab", "demo", "--json", code=None)
+    outcome: dict[str, Any] = json.loads(done.stdout)
+    assert [step for step in outcome["steps"] if not step["ok"]] == [], done.stderr
+    assert (outcome["ok"], done.returncode, len(outcome["steps"])) == (True, 0, 9)
+    assert (user.processes(), user.directory.exists(), host_network()) == ([], False, before)
+    return done.stderr
