@@ -51,7 +51,7 @@ def diagnose(
             if subject or any(hop.state == "fault" for hop in hops):
                 _print(name, hops)
         if not subject and not any(hop.state == "fault" for hops in found.values() for hop in hops):
-            print(f"✓ {len(found)} services, no fault")
+            print(f"✓ {len(found)} service{'s' * (len(found) != 1)}, no fault")
     sys.exit(any(hop.state == "fault" for hops in found.values() for hop in hops))
 
 
