@@ -18,6 +18,7 @@ import pytest
 import structlog
 from hypothesis import settings
 
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"  # else what gRPC does after a fork aborts a child of a test now and then
 pytest_plugins = ["etcd_server", "kube_apiserver", "own_host", "uplink_node"]
 
 NO_SKIP: Final = os.environ.get("ISTHMUS_NO_SKIP") == "1"
