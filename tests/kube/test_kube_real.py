@@ -302,4 +302,4 @@ async def test_events_are_made_and_counted(client: kube.Client, namespace: str) 
             sent = recorder.sent + times
             await until(lambda sent=sent: recorder.sent == sent)  # type: ignore[misc]
         found: list[Event] = await client.list(EVENT, namespace)
-        assert [event.count for event in found] == [4]
+        assert [event.count for event in found if event.count] == [4]  # the server may make some, without
