@@ -8,7 +8,7 @@ import resource
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -165,11 +165,11 @@ async def test_an_envoy_that_is_drained_and_too_busy_to_answer_keeps_its_connect
     counts, asked = iter([(503, ""), (200, active % 1), (200, active % 0)]), list[str]()
 
     async def admin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        request = await reader.readuntil(b"\r\n\r\n")
-        asked.append(request.split()[1].decode().partition("?")[0])
-        status, body = next(counts) if asked[-1] == "/stats" else (200, "")
-        writer.write(f"HTTP/1.1 {status} answer\r\ncontent-length: {len(body)}\r\n\r\n{body}".encode())
-        writer.close()
+        with closing(writer), suppress(asyncio.IncompleteReadError):  # of a connection by which nothing is asked
+            request = await reader.readuntil(b"\r\n\r\n")
+            asked.append(request.split()[1].decode().partition("?")[0])
+            status, body = next(counts) if asked[-1] == "/stats" else (200, "")
+            writer.write(f"HTTP/1.1 {status} answer\r\ncontent-length: {len(body)}\r\n\r\n{body}".encode())
 
     path = tmp_path / "admin.sock"
     async with await asyncio.start_unix_server(admin, path):
