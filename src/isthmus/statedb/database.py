@@ -137,9 +137,10 @@ class Database:
 
     def _commit(self, txn: WriteTxn) -> None:
         pending = txn._pending_after(self._pending)
-        changed = bool(self._written) or pending is not self._pending
+        changed = pending is not self._pending
         self._pending = pending
         for name, touched in self._close():
+            changed = True
             for reader in tuple(self._readers[name]):
                 reader._committed(touched)
         if changed:
@@ -148,11 +149,11 @@ class Database:
             self._wake()
 
     def _close(self) -> list[tuple[str, dict[Any, Any]]]:
-        """End the writing of all tables; what was touched, by table."""
-        touched = [(state.table.name, state.touched or {}) for state in self._written]
+        """End the writing of all tables; what was touched, by table, of those where anything was."""
+        touched = [(state.table.name, state.touched) for state in self._written if state.touched]
         for snapshot in self._live_snapshots():
-            for name, _ in touched:
-                snapshot._end(name)
+            for state in self._written:
+                snapshot._end(state.table.name)
         for state in self._written:
             state.touched = None
         self._written = []

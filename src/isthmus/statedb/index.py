@@ -8,8 +8,8 @@ table, so a look-up does not go through the table again. It changes in place: a 
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from itertools import repeat
 from typing import Any
 
 from isthmus.statedb.ordered import SortedDict
@@ -47,9 +47,7 @@ class Index:
         values_of, found, get = self._values, self.found, self.get
         if type(values_of) is Attribute:
             rows, attributes = _parted(values_of, rows)
-            new = dict(zip(attributes, rows, strict=True))
-            if type(found) is dict and len(new) == len(rows) and found.keys().isdisjoint(new.keys()):
-                found.update(new)  # nearly always: no two of them are under one value
+            if self.add_alone(attributes, rows):
                 return
         for row in rows:
             values = values_of(row)
@@ -60,14 +58,36 @@ class Index:
                 else:
                     self._join(value, there, row)
 
+    def add_alone(self, values: Sequence[Any], rows: Collection[Any]) -> bool:  # hot:
+        """Add rows, each under the value given with it, where it is alone under that: True nearly always.
+
+        False: several are under one value, with each other or with rows that are there, and nothing was done.
+        """
+        found, new = self.found, dict(zip(values, rows, strict=True))
+        if type(found) is not dict or len(new) < len(values) or not found.keys().isdisjoint(new):
+            return False
+        found.update(new)
+        return True
+
+    def take(self, values: Iterable[Any]) -> list[Rows | None]:  # hot:
+        """Remove whatever is stored under values; gives it, None for nothing. One look-up where it is wanted and goes."""
+        return [*map(self.found.pop, values, repeat(None))]
+
+    def give_back(self, values: Iterable[Any], taken: Iterable[Rows | None]) -> None:
+        """Store again what was taken."""
+        for value, rows in zip(values, taken, strict=True):
+            if rows is not None:
+                self.found[value] = rows
+
     def remove_all(self, rows: Sequence[Any]) -> None:  # hot:
         """Remove rows."""
         values_of, found, get = self._values, self.found, self.get
-        if type(values_of) is Attribute:
+        if type(values_of) is Attribute and type(found) is dict:
             rows, attributes = _parted(values_of, rows)
-            if [*map(get, attributes)] == rows:  # nearly always: each is alone under its value
-                deque(map(found.__delitem__, attributes), maxlen=0)
+            taken = self.take(attributes)
+            if taken == rows:  # nearly always: each is alone under its value
                 return
+            self.give_back(attributes, taken)
         for old in rows:
             values = values_of(old)
             for value in values if len(values) < 2 else dict.fromkeys(values):

@@ -6,7 +6,6 @@ no second dict of them and keeps no keys: of a table with one row under each val
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import NoneType
 from typing import Any
@@ -20,22 +19,21 @@ class ByKey(dict[Any, Any]):
 
     __slots__ = ()
 
-    def has_none(self, keys: Collection[Any]) -> bool:
-        """Whether no row has one of these keys."""
-        return self.keys().isdisjoint(keys)
-
     def many(self, keys: Iterable[Any]) -> list[Any]:
         """The row of each key, None where there is none."""
         return [*map(self.get, keys)]
 
-    def select(self, keys: Iterable[Any]) -> dict[Any, Any]:  # hot:
-        """The rows that have these keys, by key."""
-        get = self.get
-        return {key: row for key in keys if (row := get(key)) is not None}
+    def add_new(self, rows: Mapping[Any, Any]) -> bool:
+        """Add rows, given by key, if none of their keys has one; False: nothing was done."""
+        if not self.keys().isdisjoint(rows):
+            return False
+        self.update(rows)
+        return True
 
-    def remove(self, rows: Mapping[Any, Any]) -> None:
-        """Remove rows that are there, given by key."""
-        deque(map(self.__delitem__, rows), maxlen=0)
+    def take(self, keys: Iterable[Any]) -> dict[Any, Any]:  # hot:
+        """Remove the rows that have these keys; gives them by key."""
+        pop = self.pop
+        return {key: row for key in keys if (row := pop(key, None)) is not None}
 
 
 class Clustered:
@@ -71,11 +69,6 @@ class Clustered:
         if self.get(key) is not default:
             del self[key]
 
-    def update(self, rows: Mapping[Any, Any]) -> None:
-        """Add rows, given by key, whose keys have none."""
-        self._size += len(rows)
-        self.index.add_all([*rows.values()])
-
     def values(self) -> Iterator[Any]:
         """Every row."""
         for rows in self.index.found.values():
@@ -88,10 +81,6 @@ class Clustered:
         """Every row with its key."""
         return ((self._key(row), row) for row in self.values())
 
-    def has_none(self, keys: Collection[Any]) -> bool:  # hot:
-        """Whether no row has one of these keys."""
-        return self.index.found.keys().isdisjoint([*map(self._of_key, keys)]) or not self.select(keys)
-
     def many(self, keys: Collection[Any]) -> list[Any]:  # hot:
         """The row of each key, None where there is none."""
         rows = [*map(self.index.get, map(self._of_key, keys))]
@@ -100,14 +89,28 @@ class Clustered:
             return rows  # nearly always: there is nothing under their values, or each is alone under its own
         return [*map(self.get, keys)]
 
-    def select(self, keys: Collection[Any]) -> dict[Any, Any]:  # hot:
-        """The rows that have these keys, by key."""
-        return {key: row for key, row in zip(keys, self.many(keys), strict=True) if row is not None}
+    def add_new(self, rows: Mapping[Any, Any]) -> bool:  # hot:
+        """Add rows, given by key, if none of their keys has one; False: nothing was done."""
+        if not self.index.add_alone([*map(self._of_key, rows)], rows.values()):
+            if any(row is not None for row in self.many(rows)):
+                return False
+            for row in rows.values():
+                self.index.add(row)
+        self._size += len(rows)
+        return True
 
-    def remove(self, rows: Mapping[Any, Any]) -> None:
-        """Remove rows that are there, given by key."""
-        self._size -= len(rows)
-        self.index.remove_all([*rows.values()])
+    def take(self, keys: Collection[Any]) -> dict[Any, Any]:  # hot:
+        """Remove the rows that have these keys; gives them by key."""
+        values = [*map(self._of_key, keys)]
+        taken = self.index.take(values)
+        if {*map(type, taken)} == {self._row} and [*map(self._key, taken)] == [*keys]:  # nearly always, as above
+            found = dict(zip(keys, taken, strict=True))
+        else:
+            self.index.give_back(values, taken)
+            found = {key: row for key, row in zip(keys, self.many(keys), strict=True) if row is not None}
+            self.index.remove_all([*found.values()])
+        self._size -= len(found)
+        return found
 
 
 def _getter(

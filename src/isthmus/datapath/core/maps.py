@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import errno
 import os
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import repeat
 from pathlib import Path
 from typing import Protocol
 
@@ -162,8 +163,7 @@ class DictMaps:
 
     def drop(self, name: str, keys: Sequence[bytes]) -> Mapping[int, str]:
         """Delete entries."""
-        for key in keys:
-            self.maps[name].pop(key, None)
+        deque(map(self.maps[name].pop, keys, repeat(None)), maxlen=0)
         return {}
 
     def items(self, name: str) -> Iterable[tuple[bytes, bytes]]:
