@@ -1,48 +1,51 @@
-"""The keys that wait for a reconciler's rounds: a bounded high-priority queue, then a bulk queue."""
+"""The rows that wait for a reconciler's rounds: a bounded high-priority queue, then a bulk queue."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterable
-from itertools import chain
-from typing import Any
+from collections.abc import Hashable, Mapping, Sequence
+from itertools import chain, repeat
+from typing import Any, Generic, TypeVar
 
-Group = tuple[int, dict[Any, None]]
-"""A mark, and keys that are reconciled in one round, in their order. No NamedTuple: there is one for nearly each key,
-and making it took as long as all else that is done here for that key."""
-Queue = dict[Hashable, Group]
+R = TypeVar("R")
+
+Group = tuple[int, dict[Any, R | None]]
+"""A mark, and rows that are reconciled in one round, by key and in their order. No NamedTuple: there is one for nearly
+each key, and making it took as long as all else that is done here for that key."""
+Queue = dict[Hashable, Group[R]]
 
 
-class Backlog:
-    """Keys that wait for a round. A few changes go into the urgent queue while it has room, masses into the bulk queue.
+class Backlog(Generic[R]):
+    """Rows that wait for a round, by key: as they are wanted, None for one that is to be deleted.
 
-    The keys of a group are in one queue and leave it together. Each group has a mark: the revision up to which changes
-    had been taken in before it. Where not ``grouped`` each key is its own group.
+    A few changes go into the urgent queue while it has room, masses into the bulk queue. The keys of a group are in one
+    queue and leave it together. Each group has a mark: the revision up to which changes had been taken in before it.
 
-    Invariant: a key is in one group, the one with which it was added last.
+    Invariant: a key is in one group, the one with which it was added last, with the row that was.
     """
 
-    def __init__(self, *, grouped: bool) -> None:
-        self._grouped = grouped
+    def __init__(self) -> None:
         self._group_of: dict[Any, Hashable] = {}
-        """Of each key that waits, where they are grouped."""
-        self._urgent: Queue = {}
-        self._bulk: Queue = {}
+        """Of each key that waits and was added with a group; another is a group by itself."""
+        self._urgent: Queue[R] = {}
+        self._bulk: Queue[R] = {}
         self._count = 0
         self._urgent_keys = 0
 
     def __len__(self) -> int:
         return self._count
 
-    def add(self, keys: Iterable[tuple[Hashable, Any]], *, mark: int, room: int) -> None:  # hot:
-        """Queue keys, each with its group, in their order: as urgent where fewer than ``room`` are.
+    def add(self, rows: Mapping[Any, R | None], groups: Sequence[Hashable] | None, *, mark: int, room: int) -> None:
+        """Queue rows, each with its group, in their order: as urgent where fewer than ``room`` are.
 
-        A group in the bulk queue becomes urgent with one of its keys.
+        Without groups each key is one by itself. A group in the bulk queue becomes urgent with one of its keys.
         """
-        urgent, bulk, grouped, group_of = self._urgent, self._bulk, self._grouped, self._group_of
-        for group, key in keys:
-            if grouped and (before := group_of.setdefault(key, group)) != group:
-                self._move(key, before, group)
+        if not self._count and not 0 < room < len(rows) and self._add_apart(rows, groups, mark=mark, urgent=room > 0):
+            return
+        urgent, bulk, group_of = self._urgent, self._bulk, self._group_of
+        for (key, row), group in zip(rows.items(), rows if groups is None else groups, strict=True):  # hot:
+            if groups is not None and (before := group_of.setdefault(key, group)) != group:
+                self._move(key, row, before, group)
                 continue
             if self._urgent_keys < room and group in bulk:
                 urgent[group] = bulk.pop(group)
@@ -51,16 +54,32 @@ class Backlog:
             if there is None:
                 self._count += 1
                 if self._urgent_keys < room:
-                    urgent[group] = (mark, {key: None})
+                    urgent[group] = (mark, {key: row})
                     self._urgent_keys += 1
                 else:
-                    bulk[group] = (mark, {key: None})
-            elif key not in there[1]:
+                    bulk[group] = (mark, {key: row})
+                continue
+            if key not in there[1]:
                 self._count += 1
-                there[1][key] = None
                 self._urgent_keys += group in urgent
+            there[1][key] = row
 
-    def _move(self, key: Any, before: Hashable, group: Hashable) -> None:
+    def _add_apart(
+        self, rows: Mapping[Any, R | None], groups: Sequence[Hashable] | None, *, mark: int, urgent: bool
+    ) -> bool:
+        """Queue rows that are all of one queue, while nothing waits. False, and nothing is done: two are of a group."""
+        marked = zip(repeat(mark), [{key: row} for key, row in rows.items()])
+        new = dict(zip(rows if groups is None else groups, marked, strict=True))
+        if len(new) < len(rows):
+            return False
+        (self._urgent if urgent else self._bulk).update(new)
+        self._urgent_keys = len(rows) if urgent else 0
+        self._count = len(rows)
+        if groups is not None:
+            self._group_of.update(zip(rows, groups, strict=True))
+        return True
+
+    def _move(self, key: Any, row: R | None, before: Hashable, group: Hashable) -> None:
         """A key that waits is of another group now. It has waited since its old mark, and so has that group from now
         on: as an urgent one, for marks in the bulk queue only rise."""
         urgent, bulk = self._urgent, self._bulk
@@ -74,28 +93,28 @@ class Backlog:
             urgent[group] = bulk.pop(group)
             self._urgent_keys += len(urgent[group][1])
         lowest, there = urgent.get(group) or (mark, {})
-        there[key] = None
+        there[key] = row
         urgent[group] = (min(lowest, mark), there)
         self._urgent_keys += 1
         self._group_of[key] = group
 
-    def take(self, most: int) -> list[Any]:
-        """About ``most`` keys, oldest first: whole groups; a quarter from the bulk queue, which never starves."""
+    def take(self, most: int) -> dict[Any, R | None]:
+        """About ``most`` rows, oldest first: whole groups; a quarter from the bulk queue, which never starves."""
         taken = self._from(self._urgent, most - min(most // 4, len(self) - self._urgent_keys))
-        taken += self._from(self._bulk, most - len(taken))
-        return taken + self._from(self._urgent, most - len(taken))
+        taken.update(self._from(self._bulk, most - len(taken)))
+        taken.update(self._from(self._urgent, most - len(taken)))
+        return taken
 
-    def _from(self, queue: Queue, most: int) -> list[Any]:
-        taken: list[Any] = []
+    def _from(self, queue: Queue[R], most: int) -> dict[Any, R | None]:
+        taken: dict[Any, R | None] = {}
         groups: list[Hashable] = []
-        for group, (_, keys) in queue.items():  # hot:
+        for group, (_, rows) in queue.items():  # hot:
             if len(taken) >= most:
                 break
-            taken += keys
+            taken.update(rows)
             groups.append(group)
-        for group in groups:
-            del queue[group]
-        if self._grouped:
+        deque(map(queue.__delitem__, groups), maxlen=0)
+        if self._group_of:
             deque(map(self._group_of.__delitem__, taken), maxlen=0)
         self._count -= len(taken)
         self._urgent_keys -= len(taken) if queue is self._urgent else 0

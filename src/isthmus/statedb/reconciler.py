@@ -135,7 +135,7 @@ class Reconciler(Generic[K, R]):
         self._max_round = max_round
         self._clock = clock
         self._changes = database.changes(table)
-        self._backlog = Backlog(grouped=together is not None)
+        self._backlog: Backlog[R] = Backlog()
         self._size = MIN_ROUND
         self._held: dict[Any, R] = {}
         """For keys that wait or fail, the row as the target probably holds it: the last one before the change."""
@@ -167,9 +167,9 @@ class Reconciler(Generic[K, R]):
     async def step(self) -> str:
         """Reconcile all that changed or is due, and prune when it is due. Gives a sentence on it."""
         snapshot = self._take_in()
-        rounds = [await self._work(snapshot)]
+        rounds = [await self._work()]
         while self._backlog:
-            rounds.append(await self._work(snapshot))
+            rounds.append(await self._work())
         return await self._end(snapshot, Done(*map(sum, zip(*rounds, strict=True))))
 
     async def run(self) -> None:
@@ -184,7 +184,7 @@ class Reconciler(Generic[K, R]):
     async def _round_of_changes(self) -> None:
         """One round. Its snapshot goes with it: held while waiting for the next, it would cost every transaction."""
         snapshot = self._take_in()
-        await self._end(snapshot, await self._work(snapshot))
+        await self._end(snapshot, await self._work())
 
     async def wait_until_reconciled(self, revision: int) -> None:
         """Return when everything up to this revision of the table has been tried and nothing is failing."""
@@ -196,41 +196,38 @@ class Reconciler(Generic[K, R]):
 
         Of what changed, deletions are queued last: updates precede deletes also where there are several rounds.
         """
-        snapshot, changes = self._changes.next()
+        snapshot, changed, key_of = self._database.snapshot(), self._changes.pairs(), self._table.key
         soon = self._clock() + TIMER_SLACK
         due = [key for key, status in self._failed.items() if status.next_try <= soon]
-        puts: list[tuple[Any, R]] = []
-        deletions: list[tuple[Any, R]] = []
-        for key, old, new in changes:  # hot:
+        puts: dict[Any, R] = {}
+        deletions: dict[Any, R] = {}
+        for old, new in changed:  # hot:
             if old is not None:
-                self._held.setdefault(key, old)
+                self._held.setdefault(key_of(old), old)
             if new is not None:
-                puts.append((key, new))
+                puts[key_of(new)] = new
             elif old is not None:
-                deletions.append((key, old))
-        self._wait(puts + deletions, room=URGENT_ROUNDS * self._size)
+                deletions[key_of(old)] = old
+        self._wait(puts, deletions, room=URGENT_ROUNDS * self._size)
         if due:
-            rows = [(key, snapshot.get(self._table, key)) for key in due]
-            self._wait([(key, self._held[key] if row is None else row) for key, row in rows], room=self._size)
+            rows = dict(zip(due, snapshot.get_all(self._table, due), strict=True))
+            again = {key: row for key, row in rows.items() if row is not None}
+            self._wait(again, {key: self._held[key] for key in due if key not in again}, room=self._size)
         self._read = snapshot.revision(self._table)
         return snapshot
 
-    def _wait(self, rows: Sequence[tuple[Any, R]], *, room: int) -> None:
+    def _wait(self, puts: Mapping[Any, R], deletions: Mapping[Any, R], *, room: int) -> None:
+        """Queue rows that are wanted, and keys of rows that are not wanted any more, each with a row of its group."""
+        rows = {**puts, **dict.fromkeys(deletions)}
         together = self._together
-        keyed = [(key, key) for key, _ in rows] if together is None else [(together(row), key) for key, row in rows]
-        self._backlog.add(keyed, mark=self._read, room=room if len(keyed) <= room else 0)
+        groups = None if together is None else [*map(together, puts.values()), *map(together, deletions.values())]
+        self._backlog.add(rows, groups, mark=self._read, room=room if len(rows) <= room else 0)
 
-    async def _work(self, snapshot: Snapshot) -> Done:
+    async def _work(self) -> Done:
         """One round. The target is given a deleted row as it probably holds it: as before the update that failed."""
-        wanted: dict[Any, R] = {}
-        deleted_rows: dict[Any, R] = {}
-        keys = self._backlog.take(self._size)
-        present = snapshot.get_all(self._table, keys)
-        for key, row in zip(keys, present, strict=True):  # hot:
-            if row is not None:
-                wanted[key] = row
-            else:
-                deleted_rows[key] = self._held[key]
+        rows = self._backlog.take(self._size)
+        wanted = {key: row for key, row in rows.items() if row is not None}
+        deleted_rows = {key: self._held[key] for key in rows if key not in wanted} if len(wanted) < len(rows) else {}
         began = self._clock()
         failures = dict(await self._target.update(list(wanted.values()))) if wanted else {}
         if deleted_rows:
