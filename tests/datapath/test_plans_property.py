@@ -251,6 +251,32 @@ def test_failing_writes_are_put_right_and_nothing_leaks(steps: list[tuple[str, P
     assert set(story.target.state.sizes().values()) == {0}
 
 
+@given(st.lists(st.lists(st.sampled_from(TARGETS), min_size=1, max_size=8), max_size=6), st.integers())
+def test_of_new_plans_that_are_written_together_those_fail_whose_entries_do(
+    chosen: list[list[Target]], seed: int
+) -> None:
+    story, chance = Story(), random.Random(seed)
+    story.maps.fails = lambda: chance.random() < 0.05
+    rows = [
+        Plan(
+            key=PlanKey(ServiceName(f"demo/s{n}"), 80, "TCP", "IPv4"),
+            frontends=(VIPS[n],),
+            groups=(Group(chunked.sequence(sorted(set(each)))),),
+        )
+        for n, each in enumerate(chosen)
+    ]
+    failures = done(story.target.update(rows))
+    for row in rows:
+        if row.key not in failures:
+            assert picked(story.maps, row.frontends[0]) == set(row.groups[0].targets)
+    story.want = {row.key: row for row in rows}
+    story.settle()
+    assert canonical(story.maps) == fresh(story.want)
+    story.close()
+    assert not any(story.maps.maps.values())
+    assert set(story.target.state.sizes().values()) == {0}
+
+
 @settings(max_examples=200)
 @given(steps, st.integers(0, 200))
 def test_killed_at_any_write_a_restart_converges_and_keeps_numbers(

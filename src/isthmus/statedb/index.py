@@ -70,7 +70,7 @@ class Index:
         return True
 
     def take(self, values: Iterable[Any]) -> list[Rows | None]:  # hot:
-        """Remove whatever is stored under values; gives it, None for nothing. One look-up where it is wanted and goes."""
+        """Remove whatever is stored under values; gives it, None for nothing."""
         return [*map(self.found.pop, values, repeat(None))]
 
     def give_back(self, values: Iterable[Any], taken: Iterable[Rows | None]) -> None:

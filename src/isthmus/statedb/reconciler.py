@@ -210,8 +210,8 @@ class Reconciler(Generic[K, R]):
                 deletions[key_of(old)] = old
         self._wait(puts, deletions, room=URGENT_ROUNDS * self._size)
         if due:
-            rows = dict(zip(due, snapshot.get_all(self._table, due), strict=True))
-            again = {key: row for key, row in rows.items() if row is not None}
+            present = snapshot.get_all(self._table, due)
+            again = {key: row for key, row in zip(due, present, strict=True) if row is not None}
             self._wait(again, {key: self._held[key] for key in due if key not in again}, room=self._size)
         self._read = snapshot.revision(self._table)
         return snapshot

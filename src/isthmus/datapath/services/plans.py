@@ -7,7 +7,7 @@ to it. Either way a connect finds a backend of the old plan or of the new at eve
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -15,10 +15,10 @@ from msgspec import Struct
 
 from isthmus.datapath.core import shapes
 from isthmus.datapath.core.shapes import ID
-from isthmus.datapath.services import codecs, installed, rings
+from isthmus.datapath.services import codecs, rings
 from isthmus.datapath.services.installed import Backend, Installed, State, Unit
 from isthmus.datapath.services.moves import Edit, Many, moves
-from isthmus.model.balancing import Ejection, Group, Plan, PlanKey, Target
+from isthmus.model.balancing import Ejection, Group, Plan, Target
 from isthmus.model.chunked import Chunked, difference
 
 SMALL = 16
@@ -66,7 +66,7 @@ def change(state: State, row: Plan) -> Change:  # hot:
     flags |= (codecs.PLAN_CONSISTENT if row.consistent else 0) | (codecs.PLAN_SKIP if row.skip else 0)
     skip = frozenset(map(shapes.address, row.skip)) if row.skip else _NO_SKIP
     plan = Installed(0, unit.service, flags, timeout, _shares(groups), (), skip, restored=awaited)
-    plan.ejection = _ejection(row.ejection or state.ejection)
+    plan.ejection = ejection(row.ejection or state.ejection)
     targets = [group.targets for group in groups]
     found = _in_place(state, unit, plan, targets) or _anew(state, unit, plan, targets)
     found.frontends = tuple(sorted([codecs.frontend_key(key) for key in row.frontends]))
@@ -75,65 +75,18 @@ def change(state: State, row: Plan) -> Change:  # hot:
         if known.get(key) != number:
             found.puts.append(("frontends", key, codecs.frontend(key, plan=number)))
     if not unit.written:
-        found.puts.append(("services", ID.pack(unit.service), codecs.SERVICE.pack(str(row.key).encode())))
+        found.puts.append(of_unit(unit))
     return found
 
 
-def is_plain(row: Plan) -> bool:  # hot:
-    """Whether a plan is one group without anything that other maps are for: what nearly all are."""
-    groups = row.groups
-    return (
-        len(groups) == 1
-        and 0 <= groups[0].weight <= MOST_WEIGHT
-        and row.affinity == "None"
-        and not (row.consistent or row.skip or row.awaited)
-    )
-
-
-def new_plain(state: State, rows: Mapping[PlanKey, Plan]) -> list[Change]:  # hot:
-    """The changes of plain plans whose units, by key, are not there: the same as :func:`change` gives, by batch."""
-    pack_id, pack_name, pack_slot = ID.pack, codecs.SERVICE.pack, codecs.SLOT_KEY.pack
-    slot, pack_plan, called_at = codecs.SLOT.pack, codecs.PLAN.pack, codecs.frontend_key
-    units, known, alone, usual = state.units, state.by_target, installed.groups(_ALONE, (1,)), _ejection(state.ejection)
-    alone_in = [row.groups[0].targets[0] for row in rows.values() if len(row.groups[0].targets) == 1]
-    state.add_backends(dict.fromkeys([target for target in alone_in if target not in known]))
-    services, numbers = state.service_ids.take_many(len(rows)), state.plan_ids.take_many(len(rows))
-    generations = state.next_generations(len(rows))
-    found: list[Change] = []
-    for (row_key, row), service, number, generation in zip(rows.items(), services, numbers, generations, strict=True):
-        unit = units[row_key] = Unit(row_key, service)
-        group = row.groups[0]
-        targets = group.targets
-        shares = _ALONE if group.tier == 0 and group.weight == 1 else ((group.tier, group.weight),)
-        ejection = usual if row.ejection is None else _ejection(row.ejection)
-        entry = pack_id(number)
-        if len(targets) == 1 and shares is _ALONE:  # nearly all: packed here, of parts that are the batch's
-            backend = known[targets[0]]
-            plan = Installed(number, service, 0, 0, shares, ((backend.id,),), _NO_SKIP, None, ejection)
-            puts = [("slots", pack_slot(number, 0, 0), slot(number, backend.id, backend.generation))]
-            if not (backend.written and backend.cluster.written):
-                puts += _backend(backend)
-            value = pack_plan(generation, number, service, 0, 0, *ejection, 1, alone)
-        else:
-            backends = _numbers(state, targets)
-            plan = Installed(number, service, 0, 0, shares, (_group(backends, targets),), _NO_SKIP, None, ejection)
-            puts = _slots(state, plan, [(0, n, each) for n, each in enumerate(backends)])
-            value = plan.value(generation)
-        puts += (("plans", entry, value), ("services", pack_id(service), pack_name(str(row_key).encode())))
-        frontends = row.frontends
-        if len(frontends) == 1:
-            key = called_at(frontends[0])
-            called: tuple[bytes, ...] = (key,)
-            puts.append(("frontends", key, key[12:] + entry))  # as codecs.frontend has it
-        else:
-            called = tuple(sorted(map(called_at, frontends)))
-            puts += [("frontends", key, key[12:] + entry) for key in called]
-        found.append(Change(unit, plan, puts, called))
-    return found
+def of_unit(unit: Unit) -> Put:
+    """The entry that names a unit."""
+    return "services", ID.pack(unit.service), codecs.SERVICE.pack(str(unit.key).encode())
 
 
 @lru_cache(64)
-def _ejection(wanted: Ejection) -> tuple[int, int, int]:
+def ejection(wanted: Ejection) -> tuple[int, int, int]:
+    """As an entry has it: failures in a row, the first and the longest time in ms."""
     first, longest = (min(round(time * 1000), MOST_TIME) for time in (wanted.first, wanted.longest))
     return wanted.after, first, longest
 
@@ -181,10 +134,10 @@ def _groups(row: Plan) -> Sequence[Group]:
 def _anew(state: State, unit: Unit, plan: Installed, targets: Sequence[Sequence[Target]]) -> Change:  # hot:
     plan.id = state.plan_ids.take()
     wanted = _wanted(state, plan, targets)
-    plan.slots = tuple([_group(numbers, each) for numbers, each in zip(wanted, targets, strict=True)])
+    plan.slots = tuple([numbered(numbers, each) for numbers, each in zip(wanted, targets, strict=True)])
     puts: list[Put] = []
     for g, group in enumerate(plan.slots):
-        puts += _slots(state, plan, [(g, n, number) for n, number in enumerate(group)])
+        puts += of_slots(state, plan, [(g, n, number) for n, number in enumerate(group)])
     if plan.has_members:
         puts += _members(state, plan, plan.members())
         puts += [("rings", *entry) for entry in rings.entries(state, plan)]
@@ -194,8 +147,8 @@ def _anew(state: State, unit: Unit, plan: Installed, targets: Sequence[Sequence[
     return Change(unit, plan, puts)
 
 
-def _group(numbers: tuple[int, ...], targets: Sequence[Target]) -> Sequence[int]:
-    """Large ones as Many, unless they have more than their targets."""
+def numbered(numbers: tuple[int, ...], targets: Sequence[Target]) -> Sequence[int]:
+    """The slots of a group: large ones as Many, unless they have more than their targets."""
     many = _chunked(numbers, targets)
     return numbers if many is None else Many(list(numbers), many)
 
@@ -220,7 +173,7 @@ def _in_place(state: State, unit: Unit, plan: Installed, targets: Sequence[Seque
     if len(writes) > max(SMALL, sum(sizes) // 2):
         return None
     plan.id, plan.slots = old.id, old.slots
-    puts = _slots(state, plan, writes)
+    puts = of_slots(state, plan, writes)
     if plan.has_members:
         puts += _members(state, plan, {number for _, _, number in writes if not old.has(number)})
     if not same or (plan.timeout, plan.ejection) != (old.timeout, old.ejection):
@@ -255,7 +208,7 @@ def _tiers(plan: Installed) -> list[int]:
     return [tier for tier, _ in plan.shares]
 
 
-def _slots(state: State, plan: Installed, slots: Iterable[tuple[int, int, int]]) -> list[Put]:  # hot:
+def of_slots(state: State, plan: Installed, slots: Iterable[tuple[int, int, int]]) -> list[Put]:  # hot:
     """Slots (group, n, backend) to write, and backends that no write has been seen for: several changes may have one,
     and its cluster."""
     puts: list[Put] = []

@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from isthmus.datapath.core.maps import Maps
 from isthmus.datapath.core.shapes import ID
-from isthmus.datapath.services import codecs, plans
+from isthmus.datapath.services import codecs, new_plans, plans
 from isthmus.datapath.services.audit import audit
 from isthmus.datapath.services.grace_queue import GraceQueue
 from isthmus.datapath.services.installed import Installed, State, Unit
 from isthmus.datapath.services.manifest import ORDER
+from isthmus.datapath.services.new_plans import NewPlans, is_plain
 from isthmus.datapath.services.plans import Change
 from isthmus.model.balancing import Plan, PlanKey
 from isthmus.statedb import Growth
@@ -44,28 +45,36 @@ class PlanTarget:
     async def update(self, rows: Sequence[Plan]) -> Mapping[PlanKey, str]:
         """Write these plans into the maps; returns the failures by key."""
         failures: dict[PlanKey, str] = {}
-        changes = self._changes(rows, failures)
-        frontends = self._write(changes, failures)
-        self._flip(frontends, changes, failures)
+        if changes := self._changes(rows, failures):
+            frontends = self._write(changes, failures)
+            self._flip(frontends, changes, failures)
+        self._growth.look(self.state.dicts())
         if away := [row for row in rows if not row.frontends]:
             failures.update(await self.delete(away))
         return failures
 
     def _changes(self, rows: Sequence[Plan], failures: dict[PlanKey, str]) -> dict[PlanKey, Change]:
-        """The changes to rows that have frontends; failures get those that are refused."""
-        changes: dict[PlanKey, Change] = {}
-        new: dict[PlanKey, Plan] = {}
-        for row in rows:
-            if row.frontends and plans.is_plain(row) and row.key not in self.state.units:
-                new[row.key] = row
-            elif row.frontends:
-                try:
-                    changes[row.key] = plans.change(self.state, row)
-                except plans.Refused as why:
-                    failures[row.key] = str(why)
-        if new:
-            changes.update(zip(new, plans.new_plain(self.state, new), strict=True))
+        """The changes to rows that have frontends, new ones written; failures get those that are refused."""
+        new: list[Plan] = []
+        others: list[Plan] = []
+        for row in rows:  # hot:
+            if row.frontends:
+                (new if is_plain(row) and row.key not in self.state.units else others).append(row)
+        changes = self._install(new_plans.new_plans(self.state, new)) if new else {}
+        for row in others:
+            try:
+                changes[row.key] = plans.change(self.state, row)
+            except plans.Refused as why:
+                failures[row.key] = str(why)
         return changes
+
+    def _install(self, new: NewPlans) -> dict[PlanKey, Change]:
+        """Write new plans; what is left to do where a write failed: to write them as changes, and see whose it is."""
+        for name in ORDER:
+            if (entries := new.entries.get(name)) and self._maps.put(name, entries):
+                return new_plans.changes(self.state, new)
+        new_plans.commit(self.state, new)
+        return {}
 
     async def delete(self, rows: Sequence[Plan]) -> Mapping[PlanKey, str]:
         """Delete these plans from the maps; returns the failures by key. Frontends that another plan took over stay."""
@@ -134,7 +143,6 @@ class PlanTarget:
             else:
                 left += [(key, change.plan, number) for number in self._commit(change)]
         self.state.hold(held)
-        self._growth.look(self.state.dicts())
         if left:
             self._drop_members(left, failures)
             entries = _entries(changes, failures) if failures else entries
