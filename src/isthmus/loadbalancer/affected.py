@@ -54,7 +54,8 @@ def by_services(reader: Reader, changed: Pairs, *, node: str) -> list[ServiceNam
         for row in (old, new):
             if row is None:
                 continue
-            for address in _addresses(row):
+            addresses = _addresses(row)
+            for address in addresses:
                 alone, imported = at(address), imports_at(address)  # nearly always itself, or after its end none
                 if (alone is not None and alone is not new) or redirects_at(address) or pods_at(address):
                     found += _claimants(reader, address)
@@ -62,7 +63,7 @@ def by_services(reader: Reader, changed: Pairs, *, node: str) -> list[ServiceNam
                     found += _claimants(reader, address)  # not of the import that it stands for, which is next
             if row.import_of:
                 found += _of_import(reader, row.import_of, claims)
-            if row.type != "ClusterIP" or not of_node.isdisjoint(_addresses(row)):
+            if row.type != "ClusterIP" or not of_node.isdisjoint(addresses):
                 found += _on_node(reader, row, of_node)
         if named(name) is not new:  # several sources have it: the best of them counts, for all of it
             for row in reader.by(SERVICES, "name", name):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Final
 
 from isthmus.loadbalancer import affected, backends, drains, frontends, islands, members, plans
@@ -61,7 +62,7 @@ def derived(
         BACKENDS,
         PLANS,
         renew=Units(cluster, node, which=which, rules=rules, large=large).renew,
-        members=(ENDPOINT_SETS, lambda row: row.service),
+        members=(ENDPOINT_SETS, attrgetter("service")),
         reads={
             SERVICES: partial(affected.by_services, node=node),
             IMPORTS: partial(affected.by_imports, node=node),

@@ -29,7 +29,7 @@ AFFINITY_SECONDS: Final = 10800
 def service(wire: core.Service) -> Service:
     """The row of a Service."""
     meta, spec, balancer = wire.metadata, wire.spec, wire.status.load_balancer
-    name, labels = name_of(meta), meta.labels
+    name, labels, settings = name_of(meta), meta.labels, spec.session_affinity_config
     cluster_ips = addresses(spec.cluster_ips or [spec.cluster_ip], field="spec.clusterIPs")
     return Service(  # positional, in the order of the row's fields: it takes a tenth of the time
         name,
@@ -43,7 +43,7 @@ def service(wire: core.Service) -> Service:
         families(spec.ip_families, cluster_ips),
         pairs(spec.selector),
         AFFINITIES.get(spec.session_affinity, "None"),
-        affinity_seconds(spec.session_affinity_config) or AFFINITY_SECONDS,
+        (affinity_seconds(settings) if settings else None) or AFFINITY_SECONDS,
         POLICIES.get(spec.internal_traffic_policy, "Cluster"),
         POLICIES.get(spec.external_traffic_policy, "Cluster"),
         spec.traffic_distribution or "",

@@ -109,12 +109,13 @@ class TableSink(Generic[T, R]):
                 if (before := known.pop(key, None)) is not None:
                     leaving.append(key_of(before))
                 continue
-            if (before := known.get(key)) is not None:
+            before = known.setdefault(key, row)
+            if before is not row:
                 if before == row:
                     row = before
                 elif key_of(before) != key_of(row):
                     leaving.append(key_of(before))
-            known[key] = row
+                known[key] = row
             rows.append(row)
         return rows, leaving
 

@@ -40,20 +40,22 @@ class Changes(Generic[R]):
         self._table = table
         self._limit = limit
         self._overrun = False
-        self._seen_before: dict[Any, R | None] = {table.key(row): None for row in database.snapshot().all(table)}
+        self._now: dict[Any, R | None] = {table.key(row): row for row in database.snapshot().all(table)}
+        self._before: dict[Any, R | None] = dict.fromkeys(self._now)
+        """Of each key that has changed since the last read, in order of its first change: its row now, and then."""
         self._shared = False
-        """Whether that dict is the one of a transaction, which other readers may hold too."""
+        """Whether these dicts are those of a transaction, which other readers may hold too."""
         self._wake = asyncio.Event()
-        if self._seen_before:
+        if self._before:
             self._wake.set()
 
     def __repr__(self) -> str:
-        return f"<Changes of {self._table.name}, {len(self._seen_before)} unread>"
+        return f"<Changes of {self._table.name}, {len(self._before)} unread>"
 
     @property
     def unread(self) -> int:
         """How many keys have changed since the last read."""
-        return len(self._seen_before)
+        return len(self._before)
 
     @property
     def ready(self) -> bool:
@@ -62,31 +64,25 @@ class Changes(Generic[R]):
 
     def next(self) -> tuple[Snapshot, list[Change[R]]]:
         """The present snapshot, and what changed up to it since the last call, in order of first change."""
-        before = self._take()
-        snapshot = self._database.snapshot()
-        changes, present = [], snapshot.get_all(self._table, before)
-        for (key, old), new in zip(before.items(), present, strict=True):  # hot:
-            if old is not new and (old is None or new is None or old != new):
-                changes.append(Change(key, old, new))
-        return snapshot, changes
+        changes: list[Change[R]] = []
+        for old, new in self.pairs():
+            row = old if new is None else new
+            assert row is not None  # of two that differ
+            changes.append(Change(self._table.key(row), old, new))
+        return self._database.snapshot(), changes
 
     def pairs(self) -> list[tuple[R | None, R | None]]:
         """What changed since the last call as (old row, new row), where no snapshot is needed."""
-        reader, before = self._database.present(), self._take()
-        present = reader.get_all(self._table, before)
-        return [
-            (old, new)
-            for old, new in zip(before.values(), present, strict=True)
-            if old is not new and (old is None or new is None or old != new)
-        ]
-
-    def _take(self) -> dict[Any, R | None]:
-        """The rows before, by key; nothing is unread from now on."""
         if self._overrun:
             raise Overrun(f"more than {self._limit} rows of '{self._table.name}' changed between two reads")
-        before, self._seen_before = self._seen_before, {}
+        both = zip(self._before.values(), self._now.values(), strict=True)
+        self._before, self._now = {}, {}
         self._wake.clear()
-        return before
+        return [
+            (old, new)
+            for old, new in both  # hot:
+            if old is not new and (old is None or new is None or old != new)
+        ]
 
     async def wait(self) -> None:
         """Return when there is something to read."""
@@ -94,17 +90,18 @@ class Changes(Generic[R]):
 
     def close(self) -> None:
         """Stop tracking; the reader must not be used again."""
-        self._seen_before = {}
+        self._before, self._now = {}, {}
         self._database._forget(self, self._table)
 
-    def _committed(self, touched: dict[Any, Any]) -> None:
-        if not self._seen_before:
-            self._seen_before, self._shared = touched, True
+    def _committed(self, touched: dict[Any, Any], latest: dict[Any, Any]) -> None:
+        if not self._before:
+            self._before, self._now, self._shared = touched, latest, True
         else:
             if self._shared:
-                self._seen_before, self._shared = dict(self._seen_before), False
-            deque(map(self._seen_before.setdefault, touched, touched.values()), maxlen=0)
-        if self._limit is not None and len(self._seen_before) > self._limit:
+                self._before, self._now, self._shared = dict(self._before), dict(self._now), False
+            deque(map(self._before.setdefault, touched, touched.values()), maxlen=0)
+            self._now.update(latest)
+        if self._limit is not None and len(self._before) > self._limit:
             self._overrun = True
             self.close()
         self._wake.set()

@@ -161,8 +161,10 @@ class DerivedTogether:
             return
         unit_of = self._members[1]
         for pair in changed:
-            rows = dirty.setdefault(unit_of(pair[1] or pair[0]), [])
-            if rows is not None:
+            unit = unit_of(pair[1] or pair[0])
+            if unit not in dirty:
+                dirty[unit] = [pair]
+            elif (rows := dirty[unit]) is not None:
                 rows.append(pair)
 
     def awaited(self, reader: Reader, table: AnyTable) -> frozenset[str]:

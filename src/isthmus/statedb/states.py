@@ -19,11 +19,12 @@ class TableState:
     """Rows by key, indexes, and what the open transaction has touched.
 
     Invariant: ``touched`` maps each key written by the open transaction to its row before it (None: there was none),
-    and is None while the transaction has not written this table. It is the rollback, what readers of changes take
-    over, and the undo of the snapshots that are held.
+    and ``latest`` the same keys, in the same order, to their rows now. The first is None while the transaction has not
+    written this table. It is the rollback, and the undo of the snapshots that are held; readers of changes take over
+    both.
     """
 
-    __slots__ = ("before", "finders", "get", "indexes", "kept", "revision", "rows", "table", "touched")
+    __slots__ = ("before", "finders", "get", "indexes", "kept", "latest", "revision", "rows", "table", "touched")
 
     def __init__(self, table: AnyTable) -> None:
         self.table = table
@@ -31,6 +32,7 @@ class TableState:
         self.get = self.rows.get
         self.revision = 0
         self.touched: dict[Any, Any] | None = None
+        self.latest: dict[Any, Any] = {}
         self.before = (0, 0)
         """Revision and number of rows before the open transaction wrote."""
         self._forget_indexes()

@@ -60,6 +60,7 @@ class WriteTxn(Reader):
             touched = self._touch(state)
         if key not in touched:
             touched[key] = old
+        state.latest[key] = None
         del state.rows[key]
         state.revision += 1
         for index in state.kept:
@@ -74,6 +75,7 @@ class WriteTxn(Reader):
             new = dict(zip(map(table.key, rows), rows, strict=True))
             if len(new) == len(rows) and state.rows.add_new(new):
                 _note(touched, dict.fromkeys(new))
+                state.latest.update(new)
                 state.revision += len(new)
                 for index in state.kept:
                     index.add_all(rows)
@@ -89,6 +91,7 @@ class WriteTxn(Reader):
         touched = self._touch(state) if state.touched is None else state.touched
         if gone := state.rows.take(keys):
             _note(touched, gone)
+            state.latest.update(dict.fromkeys(gone))
             state.revision += len(gone)
             for index in state.kept:
                 index.remove_all([*gone.values()])
@@ -100,7 +103,7 @@ class WriteTxn(Reader):
             touched = self._touch(state)
         if key not in touched:
             touched[key] = old
-        state.rows[key] = new
+        state.rows[key] = state.latest[key] = new
         state.revision += 1
         if old is None:
             for index in state.kept:
@@ -112,8 +115,7 @@ class WriteTxn(Reader):
     def changed(self, table: AnyTable) -> list[tuple[Any, Any]]:
         """What this transaction has written so far: rows as they were before and are now, None for none."""
         state = self._present[table.name]
-        touched = state.touched or {}
-        pairs = zip(touched.values(), state.many(touched), strict=True)
+        pairs = zip((state.touched or {}).values(), state.latest.values(), strict=True)
         return [(old, new) for old, new in pairs if old is not None or new is not None]
 
     def _await_exactly(self, table: AnyTable, names: frozenset[str]) -> None:
