@@ -169,7 +169,7 @@ class RecordSink:
             self._bad.pop(key, None)
             row = self._read(key, kv) if kv is not None else None
             if kv is None:
-                self._account(key, 0)
+                self._size -= self._sizes.pop(key, 0)
             if row is not UNUSABLE:  # of one that is, the last good value still counts
                 found[key] = row
         gone = [self._form.key(self._cluster, ServiceName(key)) for key, row in found.items() if row is None]
@@ -184,8 +184,8 @@ class RecordSink:
 
     def _read(self, key: str, kv: KeyValue) -> Any:
         try:
-            name = keys.parse(key)
-            self._check_room(key, len(kv.value))
+            name, size, before = keys.parse(key), len(kv.value), self._sizes.get(key)
+            self._check_room(size, before)
             row = self._form.decode(kv.value, self._admission, self._cluster_id, name)
         except RecordError as why:
             if len(self._bad) < self._limits.keys:
@@ -196,20 +196,16 @@ class RecordSink:
                     "record dropped", cluster=self._cluster, table=self._form.table.name, key=ascii(key), why=str(why)
                 )
             return UNUSABLE
-        self._account(key, len(kv.value))
+        self._size += size - (before or 0)
+        self._sizes[key] = size
         return row
 
-    def _check_room(self, key: str, size: int) -> None:
-        """A peer cannot make us hold without bound."""
-        if key not in self._sizes and len(self._sizes) >= self._limit:
+    def _check_room(self, size: int, before: int | None) -> None:
+        """A peer cannot make us hold without bound. ``before``: the size of its value that is kept, if one is."""
+        if before is None and len(self._sizes) >= self._limit:
             raise RecordError(f"it is one more than the {self._limit} that are taken of a cluster")
-        if self._size - self._sizes.get(key, 0) + size > self._limits.size:
+        if self._size - (before or 0) + size > self._limits.size:
             raise RecordError(f"with it the cluster's records are more than {self._limits.size} bytes")
-
-    def _account(self, key: str, size: int) -> None:
-        self._size += size - self._sizes.pop(key, 0)
-        if size:
-            self._sizes[key] = size
 
 
 class OneKey:

@@ -14,7 +14,7 @@ from isthmus.loadbalancer.frontends import addresses_of_node
 from isthmus.model.names import ServiceName, derived
 from isthmus.model.services import Import, Protocol, Service
 from isthmus.model.tables import FRONTENDS, IMPORTS, ISLAND_PODS, REDIRECTS, SERVICES
-from isthmus.statedb import Pairs, Reader, rows_of
+from isthmus.statedb import Pairs, Reader, Rows, rows_of
 
 Names = Iterable[ServiceName]
 Find = Callable[[Any], Any]
@@ -61,7 +61,7 @@ def by_services(reader: Reader, changed: Pairs, *, node: str) -> list[ServiceNam
                     found += _claimants(reader, address)
                 elif imported is not None and (type(imported) is not Import or imported.name != row.import_of):
                     found += _claimants(reader, address)  # not of the import that it stands for, which is next
-            if row.import_of:
+            if row.import_of and not _stands_alone(row, imports(name), claims.standing(row.import_of), new):
                 found += _of_import(reader, row.import_of, claims)
             if row.type != "ClusterIP" or not of_node.isdisjoint(addresses):
                 found += _on_node(reader, row, of_node)
@@ -171,6 +171,17 @@ def _on_node(reader: Reader, row: Service, of_node: frozenset[str]) -> Iterator[
     yield from _on_ports(reader, numbers)
     for address in of_node:
         yield from _claimants(reader, address)
+
+
+def _stands_alone(row: Service, imported: Rows, standing: Rows, new: Service | None) -> bool:
+    """Whether an import affects nobody but the Service that stands for it, whose addresses were looked at: nearly
+    always. ``standing``: those that are labelled as the import's own; ``new``: the Service now."""
+    return (
+        type(imported) is Import
+        and imported.name == row.import_of
+        and standing is new
+        and (imported.ips == row.cluster_ips or set(imported.ips) <= set(_addresses(row)))
+    )
 
 
 def _of_import(reader: Reader, name: ServiceName, claims: _Claims) -> list[ServiceName]:

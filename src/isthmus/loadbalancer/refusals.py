@@ -67,7 +67,7 @@ def _unquestioned(row: Import | None, named: Callable[[ServiceName], Rows]) -> b
     if row is None:
         return True
     standing = named(names.derived(row.name))
-    return type(standing) is Service and all(map(partial(is_allocated, standing.cluster_ips), row.ips))
+    return type(standing) is Service and all([is_allocated(standing.cluster_ips, address) for address in row.ips])
 
 
 def _refused(

@@ -9,7 +9,7 @@ table, so a look-up does not go through the table again. It changes in place: a 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Any
 
 from isthmus.statedb.ordered import SortedDict
@@ -44,19 +44,10 @@ class Index:
 
     def add_all(self, rows: Sequence[Any]) -> None:  # hot:
         """Add rows whose keys are not in the table."""
-        values_of, found, get = self._values, self.found, self.get
-        if type(values_of) is Attribute:
-            rows, attributes = _parted(values_of, rows)
-            if self.add_alone(attributes, rows):
-                return
-        for row in rows:
-            values = values_of(row)
-            for value in values if len(values) < 2 else dict.fromkeys(values):
-                there = get(value)
-                if there is None:
-                    found[value] = row
-                else:
-                    self._join(value, there, row)
+        each = self._each_once(rows)
+        if each is None or not self.add_alone(*each):
+            for row in rows:
+                self.add(row)
 
     def add_alone(self, values: Sequence[Any], rows: Collection[Any]) -> bool:  # hot:
         """Add rows, each under the value given with it, where it is alone under that: True nearly always.
@@ -81,20 +72,14 @@ class Index:
 
     def remove_all(self, rows: Sequence[Any]) -> None:  # hot:
         """Remove rows."""
-        values_of, found, get = self._values, self.found, self.get
-        if type(values_of) is Attribute and type(found) is dict:
-            rows, attributes = _parted(values_of, rows)
-            taken = self.take(attributes)
-            if taken == rows:  # nearly always: each is alone under its value
+        if type(self.found) is dict and (each := self._each_once(rows)) is not None:
+            values, under = each
+            taken = self.take(values)
+            if taken == under:  # nearly always: each is alone under its value
                 return
-            self.give_back(attributes, taken)
+            self.give_back(values, taken)
         for old in rows:
-            values = values_of(old)
-            for value in values if len(values) < 2 else dict.fromkeys(values):
-                if get(value) is old:
-                    del found[value]
-                else:
-                    self._discard(old, (value,))
+            self.remove(old)
 
     def replace(self, old: Any, new: Any) -> None:  # hot:
         """Put a row in the place of another of the same key."""
@@ -113,6 +98,22 @@ class Index:
         values = self._values(old)
         self._discard(old, values if len(values) < 2 else dict.fromkeys(values))
 
+    def _each_once(self, rows: Sequence[Any]) -> tuple[list[Any], list[Any]] | None:  # hot:
+        """(values, the row that is under each), without rows that are under none; None where one is under several."""
+        values_of = self._values
+        if type(values_of) is Attribute:
+            values = [*map(values_of.of, rows)]
+            if not values_of.optional or all(values):
+                return values, [*rows]
+            return [*filter(None, values)], [row for row, value in zip(rows, values, strict=True) if value]
+        of = [*map(values_of, rows)]
+        sizes = {*map(len, of)}
+        if sizes == {1}:
+            return [*chain.from_iterable(of)], [*rows]
+        if max(sizes, default=0) > 1:
+            return None
+        return [*chain.from_iterable(of)], [row for row, values in zip(rows, of, strict=True) if values]
+
     def _join(self, value: Any, rows: Rows, new: Any) -> None:
         if type(rows) is dict:
             rows[self._key(new)] = new
@@ -128,14 +129,6 @@ class Index:
                 del rows[self._key(old)]
                 if len(rows) == 1:
                     [self.found[value]] = rows.values()
-
-
-def _parted(values_of: Attribute, rows: Sequence[Any]) -> tuple[list[Any], list[Any]]:  # hot:
-    """(rows that are under a value, the value of each)."""
-    values = [*map(values_of.of, rows)]
-    if not values_of.optional or all(values):
-        return [*rows], values
-    return [row for row, value in zip(rows, values, strict=True) if value], [*filter(None, values)]
 
 
 def rows_of(rows: Rows | None) -> list[Any]:  # hot:
