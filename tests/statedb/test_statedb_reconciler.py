@@ -501,10 +501,10 @@ def test_keys_that_change_their_groups_are_waiting_once_each_with_their_last_one
             waiting |= {key: (group, waiting[key][1] if key in waiting else mark) for key, group in changed.items()}
         assert len(backlog) == len(waiting)
         assert backlog.mark(99) <= min([since for _, since in waiting.values()], default=99)
-    taken: dict[str, int | None] = {}
+    left: dict[str, int | None] = {}
     while backlog:
-        taken |= backlog.take(1)
-    assert taken == {key: group or None for key, (group, _) in waiting.items()}
+        left |= backlog.take(1)
+    assert left == {key: group or None for key, (group, _) in waiting.items()}
     assert backlog.mark(99) == 99
 
 
