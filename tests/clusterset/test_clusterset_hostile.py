@@ -112,6 +112,26 @@ async def test_records_are_bounded_in_bytes_too(etcd: Session, peers: Peers) -> 
         assert len(seen.services()) == 10
 
 
+async def test_a_record_that_is_replaced_takes_its_room_once_and_one_that_goes_gives_it_back(
+    etcd: Session, peers: Peers
+) -> None:
+    limits = Limits(keys=10**6, size=100_000)
+    peers.add("c2")
+    await announce(etcd, "c2", 2)
+    async with following(peers, kinds=("services",), limits=limits) as seen:
+        await seen.state("c2", "ready")
+        await flood(etcd, 6, size=9_900)
+        await flood(etcd, 6, size=9_900)
+        await flood(etcd, 10, size=9_900)
+        await seen.until(lambda s: len(seen.services()) == 10)
+        for _ in range(2):
+            await etcd.delete_prefix("cilium/state/services/v1/c2/demo/")
+            await seen.until(lambda s: not seen.services())
+            await flood(etcd, 10, size=9_900)
+            await seen.until(lambda s: len(seen.services()) == 10)
+        assert seen.cluster("c2").dropped == 0
+
+
 async def test_endless_configurations_of_similar_names_hide_no_other_cluster(etcd: Session, peers: Peers) -> None:
     peers.add("c2", "c3")
     for first in range(0, 1_500, 100):

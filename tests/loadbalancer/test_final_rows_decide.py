@@ -148,11 +148,11 @@ def tables(world: World) -> tuple[Any, ...]:
     return world.frontends, world.backends, world.plans
 
 
-def by_the_general_rules(world: World, which: Any) -> tuple[Any, ...]:
+def by_the_general_rules(world: World, which: Any, *others: ServiceName) -> tuple[Any, ...]:
     """The same tables, slowly: every claim compared at every address, every service by itself, nothing kept."""
     cluster, reader = ClusterName("c1"), world.db.snapshot()
     redirected = [row.service for row in reader.all(REDIRECTS)]
-    names = {*redirected, *NAMES, *(derived(name) for name in IMPORTS_), make.DERIVED}
+    names = {*redirected, *NAMES, *(derived(name) for name in (*IMPORTS_, SECOND)), make.DERIVED, *others}
     claimed = {each for name in names for each in frontends.claimed(reader, name, node="n1")}
     called = [
         row for each in claimed for row in frontends.compute(reader, each, node="n1", which=which, rules=PERMISSIVE)
@@ -189,6 +189,44 @@ def test_any_order_of_changes_ends_where_the_final_rows_do(
     assert tables(world) == by_the_general_rules(world, which)
     world.delete(*final.values())
     assert tables(world) == ([], [], [])
+
+
+SECOND = ServiceName("demo/second")
+ELSEWHERE = make.service("demo/plain", cluster_ips=("10.96.0.8",))
+
+
+@pytest.mark.parametrize(
+    ("there", "changed"),
+    [
+        pytest.param(
+            [make.imported()], make.service("demo/other", import_of=make.ECHO), id="a-service-of-another-name"
+        ),
+        pytest.param(
+            [make.imported(), make.imported(SECOND, ips=("10.96.0.9",))],
+            make.derived(SECOND, import_of=make.ECHO, cluster_ips=("10.96.0.9",)),
+            id="labelled-as-another-import",
+        ),
+        pytest.param(
+            [make.imported(ips=("10.96.0.7", "10.96.0.8")), ELSEWHERE],
+            make.derived(),
+            id="an-address-of-the-import-that-another-service-has",
+        ),
+        pytest.param(
+            [make.imported(), make.service("demo/other", import_of=make.ECHO, cluster_ips=("10.96.0.8",)), ELSEWHERE],
+            make.derived(),
+            id="two-services-of-one-import",
+        ),
+    ],
+)
+def test_a_service_of_an_import_that_comes_and_goes_ends_where_the_rows_do(there: list[Any], changed: Service) -> None:
+    """Each is what the quick way, for a Service that stands for its import and that nothing else concerns, is not."""
+    world = World("all", rules=PERMISSIVE).put(*there)
+    without = tables(world)
+    for _ in range(2):
+        world.put(changed)
+        assert tables(world) == by_the_general_rules(world, "all", SECOND, ELSEWHERE.name, ServiceName("demo/other"))
+        world.delete(changed)
+        assert tables(world) == without
 
 
 parts = st.lists(

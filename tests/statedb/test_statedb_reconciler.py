@@ -508,6 +508,13 @@ def test_keys_that_change_their_groups_are_waiting_once_each_with_their_last_one
     assert backlog.mark(99) == 99
 
 
+def test_what_finds_no_room_among_urgent_rows_waits_behind_those_that_do() -> None:
+    backlog: Backlog[int] = Backlog()
+    backlog.add({"a": 1, "b": 1, "c": 1, "d": 1}, None, mark=0, room=2)
+    backlog.add({"e": 1}, None, mark=1, room=3)
+    assert [*backlog.take(3)] == ["a", "b", "e"]
+
+
 async def test_a_row_that_changes_its_group_while_it_waits_and_goes_is_deleted_once() -> None:
     db, target = database(), Target()
     reconciler = make(db, target, together=lambda row: row[1])

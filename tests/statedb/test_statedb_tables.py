@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from operator import attrgetter, itemgetter
+from typing import Any
 
 import pytest
 from msgspec import Struct
 
-from isthmus.statedb import Database, StateError, Table, TableStats, WriteTxn
+from isthmus.statedb import Attribute, Database, StateError, Table, TableStats, WriteTxn
 
 
 class Host(Struct, frozen=True, gc=False):
@@ -128,6 +130,107 @@ def test_an_index_value_may_have_any_number_of_rows(db: Database, count: int) ->
             txn.delete(HOSTS, row.name)
     assert db.snapshot().by(HOSTS, "address", "1") == []
     assert not db._states["hosts"].index(0).found
+
+
+class Leaf(Struct, frozen=True):
+    name: str
+    tree: str = ""
+    marks: tuple[str, ...] = ()
+
+
+LEAVES = [
+    Table[str, Leaf](
+        name,
+        Leaf,
+        key=attrgetter("name"),
+        indexes={
+            "tree": Attribute("tree"),
+            "planted": Attribute("tree", optional=True),
+            "mark": attrgetter("marks"),
+            "first": Attribute("name"),
+        },
+        clustered=clustered,
+    )
+    for name, clustered in (("by_key", None), ("by_first", ("first", lambda name: name)))
+]
+BY_TREE = Table[tuple[str, str], Leaf](
+    "by_tree",
+    Leaf,
+    key=attrgetter("tree", "name"),
+    indexes={
+        "tree": Attribute("tree"),
+        "planted": Attribute("tree", optional=True),
+        "mark": attrgetter("marks"),
+        "first": Attribute("name"),
+    },
+    clustered=("tree", itemgetter(0)),
+)
+
+
+@pytest.mark.parametrize("table", [*LEAVES, BY_TREE], ids=lambda table: table.name)
+@pytest.mark.parametrize(
+    ("before", "come", "gone"),
+    [
+        pytest.param("", "a1 b2 c3 d4 e5", "a1 b2 c3 d4 e5", id="each-alone"),
+        pytest.param("", "a1 b1 c1 d1 e2", "a1 c1", id="several-under-one-value"),
+        pytest.param("a1 b2", "c1 d2 e3 f3", "a1 d2 f3", id="beside-rows-that-are-there"),
+        pytest.param("a1 b2 c3", "c3x d4 e5 f6", "d4 e5", id="over-a-row-that-is-there"),
+        pytest.param("a1 b2 c3 d4", "a1x b2x c3x d4", "z9 a1 a1", id="nothing-new"),
+        pytest.param("a1 b2 c3 d4", "a1 b2 c3 d4", "z1 y2", id="equal-rows-and-keys-without-one"),
+        pytest.param("", "a b c d e1", "a e1", id="under-no-value"),
+        pytest.param("", "a1xy b2x c3 d4 e5y", "a1 e5", id="under-several-values"),
+        pytest.param("a1 b1 c2", "d4 e5 f6 g7", "b1 c2 d4", id="the-last-of-a-value"),
+    ],
+)
+def test_rows_put_and_deleted_together_are_those_put_and_deleted_one_by_one(
+    table: Table[Any, Leaf], before: str, come: str, gone: str
+) -> None:
+    """Each word: a name, a tree, marks."""
+
+    def rows(words: str) -> list[Leaf]:
+        return [Leaf(word[0], word[1:2], tuple(word[2:])) for word in words.split()]
+
+    together, single = Database(table), Database(table)
+    readers = [db.changes(table) for db in (together, single)]
+    for db in (together, single):
+        for index in table.indexes:
+            db.snapshot().by(table, index, "")
+        put_into(db, table, rows(before))
+    for reader in readers:
+        reader.pairs()
+    for change in ("come", "gone"):
+        with together.write() as txn:
+            if change == "come":
+                txn.put_all(table, rows(come))
+            else:
+                txn.delete_all(table, [table.key(row) for row in rows(gone)])
+            seen = txn.changed(table)
+        with single.write() as txn:
+            for row in rows(come if change == "come" else gone):
+                txn.put(table, row) if change == "come" else txn.delete(table, table.key(row))
+            assert sorted(map(str, seen)) == sorted(map(str, txn.changed(table)))
+        assert contents(together, table) == contents(single, table)
+        ready, expected = [reader.ready for reader in readers]
+        assert ready is expected
+        changed, wanted = [sorted(map(str, reader.pairs())) for reader in readers]
+        assert changed == wanted
+
+
+def put_into(db: Database, table: Table[Any, Leaf], rows: list[Leaf]) -> None:
+    with db.write() as txn:
+        for row in rows:
+            txn.put(table, row)
+
+
+def contents(db: Database, table: Table[Any, Leaf]) -> Any:
+    """What a reader finds by key and by every index."""
+    now = db.snapshot()
+    values = [*"123456789xy", "", *"abcdefgz"]
+    return (
+        now.count(table),
+        sorted(map(str, now.all(table))),
+        {(index, value): sorted(map(str, now.by(table, index, value))) for index in table.indexes for value in values},
+    )
 
 
 def test_rows_can_be_written_while_all_are_iterated(db: Database) -> None:

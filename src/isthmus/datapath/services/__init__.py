@@ -7,6 +7,7 @@ What belongs here: everything that writes or reads the maps of plans. What never
     installed.py  what is in the maps, as objects
     restore.py    that, from the maps an earlier process left
     plans.py      a plan row → the changes that bring the maps there (pure)
+    new_plans.py  the same for new plans, by batch
     rings.py      which backend each caller has, for consistent hashing
     callers.py    which pod a caller is, for that and for redirects that do not mean all
     target.py     the reconciler's target: carries changes out
