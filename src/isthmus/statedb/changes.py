@@ -1,7 +1,8 @@
 """What changed since a reader last looked, deletions included.
 
-A reader keeps, per key, the row as the reader last saw it. So it coalesces (a hundred writes between two reads are one
-change), needs no graveyard, and its memory is bounded by the distinct keys it has not yet read.
+A reader keeps, per key, the row as the reader last saw it and the one that was written last. So it coalesces (a
+hundred writes between two reads are one change), needs no graveyard and no look-up in the table, and its memory is
+bounded by the distinct keys it has not yet read.
 """
 
 from __future__ import annotations

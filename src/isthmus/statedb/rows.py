@@ -90,12 +90,9 @@ class Clustered:
         return [*map(self.get, keys)]
 
     def add_new(self, rows: Mapping[Any, Any]) -> bool:  # hot:
-        """Add rows, given by key, if none of their keys has one; False: nothing was done."""
+        """Add rows, given by key, where each is alone under its value; False: nothing was done."""
         if not self.index.add_alone([*map(self._of_key, rows)], rows.values()):
-            if any(row is not None for row in self.many(rows)):
-                return False
-            for row in rows.values():
-                self.index.add(row)
+            return False
         self._size += len(rows)
         return True
 

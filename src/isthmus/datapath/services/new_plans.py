@@ -13,11 +13,9 @@ from msgspec import Struct
 from isthmus.datapath.core.shapes import ID
 from isthmus.datapath.services import codecs, plans
 from isthmus.datapath.services.installed import Backend, Installed, State, Unit, groups
-from isthmus.datapath.services.plans import Change
+from isthmus.datapath.services.plans import ALONE, NO_SKIP, Change
 from isthmus.model.balancing import Plan, PlanKey, Target
 
-_ALONE = ((0, 1),)
-_NO_SKIP: frozenset[bytes] = frozenset()
 Entry = tuple[bytes, bytes]
 
 
@@ -51,7 +49,7 @@ def is_plain(row: Plan) -> bool:  # hot:
 def new_plans(state: State, rows: Sequence[Plan]) -> NewPlans:  # hot:
     """What to write of plain plans with frontends, whose units are not there."""
     pack_id, called_at = ID.pack, codecs.frontend_key
-    usual, alone = plans.ejection(state.ejection), groups(_ALONE, (1,))
+    usual, alone = plans.ejection(state.ejection), groups(ALONE, (1,))
     chosen = [row.groups[0] for row in rows]
     answering = iter(_backends(state, [target for group in chosen for target in group.targets]))
     services, numbers = state.service_ids.take_many(len(rows)), state.plan_ids.take_many(len(rows))
@@ -63,9 +61,9 @@ def new_plans(state: State, rows: Sequence[Plan]) -> NewPlans:  # hot:
     called: list[tuple[bytes, ...]] = []
     generations = state.next_generations(len(rows))
     for row, group, service, number, generation in zip(rows, chosen, services, numbers, generations, strict=True):
-        shares = _ALONE if group.tier == 0 and group.weight == 1 else ((group.tier, group.weight),)
+        shares = ALONE if group.tier == 0 and group.weight == 1 else ((group.tier, group.weight),)
         ejection = usual if row.ejection is None else plans.ejection(row.ejection)
-        if len(group.targets) == 1 and shares is _ALONE:  # nearly all
+        if len(group.targets) == 1 and shares is ALONE:  # nearly all
             backend, packed = next(answering), alone
             of: Sequence[int] = (backend.id,)
             slots.append((codecs.SLOT_KEY.pack(number, 0, 0), codecs.SLOT.pack(number, backend.id, backend.generation)))
@@ -81,7 +79,7 @@ def new_plans(state: State, rows: Sequence[Plan]) -> NewPlans:  # hot:
             of, packed = plans.numbered(tuple(known), group.targets), groups(shares, (len(known),))
         entry = pack_id(number)
         heads.append((entry, codecs.PLAN.pack(generation, number, service, 0, 0, *ejection, 1, packed)))
-        found.append(Installed(number, service, 0, 0, shares, (of,), _NO_SKIP, None, ejection))
+        found.append(Installed(number, service, 0, 0, shares, (of,), NO_SKIP, None, ejection))
         if len(row.frontends) == 1:
             key = called_at(row.frontends[0])
             called.append((key,))

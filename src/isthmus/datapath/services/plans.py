@@ -26,8 +26,9 @@ MOST_WEIGHT = 1 << 24
 MOST_TIME = 24 * 3600 * 1000
 """Of an ejection, in ms: the kernel doubles it in 64 bits."""
 _NOBODY: frozenset[int] = frozenset()
-_NO_SKIP: frozenset[bytes] = frozenset()
-_ALONE = ((0, 1),)
+NO_SKIP: frozenset[bytes] = frozenset()
+ALONE = ((0, 1),)
+"""The shares of one group, which nearly all plans have."""
 Put = tuple[str, bytes, bytes]
 """Map, key, value."""
 
@@ -64,7 +65,7 @@ def change(state: State, row: Plan) -> Change:  # hot:
     flags = codecs.PLAN_AFFINITY if row.affinity == "ClientIP" else 0
     timeout = row.affinity_timeout if flags else 0
     flags |= (codecs.PLAN_CONSISTENT if row.consistent else 0) | (codecs.PLAN_SKIP if row.skip else 0)
-    skip = frozenset(map(shapes.address, row.skip)) if row.skip else _NO_SKIP
+    skip = frozenset(map(shapes.address, row.skip)) if row.skip else NO_SKIP
     plan = Installed(0, unit.service, flags, timeout, _shares(groups), (), skip, restored=awaited)
     plan.ejection = ejection(row.ejection or state.ejection)
     targets = [group.targets for group in groups]
@@ -93,7 +94,7 @@ def ejection(wanted: Ejection) -> tuple[int, int, int]:
 
 def _shares(groups: Sequence[Group]) -> tuple[tuple[int, int], ...]:
     shares = tuple([(group.tier, group.weight) for group in groups])
-    return _ALONE if shares == _ALONE else shares  # nearly all have one group: they share what it is
+    return ALONE if shares == ALONE else shares  # nearly all have one group: they share what it is
 
 
 def _numbers(state: State, targets: Sequence[Target]) -> tuple[int, ...]:  # hot:
