@@ -174,7 +174,7 @@ def _on_node(reader: Reader, row: Service, of_node: frozenset[str]) -> Iterator[
 
 
 def _stands_alone(row: Service, imported: Rows, standing: Rows, new: Service | None) -> bool:
-    """Whether an import affects nobody but the Service that stands for it, whose addresses were looked at: nearly
+    """Whether an import affects no service but the one that stands for it, whose addresses were looked at: nearly
     always. ``standing``: those that are labelled as the import's own; ``new``: the Service now."""
     return (
         type(imported) is Import

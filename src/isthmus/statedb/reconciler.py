@@ -211,8 +211,8 @@ class Reconciler(Generic[K, R]):
         self._wait(puts, deletions, room=URGENT_ROUNDS * self._size)
         if due:
             present = snapshot.get_all(self._table, due)
-            again = {key: row for key, row in zip(due, present, strict=True) if row is not None}
-            self._wait(again, {key: self._held[key] for key in due if key not in again}, room=self._size)
+            retries = {key: row for key, row in zip(due, present, strict=True) if row is not None}
+            self._wait(retries, {key: self._held[key] for key in due if key not in retries}, room=self._size)
         self._read = snapshot.revision(self._table)
         return snapshot
 

@@ -89,12 +89,12 @@ class WriteTxn(Reader):
             return
         state = self._present[table.name]
         touched = self._touch(state) if state.touched is None else state.touched
-        if gone := state.rows.take(keys):
-            _note(touched, gone)
-            state.latest.update(dict.fromkeys(gone))
-            state.revision += len(gone)
+        if deleted := state.rows.take(keys):
+            _note(touched, deleted)
+            state.latest.update(dict.fromkeys(deleted))
+            state.revision += len(deleted)
             for index in state.kept:
-                index.remove_all([*gone.values()])
+                index.remove_all([*deleted.values()])
 
     def _set(self, state: TableState, key: Any, old: Any, new: Any) -> None:  # hot:
         """Put a row that differs from the present one, None where there is none; the indexes follow."""

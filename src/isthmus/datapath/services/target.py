@@ -56,12 +56,12 @@ class PlanTarget:
     def _changes(self, rows: Sequence[Plan], failures: dict[PlanKey, str]) -> dict[PlanKey, Change]:
         """The changes to rows that have frontends, new ones written; failures get those that are refused."""
         new: list[Plan] = []
-        others: list[Plan] = []
+        changed: list[Plan] = []
         for row in rows:  # hot:
             if row.frontends:
-                (new if is_plain(row) and row.key not in self.state.units else others).append(row)
+                (new if is_plain(row) and row.key not in self.state.units else changed).append(row)
         changes = self._install(new_plans.new_plans(self.state, new)) if new else {}
-        for row in others:
+        for row in changed:
             try:
                 changes[row.key] = plans.change(self.state, row)
             except plans.Refused as why:
