@@ -16,8 +16,9 @@ from isthmus.clusterset.identity import ClusterConfig
 from isthmus.clusterset.timings import FollowerTimings
 from isthmus.etcd import Session
 from isthmus.model import tables
+from isthmus.model.chunked import Chunked
 from isthmus.model.names import ClusterName, ServiceName
-from isthmus.model.services import EndpointSet
+from isthmus.model.services import Endpoint, EndpointSet
 
 C2 = ClusterName("c2")
 QUICK = FollowerTimings(look_every=0.05, save_after=0.01, touch_every=0.05)
@@ -91,6 +92,18 @@ async def test_a_peer_that_leaves_is_forgotten(etcd: Session, peers: Peers, tmp_
         peers.remove("c2")
         await seen.until(lambda s: s.get(tables.CLUSTERS, C2) is None)
     assert list((tmp_path / "state").rglob("*.json")) == []
+
+
+def test_a_large_set_of_endpoints_is_kept_as_a_small_one_is(tmp_path: Path) -> None:
+    cache, many = Cache(str(tmp_path)), [Endpoint(f"10.1.1.{n}", ()) for n in range(2)]
+    rows = [
+        EndpointSet(ServiceName(f"demo/{name}"), C2, "clusterset", "record", endpoints)
+        for name, endpoints in (("small", tuple(many)), ("large", Chunked([(many[0],), (many[1],)])))
+    ]
+    cache.save("services", C2, ClusterConfig(id=2), rows)
+    known = cache.load("services", C2)
+    assert known is not None
+    assert list(known.rows) == rows
 
 
 def test_what_is_saved_is_for_our_eyes_only(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from msgspec import Struct
 
-from isthmus.model.chunked import Chunked
+from isthmus.model import chunked
 
 R = TypeVar("R")
 
@@ -83,10 +83,4 @@ def encode(value: Any) -> bytes:
     return _encoder.encode(value)
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, Chunked):
-        return tuple(value)
-    raise NotImplementedError(f"{type(value).__name__} is no part of a row")
-
-
-_encoder = msgspec.json.Encoder(enc_hook=_plain)
+_encoder = msgspec.json.Encoder(enc_hook=chunked.plain)

@@ -7,7 +7,7 @@ named in ``clusters status``, and without effect on its other records or on any 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Final
@@ -18,7 +18,7 @@ from isthmus.clusterset.errors import RecordError
 from isthmus.model.addresses import range_of
 from isthmus.model.mcs import RecordKind
 from isthmus.model.names import ClusterName, ServiceName, split
-from isthmus.model.services import EndpointSet
+from isthmus.model.services import Endpoint
 
 BURST: Final = 10.0
 """Seconds of its rate that a peer may change at once after a time of rest."""
@@ -42,11 +42,11 @@ class Admission(Struct, frozen=True, kw_only=True):
         if not _allowed(namespace, self.namespaces, self.reserved):
             raise RecordError(f"cluster {self.cluster} may not publish in namespace {namespace}")
 
-    def check_endpoints(self, row: EndpointSet) -> None:
-        """RecordError where an endpoint has an address that the peer may not name."""
+    def check_endpoints(self, endpoints: Iterable[Endpoint]) -> None:
+        """RecordError where one of them has an address that the peer may not name."""
         if not self.pod_ranges:
             return
-        for endpoint in row.endpoints:
+        for endpoint in endpoints:
             if not range_of(endpoint.address, self.pod_ranges):
                 raise RecordError(f"{endpoint.address} is in none of the pod ranges that {self.cluster} declared")
 

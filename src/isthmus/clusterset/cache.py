@@ -22,6 +22,7 @@ from isthmus import logs
 from isthmus.clusterset import sinks
 from isthmus.clusterset.identity import ClusterConfig, Description
 from isthmus.clusterset.timings import FollowerTimings
+from isthmus.model import chunked
 from isthmus.model.mcs import RecordKind
 from isthmus.model.names import ClusterName
 from isthmus.model.services import EndpointSet, Export
@@ -52,6 +53,7 @@ _decoders: Final[dict[RecordKind, msgspec.json.Decoder[Any]]] = {
     "serviceexports": msgspec.json.Decoder(_Exports),
     "services": msgspec.json.Decoder(_Services),
 }
+_encoder = msgspec.json.Encoder(enc_hook=chunked.plain)
 
 
 class Known(NamedTuple):
@@ -103,7 +105,7 @@ class Cache:
             return
         path = self._path(kind, cluster)
         made = _Exports if kind == "serviceexports" else _Services
-        content = msgspec.json.encode(made(VERSION, cluster, config, tuple(rows), description))
+        content = _encoder.encode(made(VERSION, cluster, config, tuple(rows), description))
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             new = path.with_name(f".{path.name}.{os.getpid()}")

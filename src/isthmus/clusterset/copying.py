@@ -32,7 +32,7 @@ from isthmus.clusterset.follower import Follower
 from isthmus.clusterset.identity import ClusterConfig
 from isthmus.clusterset.owned_keys import OwnedKeys
 from isthmus.clusterset.publishing import KINDS
-from isthmus.clusterset.sinks import ROWS, Form, Forms
+from isthmus.clusterset.sinks import ROWS, Decoded, Form, Forms
 from isthmus.clusterset.timings import TIMINGS, FollowerTimings
 from isthmus.config import ClusterSection, ClustersetSection
 from isthmus.etcd import Compare, EtcdError, Lease, LeaseGone, Put, Session
@@ -79,9 +79,9 @@ COPIES: Final[Mapping[RecordKind, CopyTable]] = {kind: _table(kind) for kind in 
 def _form(kind: RecordKind) -> Form:
     table = COPIES[kind]
 
-    def decode(value: bytes, admission: Admission, cluster_id: int, name: ServiceName) -> Copy | None:
-        good = ROWS[kind].decode(value, admission, cluster_id, name)
-        return Copy(admission.cluster, name, value) if good is not None else None
+    def decode(value: bytes, admission: Admission, cluster_id: int, name: ServiceName, before: Any) -> Decoded:
+        good, kept = ROWS[kind].decode(value, admission, cluster_id, name, before)
+        return Decoded(Copy(admission.cluster, name, value) if good is not None else None, kept)
 
     def rows(reader: Reader, cluster: ClusterName) -> list[Copy]:
         return reader.by(table, "cluster", cluster)

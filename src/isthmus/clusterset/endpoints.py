@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 from msgspec import Struct
@@ -28,7 +28,9 @@ PART: Final = "record"
 READY: Final = Condition.READY
 
 
-class _Port(Struct, gc=False):
+class NamedPort(Struct, gc=False):
+    """A port of an endpoint; its name is the key that it is under."""
+
     port: int = msgspec.field(name="Port")
     protocol: str = msgspec.field(name="Protocol", default="")
 
@@ -37,40 +39,75 @@ class _Named(Struct, gc=False):
     name: str = ""
 
 
-class _Zone(Struct, gc=False):
+class Zone(Struct, gc=False):
+    """Where an endpoint is, and the zones that are to prefer it."""
+
     zone: str = ""
     for_zones: list[_Named] | None = msgspec.field(name="forZones", default=None)
 
 
-class _Service(Struct, gc=False):
+Backends = dict[str, dict[str, NamedPort]]
+"""Ports by name, by address, as all maps of a record are."""
+Zones = dict[str, Zone]
+Texts = dict[str, str]
+
+
+class Record(Struct, gc=False):
+    """A record as it is written; what we do not read is left out."""
+
     cluster: str
     namespace: str
     name: str
-    backends: dict[str, dict[str, _Port]] | None = None
-    hostnames: dict[str, str] | None = None
-    zones: dict[str, _Zone] | None = None
-    nodes: dict[str, str] | None = None
+    backends: Backends | None = None
+    hostnames: Texts | None = None
+    zones: Zones | None = None
+    nodes: Texts | None = None
     shared: bool = False
     claimed: bool = False
     cluster_id: int = msgspec.field(name="clusterID", default=0)
 
 
-_decoder = msgspec.json.Decoder(_Service)
+DECODER: Final = msgspec.json.Decoder(Record)
+
+
+class Header(Protocol):
+    """What a record says of itself."""
+
+    cluster: str
+    namespace: str
+    name: str
+    shared: bool
+    claimed: bool
+    cluster_id: int
 
 
 def decode(value: bytes, *, cluster: ClusterName, cluster_id: int, name: ServiceName) -> EndpointSet | None:
     """The endpoints in a record of this cluster; None where it shares them with no Service."""
-    fields = decoding.decode(value, _decoder, limit=LIMIT)
-    decoding.check_owner(
-        cluster=fields.cluster, namespace=fields.namespace, name=fields.name, expected_cluster=cluster, expected=name
-    )
-    if fields.cluster_id != cluster_id:
-        raise RecordError(f"its clusterID is {fields.cluster_id}, the cluster's is {cluster_id}")
-    if not fields.shared and not fields.claimed:
+    fields = decoding.decode(value, DECODER, limit=LIMIT)
+    if not is_given(fields, cluster=cluster, cluster_id=cluster_id, name=name):
         return None
-    hostnames, zones, nodes = fields.hostnames or {}, fields.zones or {}, fields.nodes or {}
+    return EndpointSet(name, cluster, CLUSTERSET, PART, tuple(read(*maps(fields))), fields.shared)
+
+
+def is_given(header: Header, *, cluster: ClusterName, cluster_id: int, name: ServiceName) -> bool:
+    """Whether some Service may take a record's endpoints; RecordError where it is of another name or cluster."""
+    decoding.check_owner(
+        cluster=header.cluster, namespace=header.namespace, name=header.name, expected_cluster=cluster, expected=name
+    )
+    if header.cluster_id != cluster_id:
+        raise RecordError(f"its clusterID is {header.cluster_id}, the cluster's is {cluster_id}")
+    return header.shared or header.claimed
+
+
+def maps(of: Record) -> tuple[Backends, Texts, Zones, Texts]:
+    """What a record says of its backends, by address: ports, hostnames, zones and nodes."""
+    return of.backends or {}, of.hostnames or {}, of.zones or {}, of.nodes or {}
+
+
+def read(backends: Backends, hostnames: Texts, zones: Zones, nodes: Texts) -> list[Endpoint]:
+    """Endpoints, sorted by address; RecordError where one has an address or a port that none may have."""
     endpoints: list[Endpoint] = []
-    for text, named in (fields.backends or {}).items():  # hot:
+    for text, named in backends.items():  # hot:
         ports = _ports(tuple([(name, port.port, port.protocol) for name, port in named.items()]))
         zone = zones.get(text)
         endpoints.append(
@@ -86,7 +123,7 @@ def decode(value: bytes, *, cluster: ClusterName, cluster_id: int, name: Service
         )
     if len(endpoints) > 1:
         endpoints.sort(key=attrgetter("address"))
-    return EndpointSet(name, cluster, CLUSTERSET, PART, tuple(endpoints), fields.shared)
+    return endpoints
 
 
 def encode(

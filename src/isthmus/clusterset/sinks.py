@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from msgspec import structs
 
 from isthmus import logs
-from isthmus.clusterset import endpoints, exports, keys
+from isthmus.clusterset import endpoints, exports, keys, large_records
 from isthmus.clusterset.admission import Admission
 from isthmus.clusterset.errors import RecordError
 from isthmus.etcd import KeyValue, Limits
@@ -42,30 +42,42 @@ class Unusable(Enum):
 UNUSABLE: Final = Unusable.UNUSABLE
 
 
+class Decoded(NamedTuple):
+    """What a record holds."""
+
+    row: Any
+    """None where it holds none."""
+    kept: Any = None
+    """What the next version of a large record is read with."""
+
+
 class Form(NamedTuple):
     """As what rows the records of a kind are kept."""
 
     table: Table[Any, Any]
-    decode: Callable[[bytes, Admission, int, ServiceName], Any]
-    """(value, whose and what it may publish, its id, name) → row, None where the record holds none; RecordError where
-    it cannot be used."""
+    decode: Callable[[bytes, Admission, int, ServiceName, Any], Decoded]
+    """(value, whose and what it may publish, its id, name, what the version before it left or None) → row and what to
+    keep; RecordError where the record cannot be used."""
     key: Callable[[ClusterName, ServiceName], Any]
     """The key of the row that a record becomes."""
     rows: Callable[[Reader, ClusterName], list[Any]]
     """The rows that a peer's records became, not those of other sources."""
 
 
-def _export(value: bytes, admission: Admission, cluster_id: int, name: ServiceName) -> Export:
+def _export(value: bytes, admission: Admission, cluster_id: int, name: ServiceName, before: None) -> Decoded:
     admission.check_name(name)
-    return exports.decode(value, cluster=admission.cluster, name=name)
+    return Decoded(exports.decode(value, cluster=admission.cluster, name=name))
 
 
-def _endpoint_set(value: bytes, admission: Admission, cluster_id: int, name: ServiceName) -> EndpointSet | None:
+def _endpoint_set(
+    value: bytes, admission: Admission, cluster_id: int, name: ServiceName, before: large_records.Kept | None
+) -> Decoded:
     admission.check_name(name)
-    row = endpoints.decode(value, cluster=admission.cluster, cluster_id=cluster_id, name=name)
-    if row is not None:
-        admission.check_endpoints(row)
-    return row
+    row, come, kept = large_records.decode(
+        value, cluster=admission.cluster, cluster_id=cluster_id, name=name, before=before
+    )
+    admission.check_endpoints(come)
+    return Decoded(row, kept)
 
 
 def admitted(row: Export | EndpointSet | Any, admission: Admission) -> bool:
@@ -73,7 +85,7 @@ def admitted(row: Export | EndpointSet | Any, admission: Admission) -> bool:
     try:
         admission.check_name(row.service if isinstance(row, EndpointSet) else row.name)
         if isinstance(row, EndpointSet):
-            admission.check_endpoints(row)
+            admission.check_endpoints(row.endpoints)
     except RecordError:
         return False
     return True
@@ -141,6 +153,7 @@ class RecordSink:
         self._limit = limit
         self._bad: dict[str, str] = {}
         self._sizes: dict[str, int] = {}
+        self._kept: dict[str, Any] = {}
         self._size = 0
         self._named = 0
 
@@ -149,6 +162,7 @@ class RecordSink:
         table = self._form.table
         self._bad.clear()
         self._sizes.clear()
+        self._kept.clear()
         self._size = 0
         rows: dict[Any, Any] = {}
         async for part in in_turns(items):
@@ -170,6 +184,7 @@ class RecordSink:
             row = self._read(key, kv) if kv is not None else None
             if kv is None:
                 self._size -= self._sizes.pop(key, 0)
+                self._kept.pop(key, None)
             if row is not UNUSABLE:  # of one that is, the last good value still counts
                 found[key] = row
         gone = [self._form.key(self._cluster, ServiceName(key)) for key, row in found.items() if row is None]
@@ -186,7 +201,8 @@ class RecordSink:
         try:
             name, size, before = keys.parse(key), len(kv.value), self._sizes.get(key)
             self._check_room(size, before)
-            row = self._form.decode(kv.value, self._admission, self._cluster_id, name)
+            kept = self._kept.get(key) if self._kept else None
+            row, left = self._form.decode(kv.value, self._admission, self._cluster_id, name, kept)
         except RecordError as why:
             if len(self._bad) < self._limits.keys:
                 self._bad[key] = str(why)
@@ -198,6 +214,10 @@ class RecordSink:
             return UNUSABLE
         self._size += size - (before or 0)
         self._sizes[key] = size
+        if left is not None:
+            self._kept[key] = left
+        elif kept is not None:
+            del self._kept[key]
         return row
 
     def _check_room(self, size: int, before: int | None) -> None:

@@ -210,7 +210,7 @@ def _is_attended(cluster: Cluster | None) -> bool:
 
 
 def of_endpoints(
-    of: ResolvedService, part: EndpointSet, endpoints: tuple[Endpoint, ...], *, at: Viewpoint
+    of: ResolvedService, part: EndpointSet, endpoints: Sequence[Endpoint], *, at: Viewpoint
 ) -> Rows:  # hot:
     """The backends of endpoints of a part: of a peer's, without those at the own cluster's addresses."""
     cluster = part.cluster or at.cluster

@@ -21,6 +21,7 @@ from isthmus.loadbalancer.plans import Outlook
 from isthmus.loadbalancer.services import ResolvedService
 from isthmus.model import chunked
 from isthmus.model.balancing import Backend, BackendKey, Group, Plan, PlanKey, Target
+from isthmus.model.chunked import Chunked
 from isthmus.model.names import ClusterName
 from isthmus.model.services import Endpoint, EndpointSet
 from isthmus.model.tables import BACKENDS, ENDPOINT_SETS, PLANS, PROBES
@@ -166,9 +167,11 @@ def _by_set(changed: Changed) -> Iterable[tuple[EndpointSet | None, EndpointSet 
 
 
 def _difference(
-    old: tuple[Endpoint, ...], new: tuple[Endpoint, ...]
-) -> tuple[tuple[Endpoint, ...], tuple[Endpoint, ...]] | None:
+    old: Sequence[Endpoint], new: Sequence[Endpoint]
+) -> tuple[Sequence[Endpoint], Sequence[Endpoint]] | None:
     """(endpoints that have gone or changed, that have come or changed); None where an address is there twice."""
+    if isinstance(old, Chunked) and isinstance(new, Chunked):
+        return chunked.difference(old, new)
     before, after = ({each.address: each for each in of} for of in (old, new))
     if len(before) != len(old) or len(after) != len(new):
         return None

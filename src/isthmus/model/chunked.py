@@ -66,6 +66,14 @@ class Chunked(Sequence[T]):
         at = bisect_left(chunk, item)
         return at < len(chunk) and bool(chunk[at] == item)
 
+    def first(self, item: T) -> T | None:
+        """The first that is not less than this one; None where all are."""
+        place = _place(self.chunks, item)
+        at = bisect_left(self.chunks[place], item)
+        if at < len(self.chunks[place]):
+            return self.chunks[place][at]
+        return self.chunks[place + 1][0] if place + 1 < len(self.chunks) else None
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Chunked):
             return tuple(self) == other if isinstance(other, tuple) else NotImplemented
@@ -90,6 +98,13 @@ def sequence(items: Sequence[T]) -> Sequence[T]:
     if len(items) <= SMALL:
         return tuple(items)
     return Chunked(tuple(items[at : at + CHUNK]) for at in range(0, len(items), CHUNK))
+
+
+def plain(value: Any) -> Any:
+    """For encoders of rows (``enc_hook`` of msgspec): a large sequence is written as a small one is."""
+    if isinstance(value, Chunked):
+        return tuple(value)
+    raise NotImplementedError(f"{type(value).__name__} is no part of a row")
 
 
 def changed(items: Sequence[T], *, removed: Collection[T], added: Collection[T]) -> Sequence[T]:

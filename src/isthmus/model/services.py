@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from msgspec import Struct
 
@@ -31,7 +32,7 @@ ImportType = Literal["ClusterSetIP", "Headless"]
 Affinity = Literal["None", "ClientIP"]
 
 
-class Port(Struct, frozen=True, gc=False):
+class Port(Struct, frozen=True, gc=False, order=True):
     """A port of a service, an export or an endpoint. An empty name is a name: that of an unnamed port."""
 
     name: str
@@ -104,8 +105,9 @@ class Condition(IntEnum):
     GONE = 3  # terminating and not serving
 
 
-class Endpoint(Struct, frozen=True, gc=False):
-    """One address that answers, with the ports it answers on."""
+class Endpoint(Struct, frozen=True, gc=False, order=True):
+    """One address that answers, with the ports it answers on. Sorted by address: two in a set have the same in none
+    but those of peers that write it in two ways."""
 
     address: str
     ports: tuple[Port, ...]
@@ -118,6 +120,12 @@ class Endpoint(Struct, frozen=True, gc=False):
     """namespace/name of the Pod behind the address, where the source knows it."""
 
 
+if TYPE_CHECKING:
+    Endpoints = Sequence[Endpoint]
+else:  # what a reader of JSON makes of it
+    Endpoints = tuple[Endpoint, ...]
+
+
 class EndpointSet(Struct, frozen=True, gc=False):
     """One part of a service's endpoints: an EndpointSlice, a service record, an entry of a file."""
 
@@ -125,7 +133,8 @@ class EndpointSet(Struct, frozen=True, gc=False):
     cluster: ClusterName
     source: str
     part: str
-    endpoints: tuple[Endpoint, ...] = ()
+    endpoints: Endpoints = ()
+    """By address; of a large record a ``Chunked``, in which each has an address of its own."""
     shared: bool = True
     """False: no other cluster's Service takes them, but one that a MultiClusterService of Karmada claims."""
     lapsed: bool = False

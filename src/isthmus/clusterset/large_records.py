@@ -1,0 +1,219 @@
+"""Records of many endpoints, of which a change decodes what is new: it costs a look at the text, not at each endpoint.
+
+A record is one value, written again whole. Its maps by address are kept as text, and their entries are told apart by
+what encoders of JSON write between them. So the entries that only one of two texts has are those that have gone and
+come. Where more than endpoints has changed, or a record is spelled in another way, all of it is read
+(:mod:`.endpoints`), which is what this gives in every case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import compress
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from msgspec import Raw, Struct
+
+from isthmus.clusterset import decoding, endpoints
+from isthmus.clusterset.endpoints import Backends, Texts, Zones
+from isthmus.clusterset.errors import RecordError
+from isthmus.model import chunked
+from isthmus.model.chunked import Chunked
+from isthmus.model.names import ClusterName, ServiceName
+from isthmus.model.services import Endpoint, EndpointSet
+from isthmus.model.sources import CLUSTERSET
+
+LARGE: Final = chunked.SMALL
+"""Endpoints above which a record is large: to read all of fewer costs little more, and they are no ``Chunked``."""
+LEAST: Final = 32
+"""Bytes that an endpoint takes in a record at least."""
+FEW: Final = 16
+"""Changes of a map that are looked for one by one; the rest of its entries is compared as a whole."""
+NONE: Final = Raw(b"{}")
+
+
+class _Written(Struct, gc=False):
+    """A record with its maps as they are written."""
+
+    cluster: str
+    namespace: str
+    name: str
+    backends: Raw = NONE
+    hostnames: Raw = NONE
+    zones: Raw = NONE
+    nodes: Raw = NONE
+    shared: bool = False
+    claimed: bool = False
+    cluster_id: int = msgspec.field(name="clusterID", default=0)
+
+
+class _Map(NamedTuple):
+    """One of a record's maps by address."""
+
+    field: str
+    """What its entries tell of endpoints: those where it is not empty have one."""
+    between: bytes
+    """What ends an entry, the comma, and the quote that begins the next: nothing else in the map is written so."""
+    decoder: msgspec.json.Decoder[Any]
+
+
+_record = msgspec.json.Decoder(_Written)
+_MAPS: Final = (
+    _Map("address", b'}},"', msgspec.json.Decoder(Backends)),
+    _Map("hostname", b'","', msgspec.json.Decoder(Texts)),
+    _Map("zone", b'},"', msgspec.json.Decoder(Zones)),
+    _Map("node", b'","', msgspec.json.Decoder(Texts)),
+)
+
+
+class Kept(NamedTuple):
+    """A large record as it was read: its maps as they are written, each of whose entries is told apart by the text
+    between them and tells something of one endpoint; and the endpoints, each of an address of its own."""
+
+    maps: tuple[bytes, ...]
+    endpoints: Chunked[Endpoint]
+
+
+class Found(NamedTuple):
+    """What is in a record."""
+
+    row: EndpointSet | None
+    come: Sequence[Endpoint] = ()
+    """Those of its endpoints that have been read: what was there in the version before need not be."""
+    kept: Kept | None = None
+    """What the next version can be read with; None where all of that has to be read."""
+
+
+def decode(
+    value: bytes, *, cluster: ClusterName, cluster_id: int, name: ServiceName, before: Kept | None = None
+) -> Found:
+    """The row of a record, as :func:`.endpoints.decode` has it. ``before``: what the version before this one left."""
+    if len(value) < LARGE * LEAST or value.count(_MAPS[0].between) < LARGE:
+        row = endpoints.decode(value, cluster=cluster, cluster_id=cluster_id, name=name)
+        return Found(row, row.endpoints if row is not None else ())
+    written = decoding.decode(value, _record, limit=endpoints.LIMIT)
+    if not endpoints.is_given(written, cluster=cluster, cluster_id=cluster_id, name=name):
+        return Found(None)
+    maps = tuple([bytes(each) for each in (written.backends, written.hostnames, written.zones, written.nodes)])
+    there, come = (_changed(before, maps) if before is not None else None) or _whole(value, maps)
+    row = EndpointSet(name, cluster, CLUSTERSET, endpoints.PART, there, written.shared)
+    return Found(row, come, Kept(maps, there) if isinstance(there, Chunked) else None)
+
+
+Read = tuple[Sequence[Endpoint], Sequence[Endpoint]]
+"""(all endpoints, in chunks where maps and endpoints can be kept; those that have been read)"""
+
+
+def _whole(value: bytes, maps: tuple[bytes, ...]) -> Read:
+    entries: Sequence[dict[str, Any]] = endpoints.maps(decoding.decode(value, endpoints.DECODER, limit=endpoints.LIMIT))
+    found = tuple(endpoints.read(*entries))
+    told_apart = all(
+        text.count(each.between) + 1 == max(len(of), 1) for each, text, of in zip(_MAPS, maps, entries, strict=True)
+    )
+    return (chunked.sequence(found) if told_apart and _tell(entries, found) else found), found
+
+
+def _changed(before: Kept, maps: tuple[bytes, ...]) -> Read | None:
+    """The endpoints by what the maps had not got before; None where that does not tell."""
+    gone: list[dict[str, Any]] = []
+    come: list[dict[str, Any]] = []
+    for each, old, new in zip(_MAPS, before.maps, maps, strict=True):
+        edit = edited(each, old, new)
+        if edit is None:
+            return None
+        gone.append(edit[0])
+        come.append(edit[1])
+    removed = [row for address in gone[0] if (row := _at(address, before.endpoints)) is not None]
+    added = endpoints.read(*come)
+    if not _tell(gone, removed) or not _tell(come, added):
+        return None
+    if any(row.address not in gone[0] and _at(row.address, before.endpoints) is not None for row in added):
+        return None  # it is there twice
+    return chunked.changed(before.endpoints, removed=removed, added=added), added
+
+
+def _tell(entries: Iterable[dict[str, Any]], of: Sequence[Endpoint]) -> bool:
+    """Whether the maps have an entry for each of these endpoints that it tells something of, and no other."""
+    addresses = [each.address for each in of]
+    return all(
+        found.keys() == set(compress(addresses, map(attrgetter(kind.field), of)))
+        for kind, found in zip(_MAPS, entries, strict=True)
+    )
+
+
+def _at(address: str, there: Chunked[Endpoint]) -> Endpoint | None:
+    found = there.first(Endpoint(address, ()))
+    return found if found is not None and found.address == address else None
+
+
+Edit = tuple[dict[str, Any], dict[str, Any]]
+"""Entries of a map that have gone, and that have come. One that has changed is in both."""
+
+
+def edited(of: _Map, old: bytes, new: bytes) -> Edit | None:
+    """What became of a map; None where its entries cannot be told apart."""
+    if old == new:
+        return {}, {}
+    before, after = (_entries(text, of.between) for text in (old, new))
+    if before is None or after is None:
+        return None
+    gone, come = (_read(of, each) for each in differing(before, after, of.between))
+    return (gone, come) if gone is not None and come is not None else None
+
+
+def _entries(text: bytes, between: bytes) -> bytes | None:
+    """The entries of a map, each with what is between it and the next; None where they are written in another way."""
+    if text == b"{}":
+        return b""
+    if not text.startswith(b'{"') or not text.endswith(between[:-2] + b"}"):
+        return None
+    return text[2:-1] + between[-2:]
+
+
+def differing(old: bytes, new: bytes, between: bytes) -> tuple[set[bytes], set[bytes]]:
+    """Entries that only one of them has. What is between two changes is passed over where both are sorted."""
+    gone: list[bytes] = []
+    come: list[bytes] = []
+    while old or new:
+        alike = old.rfind(between, 0, _common(old, new)) + len(between)
+        if alike >= len(between):
+            old, new = old[alike:], new[alike:]
+        elif len(gone) + len(come) > FEW or not (old and new):
+            gone += old.split(between)[:-1]
+            come += new.split(between)[:-1]
+            break
+        else:
+            one, another = old[: old.find(between)], new[: new.find(between)]
+            if one < another:
+                gone.append(one)
+                old = old[len(one) + len(between) :]
+            else:
+                come.append(another)
+                new = new[len(another) + len(between) :]
+    return set(gone).difference(come), set(come).difference(gone)
+
+
+def _common(one: bytes, another: bytes) -> int:
+    """How many bytes both begin with."""
+    same, stop = 0, min(len(one), len(another))
+    while same < stop:
+        half = (same + stop + 1) // 2
+        if one[same:half] == another[same:half]:
+            same = half
+        else:
+            stop = half - 1
+    return same
+
+
+def _read(of: _Map, entries: set[bytes]) -> dict[str, Any] | None:
+    """Entries as a map has them; None where that is not what they are."""
+    if not entries:
+        return {}
+    try:
+        text = b'{"' + of.between.join(entries) + of.between[:-2] + b"}"
+        found: dict[str, Any] = decoding.decode(text, of.decoder, limit=endpoints.LIMIT)
+    except RecordError:
+        return None
+    return found if len(found) == len(entries) else None
