@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -12,12 +13,18 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from isthmus.clusterset import endpoints, large_records
+from isthmus.clusterset.admission import Admission
 from isthmus.clusterset.errors import RecordError
 from isthmus.clusterset.large_records import Found, differing
+from isthmus.clusterset.sinks import ROWS, RecordSink
+from isthmus.etcd import KeyValue
 from isthmus.model import chunked
 from isthmus.model.chunked import Chunked
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Endpoint, Port
+from isthmus.model.tables import ENDPOINT_SETS
+from isthmus.reflector import Event
+from isthmus.statedb import Database
 
 C3, ECHO = ClusterName("cluster3"), ServiceName("ns-alpha/echo-service")
 HTTP = (Port("http", 8080),)
@@ -195,3 +202,27 @@ def test_entries_differ_by_those_that_only_one_text_has(old: list[bytes], new: l
         new.sort()
     texts = [b"".join(each + b'","' for each in of) for of in (old, new)]
     assert differing(texts[0], texts[1], b'","') == (set(old) - set(new), set(new) - set(old))
+
+
+VERSIONS = st.one_of(
+    SETS.map(lambda of: record(of)),
+    SETS.map(lambda of: record(of, shared=False)),
+    st.sampled_from([b"no record", None, record(ten()), record(ten(but=[13])), record([])]),
+    st.just(record(ten()).replace(b"10.0.0.13", b"127.0.0.1")),
+    st.just(record(ten()).replace(b"10.0.0.13", b"11.0.0.1")),
+)
+ADMISSION = Admission(cluster=C3, pod_ranges=("10.0.0.0/8", "2001:db8::/64"))
+
+
+@given(st.lists(VERSIONS, max_size=8))
+def test_the_row_is_what_the_last_version_says_that_can_be_used(versions: list[bytes | None]) -> None:
+    db = Database(ENDPOINT_SETS)
+    form, wanted = ROWS["services"], None
+    sink = RecordSink(
+        db, form, cluster_id=3, admission=ADMISSION, listed=lambda txn: None, received=lambda bad, why: None
+    )
+    for value in versions:
+        sink.apply([Event(ECHO, KeyValue(ECHO, value) if value is not None else None)])
+        with suppress(RecordError):
+            wanted = form.decode(value, ADMISSION, 3, ECHO, None).row if value is not None else None
+        assert list(db.snapshot().all(ENDPOINT_SETS)) == ([wanted] if wanted is not None else [])
