@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from isthmus.datapath import PlanTarget, view
 from isthmus.datapath.core.manifest import Row
-from isthmus.datapath.services import codecs
+from isthmus.datapath.services import codecs, moves
 from isthmus.datapath.services.audit import AWAY
 from isthmus.datapath.services.installed import State
 from isthmus.datapath.services.restore import restore
@@ -39,6 +39,8 @@ def small_chunks() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(chunked, "CHUNK", 3)
         patch.setattr(chunked, "SMALL", 6)
+        patch.setattr(moves, "SCANNED", 9)
+        patch.setattr(moves, "FEW", 2)
         yield
 
 

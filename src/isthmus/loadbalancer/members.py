@@ -9,6 +9,8 @@ policy, zones, an endpoint in two slices, nothing that is ready), there is nothi
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import compress, count, islice, pairwise
+from operator import ne
 from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
@@ -29,6 +31,9 @@ from isthmus.statedb import Reader, WriteTxn
 
 LARGE: Final = 64
 """Backends above which a service is followed: of fewer, computing all of them costs no more."""
+
+FEW: Final = 4
+"""Endpoints of a set up to which those that differ are looked for one by one: it takes half the time."""
 
 Sets = dict[tuple[ClusterName, str], int]
 """How many sets of endpoints there are, by cluster and source."""
@@ -172,12 +177,45 @@ def _difference(
     """(endpoints that have gone or changed, that have come or changed); None where an address is there twice."""
     if isinstance(old, Chunked) and isinstance(new, Chunked):
         return chunked.difference(old, new)
+    if (few := _few_differ(old, new)) is not None:
+        return few
     before, after = ({each.address: each for each in of} for of in (old, new))
     if len(before) != len(old) or len(after) != len(new):
         return None
     come = {address: each for address, each in after.items() if before.get(address) != each}
     gone = [each for address, each in before.items() if address not in after or address in come]
     return tuple(gone), tuple(come.values())
+
+
+def _few_differ(
+    old: Sequence[Endpoint], new: Sequence[Endpoint]
+) -> tuple[Sequence[Endpoint], Sequence[Endpoint]] | None:  # hot:
+    """The same where few differ, each at an address of its own. Both are sorted by address."""
+    gone: list[Endpoint] = []
+    come: list[Endpoint] = []
+    at, to = 0, 0  # all before these has been compared
+    while len(gone) + len(come) <= FEW:
+        alike = next(compress(count(), map(ne, islice(old, at, None), islice(new, to, None))), None)
+        if alike is None:
+            alike = min(len(old) - at, len(new) - to)
+        at, to = at + alike, to + alike
+        if at == len(old) and to == len(new):
+            return gone, come
+        if _beside(old, at) or _beside(new, to):
+            return None
+        before, after = old[at : at + 1], new[to : to + 1]
+        if before and (not after or before[0].address <= after[0].address):
+            gone += before
+            at += 1
+        if after and (not before or after[0].address <= before[0].address):
+            come += after
+            to += 1
+    return None
+
+
+def _beside(rows: Sequence[Endpoint], at: int) -> bool:
+    """Whether the endpoint before or after one has its address too."""
+    return any(one.address == other.address for one, other in pairwise(rows[max(at - 1, 0) : at + 2]))
 
 
 def _groups(row: Plan, port_name: str, moved: Moved) -> tuple[Group, ...] | None:  # hot:

@@ -7,7 +7,7 @@ look-ups of its own rows, and the general rule is what it falls back to (and wha
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Final
@@ -105,18 +105,29 @@ class Units:
 
     def renew(self, txn: WriteTxn, services: Dirty) -> None:  # hot:
         """Make the rows of these services what they are computed to be."""
+        at = backends.viewpoint(txn, self._cluster)
+        by = plans.outlook(txn, self._cluster, self._node, sources=pending(txn, OF_BACKENDS))
+        if others := self._not_followed(txn, services, at=at, by=by) if self._followed else services:
+            self._compute(txn, others, at=at, by=by)
+
+    def _not_followed(self, txn: WriteTxn, services: Dirty, *, at: Viewpoint, by: Outlook) -> list[ServiceName]:
+        """Those whose rows have to be computed, after the others have followed the changes of their endpoints."""
+        others: list[ServiceName] = []
+        for name, endpoints in services.items():
+            large = self._followed.pop(name, None)
+            if large is not None and endpoints is not None and members.follow(txn, large, endpoints, at=at, by=by):
+                self._followed[name] = large
+            else:
+                others.append(name)
+        return others
+
+    def _compute(self, txn: WriteTxn, services: Iterable[ServiceName], *, at: Viewpoint, by: Outlook) -> None:  # hot:
         which, parts = self._which, self._parts
         claims = Claims(txn, self._node, which=which, rules=self._rules)
         listed = txn.finder(SERVICES, "name")
-        at = backends.viewpoint(txn, self._cluster)
-        by = plans.outlook(txn, self._cluster, self._node, sources=pending(txn, OF_BACKENDS))
         answering, planned = txn.finder(BACKENDS, "service"), txn.finder(PLANS, "service")
         of_backends, of_plans = PendingWrites(txn, BACKENDS), PendingWrites(txn, PLANS)
-        for name, endpoints in services.items():
-            large = self._followed.pop(name, None) if self._followed else None
-            if large is not None and endpoints is not None and members.follow(txn, large, endpoints, at=at, by=by):
-                self._followed[name] = large
-                continue
+        for name in services:
             stored = listed(name)
             if stored is None and claims.withdraw(name):  # nearly all that go
                 of_backends.rewrite(answering(name), ())

@@ -54,6 +54,9 @@ class Derivations:
         own = {table.name for each in derived for table in each.tables}
         self._inputs = list({t.name: t for each in derived for t in each.reads if t.name not in own}.values())
         self._readers: dict[str, Changes[Any]] = {table.name: database.changes(table) for table in self._inputs}
+        self._of_inputs = {each: {t.name: t for t in each.reads if t.name not in own} for each in self._derived}
+        """The inputs that a derived table reads, by name; and the derived ones, which are written before it."""
+        self._of_derived = {each: [t for t in each.reads if t.name in own] for each in self._derived}
         self._dirty: dict[Derivation, Dirty] = {each: {} for each in self._derived}
         self._awaited: dict[Derivation, frozenset[str]] = {each: frozenset() for each in self._derived}
         for each in derived:
@@ -75,7 +78,7 @@ class Derivations:
 
     def step(self) -> bool:
         """Recompute what changed, at most ``units_per_pass`` units a table, in one commit; whether some are left."""
-        changes = {name: reader.pairs() if reader.ready else () for name, reader in self._readers.items()}
+        changes = {name: reader.pairs() for name, reader in self._readers.items() if reader.ready}
         # Nothing is awaited otherwise than after a pass that left nothing dirty: nearly always, once all have started.
         settled = self._database.pending is self._settled
         with self._database.write() as txn:
@@ -101,11 +104,12 @@ class Derivations:
 
     def _mark(self, txn: WriteTxn, derived: Derivation, changes: Mapping[str, Pairs]) -> None:
         """Append the units that the changes affect; one that is dirty already keeps its place, so none starves."""
-        dirty = self._dirty[derived]
-        for table in derived.reads:
-            # Two cases: an input changed since the last pass; a derived table was written earlier in this one.
-            changed = changes[table.name] if table.name in changes else txn.changed(table)
-            if changed:
+        dirty, inputs = self._dirty[derived], self._of_inputs[derived]
+        for name, changed in changes.items():
+            if changed and name in inputs:
+                derived.mark(dirty, txn, inputs[name], changed)
+        for table in self._of_derived[derived]:
+            if changed := txn.changed(table):
                 derived.mark(dirty, txn, table, changed)
 
     def _mark_arrived(self, txn: WriteTxn, derived: Derivation) -> None:

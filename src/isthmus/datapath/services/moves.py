@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from isthmus.model.balancing import Target
 from isthmus.model.chunked import Chunked
@@ -46,6 +46,12 @@ class Edit(NamedTuple):
         return tuple(numbers) if self.targets is None else Many(numbers, self.targets)
 
 
+SCANNED: Final = 2_048
+"""Slots of which some are looked for one by one: a dict of as many costs as much as to look for ten, and its room."""
+FEW: Final = 8
+"""Slots that change at once up to which those are looked for so."""
+
+
 class Many(Sequence[int]):
     """The distinct backends of a large group by slot."""
 
@@ -55,7 +61,7 @@ class Many(Sequence[int]):
         self.numbers = numbers
         self.targets = targets
         self._places: dict[int, int] | None = None
-        """Slot by backend, from the first change on."""
+        """Slot by backend, from the first change on that looks for many, or in many."""
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -67,7 +73,7 @@ class Many(Sequence[int]):
         return self.numbers[n]
 
     def __contains__(self, number: object) -> bool:
-        return number in self.places
+        return number in (self._places if self._places is not None else self.numbers)
 
     @property
     def places(self) -> dict[int, int]:
@@ -76,20 +82,20 @@ class Many(Sequence[int]):
             self._places = dict(zip(self.numbers, range(len(self.numbers)), strict=True))
         return self._places
 
-    def edit(self, gone: Iterable[int], come: Sequence[int], targets: Chunked[Target]) -> Edit:
+    def edit(self, gone: Sequence[int], come: Sequence[int], targets: Chunked[Target]) -> Edit:
         """The edit that takes some backends out and others in."""
-        places = self.places
-        writes, size = _fill(self.numbers, sorted([places[number] for number in gone]), come)
+        few = len(gone) + len(come) <= FEW and len(self.numbers) <= SCANNED and self._places is None
+        holes = sorted(map(self.numbers.index if few else self.places.__getitem__, gone))
+        writes, size = _fill(self.numbers, holes, come)
         return Edit(writes, size, targets)
 
     def apply(self, edit: Edit) -> None:
         """Change it."""
-        places = self.places
-        for number in edit.freed(self):
-            places.pop(number, None)
+        if self._places is not None:
+            for number in edit.freed(self):
+                self._places.pop(number, None)
+            self._places.update((number, n) for n, number in edit.writes)
         _write(self.numbers, edit)
-        for n, number in edit.writes:
-            places[number] = n
         self.targets = edit.targets if edit.targets is not None else self.targets
 
 
