@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -63,6 +64,20 @@ def read(value: bytes, before: Found | None = None) -> Found:
 
 def whole(value: bytes) -> Any:
     return endpoints.decode(value, cluster=C3, cluster_id=3, name=ECHO)
+
+
+ADMISSION = Admission(cluster=C3, pod_ranges=("10.0.0.0/8", "2001:db8::/64"))
+
+
+def a_sink(db: Database) -> RecordSink:
+    return RecordSink(
+        db,
+        ROWS["services"],
+        cluster_id=3,
+        admission=ADMISSION,
+        listed=lambda txn: None,
+        received=lambda bad, why: None,
+    )
 
 
 def ten(*, but: Iterable[int] = (), **fields: Any) -> list[Endpoint]:
@@ -156,6 +171,7 @@ SPELLED: dict[str, Callable[[dict[str, Any]], Any]] = {
     "no ports": lambda fields: written(fields).decode().replace('{"http":{"Protocol":"TCP","Port":8080}}', "{}", 1),
     "a node of nothing": lambda fields: written(fields | {"nodes": {"10.0.0.12": ""}}),
     "a node of what is no backend": lambda fields: written(fields | {"nodes": {"10.0.0.99": "n1"}}),
+    "a space before the first": lambda fields: written(fields).decode().replace('{"10.', '{ "10.'),
     "escaped": lambda fields: written(fields).decode().replace('"http"', '"ht\\u0074p"'),
 }
 
@@ -173,6 +189,35 @@ def test_a_record_in_another_spelling_says_what_it_says(spelling: str, first: st
         value = spelled(json.loads(record(ten(but=others))))
         before = read(value, before)
         assert before.row == whole(value)
+
+
+@pytest.mark.parametrize("field", ["nodes", "hostnames"])
+def test_what_was_said_of_an_endpoint_before_it_came_counts(field: str) -> None:
+    early = {field: {"10.0.0.30": "said"}}
+    before = read(written(json.loads(record(ten())) | early))
+    value = written(json.loads(record([*ten(), Endpoint("10.0.0.30", HTTP)])) | early)
+    assert read(value, before).row == whole(value)
+
+
+def test_of_an_endpoint_that_comes_twice_the_last_counts() -> None:
+    before, value = read(record(ten())), record([*ten(), Endpoint("10.0.0.30", HTTP)])
+    for port in range(1, 5):
+        again = f'"10.0.0.30":{{"http":{{"Protocol":"TCP","Port":{port}}}}},"10.0.0.30"'.encode()
+        twice = value.replace(b'"10.0.0.30"', again)
+        assert read(twice, before).row == whole(twice)
+
+
+def test_nothing_is_kept_of_a_record_that_has_gone_or_become_small() -> None:
+    def chunks() -> int:
+        gc.collect()
+        return sum(type(each) is Chunked for each in gc.get_objects())
+
+    sink, none = a_sink(Database(ENDPOINT_SETS)), chunks()
+    for last in (None, KeyValue(ECHO, record([]))):
+        sink.apply([Event(ECHO, KeyValue(ECHO, record(ten())))])
+        assert chunks() == none + 1
+        sink.apply([Event(ECHO, last)])
+        assert chunks() == none
 
 
 @pytest.mark.parametrize("fields", [{"backends": []}, {"backends": {"10.0.0.1": {"http": 1}}}, {"nodes": {"n": 1}}])
@@ -211,16 +256,12 @@ VERSIONS = st.one_of(
     st.just(record(ten()).replace(b"10.0.0.13", b"127.0.0.1")),
     st.just(record(ten()).replace(b"10.0.0.13", b"11.0.0.1")),
 )
-ADMISSION = Admission(cluster=C3, pod_ranges=("10.0.0.0/8", "2001:db8::/64"))
 
 
 @given(st.lists(VERSIONS, max_size=8))
 def test_the_row_is_what_the_last_version_says_that_can_be_used(versions: list[bytes | None]) -> None:
     db = Database(ENDPOINT_SETS)
-    form, wanted = ROWS["services"], None
-    sink = RecordSink(
-        db, form, cluster_id=3, admission=ADMISSION, listed=lambda txn: None, received=lambda bad, why: None
-    )
+    sink, form, wanted = a_sink(db), ROWS["services"], None
     for value in versions:
         sink.apply([Event(ECHO, KeyValue(ECHO, value) if value is not None else None)])
         with suppress(RecordError):
