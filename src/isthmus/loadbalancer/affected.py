@@ -80,7 +80,12 @@ def by_services(reader: Reader, changed: Pairs, *, node: str) -> list[ServiceNam
 def by_imports(reader: Reader, changed: Pairs, *, node: str) -> list[ServiceName]:  # hot:
     """An import affects what stands for it, and all who claim its addresses."""
     claims = _claims(reader, node)
-    return [name for row in _rows(changed) for name in _by_import(reader, row, claims)]
+    found: list[ServiceName] = []
+    for pair in changed:
+        for row in pair:
+            if row is not None:
+                found += _by_import(reader, row, claims)
+    return found
 
 
 def by_nodes(reader: Reader, changed: Pairs, *, node: str) -> Iterator[ServiceName]:

@@ -6,7 +6,7 @@ is refused here exactly where it has no frontend there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import islice
 from typing import Final
@@ -46,11 +46,8 @@ def derived(node: str, *, which: Which, rules: ClaimRules) -> DerivedTogether:
 def renew(txn: WriteTxn, claimants: Iterable[Claimant], *, node: str, which: Which, rules: ClaimRules) -> None:  # hot:
     """Make the rows of these objects what they are computed to be."""
     present, writes = txn.finder(REFUSED_CLAIMS, "claimant"), PendingWrites(txn, REFUSED_CLAIMS)
-    imports, named = txn.getter(IMPORTS), txn.finder(SERVICES, "name")
     for claimant in claimants:
-        there, (kind, name) = present(claimant), claimant
-        if there is not None or kind != "ServiceImport" or not _unquestioned(imports(name), named):
-            writes.rewrite(there, list(compute(txn, claimant, node=node, which=which, rules=rules)))
+        writes.rewrite(present(claimant), list(compute(txn, claimant, node=node, which=which, rules=rules)))
     writes.flush()
 
 
@@ -59,17 +56,6 @@ def compute(
 ) -> Iterator[RefusedClaim]:
     """The claims of an object that do not count, the first of them where they are many."""
     yield from islice(_refused(reader, claimant, node=node, which=which, rules=rules), MAX_ROWS)
-
-
-def _unquestioned(row: Import | None, named: Callable[[ServiceName], Rows]) -> bool:  # hot:
-    """Whether an import has gone, or has the addresses of the one Service that stands for it: nearly all.
-    :func:`of_import` comes to the same in ten times as long."""
-    if row is None:
-        return True
-    standing = named(names.derived(row.name))
-    if type(standing) is not Service:
-        return False
-    return all([is_allocated(standing.cluster_ips, each) for each in row.ips])  # noqa: C419 half a generator's time
 
 
 def _refused(
@@ -129,8 +115,9 @@ def of_policy(policy: LocalRedirect, *, rules: ClaimRules) -> Refusal | None:
 
 
 def by_services(reader: Reader, changed: Pairs) -> list[Claimant]:  # hot:
-    """A Service affects its own claims, and those of the import that it stands for."""
-    imports, found = reader.finder(IMPORTS, "service"), list[Claimant]()
+    """A Service affects its own claims, and those of the import that it stands for, where they may be refused."""
+    imports, named, found = reader.finder(IMPORTS, "service"), reader.getter(IMPORTS), list[Claimant]()
+    refused = reader.finder(REFUSED_CLAIMS, "claimant")
     for pair in changed:
         for row in pair:
             if row is None:
@@ -138,7 +125,9 @@ def by_services(reader: Reader, changed: Pairs) -> list[Claimant]:  # hot:
             if row.external_ips or row.load_balancer_ips:
                 found.append(_claimant(row))
             if row.import_of:
-                found.append(("ServiceImport", row.import_of))
+                claimant: Claimant = ("ServiceImport", row.import_of)
+                if refused(claimant) is not None or _doubtful(named(row.import_of), pair[1]):
+                    found.append(claimant)
             stood_for = imports(row.name)
             if type(stood_for) is dict or (stood_for is not None and stood_for.name != row.import_of):
                 found += [("ServiceImport", imported.name) for imported in rows_of(stood_for)]
@@ -146,8 +135,24 @@ def by_services(reader: Reader, changed: Pairs) -> list[Claimant]:  # hot:
 
 
 def by_imports(reader: Reader, changed: Pairs) -> list[Claimant]:  # hot:
-    """An import affects its own claims."""
-    return [("ServiceImport", (new or old).name) for old, new in changed]
+    """An import affects its own claims, where they may be refused."""
+    named, refused = reader.finder(SERVICES, "name"), reader.finder(REFUSED_CLAIMS, "claimant")
+    found: list[Claimant] = []
+    for old, new in changed:
+        claimant: Claimant = ("ServiceImport", (new or old).name)
+        if refused(claimant) is not None or (new is not None and _doubtful(new, named(names.derived(new.name)))):
+            found.append(claimant)
+    return found
+
+
+def _doubtful(row: Import | None, standing: Rows) -> bool:  # hot:
+    """Whether a claim of an import may be refused: not of one that has gone, nor, as nearly all, of addresses of a
+    Service that stands for it, by its label or by its name. ``standing``: the row of one, another's rows, or None."""
+    if row is None:
+        return False
+    if type(standing) is not Service or (standing.import_of != row.name and standing.name != names.derived(row.name)):
+        return True
+    return not all([is_allocated(standing.cluster_ips, each) for each in row.ips])  # noqa: C419 half a generator's time
 
 
 def by_policy(reader: Reader, old: LocalRedirect | None, new: LocalRedirect | None) -> Iterator[Claimant]:
