@@ -265,5 +265,5 @@ def test_the_row_is_what_the_last_version_says_that_can_be_used(versions: list[b
     for value in versions:
         sink.apply([Event(ECHO, KeyValue(ECHO, value) if value is not None else None)])
         with suppress(RecordError):
-            wanted = form.decode(value, ADMISSION, 3, ECHO, None).row if value is not None else None
+            wanted = form.decode(value, ADMISSION, 3, ECHO, None)[0] if value is not None else None
         assert list(db.snapshot().all(ENDPOINT_SETS)) == ([wanted] if wanted is not None else [])

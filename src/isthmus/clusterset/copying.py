@@ -81,7 +81,7 @@ def _form(kind: RecordKind) -> Form:
 
     def decode(value: bytes, admission: Admission, cluster_id: int, name: ServiceName, before: Any) -> Decoded:
         good, kept = ROWS[kind].decode(value, admission, cluster_id, name, before)
-        return Decoded(Copy(admission.cluster, name, value) if good is not None else None, kept)
+        return (Copy(admission.cluster, name, value) if good is not None else None), kept
 
     def rows(reader: Reader, cluster: ClusterName) -> list[Copy]:
         return reader.by(table, "cluster", cluster)

@@ -86,7 +86,8 @@ def decode(value: bytes, *, cluster: ClusterName, cluster_id: int, name: Service
     fields = decoding.decode(value, DECODER, limit=LIMIT)
     if not is_given(fields, cluster=cluster, cluster_id=cluster_id, name=name):
         return None
-    return EndpointSet(name, cluster, CLUSTERSET, PART, tuple(read(*maps(fields))), fields.shared)
+    found = read(fields.backends or {}, fields.hostnames or {}, fields.zones or {}, fields.nodes or {})
+    return EndpointSet(name, cluster, CLUSTERSET, PART, tuple(found), fields.shared)
 
 
 def is_given(header: Header, *, cluster: ClusterName, cluster_id: int, name: ServiceName) -> bool:
@@ -97,11 +98,6 @@ def is_given(header: Header, *, cluster: ClusterName, cluster_id: int, name: Ser
     if header.cluster_id != cluster_id:
         raise RecordError(f"its clusterID is {header.cluster_id}, the cluster's is {cluster_id}")
     return header.shared or header.claimed
-
-
-def maps(of: Record) -> tuple[Backends, Texts, Zones, Texts]:
-    """What a record says of its backends, by address: ports, hostnames, zones and nodes."""
-    return of.backends or {}, of.hostnames or {}, of.zones or {}, of.nodes or {}
 
 
 def read(backends: Backends, hostnames: Texts, zones: Zones, nodes: Texts) -> list[Endpoint]:

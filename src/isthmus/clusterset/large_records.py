@@ -86,13 +86,15 @@ class Found(NamedTuple):
     """What the next version can be read with; None where all of that has to be read."""
 
 
+def may_be_one(value: bytes) -> bool:
+    """Whether a record may be large, by its text."""
+    return len(value) >= LARGE * LEAST and value.count(_MAPS[0].between) >= LARGE
+
+
 def decode(
     value: bytes, *, cluster: ClusterName, cluster_id: int, name: ServiceName, before: Kept | None = None
 ) -> Found:
-    """The row of a record, as :func:`.endpoints.decode` has it. ``before``: what the version before this one left."""
-    if len(value) < LARGE * LEAST or value.count(_MAPS[0].between) < LARGE:
-        row = endpoints.decode(value, cluster=cluster, cluster_id=cluster_id, name=name)
-        return Found(row, row.endpoints if row is not None else ())
+    """The row of a large record, as :func:`.endpoints.decode` has it. ``before``: what the version before it left."""
     written = decoding.decode(value, _record, limit=endpoints.LIMIT)
     if not endpoints.is_given(written, cluster=cluster, cluster_id=cluster_id, name=name):
         return Found(None)
@@ -107,10 +109,13 @@ Read = tuple[Sequence[Endpoint], Sequence[Endpoint]]
 
 
 def _whole(value: bytes, maps: tuple[bytes, ...]) -> Read:
-    entries: Sequence[dict[str, Any]] = endpoints.maps(decoding.decode(value, endpoints.DECODER, limit=endpoints.LIMIT))
+    fields = decoding.decode(value, endpoints.DECODER, limit=endpoints.LIMIT)
+    entries: tuple[dict[str, Any], ...]
+    entries = (fields.backends or {}, fields.hostnames or {}, fields.zones or {}, fields.nodes or {})
     found = tuple(endpoints.read(*entries))
     told_apart = all(
-        text.count(each.between) + 1 == max(len(of), 1) for each, text, of in zip(_MAPS, maps, entries, strict=True)
+        text.count(each.between) + 1 == max(size, 1)
+        for each, text, size in zip(_MAPS, maps, [len(of) for of in entries], strict=True)
     )
     return (chunked.sequence(found) if told_apart and _tell(entries, found) else found), found
 

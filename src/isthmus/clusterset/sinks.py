@@ -42,13 +42,8 @@ class Unusable(Enum):
 UNUSABLE: Final = Unusable.UNUSABLE
 
 
-class Decoded(NamedTuple):
-    """What a record holds."""
-
-    row: Any
-    """None where it holds none."""
-    kept: Any = None
-    """What the next version of a large record is read with."""
+Decoded = tuple[Any, Any]
+"""(the row that a record is, None where it holds none; what the next version of a large one is read with, or None)"""
 
 
 class Form(NamedTuple):
@@ -56,8 +51,8 @@ class Form(NamedTuple):
 
     table: Table[Any, Any]
     decode: Callable[[bytes, Admission, int, ServiceName, Any], Decoded]
-    """(value, whose and what it may publish, its id, name, what the version before it left or None) → row and what to
-    keep; RecordError where the record cannot be used."""
+    """(value, whose and what it may publish, its id, name, what the version before it left or None) → what is in it;
+    RecordError where the record cannot be used."""
     key: Callable[[ClusterName, ServiceName], Any]
     """The key of the row that a record becomes."""
     rows: Callable[[Reader, ClusterName], list[Any]]
@@ -66,18 +61,22 @@ class Form(NamedTuple):
 
 def _export(value: bytes, admission: Admission, cluster_id: int, name: ServiceName, before: None) -> Decoded:
     admission.check_name(name)
-    return Decoded(exports.decode(value, cluster=admission.cluster, name=name))
+    return exports.decode(value, cluster=admission.cluster, name=name), None
 
 
 def _endpoint_set(
     value: bytes, admission: Admission, cluster_id: int, name: ServiceName, before: large_records.Kept | None
 ) -> Decoded:
     admission.check_name(name)
-    row, come, kept = large_records.decode(
-        value, cluster=admission.cluster, cluster_id=cluster_id, name=name, before=before
-    )
-    admission.check_endpoints(come)
-    return Decoded(row, kept)
+    cluster = admission.cluster
+    if large_records.may_be_one(value):
+        found = large_records.decode(value, cluster=cluster, cluster_id=cluster_id, name=name, before=before)
+        admission.check_endpoints(found.come)
+        return found.row, found.kept
+    row = endpoints.decode(value, cluster=cluster, cluster_id=cluster_id, name=name)
+    if row is not None:
+        admission.check_endpoints(row.endpoints)
+    return row, None
 
 
 def admitted(row: Export | EndpointSet | Any, admission: Admission) -> bool:

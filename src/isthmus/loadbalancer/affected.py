@@ -51,6 +51,7 @@ def by_services(reader: Reader, changed: Pairs, *, node: str) -> list[ServiceNam
     for old, new in changed:
         name = (new or old).name
         found.append(name)
+        stood_for = imports(name)  # by its hash, though the Service may not say so
         for row in (old, new):
             if row is None:
                 continue
@@ -61,14 +62,13 @@ def by_services(reader: Reader, changed: Pairs, *, node: str) -> list[ServiceNam
                     found += _claimants(reader, address)
                 elif imported is not None and (type(imported) is not Import or imported.name != row.import_of):
                     found += _claimants(reader, address)  # not of the import that it stands for, which is next
-            if row.import_of and not _stands_alone(row, imports(name), claims.standing(row.import_of), new):
+            if row.import_of and not _stands_alone(row, stood_for, claims.standing(row.import_of), new):
                 found += _of_import(reader, row.import_of, claims)
             if row.type != "ClusterIP" or not of_node.isdisjoint(addresses):
                 found += _on_node(reader, row, of_node)
         if named(name) is not new:  # several sources have it: the best of them counts, for all of it
             for row in reader.by(SERVICES, "name", name):
                 found += _of_one(reader, row, claims)
-        stood_for = imports(name)  # by its hash, though the Service may not say so
         if stood_for is None or (new is not None and type(stood_for) is Import and stood_for.name == new.import_of):
             continue
         for imported in rows_of(stood_for):

@@ -11,9 +11,10 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
-from isthmus.loadbalancer.claims import AddressClaim, ClaimRules, Refusal, is_allocated, judge
+from isthmus.loadbalancer.claims import AddressClaim, ClaimRules, Refusal, judge
 from isthmus.loadbalancer.services import Which, best, wanted
 from isthmus.model import names
+from isthmus.model.addresses import reserved
 from isthmus.model.balancing import FrontendType
 from isthmus.model.mcs import MANAGED_BY
 from isthmus.model.names import ServiceName, split
@@ -115,44 +116,42 @@ def of_policy(policy: LocalRedirect, *, rules: ClaimRules) -> Refusal | None:
 
 
 def by_services(reader: Reader, changed: Pairs) -> list[Claimant]:  # hot:
-    """A Service affects its own claims, and those of the import that it stands for, where they may be refused."""
-    imports, named, found = reader.finder(IMPORTS, "service"), reader.getter(IMPORTS), list[Claimant]()
+    """A Service affects its own claims, and those of the import that it stands for but for the Service's addresses."""
+    imports, named = reader.finder(IMPORTS, "service"), reader.getter(IMPORTS)
     refused = reader.finder(REFUSED_CLAIMS, "claimant")
-    for pair in changed:
-        for row in pair:
+    found: list[Claimant] = []
+    for old, new in changed:
+        for row in (old, new):
             if row is None:
                 continue
             if row.external_ips or row.load_balancer_ips:
                 found.append(_claimant(row))
+            stood_for = imports(row.name)
             if row.import_of:
                 claimant: Claimant = ("ServiceImport", row.import_of)
-                if refused(claimant) is not None or _doubtful(named(row.import_of), pair[1]):
+                own = type(stood_for) is Import and stood_for.name == row.import_of  # nearly always
+                imported = stood_for if own else named(row.import_of)
+                if refused(claimant) or (imported is not None and (row is not new or imported.ips != row.cluster_ips)):
                     found.append(claimant)
-            stood_for = imports(row.name)
             if type(stood_for) is dict or (stood_for is not None and stood_for.name != row.import_of):
                 found += [("ServiceImport", imported.name) for imported in rows_of(stood_for)]
     return found
 
 
 def by_imports(reader: Reader, changed: Pairs) -> list[Claimant]:  # hot:
-    """An import affects its own claims, where they may be refused."""
-    named, refused = reader.finder(SERVICES, "name"), reader.finder(REFUSED_CLAIMS, "claimant")
+    """An import affects its own claims, but for those of addresses of its derived Service that are not reserved."""
+    standing, refused = reader.finder(SERVICES, "name"), reader.finder(REFUSED_CLAIMS, "claimant")
     found: list[Claimant] = []
     for old, new in changed:
         claimant: Claimant = ("ServiceImport", (new or old).name)
-        if refused(claimant) is not None or (new is not None and _doubtful(new, named(names.derived(new.name)))):
+        if refused(claimant) or (new is not None and not _has_addresses_of(standing(names.derived(new.name)), new)):
             found.append(claimant)
     return found
 
 
-def _doubtful(row: Import | None, standing: Rows) -> bool:  # hot:
-    """Whether a claim of an import may be refused: not of one that has gone, nor, as nearly all, of addresses of a
-    Service that stands for it, by its label or by its name. ``standing``: the row of one, another's rows, or None."""
-    if row is None:
-        return False
-    if type(standing) is not Service or (standing.import_of != row.name and standing.name != names.derived(row.name)):
-        return True
-    return not all([is_allocated(standing.cluster_ips, each) for each in row.ips])  # noqa: C419 half a generator's time
+def _has_addresses_of(standing: Rows, row: Import) -> bool:
+    """Whether an import claims the addresses of the one Service that its name's hash names, none of them reserved."""
+    return type(standing) is Service and standing.cluster_ips == row.ips and not [*filter(reserved, row.ips)]
 
 
 def by_policy(reader: Reader, old: LocalRedirect | None, new: LocalRedirect | None) -> Iterator[Claimant]:
