@@ -267,10 +267,13 @@ async def big(maps: Maps, label: str, backends: int) -> None:
 
 
 async def big_record(maps: Maps, label: str, backends: int) -> None:
-    """One endpoint of a peer's record of many changes, again and again. The median of these changes."""
+    """One endpoint of a peer's record of many gives way to another, again and again. The median of these changes."""
     node, hops = await Node(maps).begun(), bare_hops(MEASURED)
     await through(node, [imported(0), record_of(0, range(backends))], hops=hops, size=1)
-    changes = [record_of(0, [*range(1, backends), backends + turn]) for turn in range(CHANGES)]
+    present, changes = list(range(backends)), list[Changed]()
+    for turn in range(CHANGES):
+        present[turn * 7 % backends] = backends + turn
+        changes.append(record_of(0, present))
     costs = sorted([await through(node, [each], hops=hops) for each in changes], key=lambda cost: cost.total)
     print(line(f"1 of a record of {backends:,}, {label}", [costs[len(costs) // 2]]), flush=True)
 

@@ -142,6 +142,6 @@ def other(turn: int, *, services: int, backends: int) -> Changed:
 
 
 def _record(name: ServiceName, peer: ClusterName, endpoints: Iterable[int]) -> Event[KeyValue]:
-    ready = [Endpoint(address(128, each), HTTP) for each in endpoints]
+    ready = [Endpoint(address(128, each), HTTP, node=f"n{each % 50}") for each in endpoints]
     value = records.encode(name, cluster=peer, cluster_id=PEERS.index(peer) + 2, endpoints=ready, frontends={})
     return Event(name, KeyValue(name, value))

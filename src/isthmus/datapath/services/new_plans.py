@@ -7,6 +7,7 @@ to that: a plan of several groups, one with entries in other maps, one whose uni
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 
 from msgspec import Struct
 
@@ -70,12 +71,9 @@ def new_plans(state: State, rows: Sequence[Plan]) -> NewPlans:  # hot:
             if not (backend.written and backend.cluster.written):
                 unwritten[backend.id] = backend
         else:
-            known = {each.id: each for each in [next(answering) for _ in group.targets]}
+            known = {each.id: each for each in islice(answering, len(group.targets))}
             unwritten.update((n, each) for n, each in known.items() if not (each.written and each.cluster.written))
-            slots += [
-                (codecs.SLOT_KEY.pack(number, 0, n), codecs.SLOT.pack(number, each.id, each.generation))
-                for n, each in enumerate(known.values())
-            ]
+            slots += _slots(number, known.values())
             of, packed = plans.numbered(tuple(known), group.targets), groups(shares, (len(known),))
         entry = pack_id(number)
         heads.append((entry, codecs.PLAN.pack(generation, number, service, 0, 0, *ejection, 1, packed)))
@@ -98,6 +96,13 @@ def new_plans(state: State, rows: Sequence[Plan]) -> NewPlans:  # hot:
         "frontends": frontends,
     }
     return NewPlans(rows, services, found, called, unwritten, entries)
+
+
+def _slots(plan: int, backends: Iterable[Backend]) -> list[Entry]:
+    return [
+        (codecs.SLOT_KEY.pack(plan, 0, n), codecs.SLOT.pack(plan, each.id, each.generation))
+        for n, each in enumerate(backends)
+    ]
 
 
 def commit(state: State, new: NewPlans) -> None:  # hot:
