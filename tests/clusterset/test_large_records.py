@@ -39,6 +39,8 @@ def few_are_many() -> Iterator[None]:
         patch.setattr(chunked, "SMALL", 6)
         patch.setattr(large_records, "LARGE", 6)
         patch.setattr(large_records, "LEAST", 1)
+        patch.setattr(large_records, "BLOCK", 64)
+        patch.setattr(large_records, "FEW", 3)
         yield
 
 

@@ -31,6 +31,8 @@ LEAST: Final = 32
 """Bytes that an endpoint takes in a record at least."""
 FEW: Final = 16
 """Changes of a map that are looked for one by one; the rest of its entries is compared as a whole."""
+BLOCK: Final = 4_096
+"""Bytes that are compared at once, a power of two."""
 NONE: Final = Raw(b"{}")
 
 
@@ -68,11 +70,16 @@ _MAPS: Final = (
 )
 
 
-class Kept(NamedTuple):
-    """A large record as it was read: its maps as they are written, each of whose entries is told apart by the text
-    between them and tells something of one endpoint; and the endpoints, each of an address of its own."""
+Text = tuple[bytes, ...]
+"""The entries of each map as they are written, from behind the quote that begins the first, each with what is between
+it and the next."""
 
-    maps: tuple[bytes, ...]
+
+class Kept(NamedTuple):
+    """A large record as it was read: its maps as text, of which each entry is told apart by what is between them and
+    tells something of one endpoint; and the endpoints, each of an address of its own."""
+
+    maps: Text
     endpoints: Chunked[Endpoint]
 
 
@@ -98,29 +105,42 @@ def decode(
     written = decoding.decode(value, _record, limit=endpoints.LIMIT)
     if not endpoints.is_given(written, cluster=cluster, cluster_id=cluster_id, name=name):
         return Found(None)
-    maps = tuple([bytes(each) for each in (written.backends, written.hostnames, written.zones, written.nodes)])
-    there, come = (_changed(before, maps) if before is not None else None) or _whole(value, maps)
+    maps = _text(written)
+    there, come = (_changed(before, maps) if before is not None and maps is not None else None) or _whole(value, maps)
     row = EndpointSet(name, cluster, CLUSTERSET, endpoints.PART, there, written.shared)
-    return Found(row, come, Kept(maps, there) if isinstance(there, Chunked) else None)
+    return Found(row, come, Kept(maps, there) if maps is not None and isinstance(there, Chunked) else None)
 
 
 Read = tuple[Sequence[Endpoint], Sequence[Endpoint]]
 """(all endpoints, in chunks where maps and endpoints can be kept; those that have been read)"""
 
 
-def _whole(value: bytes, maps: tuple[bytes, ...]) -> Read:
+def _text(record: _Written) -> Text | None:
+    """The maps of a record; None where one is written in another way than encoders of JSON without spaces have."""
+    found: list[bytes] = []
+    for kind, each in zip(_MAPS, (record.backends, record.hostnames, record.zones, record.nodes), strict=True):
+        written, begin, end = bytes(each), b'{"', kind.between[:-2] + b"}"
+        if written == b"{}":
+            found.append(b"")
+        elif written.startswith(begin) and written.endswith(end):
+            found.append(written[len(begin) : -1] + kind.between[-2:])
+        else:
+            return None
+    return tuple(found)
+
+
+def _whole(value: bytes, maps: Text | None) -> Read:
     fields = decoding.decode(value, endpoints.DECODER, limit=endpoints.LIMIT)
-    entries: tuple[dict[str, Any], ...]
-    entries = (fields.backends or {}, fields.hostnames or {}, fields.zones or {}, fields.nodes or {})
+    entries: list[dict[str, Any]]
+    entries = [fields.backends or {}, fields.hostnames or {}, fields.zones or {}, fields.nodes or {}]
     found = tuple(endpoints.read(*entries))
-    told_apart = all(
-        text.count(each.between) + 1 == max(size, 1)
-        for each, text, size in zip(_MAPS, maps, [len(of) for of in entries], strict=True)
+    told_apart = maps is not None and all(
+        text.count(each.between) == len(of) for each, text, of in zip(_MAPS, maps, entries, strict=True)
     )
     return (chunked.sequence(found) if told_apart and _tell(entries, found) else found), found
 
 
-def _changed(before: Kept, maps: tuple[bytes, ...]) -> Read | None:
+def _changed(before: Kept, maps: Text) -> Read | None:
     """The endpoints by what the maps had not got before; None where that does not tell."""
     gone: list[dict[str, Any]] = []
     come: list[dict[str, Any]] = []
@@ -161,54 +181,44 @@ def edited(of: _Map, old: bytes, new: bytes) -> Edit | None:
     """What became of a map; None where its entries cannot be told apart."""
     if old == new:
         return {}, {}
-    before, after = (_entries(text, of.between) for text in (old, new))
-    if before is None or after is None:
-        return None
-    gone, come = (_read(of, each) for each in differing(before, after, of.between))
+    gone, come = (_read(of, each) for each in differing(old, new, of.between))
     return (gone, come) if gone is not None and come is not None else None
-
-
-def _entries(text: bytes, between: bytes) -> bytes | None:
-    """The entries of a map, each with what is between it and the next; None where they are written in another way."""
-    if text == b"{}":
-        return b""
-    if not text.startswith(b'{"') or not text.endswith(between[:-2] + b"}"):
-        return None
-    return text[2:-1] + between[-2:]
 
 
 def differing(old: bytes, new: bytes, between: bytes) -> tuple[set[bytes], set[bytes]]:
     """Entries that only one of them has. What is between two changes is passed over where both are sorted."""
     gone: list[bytes] = []
     come: list[bytes] = []
-    while old or new:
-        alike = old.rfind(between, 0, _common(old, new)) + len(between)
-        if alike >= len(between):
-            old, new = old[alike:], new[alike:]
-        elif len(gone) + len(come) > FEW or not (old and new):
-            gone += old.split(between)[:-1]
-            come += new.split(between)[:-1]
+    at = to = 0
+    while at < len(old) or to < len(new):
+        alike = _alike(old, at, new, to)
+        last = old.rfind(between, at, at + alike)
+        if last >= 0:  # what both have up to here
+            at, to = last + len(between), to + last - at + len(between)
+        elif len(gone) + len(come) > FEW or at == len(old) or to == len(new):
+            gone += old[at:].split(between)[:-1]
+            come += new[to:].split(between)[:-1]
             break
+        elif old[at + alike : at + alike + 1] < new[to + alike : to + alike + 1]:
+            end = old.find(between, at)
+            gone.append(old[at:end])
+            at = end + len(between)
         else:
-            one, another = old[: old.find(between)], new[: new.find(between)]
-            if one < another:
-                gone.append(one)
-                old = old[len(one) + len(between) :]
-            else:
-                come.append(another)
-                new = new[len(another) + len(between) :]
+            end = new.find(between, to)
+            come.append(new[to:end])
+            to = end + len(between)
     return set(gone).difference(come), set(come).difference(gone)
 
 
-def _common(one: bytes, another: bytes) -> int:
-    """How many bytes both begin with."""
-    same, stop = 0, min(len(one), len(another))
-    while same < stop:
-        half = (same + stop + 1) // 2
-        if one[same:half] == another[same:half]:
-            same = half
+def _alike(one: bytes, at: int, other: bytes, to: int) -> int:
+    """How many bytes are the same from these places on."""
+    same, most = 0, min(len(one) - at, len(other) - to)
+    step = BLOCK
+    while step:
+        if same + step <= most and one[at + same : at + same + step] == other[to + same : to + same + step]:
+            same += step
         else:
-            stop = half - 1
+            step //= 2
     return same
 
 
