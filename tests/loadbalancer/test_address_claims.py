@@ -7,9 +7,11 @@ from typing import Any, get_args
 
 import pytest
 from balancing_world import ECHO, PERMISSIVE, World, make
+from hypothesis import given
+from hypothesis import strategies as st
 
 from isthmus.config import ConfigError, load
-from isthmus.loadbalancer import ClaimRules, Place
+from isthmus.loadbalancer import ClaimRules, Place, refusals
 from isthmus.loadbalancer.claims import RefusalReason, rules
 from isthmus.loadbalancer.explain import called, explain
 from isthmus.model.balancing import FrontendType
@@ -17,6 +19,7 @@ from isthmus.model.islands import IslandPod
 from isthmus.model.mcs import MANAGED_BY
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Node, Port
+from isthmus.model.tables import REFUSED_CLAIMS
 
 NODE = Node("n1", ("172.30.1.11",))
 
@@ -229,3 +232,33 @@ def test_a_service_of_another_proxy_is_left_alone_and_keeps_its_address(label: s
     assert world.called() == {}
     world.put(make.globally())
     assert world.called() == {"10.96.0.7:80/TCP": "demo/echo"}
+
+
+ADDRESSES = st.lists(st.sampled_from(["10.96.0.7", "10.96.0.8", "127.0.0.1"]), max_size=2, unique=True).map(tuple)
+OTHER = ServiceName("demo/other")
+STANDING = st.one_of(
+    st.builds(lambda ips: make.derived(cluster_ips=ips), ADDRESSES),
+    st.builds(lambda ips: make.derived(cluster_ips=ips, import_of=ServiceName("")), ADDRESSES),
+    st.builds(lambda ips: make.derived(cluster_ips=ips, import_of=OTHER), ADDRESSES),
+    st.builds(lambda ips: make.derived(cluster_ips=ips, source="files"), ADDRESSES),
+    st.builds(lambda ips: make.service("demo/labelled", cluster_ips=ips, import_of=ServiceName(ECHO)), ADDRESSES),
+    st.builds(lambda ips, name: make.imported(name, ips=ips), ADDRESSES, st.sampled_from([ECHO, OTHER])),
+)
+
+
+@given(st.lists(st.lists(st.tuples(STANDING, st.sampled_from([True, True, False])), max_size=3), max_size=6))
+def test_after_any_changes_each_import_has_the_refusals_that_its_final_rows_make(steps: list[list[Any]]) -> None:
+    """Whatever came first, the import or what stands for it, and whichever of them changed last."""
+    world = World()
+    for changes in steps:
+        for row, there in changes:
+            (world.put if there else world.delete)(row)
+        found, now = world.refused, world.db.snapshot()
+        computed = [
+            each
+            for name in (ECHO, OTHER)
+            for each in refusals.compute(
+                now, ("ServiceImport", name), node="n1", which="multicluster", rules=ClaimRules()
+            )
+        ]
+        assert found == sorted(computed, key=REFUSED_CLAIMS.key)

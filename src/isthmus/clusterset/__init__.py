@@ -9,6 +9,8 @@ backends (``loadbalancer``), anything of Kubernetes. Other rooms use the names b
     peer_status            the facts, and the one function that judges by them
     timings                how often a follower looks, and how long it waits
     admission              what a peer may publish
+    exports, endpoints     the values of both kinds of records
+    large_records          the same of many endpoints, read by what has changed
     publisher, owned       the own cluster's records in the own etcd
     copying                peers' records copied into the own etcd, for many agents
     joining, pki, rights   how clusters come to trust each other
