@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import pytest
 from balancing_world import ECHO, PERMISSIVE, World, make
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isthmus.config import ConfigError, load
@@ -234,22 +234,26 @@ def test_a_service_of_another_proxy_is_left_alone_and_keeps_its_address(label: s
     assert world.called() == {"10.96.0.7:80/TCP": "demo/echo"}
 
 
-ADDRESSES = st.lists(st.sampled_from(["10.96.0.7", "10.96.0.8", "127.0.0.1"]), max_size=2, unique=True).map(tuple)
+ADDRESSES = st.sampled_from([("10.96.0.7",), ("10.96.0.8",), ("127.0.0.1",)])
 OTHER = ServiceName("demo/other")
 STANDING = st.one_of(
+    st.builds(lambda ips: make.imported(ips=ips), ADDRESSES),
     st.builds(lambda ips: make.derived(cluster_ips=ips), ADDRESSES),
-    st.builds(lambda ips: make.derived(cluster_ips=ips, import_of=ServiceName("")), ADDRESSES),
-    st.builds(lambda ips: make.derived(cluster_ips=ips, import_of=OTHER), ADDRESSES),
+    st.builds(lambda ips, of: make.derived(cluster_ips=ips, import_of=of), ADDRESSES, st.sampled_from(["", OTHER])),
+    st.builds(lambda ips: make.imported(OTHER, ips=ips), ADDRESSES),
     st.builds(lambda ips: make.derived(cluster_ips=ips, source="files"), ADDRESSES),
     st.builds(lambda ips: make.service("demo/labelled", cluster_ips=ips, import_of=ServiceName(ECHO)), ADDRESSES),
-    st.builds(lambda ips, name: make.imported(name, ips=ips), ADDRESSES, st.sampled_from([ECHO, OTHER])),
 )
+STEPS = st.lists(st.lists(st.tuples(STANDING, st.sampled_from([True, True, False])), max_size=3), max_size=4)
 
 
-@given(st.lists(st.lists(st.tuples(STANDING, st.sampled_from([True, True, False])), max_size=3), max_size=6))
-def test_after_any_changes_each_import_has_the_refusals_that_its_final_rows_make(steps: list[list[Any]]) -> None:
+@settings(max_examples=400)
+@given(STEPS, st.sampled_from([ClaimRules(), PERMISSIVE]))
+def test_after_any_changes_each_import_has_the_refusals_that_its_final_rows_make(
+    steps: list[list[Any]], by: ClaimRules
+) -> None:
     """Whatever came first, the import or what stands for it, and whichever of them changed last."""
-    world = World()
+    world = World(rules=by)
     for changes in steps:
         for row, there in changes:
             (world.put if there else world.delete)(row)
@@ -257,8 +261,6 @@ def test_after_any_changes_each_import_has_the_refusals_that_its_final_rows_make
         computed = [
             each
             for name in (ECHO, OTHER)
-            for each in refusals.compute(
-                now, ("ServiceImport", name), node="n1", which="multicluster", rules=ClaimRules()
-            )
+            for each in refusals.compute(now, ("ServiceImport", name), node="n1", which="multicluster", rules=by)
         ]
         assert found == sorted(computed, key=REFUSED_CLAIMS.key)
