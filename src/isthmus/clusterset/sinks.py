@@ -153,6 +153,7 @@ class RecordSink:
         self._bad: dict[str, str] = {}
         self._sizes: dict[str, int] = {}
         self._kept: dict[str, Any] = {}
+        """Of large records, what their next versions are read with: at most as many bytes again as their values."""
         self._size = 0
         self._named = 0
 

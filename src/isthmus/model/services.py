@@ -106,8 +106,8 @@ class Condition(IntEnum):
 
 
 class Endpoint(Struct, frozen=True, gc=False, order=True):
-    """One address that answers, with the ports it answers on. Sorted by address: two in a set have the same in none
-    but those of peers that write it in two ways."""
+    """One address that answers, with the ports it answers on. A set is sorted by address and has each once, but for a
+    peer that spells one in two ways."""
 
     address: str
     ports: tuple[Port, ...]
