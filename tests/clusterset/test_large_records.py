@@ -40,7 +40,7 @@ def few_are_many() -> Iterator[None]:
         patch.setattr(large_records, "LARGE", 6)
         patch.setattr(large_records, "LEAST", 1)
         patch.setattr(large_records, "BLOCK", 64)
-        patch.setattr(large_records, "FEW", 3)
+        patch.setattr(large_records, "MAX_STEPS", 3)
         yield
 
 
@@ -116,7 +116,7 @@ def test_an_endpoint_that_comes_and_one_that_goes_are_all_that_is_read() -> None
     before = read(record(ten(node="n1", zone="z1")))
     value = record([*ten(but=[13], node="n1", zone="z1"), Endpoint("10.0.0.30", HTTP, node="n2", zone="z2")])
     found = read(value, before)
-    assert found.come == [Endpoint("10.0.0.30", HTTP, node="n2", zone="z2")]
+    assert found.added == [Endpoint("10.0.0.30", HTTP, node="n2", zone="z2")]
     assert found.row == whole(value)
 
 

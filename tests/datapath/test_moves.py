@@ -19,8 +19,8 @@ NOTHING: Chunked[int] = Chunked([])
 @pytest.fixture(autouse=True, scope="module")
 def groups_around_what_is_scanned() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(moves, "SCANNED", 12)
-        patch.setattr(moves, "FEW", 3)
+        patch.setattr(moves, "MAX_SCANNED", 12)
+        patch.setattr(moves, "MAX_SCANS", 3)
         yield
 
 

@@ -39,8 +39,8 @@ def small_chunks() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(chunked, "CHUNK", 3)
         patch.setattr(chunked, "SMALL", 6)
-        patch.setattr(moves, "SCANNED", 9)
-        patch.setattr(moves, "FEW", 2)
+        patch.setattr(moves, "MAX_SCANNED", 9)
+        patch.setattr(moves, "MAX_SCANS", 2)
         yield
 
 

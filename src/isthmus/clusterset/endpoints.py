@@ -71,7 +71,7 @@ DECODER: Final = msgspec.json.Decoder(Record)
 
 
 class Header(Protocol):
-    """What a record says of itself."""
+    """Which cluster and service a record is of, and who may take its endpoints."""
 
     cluster: str
     namespace: str

@@ -71,7 +71,7 @@ def _endpoint_set(
     cluster = admission.cluster
     if large_records.may_be_one(value):
         found = large_records.decode(value, cluster=cluster, cluster_id=cluster_id, name=name, before=before)
-        admission.check_endpoints(found.come)
+        admission.check_endpoints(found.added)
         return found.row, found.kept
     row = endpoints.decode(value, cluster=cluster, cluster_id=cluster_id, name=name)
     if row is not None:

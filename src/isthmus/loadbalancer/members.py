@@ -32,7 +32,7 @@ from isthmus.statedb import Reader, WriteTxn
 LARGE: Final = 64
 """Backends above which a service is followed: of fewer, computing all of them costs no more."""
 
-FEW: Final = 4
+MAX_STEPS: Final = 4
 """Endpoints of a set up to which those that differ are looked for one by one: it takes half the time."""
 
 Sets = dict[tuple[ClusterName, str], int]
@@ -191,24 +191,24 @@ def _few_differ(
     old: Sequence[Endpoint], new: Sequence[Endpoint]
 ) -> tuple[Sequence[Endpoint], Sequence[Endpoint]] | None:  # hot:
     """The same where few differ, each at an address of its own. Both are sorted by address."""
-    gone: list[Endpoint] = []
-    come: list[Endpoint] = []
+    removed: list[Endpoint] = []
+    added: list[Endpoint] = []
     at, to = 0, 0  # all before these has been compared
-    while len(gone) + len(come) <= FEW:
+    while len(removed) + len(added) <= MAX_STEPS:
         alike = next(compress(count(), map(ne, islice(old, at, None), islice(new, to, None))), None)
         if alike is None:
             alike = min(len(old) - at, len(new) - to)
         at, to = at + alike, to + alike
         if at == len(old) and to == len(new):
-            return gone, come
+            return removed, added
         if _beside(old, at) or _beside(new, to):
             return None
         before, after = old[at : at + 1], new[to : to + 1]
         if before and (not after or before[0].address <= after[0].address):
-            gone += before
+            removed += before
             at += 1
         if after and (not before or after[0].address <= before[0].address):
-            come += after
+            added += after
             to += 1
     return None
 

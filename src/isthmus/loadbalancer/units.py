@@ -107,19 +107,19 @@ class Units:
         """Make the rows of these services what they are computed to be."""
         at = backends.viewpoint(txn, self._cluster)
         by = plans.outlook(txn, self._cluster, self._node, sources=pending(txn, OF_BACKENDS))
-        if others := self._not_followed(txn, services, at=at, by=by) if self._followed else services:
-            self._compute(txn, others, at=at, by=by)
+        if remaining := self._not_followed(txn, services, at=at, by=by) if self._followed else services:
+            self._compute(txn, remaining, at=at, by=by)
 
     def _not_followed(self, txn: WriteTxn, services: Dirty, *, at: Viewpoint, by: Outlook) -> list[ServiceName]:
         """Those whose rows have to be computed, after the others have followed the changes of their endpoints."""
-        others: list[ServiceName] = []
+        remaining: list[ServiceName] = []
         for name, endpoints in services.items():
             large = self._followed.pop(name, None)
             if large is not None and endpoints is not None and members.follow(txn, large, endpoints, at=at, by=by):
                 self._followed[name] = large
             else:
-                others.append(name)
-        return others
+                remaining.append(name)
+        return remaining
 
     def _compute(self, txn: WriteTxn, services: Iterable[ServiceName], *, at: Viewpoint, by: Outlook) -> None:  # hot:
         which, parts = self._which, self._parts

@@ -1,7 +1,7 @@
 """Which slots of a group to write so that it holds other backends than before: as few as there can be.
 
 Nothing here changes a group: a change becomes an :class:`Edit`, which is applied when its writes have succeeded. A
-small group is a tuple of backend ids. A large one is :class:`Many`, which has its place by backend and its targets, so
+small group is a tuple of backend ids. A large one is :class:`Many`, which finds the slot of a backend and keeps its targets, so
 that a change of a few costs the same whatever its size.
 """
 
@@ -46,9 +46,9 @@ class Edit(NamedTuple):
         return tuple(numbers) if self.targets is None else Many(numbers, self.targets)
 
 
-SCANNED: Final = 2_048
+MAX_SCANNED: Final = 2_048
 """Slots of which some are looked for one by one: a dict of as many costs as much as to look for ten, and its room."""
-FEW: Final = 8
+MAX_SCANS: Final = 8
 """Slots that change at once up to which those are looked for so."""
 
 
@@ -82,11 +82,11 @@ class Many(Sequence[int]):
             self._places = dict(zip(self.numbers, range(len(self.numbers)), strict=True))
         return self._places
 
-    def edit(self, gone: Sequence[int], come: Sequence[int], targets: Chunked[Target]) -> Edit:
+    def edit(self, removed: Sequence[int], added: Sequence[int], targets: Chunked[Target]) -> Edit:
         """The edit that takes some backends out and others in."""
-        few = len(gone) + len(come) <= FEW and len(self.numbers) <= SCANNED and self._places is None
-        holes = sorted(map(self.numbers.index if few else self.places.__getitem__, gone))
-        writes, size = _fill(self.numbers, holes, come)
+        few = len(removed) + len(added) <= MAX_SCANS and len(self.numbers) <= MAX_SCANNED and self._places is None
+        holes = sorted(map(self.numbers.index if few else self.places.__getitem__, removed))
+        writes, size = _fill(self.numbers, holes, added)
         return Edit(writes, size, targets)
 
     def apply(self, edit: Edit) -> None:
