@@ -1,8 +1,8 @@
 """Which slots of a group to write so that it holds other backends than before: as few as there can be.
 
 Nothing here changes a group: a change becomes an :class:`Edit`, which is applied when its writes have succeeded. A
-small group is a tuple of backend ids. A large one is :class:`Many`, which finds the slot of a backend and keeps its targets, so
-that a change of a few costs the same whatever its size.
+small group is a tuple of backend ids. A large one is :class:`Many`, which finds the slot of a backend and keeps its
+targets, so that a change of a few costs the same whatever its size.
 """
 
 from __future__ import annotations
