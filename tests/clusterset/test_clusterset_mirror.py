@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,11 +15,17 @@ from clusterset_peers import Peers, announce, configure, export, following, serv
 from etcd_server import EtcdServer, free_ports
 from mirroring import mirroring
 
+from isthmus.clusterset import endpoints
 from isthmus.clusterset.copying import Mirror, republished
+from isthmus.clusterset.timings import FollowerTimings
 from isthmus.etcd import Session
 from isthmus.model.clusters import Cluster
-from isthmus.model.names import ClusterName
+from isthmus.model.names import ClusterName, ServiceName
+from isthmus.model.services import Endpoint, Port
 from isthmus.model.tables import CLUSTERS
+
+QUICK = FollowerTimings(save_after=0.01)
+C2, ECHO = ClusterName("c2"), ServiceName("demo/echo")
 
 
 async def until(condition: Callable[[], Awaitable[Any]]) -> None:
@@ -52,6 +59,28 @@ async def test_an_agent_follows_the_mirror_as_it_would_the_peer(
         await agent.until(lambda s: agent.services() == {"c2:demo/echo": ["10.2.1.2"]})
         await peer_session.delete("cilium/state/services/v1/c2/demo/echo")
         await agent.until(lambda s: agent.services() == {})
+
+
+async def test_a_large_record_is_followed_through_the_mirror_and_kept_on_disk(
+    peer_session: Session, own_session: Session, peers: Peers, local: Peers, tmp_path: Path
+) -> None:
+    peers.add("c2")
+    local.add("c2")
+    await fill(peer_session)
+    there = [f"10.2.{n // 250}.{n % 250 + 1}" for n in range(400)]
+
+    async def written() -> None:
+        found = [Endpoint(each, (Port("http", 8080),), node="n1") for each in there]
+        value = endpoints.encode(ECHO, cluster=C2, cluster_id=2, endpoints=found, frontends={})
+        await peer_session.put("cilium/state/services/v1/c2/demo/echo", value)
+
+    async with mirroring(own_session, peers), following(local, state=tmp_path, timings=QUICK) as agent:
+        for n in range(4):
+            there[n * 90] = f"10.2.9.{n + 1}"
+            await written()
+            await agent.until(lambda s: agent.services() == {"c2:demo/echo": sorted(there)})
+        file = tmp_path / "services" / "c2.json"
+        await agent.until_true(lambda: file.exists() and "10.2.9.4" in file.read_text())
 
 
 async def test_copies_are_identical_and_the_configuration_is_marked_cached(
