@@ -131,6 +131,7 @@ def by_services(reader: Reader, changed: Pairs) -> list[Claimant]:  # hot:
                 claimant: Claimant = ("ServiceImport", row.import_of)
                 own = type(stood_for) is Import and stood_for.name == row.import_of  # nearly always
                 imported = stood_for if own else named(row.import_of)
+                # Reserved addresses are refused whatever stands for the import: by_imports sees to them.
                 if refused(claimant) or (imported is not None and (row is not new or imported.ips != row.cluster_ips)):
                     found.append(claimant)
             if type(stood_for) is dict or (stood_for is not None and stood_for.name != row.import_of):
