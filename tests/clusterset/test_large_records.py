@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from small_chunks import small_chunks
 
 from isthmus.clusterset import endpoints, large_records
 from isthmus.clusterset.admission import Admission
@@ -19,7 +20,6 @@ from isthmus.clusterset.errors import RecordError
 from isthmus.clusterset.large_records import Found, differing
 from isthmus.clusterset.sinks import ROWS, RecordSink
 from isthmus.etcd import KeyValue
-from isthmus.model import chunked
 from isthmus.model.chunked import Chunked
 from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Endpoint, Port
@@ -34,9 +34,7 @@ HTTP = (Port("http", 8080),)
 @pytest.fixture(autouse=True, scope="module")
 def few_are_many() -> Iterator[None]:
     """A record is large from seven endpoints on."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chunked, "CHUNK", 4)
-        patch.setattr(chunked, "SMALL", 6)
+    with small_chunks(chunk=4, small=6) as patch:
         patch.setattr(large_records, "LARGE", 6)
         patch.setattr(large_records, "LEAST", 1)
         patch.setattr(large_records, "BLOCK", 64)

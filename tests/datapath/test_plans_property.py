@@ -11,6 +11,7 @@ from bpf_model import Died, TellingMaps, canonical, wanted
 from bpf_world import done
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_chunks import small_chunks
 
 from isthmus.datapath import PlanTarget, view
 from isthmus.datapath.core.manifest import Row
@@ -34,11 +35,9 @@ def small_rings() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def small_chunks() -> Iterator[None]:
+def large_groups() -> Iterator[None]:
     """A group of seven is a large one, so that large and small ones are as common, and turn into each other."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chunked, "CHUNK", 3)
-        patch.setattr(chunked, "SMALL", 6)
+    with small_chunks(chunk=3, small=6) as patch:
         patch.setattr(moves, "MAX_SCANNED", 9)
         patch.setattr(moves, "MAX_SCANS", 2)
         yield

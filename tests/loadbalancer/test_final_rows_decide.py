@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from scenario import MADE_OF_PLANS, Agent, FaultyMaps, shown
+from small_chunks import small_chunks
 
 from isthmus.datapath.core.maps import DictMaps
 from isthmus.loadbalancer import backends, frontends, plans
@@ -282,20 +283,11 @@ beside = st.sampled_from(
 """What makes more count than each endpoint by itself."""
 
 
-def small_chunks() -> pytest.MonkeyPatch:
-    """Large sequences of few items."""
-    patch = pytest.MonkeyPatch()
-    patch.setattr(chunked, "CHUNK", 3)
-    patch.setattr(chunked, "SMALL", 4)
-    return patch
-
-
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), first=parted, steps=st.lists(st.tuples(parted, st.none() | beside), max_size=5))
 def test_a_followed_service_is_what_all_of_its_endpoints_make_of_it(data: Any, first: Any, steps: Any) -> None:
     """A few endpoints come, go, move or change; now and then a row beside them makes more than each by itself count."""
-    patch = small_chunks()
-    try:
+    with small_chunks(chunk=3, small=4):
         world = World(rules=PERMISSIVE, large=data.draw(st.sampled_from([0, 2]))).put(make.derived(), make.imported())
         there = dict(first)
         others: dict[Any, Any] = {}
@@ -329,8 +321,6 @@ def test_a_followed_service_is_what_all_of_its_endpoints_make_of_it(data: Any, f
             if data.draw(st.booleans()):
                 world.put(make.derived())
             assert tables(world.settle()) == by_the_general_rules(world, "multicluster")
-    finally:
-        patch.undo()
 
 
 def test_a_change_of_one_endpoint_leaves_the_rest_of_a_large_plan_the_same_objects() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from small_chunks import small_chunks
 
 from isthmus.model import chunked
 from isthmus.model.chunked import Chunked, changed, difference, sequence
@@ -15,11 +16,9 @@ ITEMS = st.sets(st.integers(0, 60), max_size=40)
 
 
 @pytest.fixture(autouse=True, scope="module")
-def small_chunks() -> Iterator[None]:
+def few_are_many() -> Iterator[None]:
     """Few items are many here."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chunked, "CHUNK", 4)
-        patch.setattr(chunked, "SMALL", 6)
+    with small_chunks(chunk=4, small=6):
         yield
 
 
