@@ -224,13 +224,20 @@ def test_numbers_that_an_array_has_no_room_for_are_given_out_only_while_all_othe
     assert Ids([1, 2, 9], most=2).take() == 10, "restored ones are not given out"
 
 
-@given(st.lists(st.integers(0, 700), max_size=60), st.sets(st.integers(1, 600), max_size=9))
-def test_an_id_is_not_given_out_twice_until_it_is_given_back(releases: list[int], restored: set[int]) -> None:
+@given(
+    st.lists(
+        st.lists(st.integers(0, 700), max_size=3)
+        | st.builds(lambda first, count: [*range(first, first + count)], st.integers(0, 700), st.integers(0, 300)),
+        max_size=60,
+    ),
+    st.sets(st.integers(1, 600), max_size=9),
+)
+def test_an_id_is_not_given_out_twice_until_it_is_given_back(releases: list[list[int]], restored: set[int]) -> None:
     """Three hundred of them are within the room of the array."""
     ids, taken = Ids(restored, most=300), set(restored)
-    for number in releases:
-        ids.release([number])
-        taken.discard(number)
+    for numbers in releases:
+        ids.release(numbers)
+        taken.difference_update(numbers)
         for _ in range(5):
             new = ids.take()
             assert new not in taken

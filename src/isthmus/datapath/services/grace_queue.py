@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence, Set
+from itertools import repeat, starmap
 from typing import Final
 
 from msgspec import Struct
@@ -14,7 +15,7 @@ from msgspec import Struct
 from isthmus.datapath.core.maps import Maps
 from isthmus.datapath.core.shapes import ID
 from isthmus.datapath.services import codecs
-from isthmus.datapath.services.installed import Installed, State
+from isthmus.datapath.services.installed import NUMBER, Installed, State
 from isthmus.model.balancing import PlanKey
 
 FEW_SERVICES: Final = 16
@@ -27,15 +28,20 @@ COUNTED_BY_CLUSTER: Final = ("round_trips", "traffic")
 
 
 class Retired(Struct, gc=False):
-    """A whole retired plan; or stale slots of a plan, and the references that its overwritten slots released."""
+    """Plans that were retired together, and the services whose last plans they are, by number."""
+
+    due: float
+    plans: Sequence[Installed]
+    services: Sequence[tuple[int, PlanKey]] = ()
+
+
+class Shrunk(Struct, gc=False):
+    """What a change in place left behind: stale slots of a plan, as (group, n), and the references they held."""
 
     due: float
     plan: Installed
-    retired: bool = False
-    stale: Sequence[tuple[int, int]] = ()
-    freed: Sequence[int] = ()
-    last_of: PlanKey | None = None
-    """The service to delete with the plan, which is its last."""
+    stale: Sequence[tuple[int, int]]
+    freed: Sequence[int]
 
 
 class GraceQueue:
@@ -46,7 +52,7 @@ class GraceQueue:
         self._state = state
         self._grace = grace
         self._clock = clock
-        self._waiting: deque[Retired] = deque()
+        self._waiting: deque[Retired | Shrunk] = deque()
 
     def __repr__(self) -> str:
         return f"<GraceQueue: {len(self._waiting)} waiting, {self._pending()} numbers to give back>"
@@ -54,37 +60,30 @@ class GraceQueue:
     def _pending(self) -> int:
         return sum(map(len, self._state.pending_free.values()))
 
-    def retire(self, plans: Sequence[Installed], *, all_of: PlanKey | None = None) -> None:
-        """Queue plans that no frontend points to; the service that they are all of is deleted with the last of them."""
-        due = self._clock() + self._grace
-        for plan in plans:
-            last = plan is plans[-1]
-            self._waiting.append(Retired(due, plan, retired=True, last_of=all_of if last else None))
-
-    def retire_last(self, plans: Iterable[tuple[Installed, PlanKey]]) -> None:  # hot:
-        """Queue plans that no frontend points to, each the last of its service."""
-        due = self._clock() + self._grace
-        self._waiting += [Retired(due, plan, True, (), (), key) for plan, key in plans]
+    def retire(self, plans: Sequence[Installed], *, services: Sequence[tuple[int, PlanKey]] = ()) -> None:
+        """Queue plans that no frontend points to, with the services that they are the last plans of."""
+        if plans or services:
+            self._waiting.append(Retired(self._clock() + self._grace, plans, services))
 
     def shrink(self, plan: Installed, *, stale: Sequence[tuple[int, int]], freed: Sequence[int]) -> None:
         """Queue slots beyond a count, and references, that a change in place left behind."""
-        self._waiting.append(Retired(self._clock() + self._grace, plan, stale=stale, freed=freed))
+        self._waiting.append(Shrunk(self._clock() + self._grace, plan, stale, freed))
 
     def retired(self) -> set[int]:
         """Ids of the queued plans."""
-        return {entry.plan.id for entry in self._waiting if entry.retired}
+        return {plan.id for entry in self._waiting if isinstance(entry, Retired) for plan in entry.plans}
 
     def stale(self) -> list[tuple[int, int, int]]:
         """The (plan, group, n) of the queued slots beyond a count."""
-        return [(entry.plan.id, g, n) for entry in self._waiting for g, n in entry.stale]
+        return [(entry.plan.id, g, n) for entry in self._waiting if isinstance(entry, Shrunk) for g, n in entry.stale]
 
     def services(self) -> list[int]:
         """Numbers of the queued services."""
-        return [entry.plan.service for entry in self._waiting if entry.last_of is not None]
+        return [number for entry in self._waiting if isinstance(entry, Retired) for number, _ in entry.services]
 
     def sweep(self) -> int:
         """Delete what is due; returns how many entries of the queue and ids."""
-        due: list[Retired] = []
+        due: list[Retired | Shrunk] = []
         waiting, now = self._waiting, self._clock()
         while waiting and waiting[0].due <= now:
             due.append(waiting.popleft())
@@ -92,67 +91,44 @@ class GraceQueue:
             self._waiting.extendleft(reversed(due))
         return len(due) + self._free_pending()
 
-    def _drop(self, due: Sequence[Retired]) -> bool:
-        """Plans, then slots and members, then references. False: a write failed, and all of it is to be done again."""
-        retired = [entry.plan for entry in due if entry.retired]
-        plans = list(map(ID.pack, [plan.id for plan in retired]))
-        beyond = [plan for plan in retired if plan.flags or plan.skip]  # few: those with entries in other maps
+    def _drop(self, due: Sequence[Retired | Shrunk]) -> bool:
+        """Plans, then slots and so on, then references. False: a write failed, and all of it is to be done again."""
+        retired = [plan for entry in due if isinstance(entry, Retired) for plan in entry.plans]
+        shrunk = [entry for entry in due if isinstance(entry, Shrunk)]
+        alone: list[Installed] = []
+        others: list[Installed] = []
+        for plan in retired:  # hot: nearly all have one slot, and no entries in other maps
+            if not plan.flags and not plan.skip and plan.doubt is None and len(plan.slots) == 1 == len(plan.slots[0]):
+                alone.append(plan)
+            else:
+                others.append(plan)
+        with_members = [plan for plan in others if plan.has_members]
         drops = {
-            "plans": plans,
-            "slots": self._slots(due),
-            "members": [
-                codecs.MEMBER_KEY.pack(plan.id, number)
-                for plan in beyond
-                if plan.has_members
-                for number in set(plan.held())
+            "plans": [*map(ID.pack, map(NUMBER, retired))],
+            "slots": [
+                *map(codecs.SLOT_KEY.pack, map(NUMBER, alone), repeat(0), repeat(0)),
+                *starmap(codecs.SLOT_KEY.pack, [slot for plan in others for slot in plan.reach()]),
+                *starmap(codecs.SLOT_KEY.pack, [slot for entry in shrunk for slot in self._stale(entry)]),
             ],
-            "skips": [codecs.SKIP_KEY.pack(address, plan.id) for plan in beyond for address in plan.skip],
-            "rings": [codecs.RING_KEY.pack(plan.id, chunk) for plan in beyond for chunk in plan.chunks()],
+            "members": [codecs.MEMBER_KEY.pack(plan.id, n) for plan in with_members for n in set(plan.held())],
+            "skips": [codecs.SKIP_KEY.pack(address, plan.id) for plan in others for address in plan.skip],
+            "rings": [codecs.RING_KEY.pack(plan.id, chunk) for plan in others for chunk in plan.chunks()],
         }
         if any(self._maps.drop(name, keys) for name, keys in drops.items() if keys):
             return False
-        self._release(due, retired)
+        held = [number for plan in alone for number in plan.slots[0]]
+        held += [number for plan in others for number in plan.held()]
+        self._state.forget_plans(retired)
+        self._state.release([*held, *(number for entry in shrunk for number in entry.freed)])
+        self._state.forget_services([each for entry in due if isinstance(entry, Retired) for each in entry.services])
         return True
 
-    def _slots(self, due: Iterable[Retired]) -> list[bytes]:  # hot:
-        pack = codecs.SLOT_KEY.pack
-        found: list[bytes] = []
-        for entry in due:
-            plan = entry.plan
-            if entry.retired and plan.doubt is None and len(plan.slots) == 1 == len(plan.slots[0]):  # nearly all
-                found.append(pack(plan.id, 0, 0))
-            else:
-                found += [pack(*slot) for slot in self._stale(entry)]
-        return found
-
-    def _stale(self, entry: Retired) -> list[tuple[int, int, int]]:
-        plan = entry.plan
-        if entry.retired:
-            return list(plan.reach())
-        now = self._state.plans.get(plan.id)
+    def _stale(self, entry: Shrunk) -> list[tuple[int, int, int]]:
+        """The slots that the plan has not got again since."""
+        now = self._state.plans.get(entry.plan.id)
         if now is None:
             return []
-        return [(plan.id, g, n) for g, n in entry.stale if n >= len(now.slots[g])]
-
-    def _release(self, due: Sequence[Retired], retired: Sequence[Installed]) -> None:  # hot:
-        state = self._state
-        for plan in retired:
-            state.plans.pop(plan.id, None)
-        state.plan_ids.release([plan.id for plan in retired])
-        freed: list[int] = []
-        gone: list[tuple[int, PlanKey | str]] = []
-        for entry in due:
-            plan = entry.plan
-            if not entry.retired:
-                freed += entry.freed
-            elif plan.doubt is None and len(plan.slots) == 1:  # nearly all
-                freed += plan.slots[0]
-            else:
-                freed += plan.held()
-            if entry.last_of is not None:
-                gone.append((plan.service, entry.last_of))
-        state.release(freed)
-        state.forget_services(gone)
+        return [(now.id, g, n) for g, n in entry.stale if n >= len(now.slots[g])]
 
     def _free_pending(self) -> int:
         """Delete unreferenced entries and free their ids; those that the kernel refuses to delete stay pending."""

@@ -8,10 +8,11 @@ place.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import zip_longest
+from itertools import repeat, zip_longest
+from operator import attrgetter
 from typing import Any, Final
 
 from msgspec import Struct
@@ -23,6 +24,10 @@ from isthmus.model.balancing import Ejection, PlanKey, Target
 from isthmus.model.names import ClusterName
 
 Slots = tuple[Group, ...]
+
+NUMBER: Final = attrgetter("id")
+TARGET: Final = attrgetter("target")
+OF_CLUSTER: Final = attrgetter("cluster")
 
 MOST_GENERATION: Final = 0xFFFF_FFFF
 RETIRED: Final = 20_000
@@ -249,31 +254,42 @@ class State:
     def release(self, held: Iterable[int]) -> None:  # hot:
         """Release references; a backend without any is deleted by the next sweep."""
         backends = self.backends
+        unheld: list[Backend] = []
         for number in held:
             backend = backends[number]
             backend.refs -= 1
             if backend.refs == 0:
-                self._forget(backend)
+                unheld.append(backend)
+        if unheld:
+            self._forget(unheld)
 
     def release_unheld(self) -> None:
         """Doom restored entries that no plan references."""
-        for backend in [backend for backend in self.backends.values() if backend.refs <= 0]:
-            self._forget(backend)
+        self._forget([backend for backend in self.backends.values() if backend.refs <= 0])
         for cluster in [cluster for cluster in self.clusters.values() if cluster.refs <= 0]:
             self._forget_cluster(cluster)
 
-    def _forget(self, backend: Backend) -> None:
-        del self.backends[backend.id]
-        if self.by_target.get(backend.target) is backend:
-            del self.by_target[backend.target]
-        self.pending_free["backends"].append(backend.id)
-        backend.cluster.refs -= 1
-        if backend.cluster.refs <= 0:
-            self._forget_cluster(backend.cluster)
+    def _forget(self, unheld: Sequence[Backend]) -> None:  # hot:
+        numbers = [*map(NUMBER, unheld)]
+        deque(map(self.backends.__delitem__, numbers), maxlen=0)
+        for backend, known in zip(unheld, map(self.by_target.pop, map(TARGET, unheld), repeat(None)), strict=True):
+            if known is not backend and known is not None:
+                self.by_target[known.target] = known  # another has the target by now
+        self.pending_free["backends"] += numbers
+        for cluster, count in Counter(map(OF_CLUSTER, unheld)).items():
+            cluster.refs -= count
+            if cluster.refs <= 0:
+                self._forget_cluster(cluster)
 
     def _forget_cluster(self, cluster: Cluster) -> None:
         if self.clusters.pop(cluster.name, None) is not None:
             self.pending_free["clusters"].append(cluster.id)
+
+    def forget_plans(self, gone: Iterable[Installed]) -> None:
+        """These plans, and their numbers, are not needed any more."""
+        numbers = [*map(NUMBER, gone)]
+        deque(map(self.plans.pop, numbers, repeat(None)), maxlen=0)
+        self.plan_ids.release(numbers)
 
     def forget_services(self, gone: Sequence[tuple[int, PlanKey | str]]) -> None:
         """Numbers of services, with their names, are not needed any more."""

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import repeat
 
 from isthmus.datapath.core.maps import Maps
 from isthmus.datapath.core.shapes import ID
@@ -254,30 +256,26 @@ class PlanTarget:
 
     def _delete(self, keys: Iterable[PlanKey]) -> dict[PlanKey, str]:
         state = self.state
+        units = [*filter(None, map(state.units.pop, keys, repeat(None)))]
         known = state.frontends
-        units = [unit for key in keys if (unit := state.units.get(key)) is not None]
-        owners: dict[bytes, PlanKey] = {}
+        owners: dict[bytes, Unit] = {}
         for unit in units:  # hot:
             ours = (unit.current.id,) if unit.current is not None and not unit.older else unit.plan_ids()
             for entry in unit.frontends:
                 if known.get(entry) in ours:
-                    owners[entry] = unit.key
-        failures = {owners[entry]: why for entry, why in self._drop_frontends(list(owners)).items()}
-        last: list[tuple[Installed, PlanKey]] = []
-        for unit in units if not failures else [unit for unit in units if unit.key not in failures]:  # hot:
-            if unit.older or unit.current is None:
-                self._forget(unit)
-            else:  # nearly all
-                last.append((unit.current, unit.key))
-            del state.units[unit.key]
-        self._grace_queue.retire_last(last)
-        return failures
-
-    def _forget(self, unit: Unit) -> None:
-        gone = unit.plans()
-        self._grace_queue.retire(gone, all_of=unit.key)
-        if not gone:
-            self.state.forget_services([(unit.service, unit.key)])
+                    owners[entry] = unit
+        failed = {owners[entry]: why for entry, why in self._drop_frontends([*owners]).items()}
+        state.units.update((unit.key, unit) for unit in failed)
+        retired: list[Installed] = []
+        services: list[tuple[int, PlanKey]] = []
+        for unit in [unit for unit in units if unit not in failed] if failed else units:  # hot:
+            if unit.older:
+                retired += unit.older
+            if unit.current is not None:
+                retired.append(unit.current)
+            services.append((unit.service, unit.key))
+        self._grace_queue.retire(retired, services=services)
+        return {unit.key: why for unit, why in failed.items()}
 
     def _retire_orphans(self) -> int:
         known = {number for unit in self.state.units.values() for number in unit.plan_ids()}
@@ -289,10 +287,8 @@ class PlanTarget:
     def _drop_frontends(self, keys: Sequence[bytes]) -> dict[bytes, str]:
         """Delete frontends; returns the failures by key."""
         failed = self._maps.drop("frontends", keys) if keys else {}
-        known = self.state.frontends
-        for position, key in enumerate(keys):
-            if position not in failed:
-                known.pop(key, None)
+        dropped = [key for position, key in enumerate(keys) if position not in failed] if failed else keys
+        deque(map(self.state.frontends.pop, dropped, repeat(None)), maxlen=0)
         return {keys[position]: why for position, why in failed.items()}
 
 
