@@ -8,7 +8,7 @@ to Envoy's checks of gateways.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import partial
 from typing import Final
 
@@ -41,18 +41,19 @@ def derived(cluster: ClusterName, *, which: Which) -> DerivedTogether:
     )
 
 
-def renew(txn: WriteTxn, services: Iterable[ServiceName], *, cluster: ClusterName, which: Which) -> None:  # hot:
+def renew(txn: WriteTxn, services: Collection[ServiceName], *, cluster: ClusterName, which: Which) -> None:  # hot:
     """Make the checks of these services what they are computed to be."""
     unattended = bool(txn.by(CLUSTERS, "unattended", True))
     answering, present = txn.finder(BACKENDS, "service"), txn.finder(CHECKS, "service")
     policies_of = txn.finder(POLICIES, "target")
     writes = PendingWrites(txn, CHECKS)
-    for service in services:
-        there = present(service)
-        if there is None and not unattended:  # nearly every service: neither is checked nor was
-            first = first_of(answering(service))
-            if first is None or policies_of(_target(service, first.import_of)) is None:
-                continue
+    for service, there, found in zip(services, map(present, services), map(answering, services), strict=True):
+        if (
+            there is None
+            and not unattended
+            and (found is None or policies_of(_target(service, first_of(found).import_of)) is None)
+        ):
+            continue  # nearly every service: neither is checked nor was
         writes.rewrite(there, list(compute(txn, service, cluster=cluster, which=which)))
     writes.flush()
 

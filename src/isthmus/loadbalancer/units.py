@@ -7,7 +7,7 @@ look-ups of its own rows, and the general rule is what it falls back to (and wha
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Final
@@ -42,8 +42,23 @@ from isthmus.model.tables import (
     SERVICES,
     XDS_SERVED,
 )
-from isthmus.statedb import DerivedTogether, Dirty, PendingWrites, Rows, WriteTxn, each, pending, rewrite, rows_of
+from isthmus.statedb import (
+    DerivedTogether,
+    Dirty,
+    PendingWrites,
+    Rows,
+    WriteTxn,
+    each,
+    pending,
+    rewrite,
+    rows_of,
+    rows_of_each,
+)
 
+CLAIMING: Final = (SERVICES, IMPORTS, REDIRECTS, ISLAND_PODS)
+"""Whose rows claim addresses."""
+GIVING: Final = ((IMPORTS, "service"), (ISLAND_PODS, "name"), (REDIRECTS, "service"), (PORT_REDIRECTS, "service"))
+"""Whose rows give a service frontends that has no row itself."""
 OF_FRONTENDS: Final = (SERVICES, IMPORTS, NODES, REDIRECTS, PORT_REDIRECTS, ISLAND_PODS)
 OF_ISLANDS: Final = (ISLAND_LISTENERS, XDS_SERVED, GATEWAY_CHECKS)
 OF_BACKENDS: Final = (ENDPOINT_SETS, SERVICES, IMPORTS, PROBES, CLUSTERS, OWN_RANGES, *OF_ISLANDS)
@@ -121,20 +136,20 @@ class Units:
                 remaining.append(name)
         return remaining
 
-    def _compute(self, txn: WriteTxn, services: Iterable[ServiceName], *, at: Viewpoint, by: Outlook) -> None:  # hot:
+    def _compute(self, txn: WriteTxn, services: Collection[ServiceName], *, at: Viewpoint, by: Outlook) -> None:  # hot:
         which, parts = self._which, self._parts
         claims = Claims(txn, self._node, which=which, rules=self._rules)
         listed = txn.finder(SERVICES, "name")
         answering, planned = txn.finder(BACKENDS, "service"), txn.finder(PLANS, "service")
         of_backends, of_plans = PendingWrites(txn, BACKENDS), PendingWrites(txn, PLANS)
-        for name in services:
-            stored = listed(name)
-            if stored is None and claims.withdraw(name):  # nearly all that go
-                of_backends.rewrite(answering(name), ())
-                of_plans.rewrite(planned(name), ())
-                if parts:
-                    parts.pop(name, None)
-                continue
+        present = dict(zip(services, map(listed, services), strict=True))
+        if gone := claims.withdraw([name for name, stored in present.items() if stored is None]):
+            of_backends.withdraw(map(answering, gone))
+            of_plans.withdraw(map(planned, gone))
+            for name in gone:
+                parts.pop(name, None)
+                del present[name]
+        for name, stored in present.items():
             row = best(txn, name) if type(stored) is dict else stored
             ours = row is not None and wanted(row, which)
             called = claims.renew(name, stored, ours=ours)
@@ -205,22 +220,25 @@ class Claims:
         self.writes.flush()
         return self._compared(name, rows_of(self._called(name)))
 
-    def withdraw(self, name: ServiceName) -> bool:  # hot:
-        """Delete the frontend of a service without a row. False, and nothing is done, where the general rule has to
-        decide: something stands for the service or redirects it, others claim its address, or it has several."""
-        if self._imports(name) or self._pods(name) or self._redirects(name) or self._redirected(name):
-            return False
-        present = self._called(name)
-        if type(present) is Frontend:
-            address = present.key.address
-            if self._claiming(address) or self._imports_at(address) or self._redirects_at(address):
-                return False
-            if self._pods_at(address) or address in self._of_node:
-                return False
-        elif present is not None:
-            return False
-        self.writes.rewrite(present, ())
-        return True
+    def withdraw(self, names: Sequence[ServiceName]) -> Sequence[ServiceName]:  # hot:
+        """Delete the frontends of services without a row; gives these services.
+
+        Without those of which the general rule has to decide: something stands for them or redirects them, or others
+        claim an address of theirs.
+        """
+        if not names:
+            return names
+        having = self._txn.with_rows
+        called = rows_of_each(map(self._called, names))
+        addresses = [row.key.address for row in called]
+        claimed = self._of_node.intersection(addresses)
+        claimed = claimed.union(*(having(table, "address", addresses) for table in CLAIMING))
+        doubtful = {name for table, index in GIVING for name in having(table, index, names)}
+        doubtful.update(row.service for row in called if row.key.address in claimed)
+        if doubtful:
+            names = [name for name in names if name not in doubtful]
+        self.writes.withdraw(map(self._called, names) if doubtful else called)
+        return names
 
     def _compared(self, name: ServiceName, present: Sequence[Frontend]) -> list[Frontend]:
         """The general rule: at each address and port that the service claims or has, the strongest claim counts."""
@@ -236,17 +254,12 @@ class Claims:
         return [row for row in found if row.service == name]
 
     def _simple(self, name: ServiceName, row: Rows, present: Rows) -> bool:  # hot:
-        """Whether a service has one row or none, only cluster IPs, no redirect, and no other claims what it has."""
+        """Whether a service has one row, only cluster IPs, no redirect, and no other claims what it has."""
         if self._redirects(name) is not None or self._redirected(name) is not None:
             return False
-        if row is None:
-            if self._imports(name) is not None or self._pods(name) is not None:
-                return False
-            own: Sequence[str] = ()
-        elif type(row) is Service and row.type == "ClusterIP" and not row.external_ips:
-            own = row.cluster_ips
-        else:
+        if type(row) is not Service or row.type != "ClusterIP" or row.external_ips:
             return False
+        own = row.cluster_ips
         claiming, imports_at, redirects_at, pods_at, of_node = (
             self._claiming,
             self._imports_at,
@@ -256,8 +269,6 @@ class Claims:
         )
         if present is None:
             addresses: Collection[str] = own
-        elif type(present) is Frontend and not own:  # nearly all that go
-            addresses = (present.key.address,)
         else:
             addresses = {*own, *[each.key.address for each in rows_of(present)]}
         for address in addresses:
@@ -265,7 +276,7 @@ class Claims:
             if (claimant is not None and claimant is not row) or redirects_at(address) is not None:
                 return False
             imported = imports_at(address)  # the import that a Service stands for has the Service's address
-            if imported is not None and (type(imported) is not Import or row is None or imported.name != row.import_of):
+            if imported is not None and (type(imported) is not Import or imported.name != row.import_of):
                 return False
             if address in of_node or pods_at(address) is not None:
                 return False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import islice
+from itertools import islice, repeat
 from typing import Any, Generic, TypeVar
 
 from isthmus import logs
@@ -102,13 +102,14 @@ class TableSink(Generic[T, R]):
                 if complaints:
                     complaints.pop(key, None)
         key_of, known = self._table.key, self._rows
+        present = {key: row for key, row in found.items() if row is not None}
+        gone = [key for key in found if key not in present] if len(present) < len(found) else ()
+        leaving = [*map(key_of, filter(None, map(known.pop, gone, repeat(None))))]
+        if known.keys().isdisjoint(present):  # they have come, or there are none
+            known.update(present)
+            return [*present.values()], leaving
         rows: list[R] = []
-        leaving: list[Any] = []
-        for key, row in found.items():
-            if row is None:
-                if (before := known.pop(key, None)) is not None:
-                    leaving.append(key_of(before))
-                continue
+        for key, row in present.items():
             before = known.setdefault(key, row)
             if before is not row:
                 if before == row:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from isthmus.statedb.errors import Overrun
@@ -76,14 +77,10 @@ class Changes(Generic[R]):
         """What changed since the last call as (old row, new row), where no snapshot is needed."""
         if self._overrun:
             raise Overrun(f"more than {self._limit} rows of '{self._table.name}' changed between two reads")
-        both = zip(self._before.values(), self._now.values(), strict=True)
+        before, now = self._before, self._now
         self._before, self._now = {}, {}
         self._wake.clear()
-        return [
-            (old, new)
-            for old, new in both  # hot:
-            if old is not new and (old is None or new is None or old != new)
-        ]
+        return differing(before.values(), now.values())
 
     async def wait(self) -> None:
         """Return when there is something to read."""
@@ -100,9 +97,25 @@ class Changes(Generic[R]):
         else:
             if self._shared:
                 self._before, self._now, self._shared = dict(self._before), dict(self._now), False
-            deque(map(self._before.setdefault, touched, touched.values()), maxlen=0)
+            set_defaults(self._before, touched)
             self._now.update(latest)
         if self._limit is not None and len(self._before) > self._limit:
             self._overrun = True
             self.close()
         self._wake.set()
+
+
+def differing(before: Collection[R | None], now: Collection[R | None]) -> list[tuple[R | None, R | None]]:  # hot:
+    """Rows as they were with the same as they are, None for none, without those that came back to what they were."""
+    pairs = zip(before, now, strict=True)
+    if (all(now) and not any(before)) or (all(before) and not any(now)):  # mostly: all of them have come, or gone
+        return [*pairs]
+    return [(old, new) for old, new in pairs if old is not new and (old is None or new is None or old != new)]
+
+
+def set_defaults(known: dict[Any, Any], rows: Mapping[Any, Any]) -> None:
+    """Remember rows by key, but for keys that are known already."""
+    if known:
+        deque(map(known.setdefault, rows, rows.values()), maxlen=0)
+    else:
+        known.update(rows)  # copies hashes too, which most keys compute anew each time

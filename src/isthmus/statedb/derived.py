@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from isthmus.statedb.errors import StateError
-from isthmus.statedb.index import Rows, rows_of
+from isthmus.statedb.index import Rows, rows_of, rows_of_each
 from isthmus.statedb.reading import Reader
 from isthmus.statedb.table import AnyTable, Table
 from isthmus.statedb.transaction import WriteTxn
@@ -202,12 +202,14 @@ class PendingWrites(Generic[R]):
 
     def rewrite(self, present: Rows | None, wanted: Collection[R]) -> None:  # hot:
         """The rows of a unit that are present, as an index has them, give way to those that are wanted."""
-        if present is None:  # most units of a large change: they come
+        if present is None:  # most units that have rows at the end
             self._rows += wanted
-        elif not wanted and type(present) is not dict:  # or go, with one row
-            self._gone.append(self._key(present))
         else:
             self.exchange(rows_of(present), wanted)
+
+    def withdraw(self, present: Iterable[Rows | None]) -> None:  # hot:
+        """Units have no rows any more: what is present of each, as an index has it, goes."""
+        self._gone += map(self._key, rows_of_each(present))
 
     def exchange(self, present: Sequence[R], wanted: Collection[R]) -> None:  # hot:
         """Rows that are present give way to those that are wanted."""

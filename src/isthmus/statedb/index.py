@@ -138,6 +138,14 @@ def rows_of(rows: Rows | None) -> list[Any]:  # hot:
     return list(rows.values()) if type(rows) is dict else [rows]
 
 
+def rows_of_each(found: Iterable[Rows | None]) -> list[Any]:  # hot:
+    """The rows stored under several values."""
+    rows = [*filter(None, found)]
+    if dict in {*map(type, rows)}:
+        return [row for under in rows for row in rows_of(under)]
+    return rows
+
+
 def first_of(rows: Rows | None) -> Any:  # hot:
     """One of the rows stored under a value, or None: without a list of what may be many."""
     return next(iter(rows.values())) if type(rows) is dict else rows

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from msgspec import Struct
 
 from isthmus.statedb.backlog import Backlog
+from isthmus.statedb.changes import set_defaults
 from isthmus.statedb.database import Database
 from isthmus.statedb.reading import Snapshot
 from isthmus.statedb.table import Table
@@ -199,15 +200,10 @@ class Reconciler(Generic[K, R]):
         snapshot, changed, key_of = self._database.snapshot(), self._changes.pairs(), self._table.key
         soon = self._clock() + TIMER_SLACK
         due = [key for key, status in self._failed.items() if status.next_try <= soon]
-        puts: dict[Any, R] = {}
-        deletions: dict[Any, R] = {}
-        for old, new in changed:  # hot:
-            if old is not None:
-                self._held.setdefault(key_of(old), old)
-            if new is not None:
-                puts[key_of(new)] = new
-            elif old is not None:
-                deletions[key_of(old)] = old
+        before: dict[Any, R] = {key_of(old): old for old, _ in changed if old is not None}
+        puts: dict[Any, R] = {key_of(new): new for _, new in changed if new is not None}
+        deletions = {key: old for key, old in before.items() if key not in puts} if puts else before
+        set_defaults(self._held, before)
         self._wait(puts, deletions, room=URGENT_ROUNDS * self._size)
         if due:
             present = snapshot.get_all(self._table, due)
@@ -227,15 +223,15 @@ class Reconciler(Generic[K, R]):
         """One round. The target is given a deleted row as it probably holds it: as before the update that failed."""
         rows = self._backlog.take(self._size)
         wanted = {key: row for key, row in rows.items() if row is not None}
-        deleted_rows = {key: self._held[key] for key in rows if key not in wanted} if len(wanted) < len(rows) else {}
+        gone = [key for key in rows if key not in wanted] if len(wanted) < len(rows) else []
         began = self._clock()
         failures = dict(await self._target.update(list(wanted.values()))) if wanted else {}
-        if deleted_rows:
-            failures.update(await self._target.delete(list(deleted_rows.values())))
-        self._pace(len(wanted) + len(deleted_rows), self._clock() - began)
-        self._record((*deleted_rows, *wanted), failures)
-        updated, deleted = (len(work) - sum(key in work for key in failures) for work in (wanted, deleted_rows))
-        return Done(updated, deleted, len(failures))
+        if gone:
+            failures.update(await self._target.delete([self._held[key] for key in gone]))
+        self._pace(len(rows), self._clock() - began)
+        self._record(rows, failures)
+        not_updated = sum(key in wanted for key in failures)
+        return Done(len(wanted) - not_updated, len(gone) + not_updated - len(failures), len(failures))
 
     def _pace(self, rows: int, seconds: float) -> None:
         """Double the next round where this one was full and quick, halve it where it was slow."""
@@ -244,7 +240,7 @@ class Reconciler(Generic[K, R]):
         elif rows >= self._size and seconds < ROUND_SECONDS / 2:
             self._size = min(self._max_round, self._size * 2)
 
-    def _record(self, keys: Sequence[Any], failures: Mapping[Any, str]) -> None:
+    def _record(self, keys: Collection[Any], failures: Mapping[Any, str]) -> None:
         """Schedule a retry of each key that failed; forget the others."""
         if not (failures or self._failed):
             if self._held:

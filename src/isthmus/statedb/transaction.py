@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
 
+from isthmus.statedb.changes import differing, set_defaults
 from isthmus.statedb.reading import Pending, Reader
 from isthmus.statedb.states import ENDED, ByTable, TableState
 from isthmus.statedb.table import AnyTable, Table
@@ -74,7 +74,7 @@ class WriteTxn(Reader):
             touched = self._touch(state) if state.touched is None else state.touched
             new = dict(zip(map(table.key, rows), rows, strict=True))
             if len(new) == len(rows) and state.rows.add_new(new):
-                _note(touched, dict.fromkeys(new))
+                set_defaults(touched, dict.fromkeys(new))
                 state.latest.update(new)
                 state.revision += len(new)
                 for index in state.kept:
@@ -90,7 +90,7 @@ class WriteTxn(Reader):
         state = self._present[table.name]
         touched = self._touch(state) if state.touched is None else state.touched
         if deleted := state.rows.take(keys):
-            _note(touched, deleted)
+            set_defaults(touched, deleted)
             state.latest.update(dict.fromkeys(deleted))
             state.revision += len(deleted)
             for index in state.kept:
@@ -115,8 +115,7 @@ class WriteTxn(Reader):
     def changed(self, table: AnyTable) -> list[tuple[Any, Any]]:
         """What this transaction has written so far: rows as they were before and are now, None for none."""
         state = self._present[table.name]
-        pairs = zip((state.touched or {}).values(), state.latest.values(), strict=True)
-        return [(old, new) for old, new in pairs if old is not None or new is not None]
+        return differing((state.touched or {}).values(), state.latest.values())
 
     def _await_exactly(self, table: AnyTable, names: frozenset[str]) -> None:
         """Set which initializers of the table have not completed."""
@@ -136,11 +135,3 @@ class WriteTxn(Reader):
     def _end(self) -> None:
         """No more reads or writes."""
         self._states = self._present = self._pending = ENDED
-
-
-def _note(touched: dict[Any, Any], before: Mapping[Any, Any]) -> None:
-    """Remember the rows that keys had, None for none, before they were written."""
-    if touched:
-        deque(map(touched.setdefault, before, before.values()), maxlen=0)
-    else:
-        touched.update(before)  # copies hashes too, which most keys compute anew each time

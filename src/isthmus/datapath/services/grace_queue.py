@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence, Set
-from itertools import repeat, starmap
 from typing import Final
 
 from msgspec import Struct
@@ -15,7 +14,7 @@ from msgspec import Struct
 from isthmus.datapath.core.maps import Maps
 from isthmus.datapath.core.shapes import ID
 from isthmus.datapath.services import codecs
-from isthmus.datapath.services.installed import NUMBER, Installed, State
+from isthmus.datapath.services.installed import Installed, State
 from isthmus.model.balancing import PlanKey
 
 FEW_SERVICES: Final = 16
@@ -95,6 +94,7 @@ class GraceQueue:
         """Plans, then slots and so on, then references. False: a write failed, and all of it is to be done again."""
         retired = [plan for entry in due if isinstance(entry, Retired) for plan in entry.plans]
         shrunk = [entry for entry in due if isinstance(entry, Shrunk)]
+        slot_key = codecs.SLOT_KEY.pack
         alone: list[Installed] = []
         others: list[Installed] = []
         for plan in retired:  # hot: nearly all have one slot, and no entries in other maps
@@ -104,11 +104,11 @@ class GraceQueue:
                 others.append(plan)
         with_members = [plan for plan in others if plan.has_members]
         drops = {
-            "plans": [*map(ID.pack, map(NUMBER, retired))],
+            "plans": [ID.pack(plan.id) for plan in retired],
             "slots": [
-                *map(codecs.SLOT_KEY.pack, map(NUMBER, alone), repeat(0), repeat(0)),
-                *starmap(codecs.SLOT_KEY.pack, [slot for plan in others for slot in plan.reach()]),
-                *starmap(codecs.SLOT_KEY.pack, [slot for entry in shrunk for slot in self._stale(entry)]),
+                *[slot_key(plan.id, 0, 0) for plan in alone],
+                *[slot_key(*slot) for plan in others for slot in plan.reach()],
+                *[slot_key(*slot) for entry in shrunk for slot in self._stale(entry)],
             ],
             "members": [codecs.MEMBER_KEY.pack(plan.id, n) for plan in with_members for n in set(plan.held())],
             "skips": [codecs.SKIP_KEY.pack(address, plan.id) for plan in others for address in plan.skip],

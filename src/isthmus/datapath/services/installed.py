@@ -8,11 +8,10 @@ place.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import repeat, zip_longest
-from operator import attrgetter
+from itertools import zip_longest
 from typing import Any, Final
 
 from msgspec import Struct
@@ -24,10 +23,6 @@ from isthmus.model.balancing import Ejection, PlanKey, Target
 from isthmus.model.names import ClusterName
 
 Slots = tuple[Group, ...]
-
-NUMBER: Final = attrgetter("id")
-TARGET: Final = attrgetter("target")
-OF_CLUSTER: Final = attrgetter("cluster")
 
 MOST_GENERATION: Final = 0xFFFF_FFFF
 RETIRED: Final = 20_000
@@ -270,14 +265,15 @@ class State:
             self._forget_cluster(cluster)
 
     def _forget(self, unheld: Sequence[Backend]) -> None:  # hot:
-        numbers = [*map(NUMBER, unheld)]
-        deque(map(self.backends.__delitem__, numbers), maxlen=0)
-        for backend, known in zip(unheld, map(self.by_target.pop, map(TARGET, unheld), repeat(None)), strict=True):
+        backends, by_target, numbers = self.backends, self.by_target, self.pending_free["backends"]
+        for backend in unheld:
+            del backends[backend.id]
+            known = by_target.pop(backend.target, None)
             if known is not backend and known is not None:
-                self.by_target[known.target] = known  # another has the target by now
-        self.pending_free["backends"] += numbers
-        for cluster, count in Counter(map(OF_CLUSTER, unheld)).items():
-            cluster.refs -= count
+                by_target[known.target] = known  # another has the target by now
+            numbers.append(backend.id)
+            cluster = backend.cluster
+            cluster.refs -= 1
             if cluster.refs <= 0:
                 self._forget_cluster(cluster)
 
@@ -287,8 +283,9 @@ class State:
 
     def forget_plans(self, gone: Iterable[Installed]) -> None:
         """These plans, and their numbers, are not needed any more."""
-        numbers = [*map(NUMBER, gone)]
-        deque(map(self.plans.pop, numbers, repeat(None)), maxlen=0)
+        numbers = [plan.id for plan in gone]
+        for number in numbers:
+            self.plans.pop(number, None)
         self.plan_ids.release(numbers)
 
     def forget_services(self, gone: Sequence[tuple[int, PlanKey | str]]) -> None:
