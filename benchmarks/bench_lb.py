@@ -27,6 +27,7 @@ import time
 import tracemalloc
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
 from pathlib import Path
 from statistics import median
 from typing import Any, Final, NamedTuple
@@ -120,7 +121,7 @@ class Node:
         self.derivations = Derivations(self.db, *derived)
         self.target = PlanTarget(self.maps, restore(maps, backends=ENTRIES), grace=0.0)
         self.reconciler = Reconciler(
-            self.db, tables.PLANS, self.target, together=lambda plan: plan.key.service, max_round=PLANS_PER_ROUND
+            self.db, tables.PLANS, self.target, together=attrgetter("key.service"), max_round=PLANS_PER_ROUND
         )
         self.spent = dict.fromkeys(STAGES, 0.0)
 

@@ -490,7 +490,7 @@ def test_keys_that_change_their_groups_are_waiting_once_each_with_their_last_one
     waiting: dict[str, tuple[int, int]] = {}
     for mark, step in enumerate(steps):
         if step == "round":
-            taken = backlog.take(2)
+            taken = dict(backlog.take(2))
             groups = {waiting[key][0] for key in taken}
             assert taken == {key: group or None for key, (group, _) in waiting.items() if group in groups}
             waiting = {key: of for key, of in waiting.items() if key not in taken}
@@ -503,7 +503,7 @@ def test_keys_that_change_their_groups_are_waiting_once_each_with_their_last_one
         assert backlog.mark(99) <= min([since for _, since in waiting.values()], default=99)
     left: dict[str, int | None] = {}
     while backlog:
-        left |= backlog.take(1)
+        left.update(backlog.take(1))
     assert left == {key: group or None for key, (group, _) in waiting.items()}
     assert backlog.mark(99) == 99
 
@@ -512,7 +512,7 @@ def test_what_finds_no_room_among_urgent_rows_waits_behind_those_that_do() -> No
     backlog: Backlog[int] = Backlog()
     backlog.add({"a": 1, "b": 1, "c": 1, "d": 1}, None, mark=0, room=2)
     backlog.add({"e": 1}, None, mark=1, room=3)
-    assert [*backlog.take(3)] == ["a", "b", "e"]
+    assert [key for key, _ in backlog.take(3)] == ["a", "b", "e"]
 
 
 async def test_a_row_that_changes_its_group_while_it_waits_and_goes_is_deleted_once() -> None:
@@ -626,3 +626,13 @@ async def test_no_snapshot_is_held_while_waiting_for_the_next_change() -> None:
         await asyncio.sleep(1)
         assert db._live_snapshots() == ()
     waiting.cancel()
+
+
+def test_rows_that_came_at_once_are_taken_as_they_came_while_no_more_come() -> None:
+    backlog: Backlog[int] = Backlog()
+    backlog.add({"a": 1, "b": None, "c": 3, "d": 4}, [1, 2, 3, 4], mark=7, room=0)
+    assert (backlog.take(1), len(backlog), backlog.mark(99)) == ([("a", 1)], 3, 7)
+    backlog.add({}, [], mark=8, room=9)
+    assert (backlog.take(1), len(backlog), backlog.mark(99)) == ([("b", None)], 2, 7)
+    backlog.add({"c": 5, "e": 6}, [3, 4], mark=9, room=9)
+    assert (backlog.take(9), len(backlog), backlog.mark(99)) == ([("c", 5), ("d", 4), ("e", 6)], 0, 99)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -319,7 +320,7 @@ class Programming:
                 CallersFirst(target, known),
                 status=tables.PLANS_STATUS,
                 backoff=Backoff(0.2, 30.0),
-                together=lambda plan: plan.key.service,
+                together=attrgetter("key.service"),
                 max_round=PLANS_PER_ROUND,
             )
             interfaces, failures = datapath.pod_links(), datapath.failures(db)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Mapping, Sequence
-from itertools import chain, repeat
-from typing import Any, Generic, TypeVar
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from itertools import chain, islice
+from typing import Any, Generic, NamedTuple, TypeVar
 
 R = TypeVar("R")
 
@@ -13,6 +13,17 @@ Group = tuple[int, dict[Any, R | None]]
 """A mark, and rows that are reconciled in one round, by key and in their order. No NamedTuple: there is one for nearly
 each key, and making it took as long as all else that is done here for that key."""
 Queue = dict[Hashable, Group[R]]
+
+
+class Apart(NamedTuple, Generic[R]):
+    """Rows of one queue, each alone in its group, that came while nothing waited: nearly all that come in masses. They
+    are taken as they came, and are in no queue unless more come meanwhile."""
+
+    mark: int
+    urgent: bool
+    rows: Iterator[tuple[Any, R | None]]
+    groups: Iterator[Hashable] | None
+    """Of each row; None: the key is a group by itself."""
 
 
 class Backlog(Generic[R]):
@@ -27,6 +38,8 @@ class Backlog(Generic[R]):
     def __init__(self) -> None:
         self._group_of: dict[Any, Hashable] = {}
         """Of each key that waits and was added with a group; another is a group by itself."""
+        self._apart: Apart[R] | None = None
+        """While it has rows, the queues have none."""
         self._urgent: Queue[R] = {}
         self._bulk: Queue[R] = {}
         self._count = 0
@@ -40,8 +53,14 @@ class Backlog(Generic[R]):
 
         Without groups each key is one by itself. A group in the bulk queue becomes urgent with one of its keys.
         """
-        if not self._count and not 0 < room < len(rows) and self._add_apart(rows, groups, mark=mark, urgent=room > 0):
+        if not rows:
             return
+        if not self._count and not 0 < room < len(rows) and (groups is None or len({*groups}) == len(rows)):
+            self._apart = Apart(mark, room > 0, iter(rows.items()), None if groups is None else iter(groups))
+            self._count = len(rows)
+            self._urgent_keys = len(rows) if room > 0 else 0
+            return
+        self._spread()
         urgent, bulk, group_of = self._urgent, self._bulk, self._group_of
         for (key, row), group in zip(rows.items(), rows if groups is None else groups, strict=True):  # hot:
             if groups is not None and (before := group_of.setdefault(key, group)) != group:
@@ -64,20 +83,18 @@ class Backlog(Generic[R]):
                 self._urgent_keys += group in urgent
             there[1][key] = row
 
-    def _add_apart(
-        self, rows: Mapping[Any, R | None], groups: Sequence[Hashable] | None, *, mark: int, urgent: bool
-    ) -> bool:
-        """Queue rows that are all of one queue, while nothing waits. False, and nothing is done: two are of a group."""
-        marked = zip(repeat(mark), [{key: row} for key, row in rows.items()])
-        new = dict(zip(rows if groups is None else groups, marked, strict=True))
-        if len(new) < len(rows):
-            return False
-        (self._urgent if urgent else self._bulk).update(new)
-        self._urgent_keys = len(rows) if urgent else 0
-        self._count = len(rows)
-        if groups is not None:
-            self._group_of.update(zip(rows, groups, strict=True))
-        return True
+    def _spread(self) -> None:
+        """Have the rows that wait apart in their queue: more have come."""
+        if self._apart is None:
+            return
+        mark, urgent, rows, groups = self._apart
+        queue = self._urgent if urgent else self._bulk
+        for key, row in rows:
+            group = key if groups is None else next(groups)
+            queue[group] = (mark, {key: row})
+            if groups is not None:
+                self._group_of[key] = group
+        self._apart = None
 
     def _move(self, key: Any, row: R | None, before: Hashable, group: Hashable) -> None:
         """A key that waits is of another group now. It has waited since its old mark, and so has that group from now
@@ -98,12 +115,21 @@ class Backlog(Generic[R]):
         self._urgent_keys += 1
         self._group_of[key] = group
 
-    def take(self, most: int) -> dict[Any, R | None]:
+    def take(self, most: int) -> list[tuple[Any, R | None]]:
         """About ``most`` rows, oldest first: whole groups; a quarter from the bulk queue, which never starves."""
-        taken = self._from(self._urgent, most - min(most // 4, len(self) - self._urgent_keys))
-        taken.update(self._from(self._bulk, most - len(taken)))
-        taken.update(self._from(self._urgent, most - len(taken)))
-        return taken
+        if self._apart is not None:
+            taken = [*islice(self._apart.rows, most)]
+            if self._apart.groups is not None:
+                deque(islice(self._apart.groups, len(taken)), maxlen=0)
+            self._count -= len(taken)
+            self._urgent_keys -= len(taken) if self._apart.urgent else 0
+            if not self._count:
+                self._apart = None
+            return taken
+        rows = self._from(self._urgent, most - min(most // 4, len(self) - self._urgent_keys))
+        rows.update(self._from(self._bulk, most - len(rows)))
+        rows.update(self._from(self._urgent, most - len(rows)))
+        return [*rows.items()]
 
     def _from(self, queue: Queue[R], most: int) -> dict[Any, R | None]:
         taken: dict[Any, R | None] = {}
@@ -122,5 +148,7 @@ class Backlog(Generic[R]):
 
     def mark(self, otherwise: int) -> int:
         """The lowest mark of all groups; ``otherwise`` where there are none."""
+        if self._apart is not None:
+            return self._apart.mark
         oldest = next(iter(self._bulk.values()), None)  # they are queued in the order of their marks
         return min([mark for mark, _ in chain(self._urgent.values(), (oldest,) if oldest else ())], default=otherwise)

@@ -222,14 +222,14 @@ class Reconciler(Generic[K, R]):
     async def _work(self) -> Done:
         """One round. The target is given a deleted row as it probably holds it: as before the update that failed."""
         rows = self._backlog.take(self._size)
-        wanted = {key: row for key, row in rows.items() if row is not None}
-        gone = [key for key in rows if key not in wanted] if len(wanted) < len(rows) else []
+        wanted = {key: row for key, row in rows if row is not None}
+        gone = [key for key, row in rows if row is None] if len(wanted) < len(rows) else []
         began = self._clock()
         failures = dict(await self._target.update(list(wanted.values()))) if wanted else {}
         if gone:
             failures.update(await self._target.delete([self._held[key] for key in gone]))
         self._pace(len(rows), self._clock() - began)
-        self._record(rows, failures)
+        self._record([*gone, *wanted], failures)
         not_updated = sum(key in wanted for key in failures)
         return Done(len(wanted) - not_updated, len(gone) + not_updated - len(failures), len(failures))
 
