@@ -105,8 +105,12 @@ class Index:
             values = [*map(values_of.of, rows)]
             if not values_of.optional or all(values):
                 return values, [*rows]
+            if not any(values):
+                return [], []
             return [*filter(None, values)], [row for row, value in zip(rows, values, strict=True) if value]
         of = [*map(values_of, rows)]
+        if not any(of):  # the rule for an index of a few rows
+            return [], []
         sizes = {*map(len, of)}
         if sizes == {1}:
             return [*chain.from_iterable(of)], [*rows]

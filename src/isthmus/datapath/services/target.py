@@ -260,7 +260,8 @@ class PlanTarget:
         known = state.frontends
         owners: dict[bytes, Unit] = {}
         for unit in units:  # hot:
-            ours = (unit.current.id,) if unit.current is not None and not unit.older else unit.plan_ids()
+            current = unit.current
+            ours = (current.id,) if current is not None and not unit.older else unit.plan_ids()
             for entry in unit.frontends:
                 if known.get(entry) in ours:
                     owners[entry] = unit
