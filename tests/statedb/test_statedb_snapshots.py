@@ -60,6 +60,9 @@ def assert_reads(reader: Reader, model: Model, *, some: random.Random | None = N
         for colour in some.sample(COLOURS, 1) if some else COLOURS:
             expected = {row.key: row for row in rows.values() if colour in row.colours}
             assert {row.key: row for row in reader.by(table, "colour", colour)} == expected
+            if isinstance(reader, WriteTxn):
+                with_rows = {each for each in COLOURS if any(each in row.colours for row in rows.values())}
+                assert reader.with_rows(table, "colour", COLOURS) == with_rows
             assert {row.key: row for row in reader.prefix(table, "sorted", colour[:2])} == {
                 row.key: row for row in rows.values() if any(each.startswith(colour[:2]) for each in row.colours)
             }

@@ -52,11 +52,8 @@ from isthmus.statedb import (
     pending,
     rewrite,
     rows_of,
-    rows_of_each,
 )
 
-CLAIMING: Final = (SERVICES, IMPORTS, REDIRECTS, ISLAND_PODS)
-"""Whose rows claim addresses."""
 GIVING: Final = ((IMPORTS, "service"), (ISLAND_PODS, "name"), (REDIRECTS, "service"), (PORT_REDIRECTS, "service"))
 """Whose rows give a service frontends that has no row itself."""
 OF_FRONTENDS: Final = (SERVICES, IMPORTS, NODES, REDIRECTS, PORT_REDIRECTS, ISLAND_PODS)
@@ -223,22 +220,15 @@ class Claims:
     def withdraw(self, names: Sequence[ServiceName]) -> Sequence[ServiceName]:  # hot:
         """Delete the frontends of services without a row; gives these services.
 
-        Without those of which the general rule has to decide: something stands for them or redirects them, or others
-        claim an address of theirs.
+        Without those that have frontends still, since something else stands for them or redirects them. Who else claims
+        an address of theirs is affected too, and is renewed for itself.
         """
         if not names:
             return names
-        having = self._txn.with_rows
-        called = rows_of_each(map(self._called, names))
-        addresses = [row.key.address for row in called]
-        claimed = self._of_node.intersection(addresses)
-        claimed = claimed.union(*(having(table, "address", addresses) for table in CLAIMING))
-        doubtful = {name for table, index in GIVING for name in having(table, index, names)}
-        doubtful.update(row.service for row in called if row.key.address in claimed)
-        if doubtful:
-            names = [name for name in names if name not in doubtful]
-        self.writes.withdraw(map(self._called, names) if doubtful else called)
-        return names
+        given = {name for table, index in GIVING for name in self._txn.with_rows(table, index, names)}
+        gone = [name for name in names if name not in given] if given else names
+        self.writes.withdraw(map(self._called, gone))
+        return gone
 
     def _compared(self, name: ServiceName, present: Sequence[Frontend]) -> list[Frontend]:
         """The general rule: at each address and port that the service claims or has, the strongest claim counts."""

@@ -23,7 +23,7 @@ The contract:
   nothing: the database knows snapshots by weak references.
 - **A transaction reads what it has written**, and what it gave out does not follow later writes: a list or iterator is
   of the moment of its call. The transaction is valid inside its block; a later use raises StateError.
-- **Rows are immutable** and compare by value. A put of a row equal to the present one is no change.
+- **Rows are immutable**, true (``bool``), and compare by value. A put of a row equal to the present one is no change.
 """
 
 from isthmus.statedb.changes import Change, Changes

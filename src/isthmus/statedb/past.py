@@ -7,7 +7,7 @@ transaction what that transaction touches, and nothing once it is dropped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Set
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from heapq import merge
 from itertools import groupby, islice
@@ -77,10 +77,6 @@ class PastState:
         assert isinstance(found, SortedDict)  # the table's ordered_position() gave the position
         both = merge(self._present.keys_from(position, value), found.keys_from(value))
         return (each for each, _ in groupby(both))
-
-    def with_rows(self, position: int, values: Iterable[Any]) -> Set[Any]:
-        """Those of some values of an index under which there were rows."""
-        return {value for value in values if self._find(position, value) is not None}
 
     def finder(self, position: int) -> Callable[[Any], Rows | None]:
         """The function from a value of an index to what was stored under it."""

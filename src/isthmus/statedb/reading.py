@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from isthmus.statedb.index import Rows
@@ -59,10 +59,6 @@ class Reader:
         """
         found: Callable[[Any], Rows | None] = self._states[table.name].finder(table.positions[index])
         return found
-
-    def with_rows(self, table: AnyTable, index: str, values: Iterable[Hashable]) -> Set[Any]:  # hot:
-        """Those of some values of an index under which there are rows: for many of which few have some."""
-        return self._states[table.name].with_rows(table.positions[index], values)
 
     def lower_bound(self, table: Table[Any, R], index: str, value: Any) -> Iterator[R]:
         """The rows of an ordered index in the order of its values, from this value or the first after it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Set
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import Any, Final, NoReturn, TypeVar
 
@@ -71,10 +71,6 @@ class TableState:
             self.kept.append(index)
             self.finders[position] = index.get
         return index
-
-    def with_rows(self, position: int, values: Iterable[Any]) -> Set[Any]:
-        """Those of some values of an index under which there are rows."""
-        return self.index(position).found.keys() & values
 
     def finder(self, position: int) -> Callable[[Any], Rows | None]:
         """The function from a value of an index to what is stored under it; it follows writes until a roll-back."""
