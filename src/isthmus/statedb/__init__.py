@@ -44,7 +44,7 @@ from isthmus.statedb.derived import (
 )
 from isthmus.statedb.errors import Overrun, StateError
 from isthmus.statedb.growth import Growth
-from isthmus.statedb.index import Rows, first_of, rows_of, rows_of_each
+from isthmus.statedb.index import Rows, first_of, rows_of
 from isthmus.statedb.reading import Reader, Snapshot
 from isthmus.statedb.reconciler import Backoff, NotPruned, Operations, Reconciler, ReconcilerStats, Status
 from isthmus.statedb.retry import Retry
@@ -88,5 +88,4 @@ __all__ = [
     "pending",
     "rewrite",
     "rows_of",
-    "rows_of_each",
 ]
