@@ -54,7 +54,7 @@ from isthmus.statedb import (
     rows_of,
 )
 
-GIVING: Final = ((IMPORTS, "service"), (ISLAND_PODS, "name"), (REDIRECTS, "service"), (PORT_REDIRECTS, "service"))
+GIVING: Final = ((IMPORTS, "service"), (ISLAND_PODS, "name"), (REDIRECTS, "service"))
 """Whose rows give a service frontends that has no row itself."""
 OF_FRONTENDS: Final = (SERVICES, IMPORTS, NODES, REDIRECTS, PORT_REDIRECTS, ISLAND_PODS)
 OF_ISLANDS: Final = (ISLAND_LISTENERS, XDS_SERVED, GATEWAY_CHECKS)
