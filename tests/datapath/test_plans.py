@@ -145,6 +145,30 @@ def test_a_slot_that_is_wanted_again_within_the_grace_period_stays(bench: Bench)
     assert len(view.dump(bench.maps)["slots"]) == len(view.dump(bench.maps)["backends"]) == 3
 
 
+def test_pruning_leaves_slots_alone_whose_grace_period_is_not_over(bench: Bench) -> None:
+    bench.update(plan("echo", VIP, many(0, 40)))
+    row = plan("echo", VIP, many(0, 39))
+    bench.update(row)
+    assert "-slots" not in bench.writes(lambda: done(bench.target.prune([row])))
+    bench.now += 1
+    assert bench.writes(bench.target.sweep_due)["-slots"] == 1
+
+
+def test_a_plan_that_a_frontend_could_not_leave_goes_with_its_service(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = plan("echo", VIP, many(0, 40))
+    bench.update(row)
+    put = bench.maps.put
+    monkeypatch.setattr(bench.maps, "put", lambda name, of: {0: "full"} if name == "frontends" else put(name, of))
+    done(bench.target.update([replace(row, affinity="ClientIP")]))
+    assert len(view.dump(bench.maps)["plans"]) == 2
+    done(bench.target.delete([row]))
+    bench.now += 1
+    bench.target.sweep_due()
+    assert not any(bench.target.state.sizes().values())
+
+
 def test_a_frontend_that_two_rows_of_a_batch_have_stays_with_the_one_that_is_written(bench: Bench) -> None:
     """It moves from one to the other, whose row comes first: the row that still has it wrote nothing of it."""
     held, other = plan("held", VIP, many(0, 1)), plan("other", "10.96.0.8", many(1, 2))
