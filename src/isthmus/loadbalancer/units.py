@@ -140,10 +140,10 @@ class Units:
         answering, planned = txn.finder(BACKENDS, "service"), txn.finder(PLANS, "service")
         of_backends, of_plans = PendingWrites(txn, BACKENDS), PendingWrites(txn, PLANS)
         present = dict(zip(services, map(listed, services), strict=True))
-        if gone := claims.withdraw([name for name, stored in present.items() if stored is None]):
-            of_backends.withdraw(map(answering, gone))
-            of_plans.withdraw(map(planned, gone))
-            for name in gone:
+        if withdrawn := claims.withdraw([name for name, stored in present.items() if stored is None]):
+            of_backends.withdraw(map(answering, withdrawn))
+            of_plans.withdraw(map(planned, withdrawn))
+            for name in withdrawn:
                 parts.pop(name, None)
                 del present[name]
         for name, stored in present.items():
@@ -226,9 +226,9 @@ class Claims:
         if not names:
             return names
         given = {name for table, index in GIVING for name in self._txn.with_rows(table, index, names)}
-        gone = [name for name in names if name not in given] if given else names
-        self.writes.withdraw(map(self._called, gone))
-        return gone
+        withdrawn = [name for name in names if name not in given] if given else names
+        self.writes.withdraw(map(self._called, withdrawn))
+        return withdrawn
 
     def _compared(self, name: ServiceName, present: Sequence[Frontend]) -> list[Frontend]:
         """The general rule: at each address and port that the service claims or has, the strongest claim counts."""

@@ -103,8 +103,8 @@ class TableSink(Generic[T, R]):
                     complaints.pop(key, None)
         key_of, known = self._table.key, self._rows
         present = {key: row for key, row in found.items() if row is not None}
-        gone = [key for key in found if key not in present] if len(present) < len(found) else ()
-        leaving = [*map(key_of, filter(None, map(known.pop, gone, repeat(None))))]
+        deleted = [key for key in found if key not in present] if len(present) < len(found) else ()
+        leaving = [*map(key_of, filter(None, map(known.pop, deleted, repeat(None))))]
         if known.keys().isdisjoint(present):  # they have come, or there are none
             known.update(present)
             return [*present.values()], leaving

@@ -223,15 +223,15 @@ class Reconciler(Generic[K, R]):
         """One round. The target is given a deleted row as it probably holds it: as before the update that failed."""
         rows = self._backlog.take(self._size)
         wanted = {key: row for key, row in rows if row is not None}
-        gone = [key for key, row in rows if row is None] if len(wanted) < len(rows) else []
+        deleted = [key for key, row in rows if row is None] if len(wanted) < len(rows) else []
         began = self._clock()
         failures = dict(await self._target.update(list(wanted.values()))) if wanted else {}
-        if gone:
-            failures.update(await self._target.delete([self._held[key] for key in gone]))
+        if deleted:
+            failures.update(await self._target.delete([self._held[key] for key in deleted]))
         self._pace(len(rows), self._clock() - began)
-        self._record([*gone, *wanted], failures)
+        self._record([*deleted, *wanted], failures)
         not_updated = sum(key in wanted for key in failures)
-        return Done(len(wanted) - not_updated, len(gone) + not_updated - len(failures), len(failures))
+        return Done(len(wanted) - not_updated, len(deleted) + not_updated - len(failures), len(failures))
 
     def _pace(self, rows: int, seconds: float) -> None:
         """Double the next round where this one was full and quick, halve it where it was slow."""

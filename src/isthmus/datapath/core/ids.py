@@ -85,13 +85,13 @@ class Ids:
     def _free(self, word: int, bits: int) -> int:
         """Take these bits out of a word; gives how many of them were in it. An empty word takes no room."""
         used = self._words.get(word, 0)
-        freed = (used & bits).bit_count()
+        count = (used & bits).bit_count()
         if left := used & ~bits:
             self._words[word] = left
         else:
             self._words.pop(word, None)
-        self._count -= freed
-        return freed
+        self._count -= count
+        return count
 
     def _room(self) -> int:
         return self._most - (self._count - self._beyond)

@@ -96,30 +96,30 @@ class GraceQueue:
         shrunk = [entry for entry in due if isinstance(entry, Shrunk)]
         slot_key = codecs.SLOT_KEY.pack
         alone: list[Installed] = []
-        others: list[Installed] = []
+        with_more: list[Installed] = []
         for plan in retired:  # hot: nearly all have one slot, and no entries in other maps
             if not plan.flags and not plan.skip and plan.doubt is None and len(plan.slots) == 1 == len(plan.slots[0]):
                 alone.append(plan)
             else:
-                others.append(plan)
-        with_members = [plan for plan in others if plan.has_members]
+                with_more.append(plan)
+        with_members = [plan for plan in with_more if plan.has_members]
         drops = {
             "plans": [ID.pack(plan.id) for plan in retired],
             "slots": [
                 *[slot_key(plan.id, 0, 0) for plan in alone],
-                *[slot_key(*slot) for plan in others for slot in plan.reach()],
+                *[slot_key(*slot) for plan in with_more for slot in plan.reach()],
                 *[slot_key(*slot) for entry in shrunk for slot in self._stale(entry)],
             ],
             "members": [codecs.MEMBER_KEY.pack(plan.id, n) for plan in with_members for n in set(plan.held())],
-            "skips": [codecs.SKIP_KEY.pack(address, plan.id) for plan in others for address in plan.skip],
-            "rings": [codecs.RING_KEY.pack(plan.id, chunk) for plan in others for chunk in plan.chunks()],
+            "skips": [codecs.SKIP_KEY.pack(address, plan.id) for plan in with_more for address in plan.skip],
+            "rings": [codecs.RING_KEY.pack(plan.id, chunk) for plan in with_more for chunk in plan.chunks()],
         }
         if any(self._maps.drop(name, keys) for name, keys in drops.items() if keys):
             return False
-        held = [number for plan in alone for number in plan.slots[0]]
-        held += [number for plan in others for number in plan.held()]
+        references = [number for plan in alone for number in plan.slots[0]]
+        references += [number for plan in with_more for number in plan.held()]
         self._state.forget_plans(retired)
-        self._state.release([*held, *(number for entry in shrunk for number in entry.freed)])
+        self._state.release([*references, *(number for entry in shrunk for number in entry.freed)])
         self._state.forget_services([each for entry in due if isinstance(entry, Retired) for each in entry.services])
         return True
 

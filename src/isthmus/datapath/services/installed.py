@@ -281,9 +281,9 @@ class State:
         if self.clusters.pop(cluster.name, None) is not None:
             self.pending_free["clusters"].append(cluster.id)
 
-    def forget_plans(self, gone: Iterable[Installed]) -> None:
+    def forget_plans(self, plans: Iterable[Installed]) -> None:
         """These plans, and their numbers, are not needed any more."""
-        numbers = [plan.id for plan in gone]
+        numbers = [plan.id for plan in plans]
         for number in numbers:
             self.plans.pop(number, None)
         self.plan_ids.release(numbers)
