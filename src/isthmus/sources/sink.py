@@ -50,6 +50,7 @@ class TableSink(Generic[T, R]):
         """
         self._complaints = {key: why for key, why in self._complaints.items() if key in items}
         key_of, present = self._table.key, self._db.present().getter(self._table)
+        absent = () if partial else [key for key in self._rows if key not in items]
         wanted: set[Any] = set()
         changes: dict[Any, R | None] = {}
         leaving: list[Any] = []
@@ -63,8 +64,7 @@ class TableSink(Generic[T, R]):
                     changes[key] = row
                 elif changes:
                     changes.pop(key, None)
-        gone = () if partial else [key for key in self._rows if key not in items]
-        leaving += [key_of(self._rows.pop(key)) for key in gone]
+        leaving += map(key_of, filter(None, map(self._rows.pop, absent, repeat(None))))
         changes.update((key, None) for key in leaving if key not in wanted)  # not of a row that another object has now
         while True:
             changed = {key: changes.pop(key) for key in [*islice(changes, LIST_BATCH)]}
