@@ -229,6 +229,14 @@ def test_a_service_of_a_name_that_no_plan_has_is_pruned(bench: Bench) -> None:
     assert [each["name"] for each in view.dump(bench.maps)["services"]] == [str(row.key)]
 
 
+def test_a_backend_of_two_with_one_target_leaves_the_other_the_target_as_it_goes() -> None:
+    state, [target] = State(), group("10.1.0.1:80").targets
+    first, second = state.backend(target), state.backend(target)
+    state.hold([first.id])
+    state.release([first.id])
+    assert (state.by_target[target], [*state.backends]) == (second, [second.id])
+
+
 def test_numbers_are_not_given_out_again_before_all_others() -> None:
     ids = Ids([3], most=4)
     given = [ids.take(), ids.take(), ids.take()]
