@@ -636,3 +636,12 @@ def test_rows_that_came_at_once_are_taken_as_they_came_while_no_more_come() -> N
     assert (backlog.take(1), len(backlog), backlog.mark(99)) == ([("b", None)], 2, 7)
     backlog.add({"c": 5, "e": 6}, [3, 4], mark=9, room=9)
     assert (backlog.take(9), len(backlog), backlog.mark(99)) == ([("c", 5), ("d", 4), ("e", 6)], 0, 99)
+
+
+def test_rows_that_came_at_once_as_urgent_ones_stay_urgent_as_more_come() -> None:
+    backlog: Backlog[int] = Backlog()
+    backlog.add({"a": 1, "b": 1}, None, mark=0, room=9)
+    backlog.take(1)
+    backlog.add(dict.fromkeys("stuvwxyz", 1), None, mark=1, room=0)
+    backlog.add({"c": 1}, None, mark=2, room=2)
+    assert [key for key, _ in backlog.take(4)] == ["b", "c", "s", "t"]
