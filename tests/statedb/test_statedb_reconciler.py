@@ -645,3 +645,14 @@ def test_rows_that_came_at_once_as_urgent_ones_stay_urgent_as_more_come() -> Non
     backlog.add(dict.fromkeys("stuvwxyz", 1), None, mark=1, room=0)
     backlog.add({"c": 1}, None, mark=2, room=2)
     assert [key for key, _ in backlog.take(4)] == ["b", "c", "s", "t"]
+
+
+async def test_a_round_says_how_many_rows_it_updated_deleted_and_failed() -> None:
+    db, target = database(), Target()
+    reconciler = make(db, target)
+    put(db, a=1, b=1, c=1)
+    await reconciler.step()
+    target.broken = {"b", "x"}
+    put(db, x=1, y=1, z=1)
+    delete(db, "a", "b")
+    assert (await reconciler.step()).startswith("2 updated, 1 deleted, 2 failed")
