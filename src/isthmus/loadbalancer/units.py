@@ -197,9 +197,8 @@ class Claims:
         self._rules = rules
         self._of_node = frozenset(frontends.addresses_of_node(txn, node))
         self._claiming = txn.finder(SERVICES, "address")
-        self._imports, self._imports_at = txn.finder(IMPORTS, "service"), txn.finder(IMPORTS, "address")
+        self._imports_at, self._pods_at = txn.finder(IMPORTS, "address"), txn.finder(ISLAND_PODS, "address")
         self._redirects, self._redirects_at = txn.finder(REDIRECTS, "service"), txn.finder(REDIRECTS, "address")
-        self._pods, self._pods_at = txn.finder(ISLAND_PODS, "name"), txn.finder(ISLAND_PODS, "address")
         self._redirected = txn.finder(PORT_REDIRECTS, "service")
         self._called = txn.finder(FRONTENDS, "service")
         self.writes = PendingWrites(txn, FRONTENDS)

@@ -64,7 +64,7 @@ class TableSink(Generic[T, R]):
                     changes[key] = row
                 elif changes:
                     changes.pop(key, None)
-        leaving += map(key_of, filter(None, map(self._rows.pop, absent, repeat(None))))
+        leaving += self._forget(absent)
         changes.update((key, None) for key in leaving if key not in wanted)  # not of a row that another object has now
         while True:
             changed = {key: changes.pop(key) for key in [*islice(changes, LIST_BATCH)]}
@@ -104,7 +104,7 @@ class TableSink(Generic[T, R]):
         key_of, known = self._table.key, self._rows
         present = {key: row for key, row in found.items() if row is not None}
         deleted = [key for key in found if key not in present] if len(present) < len(found) else ()
-        leaving = [*map(key_of, filter(None, map(known.pop, deleted, repeat(None))))]
+        leaving = self._forget(deleted)
         if known.keys().isdisjoint(present):  # they have come, or there are none
             known.update(present)
             return [*present.values()], leaving
@@ -119,6 +119,10 @@ class TableSink(Generic[T, R]):
                 known[key] = row
             rows.append(row)
         return rows, leaving
+
+    def _forget(self, keys: Iterable[str]) -> list[Any]:
+        """The keys of the rows that objects had which have none any more."""
+        return [*map(self._table.key, filter(None, map(self._rows.pop, keys, repeat(None))))]
 
     def _complain(self, key: str, why: str) -> None:
         """Log what is wrong with an object, once while it stays so."""

@@ -107,16 +107,15 @@ def _slots(plan: int, backends: Iterable[Backend]) -> list[Entry]:
 
 def commit(state: State, new: NewPlans) -> None:  # hot:
     """All of it is written: the plans are there."""
-    units, known, installed, backends = state.units, state.frontends, state.plans, state.backends
+    units, known, installed = state.units, state.frontends, state.plans
     for row, service, plan, called in zip(new.rows, new.services, new.installed, new.frontends, strict=True):
         units[row.key] = Unit(row.key, service, True, plan, (), called)
         installed[plan.id] = plan
         for key in called:
             known[key] = plan.id
-        for number in plan.slots[0]:
-            backends[number].refs += 1  # a reference for each slot
     for backend in new.unwritten.values():
         backend.written = backend.cluster.written = True
+    state.hold([number for plan in new.installed for number in plan.slots[0]])
 
 
 def changes(state: State, new: NewPlans) -> dict[PlanKey, Change]:
