@@ -411,8 +411,11 @@ async def main() -> None:
     for why in missing:
         print(f"no maps of the kernel: {why}")
     for name, place in places.items():
-        with place() as maps:  # dicts move when they are full, five at once: 7 ms that no map of the kernel takes
-            await pauses(Nowhere() if isinstance(maps, DictMaps) else maps, name, given.services, shape)
+        if place is dict_maps:  # its dicts move when they are full, five at once: 7 ms that no map of the kernel takes
+            await pauses(Nowhere(), "no maps", given.services, shape)
+            continue
+        with place() as maps:
+            await pauses(maps, name, given.services, shape)
     await memory(min(given.services, MEASURED), shape)
     if given.reference:
         print(f"\n{given.reference}:", flush=True)
