@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from isthmus.loadbalancer import backends, plans
 from isthmus.loadbalancer.frontends import addresses_of_node
-from isthmus.model.names import ServiceName, derived
+from isthmus.model.names import ServiceName
 from isthmus.model.services import Import, Protocol, Service
 from isthmus.model.tables import FRONTENDS, IMPORTS, ISLAND_PODS, REDIRECTS, SERVICES
 from isthmus.statedb import Pairs, Reader, Rows, rows_of
@@ -42,11 +42,24 @@ def by_redirects(reader: Reader, changed: Pairs, *, node: str) -> Iterator[Servi
                 yield from _on_ports(reader, ((rule.port, rule.protocol) for rule in row.rules))
 
 
-def by_services(reader: Reader, changed: Pairs, *, node: str) -> list[ServiceName]:  # hot:
+def by_services_and_imports(reader: Reader, services: Pairs, imports: Pairs, *, node: str) -> list[ServiceName]:  # hot:
+    """A Service and an import affect what :func:`_by_services` and :func:`_by_import` have."""
+    claims = _claims(reader, node)
+    settled: Settled = {}
+    found = _by_services(reader, services, claims, settled)
+    for pair in imports:
+        for row in pair:
+            if row is not None:
+                service = settled.get(row.name)  # nearly always the one that comes, or goes, with it
+                if service is None or service.name != row.service or service.cluster_ips != row.ips:
+                    found += _by_import(reader, row, claims)
+    return found
+
+
+def _by_services(reader: Reader, changed: Pairs, claims: _Claims, settled: Settled) -> list[ServiceName]:  # hot:
     """A Service affects itself, all who claim one of its addresses, and what stands for its import."""
     named, imports = reader.finder(SERVICES, "name"), reader.finder(IMPORTS, "service")
-    claims = _claims(reader, node)
-    at, imports_at, redirects_at, pods_at, _, of_node = claims
+    at, imports_at, redirects_at, pods_at, standing, of_node = claims
     found: list[ServiceName] = []
     for old, new in changed:
         name = (new or old).name
@@ -62,9 +75,14 @@ def by_services(reader: Reader, changed: Pairs, *, node: str) -> list[ServiceNam
                     found += _claimants(reader, address)
                 elif imported is not None and (type(imported) is not Import or imported.name != row.import_of):
                     found += _claimants(reader, address)  # not of the import that it stands for, which is next
-            if row.import_of and not _stands_alone(row, stood_for, claims.standing(row.import_of), new):
-                found += _of_import(reader, row.import_of, claims)
-            if row.type != "ClusterIP" or not of_node.isdisjoint(addresses):
+            off_node = of_node.isdisjoint(addresses)
+            if row.import_of:
+                alone = standing(row.import_of) is new
+                if not alone or not _is_called_as(row, stood_for):
+                    found += _of_import(reader, row.import_of, claims)
+                if alone and off_node:
+                    settled[row.import_of] = row
+            if row.type != "ClusterIP" or not off_node:
                 found += _on_node(reader, row, of_node)
         if named(name) is not new:  # several sources have it: the best of them counts, for all of it
             for row in reader.by(SERVICES, "name", name):
@@ -74,17 +92,6 @@ def by_services(reader: Reader, changed: Pairs, *, node: str) -> list[ServiceNam
         for imported in rows_of(stood_for):
             if (old is None or old.import_of != imported.name) and (new is None or new.import_of != imported.name):
                 found += _of_import(reader, imported.name, claims)
-    return found
-
-
-def by_imports(reader: Reader, changed: Pairs, *, node: str) -> list[ServiceName]:  # hot:
-    """An import affects what stands for it, and all who claim its addresses."""
-    claims = _claims(reader, node)
-    found: list[ServiceName] = []
-    for pair in changed:
-        for row in pair:
-            if row is not None:
-                found += _by_import(reader, row, claims)
     return found
 
 
@@ -121,6 +128,11 @@ def _rows(changed: Pairs) -> Iterator[Any]:
     return (row for pair in changed for row in pair if row is not None)
 
 
+Settled = dict[ServiceName, Service]
+"""By import: the one Service that is labelled as its own, or was, where all who claim an address of that Service were
+found with it. An import with the name and the addresses of that Service affects nothing more."""
+
+
 class _Claims(NamedTuple):
     """Who claims an address, and what stands for an import: functions of a batch, valid as long as its reader."""
 
@@ -151,7 +163,7 @@ def _addresses(row: Service) -> tuple[str, ...]:
 def _claimants(reader: Reader, address: str) -> Iterator[ServiceName]:
     """All who claim an address by its name; node ports of this node's addresses do not name them (``_on_ports``)."""
     yield from (row.name for row in reader.by(SERVICES, "address", address))
-    yield from (derived(row.name) for row in reader.by(IMPORTS, "address", address))
+    yield from (row.service for row in reader.by(IMPORTS, "address", address))
     yield from (row.service for row in reader.by(REDIRECTS, "address", address))
     yield from (row.name for row in reader.by(ISLAND_PODS, "address", address))
 
@@ -178,13 +190,11 @@ def _on_node(reader: Reader, row: Service, of_node: frozenset[str]) -> Iterator[
         yield from _claimants(reader, address)
 
 
-def _stands_alone(row: Service, imported: Rows, standing: Rows, new: Service | None) -> bool:
-    """Whether an import affects no service but the one that stands for it, whose addresses were looked at: nearly
-    always. ``standing``: those that are labelled as the import's own; ``new``: the Service now."""
+def _is_called_as(row: Service, imported: Rows) -> bool:
+    """Whether the import that a Service stands for, found by its hash, claims addresses of that Service alone."""
     return (
         type(imported) is Import
         and imported.name == row.import_of
-        and standing is new
         and (imported.ips == row.cluster_ips or set(imported.ips) <= set(_addresses(row)))
     )
 
@@ -196,7 +206,7 @@ def _of_import(reader: Reader, name: ServiceName, claims: _Claims) -> list[Servi
 
 def _by_import(reader: Reader, row: Import, claims: _Claims) -> list[ServiceName]:  # hot:
     """What stands for an import, by its hash or by its label, and all who claim its addresses."""
-    own, standing = derived(row.name), claims.standing(row.name)
+    own, standing = row.service, claims.standing(row.name)
     found = [own]
     if standing is not None and (type(standing) is dict or standing.name != own):
         found += [each.name for each in rows_of(standing)]

@@ -28,7 +28,6 @@ from isthmus.loadbalancer.services import (
     stands_alone,
     wanted,
 )
-from isthmus.model import names
 from isthmus.model.balancing import Frontend, FrontendKey, FrontendType, PlanKey, Scope
 from isthmus.model.hosts import family
 from isthmus.model.islands import IslandPod
@@ -213,7 +212,7 @@ def _claims(
 
 
 def _claims_of_import(reader: Reader, row: Import) -> Iterator[Claim]:
-    service = names.derived(row.name)
+    service = row.service
     if best(reader, service) is not None:
         return
     for address in row.ips:

@@ -14,7 +14,6 @@ from typing import Final
 from isthmus.loadbalancer.services import UNKNOWN_AGE, best
 from isthmus.model.balancing import PlanKey, Target
 from isthmus.model.names import ServiceName
-from isthmus.model.names import derived as derived_name
 from isthmus.model.redirects import PortRedirect, Redirect, RedirectedPort
 from isthmus.model.services import Family, Port
 from isthmus.model.tables import IMPORTS, PORT_REDIRECTS, REDIRECTS, SERVICES
@@ -83,7 +82,7 @@ def by_services(reader: Reader, changed: Pairs) -> Iterable[ServiceName]:  # hot
 def by_imports(reader: Reader, changed: Pairs) -> Iterable[ServiceName]:  # hot:
     """An import affects the redirects of what stands for it, where there are some."""
     redirected = reader.finder(REDIRECTS, "service")
-    return [name for old, new in changed if redirected(name := derived_name((new or old).name)) is not None]
+    return [name for old, new in changed if redirected(name := (new or old).service) is not None]
 
 
 def _ports(reader: Reader, service: ServiceName, rows: Iterable[Redirect]) -> Iterable[Port]:

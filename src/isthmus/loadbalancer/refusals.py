@@ -6,14 +6,13 @@ is refused here exactly where it has no frontend there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import partial
 from itertools import islice
 from typing import Final
 
 from isthmus.loadbalancer.claims import AddressClaim, ClaimRules, Refusal, judge
 from isthmus.loadbalancer.services import Which, best, wanted
-from isthmus.model import names
 from isthmus.model.addresses import reserved
 from isthmus.model.balancing import FrontendType
 from isthmus.model.mcs import MANAGED_BY
@@ -36,8 +35,7 @@ def derived(node: str, *, which: Which, rules: ClaimRules) -> DerivedTogether:
         REFUSED_CLAIMS,
         renew=partial(renew, node=node, which=which, rules=rules),
         reads={
-            SERVICES: by_services,
-            IMPORTS: by_imports,
+            (SERVICES, IMPORTS): by_services_and_imports,
             LOCAL_REDIRECTS: each(by_policy),
             NODES: each(by_node),
         },
@@ -46,9 +44,10 @@ def derived(node: str, *, which: Which, rules: ClaimRules) -> DerivedTogether:
 
 def renew(txn: WriteTxn, claimants: Iterable[Claimant], *, node: str, which: Which, rules: ClaimRules) -> None:  # hot:
     """Make the rows of these objects what they are computed to be."""
-    present, writes = txn.finder(REFUSED_CLAIMS, "claimant"), PendingWrites(txn, REFUSED_CLAIMS)
-    for claimant in claimants:
-        writes.rewrite(present(claimant), list(compute(txn, claimant, node=node, which=which, rules=rules)))
+    writes = PendingWrites(txn, REFUSED_CLAIMS)
+    for kind, name in claimants:
+        present = [row for row in txn.by(REFUSED_CLAIMS, "name", name) if row.kind == kind]
+        writes.exchange(present, list(compute(txn, (kind, name), node=node, which=which, rules=rules)))
     writes.flush()
 
 
@@ -73,7 +72,7 @@ def _refused(
         row = reader.get(IMPORTS, name)
         for address in row.ips if row is not None and row.type == "ClusterSetIP" else ():
             if row is not None and (refusal := of_import(reader, row, address, rules=rules)):
-                yield _row(claimant, "Import", address, refusal, service=names.derived(name), uid=row.uid)
+                yield _row(claimant, "Import", address, refusal, service=row.service, uid=row.uid)
     else:
         policy = reader.get(LOCAL_REDIRECTS, name)
         if policy is not None and policy.address and (refusal := of_policy(policy, rules=rules)):
@@ -97,7 +96,7 @@ def of_service(
 
 def of_import(reader: Reader, row: Import, address: str, *, rules: ClaimRules) -> Refusal | None:
     """Why an import may not be called at one of its ``spec.ips``."""
-    standing = reader.by(SERVICES, "import", row.name) + reader.by(SERVICES, "name", names.derived(row.name))
+    standing = reader.by(SERVICES, "import", row.name) + reader.by(SERVICES, "name", row.service)
     claim = AddressClaim(
         type="Import",
         address=address,
@@ -115,10 +114,24 @@ def of_policy(policy: LocalRedirect, *, rules: ClaimRules) -> Refusal | None:
     return judge(AddressClaim(type="LocalRedirect", address=policy.address, namespace=namespace), rules)
 
 
-def by_services(reader: Reader, changed: Pairs) -> list[Claimant]:  # hot:
-    """A Service affects its own claims, and those of the import that it stands for but for the Service's addresses."""
+def by_services_and_imports(reader: Reader, services: Pairs, imports: Pairs) -> list[Claimant]:  # hot:
+    """An import affects its own claims, but for those of addresses of its derived Service that are not reserved. A
+    Service affects its own, and those of the import that it stands for, which may have changed with it."""
+    named, refused = reader.finder(SERVICES, "name"), reader.finder(REFUSED_CLAIMS, "name")
+    judged: set[ServiceName] = set()
+    found: list[Claimant] = []
+    for old, new in imports:
+        name = (new or old).name
+        judged.add(name)
+        if (new is not None and not _has_addresses_of(named(new.service), new)) or refused(name) is not None:
+            found.append(("ServiceImport", name))
+    return found + _by_services(reader, services, judged)
+
+
+def _by_services(reader: Reader, changed: Pairs, judged: Collection[ServiceName]) -> list[Claimant]:  # hot:
+    """The same of Services, without the claims of imports that have changed themselves."""
     imports, named = reader.finder(IMPORTS, "service"), reader.getter(IMPORTS)
-    refused = reader.finder(REFUSED_CLAIMS, "claimant")
+    refused = reader.finder(REFUSED_CLAIMS, "name")
     found: list[Claimant] = []
     for old, new in changed:
         for row in (old, new):
@@ -126,27 +139,15 @@ def by_services(reader: Reader, changed: Pairs) -> list[Claimant]:  # hot:
                 continue
             if row.external_ips or row.load_balancer_ips:
                 found.append(_claimant(row))
-            stood_for = imports(row.name)
-            if row.import_of:
-                claimant: Claimant = ("ServiceImport", row.import_of)
-                own = type(stood_for) is Import and stood_for.name == row.import_of  # nearly always
-                imported = stood_for if own else named(row.import_of)
-                # Reserved addresses are refused whatever stands for the import: by_imports sees to them.
-                if refused(claimant) or (imported is not None and (row is not new or imported.ips != row.cluster_ips)):
-                    found.append(claimant)
-            if type(stood_for) is dict or (stood_for is not None and stood_for.name != row.import_of):
+            stood_for, import_of = imports(row.name), row.import_of
+            if import_of and import_of not in judged:
+                own = type(stood_for) is Import and stood_for.name == import_of  # nearly always
+                imported = stood_for if own else named(import_of)
+                # Reserved addresses are refused whatever stands for the import, which is judged when it changes.
+                if refused(import_of) or (imported is not None and (row is not new or imported.ips != row.cluster_ips)):
+                    found.append(("ServiceImport", import_of))
+            if type(stood_for) is dict or (stood_for is not None and stood_for.name != import_of):
                 found += [("ServiceImport", imported.name) for imported in rows_of(stood_for)]
-    return found
-
-
-def by_imports(reader: Reader, changed: Pairs) -> list[Claimant]:  # hot:
-    """An import affects its own claims, but for those of addresses of its derived Service that are not reserved."""
-    standing, refused = reader.finder(SERVICES, "name"), reader.finder(REFUSED_CLAIMS, "claimant")
-    found: list[Claimant] = []
-    for old, new in changed:
-        claimant: Claimant = ("ServiceImport", (new or old).name)
-        if refused(claimant) or (new is not None and not _has_addresses_of(standing(names.derived(new.name)), new)):
-            found.append(claimant)
     return found
 
 

@@ -12,7 +12,7 @@ from typing import Final, Literal, NamedTuple
 from msgspec import Struct
 
 from isthmus.model.islands import IslandPod
-from isthmus.model.names import ClusterName, ServiceName, derived
+from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import (
     EXPORTERS,
     TOPOLOGY_MODE,
@@ -204,7 +204,7 @@ def names_for_import(reader: Reader, *rows: Import | None) -> Iterator[ServiceNa
     """The services that stand for an import: the one named by its hash, and any that is labelled so."""
     for row in rows:
         if row is not None:
-            yield derived(row.name)
+            yield row.service
             for service in reader.by(SERVICES, "import", row.name):
                 yield service.name
 

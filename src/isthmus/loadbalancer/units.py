@@ -76,8 +76,7 @@ def derived(
         renew=Units(cluster, node, which=which, rules=rules, large=large).renew,
         members=(ENDPOINT_SETS, attrgetter("service")),
         reads={
-            SERVICES: partial(affected.by_services, node=node),
-            IMPORTS: partial(affected.by_imports, node=node),
+            (SERVICES, IMPORTS): partial(affected.by_services_and_imports, node=node),
             NODES: partial(affected.by_nodes, node=node),
             REDIRECTS: partial(affected.by_redirects, node=node),
             PORT_REDIRECTS: affected.by_port_redirects,

@@ -7,8 +7,10 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final, Literal
 
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from isthmus.model.names import ClusterName, ServiceName
+from isthmus.model.names import derived as derived_name
 
 Protocol = Literal["TCP", "UDP", "SCTP"]
 Family = Literal["IPv4", "IPv6"]
@@ -202,6 +204,11 @@ class Import(Struct, frozen=True, gc=False):
     uid: str = ""
     conditions: tuple[StatusCondition, ...] = ()
     """By type."""
+    service: ServiceName = ServiceName("")
+    """What its derived Service is called, by the hash of its name; not given, since it follows from the name."""
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "service", derived_name(self.name))
 
 
 class Namespace(Struct, frozen=True, gc=False):

@@ -80,7 +80,7 @@ IMPORTS: Final = Table[ServiceName, Import](
         "address": attrgetter("ips"),
         "cluster": attrgetter("clusters"),
         "namespace": lambda row: (row.name.partition("/")[0],),
-        "service": lambda row: (derived(row.name),),
+        "service": Attribute("service"),
         "topology": lambda row: (
             (True,) if row.distribution or (row.annotations and _prefers_zone(row.annotations)) else ()
         ),
@@ -211,7 +211,7 @@ REFUSED_CLAIMS: Final = Table[tuple[str, ServiceName, str, str], RefusedClaim](
     "refused_claims",
     RefusedClaim,
     key=attrgetter("kind", "name", "type", "address"),
-    indexes={"claimant": lambda row: ((row.kind, row.name),), "service": Attribute("service")},
+    indexes={"name": Attribute("name"), "service": Attribute("service")},
 )
 
 FRONTENDS: Final = Table[FrontendKey, Frontend](

@@ -104,13 +104,13 @@ class Derivations:
 
     def _mark(self, txn: WriteTxn, derived: Derivation, changes: Mapping[str, Pairs]) -> None:
         """Append the units that the changes affect; one that is dirty already keeps its place, so none starves."""
-        dirty, inputs = self._dirty[derived], self._of_inputs[derived]
-        for name, changed in changes.items():
-            if changed and name in inputs:
-                derived.mark(dirty, txn, inputs[name], changed)
+        inputs = self._of_inputs[derived]
+        changed = {inputs[name]: pairs for name, pairs in changes.items() if pairs and name in inputs}
         for table in self._of_derived[derived]:
-            if changed := txn.changed(table):
-                derived.mark(dirty, txn, table, changed)
+            if pairs := txn.changed(table):
+                changed[table] = pairs
+        if changed:
+            derived.mark(self._dirty[derived], txn, changed)
 
     def _mark_arrived(self, txn: WriteTxn, derived: Derivation) -> None:
         """Append the units that list a source which has completed since the last pass."""

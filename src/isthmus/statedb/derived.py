@@ -22,11 +22,14 @@ Pairs = Sequence[tuple[Any, Any]]
 """Changed rows of a table: (old row or None, new row or None)."""
 Affected = Callable[[Reader, Any, Any], Iterable[Hashable]]
 """(reader, old row or None, new row or None) → the units that have to be recomputed; through indexes only."""
-AffectedBatch = Callable[[Reader, Pairs], Iterable[Hashable]]
-"""The same for a batch of changed rows, so that what is constant is looked up once."""
+AffectedBatch = Callable[..., Iterable[Hashable]]
+"""(reader, changed rows of a table) → the same for a batch, so that what is constant is looked up once. Of tables that
+are read together it takes the changed rows of each."""
 Dirty = dict[Any, list[tuple[Any, Any]] | None]
 """Units to be computed, in order. A list: only these rows of the table of members have changed, in this order. None:
 anything may have."""
+ByChanged = Mapping[AnyTable, Pairs]
+"""The changed rows of each table that has some, of those that a derived table reads."""
 Awaited = Callable[[Reader], Iterable[str]]
 """The sources that make a derived table incomplete."""
 
@@ -48,8 +51,8 @@ class Derivation(Protocol):
         """The tables that it reads."""
         ...
 
-    def mark(self, dirty: Dirty, reader: Reader, table: AnyTable, changed: Pairs) -> None:
-        """Add the units that changed rows of a table make dirty; one that is dirty already keeps its place."""
+    def mark(self, dirty: Dirty, reader: Reader, changed: ByChanged) -> None:
+        """Add the units that changed rows make dirty; one that is dirty already keeps its place."""
         ...
 
     def arrived(self, reader: Reader, sources: frozenset[str]) -> Iterable[Hashable]:
@@ -97,10 +100,11 @@ class Derived(Generic[R]):
     def __repr__(self) -> str:
         return f"<Derived {self.table.name} from {', '.join(table.name for table in self.reads)}>"
 
-    def mark(self, dirty: Dirty, reader: Reader, table: AnyTable, changed: Pairs) -> None:
-        """Add the units that changed rows of a table make dirty; one that is dirty already keeps its place."""
-        by = self.reads[table]
-        dirty.update(dict.fromkeys([unit for old, new in changed for unit in by(reader, old, new)]))
+    def mark(self, dirty: Dirty, reader: Reader, changed: ByChanged) -> None:
+        """Add the units that changed rows make dirty; one that is dirty already keeps its place."""
+        for table, pairs in changed.items():
+            by = self.reads[table]
+            dirty.update(dict.fromkeys([unit for old, new in pairs for unit in by(reader, old, new)]))
 
     def awaited(self, reader: Reader, table: AnyTable) -> frozenset[str]:
         """The sources that any table it reads awaits, and it too."""
@@ -127,6 +131,8 @@ class DerivedTogether:
     """The declaration of several derived tables with one unit, recomputed and written by one function of a batch.
 
     ``renew(txn, units)`` writes every row of the units, through :func:`rewrite` or by what it knows has changed.
+    ``reads`` has a function for each table, or one for several whose rows mostly change together: what is looked up
+    for a row of one need not be looked up again for that of the other.
     ``members`` is the table whose rows are members of one unit each, and the function that gives a row's unit: a unit
     that only they affect is given to ``renew`` with those that changed.
     ``awaits`` has for a table the sources that make it incomplete; without it all do that any table it reads awaits.
@@ -137,7 +143,7 @@ class DerivedTogether:
         self,
         *tables: AnyTable,
         renew: Callable[[WriteTxn, Dirty], None],
-        reads: Mapping[AnyTable, AffectedBatch],
+        reads: Mapping[AnyTable | tuple[AnyTable, ...], AffectedBatch],
         awaits: Mapping[AnyTable, Awaited] | None = None,
         arrived: Callable[[Reader, frozenset[str]], Iterable[Hashable]] = lambda reader, sources: (),
         members: tuple[AnyTable, Callable[[Any], Hashable]] | None = None,
@@ -145,8 +151,11 @@ class DerivedTogether:
         self.tables = tables
         self.renew = renew
         self._members = members
-        self._affected = dict(reads)
-        self.reads: Collection[AnyTable] = (*reads, members[0]) if members is not None else tuple(reads)
+        self._affected: dict[AnyTable, tuple[tuple[AnyTable, ...], AffectedBatch]] = {}
+        for of, affected in reads.items():
+            together = of if isinstance(of, tuple) else (of,)
+            self._affected |= dict.fromkeys(together, (together, affected))
+        self.reads: Collection[AnyTable] = (*self._affected, *(members[:1] if members is not None else ()))
         self.arrived = arrived
         self._awaits = awaits or {}
 
@@ -154,12 +163,15 @@ class DerivedTogether:
         tables, reads = (", ".join(table.name for table in of) for of in (self.tables, self.reads))
         return f"<Derived {tables} from {reads}>"
 
-    def mark(self, dirty: Dirty, reader: Reader, table: AnyTable, changed: Pairs) -> None:  # hot:
-        """Add the units that changed rows of a table make dirty; one that is dirty already keeps its place."""
-        if self._members is None or table is not self._members[0]:
-            dirty.update(dict.fromkeys(self._affected[table](reader, changed)))
-            return
-        unit_of = self._members[1]
+    def mark(self, dirty: Dirty, reader: Reader, changed: ByChanged) -> None:
+        """Add the units that changed rows make dirty; one that is dirty already keeps its place."""
+        members, known = self._members, self._affected
+        for tables, affected in dict.fromkeys([known[table] for table in changed if table in known]):
+            dirty.update(dict.fromkeys(affected(reader, *[changed.get(table, ()) for table in tables])))
+        if members is not None and (pairs := changed.get(members[0])):
+            self._mark_members(dirty, pairs, members[1])
+
+    def _mark_members(self, dirty: Dirty, changed: Pairs, unit_of: Callable[[Any], Hashable]) -> None:  # hot:
         for pair in changed:
             unit = unit_of(pair[1] or pair[0])
             if unit not in dirty:
