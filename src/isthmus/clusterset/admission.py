@@ -17,7 +17,7 @@ from msgspec import Struct
 from isthmus.clusterset.errors import RecordError
 from isthmus.model.addresses import range_of
 from isthmus.model.mcs import RecordKind
-from isthmus.model.names import ClusterName, ServiceName, split
+from isthmus.model.names import ClusterName, ServiceName
 from isthmus.model.services import Endpoint
 
 BURST: Final = 10.0
@@ -38,7 +38,7 @@ class Admission(Struct, frozen=True, kw_only=True):
 
     def check_name(self, name: ServiceName) -> None:
         """RecordError where the peer may not publish in the namespace of a service."""
-        namespace = split(name)[0]
+        namespace = name.partition("/")[0]
         if not _allowed(namespace, self.namespaces, self.reserved):
             raise RecordError(f"cluster {self.cluster} may not publish in namespace {namespace}")
 

@@ -92,19 +92,23 @@ def decode(value: bytes, *, cluster: ClusterName, cluster_id: int, name: Service
 
 def is_given(header: Header, *, cluster: ClusterName, cluster_id: int, name: ServiceName) -> bool:
     """Whether some Service may take a record's endpoints; RecordError where it is of another name or cluster."""
+    if header.cluster == cluster and header.cluster_id == cluster_id and f"{header.namespace}/{header.name}" == name:
+        return header.shared or header.claimed  # nearly always
     decoding.check_owner(
         cluster=header.cluster, namespace=header.namespace, name=header.name, expected_cluster=cluster, expected=name
     )
-    if header.cluster_id != cluster_id:
-        raise RecordError(f"its clusterID is {header.cluster_id}, the cluster's is {cluster_id}")
-    return header.shared or header.claimed
+    raise RecordError(f"its clusterID is {header.cluster_id}, the cluster's is {cluster_id}")
 
 
 def read(backends: Backends, hostnames: Texts, zones: Zones, nodes: Texts) -> list[Endpoint]:
     """Endpoints, sorted by address; RecordError where one has an address or a port that none may have."""
     endpoints: list[Endpoint] = []
     for text, named in backends.items():  # hot:
-        ports = _ports(tuple([(name, port.port, port.protocol) for name, port in named.items()]))
+        if len(named) == 1:  # nearly always
+            [(name, port)] = named.items()
+            ports = _alone(name, port.port, port.protocol)
+        else:
+            ports = _ports(tuple([(name, port.port, port.protocol) for name, port in named.items()]))
         zone = zones.get(text)
         endpoints.append(
             Endpoint(
@@ -166,6 +170,12 @@ def callable_endpoints(endpoints: Iterable[Endpoint]) -> list[Endpoint]:
 def _ports(written: tuple[tuple[str, int, str], ...]) -> tuple[Port, ...]:
     """Records have few different ports, and share them: it takes less time, and less room."""
     return tuple(sorted([_port(*each) for each in written], key=lambda port: port.name))
+
+
+@lru_cache(4096)
+def _alone(name: str, number: int, written: str) -> tuple[Port, ...]:
+    """The same of one port."""
+    return (_port(name, number, written),)
 
 
 def _port(name: str, number: int, written: str) -> Port:

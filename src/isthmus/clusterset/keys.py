@@ -16,7 +16,8 @@ HEARTBEAT: Final = "cilium/.heartbeat"
 SILENT_KINDS: Final = ("nodes", "identities", "ip", "endpointslices")
 """Kinds that we publish nothing of; Cilium's readers wait for their canaries nevertheless."""
 
-_LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+_LABEL = r"(?!-)[-a-z0-9]{1,63}(?<!-)"
+"""As ``model.names.LABEL``; without a group in it, which took half as long again."""
 _NAME: Final = re.compile(rf"{_LABEL}/{_LABEL}\Z")
 
 

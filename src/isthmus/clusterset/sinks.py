@@ -180,7 +180,8 @@ class RecordSink:
         table = self._form.table
         found: dict[str, Any] = {}
         for key, kv in events:
-            self._bad.pop(key, None)
+            if self._bad:
+                self._bad.pop(key, None)
             row = self._read(key, kv) if kv is not None else None
             if kv is None:
                 self._size -= self._sizes.pop(key, 0)

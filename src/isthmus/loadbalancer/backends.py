@@ -103,6 +103,8 @@ class Viewpoint(NamedTuple):
     ranges: OwnRanges
     sets: Look
     probes: Look
+    ways: dict[ClusterName, Reachability]
+    """How pods of a cluster are reached, of those that were asked for."""
 
 
 def viewpoint(reader: Reader, cluster: ClusterName) -> Viewpoint:
@@ -113,6 +115,7 @@ def viewpoint(reader: Reader, cluster: ClusterName) -> Viewpoint:
         reader.get(OWN_RANGES, "own") or own_ranges.NONE,
         reader.finder(ENDPOINT_SETS, "service"),
         reader.finder(PROBES, "service"),
+        {},
     )
 
 
@@ -173,7 +176,9 @@ def _way(reader: Reader, subject: ResolvedService, row: EndpointSet, of: Cluster
     """How endpoints that a source has of another cluster are reached, where they can be backends of a service."""
     if not subject.multicluster or (row.source == CLUSTERSET and not exports(subject, of)):
         return "none"
-    way = reachability(at.own, reader.get(CLUSTERS, of))
+    way = at.ways.get(of)
+    if way is None:
+        way = at.ways[of] = reachability(at.own, reader.get(CLUSTERS, of))
     return "none" if way == "gateway" and subject.headless else way
 
 
@@ -215,7 +220,7 @@ def of_endpoints(
     """The backends of endpoints of a part: of a peer's, without those at the own cluster's addresses."""
     cluster = part.cluster or at.cluster
     if part.source == CLUSTERSET and cluster != at.cluster:
-        endpoints = tuple([each for each in endpoints if not own_ranges.inside(each.address, at.ranges)])
+        endpoints = own_ranges.without_own(endpoints, at.ranges)
     return _of_endpoints(of, endpoints, part.source, cluster)
 
 

@@ -10,13 +10,13 @@ change.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 from isthmus.model.addresses import range_of
 from isthmus.model.clusters import Cluster, OwnRanges
 from isthmus.model.names import ClusterName
-from isthmus.model.services import Node
+from isthmus.model.services import Endpoint, Node
 from isthmus.model.tables import CLUSTERS, NODES, OWN_RANGES
 from isthmus.statedb import Derived, Reader
 
@@ -45,6 +45,15 @@ def inside(address: str, own: OwnRanges) -> str:
         return "a node of this cluster has it"
     found = range_of(address, own.ranges)
     return f"it is in {found}, a range of this cluster" if found else ""
+
+
+def without_own(endpoints: Sequence[Endpoint], own: OwnRanges) -> Sequence[Endpoint]:  # hot:
+    """Those at addresses that are not the own cluster's: nearly always all."""
+    addresses, ranges = own.addresses, own.ranges
+    for each in endpoints:
+        if each.address in addresses or (ranges and range_of(each.address, ranges)):
+            return [each for each in endpoints if not inside(each.address, own)]
+    return endpoints
 
 
 def _of_cluster(reader: Reader, old: Cluster | None, new: Cluster | None) -> Iterable[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, cast
 
 from isthmus.kube.objects import mcs
 from isthmus.kube.objects.meta import Condition
@@ -13,7 +13,6 @@ from isthmus.sources.normal import (
     AFFINITIES,
     IMPORT_TYPES,
     POLICIES,
-    Policy,
     addresses,
     affinity_seconds,
     families,
@@ -52,14 +51,14 @@ def service_import(wire: mcs.ServiceImport) -> Import:
         ports(spec.ports),
         ips,
         AFFINITIES.get(spec.session_affinity, "None"),
-        affinity_seconds(spec.session_affinity_config),
+        affinity_seconds(spec.session_affinity_config) if spec.session_affinity_config else None,
         families(spec.ip_families, ()),
-        _policy(spec.internal_traffic_policy),
+        POLICIES.get(spec.internal_traffic_policy, "Cluster") if spec.internal_traffic_policy else None,
         spec.traffic_distribution,
-        tuple([ClusterName(each.cluster) for each in exporters if each.cluster]),
+        cast("tuple[ClusterName, ...]", tuple([each.cluster for each in exporters if each.cluster])),
         annotations.get(DERIVED, "") if annotations else "",
-        pairs(wire.metadata.labels),
-        pairs(annotations),
+        pairs(wire.metadata.labels) if wire.metadata.labels else (),
+        pairs(annotations) if annotations else (),
         wire.metadata.uid,
         conditions(wire.status.conditions) if wire.status and wire.status.conditions else (),
     )
@@ -69,7 +68,3 @@ def conditions(wire: Iterable[Condition] | None) -> tuple[StatusCondition, ...]:
     """Conditions by type, without their times."""
     found = (StatusCondition(c.type, c.status, c.reason, c.message, c.observed_generation) for c in wire or ())
     return tuple(sorted(found, key=lambda each: each.type))
-
-
-def _policy(found: str | None) -> Policy | None:
-    return POLICIES.get(found, "Cluster") if found else None

@@ -53,7 +53,7 @@ def pairs(labels: Mapping[str, str] | None) -> Labels:
     return tuple(sorted([pair for pair in labels.items() if pair[0] not in NOISE]))
 
 
-def address(text: str, *, field: str) -> str:  # hot:
+def address(text: str, field: str) -> str:  # hot:
     """An address in canonical form: '2001:DB8:0::1' is '2001:db8::1'. An IPv4-mapped IPv6 address is the IPv4 one."""
     try:  # nearly all of them, and a hundred times as fast: inet_pton takes only canonical IPv4 (no leading zeros)
         inet_pton(AF_INET, text)
@@ -75,8 +75,8 @@ def addresses(texts: Sequence[str] | None, *, field: str) -> tuple[str, ...]:
         return ()
     if len(texts) == 1:  # nearly all, and some are headless
         text = texts[0]
-        return (address(text, field=field),) if text and text != "None" else ()
-    found = [address(text, field=field) for text in texts if text and text != "None"]
+        return (address(text, field),) if text and text != "None" else ()
+    found = [address(text, field) for text in texts if text and text != "None"]
     return tuple(found if len(found) < 2 else dict.fromkeys(found))
 
 

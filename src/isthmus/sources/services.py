@@ -60,12 +60,15 @@ def import_of(wire: core.Service, name: ServiceName) -> ServiceName:
     """The import that a Service stands for: its owner; the one of its name, where Karmada wrote it; else the one that
     its label names, if the Service's name is that one's hash."""
     namespace = wire.metadata.namespace
-    for owner in wire.metadata.owner_references or ():
+    labels, owners = wire.metadata.labels, wire.metadata.owner_references
+    for owner in owners or ():
         if owner.kind == "ServiceImport":
             return service_name(namespace, owner.name)
-    if imported := karmada.derived_of(wire.metadata):
+    if not labels:
+        return ServiceName("")
+    if karmada.MANAGED in labels and (imported := karmada.derived_of(wire.metadata)):
         return service_name(namespace, imported)
-    label = wire.metadata.labels.get(OF_IMPORT, "") if wire.metadata.labels else ""
+    label = labels.get(OF_IMPORT)
     if label and derived(candidate := service_name(namespace, label)) == name:
         return candidate
     return ServiceName("")

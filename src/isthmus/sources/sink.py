@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice, repeat
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from isthmus import logs
 from isthmus.reflector import LIST_BATCH, Event, in_turns
@@ -102,7 +102,8 @@ class TableSink(Generic[T, R]):
                 if complaints:
                     complaints.pop(key, None)
         key_of, known = self._table.key, self._rows
-        present = {key: row for key, row in found.items() if row is not None}
+        whole = all(found.values())
+        present = cast("dict[str, R]", found) if whole else {k: row for k, row in found.items() if row is not None}
         deleted = [key for key in found if key not in present] if len(present) < len(found) else ()
         leaving = self._forget(deleted)
         if known.keys().isdisjoint(present):  # they have come, or there are none
