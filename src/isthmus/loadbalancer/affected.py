@@ -59,7 +59,7 @@ def by_services_and_imports(reader: Reader, services: Pairs, imports: Pairs, *, 
 def _by_services(reader: Reader, changed: Pairs, claims: _Claims, settled: Settled) -> list[ServiceName]:  # hot:
     """A Service affects itself, all who claim one of its addresses, and what stands for its import."""
     named, imports = reader.finder(SERVICES, "name"), reader.finder(IMPORTS, "service")
-    at, imports_at, redirects_at, pods_at, standing, of_node = claims
+    at, imports_at, redirects_at, pods_at, standing, import_named, of_node = claims
     found: list[ServiceName] = []
     for old, new in changed:
         name = (new or old).name
@@ -78,7 +78,7 @@ def _by_services(reader: Reader, changed: Pairs, claims: _Claims, settled: Settl
             off_node = of_node.isdisjoint(addresses)
             if row.import_of:
                 alone = standing(row.import_of) is new
-                if not alone or not _is_called_as(row, stood_for):
+                if (not alone or not _is_called_as(row, stood_for)) and import_named(row.import_of) is not None:
                     found += _of_import(reader, row.import_of, claims)
                 if alone and off_node:
                     settled[row.import_of] = row
@@ -142,6 +142,8 @@ class _Claims(NamedTuple):
     pods: Find
     standing: Find
     """From an import's name to the Services that are labelled as its own."""
+    named: Find
+    """From an import's name to the import."""
     of_node: frozenset[str]
 
 
@@ -152,6 +154,7 @@ def _claims(reader: Reader, node: str) -> _Claims:
         reader.finder(REDIRECTS, "address"),
         reader.finder(ISLAND_PODS, "address"),
         reader.finder(SERVICES, "import"),
+        reader.getter(IMPORTS),
         frozenset(addresses_of_node(reader, node)),
     )
 
@@ -200,7 +203,7 @@ def _is_called_as(row: Service, imported: Rows) -> bool:
 
 
 def _of_import(reader: Reader, name: ServiceName, claims: _Claims) -> list[ServiceName]:
-    row = reader.get(IMPORTS, name)
+    row = claims.named(name)
     return _by_import(reader, row, claims) if row is not None else []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from socket import AF_INET, inet_pton
 from typing import Final
 
@@ -21,6 +22,8 @@ OF_CLUSTER: Final = "multicluster.kubernetes.io/source-cluster"
 """Label of slices that stand for another cluster's endpoints."""
 
 READY: Final = Condition.READY
+
+_address = attrgetter("address")
 
 
 def endpoint_set(
@@ -96,7 +99,7 @@ def _endpoints(wire: discovery.EndpointSlice) -> tuple[Endpoint, ...]:
             tuple(sorted([zone.name for zone in hints.for_zones or ()])) if hints else (),
             f"{target.namespace or namespace}/{target.name}" if target and target.kind == "Pod" else "",
         )
-    return tuple(found.values() if len(found) < 2 else [found[host] for host in sorted(found)])
+    return tuple(found.values() if len(found) < 2 else sorted(found.values(), key=_address))
 
 
 def _position(wire: discovery.EndpointSlice, endpoint: discovery.Endpoint) -> int:

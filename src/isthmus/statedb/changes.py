@@ -47,6 +47,8 @@ class Changes(Generic[R]):
         """Of each key that has changed since the last read, in order of its first change: its row now, and then."""
         self._shared = False
         """Whether these dicts are those of a transaction, which other readers may hold too."""
+        self._rewritten = False
+        """Whether some key was written more than once since the last read, and may be what it was."""
         self._wake = asyncio.Event()
         if self._before:
             self._wake.set()
@@ -77,10 +79,10 @@ class Changes(Generic[R]):
         """What changed since the last call as (old row, new row), where no snapshot is needed."""
         if self._overrun:
             raise Overrun(f"more than {self._limit} rows of '{self._table.name}' changed between two reads")
-        before, now = self._before, self._now
-        self._before, self._now = {}, {}
+        found = differing(self._before.values(), self._now.values(), rewritten=self._rewritten)
+        self._before, self._now, self._rewritten = {}, {}, False
         self._wake.clear()
-        return differing(before.values(), now.values())
+        return found
 
     async def wait(self) -> None:
         """Return when there is something to read."""
@@ -91,31 +93,37 @@ class Changes(Generic[R]):
         self._before, self._now = {}, {}
         self._database._forget(self, self._table)
 
-    def _committed(self, touched: dict[Any, Any], latest: dict[Any, Any]) -> None:
+    def _committed(self, touched: dict[Any, Any], latest: dict[Any, Any], rewritten: bool) -> None:
         if not self._before:
-            self._before, self._now, self._shared = touched, latest, True
+            self._before, self._now, self._shared, self._rewritten = touched, latest, True, rewritten
         else:
             if self._shared:
                 self._before, self._now, self._shared = dict(self._before), dict(self._now), False
-            set_defaults(self._before, touched)
+            again = set_defaults(self._before, touched)
             self._now.update(latest)
+            self._rewritten = self._rewritten or rewritten or again
         if self._limit is not None and len(self._before) > self._limit:
             self._overrun = True
             self.close()
         self._wake.set()
 
 
-def differing(before: Collection[R | None], now: Collection[R | None]) -> list[tuple[R | None, R | None]]:  # hot:
-    """Rows as they were with the same as they are, None for none, without those that came back to what they were."""
+def differing(
+    before: Collection[R | None], now: Collection[R | None], *, rewritten: bool
+) -> list[tuple[R | None, R | None]]:  # hot:
+    """Rows as they were with the same as they are, None for none, without those that came back to what they were:
+    which none did unless one was ``rewritten``, for a write that changes nothing is none."""
     pairs = zip(before, now, strict=True)
-    if (all(now) and not any(before)) or (all(before) and not any(now)):  # mostly: all of them have come, or gone
+    if not rewritten:
         return [*pairs]
     return [(old, new) for old, new in pairs if old is not new and (old is None or new is None or old != new)]
 
 
-def set_defaults(known: dict[Any, Any], rows: Mapping[Any, Any]) -> None:
-    """Remember rows by key, but for keys that are known already."""
-    if known:
+def set_defaults(known: dict[Any, Any], rows: Mapping[Any, Any]) -> bool:
+    """Remember rows by key, but for keys that are known already; whether there were some."""
+    before = len(known)
+    if before:
         deque(map(known.setdefault, rows, rows.values()), maxlen=0)
     else:
         known.update(rows)  # copies hashes too, which most keys compute anew each time
+    return len(known) < before + len(rows)

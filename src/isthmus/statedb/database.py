@@ -125,7 +125,7 @@ class Database:
     def _touch(self, state: TableState) -> dict[Any, Any]:
         """The open transaction is about to write a table for the first time."""
         touched = state.touched = {}
-        state.latest = {}
+        state.latest, state.rewritten = {}, False
         state.before = (state.revision, len(state.rows))
         self._written.append(state)
         for snapshot in self._live_snapshots():
@@ -140,18 +140,21 @@ class Database:
         pending = txn._pending_after(self._pending)
         changed = pending is not self._pending
         self._pending = pending
-        for name, touched, latest in self._close():
+        for name, touched, latest, rewritten in self._close():
             changed = True
             for reader in tuple(self._readers[name]):
-                reader._committed(touched, latest)
+                reader._committed(touched, latest, rewritten)
         if changed:
             large = (state for state in self._states.values() if len(state.rows) >= LEAST)
             self._growth.look(each for state in large for each in state.dicts())
             self._wake()
 
-    def _close(self) -> list[tuple[str, dict[Any, Any], dict[Any, Any]]]:
-        """End the writing of all tables; of those where anything was written its rows before and after, by key."""
-        written = [(state.table.name, state.touched, state.latest) for state in self._written if state.touched]
+    def _close(self) -> list[tuple[str, dict[Any, Any], dict[Any, Any], bool]]:
+        """End the writing of all tables; of those where anything was written its rows before and after, by key, and
+        whether some key was written more than once."""
+        written = [
+            (state.table.name, state.touched, state.latest, state.rewritten) for state in self._written if state.touched
+        ]
         for snapshot in self._live_snapshots():
             for state in self._written:
                 snapshot._end(state.table.name)

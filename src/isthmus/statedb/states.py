@@ -24,7 +24,19 @@ class TableState:
     both.
     """
 
-    __slots__ = ("before", "finders", "get", "indexes", "kept", "latest", "revision", "rows", "table", "touched")
+    __slots__ = (
+        "before",
+        "finders",
+        "get",
+        "indexes",
+        "kept",
+        "latest",
+        "revision",
+        "rewritten",
+        "rows",
+        "table",
+        "touched",
+    )
 
     def __init__(self, table: AnyTable) -> None:
         self.table = table
@@ -33,6 +45,8 @@ class TableState:
         self.revision = 0
         self.touched: dict[Any, Any] | None = None
         self.latest: dict[Any, Any] = {}
+        self.rewritten = False
+        """Whether the open transaction wrote some key more than once, so that its row may be what it was."""
         self.before = (0, 0)
         """Revision and number of rows before the open transaction wrote."""
         self._forget_indexes()

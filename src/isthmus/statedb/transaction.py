@@ -14,7 +14,7 @@ K = TypeVar("K", bound=Hashable)
 R = TypeVar("R")
 
 ONE_BY_ONE = 4
-"""Fewer rows than this are put one by one in no more time than together."""
+"""Fewer rows than this are put, or deleted, one by one in no more time than together."""
 
 
 class WriteTxn(Reader):
@@ -58,7 +58,9 @@ class WriteTxn(Reader):
         touched = state.touched
         if touched is None:
             touched = self._touch(state)
-        if key not in touched:
+        if key in touched:
+            state.rewritten = True
+        else:
             touched[key] = old
         state.latest[key] = None
         del state.rows[key]
@@ -74,7 +76,7 @@ class WriteTxn(Reader):
             touched = self._touch(state) if state.touched is None else state.touched
             new = dict(zip(map(table.key, rows), rows, strict=True))
             if len(new) == len(rows) and state.rows.add_new(new):
-                set_defaults(touched, dict.fromkeys(new))
+                state.rewritten |= set_defaults(touched, dict.fromkeys(new))
                 state.latest.update(new)
                 state.revision += len(new)
                 for index in state.kept:
@@ -85,12 +87,14 @@ class WriteTxn(Reader):
 
     def delete_all(self, table: Table[K, R], keys: Sequence[K]) -> None:  # hot:
         """Remove rows; keys without one are no error."""
-        if not keys:
+        if len(keys) < ONE_BY_ONE:
+            for key in keys:
+                self.delete(table, key)
             return
         state = self._present[table.name]
         touched = self._touch(state) if state.touched is None else state.touched
         if deleted := state.rows.take(keys):
-            set_defaults(touched, deleted)
+            state.rewritten |= set_defaults(touched, deleted)
             state.latest.update(dict.fromkeys(deleted))
             state.revision += len(deleted)
             for index in state.kept:
@@ -101,7 +105,9 @@ class WriteTxn(Reader):
         touched = state.touched
         if touched is None:
             touched = self._touch(state)
-        if key not in touched:
+        if key in touched:
+            state.rewritten = True
+        else:
             touched[key] = old
         state.rows[key] = state.latest[key] = new
         state.revision += 1
@@ -120,7 +126,7 @@ class WriteTxn(Reader):
     def changed(self, table: AnyTable) -> list[tuple[Any, Any]]:
         """What this transaction has written so far: rows as they were before and are now, None for none."""
         state = self._present[table.name]
-        return differing((state.touched or {}).values(), state.latest.values())
+        return differing((state.touched or {}).values(), state.latest.values(), rewritten=state.rewritten)
 
     def _await_exactly(self, table: AnyTable, names: frozenset[str]) -> None:
         """Set which initializers of the table have not completed."""
@@ -132,6 +138,8 @@ class WriteTxn(Reader):
 
     def _pending_after(self, now: Pending) -> Pending:
         """Who is awaited once this is committed; ``now`` has the initializers registered while it was open."""
+        if not self._completed:
+            return now
         after = ByTable(now)
         for name, completed in self._completed.items():
             after[name] = (now[name] - completed) | self._awaited[name]
