@@ -113,8 +113,9 @@ def follow(txn: WriteTxn, of: Large, changed: Changed, *, at: Viewpoint, by: Out
         if groups is not row.groups:
             plans.append(replace(row, groups=groups))
     txn.delete_all(BACKENDS, [key for key in moved.gone if key not in moved.come])
-    txn.put_all(BACKENDS, list(moved.come.values()))
-    txn.put_all(PLANS, plans)
+    come = [row for key, row in moved.come.items() if moved.gone.get(key) != row]
+    txn.put_all(BACKENDS, come, compared=True)
+    txn.put_all(PLANS, plans, compared=True)
     return True
 
 

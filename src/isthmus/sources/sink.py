@@ -83,7 +83,7 @@ class TableSink(Generic[T, R]):
         rows, leaving = self._read(events)
         with self._db.write() as txn:
             txn.delete_all(self._table, leaving)
-            txn.put_all(self._table, rows)
+            txn.put_all(self._table, rows, compared=True)
 
     def _read(self, items: Iterable[tuple[str, T | None]]) -> tuple[list[R], list[Any]]:  # hot:
         """Objects as they are now, None for one that is no more: their rows, and the keys of rows they no longer are.

@@ -12,7 +12,7 @@ with the source's completion; the initializer ``derive`` stands for its own firs
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from graphlib import CycleError, TopologicalSorter
 from itertools import islice
 from typing import Any
@@ -21,9 +21,10 @@ from msgspec import Struct
 
 from isthmus.statedb.changes import Changes
 from isthmus.statedb.database import Database
-from isthmus.statedb.derived import Derivation, Dirty, Pairs, pending
+from isthmus.statedb.derived import ByChanged, Derivation, Dirty, pending
 from isthmus.statedb.errors import StateError
 from isthmus.statedb.reading import Pending
+from isthmus.statedb.table import AnyTable
 from isthmus.statedb.transaction import WriteTxn
 
 UNITS_PER_PASS = 256
@@ -53,9 +54,9 @@ class Derivations:
         self._derived = _in_order(derived)
         own = {table.name for each in derived for table in each.tables}
         self._inputs = list({t.name: t for each in derived for t in each.reads if t.name not in own}.values())
-        self._readers: dict[str, Changes[Any]] = {table.name: database.changes(table) for table in self._inputs}
-        self._of_inputs = {each: {t.name: t for t in each.reads if t.name not in own} for each in self._derived}
-        """The inputs that a derived table reads, by name; and the derived ones, which are written before it."""
+        self._readers: dict[AnyTable, Changes[Any]] = {table: database.changes(table) for table in self._inputs}
+        self._of_inputs = {each: {t for t in each.reads if t.name not in own} for each in self._derived}
+        """The inputs that a derived table reads; and the derived ones, which are written before it."""
         self._of_derived = {each: [t for t in each.reads if t.name in own] for each in self._derived}
         self._dirty: dict[Derivation, Dirty] = {each: {} for each in self._derived}
         self._awaited: dict[Derivation, frozenset[str]] = {each: frozenset() for each in self._derived}
@@ -78,7 +79,9 @@ class Derivations:
 
     def step(self) -> bool:
         """Recompute what changed, at most ``units_per_pass`` units a table, in one commit; whether some are left."""
-        changes = {name: reader.pairs() for name, reader in self._readers.items() if reader.ready}
+        changes = {
+            table: pairs for table, reader in self._readers.items() if reader.ready and (pairs := reader.pairs())
+        }
         # Nothing is awaited otherwise than after a pass that left nothing dirty: nearly always, once all have started.
         settled = self._database.pending is self._settled
         with self._database.write() as txn:
@@ -102,10 +105,10 @@ class Derivations:
             else:
                 await self._changed()
 
-    def _mark(self, txn: WriteTxn, derived: Derivation, changes: Mapping[str, Pairs]) -> None:
+    def _mark(self, txn: WriteTxn, derived: Derivation, changes: ByChanged) -> None:
         """Append the units that the changes affect; one that is dirty already keeps its place, so none starves."""
         inputs = self._of_inputs[derived]
-        changed = {inputs[name]: pairs for name, pairs in changes.items() if pairs and name in inputs}
+        changed = {table: pairs for table, pairs in changes.items() if table in inputs}
         for table in self._of_derived[derived]:
             if pairs := txn.changed(table):
                 changed[table] = pairs
@@ -121,6 +124,8 @@ class Derivations:
 
     def _compute(self, txn: WriteTxn, derived: Derivation) -> None:
         dirty = self._dirty[derived]
+        if not dirty:
+            return
         if len(dirty) <= self._limit:
             self._dirty[derived] = {}
             units = dirty
@@ -128,8 +133,7 @@ class Derivations:
             units = dict(islice(dirty.items(), self._limit))
             for unit in units:
                 del dirty[unit]
-        if units:
-            derived.renew(txn, units)
+        derived.renew(txn, units)
         self.units += len(units)
 
     def _await(self, txn: WriteTxn, derived: Derivation) -> None:

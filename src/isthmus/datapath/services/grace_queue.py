@@ -133,6 +133,8 @@ class GraceQueue:
     def _free_pending(self) -> int:
         """Delete unreferenced entries and free their ids; those that the kernel refuses to delete stay pending."""
         state, before = self._state, self._pending()
+        if not before:
+            return 0
         services, clusters = set(state.pending_free["services"]), set(state.pending_free["clusters"])
         for name, ids in (
             ("backends", state.backend_ids),
@@ -140,10 +142,13 @@ class GraceQueue:
             ("clusters", state.cluster_ids),
         ):
             mine = state.pending_free[name]
-            failed = self._maps.drop(name, list(map(ID.pack, mine))) if mine else {}
+            if not mine:
+                continue
+            failed = self._maps.drop(name, list(map(ID.pack, mine)))
             state.pending_free[name] = [mine[position] for position in failed]
             ids.release([number for position, number in enumerate(mine) if position not in failed] if failed else mine)
-        self._forget_counters(services, clusters)
+        if services or clusters:
+            self._forget_counters(services, clusters)
         for name in COUNTED_BY_CLUSTER if clusters else ():
             self._maps.drop(name, list(map(ID.pack, clusters)))
         return before - self._pending()
