@@ -119,7 +119,7 @@ class Node:
         )
         self.records = {peer: _records(self.db, peer, number) for number, peer in enumerate(PEERS, 2)}
         self.derivations = Derivations(self.db, *derived)
-        self.target = PlanTarget(self.maps, restore(maps, backends=ENTRIES), grace=0.0)
+        self.target = PlanTarget(self.maps, restore(maps, backends=ENTRIES), grace=0.0, beside=self.db.growth)
         self.reconciler = Reconciler(
             self.db, tables.PLANS, self.target, together=attrgetter("key.service"), max_round=PLANS_PER_ROUND
         )

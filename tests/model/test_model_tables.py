@@ -13,7 +13,7 @@ from isthmus.model.balancing import Backend, BackendKey, Frontend, FrontendKey, 
 from isthmus.model.clusters import Cluster
 from isthmus.model.dns import Name
 from isthmus.model.mcs import Merged, OverQuota, OwnExport, Record
-from isthmus.model.names import ClusterName, ServiceName
+from isthmus.model.names import ClusterName, ServiceName, derived
 from isthmus.model.objects import Object, Observed
 from isthmus.model.services import (
     Endpoint,
@@ -55,6 +55,14 @@ SAMPLES: list[Any] = [
     OwnExport(name=ECHO, reason="NoService"),
     OverQuota(ECHO, 5),
 ]
+
+
+def test_what_an_imports_derived_service_is_called_follows_from_its_name_whatever_is_given() -> None:
+    echo = Import(name=ECHO)
+    assert echo.service == derived(ECHO)
+    assert Import(name=ECHO, service=ServiceName("demo/other")) == echo
+    assert msgspec.json.decode(b'{"name": "demo/echo"}', type=Import) == echo
+
 
 DECLARED = [table for table in vars(tables).values() if isinstance(table, Table)]
 

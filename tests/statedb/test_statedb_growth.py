@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import count, pairwise
 
 import pytest
 from msgspec import Struct
 
 from isthmus.statedb import Database, Growth, Table
-from isthmus.statedb.growth import EVERY, grow
+from isthmus.statedb.growth import EVERY, REST, grow
 from isthmus.statedb.ordered import CHUNK_KEYS, SortedDict
 
 
@@ -42,8 +42,9 @@ def test_a_dict_that_grows_early_has_the_room_of_one_that_grew_of_itself(
     assert early == made(count)
 
 
-def test_of_dicts_that_are_nearly_full_one_grows_at_each_fourth_look_and_each_once() -> None:
-    dicts, growth = [keys(FULL - 100), ints(FULL - 100), keys(1_000)], Growth()
+def test_of_dicts_that_are_nearly_full_one_grows_at_a_fourth_look_and_each_once() -> None:
+    times = count()
+    dicts, growth = [keys(FULL - 100), ints(FULL - 100), keys(1_000)], Growth(clock=lambda: float(next(times)))
     sizes: list[list[int]] = []
     for _ in range(4 * EVERY):
         growth.look(dicts)
@@ -52,6 +53,35 @@ def test_of_dicts_that_are_nearly_full_one_grows_at_each_fourth_look_and_each_on
     assert sum(grown) == 2
     assert max(grown) == 1
     assert sizes[2 * EVERY - 1] == sizes[-1]
+
+
+def test_none_grows_soon_after_another() -> None:
+    now = [1.0]
+    dicts, growth = [keys(FULL - 100), keys(FULL - 200)], Growth(clock=lambda: now[0])
+    sizes = [sys.getsizeof(each) for each in dicts]
+    for _ in range(4 * EVERY):
+        growth.look(dicts)
+    assert [sys.getsizeof(each) > size for each, size in zip(dicts, sizes, strict=True)] == [True, False]
+    now[0] += 2 * REST
+    for _ in range(EVERY):
+        growth.look(dicts)
+    assert all(sys.getsizeof(each) > size for each, size in zip(dicts, sizes, strict=True))
+
+
+def test_what_grows_beside_something_rests_after_its_moves_too() -> None:
+    now = [1.0]
+    first = Growth(clock=lambda: now[0])
+    growth, dicts = Growth(clock=lambda: now[0], beside=first), [keys(FULL - 100)]
+    before = sys.getsizeof(dicts[0])
+    for _ in range(EVERY):
+        first.look([keys(FULL - 100)])
+    for _ in range(EVERY):
+        growth.look(dicts)
+    assert sys.getsizeof(dicts[0]) == before
+    now[0] += 2 * REST
+    for _ in range(EVERY):
+        growth.look(dicts)
+    assert sys.getsizeof(dicts[0]) > before
 
 
 def test_dicts_behind_an_ordered_index_grow() -> None:
@@ -66,7 +96,8 @@ def test_dicts_behind_an_ordered_index_grow() -> None:
 
 
 def test_rows_and_indexes_of_a_table_grow_in_different_commits() -> None:
-    db = Database(ROWS)
+    db, times = Database(ROWS), count()
+    db.growth = Growth(clock=lambda: float(next(times)))
     with db.write() as txn:
         txn.by(ROWS, "name", "")
         txn.put_all(ROWS, [Row(f"row-{n}") for n in range(FULL * 7 // 8)])

@@ -216,6 +216,34 @@ def test_rows_put_and_deleted_together_are_those_put_and_deleted_one_by_one(
         assert changed == wanted
 
 
+class Large:
+    """A row that is not to be compared, as it may be large."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        raise AssertionError("compared")
+
+
+LARGE = Table[str, Large]("large", Large, key=attrgetter("name"))
+
+
+def test_a_row_that_the_caller_has_compared_is_compared_by_nobody_after_it() -> None:
+    db, before, after = Database(LARGE), Large("a"), Large("a")
+    reader = db.changes(LARGE)
+    changes = []
+    for row in (before, after, after):
+        with db.write() as txn:
+            txn.put_all(LARGE, [row], compared=True)
+            changes.append([(id(old), id(new)) for old, new in txn.changed(LARGE)])
+        assert [(id(old), id(new)) for old, new in reader.pairs()] == changes[-1]
+    assert changes == [[(id(None), id(before))], [(id(before), id(after))], []]
+    assert db.snapshot().revision(LARGE) == 2
+
+
 def put_into(db: Database, table: Table[Any, Leaf], rows: list[Leaf]) -> None:
     with db.write() as txn:
         for row in rows:

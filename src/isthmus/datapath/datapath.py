@@ -36,7 +36,7 @@ from isthmus.datapath.services.target import PlanTarget
 from isthmus.datapath.settings import servers
 from isthmus.datapath.settings import settings as settings_of
 from isthmus.model.balancing import Ejection
-from isthmus.statedb import Database
+from isthmus.statedb import Database, Growth
 
 LOOK: Final = 2.0
 """Seconds between looks whether everything is where it should be."""
@@ -125,9 +125,9 @@ class Datapath:
             self.repair()
             await asyncio.sleep(LOOK)
 
-    def target(self, *, clock: Callable[[], float] = time.monotonic) -> PlanTarget:
+    def target(self, *, clock: Callable[[], float] = time.monotonic, beside: Growth | None = None) -> PlanTarget:
         """What the reconciler of plans drives; its ``sweep()`` is a task of the process."""
-        return PlanTarget(self.maps, self.state, grace=self._grace, clock=clock)
+        return PlanTarget(self.maps, self.state, grace=self._grace, clock=clock, beside=beside)
 
     def names(self, dns: DnsSection, *, lifetime: float) -> NamesTarget:
         """What the reconciler of names drives; its ``keep()`` is a task of the process.

@@ -309,7 +309,7 @@ class Programming:
         except DatapathError as why:
             raise CannotStart(str(why)) from None
         try:
-            target, known = datapath.target(), datapath.callers()
+            target, known = datapath.target(beside=db.growth), datapath.callers()
             if datapath.waiting:
                 await complete(db, config.sync.timeout, tables.BACKENDS)
             elif datapath.restored:

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from isthmus import logs
 from isthmus.reflector import LIST_BATCH, Event, in_turns
-from isthmus.statedb import Database, Table
+from isthmus.statedb import Database, Growth, Table
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -35,6 +35,7 @@ class TableSink(Generic[T, R]):
         self._initializer = db.initializer(table, name)
         self._rows: dict[str, R] = {}
         """By object; the very rows of the table."""
+        self._growth = Growth(beside=db.growth)
         self._complaints: dict[str, str] = {}
         self.name = name
 
@@ -90,6 +91,7 @@ class TableSink(Generic[T, R]):
 
         Another object may have the row of such a key by now.
         """
+        self._growth.look((self._rows,))
         found: dict[str, R | None] = {}
         convert, complaints = self._convert, self._complaints
         for key, item in items:  # each of them, for what is wrong with it

@@ -66,7 +66,8 @@ class Database:
         self._writing = False
         self._written: list[TableState] = []
         """The tables that the open transaction has written."""
-        self._growth = Growth()
+        self.growth = Growth()
+        """For whoever keeps as many things as a table has rows: ``Growth(beside=database.growth)``."""
         self.tables: dict[str, AnyTable] = {}
         for table in tables:
             self.add(table)
@@ -146,7 +147,7 @@ class Database:
                 reader._committed(touched, latest, rewritten)
         if changed:
             large = (state for state in self._states.values() if len(state.rows) >= LEAST)
-            self._growth.look(each for state in large for each in state.dicts())
+            self.growth.look(each for state in large for each in state.dicts())
             self._wake()
 
     def _close(self) -> list[tuple[str, dict[Any, Any], dict[Any, Any], bool]]:

@@ -8,7 +8,8 @@ loop, which took 20 ms. Here one that is nearly full moves early, and each at a 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from isthmus.statedb.ordered import SortedDict
@@ -16,26 +17,36 @@ from isthmus.statedb.ordered import SortedDict
 LEAST: Final = 10_000
 """Keys of a dict below which moving takes no time to speak of."""
 EVERY: Final = 4
-"""Looks, one with each commit or round, of which one lets a dict grow: a turn of the loop has three or four."""
+"""Looks, one with each commit or round, of which one is in earnest: it costs ten microseconds."""
+REST: Final = 0.01
+"""Seconds after a move in which no other begins: longer than a turn of the loop, and so short that a dozen dicts which
+are nearly full at the same moment have all moved before they are full."""
 _MARK: Final = "\0"
 """A key that no row has. It is text, as most keys are: another type would make a dict of text keys a larger one."""
 
 
 class Growth:
-    """Lets at most one of the dicts that it is shown grow, at every fourth look."""
+    """Lets at most one of the dicts that it is shown grow, at every fourth look, and none soon after another.
 
-    __slots__ = ("_looks",)
+    ``beside``: of another place of the same event loop, after whose moves this one rests too.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_clock", "_looks", "_rest")
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic, beside: Growth | None = None) -> None:
+        self._clock = clock
         self._looks = 0
+        self._rest: list[float] = [0.0] if beside is None else beside._rest
+        """Until when no dict moves: one number for all that share it."""
 
     def look(self, dicts: Iterable[dict[Any, Any]]) -> None:
         """Look whether one of these is nearly full."""
         self._looks += 1
-        if self._looks % EVERY == 0:
+        if self._looks % EVERY == 0 and self._clock() >= self._rest[0]:
             due = next(filter(_nearly_full, dicts), None)
             if due is not None:
                 grow(due)
+                self._rest[0] = self._clock() + REST
 
 
 def _room(keys: int) -> int:

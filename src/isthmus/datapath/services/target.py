@@ -30,15 +30,23 @@ Entries = dict[bytes, bytes]
 
 
 class PlanTarget:
-    """Writes plans into the maps. ``state`` mirrors the maps' content; it is restored before the first call."""
+    """Writes plans into the maps. ``state`` mirrors the maps' content; it is restored before the first call.
+
+    ``beside``: the growth of the tables that the plans come from."""
 
     def __init__(
-        self, maps: Maps, state: State, *, grace: float = 1.0, clock: Callable[[], float] = time.monotonic
+        self,
+        maps: Maps,
+        state: State,
+        *,
+        grace: float = 1.0,
+        clock: Callable[[], float] = time.monotonic,
+        beside: Growth | None = None,
     ) -> None:
         self.state = state
         self._maps = maps
         self._grace = grace
-        self._growth = Growth()
+        self._growth = Growth(beside=beside)
         self._grace_queue = GraceQueue(maps, state, grace=grace, clock=clock)
 
     def __repr__(self) -> str:
