@@ -283,6 +283,22 @@ def test_changed_has_each_row_as_it_was_before_the_transaction_and_as_it_is(db: 
         assert txn.changed(ZONES) == []
 
 
+@pytest.mark.parametrize("count", [1, 9])
+def test_rows_that_came_and_went_in_one_transaction_or_went_and_came_again_did_not_change(
+    db: Database, count: int
+) -> None:
+    there, guests = [Host(f"there-{n}") for n in range(count)], [Host(f"guest-{n}") for n in range(count)]
+    put(db, *there)
+    reader = db.changes(HOSTS)
+    reader.pairs()
+    with db.write() as txn:
+        txn.put_all(HOSTS, guests)
+        txn.delete_all(HOSTS, [row.name for row in (*guests, *there)])
+        txn.put_all(HOSTS, there)
+        assert txn.changed(HOSTS) == []
+    assert reader.pairs() == []
+
+
 def test_an_index_is_right_from_the_first_look_into_it_whenever_that_is(db: Database) -> None:
     put(db, Host("x", zone="a"), Host("y", zone="b"))
     early = db.snapshot()
