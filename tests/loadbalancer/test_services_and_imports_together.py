@@ -64,6 +64,13 @@ def imported(name: ServiceName, address: str) -> Import:
     ],
     PERMISSIVE,
 )
+@example(  # what the import alone had goes with it, as a Service of another name takes its address
+    [
+        [(True, imported(A, "10.96.0.2"))],
+        [(False, imported(A, "10.96.0.2")), (True, make.service(OTHER, import_of=A, cluster_ips=("10.96.0.2",)))],
+    ],
+    PERMISSIVE,
+)
 @example(  # two Services are labelled so, and the import that both stand for goes with one of them
     [
         [
