@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from isthmus.clusterset.certificates import SKEW, Expiry, authority, issue
 from isthmus.clusterset.peers import Directory, Peer
 from isthmus.model.names import ClusterName
 
 C2 = ClusterName("c2")
+NOW = datetime(2026, 11, 22, 12, 0, 0, tzinfo=UTC)
 
 
 def read(folder: Path) -> dict[ClusterName, Peer]:
@@ -43,6 +46,28 @@ def test_a_renewed_certificate_changes_the_peer(tmp_path: Path) -> None:
     (tmp_path / ".ca").write_text("other")
     after = directory.read()[C2]
     assert (before.digest != after.digest, before.endpoints) == (True, after.endpoints)
+
+
+def test_a_peer_has_what_ends_first_of_its_certificates(tmp_path: Path) -> None:
+    """Of a chain the leaf, which is the first in its file; of a bundle of authorities the last to end."""
+    authorities = [authority("ca", days=days, now=NOW) for days in (5, 90)]
+    leaf, other = (issue(authorities[1], "c1", days=days, now=NOW) for days in (60, 7))
+    (tmp_path / ".ca").write_bytes(b"".join(each.certificate for each in authorities))
+    (tmp_path / ".crt").write_bytes(leaf.certificate + other.certificate)
+    (tmp_path / ".key").write_bytes(leaf.key)
+    files = f"trusted-ca-file: {tmp_path}/.ca\ncert-file: {tmp_path}/.crt\nkey-file: {tmp_path}/.key\n"
+    directory = Directory(str(tmp_path), own=ClusterName("c1"))
+    (tmp_path / "c2").write_text(f"endpoints: ['https://x:1']\n{files}")
+    assert directory.read()[C2].expiry == Expiry(f"{tmp_path}/.crt", NOW + timedelta(days=60) - SKEW)
+    (tmp_path / ".crt").write_bytes(issue(authorities[1], "c1", days=365, now=NOW).certificate)
+    assert directory.read()[C2].expiry == Expiry(f"{tmp_path}/.ca", NOW + timedelta(days=90) - SKEW)
+
+
+def test_a_peer_without_certificates_or_with_unreadable_ones_has_no_end_of_any(tmp_path: Path) -> None:
+    (tmp_path / ".ca").write_text("no certificate")
+    (tmp_path / "c2").write_text(f"endpoints: ['https://x:1']\ntrusted-ca-file: {tmp_path}/.ca\n")
+    (tmp_path / "c3").write_text("endpoints: ['http://x:1']\n")
+    assert [peer.expiry for peer in read(tmp_path).values()] == [None, None]
 
 
 def test_a_secrets_swap_is_one_change(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from isthmus.clusterset.certificates import Expiry
 from isthmus.clusterset.identity import Capabilities, ClusterConfig, Description
 from isthmus.clusterset.peer_status import (
     CONFIG,
@@ -148,6 +149,31 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
         "stale",
         f"the mirror has not reached it since {timestamp(ago(60))}",
     ),
+    "a certificate ends in a few days": (
+        {**FOLLOWED, "expiry": Expiry("/peers/c2.crt", ago(-3 * 86400))},
+        "ready",
+        "/peers/c2.crt ends at 2026-11-25 12:00 UTC: from then on every new connection is refused",
+    ),
+    "a certificate ends in three weeks": (
+        {**FOLLOWED, "expiry": Expiry("/peers/c2.crt", ago(-21 * 86400))},
+        "ready",
+        "",
+    ),
+    "a certificate has ended while the connection goes on": (
+        {**FOLLOWED, "expiry": Expiry("/peers/c2.crt", ago(0))},
+        "ready",
+        "/peers/c2.crt ended at 2026-11-22 12:00 UTC: every new connection is refused until it is renewed",
+    ),
+    "a certificate has ended, and the connection with it": (
+        {**FOLLOWED, "expiry": Expiry("/peers/c2.crt", ago(86400)), "lost": ago(1), "failure": "cut off"},
+        "stale",
+        "cut off; /peers/c2.crt ended at 2026-11-21 12:00 UTC: every new connection is refused until it is renewed",
+    ),
+    "it is distrusted, and a certificate has ended": (
+        {"distrusted": True, "links": STANDS, "expiry": Expiry("/peers/c2.crt", ago(86400))},
+        "distrusted",
+        "none of its records counts, until: isthmus clusters trust c2",
+    ),
     "no copies, whatever stands in its description": (
         {**FOLLOWED, "description": Description(away=timestamp(ago(60))), "unmirrored": ago(5)},
         "ready",
@@ -219,3 +245,21 @@ def test_a_verdict_changes_at_the_time_of_next_change_and_not_before() -> None:
     before, then = judge(known, due - timedelta(milliseconds=1)), judge(known, due)
     assert before == judge(known, NOW) != then
     assert next_change(known, due) is None
+
+
+def test_a_verdict_changes_two_weeks_before_a_certificate_ends_and_when_it_does() -> None:
+    known = facts(**FOLLOWED, expiry=Expiry("/peers/c2.crt", NOW + timedelta(days=20)))
+    first = next_change(known, NOW)
+    assert first == NOW + timedelta(days=6)
+    assert judge(known, first - timedelta(milliseconds=1)).reason == ""
+    assert " ends at " in judge(known, first).reason
+    last = next_change(known, first)
+    assert last == NOW + timedelta(days=20)
+    assert " ended at " in judge(known, last).reason
+    assert next_change(known, last) is None
+
+
+def test_when_a_certificate_ends_is_in_the_row_long_before() -> None:
+    assert judge(facts(), NOW).certificate_ends == ""
+    known = facts(expiry=Expiry("/peers/c2.crt", NOW + timedelta(days=300)))
+    assert judge(known, NOW).certificate_ends == "2027-09-18T12:00:00Z"

@@ -59,8 +59,8 @@ SAMPLES: list[Any] = [
 
 def test_what_an_imports_derived_service_is_called_follows_from_its_name_whatever_is_given() -> None:
     echo = Import(name=ECHO)
-    assert echo.service == derived(ECHO)
-    assert Import(name=ECHO, service=ServiceName("demo/other")) == echo
+    assert echo.derived_service == derived(ECHO)
+    assert Import(name=ECHO, derived_service=ServiceName("demo/other")) == echo
     assert msgspec.json.decode(b'{"name": "demo/echo"}', type=Import) == echo
 
 

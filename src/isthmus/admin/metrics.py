@@ -39,6 +39,10 @@ def clusters(snapshot: Snapshot, prefix: str) -> list[GaugeMetricFamily]:
     ready = _gauge(f"{prefix}_clustermesh_remote_cluster_readiness_status", "1 where a cluster is heard")
     failures = _gauge(f"{prefix}_clustermesh_remote_cluster_failures", "Failures of the connection to a cluster")
     last = _gauge(f"{prefix}_clustermesh_remote_cluster_last_failure_ts", "When that was, seconds since the epoch")
+    ends = _gauge(
+        f"{prefix}_clustermesh_remote_cluster_certificate_end_ts",
+        "When the first of the certificates by which a cluster is reached ends, seconds since the epoch",
+    )
     dropped = _gauge(f"{prefix}_clustermesh_remote_cluster_dropped_records", "Records of a cluster that were refused")
     for row in peers:
         ready.add_metric([row.name], row.state == "ready")
@@ -46,7 +50,9 @@ def clusters(snapshot: Snapshot, prefix: str) -> list[GaugeMetricFamily]:
         dropped.add_metric([row.name], row.dropped)
         if row.state == "stale" and row.since:
             last.add_metric([row.name], datetime.fromisoformat(row.since).timestamp())
-    return [count, ready, failures, last, dropped]
+        if row.certificate_ends:
+            ends.add_metric([row.name], datetime.fromisoformat(row.certificate_ends).timestamp())
+    return [count, ready, failures, last, dropped, ends]
 
 
 def _gauge(name: str, help_: str) -> GaugeMetricFamily:

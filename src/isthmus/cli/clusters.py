@@ -112,6 +112,7 @@ def _peer(row: Mapping[str, Any], counted: Mapping[str, list[dict[str, Any]] | N
         "num-shared-services": None if services is None else len(services),
         "num-endpoints": _endpoints(services),
         "num-service-exports": None if exports is None else len(exports),
+        "certificate-ends": row.get("certificate_ends", ""),
         "num-dropped": row["dropped"],
         "dropped-example": row["dropped_example"],
         "num-failures": row["failures"],

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -21,6 +22,33 @@ CLIENT = ExtendedKeyUsageOID.CLIENT_AUTH
 
 SKEW = timedelta(minutes=5)
 """A certificate is good a little before it is made: clocks differ."""
+
+
+class Expiry(NamedTuple):
+    """The end of what a file certifies."""
+
+    file: str
+    at: datetime
+    """UTC."""
+
+
+def expiry(certificate: tuple[str, bytes] | None, authorities: tuple[str, bytes] | None) -> Expiry | None:
+    """What ends first of a certificate and of the authorities that the other side is verified by; each a path and its
+    content. A chain ends with its leaf, which is the first in its file; a bundle of authorities with the last of them.
+    None: neither is given, or what is given cannot be read, which whoever uses it finds out."""
+    found: list[Expiry] = []
+    if certificate is not None and (ends := _ends(certificate[1])):
+        found.append(Expiry(certificate[0], ends[0]))
+    if authorities is not None and (ends := _ends(authorities[1])):
+        found.append(Expiry(authorities[0], max(ends)))
+    return min(found, key=lambda each: each.at, default=None)
+
+
+def _ends(content: bytes) -> list[datetime]:
+    try:
+        return [each.not_valid_after_utc for each in x509.load_pem_x509_certificates(content)]
+    except ValueError:
+        return []
 
 
 class Pair(Struct, frozen=True):

@@ -115,7 +115,7 @@ class Connection:
         """Connect and follow the peer until cancelled or, where its file is of no use, until that is recorded."""
         self.runs += 1
         links = {**self.known.facts.links, **dict.fromkeys((CONFIG, *self.known.facts.kinds), False)}
-        self.known.record(endpoints=self.peer.endpoints, links=links)
+        self.known.record(endpoints=self.peer.endpoints, expiry=self.peer.expiry, links=links)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.known.judge_when_due(), name=f"{self.name} verdict")
             tasks.create_task(

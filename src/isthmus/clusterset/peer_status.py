@@ -15,12 +15,16 @@ from typing import Final, NamedTuple
 from msgspec import Struct
 
 from isthmus.clusterset import identity
+from isthmus.clusterset.certificates import Expiry
 from isthmus.clusterset.decoding import wall_clock
 from isthmus.clusterset.identity import SLICES_ONLY, ClusterConfig, Description
 from isthmus.model.clusters import Cluster, PeerState
 from isthmus.model.mcs import RecordKind
 from isthmus.model.names import ClusterName
 from isthmus.times import timestamp
+
+EXPIRY_WARNING: Final = timedelta(days=14)
+"""How long before the end of a certificate its peer's reason has it: enough for somebody to renew it on a weekday."""
 
 CONFIG: Final = "config"
 """The link that follows a peer's configuration; every other link is called as the kind of record that it follows."""
@@ -53,6 +57,8 @@ class PeerFacts(Struct, frozen=True, kw_only=True):
     """Addresses of its etcd."""
     file_problem: str = ""
     """Why its file cannot be used as it is now. What was read of it before still counts."""
+    expiry: Expiry | None = None
+    """What ends first of the certificates by which it is reached."""
 
     links: Mapping[str, bool] = {}
     """By what is followed: whether its watch stands."""
@@ -100,6 +106,8 @@ class Away(NamedTuple):
 def judge(facts: PeerFacts, now: datetime) -> Cluster:
     """The row of a peer. ``since`` is empty where the facts have no time for it: the state begins when it is seen."""
     state, reason = _verdict(facts, now)
+    if state not in ("distrusted", "refused"):
+        reason = "; ".join(filter(None, (reason, expiring(facts, now))))
     since = _since(state, facts, now)
     described = facts.description or Description()
     capabilities = facts.config.capabilities if facts.config is not None else identity.Capabilities()
@@ -125,6 +133,7 @@ def judge(facts: PeerFacts, now: datetime) -> Cluster:
         last_failure=timestamp(facts.failed_at) if facts.failed_at is not None else "",
         last_failure_reason=facts.last_failure,
         file_problem=facts.file_problem,
+        certificate_ends=timestamp(facts.expiry.at) if facts.expiry is not None else "",
         dropped=sum(count for count, _ in facts.dropped.values()),
         dropped_example=next((f"{kind} {example}" for kind, (_, example) in facts.dropped.items() if example), ""),
     )
@@ -147,6 +156,16 @@ def _verdict(facts: PeerFacts, now: datetime) -> tuple[PeerState, str]:
         return "listing", remark
     silent = silence(facts, now)
     return ("silent", silent.why) if silent is not None else ("ready", remark)
+
+
+def expiring(facts: PeerFacts, now: datetime) -> str:
+    """That a certificate by which a peer is reached ends within days, or has ended; empty where none does."""
+    if facts.expiry is None or now < facts.expiry.at - EXPIRY_WARNING:
+        return ""
+    file, at = facts.expiry
+    if now >= at:
+        return f"{file} ended at {at:%Y-%m-%d %H:%M} UTC: every new connection is refused until it is renewed"
+    return f"{file} ends at {at:%Y-%m-%d %H:%M} UTC: from then on every new connection is refused"
 
 
 def away(facts: PeerFacts, now: datetime) -> Away | None:
@@ -216,6 +235,8 @@ def next_change(facts: PeerFacts, now: datetime) -> datetime | None:
         due.append(since + timedelta(seconds=facts.lifetime))
     if facts.heartbeat is not None:
         due.append(facts.heartbeat.at + timedelta(seconds=facts.heartbeat.good_for))
+    if facts.expiry is not None:
+        due += [facts.expiry.at - EXPIRY_WARNING, facts.expiry.at]
     return min((each for each in due if each > now), default=None)
 
 

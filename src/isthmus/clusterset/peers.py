@@ -31,6 +31,7 @@ from msgspec import Struct, structs
 
 from isthmus import logs
 from isthmus.clusterset import pki
+from isthmus.clusterset.certificates import Expiry, expiry
 from isthmus.clusterset.errors import PeerFileError
 from isthmus.clusterset.timings import TIMINGS
 from isthmus.etcd import Credentials, Session, SessionTimings, Tls
@@ -67,6 +68,8 @@ class Peer(Struct, frozen=True, gc=False, kw_only=True):
     """The pod ranges that it declared when it joined; empty: none."""
     server_name: str = ""
     """The name in its etcd's certificate, which is also the SNI; empty: that of the endpoint."""
+    expiry: Expiry | None = None
+    """What ends first of the certificates by which it is reached; None: there are none, or they cannot be read."""
     digest: str = ""
     problem: str = ""
 
@@ -198,12 +201,13 @@ def forget(folder: Path, name: ClusterName) -> bool:
 
 
 def _with_digest(peer: Peer, content: bytes) -> Peer:
+    """With what follows from the contents of its files."""
     digest = hashlib.sha256(content)
-    for file in (peer.ca_file, peer.cert_file, peer.key_file):
-        if file:
-            digest.update(hashlib.sha256(_content(Path(file))).digest())
-    values = {field: getattr(peer, field) for field in Peer.__struct_fields__}
-    return Peer(**values | {"digest": digest.hexdigest()})
+    found = {file: _content(Path(file)) for file in (peer.ca_file, peer.cert_file, peer.key_file) if file}
+    for each in found.values():
+        digest.update(hashlib.sha256(each).digest())
+    certificate, authorities = ((file, found[file]) if file else None for file in (peer.cert_file, peer.ca_file))
+    return structs.replace(peer, digest=digest.hexdigest(), expiry=expiry(certificate, authorities))
 
 
 def _file(fields: Mapping[Any, Any], field: str, path: Path) -> str:

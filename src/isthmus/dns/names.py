@@ -293,7 +293,7 @@ def _called_endpoints(reader: Reader, row: Import) -> Sequence[Backend]:
 def _backends(reader: Reader, row: Import) -> Iterator[Backend]:
     """Those of the derived Service, by whichever name it goes, and pods of islands, at the addresses that stand for
     them on this node."""
-    services = {row.service, *(service.name for service in reader.by(SERVICES, "import", row.name))}
+    services = {row.derived_service, *(service.name for service in reader.by(SERVICES, "import", row.name))}
     for service in services:
         rows = reader.by(BACKENDS, "service", service)
         yield from (b for b in rows if b.import_of == row.name and not b.stands_for)

@@ -51,7 +51,7 @@ def by_services_and_imports(reader: Reader, services: Pairs, imports: Pairs, *, 
         for row in pair:
             if row is not None:
                 service = settled.get(row.name)  # nearly always the one that comes, or goes, with it
-                if service is None or service.name != row.service or service.cluster_ips != row.ips:
+                if service is None or service.name != row.derived_service or service.cluster_ips != row.ips:
                     found += _by_import(reader, row, claims)
     return found
 
@@ -166,7 +166,7 @@ def _addresses(row: Service) -> tuple[str, ...]:
 def _claimants(reader: Reader, address: str) -> Iterator[ServiceName]:
     """All who claim an address by its name; node ports of this node's addresses do not name them (``_on_ports``)."""
     yield from (row.name for row in reader.by(SERVICES, "address", address))
-    yield from (row.service for row in reader.by(IMPORTS, "address", address))
+    yield from (row.derived_service for row in reader.by(IMPORTS, "address", address))
     yield from (row.service for row in reader.by(REDIRECTS, "address", address))
     yield from (row.name for row in reader.by(ISLAND_PODS, "address", address))
 
@@ -209,7 +209,7 @@ def _of_import(reader: Reader, name: ServiceName, claims: _Claims) -> list[Servi
 
 def _by_import(reader: Reader, row: Import, claims: _Claims) -> list[ServiceName]:  # hot:
     """What stands for an import, by its hash or by its label, and all who claim its addresses."""
-    own, standing = row.service, claims.standing(row.name)
+    own, standing = row.derived_service, claims.standing(row.name)
     found = [own]
     if standing is not None and (type(standing) is dict or standing.name != own):
         found += [each.name for each in rows_of(standing)]

@@ -212,7 +212,7 @@ def _claims(
 
 
 def _claims_of_import(reader: Reader, row: Import) -> Iterator[Claim]:
-    service = row.service
+    service = row.derived_service
     if best(reader, service) is not None:
         return
     for address in row.ips:

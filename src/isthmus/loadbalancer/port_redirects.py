@@ -82,7 +82,7 @@ def by_services(reader: Reader, changed: Pairs) -> Iterable[ServiceName]:  # hot
 def by_imports(reader: Reader, changed: Pairs) -> Iterable[ServiceName]:  # hot:
     """An import affects the redirects of what stands for it, where there are some."""
     redirected = reader.finder(REDIRECTS, "service")
-    return [name for old, new in changed if redirected(name := (new or old).service) is not None]
+    return [name for old, new in changed if redirected(name := (new or old).derived_service) is not None]
 
 
 def _ports(reader: Reader, service: ServiceName, rows: Iterable[Redirect]) -> Iterable[Port]:

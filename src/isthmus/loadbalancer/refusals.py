@@ -72,7 +72,7 @@ def _refused(
         row = reader.get(IMPORTS, name)
         for address in row.ips if row is not None and row.type == "ClusterSetIP" else ():
             if row is not None and (refusal := of_import(reader, row, address, rules=rules)):
-                yield _row(claimant, "Import", address, refusal, service=row.service, uid=row.uid)
+                yield _row(claimant, "Import", address, refusal, service=row.derived_service, uid=row.uid)
     else:
         policy = reader.get(LOCAL_REDIRECTS, name)
         if policy is not None and policy.address and (refusal := of_policy(policy, rules=rules)):
@@ -96,7 +96,7 @@ def of_service(
 
 def of_import(reader: Reader, row: Import, address: str, *, rules: ClaimRules) -> Refusal | None:
     """Why an import may not be called at one of its ``spec.ips``."""
-    standing = reader.by(SERVICES, "import", row.name) + reader.by(SERVICES, "name", row.service)
+    standing = reader.by(SERVICES, "import", row.name) + reader.by(SERVICES, "name", row.derived_service)
     claim = AddressClaim(
         type="Import",
         address=address,
@@ -123,7 +123,7 @@ def by_services_and_imports(reader: Reader, services: Pairs, imports: Pairs) -> 
     for old, new in imports:
         name = (new or old).name
         judged.add(name)
-        if (new is not None and not _has_addresses_of(named(new.service), new)) or refused(name) is not None:
+        if (new is not None and not _has_addresses_of(named(new.derived_service), new)) or refused(name) is not None:
             found.append(("ServiceImport", name))
     return found + _by_services(reader, services, judged)
 

@@ -207,7 +207,7 @@ def names_for_import(reader: Reader, *rows: Import | None) -> Iterator[ServiceNa
     """The services that stand for an import: the one named by its hash, and any that is labelled so."""
     for row in rows:
         if row is not None:
-            yield row.service
+            yield row.derived_service
             for service in reader.by(SERVICES, "import", row.name):
                 yield service.name
 

@@ -55,6 +55,8 @@ class Cluster(Struct, frozen=True, gc=False, kw_only=True):
     last_failure_reason: str = ""
     file_problem: str = ""
     """Why its file cannot be used as it is now; what was read of it before counts meanwhile."""
+    certificate_ends: str = ""
+    """When the first of the certificates by which it is reached ends, RFC 3339; empty: there are none."""
     dropped: int = 0
     """Records of this peer that were refused: bad JSON, another's name, too large, not for it to publish."""
     dropped_example: str = ""

@@ -204,11 +204,11 @@ class Import(Struct, frozen=True, gc=False):
     uid: str = ""
     conditions: tuple[StatusCondition, ...] = ()
     """By type."""
-    service: ServiceName = ServiceName("")
-    """What its derived Service is called, by the hash of its name; not given, since it follows from the name."""
+    derived_service: ServiceName = ServiceName("")
+    """What its derived Service is called by the hash of its name, from which it follows: it need not be given."""
 
     def __post_init__(self) -> None:
-        force_setattr(self, "service", derived_name(self.name))
+        force_setattr(self, "derived_service", derived_name(self.name))
 
 
 class Namespace(Struct, frozen=True, gc=False):

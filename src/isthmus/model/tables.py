@@ -80,7 +80,7 @@ IMPORTS: Final = Table[ServiceName, Import](
         "address": attrgetter("ips"),
         "cluster": attrgetter("clusters"),
         "namespace": lambda row: (row.name.partition("/")[0],),
-        "service": Attribute("service"),
+        "service": Attribute("derived_service"),
         "topology": lambda row: (
             (True,) if row.distribution or (row.annotations and _prefers_zone(row.annotations)) else ()
         ),

@@ -105,7 +105,9 @@ def _peer(facts: Facts, row: Cluster) -> Hop:
         text = f"its file cannot be used, and what was read of it before counts: {row.file_problem}"
         return Hop("peer", f"cluster {row.name}", text, "fault", "mend that file: `isthmus clusters join` writes it")
     if row.state == "ready":
-        return Hop("peer", f"cluster {row.name}", f"ready since {row.since}")
+        return Hop(
+            "peer", f"cluster {row.name}", f"ready since {row.since}" + (f": {row.reason}" if row.reason else "")
+        )
     why = row.reason or row.last_failure_reason
     text = f"{row.state} since {row.since}" + (f": {why}" if why else "")
     if str(row.state) == "silent":
