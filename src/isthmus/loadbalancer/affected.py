@@ -57,7 +57,8 @@ def by_services_and_imports(reader: Reader, services: Pairs, imports: Pairs, *, 
 
 
 def _by_services(reader: Reader, changed: Pairs, claims: _Claims, settled: Settled) -> list[ServiceName]:  # hot:
-    """A Service affects itself, all who claim one of its addresses, and what stands for its import."""
+    """A Service affects itself, all who claim one of its addresses, and what stands for its import, which is added to
+    ``settled`` where that is all."""
     named, imports = reader.finder(SERVICES, "name"), reader.finder(IMPORTS, "service")
     at, imports_at, redirects_at, pods_at, standing, import_named, of_node = claims
     found: list[ServiceName] = []
@@ -78,7 +79,9 @@ def _by_services(reader: Reader, changed: Pairs, claims: _Claims, settled: Settl
             off_node = of_node.isdisjoint(addresses)
             if row.import_of:
                 alone = standing(row.import_of) is new
-                if (not alone or not _is_called_as(row, stood_for)) and import_named(row.import_of) is not None:
+                if (not alone or not _claims_its_addresses_only(row, stood_for)) and import_named(
+                    row.import_of
+                ) is not None:
                     found += _of_import(reader, row.import_of, claims)
                 if alone and off_node:
                     settled[row.import_of] = row
@@ -193,7 +196,7 @@ def _on_node(reader: Reader, row: Service, of_node: frozenset[str]) -> Iterator[
         yield from _claimants(reader, address)
 
 
-def _is_called_as(row: Service, imported: Rows) -> bool:
+def _claims_its_addresses_only(row: Service, imported: Rows) -> bool:
     """Whether the import that a Service stands for, found by its hash, claims addresses of that Service alone."""
     return (
         type(imported) is Import
