@@ -24,7 +24,7 @@ from isthmus.model.names import ClusterName
 from isthmus.times import timestamp
 
 EXPIRY_WARNING: Final = timedelta(days=14)
-"""How long before the end of a certificate its peer's reason has it: enough for somebody to renew it on a weekday."""
+"""How long before the end of a certificate its peer's reason has it: enough to renew it in working hours."""
 
 CONFIG: Final = "config"
 """The link that follows a peer's configuration; every other link is called as the kind of record that it follows."""

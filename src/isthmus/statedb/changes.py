@@ -99,9 +99,9 @@ class Changes(Generic[R]):
         else:
             if self._shared:
                 self._before, self._now, self._shared = dict(self._before), dict(self._now), False
-            again = set_defaults(self._before, touched)
+            repeated = set_defaults(self._before, touched)
             self._now.update(latest)
-            self._rewritten = self._rewritten or rewritten or again
+            self._rewritten = self._rewritten or rewritten or repeated
         if self._limit is not None and len(self._before) > self._limit:
             self._overrun = True
             self.close()
