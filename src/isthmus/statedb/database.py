@@ -67,7 +67,7 @@ class Database:
         self._written: list[TableState] = []
         """The tables that the open transaction has written."""
         self.growth = Growth()
-        """Lets dicts of rows and indexes grow; dicts beside them that are as large share its rests (``Growth.beside``)."""
+        """Lets dicts of rows and indexes grow; others that are as large may share its rests (``beside``)."""
         self.tables: dict[str, AnyTable] = {}
         for table in tables:
             self.add(table)
