@@ -259,6 +259,13 @@ def test_a_verdict_changes_two_weeks_before_a_certificate_ends_and_when_it_does(
     assert next_change(known, last) is None
 
 
+@pytest.mark.parametrize("at", [datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)])
+def test_the_first_and_the_last_time_that_there_is_are_ends_of_certificates_like_any_other(at: datetime) -> None:
+    known = facts(**FOLLOWED, expiry=Expiry("/peers/c2.crt", at))
+    assert (" ended at " in judge(known, NOW).reason) is (at < NOW)
+    assert (next_change(known, NOW) is None) is (at < NOW)
+
+
 def test_when_a_certificate_ends_is_in_the_row_long_before() -> None:
     assert judge(facts(), NOW).certificate_ends == ""
     known = facts(expiry=Expiry("/peers/c2.crt", NOW + timedelta(days=300)))

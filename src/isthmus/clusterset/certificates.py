@@ -47,7 +47,7 @@ def expiry(certificate: tuple[str, bytes] | None, authorities: tuple[str, bytes]
 def _ends(content: bytes) -> list[datetime]:
     try:
         return [each.not_valid_after_utc for each in x509.load_pem_x509_certificates(content)]
-    except ValueError:
+    except (ValueError, x509.InvalidVersion):
         return []
 
 

@@ -160,7 +160,7 @@ def _verdict(facts: PeerFacts, now: datetime) -> tuple[PeerState, str]:
 
 def expiring(facts: PeerFacts, now: datetime) -> str:
     """That a certificate by which a peer is reached ends within days, or has ended; empty where none does."""
-    if facts.expiry is None or now < facts.expiry.at - EXPIRY_WARNING:
+    if facts.expiry is None or now + EXPIRY_WARNING < facts.expiry.at:
         return ""
     file, at = facts.expiry
     if now >= at:
@@ -235,7 +235,7 @@ def next_change(facts: PeerFacts, now: datetime) -> datetime | None:
         due.append(since + timedelta(seconds=facts.lifetime))
     if facts.heartbeat is not None:
         due.append(facts.heartbeat.at + timedelta(seconds=facts.heartbeat.good_for))
-    if facts.expiry is not None:
+    if facts.expiry is not None and facts.expiry.at > now:
         due += [facts.expiry.at - EXPIRY_WARNING, facts.expiry.at]
     return min((each for each in due if each > now), default=None)
 
