@@ -64,3 +64,13 @@ def test_the_key_of_a_plan_is_read_back_from_its_text(key: PlanKey) -> None:
 )
 def test_another_text_is_no_key_of_a_plan(text: str) -> None:
     assert PlanKey.parse(text) is None
+
+
+def test_no_more_than_so_many_hashes_are_kept_and_all_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(names, "MOST_DERIVED", 3)
+    monkeypatch.setattr(names, "_derived", {})
+    every = [ServiceName(f"demo/svc-{n}") for n in range(10)]
+    first = [derived(name) for name in every]
+    assert [derived(name) for name in every] == first
+    assert len({*first}) == 10
+    assert len(names._derived) <= 3

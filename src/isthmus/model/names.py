@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from functools import lru_cache
 from typing import Final, NewType
 
 ServiceName = NewType("ServiceName", str)
@@ -22,6 +21,11 @@ LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
 CLUSTER: Final = re.compile(r"([a-z0-9][-a-z0-9]{0,30})?[a-z0-9]\Z")
 DERIVED_PREFIX: Final = "derived-"
 
+MOST_DERIVED: Final = 65_536
+"""Names of imports whose hash is kept: more than a clusterset should have."""
+_derived: dict[ServiceName, ServiceName] = {}
+"""No ``lru_cache``: the order of use, which it keeps, is three more places in memory at each look-up."""
+
 
 def service_name(namespace: str, name: str) -> ServiceName:
     """The name of a service from its parts."""
@@ -35,14 +39,18 @@ def split(name: ServiceName) -> tuple[str, str]:
     return namespace, short
 
 
-@lru_cache(maxsize=65_536)
 def derived(name: ServiceName) -> ServiceName:  # hot:
     """The Service that stands for an import: ``derived-`` and ten base32hex characters of SHA-256 (MCS reference).
 
     >>> derived(ServiceName("default/my-svc"))
     'default/derived-b8s174v3sn'
     """
-    return service_name(split(name)[0], DERIVED_PREFIX + _hashed(name))
+    found = _derived.get(name)
+    if found is None:
+        if len(_derived) >= MOST_DERIVED:
+            _derived.clear()
+        found = _derived[name] = service_name(split(name)[0], DERIVED_PREFIX + _hashed(name))
+    return found
 
 
 def is_derived(name: ServiceName) -> bool:
