@@ -37,14 +37,15 @@ def expiry(certificate: tuple[str, bytes] | None, authorities: tuple[str, bytes]
     content. A chain ends with its leaf, which is the first in its file; a bundle of authorities with the last of them.
     None: neither is given, or what is given cannot be read, which whoever uses it finds out."""
     found: list[Expiry] = []
-    if certificate is not None and (ends := _ends(certificate[1])):
-        found.append(Expiry(certificate[0], ends[0]))
-    if authorities is not None and (ends := _ends(authorities[1])):
-        found.append(Expiry(authorities[0], max(ends)))
+    if certificate is not None and (times := ends(certificate[1])):
+        found.append(Expiry(certificate[0], times[0]))
+    if authorities is not None and (times := ends(authorities[1])):
+        found.append(Expiry(authorities[0], max(times)))
     return min(found, key=lambda each: each.at, default=None)
 
 
-def _ends(content: bytes) -> list[datetime]:
+def ends(content: bytes) -> list[datetime]:
+    """When the certificates of a file end, in their order, UTC; none where one of them cannot be read."""
     try:
         return [each.not_valid_after_utc for each in x509.load_pem_x509_certificates(content)]
     except (ValueError, x509.InvalidVersion):

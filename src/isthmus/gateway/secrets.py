@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from cryptography import x509
 from msgspec import Struct
 
 from isthmus import logs
@@ -63,9 +62,10 @@ class Identity(Struct, frozen=True, gc=False):
     def ends(self) -> datetime | None:
         """When the certificate ends; None where it cannot be read."""
         try:
-            return x509.load_pem_x509_certificate(self.certificate.read_bytes()).not_valid_after_utc
-        except (OSError, ValueError):
+            content = self.certificate.read_bytes()
+        except OSError:
             return None
+        return next(iter(certificates.ends(content)), None)
 
     @property
     def problem(self) -> str:

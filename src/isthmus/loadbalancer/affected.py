@@ -60,7 +60,7 @@ def _by_services(reader: Reader, changed: Pairs, claims: _Claims, settled: Settl
     """A Service affects itself, all who claim one of its addresses, and what stands for its import, which is added to
     ``settled`` where that is all."""
     named, imports = reader.finder(SERVICES, "name"), reader.finder(IMPORTS, "service")
-    at, imports_at, redirects_at, pods_at, standing, import_named, of_node = claims
+    at, imports_at, redirects_at, pods_at, standing, _, of_node = claims
     found: list[ServiceName] = []
     for old, new in changed:
         name = (new or old).name
@@ -79,9 +79,7 @@ def _by_services(reader: Reader, changed: Pairs, claims: _Claims, settled: Settl
             off_node = of_node.isdisjoint(addresses)
             if row.import_of:
                 alone = standing(row.import_of) is new
-                if (not alone or not _claims_its_addresses_only(row, stood_for)) and import_named(
-                    row.import_of
-                ) is not None:
+                if not alone or not _claims_its_addresses_only(row, stood_for):
                     found += _of_import(reader, row.import_of, claims)
                 if alone and off_node:
                     settled[row.import_of] = row
