@@ -112,6 +112,18 @@ async def test_status_shows_what_a_process_has_and_a_peer_that_is_not_ready_make
     assert "plans: outcome 1 updated, rounds 7, waiting 0, failing 0, pruned yes" in lines
 
 
+async def test_status_has_what_is_wrong_with_a_peers_file_beside_what_is_known_of_the_peer(tmp_path: Path) -> None:
+    certificate, file = "c2.crt ends at 2026-11-25 12:00 UTC", "/peers/c2: endpoints: want a list of URLs"
+    async with serving(tmp_path / "agent.sock") as process:
+        process.put(
+            tables.CLUSTERS, Cluster(name=ClusterName("c2"), state="ready", reason=certificate, file_problem=file)
+        )
+        result = await beside_the_loop("status", "--socket", str(process.socket))
+    lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
+    assert lines[0].startswith(f"agent 0.1.0: not ready: cluster c2 is ready: {certificate}; {file}, up ")
+    assert f"c2 ready {certificate}; {file}" in lines
+
+
 async def test_status_leaves_out_what_is_empty_and_counts_empty_tables(tmp_path: Path) -> None:
     stats = ReconcilerStats(outcome="", rounds=7, waiting=0, failing=0, pruned=True)
     async with serving(tmp_path / "agent.sock", status=Shown(reflectors={}, plans=stats, place="")) as process:

@@ -167,5 +167,5 @@ def _line(peer: Mapping[str, Any]) -> list[str]:
         *("-" if peer[number] is None else str(peer[number]) for number in numbers),
         peer["last-failure"] or "never",
         ", ".join(peer["drains"]) or "-",
-        peer["status"] or peer["file-problem"] or peer["dropped-example"],
+        output.sentences(peer["status"], peer["file-problem"]) or peer["dropped-example"],
     ]

@@ -98,3 +98,8 @@ def note(text: str) -> None:
 
 def _style(cell: str) -> str:
     return "red" if any(word in cell.lower() for word in BAD) else ""
+
+
+def sentences(*texts: str) -> str:
+    """Those that are not empty, each once, in one line."""
+    return "; ".join(dict.fromkeys(filter(None, texts)))

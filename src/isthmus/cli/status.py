@@ -77,10 +77,7 @@ def _print(name: str, status: Mapping[str, Any]) -> None:
             ["  SOURCE", "STATE", "LISTS", "FAILURES", "LAST FAILURE"], [_source(*e) for e in reflectors.items()]
         )
     if clusters := status.get("clusters"):
-        rows = [
-            [f"  {row['name']}", row["state"], row["since"], row["reason"] or row.get("file_problem", "")]
-            for row in clusters
-        ]
+        rows = [[f"  {row['name']}", row["state"], row["since"], _why(row)] for row in clusters]
         output.table(["  CLUSTER", "STATE", "SINCE", "REASON"], rows)
     for drain in status.get("drains", ()):
         output.line(f"  drain: {drain}")
@@ -94,11 +91,15 @@ def _peer_problems(clusters: Iterable[Mapping[str, Any]]) -> list[str]:
     """A sentence for each other cluster that is not ready, or whose file cannot be used."""
     found = []
     for row in clusters:
-        problem = row.get("file_problem", "")  # a process of an earlier version has none
-        if not row["own"] and (row["state"] != "ready" or problem):
-            why = row["reason"] or problem
+        if not row["own"] and (row["state"] != "ready" or row.get("file_problem")):
+            why = _why(row)
             found.append(f"cluster {row['name']} is {row['state']}" + (f": {why}" if why else ""))
     return found
+
+
+def _why(cluster: Mapping[str, Any]) -> str:
+    """Why a cluster is in its state, or what is to be known of it, and what is wrong with its file."""
+    return output.sentences(cluster["reason"], cluster.get("file_problem", ""))  # of an earlier version has none
 
 
 def _source(name: str, state: Mapping[str, Any]) -> list[str]:

@@ -92,14 +92,9 @@ def decode(value: bytes, *, cluster: ClusterName, cluster_id: int, name: Service
 
 def is_given(header: Header, *, cluster: ClusterName, cluster_id: int, name: ServiceName) -> bool:
     """Whether some Service may take a record's endpoints; RecordError where it is of another name or cluster."""
-    if header.cluster != cluster or f"{header.namespace}/{header.name}" != name:
-        decoding.check_owner(
-            cluster=header.cluster,
-            namespace=header.namespace,
-            name=header.name,
-            expected_cluster=cluster,
-            expected=name,
-        )
+    decoding.check_owner(
+        cluster=header.cluster, namespace=header.namespace, name=header.name, expected_cluster=cluster, expected=name
+    )
     if header.cluster_id != cluster_id:
         raise RecordError(f"its clusterID is {header.cluster_id}, the cluster's is {cluster_id}")
     return header.shared or header.claimed

@@ -158,7 +158,7 @@ def parse(content: bytes, *, name: ClusterName, path: Path) -> Peer:
         pod_ranges=_ranges(fields, path),
         server_name=_text(fields, SERVER_NAME, path),
     )
-    return _with_digest(peer, content)
+    return _with_contents(peer, content)
 
 
 def save(folder: Path, peer: Peer, *, ca: bytes, certificate: bytes, key: bytes) -> Peer:
@@ -200,8 +200,8 @@ def forget(folder: Path, name: ClusterName) -> bool:
     return there
 
 
-def _with_digest(peer: Peer, content: bytes) -> Peer:
-    """With what follows from the contents of its files."""
+def _with_contents(peer: Peer, content: bytes) -> Peer:
+    """The peer with what follows from the contents of its files: its digest, and what ends first."""
     digest = hashlib.sha256(content)
     found = {file: _content(Path(file)) for file in (peer.ca_file, peer.cert_file, peer.key_file) if file}
     for each in found.values():

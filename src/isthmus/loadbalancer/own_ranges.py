@@ -49,9 +49,8 @@ def inside(address: str, own: OwnRanges) -> str:
 
 def without_own(endpoints: Sequence[Endpoint], own: OwnRanges) -> Sequence[Endpoint]:  # hot:
     """Those at addresses that are not the own cluster's: nearly always all."""
-    addresses, ranges = own.addresses, own.ranges
     for each in endpoints:
-        if each.address in addresses or (ranges and range_of(each.address, ranges)):
+        if inside(each.address, own):
             return [each for each in endpoints if not inside(each.address, own)]
     return endpoints
 

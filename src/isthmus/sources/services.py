@@ -66,7 +66,7 @@ def import_of(wire: core.Service, name: ServiceName) -> ServiceName:
             return service_name(namespace, owner.name)
     if not labels:
         return ServiceName("")
-    if karmada.MANAGED in labels and (imported := karmada.derived_of(wire.metadata)):
+    if imported := karmada.derived_of(wire.metadata):
         return service_name(namespace, imported)
     label = labels.get(OF_IMPORT)
     if label and derived(candidate := service_name(namespace, label)) == name:

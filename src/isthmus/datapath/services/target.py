@@ -137,7 +137,7 @@ class PlanTarget:
         """
         entries = _entries(changes, failures)
         for name in ORDER[:-1]:
-            if entries[name] and self._put(name, entries[name], changes, failures):
+            if self._put(name, entries[name], changes, failures):
                 entries = _entries(changes, failures)
             if name == "services":
                 self._mark_services(changes, failures)
