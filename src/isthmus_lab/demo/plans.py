@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -19,18 +19,6 @@ HERE: Final = "c1"
 """The cluster that calls."""
 
 
-async def planned(stage: Stage, wanted: Mapping[str, float], *, seconds: float = 15.0) -> float:
-    """Wait until the node's plan, in the kernel too, has these parts; how long it took, in seconds."""
-
-    async def so() -> bool:
-        plan = await asyncio.to_thread(plan_of_import, stage)
-        if plan is None or not _equal(shares.by_cluster(plan), wanted):
-            return False
-        return await asyncio.to_thread(programmed().plan, stage.cluster(HERE), plan)
-
-    return await stage.until(f"the plan is {shares.text(dict(wanted))}", so, seconds=seconds)  # type: ignore[arg-type]
-
-
 def agent(stage: Stage) -> Socket:
     [node, *_] = stage.lab.clusters[0].nodes
     return Socket(socket_of(node, "agent"))
@@ -39,6 +27,28 @@ def agent(stage: Stage) -> Socket:
 def plan_of_import(stage: Stage) -> Plan | None:
     rows = (msgspec.convert(row, Plan) for row in agent(stage).table("plans").rows)
     return next((row for row in rows if row.import_of == f"{NAMESPACE}/{SERVICE}" and row.key.family == "IPv4"), None)
+
+
+async def planned(
+    stage: Stage,
+    wanted: Mapping[str, float],
+    *,
+    find: Callable[[Stage], Plan | None] = plan_of_import,
+    cluster: str = HERE,
+    seconds: float = 15.0,
+) -> float:
+    """Wait until a plan of a cluster's node, in the kernel too, has these parts; how long it took, in seconds.
+
+    ``find`` gives the plan.
+    """
+
+    async def so() -> bool:
+        plan = await asyncio.to_thread(find, stage)
+        if plan is None or not _equal(shares.by_cluster(plan), wanted):
+            return False
+        return await asyncio.to_thread(programmed().plan, stage.cluster(cluster), plan)
+
+    return await stage.until(f"the plan is {shares.text(dict(wanted))}", so, seconds=seconds)  # type: ignore[arg-type]
 
 
 def _equal(seen: Mapping[Any, float], wanted: Mapping[str, float]) -> bool:

@@ -16,13 +16,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from isthmus import kube
+from isthmus import kube, logs
 from isthmus.kube.objects.core import POD
+from isthmus.reflector import Transient
 from isthmus_lab import cgroups, manifests, pod_exec, spawn
 from isthmus_lab.layout import Cluster
 from isthmus_lab.network import namespaces
 from isthmus_lab.realapi import binaries
 from isthmus_lab.supervisor.configs import kubeconfig_of
+
+log = logs.get("lab")
 
 GROUP: Final = "metrics.k8s.io"
 WINDOW: Final = 2.0
@@ -100,20 +103,42 @@ async def pod_metrics(
 
 
 async def _measure(cluster: Cluster, client: kube.Client, server: kube.Client, namespace: str) -> None:
-    """Write what each pod has used, again and again."""
+    """Write what each pod has used, again and again.
+
+    What a request meets costs that measurement alone: a kind that was just defined, or a server that is busy.
+    """
     before = _used(cluster, namespace)
     while True:
         began = time.monotonic()
         await asyncio.sleep(WINDOW)
         now, passed = _used(cluster, namespace), time.monotonic() - began
-        kind = await server.kind(f"{GROUP}/v1beta1", "PodMetrics", manifests.AnyObject)
-        labels = {pod.metadata.name: pod.metadata.labels for pod in await client.list(POD, namespace)}
-        for pod, containers in now.items():
-            cores = {name: (used - before.get(pod, {}).get(name, used)) / passed for name, used in containers.items()}
-            if pod in labels:
-                body = _metrics(pod, labels[pod] or {}, cores, passed)
-                await server.apply(kind, namespace, pod, body, field_manager=manifests.MANAGER)
+        try:
+            await _write(client, server, namespace, _cores(before, now, passed), passed)
+        except (kube.KubeError, Transient) as why:
+            log.warning("pods are not measured", cluster=cluster.name, why=str(why))
         before = now
+
+
+async def _write(
+    client: kube.Client, server: kube.Client, namespace: str, pods: Mapping[str, dict[str, float]], window: float
+) -> None:
+    """The metrics of the pods that are there still."""
+    kind = await server.kind(f"{GROUP}/v1beta1", "PodMetrics", manifests.AnyObject)
+    labels = {pod.metadata.name: pod.metadata.labels for pod in await client.list(POD, namespace)}
+    for pod, cores in pods.items():
+        if pod in labels:
+            body = _metrics(pod, labels[pod] or {}, cores, window)
+            await server.apply(kind, namespace, pod, body, field_manager=manifests.MANAGER)
+
+
+def _cores(
+    before: Mapping[str, dict[str, float]], now: Mapping[str, dict[str, float]], passed: float
+) -> dict[str, dict[str, float]]:
+    """Cores that containers used between two looks; none where there was no first."""
+    return {
+        pod: {name: (used - before.get(pod, {}).get(name, used)) / passed for name, used in containers.items()}
+        for pod, containers in now.items()
+    }
 
 
 def _used(cluster: Cluster, namespace: str) -> dict[str, dict[str, float]]:
