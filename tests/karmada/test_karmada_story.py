@@ -59,6 +59,15 @@ async def test_what_ends_the_looks_of_the_storys_measure_is_raised_and_is_no_bou
             await asyncio.sleep(0)
 
 
+@pytest.mark.looptime
+async def test_the_storys_clock_stands_still_where_the_machine_does() -> None:
+    times = iter([10.0, 10.02, 13.02, *[13.12] * 100])
+    async with endpoints.ticking(lambda: next(times)) as clock:
+        assert clock() == 0
+        await asyncio.sleep(1)
+        assert clock() == pytest.approx(0.02 + endpoints.STILL + 0.1)
+
+
 @pytest.mark.parametrize(
     ("native", "looks", "changes", "why"),
     [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
@@ -28,14 +28,16 @@ SERVICE: Final = f"{NAMESPACE}/web"
 EXPORTED: Final = Caller(3, f"{NAMESPACE}/deploy/client", f"web.{NAMESPACE}.svc.clusterset.local")
 NATIVE: Final = Caller(3, f"{NAMESPACE}/deploy/client", f"web.{NAMESPACE}.svc.cluster.local")
 PAUSE: Final = 0.02
-"""Seconds between two looks at the same."""
+"""Seconds between two looks at the same, and between two ticks of a clock."""
+STILL: Final = 0.25
+"""Seconds that pass between two ticks at most: in what is more the machine stood still, as CI's does now and then."""
 
 View = Callable[[], Awaitable[set[str]]]
 """Addresses as they are seen somewhere."""
 
 
 class Behind(Struct):
-    """How long, at most, views were behind the providers' ready pods, in seconds."""
+    """How long, at most, views were behind the providers' ready pods, in seconds in which the machine ran."""
 
     views: dict[str, float]
     looks: list[float] = []
@@ -61,6 +63,23 @@ WORK: Final = kube.Kind("work.karmada.io", "v1alpha1", "works", "Work", _Work)
 
 
 @asynccontextmanager
+async def ticking(now: Callable[[], float] = time.monotonic) -> AsyncIterator[Callable[[], float]]:
+    """A clock, in seconds from its start, that stands still where the machine does."""
+    passed = 0.0
+
+    async def tick() -> None:
+        nonlocal passed
+        last = now()
+        while True:
+            await asyncio.sleep(PAUSE)
+            at = now()
+            passed, last = passed + min(at - last, STILL), at
+
+    async with _beside(tick()):
+        yield lambda: passed
+
+
+@asynccontextmanager
 async def following(stage: Stage, **views: View) -> AsyncIterator[Behind]:
     """Follow views while the block runs. Upper bounds: a change counts from the last look that did not see it.
 
@@ -72,25 +91,33 @@ async def following(stage: Stage, **views: View) -> AsyncIterator[Behind]:
 
     async def follow() -> None:
         nonlocal changed
-        known, looked = await provided(stage), time.monotonic()
+        known, looked = await provided(stage), clock()
         while True:
             await asyncio.sleep(PAUSE)
-            began, pods = time.monotonic(), await provided(stage)
+            began, at, pods = time.monotonic(), clock(), await provided(stage)
             behind.looks.append(time.monotonic() - began)
             behind.changes += pods != known
             changed = changed if pods == known else {**dict.fromkeys(views, looked), **changed}
-            known, looked = pods, began
+            known, looked = pods, at
             for name in [name for name in changed if await views[name]() == pods]:
-                longest[name] = max(longest[name], time.monotonic() - changed.pop(name))
+                longest[name] = max(longest[name], clock() - changed.pop(name))
 
-    task = asyncio.create_task(follow())
+    async with ticking() as clock:
+        async with _beside(follow()):
+            yield behind
+        longest |= {name: max(longest[name], clock() - at) for name, at in changed.items()}
+
+
+@asynccontextmanager
+async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Work that goes on while the block runs; what ended it before is raised at the end."""
+    task = asyncio.create_task(work)
     try:
-        yield behind
+        yield
     finally:
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
-        longest |= {name: max(longest[name], time.monotonic() - at) for name, at in changed.items()}
 
 
 async def own(stage: Stage, cluster: str) -> set[str]:
