@@ -3,7 +3,7 @@ PY := .venv/bin/python
 comma := ,
 SELECT := not kube and not failover and not islands and not karmada_programs and not netem
 
-.PHONY: test-kernel fuzz-names scale-names soak-names demo demo-failover demo-islands demo-karmada demo-lb test test-kube test-failover test-islands check format lock setup setup-dev setup-test bpf mutate mutants bench-lb bench-policy bench-policy-change bench-mcs bench-mcs-change bench-export bench-diagnose bench-clusterset test-flood cilium-reader chaos soak soak-calls kube-tools karmada-tools test-karmada kube-protos xds-protos lock clean bench-dns bench-names bench-connect bench-proxy bench-islands gateway-report
+.PHONY: test-kernel fuzz-names scale-names soak-names demo demo-failover demo-islands demo-karmada demo-lb test test-kube test-failover test-islands check format lock setup setup-dev setup-test bpf mutate mutants bench-lb bench-apart bench-policy bench-policy-change bench-mcs bench-mcs-change bench-export bench-diagnose bench-clusterset test-flood cilium-reader chaos soak soak-calls kube-tools karmada-tools test-karmada kube-protos xds-protos lock clean bench-dns bench-names bench-connect bench-proxy bench-islands gateway-report
 demo: setup ## run the main job: three clusters, one export, sixty calls
 	@[ "$$(id -u)" = 0 ] || $(PY) -c 'from isthmus_lab import confinement; exit(bool(confinement.missing()))' || tools/setup envoy
 	@$(PY) -m isthmus lab demo
@@ -59,6 +59,9 @@ mutants: setup-test ## random edits of the code, each against its package's test
 bench-lb: setup ## what load balancing costs, from objects to map entries: SHAPE=imports SERVICES=50000 ROUNDS=5 REFERENCE="PATH ARGUMENTS"
 	@$(PY) benchmarks/bench_lb.py $(if $(SHAPE),--shape $(SHAPE)) $(if $(SERVICES),--services $(SERVICES)) \
 		$(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(REFERENCE),--reference '$(REFERENCE)')
+
+bench-apart: setup ## how much faster a second process for the maps would be, at most: SERVICES=50000 ROUNDS=5
+	@$(PY) benchmarks/bench_apart.py $(if $(SERVICES),--services $(SERVICES)) $(if $(ROUNDS),--rounds $(ROUNDS))
 
 bench-policy: setup-dev ## what a policy over 1,000 backends costs the planner, with its target
 	@PYTHONPATH=tests/support $(PY) benchmarks/bench_policy.py

@@ -103,7 +103,8 @@ class Nowhere(DictMaps):
 class Node:
     """The parts of an agent between the API server's events and the maps, driven by hand: no loop, no waiting."""
 
-    def __init__(self, maps: Maps) -> None:
+    def __init__(self, maps: Maps, *, target: Any = None) -> None:
+        """``target``: of plans, in the place of one that writes the maps."""
         self.maps = CountingMaps(maps)
         derived = loadbalancer.derived(CLUSTER, "n1", services="all")
         involved = {table.name: table for each in derived for table in (*each.tables, *each.reads)}
@@ -119,7 +120,8 @@ class Node:
         )
         self.records = {peer: _records(self.db, peer, number) for number, peer in enumerate(PEERS, 2)}
         self.derivations = Derivations(self.db, *derived)
-        self.target = PlanTarget(self.maps, restore(maps, backends=ENTRIES), grace=0.0, beside=self.db.growth)
+        written = PlanTarget(self.maps, restore(maps, backends=ENTRIES), grace=0.0, beside=self.db.growth)
+        self.target: Any = written if target is None else target
         self.reconciler = Reconciler(
             self.db, tables.PLANS, self.target, together=attrgetter("key.service"), max_round=PLANS_PER_ROUND
         )
