@@ -11,6 +11,7 @@ from failing_backends import GOOD, GOOD6, REFUSES, REFUSES6, SILENT, SILENT6, VI
 from lab_running import PATIENCE, until
 
 from isthmus.datapath import Datapath, view
+from isthmus.datapath.core.clock import BootTime
 from isthmus.datapath.failures.watch import FailureWatch
 from isthmus.model import tables
 from isthmus.model.balancing import Backend, BackendKey, Ejection
@@ -141,6 +142,17 @@ def test_an_ejected_backend_is_shown_with_why_and_until_when(
     assert "refused" in row.error
     assert began - 5 < row.since < time.time() + 5, "Unix time"
     assert row.until - row.since == pytest.approx(LONG.first, abs=1)
+
+
+def test_times_of_an_ejection_follow_a_clock_that_is_set(datapath: Datapath, load: Load, watch: FailureWatch) -> None:
+    programmed(datapath.target(), plan("echo", VIP, group(GOOD[0], REFUSES), ejection=LONG))
+    load.run(VIP, calls=60)
+    watch.step()
+    [before] = watch._db.snapshot().all(tables.FAILURES)
+    watch._boot = BootTime(wall=lambda: time.time() + 3600)
+    watch.step()
+    [after] = watch._db.snapshot().all(tables.FAILURES)
+    assert (after.since, after.until) == pytest.approx((before.since + 3600, before.until + 3600), abs=1)
 
 
 def test_entries_of_backends_that_have_gone_are_deleted_and_connects_look_no_more(

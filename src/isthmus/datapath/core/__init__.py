@@ -8,6 +8,7 @@ What belongs here: mechanisms of the kernel. What never does: a map or a program
     shapes.py        struct codecs, and how addresses, ports and names are written
     manifest.py      a row of the manifest: a map or a program and its properties
     maps.py          the maps as bytes: of the kernel, or of a dict with the same face
+    clock.py         Unix times of what programs note by the kernel's clock
     ids.py           ids of entries in the maps
     attach.py        load, pin, attach, detach
     requirements.py  what this machine lacks

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -69,11 +68,6 @@ def settled(counted: int, before: int, *, left: int) -> int:
 def _reverse(forward: bytes, to: Mapping[str, Any]) -> bytes:
     raw = codecs.FLOW_KEY.named(forward)
     return codecs.FLOW_KEY.pack(raw["pod"], to["peer"], to["pod_port"], to["peer_port"], 1)
-
-
-def boot_time() -> float:
-    """Unix time when CLOCK_MONOTONIC was 0."""
-    return time.time() - time.monotonic()
 
 
 def _target(key: BackendKey) -> Target:

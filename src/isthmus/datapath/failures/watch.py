@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from isthmus import logs
+from isthmus.datapath.core.clock import BootTime
 from isthmus.datapath.core.maps import KernelMaps
 from isthmus.datapath.core.ring import RingBuffer
 from isthmus.datapath.core.shapes import address_text
@@ -37,6 +38,7 @@ class FailureWatch:
         self._db = db
         self._keep = int(longest * 1e9)
         self._closing = closing
+        self._boot = BootTime()
         self._changed = asyncio.Event()
         self._names: dict[int, str] = {}
         self.counts: Counter[tuple[str, str, str]] = Counter()
@@ -70,7 +72,8 @@ class FailureWatch:
         [(_, counted)] = self._maps.items("gates")  # before the maps are: what is made after this keeps the gate open
         state = list(self._maps.items("failing"))
         snapshot = self._db.snapshot()
-        wanted = rows.failures(state, self._state.backends, snapshot.all(tables.BACKENDS) if state else (), boot=_BOOT)
+        backends = snapshot.all(tables.BACKENDS) if state else ()
+        wanted = rows.failures(state, self._state.backends, backends, boot=self._boot.now())
         present = {row.key: row for row in snapshot.all(tables.FAILURES)}
         if wanted != present:
             with self._db.write() as txn:
@@ -108,6 +111,3 @@ class FailureWatch:
         backend = joined(address_text(event["address"]), int.from_bytes(event["port"], "big"))
         log.info(f"backend {kind}", backend=backend, cluster=cluster, reason=reason, failures=event["failures"])
         self._changed.set()
-
-
-_BOOT: Final = rows.boot_time()

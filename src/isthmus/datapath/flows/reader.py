@@ -14,11 +14,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from isthmus.datapath.core import libbpf
+from isthmus.datapath.core.clock import BootTime
 from isthmus.datapath.core.maps import KernelMaps
 from isthmus.datapath.core.ring import RingBuffer
 from isthmus.datapath.core.shapes import ID, address_text
 from isthmus.datapath.failures.codecs import REASONS
-from isthmus.datapath.failures.rows import boot_time
 from isthmus.datapath.flows import codecs
 from isthmus.datapath.flows.names import FlowNames, Newest
 from isthmus.datapath.services.codecs import PROTOCOL_NAMES, VERDICTS
@@ -56,10 +56,11 @@ class FlowReader:
         self._receive = receive
         self._one_of = one_of
         self._node = node
-        self._boot = boot_time()
+        self._boot = BootTime()
         self._raw: list[bytes] = []
         self._ring = RingBuffer(maps.fd("flow_records"), self._raw.append)
-        self._connected: Newest[int, Flow] = Newest()
+        self._connected: Newest[int, tuple[int, Flow]] = Newest()
+        """By socket: when the connection began, as the kernel noted it, and its row."""
         self._records = 0
         self._lost = lost(maps)
 
@@ -85,7 +86,8 @@ class FlowReader:
         self._names.renew()
         raw, self._raw[:] = self._raw[:], []
         records = [codecs.FLOW_RECORD.named(each) for each in raw]
-        flows = [self._flow(each) for each in records if is_known(each)]
+        boot = self._boot.now()
+        flows = [self._flow(each, boot) for each in records if is_known(each)]
         now = lost(self._maps)
         missed, self._lost = now - self._lost + len(raw) - len(flows), now
         self._records += len(flows)
@@ -98,13 +100,13 @@ class FlowReader:
         self._ring.close()
         self._names.close()
 
-    def _flow(self, raw: Mapping[str, Any]) -> Flow:
+    def _flow(self, raw: Mapping[str, Any], boot: float) -> Flow:
         """The record with names; what was known of its connection before stands for what has gone since."""
-        found = flow(raw, self._names, node=self._node, boot=self._boot)
+        found = flow(raw, self._names, node=self._node, boot=boot)
         if found.state == "connected":
-            self._connected.put(found.id, found)
-        elif found.state == "ended" and (began := self._connected.take(found.id)) and began.time == found.time:
-            return replace(began, state="ended", took=found.took, sent=found.sent, received=found.received)
+            self._connected.put(found.id, (raw["time"], found))
+        elif found.state == "ended" and (known := self._connected.take(found.id)) and known[0] == raw["time"]:
+            return replace(known[1], state="ended", took=found.took, sent=found.sent, received=found.received)
         return found
 
 
