@@ -16,7 +16,8 @@ import gc
 import os
 import struct
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from statistics import median
 from typing import Any, Final, NamedTuple
 
@@ -42,18 +43,19 @@ ROOM: Final = 1 << 20
 class Apart:
     """The reconciler's target, which sends what it is given to the process that has the maps."""
 
-    def __init__(self, pipe: int) -> None:
+    def __init__(self, pipe: int, done: int) -> None:
         self._pipe = pipe
+        self._done = done
         self._encoder = msgspec.msgpack.Encoder(enc_hook=chunked.plain)
 
     async def update(self, rows: Sequence[Plan]) -> Mapping[Any, str]:
         """Send plans."""
-        self.send(UPDATE, rows)
+        self._send(UPDATE, rows)
         return {}
 
     async def delete(self, rows: Sequence[Plan]) -> Mapping[Any, str]:
         """Send plans that go."""
-        self.send(DELETE, rows)
+        self._send(DELETE, rows)
         return {}
 
     async def prune(self, rows: Iterable[Plan]) -> str:
@@ -64,7 +66,12 @@ class Apart:
         """Nothing: the other process sweeps."""
         return 0
 
-    def send(self, kind: int, rows: Sequence[Plan] = ()) -> None:
+    def settle(self) -> None:
+        """Wait until all that was sent is written."""
+        self._send(END)
+        assert os.read(self._done, 1), "the process that has the maps has ended"
+
+    def _send(self, kind: int, rows: Sequence[Plan] = ()) -> None:
         """Write a message; waits while the pipe is full."""
         body = self._encoder.encode(rows)
         left = memoryview(HEAD.pack(kind, len(body)) + body)
@@ -77,6 +84,25 @@ class Ways(NamedTuple):
 
     in_: float
     out: float
+
+
+@contextmanager
+def second_process() -> Iterator[Apart]:
+    """A process that has the maps, and what sends plans to it."""
+    (source, pipe), (done, end) = os.pipe(), os.pipe()
+    fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, ROOM)
+    if (child := os.fork()) == 0:
+        os.close(pipe)
+        asyncio.new_event_loop().run_until_complete(follow(source, end))
+        os._exit(0)
+    os.close(source)
+    os.close(end)
+    try:
+        yield Apart(pipe, done)
+    finally:
+        os.close(pipe)
+        os.close(done)
+        os.waitpid(child, 0)
 
 
 async def follow(source: int, done: int) -> None:
@@ -97,28 +123,17 @@ async def follow(source: int, done: int) -> None:
 
 async def measured(count: int, *, apart: bool) -> Ways:
     """All of them in, then out."""
-    there, here = os.pipe(), os.pipe()
-    fcntl.fcntl(there[1], fcntl.F_SETPIPE_SZ, ROOM)
-    if apart and (child := os.fork()) == 0:
-        os.close(there[1])
-        asyncio.new_event_loop().run_until_complete(follow(there[0], here[1]))
-        os._exit(0)
     found: list[float] = []
-    target = Apart(there[1]) if apart else None
-    node = await Node(DictMaps(), target=target).begun()
-    for change in SHAPES["services"]:
-        events = [change(n) for n in range(count)]
-        gc.collect()
-        began = time.perf_counter()
-        await through(node, events, hops=1.0)
-        if target is not None:
-            target.send(END)
-            os.read(here[0], 1)
-        found.append(count / (time.perf_counter() - began))
-    for end in (*there, *here):
-        os.close(end)
-    if apart:
-        os.waitpid(child, 0)  # noqa: ASYNC222 nothing else runs
+    with second_process() if apart else nullcontext() as target:
+        node = await Node(DictMaps(), target=target).begun()
+        for change in SHAPES["services"]:
+            events = [change(n) for n in range(count)]
+            gc.collect()
+            began = time.perf_counter()
+            await through(node, events, hops=1.0)
+            if target is not None:
+                target.settle()
+            found.append(count / (time.perf_counter() - began))
     return Ways(*found)
 
 

@@ -120,8 +120,9 @@ class Node:
         )
         self.records = {peer: _records(self.db, peer, number) for number, peer in enumerate(PEERS, 2)}
         self.derivations = Derivations(self.db, *derived)
-        written = PlanTarget(self.maps, restore(maps, backends=ENTRIES), grace=0.0, beside=self.db.growth)
-        self.target: Any = written if target is None else target
+        self.target: Any = target or PlanTarget(
+            self.maps, restore(maps, backends=ENTRIES), grace=0.0, beside=self.db.growth
+        )
         self.reconciler = Reconciler(
             self.db, tables.PLANS, self.target, together=attrgetter("key.service"), max_round=PLANS_PER_ROUND
         )

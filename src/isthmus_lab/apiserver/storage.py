@@ -21,6 +21,7 @@ from isthmus.etcd import Compare, Delete, EtcdError, Get, KeyValue, Lease, Put, 
 from isthmus.reflector import Expired, Transient
 from isthmus_lab.apiserver import errors
 from isthmus_lab.apiserver.objects import Object
+from isthmus_lab.beside import beside
 
 log = logs.get("apiserver")
 
@@ -231,13 +232,8 @@ class Store:
             finally:
                 self._subscriptions.discard(subscription)
         else:
-            pump = asyncio.create_task(self._pump(subscription, revision))
-            try:
+            async with beside(self._pump(subscription, revision)):
                 yield subscription
-            finally:
-                pump.cancel()
-                with suppress(asyncio.CancelledError):
-                    await pump
 
     async def _pump(self, subscription: Subscription, revision: int) -> None:
         """Feed one follower, who begins before the window, from a watch of its own."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import msgspec
@@ -17,6 +17,7 @@ from isthmus.kube.objects.discovery import ENDPOINT_SLICE, EndpointSlice
 from isthmus.kube.objects.meta import Meta, Wire
 from isthmus.model.balancing import Plan
 from isthmus.sources import karmada
+from isthmus_lab.beside import beside
 from isthmus_lab.demo.calls import Caller
 from isthmus_lab.demo.stage import Stage
 from isthmus_lab.supervisor.configs import socket_of
@@ -75,7 +76,7 @@ async def ticking(now: Callable[[], float] = time.monotonic) -> AsyncIterator[Ca
             at = now()
             passed, last = passed + min(at - last, STILL), at
 
-    async with _beside(tick()):
+    async with beside(tick()):
         yield lambda: passed
 
 
@@ -103,21 +104,9 @@ async def following(stage: Stage, **views: View) -> AsyncIterator[Behind]:
                 longest[name] = max(longest[name], clock() - changed.pop(name))
 
     async with ticking() as clock:
-        async with _beside(follow()):
+        async with beside(follow()):
             yield behind
         longest |= {name: max(longest[name], clock() - at) for name, at in changed.items()}
-
-
-@asynccontextmanager
-async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Work that goes on while the block runs; what ended it before is raised at the end."""
-    task = asyncio.create_task(work)
-    try:
-        yield
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
 
 
 async def own(stage: Stage, cluster: str) -> set[str]:

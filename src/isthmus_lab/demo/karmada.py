@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -106,7 +106,7 @@ async def scaled(stage: Stage, made: Karmada) -> str:
         autoscaling.autoscaler(stage.lab.clusters[0], stage.client("c1"), NAMESPACE),
         autoscaling.autoscaler(stage.lab.clusters[1], stage.client("c2"), NAMESPACE),
     ):
-        found = await _under_load(stage, made, more=PROVIDERS)
+        found = await _under_load(stage, made, more=PLACED)
     await _kubectl(made, "delete", "-f", str(EXAMPLES / "hpa"))
     await _kubectl(made, "-n", NAMESPACE, "label", "deployment", "web", f"{RETAIN}-")
     await _pods(stage, PLACED)
@@ -121,7 +121,7 @@ async def federated(stage: Stage, made: Karmada) -> str:
         await kube.connect(KubernetesSection(kubeconfig=made.kubeconfig)) as control,
         autoscaling.pod_metrics(providers, control, NAMESPACE),
     ):
-        found = await _under_load(stage, made, more=PROVIDERS[:1])  # of four replicas c2 has one still
+        found = await _under_load(stage, made, more={"c1": PLACED["c1"]})  # of four replicas c2 has one still
     status = (await asyncio.to_thread(made.get, "federatedhpa", "web", "-n", NAMESPACE))["status"]
     await _kubectl(made, "delete", "-f", str(EXAMPLES / "federated-hpa"))
     template = await _replicas(made)
@@ -137,8 +137,8 @@ async def federated(stage: Stage, made: Karmada) -> str:
     return f"the template {REPLICAS} → {template} replicas, {found}"
 
 
-async def _under_load(stage: Stage, made: Karmada, *, more: Collection[str]) -> str:
-    """Calls until some providers have more pods, and plans have them."""
+async def _under_load(stage: Stage, made: Karmada, *, more: Mapping[str, int]) -> str:
+    """Calls until providers have more pods than so many, and plans have them."""
     async with (
         await kube.connect(KubernetesSection(kubeconfig=made.kubeconfig)) as control,
         endpoints.following(
@@ -151,8 +151,7 @@ async def _under_load(stage: Stage, made: Karmada, *, more: Collection[str]) -> 
         AsyncExitStack() as stack,
     ):
         calls = [await stack.enter_async_context(loading(stage, of=NATIVE, rate=0)) for _ in range(CALLERS)]
-        before = {name: count for name, count in PLACED.items() if name in more}
-        took = await stage.until(f"more pods in {' and '.join(more)}", lambda: _more(stage, before), seconds=PATIENCE)
+        took = await stage.until(f"more pods in {' and '.join(more)}", lambda: _more(stage, more), seconds=PATIENCE)
         await asyncio.sleep(2.0)
     counts = {name: len(await endpoints.own(stage, name)) for name in PROVIDERS}
     grown = ", ".join(f"{name} {PLACED[name]} → {count}" for name, count in counts.items())

@@ -11,7 +11,7 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +20,7 @@ from isthmus import kube, logs
 from isthmus.kube.objects.core import POD
 from isthmus.reflector import Transient
 from isthmus_lab import cgroups, manifests, pod_exec, spawn
+from isthmus_lab.beside import beside
 from isthmus_lab.layout import Cluster
 from isthmus_lab.network import namespaces
 from isthmus_lab.realapi import binaries
@@ -91,15 +92,10 @@ async def pod_metrics(
     """An API server has the metrics of the pods of these clusters while the block runs."""
     if failed := await manifests.apply(server, [manifests.Manifest(Path("PodMetrics"), DEFINITION)]):
         raise kube.KubeError("; ".join(failed))
-    measuring = [
-        asyncio.create_task(_measure(cluster, client, server, namespace)) for cluster, client in clusters.items()
-    ]
-    try:
+    async with AsyncExitStack() as stack:
+        for cluster, client in clusters.items():
+            await stack.enter_async_context(beside(_measure(cluster, client, server, namespace)))
         yield
-    finally:
-        for each in measuring:
-            each.cancel()
-        await asyncio.gather(*measuring, return_exceptions=True)
 
 
 async def _measure(cluster: Cluster, client: kube.Client, server: kube.Client, namespace: str) -> None:
