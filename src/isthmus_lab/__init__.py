@@ -10,6 +10,7 @@ and everything of it carries the lab's name, so that ``down`` finds it all after
     confinement.py the user namespace of a lab that is not root's
     cgroups.py     the lab's tree of control groups
     network/       namespaces and wires
+    beside.py      work that goes on beside a block of code
     spawn.py       a process in its namespaces and cgroup
     images.py      image name → program of the host
     node/          a process per node: pods, probes, plain Services

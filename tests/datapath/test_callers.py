@@ -41,15 +41,16 @@ def inode(pid: int) -> int:
 
 def test_a_namespace_with_the_inode_of_one_that_has_gone_is_another_caller(world: World, datapath: Datapath) -> None:
     known = datapath.callers()
-    with pod(world.cgroup) as pid:
-        first = inode(pid)
-        assert known.renew({POD}) == 1
-    for _ in range(300):
+    for _ in range(15):  # the inode may be taken by a namespace of a test beside this one: then by way of another
         with pod(world.cgroup) as pid:
-            if inode(pid) == first:
-                known.renew({POD})
-                assert [row["cookie"] for row in view.dump(datapath.maps)["callers"]] == [callers.cookie(pid)]
-                return
+            first = inode(pid)
+            assert known.renew({POD}) == 1
+        for _ in range(20):  # it is free once the kernel has cleaned up
+            with pod(world.cgroup) as pid:
+                if inode(pid) == first:
+                    known.renew({POD})
+                    assert [row["cookie"] for row in view.dump(datapath.maps)["callers"]] == [callers.cookie(pid)]
+                    return
     pytest.fail("the kernel did not reuse the inode: this test has shown nothing")
 
 
