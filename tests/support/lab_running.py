@@ -34,6 +34,13 @@ def lab_name(letter: str) -> str:
     return f"t{os.getpid()}{letter}"
 
 
+def assert_story_holds(outcome: dict[str, Any], steps: int, said: str) -> None:
+    """Each of so many steps held. A failure begins with what did not: CI prints first lines of failures at its end."""
+    broken = "; ".join(f"{step['name']}: {step['detail']}" for step in outcome["steps"] if not step["ok"])
+    assert not broken, f"{' '.join(broken.split())}\n{said}"
+    assert (outcome["ok"], len(outcome["steps"])) == (True, steps), said
+
+
 class Running:
     """A lab of a test."""
 

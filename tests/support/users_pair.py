@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import programs
+from lab_running import assert_story_holds
 from lab_traces import host_network
 from ordinary_user import OrdinaryUser
 
@@ -44,8 +45,7 @@ def demo_of(user: OrdinaryUser) -> str:
     """The main job as this user: every step holds, and nothing of it is left. What it says on stderr."""
     before = host_network()
     done = user.isthmus("lab", "demo", "--json", code=None)
-    outcome: dict[str, Any] = json.loads(done.stdout)
-    assert [step for step in outcome["steps"] if not step["ok"]] == [], done.stderr
-    assert (outcome["ok"], done.returncode, len(outcome["steps"])) == (True, 0, 9)
+    assert_story_holds(json.loads(done.stdout), 9, done.stderr)
+    assert done.returncode == 0
     assert (user.processes(), user.directory.exists(), host_network()) == ([], False, before)
     return done.stderr

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
 import msgspec
@@ -19,7 +19,7 @@ from isthmus.model.balancing import Plan
 from isthmus.sources import karmada
 from isthmus_lab.beside import beside
 from isthmus_lab.demo.calls import Caller
-from isthmus_lab.demo.stage import Stage
+from isthmus_lab.demo.stage import REFUSALS, Stage
 from isthmus_lab.supervisor.configs import socket_of
 
 PROVIDERS: Final = ("c1", "c2")
@@ -84,24 +84,30 @@ async def ticking(now: Callable[[], float] = time.monotonic) -> AsyncIterator[Ca
 async def following(stage: Stage, **views: View) -> AsyncIterator[Behind]:
     """Follow views while the block runs. Upper bounds: a change counts from the last look that did not see it.
 
-    What ends the looks is raised at the end of the block: KubeError of a request, for example.
+    A look that is refused is none. What else ends the looks is raised at the end of the block.
     """
     behind = Behind(dict.fromkeys(views, 0.0))
     longest = behind.views
     changed: dict[str, float] = {}  # when, for views that do not have the change yet
+    known: set[str] | None = None
+    looked = 0.0
+
+    async def look() -> None:
+        nonlocal changed, known, looked
+        began, at, pods = time.monotonic(), clock(), await provided(stage)
+        behind.looks.append(time.monotonic() - began)
+        if known is not None and pods != known:
+            behind.changes += 1
+            changed = {**dict.fromkeys(views, looked), **changed}
+        known, looked = pods, at
+        for name in [name for name in changed if await views[name]() == pods]:
+            longest[name] = max(longest[name], clock() - changed.pop(name))
 
     async def follow() -> None:
-        nonlocal changed
-        known, looked = await provided(stage), clock()
         while True:
+            with suppress(*REFUSALS):
+                await look()
             await asyncio.sleep(PAUSE)
-            began, at, pods = time.monotonic(), clock(), await provided(stage)
-            behind.looks.append(time.monotonic() - began)
-            behind.changes += pods != known
-            changed = changed if pods == known else {**dict.fromkeys(views, looked), **changed}
-            known, looked = pods, at
-            for name in [name for name in changed if await views[name]() == pods]:
-                longest[name] = max(longest[name], clock() - changed.pop(name))
 
     async with ticking() as clock:
         async with beside(follow()):
@@ -134,7 +140,12 @@ async def brought(stage: Stage) -> set[str]:
 async def called(stage: Stage, of: Caller) -> set[str]:
     """Where the calling node sends calls of a name."""
     found = await asyncio.to_thread(plan, stage, of)
-    return {target.address for group in found.groups for target in group.targets} if found is not None else set()
+    return targets(found) if found is not None else set()
+
+
+def targets(plan: Plan) -> set[str]:
+    """The addresses that a plan's calls go to."""
+    return {target.address for group in plan.groups for target in group.targets}
 
 
 async def slices(stage: Stage, cluster: str) -> list[EndpointSlice]:

@@ -22,6 +22,7 @@ from isthmus_lab import cgroups, faults, manifests, pod_exec
 from isthmus_lab.demo import endpoints, plans
 from isthmus_lab.demo.calls import Caller, close, load, loading, unharmed
 from isthmus_lab.demo.endpoints import CONSUMER, EXPORTED, NAMESPACE, NATIVE, PROVIDERS
+from isthmus_lab.demo.programmed import programmed
 from isthmus_lab.demo.report import Reporter
 from isthmus_lab.demo.stage import Stage, StepFailed
 from isthmus_lab.fault_targets import FaultTarget
@@ -41,9 +42,10 @@ PATIENCE: Final = 120.0
 """Seconds for what Karmada, or a pod, is to do."""
 NOTICED: Final = 240.0
 """Seconds within which Karmada is to find that a member died; by its defaults it takes about a minute."""
-BEHIND: Final = 2.0
-"""Seconds that a plan may be behind the first of several changes of the pods in a row: it was 0.26 where two cores had
-nothing else to do, and 0.53 to 1.50 at a load of 13 to 20, where the median look took 0.03."""
+BEHIND: Final = 5.0
+"""Seconds that a plan may be behind the first of several changes of the pods in a row. The aim is 1, and the story says
+how long it was; it fails where plans follow something rarer than changes. It was 0.26 where two cores had nothing else
+to do, and 0.53 to 1.53 at a load of 13 to 20, where the median look took 0.03."""
 EXCHANGES: Final = 8
 """Between a pod and a plan there are as many requests and events, each as late as the machine makes them."""
 CALLERS: Final = 6
@@ -81,8 +83,8 @@ async def begin(stage: Stage, made: Karmada) -> str:
 
 async def placed(stage: Stage, made: Karmada) -> str:
     """By the export calls stay in the caller's region; by the native name every pod has an equal part."""
-    await _kubectl(made, "apply", "-f", str(EXAMPLES / "app"))
-    await _kubectl(made, "apply", "-f", str(EXAMPLES / "native"))
+    await _kubectl(stage, made, "apply", "-f", str(EXAMPLES / "app"))
+    await _kubectl(stage, made, "apply", "-f", str(EXAMPLES / "native"))
     client = list(manifests.of_file(EXAMPLES / "client" / "client.yaml"))
 
     async def applied() -> bool:  # Karmada makes the namespace
@@ -100,22 +102,22 @@ async def placed(stage: Stage, made: Karmada) -> str:
 
 async def scaled(stage: Stage, made: Karmada) -> str:
     """kube-controller-manager's autoscaler in each provider, by the CPU time that its pods really use."""
-    await _kubectl(made, "-n", NAMESPACE, "label", "deployment", "web", f"{RETAIN}=true")
-    await _kubectl(made, "apply", "-f", str(EXAMPLES / "hpa"))
+    await _kubectl(stage, made, "-n", NAMESPACE, "label", "deployment", "web", f"{RETAIN}=true")
+    await _kubectl(stage, made, "apply", "-f", str(EXAMPLES / "hpa"))
     async with (
         autoscaling.autoscaler(stage.lab.clusters[0], stage.client("c1"), NAMESPACE),
         autoscaling.autoscaler(stage.lab.clusters[1], stage.client("c2"), NAMESPACE),
     ):
         found = await _under_load(stage, made, more=PLACED)
-    await _kubectl(made, "delete", "-f", str(EXAMPLES / "hpa"))
-    await _kubectl(made, "-n", NAMESPACE, "label", "deployment", "web", f"{RETAIN}-")
-    await _pods(stage, PLACED)
+    await _kubectl(stage, made, "delete", "--ignore-not-found", "-f", str(EXAMPLES / "hpa"))
+    await _kubectl(stage, made, "-n", NAMESPACE, "label", "deployment", "web", f"{RETAIN}-")
+    await _settled(stage)
     return found
 
 
 async def federated(stage: Stage, made: Karmada) -> str:
     """Karmada's own autoscaler, by the same metrics, which are on its API server: it scales the template."""
-    await _kubectl(made, "apply", "-f", str(EXAMPLES / "federated-hpa"))
+    await _kubectl(stage, made, "apply", "-f", str(EXAMPLES / "federated-hpa"))
     providers = {each: stage.client(each.name) for each in stage.lab.clusters if each.name in PROVIDERS}
     async with (
         await kube.connect(KubernetesSection(kubeconfig=made.kubeconfig)) as control,
@@ -123,17 +125,18 @@ async def federated(stage: Stage, made: Karmada) -> str:
     ):
         found = await _under_load(stage, made, more={"c1": PLACED["c1"]})  # of four replicas c2 has one still
     status = (await asyncio.to_thread(made.get, "federatedhpa", "web", "-n", NAMESPACE))["status"]
-    await _kubectl(made, "delete", "-f", str(EXAMPLES / "federated-hpa"))
+    await _kubectl(stage, made, "delete", "--ignore-not-found", "-f", str(EXAMPLES / "federated-hpa"))
     template = await _replicas(made)
     if template <= REPLICAS:
         raise StepFailed(f"the template has {template} replicas: {status}")
 
     async def back() -> bool:  # again, if need be: the autoscaler may end a turn after its FederatedHPA is deleted
         if await _replicas(made) != REPLICAS:
-            await _kubectl(made, "-n", NAMESPACE, "scale", "deployment", "web", f"--replicas={REPLICAS}")
+            await _kubectl(stage, made, "-n", NAMESPACE, "scale", "deployment", "web", f"--replicas={REPLICAS}")
         return await _have(stage, PLACED)
 
     await stage.until(f"{REPLICAS} pods again", back, seconds=PATIENCE)
+    await _settled(stage)
     return f"the template {REPLICAS} → {template} replicas, {found}"
 
 
@@ -184,7 +187,7 @@ async def moved(stage: Stage, made: Karmada) -> str:
     """The policy's placement changes: the Deployment leaves c1, its Service and export stay."""
     async with _both(stage) as calls:
         await asyncio.sleep(1.0)
-        await _place(made, "c2")
+        await _place(stage, made, "c2")
         await _pods(stage, {"c1": 0, "c2": REPLICAS})
         await _planned(stage, EXPORTED, {"c2": 1.0})
         await _planned(stage, NATIVE, {"c2": 1.0})
@@ -198,12 +201,12 @@ async def moved(stage: Stage, made: Karmada) -> str:
 
 async def regional(stage: Stage, made: Karmada) -> str:
     """In both again, where callers have their own region first; then in the far one."""
-    await _place(made, *PROVIDERS)
-    await _pods(stage, PLACED)
+    await _place(stage, made, *PROVIDERS)
+    await _settled(stage)
     await _planned(stage, EXPORTED, {"c1": 1.0})
     near = close(await load(stage, calls=300, of=EXPORTED), {"c1": 1.0})
     began = time.monotonic()
-    await _kubectl(made, "apply", "-f", str(EXAMPLES / "region"))
+    await _kubectl(stage, made, "apply", "-f", str(EXAMPLES / "region"))
     await _planned(stage, EXPORTED, {"c2": 1.0})
     took = time.monotonic() - began
     far = close(await load(stage, calls=300, of=EXPORTED), {"c2": 1.0})
@@ -251,14 +254,20 @@ async def _replicas(made: Karmada) -> int:
     return int(template["spec"]["replicas"])
 
 
-async def _kubectl(made: Karmada, *words: str) -> None:
-    await asyncio.to_thread(made.kubectl, *words)
+async def _kubectl(stage: Stage, made: Karmada, *words: str) -> None:
+    """Again where it is refused: a webhook of Karmada's may be slow, an object may have changed meanwhile."""
+
+    async def taken() -> bool:
+        await asyncio.to_thread(made.kubectl, *words)
+        return True
+
+    await stage.until(f"kubectl {' '.join(words)}", taken, seconds=PATIENCE)
 
 
-async def _place(made: Karmada, *names: str) -> None:
+async def _place(stage: Stage, made: Karmada, *names: str) -> None:
     placement = {"clusterAffinity": {"clusterNames": names}}
     patch = json.dumps({"spec": {"placement": placement}})
-    await _kubectl(made, "-n", NAMESPACE, "patch", "propagationpolicy", "web", "--type=merge", "-p", patch)
+    await _kubectl(stage, made, "-n", NAMESPACE, "patch", "propagationpolicy", "web", "--type=merge", "-p", patch)
 
 
 @asynccontextmanager
@@ -296,6 +305,31 @@ async def _planned(stage: Stage, of: Caller, wanted: Mapping[str, float]) -> Non
     """Wait until calls of a name are spread so."""
     find = partial(endpoints.plan, of=of)
     await plans.planned(stage, wanted, find=find, cluster=CONSUMER, seconds=PATIENCE)
+
+
+async def _settled(stage: Stage) -> None:
+    """Wait until the pods are as they were placed, and plans and Karmada's copies of slices have them and no others.
+
+    Before that most of a plan's pods may have gone together, and a call that meets only such in a row fails by right.
+    """
+    await _pods(stage, PLACED)
+    await stage.until("plans in the kernel, and slices, have the pods", lambda: _followed(stage), seconds=PATIENCE)
+    await stage.until("nothing is ejected", lambda: _none_ejected(stage), seconds=PATIENCE)
+
+
+async def _followed(stage: Stage) -> bool:
+    pods = await endpoints.provided(stage)
+    if await endpoints.brought(stage) != pods:
+        return False
+    return all([await _calls(stage, of, pods) for of in (EXPORTED, NATIVE)])
+
+
+async def _calls(stage: Stage, of: Caller, pods: set[str]) -> bool:
+    """Whether calls of a name go to these, in the kernel too."""
+    plan = await asyncio.to_thread(endpoints.plan, stage, of)
+    if plan is None or endpoints.targets(plan) != pods:
+        return False
+    return await asyncio.to_thread(programmed().plan, stage.cluster(CONSUMER), plan)
 
 
 async def _none_ejected(stage: Stage) -> bool:

@@ -13,12 +13,11 @@ from typing import Any, Final, NamedTuple
 from isthmus import kube
 from isthmus.config import KubernetesSection
 from isthmus.datapath import DatapathError
-from isthmus.reflector import Transient
 from isthmus_lab import manifests, pod_exec, privileges, removal, startup
 from isthmus_lab.demo import failover, islands, karmada, steps
 from isthmus_lab.demo.programmed import programmed
 from isthmus_lab.demo.report import Reporter, Step
-from isthmus_lab.demo.stage import CLIENT, SERVICE, Stage, StepFailed
+from isthmus_lab.demo.stage import CLIENT, REFUSALS, SERVICE, Stage, StepFailed
 from isthmus_lab.families import Families
 from isthmus_lab.karmada import plane
 from isthmus_lab.layout import Lab, Network
@@ -26,13 +25,11 @@ from isthmus_lab.record import ApiServer
 
 _COUNTED: Final = {3: "three", 4: "four"}
 FAILURES: Final = (
+    *REFUSALS,
     StepFailed,
     startup.CannotStart,
     manifests.BadManifest,
-    kube.KubeError,
-    Transient,
     DatapathError,
-    plane.NoKarmada,
     pod_exec.NoSuchPod,
     removal.StillThere,
 )

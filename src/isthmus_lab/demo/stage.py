@@ -12,9 +12,12 @@ import msgspec
 from msgspec import Struct
 
 from isthmus import kube
+from isthmus.admin.query import QueryError
 from isthmus.kube.objects.core import POD
 from isthmus.kube.objects.discovery import ENDPOINT_SLICE
+from isthmus.reflector import Transient
 from isthmus_lab import images, pod_exec
+from isthmus_lab.karmada.plane import NoKarmada
 from isthmus_lab.layout import Cluster, Lab
 
 CALLER: Final = images.PROGRAMS / "caller.py"
@@ -24,6 +27,8 @@ CLIENT: Final = "client"
 IMPORT_NAME: Final = f"{SERVICE}.{NAMESPACE}.svc.clusterset.local"
 LOCAL_NAME: Final = f"{SERVICE}.{NAMESPACE}.svc.cluster.local"
 PORT: Final = 80
+REFUSALS: Final = (kube.KubeError, Transient, NoKarmada, QueryError)
+"""Of servers that are looked at: one that is busy or has just begun refuses a request now and then."""
 
 
 class StepFailed(Exception):  # noqa: N818 a claim of the story that did not hold
@@ -73,13 +78,21 @@ class Stage:
         }
 
     async def until(self, what: str, condition: Callable[[], Awaitable[bool]], *, seconds: float = 10.0) -> float:
-        """Wait for a condition; how long it took. StepFailed when it does not come true in time."""
-        began = time.monotonic()
-        while not await condition():
+        """Wait for a condition; how long it took. StepFailed when it does not come true in time.
+
+        A look that is refused is one that does not see it.
+        """
+        began, refused = time.monotonic(), ""
+        while True:
+            try:
+                if await condition():
+                    return time.monotonic() - began
+                refused = ""
+            except REFUSALS as why:
+                refused = f": {why}"
             if time.monotonic() - began > seconds:
-                raise StepFailed(f"waited {seconds:.0f} s, and still not: {what}")
+                raise StepFailed(f"waited {seconds:.0f} s, and still not: {what}{refused}")
             await asyncio.sleep(0.02)
-        return time.monotonic() - began
 
     async def run(self, cluster: str, *argv: str) -> tuple[int, str]:
         """A command inside the cluster's client pod: exit code and what it printed."""
