@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from itertools import accumulate
 from pathlib import Path
 from random import random
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any, Final, NamedTuple
 
 from envoy_world import EnvoyWorld
@@ -37,6 +37,8 @@ from isthmus.statedb import Database, Derivations
 
 RATE: Final = 200
 """Calls per second."""
+THEN: Final[dict[int, set[str]]] = {signal.SIGSTOP: {"T"}, signal.SIGKILL: {"Z", "X"}}
+"""The states that threads of a process have after a signal (proc(5), /proc/PID/stat)."""
 
 
 class Gateway:
@@ -80,9 +82,15 @@ class Gateway:
             pass
 
     def signal(self, number: int) -> None:
-        """To its Envoys: SIGSTOP makes it silent, SIGKILL kills it."""
-        for pid in self.pids():
+        """To its Envoys: SIGSTOP makes it silent, SIGKILL kills it. It is so when this returns.
+
+        A busy machine may take tens of milliseconds to stop the last thread, in which that one takes connections still.
+        """
+        pids = self.pids()
+        for pid in pids:
             os.kill(pid, number)
+        while any(threads(pid) - THEN[number] for pid in pids if number in THEN):
+            sleep(0.001)
 
     def pids(self) -> set[int]:
         """Its Envoys."""
@@ -217,6 +225,15 @@ class LoadedIslands:
         heights = list(accumulate(group.weight for group in groups))
         group = groups[bisect(heights, random() * heights[-1])]
         return group.targets[int(random() * len(group.targets))]
+
+
+def threads(pid: int) -> set[str]:
+    """The states of a process's threads; none of one that has ended."""
+    found = set()
+    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with suppress(OSError):  # it has just ended
+            found.add(stat.read_text().rpartition(")")[2].split()[0])
+    return found
 
 
 def clusters_of(plan: Plan | None) -> set[ClusterName]:
