@@ -6,6 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 from lab_running import assert_story_holds, invoked, lab_name
@@ -65,7 +66,7 @@ async def test_what_ends_the_looks_of_the_storys_measure_is_raised_and_is_no_bou
 async def test_a_look_at_the_pods_that_is_refused_is_none_and_the_next_counts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    looks = iter([KubeError("429"), {"10.1.1.1"}, Transient("reset"), {"10.1.1.2"}])
+    looks: Iterator[set[str] | Exception] = iter([KubeError("429"), {"10.1.1.1"}, Transient("reset"), {"10.1.1.2"}])
 
     async def provided(_: Stage) -> set[str]:
         found = next(looks, {"10.1.1.2"})
@@ -85,7 +86,7 @@ async def test_a_look_at_the_pods_that_is_refused_is_none_and_the_next_counts(
 @pytest.mark.looptime
 @pytest.mark.parametrize("refusal", [KubeError("busy"), Transient("busy"), NoKarmada("busy"), QueryError("busy")])
 async def test_a_wait_goes_on_after_a_look_that_is_refused(refusal: Exception) -> None:
-    looks = iter([refusal, True])
+    looks: Iterator[Exception | bool] = iter([refusal, True])
 
     async def seen() -> bool:
         if isinstance(found := next(looks), Exception):

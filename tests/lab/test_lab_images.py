@@ -121,6 +121,15 @@ def test_echo_answers_over_http_tcp_and_udp_and_a_silent_caller_blocks_no_other(
                 assert answer["caller_port"] == datagram.getsockname()[1]
 
 
+def test_echo_takes_the_cpu_time_that_a_request_asks_for() -> None:
+    with running("isthmus/echo", "{port}") as port:
+        for path, at_least in (("/?cpu=30", 0.03), ("/?cpu=no", 0.0)):
+            began = time.monotonic()
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as answer:
+                assert json.loads(answer.read())["path"] == path
+            assert time.monotonic() - began >= at_least
+
+
 def test_the_client_ends_at_once_on_sigterm() -> None:
     process = subprocess.Popen([*images.BUILT_IN["isthmus/client"].command], start_new_session=True)
     deadline = time.monotonic() + 60

@@ -56,16 +56,18 @@ class Load(Struct, frozen=True):
 
 async def load(stage: Stage, *, calls: int, path: str = "", of: Caller = IMPORT) -> Load:
     """Calls from the pod, one after the other, by raw TCP or of a path by HTTP; StepFailed where one fails."""
-    found = await _ended(_start(stage, of, "--calls", str(calls), *(["--http", path] if path else [])))
+    found = await _ended(_start(stage, of, path, "--calls", str(calls)))
     if found.connects_failed or found.answers_failed:
         raise StepFailed(f"{found}; the first failure: {found.first_failure}")
     return found
 
 
 @asynccontextmanager
-async def loading(stage: Stage, *, of: Caller = IMPORT, rate: float = RATE) -> AsyncIterator[Callable[[], Load]]:
+async def loading(
+    stage: Stage, *, of: Caller = IMPORT, rate: float = RATE, path: str = ""
+) -> AsyncIterator[Callable[[], Load]]:
     """Calls at a steady rate while the block runs, 0: as fast as they go; what is given has the result after it."""
-    child = _start(stage, of, "--rate", str(rate), "--until-eof")
+    child = _start(stage, of, path, "--rate", str(rate), "--until-eof")
     found: list[Load] = []
     try:
         assert child.stdout is not None
@@ -77,9 +79,10 @@ async def loading(stage: Stage, *, of: Caller = IMPORT, rate: float = RATE) -> A
         await asyncio.to_thread(child.wait)
 
 
-def _start(stage: Stage, of: Caller, *options: str) -> subprocess.Popen[bytes]:
+def _start(stage: Stage, of: Caller, path: str, *options: str) -> subprocess.Popen[bytes]:
+    """By raw TCP where there is no path."""
     pod = pod_exec.find(stage.lab.clusters[of.cluster - 1], of.pod)
-    argv = ("python3", "-I", "-S", str(LOAD), of.name, str(PORT), *options)
+    argv = ("python3", "-I", "-S", str(LOAD), of.name, str(PORT), *(["--http", path] if path else []), *options)
     return pod_exec.run(pod, argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
