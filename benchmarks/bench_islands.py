@@ -66,8 +66,10 @@ mount --bind {directory}/passwd /etc/passwd
 mount -t tmpfs none /run
 mkdir -m 755 /run/sshd
 exec {program} -D -e -f /dev/null -h {directory}/host -o ListenAddress={listen}:{port} -o PidFile=none -o UsePAM=no \
-  -o StrictModes=no -o AuthorizedKeysFile={directory}/user.pub -o PermitRootLogin=yes -o LogLevel=FATAL
+  -o StrictModes=no -o AuthorizedKeysFile={directory}/user.pub -o PermitRootLogin=yes -o LogLevel=FATAL \
+  -o ClientAliveInterval=2 -o ClientAliveCountMax=2
 """
+"""Its child for a connection would stay for ever where the delayed line goes before the client's FIN has come."""
 SSH_OPTIONS: Final = (
     *("-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR"),
     *("-o", "ExitOnForwardFailure=yes"),
