@@ -52,7 +52,7 @@ CALLERS: Final = 4
 """Processes that call as fast as they can while pods are scaled: one has too small a part of a busy machine."""
 WORK: Final = "/?cpu=5"
 """What they ask for. Pods that only answered used 0.3 of two cores: c2's one pod of ten was none to scale then, where
-c1's autoscaler was the first to act, and none of them where the machine had other things to do."""
+c1's autoscaler was the first to act, and none of them on a busy machine."""
 RATE: Final = 100
 """Calls a second of each name."""
 
