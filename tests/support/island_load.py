@@ -89,7 +89,7 @@ class Gateway:
         pids = self.pids()
         for pid in pids:
             os.kill(pid, number)
-        while any(threads(pid) - THEN[number] for pid in pids if number in THEN):
+        while number in THEN and any(threads(pid) - THEN[number] for pid in pids):
             sleep(0.001)
 
     def pids(self) -> set[int]:
