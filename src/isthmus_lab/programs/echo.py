@@ -15,6 +15,7 @@ import sys
 import time
 from _thread import start_new_thread
 
+SILENCE = 30.0  # seconds: longer than a machine stands still, since a caller may do so before it has spoken
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
 
 
@@ -63,7 +64,7 @@ def work(path: str) -> None:
 def serve_tcp(connection: socket.socket, peer: tuple[str, int]) -> None:
     """One request per connection; what is no HTTP gets a plain line. A thread each: a silent caller blocks no other."""
     with connection:
-        connection.settimeout(2.0)
+        connection.settimeout(SILENCE)
         try:
             request = connection.recv(65536)
             words = request.split(b"\r\n", 1)[0].split()
